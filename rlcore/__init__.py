@@ -1,0 +1,1 @@
+"""Everything that would be true without Prefect: data, models, algorithms, learner, rollout, rewards, cluster."""

@@ -1,0 +1,1 @@
+"""Types that cross a seam: recipe (pydantic), tables (Pandera), refs and manifests. Imports nothing of ours."""

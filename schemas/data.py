@@ -1,0 +1,102 @@
+"""Recipe section ``data``: where prompts and demonstrations come from and what is done to them."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from schemas.section import Section
+
+GSM8K_INSTRUCTION = 'Let\'s think step by step and output the final answer after "####".'
+
+
+class Gsm8kSource(Section):
+    """GSM8K from its original ``train.jsonl``/``test.jsonl``, or from the hub (SPEC D1)."""
+
+    kind: Literal["gsm8k"] = "gsm8k"
+    path: str | None = Field(
+        default=None,
+        description="directory of train.jsonl and test.jsonl; default: $GSM8K_DIR, else the hub",
+    )
+    hub_name: str = Field(default="openai/gsm8k", description="hub dataset used without a path")
+    instruction: str = Field(default=GSM8K_INSTRUCTION, description="appended to each question")
+    demonstrations: bool = Field(default=True, description="also make SFT rows of its solutions")
+    limit: int | None = Field(default=None, ge=1, description="first rows of each file; null = all")
+
+
+class FileSource(Section):
+    """A Parquet or JSONL file in verl, TRL prompt/completion or messages form."""
+
+    kind: Literal["file"] = "file"
+    path: str = Field(description="local path or fsspec URL of a .parquet, .jsonl or .json file")
+    split: Literal["train", "validation", "test"] = "train"
+    data_source: str | None = Field(default=None, description="overrides the rows' own; verl name")
+    limit: int | None = Field(default=None, ge=1)
+
+
+class HubSource(Section):
+    """A dataset of the Hugging Face hub, in any form that ``FileSource`` accepts."""
+
+    kind: Literal["hub"] = "hub"
+    name: str = Field(description="hub dataset, as owner/name")
+    config: str | None = None
+    revision: str | None = Field(default=None, description="commit to pin")
+    hub_split: str = Field(default="train", description="split name on the hub")
+    split: Literal["train", "validation", "test"] = "train"
+    data_source: str | None = None
+    limit: int | None = Field(default=None, ge=1)
+
+
+class ArithmeticSource(Section):
+    """Generated two-digit word problems with imperfect demonstrations; disjoint by operand tuple."""
+
+    kind: Literal["arithmetic"] = "arithmetic"
+    train: int = Field(default=4096, ge=1, description="RL training prompts")
+    validation: int = Field(default=256, ge=1, description="validation prompts")
+    test: int = Field(default=512, ge=1, description="test prompts: held-out operand tuples")
+    test_steps: int = Field(default=256, ge=1, description="test prompts: held-out single steps")
+    demonstrations: int = Field(default=46080, ge=1, description="SFT examples")
+    stop_early: float = Field(default=0.60, ge=0, le=1, description="share ending after step 1")
+    wrong_operation: float = Field(default=0.35, ge=0, le=1, description="share with a wrong step")
+    off_result: float = Field(default=0.08, ge=0, le=1, description="share with a wrong result")
+    malformed: float = Field(default=0.10, ge=0, le=1, description="share with a bad last line")
+
+
+Source = Annotated[
+    Gsm8kSource | FileSource | HubSource | ArithmeticSource, Field(discriminator="kind")
+]
+
+
+class DataSection(Section):
+    """Sources and the treatment of their rows, in the order the fields stand (SPEC D1-D4)."""
+
+    sources: tuple[Source, ...] = Field(min_length=1)
+    filters: tuple[str, ...] = Field(
+        default=(), description="DuckDB SQL conditions over the prompt columns; false rows rejected"
+    )
+    max_prompt_tokens: int = Field(default=512, ge=1, description="after the chat template")
+    over_length: Literal[
+        "drop", "error", "truncate_left", "truncate_middle", "truncate_right"
+    ] = "drop"
+    deduplicate: Literal["exact", "near", "off"] = "near"
+    near_duplicate_jaccard: float = Field(
+        default=0.9, gt=0, le=1, description="word-5-gram similarity from which rows are duplicates"
+    )
+    decontaminate: bool = Field(
+        default=True, description="drop training rows that share a 13-gram with an evaluation row"
+    )
+    validation_fraction: float = Field(
+        default=0.0, ge=0, lt=1, description="share of training prompts kept for validation, by hash"
+    )
+    max_reject_fraction: float = Field(
+        default=0.1, ge=0, le=1, description="share of rejected rows from which the stage fails"
+    )
+
+    @model_validator(mode="after")
+    def _generated_text_is_templated(self) -> "DataSection":
+        kinds = {source.kind for source in self.sources}
+        if "arithmetic" in kinds and self.deduplicate == "near":
+            raise ValueError(
+                "deduplicate='near' would merge generated problems, which differ in numbers only;"
+                " set data.deduplicate to 'exact'"
+            )
+        return self

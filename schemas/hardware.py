@@ -1,0 +1,92 @@
+"""Recipe section ``hardware``: layout only. Nothing here may change what is learnt, so it stays out of
+every cache key."""
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from schemas.section import Section
+
+
+class LearnerHardware(Section):
+    """Ranks and memory of the DeepSpeed learner."""
+
+    ranks: int = Field(default=1, ge=1, description="data-parallel processes")
+    gpus_per_rank: int = Field(default=0, ge=0, le=1)
+    threads: int = Field(default=1, ge=1, description="CPU threads per rank")
+    zero_stage: Literal[0, 1, 2, 3] = 1
+    offload_optimizer: bool = False
+    offload_params: bool = False
+    gradient_checkpointing: bool = False
+    micro_batch_tokens: int = Field(default=8192, ge=1, description="tokens per rank and pass")
+    row_tokens: int | None = Field(
+        default=None, ge=1, description="packed row length; null = longest sequence (CPU), one row (GPU)"
+    )
+    attention: Literal["sdpa", "flash_attention_2", "eager"] = "sdpa"
+
+    @model_validator(mode="after")
+    def _offload_needs_zero(self) -> "LearnerHardware":
+        if self.offload_params and self.zero_stage != 3:
+            raise ValueError(
+                f"offload_params needs zero_stage 3, not {self.zero_stage}; set zero_stage to 3"
+            )
+        if self.offload_optimizer and self.zero_stage == 0:
+            raise ValueError("offload_optimizer needs zero_stage 1 or more; set zero_stage to 1")
+        return self
+
+
+class RolloutHardware(Section):
+    """The rollout engines."""
+
+    engine: Literal["vllm", "transformers"] = "vllm"
+    engines: int = Field(default=1, ge=1)
+    gpus_per_engine: float = Field(default=0, ge=0, description="fraction < 1 shares a GPU")
+    threads: int = Field(default=1, ge=1, description="CPU threads per engine")
+    tensor_parallel: int = Field(default=1, ge=1)
+    gpu_memory_utilization: float = Field(default=0.5, gt=0, le=1)
+    kv_cache_gib: int = Field(default=1, ge=1, description="CPU only: KV cache per engine")
+    max_num_seqs: int = Field(default=256, ge=1)
+
+    @model_validator(mode="after")
+    def _tensor_parallel_has_gpus(self) -> "RolloutHardware":
+        if self.tensor_parallel > 1 and self.gpus_per_engine != self.tensor_parallel:
+            raise ValueError(
+                f"tensor_parallel = {self.tensor_parallel} needs gpus_per_engine ="
+                f" {self.tensor_parallel}, not {self.gpus_per_engine:g}"
+            )
+        return self
+
+
+class Timeouts(Section):
+    """Seconds until a wait ends with the name of whom it waited for."""
+
+    start_s: float = Field(default=300, gt=0)
+    rollout_s: float = Field(default=1800, gt=0)
+    reward_s: float = Field(default=600, gt=0)
+    update_s: float = Field(default=1800, gt=0)
+    sync_s: float = Field(default=300, gt=0)
+
+
+class HardwareSection(Section):
+    """Where things run."""
+
+    cluster: Literal["ray", "in_process"] = "ray"
+    ray_address: str | None = Field(default=None, description="existing cluster; null = own, local")
+    learner: LearnerHardware = LearnerHardware()
+    rollout: RolloutHardware = RolloutHardware()
+    reward_workers: int = Field(default=1, ge=1)
+    timeouts: Timeouts = Timeouts()
+
+    @model_validator(mode="after")
+    def _in_process_is_single(self) -> "HardwareSection":
+        if self.cluster == "in_process" and self.learner.ranks > 1:
+            raise ValueError(
+                f"cluster 'in_process' holds one learner rank, not {self.learner.ranks};"
+                " set learner.ranks to 1 or cluster to 'ray'"
+            )
+        if self.cluster == "in_process" and self.rollout.engine == "vllm":
+            raise ValueError(
+                "vLLM patches the process it runs in and would slow the learner beside it;"
+                " set rollout.engine to 'transformers' or cluster to 'ray'"
+            )
+        return self

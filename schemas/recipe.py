@@ -1,0 +1,182 @@
+"""The recipe: one frozen tree that says everything about a run. A deployment is a recipe.
+
+``Recipe.slice_for(stage)`` is the part of it that a stage's result depends on (its cache key); hardware,
+store and tracking are in no slice.
+"""
+
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from schemas.data import DataSection
+from schemas.hardware import HardwareSection
+from schemas.rl import Optimizer, RewardSection, RLSection, Schedule
+from schemas.section import Section
+
+
+class FromScratch(Section):
+    """A Qwen2 of random weights with a tokenizer trained on the recipe's own data."""
+
+    hidden_size: int = Field(default=128, ge=8)
+    num_layers: int = Field(default=2, ge=1)
+    num_heads: int = Field(default=4, ge=1)
+    num_kv_heads: int = Field(default=2, ge=1)
+    intermediate_size: int = Field(default=256, ge=8)
+    tie_word_embeddings: bool = True
+    vocab_size: int = Field(default=512, ge=64, description="upper bound of the trained vocabulary")
+    max_position_embeddings: int = Field(default=512, ge=32)
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> "FromScratch":
+        if self.hidden_size % self.num_heads:
+            raise ValueError(
+                f"hidden_size = {self.hidden_size} is not a multiple of num_heads ="
+                f" {self.num_heads}; set num_heads to a divisor"
+            )
+        if self.num_heads % self.num_kv_heads:
+            raise ValueError(
+                f"num_heads = {self.num_heads} is not a multiple of num_kv_heads ="
+                f" {self.num_kv_heads}; set num_kv_heads to a divisor"
+            )
+        return self
+
+
+class ModelSection(Section):
+    """The base model: a directory, a hub name, or one made from scratch."""
+
+    path: str | None = Field(default=None, description="local directory or hub name (owner/name)")
+    revision: str | None = Field(default=None, description="hub commit to pin")
+    from_scratch: FromScratch | None = None
+    dtype: Literal["float32", "bfloat16"] = "bfloat16"
+    trust_remote_code: bool = Field(default=False, description="run code shipped with the model")
+    chat_template: str | None = Field(default=None, description="Jinja; null = the tokenizer's own")
+    max_tokens: int = Field(default=2048, ge=16, description="context length of engine and learner")
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> "ModelSection":
+        if (self.path is None) == (self.from_scratch is None):
+            state = "neither is" if self.path is None else "both are"
+            raise ValueError(f"{state} set of path and from_scratch; set exactly one of them")
+        return self
+
+
+class SFTSection(Section):
+    """SFT warm start on the demonstrations (SPEC D5)."""
+
+    enabled: bool = True
+    epochs: int = Field(default=1, ge=1)
+    max_steps: int | None = Field(default=None, ge=1, description="cap on optimizer steps")
+    batch_size: int = Field(default=64, ge=1, description="sequences per optimizer step")
+    max_tokens: int = Field(default=1024, ge=8, description="longer demonstrations are an error")
+    checkpoint_every: int = Field(default=200, ge=1, description="optimizer steps")
+    optimizer: Optimizer = Optimizer(
+        lr=1e-5, betas=(0.9, 0.95), schedule=Schedule(kind="cosine", warmup_steps=0)
+    )
+
+
+class EvaluateSection(Section):
+    """Greedy and sampled evaluation on the test split (SPEC M7)."""
+
+    checkpoints: tuple[Literal["base", "sft", "rl"], ...] = ("base", "sft", "rl")
+    max_prompts: int | None = Field(default=None, ge=1, description="per source and subset")
+    samples: int = Field(default=8, ge=1, description="sampled responses per prompt; 1 = greedy only")
+    pass_k: tuple[int, ...] = (1, 4, 8)
+    temperature: float = Field(default=1.0, gt=0)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    max_new_tokens: int = Field(default=512, ge=1)
+    completions_shown: int = Field(default=8, ge=0, description="sample completions on the run page")
+
+    @model_validator(mode="after")
+    def _k_within_samples(self) -> "EvaluateSection":
+        too_large = [k for k in self.pass_k if k > self.samples or k < 1]
+        if too_large:
+            raise ValueError(
+                f"pass_k = {too_large[0]} needs between 1 and samples = {self.samples} responses;"
+                " raise samples or drop that k"
+            )
+        return self
+
+
+class ExportSection(Section):
+    """The Hugging Face directory that a run ends with (SPEC P3)."""
+
+    dtype: Literal["float32", "bfloat16"] | None = Field(default=None, description="null = model's")
+    directory: str | None = Field(default=None, description="also copied here; null = store only")
+
+
+class TrackingSection(Section):
+    """wandb: a view of the metrics tables; offline unless WANDB_API_KEY is set."""
+
+    wandb: bool = True
+    project: str = "rl-pipeline"
+    entity: str | None = None
+
+
+STAGE_SECTIONS: dict[str, tuple[str, ...]] = {
+    "prepare_data": ("seed", "model", "data"),
+    "sft": ("seed", "model", "sft"),
+    "rl": ("seed", "model", "reward", "rl"),
+    "evaluate": ("seed", "model", "reward", "evaluate"),
+    "export": ("model", "export"),
+}
+
+
+class Recipe(Section):
+    """Everything a run depends on."""
+
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$", description="also the deployment's name")
+    description: str = ""
+    seed: int = Field(default=0, ge=0)
+    store: str = Field(default="runs/store", description="artifact root: directory or fsspec URL")
+    model: ModelSection
+    data: DataSection
+    sft: SFTSection = SFTSection()
+    reward: RewardSection
+    rl: RLSection = RLSection()
+    evaluate: EvaluateSection = EvaluateSection()
+    export: ExportSection = ExportSection()
+    hardware: HardwareSection = HardwareSection()
+    tracking: TrackingSection = TrackingSection()
+
+    def slice_for(self, stage: str) -> dict[str, Any]:
+        """Return the JSON-ready part of the recipe that ``stage`` depends on."""
+        return self.model_dump(mode="json", include=set(STAGE_SECTIONS[stage]))
+
+    @model_validator(mode="after")
+    def _context_holds_prompt_and_response(self) -> "Recipe":
+        limits = {
+            "rl.rollout.max_new_tokens": self.rl.rollout.max_new_tokens,
+            "evaluate.max_new_tokens": self.evaluate.max_new_tokens,
+        }
+        for path, new_tokens in limits.items():
+            needed = self.data.max_prompt_tokens + new_tokens
+            if needed > self.model.max_tokens:
+                raise ValueError(
+                    f"data.max_prompt_tokens + {path} = {needed} exceeds model.max_tokens ="
+                    f" {self.model.max_tokens}; raise model.max_tokens or lower one of the two"
+                )
+        scratch = self.model.from_scratch
+        if scratch and scratch.max_position_embeddings < self.model.max_tokens:
+            raise ValueError(
+                f"model.from_scratch.max_position_embeddings = {scratch.max_position_embeddings} is"
+                f" below model.max_tokens = {self.model.max_tokens}; raise it"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _precision_fits_learner(self) -> "Recipe":
+        if self.model.dtype == "bfloat16" and self.hardware.learner.zero_stage == 0:
+            raise ValueError(
+                "model.dtype = 'bfloat16' needs hardware.learner.zero_stage >= 1 (DeepSpeed's ZeRO-0"
+                " loses precision there); set it to 1"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _sampler_gap_fits_precision(self) -> "Recipe":
+        if self.model.dtype == "bfloat16" and self.rl.max_logprob_gap < 0.05:
+            raise ValueError(
+                f"rl.max_logprob_gap = {self.rl.max_logprob_gap:g} is below what bfloat16 kernels"
+                " agree to (about 0.05); set it to 0.5 or model.dtype to 'float32'"
+            )
+        return self

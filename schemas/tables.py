@@ -1,0 +1,245 @@
+"""Pandera contracts of every Parquet table that passes between stages (polars, eager).
+
+``TABLES`` maps a table's name (its file is ``<name>.parquet``) to its model; a model's ``Config.metadata``
+carries its schema version. Rows are keyed by ``uid`` (prompt) and ``trajectory_id`` (one sampled response).
+"""
+
+from typing import Any
+
+import pandera.polars as pa
+import polars as pl
+
+MESSAGE = pl.Struct({"role": pl.String, "content": pl.String})
+MESSAGES = pl.List(MESSAGE)
+SPLITS = ["train", "validation", "test"]
+OUTCOMES = ["ok", "wrong", "no_answer", "timeout", "error"]
+FINISH_REASONS = ["stop", "length", "abort"]
+
+
+def _equal_lengths(frame: pl.LazyFrame, columns: list[str]) -> pl.LazyFrame:
+    first = pl.col(columns[0]).list.len()
+    return frame.select(pl.all_horizontal([pl.col(c).list.len() == first for c in columns[1:]]))
+
+
+class Table(pa.DataFrameModel):
+    """Base of all tables: exactly the declared columns, no coercion."""
+
+    class Config:
+        strict = True
+        coerce = False
+
+
+class Prompts(Table):
+    """One prompt to learn or be judged on (verl's columns plus uid, split and token ids).
+
+    Produced by prepare_data; consumed by rollout and evaluate. ``subset`` names a test split within a
+    source ("test", "test_steps"); ``extra_info`` is a JSON object.
+    """
+
+    uid: pl.String = pa.Field(unique=True)
+    split: pl.String = pa.Field(isin=SPLITS)
+    subset: pl.String
+    data_source: pl.String
+    prompt: pl.List = pa.Field(dtype_kwargs={"inner": MESSAGE})
+    prompt_ids: pl.List = pa.Field(dtype_kwargs={"inner": pl.Int32})
+    ability: pl.String
+    reward_style: pl.String = pa.Field(isin=["rule", "model", "judge", "code"])
+    ground_truth: pl.String = pa.Field(nullable=True)
+    extra_info: pl.String
+
+    @pa.dataframe_check
+    def prompts_are_not_empty(cls, data: Any) -> pl.LazyFrame:
+        return data.lazyframe.select(
+            (pl.col("prompt").list.len() > 0) & (pl.col("prompt_ids").list.len() > 0)
+        )
+
+    @pa.dataframe_check
+    def rule_rows_have_ground_truth(cls, data: Any) -> pl.LazyFrame:
+        return data.lazyframe.select(
+            (pl.col("reward_style") != "rule") | pl.col("ground_truth").is_not_null()
+        )
+
+    class Config(Table.Config):
+        metadata = {"version": "prompts/v1"}
+
+
+class Demonstrations(Table):
+    """One SFT example: messages, their token ids, and the mask of assistant tokens that carry loss."""
+
+    uid: pl.String = pa.Field(unique=True)
+    split: pl.String = pa.Field(isin=["train", "validation"])
+    data_source: pl.String
+    messages: pl.List = pa.Field(dtype_kwargs={"inner": MESSAGE})
+    token_ids: pl.List = pa.Field(dtype_kwargs={"inner": pl.Int32})
+    loss_mask: pl.List = pa.Field(dtype_kwargs={"inner": pl.Boolean})
+
+    @pa.dataframe_check
+    def mask_covers_tokens(cls, data: Any) -> pl.LazyFrame:
+        return _equal_lengths(data.lazyframe, ["token_ids", "loss_mask"])
+
+    @pa.dataframe_check
+    def some_token_carries_loss(cls, data: Any) -> pl.LazyFrame:
+        return data.lazyframe.select(pl.col("loss_mask").list.any())
+
+    class Config(Table.Config):
+        metadata = {"version": "demonstrations/v1"}
+
+
+class Rejects(Table):
+    """One input row that preparation dropped, and why."""
+
+    source: pl.String
+    row: pl.Int64 = pa.Field(ge=0)
+    reason: pl.String
+    detail: pl.String
+    content: pl.String
+
+    class Config(Table.Config):
+        metadata = {"version": "rejects/v1"}
+
+
+class Rollouts(Table):
+    """One trajectory as sampled, before anything is learnt from it. Token in, token out.
+
+    ``token_ids`` is the response, its stop token included; ``loss_mask`` is true on tokens the policy
+    sampled; ``sampler_logprobs`` are the engine's, at the sampling temperature, 0 where masked.
+    """
+
+    trajectory_id: pl.String = pa.Field(unique=True)
+    uid: pl.String
+    sample: pl.Int32 = pa.Field(ge=0)
+    iteration: pl.Int32 = pa.Field(ge=0)
+    prompt_ids: pl.List = pa.Field(dtype_kwargs={"inner": pl.Int32})
+    token_ids: pl.List = pa.Field(dtype_kwargs={"inner": pl.Int32})
+    loss_mask: pl.List = pa.Field(dtype_kwargs={"inner": pl.Boolean})
+    sampler_logprobs: pl.List = pa.Field(dtype_kwargs={"inner": pl.Float32})
+    response: pl.String
+    finish_reason: pl.String = pa.Field(isin=FINISH_REASONS)
+    num_turns: pl.Int32 = pa.Field(ge=1)
+    seed: pl.Int64
+    weight_version: pl.Int64 = pa.Field(ge=0)
+    weight_digest: pl.String
+
+    @pa.dataframe_check
+    def tokens_masks_and_logprobs_align(cls, data: Any) -> pl.LazyFrame:
+        return _equal_lengths(data.lazyframe, ["token_ids", "loss_mask", "sampler_logprobs"])
+
+    @pa.dataframe_check
+    def logprobs_are_finite_and_not_positive(cls, data: Any) -> pl.LazyFrame:
+        valid = (pl.element() <= 0) & pl.element().is_finite()
+        return data.lazyframe.select(pl.col("sampler_logprobs").list.eval(valid).list.all())
+
+    class Config(Table.Config):
+        metadata = {"version": "rollouts/v1"}
+
+
+class Rewards(Table):
+    """How each trajectory was scored. ``score`` is null when it could not be: never a silent 0."""
+
+    trajectory_id: pl.String = pa.Field(unique=True)
+    outcome: pl.String = pa.Field(isin=OUTCOMES)
+    score: pl.Float64 = pa.Field(nullable=True)
+    correct: pl.Boolean = pa.Field(nullable=True)
+    parts: pl.String
+    detail: pl.String
+    seconds: pl.Float64 = pa.Field(ge=0)
+
+    @pa.dataframe_check
+    def unscorable_rows_have_no_score(cls, data: Any) -> pl.LazyFrame:
+        unscorable = pl.col("outcome").is_in(["timeout", "error"])
+        return data.lazyframe.select(unscorable == pl.col("score").is_null())
+
+    class Config(Table.Config):
+        metadata = {"version": "rewards/v1"}
+
+
+class Advantages(Table):
+    """What the update learns from: per response token, aligned with ``Rollouts.token_ids``."""
+
+    trajectory_id: pl.String = pa.Field(unique=True)
+    advantages: pl.List = pa.Field(dtype_kwargs={"inner": pl.Float32})
+    old_logprobs: pl.List = pa.Field(dtype_kwargs={"inner": pl.Float32})
+    ref_logprobs: pl.List = pa.Field(nullable=True, dtype_kwargs={"inner": pl.Float32})
+
+    @pa.dataframe_check
+    def columns_align(cls, data: Any) -> pl.LazyFrame:
+        return _equal_lengths(data.lazyframe, ["advantages", "old_logprobs"])
+
+    @pa.dataframe_check
+    def advantages_are_finite(cls, data: Any) -> pl.LazyFrame:
+        return data.lazyframe.select(
+            pl.col("advantages").list.eval(pl.element().is_finite()).list.all()
+        )
+
+    class Config(Table.Config):
+        metadata = {"version": "advantages/v1"}
+
+
+class Metrics(Table):
+    """One number of one step. The truth of every curve; wandb is a view of it."""
+
+    stage: pl.String
+    step: pl.Int64 = pa.Field(ge=0)
+    name: pl.String
+    value: pl.Float64 = pa.Field(nullable=True)
+
+    class Config(Table.Config):
+        metadata = {"version": "metrics/v1"}
+
+
+class EvalResults(Table):
+    """One figure of one checkpoint on one data source, with its 95 % confidence interval."""
+
+    checkpoint: pl.String
+    data_source: pl.String
+    subset: pl.String
+    metric: pl.String
+    value: pl.Float64
+    ci_low: pl.Float64
+    ci_high: pl.Float64
+    num_prompts: pl.Int64 = pa.Field(ge=1)
+    num_samples: pl.Int64 = pa.Field(ge=1)
+
+    class Config(Table.Config):
+        metadata = {"version": "eval_results/v1"}
+
+
+class Completions(Table):
+    """One completion that evaluation drew, with its verdict."""
+
+    checkpoint: pl.String
+    uid: pl.String
+    data_source: pl.String
+    subset: pl.String
+    mode: pl.String = pa.Field(isin=["greedy", "sampled"])
+    sample: pl.Int32 = pa.Field(ge=0)
+    prompt: pl.String
+    response: pl.String
+    ground_truth: pl.String = pa.Field(nullable=True)
+    outcome: pl.String = pa.Field(isin=OUTCOMES)
+    score: pl.Float64 = pa.Field(nullable=True)
+    answer: pl.String = pa.Field(nullable=True)
+    finish_reason: pl.String = pa.Field(isin=FINISH_REASONS)
+    num_tokens: pl.Int32 = pa.Field(ge=0)
+
+    class Config(Table.Config):
+        metadata = {"version": "completions/v1"}
+
+
+TABLES: dict[str, type[Table]] = {
+    "prompts": Prompts,
+    "demonstrations": Demonstrations,
+    "rejects": Rejects,
+    "rollouts": Rollouts,
+    "rewards": Rewards,
+    "advantages": Advantages,
+    "metrics": Metrics,
+    "eval_results": EvalResults,
+    "completions": Completions,
+}
+
+
+def schema_version(table: str) -> str:
+    """Return ``name/vN`` of a table, as written in manifests and in the Parquet metadata."""
+    metadata = TABLES[table].Config.metadata
+    return metadata["version"]
