@@ -1,0 +1,213 @@
+"""What every rollout engine takes and returns. Imports nothing heavy.
+
+Producers: ``vllm_engine.VllmEngine``, ``transformers_engine.TransformersEngine``.
+Consumers: the rollout phase, evaluation, the sync phase.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from schemas.errors import UserError, did_you_mean
+
+FinishReason = Literal["stop", "length", "abort"]
+DTYPES = ("float32", "bfloat16")
+MIN_TEMPERATURE = 0.01  # vLLM raises anything below to this silently
+
+
+class WeightSyncError(UserError):
+    """The weights an engine holds are not the weights it was sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How tokens are drawn; one value for a whole ``generate`` call.
+
+    Log-probs are those of the distribution sampled from: logits / temperature, then (top_k,
+    top_p) renormalised. Temperature 0 is greedy and its log-probs are at temperature 1.
+    Training rollouts keep top_p = 1 and top_k = -1, else the importance ratio carries the log of
+    the kept mass (SPEC E2).
+
+    Raises ``UserError`` naming the field, its value, the rule and the remedy.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1  # -1: off
+    max_new_tokens: int = 256
+    stop_token_ids: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        _require(
+            self.temperature >= 0.0 and self.temperature < float("inf"),
+            f"sampling.temperature = {self.temperature} must be finite and >= 0; use 0 for greedy, "
+            "1 for training rollouts",
+        )
+        _require(
+            self.temperature == 0.0 or self.temperature >= MIN_TEMPERATURE,
+            f"sampling.temperature = {self.temperature} is below {MIN_TEMPERATURE}, where logits / "
+            "temperature loses its digits; use 0 for greedy",
+        )
+        _require(
+            0.0 < self.top_p <= 1.0,
+            f"sampling.top_p = {self.top_p} must lie in (0, 1]; use 1 to keep every token",
+        )
+        _require(
+            self.top_k == -1 or self.top_k >= 1,
+            f"sampling.top_k = {self.top_k} must be -1 or >= 1; use -1 to keep every token",
+        )
+        _require(
+            self.max_new_tokens >= 1,
+            f"sampling.max_new_tokens = {self.max_new_tokens} must be >= 1; raise it to the length "
+            "of the longest wanted answer, in tokens",
+        )
+        negative = [token for token in self.stop_token_ids if token < 0]
+        _require(
+            not negative,
+            f"sampling.stop_token_ids holds {negative[:3]}, and token ids are >= 0; "
+            "pass the tokenizer's ids",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """One sampled continuation.
+
+    ``token_ids`` holds the response only and INCLUDES the stop token; ``logprobs`` (nats) is
+    aligned with it. ``finish_reason``: "stop" (a stop token came), "length" (``max_new_tokens`` or
+    the context was full), "abort" (the engine gave up on the request).
+    """
+
+    token_ids: list[int]
+    logprobs: list[float]
+    finish_reason: FinishReason
+
+
+@dataclass(frozen=True, slots=True)
+class WeightStamp:
+    """Which weights: the learner's version and ``models.digest.state_digest`` of the state."""
+
+    version: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class WeightUpdate:
+    """Weights to load: ``path`` names a safetensors file written by ``models.digest.write_state``.
+
+    The file holds the whole canonical HF state (fp32 or bf16), commonly under /dev/shm.
+    """
+
+    stamp: WeightStamp
+    path: str
+
+
+class RolloutEngine(Protocol):
+    """A sampler that knows which weights it holds."""
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], sampling: Sampling
+    ) -> list[Generation]:
+        """Return one continuation per prompt, in order; repeat a prompt for several samples.
+
+        Row i depends on (weights, prompts[i], seeds[i], sampling) only. Raises ``UserError`` for an
+        empty or over-long prompt, or a seed count that differs from the prompt count.
+        """
+        ...
+
+    def load_weights(self, update: WeightUpdate) -> WeightStamp:
+        """Load, drop every cache built from older weights, return the stamp of what was loaded.
+
+        Raises ``WeightSyncError`` when the file is not what the stamp says; the engine then still
+        holds, and is stamped with, its old weights.
+        """
+        ...
+
+    def probe(self, token_ids: Sequence[Sequence[int]]) -> list[list[float]]:
+        """Return log p(token t | tokens < t) for t >= 1 of each sequence, at temperature 1.
+
+        Lengths are len(sequence) - 1. What the learner computes for the same ids must agree:
+        the independent proof that a sync reached the layers.
+        """
+        ...
+
+    def stamp(self) -> WeightStamp:
+        """Return the stamp of the weights sampled from now (version 0: the model directory)."""
+        ...
+
+    def close(self) -> None:
+        """Free the engine. Idempotent."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSpec:
+    """How an engine is built; hardware and layout only, so it stays out of cache keys.
+
+    Raises ``UserError`` naming the field, its value, the rule and the remedy.
+    """
+
+    model_dir: str
+    dtype: str = "float32"
+    max_model_len: int = 1024  # tokens, prompt + response
+    max_num_seqs: int = 256  # sequences decoded at once
+    gpu_memory_utilization: float = 0.5  # share of GPU memory for weights + KV cache (GPU only)
+    tensor_parallel_size: int = 1
+    kv_cache_gib: int = 1  # KV cache on CPU, in GiB
+    seed: int = 0
+    threads: int = 1  # OpenMP threads on CPU
+    block_size: int = 32  # tokens per KV block on CPU; a multiple of 32
+
+    def __post_init__(self) -> None:
+        _require(
+            self.dtype in DTYPES,
+            f"rollout dtype = '{self.dtype}' is unknown; use one of {', '.join(DTYPES)}"
+            f"{did_you_mean(self.dtype, DTYPES)}",
+        )
+        _require(
+            0.0 < self.gpu_memory_utilization <= 1.0,
+            f"rollout gpu_memory_utilization = {self.gpu_memory_utilization} must lie in (0, 1]; "
+            "it is the engine's share of one GPU's memory",
+        )
+        for name, value in (
+            ("max_model_len", self.max_model_len),
+            ("max_num_seqs", self.max_num_seqs),
+            ("tensor_parallel_size", self.tensor_parallel_size),
+            ("kv_cache_gib", self.kv_cache_gib),
+            ("threads", self.threads),
+        ):
+            _require(value >= 1, f"rollout {name} = {value} must be >= 1; raise it")
+        _require(
+            self.block_size >= 32 and self.block_size % 32 == 0,
+            f"rollout block_size = {self.block_size} must be a multiple of 32 (vLLM's CPU "
+            "attention); use 32",
+        )
+
+
+def check_requests(
+    prompts: Sequence[Sequence[int]], seeds: Sequence[int], max_model_len: int
+) -> None:
+    """Refuse requests no engine can serve, before the engine is called.
+
+    Raises ``UserError`` for unequal counts, an empty prompt, or a prompt that leaves no room for
+    one new token within ``max_model_len``.
+    """
+    _require(
+        len(prompts) == len(seeds),
+        f"generate got {len(prompts)} prompts and {len(seeds)} seeds; pass one seed per prompt",
+    )
+    for row, prompt in enumerate(prompts):
+        _require(
+            len(prompt) > 0,
+            f"prompts[{row}] is empty; give every prompt at least one token (a BOS token will do)",
+        )
+        _require(
+            len(prompt) < max_model_len,
+            f"prompts[{row}] has {len(prompt)} tokens and max_model_len is {max_model_len}; keep "
+            f"prompts at {max_model_len - 1} tokens or fewer, or raise max_model_len",
+        )
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise UserError(message)
