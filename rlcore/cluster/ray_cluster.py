@@ -1,0 +1,128 @@
+"""Workers as long-lived Ray actors, owned by this process: when it dies, they die.
+
+The only file that imports ray. Actors reserve GPUs but no CPUs: the phases take turns, so a worker's CPU
+use is bounded by its thread count, not by a reservation.
+"""
+
+import os
+from importlib import import_module
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
+
+from rlcore.cluster.types import Placement, WorkerDied, WorkerTimeout
+from schemas.errors import UserError
+
+_FORWARDED = ("HF_HOME", "HF_HUB_OFFLINE", "HF_TOKEN", "PYTHONPATH")
+
+
+class _Shell:
+    """The actor: builds the target class in its own process and forwards calls to it."""
+
+    def __init__(self) -> None:
+        self._object: Any = None
+        self._failure: BaseException | None = None
+
+    def build(self, target: str, args: tuple[Any, ...]) -> None:
+        module, _, attribute = target.partition(":")
+        try:
+            self._object = getattr(import_module(module), attribute)(*args)
+        except BaseException as failure:  # kept: the caller learns of it at its first call
+            self._failure = failure
+
+    def call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self._failure is not None:
+            raise self._failure
+        return getattr(self._object, method)(*args, **kwargs)
+
+
+class RayPending:
+    """One call under way in an actor."""
+
+    def __init__(self, worker: str, method: str, reference: "ray.ObjectRef") -> None:
+        self._worker, self._method, self._reference = worker, method, reference
+
+    def result(self, timeout_s: float) -> Any:
+        """Wait for the call. The error of the call itself is raised as it was in the worker."""
+        try:
+            return ray.get(self._reference, timeout=timeout_s)
+        except GetTimeoutError as error:
+            raise WorkerTimeout(
+                f"worker '{self._worker}' did not finish {self._method} within {timeout_s:.0f} s;"
+                " raise hardware.timeouts or look at its log in the Ray session directory"
+            ) from error
+        except RayActorError as error:
+            raise WorkerDied(
+                f"worker '{self._worker}' died during {self._method}: {error}; rerun the flow,"
+                " it continues at the last complete iteration"
+            ) from error
+        except RayTaskError as error:
+            if isinstance(error.cause, UserError):
+                raise error.cause from None
+            raise
+
+
+class RayWorker:
+    """Handle on one actor."""
+
+    def __init__(self, name: str, actor: Any) -> None:
+        self.name = name
+        self._actor = actor
+
+    def start(self, method: str, *args: Any, **kwargs: Any) -> RayPending:
+        """Queue ``method``; the actor serves calls in order."""
+        return RayPending(self.name, method, self._actor.call.remote(method, args, kwargs))
+
+    def stop(self) -> None:
+        """Kill the actor's process."""
+        ray.kill(self._actor, no_restart=True)
+
+
+class RayCluster:
+    """A local Ray runtime of our own, or an existing cluster's when ``address`` is given."""
+
+    def __init__(self, address: str | None = None) -> None:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+        if address is None:
+            options |= {"include_dashboard": False, "num_cpus": max(4, os.cpu_count() or 1)}
+        ray.init(address=address or "local", **options)
+        self._workers: list[RayWorker] = []
+
+    def spawn(self, target: str, *args: Any, name: str, placement: Placement) -> RayWorker:
+        """Start an actor and begin building ``target`` in it."""
+        forwarded = {key: os.environ[key] for key in _FORWARDED if key in os.environ}
+        actor = (
+            ray.remote(_Shell)
+            .options(
+                num_cpus=0,
+                num_gpus=placement.gpus,
+                runtime_env={"env_vars": {**forwarded, **placement.env}},
+            )
+            .remote()
+        )
+        actor.build.remote(target, args)
+        worker = RayWorker(name, actor)
+        self._workers.append(worker)
+        return worker
+
+    def require_gpus(self, count: float) -> None:
+        """Raise UserError naming what the cluster has when it lacks ``count`` GPUs."""
+        present = ray.cluster_resources().get("GPU", 0.0)
+        if count > present:
+            raise UserError(
+                f"hardware needs {count:g} GPUs but the Ray cluster has {present:g}; lower"
+                " hardware.learner.ranks or hardware.rollout.engines, or join more nodes"
+            )
+
+    def address(self) -> str:
+        """Return this node's address as other nodes see it."""
+        return ray.util.get_node_ip_address()
+
+    def close(self) -> None:
+        """Kill every actor and leave the runtime."""
+        for worker in self._workers:
+            worker.stop()
+        self._workers.clear()
+        ray.shutdown()

@@ -1,0 +1,79 @@
+"""Protocols of a cluster and of the workers it holds, and the errors a wait can end with."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+
+class WorkerError(RuntimeError):
+    """A worker died or did not answer; the message names worker, method and limit."""
+
+
+class WorkerTimeout(WorkerError):
+    """A worker did not answer within its limit."""
+
+
+class WorkerDied(WorkerError):
+    """A worker's process is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """What one worker needs: whole or fractional GPUs, and environment set before its imports."""
+
+    gpus: float = 0.0
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+class Pending(Protocol):
+    """The answer to a call that has been started."""
+
+    def result(self, timeout_s: float) -> Any:
+        """Wait at most ``timeout_s`` seconds. Raises WorkerTimeout, WorkerDied or the call's error."""
+        ...
+
+
+class Worker(Protocol):
+    """A handle on one object that lives in the cluster; calls are served in the order they start."""
+
+    name: str
+
+    def start(self, method: str, *args: Any, **kwargs: Any) -> Pending:
+        """Start ``method`` on the object and return at once."""
+        ...
+
+    def stop(self) -> None:
+        """End the worker; calls under way are lost."""
+        ...
+
+
+class Cluster(Protocol):
+    """Builds workers and ends them all on ``close``."""
+
+    def spawn(self, target: str, *args: Any, name: str, placement: Placement) -> Worker:
+        """Start building ``target`` ("package.module:Class") with ``args`` and return at once.
+
+        The class is named, not passed, so that heavy imports happen in the worker only. An error of the
+        constructor is raised by the first call's ``result``.
+        """
+        ...
+
+    def require_gpus(self, count: float) -> None:
+        """Raise UserError with what is missing when the cluster has fewer than ``count`` GPUs."""
+        ...
+
+    def address(self) -> str:
+        """Return an address on which one worker can reach another."""
+        ...
+
+    def close(self) -> None:
+        """End every worker."""
+        ...
+
+
+def gather(pendings: Sequence[Pending], timeout_s: float) -> list[Any]:
+    """Return the results in order; the deadline of ``timeout_s`` seconds is shared by all."""
+    from time import monotonic
+
+    deadline = monotonic() + timeout_s
+    return [pending.result(max(0.0, deadline - monotonic())) for pending in pendings]
