@@ -12,7 +12,9 @@ class LearnerHardware(Section):
     """Ranks and memory of the DeepSpeed learner."""
 
     ranks: int = Field(default=1, ge=1, description="data-parallel processes")
-    gpus_per_rank: int = Field(default=0, ge=0, le=1)
+    gpus_per_rank: float = Field(
+        default=0.5, gt=0, le=1, description="cuda only; below 1 shares the GPU with an engine"
+    )
     threads: int = Field(default=1, ge=1, description="CPU threads per rank")
     zero_stage: Literal[0, 1, 2, 3] = 1
     offload_optimizer: bool = False
@@ -40,7 +42,9 @@ class RolloutHardware(Section):
 
     engine: Literal["vllm", "transformers"] = "vllm"
     engines: int = Field(default=1, ge=1)
-    gpus_per_engine: float = Field(default=0, ge=0, description="fraction < 1 shares a GPU")
+    gpus_per_engine: float = Field(
+        default=0.5, gt=0, description="cuda only; below 1 shares the GPU with a learner rank"
+    )
     threads: int = Field(default=1, ge=1, description="CPU threads per engine")
     tensor_parallel: int = Field(default=1, ge=1)
     gpu_memory_utilization: float = Field(default=0.5, gt=0, le=1)
@@ -71,6 +75,9 @@ class HardwareSection(Section):
     """Where things run."""
 
     cluster: Literal["ray", "in_process"] = "ray"
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        default="auto", description="auto = cuda where the cluster has GPUs, else cpu; printed"
+    )
     ray_address: str | None = Field(default=None, description="existing cluster; null = own, local")
     learner: LearnerHardware = LearnerHardware()
     rollout: RolloutHardware = RolloutHardware()

@@ -1,0 +1,179 @@
+"""From a YAML file and dotted overrides to a validated ``Recipe``; every error in one sentence."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from schemas.errors import UserError, did_you_mean
+from schemas.recipe import Recipe
+
+
+def load_recipe(
+    name: str, overrides: Mapping[str, Any] | None = None, *, directory: Path
+) -> Recipe:
+    """Return the recipe ``name`` of ``directory`` (or the YAML file at the path ``name``).
+
+    ``overrides`` maps dotted paths to values, e.g. ``{"rl.update.optimizer.lr": 2e-6}``; a number
+    indexes a list. Raises UserError with dotted path, value, rule and remedy.
+    """
+    tree = _read(name, directory)
+    for path, value in (overrides or {}).items():
+        _set(tree, path, value)
+    try:
+        return Recipe.model_validate(tree)
+    except ValidationError as error:
+        raise UserError(_sentence(name, error)) from None
+
+
+def recipe_names(directory: Path) -> list[str]:
+    """Return the names of the recipes in ``directory``, sorted."""
+    return sorted(path.stem for path in directory.glob("*.yaml"))
+
+
+def recipe_digest(recipe: Recipe) -> str:
+    """Return the sha256 of the resolved recipe's canonical JSON."""
+    text = json.dumps(recipe.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def parse_override(text: str) -> tuple[str, Any]:
+    """Split ``"rl.iterations=5"`` into path and value; the value is read as YAML.
+
+    Raises UserError when there is no ``=``.
+    """
+    path, separator, value = text.partition("=")
+    if not separator or not path:
+        raise UserError(f"override {text!r} is not of the form path=value, e.g. rl.iterations=5")
+    return path.strip(), _number_if_scientific(yaml.safe_load(value))
+
+
+def _number_if_scientific(value: Any) -> Any:
+    """YAML 1.1 reads ``2e-6`` as text; people mean the number."""
+    if isinstance(value, str):
+        try:
+            return float(value)
+        except ValueError:
+            return value
+    return value
+
+
+def _read(name: str, directory: Path) -> dict[str, Any]:
+    is_path = name.endswith((".yaml", ".yml"))
+    path = Path(name) if is_path else directory / f"{name}.yaml"
+    if not path.is_file():
+        if is_path:
+            raise UserError(f"recipe file '{name}' does not exist; give the path of a YAML file")
+        names = recipe_names(directory)
+        raise UserError(
+            f"recipe '{name}' is not one of {', '.join(names)}{did_you_mean(name, names)};"
+            " give one of these names or the path of a YAML file"
+        )
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        detail = " ".join(str(error).split())
+        raise UserError(f"recipe file '{path}' is not valid YAML: {detail}") from None
+    if not isinstance(tree, dict):
+        raise UserError(f"recipe file '{path}' holds {type(tree).__name__}, not sections")
+    return _numbers(tree)
+
+
+def _numbers(tree: Any) -> Any:
+    if isinstance(tree, dict):
+        return {key: _numbers(value) for key, value in tree.items()}
+    if isinstance(tree, list):
+        return [_numbers(value) for value in tree]
+    looks_scientific = isinstance(tree, str) and "e" in tree.lower() and tree[:1].isdigit()
+    return _number_if_scientific(tree) if looks_scientific else tree
+
+
+def _set(tree: Any, path: str, value: Any) -> None:
+    """Assign ``value`` at the dotted ``path``, making missing sections on the way."""
+    *parents, last = path.split(".")
+    node = tree
+    for depth, part in enumerate(parents):
+        here = ".".join(parents[: depth + 1])
+        if isinstance(node, list):
+            node = node[_index(node, part, path)]
+            continue
+        child = node.get(part)
+        if child is None:
+            child = node[part] = {}
+        elif not isinstance(child, dict | list):
+            raise UserError(
+                f"override '{path}': '{here}' is the value {child!r}, not a section;"
+                f" override '{here}' itself"
+            )
+        node = child
+    if isinstance(node, list):
+        node[_index(node, last, path)] = value
+    else:
+        node[last] = value
+
+
+def _index(items: list[Any], part: str, path: str) -> int:
+    if not part.isdigit() or int(part) >= len(items):
+        raise UserError(
+            f"override '{path}': '{part}' must be an index from 0 to {len(items) - 1},"
+            " since the recipe has a list there"
+        )
+    return int(part)
+
+
+def _sentence(name: str, error: ValidationError) -> str:
+    """Tell the first error: dotted path, value, rule, nearest valid name; and how many follow."""
+    errors = error.errors(include_url=False, include_context=False)
+    first = errors[0]
+    location = [part for part in first["loc"]]
+    path = ".".join(str(part) for part in location if part not in _TAGS) or "recipe"
+    if first["type"] == "extra_forbidden":
+        fields = _fields_at(location[:-1])
+        near = did_you_mean(str(location[-1]), fields)
+        rule = f"is not a known key{near}; valid keys there: {', '.join(sorted(fields))}"
+    elif first["type"] == "missing":
+        rule = "is required; add it to the recipe"
+    else:
+        message = first["msg"].removeprefix("Value error, ")
+        value = first["input"]
+        shown = "" if isinstance(value, dict | BaseModel) else f" = {_short(value)}"
+        joiner = ": " if first["type"] == "value_error" else " is refused: "
+        rule = f"{shown}{joiner}{message[0].lower()}{message[1:]}"
+    more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+    space = "" if rule.startswith((":", " =", " is")) else " "
+    return f"recipe '{name}': {path}{space}{rule}{more}"
+
+
+_TAGS = {"gsm8k", "file", "hub", "arithmetic"}
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _fields_at(location: list[Any]) -> list[str]:
+    """Return the field names of the recipe section at ``location``."""
+    model: Any = Recipe
+    for part in location:
+        if isinstance(part, int):
+            continue
+        if part in _TAGS:
+            model = next(
+                member for member in _members(model) if member.model_fields["kind"].default == part
+            )
+            continue
+        candidates = [m for m in _members(model) if part in m.model_fields]
+        model = candidates[0].model_fields[part].annotation
+    return [field for member in _members(model) for field in member.model_fields]
+
+
+def _members(annotation: Any) -> list[type[BaseModel]]:
+    """Return the pydantic models inside an annotation such as ``tuple[Annotated[A | B], ...]``."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for part in get_args(annotation) for model in _members(part)]
