@@ -1,0 +1,108 @@
+"""Estimators of evaluation (SPEC M7): pass@k, avg@k, maj@k and 95 % confidence intervals. Pure.
+
+Letters: n samples of one prompt, c of them correct, k the number a user would draw.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from schemas.errors import UserError
+
+Z_95 = 1.959963984540054  # two-sided 95 % quantile of the normal distribution
+RESAMPLES = (
+    2000  # bootstrap draws: the ends of a 95 % interval move by about 1 % of its width
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A figure with the ends of its 95 % confidence interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+def pass_at_k(n: int, c: int, k: int) -> float:
+    """Return the unbiased chance that at least one of k samples is correct.
+
+    ``1 - C(n-c, k) / C(n, k)``, arXiv 2107.03374 eq. 1, as the running product of its reference
+    code, which neither overflows nor cancels. Raises ``UserError`` unless 1 <= k <= n and
+    0 <= c <= n.
+    """
+    if not 1 <= k <= n:
+        raise UserError(
+            f"pass@{k} cannot be estimated from n = {n} samples; draw at least {k}"
+        )
+    if not 0 <= c <= n:
+        raise UserError(
+            f"c = {c} correct of n = {n} samples is impossible; give 0 <= c <= n"
+        )
+    if n - c < k:
+        return 1.0
+    return 1.0 - math.prod(1.0 - k / i for i in range(n - c + 1, n + 1))
+
+
+def avg_at_k(correct: Sequence[bool]) -> float:
+    """Return the share of correct samples of one prompt. Raises ``UserError`` without samples."""
+    if not correct:
+        raise UserError(
+            "avg@k needs at least one scored sample of the prompt; got none"
+        )
+    return sum(correct) / len(correct)
+
+
+def majority(answers: Sequence[str | None]) -> int | None:
+    """Return the index of the first sample that holds the winning answer; None when none has one.
+
+    ``answers`` are the extracted answers in the order drawn; None (no answer) never wins, however
+    frequent. A tie goes to the tied answer that was drawn first. maj@k is whether the returned
+    sample is correct, and False for None.
+    """
+    counts = Counter(answer for answer in answers if answer is not None)
+    if not counts:
+        return None
+    most = max(counts.values())
+    return next(i for i, a in enumerate(answers) if a is not None and counts[a] == most)
+
+
+def wilson(successes: int, n: int) -> Estimate:
+    """Return a proportion of n prompts with its 95 % Wilson score interval.
+
+    Wilson 1927; unlike the normal interval it stays in [0, 1] and has width at 0 and n successes.
+    Raises ``UserError`` unless n >= 1 and 0 <= successes <= n.
+    """
+    if n < 1 or not 0 <= successes <= n:
+        raise UserError(
+            f"{successes} successes of {n} prompts is no proportion; give n >= 1 prompts"
+        )
+    share, z2 = successes / n, Z_95**2
+    center = (share + z2 / (2 * n)) / (1 + z2 / n)
+    half = Z_95 * math.sqrt(share * (1 - share) / n + z2 / (4 * n * n)) / (1 + z2 / n)
+    low = 0.0 if successes == 0 else center - half
+    high = 1.0 if successes == n else center + half
+    return Estimate(share, low, high)
+
+
+def bootstrap_mean(values: Sequence[float] | np.ndarray, seed: int) -> Estimate:
+    """Return the mean over prompts with its 95 % percentile bootstrap interval.
+
+    Prompts are resampled with replacement ``RESAMPLES`` times (Efron 1979), by ``seed``: the same
+    call gives the same interval. Samples of one prompt are not independent, so ``values`` holds one
+    number per prompt. Raises ``UserError`` without values.
+    """
+    values_P = np.asarray(values, dtype=np.float64)
+    if values_P.size == 0:
+        raise UserError("a mean over prompts needs at least one prompt; got none")
+    rng = np.random.default_rng(seed)
+    # one draw at a time: [RESAMPLES, prompts] of indices would be 100 MB for ten thousand prompts
+    means = [
+        values_P[rng.integers(0, values_P.size, values_P.size)].mean()
+        for _ in range(RESAMPLES)
+    ]
+    low, high = np.quantile(means, [0.025, 0.975])
+    return Estimate(float(values_P.mean()), float(low), float(high))
