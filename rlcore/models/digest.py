@@ -110,6 +110,25 @@ def read_checkpoint(model_dir: str | Path) -> "dict[str, torch.Tensor]":
     A tied ``lm_head.weight`` that some checkpoints repeat is dropped. Raises ``UserError`` when
     the directory holds no safetensors weights or no ``config.json``.
     """
+    state: dict[str, torch.Tensor] = {}
+    for file in _weight_files(model_dir):
+        state.update(read_state(file))
+    return {name: state[name] for name in _canonical(model_dir, state)}
+
+
+def checkpoint_shapes(model_dir: str | Path) -> dict[str, tuple[int, ...]]:
+    """Return name -> shape of a checkpoint's canonical state; reads headers only."""
+    from safetensors import safe_open
+
+    shapes: dict[str, tuple[int, ...]] = {}
+    for file in _weight_files(model_dir):
+        with safe_open(file, framework="pt") as opened:
+            for name in opened.keys():  # noqa: SIM118 - a safetensors handle is no mapping
+                shapes[name] = tuple(opened.get_slice(name).get_shape())
+    return {name: shapes[name] for name in _canonical(model_dir, shapes)}
+
+
+def _weight_files(model_dir: str | Path) -> list[Path]:
     root = Path(model_dir)
     if not (root / "config.json").is_file():
         raise UserError(f"{root} has no config.json; give a Hugging Face model directory")
@@ -118,12 +137,13 @@ def read_checkpoint(model_dir: str | Path) -> "dict[str, torch.Tensor]":
         raise UserError(
             f"{root} holds no model*.safetensors; save the model with save_pretrained first"
         )
-    state: dict[str, torch.Tensor] = {}
-    for file in files:
-        state.update(read_state(file))
-    if json.loads((root / "config.json").read_text()).get("tie_word_embeddings", False):
-        state.pop("lm_head.weight", None)
-    return state
+    return files
+
+
+def _canonical(model_dir: str | Path, names: Iterable[str]) -> list[str]:
+    config = json.loads((Path(model_dir) / "config.json").read_text())
+    tied = config.get("tie_word_embeddings", False)
+    return [name for name in names if not (tied and name == "lm_head.weight")]
 
 
 def _raw_bytes(tensor: "torch.Tensor") -> memoryview:

@@ -1,1 +1,4 @@
-"""Rollout: one protocol (``types.RolloutEngine``), two engines (vLLM, transformers). Token ids in, token ids and log-probs out."""
+"""Rollout: one protocol (``types.RolloutEngine``), engines on vLLM and transformers.
+
+Token ids in; token ids, log-probs and finish reasons out, stamped with the weights they came from.
+"""

@@ -12,7 +12,9 @@ from schemas.errors import UserError, did_you_mean
 
 FinishReason = Literal["stop", "length", "abort"]
 DTYPES = ("float32", "bfloat16")
+DEVICES = ("cpu", "cuda")
 MIN_TEMPERATURE = 0.01  # vLLM raises anything below to this silently
+MAX_TEMPERATURE = 2.0  # vLLM refuses more
 
 
 class WeightSyncError(UserError):
@@ -39,9 +41,9 @@ class Sampling:
 
     def __post_init__(self) -> None:
         _require(
-            self.temperature >= 0.0 and self.temperature < float("inf"),
-            f"sampling.temperature = {self.temperature} must be finite and >= 0; use 0 for greedy, "
-            "1 for training rollouts",
+            0.0 <= self.temperature <= MAX_TEMPERATURE,
+            f"sampling.temperature = {self.temperature} must lie in [0, {MAX_TEMPERATURE}]; use 0 "
+            "for greedy, 1 for training rollouts",
         )
         _require(
             self.temperature == 0.0 or self.temperature >= MIN_TEMPERATURE,
@@ -150,19 +152,26 @@ class EngineSpec:
     model_dir: str
     dtype: str = "float32"
     max_model_len: int = 1024  # tokens, prompt + response
-    max_num_seqs: int = 256  # sequences decoded at once
+    max_num_seqs: int = 512  # sequences decoded at once
     gpu_memory_utilization: float = 0.5  # share of GPU memory for weights + KV cache (GPU only)
     tensor_parallel_size: int = 1
     kv_cache_gib: int = 1  # KV cache on CPU, in GiB
     seed: int = 0
     threads: int = 1  # OpenMP threads on CPU
     block_size: int = 32  # tokens per KV block on CPU; a multiple of 32
+    device: str = "cpu"  # "cpu" or "cuda"
+    sleep_mode: bool = False  # GPU: memory can be lent to a colocated learner between phases
 
     def __post_init__(self) -> None:
         _require(
             self.dtype in DTYPES,
             f"rollout dtype = '{self.dtype}' is unknown; use one of {', '.join(DTYPES)}"
             f"{did_you_mean(self.dtype, DTYPES)}",
+        )
+        _require(
+            self.device in DEVICES,
+            f"rollout device = '{self.device}' is unknown; use one of {', '.join(DEVICES)}"
+            f"{did_you_mean(self.device, DEVICES)}",
         )
         _require(
             0.0 < self.gpu_memory_utilization <= 1.0,
@@ -185,18 +194,22 @@ class EngineSpec:
 
 
 def check_requests(
-    prompts: Sequence[Sequence[int]], seeds: Sequence[int], max_model_len: int
+    prompts: Sequence[Sequence[int]], seeds: Sequence[int], max_model_len: int, vocab_size: int
 ) -> None:
     """Refuse requests no engine can serve, before the engine is called.
 
-    Raises ``UserError`` for unequal counts, an empty prompt, or a prompt that leaves no room for
-    one new token within ``max_model_len``.
+    Raises ``UserError`` for unequal counts, a seed outside [0, 2**63), an empty prompt, a token id
+    outside the vocabulary, or a prompt that leaves no room for one new token.
     """
     _require(
         len(prompts) == len(seeds),
         f"generate got {len(prompts)} prompts and {len(seeds)} seeds; pass one seed per prompt",
     )
-    for row, prompt in enumerate(prompts):
+    for row, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True)):
+        _require(
+            0 <= seed < 2**63,
+            f"seeds[{row}] = {seed} must lie in [0, 2**63); derive it with a non-negative hash",
+        )
         _require(
             len(prompt) > 0,
             f"prompts[{row}] is empty; give every prompt at least one token (a BOS token will do)",
@@ -205,6 +218,11 @@ def check_requests(
             len(prompt) < max_model_len,
             f"prompts[{row}] has {len(prompt)} tokens and max_model_len is {max_model_len}; keep "
             f"prompts at {max_model_len - 1} tokens or fewer, or raise max_model_len",
+        )
+        _require(
+            min(prompt) >= 0 and max(prompt) < vocab_size,
+            f"prompts[{row}] holds a token id outside [0, {vocab_size}); tokenise it with the "
+            "model's own tokenizer",
         )
 
 
