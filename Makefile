@@ -1,0 +1,57 @@
+# make run    everything from nothing: environment, server, worker, deployments; runs RECIPE to its table
+# make test   the whole test suite, on the real components
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.ONESHELL:
+.DELETE_ON_ERROR:
+.PHONY: run test lint format env up down clean-env
+
+RECIPE ?= quickstart
+OVERRIDES ?= {}
+# Runs of all deployments together that this machine may execute at once.
+RUNS ?= 1
+PYTHON ?= $(firstword $(foreach p,python3.11 python3.12 python3.13 python3,$(shell \
+	$(p) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null && echo $(p))))
+EXTRA ?= $(if $(shell nvidia-smi --list-gpus 2>/dev/null),gpu,cpu)
+BIN := .venv/bin
+STAMP := .venv/.installed-$(EXTRA)
+
+run: $(STAMP)
+	@exec $(BIN)/python -m flows.local run --recipe '$(RECIPE)' --overrides '$(OVERRIDES)' --runs $(RUNS)
+
+up: $(STAMP)
+	@exec $(BIN)/python -m flows.local up --runs $(RUNS)
+
+down: $(STAMP)
+	@exec $(BIN)/python -m flows.local down
+
+test: $(STAMP)
+	@exec $(BIN)/python -m pytest $(TESTS)
+
+lint: $(STAMP)
+	@$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+format: $(STAMP)
+	@$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+env: $(STAMP)
+
+# uv resolves and unpacks in parallel. Wheels found through pip's own settings (environment or
+# pip.conf) are offered to it as well: the CPU build of torch often comes that way.
+$(STAMP): pyproject.toml infra/constraints.txt infra/overrides.txt
+	@if [ -z "$(PYTHON)" ]; then echo "make: no Python 3.11-3.13 on the PATH; install one or say make PYTHON=/path/to/python3.11" >&2; exit 1; fi
+	echo "Setting up .venv ($(EXTRA)) with $$($(PYTHON) --version); a first time takes a minute or two."
+	[ -x $(BIN)/python ] || $(PYTHON) -m venv .venv
+	[ -x $(BIN)/uv ] || $(BIN)/python -m pip --quiet --disable-pip-version-check install --constraint infra/constraints.txt uv
+	links="$${UV_FIND_LINKS:-$${PIP_FIND_LINKS:-$$($(BIN)/python -m pip config get global.find-links 2>/dev/null || true)}}"
+	export UV_FIND_LINKS="$$(echo $$links | tr ' ' ',')" VIRTUAL_ENV="$$PWD/.venv"
+	$(BIN)/uv pip install --quiet --constraint infra/constraints.txt --overrides infra/overrides.txt \
+		--editable '.[$(EXTRA),dev]'
+	rm -f .venv/.installed-*
+	touch $@
+
+clean-env:
+	@rm -rf .venv

