@@ -129,7 +129,7 @@ def _sentence(name: str, error: ValidationError) -> str:
     """Tell the first error: dotted path, value, rule, nearest valid name; and how many follow."""
     errors = error.errors(include_url=False, include_context=False)
     first = errors[0]
-    location = [part for part in first["loc"]]
+    location = list(first["loc"])
     path = ".".join(str(part) for part in location if part not in _TAGS) or "recipe"
     if first["type"] == "extra_forbidden":
         fields = _fields_at(location[:-1])

@@ -9,6 +9,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+MANIFEST_VERSION = "manifest/v1"
+
 
 class ArtifactRef(BaseModel):
     """Names one complete artifact and the content it must have."""
@@ -36,6 +38,7 @@ class Manifest(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    version: str = Field(default=MANIFEST_VERSION, description="format of this manifest, name/vN")
     kind: str
     key: str
     sha256: str = Field(description="sha256 over the sorted (relative path, file sha256) pairs")

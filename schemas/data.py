@@ -74,9 +74,9 @@ class DataSection(Section):
         default=(), description="DuckDB SQL conditions over the prompt columns; false rows rejected"
     )
     max_prompt_tokens: int = Field(default=512, ge=1, description="after the chat template")
-    over_length: Literal[
-        "drop", "error", "truncate_left", "truncate_middle", "truncate_right"
-    ] = "drop"
+    over_length: Literal["drop", "error", "truncate_left", "truncate_middle", "truncate_right"] = (
+        "drop"
+    )
     deduplicate: Literal["exact", "near", "off"] = "near"
     near_duplicate_jaccard: float = Field(
         default=0.9, gt=0, le=1, description="word-5-gram similarity from which rows are duplicates"
@@ -85,7 +85,10 @@ class DataSection(Section):
         default=True, description="drop training rows that share a 13-gram with an evaluation row"
     )
     validation_fraction: float = Field(
-        default=0.0, ge=0, lt=1, description="share of training prompts kept for validation, by hash"
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="share of training prompts kept for validation, by hash",
     )
     max_reject_fraction: float = Field(
         default=0.1, ge=0, le=1, description="share of rejected rows from which the stage fails"

@@ -22,7 +22,9 @@ class LearnerHardware(Section):
     gradient_checkpointing: bool = False
     micro_batch_tokens: int = Field(default=8192, ge=1, description="tokens per rank and pass")
     row_tokens: int | None = Field(
-        default=None, ge=1, description="packed row length; null = longest sequence (CPU), one row (GPU)"
+        default=None,
+        ge=1,
+        description="packed row length; null = longest sequence (CPU), one row (GPU)",
     )
     attention: Literal["sdpa", "flash_attention_2", "eager"] = "sdpa"
 

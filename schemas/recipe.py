@@ -79,12 +79,16 @@ class EvaluateSection(Section):
 
     checkpoints: tuple[Literal["base", "sft", "rl"], ...] = ("base", "sft", "rl")
     max_prompts: int | None = Field(default=None, ge=1, description="per source and subset")
-    samples: int = Field(default=8, ge=1, description="sampled responses per prompt; 1 = greedy only")
+    samples: int = Field(
+        default=8, ge=1, description="sampled responses per prompt; 1 = greedy only"
+    )
     pass_k: tuple[int, ...] = (1, 4, 8)
     temperature: float = Field(default=1.0, gt=0)
     top_p: float = Field(default=1.0, gt=0, le=1)
     max_new_tokens: int = Field(default=512, ge=1)
-    completions_shown: int = Field(default=8, ge=0, description="sample completions on the run page")
+    completions_shown: int = Field(
+        default=8, ge=0, description="sample completions on the run page"
+    )
 
     @model_validator(mode="after")
     def _k_within_samples(self) -> "EvaluateSection":

@@ -1,5 +1,6 @@
-"""Where workers live. ``types`` is the protocol, ``ray_cluster`` the real one, ``in_process`` runs inline.
+"""Where workers live. ``types`` is the protocol, ``ray_cluster`` the real one, ``in_process`` runs
+inline.
 
-A worker is any plain class; the cluster builds it elsewhere and forwards calls. Every wait has a deadline
-that names the worker and the method it waited for.
+A worker is any plain class; the cluster builds it elsewhere and forwards calls. Every wait has a
+deadline that names the worker and the method it waited for.
 """

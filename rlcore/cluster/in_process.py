@@ -1,4 +1,5 @@
-"""A cluster of none: workers are built and called inline. For debugging, tests and machines without Ray."""
+"""A cluster of none: workers are built and called inline. For debugging, tests and machines without
+Ray."""
 
 from dataclasses import dataclass
 from importlib import import_module

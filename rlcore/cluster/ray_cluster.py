@@ -1,7 +1,7 @@
 """Workers as long-lived Ray actors, owned by this process: when it dies, they die.
 
-The only file that imports ray. Actors reserve GPUs but no CPUs: the phases take turns, so a worker's CPU
-use is bounded by its thread count, not by a reservation.
+The only file that imports ray. Actors reserve GPUs but no CPUs: the phases take turns, so a
+worker's CPU use is bounded by its thread count, not by a reservation.
 """
 
 import os
@@ -28,7 +28,7 @@ class _Shell:
         module, _, attribute = target.partition(":")
         try:
             self._object = getattr(import_module(module), attribute)(*args)
-        except BaseException as failure:  # kept: the caller learns of it at its first call
+        except Exception as failure:  # noqa: BLE001 - kept: raised by the caller's first call
             self._failure = failure
 
     def call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -29,12 +29,14 @@ class Pending(Protocol):
     """The answer to a call that has been started."""
 
     def result(self, timeout_s: float) -> Any:
-        """Wait at most ``timeout_s`` seconds. Raises WorkerTimeout, WorkerDied or the call's error."""
+        """Wait at most ``timeout_s`` seconds. Raises WorkerTimeout, WorkerDied or the call's
+        error."""
         ...
 
 
 class Worker(Protocol):
-    """A handle on one object that lives in the cluster; calls are served in the order they start."""
+    """A handle on one object that lives in the cluster; calls are served in the order they
+    start."""
 
     name: str
 
@@ -53,8 +55,8 @@ class Cluster(Protocol):
     def spawn(self, target: str, *args: Any, name: str, placement: Placement) -> Worker:
         """Start building ``target`` ("package.module:Class") with ``args`` and return at once.
 
-        The class is named, not passed, so that heavy imports happen in the worker only. An error of the
-        constructor is raised by the first call's ``result``.
+        The class is named, not passed, so that heavy imports happen in the worker only. An error
+        of the constructor is raised by the first call's ``result``.
         """
         ...
 

@@ -1,0 +1,31 @@
+"""Ragged columns: polars list series to and from numpy arrays, one array per row."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+
+def to_arrays(series: pl.Series) -> list[np.ndarray]:
+    """Return one array per row of a list series without nulls. Views of one buffer, not copies."""
+    table = series.to_arrow()
+    if isinstance(table, pa.ChunkedArray):
+        table = table.combine_chunks()
+    offsets = np.asarray(table.offsets)
+    values = table.values.to_numpy(zero_copy_only=False)
+    return [values[start:end] for start, end in pairwise(offsets)]
+
+
+def from_arrays(
+    name: str, arrays: Sequence[np.ndarray] | Sequence[list], dtype: pl.DataType | type[pl.DataType]
+) -> pl.Series:
+    """Return a list series of inner type ``dtype`` with one row per array."""
+    lengths = np.fromiter((len(array) for array in arrays), dtype=np.int64, count=len(arrays))
+    flat = pl.Series("values", np.concatenate([np.asarray(a) for a in arrays]) if arrays else [])
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    nested = pa.LargeListArray.from_arrays(
+        pa.array(offsets, pa.int64()), flat.cast(dtype).to_arrow()
+    )
+    return pl.Series(name, nested, dtype=pl.List(dtype))

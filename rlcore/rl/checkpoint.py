@@ -1,0 +1,78 @@
+"""Checkpoints of the RL stage: training state in a directory artifact, loop state in its
+manifest."""
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from rlcore.learner.group import LearnerGroup
+from rlcore.rl.state import LoopState
+from rlcore.store import ArtifactError, ArtifactStore, Lineage
+from schemas.artifacts import ArtifactRef
+from schemas.rl import CheckpointSection
+
+KIND = "checkpoint"
+
+
+class Checkpoints:
+    """Publishes, prunes and restores the checkpoints of one RL run."""
+
+    def __init__(
+        self, store: ArtifactStore, key: str, lineage: Lineage, section: CheckpointSection
+    ) -> None:
+        self._store, self._key, self._lineage, self._section = store, key, lineage, section
+
+    def publish(self, learner: LearnerGroup, state: LoopState) -> ArtifactRef:
+        """Save learner and loop state as of ``state.iteration``, then drop superseded ones."""
+        with tempfile.TemporaryDirectory(prefix="rl-checkpoint-") as scratch:
+            learner.save(scratch)
+            ref = self._store.put(
+                KIND,
+                self._name(state.iteration),
+                directory=Path(scratch),
+                lineage=replace(self._lineage, metadata={"state": state.to_json()}),
+            )
+        self._prune(state)
+        return ref
+
+    def restore(self, learner: LearnerGroup, *, log: Callable[[str], None]) -> LoopState | None:
+        """Load the newest complete checkpoint; None when there is none.
+
+        A damaged checkpoint is reported and the one before it is used: nothing is lost but time.
+        """
+        for key in sorted(self._store.keys(KIND, f"{self._key}/"), reverse=True):
+            try:
+                ref = self._store.find(KIND, key)
+                if ref is None:
+                    continue
+                learner.load(str(self._store.directory(ref)))
+            except ArtifactError as damage:
+                log(f"checkpoint {key} is unusable, going back one: {damage}")
+                continue
+            state = LoopState(**self._store.manifest(ref).metadata["state"])
+            log(f"continuing after iteration {state.iteration} (checkpoint {key})")
+            return state
+        return None
+
+    def load(self, learner: LearnerGroup, iteration: int) -> None:
+        """Load one kept checkpoint. Raises ArtifactError when it is gone or damaged."""
+        ref = self._store.find(KIND, self._name(iteration))
+        if ref is None:
+            raise ArtifactError(
+                f"checkpoint {self._name(iteration)} is missing from the store; rerun the RL stage"
+            )
+        learner.load(str(self._store.directory(ref)))
+
+    def _prune(self, state: LoopState) -> None:
+        """Keep the last ``keep_last`` and the best ``keep_best`` by validation accuracy."""
+        iterations = sorted(
+            int(key.rsplit("/", 1)[1]) for key in self._store.keys(KIND, f"{self._key}/")
+        )
+        keep = {*iterations[-self._section.keep_last :], *state.best(self._section.keep_best)}
+        for iteration in iterations:
+            if iteration not in keep:
+                self._store.discard(KIND, self._name(iteration))
+
+    def _name(self, iteration: int) -> str:
+        return f"{self._key}/{iteration:06d}"

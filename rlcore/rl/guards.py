@@ -1,0 +1,78 @@
+"""Silent failures made loud: stale weights, sampler drift, rewards that died, updates that do
+nothing."""
+
+import numpy as np
+import polars as pl
+
+from rlcore.rollout.types import WeightStamp
+from schemas.errors import UserError
+
+
+class StaleWeightsError(UserError):
+    """Rollouts were sampled from other weights than the learner holds."""
+
+
+class SamplerDriftError(UserError):
+    """Sampler and learner disagree on the log-probs of the same tokens."""
+
+
+class RewardFailureError(UserError):
+    """Too many rows could not be scored."""
+
+
+def check_fresh(rollouts: pl.DataFrame, learner: WeightStamp) -> None:
+    """Raise StaleWeightsError unless every rollout was sampled from the learner's weights."""
+    stamps = rollouts.select("weight_version", "weight_digest").unique()
+    for version, digest in stamps.iter_rows():
+        if (version, digest) != (learner.version, learner.digest):
+            raise StaleWeightsError(
+                f"rollouts were sampled from weights version {version} (digest {digest[:12]}) but"
+                f" the learner holds version {learner.version} (digest {learner.digest[:12]}): the"
+                " engine was not synced after the last update; rerun the flow to sync it afresh"
+            )
+
+
+def check_sampler_gap(
+    sampler: list[np.ndarray], learner: list[np.ndarray], masks: list[np.ndarray], *, bound: float
+) -> dict[str, float]:
+    """Return the gap between sampler and learner log-probs; raise SamplerDriftError above
+    ``bound``.
+
+    All arguments are per row, over response tokens; ``bound`` is in nats. Metrics are verl's
+    ``training/rollout_probs_diff_*`` (probabilities) beside the log-prob gap itself.
+    """
+    mask = np.concatenate(masks).astype(bool)
+    sampled = np.concatenate(sampler)[mask].astype(np.float64)
+    learnt = np.concatenate(learner)[mask].astype(np.float64)
+    if not mask.any():
+        return {}
+    gap = np.abs(learnt - sampled)
+    probability_gap = np.abs(np.exp(learnt) - np.exp(sampled))
+    if not gap.max() <= bound:
+        raise SamplerDriftError(
+            f"sampler and learner log-probs differ by {gap.max():.3g} nats (mean {gap.mean():.3g})"
+            f" on the same tokens, above rl.max_logprob_gap = {bound:g}: the engine does not sample"
+            " from the weights it reports, or its numerics differ; rerun to sync it afresh, or"
+            " raise the bound if the precision explains it"
+        )
+    return {
+        "training/rollout_logprobs_gap_max": float(gap.max()),
+        "training/rollout_logprobs_gap_mean": float(gap.mean()),
+        "training/rollout_probs_diff_max": float(probability_gap.max()),
+        "training/rollout_probs_diff_mean": float(probability_gap.mean()),
+    }
+
+
+def check_rewards(rewards: pl.DataFrame, *, max_error_fraction: float) -> None:
+    """Raise RewardFailureError when the share of timeouts and errors exceeds
+    ``max_error_fraction``."""
+    failed = rewards.filter(pl.col("score").is_null())
+    share = failed.height / max(1, rewards.height)
+    if share > max_error_fraction:
+        reasons = failed.group_by("outcome", "detail").len().sort("len", descending=True)
+        outcome, detail, count = reasons.row(0)
+        raise RewardFailureError(
+            f"{failed.height} of {rewards.height} rows could not be scored ({share:.1%}), above"
+            f" reward.max_error_fraction = {max_error_fraction:g}; the commonest reason, on {count}"
+            f" rows, is {outcome}: {detail[:200]}; mend the reward function or raise the bound"
+        )

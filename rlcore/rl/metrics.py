@@ -1,0 +1,93 @@
+"""The metrics of an RL run: one table per iteration, written before its checkpoint.
+
+Names are verl's. ``timing_s/<phase>`` are seconds; ``timing_s/step`` is the whole iteration and
+``timing_s/outside`` what no phase accounts for. Both, and ``timing_s/sync``, are known only once
+the iteration is over, so they are written with the next one.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from time import perf_counter
+
+import polars as pl
+
+from rlcore.store import ArtifactStore, Lineage
+
+STAGE = "rl"
+PHASES = ("gen", "reward", "adv", "update_actor", "sync")
+
+
+def metrics_frame(stage: str, step: int, values: Mapping[str, float]) -> pl.DataFrame:
+    """Return ``values`` as rows of the metrics table; a non-finite value becomes null."""
+    frame = pl.DataFrame(
+        {
+            "stage": [stage] * len(values),
+            "step": [step] * len(values),
+            "name": list(values),
+            "value": [float(value) for value in values.values()],
+        },
+        schema={"stage": pl.String, "step": pl.Int64, "name": pl.String, "value": pl.Float64},
+    )
+    finite = pl.col("value").is_finite()
+    return frame.with_columns(pl.when(finite).then(pl.col("value")).alias("value"))
+
+
+class MetricsLog:
+    """Collects one iteration's metrics and writes them as artifact
+    ``metrics/<key>/<iteration>``."""
+
+    def __init__(self, store: ArtifactStore, key: str, lineage: Lineage) -> None:
+        self._store, self._key, self._lineage = store, key, lineage
+        self._values: dict[str, float] = {}
+        self._late = metrics_frame(STAGE, 0, {})
+        self._step_began = perf_counter()
+        self.latest: dict[str, float] = {}
+
+    def add(self, values: Mapping[str, float]) -> None:
+        """Add metrics of the iteration under way."""
+        self._values |= values
+
+    @contextmanager
+    def timed(self, phase: str) -> Iterator[None]:
+        """Measure a phase as ``timing_s/<phase>``."""
+        began = perf_counter()
+        try:
+            yield
+        finally:
+            self._values[f"timing_s/{phase}"] = perf_counter() - began
+
+    def begin_step(self) -> None:
+        """Start the clock of the first iteration."""
+        self._step_began = perf_counter()
+
+    def publish(self, iteration: int) -> None:
+        """Write what is known of ``iteration``; a table left by a killed attempt is replaced."""
+        key = f"{self._key}/{iteration:06d}"
+        frame = pl.concat([self._late, metrics_frame(STAGE, iteration, self._values)])
+        self._store.discard("metrics", key)
+        self._store.put("metrics", key, tables={"metrics": frame}, lineage=self._lineage)
+        self._late = metrics_frame(STAGE, 0, {})
+
+    def end_step(self, iteration: int) -> None:
+        """Close the iteration: ``latest`` holds all its metrics, whole-step figures included."""
+        now = perf_counter()
+        step = now - self._step_began
+        phases = {phase: self._values.get(f"timing_s/{phase}", 0.0) for phase in PHASES}
+        tokens = self._values.get("perf/total_num_tokens", 0.0)
+        late = {
+            "timing_s/sync": phases["sync"],
+            "timing_s/step": step,
+            "timing_s/outside": step - sum(phases.values()),
+            "perf/throughput": tokens / step,
+        }
+        self._late = metrics_frame(STAGE, iteration, late)
+        self.latest = self._values | late
+        self._values = {}
+        self._step_began = now
+
+    def table(self) -> pl.DataFrame:
+        """Return the metrics of all iterations, in order."""
+        keys = self._store.keys("metrics", f"{self._key}/")
+        refs = [self._store.find("metrics", key) for key in sorted(keys)]
+        frames = [self._store.table(ref, "metrics") for ref in refs if ref is not None]
+        return pl.concat([*frames, self._late])

@@ -1,0 +1,47 @@
+"""The reward phase: rollouts in, one score per trajectory out."""
+
+import json
+
+import polars as pl
+
+from rlcore.rewards.group import RewardGroup
+from rlcore.rewards.types import Reward, RewardRow
+
+
+def score_rollouts(
+    rollouts: pl.DataFrame, prompts: pl.DataFrame, rewards: RewardGroup
+) -> pl.DataFrame:
+    """Return the Rewards table of ``rollouts``; ``prompts`` supplies ground truth and source by
+    uid."""
+    columns = ["uid", "data_source", "ground_truth", "extra_info"]
+    joined = rollouts.select(
+        "trajectory_id", "uid", "response", "finish_reason", pl.col("token_ids").list.len()
+    ).join(prompts.select(columns), on="uid", how="left", maintain_order="left", validate="m:1")
+    rows = [
+        RewardRow(
+            trajectory_id=row["trajectory_id"],
+            data_source=row["data_source"],
+            response=row["response"],
+            ground_truth=row["ground_truth"],
+            extra_info=json.loads(row["extra_info"]),
+            finish_reason=row["finish_reason"],
+            num_tokens=row["token_ids"],
+        )
+        for row in joined.iter_rows(named=True)
+    ]
+    return rewards_frame(rewards.score(rows))
+
+
+def rewards_frame(rewards: list[Reward]) -> pl.DataFrame:
+    """Return scored rows in the Rewards contract."""
+    return pl.DataFrame(
+        {
+            "trajectory_id": [r.trajectory_id for r in rewards],
+            "outcome": [r.outcome for r in rewards],
+            "score": pl.Series([r.score for r in rewards], dtype=pl.Float64),
+            "correct": pl.Series([r.correct for r in rewards], dtype=pl.Boolean),
+            "parts": [json.dumps(r.parts, sort_keys=True) for r in rewards],
+            "detail": [r.detail for r in rewards],
+            "seconds": pl.Series([r.seconds for r in rewards], dtype=pl.Float64),
+        }
+    )

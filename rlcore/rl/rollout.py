@@ -1,0 +1,123 @@
+"""The rollout phase and greedy validation: prompts in, recorded trajectories out."""
+
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from rlcore.ragged import from_arrays, to_arrays
+from rlcore.rewards.group import RewardGroup
+from rlcore.rewards.types import RewardRow
+from rlcore.rollout.group import RolloutGroup
+from rlcore.rollout.types import Generation, Sampling
+from rlcore.seeds import stream_seed
+from schemas.rl import RolloutSection
+
+
+def sample_rollouts(
+    prompts: pl.DataFrame,
+    engines: RolloutGroup,
+    section: RolloutSection,
+    *,
+    tokenizer: Any,
+    iteration: int,
+    seed: int,
+) -> pl.DataFrame:
+    """Sample ``section.samples`` trajectories per prompt; one row each, in the Rollouts contract.
+
+    The seed of a trajectory is a function of (recipe seed, iteration, uid, sample), so it can be
+    drawn again alone.
+    """
+    n = section.samples
+    uids = prompts["uid"].to_list()
+    prompt_ids = [ids.tolist() for ids in to_arrays(prompts["prompt_ids"])]
+    seeds = [stream_seed(seed, "rollout", iteration, uid, s) for uid in uids for s in range(n)]
+    generations = engines.generate(
+        [ids for ids in prompt_ids for _ in range(n)],
+        seeds,
+        Sampling(
+            temperature=section.temperature,
+            top_p=section.top_p,
+            top_k=section.top_k,
+            max_new_tokens=section.max_new_tokens,
+            stop_token_ids=(tokenizer.eos_token_id,),
+        ),
+    )
+    stamp = engines.stamp()
+    samples = list(range(n)) * len(uids)
+    owners = [uid for uid in uids for _ in range(n)]
+    return pl.DataFrame(
+        {
+            "trajectory_id": [
+                f"{iteration:06d}-{uid}-{sample:02d}"
+                for uid, sample in zip(owners, samples, strict=True)
+            ],
+            "uid": owners,
+            "sample": pl.Series(samples, dtype=pl.Int32),
+            "iteration": pl.Series([iteration] * len(owners), dtype=pl.Int32),
+            "prompt_ids": from_arrays(
+                "prompt_ids", [ids for ids in prompt_ids for _ in range(n)], pl.Int32
+            ),
+            "token_ids": from_arrays("token_ids", [g.token_ids for g in generations], pl.Int32),
+            "loss_mask": from_arrays(
+                "loss_mask",
+                [np.ones(len(g.token_ids), dtype=bool) for g in generations],
+                pl.Boolean,
+            ),
+            "sampler_logprobs": from_arrays(
+                "sampler_logprobs", [np.minimum(g.logprobs, 0.0) for g in generations], pl.Float32
+            ),
+            "response": decode(tokenizer, generations),
+            "finish_reason": [g.finish_reason for g in generations],
+            "num_turns": pl.Series([1] * len(owners), dtype=pl.Int32),
+            "seed": pl.Series(seeds, dtype=pl.Int64),
+            "weight_version": pl.Series([stamp.version] * len(owners), dtype=pl.Int64),
+            "weight_digest": [stamp.digest] * len(owners),
+        }
+    )
+
+
+def decode(tokenizer: Any, generations: list[Generation]) -> list[str]:
+    """Return the texts, special tokens dropped. For rewards and people; training reads token
+    ids."""
+    return tokenizer.batch_decode([g.token_ids for g in generations], skip_special_tokens=True)
+
+
+def validate(
+    prompts: pl.DataFrame,
+    engines: RolloutGroup,
+    rewards: RewardGroup,
+    section: RolloutSection,
+    *,
+    tokenizer: Any,
+) -> tuple[float, dict[str, float]]:
+    """Answer every prompt greedily; return accuracy (a fraction) and verl's ``val-core`` metrics.
+
+    A row that cannot be scored counts as not correct.
+    """
+    generations = engines.generate(
+        [ids.tolist() for ids in to_arrays(prompts["prompt_ids"])],
+        [0] * prompts.height,
+        Sampling(
+            temperature=0.0,
+            max_new_tokens=section.max_new_tokens,
+            stop_token_ids=(tokenizer.eos_token_id,),
+        ),
+    )
+    texts = decode(tokenizer, generations)
+    scored = rewards.score(
+        [
+            RewardRow.of_prompt(prompt, trajectory_id=prompt["uid"], response=text, generation=g)
+            for prompt, text, g in zip(
+                prompts.iter_rows(named=True), texts, generations, strict=True
+            )
+        ]
+    )
+    correct = np.array([reward.correct is True for reward in scored], dtype=float)
+    sources = prompts["data_source"].to_numpy()
+    by_source = {
+        f"val-core/{source}/acc/mean@1": float(correct[sources == source].mean())
+        for source in np.unique(sources)
+    }
+    accuracy = float(correct.mean())
+    return accuracy, {"val/accuracy": accuracy, **by_source}

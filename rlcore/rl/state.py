@@ -1,0 +1,54 @@
+"""What the loop must remember between iterations. It travels in the checkpoint's manifest."""
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from schemas.rl import RLSection
+
+
+@dataclass(frozen=True, slots=True)
+class LoopState:
+    """The state after ``iteration`` complete iterations.
+
+    ``cursor`` counts prompts taken from the stream; ``version`` and ``digest`` name the learner's
+    weights; ``accuracies`` maps validated iterations (as text, for JSON) to greedy accuracy, a
+    fraction; ``streak`` counts validations in a row at or above ``rl.validation.stop_at``.
+    """
+
+    iteration: int = 0
+    cursor: int = 0
+    version: int = 0
+    digest: str = ""
+    accuracies: dict[str, float] | None = None
+    streak: int = 0
+
+    def finished(self, rl: RLSection) -> bool:
+        """Return whether all iterations are done or validation has held its target."""
+        reached = rl.validation.stop_at is not None and self.streak >= rl.validation.patience
+        return reached or self.iteration >= rl.iterations
+
+    def validated(self, accuracy: float, rl: RLSection) -> "LoopState":
+        """Return the state after validating the current weights."""
+        target = rl.validation.stop_at
+        return replace(
+            self,
+            accuracies={**(self.accuracies or {}), str(self.iteration): accuracy},
+            streak=self.streak + 1 if target is not None and accuracy >= target else 0,
+        )
+
+    def best(self, count: int = 1) -> list[int]:
+        """Return the ``count`` best validated iterations, best first; ties go to the later one."""
+        by_accuracy = sorted(
+            ((accuracy, int(iteration)) for iteration, accuracy in (self.accuracies or {}).items()),
+            reverse=True,
+        )
+        return [iteration for _, iteration in by_accuracy[:count]]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the state as JSON values."""
+        return asdict(self)
+
+
+def validation_due(state: LoopState, rl: RLSection) -> bool:
+    """Return whether greedy validation follows iteration ``state.iteration``."""
+    return state.iteration % rl.validation.every == 0 or state.iteration >= rl.iterations

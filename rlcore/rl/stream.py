@@ -1,0 +1,31 @@
+"""Which prompts an iteration takes: an endless stream of seeded permutations, addressed by
+position."""
+
+import numpy as np
+
+from rlcore.seeds import stream_seed
+from schemas.errors import UserError
+
+
+def take_prompts(num_prompts: int, *, cursor: int, count: int, seed: int) -> np.ndarray:
+    """Return ``count`` row numbers (int64) at stream positions ``cursor .. cursor + count - 1``.
+
+    Epoch ``e`` is a permutation of ``num_prompts`` drawn from (seed, e), so a position means the
+    same prompt in every process: a resume neither repeats nor skips data. Raises UserError when
+    one iteration needs more prompts than there are.
+    """
+    if count > num_prompts:
+        raise UserError(
+            f"rl.rollout.prompts = {count} exceeds the {num_prompts} training prompts; lower it or"
+            " add data"
+        )
+    positions = np.arange(cursor, cursor + count)
+    epochs, offsets = np.divmod(positions, num_prompts)
+    rows = np.empty(count, dtype=np.int64)
+    for epoch in np.unique(epochs):
+        order = np.random.default_rng(stream_seed(seed, "prompts", int(epoch))).permutation(
+            num_prompts
+        )
+        chosen = epochs == epoch
+        rows[chosen] = order[offsets[chosen]]
+    return rows
