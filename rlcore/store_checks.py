@@ -1,0 +1,157 @@
+"""What makes an artifact whole: names, digests, the manifest; and the sentence when one is not.
+
+Everything here judges input that nobody vouches for (a directory on disk, a bucket), so each
+failure is an ``ArtifactError`` that names the file, says what is wrong and how to mend it.
+"""
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+
+from pydantic import ValidationError
+
+from schemas.artifacts import MANIFEST_VERSION, FileEntry, Manifest
+from schemas.errors import UserError
+
+MANIFEST = "manifest.json"
+_KIND = re.compile(r"[a-z][a-z0-9_-]{0,63}")
+_KEY_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._=+-]{0,199}")
+_NOT_A_FILE = -1
+
+# path -> (size, mtime_ns, inode, sha256): a file is read again only when its stat has changed.
+_DIGESTS: dict[str, tuple[int, int, int, str]] = {}
+
+
+class ArtifactError(UserError):
+    """An artifact cannot be trusted or stored: names the file, the fault and the mend."""
+
+
+def damaged(uri: str, fault: str) -> ArtifactError:
+    """Return the error for a damaged artifact; the mend is to let its stage run again."""
+    return ArtifactError(
+        f"{fault}. Delete {uri} and rerun: the stage that wrote it will be run again."
+    )
+
+
+def location(kind: str, key: str) -> str:
+    """Return ``<kind>/<key>``, the artifact's place below the store's root.
+
+    Raises UserError for a name that could leave the root or hide from listings.
+    """
+    if not _KIND.fullmatch(kind):
+        raise UserError(f"artifact kind {kind!r} must be lower-case letters, digits, '_' and '-'")
+    if not all(_KEY_PART.fullmatch(part) for part in key.split("/")):
+        raise UserError(
+            f"artifact key {key!r} must be parts of letters, digits and ._=+- joined by '/', "
+            "none empty and none starting with '.', '-', '+' or '='"
+        )
+    return f"{kind}/{key}"
+
+
+def is_safe_name(name: str) -> bool:
+    """Tell whether ``name`` is a plain relative path that stays inside the artifact."""
+    parts = name.split("/")
+    return (
+        not any(part in ("", ".", "..") for part in parts)
+        and not any(char in name for char in "\\\0\n")
+        and PurePosixPath(name).name != MANIFEST
+    )
+
+
+def content_digest(files: Mapping[str, FileEntry]) -> str:
+    """Return sha256 over the sorted (relative path, file sha256) pairs."""
+    pairs = sorted((name, entry.sha256) for name, entry in files.items())
+    return hashlib.sha256(json.dumps(pairs, ensure_ascii=False).encode()).hexdigest()
+
+
+def file_digest(path: Path) -> str:
+    """Return the sha256 of a file, reading it only when its size, mtime or inode is new to us."""
+    stat = os.stat(path)
+    known = _DIGESTS.get(str(path))
+    if known and known[:3] == (stat.st_size, stat.st_mtime_ns, stat.st_ino):
+        return known[3]
+    with open(path, "rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    remember_digest(path, digest, stat)
+    return digest
+
+
+def remember_digest(path: Path, digest: str, stat: os.stat_result | None = None) -> None:
+    """Record the digest of a file whose bytes this process has just read or written."""
+    stat = stat or os.stat(path)
+    _DIGESTS[str(path)] = (stat.st_size, stat.st_mtime_ns, stat.st_ino, digest)
+
+
+def parse_manifest(raw: bytes, uri: str, kind: str, key: str) -> Manifest:
+    """Return the manifest that ``raw`` holds, once it is known to be ours, of this place, and safe.
+
+    Raises ArtifactError when it is not JSON, of a newer format, of another artifact, at odds with
+    itself, or when it names a file outside the artifact.
+    """
+    where = f"{uri}/{MANIFEST}"
+    try:
+        fields = json.loads(raw)
+    except ValueError as error:
+        raise damaged(uri, f"{where} is not JSON ({error})") from None
+    version = fields.get("version") if isinstance(fields, dict) else None
+    refuse_newer(str(version), MANIFEST_VERSION, where)
+    try:
+        manifest = Manifest.model_validate(fields)
+    except ValidationError as error:
+        first = error.errors()[0]
+        path = ".".join(str(part) for part in first["loc"]) or "the document"
+        raise damaged(uri, f"{where} is no manifest of ours: {path}: {first['msg']}") from None
+    if (manifest.kind, manifest.key) != (kind, key):
+        raise damaged(
+            uri,
+            f"{where} belongs to {manifest.kind}/{manifest.key}, not to {kind}/{key}: "
+            "it was copied or moved here by hand",
+        )
+    for name in manifest.files:
+        if not is_safe_name(name):
+            raise damaged(uri, f"{where} names the file {name!r}, which is outside the artifact")
+    if content_digest(manifest.files) != manifest.sha256:
+        raise damaged(uri, f"{where} contradicts itself: its sha256 is not that of its files")
+    return manifest
+
+
+def refuse_newer(found: str, known: str, where: str) -> None:
+    """Raise ArtifactError when ``found`` (name/vN) is a later version of ``known``."""
+    name, _, number = found.rpartition("/v")
+    known_name, _, known_number = known.rpartition("/v")
+    if name == known_name and number.isdecimal() and int(number) > int(known_number):
+        raise ArtifactError(
+            f"{where} has schema {found}, newer than {known}, the latest this installation reads. "
+            "Update the installation, or point the store at another root."
+        )
+
+
+def check_listing(manifest: Manifest, listing: Mapping[str, int], uri: str) -> None:
+    """Raise ArtifactError unless the files below ``uri`` are exactly the manifest's, in full size.
+
+    ``listing``: relative path -> bytes without the manifest; -1 marks what is no plain file.
+    """
+    for name, entry in manifest.files.items():
+        size = listing.get(name)
+        if size is None:
+            raise damaged(uri, f"{uri}/{name} is missing")
+        if size == _NOT_A_FILE:
+            raise damaged(uri, f"{uri}/{name} is a link or device, not a plain file")
+        if size != entry.bytes:
+            raise damaged(uri, f"{uri}/{name} has {size} bytes where {entry.bytes} were written")
+    if extra := sorted(set(listing) - set(manifest.files)):
+        raise damaged(uri, f"{uri}/{extra[0]} is not in the manifest: a foreign file")
+
+
+def check_digest(path: Path, entry: FileEntry, uri: str, name: str) -> None:
+    """Raise ArtifactError unless the file's content is what the manifest recorded."""
+    found = file_digest(path)
+    if found != entry.sha256:
+        raise damaged(
+            uri,
+            f"{uri}/{name} was changed after it was written: its sha256 is {found[:12]}..., "
+            f"the manifest says {entry.sha256[:12]}...",
+        )
