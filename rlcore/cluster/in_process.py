@@ -48,14 +48,18 @@ class InProcessCluster:
         self._workers.append(worker)
         return worker
 
-    def require_gpus(self, count: float) -> None:
-        """Raise UserError unless torch sees ``count`` GPUs."""
+    def num_gpus(self) -> float:
+        """Return the GPUs torch sees in this process."""
         import torch
 
-        if count > torch.cuda.device_count():
+        return float(torch.cuda.device_count())
+
+    def require_gpus(self, count: float) -> None:
+        """Raise UserError unless torch sees ``count`` GPUs."""
+        if count > self.num_gpus():
             raise UserError(
-                f"hardware needs {count:g} GPUs but this process sees {torch.cuda.device_count()};"
-                " set hardware.learner.gpus_per_rank and hardware.rollout.gpus_per_engine to 0"
+                f"hardware needs {count:g} GPUs but this process sees {self.num_gpus():g};"
+                " set hardware.device to cpu, or join a machine with GPUs"
             )
 
     def address(self) -> str:

@@ -107,9 +107,13 @@ class RayCluster:
         self._workers.append(worker)
         return worker
 
+    def num_gpus(self) -> float:
+        """Return the GPUs of all nodes."""
+        return float(ray.cluster_resources().get("GPU", 0.0))
+
     def require_gpus(self, count: float) -> None:
         """Raise UserError naming what the cluster has when it lacks ``count`` GPUs."""
-        present = ray.cluster_resources().get("GPU", 0.0)
+        present = self.num_gpus()
         if count > present:
             raise UserError(
                 f"hardware needs {count:g} GPUs but the Ray cluster has {present:g}; lower"

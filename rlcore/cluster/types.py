@@ -60,6 +60,10 @@ class Cluster(Protocol):
         """
         ...
 
+    def num_gpus(self) -> float:
+        """Return how many GPUs the cluster has."""
+        ...
+
     def require_gpus(self, count: float) -> None:
         """Raise UserError with what is missing when the cluster has fewer than ``count`` GPUs."""
         ...

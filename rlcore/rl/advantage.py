@@ -27,7 +27,7 @@ def advantages_of(
     """
     sequences = sequences_of(rollouts)
     temperature = rl.rollout.temperature
-    scores = learner.logprobs(sequences, temperature=temperature, entropy=True)
+    scores = learner.logprobs(sequences, temperature, targets="loss_mask", entropy=True)
     old = response_part(rollouts, scores.logprobs)
     entropies = response_part(rollouts, scores.entropies)
     masks = to_arrays(rollouts["loss_mask"])
@@ -36,7 +36,7 @@ def advantages_of(
     )
     reference_column = pl.Series("ref_logprobs", [None] * len(old), dtype=pl.List(pl.Float32))
     if reference is not None:
-        whole = reference.logprobs(sequences, temperature=temperature).logprobs
+        whole = reference.logprobs(sequences, temperature, targets="loss_mask").logprobs
         frozen = response_part(rollouts, whole)
         reference_column = from_arrays("ref_logprobs", frozen, pl.Float32)
         metrics["actor/ref_kl"] = _masked_mean(

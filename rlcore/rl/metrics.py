@@ -11,25 +11,11 @@ from time import perf_counter
 
 import polars as pl
 
+from rlcore.metrics import metrics_frame
 from rlcore.store import ArtifactStore, Lineage
 
 STAGE = "rl"
 PHASES = ("gen", "reward", "adv", "update_actor", "sync")
-
-
-def metrics_frame(stage: str, step: int, values: Mapping[str, float]) -> pl.DataFrame:
-    """Return ``values`` as rows of the metrics table; a non-finite value becomes null."""
-    frame = pl.DataFrame(
-        {
-            "stage": [stage] * len(values),
-            "step": [step] * len(values),
-            "name": list(values),
-            "value": [float(value) for value in values.values()],
-        },
-        schema={"stage": pl.String, "step": pl.Int64, "name": pl.String, "value": pl.Float64},
-    )
-    finite = pl.col("value").is_finite()
-    return frame.with_columns(pl.when(finite).then(pl.col("value")).alias("value"))
 
 
 class MetricsLog:

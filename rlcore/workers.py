@@ -1,0 +1,200 @@
+"""The long-lived workers of a run, built from ``recipe.hardware`` when first needed."""
+
+import socket
+from pathlib import Path
+
+from rlcore.cluster.types import Cluster, Placement
+from rlcore.learner.group import LearnerGroup
+from rlcore.learner.spec import LearnerSpec
+from rlcore.rewards.group import RewardGroup
+from rlcore.rollout.group import RolloutGroup
+from rlcore.rollout.types import EngineSpec
+from schemas.hardware import HardwareSection
+from schemas.recipe import Recipe
+from schemas.rl import Optimizer
+
+LEARNER = "rlcore.learner.learner:Learner"
+REWARD_WORKER = "rlcore.rewards.worker:RewardWorker"
+ENGINES = {
+    "vllm": "rlcore.rollout.vllm_engine:VllmEngine",
+    "transformers": "rlcore.rollout.transformers_engine:TransformersEngine",
+}
+# Modules that workers load by name, for the code fingerprints of the stages that use them.
+WORKER_MODULES = (
+    "rlcore.learner.learner",
+    "rlcore.rewards.worker",
+    "rlcore.rollout.transformers_engine",
+    "rlcore.rollout.vllm_engine",
+)
+
+
+class Workers:
+    """Owns the cluster of one run; nothing starts before it is asked for. Use as a context."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self._recipe = recipe
+        self._cluster: Cluster | None = None
+        self._engines: RolloutGroup | None = None
+        self._rewards: RewardGroup | None = None
+
+    def __enter__(self) -> "Workers":
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        if self._cluster is not None:
+            self._cluster.close()
+            self._cluster = None
+
+    @property
+    def device(self) -> str:
+        """Return "cuda" or "cpu", as ``hardware.device`` says or the cluster has GPUs."""
+        asked = self._recipe.hardware.device
+        if asked != "auto":
+            return asked
+        return "cuda" if self.cluster.num_gpus() > 0 else "cpu"
+
+    @property
+    def cluster(self) -> Cluster:
+        """Return the cluster, starting it when this is the first use."""
+        if self._cluster is None:
+            self._cluster = _start_cluster(self._recipe.hardware)
+        return self._cluster
+
+    def learner(self, model_dir: Path, optimizer: Optimizer, *, name: str) -> LearnerGroup:
+        """Start a learner that trains ``model_dir``."""
+        return self._learner(model_dir, optimizer, name=name, ranks=self._hardware.learner.ranks)
+
+    def reference(self, model_dir: Path) -> LearnerGroup:
+        """Start a frozen copy of ``model_dir`` for log-probs."""
+        return self._learner(model_dir, None, name="reference", ranks=1)
+
+    def engines(self, model_dir: Path) -> RolloutGroup:
+        """Return the rollout engines; started with the weights of ``model_dir`` at the first call.
+
+        Later calls return the same engines, whatever weights they hold by then.
+        """
+        if self._engines is None:
+            rollout = self._hardware.rollout
+            spec = EngineSpec(
+                model_dir=str(model_dir),
+                dtype=self._recipe.model.dtype,
+                max_model_len=self._recipe.model.max_tokens,
+                max_num_seqs=rollout.max_num_seqs,
+                gpu_memory_utilization=rollout.gpu_memory_utilization,
+                tensor_parallel_size=rollout.tensor_parallel,
+                kv_cache_gib=rollout.kv_cache_gib,
+                threads=rollout.threads,
+                device=self.device,
+            )
+            gpus = rollout.gpus_per_engine if self.device == "cuda" else 0.0
+            self.cluster.require_gpus(gpus * rollout.engines)
+            timeouts = self._hardware.timeouts
+            workers = [
+                self.cluster.spawn(
+                    ENGINES[rollout.engine],
+                    spec,
+                    name=f"rollout-engine-{index}",
+                    placement=Placement(gpus=gpus, env=_engine_env(rollout.engine, spec)),
+                )
+                for index in range(rollout.engines)
+            ]
+            for worker in workers:
+                worker.start("stamp").result(timeouts.start_s)
+            self._engines = RolloutGroup(
+                workers, timeout_s=timeouts.rollout_s, sync_timeout_s=timeouts.sync_s
+            )
+        return self._engines
+
+    def rewards(self) -> RewardGroup:
+        """Return the reward workers, started at the first call."""
+        if self._rewards is None:
+            section = self._recipe.reward
+            workers = [
+                self.cluster.spawn(
+                    REWARD_WORKER, section, name=f"reward-{index}", placement=Placement()
+                )
+                for index in range(self._hardware.reward_workers)
+            ]
+            self._rewards = RewardGroup(
+                workers,
+                timeout_s=self._hardware.timeouts.reward_s,
+                row_timeout_s=section.timeout_s,
+            )
+        return self._rewards
+
+    @property
+    def _hardware(self) -> HardwareSection:
+        return self._recipe.hardware
+
+    def _learner(
+        self, model_dir: Path, optimizer: Optimizer | None, *, name: str, ranks: int
+    ) -> LearnerGroup:
+        hardware, device = self._hardware.learner, self.device
+        adamw = optimizer or Optimizer()
+        spec = LearnerSpec(
+            model_dir=str(model_dir),
+            dtype=self._recipe.model.dtype,
+            zero_stage=hardware.zero_stage,
+            offload_optimizer=hardware.offload_optimizer,
+            offload_params=hardware.offload_params,
+            lr=adamw.lr,
+            betas=adamw.betas,
+            eps=adamw.eps,
+            weight_decay=adamw.weight_decay,
+            grad_clip=adamw.grad_clip,
+            micro_batch_tokens=hardware.micro_batch_tokens,
+            row_tokens=hardware.row_tokens,
+            attn_implementation=hardware.attention,
+            gradient_checkpointing=hardware.gradient_checkpointing,
+            threads=hardware.threads,
+            seed=self._recipe.seed,
+            device=device,
+            trainable=optimizer is not None,
+        )
+        gpus = hardware.gpus_per_rank if device == "cuda" else 0.0
+        self.cluster.require_gpus(gpus * ranks)
+        master = (self.cluster.address(), _free_port())
+        threads = str(hardware.threads)
+        env = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+        if device == "cpu":
+            env["DS_ACCELERATOR"] = "cpu"
+        workers = [
+            self.cluster.spawn(
+                LEARNER,
+                spec,
+                rank,
+                ranks,
+                master,
+                name=f"{name}-{rank}",
+                placement=Placement(gpus=gpus, env=env),
+            )
+            for rank in range(ranks)
+        ]
+        timeouts = self._hardware.timeouts
+        group = LearnerGroup(workers, timeout_s=timeouts.update_s)
+        group.ready(timeouts.start_s)
+        return group
+
+
+def _start_cluster(hardware: HardwareSection) -> Cluster:
+    if hardware.cluster == "in_process":
+        from rlcore.cluster.in_process import InProcessCluster
+
+        return InProcessCluster()
+    from rlcore.cluster.ray_cluster import RayCluster
+
+    return RayCluster(hardware.ray_address)
+
+
+def _engine_env(engine: str, spec: EngineSpec) -> dict[str, str]:
+    if engine == "vllm":
+        from rlcore.rollout.vllm_engine import engine_env
+
+        return engine_env(spec)
+    return {"OMP_NUM_THREADS": str(spec.threads)}
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return probe.getsockname()[1]
