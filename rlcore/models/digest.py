@@ -151,4 +151,4 @@ def _raw_bytes(tensor: "torch.Tensor") -> memoryview:
     import torch
 
     flat = tensor.detach().cpu().contiguous().reshape(-1)
-    return memoryview(flat.view(torch.uint8).numpy())
+    return flat.view(torch.uint8).numpy().data

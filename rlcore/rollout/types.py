@@ -155,7 +155,7 @@ class EngineSpec:
     max_num_seqs: int = 512  # sequences decoded at once
     gpu_memory_utilization: float = 0.5  # share of GPU memory for weights + KV cache (GPU only)
     tensor_parallel_size: int = 1
-    kv_cache_gib: int = 1  # KV cache on CPU, in GiB
+    kv_cache_gib: float = 1.0  # most KV cache on CPU, in GiB; less is taken where less will do
     seed: int = 0
     threads: int = 1  # OpenMP threads on CPU
     block_size: int = 32  # tokens per KV block on CPU; a multiple of 32
@@ -182,10 +182,13 @@ class EngineSpec:
             ("max_model_len", self.max_model_len),
             ("max_num_seqs", self.max_num_seqs),
             ("tensor_parallel_size", self.tensor_parallel_size),
-            ("kv_cache_gib", self.kv_cache_gib),
             ("threads", self.threads),
         ):
             _require(value >= 1, f"rollout {name} = {value} must be >= 1; raise it")
+        _require(
+            self.kv_cache_gib > 0.0,
+            f"rollout kv_cache_gib = {self.kv_cache_gib} must be > 0; 1 serves small models",
+        )
         _require(
             self.block_size >= 32 and self.block_size % 32 == 0,
             f"rollout block_size = {self.block_size} must be a multiple of 32 (vLLM's CPU "

@@ -5,8 +5,10 @@ own, started with ``engine_env(spec)`` in its environment before torch or vllm i
 module imports vllm only when an engine is built.
 """
 
+import json
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlcore.models.digest import read_checkpoint, state_digest
@@ -73,6 +75,7 @@ class VllmEngine:
             )
         self._spec = spec
         self._llm = vllm.LLM(**_llm_arguments(spec))
+        self._closed = False
         self._vocab_size = self._llm.model_config.get_vocab_size()
         self._stamp: WeightStamp | None = WeightStamp(version=0, digest=digest)
 
@@ -167,10 +170,9 @@ class VllmEngine:
 
     def close(self) -> None:
         """Shut the engine down. Idempotent; any other call after it is a mistake."""
-        if self._llm is not None:
+        if not self._closed:
+            self._closed = True
             self._llm.llm_engine.engine_core.shutdown()
-            del self._llm
-            self._llm = None
 
     def _run(
         self, prompts: Sequence[Sequence[int]], params: "list[SamplingParams]"
@@ -205,7 +207,7 @@ def _llm_arguments(spec: EngineSpec) -> dict[str, Any]:
     return arguments | {
         "enforce_eager": True,
         "block_size": spec.block_size,
-        "kv_cache_memory_bytes": spec.kv_cache_gib * 2**30,
+        "kv_cache_memory_bytes": _kv_cache_bytes(spec),
         # vLLM rewinds the seeded generator of a half-prefilled row by offset, which CPU generators
         # do not have: it raises. Whole prompts only, and room for many of them in a step.
         "enable_chunked_prefill": False,
@@ -213,11 +215,36 @@ def _llm_arguments(spec: EngineSpec) -> dict[str, Any]:
     }
 
 
+def _kv_cache_bytes(spec: EngineSpec) -> int:
+    """Return the KV cache to allocate on CPU, in bytes: what full batches need, within the limit.
+
+    vLLM fills the whole cache with zeros at start-up (3 s a GiB on a small machine). Raises
+    ``UserError`` when one sequence does not fit into the limit.
+    """
+    config = json.loads((Path(spec.model_dir) / "config.json").read_text())
+    heads = config["num_attention_heads"]
+    head_dim = config.get("head_dim") or config["hidden_size"] // heads
+    per_token = 2 * config["num_hidden_layers"] * config.get("num_key_value_heads", heads)
+    per_token *= head_dim * {"float32": 4, "bfloat16": 2}[spec.dtype]
+    per_block = per_token * spec.block_size
+    blocks = -(-spec.max_model_len // spec.block_size)
+    limit = int(spec.kv_cache_gib * 2**30)
+    if limit < (blocks + 1) * per_block:
+        raise UserError(
+            f"rollout kv_cache_gib = {spec.kv_cache_gib} cannot hold one sequence of max_model_len "
+            f"= {spec.max_model_len} tokens; raise it to {(blocks + 1) * per_block / 2**30:.2g} or "
+            "lower max_model_len"
+        )
+    return min(limit, (spec.max_num_seqs * blocks + 1) * per_block)
+
+
 def _generation(output: "RequestOutput") -> Generation:
+    from vllm.logprobs import FlatLogprobs
+
     completion = output.outputs[0]
     if completion.finish_reason not in ("stop", "length", "abort"):
         raise RuntimeError(f"vLLM ended a request with '{completion.finish_reason}'")
-    assert completion.logprobs is not None, "asked for with logprobs=0"
+    assert isinstance(completion.logprobs, FlatLogprobs), "asked for with flat_logprobs"
     return Generation(
         token_ids=list(completion.token_ids),
         logprobs=list(completion.logprobs.logprobs),

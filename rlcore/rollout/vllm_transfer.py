@@ -7,7 +7,7 @@ backends, for GPUs on several hosts, are not wired up here.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from vllm.distributed.weight_transfer.base import (
@@ -22,8 +22,9 @@ from vllm.model_executor.model_loader.reload import (
     initialize_layerwise_reload,
 )
 
-from rlcore.models.digest import checkpoint_shapes, read_state, state_digest
-from schemas.errors import UserError, did_you_mean
+from rlcore.models.digest import checkpoint_shapes
+from rlcore.rollout.weights import read_update
+from schemas.errors import UserError
 
 BACKEND = "rlcore_file"
 EXTENSION = "rlcore.rollout.vllm_transfer.TransferExtension"
@@ -73,24 +74,18 @@ class FileTransferEngine(WeightTransferEngine[FileInitInfo, FileUpdateInfo]):
     def receive_weights(self, update_info: FileUpdateInfo) -> None:
         """Check the file against its digest and the model, then load it."""
         try:
-            state = read_state(update_info.path)
-            digest = state_digest(state.items())
-            problem = _difference(state, checkpoint_shapes(self.model_config.model))
+            expected = checkpoint_shapes(self.model_config.model)
+            state = read_update(update_info.path, update_info.digest, expected)
         except UserError as error:  # reported through ``outcome``: an RPC loses exception types
             self.outcome = TransferOutcome(digest="", problem=str(error))
             return
-        if digest != update_info.digest:
-            problem = (
-                f"weights file {update_info.path} was sent with digest {update_info.digest[:12]} "
-                f"and holds {digest[:12]}: it changed after the learner stamped it"
-            )
-        if not problem:
-            initialize_layerwise_reload(self.model)
-            with torch.device(self.device):
-                self.model.load_weights(state.items())
-                finalize_layerwise_reload(self.model, self.model_config)
-            _refresh_heads(self.model)
-        self.outcome = TransferOutcome(digest=digest, problem=problem)
+        initialize_layerwise_reload(self.model)
+        with torch.device(self.device):
+            loader: Any = self.model  # vLLM's models take (name, tensor) pairs; nn.Module does not
+            loader.load_weights(state.items())
+            finalize_layerwise_reload(self.model, self.model_config)
+        _refresh_heads(self.model)
+        self.outcome = TransferOutcome(digest=update_info.digest, problem="")
 
     def finish_weight_update(self) -> None:
         """Nothing left to do: an update is one file, loaded whole by ``receive_weights``."""
@@ -109,30 +104,6 @@ class TransferExtension:
         """Return ``(digest of the weights read, problem or "")`` of the last update."""
         outcome = self.weight_transfer_engine.outcome
         return outcome.digest, outcome.problem
-
-
-def _difference(state: dict[str, torch.Tensor], expected: dict[str, tuple[int, ...]]) -> str:
-    """Return "" or one sentence on how ``state`` differs from the model's own tensors."""
-    missing, foreign = expected.keys() - state.keys(), state.keys() - expected.keys()
-    if missing:
-        return (
-            f"the update lacks {len(missing)} of {len(expected)} tensors, first '{min(missing)}'; "
-            "send the whole canonical state"
-        )
-    if foreign:
-        name = min(foreign)
-        return (
-            f"the update holds '{name}', which the model does not have"
-            f"{did_you_mean(name, expected)}; send the canonical state (shared tensors once)"
-        )
-    for name in sorted(expected):
-        shape = tuple(state[name].shape)
-        if shape != expected[name]:
-            return (
-                f"the update's '{name}' has shape {shape} and the model's has {expected[name]}; "
-                "learner and engine were built from different models"
-            )
-    return ""
 
 
 def _refresh_heads(model: torch.nn.Module) -> None:
