@@ -14,6 +14,7 @@ from typing import Any
 import polars as pl
 
 from rlcore.store_checks import (
+    MANIFEST,
     ArtifactError,
     check_digest,
     check_listing,
@@ -149,7 +150,6 @@ class ArtifactStore:
             there = ", ".join(manifest.schema_versions) or "no tables"
             near = did_you_mean(name, manifest.schema_versions)
             raise UserError(f"{uri} has no table {name!r}; it holds {there}{near}")
-        check_version(name, manifest.schema_versions[name], f"{uri}/manifest.json", uri)
         file_name = f"{name}.parquet"
         path = self._verified(manifest, file_name)
         frame = decode_table(name, path, manifest.files[file_name].sha256, uri)
@@ -214,6 +214,8 @@ class ArtifactStore:
         if raw is None:
             return None
         manifest = parse_manifest(raw, uri, kind, key)
+        for name, version in manifest.schema_versions.items():
+            check_version(name, version, f"{uri}/{MANIFEST}", uri)
         check_listing(manifest, self._files.listing(place), uri)
         return manifest
 
