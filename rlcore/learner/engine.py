@@ -1,0 +1,297 @@
+"""One rank of a DeepSpeed engine: gradients summed over passes and ranks, steps, shards on disk.
+
+The only file that imports deepspeed. The engine's own notions of batch size, accumulation and
+schedule are switched off: a step here is any number of passes whose losses add up.
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUsage]
+from torch.utils import deterministic
+
+from rlcore.learner.spec import LearnerSpec
+from rlcore.models.digest import canonical_names
+from rlcore.models.logprobs import TokenLogprobModel
+from schemas.errors import UserError
+
+TAG = "shards"
+BUCKET_ELEMENTS = 5 * 10**8  # DeepSpeed's default; capped by the model, as the buffer is allocated
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutcome:
+    """``grad_norm``: before clipping, over all ranks; inf when the step was skipped for it."""
+
+    grad_norm: float
+    applied: bool
+
+
+def pick_device(wanted: str) -> str:
+    """Return "cpu" or "cuda"; "auto" takes CUDA where it is. ``UserError`` when it is not."""
+    available = torch.cuda.is_available()
+    if wanted == "cuda" and not available:
+        raise UserError("learner device = 'cuda' and this process sees no GPU; use 'auto' or 'cpu'")
+    return "cuda" if available and wanted != "cpu" else "cpu"
+
+
+def make_deterministic(spec: LearnerSpec, device: str) -> None:
+    """Fix threads, seed and kernels of this process.
+
+    On CUDA an operation without a deterministic kernel only warns, as some models need one.
+    """
+    if device == "cuda":
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        os.environ.setdefault("FLASH_ATTENTION_DETERMINISTIC", "1")
+    torch.set_num_threads(spec.threads)
+    torch.manual_seed(spec.seed)
+    torch.use_deterministic_algorithms(True, warn_only=device == "cuda")
+    # Costs a write of every fresh buffer and finds only reads of memory nobody wrote.
+    deterministic.fill_uninitialized_memory = False  # pyright: ignore[reportAttributeAccessIssue]
+
+
+class TrainEngine:
+    """DeepSpeed around ``model``. Every method is collective: all ranks call it, in one order."""
+
+    def __init__(
+        self,
+        model: TokenLogprobModel,
+        spec: LearnerSpec,
+        *,
+        device: str,
+        rank: int,
+        world_size: int,
+        master: tuple[str, int],
+    ) -> None:
+        self.spec, self.rank, self.world_size, self.device = spec, rank, world_size, device
+        deepspeed = _import_deepspeed(device)
+        _connect(deepspeed, spec, device, rank, world_size, master)
+        self._names = canonical_names(model.lm)
+        self._clip_here = spec.zero_stage == 0
+        self._engine: Any = deepspeed.initialize(
+            model=model,
+            optimizer=_optimizer(model, spec, device),
+            config=_config(spec, sum(p.numel() for p in model.parameters())),
+            dist_init_required=False,
+        )[0]
+        self._gathered = deepspeed.zero.GatheredParameters
+
+    @property
+    def lockstep(self) -> bool:
+        """Whether even a forward pass is collective, so ranks must make equally many."""
+        return self.spec.zero_stage == 3 and self.world_size > 1
+
+    def forward(self, **inputs: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        """``TokenLogprobModel.forward``."""
+        return self._engine(**inputs)
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Add the gradient of ``loss``; the factor turns DeepSpeed's mean over ranks into a sum."""
+        self._engine.backward(loss * self.world_size, scale_wrt_gas=False)
+
+    def begin_pass(self, *, last: bool) -> None:
+        """Announce a pass with gradient, before its forward; ``last``: the step's final one."""
+        self._engine.set_gradient_accumulation_boundary(last)
+
+    def step(self, lr: float) -> StepOutcome:
+        """Clip by the global norm, apply AdamW at ``lr``, clear gradients.
+
+        A non-finite norm leaves weights and optimizer state alone (SPEC L7).
+        """
+        for group in self._engine.optimizer.param_groups:
+            group["lr"] = lr
+        if self._clip_here:
+            return self._step_unsharded()
+        self._engine.step()
+        norm = float(self._engine.get_global_grad_norm())
+        return StepOutcome(norm, applied=bool(self._engine.was_step_applied()) and isfinite(norm))
+
+    def _step_unsharded(self) -> StepOutcome:
+        """ZeRO 0: gradients are whole and equal on every rank, and DeepSpeed checks no norm."""
+        gradients = [p.grad for p in self._engine.module.parameters() if p.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients)
+        if not isfinite(float(norm)):
+            self._engine.module.zero_grad(set_to_none=True)
+            return StepOutcome(float("inf"), applied=False)
+        if self.spec.grad_clip is not None:
+            # DeepSpeed's ZeRO formula, so that stages agree.
+            factor = ((norm + 1e-6) / self.spec.grad_clip).clamp(min=1.0)
+            for gradient in gradients:
+                gradient.div_(factor)
+        self._engine.step()
+        return StepOutcome(float(norm), applied=True)
+
+    def exchange(self, value: Any) -> list[Any]:
+        """Return every rank's (picklable) ``value``, by rank."""
+        if self.world_size == 1:
+            return [value]
+        values: list[Any] = [None] * self.world_size
+        dist.all_gather_object(values, value)
+        return values
+
+    def state(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield the canonical HF state, each tensor whole, under ZeRO 3 gathered one at a time.
+
+        The tensors are the live weights: use each before the next, and all before the next step.
+        """
+        tensors = self._engine.module.lm.state_dict(keep_vars=True)
+        for name in self._names:
+            tensor = tensors[name]
+            if self.spec.zero_stage == 3 and isinstance(tensor, torch.nn.Parameter):
+                with self._gathered([tensor]):
+                    yield name, tensor.detach()
+            else:
+                yield name, tensor.detach()
+
+    def save(self, directory: Path) -> None:
+        """Write weights and this rank's optimizer shard under ``directory``."""
+        self._engine.save_checkpoint(str(directory), tag=TAG, save_latest=False)
+
+    def load(self, directory: Path) -> None:
+        """Read what ``save`` wrote with the same world size, stage and precision."""
+        loaded, _ = self._engine.load_checkpoint(str(directory), tag=TAG)
+        if loaded is None:
+            raise UserError(
+                f"{directory / TAG} holds no shards; the checkpoint is damaged, take another"
+            )
+
+    def close(self) -> None:
+        """Free the engine; the process group stays for other engines of this process."""
+        self._engine.destroy()
+
+
+class FrozenEngine:
+    """A model that only scores: no optimizer, no DeepSpeed, no collectives."""
+
+    lockstep = False
+
+    def __init__(self, model: TokenLogprobModel, device: str) -> None:
+        self.device = device
+        self._model = model.requires_grad_(False)
+
+    def forward(self, **inputs: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        """``TokenLogprobModel.forward``."""
+        return self._model(**inputs)
+
+    def state(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield the canonical HF state."""
+        tensors = self._model.lm.state_dict()
+        for name in canonical_names(self._model.lm):
+            yield name, tensors[name]
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+
+def _import_deepspeed(device: str) -> Any:
+    """Import deepspeed for ``device``; its accelerator is chosen once per process."""
+    os.environ["DS_ACCELERATOR"] = device
+    import deepspeed
+    from deepspeed.accelerator import get_accelerator
+    from deepspeed.utils import logger
+
+    logger.setLevel("ERROR")
+    accelerator = get_accelerator()
+    assert accelerator is not None, "DeepSpeed knows the accelerator DS_ACCELERATOR names"
+    if (held := accelerator.device_name()) != device:
+        raise UserError(
+            f"this process already runs DeepSpeed on {held} and a learner asks for {device}; give "
+            "each device its own process"
+        )
+    # Built with g++ at start-up and used by tensor-parallel inference alone; ours is data parallel.
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    return deepspeed
+
+
+def _connect(
+    deepspeed: Any,
+    spec: LearnerSpec,
+    device: str,
+    rank: int,
+    world_size: int,
+    master: tuple[str, int],
+) -> None:
+    """Join the process group, once per process; a lone rank needs no address."""
+    backend = "nccl" if device == "cuda" else "gloo"
+    timeout = timedelta(seconds=spec.collective_timeout_s)
+    environment = {
+        "RANK": rank,
+        "WORLD_SIZE": world_size,
+        "LOCAL_RANK": 0,  # a rank sees its own GPU only
+        "MASTER_ADDR": master[0],
+        "MASTER_PORT": master[1],
+    }
+    os.environ.update({name: str(value) for name, value in environment.items()})
+    if not dist.is_initialized():
+        if world_size == 1:
+            dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
+        else:
+            dist.init_process_group(
+                backend,
+                init_method=f"tcp://{master[0]}:{master[1]}",
+                rank=rank,
+                world_size=world_size,
+                timeout=timeout,
+            )
+    if (dist.get_rank(), dist.get_world_size()) != (rank, world_size):
+        raise UserError(
+            f"this process is rank {dist.get_rank()} of {dist.get_world_size()} already and a "
+            f"learner asks for rank {rank} of {world_size}; give each rank its own process"
+        )
+    deepspeed.init_distributed(dist_backend=backend, timeout=timeout)
+
+
+def _optimizer(model: TokenLogprobModel, spec: LearnerSpec, device: str) -> torch.optim.Optimizer:
+    """AdamW over all parameters, decay on all (as verl), torch's own: nothing to compile.
+
+    Offloaded from a GPU it is DeepSpeed's CPU Adam, built on first use, several times faster there.
+    """
+    arguments: dict[str, Any] = {
+        "lr": spec.lr,
+        "betas": spec.betas,
+        "eps": spec.eps,
+        "weight_decay": spec.weight_decay,
+    }
+    if spec.offload_optimizer and device == "cuda":
+        from deepspeed.ops.adam import DeepSpeedCPUAdam
+
+        return DeepSpeedCPUAdam(model.parameters(), **arguments)
+    return torch.optim.AdamW(model.parameters(), fused=True, **arguments)
+
+
+def _config(spec: LearnerSpec, num_parameters: int) -> dict[str, Any]:
+    bucket = min(BUCKET_ELEMENTS, num_parameters)
+    zero: dict[str, Any] = {
+        "stage": spec.zero_stage,
+        "reduce_bucket_size": bucket,
+        "allgather_bucket_size": bucket,
+        "overlap_comm": False,  # a fixed order of reductions
+    }
+    if spec.offload_optimizer:
+        zero["offload_optimizer"] = {"device": "cpu"}
+    if spec.offload_params:
+        zero["offload_param"] = {"device": "cpu"}
+    config: dict[str, Any] = {
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": 1,
+        "steps_per_print": None,
+        "gradient_clipping": spec.grad_clip or 0.0,
+        "zero_optimization": zero,
+        "zero_allow_untested_optimizer": True,
+        "zero_force_ds_cpu_optimizer": False,
+    }
+    if spec.zero_stage == 0:
+        config["gradient_clipping"] = 0.0
+    if spec.dtype == "bfloat16":
+        config["bf16"] = {"enabled": True}
+        # Sums over many passes and ranks lose their small terms in bf16.
+        config["data_types"] = {"grad_accum_dtype": "fp32"}
+        config["communication_data_type"] = "fp32"
+    return config

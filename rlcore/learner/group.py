@@ -1,0 +1,118 @@
+"""All ranks of a learner as one: batches are split over them and answers put back in order."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlcore.cluster.types import Worker, gather
+from rlcore.learner.spec import TokenScores, UpdateRequest, UpdateResult
+from rlcore.models.packing import Sequences, balance
+from rlcore.rollout.types import WeightStamp, WeightUpdate
+
+
+class LearnerGroup:
+    """One worker per rank, in rank order, each holding a ``Learner``.
+
+    Sequences are shared out so that ranks hold about equal tokens. Every call reaches every rank
+    and waits at most ``timeout_s`` seconds for all of them; a rank's error is raised as it came.
+    """
+
+    def __init__(self, workers: Sequence[Worker], *, timeout_s: float = 1800.0) -> None:
+        self._workers = list(workers)
+        self._timeout_s = timeout_s
+
+    def ready(self, timeout_s: float) -> WeightStamp:
+        """Wait until every rank is built; raises what a rank's constructor raised."""
+        return self._call("stamp", timeout_s=timeout_s)[0]
+
+    def logprobs(
+        self,
+        sequences: Sequences,
+        temperature: float = 1.0,
+        *,
+        targets: str = "all",
+        entropy: bool = False,
+    ) -> TokenScores:
+        """``Learner.logprobs`` of all ``sequences``, in their order."""
+        shares = self._shares(sequences)
+        answers: list[TokenScores] = self._call(
+            "logprobs",
+            [(sequences.take(share), temperature) for share in shares],
+            targets=targets,
+            entropy=entropy,
+        )
+        return TokenScores(
+            _in_order(shares, [answer.logprobs for answer in answers]),
+            _in_order(shares, [answer.entropies for answer in answers]) if entropy else [],
+        )
+
+    def step(self, sequences: Sequences, objective: Any, lr: float) -> dict[str, float]:
+        """``Learner.step``: one optimizer step on all ``sequences``."""
+        arguments = [(sequences.take(share), objective, lr) for share in self._shares(sequences)]
+        return self._call("step", arguments)[0]
+
+    def update(self, request: UpdateRequest) -> UpdateResult:
+        """``Learner.update`` with each mini-batch shared out over the ranks."""
+        shares_BR = [self._shares(sequences) for sequences in request.mini_batches]
+        requests = [
+            replace(
+                request,
+                mini_batches=[
+                    sequences.take(shares_R[rank])
+                    for sequences, shares_R in zip(request.mini_batches, shares_BR, strict=True)
+                ],
+            )
+            for rank in range(len(self._workers))
+        ]
+        return self._call("update", [(part,) for part in requests])[0]
+
+    def stamp(self) -> WeightStamp:
+        """Version and digest of the weights held."""
+        return self._call("stamp")[0]
+
+    def publish(self, path: str | Path, version: int | None = None) -> WeightUpdate:
+        """``Learner.publish``."""
+        return self._call("publish", [(str(path), version)] * len(self._workers))[0]
+
+    def save(self, directory: str | Path) -> None:
+        """``Learner.save``."""
+        self._call("save", [(str(directory),)] * len(self._workers))
+
+    def load(self, directory: str | Path) -> None:
+        """``Learner.load``."""
+        self._call("load", [(str(directory),)] * len(self._workers))
+
+    def export_hf(self, directory: str | Path) -> None:
+        """``Learner.export_hf``."""
+        self._call("export_hf", [(str(directory),)] * len(self._workers))
+
+    def _shares(self, sequences: Sequences) -> list[np.ndarray]:
+        return balance(sequences.lengths, len(self._workers))
+
+    def _call(
+        self,
+        method: str,
+        arguments: Sequence[tuple] | None = None,
+        *,
+        timeout_s: float | None = None,
+        **keywords: Any,
+    ) -> list[Any]:
+        """Start ``method`` on every rank, then collect the answers in rank order."""
+        per_rank = arguments or [()] * len(self._workers)
+        pendings = [
+            worker.start(method, *values, **keywords)
+            for worker, values in zip(self._workers, per_rank, strict=True)
+        ]
+        return gather(pendings, timeout_s or self._timeout_s)
+
+
+def _in_order(shares: Sequence[np.ndarray], parts: Sequence[Sequence]) -> list:
+    """Undo the sharing out: entry ``shares[r][i]`` of the result is ``parts[r][i]``."""
+    merged: list = [None] * sum(len(share) for share in shares)
+    for share, part in zip(shares, parts, strict=True):
+        for index, value in zip(share.tolist(), part, strict=True):
+            merged[index] = value
+    return merged

@@ -1,0 +1,56 @@
+"""Learning rate as a pure function of the step; what a step is, is the caller's word (SPEC L6)."""
+
+from math import cos, pi
+
+from schemas.errors import UserError, did_you_mean
+
+KINDS = ("constant", "linear", "cosine", "wsd")
+
+
+def learning_rate(
+    step: int,
+    *,
+    peak: float,
+    kind: str = "constant",
+    total_steps: int,
+    warmup_steps: int = 0,
+    min_ratio: float = 0.0,
+    decay_fraction: float = 0.1,
+) -> float:
+    """Return the rate of ``step`` (from 0) of ``total_steps``; with t = step + 1:
+
+    Warm-up: peak x t / warmup_steps, so the first step learns already and step ``warmup_steps`` - 1
+    is at the peak. This is HF's and verl's curve one tick early: theirs gives the first step 0 and
+    never uses the last value. Afterwards the rate falls to ``min_ratio`` x peak, at the last step:
+
+    - constant: not at all
+    - linear, cosine (half a period): over all steps after warm-up
+    - wsd: linear over the last ``decay_fraction`` of ``total_steps``, at the peak before
+
+    Steps past the end stay at the last rate. Counting optimizer steps or rollout steps gives other
+    curves: say which where ``step`` and ``total_steps`` are set. Raises ``UserError`` for an
+    unknown kind, a warm-up longer than the run, or a ratio outside [0, 1].
+    """
+    if kind not in KINDS:
+        raise UserError(
+            f"schedule.kind = '{kind}' is unknown; use one of {', '.join(KINDS)}"
+            f"{did_you_mean(kind, KINDS)}"
+        )
+    if not 0 <= warmup_steps <= total_steps:
+        raise UserError(
+            f"schedule.warmup_steps = {warmup_steps} must lie in [0, {total_steps}], the steps of "
+            "the run; shorten the warm-up"
+        )
+    if not 0.0 <= min_ratio <= 1.0:
+        raise UserError(f"schedule.min_lr_ratio = {min_ratio} must lie in [0, 1]")
+    tick = step + 1
+    if tick <= warmup_steps:
+        return peak * tick / warmup_steps
+    if kind == "constant":
+        return peak
+    start = warmup_steps
+    if kind == "wsd":
+        start = max(warmup_steps, total_steps - max(1, round(decay_fraction * total_steps)))
+    progress = min(1.0, max(0.0, (tick - start) / max(1, total_steps - start)))
+    shape = 0.5 * (1.0 + cos(pi * progress)) if kind == "cosine" else 1.0 - progress
+    return peak * (min_ratio + (1.0 - min_ratio) * shape)

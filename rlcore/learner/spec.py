@@ -1,0 +1,134 @@
+"""What a learner is asked to be, and what it is asked to do. Imports nothing heavy."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rlcore.models.packing import Sequences
+from schemas.errors import UserError, did_you_mean
+
+if TYPE_CHECKING:
+    from rlcore.algorithms.objective import Objective
+
+DTYPES = ("float32", "bfloat16")
+DEVICES = ("auto", "cpu", "cuda")
+
+
+class VersionConflict(UserError):
+    """An update was asked for weights that the learner does not hold."""
+
+
+@dataclass(frozen=True)
+class LearnerSpec:
+    """Model, precision, optimizer and layout of one learner; equal on all ranks.
+
+    ``model_dir``: local Hugging Face directory. ``trainable`` False: a frozen model for log-probs
+    only (the reference), without optimizer and without DeepSpeed. ``micro_batch_tokens``: padded
+    tokens of one pass; on CPU about 4k is fastest. ``row_tokens`` None: the longest sequence, or
+    one row of ``micro_batch_tokens`` under flash attention. ``grad_clip`` None: no clipping.
+    ``collective_timeout_s``: how long a rank waits for its peers.
+
+    Raises ``UserError`` naming the field, its value, the rule and the remedy.
+    """
+
+    model_dir: str
+    dtype: str = "float32"
+    zero_stage: int = 1
+    offload_optimizer: bool = False
+    offload_params: bool = False
+    lr: float = 1e-6
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.01
+    grad_clip: float | None = 1.0
+    micro_batch_tokens: int = 4096
+    row_tokens: int | None = None
+    attn_implementation: str = "sdpa"
+    gradient_checkpointing: bool = False
+    threads: int = 1
+    seed: int = 0
+    device: str = "auto"
+    trainable: bool = True
+    collective_timeout_s: float = 600.0
+
+    def __post_init__(self) -> None:
+        _require(
+            self.dtype in DTYPES,
+            f"learner dtype = '{self.dtype}' is unknown; use one of {', '.join(DTYPES)}"
+            f"{did_you_mean(self.dtype, DTYPES)}",
+        )
+        _require(
+            self.device in DEVICES,
+            f"learner device = '{self.device}' is unknown; use one of {', '.join(DEVICES)}"
+            f"{did_you_mean(self.device, DEVICES)}",
+        )
+        _require(
+            self.zero_stage in (0, 1, 2, 3),
+            f"learner zero_stage = {self.zero_stage} must be 0, 1, 2 or 3",
+        )
+        _require(
+            not (self.trainable and self.dtype == "bfloat16" and self.zero_stage == 0),
+            "learner dtype = 'bfloat16' with zero_stage = 0 trains on other gradients than fp32 "
+            "does (DeepSpeed keeps no fp32 master weights there); set zero_stage to 1 or more",
+        )
+        _require(
+            not self.offload_params or self.zero_stage == 3,
+            f"learner offload_params needs zero_stage 3, not {self.zero_stage}; set it to 3",
+        )
+        _require(
+            not self.offload_optimizer or self.zero_stage >= 1,
+            "learner offload_optimizer needs zero_stage 1 or more; set zero_stage to 1",
+        )
+        sizes = {"threads": self.threads, "micro_batch_tokens": self.micro_batch_tokens}
+        for name, value in sizes.items():
+            _require(value >= 1, f"learner {name} = {value} must be >= 1; raise it")
+        _require(
+            (Path(self.model_dir) / "config.json").is_file(),
+            f"learner model_dir = '{self.model_dir}' has no config.json; give a local Hugging Face "
+            "model directory",
+        )
+
+
+@dataclass(frozen=True)
+class UpdateRequest:
+    """One learner update: an optimizer step per mini-batch, as a compare-and-set on ``version``.
+
+    ``version``: the weights the batch was made for. ``batch_digest``: content digest of the batch.
+    ``lrs``: learning rate of each step.
+    """
+
+    version: int
+    batch_digest: str
+    mini_batches: list[Sequences]
+    objective: "Objective"
+    lrs: list[float]
+
+    def __post_init__(self) -> None:
+        _require(
+            len(self.lrs) == len(self.mini_batches),
+            f"an update got {len(self.mini_batches)} mini-batches and {len(self.lrs)} learning "
+            "rates; pass one each",
+        )
+
+
+@dataclass(frozen=True)
+class UpdateResult:
+    """``version``: of the weights after the update. ``metrics``: over its steps (means averaged,
+    maxima taken, counts added). ``steps``: each step's own metrics."""
+
+    version: int
+    metrics: dict[str, float]
+    steps: list[dict[str, float]]
+
+
+@dataclass(frozen=True)
+class TokenScores:
+    """Per sequence and token, float32, aligned with ``token_ids``; 0 where nothing was scored."""
+
+    logprobs: list  # list[np.ndarray]
+    entropies: list  # list[np.ndarray]; empty when not asked for
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise UserError(message)

@@ -1,0 +1,127 @@
+"""Token log-probs and entropies of a causal LM at packed positions."""
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from rlcore.algorithms.entropy import categorical_entropy
+from schemas.errors import UserError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+CHUNK_LOGITS = 64 * 2**20  # fp32 logits alive at once: 256 MiB; a few such tensors live in backward
+HEAD_TOLERANCE = 1e-3  # relative; bf16 heads differ by their rounding only
+
+
+class TokenLogprobModel(nn.Module):
+    """A causal LM that returns log-probs of chosen tokens instead of logits of all.
+
+    The head runs on the predicting positions only, in chunks that are recomputed in backward once
+    the logits exceed ``CHUNK_LOGITS`` (fp32 elements), so a vocabulary of 150 k fits.
+    """
+
+    def __init__(self, lm: "PreTrainedModel") -> None:
+        super().__init__()
+        self.lm = lm
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        position_ids: torch.Tensor,
+        predictors: torch.Tensor,
+        target_ids: torch.Tensor,
+        temperature: float = 1.0,
+        entropy_grad: bool | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return (log-probs [targets], entropies [targets] or [0]), fp32, nats.
+
+        ``input_ids``, ``position_ids`` [rows, row_tokens]; ``predictors`` [targets]: flat places.
+        Log-softmax of logits / ``temperature`` in fp32. ``entropy_grad``: None none, False without
+        gradient, True with.
+        """
+        hidden = self.lm.get_decoder()(
+            input_ids=input_ids, position_ids=position_ids, use_cache=False
+        ).last_hidden_state
+        hidden = hidden.reshape(-1, hidden.shape[-1]).index_select(0, predictors)
+        head = _head(self.lm)
+
+        def score(chunk: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return scores_of_logits(head(chunk), ids, temperature, entropy_grad)
+
+        chunk_tokens = max(1, CHUNK_LOGITS // self.lm.config.get_text_config().vocab_size)
+        if len(target_ids) <= chunk_tokens:
+            return score(hidden, target_ids)
+        parts = [
+            checkpoint(score, chunk, ids, use_reentrant=False)
+            if torch.is_grad_enabled()
+            else score(chunk, ids)
+            for chunk, ids in zip(
+                hidden.split(chunk_tokens), target_ids.split(chunk_tokens), strict=True
+            )
+        ]
+        return torch.cat([lp for lp, _ in parts]), torch.cat([entropy for _, entropy in parts])
+
+
+def scores_of_logits(
+    logits: torch.Tensor,
+    target_ids: torch.Tensor,
+    temperature: float = 1.0,
+    entropy_grad: bool | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return (log-probs [targets], entropies [targets] or [0]) of logits [targets, vocabulary]."""
+    logits = logits.float()
+    if temperature != 1.0:
+        logits = logits / temperature
+    log_softmax = torch.log_softmax(logits, dim=-1)
+    logprobs = log_softmax.gather(-1, target_ids[:, None]).squeeze(-1)
+    if entropy_grad is None:
+        return logprobs, logprobs.new_zeros(0)
+    if entropy_grad:
+        return logprobs, categorical_entropy(log_softmax)
+    with torch.no_grad():
+        return logprobs, categorical_entropy(log_softmax)
+
+
+def check_plain_head(lm: "PreTrainedModel") -> None:
+    """Prove on eight tokens that logits = head(decoder output) for this architecture.
+
+    Some families scale or cap logits after the head; training without that would silently
+    optimise another model. Raises ``UserError`` naming the architecture.
+    """
+    device = next(lm.parameters()).device
+    ids = torch.arange(8, device=device)[None] % lm.config.get_text_config().vocab_size
+    positions = torch.arange(8, device=device)[None]
+    with torch.no_grad():
+        whole = lm(input_ids=ids, position_ids=positions, use_cache=False).logits.float()
+        hidden = lm.get_decoder()(
+            input_ids=ids, position_ids=positions, use_cache=False
+        ).last_hidden_state
+        ours = _head(lm)(hidden).float()
+    if (whole - ours).abs().max() > HEAD_TOLERANCE * whole.abs().max():
+        raise UserError(
+            f"architecture {type(lm).__name__} changes its logits after the output head (scaling "
+            "or soft-capping), which the learner does not apply; use a Llama- or Qwen-like model"
+        )
+
+
+def _head(lm: "PreTrainedModel") -> nn.Module:
+    head = lm.get_output_embeddings()
+    if head is None:
+        raise UserError(
+            f"architecture {type(lm).__name__} has no output head; use a causal language model"
+        )
+    return head
+
+
+def turn_off_dropout(lm: nn.Module) -> None:
+    """Set every dropout probability to 0, in modules and in attention code that reads it.
+
+    The model then stays in train mode (gradient checkpointing needs it) with eval-mode numerics:
+    two passes over the same tokens must give the same log-probs, or the ratio is noise.
+    """
+    for module in lm.modules():
+        if isinstance(module, nn.modules.dropout._DropoutNd):
+            module.p = 0.0

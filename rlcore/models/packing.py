@@ -1,0 +1,261 @@
+"""Ragged sequences -> micro-batches of packed rows, and back. numpy only.
+
+A micro-batch is ``[rows, row_tokens]`` with ``position_ids`` that restart at 0 for every document
+and no attention mask: the model library derives the block-diagonal causal mask from the restarts
+(call it with ``use_cache=False`` and without ``attention_mask``, else it silently does not). The
+padding at the end of a row is a document of its own and nothing is read from it.
+
+Every per-token quantity is addressed by its *target*: the token at place t of a sequence is
+predicted at place t - 1, and log-probs, masks, advantages and weights of t sit with t.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from schemas.errors import UserError
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """Ragged token sequences and what is known per token.
+
+    ``token_ids``: int arrays, prompt then response. ``prompt_lengths`` [sequences]. ``loss_mask``:
+    bool arrays over the whole sequence, True on the tokens trained on; never on the first, which
+    nothing predicts. ``per_token``: float32 arrays aligned with ``token_ids`` (old_logprobs,
+    ref_logprobs, advantages, ...); anything may stand outside the mask, NaN included.
+
+    Raises ``UserError`` naming the sequence for an empty sequence, lengths that differ, or a mask
+    on the first token.
+    """
+
+    token_ids: list[np.ndarray]
+    prompt_lengths: np.ndarray
+    loss_mask: list[np.ndarray]
+    per_token: dict[str, list[np.ndarray]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        lengths = self.lengths
+        if len(self.prompt_lengths) != len(lengths):
+            raise UserError(
+                f"prompt_lengths holds {len(self.prompt_lengths)} values for {len(lengths)} "
+                "sequences; pass one each"
+            )
+        if len(lengths) and not lengths.min():
+            raise UserError(f"token_ids[{int(lengths.argmin())}] is empty; drop it first")
+        for name, arrays in {"loss_mask": self.loss_mask, **self.per_token}.items():
+            found = _lengths(arrays)
+            if len(found) != len(lengths):
+                raise UserError(f"{name} holds {len(found)} rows for {len(lengths)} sequences")
+            if wrong := np.flatnonzero(found != lengths).tolist():
+                row = wrong[0]
+                raise UserError(
+                    f"{name}[{row}] has {found[row]} entries and token_ids[{row}] has "
+                    f"{lengths[row]}; align it with the whole sequence, prompt included"
+                )
+        first = np.array([mask[0] for mask in self.loss_mask], dtype=bool)
+        if first.any():
+            raise UserError(
+                f"loss_mask[{int(first.argmax())}] is True on the first token, which no token "
+                "predicts; start sequences with a prompt or BOS token"
+            )
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """[sequences] int64, tokens each."""
+        return _lengths(self.token_ids)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens in all, prompts included."""
+        return int(self.lengths.sum())
+
+    @property
+    def loss_lengths(self) -> np.ndarray:
+        """[sequences] int64, True entries of each loss mask."""
+        if not len(self):
+            return np.zeros(0, dtype=np.int64)
+        starts = np.cumsum(self.lengths) - self.lengths
+        return np.add.reduceat(np.concatenate(self.loss_mask).astype(np.int64), starts)
+
+    def take(self, indices: np.ndarray) -> "Sequences":
+        """Return the sequences at ``indices`` [any] (int), in that order."""
+        order = np.asarray(indices, dtype=np.int64).tolist()
+        return Sequences(
+            [self.token_ids[i] for i in order],
+            np.asarray(self.prompt_lengths)[order],
+            [self.loss_mask[i] for i in order],
+            {name: [arrays[i] for i in order] for name, arrays in self.per_token.items()},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """One forward pass. ``targets`` run over the tokens whose log-prob is wanted.
+
+    ``input_ids``, ``position_ids``: [rows, row_tokens] int64. ``predictors`` [targets] int64: flat
+    place (row x row_tokens + column) whose output predicts the target. ``target_ids`` [targets]
+    int64. ``sequences`` [targets] int64: sequence of each target. ``sources`` [targets] int64:
+    place of the target in the concatenation of all sequences. ``num_tokens``: tokens that are no
+    padding.
+    """
+
+    input_ids: np.ndarray
+    position_ids: np.ndarray
+    predictors: np.ndarray
+    target_ids: np.ndarray
+    sequences: np.ndarray
+    sources: np.ndarray
+    num_tokens: int
+
+
+def plan_rows(lengths: np.ndarray, row_tokens: int) -> list[np.ndarray]:
+    """First-fit-decreasing: return, per row, the indices of the sequences it holds, in order.
+
+    Ties keep the given order, so the plan depends on nothing but ``lengths``. Raises ``UserError``
+    when a sequence is longer than a row.
+    """
+    if len(lengths) and int(lengths.max()) > row_tokens:
+        longest = int(lengths.argmax())
+        raise UserError(
+            f"sequence {longest} has {int(lengths[longest])} tokens and a packed row holds "
+            f"{row_tokens}; raise hardware.learner.row_tokens or micro_batch_tokens, or shorten "
+            "prompts and responses"
+        )
+    order = np.argsort(-lengths, kind="stable")
+    free = np.zeros(len(lengths), dtype=np.int64)
+    rows: list[list[int]] = []
+    for index, length in zip(order.tolist(), lengths[order].tolist(), strict=True):
+        row = int(np.argmax(free[: len(rows)] >= length)) if rows else 0
+        if not rows or free[row] < length:
+            row = len(rows)
+            rows.append([])
+            free[row] = row_tokens
+        rows[row].append(index)
+        free[row] -= length
+    return [np.array(row, dtype=np.int64) for row in rows]
+
+
+def pack(
+    sequences: Sequences,
+    *,
+    micro_batch_tokens: int,
+    row_tokens: int | None = None,
+    targets: str = "loss_mask",
+    kept: np.ndarray | None = None,
+) -> list[MicroBatch]:
+    """Cut ``sequences`` into micro-batches of at most ``micro_batch_tokens`` padded tokens.
+
+    ``row_tokens`` None makes rows as long as the longest sequence; a micro-batch is trimmed to its
+    own longest row. ``targets``: "loss_mask", or "all" tokens that have a predecessor. ``kept``:
+    indices of the sequences to pack (default all). Raises ``UserError`` when a sequence does not
+    fit a row or a row does not fit a micro-batch.
+    """
+    kept = np.arange(len(sequences)) if kept is None else kept
+    if not len(kept):
+        return []
+    lengths = sequences.lengths
+    row_tokens = int(lengths[kept].max()) if row_tokens is None else row_tokens
+    if row_tokens > micro_batch_tokens:
+        raise UserError(
+            f"a packed row has {row_tokens} tokens and a micro-batch at most {micro_batch_tokens}; "
+            "raise hardware.learner.micro_batch_tokens or shorten prompts and responses"
+        )
+    starts = np.cumsum(lengths) - lengths
+    token_ids = np.concatenate(sequences.token_ids).astype(np.int64)
+    wanted = (
+        np.concatenate(sequences.loss_mask).astype(bool)
+        if targets == "loss_mask"
+        else np.ones(len(token_ids), dtype=bool)
+    )
+    wanted[starts] = False
+    rows = [kept[row] for row in plan_rows(lengths[kept], row_tokens)]
+    used = np.array([lengths[row].sum() for row in rows])
+    # FFD fills rows unevenly; neighbours of like fill share a micro-batch and its trimmed width.
+    rows = [rows[i] for i in np.argsort(-used, kind="stable").tolist()]
+    used = np.sort(used)[::-1]
+    batches, first = [], 0
+    while first < len(rows):
+        count = max(1, micro_batch_tokens // int(used[first]))
+        group = rows[first : first + count]
+        batches.append(_micro_batch(group, int(used[first]), lengths, starts, token_ids, wanted))
+        first += count
+    return batches
+
+
+def _micro_batch(
+    rows: list[np.ndarray],
+    width: int,
+    lengths: np.ndarray,
+    starts: np.ndarray,
+    token_ids: np.ndarray,
+    wanted: np.ndarray,
+) -> MicroBatch:
+    """Lay out ``rows`` (sequence indices each) on a [len(rows), width] grid."""
+    members = np.concatenate(rows)
+    row_of = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
+    size = lengths[members]
+    ends = np.cumsum(size)
+    used = np.bincount(row_of, weights=size, minlength=len(rows)).astype(np.int64)
+    before_row = np.cumsum(used) - used
+    # Place of each member's first token on the grid, then of every token.
+    first_place = row_of * width + (ends - size) - before_row[row_of]
+    within = np.arange(int(ends[-1])) - np.repeat(ends - size, size)
+    place = np.repeat(first_place, size) + within
+    source = np.repeat(starts[members], size) + within
+
+    input_ids = np.zeros(len(rows) * width, dtype=np.int64)
+    # Padding counts up from 0 after the last document of its row.
+    row_end = np.arange(len(rows)) * width + used
+    position_ids = np.arange(len(rows) * width) - np.repeat(row_end, width)
+    input_ids[place] = token_ids[source]
+    position_ids[place] = within
+    keep = wanted[source]
+    return MicroBatch(
+        input_ids=input_ids.reshape(len(rows), width),
+        position_ids=position_ids.reshape(len(rows), width),
+        predictors=place[keep] - 1,
+        target_ids=token_ids[source[keep]],
+        sequences=np.repeat(members, size)[keep],
+        sources=source[keep],
+        num_tokens=int(ends[-1]),
+    )
+
+
+def idle_micro_batch() -> MicroBatch:
+    """A pass of two tokens for a rank that has run out of work while others have not.
+
+    Collectives need every rank in every pass; its loss is multiplied by 0.
+    """
+    zero = np.zeros(1, dtype=np.int64)
+    return MicroBatch(
+        input_ids=np.zeros((1, 2), dtype=np.int64),
+        position_ids=np.arange(2, dtype=np.int64)[None],
+        predictors=zero,
+        target_ids=zero,
+        sequences=zero,
+        sources=zero,
+        num_tokens=0,
+    )
+
+
+def balance(lengths: np.ndarray, num_shares: int) -> list[np.ndarray]:
+    """Split sequences into ``num_shares`` index arrays of about equal tokens, each ascending.
+
+    Longest first to the lightest share (ties: the lower share), so the split is a function of
+    ``lengths`` alone. Shares may be empty when there are fewer sequences than shares.
+    """
+    load = np.zeros(num_shares, dtype=np.int64)
+    shares: list[list[int]] = [[] for _ in range(num_shares)]
+    for index in np.argsort(-lengths, kind="stable").tolist():
+        lightest = int(np.argmin(load))
+        shares[lightest].append(index)
+        load[lightest] += lengths[index]
+    return [np.array(sorted(share), dtype=np.int64) for share in shares]
+
+
+def _lengths(arrays: list[np.ndarray]) -> np.ndarray:
+    return np.fromiter((len(array) for array in arrays), dtype=np.int64, count=len(arrays))
