@@ -13,9 +13,7 @@ import numpy as np
 from schemas.errors import UserError
 
 Z_95 = 1.959963984540054  # two-sided 95 % quantile of the normal distribution
-RESAMPLES = (
-    2000  # bootstrap draws: the ends of a 95 % interval move by about 1 % of its width
-)
+RESAMPLES = 2000  # bootstrap draws: the ends of a 95 % interval move by about 1 % of its width
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +33,9 @@ def pass_at_k(n: int, c: int, k: int) -> float:
     0 <= c <= n.
     """
     if not 1 <= k <= n:
-        raise UserError(
-            f"pass@{k} cannot be estimated from n = {n} samples; draw at least {k}"
-        )
+        raise UserError(f"pass@{k} cannot be estimated from n = {n} samples; draw at least {k}")
     if not 0 <= c <= n:
-        raise UserError(
-            f"c = {c} correct of n = {n} samples is impossible; give 0 <= c <= n"
-        )
+        raise UserError(f"c = {c} correct of n = {n} samples is impossible; give 0 <= c <= n")
     if n - c < k:
         return 1.0
     return 1.0 - math.prod(1.0 - k / i for i in range(n - c + 1, n + 1))
@@ -50,9 +44,7 @@ def pass_at_k(n: int, c: int, k: int) -> float:
 def avg_at_k(correct: Sequence[bool]) -> float:
     """Return the share of correct samples of one prompt. Raises ``UserError`` without samples."""
     if not correct:
-        raise UserError(
-            "avg@k needs at least one scored sample of the prompt; got none"
-        )
+        raise UserError("avg@k needs at least one scored sample of the prompt; got none")
     return sum(correct) / len(correct)
 
 
@@ -101,8 +93,7 @@ def bootstrap_mean(values: Sequence[float] | np.ndarray, seed: int) -> Estimate:
     rng = np.random.default_rng(seed)
     # one draw at a time: [RESAMPLES, prompts] of indices would be 100 MB for ten thousand prompts
     means = [
-        values_P[rng.integers(0, values_P.size, values_P.size)].mean()
-        for _ in range(RESAMPLES)
+        values_P[rng.integers(0, values_P.size, values_P.size)].mean() for _ in range(RESAMPLES)
     ]
     low, high = np.quantile(means, [0.025, 0.975])
     return Estimate(float(values_P.mean()), float(low), float(high))

@@ -61,9 +61,7 @@ def test_avg_at_k() -> None:
         ([], None),
     ],
 )
-def test_majority_and_its_tie_rule(
-    answers: list[str | None], winner: int | None
-) -> None:
+def test_majority_and_its_tie_rule(answers: list[str | None], winner: int | None) -> None:
     assert majority(answers) == winner
 
 

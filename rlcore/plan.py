@@ -1,0 +1,296 @@
+"""The dry run: what a recipe comes to in batches, memory, time and disk, before anything starts."""
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from rlcore.planning.batches import Batch, DataSize, data_size, rl_batch, sft_batch
+from rlcore.planning.estimates import (
+    BYTES,
+    GIB,
+    PROCESS_BYTES,
+    LearnerMemory,
+    Rates,
+    cpu_rates,
+    engine_memory,
+    gpu_rates,
+    learner_memory,
+)
+from rlcore.planning.shape import ModelShape, find_shape
+from rlcore.planning.stages import StageEstimate, stage_estimates
+from rlcore.planning.text import (
+    assumption_lines,
+    batch_lines,
+    engine_lines,
+    gib,
+    memory_lines,
+    stage_lines,
+)
+from schemas.errors import UserError
+from schemas.recipe import Recipe
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What the plan must fit, in bytes. ``disk_free`` is None where the store is not local."""
+
+    host: int
+    gpus: tuple[int, ...]
+    disk_free: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes of each kind of worker. ``reference``: weights of the frozen copy, 0 without KL.
+
+    ``kv_tokens``: tokens that one engine's KV cache holds, None where the GPU's size is unknown.
+    """
+
+    learner: LearnerMemory
+    reference: int
+    engine: int
+    kv_tokens: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything a dry run prints. What needs the model's sizes is None when it is not at hand."""
+
+    recipe: Recipe
+    machine: Machine
+    device: str
+    shape: ModelShape | None
+    shape_note: str
+    data: DataSize
+    sft: Batch | None
+    rl: Batch
+    rates: Rates
+    memory: Memory | None
+    stages: tuple[StageEstimate, ...]
+
+    @property
+    def disk_bytes(self) -> int:
+        """Bytes the whole run leaves on disk at the longest legal lengths."""
+        return sum(stage.disk_bytes for stage in self.stages)
+
+    @property
+    def host_bytes(self) -> int:
+        """Host memory of all workers together; 0 when the model is not at hand."""
+        if self.memory is None:
+            return 0
+        learner, hardware = self.memory.learner, self.recipe.hardware
+        on_gpu = self.device == "cuda"
+        rank = PROCESS_BYTES + (learner.offloaded if on_gpu else learner.device)
+        reference = 0
+        if self.memory.reference:
+            reference = PROCESS_BYTES + (0 if on_gpu else self.memory.reference)
+        engines = hardware.rollout.engines * self.memory.engine
+        return hardware.learner.ranks * rank + reference + engines
+
+
+def plan(recipe: Recipe, machine: Machine | None = None) -> Plan:
+    """Return the plan of ``recipe`` on ``machine`` (default: this one).
+
+    Raises ``UserError`` when the run surely cannot fit: a legal sequence longer than a micro-batch,
+    fewer GPUs than asked for, more weights, gradients and optimizer state than a visible GPU or the
+    host holds, less free disk than the run writes. A model that cannot be looked up is no error:
+    its figures are left out and the printout says why.
+    """
+    shape, note = find_shape(recipe.model)
+    data = data_size(recipe.data)
+    hardware = recipe.hardware
+    machine = machine or this_machine(recipe.store, gpus=hardware.device != "cpu")
+    device = hardware.device
+    if device == "auto":
+        device = "cuda" if machine.gpus else "cpu"
+    sft, rl = sft_batch(recipe, data.demonstrations), rl_batch(recipe)
+    rates = gpu_rates() if device == "cuda" else cpu_rates(hardware.learner.threads)
+    result = Plan(
+        recipe=recipe,
+        machine=machine,
+        device=device,
+        shape=shape,
+        shape_note=note,
+        data=data,
+        sft=sft,
+        rl=rl,
+        rates=rates,
+        memory=None if shape is None else _memory(recipe, shape, sft, rl, machine, device),
+        stages=() if shape is None else stage_estimates(recipe, shape, data, sft, rl, rates),
+    )
+    _check_gpus(result)
+    _check_host(result)
+    _check_disk(result)
+    return result
+
+
+def this_machine(store: str, *, gpus: bool) -> Machine:
+    """Return this machine's memory, GPUs (looked for when ``gpus``) and the store's free disk."""
+    disk_free = None
+    if "://" not in store:
+        root = Path(store).resolve()
+        while not root.exists():
+            root = root.parent
+        disk_free = shutil.disk_usage(root).free
+    host = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return Machine(host=host, gpus=_visible_gpus() if gpus else (), disk_free=disk_free)
+
+
+def _visible_gpus() -> tuple[int, ...]:
+    """Ask nvidia-smi, which takes 0.1 s where importing torch takes seconds."""
+    if shutil.which("nvidia-smi") is None:
+        return ()
+    command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    if answer.returncode:
+        return ()
+    sizes = [int(line) * 2**20 for line in answer.stdout.split() if line.isdigit()]
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return tuple(sizes if chosen is None else sizes[: len([c for c in chosen.split(",") if c])])
+
+
+def _memory(
+    recipe: Recipe,
+    shape: ModelShape,
+    sft: Batch | None,
+    rl: Batch,
+    machine: Machine,
+    device: str,
+) -> Memory:
+    """Return what each worker needs while it holds its fullest micro-batch."""
+    dtype, rollout = recipe.model.dtype, recipe.hardware.rollout
+    fullest = max((b for b in (sft, rl) if b is not None), key=lambda b: b.micro_batch_tokens)
+    weights = BYTES[dtype] * shape.parameters
+    cache: int | None = rollout.kv_cache_gib * GIB
+    if device == "cuda":
+        gpu = min(machine.gpus, default=0)
+        shared = rollout.gpu_memory_utilization * gpu - weights / rollout.tensor_parallel
+        cache = int(shared * rollout.tensor_parallel) if gpu else None
+    kv_token = shape.kv_bytes_per_token(BYTES[dtype])
+    return Memory(
+        learner=learner_memory(
+            shape,
+            dtype,
+            recipe.hardware.learner,
+            on_gpu=device == "cuda",
+            tokens=fullest.micro_batch_tokens,
+            row_tokens=fullest.row_tokens,
+        ),
+        reference=weights if recipe.rl.algorithm.kl.where != "none" else 0,
+        engine=engine_memory(shape, dtype, 0 if device == "cuda" else cache or 0),
+        kv_tokens=None if cache is None else max(0, cache) // kv_token,
+    )
+
+
+def _check_gpus(result: Plan) -> None:
+    """Refuse what the visible GPUs cannot hold; with none visible the run is for elsewhere."""
+    gpus, hardware = result.machine.gpus, result.recipe.hardware
+    if not gpus or result.device != "cuda":
+        return
+    ranks, share = hardware.learner.ranks, hardware.learner.gpus_per_rank
+    engines, engine_share = hardware.rollout.engines, hardware.rollout.gpus_per_engine
+    references = 0 if result.recipe.rl.algorithm.kl.where == "none" else 1
+    needed = (ranks + references) * share + engines * engine_share
+    if hardware.ray_address is None and needed > len(gpus):
+        raise UserError(
+            f"hardware: {ranks} learner rank(s)"
+            + " and the reference" * references
+            + f" x learner.gpus_per_rank = {share:g} plus {engines} engine(s) x"
+            f" rollout.gpus_per_engine = {engine_share:g} need {needed:g} GPUs and {len(gpus)} are"
+            " visible; lower these or set hardware.ray_address to a larger cluster"
+        )
+    if result.memory is None:
+        return
+    smallest = min(gpus)
+    states, reserved, beside = result.memory.learner.states, 0, ""
+    if share < 1 and engine_share < 1:
+        reserved = int(hardware.rollout.gpu_memory_utilization * smallest)
+        beside = f", the engine that shares it {gib(reserved)},"
+    if states + reserved > smallest:
+        raise UserError(
+            f"hardware.learner: weights, gradients and optimizer take {gib(states)} per GPU{beside}"
+            f" and the GPU has {gib(smallest)}; raise learner.zero_stage (now"
+            f" {hardware.learner.zero_stage}) or learner.ranks (now {ranks}), or set"
+            " learner.offload_optimizer to true"
+        )
+
+
+def _check_host(result: Plan) -> None:
+    """Refuse CPU learners whose states alone exceed the memory they share."""
+    memory, hardware = result.memory, result.recipe.hardware
+    if memory is None or result.device == "cuda" or hardware.ray_address is not None:
+        return
+    needed = hardware.learner.ranks * memory.learner.states
+    if needed > result.machine.host:
+        raise UserError(
+            "hardware.learner: weights, gradients and optimizer of"
+            f" {hardware.learner.ranks} rank(s) take {gib(needed)} and this machine has"
+            f" {gib(result.machine.host)}; use a smaller model.path or a machine with more memory"
+        )
+
+
+def _check_disk(result: Plan) -> None:
+    free = result.machine.disk_free
+    if free is not None and result.disk_bytes > free:
+        raise UserError(
+            f"store = '{result.recipe.store}': the run writes about {gib(result.disk_bytes)} and"
+            f" {gib(free)} are free; free some, lower rl.checkpoint.keep_last or point store"
+            " elsewhere"
+        )
+
+
+def render_plan(result: Plan) -> str:
+    """Return the plan as plain text: recipe, batches, memory, time and disk, assumptions."""
+    recipe = yaml.safe_dump(
+        result.recipe.model_dump(mode="json"), sort_keys=False, allow_unicode=True
+    )
+    sections = {
+        "Resolved recipe": recipe.rstrip().split("\n"),
+        "Batch arithmetic": batch_lines(result.recipe, result.data, result.sft, result.rl),
+        "Memory": _memory_lines(result),
+        "Time and disk": _stage_lines(result),
+        "Assumptions": assumption_lines(result.rates),
+    }
+    text = [f"Plan of recipe '{result.recipe.name}'"]
+    for title, lines in sections.items():
+        text += ["", title, *(f"  {line}".rstrip() for line in lines)]
+    return "\n".join(text) + "\n"
+
+
+def _memory_lines(result: Plan) -> list[str]:
+    if result.shape is None or result.memory is None:
+        return [f"model: {result.shape_note}; memory, time and disk are left out"]
+    lines = memory_lines(
+        result.recipe, result.shape, result.memory.learner, result.memory.reference, result.device
+    )
+    lines += engine_lines(
+        result.recipe, result.memory.engine, result.memory.kv_tokens, result.device
+    )
+    lines.append(
+        f"all workers, host memory: {gib(result.host_bytes)} of {gib(result.machine.host)}"
+    )
+    if result.machine.gpus:
+        sizes = ", ".join(gib(size) for size in result.machine.gpus)
+        lines.append(f"GPUs visible here: {sizes}")
+    elif result.device == "cuda":
+        lines.append("no GPU is visible here: whether the run fits one was not checked")
+    elif result.recipe.hardware.device == "auto":
+        lines.append("hardware.device = 'auto' means cpu here, as no GPU is visible")
+    if result.host_bytes > result.machine.host:
+        lines.append(
+            "WARNING: more than this machine has; lower hardware.learner.micro_batch_tokens,"
+            " hardware.rollout.engines or hardware.rollout.kv_cache_gib"
+        )
+    return lines
+
+
+def _stage_lines(result: Plan) -> list[str]:
+    if not result.stages:
+        return [result.shape_note]
+    free = result.machine.disk_free
+    room = "free space of a remote store unknown" if free is None else f"{gib(free)} free"
+    return stage_lines(result.stages, result.recipe.store, room)

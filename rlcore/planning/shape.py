@@ -1,0 +1,179 @@
+"""The sizes of a model that a plan is computed from, read without loading any weights.
+
+Letters: V vocabulary, H hidden size, L layers, I feed-forward size, K width of the keys.
+"""
+
+import json
+import struct
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from schemas.errors import UserError
+from schemas.recipe import FromScratch, ModelSection
+
+HUB_TIMEOUT_S = 5.0  # a plan is printed at once or says what it does not know
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """Sizes of a decoder. ``exact`` is false where the tokenizer is still to be trained."""
+
+    name: str
+    parameters: int
+    exact: bool
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    num_kv_heads: int
+    head_dim: int
+    intermediate_size: int
+
+    def kv_bytes_per_token(self, bytes_per_value: int) -> int:
+        """Return the bytes one token takes in the KV cache: key and value of each layer."""
+        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * bytes_per_value
+
+
+def from_scratch_shape(scratch: FromScratch) -> ModelShape:
+    """Return the shape of the Qwen2 that ``scratch`` describes, at its vocabulary's upper bound.
+
+    ``V·H·(1 if tied else 2) + L·(2·H² + H + 2·(H·K + K) + 3·H·I + 2·H) + H``: embedding and head,
+    then per layer q and o projections, q bias, k and v with bias, the three feed-forward matrices
+    and two norms, then the final norm.
+    """
+    hidden, feed = scratch.hidden_size, scratch.intermediate_size
+    head_dim = hidden // scratch.num_heads
+    keys = head_dim * scratch.num_kv_heads
+    embeddings = scratch.vocab_size * hidden * (1 if scratch.tie_word_embeddings else 2)
+    layer = 2 * hidden**2 + hidden + 2 * (hidden * keys + keys) + 3 * hidden * feed + 2 * hidden
+    return ModelShape(
+        name="a Qwen2 from scratch",
+        parameters=embeddings + scratch.num_layers * layer + hidden,
+        exact=False,
+        vocab_size=scratch.vocab_size,
+        hidden_size=hidden,
+        num_layers=scratch.num_layers,
+        num_kv_heads=scratch.num_kv_heads,
+        head_dim=head_dim,
+        intermediate_size=feed,
+    )
+
+
+def find_shape(model: ModelSection) -> tuple[ModelShape | None, str]:
+    """Return the shape of the recipe's model, or None and the reason why it is not known.
+
+    Looks at the recipe, then at a local directory, then at the hub's local cache, then asks the hub
+    for the config and the parameter count (two small requests, unless HF_HUB_OFFLINE is set).
+    Raises ``UserError`` when ``path`` names a local directory that is missing or not a model.
+    """
+    if model.from_scratch is not None:
+        return from_scratch_shape(model.from_scratch), ""
+    path = model.path or ""
+    if Path(path).is_dir():
+        return _directory_shape(Path(path), path), ""
+    if path.startswith(("/", "./", "../", "~")) or path.count("/") > 1:
+        raise UserError(
+            f"model.path = '{path}' does not exist; give a Hugging Face model directory or a hub"
+            " name (owner/name)"
+        )
+    return _hub_shape(path, model.revision)
+
+
+def count_parameters(directory: Path, *, tied: bool) -> int:
+    """Return the number of parameters in the safetensors files of ``directory``, headers only.
+
+    A tied ``lm_head.weight`` that some checkpoints repeat counts once. Raises ``UserError`` when
+    there is no such file or one is not safetensors.
+    """
+    files = sorted(directory.glob("model*.safetensors"))
+    if not files:
+        raise UserError(
+            f"model.path = '{directory}' holds no model*.safetensors; save the model with"
+            " save_pretrained first"
+        )
+    shapes: dict[str, list[int]] = {}
+    for file in files:
+        header = _safetensors_header(file)
+        shapes |= {name: entry["shape"] for name, entry in header.items()}
+    if tied:
+        shapes.pop("lm_head.weight", None)
+    return sum(prod(shape) for shape in shapes.values())
+
+
+def _safetensors_header(file: Path) -> dict[str, Any]:
+    """Read the JSON header: 8 bytes of little-endian length, then the entries."""
+    with file.open("rb") as stream:
+        prefix = stream.read(8)
+        length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else 0
+        text = stream.read(length) if 0 < length <= file.stat().st_size else b""
+    try:
+        header = json.loads(text)
+    except ValueError:
+        raise UserError(
+            f"weights file {file} is not a readable safetensors file; fetch or save the model again"
+        ) from None
+    header.pop("__metadata__", None)
+    return header
+
+
+def _directory_shape(directory: Path, name: str) -> ModelShape:
+    config_file = directory / "config.json"
+    if not config_file.is_file():
+        raise UserError(
+            f"model.path = '{directory}' has no config.json; give a Hugging Face model directory"
+        )
+    config = json.loads(config_file.read_text(encoding="utf-8"))
+    tied = bool(config.get("tie_word_embeddings", False))
+    return _shape_of_config(name, config, count_parameters(directory, tied=tied))
+
+
+def _shape_of_config(name: str, config: dict[str, Any], parameters: int) -> ModelShape:
+    """Read the keys that Llama-like configs share (Llama, Mistral, Qwen2, Qwen3, Gemma, ...)."""
+    needed = (
+        "vocab_size",
+        "hidden_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "intermediate_size",
+    )
+    missing = [key for key in needed if key not in config]
+    if missing:
+        raise UserError(
+            f"config.json of '{name}' has no '{missing[0]}'; give a decoder-only text model"
+        )
+    heads = config["num_attention_heads"]
+    return ModelShape(
+        name=name,
+        parameters=parameters,
+        exact=True,
+        vocab_size=config["vocab_size"],
+        hidden_size=config["hidden_size"],
+        num_layers=config["num_hidden_layers"],
+        num_kv_heads=config.get("num_key_value_heads") or heads,
+        head_dim=config.get("head_dim") or config["hidden_size"] // heads,
+        intermediate_size=config["intermediate_size"],
+    )
+
+
+def _hub_shape(name: str, revision: str | None) -> tuple[ModelShape | None, str]:
+    from huggingface_hub import HfApi, hf_hub_download, try_to_load_from_cache
+    from huggingface_hub.errors import (
+        HTTPError,  # pyright: ignore[reportPrivateImportUsage]  # of whichever httpx the hub uses
+        OfflineModeIsEnabled,
+    )
+
+    cached = try_to_load_from_cache(name, "config.json", revision=revision)
+    if isinstance(cached, str) and list(Path(cached).parent.glob("model*.safetensors")):
+        return _directory_shape(Path(cached).parent, name), ""
+    try:
+        info = HfApi().model_info(
+            name, revision=revision, timeout=HUB_TIMEOUT_S, expand=["safetensors"]
+        )
+        config = hf_hub_download(name, "config.json", revision=revision, etag_timeout=HUB_TIMEOUT_S)
+    # a plan without sizes is still a plan: the hub may be unreachable from where it is printed
+    except (OSError, OfflineModeIsEnabled, HTTPError) as error:
+        return None, f"unknown: model not at hand ('{name}': {type(error).__name__})"
+    if info.safetensors is None:
+        return None, f"unknown: the hub does not say how many parameters '{name}' has"
+    return _shape_of_config(name, json.loads(Path(config).read_text()), info.safetensors.total), ""
