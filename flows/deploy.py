@@ -1,0 +1,159 @@
+"""Deployments: one per file of ``flows/recipes``. The recipe is the only source; this reads it.
+
+A plain script in place of ``prefect.yaml``, which would repeat every recipe's name, description and
+parameters. Needs a reachable server (``PREFECT_API_URL``); idempotent.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import yaml
+from prefect import Flow
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
+from prefect.client.schemas.filters import (
+    FlowFilter,
+    FlowFilterName,
+    FlowRunFilter,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+    WorkPoolFilter,
+    WorkPoolFilterName,
+)
+from prefect.client.schemas.objects import ConcurrencyLimitConfig, ConcurrencyLimitStrategy
+from prefect.client.schemas.responses import DeploymentResponse
+from prefect.deployments.runner import RunnerDeployment
+from prefect.events.schemas.automations import AutomationCore
+from prefect.exceptions import ObjectNotFound
+from prefect.runner.storage import LocalStorage
+from prefect.schedules import Cron, Schedule
+from prefect.types.entrypoint import EntrypointType
+
+from tasks.crashes import OPEN_STATES, close_run
+
+ROOT = Path(__file__).parents[1]
+RECIPES = ROOT / "flows" / "recipes"
+AUTOMATIONS = ROOT / "infra" / "automations.yaml"
+POOL = "rl-pipeline"
+TAG = "recipe"  # marks the deployments that are ours to remove
+RETRAIN_CRON = "0 3 * * 1"  # Mondays 03:00 UTC
+RETRAIN_SLUG = "weekly-retrain"
+# Where data, models and devices are: given to the run as they stand when deploying. Secrets are not
+# among them: a deployment is stored in the server's database, the worker's environment is not.
+PASSED_ON = (
+    "CUDA_VISIBLE_DEVICES",
+    "GSM8K_DIR",
+    "HF_DATASETS_OFFLINE",
+    "HF_HOME",
+    "HF_HUB_OFFLINE",
+    "WANDB_MODE",
+)
+
+
+def ensure_pool(client: SyncPrefectClient, runs: int) -> None:
+    """Make the process work pool, or set its limit: ``runs`` flow runs at once over all recipes."""
+    try:
+        client.read_work_pool(POOL)
+    except ObjectNotFound:
+        client.create_work_pool(WorkPoolCreate(name=POOL, type="process", concurrency_limit=runs))
+    else:
+        client.update_work_pool(POOL, WorkPoolUpdate(concurrency_limit=runs))
+
+
+def ensure_automations(client: SyncPrefectClient, path: Path = AUTOMATIONS) -> None:
+    """Create the automations of a YAML list by name; one whose text changed is replaced."""
+    for entry in yaml.safe_load(path.read_text()):
+        wanted = AutomationCore.model_validate(entry)
+        existing = client.read_automations_by_name(wanted.name)
+        fields = set(AutomationCore.model_fields)
+        same = [a for a in existing if a.model_dump(include=fields) == wanted.model_dump()]
+        for automation in existing:
+            if automation not in same[:1]:
+                client.delete_automation(automation.id)
+        if not same:
+            client.create_automation(wanted)
+
+
+def deploy_recipes(
+    flow: Flow[..., Any],
+    *,
+    recipes: Path = RECIPES,
+    environment: dict[str, str] | None = None,
+    root: Path = ROOT,
+) -> list[str]:
+    """Deploy every recipe and remove the deployments of recipes that are gone; return the names.
+
+    ``environment``: variables of each run, beside those of ``PASSED_ON`` that are set here. A
+    schedule that was switched on stays on. The run works in ``root``: after moving a checkout,
+    deploy again.
+    """
+    passed_on = {name: os.environ[name] for name in PASSED_ON if os.environ.get(name)}
+    names = []
+    with get_client(sync_client=True) as client:
+        before = _deployed(client, flow.name)
+        for path in sorted(recipes.glob("*.yaml")):
+            name = path.stem
+            variables = {**(environment or {}), **passed_on}
+            deployment = _deployment(flow, path, variables, _retrain_schedule(before.get(name)))
+            deployment.storage = LocalStorage(str(root))
+            deployment.apply(work_pool_name=POOL)
+            names.append(name)
+        for name, old in before.items():
+            if name not in names and TAG in old.tags:
+                client.delete_deployment(old.id)
+    return names
+
+
+def worker_reported(since: float) -> bool:
+    """Return whether a worker of the pool sent a heartbeat after ``since`` (epoch seconds)."""
+    with get_client(sync_client=True) as client:
+        workers = client.read_workers_for_work_pool(POOL)
+    beats = [worker.last_heartbeat_time for worker in workers if worker.last_heartbeat_time]
+    return any(beat.timestamp() >= since for beat in beats)
+
+
+def close_orphans(message: str) -> int:
+    """Close the pool's unfinished runs, for when no worker is left to do so; return how many."""
+    with get_client(sync_client=True) as client:
+        runs = client.read_flow_runs(
+            work_pool_filter=WorkPoolFilter(name=WorkPoolFilterName(any_=[POOL])),
+            flow_run_filter=FlowRunFilter(
+                state=FlowRunFilterState(type=FlowRunFilterStateType(any_=OPEN_STATES))
+            ),
+        )
+        for run in runs:
+            close_run(client, run.id, message)
+    return len(runs)
+
+
+def _deployment(
+    flow: Flow[..., Any], path: Path, environment: dict[str, str], schedule: Schedule
+) -> RunnerDeployment:
+    recipe = yaml.safe_load(path.read_text()) or {}
+    return RunnerDeployment.from_flow(
+        flow,
+        name=path.stem,
+        description=recipe.get("description", ""),
+        tags=[TAG],
+        parameters={"recipe": path.stem, "overrides": {}},
+        enforce_parameter_schema=True,
+        concurrency_limit=ConcurrencyLimitConfig(
+            limit=1, collision_strategy=ConcurrencyLimitStrategy.ENQUEUE
+        ),
+        work_pool_name=POOL,
+        job_variables={"env": environment},
+        schedules=[schedule],
+        entrypoint_type=EntrypointType.MODULE_PATH,
+    )
+
+
+def _retrain_schedule(existing: DeploymentResponse | None) -> Schedule:
+    schedules = existing.schedules if existing else []
+    active = any(s.active for s in schedules if s.slug == RETRAIN_SLUG)
+    return Cron(RETRAIN_CRON, timezone="UTC", active=active, slug=RETRAIN_SLUG)
+
+
+def _deployed(client: SyncPrefectClient, flow_name: str) -> dict[str, DeploymentResponse]:
+    found = client.read_deployments(flow_filter=FlowFilter(name=FlowFilterName(any_=[flow_name])))
+    return {deployment.name: deployment for deployment in found}

@@ -1,0 +1,235 @@
+"""Following a flow run from the terminal: its tasks, its log lines, its end, its table."""
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.filters import (
+    FlowRunFilter,
+    FlowRunFilterId,
+    FlowRunFilterParentFlowRunId,
+    LogFilter,
+    LogFilterFlowRunId,
+    LogFilterTimestamp,
+)
+from prefect.client.schemas.objects import FlowRun, Log
+from prefect.client.schemas.sorting import LogSort
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from schemas.errors import UserError, did_you_mean
+
+FLOW_NAME = "rl-pipeline"
+POLL_S = 1.0
+START_DEADLINE_S = 90.0
+LOG_PAGE = 200
+LATE_LINES = timedelta(seconds=10)  # processes send their lines in batches, not in order
+EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
+LEVELS = {30: "yellow", 40: "red", 50: "bold red"}
+EXCEPTION_PREFIXES = ("Flow run encountered an exception: ", "UserError: ", "ArtifactError: ")
+
+
+def create_run(
+    recipe: str, overrides: dict[str, Any] | None = None, *, known: Sequence[str] = ()
+) -> FlowRun:
+    """Create a run of the deployment ``rl-pipeline/<recipe>`` for the worker to take.
+
+    Raises UserError naming the nearest deployment when there is none of that name.
+    """
+    if known and recipe not in known:
+        raise UserError(
+            f"recipe '{recipe}' has no deployment; there are {', '.join(known)}"
+            f"{did_you_mean(recipe, known)}"
+        )
+    with get_client(sync_client=True) as client:
+        deployment = client.read_deployment_by_name(f"{FLOW_NAME}/{recipe}")
+        return client.create_flow_run_from_deployment(
+            deployment.id, parameters={"recipe": recipe, "overrides": overrides or {}}
+        )
+
+
+@dataclass
+class _Follower:
+    """What has been printed of one flow run and of the runs below it."""
+
+    client: SyncPrefectClient
+    flow_run_id: UUID
+    console: Console
+    family: list[UUID] = field(default_factory=list)
+    printed: set[UUID] = field(default_factory=set)
+    newest: datetime | None = None
+    state: str = ""
+
+    def poll(self) -> FlowRun:
+        """Print what is new; return the flow run as it stands."""
+        run = self.client.read_flow_run(self.flow_run_id)
+        self._find_family()
+        for log in self._new_logs():
+            self.console.print(_line(log))
+        name = run.state_name or "unknown"
+        if name != self.state:
+            self.state = name
+            self.console.print(Text(f"{datetime.now():%H:%M:%S} {run.name}: {name}", style="cyan"))
+        return run
+
+    def _find_family(self) -> None:
+        children = self.client.read_flow_runs(
+            flow_run_filter=FlowRunFilter(
+                parent_flow_run_id=FlowRunFilterParentFlowRunId(any_=[self.flow_run_id])
+            )
+        )
+        self.family = [self.flow_run_id, *(child.id for child in children)]
+
+    def _new_logs(self) -> list[Log]:
+        """Return the lines not printed so far, by time."""
+        fresh: list[Log] = []
+        since = (self.newest or EPOCH) - LATE_LINES
+        while True:
+            page = self.client.read_logs(
+                log_filter=LogFilter(
+                    flow_run_id=LogFilterFlowRunId(any_=self.family),
+                    timestamp=LogFilterTimestamp.model_validate({"after_": since}),
+                ),
+                limit=LOG_PAGE,
+                offset=len(fresh),
+                sort=LogSort.TIMESTAMP_ASC,
+            )
+            fresh += page
+            if len(page) < LOG_PAGE:
+                break
+        lines = [log for log in fresh if log.id not in self.printed]
+        self.printed.update(log.id for log in lines)
+        if lines:
+            self.newest = max(log.timestamp for log in lines)
+        return lines
+
+
+def follow(
+    flow_run_id: UUID,
+    *,
+    root: Path,
+    ui_url: str,
+    worker_alive: Callable[[], bool] = lambda: True,
+    worker_log: Path | None = None,
+    console: Console | None = None,
+) -> int:
+    """Print a flow run's log lines and states until it ends, then its table or its error.
+
+    Returns 0 when it completed and 1 otherwise. Ctrl-C stops following, not the run. ``root`` holds
+    ``runs/<flow run name>/summary.json``. Raises UserError when nobody starts the run.
+    """
+    console = console or Console(highlight=False, soft_wrap=True)
+    with get_client(sync_client=True) as client:
+        follower = _Follower(client, flow_run_id, console)
+        waiting_since = time.monotonic()
+        try:
+            while not _ended(run := follower.poll()):
+                if follower.state not in ("Scheduled", "Late", "Pending"):
+                    waiting_since = time.monotonic()
+                _check_pickup(run, waiting_since, worker_alive, worker_log)
+                time.sleep(POLL_S)
+        except KeyboardInterrupt:
+            console.print(
+                f"Not followed any more; the run goes on. Cancel it: prefect flow-run cancel"
+                f" {flow_run_id}"
+            )
+            return 1
+        time.sleep(POLL_S)  # the last lines arrive after the last state
+        follower.poll()
+    assert run.state is not None, "an ended run has a state"
+    link = f"{ui_url}/runs/flow-run/{flow_run_id}"
+    if not run.state.is_completed():
+        console.print(Text(f"{run.state.name}: {_sentence(run.state.message)}", style="red"))
+        console.print(f"Run page: {link}")
+        return 1
+    summary = root / "runs" / run.name / "summary.json"
+    if summary.is_file():
+        print_summary(json.loads(summary.read_text()), console=console)
+        console.print(f"Summary: {summary}")
+    console.print(f"Run page: {link}")
+    return 0
+
+
+def print_summary(summary: dict[str, Any], *, console: Console | None = None) -> None:
+    """Print a run's ``summary.json``: accuracies, seconds per stage, tokens/s per phase, export."""
+    console = console or Console(highlight=False, soft_wrap=True)
+    accuracy = Table(title=f"{summary['recipe']}: held-out greedy accuracy", title_justify="left")
+    accuracy.add_column("checkpoint")
+    accuracy.add_column("accuracy", justify="right")
+    accuracy.add_column("gain", justify="right")
+    before: float | None = None
+    for checkpoint, value in summary["accuracy"].items():
+        if value is None:
+            continue
+        gain = "" if before is None else f"{value - before:+.3f}"
+        accuracy.add_row(checkpoint, f"{value:.3f}", gain)
+        before = value
+    console.print(accuracy)
+    work = Table()
+    work.add_column("stage or phase")
+    work.add_column("seconds", justify="right")
+    work.add_column("tokens/s", justify="right")
+    seconds, rates = summary["seconds"], summary["tokens_per_s"]
+    for name in [*seconds, *(name for name in rates if name not in seconds)]:
+        rate = rates.get(name)
+        spent = seconds.get(name)
+        work.add_row(
+            name,
+            "" if spent is None else f"{spent:.1f}",
+            "" if rate is None else f"{rate:,.0f}",
+        )
+    console.print(work)
+    if summary.get("export"):
+        console.print(f"Export: {summary['export']}")
+
+
+def _ended(run: FlowRun) -> bool:
+    return run.state is not None and run.state.is_final()
+
+
+def _check_pickup(
+    run: FlowRun,
+    waiting_since: float,
+    worker_alive: Callable[[], bool],
+    worker_log: Path | None,
+) -> None:
+    where = f"; see {worker_log}" if worker_log else ""
+    if not worker_alive():
+        raise UserError(f"the worker ended while {run.name} was {run.state_name}{where}")
+    waited = time.monotonic() - waiting_since
+    if waited > START_DEADLINE_S and not _others_run(run):
+        raise UserError(
+            f"the worker did not start {run.name} within {START_DEADLINE_S:.0f} s{where}"
+        )
+
+
+def _others_run(run: FlowRun) -> bool:
+    """Return whether the pool is busy with another run, so that waiting is right."""
+    with get_client(sync_client=True) as client:
+        candidates = client.read_flow_runs(
+            flow_run_filter=FlowRunFilter(id=FlowRunFilterId(not_any_=[run.id]))
+        )
+    return any(
+        other.work_pool_name == run.work_pool_name and other.state and other.state.is_running()
+        for other in candidates
+    )
+
+
+def _line(log: Log) -> Text:
+    local = log.timestamp.astimezone()
+    return Text(f"{local:%H:%M:%S} {log.message}", style=LEVELS.get(log.level, ""))
+
+
+def _sentence(message: str | None) -> str:
+    """Return a failed state's message without the machinery's words before ours."""
+    text = message or "no message; the log above has more"
+    for prefix in EXCEPTION_PREFIXES:
+        text = text.removeprefix(prefix)
+    return text

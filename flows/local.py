@@ -1,0 +1,232 @@
+"""Bring-up on one machine: Prefect server, work pool, automation, deployments, worker.
+
+Everything lies below ``.prefect`` of the project and listens on 127.0.0.1. ``up`` writes the
+settings into ``.env`` (a marked block; other lines are kept), which Prefect reads from the working
+directory: ``prefect ...`` in the project finds this server with nothing exported. A second ``up``
+reuses what runs. Prefect is imported only once its settings stand in the environment.
+"""
+
+import argparse
+import json
+import os
+import sys
+import time
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.error import URLError
+
+from flows import services
+from schemas.errors import UserError
+
+ROOT = Path(__file__).parents[1]
+HOME = ROOT / ".prefect"
+ENV_FILE = ROOT / ".env"
+ENV_BEGIN = "# written by `make up` of this project: its Prefect server (begin)"
+ENV_END = "# written by `make up` of this project (end)"
+PORT = 4200  # Prefect's own default
+SERVER_DEADLINE_S = 120.0
+WORKER_DEADLINE_S = 60.0
+
+
+@dataclass(frozen=True)
+class Site:
+    """A running bring-up."""
+
+    home: Path
+    port: int
+    deployments: tuple[str, ...] = ()
+
+    @property
+    def api_url(self) -> str:
+        return f"http://{services.HOST}:{self.port}/api"
+
+    @property
+    def ui_url(self) -> str:
+        return f"http://{services.HOST}:{self.port}"
+
+
+def settings(home: Path, port: int) -> dict[str, str]:
+    """Return the environment of server, worker, flow runs and clients alike.
+
+    PREFECT_HOME alone would leave results and the memo store in the user's home. Results are JSON:
+    unpickling runs code of whoever can write the directory. Heartbeats every 30 s: the automation
+    that closes dead runs allows four times that.
+    """
+    return {
+        "PREFECT_HOME": str(home),
+        "PREFECT_LOCAL_STORAGE_PATH": str(home / "storage"),
+        "PREFECT_MEMO_STORE_PATH": str(home / "memo_store.toml"),
+        "PREFECT_SERVER_UI_STATIC_DIRECTORY": str(home / "ui"),
+        "PREFECT_API_URL": f"http://{services.HOST}:{port}/api",
+        "PREFECT_RESULTS_DEFAULT_SERIALIZER": "json",
+        "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
+        "PREFECT_WORKER_QUERY_SECONDS": "2",
+        "PREFECT_LOGGING_EXTRA_LOGGERS": "rlcore",
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
+        "DO_NOT_TRACK": "1",
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }
+
+
+def start_server(home: Path = HOME, port: int = PORT) -> services.Service:
+    """Return the server of ``home``, started if need be but not waited for (``wait_healthy``).
+
+    ``port`` is taken when free or when this server had it before, else any free one.
+    """
+    running = services.find(home, "server")
+    if running is not None:
+        return running
+    before = services.last_port(home, "server")
+    port = services.free_port([before, port] if before else [port])
+    command = [sys.executable, "-m", "prefect", "server", "start"]
+    command += ["--host", services.HOST, "--port", str(port)]
+    environment = {**os.environ, **settings(home, port)}
+    return services.start(home, "server", command, environment, cwd=ROOT, port=port)
+
+
+def wait_healthy(home: Path, server: services.Service) -> None:
+    """Return once the server answers. Raises UserError with the log file when it does not."""
+    services.wait_ready(
+        home, server, lambda: _healthy(server.port), SERVER_DEADLINE_S, what="the Prefect server"
+    )
+
+
+def up(home: Path = HOME, *, runs: int = 1) -> Site:
+    """Bring everything up and return where it is; ``runs`` flow runs may execute at once.
+
+    Sets Prefect's settings in this process's environment, so call it before importing Prefect.
+    Raises UserError naming whom it waited for.
+    """
+    home.mkdir(parents=True, exist_ok=True)
+    server = start_server(home)
+    assert server.port is not None, "a server is started with a port"
+    environment = settings(home, server.port)
+    _warn_of_other_server(environment["PREFECT_API_URL"])
+    os.environ.update(environment)
+    from flows import deploy  # imports Prefect while the server starts
+    from flows.rl_pipeline import rl_pipeline
+
+    wait_healthy(home, server)
+    write_env_file(ENV_FILE, environment)
+    with deploy.get_client(sync_client=True) as client:
+        deploy.ensure_pool(client, runs)
+        worker = _ensure_worker(home, environment)
+        deploy.ensure_automations(client)
+    names = deploy.deploy_recipes(rl_pipeline, environment=environment)
+    services.wait_ready(
+        home,
+        worker,
+        lambda: deploy.worker_reported(worker.started_at),
+        WORKER_DEADLINE_S,
+        what="the Prefect worker",
+    )
+    return Site(home, server.port, tuple(names))
+
+
+def down(home: Path = HOME) -> list[str]:
+    """End worker and server, if they run; return the names of those that did."""
+    return [name for name in ("worker", "server") if services.stop(home, name)]
+
+
+def write_env_file(path: Path, environment: Mapping[str, str]) -> None:
+    """Put ``environment`` into the marked block of a dotenv file; keep all other lines."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    if ENV_BEGIN in lines and ENV_END in lines:
+        del lines[lines.index(ENV_BEGIN) : lines.index(ENV_END) + 1]
+    block = [ENV_BEGIN, *(f'{name}="{value}"' for name, value in environment.items()), ENV_END]
+    temporary = path.with_name(f"{path.name}.{os.getpid()}")
+    temporary.write_text("\n".join([*lines, *block]) + "\n")
+    os.replace(temporary, path)
+
+
+def _ensure_worker(home: Path, environment: Mapping[str, str]) -> services.Service:
+    """Return the running worker, or start one; runs of a worker that died are closed first."""
+    running = services.find(home, "worker")
+    if running is not None:
+        return running
+    from flows import deploy
+
+    deploy.close_orphans("the worker that ran it is gone")
+    command = [sys.executable, "-m", "prefect", "worker", "start"]
+    command += ["--pool", deploy.POOL, "--type", "process", "--name", f"local-{os.getpid()}"]
+    return services.start(home, "worker", command, {**os.environ, **environment}, cwd=ROOT)
+
+
+def _healthy(port: int | None) -> bool:
+    try:
+        with urllib.request.urlopen(
+            f"http://{services.HOST}:{port}/api/health", timeout=2
+        ) as reply:
+            return reply.status == 200
+    except (URLError, OSError):  # not listening yet
+        return False
+
+
+def _warn_of_other_server(api_url: str) -> None:
+    other = os.environ.get("PREFECT_API_URL", api_url)
+    if other != api_url:
+        print(
+            f"PREFECT_API_URL is {other} in this shell and outranks .env; `unset PREFECT_API_URL`"
+            f" to reach this project's server at {api_url}",
+            file=sys.stderr,
+        )
+
+
+def _run(site: Site, recipe: str, overrides: dict[str, object], started: float) -> int:
+    from flows.follow import create_run, follow
+
+    flow_run = create_run(recipe, overrides, known=site.deployments)
+    print(f"Up in {time.monotonic() - started:.0f} s. {site.ui_url}/runs/flow-run/{flow_run.id}")
+    worker = services.find(site.home, "worker")
+    return follow(
+        flow_run.id,
+        root=ROOT,
+        ui_url=site.ui_url,
+        worker_alive=lambda: worker is not None and worker.alive(),
+        worker_log=services.log_path(site.home, "worker"),
+    )
+
+
+def _parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m flows.local", description=__doc__)
+    parser.add_argument("action", choices=["run", "up", "down"])
+    parser.add_argument("--recipe", default="quickstart")
+    parser.add_argument("--overrides", default="{}", help="JSON object of dotted paths to values")
+    parser.add_argument("--runs", type=int, default=1, help="flow runs that may execute at once")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run ``up``, ``down`` or ``run`` (up, one flow run, its table); return the exit code."""
+    options = _parse(arguments)
+    started = time.monotonic()
+    try:
+        if options.action == "down":
+            ended = down()
+            print(f"Ended: {', '.join(ended)}." if ended else "Nothing was running.")
+            return 0
+        overrides = json.loads(options.overrides)
+        site = up(runs=options.runs)
+        if options.action == "run":
+            return _run(site, options.recipe, overrides, started)
+        print(f"Up in {time.monotonic() - started:.0f} s: {site.ui_url}")
+        print(f"Deployments: {', '.join(f'rl-pipeline/{name}' for name in site.deployments)}")
+        print("Next: prefect deployment run rl-pipeline/quickstart --watch; make down ends it all.")
+        return 0
+    except json.JSONDecodeError as error:
+        print(
+            f"overrides = {options.overrides!r} is not JSON ({error});"
+            ' write it as {"rl.iterations": 5}',
+            file=sys.stderr,
+        )
+        return 2
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,156 @@
+"""Long-lived processes of this project: started detached, found again by pid file, ended by pid.
+
+A pid file is trusted only while the process it names started when the file says: pids are reused.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psutil
+
+from schemas.errors import UserError
+
+HOST = "127.0.0.1"
+START_TOLERANCE_S = 2.0  # clock ticks and boot-time rounding of process start times
+STOP_S = 20.0
+
+
+@dataclass(frozen=True)
+class Service:
+    """One running process: what its pid file holds."""
+
+    name: str
+    pid: int
+    started_at: float  # seconds since the epoch, by the kernel
+    port: int | None = None
+
+    def alive(self) -> bool:
+        """Return whether this very process (not another of the same pid) still runs."""
+        try:
+            process = psutil.Process(self.pid)
+            same = abs(process.create_time() - self.started_at) < START_TOLERANCE_S
+            return same and process.status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return False
+
+
+def log_path(home: Path, name: str) -> Path:
+    """Return the file that takes the output of service ``name``."""
+    return home / "logs" / f"{name}.log"
+
+
+def find(home: Path, name: str) -> Service | None:
+    """Return the service of that name if it runs; a stale or broken pid file is removed."""
+    path = home / f"{name}.json"
+    try:
+        service = Service(**json.loads(path.read_text()))
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError):  # a half-written file of a killed bring-up
+        path.unlink(missing_ok=True)
+        return None
+    if service.alive():
+        return service
+    path.unlink(missing_ok=True)
+    return None
+
+
+def last_port(home: Path, name: str) -> int | None:
+    """Return the port in the pid file of ``name``, whether or not it runs: worth taking again."""
+    try:
+        return Service(**json.loads((home / f"{name}.json").read_text())).port
+    except (FileNotFoundError, ValueError, TypeError):
+        return None
+
+
+def start(
+    home: Path,
+    name: str,
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    cwd: Path,
+    port: int | None = None,
+) -> Service:
+    """Start ``command`` in a session of its own, so that it outlives the terminal; return it."""
+    log = log_path(home, name)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            command,
+            cwd=cwd,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    service = Service(name, process.pid, psutil.Process(process.pid).create_time(), port)
+    temporary = home / f".{name}.json"
+    temporary.write_text(json.dumps(asdict(service)))
+    os.replace(temporary, home / f"{name}.json")
+    return service
+
+
+def wait_ready(
+    home: Path, service: Service, ready: Callable[[], bool], deadline_s: float, *, what: str
+) -> None:
+    """Return once ``ready()`` is true.
+
+    Raises UserError naming ``what`` was waited for and its log, when the process ends before that
+    or ``deadline_s`` seconds pass.
+    """
+    log = log_path(home, service.name)
+    end = time.monotonic() + deadline_s
+    while not ready():
+        if not service.alive():
+            raise UserError(f"{what} ended while starting; {log} says why: {_last_line(log)}")
+        if time.monotonic() > end:
+            raise UserError(f"{what} was not ready within {deadline_s:.0f} s; see {log}")
+        time.sleep(0.1)
+
+
+def stop(home: Path, name: str) -> bool:
+    """End the service and the processes it started; return whether it ran.
+
+    SIGTERM first; what is left after ``STOP_S`` seconds is killed.
+    """
+    service = find(home, name)
+    if service is None:
+        return False
+    family = [psutil.Process(service.pid), *psutil.Process(service.pid).children(recursive=True)]
+    os.kill(service.pid, signal.SIGTERM)
+    _, left = psutil.wait_procs(family, timeout=STOP_S)
+    for process in left:
+        try:
+            process.kill()
+        except psutil.NoSuchProcess:
+            continue
+    psutil.wait_procs(left, timeout=5)
+    (home / f"{name}.json").unlink(missing_ok=True)
+    return True
+
+
+def free_port(preferred: Sequence[int] = ()) -> int:
+    """Return the first of ``preferred`` that nobody listens on, else any free port of HOST."""
+    for port in (*preferred, 0):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((HOST, port))
+            except OSError:  # taken
+                continue
+            return probe.getsockname()[1]
+    raise UserError(f"no free port on {HOST}; end a program that listens on many")
+
+
+def _last_line(log: Path) -> str:
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines()]
+    return next((line for line in reversed(lines) if line), "(it is empty)")

@@ -1,0 +1,76 @@
+"""A cache that does not see a code change serves results of code that is gone."""
+
+from pathlib import Path
+
+import pytest
+
+from schemas.errors import UserError
+from tasks.fingerprint import NEUTRAL, ROOT, code_fingerprint, code_modules
+
+FILES = {
+    "tasks/__init__.py": '"""Tasks."""\n',
+    "tasks/sft.py": "from rlcore.sft import train\nfrom tasks.artifacts import show\n",
+    "tasks/artifacts.py": "def show(): ...\n",
+    "rlcore/__init__.py": '"""Core."""\n',
+    "rlcore/sft.py": (
+        '"""SFT."""\n\n\ndef train():\n    from rlcore.models import packing\n\n'
+        "    return packing.pack()\n"
+    ),
+    "rlcore/models/__init__.py": '"""Models."""\n',
+    "rlcore/models/packing.py": "def pack():\n    return 1\n",
+    "rlcore/export.py": "X = 1\n",
+}
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    for name, text in FILES.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return tmp_path
+
+
+def _fingerprint(tree: Path) -> str:
+    code_fingerprint.cache_clear()
+    return code_fingerprint("tasks.sft", root=tree)
+
+
+def test_follows_imports_to_any_depth_also_inside_functions(tree: Path) -> None:
+    assert code_modules("tasks.sft", root=tree) == [
+        "rlcore.models.packing",
+        "rlcore.sft",
+        "tasks.sft",
+    ]
+
+
+@pytest.mark.parametrize("name", ["tasks/sft.py", "rlcore/sft.py", "rlcore/models/packing.py"])
+def test_changes_with_code_it_reaches(tree: Path, name: str) -> None:
+    before = _fingerprint(tree)
+    (tree / name).write_text(FILES[name] + "\nEXTRA = 2\n")
+    assert _fingerprint(tree) != before, f"a change of {name} would go unseen"
+
+
+@pytest.mark.parametrize("name", ["rlcore/export.py", "tasks/artifacts.py"])
+def test_stays_when_other_code_changes(tree: Path, name: str) -> None:
+    before = _fingerprint(tree)
+    (tree / name).write_text(FILES[name] + "\nEXTRA = 2\n")
+    assert _fingerprint(tree) == before, f"a change of {name} would retrain for nothing"
+
+
+def test_stays_when_comments_and_docstrings_change(tree: Path) -> None:
+    before = _fingerprint(tree)
+    text = FILES["rlcore/sft.py"].replace('"""SFT."""', '"""Warm start."""  # better said')
+    (tree / "rlcore/sft.py").write_text(text)
+    assert _fingerprint(tree) == before
+
+
+def test_foreign_module_is_refused_in_a_sentence(tree: Path) -> None:
+    with pytest.raises(UserError, match=r"'tasks\.stf' is no module of flows, tasks"):
+        code_fingerprint("tasks.stf", root=tree)
+
+
+def test_neutral_modules_exist() -> None:
+    """A renamed neutral module would join every key unnoticed."""
+    for name in NEUTRAL:
+        assert ROOT.joinpath(*name.split(".")).with_suffix(".py").is_file(), name
