@@ -73,7 +73,8 @@ def write_state(path: str | Path, state: "Mapping[str, torch.Tensor]") -> None:
     """Write ``state`` (canonical names) to a safetensors file: complete or absent.
 
     Written beside ``path`` and renamed over it, so a reader never sees a half-written file. Tensors
-    may live on any device; views and strides are flattened.
+    may live on any device; views and strides are flattened. safetensors raises ``RuntimeError``
+    when two of them share memory: the names were not canonical.
     """
     from safetensors.torch import save_file
 

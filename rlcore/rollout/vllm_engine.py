@@ -219,11 +219,20 @@ def _kv_cache_bytes(spec: EngineSpec) -> int:
     """Return the KV cache to allocate on CPU, in bytes: what full batches need, within the limit.
 
     vLLM fills the whole cache with zeros at start-up (3 s a GiB on a small machine). Raises
-    ``UserError`` when one sequence does not fit into the limit.
+    ``UserError`` when one sequence does not fit into the limit, or when vLLM's CPU attention has no
+    kernel for the model's head size (it would say so at the first batch).
     """
+    from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
+
     config = json.loads((Path(spec.model_dir) / "config.json").read_text())
     heads = config["num_attention_heads"]
     head_dim = config.get("head_dim") or config["hidden_size"] // heads
+    head_dims = CPUAttentionBackend.get_supported_head_sizes()
+    if head_dim not in head_dims:
+        raise UserError(
+            f"model {spec.model_dir} has heads of {head_dim} and vLLM on CPU supports {head_dims}; "
+            "change hidden_size or num_attention_heads, or use the transformers engine"
+        )
     per_token = 2 * config["num_hidden_layers"] * config.get("num_key_value_heads", heads)
     per_token *= head_dim * {"float32": 4, "bfloat16": 2}[spec.dtype]
     per_block = per_token * spec.block_size
