@@ -1,0 +1,40 @@
+"""Reward of the generated arithmetic task: a right, bounded, finished answer on the last line."""
+
+import re
+
+from rlcore.rewards.types import Reward, RewardRow, Scorer
+from schemas.errors import UserError
+
+_LAST_LINE = re.compile(r"#### ([0-9]{1,4})")
+
+
+def scorer() -> Scorer:
+    """Return the reward function: 1 or 0.
+
+    1 when the response ended by itself, its last line is ``#### `` and 1 to 4 digits, and the
+    integer is the ground truth. Text that runs on to the length limit is no answer, whatever it
+    holds.
+    """
+    return _score
+
+
+def _score(row: RewardRow) -> Reward:
+    if row.ground_truth is None or not row.ground_truth.isdecimal():
+        raise UserError(f"the ground_truth {row.ground_truth!r} is not a number in digits")
+    if row.finish_reason != "stop":
+        return _no_answer(row, f"ended by {row.finish_reason}, not by itself")
+    match = _LAST_LINE.fullmatch(row.response.rpartition("\n")[2])
+    if match is None:
+        return _no_answer(row, "the last line is not '#### ' and 1 to 4 digits")
+    right = int(match[1]) == int(row.ground_truth)
+    return Reward(
+        row.trajectory_id,
+        "ok" if right else "wrong",
+        float(right),
+        correct=right,
+        answer=str(int(match[1])),
+    )
+
+
+def _no_answer(row: RewardRow, why: str) -> Reward:
+    return Reward(row.trajectory_id, "no_answer", 0.0, correct=False, detail=why)

@@ -1,0 +1,212 @@
+"""Reward functions by name, and their weighted sum (SPEC R3, R6).
+
+A name is one of ``BUILTIN`` or ``package.module:function`` for a function of the user's, called as
+``f(prompt, response)`` or ``f(data_source, solution, ground_truth, extra_info)``, plainly or as a
+coroutine; its options are passed as keyword arguments. It returns a float, a dict with ``score``
+(and ``acc``, ``answer``), or None for what cannot be scored.
+"""
+
+import importlib
+import importlib.util
+import inspect
+import math
+import numbers
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rlcore.rewards import arithmetic, gsm8k
+from rlcore.rewards.types import Reward, RewardRow, Scorer
+from schemas.errors import UserError, did_you_mean
+
+BUILTIN: dict[str, Callable[..., Scorer]] = {
+    "arithmetic": arithmetic.scorer,
+    "gsm8k": gsm8k.scorer,
+}
+# One entry of the recipe's ``reward.functions``: name, weight, options.
+Spec = tuple[str, float, Mapping[str, Any]]
+
+
+def check_functions(specs: Sequence[Spec], where: str = "reward.functions") -> None:
+    """Raise UserError for a spec that cannot work, without importing the user's modules.
+
+    Looks at names, options of the built-in functions, weights, doubles, and that modules exist.
+    """
+    names = [name for name, _, _ in specs]
+    for index, (name, weight, options) in enumerate(specs):
+        path = f"{where}[{index}]"
+        if names.index(name) != index:
+            raise UserError(f"{path}.name = {name!r} stands there twice; add the weights up")
+        if not math.isfinite(weight) or weight == 0:
+            raise UserError(f"{path}.weight = {weight} must be a finite number other than 0")
+        if ":" in name:
+            _check_module(name, path)
+        else:
+            _builtin(name, options, path)
+
+
+def build(specs: Sequence[Spec], where: str = "reward.functions") -> Scorer:
+    """Return the scorer of a row: the weighted sum of the functions, each one a part by its name.
+
+    Outcome, correctness and answer are those of the first function that judges correctness. A part
+    that fails leaves the row without a score. Raises UserError when a function cannot be had.
+    """
+    check_functions(specs, where)
+    parts: list[tuple[str, float, Scorer]] = []
+    for index, (name, weight, options) in enumerate(specs):
+        path = f"{where}[{index}]"
+        if ":" in name:
+            function = _user_function(name, options, path)
+        else:
+            function = _builtin(name, options, path)
+        parts.append((name, weight, function))
+
+    def score(row: RewardRow) -> Reward:
+        rewards = [(name, weight, function(row)) for name, weight, function in parts]
+        return combine(row, rewards)
+
+    return score
+
+
+def combine(row: RewardRow, rewards: Sequence[tuple[str, float, Reward]]) -> Reward:
+    """Return the weighted sum of (name, weight, reward) as one reward with its parts."""
+    judged = next((r for _, _, r in rewards if r.correct is not None), rewards[0][2])
+    values: dict[str, float] = {}
+    total: float | None = 0.0
+    for name, weight, reward in rewards:
+        values.update({f"{name}/{key}": value for key, value in reward.parts.items()})
+        if reward.score is None:
+            judged, total = reward, None
+            break
+        values[name] = reward.score
+        total += weight * reward.score
+    details = [reward.detail for _, _, reward in rewards if reward.detail]
+    return Reward(
+        row.trajectory_id,
+        judged.outcome,
+        total,
+        correct=judged.correct if total is not None else None,
+        parts=values,
+        detail=judged.detail if total is None else "; ".join(details),
+        answer=judged.answer,
+    )
+
+
+def _builtin(name: str, options: Mapping[str, Any], path: str) -> Scorer:
+    if name not in BUILTIN:
+        raise UserError(
+            f"{path}.name = {name!r} is no reward function; there are {', '.join(BUILTIN)} "
+            f"and 'package.module:function'{did_you_mean(name, BUILTIN)}"
+        )
+    known = inspect.signature(BUILTIN[name]).parameters
+    for option in options:
+        if option not in known:
+            raise UserError(
+                f"{path}.options.{option} is no option of {name!r}; it takes "
+                f"{', '.join(known) or 'none'}{did_you_mean(option, known)}"
+            )
+    try:
+        return BUILTIN[name](**options)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+
+
+def _check_module(name: str, path: str) -> None:
+    module, _, function = name.partition(":")
+    if not module or not function.isidentifier():
+        raise UserError(f"{path}.name = {name!r} must be written 'package.module:function'")
+    try:
+        found = importlib.util.find_spec(module)
+    except (ModuleNotFoundError, ValueError):
+        found = None
+    if found is None:
+        raise UserError(
+            f"{path}.name = {name!r}: there is no module {module!r}; "
+            "put its folder on PYTHONPATH or install its package"
+        )
+
+
+def _user_function(name: str, options: Mapping[str, Any], path: str) -> Scorer:
+    module_name, _, function_name = name.partition(":")
+    module = importlib.import_module(module_name)
+    function = vars(module).get(function_name)
+    if not callable(function):
+        near = did_you_mean(function_name, vars(module))
+        raise UserError(f"{path}.name = {name!r}: {module_name} has no {function_name}(){near}")
+    rich = _takes_ground_truth(function, options, name, path)
+    is_async = inspect.iscoroutinefunction(function)
+    finish: Callable[[Any], Any] = _event_loop() if is_async else _as_is
+
+    def score(row: RewardRow) -> Reward:
+        if rich:
+            arguments = (row.data_source, row.response, row.ground_truth, dict(row.extra_info))
+        elif row.prompt is None:
+            raise UserError(f"{name} takes (prompt, response), and the row carries no prompt text")
+        else:
+            arguments = (row.prompt, row.response)
+        return reward_of(row, finish(function(*arguments, **options)))
+
+    return score
+
+
+def _event_loop() -> Callable[[Any], Any]:
+    # asyncio takes a third of the process's start, and few functions need it.
+    import asyncio
+
+    return asyncio.Runner().run
+
+
+def _as_is(result: Any) -> Any:
+    return result
+
+
+def _takes_ground_truth(
+    function: Callable[..., Any], options: Mapping[str, Any], name: str, path: str
+) -> bool:
+    """Tell the two signatures apart by what the function asks for; options fill the rest."""
+    signature = inspect.signature(function)
+    for count in (4, 2):
+        try:
+            signature.bind(*[None] * count, **options)
+        except TypeError:
+            continue
+        return count == 4
+    raise UserError(
+        f"{path}.name = {name!r} has the signature {signature}; with the options "
+        f"{sorted(options)} it must take (prompt, response) or "
+        "(data_source, solution, ground_truth, extra_info)"
+    )
+
+
+def reward_of(row: RewardRow, result: Any) -> Reward:
+    """Return what a user's function gave as a Reward: a number, a dict with ``score``, or None.
+
+    Raises UserError for anything else, NaN and infinity included.
+    """
+    if result is None:
+        return Reward(row.trajectory_id, "error", None, detail="the reward function returned None")
+    if not isinstance(result, Mapping):
+        return Reward(row.trajectory_id, "ok", _finite(result, "the reward function returned"))
+    if "score" not in result:
+        raise UserError(f"the reward function returned a dict without 'score': {sorted(result)}")
+    score = _finite(result["score"], "the reward function returned score")
+    correct = None if result.get("acc") is None else bool(result["acc"])
+    answer = result.get("answer", result.get("pred"))
+    parts = {
+        key: float(value)
+        for key, value in result.items()
+        if key not in ("score", "acc") and isinstance(value, numbers.Real)
+    }
+    return Reward(
+        row.trajectory_id,
+        "wrong" if correct is False else "ok",
+        score,
+        correct=correct,
+        parts={key: value for key, value in parts.items() if math.isfinite(value)},
+        answer=None if answer is None else str(answer),
+    )
+
+
+def _finite(value: Any, what: str) -> float:
+    if not isinstance(value, numbers.Real) or not math.isfinite(value):
+        raise UserError(f"{what} {str(value)[:80]!r}, which is no finite number")
+    return float(value)

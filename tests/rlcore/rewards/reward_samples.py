@@ -1,0 +1,80 @@
+"""Reward functions for the tests of the reward worker, as users write them: good, bad, ugly."""
+
+import asyncio
+import ctypes
+import os
+import re
+import sys
+import time
+
+LEAK: list[bytes] = []
+
+
+def length(prompt: str, response: str) -> float:
+    return len(prompt) + len(response) / 100
+
+
+async def slow_length(prompt: str, response: str) -> float:
+    await asyncio.sleep(0)
+    return float(len(response))
+
+
+def rich(data_source, solution, ground_truth, extra_info, bonus=0.0):
+    right = solution == ground_truth
+    return {"score": right + bonus, "acc": right, "answer": solution, "length": len(solution)}
+
+
+def plain_rich(data_source, solution_str, ground_truth, extra_info=None):
+    return 1.0 if solution_str == ground_truth else 0.0
+
+
+def by_command(prompt: str, response: str):
+    """Do what the response says."""
+    command, _, rest = response.partition(" ")
+    if command == "loop":
+        while True:
+            pass
+    elif command == "sleep":
+        # A C call that holds the interpreter's lock: nothing in this process can interrupt it.
+        ctypes.PyDLL(None).sleep(1000)
+    elif command == "regex":
+        re.match(r"(a+)+$", "a" * 60 + "b")
+    elif command == "exit":
+        os._exit(7)
+    elif command == "sysexit":
+        sys.exit("leaving")
+    elif command == "abort":
+        os.abort()
+    elif command == "hog":
+        LEAK.append(bytes(4 << 30))
+    elif command == "raise":
+        raise KeyError(rest)
+    elif command == "huge":
+        for _ in range(200):
+            print("x" * 1_000_000)
+        os.write(2, b"y" * 10_000_000)
+    elif command == "close":
+        os.closerange(3, 64)
+    elif command == "background":
+        if os.fork() == 0:
+            time.sleep(float(rest))
+            os._exit(0)
+    elif command == "nan":
+        return float("nan")
+    elif command == "text":
+        return "good"
+    elif command == "none":
+        return None
+    elif command == "pid":
+        return float(os.getpid())
+    elif command == "modules":
+        heavy = {"torch", "vllm", "polars", "pandera", "numpy", "pydantic", "transformers", "ray"}
+        return float(len(heavy & set(sys.modules)))
+    return 1.0
+
+
+def wrong_signature(response: str) -> float:
+    return 1.0
+
+
+NOT_CALLABLE = 3

@@ -1,0 +1,115 @@
+"""Reward functions by name: refused early in a sentence, combined by weight, never a silent 0."""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlcore.rewards.registry import Spec, build, check_functions
+from rlcore.rewards.types import RewardRow
+from schemas.errors import UserError
+
+
+@pytest.fixture(autouse=True)
+def samples_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+
+
+def row(response: str, prompt: str | None = "Hi", truth: str = "72") -> RewardRow:
+    return RewardRow("t", "source", response, truth, {"a": 1}, "stop", 3, prompt)
+
+
+BAD: dict[str, tuple[list[tuple[str, float, Mapping[str, Any]]], str]] = {
+    "unknown": ([("gms8k", 1, {})], r"functions\[0\].name = 'gms8k' is no reward.*mean 'gsm8k'"),
+    "option": ([("gsm8k", 1, {"mod": "x"})], r"options.mod is no option of 'gsm8k'.*mean 'mode'"),
+    "option value": (
+        [("gsm8k", 1, {"mode": "numerc"})],
+        r"functions\[0\]: option mode = 'numerc' .*must be strict or numeric; did you mean 'numeri",
+    ),
+    "no options": ([("arithmetic", 1, {"x": 1})], "options.x is no option of 'arithmetic'.*none"),
+    "twice": ([("gsm8k", 1, {}), ("gsm8k", 2, {})], r"functions\[1\].name = 'gsm8k' stands there"),
+    "weight zero": ([("gsm8k", 0, {})], "weight = 0 must be a finite number other than 0"),
+    "weight nan": ([("gsm8k", float("nan"), {})], "weight = nan must be a finite number"),
+    "module": ([("nowhere.at_all:f", 1, {})], "there is no module 'nowhere.at_all'"),
+    "dotted": ([("reward_samples:", 1, {})], "must be written 'package.module:function'"),
+    "path": ([("a/b.py:f", 1, {})], r"there is no module 'a/b.py'"),
+    "function": ([("reward_samples:lenght", 1, {})], "has no lenght.*did you mean 'length'"),
+    "not callable": ([("reward_samples:NOT_CALLABLE", 1, {})], "has no NOT_CALLABLE"),
+    "signature": (
+        [("reward_samples:wrong_signature", 1, {})],
+        r"has the signature \(response: str\).*must take \(prompt, response\) or",
+    ),
+    "user option": ([("reward_samples:rich", 1, {"bonsu": 1})], r"with the options \['bonsu'\]"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_cannot_work_is_refused_before_any_row(case: str) -> None:
+    specs, sentence = BAD[case]
+    with pytest.raises(UserError, match=sentence):
+        build(specs)
+
+
+def test_checking_a_recipe_does_not_import_the_users_module() -> None:
+    """The flow process checks recipes; a user's module may take seconds and gigabytes to import."""
+    sys.modules.pop("reward_samples", None)
+    check_functions([("reward_samples:length", 1, {}), ("gsm8k", 1, {"mode": "numeric"})])
+    assert "reward_samples" not in sys.modules
+
+
+def test_parts_are_summed_by_weight_and_kept() -> None:
+    specs: list[Spec] = [
+        ("reward_samples:length", 0.5, {}),
+        ("gsm8k", 2.0, {}),
+        ("reward_samples:rich", -1.0, {"bonus": 0.25}),
+    ]
+    reward = build(specs)(row("#### 72"))
+    assert reward.score == pytest.approx(0.5 * 2.07 + 2.0 * 1.0 - 0.25)
+    assert reward.parts == pytest.approx(
+        {
+            "reward_samples:length": 2.07,
+            "gsm8k": 1.0,
+            "reward_samples:rich": 0.25,
+            "reward_samples:rich/length": 7.0,
+        }
+    )
+    assert (reward.outcome, reward.correct, reward.answer) == ("ok", True, "72")
+
+
+def test_one_part_that_fails_leaves_no_score() -> None:
+    reward = build([("gsm8k", 1, {}), ("reward_samples:by_command", 1, {})])(row("none"))
+    assert (reward.outcome, reward.score, reward.correct) == ("error", None, None)
+    assert reward.detail == "the reward function returned None"
+
+
+@pytest.mark.parametrize(
+    ("name", "score", "correct"),
+    [
+        ("length", 2.02, None),
+        ("slow_length", 2.0, None),
+        ("rich", 1.0, True),
+        ("plain_rich", 1.0, None),
+    ],
+)
+def test_both_signatures_work_plain_and_async(
+    name: str, score: float, correct: bool | None
+) -> None:
+    scorer = build([(f"reward_samples:{name}", 1.0, {})])
+    for _ in range(3):
+        reward = scorer(row("72"))
+        assert reward.score == pytest.approx(score)
+        assert reward.correct is correct
+
+
+@pytest.mark.parametrize("command", ["nan", "text"])
+def test_a_result_that_is_no_finite_number_is_an_error(command: str) -> None:
+    with pytest.raises(UserError, match="which is no finite number"):
+        build([("reward_samples:by_command", 1, {})])(row(command))
+
+
+def test_a_function_of_the_prompt_needs_one() -> None:
+    """Scoring an absent prompt as an empty one would be a silent fault."""
+    with pytest.raises(UserError, match="the row carries no prompt text"):
+        build([("reward_samples:length", 1, {})])(row("72", prompt=None))

@@ -1,0 +1,238 @@
+"""The reward worker: whatever a reward function does, it costs its own row only."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from rlcore.rewards.types import Reward, RewardRow
+from rlcore.rewards.worker import RewardWorker
+from schemas.errors import UserError
+from schemas.rl import RewardFunction, RewardSection
+
+HERE = Path(__file__).parent
+ROOT = Path(__file__).parents[3]
+Start = Callable[..., RewardWorker]
+
+
+@pytest.fixture
+def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+    monkeypatch.syspath_prepend(str(HERE))
+    workers: list[RewardWorker] = []
+
+    def make(
+        name: str = "reward_samples:by_command",
+        memory_gib: float | None = None,
+        recycle_rows: int = 10_000,
+    ) -> RewardWorker:
+        section = RewardSection(functions=(RewardFunction(name=name),), memory_gib=memory_gib)
+        workers.append(RewardWorker(section, recycle_rows=recycle_rows))
+        return workers[-1]
+
+    yield make
+    for worker in workers:
+        worker.close()
+
+
+def rows(*responses: str) -> list[RewardRow]:
+    return [
+        RewardRow(f"t{index}", "source", response, "72", {}, "stop", 3, "prompt")
+        for index, response in enumerate(responses)
+    ]
+
+
+def outcomes(rewards: list[Reward]) -> list[tuple[str, float | None]]:
+    return [(reward.outcome, reward.score) for reward in rewards]
+
+
+OK = ("ok", 1.0)
+TIMEOUT = ("timeout", None)
+ERROR = ("error", None)
+
+
+@pytest.mark.parametrize("command", ["loop", "sleep", "regex"])
+def test_a_row_that_hangs_is_a_timeout_and_the_rest_is_scored(start: Start, command: str) -> None:
+    """An unbounded row would stop the whole run; FIELD section 2 row 3."""
+    began = time.perf_counter()
+    rewards = start().score(rows("fine", command, "fine", command, "fine"), timeout_s=0.5)
+    assert outcomes(rewards) == [OK, TIMEOUT, OK, TIMEOUT, OK]
+    assert time.perf_counter() - began < 20
+    assert 0.5 <= rewards[1].seconds < 5
+    assert rewards[1].detail == "no score within 0.5 s; its process was killed"
+    assert [reward.trajectory_id for reward in rewards] == ["t0", "t1", "t2", "t3", "t4"]
+
+
+@pytest.mark.parametrize(
+    ("command", "detail"),
+    [
+        ("exit", "the reward process died in this row (exit code 7)"),
+        ("abort", "the reward process died in this row (signal SIGABRT)"),
+        ("sysexit", "SystemExit: leaving"),
+        ("raise key", "KeyError: 'key'"),
+        ("nan", "UserError: the reward function returned 'nan', which is no finite number"),
+        ("none", "the reward function returned None"),
+        ("close", "the reward process died in this row (exit code 1)"),
+    ],
+)
+def test_a_row_that_fails_is_an_error_with_its_reason(
+    start: Start, command: str, detail: str
+) -> None:
+    rewards = start().score(rows("fine", command, "fine"), timeout_s=10)
+    assert outcomes(rewards) == [OK, ERROR, OK]
+    assert rewards[1].detail == detail
+
+
+def test_a_memory_hog_is_an_error_and_the_rest_is_scored(start: Start) -> None:
+    """Without the limit the kernel would kill whatever is largest: the learner."""
+    rewards = start(memory_gib=1.0).score(rows("fine", "hog", "fine"), timeout_s=20)
+    assert outcomes(rewards) == [OK, ERROR, OK]
+    assert rewards[1].detail == "MemoryError"
+
+
+def test_a_memory_limit_without_room_is_refused(start: Start) -> None:
+    with pytest.raises(
+        UserError, match=r"reward.memory_gib = 0.01 is too little.*give it at least"
+    ):
+        start(memory_gib=0.01)
+
+
+def test_output_of_a_function_is_dropped(start: Start, capfd: pytest.CaptureFixture[str]) -> None:
+    """200 MB of prints must neither block the run nor reach its log."""
+    rewards = start().score(rows("huge", "fine"), timeout_s=20)
+    assert outcomes(rewards) == [OK, OK]
+    assert len(capfd.readouterr().out) < 1000
+
+
+def test_what_a_row_started_is_killed_with_it(start: Start) -> None:
+    worker = start()
+    before = _processes()
+    assert outcomes(worker.score(rows("background 60", "loop"), timeout_s=0.5)) == [OK, TIMEOUT]
+    worker.close()
+    assert not _processes() - before, "a forked process outlived its row"
+
+
+def _processes() -> set[int]:
+    listing = subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True, check=True)
+    lines = listing.stdout.splitlines()
+    return {int(line.split()[0]) for line in lines if "rlcore.rewards.child" in line} - _zombies()
+
+
+def _zombies() -> set[int]:
+    listing = subprocess.run(["ps", "-eo", "pid,stat"], capture_output=True, text=True, check=True)
+    lines = listing.stdout.splitlines()[1:]
+    return {int(line.split()[0]) for line in lines if line.split()[1].startswith("Z")}
+
+
+def test_a_child_that_died_between_batches_costs_no_row(start: Start) -> None:
+    worker = start()
+    pid = int(worker.score(rows("pid"), timeout_s=10)[0].score or 0)
+    os.kill(pid, signal.SIGKILL)
+    time.sleep(0.1)
+    assert outcomes(worker.score(rows("fine", "fine"), timeout_s=10)) == [OK, OK]
+
+
+def test_the_child_is_replaced_after_its_rows(start: Start) -> None:
+    """Verifiers leak; a process that never ends grows until the machine does."""
+    worker = start(recycle_rows=3)
+    rewards = worker.score(rows(*["pid"] * 7), timeout_s=10)
+    pids = [reward.score for reward in rewards]
+    assert [len({*pids[i : i + 3]}) for i in (0, 3)] == [1, 1]
+    assert len({*pids}) == 3
+
+
+def test_the_child_stays_light(start: Start) -> None:
+    """A child that imports torch takes seconds to start anew after each hang."""
+    assert start().score(rows("modules"), timeout_s=10)[0].score == 0.0
+
+
+def test_odd_text_arrives_as_it_is(start: Start) -> None:
+    odd = ["", "\0", "🦆", "\ud800", "line\nbreak", "x" * 1_000_000]
+    rewards = start("reward_samples:length").score(rows(*odd), timeout_s=10)
+    assert [reward.score for reward in rewards] == pytest.approx([6 + len(t) / 100 for t in odd])
+
+
+def test_many_rows_are_one_round_trip(start: Start) -> None:
+    """Scoring must stay far below the other phases: 512 rows take 15 ms on a calm machine."""
+    worker = start("gsm8k")
+    batch = rows(*["so it is\n#### 72"] * 512)
+    worker.score(batch, timeout_s=10)
+    seconds = []
+    for _ in range(5):
+        began = time.perf_counter()
+        rewards = worker.score(batch, timeout_s=10)
+        seconds.append(time.perf_counter() - began)
+    assert outcomes(rewards) == [OK] * 512
+    assert min(seconds) < 0.25
+
+
+def test_no_rows_are_no_rewards(start: Start) -> None:
+    assert start().score([], timeout_s=1) == []
+
+
+@pytest.mark.parametrize("limit", [0, -1.0, float("inf"), float("nan")])
+def test_a_limit_that_is_none_is_refused(start: Start, limit: float) -> None:
+    with pytest.raises(UserError, match=r"reward timeout_s = .* must be a positive number"):
+        start().score(rows("fine"), timeout_s=limit)
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("gms8k", r"reward.functions\[0\].name = 'gms8k' is no reward function.*did you mean"),
+        ("reward_samples:lenght", "has no lenght.*did you mean 'length'"),
+        ("broken_reward:f", "ZeroDivisionError: division by zero"),
+    ],
+)
+def test_a_function_that_cannot_be_had_is_refused_at_the_start(
+    start: Start, name: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_reward.py").write_text("f = 1 / 0")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(UserError, match=sentence):
+        start(name)
+
+
+PARENT = """
+from rlcore.rewards.worker import RewardWorker
+from rlcore.rewards.types import RewardRow
+from schemas.rl import RewardFunction, RewardSection
+worker = RewardWorker(RewardSection(functions=(RewardFunction(name="reward_samples:by_command"),)))
+score = lambda text, limit: worker.score(
+    [RewardRow("t", "s", text, "1", {}, "stop", 1, "p")], timeout_s=limit)
+print(int(score("pid", 9)[0].score), flush=True)
+score("%s", 1.0)
+"""
+
+
+@pytest.mark.parametrize("command", ["sleep", "fine"])
+def test_the_child_ends_when_its_parent_is_killed(command: str) -> None:
+    """Kill -9 of a run must not leave a process that spins for ever."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(HERE)])}
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT % command],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    time.sleep(0.2)
+    parent.kill()
+    parent.wait()
+    deadline = time.monotonic() + 15
+    while _is_running(child):
+        assert time.monotonic() < deadline, "the scoring process outlived its parent"
+        time.sleep(0.1)
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
