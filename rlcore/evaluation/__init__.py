@@ -1,4 +1,5 @@
 """Evaluation of one checkpoint: completions drawn, scored and summed up with confidence intervals.
 
-``statistics`` holds the pure estimators, ``evaluate`` draws the completions and makes the two tables.
+``statistics`` holds the pure estimators, ``summary`` the figures made of them, ``evaluate`` draws the
+completions.
 """

@@ -13,6 +13,7 @@ import numpy as np
 from schemas.errors import UserError
 
 Z_95 = 1.959963984540054  # two-sided 95 % quantile of the normal distribution
+BLOCK_INDICES = 2**18
 RESAMPLES = 2000  # bootstrap draws: the ends of a 95 % interval move by about 1 % of its width
 
 
@@ -91,9 +92,13 @@ def bootstrap_mean(values: Sequence[float] | np.ndarray, seed: int) -> Estimate:
     if values_P.size == 0:
         raise UserError("a mean over prompts needs at least one prompt; got none")
     rng = np.random.default_rng(seed)
-    # one draw at a time: [RESAMPLES, prompts] of indices would be 100 MB for ten thousand prompts
-    means = [
-        values_P[rng.integers(0, values_P.size, values_P.size)].mean() for _ in range(RESAMPLES)
-    ]
+    # in blocks: all indices at once would be 100 MB for ten thousand prompts
+    block = max(1, BLOCK_INDICES // values_P.size)
+    means = np.concatenate(
+        [
+            values_P[rng.integers(0, values_P.size, (min(block, left), values_P.size))].mean(axis=1)
+            for left in range(RESAMPLES, 0, -block)
+        ]
+    )
     low, high = np.quantile(means, [0.025, 0.975])
     return Estimate(float(values_P.mean()), float(low), float(high))

@@ -38,9 +38,9 @@ def test_pass_at_k_edges() -> None:
     assert pass_at_k(8, 3, 1) == pytest.approx(3 / 8)
 
 
-@pytest.mark.parametrize("n,c,k", [(4, 1, 5), (4, 1, 0), (4, 5, 1), (4, -1, 1)])
+@pytest.mark.parametrize(("n", "c", "k"), [(4, 1, 5), (4, 1, 0), (4, 5, 1), (4, -1, 1)])
 def test_pass_at_k_refuses_what_cannot_be_estimated(n: int, c: int, k: int) -> None:
-    with pytest.raises(UserError, match="pass@|impossible"):
+    with pytest.raises(UserError, match=r"pass@|impossible"):
         pass_at_k(n, c, k)
 
 
@@ -51,7 +51,7 @@ def test_avg_at_k() -> None:
 
 
 @pytest.mark.parametrize(
-    "answers,winner",
+    ("answers", "winner"),
     [
         (["7", "3", "3"], 1),
         (["3", "7", "7", "3"], 0),  # a tie goes to the answer drawn first

@@ -1,0 +1,142 @@
+"""From scored completions to the EvalResults table: each figure per source and subset, and in all.
+
+Metrics, with n = ``evaluate.samples``:
+
+    greedy/acc                                share of prompts whose greedy completion is correct
+    sampled/avg@n, sampled/pass@k             mean over prompts of avg@n and of unbiased pass@k
+    sampled/maj@n                             share of prompts whose majority answer is correct
+    {greedy,sampled}/score                    mean reward
+    {greedy,sampled}/response_length/mean     tokens, stop token included
+    {greedy,sampled}/response_length/clip_ratio   share cut off by the length limit
+    {greedy,sampled}/unscored                 share with outcome timeout or error
+
+Completions without a score are left out of the first four lines and counted in the last; a row no
+prompt qualifies for is left out, as are the accuracies of rewards that judge no correctness.
+Shares of prompts carry Wilson intervals, the others a bootstrap over prompts. "all" weighs every
+prompt alike.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from rlcore.evaluation.statistics import (
+    Estimate,
+    avg_at_k,
+    bootstrap_mean,
+    majority,
+    pass_at_k,
+    wilson,
+)
+from rlcore.seeds import stream_seed
+from schemas.recipe import EvaluateSection
+
+ALL = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One metric of one group of prompts: a value per prompt it rests on."""
+
+    metric: str
+    values: np.ndarray
+    is_share: bool  # values are 0 or 1, one per prompt
+    num_samples: int
+
+    def estimate(self, seed: int) -> Estimate:
+        """Return mean and interval; the bootstrap's stream is ``seed``'s and the metric's."""
+        if self.is_share:
+            return wilson(int(self.values.sum()), len(self.values))
+        return bootstrap_mean(self.values, stream_seed(seed, "bootstrap", self.metric))
+
+
+def summarize(drawn: pl.DataFrame, section: EvaluateSection, seed: int) -> pl.DataFrame:
+    """Return the EvalResults table of ``drawn`` (Completions columns and ``correct``), one
+    checkpoint's."""
+    keys = drawn.select("data_source", "subset").unique(maintain_order=True).rows()
+    rows = []
+    for source, subset in [*keys, (ALL, ALL)]:
+        mine = (pl.col("data_source") == source) & (pl.col("subset") == subset)
+        group = drawn if source == ALL else drawn.filter(mine)
+        for figure in _figures(group, section):
+            estimate = figure.estimate(seed)
+            rows.append(
+                {
+                    "checkpoint": drawn["checkpoint"][0],
+                    "data_source": source,
+                    "subset": subset,
+                    "metric": figure.metric,
+                    "value": estimate.value,
+                    "ci_low": estimate.low,
+                    "ci_high": estimate.high,
+                    "num_prompts": len(figure.values),
+                    "num_samples": figure.num_samples,
+                }
+            )
+    return pl.DataFrame(rows)
+
+
+def _figures(group: pl.DataFrame, section: EvaluateSection) -> Iterator[Figure]:
+    """Yield the figures that at least one prompt qualifies for."""
+    for mode in group["mode"].unique(maintain_order=True):
+        completions = group.filter(pl.col("mode") == mode).sort("uid", "sample")
+        n = 1 if mode == "greedy" else section.samples
+        judged = completions.filter(pl.col("correct").is_not_null())
+        figures = _accuracies(judged, n, section.pass_k) if mode == "sampled" else [_greedy(judged)]
+        figures += _conduct(completions, mode)
+        yield from (figure for figure in figures if len(figure.values))
+
+
+def _greedy(judged: pl.DataFrame) -> Figure:
+    return Figure("greedy/acc", judged["correct"].to_numpy().astype(float), True, judged.height)
+
+
+def _accuracies(judged: pl.DataFrame, n: int, pass_k: tuple[int, ...]) -> list[Figure]:
+    """Return avg@n, pass@k and maj@n over prompts with enough judged samples."""
+    prompts = judged.group_by("uid", maintain_order=True).agg("correct", "answer")
+    correct_P = prompts["correct"].to_list()
+    answers_P = prompts["answer"].to_list()
+    winners = [
+        (index := majority(answers)) is not None and correct[index]
+        for answers, correct in zip(answers_P, correct_P, strict=True)
+    ]
+    figures = [_over(f"sampled/avg@{n}", correct_P, avg_at_k)]
+    for k in pass_k:
+        enough = [correct for correct in correct_P if len(correct) >= k]
+        figures.append(
+            # with k = n a prompt passes or does not: a share of prompts
+            _over(f"sampled/pass@{k}", enough, lambda c, k=k: pass_at_k(len(c), sum(c), k), k == n)
+        )
+    majorities = np.array(winners, dtype=float)
+    return [*figures, Figure(f"sampled/maj@{n}", majorities, True, judged.height)]
+
+
+def _conduct(completions: pl.DataFrame, mode: str) -> list[Figure]:
+    """Return score, length, truncation and failures, one value per prompt."""
+    scored = completions.filter(pl.col("score").is_not_null())
+    share = mode == "greedy"
+    columns = {
+        "score": (scored, pl.col("score"), False),
+        "response_length/mean": (completions, pl.col("num_tokens"), False),
+        "response_length/clip_ratio": (completions, pl.col("finish_reason") == "length", share),
+        "unscored": (completions, pl.col("score").is_null(), share),
+    }
+    figures = []
+    for name, (rows, expression, is_share) in columns.items():
+        means = rows.group_by("uid", maintain_order=True).agg(
+            expression.cast(pl.Float64).mean().alias("value")
+        )
+        figures.append(Figure(f"{mode}/{name}", means["value"].to_numpy(), is_share, rows.height))
+    return figures
+
+
+def _over(
+    metric: str,
+    correct_P: list[list[bool]],
+    estimator: Callable[[list[bool]], float],
+    is_share: bool = False,
+) -> Figure:
+    values = np.array([estimator(correct) for correct in correct_P], dtype=float)
+    return Figure(metric, values, is_share, sum(len(correct) for correct in correct_P))
