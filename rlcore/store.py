@@ -151,7 +151,7 @@ class ArtifactStore:
             near = did_you_mean(name, manifest.schema_versions)
             raise UserError(f"{uri} has no table {name!r}; it holds {there}{near}")
         file_name = f"{name}.parquet"
-        path = self._verified(manifest, file_name)
+        path = self.file(manifest, file_name)
         frame = decode_table(name, path, manifest.files[file_name].sha256, uri)
         if frame.height != manifest.rows.get(name):
             raise damaged(
@@ -198,6 +198,16 @@ class ArtifactStore:
                 found.append(parse_manifest(raw, self._files.uri(location(kind, key)), kind, key))
         return found
 
+    def file(self, manifest: Manifest, name: str) -> Path:
+        """Return the local path of one file of an artifact, its digest verified.
+
+        Raises ArtifactError when it is damaged.
+        """
+        place = location(manifest.kind, manifest.key)
+        path = self._files.fetch(place, name, manifest)
+        check_digest(path, manifest.files[name], self._files.uri(place), name)
+        return path
+
     def keys(self, kind: str, prefix: str = "") -> list[str]:
         """Return the sorted keys of ``kind`` that start with ``prefix`` and have a manifest."""
         location(kind, "any")
@@ -221,13 +231,7 @@ class ArtifactStore:
 
     def _check_digests(self, manifest: Manifest) -> None:
         for name in manifest.files:
-            self._verified(manifest, name)
-
-    def _verified(self, manifest: Manifest, name: str) -> Path:
-        place = location(manifest.kind, manifest.key)
-        path = self._files.fetch(place, name, manifest)
-        check_digest(path, manifest.files[name], self._files.uri(place), name)
-        return path
+            self.file(manifest, name)
 
     def _ref(self, manifest: Manifest) -> ArtifactRef:
         return ArtifactRef(

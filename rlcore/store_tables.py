@@ -46,7 +46,7 @@ def encode_table(name: str, frame: pl.DataFrame, kind: str, recipe_digest: str) 
     from schemas.tables import schema_version
 
     validate(name, frame)
-    schema = _arrow_schema(name).with_metadata(
+    schema = arrow_schema(name).with_metadata(
         {"rlp.kind": kind, "rlp.schema": schema_version(name), "rlp.recipe_digest": recipe_digest}
     )
     # One chunk per column, so that how the frame was assembled leaves no trace in the pages.
@@ -174,7 +174,8 @@ def _first_rows(rows: pl.DataFrame) -> str:
 
 
 @cache
-def _arrow_schema(name: str) -> pa.Schema:
+def arrow_schema(name: str) -> pa.Schema:
+    """Return the Parquet columns of table ``name``, in the contract's order."""
     from schemas.tables import TABLES
 
     columns = TABLES[name].to_schema().columns
