@@ -19,7 +19,7 @@ from prefect.client.schemas.filters import (
     LogFilterTimestamp,
 )
 from prefect.client.schemas.objects import FlowRun, Log
-from prefect.client.schemas.sorting import LogSort
+from prefect.client.schemas.sorting import LogSort, TaskRunSort
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -32,7 +32,20 @@ START_DEADLINE_S = 90.0
 LOG_PAGE = 200
 LATE_LINES = timedelta(seconds=10)  # processes send their lines in batches, not in order
 EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
+QUIET_STATES = ("Pending", "Scheduled", "Submitting")
 LEVELS = {30: "yellow", 40: "red", 50: "bold red"}
+# Said of every task and process; the stages' own lines say more.
+NOISE = (
+    "All deployment steps completed",
+    "Beginning ",
+    "Created ",
+    "Deployment step ",
+    "Encountered exception during execution",
+    "Executing deployment step",
+    "Finished in state ",
+    "Running 1 deployment pull step",
+    "Task run failed with exception",
+)
 EXCEPTION_PREFIXES = ("Flow run encountered an exception: ", "UserError: ", "ArtifactError: ")
 
 
@@ -66,18 +79,40 @@ class _Follower:
     printed: set[UUID] = field(default_factory=set)
     newest: datetime | None = None
     state: str = ""
+    stages: dict[UUID, str] = field(default_factory=dict)
 
     def poll(self) -> FlowRun:
         """Print what is new; return the flow run as it stands."""
         run = self.client.read_flow_run(self.flow_run_id)
         self._find_family()
-        for log in self._new_logs():
-            self.console.print(_line(log))
-        name = run.state_name or "unknown"
-        if name != self.state:
+        if (name := run.state_name or "unknown") != self.state:
             self.state = name
-            self.console.print(Text(f"{datetime.now():%H:%M:%S} {run.name}: {name}", style="cyan"))
+            if name not in QUIET_STATES:
+                self._say(f"{run.name}: {name}", "cyan")
+        for log in self._new_logs():
+            if _worth_telling(log):
+                self.console.print(_line(log))
+        self._tell_stages()
         return run
+
+    def _tell_stages(self) -> None:
+        """Print the tasks of the run itself (its stages, not the loop's) as they change state."""
+        stages = self.client.read_task_runs(
+            flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[self.flow_run_id])),
+            sort=TaskRunSort.EXPECTED_START_TIME_ASC,
+        )
+        for stage in stages:
+            name = stage.state_name or ""
+            if name in QUIET_STATES or self.stages.get(stage.id) == name:
+                continue
+            self.stages[stage.id] = name
+            took = f" after {stage.total_run_time.total_seconds():.1f} s"
+            ended = stage.state is not None and stage.state.is_final() and name != "Cached"
+            title = stage.name.rsplit("-", 1)[0]  # Prefect adds digits of its own
+            self._say(f"{title}: {name}{took if ended else ''}", "cyan")
+
+    def _say(self, text: str, style: str) -> None:
+        self.console.print(Text(f"{datetime.now():%H:%M:%S} {text}", style=style))
 
     def _find_family(self) -> None:
         children = self.client.read_flow_runs(
@@ -122,8 +157,8 @@ def follow(
 ) -> int:
     """Print a flow run's log lines and states until it ends, then its table or its error.
 
-    Returns 0 when it completed and 1 otherwise. Ctrl-C stops following, not the run. ``root`` holds
-    ``runs/<flow run name>/summary.json``. Raises UserError when nobody starts the run.
+    Returns 0 when it completed and 1 otherwise. Ctrl-C stops following, not the run. ``root``: the
+    project, which holds the run folders. Raises UserError when nobody starts the run.
     """
     console = console or Console(highlight=False, soft_wrap=True)
     with get_client(sync_client=True) as client:
@@ -131,7 +166,7 @@ def follow(
         waiting_since = time.monotonic()
         try:
             while not _ended(run := follower.poll()):
-                if follower.state not in ("Scheduled", "Late", "Pending"):
+                if follower.state not in (*QUIET_STATES, "Late"):
                     waiting_since = time.monotonic()
                 _check_pickup(run, waiting_since, worker_alive, worker_log)
                 time.sleep(POLL_S)
@@ -147,9 +182,11 @@ def follow(
     link = f"{ui_url}/runs/flow-run/{flow_run_id}"
     if not run.state.is_completed():
         console.print(Text(f"{run.state.name}: {_sentence(run.state.message)}", style="red"))
-        console.print(f"Run page: {link}")
+        console.print(f"The whole story: {link}" + (f" and {worker_log}" if worker_log else ""))
         return 1
-    summary = root / "runs" / run.name / "summary.json"
+    from tasks.run import run_directory  # at the end: it imports much
+
+    summary = root / run_directory(run.parameters["recipe"], str(run.id)) / "summary.json"
     if summary.is_file():
         print_summary(json.loads(summary.read_text()), console=console)
         console.print(f"Summary: {summary}")
@@ -222,9 +259,17 @@ def _others_run(run: FlowRun) -> bool:
     )
 
 
+def _worth_telling(log: Log) -> bool:
+    """Return whether a line is of the run's own doing; the run page keeps all of them."""
+    ours = log.name in ("prefect.flow_runs", "prefect.task_runs") or log.name.startswith("rlcore")
+    return ours and not log.message.startswith(NOISE)
+
+
 def _line(log: Log) -> Text:
+    """Return the first line of a message; a traceback is on the run page."""
     local = log.timestamp.astimezone()
-    return Text(f"{local:%H:%M:%S} {log.message}", style=LEVELS.get(log.level, ""))
+    message = log.message.strip().split("\n")[0]
+    return Text(f"{local:%H:%M:%S} {message}", style=LEVELS.get(log.level, ""))
 
 
 def _sentence(message: str | None) -> str:

@@ -105,7 +105,6 @@ class ExportSection(Section):
     """The Hugging Face directory that a run ends with (SPEC P3)."""
 
     dtype: Literal["float32", "bfloat16"] | None = Field(default=None, description="null = model's")
-    directory: str | None = Field(default=None, description="also copied here; null = store only")
 
 
 class TrackingSection(Section):

@@ -89,6 +89,11 @@ class LearnerGroup:
         """``Learner.export_hf``."""
         self._call("export_hf", [(str(directory),)] * len(self._workers))
 
+    def stop(self) -> None:
+        """End every rank's process."""
+        for worker in self._workers:
+            worker.stop()
+
     def _shares(self, sequences: Sequences) -> list[np.ndarray]:
         return balance(sequences.lengths, len(self._workers))
 

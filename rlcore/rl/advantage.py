@@ -79,8 +79,8 @@ def reward_metrics(scored: pl.DataFrame) -> dict[str, float]:
     failed = scored["outcome"].is_in(["timeout", "error"]).sum() / max(1, scored.height)
     metrics = {
         "reward/error_fraction": float(failed),
-        "reward/no_answer_fraction": float((scored["outcome"] == "no_answer").mean() or 0.0),
-        "critic/accuracy": float(scored["correct"].fill_null(value=False).mean() or 0.0),
+        "reward/no_answer_fraction": _share(scored["outcome"] == "no_answer"),
+        "critic/accuracy": _share(scored["correct"].fill_null(value=False)),
     }
     if len(score):
         metrics |= {
@@ -104,14 +104,18 @@ def length_metrics(rollouts: pl.DataFrame) -> dict[str, float]:
         "response_length/mean": float(responses.mean()),
         "response_length/max": float(responses.max()),
         "response_length/min": float(responses.min()),
-        "response_length/clip_ratio": float((reasons == "length").mean() or 0.0),
-        "response/aborted_ratio": float((reasons == "abort").mean() or 0.0),
+        "response_length/clip_ratio": _share(reasons == "length"),
+        "response/aborted_ratio": _share(reasons == "abort"),
         "prompt_length/mean": float(prompts.mean()),
         "prompt_length/max": float(prompts.max()),
-        "num_turns/mean": float(rollouts["num_turns"].mean() or 0.0),
+        "num_turns/mean": float(rollouts["num_turns"].to_numpy().mean()),
         "perf/total_num_tokens": float(prompts.sum() + responses.sum()),
         "perf/response_tokens": float(responses.sum()),
     }
+
+
+def _share(flags: pl.Series) -> float:
+    return float(flags.to_numpy().mean())
 
 
 def _masked_mean(arrays: list[np.ndarray], masks: list[np.ndarray]) -> float:

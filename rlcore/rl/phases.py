@@ -46,6 +46,21 @@ class Crew:
 class Phases:
     """One RL run: recipe, data, workers and store; ``key`` names it in the store."""
 
+    # Slots keep an orchestrator that encodes a call's arguments from walking through tables.
+    __slots__ = (
+        "checkpoints",
+        "crew",
+        "key",
+        "lineage",
+        "log",
+        "metrics",
+        "recipe",
+        "store",
+        "tokenizer",
+        "train",
+        "validation",
+    )
+
     def __init__(
         self,
         recipe: Recipe,
@@ -76,15 +91,16 @@ class Phases:
         """Return the state to continue from, with learner and engines holding its weights."""
         state = self.checkpoints.restore(self.crew.learner, log=self.log) or LoopState()
         stamp = sync_weights(self.crew.learner, self.crew.engines)
-        if state.iteration == 0:
+        if not state.accuracies:
             state = self._validated(replace(state, version=stamp.version, digest=stamp.digest))
             self.metrics.publish(0)
+            self.checkpoints.publish(self.crew.learner, state)
         self.metrics.begin_step()
         return state
 
     def rollout(self, state: LoopState) -> ArtifactRef:
         """Sample ``rl.rollout.prompts`` x ``samples`` trajectories and record them."""
-        iteration = state.iteration + 1
+        iteration = state.next_iteration
         with self.metrics.timed("gen"):
             if found := self.store.find("rollouts", self._key(iteration)):
                 return found
@@ -102,9 +118,9 @@ class Phases:
             )
             return self._put("rollouts", iteration, {"rollouts": rollouts}, {})
 
-    def reward(self, rollouts: ArtifactRef) -> ArtifactRef:
+    def reward(self, state: LoopState, rollouts: ArtifactRef) -> ArtifactRef:
         """Score the rollouts in the reward workers."""
-        iteration = _iteration(rollouts)
+        iteration = state.next_iteration
         with self.metrics.timed("reward"):
             if found := self.store.find("rewards", self._key(iteration)):
                 return found
@@ -114,9 +130,11 @@ class Phases:
             check_rewards(rewards, max_error_fraction=self.recipe.reward.max_error_fraction)
             return self._put("rewards", iteration, {"rewards": rewards}, {"rollouts": rollouts})
 
-    def advantage(self, rollouts: ArtifactRef, rewards: ArtifactRef) -> ArtifactRef:
+    def advantage(
+        self, state: LoopState, rollouts: ArtifactRef, rewards: ArtifactRef
+    ) -> ArtifactRef:
         """Recompute log-probs under learner and reference, check them, estimate advantages."""
-        iteration = _iteration(rollouts)
+        iteration = state.next_iteration
         with self.metrics.timed("adv"):
             sampled = self.store.table(rollouts, "rollouts")
             check_fresh(sampled, self.crew.learner.stamp())
@@ -154,7 +172,7 @@ class Phases:
             assert stamp.version == version, f"learner published {stamp.version}, not {version}"
             state = replace(
                 state,
-                iteration=state.iteration + 1,
+                iteration=state.next_iteration,
                 cursor=state.cursor + self.recipe.rl.rollout.prompts,
                 version=version,
                 digest=stamp.digest,
@@ -209,7 +227,3 @@ class Phases:
     ) -> ArtifactRef:
         lineage = replace(self.lineage, parents={**self.lineage.parents, **parents})
         return self.store.put(kind, self._key(iteration), tables=tables, lineage=lineage)
-
-
-def _iteration(ref: ArtifactRef) -> int:
-    return int(ref.key.rsplit("/", 1)[1])

@@ -5,7 +5,7 @@ import json
 import polars as pl
 
 from rlcore.rewards.group import RewardGroup
-from rlcore.rewards.types import Reward, RewardRow
+from rlcore.rewards.types import Reward, RewardRow, prompt_text
 
 
 def score_rollouts(
@@ -13,7 +13,7 @@ def score_rollouts(
 ) -> pl.DataFrame:
     """Return the Rewards table of ``rollouts``; ``prompts`` supplies ground truth and source by
     uid."""
-    columns = ["uid", "data_source", "ground_truth", "extra_info"]
+    columns = ["uid", "data_source", "prompt", "ground_truth", "extra_info"]
     joined = rollouts.select(
         "trajectory_id", "uid", "response", "finish_reason", pl.col("token_ids").list.len()
     ).join(prompts.select(columns), on="uid", how="left", maintain_order="left", validate="m:1")
@@ -26,6 +26,7 @@ def score_rollouts(
             extra_info=json.loads(row["extra_info"]),
             finish_reason=row["finish_reason"],
             num_tokens=row["token_ids"],
+            prompt=prompt_text(row["prompt"]),
         )
         for row in joined.iter_rows(named=True)
     ]

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from rlcore.models.tokenizer import eos_token_id
 from rlcore.ragged import from_arrays, to_arrays
 from rlcore.rewards.group import RewardGroup
 from rlcore.rewards.types import RewardRow
@@ -40,7 +41,7 @@ def sample_rollouts(
             top_p=section.top_p,
             top_k=section.top_k,
             max_new_tokens=section.max_new_tokens,
-            stop_token_ids=(tokenizer.eos_token_id,),
+            stop_token_ids=(eos_token_id(tokenizer),),
         ),
     )
     stamp = engines.stamp()
@@ -101,7 +102,7 @@ def validate(
         Sampling(
             temperature=0.0,
             max_new_tokens=section.max_new_tokens,
-            stop_token_ids=(tokenizer.eos_token_id,),
+            stop_token_ids=(eos_token_id(tokenizer),),
         ),
     )
     texts = decode(tokenizer, generations)

@@ -22,6 +22,11 @@ class LoopState:
     accuracies: dict[str, float] | None = None
     streak: int = 0
 
+    @property
+    def next_iteration(self) -> int:
+        """The iteration under way, from 1."""
+        return self.iteration + 1
+
     def finished(self, rl: RLSection) -> bool:
         """Return whether all iterations are done or validation has held its target."""
         reached = rl.validation.stop_at is not None and self.streak >= rl.validation.patience

@@ -1,0 +1,90 @@
+"""The command line: run or plan a recipe in this process, and query what runs left behind."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from schemas.errors import UserError
+
+RECIPES = Path(__file__).parent / "recipes"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command; return its exit code. A UserError ends in its sentence, without a
+    traceback."""
+    options = _parser().parse_args(arguments)
+    try:
+        return options.command(options)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+def _run(options: argparse.Namespace) -> int:
+    from rlcore.recipes import load_recipe, parse_override
+
+    overrides = dict(parse_override(text) for text in options.override)
+    recipe = load_recipe(options.recipe, overrides, directory=RECIPES)
+    if options.dry_run:
+        from rlcore.plan import plan, render_plan
+
+        print(render_plan(plan(recipe)))
+        return 0
+    from flows.rl_pipeline import rl_pipeline
+
+    rl_pipeline(recipe=options.recipe, overrides=overrides)
+    return 0
+
+
+def _sql(options: argparse.Namespace) -> int:
+    import polars as pl
+
+    from rlcore.queries import query
+    from rlcore.store import ArtifactStore
+
+    with pl.Config(tbl_rows=options.rows, tbl_cols=-1, fmt_str_lengths=80):
+        print(query(ArtifactStore(options.store), options.statement))
+    return 0
+
+
+def _recipes(options: argparse.Namespace) -> int:
+    from rlcore.recipes import load_recipe, recipe_names
+
+    del options
+    for name in recipe_names(RECIPES):
+        print(f"{name:20} {load_recipe(name, directory=RECIPES).description.strip()}")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="rl-pipeline", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    run = commands.add_parser("run", help="run a recipe in this process, or plan it")
+    run.add_argument("recipe", help="name in flows/recipes, or path of a YAML file")
+    run.add_argument(
+        "-o",
+        "--override",
+        action="append",
+        default=[],
+        metavar="PATH=VALUE",
+        help="e.g. -o rl.iterations=5; may be given many times",
+    )
+    run.add_argument(
+        "--dry-run", action="store_true", help="print recipe, batch arithmetic and estimates only"
+    )
+    run.set_defaults(command=_run)
+
+    sql = commands.add_parser("sql", help="query rollouts, rewards, metrics, lineage with DuckDB")
+    sql.add_argument("statement", help='e.g. "select outcome, count(*) from rollouts group by 1"')
+    sql.add_argument("--store", default="runs/store", help="artifact store (default: %(default)s)")
+    sql.add_argument("--rows", type=int, default=40, help="rows shown (default: %(default)s)")
+    sql.set_defaults(command=_sql)
+
+    recipes = commands.add_parser("recipes", help="list the recipes")
+    recipes.set_defaults(command=_recipes)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,58 @@
+"""The RL stage: iterations of five phases, each a task of its own in the Prefect UI."""
+
+import tempfile
+from pathlib import Path
+
+from prefect import flow
+from prefect.logging import get_run_logger
+
+from rlcore.rl.phases import Phases
+from rlcore.rl.state import LoopState
+from rlcore.workers import WORKER_MODULES
+from schemas.artifacts import ArtifactRef
+from tasks.advantage import advantage
+from tasks.caching import StageRun, cached_stage
+from tasks.crashes import close_children
+from tasks.crew import open_phases
+from tasks.report import IterationReport
+from tasks.reward import reward
+from tasks.rollout import rollout
+from tasks.sync import sync
+from tasks.update import update
+
+
+@flow(
+    name="rl-loop",
+    validate_parameters=False,
+    on_crashed=[close_children],
+    on_cancellation=[close_children],
+)
+def rl_loop(phases: Phases, report: IterationReport) -> LoopState:
+    """Iterate until all iterations are done or validation has held its target."""
+    state = phases.start()
+    while not state.finished(phases.recipe.rl):
+        rollouts = rollout(phases, state)
+        rewards = reward(phases, state, rollouts)
+        advantages = advantage(phases, state, rollouts, rewards)
+        version = update(phases, state, rollouts, advantages)
+        state = sync(phases, state, version)
+        report(state, phases.metrics.latest)
+    return state
+
+
+@cached_stage("rl", kind="policy", code=WORKER_MODULES)
+def rl(run: StageRun) -> ArtifactRef:
+    """RL from the policy of ``run.parents``; the result is the best policy by validation
+    accuracy."""
+    with tempfile.TemporaryDirectory(prefix="rl-policy-") as scratch, open_phases(run) as phases:
+        state = rl_loop(phases, IterationReport(run.recipe, run.tracker))
+        metrics = phases.finish(state, Path(scratch) / "model")
+        best = state.best()[0]
+        get_run_logger().info(
+            f"RL ends after iteration {state.iteration}; best is iteration {best}"
+        )
+        return run.put(
+            tables={"metrics": metrics},
+            directory=Path(scratch),
+            metadata={"iteration": state.iteration, "best_iteration": best, **state.to_json()},
+        )

@@ -1,0 +1,41 @@
+"""The pipeline: data -> SFT -> RL -> evaluation -> export, each stage cached by content."""
+
+from typing import Any
+
+from prefect import flow
+
+from flows.rl_loop import rl
+from tasks.crashes import close_children
+from tasks.evaluate import evaluate
+from tasks.export import export
+from tasks.prepare_data import prepare_data
+from tasks.run import open_run
+from tasks.sft import sft
+from tasks.summary import publish_summary
+
+
+@flow(
+    name="rl-pipeline",
+    flow_run_name="{recipe}",
+    on_crashed=[close_children],
+    on_cancellation=[close_children],
+)
+def rl_pipeline(
+    recipe: str = "quickstart", overrides: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """Make a model from a recipe.
+
+    Args:
+        recipe: name of a file in flows/recipes, or the path of a YAML file.
+        overrides: dotted recipe keys and their values, e.g. {"rl.iterations": 5, "seed": 1}.
+    """
+    with open_run(recipe, overrides or {}) as run:
+        dataset = prepare_data(run)
+        warm = sft(run, dataset=dataset) if run.recipe.sft.enabled else dataset
+        policy = rl(run, dataset=dataset, policy=warm)
+        trained = {"sft": warm, "rl": policy} if warm is not dataset else {"rl": policy}
+        evaluation = evaluate(run, dataset=dataset, **trained)
+        exported = export(run, dataset=dataset, policy=policy, evaluation=evaluation)
+        return publish_summary(
+            run, warm=warm, policy=policy, evaluation=evaluation, exported=exported
+        )

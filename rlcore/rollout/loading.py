@@ -1,0 +1,36 @@
+"""Weights of a model directory into running engines, by the same way that training syncs them."""
+
+import os
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rlcore.models.digest import read_checkpoint, state_digest, write_state
+from rlcore.rollout.group import RolloutGroup
+from rlcore.rollout.types import WeightStamp, WeightUpdate
+
+
+def load_model_directory(engines: RolloutGroup, model_dir: Path) -> WeightStamp:
+    """Make every engine sample from the Hugging Face directory ``model_dir``; return the stamp.
+
+    Raises WeightSyncError when an engine loaded anything else.
+    """
+    state = read_checkpoint(model_dir)
+    stamp = WeightStamp(0, state_digest(state.items()))
+    with exchange_file() as path:
+        write_state(path, state)
+        return engines.load_weights(WeightUpdate(stamp, str(path)))
+
+
+@contextmanager
+def exchange_file() -> Iterator[Path]:
+    """Yield a path in shared memory for one weights file; the file is gone afterwards."""
+    shared_memory = Path("/dev/shm")
+    folder = shared_memory if shared_memory.is_dir() else Path(tempfile.gettempdir())
+    path = folder / f"rl-weights-{os.getpid()}-{uuid.uuid4().hex[:8]}.safetensors"
+    try:
+        yield path
+    finally:
+        path.unlink(missing_ok=True)

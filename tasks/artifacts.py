@@ -1,0 +1,169 @@
+"""What a run shows on its page in the Prefect UI: tables and reports, made from stored tables.
+
+Each call is a synchronous request of about 40 ms: once per stage, never inside an iteration. Text
+from models and data is escaped. Artifact keys are lower-case letters, digits and dashes.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import polars as pl
+from prefect.artifacts import (
+    create_link_artifact,
+    create_markdown_artifact,
+    create_table_artifact,
+)
+
+from schemas.artifacts import ArtifactRef
+
+CURVE_WIDTH = 60  # characters of a sparkline
+BARS = "▁▂▃▄▅▆▇█"
+SHOWN_CHARACTERS = 1200  # of one prompt or completion
+DIGEST_DIGITS = 12
+MARKDOWN_CHARACTERS = str.maketrans({c: f"\\{c}" for c in r"\`*_{}[]<>()#+-.!|~$"})
+
+
+def publish_lineage(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Publish what was made from what: one row per stage, keys as given (``lineage_row``)."""
+    create_table_artifact(
+        key="lineage",
+        table=[dict(row) for row in rows],
+        description="Stages of this run: their artifacts, what they were made from, and by which "
+        "flow run.",
+    )
+
+
+def lineage_row(
+    stage: str,
+    ref: ArtifactRef,
+    *,
+    cached: bool,
+    seconds: float,
+    parents: Mapping[str, ArtifactRef],
+    producer: str,
+) -> dict[str, Any]:
+    """Return one row of the lineage table; ``producer`` is the flow run that made the artifact."""
+    return {
+        "stage": stage,
+        "cached": "yes" if cached else "no",
+        "seconds": round(seconds, 1),
+        "artifact": f"{ref.kind}/{ref.key}",
+        "sha256": ref.sha256[:DIGEST_DIGITS],
+        "rows": ", ".join(f"{name} {count}" for name, count in ref.rows.items()),
+        "made from": ", ".join(
+            f"{role} {parent.sha256[:DIGEST_DIGITS]}" for role, parent in parents.items()
+        ),
+        "made by flow run": producer,
+        "uri": ref.uri,
+    }
+
+
+def publish_metrics(stage: str, metrics: pl.DataFrame) -> None:
+    """Publish a ``metrics`` table: each metric's first, last, least and greatest value and curve.
+
+    The curve is text: the UI shows no image that is not on a web server. Null values are left out.
+    """
+    lines = [
+        f"## {_plain(stage)}: metrics",
+        "",
+        "| metric | steps | first | last | min | max | curve |",
+        "|:-|-:|-:|-:|-:|-:|:-|",
+    ]
+    known = metrics.drop_nulls("value").sort("name", "step")
+    for (name,), rows in known.group_by("name", maintain_order=True):
+        values = rows["value"].to_list()
+        figures = [values[0], values[-1], min(values), max(values)]
+        cells = [f"`{name}`", str(len(values)), *(f"{value:.4g}" for value in figures)]
+        lines.append(f"| {' | '.join(cells)} | `{sparkline(values)}` |")
+    create_markdown_artifact(
+        key=f"{_key(stage)}-metrics",
+        markdown="\n".join(lines),
+        description=f"Metrics of the stage {stage}, from its metrics table.",
+    )
+
+
+def sparkline(values: Sequence[float], width: int = CURVE_WIDTH) -> str:
+    """Return a curve of at most ``width`` characters; each is the mean of its share of the steps.
+
+    >>> sparkline([0, 1, 2, 3])
+    '▁▃▆█'
+    """
+    finite = [value for value in values if math.isfinite(value)]
+    if not finite:
+        return ""
+    columns = min(width, len(finite))
+    edges = [index * len(finite) // columns for index in range(columns + 1)]
+    means = [sum(finite[a:b]) / (b - a) for a, b in pairwise(edges)]
+    low, span = min(means), max(means) - min(means)
+    if span == 0:
+        return BARS[0] * columns
+    return "".join(BARS[round((mean - low) / span * (len(BARS) - 1))] for mean in means)
+
+
+def publish_evaluation(eval_results: pl.DataFrame) -> None:
+    """Publish the ``eval_results`` table: a row per source and metric, a column per checkpoint."""
+    order = eval_results["checkpoint"].unique(maintain_order=True).to_list()
+    rows: dict[tuple[str, ...], dict[str, Any]] = {}
+    for result in eval_results.iter_rows(named=True):
+        where = (result["data_source"], result["subset"], result["metric"])
+        row = rows.setdefault(where, dict(zip(("source", "subset", "metric"), where, strict=True)))
+        row["prompts"] = result["num_prompts"]
+        row["samples"] = result["num_samples"]
+        low, high = result["ci_low"], result["ci_high"]
+        row[result["checkpoint"]] = f"{result['value']:.3f} ({low:.3f} to {high:.3f})"
+    table = [{**row, **{name: row.get(name, "") for name in order}} for row in rows.values()]
+    create_table_artifact(
+        key="evaluation",
+        table=table,
+        description="Each checkpoint on held-out prompts; 95 % confidence interval in brackets.",
+    )
+
+
+def publish_completions(completions: pl.DataFrame, *, limit: int) -> None:
+    """Publish up to ``limit`` prompts of a ``completions`` table with every checkpoint's answer.
+
+    Greedy answers where there are any; prompts on which the checkpoints differ come first. What the
+    model wrote stands in code blocks that it cannot end.
+    """
+    greedy = completions.filter(pl.col("mode") == "greedy")
+    shown = greedy if greedy.height else completions.filter(pl.col("sample") == 0)
+    verdicts = shown.group_by("uid", maintain_order=True).agg(pl.col("outcome").n_unique())
+    chosen = verdicts.sort("outcome", descending=True, maintain_order=True)["uid"].head(limit)
+    lines = ["## Sample completions", ""]
+    for number, uid in enumerate(chosen, start=1):
+        rows = shown.filter(pl.col("uid") == uid).to_dicts()
+        lines += [f"### {number}. {_plain(rows[0]['data_source'])}", "", _block(rows[0]["prompt"])]
+        lines += [f"Ground truth: {_plain(rows[0]['ground_truth'] or 'none')}", ""]
+        for row in rows:
+            verdict = f"{row['outcome']}, {row['num_tokens']} tokens, {row['finish_reason']}"
+            lines += [f"**{_plain(row['checkpoint'])}** ({_plain(verdict)})", ""]
+            lines += [_block(row["response"])]
+    create_markdown_artifact(
+        key="completions",
+        markdown="\n".join(lines),
+        description="Prompts of the test split and what each checkpoint answers.",
+    )
+
+
+def publish_export(uri: str, text: str = "Exported model") -> None:
+    """Publish a link to the export; a local directory becomes a file:// link."""
+    link = uri if "://" in uri else f"file://{uri}"
+    create_link_artifact(key="export", link=link, link_text=f"{text}: {uri}")
+
+
+def _plain(text: str) -> str:
+    """Return text that Markdown shows as it stands."""
+    return text.translate(MARKDOWN_CHARACTERS).replace("\n", " ")
+
+
+def _block(text: str) -> str:
+    """Return text as an indented code block, which no content can close; control codes removed."""
+    cut = text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]} ..."
+    printable = "".join(c if c.isprintable() or c == "\n" else "�" for c in cut)
+    return "\n".join(f"    {line}" for line in printable.split("\n")) + "\n"
+
+
+def _key(name: str) -> str:
+    return "".join(c if c.isascii() and c.isalnum() else "-" for c in name.lower()).strip("-")

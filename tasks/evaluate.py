@@ -1,0 +1,56 @@
+"""Stage 4: base, SFT and RL policy on the held-out test split, greedy and sampled."""
+
+from time import perf_counter
+
+import polars as pl
+from prefect.logging import get_run_logger
+
+from rlcore.evaluation.evaluate import evaluate as evaluate_checkpoint
+from rlcore.models.files import model_directory
+from rlcore.models.tokenizer import eos_token_id, load_tokenizer
+from rlcore.rollout.loading import load_model_directory
+from rlcore.workers import WORKER_MODULES
+from schemas.artifacts import ArtifactRef
+from tasks.caching import StageRun, cached_stage
+
+
+@cached_stage("evaluate", kind="evaluation", code=WORKER_MODULES)
+def evaluate(run: StageRun) -> ArtifactRef:
+    """Evaluate every checkpoint among the parents; the result holds figures and completions."""
+    recipe, store = run.recipe, run.store
+    prompts = store.table(run.parents["dataset"], "prompts")
+    checkpoints = {
+        name: model_directory(store.directory(run.parents[parent]))
+        for name, parent in (("base", "dataset"), ("sft", "sft"), ("rl", "rl"))
+        if name in recipe.evaluate.checkpoints and parent in run.parents
+    }
+    tokenizer = load_tokenizer(next(iter(checkpoints.values())))
+    engines = run.workers.engines(next(iter(checkpoints.values())))
+    results, completions = [], []
+    began = perf_counter()
+    for name, directory in checkpoints.items():
+        load_model_directory(engines, directory)
+        figures, drawn = evaluate_checkpoint(
+            prompts,
+            checkpoint=name,
+            section=recipe.evaluate,
+            seed=recipe.seed,
+            stop_token_ids=(eos_token_id(tokenizer),),
+            generate=engines.generate,
+            score=run.workers.rewards().score,
+            decode=lambda ids: tokenizer.batch_decode(ids, skip_special_tokens=True),
+            max_error_fraction=recipe.reward.max_error_fraction,
+        )
+        results.append(figures)
+        completions.append(drawn)
+        shown = figures.filter(pl.col("metric") == "greedy/acc")
+        for row in shown.iter_rows(named=True):
+            get_run_logger().info(
+                f"{name}: {row['data_source']}/{row['subset']} greedy accuracy {row['value']:.3f}"
+                f" [{row['ci_low']:.3f}, {row['ci_high']:.3f}]"
+            )
+    tokens = sum(int(drawn["num_tokens"].sum()) for drawn in completions)
+    return run.put(
+        tables={"eval_results": pl.concat(results), "completions": pl.concat(completions)},
+        metadata={"tokens_per_s": tokens / (perf_counter() - began)},
+    )

@@ -1,0 +1,14 @@
+"""Phase 1: sample trajectories and record them before anything is learnt from them."""
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+
+from rlcore.rl.phases import Phases
+from rlcore.rl.state import LoopState
+from schemas.artifacts import ArtifactRef
+
+
+@task(task_run_name="rollout-{state.next_iteration:04d}", cache_policy=NO_CACHE)
+def rollout(phases: Phases, state: LoopState) -> ArtifactRef:
+    """Return the iteration's recorded rollouts; see ``Phases.rollout``."""
+    return phases.rollout(state)

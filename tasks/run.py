@@ -1,0 +1,64 @@
+"""Opens and closes a pipeline run: resolved recipe, run folder, store, workers, tracker."""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+from prefect.logging import get_run_logger
+from prefect.runtime import flow_run
+
+from rlcore.plan import plan
+from rlcore.recipes import load_recipe
+from rlcore.rewards.registry import check_functions
+from rlcore.workers import Workers
+from schemas.recipe import Recipe
+from tasks.caching import PipelineRun
+from tasks.tracking import Tracker
+
+RUNS = Path("runs")
+RECIPES = Path(__file__).parents[1] / "flows" / "recipes"
+
+
+@contextmanager
+def open_run(recipe_name: str, overrides: Mapping[str, Any]) -> Iterator[PipelineRun]:
+    """Yield the run of the flow under way; its workers end with the context.
+
+    A retried flow run keeps its folder and the recipe recorded there, so it means what it meant.
+    Raises UserError when the recipe is wrong or surely cannot fit this machine.
+    """
+    directory = run_directory(recipe_name, str(flow_run.id))
+    recipe = _resolve(recipe_name, overrides, directory)
+    check_functions([(f.name, f.weight, f.options) for f in recipe.reward.functions])
+    plan(recipe)
+    _record(recipe, directory)
+    get_run_logger().info(f"recipe {recipe.name}, seed {recipe.seed}, run folder {directory}")
+    with Workers(recipe) as workers, Tracker.open(recipe, directory) as tracker:
+        yield PipelineRun(recipe, directory, workers=workers, tracker=tracker)
+
+
+def run_directory(recipe_name: str, flow_run_id: str) -> Path:
+    """Return the folder of a flow run: ``runs/<recipe>-<first 8 digits of the run's id>``."""
+    return RUNS / f"{Path(recipe_name).stem}-{flow_run_id[:8]}"
+
+
+def _resolve(recipe_name: str, overrides: Mapping[str, Any], directory: Path) -> Recipe:
+    recorded = directory / "recipe.yaml"
+    if recorded.is_file():
+        return load_recipe(str(recorded), directory=RECIPES)
+    return load_recipe(recipe_name, overrides, directory=RECIPES)
+
+
+def _record(recipe: Recipe, directory: Path) -> None:
+    """Write the resolved recipe and point ``runs/latest`` at the run; both atomically."""
+    directory.mkdir(parents=True, exist_ok=True)
+    text = yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    partial = directory / ".recipe.yaml"
+    partial.write_text(text, encoding="utf-8")
+    os.replace(partial, directory / "recipe.yaml")
+    link = RUNS / f".latest-{os.getpid()}"
+    link.unlink(missing_ok=True)
+    link.symlink_to(directory.name)
+    os.replace(link, RUNS / "latest")

@@ -1,0 +1,43 @@
+"""Stage 2: SFT warm start. The base model learns the form of an answer from demonstrations."""
+
+import tempfile
+from pathlib import Path
+
+from prefect.logging import get_run_logger
+
+from rlcore.models.files import model_directory
+from rlcore.sft import SFT
+from rlcore.workers import WORKER_MODULES
+from schemas.artifacts import ArtifactRef
+from tasks.caching import StageRun, cached_stage
+from tasks.report import SFTReport
+
+
+@cached_stage("sft", kind="policy", code=WORKER_MODULES)
+def sft(run: StageRun) -> ArtifactRef:
+    """Train the dataset's base model on its demonstrations; the result is a policy with its
+    metrics."""
+    dataset = run.parents["dataset"]
+    learner = run.workers.learner(
+        model_directory(run.store.directory(dataset)), run.recipe.sft.optimizer, name="sft-learner"
+    )
+    training = SFT(
+        run.recipe.sft,
+        learner=learner,
+        demonstrations=run.store.table(dataset, "demonstrations"),
+        seed=run.recipe.seed,
+        store=run.store,
+        key=run.key,
+        lineage=run.lineage(),
+    )
+    with tempfile.TemporaryDirectory(prefix="sft-policy-") as scratch:
+        metrics = training.run(SFTReport(run.tracker), log=get_run_logger().warning)
+        learner.export_hf(Path(scratch) / "model")
+        ref = run.put(
+            tables={"metrics": metrics},
+            directory=Path(scratch),
+            metadata={"steps": training.total_steps},
+        )
+    learner.stop()
+    training.discard_checkpoints()
+    return ref

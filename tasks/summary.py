@@ -1,0 +1,85 @@
+"""The end of a run: ``summary.json``, and what the run page shows."""
+
+import json
+import os
+from typing import Any
+
+from prefect.runtime import flow_run
+
+from rlcore.models.files import model_directory
+from rlcore.summary import accuracies, phase_seconds, token_rates, worst_gap
+from schemas.artifacts import ArtifactRef
+from tasks.artifacts import (
+    lineage_row,
+    publish_completions,
+    publish_evaluation,
+    publish_export,
+    publish_lineage,
+    publish_metrics,
+)
+from tasks.caching import PipelineRun
+
+
+def publish_summary(
+    run: PipelineRun,
+    *,
+    warm: ArtifactRef,
+    policy: ArtifactRef,
+    evaluation: ArtifactRef,
+    exported: ArtifactRef,
+) -> dict[str, Any]:
+    """Write ``summary.json`` into the run's folder, fill the run page, return the summary."""
+    store = run.store
+    sft_metrics = store.table(warm, "metrics") if warm.kind == "policy" else None
+    rl_metrics = store.table(policy, "metrics")
+    eval_results = store.table(evaluation, "eval_results")
+    directory = model_directory(store.directory(exported))
+    rates = token_rates(sft_metrics, rl_metrics)
+    rates["evaluate"] = store.manifest(evaluation).metadata["tokens_per_s"]
+    ui_url = flow_run.ui_url
+    summary = {
+        "recipe": run.recipe.name,
+        "seed": run.recipe.seed,
+        "flow_run_id": str(flow_run.id),
+        "accuracy": accuracies(eval_results),
+        "seconds": {result.stage: round(result.seconds, 2) for result in run.results},
+        "cached": [result.stage for result in run.results if result.cached],
+        "tokens_per_s": {phase: round(rate, 1) for phase, rate in rates.items()},
+        "iteration_seconds": phase_seconds(rl_metrics),
+        "max_logprob_gap": worst_gap(rl_metrics),
+        "iterations": store.manifest(policy).metadata["iteration"],
+        "best_iteration": store.manifest(policy).metadata["best_iteration"],
+        "export": str(directory),
+        "artifacts": {result.stage: result.ref.uri for result in run.results},
+        "ui": ui_url,
+    }
+    partial = run.directory / ".summary.json"
+    partial.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    os.replace(partial, run.directory / "summary.json")
+    _publish_lineage(run)
+    if sft_metrics is not None:
+        publish_metrics("sft", sft_metrics)
+    publish_metrics("rl", rl_metrics)
+    publish_evaluation(eval_results)
+    publish_completions(
+        store.table(evaluation, "completions"), limit=run.recipe.evaluate.completions_shown
+    )
+    publish_export(str(directory))
+    return summary
+
+
+def _publish_lineage(run: PipelineRun) -> None:
+    rows = []
+    for result in run.results:
+        manifest = run.store.manifest(result.ref)
+        rows.append(
+            lineage_row(
+                result.stage,
+                result.ref,
+                cached=result.cached,
+                seconds=result.seconds,
+                parents=manifest.parents,
+                producer=manifest.producer,
+            )
+        )
+    publish_lineage(rows)
