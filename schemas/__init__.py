@@ -1,1 +1,2 @@
-"""Types that cross a seam: recipe (pydantic), tables (Pandera), refs and manifests. Imports nothing of ours."""
+"""Types that cross a seam: recipe (pydantic), tables (Pandera), refs and manifests. Imports
+nothing of ours."""

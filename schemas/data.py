@@ -47,7 +47,8 @@ class HubSource(Section):
 
 
 class ArithmeticSource(Section):
-    """Generated two-digit word problems with imperfect demonstrations; disjoint by operand tuple."""
+    """Generated two-digit word problems with imperfect demonstrations; disjoint by operand
+    tuple."""
 
     kind: Literal["arithmetic"] = "arithmetic"
     train: int = Field(default=4096, ge=1, description="RL training prompts")

@@ -1,5 +1,5 @@
-"""Recipe section ``hardware``: layout only. Nothing here may change what is learnt, so it stays out of
-every cache key."""
+"""Recipe section ``hardware``: layout only. Nothing here may change what is learnt, so it stays
+out of every cache key."""
 
 from typing import Literal
 

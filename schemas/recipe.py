@@ -1,7 +1,7 @@
 """The recipe: one frozen tree that says everything about a run. A deployment is a recipe.
 
-``Recipe.slice_for(stage)`` is the part of it that a stage's result depends on (its cache key); hardware,
-store and tracking are in no slice.
+``Recipe.slice_for(stage)`` is the part of it that a stage's result depends on (its cache key);
+hardware, store and tracking are in no slice.
 """
 
 from typing import Any, Literal
@@ -170,8 +170,8 @@ class Recipe(Section):
     def _precision_fits_learner(self) -> "Recipe":
         if self.model.dtype == "bfloat16" and self.hardware.learner.zero_stage == 0:
             raise ValueError(
-                "model.dtype = 'bfloat16' needs hardware.learner.zero_stage >= 1 (DeepSpeed's ZeRO-0"
-                " loses precision there); set it to 1"
+                "model.dtype = 'bfloat16' needs hardware.learner.zero_stage >= 1: DeepSpeed's ZeRO-0"
+                " keeps no fp32 weights; set it to 1"
             )
         return self
 

@@ -1,7 +1,7 @@
 """Recipe sections ``reward`` and ``rl``: what is rewarded, and how the policy learns from it.
 
-An algorithm is a choice along a few axes; a preset names a set of choices (SPEC section 5). A recipe
-may override any axis of its preset.
+An algorithm is a choice along a few axes; a preset names a set of choices (SPEC section 5). A
+recipe may override any axis of its preset.
 """
 
 from typing import Any, Literal

@@ -1,7 +1,8 @@
 """Pandera contracts of every Parquet table that passes between stages (polars, eager).
 
-``TABLES`` maps a table's name (its file is ``<name>.parquet``) to its model; a model's ``Config.metadata``
-carries its schema version. Rows are keyed by ``uid`` (prompt) and ``trajectory_id`` (one sampled response).
+``TABLES`` maps a table's name (its file is ``<name>.parquet``) to its model, ``VERSIONS`` to the
+version of its schema. Rows are keyed by ``uid`` (prompt) and ``trajectory_id`` (one sampled
+response).
 """
 
 from typing import Any
@@ -32,8 +33,8 @@ class Table(pa.DataFrameModel):
 class Prompts(Table):
     """One prompt to learn or be judged on (verl's columns plus uid, split and token ids).
 
-    Produced by prepare_data; consumed by rollout and evaluate. ``subset`` names a test split within a
-    source ("test", "test_steps"); ``extra_info`` is a JSON object.
+    Produced by prepare_data; consumed by rollout and evaluate. ``subset`` names a test split
+    within a source ("test", "test_steps"); ``extra_info`` is a JSON object.
     """
 
     uid: pl.String = pa.Field(unique=True)
@@ -59,12 +60,10 @@ class Prompts(Table):
             (pl.col("reward_style") != "rule") | pl.col("ground_truth").is_not_null()
         )
 
-    class Config(Table.Config):
-        metadata = {"version": "prompts/v1"}
-
 
 class Demonstrations(Table):
-    """One SFT example: messages, their token ids, and the mask of assistant tokens that carry loss."""
+    """One SFT example: messages, their token ids, and the mask of assistant tokens that carry
+    loss."""
 
     uid: pl.String = pa.Field(unique=True)
     split: pl.String = pa.Field(isin=["train", "validation"])
@@ -81,9 +80,6 @@ class Demonstrations(Table):
     def some_token_carries_loss(cls, data: Any) -> pl.LazyFrame:
         return data.lazyframe.select(pl.col("loss_mask").list.any())
 
-    class Config(Table.Config):
-        metadata = {"version": "demonstrations/v1"}
-
 
 class Rejects(Table):
     """One input row that preparation dropped, and why."""
@@ -94,15 +90,13 @@ class Rejects(Table):
     detail: pl.String
     content: pl.String
 
-    class Config(Table.Config):
-        metadata = {"version": "rejects/v1"}
-
 
 class Rollouts(Table):
     """One trajectory as sampled, before anything is learnt from it. Token in, token out.
 
-    ``token_ids`` is the response, its stop token included; ``loss_mask`` is true on tokens the policy
-    sampled; ``sampler_logprobs`` are the engine's, at the sampling temperature, 0 where masked.
+    ``token_ids`` is the response, its stop token included; ``loss_mask`` is true on tokens the
+    policy sampled; ``sampler_logprobs`` are the engine's, at the sampling temperature, 0 where
+    masked.
     """
 
     trajectory_id: pl.String = pa.Field(unique=True)
@@ -129,9 +123,6 @@ class Rollouts(Table):
         valid = (pl.element() <= 0) & pl.element().is_finite()
         return data.lazyframe.select(pl.col("sampler_logprobs").list.eval(valid).list.all())
 
-    class Config(Table.Config):
-        metadata = {"version": "rollouts/v1"}
-
 
 class Rewards(Table):
     """How each trajectory was scored. ``score`` is null when it could not be: never a silent 0."""
@@ -148,9 +139,6 @@ class Rewards(Table):
     def unscorable_rows_have_no_score(cls, data: Any) -> pl.LazyFrame:
         unscorable = pl.col("outcome").is_in(["timeout", "error"])
         return data.lazyframe.select(unscorable == pl.col("score").is_null())
-
-    class Config(Table.Config):
-        metadata = {"version": "rewards/v1"}
 
 
 class Advantages(Table):
@@ -171,9 +159,6 @@ class Advantages(Table):
             pl.col("advantages").list.eval(pl.element().is_finite()).list.all()
         )
 
-    class Config(Table.Config):
-        metadata = {"version": "advantages/v1"}
-
 
 class Metrics(Table):
     """One number of one step. The truth of every curve; wandb is a view of it."""
@@ -182,9 +167,6 @@ class Metrics(Table):
     step: pl.Int64 = pa.Field(ge=0)
     name: pl.String
     value: pl.Float64 = pa.Field(nullable=True)
-
-    class Config(Table.Config):
-        metadata = {"version": "metrics/v1"}
 
 
 class EvalResults(Table):
@@ -199,9 +181,6 @@ class EvalResults(Table):
     ci_high: pl.Float64
     num_prompts: pl.Int64 = pa.Field(ge=1)
     num_samples: pl.Int64 = pa.Field(ge=1)
-
-    class Config(Table.Config):
-        metadata = {"version": "eval_results/v1"}
 
 
 class Completions(Table):
@@ -222,9 +201,6 @@ class Completions(Table):
     finish_reason: pl.String = pa.Field(isin=FINISH_REASONS)
     num_tokens: pl.Int32 = pa.Field(ge=0)
 
-    class Config(Table.Config):
-        metadata = {"version": "completions/v1"}
-
 
 TABLES: dict[str, type[Table]] = {
     "prompts": Prompts,
@@ -239,7 +215,10 @@ TABLES: dict[str, type[Table]] = {
 }
 
 
+# Raise a table's number when its columns or their meaning change: older files are then refused.
+VERSIONS: dict[str, int] = dict.fromkeys(TABLES, 1)
+
+
 def schema_version(table: str) -> str:
     """Return ``name/vN`` of a table, as written in manifests and in the Parquet metadata."""
-    metadata = TABLES[table].Config.metadata
-    return metadata["version"]
+    return f"{table}/v{VERSIONS[table]}"

@@ -4,9 +4,7 @@ Each call is a synchronous request of about 40 ms: once per stage, never inside 
 from models and data is escaped. Artifact keys are lower-case letters, digits and dashes.
 """
 
-import math
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import Any
 
 import polars as pl
@@ -17,9 +15,8 @@ from prefect.artifacts import (
 )
 
 from schemas.artifacts import ArtifactRef
+from tasks.plots import curves_svg, data_uri
 
-CURVE_WIDTH = 60  # characters of a sparkline
-BARS = "▁▂▃▄▅▆▇█"
 SHOWN_CHARACTERS = 1200  # of one prompt or completion
 DIGEST_DIGITS = 12
 MARKDOWN_CHARACTERS = str.maketrans({c: f"\\{c}" for c in r"\`*_{}[]<>()#+-.!|~$"})
@@ -61,45 +58,32 @@ def lineage_row(
 
 
 def publish_metrics(stage: str, metrics: pl.DataFrame) -> None:
-    """Publish a ``metrics`` table: each metric's first, last, least and greatest value and curve.
+    """Publish a ``metrics`` table: the curve of each metric, and its first, last, least, greatest.
 
-    The curve is text: the UI shows no image that is not on a web server. Null values are left out.
+    Null values are left out.
     """
+    known = metrics.drop_nulls("value").sort("name", "step")
+    curves: dict[str, list[tuple[int, float]]] = {}
+    for name, step, value in known.select("name", "step", "value").iter_rows():
+        curves.setdefault(name, []).append((step, value))
     lines = [
         f"## {_plain(stage)}: metrics",
         "",
-        "| metric | steps | first | last | min | max | curve |",
-        "|:-|-:|-:|-:|-:|-:|:-|",
+        f"![curves]({data_uri(curves_svg(curves))})",
+        "",
+        "| metric | steps | first | last | min | max |",
+        "|:-|-:|-:|-:|-:|-:|",
     ]
-    known = metrics.drop_nulls("value").sort("name", "step")
-    for (name,), rows in known.group_by("name", maintain_order=True):
-        values = rows["value"].to_list()
+    for name, points in curves.items():
+        values = [value for _, value in points]
         figures = [values[0], values[-1], min(values), max(values)]
         cells = [f"`{name}`", str(len(values)), *(f"{value:.4g}" for value in figures)]
-        lines.append(f"| {' | '.join(cells)} | `{sparkline(values)}` |")
+        lines.append(f"| {' | '.join(cells)} |")
     create_markdown_artifact(
         key=f"{_key(stage)}-metrics",
         markdown="\n".join(lines),
         description=f"Metrics of the stage {stage}, from its metrics table.",
     )
-
-
-def sparkline(values: Sequence[float], width: int = CURVE_WIDTH) -> str:
-    """Return a curve of at most ``width`` characters; each is the mean of its share of the steps.
-
-    >>> sparkline([0, 1, 2, 3])
-    '▁▃▆█'
-    """
-    finite = [value for value in values if math.isfinite(value)]
-    if not finite:
-        return ""
-    columns = min(width, len(finite))
-    edges = [index * len(finite) // columns for index in range(columns + 1)]
-    means = [sum(finite[a:b]) / (b - a) for a, b in pairwise(edges)]
-    low, span = min(means), max(means) - min(means)
-    if span == 0:
-        return BARS[0] * columns
-    return "".join(BARS[round((mean - low) / span * (len(BARS) - 1))] for mean in means)
 
 
 def publish_evaluation(eval_results: pl.DataFrame) -> None:
@@ -112,7 +96,7 @@ def publish_evaluation(eval_results: pl.DataFrame) -> None:
         row["prompts"] = result["num_prompts"]
         row["samples"] = result["num_samples"]
         low, high = result["ci_low"], result["ci_high"]
-        row[result["checkpoint"]] = f"{result['value']:.3f} ({low:.3f} to {high:.3f})"
+        row[result["checkpoint"]] = f"{result['value']:.3f} ({low:.3f}-{high:.3f})"
     table = [{**row, **{name: row.get(name, "") for name in order}} for row in rows.values()]
     create_table_artifact(
         key="evaluation",

@@ -42,10 +42,10 @@ def _card(run: StageRun) -> ModelCard:
         training={
             "algorithm": rl.algorithm.preset,
             "SFT": f"{recipe.sft.epochs} epoch(s)" if recipe.sft.enabled else "none",
-            "RL iterations": run.store.manifest(run.parents["policy"]).metadata["iteration"],
+            "RL iterations": str(run.store.manifest(run.parents["policy"]).metadata["iteration"]),
             "prompts x samples": f"{rl.rollout.prompts} x {rl.rollout.samples}",
-            "RL learning rate": rl.update.optimizer.lr,
-            "seed": recipe.seed,
+            "RL learning rate": f"{rl.update.optimizer.lr:g}",
+            "seed": str(recipe.seed),
         },
         evaluation={
             "sampled": f"{recipe.evaluate.samples} per prompt, T = {recipe.evaluate.temperature:g},"

@@ -23,6 +23,7 @@ NEUTRAL = frozenset(
         "tasks.caching",
         "tasks.crashes",
         "tasks.fingerprint",
+        "tasks.plots",
         "tasks.report",
         "tasks.tracking",
     }

@@ -1,268 +1,278 @@
-"""The generated task: short word problems over two-digit numbers with a written carry.
+"""Generated two-digit word problems whose solutions spell each step out, digit by digit.
 
-The universe of problems is small enough to enumerate, so splits are sets of operand tuples, not
-draws: ``(kind, numbers)`` falls to test, validation or train by its digest, whatever the seed.
-Steps ``(a, op, b)`` are held out the same way; a problem with such a step belongs to "test_steps"
-alone.
+A response holds one line per step, ``AA op BB:CU,T=TU`` with two-digit numbers, then ``#### N``::
 
-A solution writes one line per step, ``AA op BB:CU,T=TU``: units first (the unit sum of +, the
-borrow flag and unit digit of -, the unit product of *), then the tens digit of the result, then the
-result. Example: ``78+13:11,9=91``, ``91-50:01,4=41``, ``#### 41``.
+    78+13:11,9=91        CU: the unit sum (+), borrow flag and unit digit (-), unit product (*)
+    91-50:01,4=41        T: tens digit of the result; TU: the result
+    #### 41
+
+Every intermediate and result lies in 1..99. Whether a problem may be trained on is a property of its
+numbers, not of a seed: a tenth of the single steps (a, op, b) occurs in ``test_steps`` only, and of
+the remaining operand tuples a digest sends a tenth to ``test`` and a tenth to ``validation``.
 """
 
 import hashlib
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache
 
 from rlcore.seeds import stream_seed
 from schemas.data import ArithmeticSource
 from schemas.errors import UserError
 
-OPERATIONS = {"add": "+", "sub": "-", "mul": "*", "addsub": "+-", "muladd": "*+", "mulsub": "*-"}
-OPERANDS = range(10, 100)
-FACTORS = range(2, 6)
-RESULTS = range(1, 100)
-HELD_OUT_EVERY = 10
-NAMES = ("Ann", "Ben", "Tom")
-THINGS = ("pens", "eggs", "cups")
+KINDS = {"add": "+", "sub": "-", "mul": "*", "addsub": "+-", "muladd": "*+", "mulsub": "*-"}
+LARGEST = 99
+NAMES = ("Tom", "Ann", "Ben", "Mia", "Leo", "Eva", "Sam", "Zoe")
+THINGS = ("apples", "books", "coins", "cards", "pens", "eggs")
+# At most 12 words each: short prompts are decontaminated by equality, not by shared word runs.
 TEMPLATES = {
     "add": (
-        "{who} has {0} {what} and buys {1}. How many?",
-        "{who} had {0} {what}. Then {who} got {1} more. Total?",
+        "{name} has {0} {things} and gets {1}. How many now?",
+        "{name} has {0} {things}, then finds {1}. How many now?",
+        "{name} has {0} {things} and buys {1}. How many now?",
     ),
     "sub": (
-        "{who} has {0} {what} and sells {1}. How many?",
-        "{who} had {0} {what}. Then {who} lost {1}. Left?",
+        "{name} has {0} {things} and loses {1}. How many now?",
+        "{name} has {0} {things}, then sells {1}. How many now?",
+        "{name} has {0} {things} and gives {1}. How many now?",
     ),
     "mul": (
-        "{who} has {0} {what} in each of {1} bags. How many?",
-        "{0} {what} fill a box. {who} has {1} boxes. Total?",
+        "{name} has {1} bags of {0} {things}. How many now?",
+        "{name} has {1} boxes of {0} {things}. How many now?",
+        "{name} buys {1} bags of {0} {things}. How many now?",
     ),
     "addsub": (
-        "{who} has {0} {what}, buys {1} and sells {2}. How many?",
-        "{who} had {0} {what}. Then {who} got {1} more and lost {2}. Left?",
+        "{name} has {0} {things}, gets {1}, loses {2}. How many now?",
+        "{name} has {0} {things}, finds {1}, sells {2}. How many now?",
+        "{name} has {0} {things}, buys {1}, gives {2}. How many now?",
     ),
     "muladd": (
-        "{who} has {0} {what} in each of {1} bags and buys {2}. How many?",
-        "{0} {what} fill a box. {who} has {1} boxes and {2} more. Total?",
+        "{name} has {1} bags of {0} {things}, gets {2}. How many now?",
+        "{name} has {1} boxes of {0} {things}, finds {2}. How many now?",
+        "{name} buys {1} bags of {0} {things}, buys {2}. How many now?",
     ),
     "mulsub": (
-        "{who} has {0} {what} in each of {1} bags and sells {2}. How many?",
-        "{0} {what} fill a box. {who} had {1} boxes, lost {2}. Left?",
+        "{name} has {1} bags of {0} {things}, loses {2}. How many now?",
+        "{name} has {1} boxes of {0} {things}, sells {2}. How many now?",
+        "{name} buys {1} bags of {0} {things}, gives {2}. How many now?",
     ),
 }
-MALFORMED = ("### {}", "{}", "answer {}")
-OFFSETS = (-10, -2, -1, 1, 2, 10)
+MALFORMED = ("{n}", "####{n}", "### {n}", "#### {n}.")
+OFF_BY = (-10, -2, -1, 1, 2, 10)
+VALIDATION_DEMONSTRATIONS = 256
+_TRIES = 4000  # consecutive unusable draws after which a kind counts as exhausted
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One operation on numbers of at most two digits."""
+def calculate(left: int, op: str, right: int) -> int:
+    """Return ``left op right`` for op in ``+-*``."""
+    return {"+": left + right, "-": left - right, "*": left * right}[op]
 
-    a: int
-    op: str
-    b: int
 
-    @property
-    def result(self) -> int:
-        return {"+": self.a + self.b, "-": self.a - self.b, "*": self.a * self.b}[self.op]
-
-    @property
-    def line(self) -> str:
-        """The written step; see the module's docstring."""
-        a, b = self.a % 10, self.b % 10
-        units = {"+": a + b, "-": (10 if a < b else 0) + (a - b) % 10, "*": a * b}[self.op]
-        tens, result = self.result // 10, self.result
-        return f"{self.a:02d}{self.op}{self.b:02d}:{units:02d},{tens}={result:02d}"
+@cache
+def is_held_out(left: int, op: str, right: int) -> bool:
+    """Return whether the step occurs in ``test_steps`` only; ``a+b`` and ``b+a`` are one step."""
+    if op == "+":
+        left, right = sorted((left, right))
+    return _bucket(f"step {left}{op}{right}") == 0
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A kind and its operands, in the order in which they are used."""
+    """A kind and its operands in the order of use; the first 10..99, a factor 2..5, others 10..99."""
 
     kind: str
     numbers: tuple[int, ...]
 
     @property
-    def steps(self) -> list[Step]:
-        return chain(OPERATIONS[self.kind], self.numbers)
+    def steps(self) -> list[tuple[int, str, int]]:
+        """(left, op, right) of each step of the right solution."""
+        steps, value = [], self.numbers[0]
+        for op, right in zip(KINDS[self.kind], self.numbers[1:], strict=True):
+            steps.append((value, op, right))
+            value = calculate(value, op, right)
+        return steps
 
     @property
     def answer(self) -> int:
-        return self.steps[-1].result
+        return calculate(*self.steps[-1])
 
     @property
     def key(self) -> str:
-        """Equal for problems that differ in the order of an addition's operands only."""
-        a, b, *rest = self.numbers
-        if OPERATIONS[self.kind][0] == "+" and a > b:
-            a, b = b, a
-        return f"{self.kind} {a} {b} {rest}"
+        """Identity of the operand tuple: the operands of an addition sorted first."""
+        numbers = self.numbers
+        if self.kind.startswith("add"):
+            numbers = (*sorted(numbers[:2]), *numbers[2:])
+        return f"{self.kind} {' '.join(map(str, numbers))}"
+
+    @property
+    def subset(self) -> str:
+        """Return "train", "validation", "test" or "test_steps"."""
+        if any(is_held_out(*step) for step in self.steps):
+            return "test_steps"
+        return {0: "test", 1: "validation"}.get(_bucket(self.key), "train")
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A problem in words. ``response``: a demonstration's, imperfect on purpose; empty for a prompt.
+    """One question. ``response``: a demonstration, right or not; empty for a prompt."""
 
-    ``subset``: "train", "validation", "test" or "test_steps".
-    """
-
-    subset: str
     problem: Problem
+    subset: str
     question: str
-    response: str
+    response: str = ""
 
 
 def generate(source: ArithmeticSource, seed: int) -> tuple[list[Example], list[Example]]:
-    """Return (prompts, demonstrations), a function of the arguments alone.
+    """Return (prompts, demonstrations), both a pure function of ``source`` and ``seed``.
 
-    Prompts of a subset differ in their operand tuples; kinds come in equal shares as far as their
-    problems reach. Demonstrations draw kind and problem with replacement: ``source.demonstrations``
-    from train tuples, ``source.validation`` from validation tuples. Raises ``UserError`` when a
-    subset has fewer problems than are asked for.
+    Prompts of one subset are distinct operand tuples; kinds are drawn evenly, and where a kind runs
+    out (mul has 89 tuples) the others fill up. Demonstrations are distinct questions over ``train``
+    tuples, then ``VALIDATION_DEMONSTRATIONS`` over ``validation`` tuples; no held-out step occurs in
+    one, not even in a wrong one. Raises ``UserError`` when a subset has too few problems.
     """
-    counts = {
+    sizes = {
         "train": source.train,
         "validation": source.validation,
         "test": source.test,
         "test_steps": source.test_steps,
     }
-    prompts = [
-        Example(subset, problem, question(problem, rng), response="")
-        for subset, count in counts.items()
-        for rng in [random.Random(stream_seed(seed, "arithmetic", "prompts", subset))]
-        for problem in _distinct(subset, count, rng)
-    ]
+    prompts = []
+    for subset, size in sizes.items():
+        rng = random.Random(stream_seed(seed, "arithmetic", subset))
+        prompts += _distinct(rng, subset, size, by_tuple=True, setting=subset)
     demonstrations = []
-    for split, count in {
+    for subset, size in {
         "train": source.demonstrations,
-        "validation": source.validation,
+        "validation": min(VALIDATION_DEMONSTRATIONS, source.demonstrations),
     }.items():
-        rng = random.Random(stream_seed(seed, "arithmetic", "demonstrations", split))
-        pools, kinds = universe()[split], list(OPERATIONS)
-        for _ in range(count):
-            kind = rng.choice(kinds)
-            problem = Problem(kind, rng.choice(pools[kind]))
-            text = question(problem, rng)
-            demonstrations.append(
-                Example(split, problem, text, imperfect_solution(problem, source, rng))
-            )
+        rng = random.Random(stream_seed(seed, "arithmetic", subset, "demonstrations"))
+        questions = _distinct(rng, subset, size, by_tuple=False, setting="demonstrations")
+        demonstrations += [
+            Example(e.problem, subset, e.question, demonstrate(e.problem, source, rng))
+            for e in questions
+        ]
     return prompts, demonstrations
 
 
-def chain(operations: str, numbers: tuple[int, ...]) -> list[Step]:
-    """Return the steps of ``numbers[0] op numbers[1] op numbers[2]``, from the left."""
-    steps: list[Step] = []
-    value = numbers[0]
-    for op, b in zip(operations, numbers[1:], strict=True):
-        steps.append(Step(value, op, b))
-        value = steps[-1].result
-    return steps
+def solve(problem: Problem) -> str:
+    """Return the right and complete response."""
+    lines = _trace(problem)
+    assert lines is not None, f"{problem} leaves 1..{LARGEST}"
+    return "\n".join([*lines, f"#### {problem.answer}"])
 
 
-def _bucket(key: str) -> int:
-    return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") % HELD_OUT_EVERY
+def demonstrate(problem: Problem, rates: ArithmeticSource, rng: random.Random) -> str:
+    """Return a response with errors of independent kinds, each at its rate where it is possible.
 
-
-@cache
-def is_held_out(step: Step) -> bool:
-    """Return whether the step is kept out of everything but "test_steps" (about one in ten)."""
-    a, b = sorted((step.a, step.b)) if step.op == "+" else (step.a, step.b)
-    return _bucket(f"step {a}{step.op}{b}") == 0
-
-
-def subset_of(problem: Problem) -> str:
-    """Return "test_steps", "test", "validation" or "train"."""
-    if any(is_held_out(step) for step in problem.steps):
-        return "test_steps"
-    return {0: "test", 1: "validation"}.get(_bucket(problem.key), "train")
-
-
-def problems(kind: str) -> list[tuple[int, ...]]:
-    """Return the numbers of every problem whose intermediate and final results are in 1..99."""
-    rows = [((a,), a) for a in OPERANDS]
-    for op in OPERATIONS[kind]:
-        operate = {"+": int.__add__, "-": int.__sub__, "*": int.__mul__}[op]
-        rows = [
-            ((*numbers, b), result)
-            for numbers, value in rows
-            for b in (FACTORS if op == "*" else OPERANDS)
-            if 1 <= (result := operate(value, b)) <= 99
-        ]
-    return [numbers for numbers, _ in rows]
-
-
-@lru_cache(maxsize=1)
-def universe() -> dict[str, dict[str, list[tuple[int, ...]]]]:
-    """Return the numbers of all problems by subset and kind; about 0.2 million of them."""
-    pools: dict[str, dict[str, list[tuple[int, ...]]]] = {
-        subset: {kind: [] for kind in OPERATIONS}
-        for subset in ("train", "validation", "test", "test_steps")
-    }
-    for kind in OPERATIONS:
-        for numbers in problems(kind):
-            pools[subset_of(Problem(kind, numbers))][kind].append(numbers)
-    return pools
-
-
-def question(problem: Problem, rng: random.Random) -> str:
-    """Return the word problem, its numbers unpadded."""
-    template = rng.choice(TEMPLATES[problem.kind])
-    return template.format(*problem.numbers, who=rng.choice(NAMES), what=rng.choice(THINGS))
-
-
-def imperfect_solution(problem: Problem, rates: ArithmeticSource, rng: random.Random) -> str:
-    """Return a solution with the four errors of ``rates``, each drawn independently.
-
-    A wrong operation's arithmetic is consistent and carried through; it is left out where no other
-    operation stays in range and clear of held-out steps. An early stop reports step 1's result.
+    ``wrong_operation``: one step uses another operation, its arithmetic consistent and carried
+    through. ``off_result``: one result is off by 1, 2 or 10 and carried through. Both are left out
+    where all their forms leave 1..99 or write a held-out step. ``stop_early``: muladd and mulsub
+    end after step 1; addsub does half as often, so that SFT alone learns to finish some problems.
+    ``malformed``: the last line breaks the ``#### N`` form.
     """
-    steps = problem.steps
-    if rng.random() < rates.wrong_operation:
-        steps = rng.choice(_wrong_chains(problem) or [steps])
-    if rng.random() < rates.stop_early:
-        steps = steps[:1]
-    answer = steps[-1].result
-    if rng.random() < rates.off_result:
-        answer = rng.choice([answer + d for d in OFFSETS if answer + d >= 0])
-    last = "#### {}"
-    if rng.random() < rates.malformed:
-        last = rng.choice(MALFORMED)
-    return "\n".join([*(step.line for step in steps), last.format(answer)])
+    stop_rate = rates.stop_early / 2 if problem.kind == "addsub" else rates.stop_early
+    chances = (rates.wrong_operation, rates.off_result, stop_rate, rates.malformed)
+    wrong, off, stop, malformed = (rng.random() < chance for chance in chances)
+    operations = KINDS[problem.kind]
+    changed_op = changed_result = None
+    if wrong:
+        choices = [(i, op) for i, right in enumerate(operations) for op in "+-*" if op != right]
+        rng.shuffle(choices)
+        changed_op = next((c for c in choices if _trace(problem, c)), None)
+    if off:
+        shifts = [(i, delta) for i in range(len(operations)) for delta in OFF_BY]
+        rng.shuffle(shifts)
+        changed_result = next((s for s in shifts if _trace(problem, changed_op, s)), None)
+    lines = _trace(problem, changed_op, changed_result)
+    assert lines, f"{problem}: no admissible response"
+    if stop:
+        lines = lines[:1]
+    form = rng.choice(MALFORMED) if malformed else "#### {n}"
+    return "\n".join([*lines, form.format(n=int(lines[-1][-2:]))])
 
 
-def _wrong_chains(problem: Problem) -> list[list[Step]]:
-    """Return the chains with exactly one other operation, in range and without held-out steps."""
-    right = OPERATIONS[problem.kind]
-    variants = [
-        chain(right[:i] + op + right[i + 1 :], problem.numbers)
-        for i in range(len(right))
-        for op in "+-*"
-        if op != right[i]
-    ]
-    return [
-        steps
-        for steps in variants
-        if all(step.result in RESULTS and not is_held_out(step) for step in steps)
-    ]
+def _trace(
+    problem: Problem,
+    changed_op: tuple[int, str] | None = None,
+    changed_result: tuple[int, int] | None = None,
+) -> list[str] | None:
+    """Return the step lines, or None where a result leaves 1..99 or an altered step is held out."""
+    lines, value = [], problem.numbers[0]
+    altered = False
+    for i, (op, right) in enumerate(zip(KINDS[problem.kind], problem.numbers[1:], strict=True)):
+        if changed_op and changed_op[0] == i:
+            op, altered = changed_op[1], True
+        left, value = value, calculate(value, op, right)
+        if not 1 <= value <= LARGEST or (altered and is_held_out(left, op, right)):
+            return None
+        written = value
+        if changed_result and changed_result[0] == i:
+            written, altered = value + changed_result[1], True
+        if not 1 <= written <= LARGEST:
+            return None
+        lines.append(
+            f"{left:02}{op}{right:02}:{_units(left, op, right)},{value // 10}={written:02}"
+        )
+        value = written
+    return lines
 
 
-def _distinct(subset: str, count: int, rng: random.Random) -> Iterator[Problem]:
-    pools = {kind: list(pool) for kind, pool in universe()[subset].items()}
-    for pool in pools.values():
-        rng.shuffle(pool)
-    seen: set[str] = set()
-    while len(seen) < count:
-        left = [kind for kind, pool in pools.items() if pool]
-        if not left:
+def _units(left: int, op: str, right: int) -> str:
+    a, b = left % 10, right % 10
+    if op == "-":
+        return f"{int(a < b)}{(a - b) % 10}"
+    return f"{calculate(a, op, b):02}"
+
+
+def _distinct(
+    rng: random.Random, subset: str, size: int, *, by_tuple: bool, setting: str
+) -> Iterator[Example]:
+    kinds, seen, made = list(KINDS), set[str](), 0
+    while made < size:
+        if not kinds:
             raise UserError(
-                f"data.sources: 'arithmetic' has {subset} = {count} and only {len(seen)} problems"
-                f" of that subset exist; lower {subset}"
+                f"data.sources: the arithmetic source has {setting} = {size}, and only {made}"
+                f" distinct '{subset}' problems exist; lower {setting}"
             )
-        kind = rng.choice(left)
-        problem = Problem(kind, pools[kind].pop())
-        if problem.key not in seen:
-            seen.add(problem.key)
-            yield problem
+        kind = rng.choice(kinds)
+        example = _next(rng, kind, subset, seen, by_tuple=by_tuple)
+        if example is None:
+            kinds.remove(kind)
+            continue
+        made += 1
+        yield example
+
+
+def _next(
+    rng: random.Random, kind: str, subset: str, seen: set[str], *, by_tuple: bool
+) -> Example | None:
+    for _ in range(_TRIES):
+        problem = _draw(rng, kind)
+        if problem is None or problem.subset != subset:
+            continue
+        question = rng.choice(TEMPLATES[kind]).format(
+            *problem.numbers, name=rng.choice(NAMES), things=rng.choice(THINGS)
+        )
+        identity = problem.key if by_tuple else question
+        if identity not in seen:
+            seen.add(identity)
+            return Example(problem, subset, question)
+    return None
+
+
+def _draw(rng: random.Random, kind: str) -> Problem | None:
+    """Return a problem of ``kind``, or None where its numbers leave 1..99."""
+    first = rng.randrange(10, LARGEST // 2 + 1 if KINDS[kind][0] == "*" else LARGEST + 1)
+    numbers, value = [first], first
+    for op in KINDS[kind]:
+        right = rng.randrange(2, 6) if op == "*" else rng.randrange(10, LARGEST + 1)
+        value = calculate(value, op, right)
+        if not 1 <= value <= LARGEST:
+            return None
+        numbers.append(right)
+    return Problem(kind, tuple(numbers))
+
+
+def _bucket(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") % 10

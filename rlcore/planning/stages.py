@@ -37,10 +37,9 @@ def stage_estimates(
     stages.append(_rl(recipe, shape, data, rl, rates))
     stages.append(_evaluate(recipe, shape, data, rates))
     weights = BYTES[recipe.export.dtype or recipe.model.dtype] * shape.parameters
-    copies = 1 if recipe.export.directory is None else 2
     # weights are written, read back and scored once: bounded by 0.2 GB/s of disk and hashing
     seconds = 5 + 3 * weights / 0.2e9
-    stages.append(StageEstimate("export", seconds, seconds, copies * weights))
+    stages.append(StageEstimate("export", seconds, seconds, weights))
     return tuple(stages)
 
 

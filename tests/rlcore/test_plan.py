@@ -53,7 +53,6 @@ def qwen2(scratch: FromScratch) -> Qwen2ForCausalLM:
         num_key_value_heads=scratch.num_kv_heads,
         intermediate_size=scratch.intermediate_size,
         tie_word_embeddings=scratch.tie_word_embeddings,
-        attn_implementation="sdpa",
     )
     return Qwen2ForCausalLM(config)
 
@@ -184,7 +183,8 @@ def test_activation_formula_counts_what_autograd_saves(
         scratch = FromScratch(
             hidden_size=hidden, intermediate_size=feed, num_layers=num_layers, vocab_size=64
         )
-        model = qwen2(scratch).to(torch.float32 if dtype == "float32" else torch.bfloat16)
+        model = qwen2(scratch)
+        torch.nn.Module.to(model, torch.float32 if dtype == "float32" else torch.bfloat16)
         parameters = {p.untyped_storage().data_ptr() for p in model.parameters()}
         kept: dict[int, torch.Tensor] = {}  # holds the tensors, so no address comes twice
 

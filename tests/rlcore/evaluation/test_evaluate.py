@@ -1,4 +1,4 @@
-"""Evaluation counts what was drawn: each figure by hand on a scripted sampler, then on a model."""
+"""Evaluation counts what was drawn: each figure by hand on a scripted sampler."""
 
 import json
 from collections.abc import Callable
