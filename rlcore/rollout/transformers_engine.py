@@ -127,12 +127,7 @@ class TransformersEngine:
                 use_cache=True,
                 logits_to_keep=1,
             ).logits[:, -1]
-            logprobs_BV = processed_logprobs(logits_BV, sampling)
-            if sampling.temperature == 0.0:
-                chosen_B = logprobs_BV.argmax(-1)
-            else:
-                chosen_B = choose(logprobs_BV, uniforms[rows_B, step].to(device))
-            taken_B = logprobs_BV.gather(-1, chosen_B[:, None])[:, 0]
+            chosen_B, taken_B = _draw(logits_BV, sampling, uniforms[rows_B, step : step + 1])
             stopped_B = torch.isin(chosen_B.cpu(), stops)
             for row, token, logprob, stop in zip(
                 rows_B.tolist(),
@@ -162,6 +157,18 @@ class TransformersEngine:
             Generation(ids, lps, "stop" if stop else "length")
             for ids, lps, stop in zip(tokens, logprobs, stopped, strict=True)
         ]
+
+
+def _draw(
+    logits_BV: torch.Tensor, sampling: Sampling, uniforms_B1: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return token ids [B] and their log-probs [B]; no uniforms are needed when greedy."""
+    logprobs_BV = processed_logprobs(logits_BV, sampling)
+    if sampling.temperature == 0.0:
+        chosen_B = logprobs_BV.argmax(-1)
+    else:
+        chosen_B = choose(logprobs_BV, uniforms_B1[:, 0].to(logits_BV.device))
+    return chosen_B, logprobs_BV.gather(-1, chosen_B[:, None])[:, 0]
 
 
 def _left_padded(prompts: list[Sequence[int]], device: str) -> tuple[torch.Tensor, torch.Tensor]:
