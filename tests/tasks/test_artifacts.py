@@ -42,7 +42,7 @@ def _published(publish: Callable[[], None]) -> dict[str, Any]:
         only = ArtifactFilter(
             flow_run_id=ArtifactFilterFlowRunId.model_validate({"any_": [flow_run_id]})
         )
-        found = client.read_artifacts(artifact_filter=ArtifactFilter(flow_run_id=runs))
+        found = client.read_artifacts(artifact_filter=only)
     return {artifact.key or "": artifact.data for artifact in found}
 
 
