@@ -1,0 +1,130 @@
+"""Every accepted form becomes the same rows; every bad row is told by reason, none is lost."""
+
+import json
+from typing import Any
+
+import pytest
+
+from rlcore.data.normalise import normalise
+from rlcore.data.rows import RawTable, Row
+from schemas.errors import UserError
+
+USER = {"role": "user", "content": "What is 2 + 3?"}
+ASSISTANT = {"role": "assistant", "content": "#### 5"}
+SYSTEM = {"role": "system", "content": "Be brief."}
+VERL = {
+    "data_source": "sums",
+    "prompt": [USER],
+    "ability": "math",
+    "reward_model": {"style": "rule", "ground_truth": "5"},
+    "extra_info": {"index": 7},
+}
+
+
+def table(*rows: dict[str, Any], **fields: Any) -> RawTable:
+    return RawTable("rows.jsonl", "train", list(rows), **fields)
+
+
+def one(row: dict[str, Any], **fields: Any) -> Row:
+    rows, rejects = normalise(table(row, **fields))
+    assert not rejects, rejects
+    return rows[0]
+
+
+def test_verl_rows_keep_what_the_reward_needs() -> None:
+    row = one({**VERL, "difficulty": 3})
+    assert (row.prompt, row.ground_truth, row.data_source) == ([USER], "5", "sums")
+    assert (row.ability, row.reward_style, row.scored, row.solution) == ("math", "rule", True, [])
+    assert json.loads(row.extra_info) == {"index": 7, "difficulty": 3}
+
+
+def test_trl_prompt_and_completion_as_text_or_messages_are_one_demonstration() -> None:
+    text = one({"prompt": USER["content"], "completion": ASSISTANT["content"]})
+    chat = one({"prompt": [USER], "completion": [ASSISTANT]})
+    assert text.messages == chat.messages == [USER, ASSISTANT]
+    assert not text.scored, "without a ground truth there is nothing to reward it by"
+    scored = one({"prompt": "2 + 3?", "completion": "#### 5", "ground_truth": 5})
+    assert scored.scored
+    assert scored.ground_truth == "5"
+
+
+def test_messages_are_a_conversation_whose_last_answer_is_learnt() -> None:
+    chat = [SYSTEM, USER, ASSISTANT, USER, ASSISTANT]
+    row = one({"messages": chat})
+    assert (row.prompt, row.solution) == (chat[:-1], chat[-1:])
+
+
+def test_gsm8k_truth_stands_after_the_last_mark_without_commas() -> None:
+    row = one(
+        {"question": "How far?", "answer": "A #### 3 typo\n#### -1,200"},
+        form="gsm8k",
+        data_source="openai/gsm8k",
+        instruction="Think.",
+    )
+    assert row.ground_truth == "-1200"
+    assert row.prompt == [{"role": "user", "content": "How far? Think."}]
+    assert row.solution[0]["content"].endswith("#### -1,200")
+
+
+def test_the_sources_data_source_overrides_the_rows() -> None:
+    assert one(VERL, data_source="mine").data_source == "mine"
+
+
+def test_unknown_columns_are_named_beside_the_accepted_forms() -> None:
+    with pytest.raises(
+        UserError,
+        match=r"rows\.jsonl has columns query, reply, which are of no accepted form: verl \(prompt,"
+        r".*TRL \(prompt, completion\).*messages.*rename the columns",
+    ):
+        normalise(table({"query": "2 + 3?", "reply": "5"}))
+
+
+def test_an_empty_file_is_said_to_be_empty() -> None:
+    with pytest.raises(
+        UserError, match=r"rows\.jsonl holds no rows; give a file with at least one"
+    ):
+        normalise(table())
+
+
+@pytest.mark.parametrize(
+    ("row", "reason", "detail"),
+    [
+        ({**VERL, "prompt": []}, "empty_prompt", "no message to answer"),
+        ({**VERL, "prompt": None}, "empty_prompt", "prompt"),
+        ({**VERL, "prompt": [{**USER, "content": " "}]}, "empty_prompt", "user message is empty"),
+        ({**VERL, "prompt": [USER, USER]}, "roles", "user, user do not alternate"),
+        ({**VERL, "prompt": [USER, ASSISTANT]}, "roles", "user, assistant"),
+        ({**VERL, "prompt": [ASSISTANT, USER]}, "roles", "assistant, user"),
+        ({**VERL, "prompt": [USER, SYSTEM]}, "roles", "user, system"),
+        ({**VERL, "prompt": [{"role": "user", "content": ["x"]}]}, "wrong_type", "strings"),
+        ({**VERL, "prompt": 3}, "wrong_type", "prompt is 3"),
+        ({**VERL, "reward_model": {"style": "rule"}}, "null_ground_truth", "needs a ground truth"),
+        ({**VERL, "reward_model": "rule"}, "wrong_type", "reward_model is not an object"),
+        ({**VERL, "reward_model": {"style": "vibes"}}, "reward_style", "'vibes' is none of rule"),
+        ({**VERL, "data_source": None}, "no_data_source", "data_source is missing"),
+        ({**VERL, "extra_info": "x"}, "wrong_type", "extra_info is not an object"),
+        ({"prompt": "2 + 3?", "completion": " "}, "empty_solution", "assistant message is empty"),
+    ],
+)
+def test_a_bad_row_is_rejected_with_its_reason_and_content(
+    row: dict[str, Any], reason: str, detail: str
+) -> None:
+    """A row that is silently dropped, or silently scored 0, cannot be found again."""
+    good = {"prompt": "2 + 3?", "completion": "5"} if "completion" in row else VERL
+    rows, (reject,) = normalise(table(good, row))
+    assert [r.index for r in rows] == [0]
+    assert (reject.source, reject.row, reject.reason) == ("rows.jsonl", 1, reason)
+    assert detail in reject.detail
+    assert set(json.loads(reject.content)) == set(row)
+
+
+def test_gsm8k_without_a_final_integer_is_rejected() -> None:
+    rows, rejects = normalise(
+        table(
+            {"question": "How many?", "answer": "five"},
+            {"question": "How many?", "answer": "#### 5.5"},
+            form="gsm8k",
+        )
+    )
+    assert not rows
+    assert [reject.reason for reject in rejects] == ["no_final_answer"] * 2

@@ -1,0 +1,196 @@
+"""Sources: what is read, and the sentence a person gets for what cannot be."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rlcore.data.inputs import input_digests
+from rlcore.data.normalise import normalise
+from rlcore.data.sources import read_file, read_source
+from schemas.data import ArithmeticSource, DataSection, FileSource, Gsm8kSource
+from schemas.errors import UserError
+from schemas.recipe import FromScratch, ModelSection
+
+ROOT = Path(__file__).parents[3]
+GSM8K = Path(os.environ.get("GSM8K_DIR") or ROOT.parent / "shared/data/gsm8k")
+needs_gsm8k = pytest.mark.skipif(
+    not (GSM8K / "train.jsonl").is_file(), reason="needs the GSM8K files; set GSM8K_DIR"
+)
+VERL_ROWS = [
+    {
+        "data_source": "sums",
+        "prompt": [{"role": "user", "content": f"What is {n} + {n}?"}],
+        "ability": "math",
+        "reward_model": {"style": "rule", "ground_truth": str(2 * n)},
+        "extra_info": {"split": "train", "index": n},
+    }
+    for n in range(3000)
+]
+
+
+def write(path: Path, rows: list[dict]) -> Path:
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    elif path.suffix == ".json":
+        path.write_text(json.dumps(rows))
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@needs_gsm8k
+def test_the_real_gsm8k_is_read_whole_and_every_truth_is_an_integer() -> None:
+    """A miscounted or misparsed GSM8K makes every reported accuracy wrong."""
+    tables = read_source(Gsm8kSource(path=str(GSM8K)))
+    counts = {}
+    for table in tables:
+        rows, rejects = normalise(table)
+        assert not rejects
+        assert all(str(int(row.ground_truth or "")) == row.ground_truth for row in rows)
+        assert {row.data_source for row in rows} == {"openai/gsm8k"}
+        info = json.loads(rows[-1].extra_info)
+        assert set(info) == {"split", "index", "answer", "question"}
+        assert rows[0].prompt[0]["content"].endswith('output the final answer after "####".')
+        counts[table.split] = len(rows)
+        demonstrations = [row for row in rows if row.solution]
+        assert len(demonstrations) == (len(rows) if table.split == "train" else 0)
+    assert counts == {"train": 7473, "test": 1319}
+
+
+@needs_gsm8k
+def test_gsm8k_dir_and_limit_are_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GSM8K_DIR", str(GSM8K))
+    assert [len(table.rows) for table in read_source(Gsm8kSource(limit=5))] == [5, 5]
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".jsonl", ".json"])
+def test_one_form_reads_alike_from_every_format(tmp_path: Path, suffix: str) -> None:
+    """Nested Parquet of several row groups is where readers of verl files break."""
+    path = write(tmp_path / f"rows{suffix}", VERL_ROWS)
+    (table,) = read_source(FileSource(path=str(path)))
+    rows, rejects = normalise(table)
+    assert not rejects
+    assert [row.ground_truth for row in rows] == [str(2 * n) for n in range(3000)]
+    assert len(read_file(str(path), 7, setting="x")) == 7
+
+
+def test_a_url_is_read_like_a_path() -> None:
+    with fsspec.open("memory://bucket/rows.jsonl", "wb") as file:
+        file.write(json.dumps(VERL_ROWS[0]).encode())  # pyright: ignore[reportAttributeAccessIssue]
+    (table,) = read_source(FileSource(path="memory://bucket/rows.jsonl"))
+    assert table.rows == VERL_ROWS[:1]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("rows.csv", b"a,b", r"rows.csv' ends in '\.csv'; give a file of \.parquet, \.jsonl"),
+        ("rows.jsonl", b'{"a": 1}\n{"a": \n', r"rows\.jsonl line 2 is not JSON .*mend or remove"),
+        ("rows.jsonl", b"[1, 2]\n", r"rows\.jsonl line 1 is no JSON object; mend or remove"),
+        ("rows.json", b'{"a": 1}', r"rows\.json holds a JSON dict, not an array of rows; write"),
+        ("rows.json", b"[1]", r"rows\.json row 0 is no JSON object"),
+        ("rows.json", b"[", r"rows\.json is not JSON"),
+        ("rows.parquet", b"PAR1 no", r"rows\.parquet is no readable Parquet file .*write it again"),
+    ],
+)
+def test_an_unreadable_file_is_named_with_the_place_and_the_mend(
+    tmp_path: Path, name: str, content: bytes, sentence: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=sentence):
+        read_source(FileSource(path=str(tmp_path / name)))
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"path = '.*none\.jsonl' does not exist; give an existing"):
+        read_source(FileSource(path=str(tmp_path / "none.jsonl")))
+    with pytest.raises(UserError, match=r"GSM8K file.* = '.*train\.jsonl' does not exist"):
+        read_source(Gsm8kSource(path=str(tmp_path)))
+
+
+UNREACHABLE = """
+from rlcore.data.sources import read_source
+from rlcore.models.files import locate_model
+from schemas.data import Gsm8kSource, HubSource
+for act in (
+    lambda: read_source(Gsm8kSource()),
+    lambda: read_source(HubSource(name="someone/rows")),
+    lambda: locate_model("Qwen/Qwen2.5-0.5B-Instruct", None),
+):
+    try:
+        act()
+    except ValueError as error:
+        print(type(error).__name__, error)
+"""
+
+
+def test_an_unreachable_hub_is_one_sentence_with_the_remedy_within_seconds(tmp_path: Path) -> None:
+    """Retries of a minute, or a traceback of httpx, are what users of hub data get elsewhere."""
+    env = os.environ | {
+        "HF_ENDPOINT": "http://127.0.0.1:9",
+        "HF_HOME": str(tmp_path),
+        "PYTHONPATH": str(ROOT),
+    }
+    env.pop("GSM8K_DIR", None)
+    env.pop("HF_HUB_OFFLINE", None)
+    start = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", UNREACHABLE], env=env, capture_output=True, text=True, timeout=120
+    )
+    lines = done.stdout.splitlines()
+    assert len(lines) == 3, done.stderr
+    gsm8k, dataset, model = lines
+    assert all(line.startswith("UserError") for line in lines)
+    assert all("cannot be reached" in line for line in lines)
+    assert "'openai/gsm8k'" in gsm8k
+    assert "set data.sources.path (or GSM8K_DIR) to a directory of" in gsm8k
+    assert "'someone/rows'" in dataset
+    assert "use a source of kind 'file'" in dataset
+    assert "model.path = 'Qwen/Qwen2.5-0.5B-Instruct'" in model
+    assert "set model.path to a local directory" in model
+    assert time.monotonic() - start < 90, "imports take seconds on a busy machine; waiting must not"
+
+
+def test_input_digests_change_with_content_alone(tmp_path: Path) -> None:
+    """A stale cache after an edited file, or a missed one after a move, costs a whole run."""
+
+    def digests(folder: str, rows: list[dict], weights: bytes) -> list[str]:
+        model = tmp_path / folder / "model"
+        model.mkdir(parents=True, exist_ok=True)
+        (model / "model.safetensors").write_bytes(weights)
+        path = write(tmp_path / folder / "rows.jsonl", rows)
+        data = DataSection(
+            sources=(ArithmeticSource(), FileSource(path=str(path))), deduplicate="off"
+        )
+        found = input_digests(data, ModelSection(path=str(model)))
+        assert set(found) == {"data.sources[1]", "model"}
+        return list(found.values())
+
+    first = digests("a", VERL_ROWS[:2], b"w")
+    assert digests("b", VERL_ROWS[:2], b"w") == first
+    assert digests("a", VERL_ROWS[:3], b"w")[0] != first[0]
+    assert digests("a", VERL_ROWS[:2], b"v")[1] != first[1]
+
+
+def test_input_digests_of_what_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scratch = ModelSection(from_scratch=FromScratch())
+    data = DataSection(sources=(FileSource(path=str(tmp_path / "none.jsonl")),))
+    with pytest.raises(
+        UserError, match=r"data\.sources\[0\]\.path = '.*none\.jsonl' does not exist"
+    ):
+        input_digests(data, scratch)
+    monkeypatch.delenv("GSM8K_DIR", raising=False)
+    hub = input_digests(
+        DataSection(sources=(Gsm8kSource(),)), ModelSection(path="a/b", revision="c0ffee")
+    )
+    assert hub == {"data.sources[0]": "hub:openai/gsm8k@unpinned", "model": "hub:a/b@c0ffee"}
