@@ -7,12 +7,17 @@ from pathlib import Path
 
 from prefect.logging import get_run_logger
 
+from rlcore.data.inputs import input_digests
 from rlcore.data.prepare import prepare
 from schemas.artifacts import ArtifactRef
 from tasks.caching import StageRun, cached_stage
 
 
-@cached_stage("prepare_data", kind="dataset")
+@cached_stage(
+    "prepare_data",
+    kind="dataset",
+    inputs=lambda recipe: input_digests(recipe.data, recipe.model),
+)
 def prepare_data(run: StageRun) -> ArtifactRef:
     """Read, normalise, clean and split the sources; tokenise with the base model's tokenizer."""
     recipe = run.recipe

@@ -6,6 +6,7 @@ import polars as pl
 from rlcore.algorithms.advantages import estimator
 from rlcore.learner.group import LearnerGroup
 from rlcore.ragged import from_arrays, to_arrays
+from rlcore.rewards.parts import part_metrics
 from rlcore.rl.batch import response_part, sequences_of
 from rlcore.rl.guards import check_sampler_gap
 from schemas.rl import RLSection
@@ -92,7 +93,7 @@ def reward_metrics(scored: pl.DataFrame) -> dict[str, float]:
             "critic/rewards/max": float(score.max()),
             "critic/rewards/min": float(score.min()),
         }
-    return metrics
+    return metrics | part_metrics(scored)
 
 
 def length_metrics(rollouts: pl.DataFrame) -> dict[str, float]:

@@ -1,0 +1,114 @@
+"""Bad recipes end in one sentence that says where, what, why and what to do."""
+
+from pathlib import Path
+
+import pytest
+
+from rlcore.recipes import load_recipe, parse_override, recipe_digest, recipe_names
+from schemas.errors import UserError
+
+RECIPES = Path(__file__).parents[2] / "flows" / "recipes"
+
+
+@pytest.mark.parametrize("name", recipe_names(RECIPES))
+def test_every_shipped_recipe_loads(name: str) -> None:
+    assert load_recipe(name, directory=RECIPES).name == name
+
+
+def test_resolved_recipe_means_the_same_when_read_back(tmp_path: Path) -> None:
+    """A rerun of an old run reads its recorded recipe: it must not drift through defaults."""
+    import yaml
+
+    recipe = load_recipe("quickstart", {"rl.update.optimizer.lr": "2e-6"}, directory=RECIPES)
+    path = tmp_path / "recipe.yaml"
+    path.write_text(yaml.safe_dump(recipe.model_dump(mode="json")))
+    again = load_recipe(str(path), directory=RECIPES)
+    assert again == recipe
+    assert recipe_digest(again) == recipe_digest(recipe)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ({"rl.iteratons": 3}, ["rl.iteratons", "did you mean 'iterations'"]),
+        ({"rl.rollout.prompts": "many"}, ["rl.rollout.prompts", "'many'", "integer"]),
+        ({"rl.update.optimizer.lrr": 1}, ["rl.update.optimizer.lrr", "did you mean 'lr'"]),
+        ({"data.sources.0.trian": 4}, ["data.sources.0.trian", "did you mean 'train'"]),
+        ({"data.sources.3.train": 4}, ["data.sources.3.train", "index from 0 to 0"]),
+        ({"data.sources.0.kind": "foo"}, ["data.sources.0", "'foo'", "arithmetic"]),
+        ({"model.path": "x/y"}, ["model", "both are set", "exactly one"]),
+        ({"model.from_scratch": None}, ["model", "neither is set", "exactly one"]),
+        ({"model": None}, ["model = None"]),
+        ({"seed.x": 1}, ["seed.x", "override 'seed' itself"]),
+        ({"seed": -1}, ["seed = -1", "greater than or equal to 0"]),
+        ({"rl.algorithm.preset": "gpro"}, ["preset 'gpro'", "did you mean 'grpo'"]),
+        ({"rl.rollout.top_p": 0.5}, ["rl.rollout", "top_p", "set top_p to 1"]),
+        ({"rl.rollout.samples": 1}, ["rollout.samples", "at least 2"]),
+        ({"rl.update.mini_batches": 3}, ["64", "mini_batches = 3", "divisor"]),
+        ({"rl.rollout.max_new_tokens": 100}, ["rl.rollout.max_new_tokens", "model.max_tokens"]),
+        ({"rl.max_logprob_gap": 50}, ["rl.max_logprob_gap = 50", "at most 10"]),
+        ({"evaluate.pass_k": [16]}, ["pass_k = 16", "samples = 8"]),
+        ({"hardware.learner.zero_stage": 7}, ["hardware.learner.zero_stage = 7", "0, 1, 2 or 3"]),
+        ({"hardware.learner.offload_params": True}, ["offload_params", "zero_stage 3"]),
+        ({"hardware.cluster": "in_process"}, ["vLLM", "transformers"]),
+        (
+            {"model.dtype": "bfloat16", "hardware.learner.zero_stage": 0},
+            ["bfloat16", "zero_stage >= 1"],
+        ),
+        ({"model.dtype": "bfloat16"}, ["rl.max_logprob_gap", "bfloat16", "0.5"]),
+        ({"model.from_scratch.num_heads": 3}, ["num_heads = 3", "divisor"]),
+        ({"data.deduplicate": "near"}, ["deduplicate", "'exact'"]),
+        ({"hardware.rollout.tensor_parallel": 2}, ["tensor_parallel = 2", "gpus_per_engine"]),
+    ],
+)
+def test_bad_override_names_path_rule_and_remedy(overrides: dict, words: list[str]) -> None:
+    with pytest.raises(UserError) as refusal:
+        load_recipe("quickstart", overrides, directory=RECIPES)
+    sentence = str(refusal.value)
+    assert "\n" not in sentence
+    for word in words:
+        assert word in sentence
+
+
+def test_unknown_recipe_names_the_nearest() -> None:
+    with pytest.raises(UserError, match="did you mean 'quickstart'"):
+        load_recipe("quikstart", directory=RECIPES)
+
+
+def test_missing_and_broken_files_are_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"nowhere\.yaml.*does not exist"):
+        load_recipe("nowhere.yaml", directory=RECIPES)
+    broken = tmp_path / "broken.yaml"
+    broken.write_text("model: [1")
+    with pytest.raises(UserError, match="not valid YAML"):
+        load_recipe(str(broken), directory=RECIPES)
+    broken.write_text("just text")
+    with pytest.raises(UserError, match="holds str"):
+        load_recipe(str(broken), directory=RECIPES)
+
+
+def test_override_text_is_read_as_yaml_and_scientific_numbers_are_numbers() -> None:
+    assert parse_override("rl.update.optimizer.lr=2e-6") == ("rl.update.optimizer.lr", 2e-6)
+    assert parse_override("evaluate.pass_k=[1, 2]") == ("evaluate.pass_k", [1, 2])
+    with pytest.raises(UserError, match="path=value"):
+        parse_override("rl.iterations")
+
+
+def test_hardware_and_tracking_are_in_no_cache_key() -> None:
+    """Moving a run to other machines must reuse every stage."""
+    recipe = load_recipe("quickstart", directory=RECIPES)
+    moved = load_recipe(
+        "quickstart",
+        {"hardware.rollout.engines": 4, "tracking.wandb": False, "store": "elsewhere"},
+        directory=RECIPES,
+    )
+    for stage in ("prepare_data", "sft", "rl", "evaluate", "export"):
+        assert recipe.slice_for(stage) == moved.slice_for(stage)
+
+
+def test_rl_change_leaves_data_and_sft_keys_alone() -> None:
+    recipe = load_recipe("quickstart", directory=RECIPES)
+    changed = load_recipe("quickstart", {"rl.iterations": 5}, directory=RECIPES)
+    assert recipe.slice_for("rl") != changed.slice_for("rl")
+    for stage in ("prepare_data", "sft"):
+        assert recipe.slice_for(stage) == changed.slice_for(stage)
