@@ -94,7 +94,7 @@ def wait_healthy(home: Path, server: services.Service) -> None:
     )
 
 
-def up(home: Path = HOME, *, runs: int = 1) -> Site:
+def up(home: Path = HOME, *, runs: int = 1, env_file: Path = ENV_FILE) -> Site:
     """Bring everything up and return where it is; ``runs`` flow runs may execute at once.
 
     Sets Prefect's settings in this process's environment, so call it before importing Prefect.
@@ -110,7 +110,7 @@ def up(home: Path = HOME, *, runs: int = 1) -> Site:
     from flows.rl_pipeline import rl_pipeline
 
     wait_healthy(home, server)
-    write_env_file(ENV_FILE, environment)
+    write_env_file(env_file, environment)
     with deploy.get_client(sync_client=True) as client:
         deploy.ensure_pool(client, runs)
         worker = _ensure_worker(home, environment)

@@ -5,7 +5,6 @@ A pid file is trusted only while the process it names started when the file says
 
 import json
 import os
-import signal
 import socket
 import subprocess
 import time
@@ -20,6 +19,7 @@ from schemas.errors import UserError
 HOST = "127.0.0.1"
 START_TOLERANCE_S = 2.0  # clock ticks and boot-time rounding of process start times
 STOP_S = 20.0
+CHILDREN_STOP_S = 10.0  # a flow run closes its actors when told to end
 
 
 @dataclass(frozen=True)
@@ -120,22 +120,27 @@ def wait_ready(
 def stop(home: Path, name: str) -> bool:
     """End the service and the processes it started; return whether it ran.
 
-    SIGTERM first; what is left after ``STOP_S`` seconds is killed.
+    SIGTERM, to the service first, so that it may end its own; what is left is killed.
     """
     service = find(home, name)
     if service is None:
         return False
-    family = [psutil.Process(service.pid), *psutil.Process(service.pid).children(recursive=True)]
-    os.kill(service.pid, signal.SIGTERM)
-    _, left = psutil.wait_procs(family, timeout=STOP_S)
-    for process in left:
-        try:
-            process.kill()
-        except psutil.NoSuchProcess:
-            continue
-    psutil.wait_procs(left, timeout=5)
+    leader = psutil.Process(service.pid)
+    children = leader.children(recursive=True)
+    _end([leader], STOP_S)
+    _end(children, CHILDREN_STOP_S)
     (home / f"{name}.json").unlink(missing_ok=True)
     return True
+
+
+def _end(processes: Sequence[psutil.Process], patience_s: float) -> None:
+    for act, wait_s in ((psutil.Process.terminate, patience_s), (psutil.Process.kill, 5.0)):
+        for process in processes:
+            try:
+                act(process)
+            except psutil.NoSuchProcess:
+                continue
+        _, processes = psutil.wait_procs(processes, timeout=wait_s)
 
 
 def free_port(preferred: Sequence[int] = ()) -> int:

@@ -22,7 +22,8 @@ from prefect.client.schemas.filters import (
 from prefect.client.schemas.objects import StateType
 from prefect.states import Crashed
 
-OPEN_STATES = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING, StateType.PAUSED]
+# Paused runs wait for a person and hold no process.
+OPEN_STATES = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
 PAGE = 200
 
 

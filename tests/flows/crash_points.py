@@ -1,0 +1,91 @@
+"""Runs the small pipeline and kills its own process, without warning, at a named point.
+
+python -m tests.flows.crash_points POINT OVERRIDES_JSON
+"""
+
+import functools
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+KILL_ITERATION = {"rollout": 1, "reward": 2, "advantage": 2, "update": 3, "sync": 3}
+
+
+def _die(*_: Any, **__: Any) -> None:
+    sys.stdout.flush()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _then_die(function: Callable[..., Any], when: Callable[..., bool]) -> Callable[..., Any]:
+    """Return ``function`` followed by death, on calls for which ``when`` says so."""
+
+    @functools.wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        result = function(*args, **kwargs)
+        if when(*args, **kwargs):
+            _die()
+        return result
+
+    return wrapped
+
+
+def _install(point: str) -> None:
+    from rlcore.learner.learner import Learner
+    from rlcore.rl.phases import Phases
+
+    if point in KILL_ITERATION:
+        # The phase has done its work and nobody has heard of it.
+        def at(phases: Phases, state: Any, *_: Any) -> bool:
+            return state.next_iteration == KILL_ITERATION[point]
+
+        setattr(Phases, point, _then_die(getattr(Phases, point), at))
+    elif point == "before-sync":
+        # Weights are stepped, engines and disk still hold the old ones.
+        def before(phases: Phases, state: Any, *_: Any) -> None:
+            if state.next_iteration == 4:
+                _die()
+
+        original = Phases.sync
+        Phases.sync = lambda self, state, version: (  # type: ignore[method-assign]
+            before(self, state) or original(self, state, version)
+        )
+    elif point == "checkpoint":
+        # Half of a checkpoint's files are written.
+        count = {"saves": 0}
+
+        def third(*_: Any) -> bool:
+            count["saves"] += 1
+            return count["saves"] == 3
+
+        Learner.save = _then_die(Learner.save, third)  # type: ignore[method-assign]
+    elif point == "sft":
+        count = {"steps": 0}
+
+        def seventh(*_: Any) -> bool:
+            count["steps"] += 1
+            return count["steps"] == 7
+
+        Learner.step = _then_die(Learner.step, seventh)  # type: ignore[method-assign]
+    elif point == "export":
+        import rlcore.export
+
+        # The model is written and proven; it is not yet where it belongs.
+        rlcore.export._replace = _die
+    elif point:
+        raise SystemExit(f"unknown crash point {point!r}")
+
+
+def main() -> None:
+    """Install the crash point, then run the pipeline."""
+    point, overrides = sys.argv[1], json.loads(sys.argv[2])
+    _install(point)
+    from flows.rl_pipeline import rl_pipeline
+
+    rl_pipeline(recipe="quickstart", overrides=overrides)
+
+
+if __name__ == "__main__":
+    main()

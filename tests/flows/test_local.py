@@ -1,0 +1,141 @@
+"""``make up`` from nothing and again: one server, one worker, one deployment per recipe."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows import services
+from flows.deploy import RECIPES
+from flows.local import ENV_BEGIN, ROOT, down, write_env_file
+
+pytestmark = pytest.mark.timeout(300)
+
+RECIPE_NAMES = sorted(path.stem for path in RECIPES.glob("*.yaml"))
+FOLLOW = """
+import sys
+from pathlib import Path
+from flows.local import up
+from schemas.errors import UserError
+site = up(Path(sys.argv[1]), env_file=Path(sys.argv[2]))
+from flows.follow import create_run, follow
+run = create_run("quickstart", {"rl.iteratons": 1}, known=site.deployments)
+sys.exit(follow(run.id, root=Path.cwd(), ui_url=site.ui_url))
+"""
+UP = """
+import json, sys
+from pathlib import Path
+from flows.local import up
+site = up(Path(sys.argv[1]), env_file=Path(sys.argv[2]), runs=2)
+print(json.dumps([site.port, site.deployments]))
+"""
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment of a shell that knows nothing of any server."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+
+
+def _python(code: str, *arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        cwd=cwd,
+        env=_environment(),
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+
+
+@dataclass
+class _BroughtUp:
+    home: Path
+    env_file: Path
+    port: int
+    deployments: list[str]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_BroughtUp]:
+    """A bring-up of its own, from nothing, while another program listens on Prefect's port."""
+    folder = tmp_path_factory.mktemp("site")
+    home, env_file = folder / ".prefect", folder / ".env"
+    with socket.socket() as other:
+        try:
+            other.bind((services.HOST, 4200))
+            other.listen()
+        except OSError:
+            pass  # some other program listens there already, which serves as well
+        result = _python(UP, str(home), str(env_file))
+    try:
+        assert result.returncode == 0, result.stderr
+        port, deployments = json.loads(result.stdout.strip().splitlines()[-1])
+        yield _BroughtUp(home, env_file, port, deployments)
+    finally:
+        down(home)
+
+
+def test_every_recipe_is_deployed_beside_a_foreign_server(site: _BroughtUp) -> None:
+    assert site.port != 4200
+    assert site.deployments == RECIPE_NAMES
+
+
+def test_prefect_finds_the_server_through_the_dotenv_file(site: _BroughtUp) -> None:
+    """``prefect deployment run`` in the project must need no exported variable."""
+    result = subprocess.run(
+        [sys.executable, "-m", "prefect", "deployment", "ls"],
+        cwd=site.env_file.parent,
+        env={**_environment(), "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert result.returncode == 0, result.stderr
+    for name in RECIPE_NAMES:
+        assert f"rl-pipeline/{name}" in result.stdout
+
+
+def test_second_up_reuses_what_runs_and_a_wrong_key_ends_in_a_sentence(site: _BroughtUp) -> None:
+    before = [services.find(site.home, name) for name in ("server", "worker")]
+    assert None not in before
+    result = _python(FOLLOW, str(site.home), str(site.env_file))
+    after = [services.find(site.home, name) for name in ("server", "worker")]
+    assert after == before
+    assert result.returncode == 1, result.stdout + result.stderr
+    assert "rl.iteratons" in result.stdout
+    assert "did you mean 'iterations'" in result.stdout or "'rl.iterations'" in result.stdout
+    assert "Traceback" not in result.stdout
+
+
+def test_everything_lies_below_the_home(prefect_server: str) -> None:
+    """PREFECT_HOME alone leaves results and memo store in the user's home."""
+    from prefect.settings import get_current_settings
+
+    settings: Any = get_current_settings()
+    home = Path(os.environ["PREFECT_HOME"])
+    assert settings.home == home
+    assert settings.results.local_storage_path.is_relative_to(home)
+    assert settings.server.memo_store_path.is_relative_to(home)
+    assert settings.results.default_serializer == "json"
+    assert settings.server.analytics_enabled is False
+    assert settings.api.url == prefect_server
+    assert (home / "ui").is_dir(), "the UI was unpacked into the environment's packages"
+
+
+def test_dotenv_keeps_what_others_wrote(tmp_path: Path) -> None:
+    path = tmp_path / ".env"
+    path.write_text("WANDB_API_KEY=mine\n")
+    write_env_file(path, {"A": "1"})
+    write_env_file(path, {"A": "2"})
+    lines = path.read_text().splitlines()
+    assert lines[0] == "WANDB_API_KEY=mine"
+    assert lines.count(ENV_BEGIN) == 1
+    assert 'A="2"' in lines
+    assert 'A="1"' not in lines

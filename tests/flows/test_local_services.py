@@ -1,0 +1,78 @@
+"""Long-lived processes are found again, never mistaken, and end with all they started."""
+
+import json
+import os
+import socket
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from flows import services
+from schemas.errors import UserError
+
+pytestmark = pytest.mark.timeout(60)
+
+SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
+PARENT = [
+    sys.executable,
+    "-c",
+    "import subprocess, sys, time;"
+    "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']); time.sleep(60)",
+]
+
+
+def test_started_service_is_found_and_ends_with_its_children(tmp_path: Path) -> None:
+    service = services.start(tmp_path, "parent", PARENT, os.environ, cwd=tmp_path)
+    assert services.find(tmp_path, "parent") == service
+    process = psutil.Process(service.pid)
+    end = time.monotonic() + 10
+    while not (children := process.children()) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert children
+    assert services.stop(tmp_path, "parent")
+    assert not service.alive()
+    assert not any(child.is_running() for child in children), "a flow run would outlive its worker"
+    assert services.find(tmp_path, "parent") is None
+    assert not services.stop(tmp_path, "parent")
+
+
+@pytest.mark.parametrize("content", ["", "{", '{"pid": 1}'], ids=["empty", "cut", "foreign"])
+def test_broken_pid_file_is_no_service(tmp_path: Path, content: str) -> None:
+    (tmp_path / "server.json").write_text(content)
+    assert services.find(tmp_path, "server") is None
+
+
+def test_reused_pid_is_not_ours(tmp_path: Path) -> None:
+    """After a reboot the recorded pid may be another program's; ending it would be a disaster."""
+    stale = {"name": "server", "pid": os.getpid(), "started_at": 1.0, "port": 4200}
+    (tmp_path / "server.json").write_text(json.dumps(stale))
+    assert services.last_port(tmp_path, "server") == 4200
+    assert services.find(tmp_path, "server") is None
+    assert not services.stop(tmp_path, "server")
+
+
+def test_service_that_ends_at_once_shows_its_last_words(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "raise SystemExit('no database here')"]
+    service = services.start(tmp_path, "server", command, os.environ, cwd=tmp_path)
+    with pytest.raises(UserError, match=r"the server ended .*server\.log .*no database here"):
+        services.wait_ready(tmp_path, service, lambda: False, 20, what="the server")
+
+
+def test_deadline_names_whom_it_waited_for(tmp_path: Path) -> None:
+    service = services.start(tmp_path, "worker", SLEEP, os.environ, cwd=tmp_path)
+    with pytest.raises(UserError, match=r"the worker was not ready within 1 s; see .*worker\.log"):
+        services.wait_ready(tmp_path, service, lambda: False, 1, what="the worker")
+    services.stop(tmp_path, "worker")
+
+
+def test_taken_port_is_passed_over() -> None:
+    with socket.socket() as other:
+        other.bind((services.HOST, 0))
+        other.listen()
+        taken = other.getsockname()[1]
+        assert services.free_port([taken]) != taken
+    free = services.free_port()
+    assert services.free_port([free]) == free
