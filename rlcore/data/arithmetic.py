@@ -6,9 +6,9 @@ A response holds one line per step, ``AA op BB:CU,T=TU`` with two-digit numbers,
     91-50:01,4=41        T: tens digit of the result; TU: the result
     #### 41
 
-Every intermediate and result lies in 1..99. Whether a problem may be trained on is a property of its
-numbers, not of a seed: a tenth of the single steps (a, op, b) occurs in ``test_steps`` only, and of
-the remaining operand tuples a digest sends a tenth to ``test`` and a tenth to ``validation``.
+Every intermediate and result lies in 1..99. Whether a problem may be trained on is a property of
+its numbers, not of a seed: a tenth of the single steps (a, op, b) occurs in ``test_steps`` only,
+and of the other operand tuples a digest sends a tenth to ``test`` and a tenth to ``validation``.
 """
 
 import hashlib
@@ -79,7 +79,7 @@ def is_held_out(left: int, op: str, right: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A kind and its operands in the order of use; the first 10..99, a factor 2..5, others 10..99."""
+    """A kind and its operands in the order of use: a factor 2..5, all others 10..99."""
 
     kind: str
     numbers: tuple[int, ...]
@@ -128,8 +128,8 @@ def generate(source: ArithmeticSource, seed: int) -> tuple[list[Example], list[E
 
     Prompts of one subset are distinct operand tuples; kinds are drawn evenly, and where a kind runs
     out (mul has 89 tuples) the others fill up. Demonstrations are distinct questions over ``train``
-    tuples, then ``VALIDATION_DEMONSTRATIONS`` over ``validation`` tuples; no held-out step occurs in
-    one, not even in a wrong one. Raises ``UserError`` when a subset has too few problems.
+    tuples, then ``VALIDATION_DEMONSTRATIONS`` over ``validation`` tuples; no held-out step occurs
+    in one, not even in a wrong one. Raises ``UserError`` when a subset has too few problems.
     """
     sizes = {
         "train": source.train,

@@ -1,0 +1,170 @@
+"""Messages -> token ids, by the tokenizer's chat template.
+
+A demonstration is tokenized in the pieces that a rollout consists of: the prompt as rollouts see
+it, then the assistant's tokens up to its EOS. So SFT teaches token for token what is sampled.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from schemas.errors import UserError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+Message = dict[str, str]
+
+PROBED = 64  # demonstrations whose piecewise tokens are compared with their text
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """``token_ids`` of a rendered chat; ``loss_mask``: True on assistant tokens, EOS included."""
+
+    token_ids: list[int]
+    loss_mask: list[bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Why a chat cannot be rendered or masked: a reason of the Rejects table, and its detail."""
+
+    reason: str
+    detail: str
+
+
+def encode_prompts(
+    tokenizer: "PreTrainedTokenizerBase", prompts: Sequence[list[Message]]
+) -> list[list[int] | Refused]:
+    """Return token ids per prompt, the assistant's turn opened (``add_generation_prompt``)."""
+    texts = _render(tokenizer, prompts, open_turn=True)
+    ids = iter(_tokenize(tokenizer, [text for text in texts if isinstance(text, str)]))
+    return [next(ids) if isinstance(text, str) else text for text in texts]
+
+
+def encode_demonstrations(
+    tokenizer: "PreTrainedTokenizerBase", demonstrations: Sequence[list[Message]]
+) -> list[Encoded | Refused]:
+    """Return token ids and loss mask per demonstration; tokens after the last EOS are left out.
+
+    Every assistant turn carries loss, from the end of its generation prompt to its EOS. A template
+    that renders a turn otherwise once more turns follow (rewrites history) has no such mask: those
+    rows are refused. Raises ``UserError`` when the template ends assistant turns without the EOS
+    token, or when the tokenizer does not encode piecewise.
+    """
+    pieces = _pieces(tokenizer, demonstrations)
+    kept = [row for row in pieces if not isinstance(row, Refused)]
+    flat = iter(_tokenize(tokenizer, [text for row in kept for text, _ in row]))
+    encoded: list[Encoded | Refused] = []
+    for row in pieces:
+        if isinstance(row, Refused):
+            encoded.append(row)
+            continue
+        ids, mask = [], []
+        for _, is_loss in row:
+            tokens = next(flat)
+            ids += tokens
+            mask += [is_loss] * len(tokens)
+        encoded.append(Encoded(ids, mask))
+    _probe(tokenizer, pieces, encoded)
+    return encoded
+
+
+def _pieces(
+    tokenizer: "PreTrainedTokenizerBase", demonstrations: Sequence[list[Message]]
+) -> list[list[tuple[str, bool]] | Refused]:
+    """Return (text, carries loss) pieces per demonstration."""
+    turns = [
+        [i for i, message in enumerate(chat) if message["role"] == "assistant"]
+        for chat in demonstrations
+    ]
+    pairs = list(zip(demonstrations, turns, strict=True))
+    # Each assistant turn twice: up to its opening, and up to its end.
+    opened = iter(_render(tokenizer, [c[:i] for c, at in pairs for i in at], open_turn=True))
+    closed = iter(_render(tokenizer, [c[: i + 1] for c, at in pairs for i in at], open_turn=False))
+    pieces = []
+    for at in turns:
+        spans = [(next(opened), next(closed)) for _ in at]
+        pieces.append(_split(spans, str(tokenizer.eos_token)))
+    return pieces
+
+
+def _split(
+    spans: list[tuple[str | Refused, str | Refused]], eos: str
+) -> list[tuple[str, bool]] | Refused:
+    row: list[tuple[str, bool]] = []
+    done = ""
+    for before, after in spans:
+        if isinstance(before, Refused):
+            return before
+        if isinstance(after, Refused):
+            return after
+        if not (before.startswith(done) and after.startswith(before)):
+            return Refused(
+                "template_rewrites_history",
+                "the chat template renders an earlier turn otherwise once another follows, so no"
+                " mask of assistant tokens is right; set model.chat_template to one that does not",
+            )
+        turn = after[len(before) :]
+        end = turn.rfind(eos)
+        if end < 0:
+            raise UserError(
+                f"the chat template ends assistant turns without the EOS token '{eos}', so a model"
+                " could not learn to stop; set model.chat_template to one that writes eos_token, or"
+                " the tokenizer's eos_token to the template's turn end"
+            )
+        spoken = turn[: end + len(eos)]
+        row += [(before[len(done) :], False), (spoken, True)]
+        done = before + spoken
+    return row
+
+
+def _probe(
+    tokenizer: "PreTrainedTokenizerBase",
+    pieces: Sequence[list[tuple[str, bool]] | Refused],
+    encoded: Sequence[Encoded | Refused],
+) -> None:
+    for row, tokens in list(zip(pieces, encoded, strict=True))[:PROBED]:
+        if isinstance(row, Refused) or isinstance(tokens, Refused):
+            continue
+        whole = _tokenize(tokenizer, ["".join(text for text, _ in row)])[0]
+        if tokenizer.decode(tokens.token_ids) != tokenizer.decode(whole):
+            raise UserError(
+                f"tokenizer '{tokenizer.name_or_path}' encodes a text otherwise in pieces (it adds"
+                " spaces at their start), so prompts and responses would not join; use a byte-level"
+                " tokenizer"
+            )
+
+
+def _render(
+    tokenizer: "PreTrainedTokenizerBase", chats: Sequence[list[Message]], *, open_turn: bool
+) -> list[str | Refused]:
+    from jinja2 import TemplateError
+
+    def render(batch: Sequence[list[Message]]) -> list[str]:
+        texts = tokenizer.apply_chat_template(
+            list(batch), tokenize=False, add_generation_prompt=open_turn
+        )
+        return [str(text) for text in texts]
+
+    if not chats:
+        return []
+    try:
+        return list(render(chats))
+    except TemplateError:  # the template refuses some row: find out which
+        rows: list[str | Refused] = []
+        for chat in chats:
+            try:
+                rows += render([chat])
+            except TemplateError as error:
+                rows.append(Refused("template", f"the chat template refuses the row: {error}"))
+        return rows
+
+
+def _tokenize(tokenizer: "PreTrainedTokenizerBase", texts: list[str]) -> list[list[int]]:
+    """Encode without BOS: templates write their own."""
+    if not texts:
+        return []
+    return list(chain(tokenizer(texts, add_special_tokens=False)["input_ids"]))

@@ -1,0 +1,149 @@
+"""Rows that the recipe does not want: SQL conditions, prompts that are too long."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from rlcore.data.chat import Encoded, Message, Refused, encode_demonstrations, encode_prompts
+from rlcore.data.rows import Reject, Row
+from schemas.data import DataSection
+from schemas.errors import UserError
+from schemas.tables import MESSAGES
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+_SHRINKS = 4  # re-renderings until a truncated prompt fits; one nearly always does
+
+
+def apply_filters(rows: list[Row], conditions: Sequence[str]) -> tuple[list[Row], list[Reject]]:
+    """Return the rows for which every SQL condition holds, and a Reject for each other row.
+
+    A condition sees the columns split, subset, data_source, prompt, ability, reward_style,
+    ground_truth, extra_info. Raises ``UserError`` for a condition that DuckDB does not understand.
+    """
+    rejects: list[Reject] = []
+    for condition in conditions:
+        from rlcore.queries import filter_rows
+
+        frame = _prompt_columns(rows).with_row_index("position")
+        kept = set(filter_rows(frame, condition)["position"])
+        rejects += [
+            row.reject("filter", f"data.filters: {condition}")
+            for i, row in enumerate(rows)
+            if i not in kept
+        ]
+        rows = [row for i, row in enumerate(rows) if i in kept]
+    return rows, rejects
+
+
+def fit_prompts(
+    tokenizer: "PreTrainedTokenizerBase", rows: list[Row], data: DataSection
+) -> tuple[list[tuple[Row, list[int]]], list[Reject]]:
+    """Return (row, prompt token ids) of the prompts within ``data.max_prompt_tokens`` (SPEC D4).
+
+    Longer ones are dropped, raise ``UserError``, or lose words of their longest message at the
+    left, in the middle or at the right, as ``data.over_length`` says: roles and turn marks stay.
+    """
+    kept: list[tuple[Row, list[int]]] = []
+    rejects = []
+    encoded = encode_prompts(tokenizer, [row.prompt for row in rows])
+    for row, ids in zip(rows, encoded, strict=True):
+        if isinstance(ids, Refused):
+            rejects.append(row.reject(ids.reason, ids.detail))
+        elif len(ids) <= data.max_prompt_tokens:
+            kept.append((row, ids))
+        elif data.over_length == "error":
+            raise UserError(
+                f"{row.source} row {row.index}: its prompt has {len(ids)} tokens, over"
+                f" data.max_prompt_tokens = {data.max_prompt_tokens}; raise it, or set"
+                " data.over_length to 'drop'"
+            )
+        elif data.over_length == "drop" or (short := _truncate(tokenizer, row, ids, data)) is None:
+            detail = f"{len(ids)} tokens, over data.max_prompt_tokens = {data.max_prompt_tokens}"
+            rejects.append(row.reject("over_length", detail))
+        else:
+            kept.append((row, short))
+    return kept, rejects
+
+
+def fit_demonstrations(
+    tokenizer: "PreTrainedTokenizerBase", rows: list[Row], max_tokens: int | None
+) -> tuple[list[tuple[Row, Encoded]], list[Reject]]:
+    """Return (row, tokens) of the demonstrations within ``max_tokens``, and a Reject per other.
+
+    A demonstration is never cut: without its end it would teach the model not to stop.
+    """
+    kept: list[tuple[Row, Encoded]] = []
+    rejects = []
+    encoded = encode_demonstrations(tokenizer, [row.messages for row in rows])
+    for row, tokens in zip(rows, encoded, strict=True):
+        if isinstance(tokens, Refused):
+            rejects.append(row.reject(tokens.reason, f"demonstration: {tokens.detail}"))
+        elif max_tokens is not None and len(tokens.token_ids) > max_tokens:
+            detail = f"{len(tokens.token_ids)} tokens, over sft.max_tokens = {max_tokens}"
+            rejects.append(row.reject("over_length_demonstration", detail))
+        else:
+            kept.append((row, tokens))
+    return kept, rejects
+
+
+def special_token_rejects(
+    tokenizer: "PreTrainedTokenizerBase", rows: list[Row]
+) -> tuple[list[Row], list[Reject]]:
+    """Reject rows whose text holds a special token: it would open or end a turn of its own."""
+    tokens = [str(token) for token in tokenizer.all_special_tokens]
+    kept, rejects = [], []
+    for row in rows:
+        text = "\n".join(message["content"] for message in row.messages)
+        found = next((token for token in tokens if token in text), None)
+        if found is None:
+            kept.append(row)
+        else:
+            rejects.append(row.reject("special_token", f"the text holds the token '{found}'"))
+    return kept, rejects
+
+
+def _truncate(
+    tokenizer: "PreTrainedTokenizerBase", row: Row, ids: list[int], data: DataSection
+) -> list[int] | None:
+    """Shorten ``row.prompt`` in place; return its ids, or None where no text is left to give."""
+    side = data.over_length.removeprefix("truncate_")
+    longest = max(row.prompt, key=lambda message: len(message["content"]))
+    for _ in range(_SHRINKS):
+        over = len(ids) - data.max_prompt_tokens
+        if over <= 0:
+            return ids
+        tokens = tokenizer(longest["content"], add_special_tokens=False)["input_ids"]
+        keep = len(tokens) - over
+        if keep < 1:
+            return None
+        head = {"left": 0, "right": keep, "middle": (keep + 1) // 2}[side]
+        cut = tokens[:head] + tokens[len(tokens) - (keep - head) :]
+        text = str(tokenizer.decode(cut))
+        shortened: list[Message] = [
+            {**m, "content": text} if m is longest else m for m in row.prompt
+        ]
+        longest = shortened[row.prompt.index(longest)]
+        row.prompt = shortened
+        again = encode_prompts(tokenizer, [row.prompt])[0]
+        if isinstance(again, Refused):
+            return None
+        ids = again
+    return ids if len(ids) <= data.max_prompt_tokens else None
+
+
+def _prompt_columns(rows: Sequence[Row]) -> pl.DataFrame:
+    return pl.DataFrame(
+        {
+            "split": [row.split for row in rows],
+            "subset": [row.subset for row in rows],
+            "data_source": [row.data_source for row in rows],
+            "prompt": pl.Series([row.prompt for row in rows], dtype=MESSAGES),
+            "ability": [row.ability for row in rows],
+            "reward_style": [row.reward_style for row in rows],
+            "ground_truth": pl.Series([row.ground_truth for row in rows], dtype=pl.String),
+            "extra_info": [row.extra_info for row in rows],
+        }
+    )

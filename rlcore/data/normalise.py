@@ -1,0 +1,224 @@
+"""Any accepted form -> one kind of row. A form is known by its columns:
+
+- verl: ``prompt`` and ``data_source`` or ``reward_model``. A prompt; ability and extra_info kept.
+- TRL: ``prompt``, perhaps ``completion``, perhaps ``ground_truth``. A demonstration where there is
+  a completion; a prompt where there is a ground truth or no completion.
+- conversations: ``messages``, perhaps ``ground_truth``. As TRL: the completion is the assistant's
+  last turn, if it speaks last.
+- GSM8K: ``question`` and ``answer`` (a source of kind "gsm8k"). Both.
+
+``prompt`` and ``completion`` are a string or a list of messages. Columns beyond a form's go to
+``extra_info``. A prompt without ground truth is one for a reward model (style "model").
+"""
+
+import json
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from rlcore.data.chat import Message
+from rlcore.data.rows import RawTable, Reject, Row, shown
+from schemas.errors import UserError
+
+FORMS = (
+    "verl (prompt, data_source, reward_model)",
+    "TRL (prompt, completion)",
+    "conversations (messages)",
+    "GSM8K (question, answer; a source of kind 'gsm8k')",
+)
+STYLES = ("rule", "model", "judge", "code")
+# verl: the text after the last "#### ", commas removed (examples/data_preprocess/gsm8k.py)
+_GSM8K_ANSWER = re.compile(r"#### (-?[0-9.,]+)")
+_INTEGER = re.compile(r"-?\d+")
+
+
+class _Bad(Exception):
+    """A row that cannot be used; carries (reason, detail)."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(reason, detail)
+        self.reason, self.detail = reason, detail
+
+
+def normalise(table: RawTable) -> tuple[list[Row], list[Reject]]:
+    """Return the usable rows of ``table``, and a Reject for each other one.
+
+    Raises ``UserError`` when the columns are of no accepted form, naming both.
+    """
+    form = _form(table)
+    make = {"verl": _verl, "trl": _trl, "messages": _messages, "gsm8k": _gsm8k}[form]
+    rows, rejects = [], []
+    for index, values in enumerate(table.rows):
+        present = {name: value for name, value in values.items() if value is not None}
+        try:
+            row = make(table, index, present)
+            _check(row)
+        except _Bad as bad:
+            rejects.append(Reject(table.source, index, bad.reason, bad.detail, shown(values)))
+        else:
+            rows.append(row)
+    return rows, rejects
+
+
+def _form(table: RawTable) -> str:
+    columns: dict[str, None] = {}
+    for row in table.rows:
+        columns.update(dict.fromkeys(row))
+    if table.form is not None and {"question", "answer"} <= set(columns):
+        return table.form
+    if table.form is None and "prompt" in columns:
+        return "verl" if {"data_source", "reward_model"} & set(columns) else "trl"
+    if table.form is None and "messages" in columns:
+        return "messages"
+    if not columns:
+        raise UserError(f"{table.source} holds no rows; give a file with at least one")
+    raise UserError(
+        f"{table.source} has columns {', '.join(columns)}, which are of no accepted form:"
+        f" {'; '.join(FORMS)}; rename the columns"
+    )
+
+
+def _gsm8k(table: RawTable, index: int, values: dict[str, Any]) -> Row:
+    question, answer = _text(values, "question"), _text(values, "answer")
+    found = _GSM8K_ANSWER.findall(answer)
+    truth = found[-1].replace(",", "") if found else ""
+    if not _INTEGER.fullmatch(truth):
+        raise _Bad("no_final_answer", "the answer has no integer after '#### '")
+    info = {"split": table.split, "index": index, "answer": answer, "question": question}
+    solution = [{"role": "assistant", "content": answer}] if table.demonstrations else []
+    return _row(
+        table,
+        index,
+        prompt=[{"role": "user", "content": f"{question} {table.instruction}".rstrip()}],
+        solution=solution,
+        ability="math",
+        ground_truth=truth,
+        extra_info=_json(info),
+    )
+
+
+def _verl(table: RawTable, index: int, values: dict[str, Any]) -> Row:
+    reward = values.get("reward_model", {})
+    if not isinstance(reward, dict):
+        raise _Bad("wrong_type", "reward_model is not an object of style and ground_truth")
+    if table.data_source is None and not isinstance(values.get("data_source"), str):
+        raise _Bad("no_data_source", "data_source is missing; set it here or on the source")
+    known = ("prompt", "data_source", "reward_model", "ability", "extra_info")
+    info = values.get("extra_info", {})
+    if not isinstance(info, dict):
+        raise _Bad("wrong_type", "extra_info is not an object")
+    return _row(
+        table,
+        index,
+        prompt=_chat(values, "prompt", "user"),
+        data_source=values.get("data_source"),
+        ability=str(values.get("ability", "")),
+        reward_style=reward.get("style") or "rule",
+        ground_truth=_truth(reward.get("ground_truth")),
+        extra_info=_json({**info, **_others(values, known)}),
+    )
+
+
+def _trl(table: RawTable, index: int, values: dict[str, Any]) -> Row:
+    solution = _chat(values, "completion", "assistant") if "completion" in values else []
+    return _conversation(
+        table, index, values, _chat(values, "prompt", "user"), solution, ("prompt", "completion")
+    )
+
+
+def _messages(table: RawTable, index: int, values: dict[str, Any]) -> Row:
+    chat = _chat(values, "messages", "user")
+    spoken = [i for i, message in enumerate(chat) if message["role"] == "assistant"]
+    cut = spoken[-1] if spoken and spoken[-1] == len(chat) - 1 else len(chat)
+    return _conversation(table, index, values, chat[:cut], chat[cut:], ("messages",))
+
+
+def _conversation(
+    table: RawTable,
+    index: int,
+    values: dict[str, Any],
+    prompt: list[Message],
+    solution: list[Message],
+    columns: tuple[str, ...],
+) -> Row:
+    truth = _truth(values.get("ground_truth"))
+    return _row(
+        table,
+        index,
+        prompt=prompt,
+        solution=solution,
+        scored=truth is not None or not solution,
+        reward_style="rule" if truth is not None else "model",
+        ground_truth=truth,
+        extra_info=_json(_others(values, (*columns, "ground_truth"))),
+    )
+
+
+def _row(
+    table: RawTable,
+    index: int,
+    *,
+    prompt: list[Message],
+    data_source: str | None = None,
+    **fields: Any,
+) -> Row:
+    name = table.data_source or data_source or table.source.rsplit("/", 1)[-1]
+    return Row(table.source, index, table.split, table.split, name, prompt, **fields)
+
+
+def _check(row: Row) -> None:
+    """SPEC D2: no empty turn, alternating roles, a ground truth for rule rows."""
+    if not row.prompt:
+        raise _Bad("empty_prompt", "there is no message to answer")
+    for message in row.messages:
+        if not message["content"].strip():
+            empty = "empty_solution" if message["role"] == "assistant" else "empty_prompt"
+            raise _Bad(empty, f"the {message['role']} message is empty")
+    roles = [message["role"] for message in row.messages]
+    turns = roles[1:] if roles[0] == "system" else roles
+    expected = (["user", "assistant"] * len(turns))[: len(turns)]
+    if turns != expected or not turns or row.prompt[-1]["role"] != "user":
+        raise _Bad(
+            "roles", f"roles {', '.join(roles)} do not alternate user, assistant after the system's"
+        )
+    if row.reward_style not in STYLES:
+        raise _Bad("reward_style", f"'{row.reward_style}' is none of {', '.join(STYLES)}")
+    if row.scored and row.reward_style == "rule" and row.ground_truth is None:
+        raise _Bad("null_ground_truth", "reward style 'rule' needs a ground truth")
+
+
+def _chat(values: dict[str, Any], column: str, role: str) -> list[Message]:
+    value = values.get(column)
+    if isinstance(value, str):
+        return [{"role": role, "content": value}]
+    if not isinstance(value, list):
+        raise _Bad("wrong_type" if value is not None else "empty_prompt", f"{column} is {value!r}")
+    return [_message(message, column) for message in value]
+
+
+def _message(message: Any, column: str) -> Message:
+    if not isinstance(message, dict) or not all(
+        isinstance(message.get(key), str) for key in ("role", "content")
+    ):
+        raise _Bad("wrong_type", f"{column} holds something other than {{role, content}} strings")
+    return {"role": message["role"], "content": message["content"]}
+
+
+def _text(values: dict[str, Any], column: str) -> str:
+    if not isinstance(values.get(column), str):
+        raise _Bad("wrong_type", f"{column} is not a string")
+    return values[column]
+
+
+def _truth(value: Any) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    return _json(value)
+
+
+def _others(values: dict[str, Any], known: Iterable[str]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name not in set(known)}
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)

@@ -1,0 +1,171 @@
+"""The prepare_data stage: sources -> base model, Prompts, Demonstrations and Rejects."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from rlcore.data.filters import (
+    apply_filters,
+    fit_demonstrations,
+    fit_prompts,
+    special_token_rejects,
+)
+from rlcore.data.generated import arithmetic_rows
+from rlcore.data.normalise import normalise
+from rlcore.data.rows import Reject, Row
+from rlcore.data.screen import check_rejects, screen_demonstrations, screen_prompts
+from rlcore.data.sources import read_source
+from rlcore.data.split import is_validation
+from rlcore.data.write import demonstrations_table, prompts_table, rejects_table
+from rlcore.models.base import build_base_model, copy_base_model
+from rlcore.models.files import MODEL_FOLDER
+from rlcore.models.tokenizer import load_tokenizer
+from schemas.data import ArithmeticSource, DataSection
+from schemas.errors import UserError
+from schemas.recipe import ModelSection
+
+if TYPE_CHECKING:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedData:
+    """``tables``: prompts, demonstrations, rejects. ``base_model_dir``: HF directory. ``summary``:
+    counts per split, subset and reject reason, JSON-ready."""
+
+    tables: dict[str, pl.DataFrame]
+    base_model_dir: Path
+    summary: dict[str, Any]
+
+
+def prepare(
+    *,
+    data: DataSection,
+    model: ModelSection,
+    seed: int,
+    workdir: Path,
+    sft_max_tokens: int | None,
+) -> PreparedData:
+    """Make the tables and the base model; equal arguments and sources give equal bytes.
+
+    The base model lies in ``workdir/model``. ``sft_max_tokens`` None: no SFT follows, so there
+    may be no demonstrations. Raises ``UserError`` for a source, model or filter that cannot be
+    used, too many rejected rows, or a split that ends empty.
+    """
+    target = workdir / MODEL_FOLDER
+    if model.path is not None:
+        copy_base_model(model, target)
+    rows, rejects, totals = _read(data, seed)
+    rows, filtered = apply_filters(rows, data.filters)
+    rejects += filtered
+    check_rejects(rejects, totals, data)
+    if model.path is None:
+        texts = (m["content"] for r in rows if r.split == "train" for m in r.messages)
+        build_base_model(model, target, texts=texts, seed=seed)
+    tokenizer = load_tokenizer(
+        target, name=model.path or "from_scratch", trust_remote_code=model.trust_remote_code
+    )
+    before = Counter(row.split for row in rows if row.scored)
+    rows, special = special_token_rejects(tokenizer, rows)
+    prompts, long = fit_prompts(tokenizer, [row for row in rows if row.scored], data)
+    # A row whose prompt cannot be used has no use as a demonstration either.
+    unusable = {(reject.source, reject.row) for reject in long}
+    demonstrations, refused = fit_demonstrations(
+        tokenizer,
+        [row for row in rows if row.solution and (row.source, row.index) not in unusable],
+        sft_max_tokens,
+    )
+    held = {
+        split: [row.prompt_text for row, _ in prompts if row.split == split]
+        for split in ("test", "validation")
+    }
+    prompts, repeated = screen_prompts(prompts, held, data)
+    demonstrations, repeated_demonstrations = screen_demonstrations(demonstrations, held, data)
+    rejects += [*special, *long, *refused, *repeated, *repeated_demonstrations]
+    check_rejects(rejects, totals, data)
+    _split_validation([row for row, _ in [*prompts, *demonstrations]], data.validation_fraction)
+    _check_splits(before, prompts)
+    if sft_max_tokens is not None and not any(r.split == "train" for r, _ in demonstrations):
+        raise UserError(
+            "data.sources give no training demonstrations, which SFT needs; add a source of"
+            " messages or prompt/completion, or set sft.enabled to false"
+        )
+    tables = {
+        "prompts": prompts_table(prompts),
+        "demonstrations": demonstrations_table(demonstrations),
+        "rejects": rejects_table(rejects),
+    }
+    return PreparedData(tables, target, _summary(tables, totals, len(tokenizer)))
+
+
+def _read(data: DataSection, seed: int) -> tuple[list[Row], list[Reject], dict[str, int]]:
+    """Return rows, rejects, and the number of raw rows per source."""
+    rows: list[Row] = []
+    rejects: list[Reject] = []
+    totals: Counter[str] = Counter()
+    for source in data.sources:
+        if isinstance(source, ArithmeticSource):
+            generated = arithmetic_rows(source, seed)
+            rows += generated
+            totals[generated[0].source] += len(generated)
+            continue
+        for table in read_source(source):
+            good, bad = normalise(table)
+            rows += good
+            rejects += bad
+            totals[table.source] += len(table.rows)
+    return rows, rejects, dict(totals)
+
+
+def _split_validation(rows: list[Row], fraction: float) -> None:
+    for row in rows:
+        if row.split == "train" and is_validation(row.prompt, fraction):
+            row.split = row.subset = "validation"
+
+
+def _check_splits(before: Counter[str], prompts: Sequence[tuple[Row, list[int]]]) -> None:
+    left = Counter(row.split for row, _ in prompts)
+    for split in ("train", "validation", "test"):
+        if before[split] and not left[split]:
+            raise UserError(
+                f"data: none of {before[split]} {split} prompts is left after preparation; loosen"
+                " data.filters, data.max_prompt_tokens or data.validation_fraction"
+            )
+    for split in ("train", "test"):
+        if not left[split]:
+            raise UserError(
+                f"data.sources give no {split} prompts; add a source with split: {split} whose rows"
+                " can be scored (a prompt, and a ground truth for rule rewards)"
+            )
+
+
+def _summary(
+    tables: dict[str, pl.DataFrame], totals: dict[str, int], vocab_size: int
+) -> dict[str, Any]:
+    prompts, demonstrations = tables["prompts"], tables["demonstrations"]
+    lengths = {
+        "prompt_tokens": prompts["prompt_ids"].list.len().to_numpy(),
+        "demonstration_tokens": demonstrations["token_ids"].list.len().to_numpy(),
+    }
+    return {
+        "rows_read": totals,
+        "prompts": _counts(prompts, ["split", "data_source", "subset"]),
+        "demonstrations": _counts(demonstrations, ["split"]),
+        "rejects": _counts(tables["rejects"], ["source", "reason"]),
+        "vocab_size": vocab_size,
+        **{
+            f"{name}_mean": round(float(s.mean()), 2) if len(s) else 0.0
+            for name, s in lengths.items()
+        },
+        **{f"{name}_max": int(s.max(initial=0)) for name, s in lengths.items()},
+    }
+
+
+def _counts(frame: pl.DataFrame, columns: list[str]) -> dict[str, int]:
+    """Return {values joined by "/": rows}, in order of first appearance."""
+    groups = frame.group_by(columns, maintain_order=True).len()
+    return {"/".join(row[:-1]): row[-1] for row in groups.iter_rows()}

@@ -1,0 +1,75 @@
+"""What a row is between its source and the tables: the types that ``rlcore.data`` speaks."""
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from rlcore.data.chat import Message
+
+CONTENT_CHARS = 2000  # of a rejected row, kept for reading
+
+
+@dataclass(frozen=True, slots=True)
+class RawTable:
+    """One file or hub split as it came: ``rows`` as dicts, in order. ``source`` names it in errors.
+
+    ``data_source`` (verl's name of a task) overrides the rows' own; ``instruction`` is appended to
+    GSM8K questions.
+    """
+
+    source: str
+    split: str
+    rows: list[dict[str, Any]]
+    form: str | None = None
+    data_source: str | None = None
+    instruction: str = ""
+    demonstrations: bool = True
+
+
+@dataclass(slots=True)
+class Row:
+    """One normalised row. ``index`` counts within ``source``, from 0.
+
+    ``prompt``: messages up to the turn to be answered; empty ``solution``: no demonstration.
+    ``scored``: it becomes a Prompts row. ``raw``: what to show of it if it is rejected.
+    """
+
+    source: str
+    index: int
+    split: str
+    subset: str
+    data_source: str
+    prompt: list[Message]
+    solution: list[Message] = field(default_factory=list)
+    scored: bool = True
+    ability: str = ""
+    reward_style: str = "rule"
+    ground_truth: str | None = None
+    extra_info: str = "{}"
+
+    @property
+    def prompt_text(self) -> str:
+        return "\n".join(message["content"] for message in self.prompt)
+
+    @property
+    def messages(self) -> list[Message]:
+        return self.prompt + self.solution
+
+    def reject(self, reason: str, detail: str) -> "Reject":
+        return Reject(self.source, self.index, reason, detail, shown(self.messages))
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """A row that was dropped: the columns of the Rejects table."""
+
+    source: str
+    row: int
+    reason: str
+    detail: str
+    content: str
+
+
+def shown(value: Any) -> str:
+    """Return ``value`` as JSON, cut to ``CONTENT_CHARS``."""
+    return json.dumps(value, ensure_ascii=False, default=str)[:CONTENT_CHARS]

@@ -1,0 +1,167 @@
+"""Sources -> raw rows: files (local or any fsspec URL), the hub, GSM8K."""
+
+import json
+import os
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from rlcore.data.rows import RawTable
+from rlcore.models.files import hub_unreachable
+from schemas.data import FileSource, Gsm8kSource, HubSource
+from schemas.errors import UserError
+
+GSM8K = "openai/gsm8k"
+SUFFIXES = (".parquet", ".jsonl", ".json")
+
+
+def read_source(source: Gsm8kSource | FileSource | HubSource) -> list[RawTable]:
+    """Return the tables of one source, at most ``source.limit`` rows each.
+
+    Raises ``UserError`` naming the file (and line) that is missing, unreadable or not of a known
+    kind, or the hub dataset that cannot be had, with the remedy.
+    """
+    match source:
+        case Gsm8kSource():
+            return _read_gsm8k(source)
+        case FileSource():
+            rows = read_file(source.path, source.limit, setting="data.sources.path")
+            return [RawTable(source.path, source.split, rows, data_source=source.data_source)]
+        case HubSource():
+            rows = _read_hub(source.name, source.config, source.hub_split, source, source.revision)
+            label = f"{source.name}:{source.hub_split}"
+            return [
+                RawTable(label, source.split, rows, data_source=source.data_source or source.name)
+            ]
+
+
+def read_file(path: str, limit: int | None = None, *, setting: str) -> list[dict[str, Any]]:
+    """Return the rows of a .parquet, .jsonl or .json file; ``setting`` is named in errors.
+
+    Raises ``UserError`` for a missing or unreadable file, an unknown ending, a Parquet file that is
+    none, or a line (counted from 1) that is no JSON object.
+    """
+    import fsspec
+
+    suffix = Path(path).suffix.lower()
+    if suffix not in SUFFIXES:
+        raise UserError(
+            f"{setting} = '{path}' ends in '{suffix}'; give a file of {', '.join(SUFFIXES)}"
+        )
+    try:
+        with fsspec.open(path, "rb") as file:
+            rows = {".parquet": _parquet, ".jsonl": _jsonl, ".json": _json}[suffix](file, path)
+            return list(islice(rows, limit))
+    except FileNotFoundError:
+        raise UserError(f"{setting} = '{path}' does not exist; give an existing file") from None
+    except UserError:
+        raise
+    except (OSError, ImportError, ValueError) as error:  # storage that is not ours: name the file
+        raise UserError(f"{setting} = '{path}' cannot be read: {error}") from error
+
+
+def _parquet(file: Any, path: str) -> Iterator[dict[str, Any]]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.ParquetFile(file)
+        for batch in table.iter_batches(batch_size=1024):  # whole nested columns do not convert
+            yield from batch.to_pylist()
+    except pa.ArrowInvalid as error:
+        raise UserError(
+            f"{path} is no readable Parquet file ({str(error).partition('.')[0]}); write it again"
+        ) from error
+
+
+def _jsonl(file: Any, path: str) -> Iterator[dict[str, Any]]:
+    for number, line in enumerate(file, start=1):
+        if line.strip():
+            yield _object(line, f"{path} line {number}")
+
+
+def _json(file: Any, path: str) -> Iterator[dict[str, Any]]:
+    try:
+        rows = json.load(file)
+    except ValueError as error:
+        raise UserError(f"{path} is not JSON ({error}); mend it") from error
+    if not isinstance(rows, list):
+        raise UserError(
+            f"{path} holds a JSON {type(rows).__name__}, not an array of rows; write an array, or"
+            " one row per line as .jsonl"
+        )
+    for index, row in enumerate(rows):
+        if not isinstance(row, dict):
+            raise UserError(f"{path} row {index} is no JSON object; mend or remove it")
+        yield row
+
+
+def _object(line: bytes, where: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        raise UserError(f"{where} is not JSON ({error}); mend or remove that line") from error
+    if not isinstance(row, dict):
+        raise UserError(f"{where} is no JSON object; mend or remove that line")
+    return row
+
+
+def _read_gsm8k(source: Gsm8kSource) -> list[RawTable]:
+    directory = source.path or os.environ.get("GSM8K_DIR")
+    tables = []
+    for split in ("train", "test"):
+        if directory:
+            origin = "data.sources.path" if source.path else "GSM8K_DIR"
+            file = f"{directory.rstrip('/')}/{split}.jsonl"
+            rows = read_file(file, source.limit, setting=f"GSM8K file (of {origin})")
+        else:
+            rows = _read_hub(source.hub_name, "main", split, source)
+        tables.append(
+            RawTable(
+                source=f"gsm8k/{split}.jsonl",
+                split=split,
+                rows=rows,
+                form="gsm8k",
+                data_source=GSM8K,
+                instruction=source.instruction,
+                demonstrations=source.demonstrations and split == "train",
+            )
+        )
+    return tables
+
+
+def _read_hub(
+    name: str,
+    config_name: str | None,
+    hub_split: str,
+    source: Gsm8kSource | HubSource,
+    revision: str | None = None,
+) -> list[dict[str, Any]]:
+    """Return the rows of one split; from the local cache where the hub cannot be reached."""
+    from datasets import config as settings
+    from datasets import load_dataset
+    from datasets.exceptions import DatasetNotFoundError
+    from huggingface_hub.errors import HfHubHTTPError
+
+    unreachable = hub_unreachable()
+    remedy = (
+        "set data.sources.path (or GSM8K_DIR) to a directory of train.jsonl and test.jsonl"
+        if isinstance(source, Gsm8kSource)
+        else "use a source of kind 'file', or download it once where the hub can be reached and set"
+        " HF_HOME to that cache"
+    )
+    # datasets asks an unreachable hub six times, about half a minute; offline it reads its cache.
+    offline = settings.HF_HUB_OFFLINE
+    settings.HF_HUB_OFFLINE = offline or bool(unreachable)
+    try:
+        rows = load_dataset(name, config_name, split=hub_split, revision=revision)
+    except (ConnectionError, DatasetNotFoundError, HfHubHTTPError, OSError, ValueError) as error:
+        reason = unreachable or str(error).strip().partition("\n")[0]
+        raise UserError(
+            f"hub dataset '{name}' (split '{hub_split}') cannot be had: {reason}; {remedy}"
+        ) from error
+    finally:
+        settings.HF_HUB_OFFLINE = offline
+    limit = len(rows) if source.limit is None else min(source.limit, len(rows))
+    return [dict(row) for row in rows.select(range(limit))]

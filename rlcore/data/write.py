@@ -1,0 +1,82 @@
+"""Rows and their tokens -> the tables of the seam."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import polars as pl
+
+from rlcore.data.chat import Encoded
+from rlcore.data.rows import Reject, Row
+from rlcore.data.split import content_uid
+from rlcore.ragged import from_arrays
+from schemas.tables import MESSAGES
+
+
+def prompts_table(prompts: Sequence[tuple[Row, list[int]]]) -> pl.DataFrame:
+    """Return the Prompts table; uid = hash of source, messages and ground truth."""
+    rows = [row for row, _ in prompts]
+    return pl.DataFrame(
+        {
+            "uid": _unique(content_uid(r.data_source, r.prompt, r.ground_truth) for r in rows),
+            "split": _strings(row.split for row in rows),
+            "subset": _strings(row.subset for row in rows),
+            "data_source": _strings(row.data_source for row in rows),
+            "prompt": pl.Series([row.prompt for row in rows], dtype=MESSAGES),
+            "prompt_ids": _lists((ids for _, ids in prompts), np.int32, pl.Int32),
+            "ability": _strings(row.ability for row in rows),
+            "reward_style": _strings(row.reward_style for row in rows),
+            "ground_truth": _strings(row.ground_truth for row in rows),
+            "extra_info": _strings(row.extra_info for row in rows),
+        }
+    )
+
+
+def demonstrations_table(demonstrations: Sequence[tuple[Row, Encoded]]) -> pl.DataFrame:
+    """Return the Demonstrations table; uid = hash of source and messages."""
+    rows = [row for row, _ in demonstrations]
+    encoded = [tokens for _, tokens in demonstrations]
+    return pl.DataFrame(
+        {
+            "uid": _unique(content_uid(row.data_source, row.messages) for row in rows),
+            "split": _strings(row.split for row in rows),
+            "data_source": _strings(row.data_source for row in rows),
+            "messages": pl.Series([row.messages for row in rows], dtype=MESSAGES),
+            "token_ids": _lists((tokens.token_ids for tokens in encoded), np.int32, pl.Int32),
+            "loss_mask": _lists((tokens.loss_mask for tokens in encoded), np.bool_, pl.Boolean),
+        }
+    )
+
+
+def rejects_table(rejects: Sequence[Reject]) -> pl.DataFrame:
+    """Return the Rejects table, ordered by source and row."""
+    frame = pl.DataFrame(
+        {
+            "source": _strings(reject.source for reject in rejects),
+            "row": pl.Series([reject.row for reject in rejects], dtype=pl.Int64),
+            "reason": _strings(reject.reason for reject in rejects),
+            "detail": _strings(reject.detail for reject in rejects),
+            "content": _strings(reject.content for reject in rejects),
+        }
+    )
+    return frame.sort("source", "row", maintain_order=True)
+
+
+def _unique(uids: Iterable[str]) -> pl.Series:
+    """Number repeated uids: rows that deduplication was told to keep."""
+    seen: Counter[str] = Counter()
+    numbered = []
+    for uid in uids:
+        seen[uid] += 1
+        numbered.append(uid if seen[uid] == 1 else f"{uid}-{seen[uid]}")
+    return _strings(numbered)
+
+
+def _strings(values: Iterable[str | None]) -> pl.Series:
+    return pl.Series(list(values), dtype=pl.String)
+
+
+def _lists(
+    values: Iterable[Sequence[int] | Sequence[bool]], dtype: type, inner: type[pl.DataType]
+) -> pl.Series:
+    return from_arrays("", [np.asarray(value, dtype=dtype) for value in values], inner)

@@ -1,0 +1,149 @@
+"""The files of a Hugging Face model directory: found locally or on the hub, checked, copied.
+
+The hub is asked at most once and briefly: an unreachable hub is an error within seconds, with the
+remedy, unless its cache already holds what is wanted.
+"""
+
+import os
+import re
+import shutil
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from schemas.errors import UserError
+
+# What this project loads. Pickled weights (*.bin, *.pt) are left out: loading one runs its code.
+MODEL_FILES = (
+    "config.json",
+    "generation_config.json",
+    "*.safetensors",
+    "model.safetensors.index.json",
+    "tokenizer*",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.*",
+    "merges.txt",
+    "chat_template*",
+    "spiece.model",
+    "*.tiktoken",
+)
+CODE_FILES = ("*.py",)  # only with trust_remote_code
+HUB_TIMEOUT_S = 5.0
+MODEL_FOLDER = "model"  # of a dataset, policy or export artifact: its Hugging Face directory
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
+
+
+def model_directory(artifact: Path) -> Path:
+    """Return the Hugging Face directory inside an artifact's directory.
+
+    Raises ``UserError`` when the artifact holds no model.
+    """
+    directory = artifact / MODEL_FOLDER
+    if not (directory / "config.json").is_file():
+        raise UserError(f"artifact {artifact} holds no model; give a dataset, policy or export")
+    return directory
+
+
+def locate_model(name: str, revision: str | None, *, trust_remote_code: bool = False) -> Path:
+    """Return the local directory of a model: ``name`` itself, or its snapshot of the hub.
+
+    Raises ``UserError`` when there is no such directory and ``name`` is no hub name, when the hub
+    cannot be reached and its cache does not hold the model, or when the hub does not know it.
+    """
+    local = Path(name).expanduser()
+    if local.is_dir():
+        return local
+    if name.startswith((".", "~", "/")) or not _HUB_NAME.fullmatch(name):
+        raise UserError(
+            f"model.path = '{name}' is no directory; give a local Hugging Face directory or a hub"
+            " name as owner/name"
+        )
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    patterns = [*MODEL_FILES, *(CODE_FILES if trust_remote_code else ())]
+    unreachable = hub_unreachable()
+    at = f" at revision '{revision}'" if revision else ""
+    try:
+        path = snapshot_download(
+            name, revision=revision, allow_patterns=patterns, local_files_only=bool(unreachable)
+        )
+    except LocalEntryNotFoundError as error:
+        raise UserError(
+            f"model.path = '{name}' is no local directory and not in the hub's cache{at}, and"
+            f" {unreachable or 'the hub did not answer'}; set model.path to a local directory, or"
+            " download it once where the hub can be reached and set HF_HOME to that cache"
+        ) from error
+    except GatedRepoError as error:
+        raise UserError(
+            f"model.path = '{name}' is gated on the hub; accept its licence there and set HF_TOKEN"
+        ) from error
+    except RevisionNotFoundError as error:
+        raise UserError(
+            f"model.revision = '{revision}' is unknown for '{name}'; give one of its commits"
+        ) from error
+    except RepositoryNotFoundError as error:
+        raise UserError(
+            f"model.path = '{name}' is neither a local directory nor a model of the hub; check the"
+            " spelling, or set HF_TOKEN if it is private"
+        ) from error
+    return Path(path)
+
+
+def hub_unreachable() -> str:
+    """Return why the hub cannot be asked, or ``""`` when it answers within ``HUB_TIMEOUT_S``."""
+    from huggingface_hub import constants
+
+    if constants.is_offline_mode():
+        return "HF_HUB_OFFLINE is set"
+    request = urllib.request.Request(constants.ENDPOINT, method="HEAD")
+    try:
+        urllib.request.urlopen(request, timeout=HUB_TIMEOUT_S).close()
+    except urllib.error.HTTPError:  # it answered; what it holds is asked elsewhere
+        return ""
+    except OSError as error:
+        return f"the hub at {constants.ENDPOINT} cannot be reached ({error})"
+    return ""
+
+
+def copy_model(source: Path, target: Path, *, trust_remote_code: bool = False) -> None:
+    """Copy the files of ``MODEL_FILES`` from ``source`` to ``target``, links resolved.
+
+    Raises ``UserError`` naming what ``source`` lacks: configuration, safetensors, tokenizer.
+    """
+    patterns = [*MODEL_FILES, *(CODE_FILES if trust_remote_code else ())]
+    files = {f for pattern in patterns for f in source.glob(pattern) if f.is_file()}
+    names = {file.name for file in files}
+    wanted = {
+        "config.json": "config.json" in names,
+        "weights (*.safetensors)": any(name.endswith(".safetensors") for name in names),
+        "a tokenizer (tokenizer.json)": any(name.startswith("tokenizer") for name in names),
+    }
+    missing = [what for what, present in wanted.items() if not present]
+    if missing:
+        raise UserError(
+            f"model.path = '{source}' has no {missing[0]}; give a directory written by"
+            " save_pretrained of the model and of its tokenizer"
+        )
+    target.mkdir(parents=True, exist_ok=True)
+    for file in sorted(files):
+        resolved = file.resolve()
+        if file.is_symlink():
+            # A hub snapshot: its blobs are never rewritten, so a second name costs no disk.
+            _link_or_copy(resolved, target / file.name)
+        else:
+            shutil.copyfile(resolved, target / file.name)
+
+
+def _link_or_copy(source: Path, target: Path) -> None:
+    target.unlink(missing_ok=True)
+    try:
+        os.link(source, target)
+    except OSError:  # another file system: a copy does as well
+        shutil.copyfile(source, target)

@@ -1,0 +1,107 @@
+"""Tokenizers: one trained from text, and the checks on any that is loaded."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from schemas.errors import UserError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+# Qwen2Tokenizer, which every loader takes for a Qwen2 model, makes "<|endoftext|>" special.
+PAD, EOS, SYSTEM, USER, ASSISTANT = (
+    "<|endoftext|>",
+    "<|end|>",
+    "<|system|>",
+    "<|user|>",
+    "<|assistant|>",
+)
+SPECIAL_TOKENS = (PAD, EOS, SYSTEM, USER, ASSISTANT)
+# One token before each turn, one after the assistant's.
+MINIMAL_TEMPLATE = (
+    "{% for m in messages %}{{ '<|' + m.role + '|>' + m.content }}"
+    "{% if m.role == 'assistant' %}{{ eos_token }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
+)
+
+
+def train_tokenizer(texts: Iterable[str], vocab_size: int) -> "PreTrainedTokenizerBase":
+    """Return a byte-level BPE tokenizer of at most ``vocab_size`` entries, minimal chat template.
+
+    Any text (NFC) is encoded and decoded without loss; each digit is a token. Equal texts give an
+    equal tokenizer. It is a ``Qwen2Tokenizer``: loaders impose that class, and with it its rules of
+    cutting text into words, on a Qwen2 directory whatever its tokenizer.json says. Raises
+    ``UserError`` when ``vocab_size`` is below 256 bytes + the special tokens.
+    """
+    from tokenizers import Tokenizer, models, trainers
+    from tokenizers.pre_tokenizers import ByteLevel
+    from transformers import Qwen2Tokenizer
+
+    least = 256 + len(SPECIAL_TOKENS)
+    if vocab_size < least:
+        raise UserError(
+            f"model.from_scratch.vocab_size = {vocab_size} is below {least} (256 bytes and"
+            f" {len(SPECIAL_TOKENS)} special tokens); set it to 512"
+        )
+    blank = Qwen2Tokenizer().backend_tokenizer
+    trained = Tokenizer(models.BPE())
+    trained.normalizer = blank.normalizer
+    trained.pre_tokenizer = blank.pre_tokenizer
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=list(SPECIAL_TOKENS),
+        initial_alphabet=sorted(ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    trained.train_from_iterator(texts, trainer)
+    model: dict[str, Any] = json.loads(trained.to_str())["model"]
+    merges: Any = [tuple(pair) for pair in model["merges"]]
+    return Qwen2Tokenizer(
+        vocab=model["vocab"],
+        merges=merges,
+        pad_token=PAD,
+        eos_token=EOS,
+        additional_special_tokens=[SYSTEM, USER, ASSISTANT],
+        chat_template=MINIMAL_TEMPLATE,
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def load_tokenizer(
+    directory: Path, *, name: str = "", trust_remote_code: bool = False
+) -> "PreTrainedTokenizerBase":
+    """Return the tokenizer of a model directory; ``name`` is what to call it in errors.
+
+    Raises ``UserError`` when it cannot be loaded or has no EOS token, pad token or chat template.
+    """
+    from transformers import AutoTokenizer
+
+    name = name or str(directory)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=trust_remote_code)
+    except (OSError, ValueError, KeyError) as error:  # untrusted files: say which model
+        first_line = str(error).strip().partition("\n")[0]
+        raise UserError(f"tokenizer of model '{name}' cannot be loaded: {first_line}") from error
+    for token, value in {
+        "eos_token": tokenizer.eos_token,
+        "pad_token": tokenizer.pad_token,
+    }.items():
+        if value is None:
+            raise UserError(
+                f"tokenizer of model '{name}' has no {token}; set \"{token}\" in its"
+                " tokenizer_config.json to one of its special tokens"
+            )
+    if not tokenizer.chat_template:
+        raise UserError(
+            f"tokenizer of model '{name}' has no chat template; set model.chat_template"
+        )
+    return tokenizer
+
+
+def eos_token_id(tokenizer: Any) -> int:
+    """Return the id that ends a response. ``load_tokenizer`` refuses a tokenizer without one."""
+    token = tokenizer.eos_token_id
+    assert isinstance(token, int), f"one eos token is expected, not {token!r}"
+    return token
