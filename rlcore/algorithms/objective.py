@@ -183,10 +183,12 @@ class PolicyObjective:
         with torch.no_grad():
             means = {
                 "actor/ppo_kl": old - logprobs,
-                "actor/pg_clipfrac": surrogate.clipped.float(),
-                "actor/clip_ratio_low": surrogate.outside_low.float(),
-                "actor/clip_ratio_high": (surrogate.clipped & ~surrogate.outside_low).float(),
-                "actor/pg_clipfrac_lower": surrogate.clipped_dual.float(),
+                "actor/pg_clipfrac": surrogate.clipped.to(ratio.dtype),
+                "actor/clip_ratio_low": surrogate.outside_low.to(ratio.dtype),
+                "actor/clip_ratio_high": (surrogate.clipped & ~surrogate.outside_low).to(
+                    ratio.dtype
+                ),
+                "actor/pg_clipfrac_lower": surrogate.clipped_dual.to(ratio.dtype),
                 "actor/ratio_mean": ratio,
                 "training/rollout_probs_diff_mean": (old.exp() - rollout.exp()).abs(),
                 "training/rollout_logprobs_diff_mean": (old - rollout).abs(),

@@ -3,14 +3,17 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import numpy as np
 
-from rlcore.cluster.types import Worker, gather
+from rlcore.cluster.types import Pending, Worker, WorkerTimeout
 from rlcore.learner.spec import TokenScores, UpdateRequest, UpdateResult
 from rlcore.models.packing import Sequences, balance
 from rlcore.rollout.types import WeightStamp, WeightUpdate
+
+POLL_S = 0.5  # how long one rank is waited for before the others are looked at
 
 
 class LearnerGroup:
@@ -111,7 +114,28 @@ class LearnerGroup:
             worker.start(method, *values, **keywords)
             for worker, values in zip(self._workers, per_rank, strict=True)
         ]
-        return gather(pendings, timeout_s or self._timeout_s)
+        return self._collect(method, pendings, timeout_s or self._timeout_s)
+
+    def _collect(self, method: str, pendings: Sequence[Pending], timeout_s: float) -> list[Any]:
+        """Return the answers in rank order; the first rank to fail ends the wait for the others.
+
+        A rank that failed leaves its peers in a collective, so waiting on them first would hide its
+        error behind their timeout.
+        """
+        deadline = monotonic() + timeout_s
+        answers: dict[int, Any] = {}
+        while len(answers) < len(pendings):
+            for rank in [rank for rank in range(len(pendings)) if rank not in answers]:
+                left = deadline - monotonic()
+                try:
+                    answers[rank] = pendings[rank].result(min(POLL_S, max(0.0, left)))
+                except WorkerTimeout as error:
+                    if left <= 0:
+                        raise WorkerTimeout(
+                            f"learner rank {rank} of {len(pendings)} did not finish {method} "
+                            f"within {timeout_s:.0f} s; raise hardware.timeouts or look at its log"
+                        ) from error
+        return [answers[rank] for rank in range(len(pendings))]
 
 
 def _in_order(shares: Sequence[np.ndarray], parts: Sequence[Sequence]) -> list:

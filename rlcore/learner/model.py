@@ -36,7 +36,9 @@ def load_policy(spec: LearnerSpec, device: str) -> TokenLogprobModel:
     """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers.utils.logging import disable_progress_bar
 
+    disable_progress_bar()  # a rank has no terminal of its own
     if device == "cpu" and spec.attn_implementation.startswith("flash"):
         raise UserError(
             f"learner attn_implementation = '{spec.attn_implementation}' runs on CUDA only and the "

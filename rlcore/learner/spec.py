@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from rlcore.models.packing import Sequences
 from schemas.errors import UserError, did_you_mean
 
@@ -125,8 +127,8 @@ class UpdateResult:
 class TokenScores:
     """Per sequence and token, float32, aligned with ``token_ids``; 0 where nothing was scored."""
 
-    logprobs: list  # list[np.ndarray]
-    entropies: list  # list[np.ndarray]; empty when not asked for
+    logprobs: list[np.ndarray]
+    entropies: list[np.ndarray]  # empty when not asked for
 
 
 def _require(condition: bool, message: str) -> None:

@@ -81,6 +81,13 @@ class Sequences:
         starts = np.cumsum(self.lengths) - self.lengths
         return np.add.reduceat(np.concatenate(self.loss_mask).astype(np.int64), starts)
 
+    def __reduce__(self) -> tuple:
+        """Travel as one buffer per field: thousands of small arrays would each cost a message."""
+        fields = [self.token_ids, self.loss_mask, *self.per_token.values()]
+        flat = [np.concatenate(arrays) if arrays else None for arrays in fields]
+        names = tuple(self.per_token)
+        return _from_flat, (self.lengths, np.asarray(self.prompt_lengths), flat, names)
+
     def take(self, indices: np.ndarray) -> "Sequences":
         """Return the sequences at ``indices`` [any] (int), in that order."""
         order = np.asarray(indices, dtype=np.int64).tolist()
@@ -255,6 +262,19 @@ def balance(lengths: np.ndarray, num_shares: int) -> list[np.ndarray]:
         shares[lightest].append(index)
         load[lightest] += lengths[index]
     return [np.array(sorted(share), dtype=np.int64) for share in shares]
+
+
+def _from_flat(
+    lengths: np.ndarray,
+    prompt_lengths: np.ndarray,
+    flat: list[np.ndarray | None],
+    names: tuple[str, ...],
+) -> Sequences:
+    """Undo ``Sequences.__reduce__``: the arrays are views of the buffers that travelled."""
+    cuts = np.cumsum(lengths)[:-1]
+    token_ids, loss_mask, *fields = ([] if a is None else np.split(a, cuts) for a in flat)
+    per_token = dict(zip(names, fields, strict=True))
+    return Sequences(token_ids, prompt_lengths, loss_mask, per_token)
 
 
 def _lengths(arrays: list[np.ndarray]) -> np.ndarray:

@@ -1,0 +1,54 @@
+import numpy as np
+import pytest
+
+from rlcore.algorithms.aggregation import MODES, Totals, token_weights
+from schemas.errors import UserError
+
+# SPEC A15: two rows of losses, [1, 1, 1, 1] and [5, 5].
+LENGTHS = np.array([4, 2])
+LOSSES = [np.ones(4), np.full(2, 5.0)]
+EXPECTED = {
+    "token-mean": 14 / 6,
+    "seq-mean-token-sum": 7.0,
+    "seq-mean-token-mean": 3.0,
+    "seq-mean-token-sum-norm": 1.75,
+}
+
+
+def aggregate(mode: str, lengths: np.ndarray, losses: list[np.ndarray]) -> float:
+    weights = token_weights(mode, lengths, horizon=4)
+    return sum(float(w * row.sum()) for w, row in zip(weights, losses, strict=True))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_modes_give_the_hand_computed_values(mode):
+    assert aggregate(mode, LENGTHS, LOSSES) == pytest.approx(EXPECTED[mode], abs=1e-12)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_rows_without_loss_tokens_change_nothing(mode):
+    """An aborted answer must not dilute the others."""
+    lengths, losses = np.array([4, 0, 2]), [LOSSES[0], np.zeros(0), LOSSES[1]]
+    assert aggregate(mode, lengths, losses) == pytest.approx(EXPECTED[mode], abs=1e-12)
+    assert token_weights(mode, lengths, horizon=4)[1] == 0.0
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_shares_weigh_what_the_whole_weighs(mode):
+    """A token's weight does not depend on which rank or micro-batch it is in."""
+    lengths = np.array([3, 1, 0, 7, 2])
+    whole = token_weights(mode, lengths, horizon=8)
+    parts = [
+        token_weights(mode, share, Totals.of(lengths), horizon=8)
+        for share in (lengths[:2], lengths[2:])
+    ]
+    np.testing.assert_array_equal(np.concatenate(parts), whole)
+
+
+def test_bad_input_is_told():
+    with pytest.raises(UserError, match="did you mean 'token-mean'"):
+        token_weights("token_mean", LENGTHS)
+    with pytest.raises(UserError, match="horizon = None"):
+        token_weights("seq-mean-token-sum-norm", LENGTHS)
+    with pytest.raises(UserError, match="no token to train on"):
+        token_weights("token-mean", np.zeros(3, dtype=int))

@@ -1,0 +1,84 @@
+"""A learner rank in a process of its own, for tests of several ranks without a cluster."""
+
+import multiprocessing
+import os
+import socket
+from multiprocessing.connection import Connection
+from typing import Any
+
+from rlcore.cluster.types import WorkerTimeout
+
+
+class Pending:
+    def __init__(self, worker: "RankProcess", number: int) -> None:
+        self._worker, self._number = worker, number
+
+    def result(self, timeout_s: float) -> Any:
+        return self._worker.answer(self._number, timeout_s)
+
+
+class RankProcess:
+    """A ``cluster.types.Worker`` whose object ``start("build", spec)`` builds, again and again."""
+
+    def __init__(self, rank: int, world_size: int, port: int) -> None:
+        self.name = f"rank {rank} of {world_size}"
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        arguments = (theirs, rank, world_size, port)
+        self._process = context.Process(target=serve, args=arguments, daemon=True)
+        self._process.start()
+        self._sent = 0
+        self._answers: dict[int, tuple[bool, Any]] = {}
+        theirs.close()
+
+    def start(self, method: str, *args: Any, **kwargs: Any) -> Pending:
+        self._pipe.send((method, args, kwargs))
+        self._sent += 1
+        return Pending(self, self._sent - 1)
+
+    def answer(self, number: int, timeout_s: float) -> Any:
+        while number not in self._answers:
+            if not self._pipe.poll(timeout_s):
+                raise WorkerTimeout(f"{self.name} did not answer within {timeout_s:.0f} s")
+            self._answers[len(self._answers)] = self._pipe.recv()
+        good, value = self._answers[number]
+        if not good:
+            raise value
+        return value
+
+    def stop(self) -> None:
+        self._process.kill()
+        self._process.join(10)
+
+
+def start_ranks(world_size: int) -> list[RankProcess]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    return [RankProcess(rank, world_size, port) for rank in range(world_size)]
+
+
+def serve(pipe: Connection, rank: int, world_size: int, port: int) -> None:
+    """Answer calls until the pipe closes."""
+    os.environ["OMP_NUM_THREADS"] = "1"
+    os.environ["OMP_WAIT_POLICY"] = "passive"
+    from rlcore.learner.learner import Learner
+
+    learner = None
+    while True:
+        try:
+            method, args, kwargs = pipe.recv()
+        except EOFError:
+            return
+        try:
+            if method == "build":
+                if learner is not None:
+                    learner.close()
+                learner = Learner(args[0], rank, world_size, ("127.0.0.1", port))
+                answer = None
+            else:
+                assert learner is not None, "build comes first"
+                answer = vars(Learner)[method](learner, *args, **kwargs)
+            pipe.send((True, answer))
+        except Exception as error:  # noqa: BLE001 - carried to the test, which raises it
+            pipe.send((False, error))

@@ -1,0 +1,226 @@
+"""One optimizer step: what must not change it, and what it must equal (SPEC section 4)."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from rlcore.algorithms.objective import PolicyObjective, SftObjective
+from rlcore.models.packing import Sequences
+from schemas.errors import UserError
+from tests.rlcore.learner.samples import assert_same_weights, make_batch, weights_of
+
+GRPO = PolicyObjective(aggregation="seq-mean-token-mean", kl_coef=0.05, entropy_coef=0.01)
+OBJECTIVES = {
+    "sft": SftObjective(),
+    "grpo": GRPO,
+    "dapo at T=.7": PolicyObjective(clip_high=0.28, temperature=0.7),
+}
+
+
+def reference_step(spec, batch: Sequences, objective, lr: float):
+    """The same step by Hugging Face and torch alone: one sequence at a time, no packing."""
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(spec.model_dir).eval()
+    optimizer = torch.optim.AdamW(
+        model.parameters(),
+        lr=lr,
+        betas=spec.betas,
+        eps=spec.eps,
+        weight_decay=spec.weight_decay,
+    )
+    from rlcore.algorithms.aggregation import token_weights
+    from rlcore.algorithms.objective import TokenBatch, TokenOutputs
+
+    lengths = np.array([mask.sum() for mask in batch.loss_mask])
+    weights = token_weights(objective.aggregation, lengths, horizon=objective.horizon)
+    total = 0.0
+    for row, ids in enumerate(batch.token_ids):
+        targets = torch.from_numpy(np.flatnonzero(batch.loss_mask[row]))
+        logits = model(torch.from_numpy(ids).long()[None]).logits[0, targets - 1]
+        log_softmax = torch.log_softmax(logits / objective.temperature, -1)
+        chosen = torch.from_numpy(ids).long()[targets]
+        outputs = TokenOutputs(
+            log_softmax.gather(-1, chosen[:, None]).squeeze(-1),
+            -(log_softmax.exp() * log_softmax).sum(-1),
+        )
+        fields = {n: torch.from_numpy(v[row])[targets] for n, v in batch.per_token.items()}
+        known = TokenBatch(
+            torch.full((len(targets),), weights[row], dtype=torch.float32),
+            1.0 / lengths.sum(),
+            torch.zeros_like(targets),
+            fields,
+        )
+        loss = objective(outputs, known)[0]
+        loss.backward()
+        total += loss.item()
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), spec.grad_clip)
+    optimizer.step()
+    state = {n: t for n, t in model.state_dict().items() if n != "lm_head.weight"}
+    return state, float(norm), total
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_packed_step_equals_one_sequence_at_a_time(name, spec, batch, learner_of, tmp_path):
+    """Packing, the selected head and DeepSpeed change the arithmetic's order and nothing else."""
+    expected, norm, _ = reference_step(spec, batch, OBJECTIVES[name], 0.1)
+    learner = learner_of()
+    metrics = learner.step(batch, OBJECTIVES[name], 0.1)
+    assert metrics[f"{OBJECTIVES[name].name}/grad_norm"] == pytest.approx(norm, rel=1e-5)
+    assert_same_weights(weights_of(learner, tmp_path), expected)
+
+
+LAYOUTS = {
+    "many passes": {"micro_batch_tokens": 41},
+    "long rows": {"row_tokens": 130},
+    "one long row": {"row_tokens": 400},
+    "zero 0": {"zero_stage": 0},
+    "zero 2": {"zero_stage": 2, "micro_batch_tokens": 90},
+    "zero 3": {"zero_stage": 3, "micro_batch_tokens": 90},
+    "offload": {"zero_stage": 2, "offload_optimizer": True},
+    "offload all": {"zero_stage": 3, "offload_optimizer": True, "offload_params": True},
+    "checkpointing": {"gradient_checkpointing": True},
+    "eager": {"attn_implementation": "eager"},
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_layout_does_not_change_the_step(name, batch, learner_of, tmp_path):
+    """Hardware settings must not be hyperparameters."""
+    plain, other = learner_of(), learner_of(**LAYOUTS[name])
+    metrics = plain.step(batch, GRPO, 0.1)
+    found = other.step(batch, GRPO, 0.1)
+    for key in metrics.keys() - {"perf/padded_tokens"}:
+        assert found[key] == pytest.approx(metrics[key], rel=2e-5, abs=1e-6), key
+    assert_same_weights(weights_of(other, tmp_path), weights_of(plain, tmp_path))
+
+
+def test_row_order_does_not_change_the_step(batch, learner_of, tmp_path):
+    plain, other = learner_of(), learner_of()
+    plain.step(batch, GRPO, 0.1)
+    other.step(batch.take(np.random.default_rng(3).permutation(len(batch))), GRPO, 0.1)
+    assert_same_weights(weights_of(other, tmp_path), weights_of(plain, tmp_path))
+
+
+@pytest.mark.parametrize("poison", [np.nan, 1e9])
+def test_nothing_outside_the_mask_matters(poison, batch, learner_of):
+    """SPEC invariant 3, bit for bit."""
+    poisoned = {
+        name: [np.where(mask, row, poison) for mask, row in zip(batch.loss_mask, rows, strict=True)]
+        for name, rows in batch.per_token.items()
+    }
+    plain, other = learner_of(), learner_of()
+    assert plain.step(batch, GRPO, 0.1) == other.step(replace(batch, per_token=poisoned), GRPO, 0.1)
+    assert plain.stamp() == other.stamp()
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_ratio_is_one_on_the_first_update(temperature, batch, learner_of):
+    """Scoring and training are one code path: recomputed old log-probs give ratio 1 exactly."""
+    learner = learner_of()
+    scores = learner.logprobs(batch, temperature, targets="loss_mask")
+    fresh = replace(batch, per_token={**batch.per_token, "old_logprobs": scores.logprobs})
+    objective = PolicyObjective(temperature=temperature)
+    for metrics in (
+        learner.step(fresh, objective, 0.0),
+        learner.step(batch, replace(objective, on_policy=True), 0.0),
+    ):
+        assert metrics["actor/ratio_max"] == 1.0
+        assert metrics["actor/ratio_mean"] == pytest.approx(1.0, abs=1e-6)
+        assert metrics["actor/ppo_kl"] == 0.0
+        assert metrics["actor/pg_clipfrac"] == 0.0
+
+
+def test_skipping_rows_without_advantage_changes_only_the_work(batch, learner_of, tmp_path):
+    """Normalisers count skipped rows, so the gradient is the same and the passes are fewer."""
+    rows = batch.per_token["advantages"]
+    advantages = [row * (index % 3 == 0) for index, row in enumerate(rows)]
+    batch = replace(batch, per_token={**batch.per_token, "advantages": advantages})
+    plain, skipping = learner_of(), learner_of()
+    objective = PolicyObjective()
+    whole = plain.step(batch, objective, 0.1)
+    part = skipping.step(batch, replace(objective, skip_zero_advantage=True), 0.1)
+    assert part["perf/trained_tokens"] < whole["perf/trained_tokens"]
+    assert part["actor/pg_loss"] == pytest.approx(whole["actor/pg_loss"], rel=1e-5)
+    assert_same_weights(weights_of(skipping, tmp_path), weights_of(plain, tmp_path))
+
+
+def test_a_batch_of_constant_groups_has_zero_gradient_and_says_so(batch, learner_of):
+    """An update that teaches nothing must show up in the metrics (DESIGN 10)."""
+    nothing = [np.zeros_like(row) for row in batch.per_token["advantages"]]
+    batch = replace(batch, per_token={**batch.per_token, "advantages": nothing})
+    metrics = learner_of().step(batch, PolicyObjective(skip_zero_advantage=True), 0.1)
+    assert metrics["actor/zero_gradient_steps"] == 1.0
+    assert metrics["actor/grad_norm"] == 0.0
+
+
+@pytest.mark.parametrize("zero_stage", [0, 1, 2, 3])
+def test_non_finite_gradient_skips_the_step(zero_stage, batch, learner_of, tmp_path):
+    """SPEC L7: one bad batch must not poison weights or optimizer state."""
+    learner, untouched = learner_of(zero_stage=zero_stage), learner_of(zero_stage=zero_stage)
+    before = learner.stamp()
+    bad = [row.copy() for row in batch.per_token["advantages"]]
+    bad[3][-1] = np.nan
+    metrics = learner.step(
+        replace(batch, per_token={**batch.per_token, "advantages": bad}), PolicyObjective(), 0.1
+    )
+    assert metrics["actor/skipped_steps"] == 1.0
+    assert learner.stamp() == before
+    for after in (learner, untouched):
+        assert after.step(batch, PolicyObjective(), 0.1)["actor/skipped_steps"] == 0.0
+    assert_same_weights(weights_of(learner, tmp_path), weights_of(untouched, tmp_path), 0.0)
+
+
+def test_sft_loss_is_hugging_faces_cross_entropy(spec, learner_of):
+    """SPEC D5: response tokens only, global token mean."""
+    from transformers import AutoModelForCausalLM
+
+    batch = make_batch(1, seed=5)
+    labels = torch.from_numpy(np.where(batch.loss_mask[0], batch.token_ids[0], -100)).long()[None]
+    model = AutoModelForCausalLM.from_pretrained(spec.model_dir).eval()
+    ids = torch.from_numpy(batch.token_ids[0]).long()[None]
+    expected = model(input_ids=ids, labels=labels).loss.item()
+    assert learner_of().step(batch, SftObjective(), 0.1)["sft/loss"] == pytest.approx(
+        expected, abs=1e-6
+    )
+
+
+def test_repeated_steps_learn(batch, learner_of):
+    """End to end: the loss of one batch goes down."""
+    learner = learner_of(eps=1e-8, grad_clip=1.0)
+    losses = [learner.step(batch, SftObjective(), 1e-2)["sft/loss"] for _ in range(10)]
+    assert losses[-1] < 0.5 * losses[0]
+
+
+@pytest.mark.parametrize("zero_stage", [1, 2, 3])
+def test_bf16_steps_close_to_fp32(zero_stage, batch, learner_of, tmp_path):
+    plain, half = learner_of(), learner_of(dtype="bfloat16", zero_stage=zero_stage)
+    expected = plain.step(batch, SftObjective(), 0.1)
+    for micro_batch_tokens in (4096, 90):
+        found = learner_of(
+            dtype="bfloat16", zero_stage=zero_stage, micro_batch_tokens=micro_batch_tokens
+        ).step(batch, SftObjective(), 0.1)
+        assert found["sft/loss"] == pytest.approx(expected["sft/loss"], rel=0.01)
+        assert found["sft/grad_norm"] == pytest.approx(expected["sft/grad_norm"], rel=0.03)
+    half.step(batch, SftObjective(), 0.1)
+    state = {name: tensor.float() for name, tensor in weights_of(half, tmp_path).items()}
+    assert_same_weights(state, weights_of(plain, tmp_path), 0.01)
+
+
+def test_bad_batches_are_told(batch, spec, learner_of):
+    learner = learner_of(micro_batch_tokens=45)
+    poor = replace(batch, per_token={"advantages": batch.per_token["advantages"]})
+    with pytest.raises(UserError, match=r"reads per_token\['rollout_logprobs'\]"):
+        learner.step(poor, PolicyObjective(), 0.1)
+    empty = replace(batch, loss_mask=[np.zeros_like(mask) for mask in batch.loss_mask])
+    with pytest.raises(UserError, match="no token to train on"):
+        learner.step(empty, SftObjective(), 0.1)
+    long = Sequences([np.zeros(50, np.int32)], np.array([1]), [np.arange(50) > 0])
+    with pytest.raises(UserError, match=r"raise hardware\.learner\.micro_batch_tokens"):
+        learner.step(long, SftObjective(), 0.1)
+    with pytest.raises(UserError, match="set zero_stage to 1 or more"):
+        replace(spec, dtype="bfloat16", zero_stage=0)
+    with pytest.raises(UserError, match=r"has no config\.json"):
+        replace(spec, model_dir="/nowhere")
