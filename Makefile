@@ -4,6 +4,8 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
 .DELETE_ON_ERROR:
+# Heavy imports take seconds longer in every process when their bytecode may not be kept.
+unexport PYTHONDONTWRITEBYTECODE
 .PHONY: run test lint format env up down clean-env
 
 RECIPE ?= quickstart

@@ -69,6 +69,17 @@ def _install(point: str) -> None:
             return count["steps"] == 7
 
         Learner.step = _then_die(Learner.step, seventh)  # type: ignore[method-assign]
+    elif point == "skip-sync":
+        import rlcore.rl.phases
+
+        first = rlcore.rl.phases.sync_weights
+        calls = {"syncs": 0}
+
+        def only_at_the_start(learner: Any, engines: Any) -> Any:
+            calls["syncs"] += 1
+            return first(learner, engines) if calls["syncs"] == 1 else learner.stamp()
+
+        rlcore.rl.phases.sync_weights = only_at_the_start
     elif point == "export":
         import rlcore.export
 
@@ -80,11 +91,11 @@ def _install(point: str) -> None:
 
 def main() -> None:
     """Install the crash point, then run the pipeline."""
-    point, overrides = sys.argv[1], json.loads(sys.argv[2])
+    point, recipe, overrides = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
     _install(point)
     from flows.rl_pipeline import rl_pipeline
 
-    rl_pipeline(recipe="quickstart", overrides=overrides)
+    rl_pipeline(recipe=recipe, overrides=overrides)
 
 
 if __name__ == "__main__":

@@ -57,8 +57,15 @@ def run_small(
 
     ``kill_at`` names a point of ``crash_points``: the process sends itself SIGKILL there.
     """
-    command = [sys.executable, "-m", "tests.flows.crash_points", kill_at]
-    command.append(json.dumps({**SMALL, **(overrides or {})}))
+    arguments = [kill_at, "quickstart", json.dumps({**SMALL, **(overrides or {})})]
+    return run_recipe(directory, arguments, timeout_s=timeout_s)
+
+
+def run_recipe(
+    directory: Path, arguments: list[str], *, timeout_s: float
+) -> subprocess.CompletedProcess[str]:
+    """Run ``tests.flows.crash_points`` with ``arguments``; kill its whole group after the limit."""
+    command = [sys.executable, "-m", "tests.flows.crash_points", *arguments]
     directory.mkdir(parents=True, exist_ok=True)
     environment = {
         **os.environ,

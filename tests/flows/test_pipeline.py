@@ -1,0 +1,144 @@
+"""The pipeline on Ray, vLLM and DeepSpeed through a real Prefect server: cache, lineage, guards."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from rlcore.models.base import build_base_model
+from rlcore.queries import query
+from rlcore.store import ArtifactStore
+from schemas.recipe import FromScratch, ModelSection
+from tests.flows.small_run import ROOT, run_recipe, run_small, summary_of
+
+pytestmark = pytest.mark.timeout(600)
+_PLACES = (os.environ.get("GSM8K_DIR", ""), str(ROOT.parent / "shared" / "data" / "gsm8k"))
+GSM8K = next((p for p in _PLACES if p and (Path(p) / "train.jsonl").is_file()), None)
+ON_RAY = {"hardware.rollout.engines": 1, "hardware.learner.threads": 1, "evaluate.samples": 2}
+
+
+@pytest.fixture(scope="module")
+def finished(prefect_server: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("pipeline")
+    run = run_small(directory, ON_RAY)
+    assert run.returncode == 0, run.stdout[-4000:]
+    return directory
+
+
+def test_summary_has_what_people_and_scripts_read(finished: Path) -> None:
+    summary = summary_of(finished)
+    assert summary["recipe"] == "quickstart"
+    assert summary["flow_run_id"]
+    assert set(summary["accuracy"]) == {"base", "sft", "rl"}
+    assert set(summary["seconds"]) == {"prepare_data", "sft", "rl", "evaluate", "export"}
+    assert {"sft", "rollout", "update", "evaluate"} <= set(summary["tokens_per_s"])
+    assert (Path(summary["export"]) / "config.json").is_file()
+
+
+def test_sampler_and_learner_agree_on_every_iteration(finished: Path) -> None:
+    """vLLM and the learner see the same weights, on Ray, after every sync."""
+    metrics = query(
+        ArtifactStore(finished / "runs" / "store"),
+        "select step, value from metrics where name = 'training/rollout_logprobs_gap_max'"
+        " and kind = 'metrics' order by step",
+    )
+    assert metrics["step"].to_list() == [1, 2, 3, 4]
+    assert metrics["value"].to_numpy().max() < 1e-4
+
+
+def test_unchanged_recipe_is_all_cached(finished: Path) -> None:
+    again = run_small(finished, ON_RAY)
+    assert again.returncode == 0, again.stdout[-4000:]
+    assert summary_of(finished)["cached"] == ["prepare_data", "sft", "rl", "evaluate", "export"]
+    assert "Ray" not in again.stdout
+
+
+def test_hardware_change_reuses_all(finished: Path) -> None:
+    moved = run_small(finished, {**ON_RAY, "hardware.rollout.max_num_seqs": 8})
+    assert moved.returncode == 0, moved.stdout[-4000:]
+    assert len(summary_of(finished)["cached"]) == 5
+
+
+def test_rl_change_reuses_data_and_sft(finished: Path) -> None:
+    changed = run_small(finished, {**ON_RAY, "rl.iterations": 1, "rl.validation.every": 1})
+    assert changed.returncode == 0, changed.stdout[-4000:]
+    assert summary_of(finished)["cached"] == ["prepare_data", "sft"]
+
+
+def test_damaged_artifact_is_made_again_not_used(finished: Path) -> None:
+    """A cache hit is verified before use."""
+    before = summary_of(finished)
+    export = Path(before["export"])
+    weights = export / "model.safetensors"
+    weights.chmod(0o644)
+    weights.write_bytes(weights.read_bytes()[:-7])
+    again = run_small(finished, {**ON_RAY, "rl.iterations": 1, "rl.validation.every": 1})
+    assert again.returncode == 0, again.stdout[-4000:]
+    assert "is run again" in again.stdout
+    assert "export" not in summary_of(finished)["cached"]
+
+
+def test_lineage_leads_from_export_to_rollouts(finished: Path) -> None:
+    """Which data and rewards made this model is one query."""
+    store = ArtifactStore(finished / "runs" / "store")
+    joined = query(store, "select count(*) as n, count(score) as scored from trajectories")
+    assert joined["n"][0] == joined["scored"][0] > 0
+    kinds = {m.kind for m in store.manifests()}
+    assert {"dataset", "policy", "rollouts", "rewards", "advantages", "evaluation"} <= kinds
+
+
+def test_unsynced_engine_stops_the_run(prefect_server: str, tmp_path: Path) -> None:
+    """An engine that keeps its old weights must not train silently: the commonest bug of the
+    field."""
+    run = run_small(tmp_path, {**ON_RAY, "sft.max_steps": 2}, kill_at="skip-sync")
+    assert run.returncode != 0
+    assert "the engine was not synced after the last update" in run.stdout
+
+
+def test_bad_recipe_ends_before_any_stage(prefect_server: str, tmp_path: Path) -> None:
+    run = run_small(tmp_path, {"rl.iteratons": 2}, timeout_s=60)
+    assert run.returncode != 0
+    assert "did you mean 'iterations'" in run.stdout
+    assert not (tmp_path / "runs" / "store").exists()
+
+
+@pytest.mark.skipif(GSM8K is None, reason="no GSM8K at GSM8K_DIR or beside the checkout")
+def test_real_gsm8k_goes_through_all_stages(prefect_server: str, tmp_path: Path) -> None:
+    """gsm8k-grpo on the real files, with a small local model in place of the hub's, in bfloat16."""
+    model = ModelSection(
+        from_scratch=FromScratch(
+            hidden_size=64, num_heads=2, num_kv_heads=1, num_layers=1, max_position_embeddings=1024
+        ),
+        dtype="bfloat16",
+    )
+    texts = ["How many apples? Ann has 3 and buys 4.", "#### 7", "Let's think step by step"]
+    build_base_model(model, tmp_path / "base", texts=texts, seed=0)
+    overrides = {
+        "model.path": str(tmp_path / "base"),
+        "model.max_tokens": 1024,
+        "data.sources.0.path": str(GSM8K),
+        "data.max_prompt_tokens": 900,
+        "data.max_reject_fraction": 0.9,
+        "sft.max_steps": 2,
+        "sft.batch_size": 4,
+        "sft.max_tokens": 1024,
+        "rl.iterations": 2,
+        "rl.rollout.prompts": 4,
+        "rl.rollout.samples": 2,
+        "rl.rollout.max_new_tokens": 16,
+        "rl.update.optimizer.schedule.warmup_steps": 0,
+        "rl.validation.prompts": 4,
+        "evaluate.max_prompts": 4,
+        "evaluate.samples": 2,
+        "evaluate.pass_k": [1, 2],
+        "evaluate.max_new_tokens": 16,
+        "hardware.device": "cpu",
+        "hardware.rollout.kv_cache_gib": 1,
+        "tracking.wandb": False,
+    }
+    run = run_recipe(tmp_path, ["", "gsm8k-grpo", json.dumps(overrides)], timeout_s=300)
+    assert run.returncode == 0, run.stdout[-4000:]
+    summary = summary_of(tmp_path)
+    assert set(summary["accuracy"]) == {"base", "sft", "rl"}
+    assert (Path(summary["export"]) / "config.json").is_file()
