@@ -92,7 +92,7 @@ def deploy_recipes(
     names = []
     with get_client(sync_client=True) as client:
         before = _deployed(client, flow.name)
-        for path in sorted(recipes.glob("*.yaml")):
+        for path in sorted(recipes.glob("*.yaml"), key=lambda path: path.stem):
             name = path.stem
             variables = {**(environment or {}), **passed_on}
             deployment = _deployment(flow, path, variables, _retrain_schedule(before.get(name)))

@@ -226,6 +226,9 @@ def main(arguments: list[str] | None = None) -> int:
     except UserError as error:
         print(error, file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("Stopped here; what was started goes on. `make down` ends it.", file=sys.stderr)
+        return 130
 
 
 if __name__ == "__main__":

@@ -23,6 +23,18 @@ os.environ["PREFECT_LOGGING_LEVEL"] = "WARNING"
 os.environ["WANDB_MODE"] = "offline"
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip tests marked ``gpu`` where torch finds no CUDA device; torch is asked only for them."""
+    marked = [item for item in items if item.get_closest_marker("gpu")]
+    if not marked:
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        for item in marked:
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
 @pytest.fixture(scope="session")
 def prefect_server() -> Iterator[str]:
     """The API URL of a running server; flows called in the test report to it."""
