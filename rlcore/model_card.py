@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rlcore.export import ModelCard
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-_MARKDOWN = re.compile(r"([\\`*_{}\[\]()#+\-.!|~$])")
+_MARKDOWN = re.compile(r"([\\`*_{}\[\]#!|~$])")
 # metric of EvalResults -> metric type of the hub; @k and @n are kept in the name
 _METRIC_TYPES = {"greedy/acc": "accuracy", "sampled/avg": "accuracy"}
 _METRIC_TYPES |= {"sampled/pass": "pass@k", "sampled/maj": "maj@k"}
