@@ -47,7 +47,7 @@ $(STAMP): pyproject.toml infra/constraints.txt infra/overrides.txt
 	@if [ -z "$(PYTHON)" ]; then echo "make: no Python 3.11-3.13 on the PATH; install one or say make PYTHON=/path/to/python3.11" >&2; exit 1; fi
 	echo "Setting up .venv ($(EXTRA)) with $$($(PYTHON) --version); a first time takes a minute or two."
 	[ -x $(BIN)/python ] || $(PYTHON) -m venv .venv
-	[ -x $(BIN)/uv ] || $(BIN)/python -m pip --quiet --disable-pip-version-check install --constraint infra/constraints.txt uv
+	[ -x $(BIN)/uv ] || $(BIN)/python -m pip --quiet --quiet --disable-pip-version-check install --constraint infra/constraints.txt uv
 	links="$${UV_FIND_LINKS:-$${PIP_FIND_LINKS:-$$($(BIN)/python -m pip config get global.find-links 2>/dev/null || true)}}"
 	export UV_FIND_LINKS="$$(echo $$links | tr ' ' ',')" VIRTUAL_ENV="$$PWD/.venv"
 	$(BIN)/uv pip install --quiet --constraint infra/constraints.txt --overrides infra/overrides.txt \
