@@ -1,1 +1,1 @@
-"""Models: base model and tokenizer build/load, HF save/load, packing, token log-probs, weight digests."""
+"""Models: base model and tokenizer build/load, HF save/load, packing, token log-probs, digests."""
