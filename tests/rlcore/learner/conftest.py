@@ -9,40 +9,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
 from rlcore.learner.group import LearnerGroup
 from rlcore.learner.learner import Learner
 from rlcore.learner.spec import LearnerSpec
 from rlcore.models.packing import Sequences
 from tests.rlcore.learner.rank_process import RankProcess, start_ranks
-from tests.rlcore.learner.samples import VOCABULARY, make_batch
+from tests.rlcore.learner.samples import make_batch, write_tiny_model
 
 
 @pytest.fixture(scope="session")
 def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Qwen2, two layers, tied head, with dropout configured so that forgetting to stop it shows."""
-    from transformers import Qwen2Config, Qwen2ForCausalLM
-
+    """The tiny model's directory."""
     path = tmp_path_factory.mktemp("model")
-    torch.manual_seed(7)
-    config = Qwen2Config(
-        vocab_size=VOCABULARY,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        intermediate_size=48,
-        tie_word_embeddings=True,
-        max_position_embeddings=128,
-        attention_dropout=0.5,
-    )
-    model = Qwen2ForCausalLM(config)
-    for parameter in model.parameters():  # from scratch, logits are almost 0 and hide errors
-        if parameter.dim() > 1:
-            torch.nn.init.normal_(parameter, std=0.15)
-    model.save_pretrained(path)
-    (path / "tokenizer.json").write_text("{}")
+    write_tiny_model(path)
     return path
 
 

@@ -9,7 +9,12 @@ import torch
 from rlcore.algorithms.objective import PolicyObjective, SftObjective
 from rlcore.models.packing import Sequences
 from schemas.errors import UserError
-from tests.rlcore.learner.samples import assert_same_weights, make_batch, weights_of
+from tests.rlcore.learner.samples import (
+    assert_same_weights,
+    make_batch,
+    reference_step,
+    weights_of,
+)
 
 GRPO = PolicyObjective(aggregation="seq-mean-token-mean", kl_coef=0.05, entropy_coef=0.01)
 OBJECTIVES = {
@@ -19,53 +24,10 @@ OBJECTIVES = {
 }
 
 
-def reference_step(spec, batch: Sequences, objective, lr: float):
-    """The same step by Hugging Face and torch alone: one sequence at a time, no packing."""
-    from transformers import AutoModelForCausalLM
-
-    model = AutoModelForCausalLM.from_pretrained(spec.model_dir).eval()
-    optimizer = torch.optim.AdamW(
-        model.parameters(),
-        lr=lr,
-        betas=spec.betas,
-        eps=spec.eps,
-        weight_decay=spec.weight_decay,
-    )
-    from rlcore.algorithms.aggregation import token_weights
-    from rlcore.algorithms.objective import TokenBatch, TokenOutputs
-
-    lengths = np.array([mask.sum() for mask in batch.loss_mask])
-    weights = token_weights(objective.aggregation, lengths, horizon=objective.horizon)
-    total = 0.0
-    for row, ids in enumerate(batch.token_ids):
-        targets = torch.from_numpy(np.flatnonzero(batch.loss_mask[row]))
-        logits = model(torch.from_numpy(ids).long()[None]).logits[0, targets - 1]
-        log_softmax = torch.log_softmax(logits / objective.temperature, -1)
-        chosen = torch.from_numpy(ids).long()[targets]
-        outputs = TokenOutputs(
-            log_softmax.gather(-1, chosen[:, None]).squeeze(-1),
-            -(log_softmax.exp() * log_softmax).sum(-1),
-        )
-        fields = {n: torch.from_numpy(v[row])[targets] for n, v in batch.per_token.items()}
-        known = TokenBatch(
-            torch.full((len(targets),), weights[row], dtype=torch.float32),
-            1.0 / lengths.sum(),
-            torch.zeros_like(targets),
-            fields,
-        )
-        loss = objective(outputs, known)[0]
-        loss.backward()
-        total += loss.item()
-    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), spec.grad_clip)
-    optimizer.step()
-    state = {n: t for n, t in model.state_dict().items() if n != "lm_head.weight"}
-    return state, float(norm), total
-
-
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_packed_step_equals_one_sequence_at_a_time(name, spec, batch, learner_of, tmp_path):
     """Packing, the selected head and DeepSpeed change the arithmetic's order and nothing else."""
-    expected, norm, _ = reference_step(spec, batch, OBJECTIVES[name], 0.1)
+    expected, norm = reference_step(spec, batch, OBJECTIVES[name], 0.1)
     learner = learner_of()
     metrics = learner.step(batch, OBJECTIVES[name], 0.1)
     assert metrics[f"{OBJECTIVES[name].name}/grad_norm"] == pytest.approx(norm, rel=1e-5)

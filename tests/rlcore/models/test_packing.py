@@ -1,0 +1,123 @@
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlcore.models.packing import Sequences, balance, idle_micro_batch, pack, plan_rows
+from schemas.errors import UserError
+
+LENGTHS = st.lists(st.integers(1, 30), min_size=1, max_size=60)
+
+
+def sequences_of(lengths: list[int]) -> Sequences:
+    """Token ids count through the whole batch, so every token is its own name."""
+    starts = np.cumsum(lengths) - lengths
+    ids = [np.arange(s, s + n, dtype=np.int32) for s, n in zip(starts, lengths, strict=True)]
+    masks = [np.arange(n) >= max(1, n // 2) for n in lengths]
+    values = [row.astype(np.float32) / 10 for row in ids]
+    return Sequences(ids, np.ones(len(lengths), int), masks, {"value": values})
+
+
+@settings(max_examples=60, deadline=None)
+@given(LENGTHS, st.integers(30, 120), st.sampled_from([None, 30, 47]))
+def test_every_target_is_packed_once_beside_its_predecessor(lengths, budget, row_tokens):
+    """A shifted target or a lost token trains the wrong thing without a crash."""
+    sequences = sequences_of(lengths)
+    for targets in ("loss_mask", "all"):
+        batches = pack(
+            sequences,
+            micro_batch_tokens=max(budget, row_tokens or 0),
+            row_tokens=row_tokens,
+            targets=targets,
+        )
+        sources = np.concatenate([batch.sources for batch in batches])
+        wanted = np.concatenate(sequences.loss_mask)
+        if targets == "all":
+            wanted = np.concatenate([np.arange(n) > 0 for n in lengths])
+        assert sorted(sources.tolist()) == np.flatnonzero(wanted).tolist()
+        for batch in batches:
+            assert batch.input_ids.size <= max(budget, row_tokens or 0)
+            np.testing.assert_array_equal(batch.target_ids, batch.sources)
+            flat = batch.input_ids.reshape(-1)
+            np.testing.assert_array_equal(flat[batch.predictors], batch.target_ids - 1)
+            np.testing.assert_array_equal(flat[batch.predictors + 1], batch.target_ids)
+            owner = np.repeat(np.arange(len(lengths)), lengths)
+            np.testing.assert_array_equal(owner[batch.sources], batch.sequences)
+        assert sum(batch.num_tokens for batch in batches) == sum(lengths)
+
+
+@settings(max_examples=60, deadline=None)
+@given(LENGTHS)
+def test_documents_and_padding_restart_their_positions(lengths):
+    """The model library sees documents only through restarts of ``position_ids``."""
+    for batch in pack(sequences_of(lengths), micro_batch_tokens=90):
+        for row_ids, row_positions in zip(batch.input_ids, batch.position_ids, strict=True):
+            starts = np.flatnonzero(row_positions == 0)
+            assert starts[0] == 0
+            for start, end in zip(starts, [*starts[1:], len(row_positions)], strict=True):
+                np.testing.assert_array_equal(row_positions[start:end], np.arange(end - start))
+                if row_ids[start:end].any():
+                    steps = np.diff(row_ids[start:end])
+                    assert (steps == 1).all(), "two documents without a restart between them"
+
+
+def test_rows_are_first_fit_decreasing():
+    rows = plan_rows(np.array([3, 9, 4, 6, 1]), 10)
+    assert [row.tolist() for row in rows] == [[1, 4], [3, 2], [0]]
+
+
+def test_micro_batches_are_trimmed_to_their_longest_row():
+    """Ragged batches: short rows do not pay for the longest."""
+    batches = pack(sequences_of([20, 5]), micro_batch_tokens=20, row_tokens=20)
+    assert [batch.input_ids.shape for batch in batches] == [(1, 20), (1, 5)]
+
+
+def test_only_the_kept_sequences_are_packed():
+    (batch,) = pack(sequences_of([4, 5, 6]), micro_batch_tokens=40, kept=np.array([2, 0]))
+    assert set(batch.sequences.tolist()) == {0, 2}
+    assert batch.num_tokens == 10
+    assert pack(sequences_of([4]), micro_batch_tokens=40, kept=np.array([], int)) == []
+
+
+def test_an_idle_pass_has_a_target_and_no_tokens():
+    idle = idle_micro_batch()
+    assert (idle.input_ids.shape, len(idle.predictors), idle.num_tokens) == ((1, 2), 1, 0)
+
+
+@given(LENGTHS, st.integers(1, 5))
+def test_shares_are_balanced_and_complete(lengths, num_shares):
+    shares = balance(np.array(lengths), num_shares)
+    assert sorted(np.concatenate(shares).tolist()) == list(range(len(lengths)))
+    loads = [sum(lengths[i] for i in share) for share in shares]
+    assert max(loads) - min(loads) <= max(lengths)
+
+
+def test_sequences_travel_between_processes_unchanged():
+    for sequences in (sequences_of([3, 1, 7]), Sequences([], np.zeros(0, int), [], {"value": []})):
+        copy = pickle.loads(pickle.dumps(sequences))
+        assert copy.per_token.keys() == sequences.per_token.keys()
+        for name in ("token_ids", "loss_mask"):
+            for ours, theirs in zip(vars(copy)[name], vars(sequences)[name], strict=True):
+                np.testing.assert_array_equal(ours, theirs)
+                assert ours.dtype == theirs.dtype
+
+
+def test_bad_sequences_are_told():
+    good = sequences_of([4, 5])
+    cases = {
+        r"token_ids\[1\] is empty": ([good.token_ids[0], np.zeros(0, int)], [4, 5], {}),
+        r"loss_mask\[1\] has 3 entries and token_ids\[1\] has 5": (good.token_ids, [4, 3], {}),
+        r"value holds 1 rows for 2": (good.token_ids, [4, 5], {"value": [np.zeros(4)]}),
+    }
+    for message, (ids, mask_lengths, fields) in cases.items():
+        masks = [np.zeros(n, bool) for n in mask_lengths]
+        with pytest.raises(UserError, match=message):
+            Sequences(ids, np.ones(2, int), masks, fields)
+    with pytest.raises(UserError, match=r"loss_mask\[0\] is True on the first token"):
+        Sequences(good.token_ids, np.ones(2, int), [np.ones(4, bool), np.zeros(5, bool)])
+    with pytest.raises(UserError, match="has 5 tokens and a packed row holds 4"):
+        pack(good, micro_batch_tokens=8, row_tokens=4)
+    with pytest.raises(UserError, match="a packed row has 5 tokens and a micro-batch at most 4"):
+        pack(good, micro_batch_tokens=4)
