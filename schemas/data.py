@@ -56,7 +56,12 @@ class ArithmeticSource(Section):
     test: int = Field(default=512, ge=1, description="test prompts: held-out operand tuples")
     test_steps: int = Field(default=256, ge=1, description="test prompts: held-out single steps")
     demonstrations: int = Field(default=46080, ge=1, description="SFT examples")
-    stop_early: float = Field(default=0.60, ge=0, le=1, description="share ending after step 1")
+    stop_early: float = Field(
+        default=0.60,
+        ge=0,
+        le=1,
+        description="share of muladd and mulsub ending after step 1; half of it for addsub",
+    )
     wrong_operation: float = Field(default=0.35, ge=0, le=1, description="share with a wrong step")
     off_result: float = Field(default=0.08, ge=0, le=1, description="share with a wrong result")
     malformed: float = Field(default=0.10, ge=0, le=1, description="share with a bad last line")

@@ -6,7 +6,6 @@ it, then the assistant's tokens up to its EOS. So SFT teaches token for token wh
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import TYPE_CHECKING
 
 from schemas.errors import UserError
@@ -167,4 +166,5 @@ def _tokenize(tokenizer: "PreTrainedTokenizerBase", texts: list[str]) -> list[li
     """Encode without BOS: templates write their own."""
     if not texts:
         return []
-    return list(chain(tokenizer(texts, add_special_tokens=False)["input_ids"]))
+    encoded = tokenizer(texts, add_special_tokens=False, return_attention_mask=False)
+    return list(encoded["input_ids"])

@@ -28,7 +28,7 @@ def apply_filters(rows: list[Row], conditions: Sequence[str]) -> tuple[list[Row]
         from rlcore.queries import filter_rows
 
         frame = _prompt_columns(rows).with_row_index("position")
-        kept = set(filter_rows(frame, condition)["position"])
+        kept = set(filter_rows(frame, condition, where="data.filters")["position"])
         rejects += [
             row.reject("filter", f"data.filters: {condition}")
             for i, row in enumerate(rows)

@@ -60,6 +60,7 @@ def prepare(
     if model.path is not None:
         copy_base_model(model, target)
     rows, rejects, totals = _read(data, seed)
+    before = Counter(row.split for row in rows if row.scored)
     rows, filtered = apply_filters(rows, data.filters)
     rejects += filtered
     check_rejects(rejects, totals, data)
@@ -69,21 +70,20 @@ def prepare(
     tokenizer = load_tokenizer(
         target, name=model.path or "from_scratch", trust_remote_code=model.trust_remote_code
     )
-    before = Counter(row.split for row in rows if row.scored)
     rows, special = special_token_rejects(tokenizer, rows)
     prompts, long = fit_prompts(tokenizer, [row for row in rows if row.scored], data)
-    # A row whose prompt cannot be used has no use as a demonstration either.
+    # A row whose prompt cannot be used has no use as a demonstration either; nor has a test row.
     unusable = {(reject.source, reject.row) for reject in long}
-    demonstrations, refused = fit_demonstrations(
-        tokenizer,
-        [row for row in rows if row.solution and (row.source, row.index) not in unusable],
-        sft_max_tokens,
-    )
+    solved = [row for row in rows if row.solution and row.split != "test"]
+    solved = [row for row in solved if (row.source, row.index) not in unusable]
+    demonstrations, refused = fit_demonstrations(tokenizer, solved, sft_max_tokens)
     held = {
         split: [row.prompt_text for row, _ in prompts if row.split == split]
         for split in ("test", "validation")
     }
     prompts, repeated = screen_prompts(prompts, held, data)
+    leaked = {(reject.source, reject.row) for reject in repeated if reject.reason == "contaminated"}
+    demonstrations = [d for d in demonstrations if (d[0].source, d[0].index) not in leaked]
     demonstrations, repeated_demonstrations = screen_demonstrations(demonstrations, held, data)
     rejects += [*special, *long, *refused, *repeated, *repeated_demonstrations]
     check_rejects(rejects, totals, data)

@@ -5,8 +5,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
 
-from rlcore.data.chat import Encoded
+from rlcore.data.chat import Encoded, Message
 from rlcore.data.rows import Reject, Row
 from rlcore.data.split import content_uid
 from rlcore.ragged import from_arrays
@@ -22,7 +23,7 @@ def prompts_table(prompts: Sequence[tuple[Row, list[int]]]) -> pl.DataFrame:
             "split": _strings(row.split for row in rows),
             "subset": _strings(row.subset for row in rows),
             "data_source": _strings(row.data_source for row in rows),
-            "prompt": pl.Series([row.prompt for row in rows], dtype=MESSAGES),
+            "prompt": _chats(row.prompt for row in rows),
             "prompt_ids": _lists((ids for _, ids in prompts), np.int32, pl.Int32),
             "ability": _strings(row.ability for row in rows),
             "reward_style": _strings(row.reward_style for row in rows),
@@ -41,7 +42,7 @@ def demonstrations_table(demonstrations: Sequence[tuple[Row, Encoded]]) -> pl.Da
             "uid": _unique(content_uid(row.data_source, row.messages) for row in rows),
             "split": _strings(row.split for row in rows),
             "data_source": _strings(row.data_source for row in rows),
-            "messages": pl.Series([row.messages for row in rows], dtype=MESSAGES),
+            "messages": _chats(row.messages for row in rows),
             "token_ids": _lists((tokens.token_ids for tokens in encoded), np.int32, pl.Int32),
             "loss_mask": _lists((tokens.loss_mask for tokens in encoded), np.bool_, pl.Boolean),
         }
@@ -74,6 +75,22 @@ def _unique(uids: Iterable[str]) -> pl.Series:
 
 def _strings(values: Iterable[str | None]) -> pl.Series:
     return pl.Series(list(values), dtype=pl.String)
+
+
+def _chats(chats: Iterable[list[Message]]) -> pl.Series:
+    """Build the column from flat parts: polars takes seconds over nested Python objects."""
+    chats = list(chats)
+    flat = pl.DataFrame(
+        {
+            "role": _strings(message["role"] for chat in chats for message in chat),
+            "content": _strings(message["content"] for chat in chats for message in chat),
+        }
+    )
+    offsets = np.cumsum([0, *(len(chat) for chat in chats)])
+    nested = pa.LargeListArray.from_arrays(
+        pa.array(offsets, pa.int64()), flat.to_struct("message").to_arrow()
+    )
+    return pl.Series(nested, dtype=MESSAGES)
 
 
 def _lists(
