@@ -13,7 +13,7 @@ class LearnerHardware(Section):
 
     ranks: int = Field(default=1, ge=1, description="data-parallel processes")
     gpus_per_rank: float = Field(
-        default=0.5, gt=0, le=1, description="cuda only; below 1 shares the GPU with an engine"
+        default=0.3, gt=0, le=1, description="cuda only; below 1 shares the GPU with others"
     )
     threads: int = Field(default=1, ge=1, description="CPU threads per rank")
     zero_stage: Literal[0, 1, 2, 3] = 1
@@ -45,7 +45,7 @@ class RolloutHardware(Section):
     engine: Literal["vllm", "transformers"] = "vllm"
     engines: int = Field(default=1, ge=1)
     gpus_per_engine: float = Field(
-        default=0.5, gt=0, description="cuda only; below 1 shares the GPU with a learner rank"
+        default=0.3, gt=0, description="cuda only; below 1 shares the GPU with others"
     )
     threads: int = Field(default=1, ge=1, description="CPU threads per engine")
     tensor_parallel: int = Field(default=1, ge=1)

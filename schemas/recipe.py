@@ -33,6 +33,11 @@ class FromScratch(Section):
                 f"hidden_size = {self.hidden_size} is not a multiple of num_heads ="
                 f" {self.num_heads}; set num_heads to a divisor"
             )
+        if self.hidden_size // self.num_heads < 32:
+            raise ValueError(
+                f"hidden_size / num_heads = {self.hidden_size // self.num_heads} is below 32, for"
+                " which vLLM has no CPU kernel; lower num_heads"
+            )
         if self.num_heads % self.num_kv_heads:
             raise ValueError(
                 f"num_heads = {self.num_heads} is not a multiple of num_kv_heads ="
@@ -67,7 +72,7 @@ class SFTSection(Section):
     epochs: int = Field(default=1, ge=1)
     max_steps: int | None = Field(default=None, ge=1, description="cap on optimizer steps")
     batch_size: int = Field(default=64, ge=1, description="sequences per optimizer step")
-    max_tokens: int = Field(default=1024, ge=8, description="longer demonstrations are an error")
+    max_tokens: int = Field(default=1024, ge=8, description="longer demonstrations are rejected")
     checkpoint_every: int = Field(default=200, ge=1, description="optimizer steps")
     optimizer: Optimizer = Optimizer(
         lr=1e-5, betas=(0.9, 0.95), schedule=Schedule(kind="cosine", warmup_steps=0)
@@ -170,8 +175,8 @@ class Recipe(Section):
     def _precision_fits_learner(self) -> "Recipe":
         if self.model.dtype == "bfloat16" and self.hardware.learner.zero_stage == 0:
             raise ValueError(
-                "model.dtype = 'bfloat16' needs hardware.learner.zero_stage >= 1: DeepSpeed's ZeRO-0"
-                " keeps no fp32 weights; set it to 1"
+                "model.dtype = 'bfloat16' needs hardware.learner.zero_stage >= 1: ZeRO-0"
+                " keeps no fp32 master weights; set it to 1"
             )
         return self
 

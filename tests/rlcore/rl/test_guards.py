@@ -42,9 +42,7 @@ def test_logprob_gap_is_measured_on_masked_tokens_only() -> None:
 
 def test_nan_logprobs_do_not_pass_as_a_small_gap() -> None:
     with pytest.raises(SamplerDriftError):
-        check_sampler_gap(
-            [np.array([np.nan])], [np.array([-1.0])], [np.array([True])], bound=1.0
-        )
+        check_sampler_gap([np.array([np.nan])], [np.array([-1.0])], [np.array([True])], bound=1.0)
 
 
 def test_dead_rewards_stop_the_run_with_their_commonest_reason() -> None:
