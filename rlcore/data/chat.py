@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from schemas.errors import UserError
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from rlcore.models.tokenizer import ChatTokenizer
 
 Message = dict[str, str]
 
@@ -35,7 +35,7 @@ class Refused:
 
 
 def encode_prompts(
-    tokenizer: "PreTrainedTokenizerBase", prompts: Sequence[list[Message]]
+    tokenizer: "ChatTokenizer", prompts: Sequence[list[Message]]
 ) -> list[list[int] | Refused]:
     """Return token ids per prompt, the assistant's turn opened (``add_generation_prompt``)."""
     texts = _render(tokenizer, prompts, open_turn=True)
@@ -44,7 +44,7 @@ def encode_prompts(
 
 
 def encode_demonstrations(
-    tokenizer: "PreTrainedTokenizerBase", demonstrations: Sequence[list[Message]]
+    tokenizer: "ChatTokenizer", demonstrations: Sequence[list[Message]]
 ) -> list[Encoded | Refused]:
     """Return token ids and loss mask per demonstration; tokens after the last EOS are left out.
 
@@ -72,7 +72,7 @@ def encode_demonstrations(
 
 
 def _pieces(
-    tokenizer: "PreTrainedTokenizerBase", demonstrations: Sequence[list[Message]]
+    tokenizer: "ChatTokenizer", demonstrations: Sequence[list[Message]]
 ) -> list[list[tuple[str, bool]] | Refused]:
     """Return (text, carries loss) pieces per demonstration."""
     turns = [
@@ -121,7 +121,7 @@ def _split(
 
 
 def _probe(
-    tokenizer: "PreTrainedTokenizerBase",
+    tokenizer: "ChatTokenizer",
     pieces: Sequence[list[tuple[str, bool]] | Refused],
     encoded: Sequence[Encoded | Refused],
 ) -> None:
@@ -138,7 +138,7 @@ def _probe(
 
 
 def _render(
-    tokenizer: "PreTrainedTokenizerBase", chats: Sequence[list[Message]], *, open_turn: bool
+    tokenizer: "ChatTokenizer", chats: Sequence[list[Message]], *, open_turn: bool
 ) -> list[str | Refused]:
     from jinja2 import TemplateError
 
@@ -162,7 +162,7 @@ def _render(
         return rows
 
 
-def _tokenize(tokenizer: "PreTrainedTokenizerBase", texts: list[str]) -> list[list[int]]:
+def _tokenize(tokenizer: "ChatTokenizer", texts: list[str]) -> list[list[int]]:
     """Encode without BOS: templates write their own."""
     if not texts:
         return []

@@ -12,7 +12,7 @@ from schemas.errors import UserError
 from schemas.tables import MESSAGES
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from rlcore.models.tokenizer import ChatTokenizer
 
 _SHRINKS = 4  # re-renderings until a truncated prompt fits; one nearly always does
 
@@ -39,7 +39,7 @@ def apply_filters(rows: list[Row], conditions: Sequence[str]) -> tuple[list[Row]
 
 
 def fit_prompts(
-    tokenizer: "PreTrainedTokenizerBase", rows: list[Row], data: DataSection
+    tokenizer: "ChatTokenizer", rows: list[Row], data: DataSection
 ) -> tuple[list[tuple[Row, list[int]]], list[Reject]]:
     """Return (row, prompt token ids) of the prompts within ``data.max_prompt_tokens`` (SPEC D4).
 
@@ -69,7 +69,7 @@ def fit_prompts(
 
 
 def fit_demonstrations(
-    tokenizer: "PreTrainedTokenizerBase", rows: list[Row], max_tokens: int | None
+    tokenizer: "ChatTokenizer", rows: list[Row], max_tokens: int | None
 ) -> tuple[list[tuple[Row, Encoded]], list[Reject]]:
     """Return (row, tokens) of the demonstrations within ``max_tokens``, and a Reject per other.
 
@@ -90,7 +90,7 @@ def fit_demonstrations(
 
 
 def special_token_rejects(
-    tokenizer: "PreTrainedTokenizerBase", rows: list[Row]
+    tokenizer: "ChatTokenizer", rows: list[Row]
 ) -> tuple[list[Row], list[Reject]]:
     """Reject rows whose text holds a special token: it would open or end a turn of its own."""
     tokens = [str(token) for token in tokenizer.all_special_tokens]
@@ -106,7 +106,7 @@ def special_token_rejects(
 
 
 def _truncate(
-    tokenizer: "PreTrainedTokenizerBase", row: Row, ids: list[int], data: DataSection
+    tokenizer: "ChatTokenizer", row: Row, ids: list[int], data: DataSection
 ) -> list[int] | None:
     """Shorten ``row.prompt`` in place; return its ids, or None where no text is left to give."""
     side = data.over_length.removeprefix("truncate_")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from schemas.errors import UserError
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerBase as ChatTokenizer
 
 # Qwen2Tokenizer, which every loader takes for a Qwen2 model, makes "<|endoftext|>" special.
 PAD, EOS, SYSTEM, USER, ASSISTANT = (
@@ -27,7 +27,7 @@ MINIMAL_TEMPLATE = (
 )
 
 
-def train_tokenizer(texts: Iterable[str], vocab_size: int) -> "PreTrainedTokenizerBase":
+def train_tokenizer(texts: Iterable[str], vocab_size: int) -> "ChatTokenizer":
     """Return a byte-level BPE tokenizer of at most ``vocab_size`` entries, minimal chat template.
 
     Any text (NFC) is encoded and decoded without loss; each digit is a token. Equal texts give an
@@ -71,7 +71,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> "PreTrainedTokeniz
 
 def load_tokenizer(
     directory: Path, *, name: str = "", trust_remote_code: bool = False
-) -> "PreTrainedTokenizerBase":
+) -> "ChatTokenizer":
     """Return the tokenizer of a model directory; ``name`` is what to call it in errors.
 
     Raises ``UserError`` when it cannot be loaded or has no EOS token, pad token or chat template.
