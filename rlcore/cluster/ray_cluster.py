@@ -84,6 +84,8 @@ class RayCluster:
 
     def __init__(self, address: str | None = None) -> None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        # Ray runs workers at niceness 15: beside anything else on the machine they would starve.
+        os.environ.setdefault("RAY_worker_niceness", "0")
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
         if address is None:
             options |= {"include_dashboard": False, "num_cpus": max(4, os.cpu_count() or 1)}
