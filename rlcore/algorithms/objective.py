@@ -5,17 +5,22 @@ never gathered, so whatever stands there (NaN, 1e9) cannot reach a loss.
 
 The scalar of a micro-batch is a *sum* of already normalised terms: adding over micro-batches and
 ranks gives the loss of the optimizer step. Metrics follow the same rule.
+
+torch is imported where it computes, so that the process that only describes an objective to the
+learner need not load it.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-import torch
 
-from rlcore.algorithms.correction import importance_weights
-from rlcore.algorithms.kl import kl_estimate
-from rlcore.algorithms.policy_loss import clipped_surrogate, importance_ratio
+if TYPE_CHECKING:
+    import torch
+
+    from rlcore.algorithms.policy_loss import ClippedLoss
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +159,10 @@ class PolicyObjective:
 
     def __call__(self, outputs: TokenOutputs, batch: TokenBatch) -> tuple[torch.Tensor, Metrics]:
         """Return the weighted sum and verl's metric names (``actor/...``, ``training/...``)."""
+        from rlcore.algorithms.correction import importance_weights
+        from rlcore.algorithms.kl import kl_estimate
+        from rlcore.algorithms.policy_loss import clipped_surrogate, importance_ratio
+
         logprobs = outputs.logprobs
         old = logprobs.detach() if self.on_policy else batch.fields["old_logprobs"]
         rollout = batch.fields["rollout_logprobs"]
@@ -180,25 +189,40 @@ class PolicyObjective:
             if self.entropy_coef != 0:
                 loss = loss - self.entropy_coef * (batch.weights * outputs.entropy).sum()
             sums["actor/entropy"] = outputs.entropy.detach().sum() * batch.mean_weight
-        with torch.no_grad():
-            means = {
-                "actor/ppo_kl": old - logprobs,
-                "actor/pg_clipfrac": surrogate.clipped.to(ratio.dtype),
-                "actor/clip_ratio_low": surrogate.outside_low.to(ratio.dtype),
-                "actor/clip_ratio_high": (surrogate.clipped & ~surrogate.outside_low).to(
-                    ratio.dtype
-                ),
-                "actor/pg_clipfrac_lower": surrogate.clipped_dual.to(ratio.dtype),
-                "actor/ratio_mean": ratio,
-                "training/rollout_probs_diff_mean": (old.exp() - rollout.exp()).abs(),
-                "training/rollout_logprobs_diff_mean": (old - rollout).abs(),
-            }
-            if self.importance_level != "none":
-                means["training/importance_weight_mean"] = correction
-            sums |= {name: value.sum() * batch.mean_weight for name, value in means.items()}
-            maxes = {
-                "actor/ratio_max": ratio.max(),
-                "training/rollout_probs_diff_max": (old.exp() - rollout.exp()).abs().max(),
-                "training/rollout_logprobs_diff_max": (old - rollout).abs().max(),
-            }
-        return loss, Metrics(sums, maxes)
+        if self.importance_level != "none":
+            sums["training/importance_weight_mean"] = correction.sum() * batch.mean_weight
+        health = _health(logprobs.detach(), ratio.detach(), surrogate, old, rollout, batch)
+        return loss, Metrics(sums | health.sums, health.maxes)
+
+
+def _health(
+    logprobs: torch.Tensor,
+    ratio: torch.Tensor,
+    surrogate: ClippedLoss,
+    old: torch.Tensor,
+    rollout: torch.Tensor,
+    batch: TokenBatch,
+) -> Metrics:
+    """How far the policy has moved, how often it is clipped, and whether the sampler agrees."""
+    prob_gap = (old.exp() - rollout.exp()).abs()
+    logprob_gap = (old - rollout).abs()
+    means = {
+        "actor/ppo_kl": old - logprobs,
+        "actor/pg_clipfrac": surrogate.clipped,
+        "actor/clip_ratio_low": surrogate.outside_low,
+        "actor/clip_ratio_high": surrogate.clipped & ~surrogate.outside_low,
+        "actor/pg_clipfrac_lower": surrogate.clipped_dual,
+        "actor/ratio_mean": ratio,
+        "training/rollout_probs_diff_mean": prob_gap,
+        "training/rollout_logprobs_diff_mean": logprob_gap,
+    }
+    return Metrics(
+        sums={
+            name: value.to(ratio.dtype).sum() * batch.mean_weight for name, value in means.items()
+        },
+        maxes={
+            "actor/ratio_max": ratio.max(),
+            "training/rollout_probs_diff_max": prob_gap.max(),
+            "training/rollout_logprobs_diff_max": logprob_gap.max(),
+        },
+    )

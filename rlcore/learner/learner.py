@@ -142,11 +142,7 @@ class Learner:
     def stamp(self) -> WeightStamp:
         """Return version and digest of the weights held now. Hashes them once per change."""
         if self._digest is None:
-            if self.spec.zero_stage == 3 and self.spec.trainable:
-                items = [(name, tensor.cpu().clone()) for name, tensor in self._engine.state()]
-            else:
-                items = list(self._engine.state())
-            self._digest = state_digest(items)
+            self._digest = self._digest_of(self._state_on_first_rank())
         return WeightStamp(self._version, self._digest)
 
     def publish(self, path: str | Path, version: int | None = None) -> WeightUpdate:
@@ -159,10 +155,8 @@ class Learner:
                 f"version {version} was to be published and the learner holds {self._version}"
             )
         state = self._state_on_first_rank()
-        if self._digest is None and self.rank == 0:
-            self._digest = state_digest(state.items())
-        if self._trained is not None:
-            self._digest = self._trained.exchange(self._digest)[0]
+        if self._digest is None:
+            self._digest = self._digest_of(state)
         if self.rank == 0:
             write_state(path, state)
         return WeightUpdate(self.stamp(), str(path))
@@ -327,13 +321,21 @@ class Learner:
         return [*batches, *[idle_micro_batch()] * (num_passes - len(batches))]
 
     def _state_on_first_rank(self) -> dict[str, torch.Tensor]:
-        """The whole canonical state on CPU on rank 0; other ranks take part and keep nothing."""
+        """The whole canonical state on CPU on rank 0; other ranks take part and keep nothing.
+
+        A frozen learner has no peers: each of its ranks keeps its own.
+        """
         gathered = self.spec.zero_stage == 3 and self.spec.trainable
         state: dict[str, torch.Tensor] = {}
         for name, tensor in self._engine.state():
-            if self.rank == 0:
+            if self.rank == 0 or self._trained is None:
                 state[name] = tensor.cpu().clone() if gathered else tensor.cpu()
         return state
+
+    def _digest_of(self, state: dict[str, torch.Tensor]) -> str:
+        """The digest of rank 0's ``state``, told to every rank."""
+        mine = state_digest(state.items()) if state else ""
+        return self._trained.exchange(mine)[0] if self._trained is not None else mine
 
     def _layout(self) -> dict[str, Any]:
         """What a checkpoint's shards depend on."""

@@ -73,6 +73,10 @@ class Pair:
             pending.result(120)
         return LearnerGroup(self._ranks, timeout_s=60)
 
+    def modules(self) -> set[str]:
+        """Top-level packages loaded by rank 0."""
+        return self._ranks[0].start("modules").result(60)
+
     def stop(self) -> None:
         for rank in self._ranks:
             rank.stop()

@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import socket
+import sys
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -76,6 +77,8 @@ def serve(pipe: Connection, rank: int, world_size: int, port: int) -> None:
                     learner.close()
                 learner = Learner(args[0], rank, world_size, ("127.0.0.1", port))
                 answer = None
+            elif method == "modules":
+                answer = {name.partition(".")[0] for name in sys.modules}
             else:
                 assert learner is not None, "build comes first"
                 answer = vars(Learner)[method](learner, *args, **kwargs)

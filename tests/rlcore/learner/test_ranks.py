@@ -29,6 +29,12 @@ def test_two_ranks_train_what_one_trains(zero_stage, spec, pair, batch, learner_
     assert_same_weights(weights_of(group, tmp_path), weights_of(alone, tmp_path))
 
 
+def test_a_rank_needs_neither_cluster_nor_workflow(spec, pair):
+    """The computing part runs where Ray, vLLM and Prefect are not installed."""
+    pair.build(spec)
+    assert not pair.modules() & {"ray", "vllm", "prefect", "wandb", "duckdb"}
+
+
 @pytest.mark.parametrize("zero_stage", [1, 3])
 def test_rank_without_work_takes_part(zero_stage, spec, pair, learner_of, tmp_path):
     """Fewer sequences than ranks: the idle rank must neither hang the others nor add gradient."""

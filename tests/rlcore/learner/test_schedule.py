@@ -1,4 +1,6 @@
 import math
+import subprocess
+import sys
 
 import pytest
 
@@ -65,3 +67,13 @@ def test_bad_input_is_told():
         learning_rate(0, peak=1.0, total_steps=10, warmup_steps=20)
     with pytest.raises(UserError, match="min_lr_ratio = 2"):
         learning_rate(0, peak=1.0, total_steps=10, min_ratio=2.0)
+
+
+def test_describing_work_to_the_learner_loads_no_torch():
+    """The flow process talks to ranks; loading torch would cost it seconds in every run."""
+    code = (
+        "import sys, rlcore.learner.group, rlcore.learner.schedule, rlcore.algorithms.objective;"
+        "print(sorted({'torch', 'transformers', 'deepspeed'} & set(sys.modules)))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert found.stdout == "[]\n", found.stderr
