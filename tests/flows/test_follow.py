@@ -8,6 +8,7 @@ from uuid import UUID
 import pytest
 from prefect import flow, task
 from prefect.client.orchestration import get_client
+from prefect.logging.handlers import APILogHandler
 from rich.console import Console
 
 from flows.follow import create_run, follow, print_summary
@@ -42,6 +43,7 @@ def pipeline(recipe: str, fail: bool = False) -> str:
 
 
 def _follow(flow_run_id: UUID, root: Path) -> tuple[int, str]:
+    APILogHandler().flush()  # as a flow run's process does when it ends
     output = io.StringIO()
     console = Console(file=output, width=200)
     code = follow(flow_run_id, root=root, ui_url="http://ui", console=console)
