@@ -20,7 +20,7 @@ class LearnerHardware(Section):
     offload_optimizer: bool = False
     offload_params: bool = False
     gradient_checkpointing: bool = False
-    micro_batch_tokens: int = Field(default=8192, ge=1, description="tokens per rank and pass")
+    micro_batch_tokens: int = Field(default=4096, ge=1, description="tokens per rank and pass")
     row_tokens: int | None = Field(
         default=None,
         ge=1,
