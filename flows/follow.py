@@ -48,6 +48,14 @@ NOISE = (
 )
 EXCEPTION_PREFIXES = ("Flow run encountered an exception: ", "UserError: ", "ArtifactError: ")
 
+PHASES = {
+    "gen": "rollout",
+    "reward": "reward",
+    "adv": "advantage",
+    "update_actor": "update",
+    "sync": "sync",
+}
+
 
 def create_run(
     recipe: str, overrides: dict[str, Any] | None = None, *, known: Sequence[str] = ()
@@ -223,6 +231,15 @@ def print_summary(summary: dict[str, Any], *, console: Console | None = None) ->
             "" if rate is None else f"{rate:,.0f}",
         )
     console.print(work)
+    if phases := summary.get("iteration_seconds"):
+        outside, step = phases["outside"], phases["step"]
+        parts = ", ".join(
+            f"{name} {phases[key]:.2f}" for key, name in PHASES.items() if key in phases
+        )
+        console.print(
+            f"Median RL iteration: {step:.2f} s ({parts}); outside the five phases"
+            f" {outside * 1000:.0f} ms, {outside / step:.1%}"
+        )
     if summary.get("export"):
         console.print(f"Export: {summary['export']}")
 

@@ -1,1 +1,2 @@
-"""Everything that would be true without Prefect: data, models, algorithms, learner, rollout, rewards, cluster."""
+"""Everything that would be true without Prefect: data, models, algorithms, learner, rollout,
+rewards, cluster."""

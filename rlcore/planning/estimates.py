@@ -114,8 +114,8 @@ def learner_memory(
     partition (DeepSpeed docs, memory.rst: 2 + 2 + 16/N). ZeRO-1, 2, 3 divide optimizer,
     gradients, weights by the ranks. Bytes a parameter measured on CPU, one rank, 52 M parameters
     (resident, at the peak of a step): fp32 ZeRO-0 16.9, 21.4 for 16 computed; ZeRO-1 21.7, 29.7 and
-    ZeRO-2 22.4, 26.4 for 24; bf16 ZeRO-1 21.7, 22.2 for 20. So a step passes its states by up to 6
-    for a moment, and ZeRO-3 holds up to 12 more in gather buffers.
+    ZeRO-2 22.4, 26.4 for 24; bf16 ZeRO-1 21.7, 22.2 and ZeRO-2 17.6, 29.6 for 20. So a step passes
+    its states by up to 10 for a moment, and ZeRO-3 holds up to 12 more in gather buffers.
     """
     ranks, stage, width = hardware.ranks, hardware.zero_stage, BYTES[dtype]
     count = shape.parameters

@@ -10,7 +10,7 @@ from rlcore.ragged import from_arrays, to_arrays
 from rlcore.rewards.group import RewardGroup
 from rlcore.rewards.types import RewardRow
 from rlcore.rollout.group import RolloutGroup
-from rlcore.rollout.types import Generation, Sampling
+from rlcore.rollout.types import Generation, Sampling, WeightStamp
 from rlcore.seeds import stream_seed
 from schemas.rl import RolloutSection
 
@@ -44,7 +44,30 @@ def sample_rollouts(
             stop_token_ids=(eos_token_id(tokenizer),),
         ),
     )
-    stamp = engines.stamp()
+    return _rollouts_frame(
+        uids,
+        prompt_ids,
+        generations,
+        seeds=seeds,
+        iteration=iteration,
+        stamp=engines.stamp(),
+        texts=decode(tokenizer, generations),
+    )
+
+
+def _rollouts_frame(
+    uids: list[str],
+    prompt_ids: list[list[int]],
+    generations: list[Generation],
+    *,
+    seeds: list[int],
+    iteration: int,
+    stamp: WeightStamp,
+    texts: list[str],
+) -> pl.DataFrame:
+    """Return the Rollouts table; the samples of a prompt stand together, in the order of
+    ``uids``."""
+    n = len(generations) // len(uids)
     samples = list(range(n)) * len(uids)
     owners = [uid for uid in uids for _ in range(n)]
     return pl.DataFrame(
@@ -68,7 +91,7 @@ def sample_rollouts(
             "sampler_logprobs": from_arrays(
                 "sampler_logprobs", [np.minimum(g.logprobs, 0.0) for g in generations], pl.Float32
             ),
-            "response": decode(tokenizer, generations),
+            "response": texts,
             "finish_reason": [g.finish_reason for g in generations],
             "num_turns": pl.Series([1] * len(owners), dtype=pl.Int32),
             "seed": pl.Series(seeds, dtype=pl.Int64),
