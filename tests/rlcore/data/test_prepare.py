@@ -19,7 +19,9 @@ from schemas.recipe import FromScratch, ModelSection
 from schemas.tables import TABLES
 
 SCRATCH = ModelSection(
-    from_scratch=FromScratch(hidden_size=32, num_layers=1, vocab_size=320),
+    from_scratch=FromScratch(
+        hidden_size=32, num_layers=1, num_heads=1, num_kv_heads=1, vocab_size=320
+    ),
     dtype="float32",
     max_tokens=512,
 )

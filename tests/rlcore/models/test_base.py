@@ -19,7 +19,9 @@ TEXTS = [
     for n in range(10, 99)
 ]
 SCRATCH = ModelSection(
-    from_scratch=FromScratch(hidden_size=32, num_layers=1, vocab_size=300),
+    from_scratch=FromScratch(
+        hidden_size=32, num_layers=1, num_heads=1, num_kv_heads=1, vocab_size=300
+    ),
     dtype="float32",
     max_tokens=64,
 )
