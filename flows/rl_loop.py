@@ -6,6 +6,7 @@ from pathlib import Path
 from prefect import flow
 from prefect.logging import get_run_logger
 
+from rlcore.rewards.registry import code_digests
 from rlcore.rl.phases import Phases
 from rlcore.rl.state import LoopState
 from rlcore.workers import WORKER_MODULES
@@ -40,7 +41,12 @@ def rl_loop(phases: Phases, report: IterationReport) -> LoopState:
     return state
 
 
-@cached_stage("rl", kind="policy", code=WORKER_MODULES)
+@cached_stage(
+    "rl",
+    kind="policy",
+    code=WORKER_MODULES,
+    inputs=lambda recipe: code_digests([function.name for function in recipe.reward.functions]),
+)
 def rl(run: StageRun) -> ArtifactRef:
     """RL from the policy of ``run.parents``; the result is the best policy by validation
     accuracy."""

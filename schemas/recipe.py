@@ -120,12 +120,13 @@ class TrackingSection(Section):
     entity: str | None = None
 
 
-STAGE_SECTIONS: dict[str, tuple[str, ...]] = {
-    "prepare_data": ("seed", "model", "data"),
-    "sft": ("seed", "model", "sft"),
-    "rl": ("seed", "model", "reward", "rl"),
-    "evaluate": ("seed", "model", "reward", "evaluate"),
-    "export": ("model", "export"),
+# What each stage's result depends on; a set names the keys of a section that count.
+STAGE_SLICES: dict[str, dict[str, bool | set[str]]] = {
+    "prepare_data": {"seed": True, "model": True, "data": True, "sft": {"enabled", "max_tokens"}},
+    "sft": {"seed": True, "model": True, "sft": True},
+    "rl": {"seed": True, "model": True, "reward": True, "rl": True},
+    "evaluate": {"seed": True, "model": True, "reward": True, "evaluate": True},
+    "export": {"model": True, "export": True},
 }
 
 
@@ -148,7 +149,7 @@ class Recipe(Section):
 
     def slice_for(self, stage: str) -> dict[str, Any]:
         """Return the JSON-ready part of the recipe that ``stage`` depends on."""
-        return self.model_dump(mode="json", include=set(STAGE_SECTIONS[stage]))
+        return self.model_dump(mode="json", include=STAGE_SLICES[stage])
 
     @model_validator(mode="after")
     def _context_holds_prompt_and_response(self) -> "Recipe":

@@ -8,13 +8,19 @@ from prefect.logging import get_run_logger
 from rlcore.evaluation.evaluate import evaluate as evaluate_checkpoint
 from rlcore.models.files import model_directory
 from rlcore.models.tokenizer import eos_token_id, load_tokenizer
+from rlcore.rewards.registry import code_digests
 from rlcore.rollout.loading import load_model_directory
 from rlcore.workers import WORKER_MODULES
 from schemas.artifacts import ArtifactRef
 from tasks.caching import StageRun, cached_stage
 
 
-@cached_stage("evaluate", kind="evaluation", code=WORKER_MODULES)
+@cached_stage(
+    "evaluate",
+    kind="evaluation",
+    code=WORKER_MODULES,
+    inputs=lambda recipe: code_digests([function.name for function in recipe.reward.functions]),
+)
 def evaluate(run: StageRun) -> ArtifactRef:
     """Evaluate every checkpoint among the parents; the result holds figures and completions."""
     recipe, store = run.recipe, run.store

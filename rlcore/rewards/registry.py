@@ -6,12 +6,14 @@ coroutine; its options are passed as keyword arguments. It returns a float, a di
 (and ``acc``, ``answer``), or None for what cannot be scored.
 """
 
+import hashlib
 import importlib
 import importlib.util
 import inspect
 import math
 import numbers
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from rlcore.rewards import arithmetic, gsm8k
@@ -42,6 +44,20 @@ def check_functions(specs: Sequence[Spec], where: str = "reward.functions") -> N
             _check_module(name, path)
         else:
             _builtin(name, options, path)
+
+
+def code_digests(names: Sequence[str]) -> dict[str, str]:
+    """Return the sha256 of each user function's module file, by the function's dotted path.
+
+    A changed reward is another run; what the module imports in turn is not seen.
+    """
+    digests = {}
+    for name in names:
+        if ":" in name:
+            spec = importlib.util.find_spec(name.partition(":")[0])
+            if spec is not None and spec.origin is not None:
+                digests[name] = hashlib.sha256(Path(spec.origin).read_bytes()).hexdigest()
+    return digests
 
 
 def build(specs: Sequence[Spec], where: str = "reward.functions") -> Scorer:

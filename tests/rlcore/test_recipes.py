@@ -112,3 +112,12 @@ def test_rl_change_leaves_data_and_sft_keys_alone() -> None:
     assert recipe.slice_for("rl") != changed.slice_for("rl")
     for stage in ("prepare_data", "sft"):
         assert recipe.slice_for(stage) == changed.slice_for(stage)
+
+
+def test_dataset_key_sees_what_preparation_takes_from_sft_and_no_more() -> None:
+    """Demonstrations over sft.max_tokens are rejected, so that limit is part of the dataset."""
+    recipe = load_recipe("quickstart", directory=RECIPES)
+    shorter = load_recipe("quickstart", {"sft.max_tokens": 64}, directory=RECIPES)
+    slower = load_recipe("quickstart", {"sft.optimizer.lr": 1e-4}, directory=RECIPES)
+    assert recipe.slice_for("prepare_data") != shorter.slice_for("prepare_data")
+    assert recipe.slice_for("prepare_data") == slower.slice_for("prepare_data")
