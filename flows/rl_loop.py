@@ -6,6 +6,7 @@ from pathlib import Path
 from prefect import flow
 from prefect.logging import get_run_logger
 
+from rlcore.models.files import MODEL_FOLDER
 from rlcore.rewards.registry import code_digests
 from rlcore.rl.phases import Phases
 from rlcore.rl.state import LoopState
@@ -52,13 +53,12 @@ def rl(run: StageRun) -> ArtifactRef:
     accuracy."""
     with tempfile.TemporaryDirectory(prefix="rl-policy-") as scratch, open_phases(run) as phases:
         state = rl_loop(phases, IterationReport(run.recipe, run.tracker))
-        metrics = phases.finish(state, Path(scratch) / "model")
+        phases.finish(state, Path(scratch) / MODEL_FOLDER)
         best = state.best()[0]
         get_run_logger().info(
             f"RL ends after iteration {state.iteration}; best is iteration {best}"
         )
         return run.put(
-            tables={"metrics": metrics},
             directory=Path(scratch),
             metadata={"iteration": state.iteration, "best_iteration": best, **state.to_json()},
         )

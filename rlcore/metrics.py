@@ -1,8 +1,16 @@
-"""Metrics as rows of the metrics table."""
+"""Metrics as rows of the metrics table, and where a stage keeps them.
+
+They hold timings, so they are artifacts of their own below the stage's key: a policy's digest, on
+which later cache keys rest, depends on weights alone.
+"""
 
 from collections.abc import Mapping
 
 import polars as pl
+
+from rlcore.store import ArtifactStore, Lineage
+
+KIND = "metrics"
 
 
 def metrics_frame(stage: str, step: int, values: Mapping[str, float]) -> pl.DataFrame:
@@ -18,3 +26,18 @@ def metrics_frame(stage: str, step: int, values: Mapping[str, float]) -> pl.Data
     )
     finite = pl.col("value").is_finite()
     return frame.with_columns(pl.when(finite).then(pl.col("value")).alias("value"))
+
+
+def publish_metrics(
+    store: ArtifactStore, key: str, name: str, frame: pl.DataFrame, lineage: Lineage
+) -> None:
+    """Write ``frame`` as ``metrics/<key>/<name>``; one left by a killed attempt is replaced."""
+    store.discard(KIND, f"{key}/{name}")
+    store.put(KIND, f"{key}/{name}", tables={"metrics": frame}, lineage=lineage)
+
+
+def stage_metrics(store: ArtifactStore, key: str) -> pl.DataFrame:
+    """Return all metrics of the stage run ``key``, by step."""
+    refs = [store.find(KIND, name) for name in sorted(store.keys(KIND, f"{key}/"))]
+    frames = [store.table(ref, "metrics") for ref in refs if ref is not None]
+    return pl.concat([metrics_frame("", 0, {}), *frames]).sort("step", maintain_order=True)

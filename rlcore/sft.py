@@ -13,7 +13,7 @@ import polars as pl
 from rlcore.algorithms.objective import SftObjective
 from rlcore.learner.group import LearnerGroup
 from rlcore.learner.schedule import learning_rate
-from rlcore.metrics import metrics_frame
+from rlcore.metrics import metrics_frame, publish_metrics
 from rlcore.models.packing import Sequences
 from rlcore.ragged import to_arrays
 from rlcore.seeds import stream_seed
@@ -66,8 +66,8 @@ class SFT:
         self.total_steps = min(steps, section.max_steps or steps)
         self._metrics: list[pl.DataFrame] = []
 
-    def run(self, on_step: Callable[[Progress], None], log: Callable[[str], None]) -> pl.DataFrame:
-        """Train to the last step, from the newest complete checkpoint; return the metrics table."""
+    def run(self, on_step: Callable[[Progress], None], log: Callable[[str], None]) -> None:
+        """Train to the last step, from the newest complete checkpoint; publish the metrics."""
         done = self._restore(log)
         first, began, tokens = done, perf_counter(), 0
         for step in range(done, self.total_steps):
@@ -87,7 +87,7 @@ class SFT:
             self._metrics.append(
                 metrics_frame(STAGE, self.total_steps, {"sft/validation_loss": loss})
             )
-        return pl.concat(self._metrics)
+        publish_metrics(self._store, self._key, "end", pl.concat(self._metrics), self._lineage)
 
     def discard_checkpoints(self) -> None:
         """Drop the run's checkpoints; call it once the policy they led to is published."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from prefect.logging import get_run_logger
 
-from rlcore.models.files import model_directory
+from rlcore.models.files import MODEL_FOLDER, model_directory
 from rlcore.sft import SFT
 from rlcore.workers import WORKER_MODULES
 from schemas.artifacts import ArtifactRef
@@ -31,13 +31,9 @@ def sft(run: StageRun) -> ArtifactRef:
         lineage=run.lineage(),
     )
     with tempfile.TemporaryDirectory(prefix="sft-policy-") as scratch:
-        metrics = training.run(SFTReport(run.tracker), log=get_run_logger().warning)
-        learner.export_hf(Path(scratch) / "model")
-        ref = run.put(
-            tables={"metrics": metrics},
-            directory=Path(scratch),
-            metadata={"steps": training.total_steps},
-        )
+        training.run(SFTReport(run.tracker), log=get_run_logger().warning)
+        learner.export_hf(Path(scratch) / MODEL_FOLDER)
+        ref = run.put(directory=Path(scratch), metadata={"steps": training.total_steps})
     learner.stop()
     training.discard_checkpoints()
     return ref

@@ -6,6 +6,7 @@ from typing import Any
 
 from prefect.runtime import flow_run
 
+from rlcore.metrics import stage_metrics
 from rlcore.models.files import model_directory
 from rlcore.summary import accuracies, phase_seconds, token_rates, worst_gap
 from schemas.artifacts import ArtifactRef
@@ -30,8 +31,8 @@ def publish_summary(
 ) -> dict[str, Any]:
     """Write ``summary.json`` into the run's folder, fill the run page, return the summary."""
     store = run.store
-    sft_metrics = store.table(warm, "metrics") if warm.kind == "policy" else None
-    rl_metrics = store.table(policy, "metrics")
+    sft_metrics = stage_metrics(store, warm.key) if warm.kind == "policy" else None
+    rl_metrics = stage_metrics(store, policy.key)
     eval_results = store.table(evaluation, "eval_results")
     directory = model_directory(store.directory(exported))
     rates = token_rates(sft_metrics, rl_metrics)

@@ -11,7 +11,7 @@ from time import perf_counter
 
 import polars as pl
 
-from rlcore.metrics import metrics_frame
+from rlcore.metrics import metrics_frame, publish_metrics
 from rlcore.store import ArtifactStore, Lineage
 
 STAGE = "rl"
@@ -48,10 +48,8 @@ class MetricsLog:
 
     def publish(self, iteration: int) -> None:
         """Write what is known of ``iteration``; a table left by a killed attempt is replaced."""
-        key = f"{self._key}/{iteration:06d}"
         frame = pl.concat([self._late, metrics_frame(STAGE, iteration, self._values)])
-        self._store.discard("metrics", key)
-        self._store.put("metrics", key, tables={"metrics": frame}, lineage=self._lineage)
+        publish_metrics(self._store, self._key, f"{iteration:06d}", frame, self._lineage)
         self._late = metrics_frame(STAGE, 0, {})
 
     def end_step(self, iteration: int) -> None:
@@ -71,9 +69,6 @@ class MetricsLog:
         self._values = {}
         self._step_began = now
 
-    def table(self) -> pl.DataFrame:
-        """Return the metrics of all iterations, in order."""
-        keys = self._store.keys("metrics", f"{self._key}/")
-        refs = [self._store.find("metrics", key) for key in sorted(keys)]
-        frames = [self._store.table(ref, "metrics") for ref in refs if ref is not None]
-        return pl.concat([*frames, self._late])
+    def close(self) -> None:
+        """Write what is known only after the last iteration."""
+        publish_metrics(self._store, self._key, "end", self._late, self._lineage)

@@ -185,9 +185,8 @@ class Phases:
         self.metrics.end_step(state.iteration)
         return state
 
-    def finish(self, state: LoopState, directory: Path) -> pl.DataFrame:
-        """Export the best checkpoint's policy into ``directory``; return the metrics of all
-        iterations.
+    def finish(self, state: LoopState, directory: Path) -> None:
+        """Export the best checkpoint's policy into ``directory``; close the metrics.
 
         Best by greedy validation accuracy, a tie going to the later iteration.
         """
@@ -195,7 +194,7 @@ class Phases:
         if best != state.iteration:
             self.checkpoints.load(self.crew.learner, best)
         self.crew.learner.export_hf(directory)
-        return self.metrics.table()
+        self.metrics.close()
 
     def _validated(self, state: LoopState) -> LoopState:
         with self.metrics.timed("testing"):
