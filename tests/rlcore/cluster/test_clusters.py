@@ -1,0 +1,69 @@
+"""A worker behaves the same in a Ray actor and inline, and no wait is without end or culprit."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from rlcore.cluster.in_process import InProcessCluster
+from rlcore.cluster.ray_cluster import RayCluster
+from rlcore.cluster.types import Cluster, Placement, WorkerDied, WorkerTimeout, gather
+from schemas.errors import UserError
+
+pytestmark = pytest.mark.timeout(120)
+PROBE = "tests.rlcore.cluster.probe_worker:Probe"
+PLAIN = Placement()
+
+
+@pytest.fixture(scope="module")
+def on_ray() -> Iterator[RayCluster]:
+    cluster = RayCluster()
+    yield cluster
+    cluster.close()
+
+
+@pytest.fixture(params=["in_process", "ray"])
+def cluster(request: pytest.FixtureRequest) -> Cluster:
+    return request.getfixturevalue("on_ray") if request.param == "ray" else InProcessCluster()
+
+
+def test_calls_are_served_in_order_by_one_object(cluster: Cluster) -> None:
+    worker = cluster.spawn(PROBE, 1, name="probe", placement=PLAIN)
+    assert gather([worker.start("add", n) for n in (1, 2, 3)], timeout_s=60) == [2, 4, 7]
+
+
+def test_a_sentence_for_people_arrives_as_it_was_said(cluster: Cluster) -> None:
+    worker = cluster.spawn(PROBE, 1, name="probe", placement=PLAIN)
+    with pytest.raises(UserError, match=r"^this is refused; ask for something else$"):
+        worker.start("refuse").result(60)
+
+
+def test_more_gpus_than_there_are_is_refused_before_any_worker(cluster: Cluster) -> None:
+    """Ray would wait for them for ever."""
+    with pytest.raises(UserError, match=r"hardware needs \d+ GPUs but"):
+        cluster.require_gpus(cluster.num_gpus() + 1)
+
+
+def test_environment_is_set_before_the_worker_imports(on_ray: RayCluster) -> None:
+    """OpenMP and vLLM read theirs once, at import."""
+    worker = on_ray.spawn(PROBE, 0, name="probe", placement=Placement(env={"PROBE": "early"}))
+    assert worker.start("environment").result(60) == "early"
+
+
+def test_a_constructor_that_fails_says_why_at_the_first_call(on_ray: RayCluster) -> None:
+    worker = on_ray.spawn(PROBE, -1, name="probe", placement=PLAIN)
+    with pytest.raises(UserError, match="probe value = -1"):
+        worker.start("add", 1).result(60)
+
+
+def test_a_wait_ends_with_the_name_of_whom_it_waited_for(on_ray: RayCluster) -> None:
+    worker = on_ray.spawn(PROBE, 0, name="slow-probe", placement=PLAIN)
+    worker.start("add", 0).result(60)
+    with pytest.raises(WorkerTimeout, match="'slow-probe' did not finish sleep within 1 s"):
+        worker.start("sleep", 30).result(1)
+    worker.stop()
+
+
+def test_a_dead_worker_is_told_apart_from_a_slow_one(on_ray: RayCluster) -> None:
+    worker = on_ray.spawn(PROBE, 0, name="mortal-probe", placement=PLAIN)
+    with pytest.raises(WorkerDied, match="'mortal-probe' died during die"):
+        worker.start("die").result(60)
