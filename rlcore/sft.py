@@ -12,7 +12,7 @@ import polars as pl
 
 from rlcore.algorithms.objective import SftObjective
 from rlcore.learner.group import LearnerGroup
-from rlcore.learner.schedule import learning_rate
+from rlcore.learner.schedule import optimizer_lr
 from rlcore.metrics import metrics_frame, publish_metrics
 from rlcore.models.packing import Sequences
 from rlcore.ragged import to_arrays
@@ -72,7 +72,8 @@ class SFT:
         first, began, tokens = done, perf_counter(), 0
         for step in range(done, self.total_steps):
             batch = self._batch(step)
-            metrics = self._learner.step(batch, SftObjective(), self._lr(step))
+            lr = optimizer_lr(self._section.optimizer, step, self.total_steps)
+            metrics = self._learner.step(batch, SftObjective(), lr)
             tokens += batch.num_tokens
             seconds = perf_counter() - began
             rate = tokens / seconds
@@ -97,18 +98,6 @@ class SFT:
     def _batch(self, step: int) -> Sequences:
         return self._train.take(
             batch_rows(len(self._train), self._section.batch_size, step=step, seed=self._seed)
-        )
-
-    def _lr(self, step: int) -> float:
-        optimizer = self._section.optimizer
-        return learning_rate(
-            step,
-            peak=optimizer.lr,
-            kind=optimizer.schedule.kind,
-            total_steps=self.total_steps,
-            warmup_steps=min(optimizer.schedule.warmup_steps, self.total_steps),
-            min_ratio=optimizer.schedule.min_lr_ratio,
-            decay_fraction=optimizer.schedule.decay_fraction,
         )
 
     def _validation_loss(self) -> float:

@@ -7,24 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlcore.learner.spec import LearnerSpec
+from rlcore.models.files import COMPANION_FILES
 from rlcore.models.logprobs import TokenLogprobModel, check_plain_head, turn_off_dropout
 from schemas.errors import UserError
 
 if TYPE_CHECKING:
     import torch
-
-# What a Hugging Face directory holds beside weights; anything else (manifests, logs) stays behind.
-COMPANIONS = (
-    "generation_config.json",
-    "tokenizer*",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.*",
-    "merges.txt",
-    "chat_template*",
-    "spiece.model",
-    "*.tiktoken",
-)
 
 
 def load_policy(spec: LearnerSpec, device: str) -> TokenLogprobModel:
@@ -72,7 +60,7 @@ def write_hf_directory(
     from safetensors.torch import save_file
 
     target.mkdir(parents=True, exist_ok=True)
-    for pattern in COMPANIONS:
+    for pattern in COMPANION_FILES:
         for file in source.glob(pattern):
             if file.is_file():
                 shutil.copyfile(file, target / file.name)

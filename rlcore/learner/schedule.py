@@ -3,6 +3,7 @@
 from math import cos, pi
 
 from schemas.errors import UserError, did_you_mean
+from schemas.rl import Optimizer
 
 KINDS = ("constant", "linear", "cosine", "wsd")
 
@@ -54,3 +55,20 @@ def learning_rate(
     progress = min(1.0, max(0.0, (tick - start) / max(1, total_steps - start)))
     shape = 0.5 * (1.0 + cos(pi * progress)) if kind == "cosine" else 1.0 - progress
     return peak * (min_ratio + (1.0 - min_ratio) * shape)
+
+
+def optimizer_lr(optimizer: Optimizer, step: int, total_steps: int) -> float:
+    """Return the rate of optimizer step ``step`` (from 0) of ``total_steps``; it ticks per step.
+
+    A warm-up longer than the run is cut to the run.
+    """
+    schedule = optimizer.schedule
+    return learning_rate(
+        step,
+        peak=optimizer.lr,
+        kind=schedule.kind,
+        total_steps=total_steps,
+        warmup_steps=min(schedule.warmup_steps, total_steps),
+        min_ratio=schedule.min_lr_ratio,
+        decay_fraction=schedule.decay_fraction,
+    )

@@ -13,12 +13,9 @@ from pathlib import Path
 
 from schemas.errors import UserError
 
-# What this project loads. Pickled weights (*.bin, *.pt) are left out: loading one runs its code.
-MODEL_FILES = (
-    "config.json",
+# What a Hugging Face directory holds beside weights and architecture.
+COMPANION_FILES = (
     "generation_config.json",
-    "*.safetensors",
-    "model.safetensors.index.json",
     "tokenizer*",
     "special_tokens_map.json",
     "added_tokens.json",
@@ -27,6 +24,13 @@ MODEL_FILES = (
     "chat_template*",
     "spiece.model",
     "*.tiktoken",
+)
+# What this project loads. Pickled weights (*.bin, *.pt) are left out: loading one runs its code.
+MODEL_FILES = (
+    "config.json",
+    "*.safetensors",
+    "model.safetensors.index.json",
+    *COMPANION_FILES,
 )
 CODE_FILES = ("*.py",)  # only with trust_remote_code
 HUB_TIMEOUT_S = 5.0

@@ -4,7 +4,7 @@ import numpy as np
 import polars as pl
 
 from rlcore.algorithms.objective import PolicyObjective
-from rlcore.learner.schedule import learning_rate
+from rlcore.learner.schedule import optimizer_lr
 from rlcore.learner.spec import UpdateRequest
 from rlcore.ragged import to_arrays
 from rlcore.rl.batch import sequences_of
@@ -58,7 +58,7 @@ def update_request(
         mini_batches=batches,
         objective=policy_objective(recipe.rl),
         lrs=[
-            learning_rate_at(recipe.rl, first_step + step, recipe.rl.iterations * len(batches))
+            optimizer_lr(update.optimizer, first_step + step, recipe.rl.iterations * len(batches))
             for step in range(len(batches))
         ],
     )
@@ -74,21 +74,6 @@ def mini_batch_rows(uids: np.ndarray, count: int, *, shuffle_seed: int | None) -
     if shuffle_seed is not None:
         order = np.random.default_rng(shuffle_seed).permutation(order)
     return [np.flatnonzero(np.isin(group, part)) for part in np.array_split(order, count)]
-
-
-def learning_rate_at(rl: RLSection, step: int, total_steps: int) -> float:
-    """Return the learning rate of optimizer step ``step``; the schedule ticks per optimizer
-    step."""
-    optimizer = rl.update.optimizer
-    return learning_rate(
-        step,
-        peak=optimizer.lr,
-        kind=optimizer.schedule.kind,
-        total_steps=total_steps,
-        warmup_steps=min(optimizer.schedule.warmup_steps, total_steps),
-        min_ratio=optimizer.schedule.min_lr_ratio,
-        decay_fraction=optimizer.schedule.decay_fraction,
-    )
 
 
 def policy_objective(rl: RLSection) -> PolicyObjective:

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import numpy as np
 
+from rlcore.learner.schedule import optimizer_lr
 from rlcore.recipes import load_recipe
 from rlcore.rl.state import LoopState, validation_due
-from rlcore.rl.update import learning_rate_at, mini_batch_rows
+from rlcore.rl.update import mini_batch_rows
 
 RECIPES = Path(__file__).parents[3] / "flows" / "recipes"
 
@@ -32,7 +33,7 @@ def test_mini_batches_keep_the_order_of_prompts_unless_shuffled() -> None:
 def test_learning_rate_ticks_per_optimizer_step() -> None:
     recipe = load_recipe("quickstart", directory=RECIPES)
     total = recipe.rl.iterations * recipe.rl.update.mini_batches
-    rates = [learning_rate_at(recipe.rl, step, total) for step in range(total)]
+    rates = [optimizer_lr(recipe.rl.update.optimizer, step, total) for step in range(total)]
     assert 0 < rates[0] < rates[9] == max(rates) == recipe.rl.update.optimizer.lr
     assert np.isclose(rates[-1], 0.1 * recipe.rl.update.optimizer.lr)
 
