@@ -2,48 +2,15 @@
 
 import json
 import shutil
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import polars as pl
-
-from rlcore.model_card import render_card
+from rlcore.model_card import ModelCard, render_card
 from rlcore.models.publish import write_proven
 from schemas.errors import UserError
 
 RECORD = "export.json"  # also marks a directory as ours to replace
-
-
-@dataclass(frozen=True, slots=True)
-class LineageRow:
-    """One artifact that the model descends from."""
-
-    stage: str
-    kind: str
-    key: str
-    sha256: str
-
-
-@dataclass(frozen=True, slots=True)
-class ModelCard:
-    """What the card says beside what the weights say themselves.
-
-    ``checkpoint``: label of the exported weights in ``results`` (an EvalResults table).
-    ``base_model`` and ``datasets`` go to the metadata when they are hub names (owner/name).
-    ``training`` and ``evaluation``: fact -> value, printed in order. ``license`` None: unknown.
-    """
-
-    name: str
-    checkpoint: str
-    results: pl.DataFrame
-    lineage: tuple[LineageRow, ...]
-    base_model: str | None = None
-    datasets: tuple[str, ...] = ()
-    license: str | None = None
-    tags: tuple[str, ...] = ("reinforcement-learning", "rl-pipeline")
-    training: dict[str, str] = field(default_factory=dict)
-    evaluation: dict[str, str] = field(default_factory=dict)
 
 
 def export_model(

@@ -1,17 +1,15 @@
 """README.md of an export: YAML front matter for the hub, then lineage, results and training."""
 
 import re
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 from jinja2 import Environment, StrictUndefined
 
 from rlcore.models.publish import Proof
 from schemas.errors import UserError
-
-if TYPE_CHECKING:
-    from rlcore.export import ModelCard
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]#!|~$])")
@@ -65,6 +63,37 @@ Digest of the weights: {{ proof.weights_digest }}; of the chat template:
 {{ proof.chat_template_sha256 }}. Before it was published the directory was reloaded and its
 logits, tokenizer and chat template compared with the trained policy: no difference.
 """
+
+
+@dataclass(frozen=True, slots=True)
+class LineageRow:
+    """One artifact that the model descends from."""
+
+    stage: str
+    kind: str
+    key: str
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCard:
+    """What the card says beside what the weights say themselves.
+
+    ``checkpoint``: label of the exported weights in ``results`` (an EvalResults table).
+    ``base_model`` and ``datasets`` go to the metadata when they are hub names (owner/name).
+    ``training`` and ``evaluation``: fact -> value, printed in order. ``license`` None: unknown.
+    """
+
+    name: str
+    checkpoint: str
+    results: pl.DataFrame
+    lineage: tuple[LineageRow, ...]
+    base_model: str | None = None
+    datasets: tuple[str, ...] = ()
+    license: str | None = None
+    tags: tuple[str, ...] = ("reinforcement-learning", "rl-pipeline")
+    training: dict[str, str] = field(default_factory=dict)
+    evaluation: dict[str, str] = field(default_factory=dict)
 
 
 def render_card(card: "ModelCard", proof: Proof) -> str:

@@ -3,7 +3,8 @@
 import tempfile
 from pathlib import Path
 
-from rlcore.export import LineageRow, ModelCard, export_model
+from rlcore.export import export_model
+from rlcore.model_card import LineageRow, ModelCard
 from rlcore.models.files import MODEL_FOLDER, model_directory
 from schemas.artifacts import ArtifactRef
 from schemas.data import Gsm8kSource, HubSource

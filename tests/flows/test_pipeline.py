@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from rlcore.models.base import build_base_model
 from rlcore.queries import query
 from rlcore.store import ArtifactStore
 from schemas.recipe import FromScratch, ModelSection
-from tests.flows.small_run import ROOT, run_recipe, run_small, summary_of
+from tests.flows.small_run import ROOT, model_digests, run_recipe, run_small, summary_of
 
 pytestmark = pytest.mark.timeout(600)
 _PLACES = (os.environ.get("GSM8K_DIR", ""), str(ROOT.parent / "shared" / "data" / "gsm8k"))
@@ -86,6 +87,20 @@ def test_lineage_leads_from_export_to_rollouts(finished: Path) -> None:
     assert joined["n"][0] == joined["scored"][0] > 0
     kinds = {m.kind for m in store.manifests()}
     assert {"dataset", "policy", "rollouts", "rewards", "advantages", "evaluation"} <= kinds
+
+
+def test_killed_on_ray_and_rerun_gives_the_same_weights(
+    prefect_server: str, finished: Path, tmp_path: Path
+) -> None:
+    """New actors, a new vLLM, the same samples: what was not yet recorded is drawn again alike."""
+    killed = run_small(tmp_path, ON_RAY, kill_at="update")
+    assert killed.returncode == -signal.SIGKILL, killed.stdout[-4000:]
+    resumed = run_small(tmp_path, ON_RAY)
+    assert resumed.returncode == 0, resumed.stdout[-4000:]
+    assert "continuing after iteration 2" in resumed.stdout
+    uninterrupted = model_digests(finished, "policy")
+    for key, digest in model_digests(tmp_path, "policy").items():
+        assert uninterrupted[key] == digest
 
 
 def test_unsynced_engine_stops_the_run(prefect_server: str, tmp_path: Path) -> None:

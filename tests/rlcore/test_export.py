@@ -15,8 +15,8 @@ import yaml
 from safetensors import safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rlcore.export import LineageRow, ModelCard, export_model
-from rlcore.model_card import escape_markdown
+from rlcore.export import export_model
+from rlcore.model_card import LineageRow, ModelCard, escape_markdown
 from rlcore.models.base import build_base_model
 from rlcore.models.publish import ExportError, write_proven
 from schemas.errors import UserError
