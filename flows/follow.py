@@ -240,6 +240,8 @@ def print_summary(summary: dict[str, Any], *, console: Console | None = None) ->
             f"Median RL iteration: {step:.2f} s ({parts}); outside the five phases"
             f" {outside * 1000:.0f} ms, {outside / step:.1%}"
         )
+    if (gap := summary.get("max_logprob_gap")) is not None:
+        console.print(f"Sampler and learner log-probs agree within {gap:.1e} on every iteration")
     if summary.get("export"):
         console.print(f"Export: {summary['export']}")
 
