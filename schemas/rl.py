@@ -177,8 +177,8 @@ class RLSection(Section):
     max_logprob_gap: float = Field(
         default=1e-3,
         gt=0,
-        description="|learner - sampler| log-prob (nats) from which the run stops; in fp32 they agree"
-        " to about 1e-4",
+        description="|learner - sampler| log-prob (nats) from which the run stops;"
+        " in fp32 they agree to about 1e-4",
     )
 
     @field_validator("max_logprob_gap")
