@@ -43,7 +43,8 @@ class MetricsLog:
             self._values[f"timing_s/{phase}"] = perf_counter() - began
 
     def begin_step(self) -> None:
-        """Start the clock of the first iteration."""
+        """Start the first iteration: its clock, and its metrics apart from what came before."""
+        self._values = {}
         self._step_began = perf_counter()
 
     def publish(self, iteration: int) -> None:
