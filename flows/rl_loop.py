@@ -1,8 +1,5 @@
 """The RL stage: iterations of five phases, each a task of its own in the Prefect UI."""
 
-import tempfile
-from pathlib import Path
-
 from prefect import flow
 from prefect.logging import get_run_logger
 
@@ -51,14 +48,14 @@ def rl_loop(phases: Phases, report: IterationReport) -> LoopState:
 def rl(run: StageRun) -> ArtifactRef:
     """RL from the policy of ``run.parents``; the result is the best policy by validation
     accuracy."""
-    with tempfile.TemporaryDirectory(prefix="rl-policy-") as scratch, open_phases(run) as phases:
+    with run.store.scratch() as scratch, open_phases(run) as phases:
         state = rl_loop(phases, IterationReport(run.recipe, run.tracker))
-        phases.finish(state, Path(scratch) / MODEL_FOLDER)
+        phases.finish(state, scratch / MODEL_FOLDER)
         best = state.best()[0]
         get_run_logger().info(
             f"RL ends after iteration {state.iteration}; best is iteration {best}"
         )
         return run.put(
-            directory=Path(scratch),
+            directory=scratch,
             metadata={"iteration": state.iteration, "best_iteration": best, **state.to_json()},
         )

@@ -180,7 +180,7 @@ def _memory(
             tokens=fullest.micro_batch_tokens,
             row_tokens=fullest.row_tokens,
         ),
-        reference=weights if recipe.rl.algorithm.kl.where != "none" else 0,
+        reference=weights if recipe.rl.algorithm.kl.uses_reference else 0,
         engine=engine_memory(shape, dtype, 0 if device == "cuda" else cache or 0),
         kv_tokens=None if cache is None else max(0, cache) // kv_token,
     )
@@ -193,7 +193,7 @@ def _check_gpus(result: Plan) -> None:
         return
     ranks, share = hardware.learner.ranks, hardware.learner.gpus_per_rank
     engines, engine_share = hardware.rollout.engines, hardware.rollout.gpus_per_engine
-    references = 0 if result.recipe.rl.algorithm.kl.where == "none" else 1
+    references = 1 if result.recipe.rl.algorithm.kl.uses_reference else 0
     needed = (ranks + references) * share + engines * engine_share
     if hardware.ray_address is None and needed > len(gpus):
         raise UserError(

@@ -1,10 +1,8 @@
 """SFT warm start: token-mean NLL on assistant tokens, resumable at any checkpoint (SPEC D5)."""
 
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from pathlib import Path
 from time import perf_counter
 
 import numpy as np
@@ -107,13 +105,13 @@ class SFT:
 
     def _checkpoint(self, step: int) -> None:
         """Save after ``step`` steps, the metrics so far with it; the one before is superseded."""
-        with tempfile.TemporaryDirectory(prefix="sft-checkpoint-") as scratch:
-            self._learner.save(scratch)
+        with self._store.scratch() as scratch:
+            self._learner.save(str(scratch))
             self._store.put(
                 KIND,
                 f"{self._key}/{step:06d}",
                 tables={"metrics": pl.concat(self._metrics)},
-                directory=Path(scratch),
+                directory=scratch,
                 lineage=replace(self._lineage, metadata={"step": step}),
             )
         for key in self._store.keys(KIND, f"{self._key}/"):
@@ -123,7 +121,7 @@ class SFT:
     def _restore(self, log: Callable[[str], None]) -> int:
         """Load the newest checkpoint and return its step, 0 when there is none."""
         for key in sorted(self._store.keys(KIND, f"{self._key}/"), reverse=True):
-            ref = self._store.find(KIND, key)
+            ref = self._store.find_or_discard(KIND, key, log)
             if ref is None:
                 continue
             self._learner.load(str(self._store.directory(ref)))

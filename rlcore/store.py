@@ -6,7 +6,10 @@ No manifest, no artifact.
 """
 
 import hashlib
-from collections.abc import Mapping
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -131,6 +134,38 @@ class ArtifactStore:
         if isinstance(self._files, LocalFiles):
             self._check_digests(manifest)
         return self._ref(manifest)
+
+    def find_or_discard(
+        self, kind: str, key: str, log: Callable[[str], None]
+    ) -> ArtifactRef | None:
+        """Return the artifact's ref; a damaged one of a local store is logged and dropped.
+
+        In a remote store damage cannot be told from a connection that failed: ArtifactError.
+        """
+        try:
+            return self.find(kind, key)
+        except ArtifactError as damage:
+            if not isinstance(self._files, LocalFiles):
+                raise
+            log(f"{damage}")
+            self.discard(kind, key)
+            return None
+
+    @contextmanager
+    def scratch(self) -> Iterator[Path]:
+        """Yield a folder to prepare an artifact's files in; it goes afterwards, or with its writer.
+
+        In a local store it lies on the store's own filesystem: ``put`` then links and never copies.
+        """
+        if not isinstance(self._files, LocalFiles):
+            with tempfile.TemporaryDirectory(prefix="rl-pipeline-") as folder:
+                yield Path(folder)
+            return
+        folder = self._files.staging_folder()
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
     def verify(self, ref: ArtifactRef) -> None:
         """Check names, sizes and digests of every file (a remote store's are downloaded once).

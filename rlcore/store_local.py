@@ -83,7 +83,7 @@ class LocalFiles:
         """
         uri, top = self.uri(location), self.root / location
         self._refuse_nesting(location)
-        staged = self._staging_folder()
+        staged = self.staging_folder()
         try:
             for name, content in contents.items():
                 _write(staged / name, content)
@@ -117,7 +117,8 @@ class LocalFiles:
             _fsync_folder(top)
             shutil.rmtree(top)
 
-    def _staging_folder(self) -> Path:
+    def staging_folder(self) -> Path:
+        """Make and return a folder of this process; folders of dead processes are swept."""
         staging = self.root / _STAGING
         mine = f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}"
         try:

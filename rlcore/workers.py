@@ -150,6 +150,7 @@ class Workers:
             seed=self._recipe.seed,
             device=device,
             trainable=optimizer is not None,
+            collective_timeout_s=self._hardware.timeouts.update_s,
         )
         gpus = hardware.gpus_per_rank if device == "cuda" else 0.0
         self.cluster.require_gpus(gpus * ranks)

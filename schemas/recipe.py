@@ -33,11 +33,6 @@ class FromScratch(Section):
                 f"hidden_size = {self.hidden_size} is not a multiple of num_heads ="
                 f" {self.num_heads}; set num_heads to a divisor"
             )
-        if self.hidden_size // self.num_heads < 32:
-            raise ValueError(
-                f"hidden_size / num_heads = {self.hidden_size // self.num_heads} is below 32, for"
-                " which vLLM has no CPU kernel; lower num_heads"
-            )
         if self.num_heads % self.num_kv_heads:
             raise ValueError(
                 f"num_heads = {self.num_heads} is not a multiple of num_kv_heads ="
@@ -82,7 +77,9 @@ class SFTSection(Section):
 class EvaluateSection(Section):
     """Greedy and sampled evaluation on the test split (SPEC M7)."""
 
-    checkpoints: tuple[Literal["base", "sft", "rl"], ...] = ("base", "sft", "rl")
+    checkpoints: tuple[Literal["base", "sft", "rl"], ...] = Field(
+        default=("base", "sft", "rl"), min_length=1
+    )
     max_prompts: int | None = Field(default=None, ge=1, description="per source and subset")
     samples: int = Field(
         default=8, ge=1, description="sampled responses per prompt; 1 = greedy only"
@@ -130,6 +127,15 @@ STAGE_SLICES: dict[str, dict[str, bool | set[str]]] = {
 }
 
 
+# Guards, bookkeeping and display: they may end or show a run otherwise, not change its result.
+NOT_IN_KEYS: dict[str, set[str]] = {
+    "sft": {"checkpoint_every"},
+    "reward": {"max_error_fraction"},
+    "rl": {"checkpoint", "max_logprob_gap"},
+    "evaluate": {"completions_shown"},
+}
+
+
 class Recipe(Section):
     """Everything a run depends on."""
 
@@ -149,7 +155,9 @@ class Recipe(Section):
 
     def slice_for(self, stage: str) -> dict[str, Any]:
         """Return the JSON-ready part of the recipe that ``stage`` depends on."""
-        return self.model_dump(mode="json", include=STAGE_SLICES[stage])
+        sections = STAGE_SLICES[stage]
+        hidden = {name: keys for name, keys in NOT_IN_KEYS.items() if sections.get(name) is True}
+        return self.model_dump(mode="json", include=sections, exclude=hidden)
 
     @model_validator(mode="after")
     def _context_holds_prompt_and_response(self) -> "Recipe":
@@ -170,6 +178,26 @@ class Recipe(Section):
                 f"model.from_scratch.max_position_embeddings = {scratch.max_position_embeddings} is"
                 f" below model.max_tokens = {self.model.max_tokens}; raise it"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _some_checkpoint_is_evaluated(self) -> "Recipe":
+        if not self.sft.enabled and self.evaluate.checkpoints == ("sft",):
+            raise ValueError(
+                "evaluate.checkpoints names sft alone and sft.enabled is false; add base or rl"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _vllm_has_a_kernel(self) -> "Recipe":
+        scratch = self.model.from_scratch
+        if scratch and self.hardware.rollout.engine == "vllm":
+            size = scratch.hidden_size // scratch.num_heads
+            if size < 32:
+                raise ValueError(
+                    f"model.from_scratch.hidden_size / num_heads = {size} is below 32, for which"
+                    " vLLM has no CPU kernel; lower num_heads"
+                )
         return self
 
     @model_validator(mode="after")

@@ -74,6 +74,11 @@ class KL(Section):
     estimator: Literal["k1", "abs", "k2", "k3", "k1+", "k3+"] = "k3"
     coef: float = Field(default=0.01, ge=0)
 
+    @property
+    def uses_reference(self) -> bool:
+        """Whether a frozen reference is needed at all (SPEC K6)."""
+        return self.where != "none" and self.coef > 0
+
 
 class ImportanceCorrection(Section):
     """Truncated importance weights between learner and sampler (SPEC E3)."""

@@ -19,8 +19,7 @@ def open_phases(run: StageRun) -> Iterator[Phases]:
     prompts = store.table(run.parents["dataset"], "prompts")
     kl = recipe.rl.algorithm.kl
     learner = run.workers.learner(policy, recipe.rl.update.optimizer, name="learner")
-    uses_reference = kl.where != "none" and kl.coef > 0
-    reference = run.workers.reference(policy) if uses_reference else None
+    reference = run.workers.reference(policy) if kl.uses_reference else None
     try:
         yield Phases(
             recipe,

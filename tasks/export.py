@@ -1,8 +1,5 @@
 """Stage 5: a Hugging Face directory, reloaded and compared before it is published."""
 
-import tempfile
-from pathlib import Path
-
 from rlcore.export import export_model
 from rlcore.model_card import LineageRow, ModelCard
 from rlcore.models.files import MODEL_FOLDER, model_directory
@@ -16,15 +13,15 @@ from tasks.caching import StageRun, cached_stage
 def export(run: StageRun) -> ArtifactRef:
     """Write the RL policy with its model card; nothing is published unless it reloads equal."""
     policy = run.store.directory(run.parents["policy"])
-    with tempfile.TemporaryDirectory(prefix="rl-export-") as scratch:
+    with run.store.scratch() as scratch:
         report = export_model(
             model_directory(policy),
-            Path(scratch) / MODEL_FOLDER,
+            scratch / MODEL_FOLDER,
             dtype=run.recipe.export.dtype,
             card=_card(run),
             trust_remote_code=run.recipe.model.trust_remote_code,
         )
-        return run.put(directory=Path(scratch), metadata=report)
+        return run.put(directory=scratch, metadata=report)
 
 
 def _card(run: StageRun) -> ModelCard:

@@ -2,14 +2,13 @@
 to."""
 
 import json
-import tempfile
-from pathlib import Path
 
 from prefect.logging import get_run_logger
 
 from rlcore.data.inputs import input_digests
 from rlcore.data.prepare import prepare
 from schemas.artifacts import ArtifactRef
+from schemas.errors import UserError
 from tasks.caching import StageRun, cached_stage
 
 
@@ -21,15 +20,20 @@ from tasks.caching import StageRun, cached_stage
 def prepare_data(run: StageRun) -> ArtifactRef:
     """Read, normalise, clean and split the sources; tokenise with the base model's tokenizer."""
     recipe = run.recipe
-    with tempfile.TemporaryDirectory(prefix="rl-dataset-") as scratch:
+    with run.store.scratch() as scratch:
         prepared = prepare(
             data=recipe.data,
             model=recipe.model,
             seed=recipe.seed,
-            workdir=Path(scratch),
+            workdir=scratch,
             sft_max_tokens=recipe.sft.max_tokens if recipe.sft.enabled else None,
         )
+        if "validation" not in prepared.tables["prompts"]["split"]:
+            raise UserError(
+                "data: no validation prompts, which alone may choose a checkpoint; set"
+                " data.validation_fraction, e.g. to 0.05, or add a source with split: validation"
+            )
         get_run_logger().info(f"prepared {json.dumps(prepared.summary)}")
         return run.put(
-            tables=prepared.tables, directory=Path(scratch), metadata={"counts": prepared.summary}
+            tables=prepared.tables, directory=scratch, metadata={"counts": prepared.summary}
         )

@@ -30,7 +30,7 @@ class IterationReport:
             self._began = monotonic() - metrics["timing_s/step"]
         per_iteration = (monotonic() - self._began) / (state.iteration - self._first)
         left = (self._total - state.iteration) * per_iteration
-        validated = metrics.get("val/accuracy")
+        validated = metrics.get("val/accuracy", metrics.get("val/score"))
         validation = "" if validated is None else f"  validation {validated:.3f}"
         get_run_logger().info(
             f"iteration {state.iteration}/{self._total}"

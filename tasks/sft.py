@@ -1,8 +1,5 @@
 """Stage 2: SFT warm start. The base model learns the form of an answer from demonstrations."""
 
-import tempfile
-from pathlib import Path
-
 from prefect.logging import get_run_logger
 
 from rlcore.models.files import MODEL_FOLDER, model_directory
@@ -30,10 +27,10 @@ def sft(run: StageRun) -> ArtifactRef:
         key=run.key,
         lineage=run.lineage(),
     )
-    with tempfile.TemporaryDirectory(prefix="sft-policy-") as scratch:
+    with run.store.scratch() as scratch:
         training.run(SFTReport(run.tracker), log=get_run_logger().warning)
-        learner.export_hf(Path(scratch) / MODEL_FOLDER)
-        ref = run.put(directory=Path(scratch), metadata={"steps": training.total_steps})
+        learner.export_hf(scratch / MODEL_FOLDER)
+        ref = run.put(directory=scratch, metadata={"steps": training.total_steps})
     learner.stop()
     training.discard_checkpoints()
     return ref

@@ -65,7 +65,7 @@ def publish_summary(
     publish_completions(
         store.table(evaluation, "completions"), limit=run.recipe.evaluate.completions_shown
     )
-    publish_export(str(directory))
+    publish_export(exported.uri)
     return summary
 
 

@@ -77,7 +77,7 @@ def _rl(
     recipe: Recipe, shape: ModelShape, data: DataSize, rl: Batch, rates: Rates
 ) -> StageEstimate:
     section, hardware = recipe.rl, recipe.hardware
-    reference = section.algorithm.kl.where != "none"
+    reference = section.algorithm.kl.uses_reference
     sequences = section.rollout.prompts * section.rollout.samples
     sampled = sequences * section.rollout.max_new_tokens
     # forward for old log-probs, forward for the reference, forward and backward per epoch

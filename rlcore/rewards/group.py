@@ -7,8 +7,8 @@ from rlcore.rewards.types import Reward, RewardRow
 
 
 class RewardGroup:
-    """Splits rows over reward workers. ``timeout_s`` bounds one whole ``score``, in seconds;
-    ``row_timeout_s`` one row."""
+    """Splits rows over reward workers. ``row_timeout_s`` bounds one row, in seconds; a whole
+    ``score`` may take that for each of a worker's rows, and ``timeout_s`` more."""
 
     def __init__(
         self, workers: Sequence[Worker], *, timeout_s: float, row_timeout_s: float
@@ -24,4 +24,8 @@ class RewardGroup:
             worker.start("score", list(rows[start : start + share]), self._row_timeout_s)
             for worker, start in zip(self._workers, range(0, len(rows), share), strict=False)
         ]
-        return [one for part in gather(pendings, self._timeout_s) for one in part]
+        return [
+            one
+            for part in gather(pendings, self._timeout_s + share * self._row_timeout_s)
+            for one in part
+        ]

@@ -81,8 +81,10 @@ def reward_metrics(scored: pl.DataFrame) -> dict[str, float]:
     metrics = {
         "reward/error_fraction": float(failed),
         "reward/no_answer_fraction": _share(scored["outcome"] == "no_answer"),
-        "critic/accuracy": _share(scored["correct"].fill_null(value=False)),
     }
+    judged = scored["correct"].drop_nulls()
+    if judged.len():
+        metrics["critic/accuracy"] = _share(judged)
     if len(score):
         metrics |= {
             "critic/score/mean": float(score.mean()),

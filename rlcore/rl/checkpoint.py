@@ -1,10 +1,8 @@
 """Checkpoints of the RL stage: training state in a directory artifact, loop state in its
 manifest."""
 
-import tempfile
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 from rlcore.learner.group import LearnerGroup
 from rlcore.rl.state import LoopState
@@ -25,12 +23,12 @@ class Checkpoints:
 
     def publish(self, learner: LearnerGroup, state: LoopState) -> ArtifactRef:
         """Save learner and loop state as of ``state.iteration``, then drop superseded ones."""
-        with tempfile.TemporaryDirectory(prefix="rl-checkpoint-") as scratch:
-            learner.save(scratch)
+        with self._store.scratch() as scratch:
+            learner.save(str(scratch))
             ref = self._store.put(
                 KIND,
                 self._name(state.iteration),
-                directory=Path(scratch),
+                directory=scratch,
                 lineage=replace(self._lineage, metadata={"state": state.to_json()}),
             )
         self._prune(state)
@@ -39,17 +37,14 @@ class Checkpoints:
     def restore(self, learner: LearnerGroup, *, log: Callable[[str], None]) -> LoopState | None:
         """Load the newest complete checkpoint; None when there is none.
 
-        A damaged checkpoint is reported and the one before it is used: nothing is lost but time.
+        A damaged checkpoint is reported and dropped, and the one before it is used: nothing is lost
+        but time.
         """
         for key in sorted(self._store.keys(KIND, f"{self._key}/"), reverse=True):
-            try:
-                ref = self._store.find(KIND, key)
-                if ref is None:
-                    continue
-                learner.load(str(self._store.directory(ref)))
-            except ArtifactError as damage:
-                log(f"checkpoint {key} is unusable, going back one: {damage}")
+            ref = self._store.find_or_discard(KIND, key, log)
+            if ref is None:
                 continue
+            learner.load(str(self._store.directory(ref)))
             state = LoopState(**self._store.manifest(ref).metadata["state"])
             log(f"continuing after iteration {state.iteration} (checkpoint {key})")
             return state

@@ -33,6 +33,11 @@ class MetricsLog:
         """Add metrics of the iteration under way."""
         self._values |= values
 
+    def add_missing(self, values: Mapping[str, float]) -> None:
+        """Add those metrics that the iteration does not have: figures over all tokens stand before
+        figures over the rows that were trained on."""
+        self._values = {**values, **self._values}
+
     @contextmanager
     def timed(self, phase: str) -> Iterator[None]:
         """Measure a phase as ``timing_s/<phase>``."""

@@ -19,10 +19,10 @@ from rlcore.learner.group import LearnerGroup
 from rlcore.rewards.group import RewardGroup
 from rlcore.rl.advantage import advantages_of
 from rlcore.rl.checkpoint import Checkpoints
-from rlcore.rl.guards import check_fresh, check_rewards
+from rlcore.rl.guards import StaleWeightsError, check_fresh, check_rewards, check_update
 from rlcore.rl.metrics import MetricsLog
 from rlcore.rl.reward import score_rollouts
-from rlcore.rl.rollout import sample_rollouts, validate
+from rlcore.rl.rollout import sample_rollouts, validate, validation_prompts
 from rlcore.rl.state import LoopState, validation_due
 from rlcore.rl.stream import take_prompts
 from rlcore.rl.sync import sync_weights
@@ -50,6 +50,7 @@ class Phases:
     __slots__ = (
         "checkpoints",
         "crew",
+        "dead_updates",
         "key",
         "lineage",
         "log",
@@ -81,9 +82,8 @@ class Phases:
         self.log = log
         self.tokenizer = tokenizer
         self.train = prompts.filter(pl.col("split") == "train")
-        self.validation = prompts.filter(pl.col("split") == "validation").head(
-            recipe.rl.validation.prompts
-        )
+        self.validation = validation_prompts(prompts, recipe.rl.validation.prompts, recipe.seed)
+        self.dead_updates = 0
         self.checkpoints = Checkpoints(store, key, lineage, recipe.rl.checkpoint)
         self.metrics = MetricsLog(store, key, lineage)
 
@@ -91,6 +91,11 @@ class Phases:
         """Return the state to continue from, with learner and engines holding its weights."""
         state = self.checkpoints.restore(self.crew.learner, log=self.log) or LoopState()
         stamp = sync_weights(self.crew.learner, self.crew.engines)
+        if state.accuracies and stamp.digest != state.digest:
+            raise StaleWeightsError(
+                f"checkpoint {state.iteration} holds weights {stamp.digest[:12]} and its state says"
+                f" {state.digest[:12]}; delete it from the store and rerun"
+            )
         if not state.accuracies:
             state = self._validated(replace(state, version=stamp.version, digest=stamp.digest))
             self.metrics.publish(0)
@@ -102,8 +107,12 @@ class Phases:
         """Sample ``rl.rollout.prompts`` x ``samples`` trajectories and record them."""
         iteration = state.next_iteration
         with self.metrics.timed("gen"):
-            if found := self.store.find("rollouts", self._key(iteration)):
-                return found
+            if found := self._recorded("rollouts", iteration, {}):
+                sampled = self.store.table(found, "rollouts")
+                if set(sampled["weight_digest"]) == {state.digest}:
+                    return found
+                self.log(f"rollouts {iteration} came from other weights; they are sampled anew")
+                self.store.discard("rollouts", self._key(iteration))
             section = self.recipe.rl.rollout
             rows = take_prompts(
                 self.train.height, cursor=state.cursor, count=section.prompts, seed=self.recipe.seed
@@ -122,7 +131,7 @@ class Phases:
         """Score the rollouts in the reward workers."""
         iteration = state.next_iteration
         with self.metrics.timed("reward"):
-            if found := self.store.find("rewards", self._key(iteration)):
+            if found := self._recorded("rewards", iteration, {"rollouts": rollouts}):
                 return found
             rewards = score_rollouts(
                 self.store.table(rollouts, "rollouts"), self.train, self.crew.rewards
@@ -146,9 +155,9 @@ class Phases:
                 rl=self.recipe.rl,
             )
             self.metrics.add(metrics)
-            if found := self.store.find("advantages", self._key(iteration)):
-                return found
             parents = {"rollouts": rollouts, "rewards": rewards}
+            if found := self._recorded("advantages", iteration, parents):
+                return found
             return self._put("advantages", iteration, {"advantages": frame}, parents)
 
     def update(self, state: LoopState, rollouts: ArtifactRef, advantages: ArtifactRef) -> int:
@@ -162,7 +171,8 @@ class Phases:
                 batch_digest=advantages.sha256,
             )
             result = self.crew.learner.update(request)
-            self.metrics.add(result.metrics)
+            self.metrics.add_missing(result.metrics)
+            self.dead_updates = check_update(result.metrics, self.dead_updates, log=self.log)
             return result.version
 
     def sync(self, state: LoopState, version: int) -> LoopState:
@@ -191,7 +201,7 @@ class Phases:
         Best by greedy validation accuracy, a tie going to the later iteration.
         """
         (best,) = state.best()
-        if best != state.iteration:
+        if best != state.iteration or self.crew.learner.stamp().digest != state.digest:
             self.checkpoints.load(self.crew.learner, best)
         self.crew.learner.export_hf(directory)
         self.metrics.close()
@@ -207,6 +217,20 @@ class Phases:
             )
         self.metrics.add(metrics)
         return state.validated(accuracy, self.recipe.rl)
+
+    def _recorded(
+        self, kind: str, iteration: int, parents: dict[str, ArtifactRef]
+    ) -> ArtifactRef | None:
+        """Return what an earlier attempt recorded from the same ``parents``; drop anything else."""
+        key = self._key(iteration)
+        found = self.store.find_or_discard(kind, key, self.log)
+        if found is None:
+            return None
+        made_from = self.store.manifest(found).parents
+        if all(made_from[role].sha256 == ref.sha256 for role, ref in parents.items()):
+            return found
+        self.store.discard(kind, key)
+        return None
 
     def _checkpoint_due(self, state: LoopState) -> bool:
         """Validated weights are always kept: they may turn out the best."""

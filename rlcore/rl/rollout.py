@@ -107,6 +107,13 @@ def decode(tokenizer: Any, generations: list[Generation]) -> list[str]:
     return tokenizer.batch_decode([g.token_ids for g in generations], skip_special_tokens=True)
 
 
+def validation_prompts(prompts: pl.DataFrame, count: int, seed: int) -> pl.DataFrame:
+    """Return ``count`` validation prompts, drawn by (seed, uid): of every source its share."""
+    rows = prompts.filter(pl.col("split") == "validation")
+    order = pl.Series("order", [stream_seed(seed, "validation", uid) for uid in rows["uid"]])
+    return rows.with_columns(order).sort("order").drop("order").head(count)
+
+
 def validate(
     prompts: pl.DataFrame,
     engines: RolloutGroup,
@@ -115,9 +122,11 @@ def validate(
     *,
     tokenizer: Any,
 ) -> tuple[float, dict[str, float]]:
-    """Answer every prompt greedily; return accuracy (a fraction) and verl's ``val-core`` metrics.
+    """Answer every prompt greedily; return the figure that chooses checkpoints, and the metrics.
 
-    A row that cannot be scored counts as not correct.
+    It is accuracy (a fraction; a row that cannot be scored is not correct), or the mean score where
+    no reward function judges correctness. Metrics: ``val/accuracy`` or ``val/score``, and verl's
+    ``val-core/<source>/...``.
     """
     generations = engines.generate(
         [ids.tolist() for ids in to_arrays(prompts["prompt_ids"])],
@@ -137,11 +146,14 @@ def validate(
             )
         ]
     )
-    correct = np.array([reward.correct is True for reward in scored], dtype=float)
+    judged = any(reward.correct is not None for reward in scored)
+    name, suffix = ("accuracy", "acc") if judged else ("score", "score")
+    figures = [(reward.correct is True) if judged else (reward.score or 0.0) for reward in scored]
+    correct = np.array(figures, dtype=float)
     sources = prompts["data_source"].to_numpy()
     by_source = {
-        f"val-core/{source}/acc/mean@1": float(correct[sources == source].mean())
+        f"val-core/{source}/{suffix}/mean@1": float(correct[sources == source].mean())
         for source in np.unique(sources)
     }
     accuracy = float(correct.mean())
-    return accuracy, {"val/accuracy": accuracy, **by_source}
+    return accuracy, {f"val/{name}": accuracy, **by_source}

@@ -11,8 +11,9 @@ def take_prompts(num_prompts: int, *, cursor: int, count: int, seed: int) -> np.
     """Return ``count`` row numbers (int64) at stream positions ``cursor .. cursor + count - 1``.
 
     Epoch ``e`` is a permutation of ``num_prompts`` drawn from (seed, e), so a position means the
-    same prompt in every process: a resume neither repeats nor skips data. Raises UserError when
-    one iteration needs more prompts than there are.
+    same prompt in every process: a resume neither repeats nor skips data. An epoch
+    ends with its last whole iteration (drop_last, SPEC L4), so that no iteration takes a prompt
+    twice. Raises UserError when one iteration needs more prompts than there are.
     """
     if count > num_prompts:
         raise UserError(
@@ -20,7 +21,7 @@ def take_prompts(num_prompts: int, *, cursor: int, count: int, seed: int) -> np.
             " add data"
         )
     positions = np.arange(cursor, cursor + count)
-    epochs, offsets = np.divmod(positions, num_prompts)
+    epochs, offsets = np.divmod(positions, num_prompts - num_prompts % count)
     rows = np.empty(count, dtype=np.int64)
     for epoch in np.unique(epochs):
         order = np.random.default_rng(stream_seed(seed, "prompts", int(epoch))).permutation(

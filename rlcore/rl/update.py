@@ -35,7 +35,7 @@ def update_request(
         "old_logprobs": to_arrays(joined["old_logprobs"]),
         "rollout_logprobs": to_arrays(joined["sampler_logprobs"]),
     }
-    if recipe.rl.algorithm.kl.where == "loss" and recipe.rl.algorithm.kl.coef > 0:
+    if recipe.rl.algorithm.kl.uses_reference:
         per_token["ref_logprobs"] = to_arrays(joined["ref_logprobs"])
     sequences = sequences_of(rollouts, per_token)
     update = recipe.rl.update

@@ -57,6 +57,8 @@ def test_resolved_recipe_means_the_same_when_read_back(tmp_path: Path) -> None:
         ),
         ({"model.dtype": "bfloat16"}, ["rl.max_logprob_gap", "bfloat16", "0.5"]),
         ({"model.from_scratch.num_heads": 3}, ["num_heads = 3", "divisor"]),
+        ({"model.from_scratch.num_heads": 8}, ["= 16 is below 32", "lower num_heads"]),
+        ({"evaluate.checkpoints": []}, ["evaluate.checkpoints", "at least 1"]),
         ({"data.deduplicate": "near"}, ["deduplicate", "'exact'"]),
         ({"hardware.rollout.tensor_parallel": 2}, ["tensor_parallel = 2", "gpus_per_engine"]),
     ],
