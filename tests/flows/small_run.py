@@ -37,6 +37,7 @@ SMALL = {
     "rl.update.optimizer.schedule.warmup_steps": 0,
     "rl.validation.every": 2,
     "rl.validation.prompts": 8,
+    "rl.validation.stop_at": None,
     "evaluate.max_prompts": 8,
     "evaluate.samples": 2,
     "evaluate.pass_k": [1, 2],
