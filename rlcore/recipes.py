@@ -10,6 +10,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from schemas.errors import UserError, did_you_mean
+from schemas.presets import overlay
 from schemas.recipe import Recipe
 
 
@@ -18,6 +19,7 @@ def load_recipe(
 ) -> Recipe:
     """Return the recipe ``name`` of ``directory`` (or the YAML file at the path ``name``).
 
+    A file with ``extends: other`` says only what differs from the recipe ``other`` of its folder.
     ``overrides`` maps dotted paths to values, e.g. ``{"rl.update.optimizer.lr": 2e-6}``; a number
     indexes a list. Raises UserError with dotted path, value, rule and remedy.
     """
@@ -31,8 +33,8 @@ def load_recipe(
 
 
 def recipe_names(directory: Path) -> list[str]:
-    """Return the names of the recipes in ``directory``, sorted."""
-    return sorted(path.stem for path in directory.glob("*.yaml"))
+    """Return the names of the recipes in ``directory``, sorted; ``_base.yaml`` is none of them."""
+    return sorted(path.stem for path in directory.glob("[!_]*.yaml"))
 
 
 def recipe_digest(recipe: Recipe) -> str:
@@ -62,7 +64,7 @@ def _number_if_scientific(value: Any) -> Any:
     return value
 
 
-def _read(name: str, directory: Path) -> dict[str, Any]:
+def _read(name: str, directory: Path, seen: tuple[str, ...] = ()) -> dict[str, Any]:
     is_path = name.endswith((".yaml", ".yml"))
     path = Path(name) if is_path else directory / f"{name}.yaml"
     if not path.is_file():
@@ -80,7 +82,21 @@ def _read(name: str, directory: Path) -> dict[str, Any]:
         raise UserError(f"recipe file '{path}' is not valid YAML: {detail}") from None
     if not isinstance(tree, dict):
         raise UserError(f"recipe file '{path}' holds {type(tree).__name__}, not sections")
-    return _numbers(tree)
+    base = tree.pop("extends", None)
+    own = _numbers(tree)
+    return own if base is None else overlay(_base(str(base), path, seen), own)
+
+
+def _base(name: str, path: Path, seen: tuple[str, ...]) -> dict[str, Any]:
+    """Read the recipe that the file ``path`` extends."""
+    if path.stem in (*seen, name):
+        raise UserError(f"recipe file '{path}' extends '{name}', which leads back to itself")
+    if not (path.parent / f"{name}.yaml").is_file():
+        raise UserError(
+            f"recipe file '{path}' extends '{name}', and there is no {name}.yaml beside it;"
+            " name a recipe of the same folder"
+        )
+    return _read(name, path.parent, (*seen, path.stem))
 
 
 def _numbers(tree: Any) -> Any:

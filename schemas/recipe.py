@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 
 from schemas.data import DataSection
 from schemas.hardware import HardwareSection
+from schemas.reward_model import REWARD_MODEL, RewardModelSection
 from schemas.rl import Optimizer, RewardSection, RLSection, Schedule
 from schemas.section import Section
 
@@ -121,6 +122,7 @@ class TrackingSection(Section):
 STAGE_SLICES: dict[str, dict[str, bool | set[str]]] = {
     "prepare_data": {"seed": True, "model": True, "data": True, "sft": {"enabled", "max_tokens"}},
     "sft": {"seed": True, "model": True, "sft": True},
+    "reward_model": {"seed": True, "model": True, "reward": True, "reward_model": True},
     "rl": {"seed": True, "model": True, "reward": True, "rl": True},
     "evaluate": {"seed": True, "model": True, "reward": True, "evaluate": True},
     "export": {"model": True, "export": True},
@@ -146,6 +148,9 @@ class Recipe(Section):
     model: ModelSection
     data: DataSection
     sft: SFTSection = SFTSection()
+    reward_model: RewardModelSection | None = Field(
+        default=None, description="null = no reward model is trained"
+    )
     reward: RewardSection
     rl: RLSection = RLSection()
     evaluate: EvaluateSection = EvaluateSection()
@@ -185,6 +190,51 @@ class Recipe(Section):
         if not self.sft.enabled and self.evaluate.checkpoints == ("sft",):
             raise ValueError(
                 "evaluate.checkpoints names sft alone and sft.enabled is false; add base or rl"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _reward_model_is_trained(self) -> "Recipe":
+        used = any(function.name == REWARD_MODEL for function in self.reward.functions)
+        if used and self.reward_model is None:
+            raise ValueError(
+                f"reward.functions names {REWARD_MODEL!r} and the section reward_model is null;"
+                " set reward_model to {} or reward with functions"
+            )
+        starts = self.rl.critic is not None and self.rl.critic.init == REWARD_MODEL
+        if starts and self.reward_model is None:
+            raise ValueError(
+                "rl.critic.init = 'reward_model' and the section reward_model is null; set"
+                " reward_model to {} or rl.critic.init to 'policy'"
+            )
+        if self.reward_model is not None and not used and not starts:
+            raise ValueError(
+                "the section reward_model trains a model that neither reward.functions nor"
+                " rl.critic.init reads; name it there or set reward_model to null"
+            )
+        if self.rl.ptx is not None and not self.sft.enabled:
+            raise ValueError(
+                "rl.ptx mixes in demonstrations and sft.enabled is false, so none are prepared; set"
+                " sft.enabled to true or rl.ptx to null"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _judged_by_something(self) -> "Recipe":
+        algorithm = self.rl.algorithm
+        judges = [f for f in self.reward.functions if f.name != REWARD_MODEL]
+        filtered = algorithm.dynamic_sampling
+        by_verdict = filtered is not None and filtered.metric == "accuracy"
+        positive = algorithm.positive_nll
+        if not judges and by_verdict:
+            raise ValueError(
+                "rl.algorithm.dynamic_sampling.metric = 'accuracy' and reward.functions holds no"
+                " function that judges correctness; add one of weight 0 or set metric to 'score'"
+            )
+        if not judges and positive.coef > 0 and positive.threshold is None:
+            raise ValueError(
+                "rl.algorithm.positive_nll needs correct samples and reward.functions holds no"
+                " function that judges correctness; set positive_nll.threshold"
             )
         return self
 

@@ -1,36 +1,29 @@
 """Recipe sections ``reward`` and ``rl``: what is rewarded, and how the policy learns from it.
 
-An algorithm is a choice along a few axes; a preset names a set of choices (SPEC section 5). A
-recipe may override any axis of its preset.
+``rl.preset`` names an algorithm (``schemas/presets.py``) and fills what a recipe leaves out; its
+axes are ``rl.algorithm`` (``schemas/algorithm.py``).
 """
 
 from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from schemas.algorithm import Algorithm
 from schemas.errors import did_you_mean
+from schemas.presets import PRESETS, overlay
 from schemas.section import Section
-
-PRESETS: dict[str, dict[str, Any]] = {
-    # GRPO paper arXiv 2402.03300 eq. 3 (sequence mean of token means); clip .2 and k3 .01: SPEC 5.
-    "grpo": {
-        "advantage": "grpo",
-        "norm_by_std": True,
-        "ratio_level": "token",
-        "clip_low": 0.2,
-        "clip_high": 0.2,
-        "clip_dual": 3.0,
-        "aggregation": "seq-mean-token-mean",
-        "kl": {"where": "loss", "estimator": "k3", "coef": 0.01},
-    },
-}
 
 
 class Schedule(Section):
-    """Learning-rate schedule; ticks once per optimizer step."""
+    """Learning-rate schedule; ticks once per optimizer step (SPEC L6)."""
 
     kind: Literal["constant", "linear", "cosine", "wsd"] = "constant"
-    warmup_steps: int = Field(default=0, ge=0, description="optimizer steps from lr/warmup to lr")
+    warmup_steps: int | None = Field(
+        default=None, ge=0, description="optimizer steps from lr/warmup to lr; null = by ratio"
+    )
+    warmup_ratio: float = Field(
+        default=0.0, ge=0, lt=1, description="warm-up as a share of all steps, without warmup_steps"
+    )
     min_lr_ratio: float = Field(default=0.0, ge=0, le=1, description="final lr as a share of lr")
     decay_fraction: float = Field(
         default=0.1, gt=0, le=1, description="wsd: share of steps spent in the final decay"
@@ -51,8 +44,8 @@ class Optimizer(Section):
 class RewardFunction(Section):
     """One term of the reward."""
 
-    name: str = Field(description="registered name, or 'package.module:function'")
-    weight: float = 1.0
+    name: str = Field(description="registered name, 'reward_model', or 'package.module:function'")
+    weight: float = Field(default=1.0, description="0 = told and judged, not trained on")
     options: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -60,63 +53,12 @@ class RewardSection(Section):
     """Weighted sum of reward functions, scored in worker processes (SPEC R1-R3, R6)."""
 
     functions: tuple[RewardFunction, ...] = Field(min_length=1)
+    offset: float = Field(default=0.0, description="added to the sum; weight 2, offset -1: +1/-1")
     timeout_s: float = Field(default=10.0, gt=0, description="wall clock per row")
     memory_gib: float | None = Field(default=None, gt=0, description="limit of a scoring process")
     max_error_fraction: float = Field(
         default=0.05, ge=0, le=1, description="share of timeouts and errors that stops the run"
     )
-
-
-class KL(Section):
-    """KL to the frozen reference (SPEC K1-K5)."""
-
-    where: Literal["none", "loss"] = "none"
-    estimator: Literal["k1", "abs", "k2", "k3", "k1+", "k3+"] = "k3"
-    coef: float = Field(default=0.01, ge=0)
-
-    @property
-    def uses_reference(self) -> bool:
-        """Whether a frozen reference is needed at all (SPEC K6)."""
-        return self.where != "none" and self.coef > 0
-
-
-class ImportanceCorrection(Section):
-    """Truncated importance weights between learner and sampler (SPEC E3)."""
-
-    level: Literal["none", "token", "sequence"] = "none"
-    cap: float = Field(default=2.0, gt=0, description="weights are min(exp(old - sampler), cap)")
-
-
-class Algorithm(Section):
-    """The axes of a policy-gradient algorithm; ``preset`` fills those a recipe leaves out."""
-
-    preset: str = "grpo"
-    advantage: Literal["grpo"] = "grpo"
-    norm_by_std: bool = Field(default=True, description="false = Dr.GRPO (arXiv 2503.20783)")
-    ratio_level: Literal["token"] = "token"
-    clip_low: float = Field(default=0.2, gt=0, lt=1)
-    clip_high: float = Field(default=0.2, gt=0)
-    clip_dual: float | None = Field(default=3.0, gt=1, description="dual clip c; null = off")
-    aggregation: Literal[
-        "token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
-    ] = "seq-mean-token-mean"
-    kl: KL = KL()
-    entropy_coef: float = Field(default=0.0, ge=0)
-    importance_correction: ImportanceCorrection = ImportanceCorrection()
-
-    @model_validator(mode="before")
-    @classmethod
-    def _fill_from_preset(cls, values: Any) -> Any:
-        if not isinstance(values, dict):
-            return values
-        name = values.get("preset", "grpo")
-        if name not in PRESETS:
-            near = did_you_mean(str(name), PRESETS)
-            raise ValueError(f"preset {name!r} is not one of {', '.join(PRESETS)}{near}")
-        filled = {**PRESETS[name], **values}
-        if isinstance(values.get("kl"), dict):
-            filled["kl"] = {**PRESETS[name].get("kl", {}), **values["kl"]}
-        return filled
 
 
 class RolloutSection(Section):
@@ -128,6 +70,9 @@ class RolloutSection(Section):
     top_p: float = Field(default=1.0, gt=0, le=1)
     top_k: int = Field(default=-1, ge=-1, description="-1 = off")
     max_new_tokens: int = Field(default=512, ge=1)
+    greedy_baseline: bool = Field(
+        default=False, description="also answer each prompt greedily: the baseline of ReMax"
+    )
 
     @model_validator(mode="after")
     def _samples_whole_distribution(self) -> "RolloutSection":
@@ -149,6 +94,28 @@ class UpdateSection(Section):
         default=True, description="leave rows of advantage 0 out of the forward pass"
     )
     optimizer: Optimizer = Optimizer()
+
+
+class Critic(Section):
+    """The value model: a model and an optimizer of its own (SPEC A4, A16, A22)."""
+
+    init: Literal["policy", "reward_model"] = Field(
+        default="policy", description="weights it starts from; from the policy its head is 0"
+    )
+    clip: float | None = Field(default=0.5, gt=0, description="value clip range; null = off")
+    warmup_iterations: int = Field(
+        default=0, ge=0, description="first iterations that train the critic alone"
+    )
+    optimizer: Optimizer = Optimizer(lr=1e-5)
+
+
+class Ptx(Section):
+    """PPO-ptx: coef x NLL of demonstrations beside each policy step (SPEC D7)."""
+
+    coef: float = Field(default=27.8, gt=0, description="gamma (InstructGPT App. C.4)")
+    sequences_per_sample: float = Field(
+        default=8.0, gt=0, description="demonstrations per trajectory of the mini-batch"
+    )
 
 
 class ValidationSection(Section):
@@ -173,10 +140,13 @@ class CheckpointSection(Section):
 class RLSection(Section):
     """The RL stage: iterations of rollout, reward, advantage, update, sync."""
 
-    iterations: int = Field(default=100, ge=1)
+    preset: str = Field(default="grpo", description=f"one of {', '.join(PRESETS)}")
+    iterations: int = Field(default=100, ge=1, description="critic warm-up included")
     algorithm: Algorithm = Algorithm()
     rollout: RolloutSection = RolloutSection()
     update: UpdateSection = UpdateSection()
+    critic: Critic | None = None
+    ptx: Ptx | None = None
     validation: ValidationSection = ValidationSection()
     checkpoint: CheckpointSection = CheckpointSection()
     max_logprob_gap: float = Field(
@@ -186,12 +156,28 @@ class RLSection(Section):
         " in fp32 they agree to about 1e-4",
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_from_preset(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        name = values.get("preset", "grpo")
+        if name not in PRESETS:
+            near = did_you_mean(str(name), PRESETS)
+            raise ValueError(f"preset {name!r} is not one of {', '.join(PRESETS)}{near}")
+        return overlay(PRESETS[name], values)
+
     @field_validator("max_logprob_gap")
     @classmethod
     def _gap_is_usable(cls, value: float) -> float:
         if value > 10:
             raise ValueError("a bound above 10 nats can never fire; use at most 10")
         return value
+
+    @property
+    def actor_iterations(self) -> int:
+        """Iterations that train the policy: all but the critic's warm-up."""
+        return self.iterations - (self.critic.warmup_iterations if self.critic else 0)
 
     @model_validator(mode="after")
     def _batches_divide(self) -> "RLSection":
@@ -201,9 +187,64 @@ class RLSection(Section):
                 f"rollout.prompts = {prompts} is not a multiple of update.mini_batches = {mini};"
                 f" set update.mini_batches to a divisor of {prompts}"
             )
-        if self.rollout.samples < 2:
+        return self
+
+    @model_validator(mode="after")
+    def _estimator_has_its_inputs(self) -> "RLSection":
+        name, traits = self.algorithm.advantage, self.algorithm.traits
+        groups = {
+            f"algorithm.advantage = {name!r}": traits.group,
+            "algorithm.ratio_level = 'group'": self.algorithm.ratio_level == "group",
+            "algorithm.dynamic_sampling": self.algorithm.dynamic_sampling is not None,
+        }
+        for what, needed in groups.items():
+            if needed and self.rollout.samples < 2:
+                raise ValueError(
+                    f"{what} compares samples within a group; set rollout.samples to at least 2"
+                )
+        if traits.critic and self.critic is None:
             raise ValueError(
-                f"algorithm.advantage = {self.algorithm.advantage!r} compares samples within a"
-                " group; set rollout.samples to at least 2"
+                f"algorithm.advantage = {name!r} needs a critic and critic is null; set rl.critic"
+                " to {} or take a preset with a critic (ppo, vapo)"
             )
+        if self.critic and not traits.critic and not self.algorithm.is_custom:
+            raise ValueError(
+                f"critic is set and algorithm.advantage = {name!r} reads no values; set rl.critic"
+                " to null or algorithm.advantage to 'gae'"
+            )
+        if traits.greedy and not self.rollout.greedy_baseline:
+            raise ValueError(
+                f"algorithm.advantage = {name!r} needs the reward of a greedy answer; set"
+                " rollout.greedy_baseline to true"
+            )
+        spare = not traits.greedy and not self.algorithm.is_custom
+        if self.rollout.greedy_baseline and spare:
+            raise ValueError(
+                f"rollout.greedy_baseline is true and algorithm.advantage = {name!r} reads no"
+                " greedy answer; set it to false or algorithm.advantage to 'remax'"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _switches_can_act(self) -> "RLSection":
+        if self.critic and self.critic.warmup_iterations >= self.iterations:
+            raise ValueError(
+                f"critic.warmup_iterations = {self.critic.warmup_iterations} leaves none of"
+                f" iterations = {self.iterations} to the policy; raise iterations or lower it"
+            )
+        overlong = self.algorithm.overlong
+        if overlong is not None:
+            limit = overlong.max_tokens or self.rollout.max_new_tokens
+            cache = limit // 5 if overlong.cache_tokens is None else overlong.cache_tokens
+            if cache > limit:
+                raise ValueError(
+                    f"algorithm.overlong.cache_tokens = {cache} exceeds max_tokens = {limit};"
+                    " lower it"
+                )
+            if limit - cache >= self.rollout.max_new_tokens:
+                raise ValueError(
+                    f"algorithm.overlong punishes from {limit - cache} tokens on and"
+                    f" rollout.max_new_tokens = {self.rollout.max_new_tokens} ends every response"
+                    " before; lower algorithm.overlong.max_tokens or raise rollout.max_new_tokens"
+                )
         return self

@@ -38,7 +38,7 @@ def _card(run: StageRun) -> ModelCard:
         base_model=recipe.model.path,
         datasets=_datasets(recipe),
         training={
-            "algorithm": rl.algorithm.preset,
+            "algorithm": rl.preset,
             "SFT": f"{recipe.sft.epochs} epoch(s)" if recipe.sft.enabled else "none",
             "RL iterations": str(run.store.manifest(run.parents["policy"]).metadata["iteration"]),
             "prompts x samples": f"{rl.rollout.prompts} x {rl.rollout.samples}",

@@ -63,12 +63,15 @@ def optimizer_lr(optimizer: Optimizer, step: int, total_steps: int) -> float:
     A warm-up longer than the run is cut to the run.
     """
     schedule = optimizer.schedule
+    warmup = schedule.warmup_steps
+    if warmup is None:
+        warmup = int(schedule.warmup_ratio * total_steps)
     return learning_rate(
         step,
         peak=optimizer.lr,
         kind=schedule.kind,
         total_steps=total_steps,
-        warmup_steps=min(schedule.warmup_steps, total_steps),
+        warmup_steps=min(warmup, total_steps),
         min_ratio=schedule.min_lr_ratio,
         decay_fraction=schedule.decay_fraction,
     )

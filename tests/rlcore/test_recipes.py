@@ -41,7 +41,7 @@ def test_resolved_recipe_means_the_same_when_read_back(tmp_path: Path) -> None:
         ({"model": None}, ["model = None"]),
         ({"seed.x": 1}, ["seed.x", "override 'seed' itself"]),
         ({"seed": -1}, ["seed = -1", "greater than or equal to 0"]),
-        ({"rl.algorithm.preset": "gpro"}, ["preset 'gpro'", "did you mean 'grpo'"]),
+        ({"rl.preset": "grppo"}, ["preset 'grppo'", "did you mean 'grpo'"]),
         ({"rl.rollout.top_p": 0.5}, ["rl.rollout", "top_p", "set top_p to 1"]),
         ({"rl.rollout.samples": 1}, ["rollout.samples", "at least 2"]),
         ({"rl.update.mini_batches": 3}, ["64", "mini_batches = 3", "divisor"]),

@@ -1,0 +1,222 @@
+"""Recipe section ``rl.algorithm``: the axes along which policy-gradient algorithms differ.
+
+Advantage estimator x importance ratio x policy loss x aggregation x KL x group filter x reward
+shaping x auxiliary losses. PPO, GRPO, DAPO, ... are choices along them (``schemas/presets.py``).
+"""
+
+from typing import Any, Literal, NamedTuple
+
+from pydantic import Field, field_validator, model_validator
+
+from schemas.errors import did_you_mean
+from schemas.section import Section
+
+
+class Traits(NamedTuple):
+    """What an advantage estimator reads beside scores."""
+
+    critic: bool = False
+    group: bool = False
+    greedy: bool = False
+    gamma: bool = False
+
+
+ADVANTAGES: dict[str, Traits] = {
+    "gae": Traits(critic=True, gamma=True),
+    "grpo": Traits(group=True),
+    "rloo": Traits(group=True),
+    "remax": Traits(greedy=True),
+    "reinforce++": Traits(gamma=True),
+    "reinforce++-baseline": Traits(group=True),
+}
+POLICY_LOSSES = ("clip", "cispo", "reinforce")
+SEQUENCE_RATIOS = ("sequence", "sequence-token", "group")
+
+
+class GAE(Section):
+    """Generalised advantage estimation (arXiv 1506.02438), decoupled as in VAPO (2504.05118)."""
+
+    gamma: float = Field(default=1.0, gt=0, le=1)
+    lam: float = Field(default=1.0, ge=0, le=1, description="lambda of the policy's advantages")
+    lam_critic: float | None = Field(
+        default=None, ge=0, le=1, description="lambda of the critic's target; null = lam"
+    )
+    length_adaptive_alpha: float | None = Field(
+        default=None, gt=0, description="lambda = 1 - 1/(alpha |y|) per sequence, instead of lam"
+    )
+    whiten: bool = Field(default=True, description="over the valid tokens of the whole batch")
+
+
+class KL(Section):
+    """KL to the frozen reference (SPEC K1-K6)."""
+
+    where: Literal["none", "loss", "reward"] = "none"
+    estimator: Literal["k1", "abs", "k2", "k3", "k1+", "k3+", "full"] = "k3"
+    coef: float = Field(default=0.01, ge=0)
+    controller: Literal["fixed", "adaptive"] = Field(
+        default="fixed", description="adaptive: Ziegler et al. 2019, for KL in the reward"
+    )
+    target: float = Field(default=0.1, gt=0, description="adaptive: KL per token aimed at, nats")
+    horizon: int = Field(default=10_000, ge=1, description="adaptive: sequences")
+
+    @property
+    def uses_reference(self) -> bool:
+        """Whether a frozen reference is needed at all (SPEC K6)."""
+        return self.where != "none" and self.coef > 0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults_of_place(cls, values: Any) -> Any:
+        if isinstance(values, dict) and values.get("where") == "reward":
+            return {"estimator": "k1", "coef": 0.001, **values}
+        return values
+
+    @model_validator(mode="after")
+    def _acts_somewhere(self) -> "KL":
+        if self.controller == "adaptive" and self.where != "reward":
+            raise ValueError(
+                f"controller = 'adaptive' steers the KL taken from the reward and where ="
+                f" {self.where!r}; set where to 'reward' or controller to 'fixed'"
+            )
+        if self.where == "reward" and self.estimator.endswith("+"):
+            raise ValueError(
+                f"estimator = {self.estimator!r} differs from {self.estimator[:-1]!r} in its"
+                f" gradient only, and a reward has none; set estimator to {self.estimator[:-1]!r}"
+            )
+        return self
+
+
+class ImportanceCorrection(Section):
+    """Truncated importance weights between learner and sampler (SPEC E3)."""
+
+    level: Literal["none", "token", "sequence"] = "none"
+    cap: float = Field(default=2.0, gt=0, description="weights are min(exp(old - sampler), cap)")
+
+
+class PositiveNLL(Section):
+    """Language-model loss on the tokens of correct samples (VAPO, SPEC A20)."""
+
+    coef: float = Field(default=0.0, ge=0, description="mu; 0 = off")
+    threshold: float | None = Field(
+        default=None,
+        description="score above which a sample is correct; null = as the reward functions judge",
+    )
+
+
+class Overlong(Section):
+    """Soft overlong punishment, added to the task reward (DAPO eq. 13, SPEC A11)."""
+
+    max_tokens: int | None = Field(
+        default=None, ge=1, description="L_max; null = rl.rollout.max_new_tokens"
+    )
+    cache_tokens: int | None = Field(
+        default=None, ge=0, description="C, the soft interval below L_max; null = a fifth of L_max"
+    )
+    factor: float = Field(default=1.0, gt=0)
+
+
+class DynamicSampling(Section):
+    """Keep only prompts whose samples differ, and draw new ones until the batch is full (A9)."""
+
+    metric: Literal["accuracy", "score", "final_score"] = Field(
+        default="accuracy",
+        description="what must differ within a group: correctness, the score before shaping, or"
+        " the score after overlong shaping and KL",
+    )
+    tolerance: float = Field(default=1e-9, ge=0, description="scores this close are equal")
+    batch_factor: int = Field(
+        default=3, ge=1, description="prompts drawn per round, in multiples of rl.rollout.prompts"
+    )
+    max_rounds: int = Field(default=10, description="generation rounds; 0 or less = unlimited")
+    on_exhausted: Literal["error", "train_partial", "pad_unfiltered"] = Field(
+        default="error", description="what to do when max_rounds did not fill the batch"
+    )
+
+
+class Algorithm(Section):
+    """One choice per axis. What a recipe leaves out comes from ``rl.preset``."""
+
+    advantage: str = Field(
+        default="grpo", description=f"{', '.join(ADVANTAGES)}, or 'package.module:function'"
+    )
+    advantage_options: dict[str, Any] = Field(
+        default_factory=dict, description="keyword arguments of a function of your own"
+    )
+    norm_by_std: bool = Field(default=True, description="grpo: false = Dr.GRPO (arXiv 2503.20783)")
+    gae: GAE = GAE()
+    ratio_level: Literal["token", "sequence", "sequence-token", "group"] = Field(
+        default="token", description="sequence = GSPO, sequence-token = GSPO-token, group = GEPO"
+    )
+    policy_loss: str = Field(
+        default="clip", description=f"{', '.join(POLICY_LOSSES)}, or 'package.module:function'"
+    )
+    clip_low: float = Field(default=0.2, gt=0, lt=1)
+    clip_high: float = Field(default=0.2, gt=0)
+    clip_dual: float | None = Field(default=3.0, gt=1, description="dual clip c; null = off")
+    aggregation: Literal[
+        "token-mean",
+        "group-token-mean",
+        "seq-mean-token-sum",
+        "seq-mean-token-mean",
+        "seq-mean-token-sum-norm",
+    ] = "seq-mean-token-mean"
+    kl: KL = KL()
+    entropy_coef: float = Field(default=0.0, ge=0)
+    importance_correction: ImportanceCorrection = ImportanceCorrection()
+    positive_nll: PositiveNLL = PositiveNLL()
+    overlong: Overlong | None = None
+    mask_truncated: bool = Field(
+        default=False, description="leave rows cut off at max_new_tokens out of the loss"
+    )
+    dynamic_sampling: DynamicSampling | None = None
+
+    @property
+    def traits(self) -> Traits:
+        """What the estimator needs; a function of the user's gets what the recipe provides."""
+        return ADVANTAGES.get(self.advantage, Traits())
+
+    @property
+    def is_custom(self) -> bool:
+        """Whether the estimator is a function of the user's."""
+        return ":" in self.advantage
+
+    @field_validator("advantage")
+    @classmethod
+    def _advantage_is_known(cls, value: str) -> str:
+        return _known(value, ADVANTAGES)
+
+    @field_validator("policy_loss")
+    @classmethod
+    def _loss_is_known(cls, value: str) -> str:
+        return _known(value, POLICY_LOSSES)
+
+    @model_validator(mode="after")
+    def _axes_agree(self) -> "Algorithm":
+        if self.ratio_level in SEQUENCE_RATIOS and self.aggregation != "seq-mean-token-mean":
+            raise ValueError(
+                f"ratio_level = {self.ratio_level!r} makes one loss per sequence and aggregation ="
+                f" {self.aggregation!r} weighs tokens; set aggregation to 'seq-mean-token-mean'"
+            )
+        if self.gae != GAE() and not self.traits.gamma and not self.is_custom:
+            raise ValueError(
+                f"gae is set and advantage = {self.advantage!r} reads neither gamma nor lambda;"
+                " set advantage to 'gae' or leave gae out"
+            )
+        if self.advantage_options and not self.is_custom:
+            raise ValueError(
+                f"advantage_options belong to a function of your own and advantage ="
+                f" {self.advantage!r} is built in; leave them out"
+            )
+        return self
+
+
+def _known(value: str, names: Any) -> str:
+    if value in names:
+        return value
+    module, _, function = value.partition(":")
+    if module and function.isidentifier():
+        return value
+    raise ValueError(
+        f"{value!r} is not one of {', '.join(names)} and not 'package.module:function'"
+        f"{did_you_mean(value, names)}"
+    )

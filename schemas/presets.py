@@ -1,0 +1,184 @@
+"""Algorithms by name: what each preset sets in the section ``rl``, and where the numbers are from.
+
+A recipe may override every one of them. Learning rates are those of 0.5-32 B models; warm-up
+counts optimizer steps.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+PRESETS: dict[str, dict[str, Any]] = {
+    # PPO arXiv 1707.06347 with GAE 1506.02438; numbers: verl's GSM8K script on one GPU (S3).
+    "ppo": {
+        "algorithm": {
+            "advantage": "gae",
+            "gae": {"gamma": 1.0, "lam": 1.0},
+            "clip_low": 0.2,
+            "clip_high": 0.2,
+            "clip_dual": 3.0,
+            "aggregation": "token-mean",
+            "kl": {"where": "reward", "estimator": "k1", "coef": 0.001},
+        },
+        "rollout": {"prompts": 64, "samples": 1, "max_new_tokens": 512},
+        "update": {"mini_batches": 2, "optimizer": {"lr": 1e-6}},
+        "critic": {"clip": 0.5, "optimizer": {"lr": 1e-5}},
+    },
+    # InstructGPT arXiv 2203.02155 App. C.4: batch 512, mini-batch 64, ptx 27.8, beta .02.
+    "ppo-instructgpt": {
+        "algorithm": {
+            "advantage": "gae",
+            "gae": {"gamma": 1.0, "lam": 0.95},
+            "clip_low": 0.2,
+            "clip_high": 0.2,
+            "clip_dual": None,
+            "aggregation": "token-mean",
+            "kl": {"where": "reward", "estimator": "k1", "coef": 0.02},
+        },
+        "rollout": {"prompts": 512, "samples": 1},
+        "update": {
+            "mini_batches": 8,
+            "optimizer": {"lr": 1e-6, "schedule": {"kind": "constant", "warmup_steps": 80}},
+        },
+        "critic": {"init": "reward_model", "clip": 0.2, "optimizer": {"lr": 9e-6}},
+        "ptx": {"coef": 27.8, "sequences_per_sample": 8},
+    },
+    # GRPO arXiv 2402.03300 eq. 3 (sequence mean of token means); KL and schedule: S0.
+    "grpo": {
+        "algorithm": {
+            "advantage": "grpo",
+            "norm_by_std": True,
+            "ratio_level": "token",
+            "clip_low": 0.2,
+            "clip_high": 0.2,
+            "clip_dual": 3.0,
+            "aggregation": "seq-mean-token-mean",
+            "kl": {"where": "loss", "estimator": "k3", "coef": 0.01},
+        },
+        "rollout": {"samples": 8},
+        "update": {
+            "optimizer": {
+                "lr": 1e-6,
+                "weight_decay": 0.01,
+                "schedule": {"kind": "cosine", "warmup_ratio": 0.1},
+            }
+        },
+    },
+    # REINFORCE leave-one-out arXiv 2402.14740, with verl's token-level clip (SPEC section 2).
+    "rloo": {
+        "algorithm": {
+            "advantage": "rloo",
+            "clip_low": 0.2,
+            "clip_high": 0.2,
+            "clip_dual": 3.0,
+            "aggregation": "token-mean",
+            "kl": {"where": "none"},
+        },
+        "rollout": {"samples": 8},
+        "update": {"optimizer": {"lr": 1e-6}},
+    },
+    # ReMax arXiv 2310.10505: the baseline is the reward of the prompt's greedy answer.
+    "remax": {
+        "algorithm": {
+            "advantage": "remax",
+            "clip_low": 0.2,
+            "clip_high": 0.2,
+            "clip_dual": 3.0,
+            "aggregation": "token-mean",
+            "kl": {"where": "none"},
+        },
+        "rollout": {"samples": 1, "greedy_baseline": True},
+        "update": {"optimizer": {"lr": 1e-6}},
+    },
+    # DAPO arXiv 2503.14476: 512 x 16, 16 updates, warm-up of 20 rollout steps. The reward is
+    # +1/-1: reward.functions[0].weight 2, reward.offset -1. Dual clip and decay: its verl script.
+    "dapo": {
+        "algorithm": {
+            "advantage": "grpo",
+            "norm_by_std": True,
+            "clip_low": 0.2,
+            "clip_high": 0.28,
+            "clip_dual": 10.0,
+            "aggregation": "token-mean",
+            "kl": {"where": "none"},
+            "dynamic_sampling": {"metric": "accuracy", "batch_factor": 3, "max_rounds": 10},
+            "overlong": {},
+        },
+        "rollout": {"prompts": 512, "samples": 16, "max_new_tokens": 20480},
+        "update": {
+            "mini_batches": 16,
+            "optimizer": {
+                "lr": 1e-6,
+                "weight_decay": 0.1,
+                "schedule": {"kind": "constant", "warmup_steps": 320},
+            },
+        },
+    },
+    # GSPO arXiv 2507.18071 section 5.1: sequence ratio, 3e-4 / 4e-4, four mini-batches.
+    "gspo": {
+        "algorithm": {
+            "advantage": "grpo",
+            "norm_by_std": True,
+            "ratio_level": "sequence",
+            "clip_low": 3e-4,
+            "clip_high": 4e-4,
+            "clip_dual": None,
+            "aggregation": "seq-mean-token-mean",
+            "kl": {"where": "none"},
+        },
+        "rollout": {"samples": 8},
+        "update": {"mini_batches": 4, "optimizer": {"lr": 1e-6}},
+    },
+    # GEPO arXiv 2508.17850 and its official code: no std, sampler log-probs, constant rate.
+    "gepo": {
+        "algorithm": {
+            "advantage": "grpo",
+            "norm_by_std": False,
+            "ratio_level": "group",
+            "clip_low": 0.2,
+            "clip_high": 0.2,
+            "clip_dual": None,
+            "aggregation": "seq-mean-token-mean",
+            "kl": {"where": "none"},
+        },
+        "rollout": {"samples": 8},
+        "update": {
+            "optimizer": {"lr": 1e-6, "schedule": {"kind": "constant", "warmup_ratio": 0.03}}
+        },
+    },
+    # VAPO arXiv 2504.05118 table 1: decoupled, length-adaptive GAE, 50 steps of value warm-up.
+    "vapo": {
+        "algorithm": {
+            "advantage": "gae",
+            "gae": {"gamma": 1.0, "lam_critic": 1.0, "length_adaptive_alpha": 0.05},
+            "clip_low": 0.2,
+            "clip_high": 0.28,
+            "clip_dual": None,
+            "aggregation": "token-mean",
+            "kl": {"where": "none"},
+            "positive_nll": {"coef": 0.1},
+        },
+        "rollout": {"prompts": 512, "samples": 16},
+        "update": {"mini_batches": 16, "optimizer": {"lr": 1e-6}},
+        "critic": {"warmup_iterations": 50, "clip": 0.5, "optimizer": {"lr": 2e-6}},
+    },
+}
+
+
+def overlay(base: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``base`` with ``values`` over it, mapping by mapping; anything else is replaced.
+
+    A ``kl`` that says where it acts stands for itself: a preset's coefficient for the loss means
+    nothing for a reward.
+    """
+    merged = dict(base)
+    for key, value in values.items():
+        under = merged.get(key)
+        moved = (
+            key == "kl"
+            and isinstance(value, Mapping)
+            and isinstance(under, Mapping)
+            and value.get("where", under.get("where")) != under.get("where")
+        )
+        nested = isinstance(under, Mapping) and isinstance(value, Mapping) and not moved
+        merged[key] = overlay(under, value) if nested else value
+    return merged
