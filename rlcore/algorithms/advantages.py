@@ -1,102 +1,365 @@
 """Advantages from scores, in float64 numpy, before any tensor exists.
 
-An estimator takes one score per trajectory and its group id and returns one advantage per
-trajectory. ``ESTIMATORS`` names them; a new one is a function and a line there.
+An estimator is ``f(batch: AdvantageInput, **options)``. It returns an AdvantageResult, or one
+advantage per trajectory [rows], which is spread over the row's policy tokens. ``ESTIMATORS`` names
+ours; a user's is named 'package.module:function'. ``estimate`` runs either.
+
+Axes: R rows (trajectories), N all policy tokens of the batch, row after row.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from schemas.errors import UserError, did_you_mean
+from rlcore.algorithms.gae import (
+    discounted_returns,
+    generalized_advantages,
+    length_adaptive_lambda,
+    whitened,
+)
+from rlcore.algorithms.grouping import Groups, group_statistics
+from rlcore.algorithms.plugins import resolve
+from schemas.errors import UserError
 
 
-@dataclass(frozen=True, slots=True)
-class GroupAdvantages:
-    """``values`` [rows] float64, and what the groups looked like."""
+@dataclass(frozen=True)
+class AdvantageInput:
+    """One batch of trajectories, ragged over response tokens.
 
-    values: np.ndarray
-    num_groups: int
-    num_constant_groups: int  # two or more scorable rows, all of one score: no gradient
-    num_singletons: int  # one scorable row: no baseline, advantage 0
-    num_unscorable: int  # rows without a score: outside the baseline, advantage 0
+    ``scores`` [R]: task score after shaping; NaN or None = could not be scored. ``group_ids`` [R]:
+    prompt of each row, any sortable type. ``masks``: bool per response token, True where the policy
+    sampled it. ``token_kl``: kl_coef x kl_t per token, to be taken off the reward (SPEC K4).
+    ``values``: the critic's value of the state before each token. ``baselines`` [R]: score of the
+    greedy answer to the row's prompt. What stands off the mask is never read.
+
+    Raises ``UserError`` when shapes disagree or a number that is read is not finite.
+    """
+
+    scores: np.ndarray
+    group_ids: np.ndarray
+    masks: Sequence[np.ndarray]
+    token_kl: Sequence[np.ndarray] | None = None
+    values: Sequence[np.ndarray] | None = None
+    baselines: np.ndarray | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "scores", _per_row("scores", self.scores, len(self.masks)))
+        object.__setattr__(self, "group_ids", np.asarray(self.group_ids))
+        if self.group_ids.shape != self.scores.shape:
+            raise UserError(
+                f"group_ids has shape {self.group_ids.shape} and scores {self.scores.shape}; "
+                "pass one of each per row"
+            )
+        object.__setattr__(self, "masks", [np.asarray(mask, dtype=bool) for mask in self.masks])
+        if self.baselines is not None:
+            checked = _per_row("baselines", self.baselines, len(self.masks))
+            object.__setattr__(self, "baselines", checked)
+        for name, arrays in (("token_kl", self.token_kl), ("values", self.values)):
+            if arrays is not None:
+                _check_ragged(name, arrays, self.masks)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Policy tokens of each row [R] int64."""
+        counts = (np.count_nonzero(mask) for mask in self.masks)
+        return np.fromiter(counts, dtype=np.int64, count=len(self.masks))
+
+    @property
+    def scorable(self) -> np.ndarray:
+        """Rows [R] bool with a score and a policy token to give it to (SPEC R2, R3)."""
+        return ~np.isnan(self.scores) & (self.lengths > 0)
+
+    def rewards(self) -> list[np.ndarray]:
+        """Return R_t per response token: -token_kl on policy tokens, + score on the last of them.
+
+        NaN there for a row whose score is. Rows without a policy token get no reward.
+        """
+        return self.spread(self.rewards_N())
+
+    def sequence_scores(self) -> np.ndarray:
+        """Return sum_t R_t of each row [R] float64; NaN where the row is not scorable."""
+        totals = self.scores.copy()
+        if self.token_kl is not None:
+            rows_N = np.repeat(np.arange(len(self.masks)), self.lengths)
+            kl_N = self.gather(self.token_kl)
+            totals -= np.bincount(rows_N, weights=kl_N, minlength=len(self.masks))
+        return np.where(self.scorable, totals, np.nan)
+
+    def groups(self, tolerance: float = 1e-9) -> Groups:
+        """Return the statistics of the sequence scores by prompt group."""
+        return group_statistics(self.sequence_scores(), self.group_ids, tolerance)
+
+    def rewards_N(self) -> np.ndarray:
+        """Return R_t of the policy tokens alone [N] float64."""
+        lengths = self.lengths
+        if self.token_kl is None:
+            rewards_N = np.zeros(int(lengths.sum()))
+        else:
+            rewards_N = -self.gather(self.token_kl)
+        filled = lengths > 0
+        rewards_N[np.cumsum(lengths)[filled] - 1] += self.scores[filled]
+        return rewards_N
+
+    def gather(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
+        """Return the policy tokens of per-token ``arrays`` as one array [N] float64."""
+        if not len(arrays):
+            return np.zeros(0)
+        return np.concatenate(arrays)[np.concatenate(self.masks)].astype(np.float64)
+
+    def spread(self, values_N: np.ndarray) -> list[np.ndarray]:
+        """Return ``values_N`` [N] as one array per row, 0 off the mask."""
+        if not self.masks:
+            return []
+        flat = np.zeros(sum(len(mask) for mask in self.masks))
+        flat[np.concatenate(self.masks)] = values_N
+        return np.split(flat, np.cumsum([len(mask) for mask in self.masks])[:-1])
+
+    def spread_rows(self, values_R: np.ndarray) -> list[np.ndarray]:
+        """Return ``values_R`` [R] on every policy token of its row, 0 off the mask."""
+        return self.spread(np.repeat(values_R, self.lengths))
+
+    def counted_N(self) -> np.ndarray:
+        """Policy tokens [N] bool of scorable rows: what statistics over the batch may see."""
+        return np.repeat(self.scorable, self.lengths)
+
+
+@dataclass(frozen=True)
+class AdvantageResult:
+    """``advantages`` and ``returns`` (the critic's target, where there is one): per response token,
+    float64, exactly 0 off the mask. The counts describe the prompt groups; ``estimate`` fills them.
+    """
+
+    advantages: list[np.ndarray]
+    returns: list[np.ndarray] | None = None
+    num_groups: int = 0
+    num_constant_groups: int = 0  # two or more scorable rows, all of one score
+    num_singletons: int = 0  # one scorable row: no baseline among its own
+    num_unscorable: int = 0  # rows without score or policy token: advantage 0
 
     @property
     def constant_fraction(self) -> float:
-        """Share of groups that teach nothing because their scores are equal."""
+        """Share of groups that teach a group estimator nothing because their scores are equal."""
         return self.num_constant_groups / max(self.num_groups, 1)
 
 
-def group_advantages(
-    scores: np.ndarray,
-    group_ids: np.ndarray,
-    *,
-    norm_by_std: bool = True,
-    eps: float = 1e-6,
-    tolerance: float = 1e-9,
-) -> GroupAdvantages:
-    """GRPO: A_i = (s_i - mean_g) / (std_g + eps), unbiased std (arXiv 2402.03300 section 4.1.2).
+Estimator = Callable[..., AdvantageResult | np.ndarray]
 
-    ``scores`` [rows], NaN or None where a row could not be scored; ``group_ids`` [rows] of any
-    sortable type, in any order. ``norm_by_std=False`` is Dr.GRPO. A group whose scores differ by
-    at most ``tolerance`` gets exactly 0 (the formula in fp32 gives .056 for eight rewards of .7);
-    so do a group of one (SPEC section 2: verl returns the raw reward) and unscorable rows.
 
-    >>> group_advantages(np.array([1.0, 0, 0, 0]), np.zeros(4)).values.round(3)
-    array([ 1.5, -0.5, -0.5, -0.5])
+def grpo(
+    batch: AdvantageInput, *, norm_by_std: bool = True, eps: float = 1e-6, tolerance: float = 1e-9
+) -> AdvantageResult:
+    """A_i = (s_i - mean_g) / (std_g + eps), unbiased std (arXiv 2402.03300 section 4.1.2).
 
-    Raises ``UserError`` when the two arrays differ in length or a score is infinite.
+    ``norm_by_std=False`` is Dr.GRPO (arXiv 2503.20783) and GEPO's group mean. Exactly 0 for groups
+    whose scores differ by at most ``tolerance`` and for groups of one (verl: the raw reward).
     """
-    values = np.asarray(scores, dtype=np.float64)
-    ids = np.asarray(group_ids)
-    if values.shape != ids.shape or values.ndim != 1:
-        raise UserError(
-            f"scores has shape {values.shape} and group_ids {ids.shape}; pass one of each per row"
-        )
-    if np.isinf(values).any():
-        row = int(np.flatnonzero(np.isinf(values))[0])
-        raise UserError(
-            f"scores[{row}] = {values[row]} must be finite; return None for an answer that "
-            "cannot be scored"
-        )
-    _, group_R = np.unique(ids, return_inverse=True)
-    num_groups = int(group_R.max()) + 1 if len(values) else 0
-    scorable = ~np.isnan(values)
-    filled = np.where(scorable, values, 0.0)
-
-    count_G = np.bincount(group_R, weights=scorable, minlength=num_groups)
-    mean_G = np.bincount(group_R, weights=filled, minlength=num_groups) / np.maximum(count_G, 1)
-    centred = np.where(scorable, filled - mean_G[group_R], 0.0)
-    low_G = np.full(num_groups, np.inf)
-    high_G = np.full(num_groups, -np.inf)
-    np.minimum.at(low_G, group_R[scorable], values[scorable])
-    np.maximum.at(high_G, group_R[scorable], values[scorable])
-    constant_G = (count_G >= 2) & (high_G - low_G <= tolerance)
-    learns_G = (count_G >= 2) & ~constant_G
-
-    advantages = centred
+    groups = batch.groups(tolerance)
+    values_R = groups.centred_R
     if norm_by_std:
-        square_G = np.bincount(group_R, weights=centred**2, minlength=num_groups)
-        std_G = np.sqrt(square_G / np.maximum(count_G - 1, 1))
-        advantages = centred / (std_G + eps)[group_R]
-    return GroupAdvantages(
-        values=np.where(learns_G[group_R] & scorable, advantages, 0.0),
-        num_groups=num_groups,
-        num_constant_groups=int(constant_G.sum()),
-        num_singletons=int((count_G == 1).sum()),
-        num_unscorable=int((~scorable).sum()),
+        values_R = values_R / (groups.std_G + eps)[groups.index_R]
+    return _counted(AdvantageResult(batch.spread_rows(values_R)), groups)
+
+
+def rloo(batch: AdvantageInput) -> np.ndarray:
+    """A_i = s_i - mean of the others' s_j = n / (n - 1) (s_i - mean_g) (arXiv 2402.14740 eq. 8).
+
+    n counts trajectories, however many turns each has. 0 for groups of one.
+    """
+    groups = batch.groups()
+    factor_G = groups.count_G / np.maximum(groups.count_G - 1, 1)
+    return groups.centred_R * factor_G[groups.index_R]
+
+
+def remax(batch: AdvantageInput) -> AdvantageResult:
+    """A_t = sum_{t' >= t} R_t' - b, b the score of the prompt's greedy answer, without KL
+    (arXiv 2310.10505 algorithm 1). Rows without a baseline (NaN) count as unscorable.
+    """
+    if batch.baselines is None:
+        raise UserError(
+            "advantage = 'remax' needs baselines, the score of a greedy answer per row; "
+            "roll out each prompt once at temperature 0"
+        )
+    baselines_R = batch.baselines
+    batch = replace(batch, scores=np.where(np.isnan(baselines_R), np.nan, batch.scores))
+    returns_N = discounted_returns(batch.rewards_N(), batch.lengths)
+    advantages_N = returns_N - np.repeat(baselines_R, batch.lengths)
+    advantages_N = np.where(batch.counted_N(), advantages_N, 0.0)
+    return _counted(AdvantageResult(batch.spread(advantages_N)), batch.groups())
+
+
+def gae(
+    batch: AdvantageInput,
+    *,
+    gamma: float = 1.0,
+    lam: float = 1.0,
+    lam_critic: float | None = None,
+    length_adaptive_alpha: float | None = None,
+    whiten: bool = True,
+) -> AdvantageResult:
+    """PPO's advantages and the critic's returns (arXiv 1506.02438), see ``generalized_advantages``.
+
+    The policy's lambda is ``lam``, or by row length when ``length_adaptive_alpha`` is given; the
+    critic's is ``lam_critic``, by default ``lam`` (VAPO decouples them: 1 for the critic). Returns
+    are A + V before whitening; whitening is over all policy tokens of scorable rows of the batch.
+    Unscorable rows get their own values as returns: a critic loss of 0, where 0 would be a lesson.
+    """
+    if batch.values is None:
+        raise UserError(
+            "advantage = 'gae' needs values, the critic's value per token; configure a critic or "
+            "use an estimator without one (grpo, rloo, remax, reinforce++)"
+        )
+    lengths, counted_N = batch.lengths, batch.counted_N()
+    # Rows are independent, so zeroing unscorable ones here only keeps NaN out of the arithmetic.
+    rewards_N = np.where(counted_N, batch.rewards_N(), 0.0)
+    values_N = batch.gather(batch.values)
+
+    def advantages_at(by_lambda: float | np.ndarray) -> np.ndarray:
+        return generalized_advantages(rewards_N, values_N, lengths, gamma=gamma, lam=by_lambda)
+
+    if length_adaptive_alpha is None:
+        advantages_N = advantages_at(lam)
+    else:
+        advantages_N = advantages_at(length_adaptive_lambda(lengths, length_adaptive_alpha))
+    targets_N = advantages_at(lam if lam_critic is None else lam_critic)
+    if whiten:
+        advantages_N = whitened(advantages_N, counted_N)
+    return AdvantageResult(
+        advantages=batch.spread(np.where(counted_N, advantages_N, 0.0)),
+        returns=batch.spread(values_N + np.where(counted_N, targets_N, 0.0)),
     )
 
 
-ESTIMATORS: dict[str, Callable[..., GroupAdvantages]] = {"grpo": group_advantages}
+def reinforce_plus_plus(batch: AdvantageInput, *, gamma: float = 1.0) -> AdvantageResult:
+    """Discounted returns of R_t, whitened over the batch (REINFORCE++, arXiv 2501.03262)."""
+    counted_N = batch.counted_N()
+    rewards_N = np.where(counted_N, batch.rewards_N(), 0.0)
+    returns_N = discounted_returns(rewards_N, batch.lengths, gamma)
+    advantages_N = np.where(counted_N, whitened(returns_N, counted_N), 0.0)
+    return AdvantageResult(batch.spread(advantages_N))
 
 
-def estimator(name: str) -> Callable[..., GroupAdvantages]:
-    """Return the estimator called ``name``; ``UserError`` with the nearest name otherwise."""
-    if name not in ESTIMATORS:
+def reinforce_plus_plus_baseline(batch: AdvantageInput) -> AdvantageResult:
+    """s_i - mean_g on every policy token, whitened over the batch (arXiv 2501.03262 v3).
+
+    Groups that teach nothing (constant, or of one) enter the whitening with the 0 they hold and
+    keep it: shifted by the batch mean they would push every answer of the group alike.
+    """
+    groups, counted_N = batch.groups(), batch.counted_N()
+    centred_N = np.repeat(groups.centred_R, batch.lengths)
+    learns_N = np.repeat(groups.learns_R, batch.lengths)
+    advantages_N = np.where(learns_N, whitened(centred_N, counted_N), 0.0)
+    return AdvantageResult(batch.spread(advantages_N))
+
+
+ESTIMATORS: dict[str, Estimator] = {
+    "gae": gae,
+    "grpo": grpo,
+    "rloo": rloo,
+    "remax": remax,
+    "reinforce++": reinforce_plus_plus,
+    "reinforce++-baseline": reinforce_plus_plus_baseline,
+}
+
+
+def estimate(name: str, batch: AdvantageInput, **options: object) -> AdvantageResult:
+    """Return the advantages of ``batch`` by the estimator ``name``, with its ``options``.
+
+    Whatever the estimator gives, the result is exactly 0 off the mask and on unscorable rows.
+    Raises ``UserError`` for an unknown name or option, and for a result of the wrong shape or with
+    a number that is not finite.
+
+    >>> batch = AdvantageInput(np.array([1.0, 0, 0, 0]), np.zeros(4), [np.ones(1, bool)] * 4)
+    >>> np.concatenate(estimate("rloo", batch).advantages).round(3)
+    array([ 1.   , -0.333, -0.333, -0.333])
+    """
+    function = resolve(name, ESTIMATORS, "advantage")
+    signature = inspect.signature(function)
+    try:
+        signature.bind(batch, **options)
+    except TypeError as error:
+        takes = ", ".join(list(signature.parameters)[1:]) or "none"
         raise UserError(
-            f"advantage = '{name}' is unknown; use one of {', '.join(ESTIMATORS)}"
-            f"{did_you_mean(name, ESTIMATORS)}"
+            f"advantage = '{name}' with options {options}: {error}; its options are {takes}"
+        ) from None
+    found = function(batch, **options)
+    if not isinstance(found, AdvantageResult):
+        found = AdvantageResult(batch.spread_rows(_one_per_row(name, found, batch)))
+    if not found.num_groups:
+        found = _counted(found, batch.groups())
+    return replace(found, advantages=_settled(name, found.advantages, batch))
+
+
+def _counted(result: AdvantageResult, groups: Groups) -> AdvantageResult:
+    return replace(
+        result,
+        num_groups=len(groups.count_G),
+        num_constant_groups=int(groups.constant_G.sum()),
+        num_singletons=int((groups.count_G == 1).sum()),
+        num_unscorable=int((~groups.scorable_R).sum()),
+    )
+
+
+def _one_per_row(name: str, found: object, batch: AdvantageInput) -> np.ndarray:
+    values_R = np.asarray(found, dtype=np.float64)
+    if values_R.shape != batch.scores.shape:
+        raise UserError(
+            f"advantage = '{name}' returned shape {values_R.shape}; it must return one number per "
+            f"trajectory, {batch.scores.shape}, or an AdvantageResult"
         )
-    return ESTIMATORS[name]
+    return values_R
+
+
+def _settled(name: str, arrays: Sequence[np.ndarray], batch: AdvantageInput) -> list[np.ndarray]:
+    """Return ``arrays`` with zeros where no advantage may stand; all else must be finite."""
+    shapes = [np.shape(array) for array in arrays]
+    if shapes != [mask.shape for mask in batch.masks]:
+        raise UserError(
+            f"advantage = '{name}' returned arrays of other lengths than the responses; "
+            "return one number per response token"
+        )
+    settled = [
+        np.where(mask & scorable, array, 0.0)
+        for array, mask, scorable in zip(arrays, batch.masks, batch.scorable, strict=True)
+    ]
+    for row, array in enumerate(settled):
+        if not np.isfinite(array).all():
+            token = int(np.flatnonzero(~np.isfinite(array))[0])
+            raise UserError(
+                f"advantage = '{name}' gives {array[token]} at token {token} of row {row}; "
+                "advantages must be finite"
+            )
+    return settled
+
+
+def _per_row(name: str, values: np.ndarray, num_rows: int) -> np.ndarray:
+    """Return ``values`` as [num_rows] float64 (None becomes NaN)."""
+    array = np.asarray(values, dtype=np.float64)
+    if array.shape != (num_rows,):
+        raise UserError(
+            f"{name} has shape {array.shape} and there are {num_rows} masks; "
+            "pass one of each per row"
+        )
+    if np.isinf(array).any():
+        row = int(np.flatnonzero(np.isinf(array))[0])
+        raise UserError(
+            f"{name}[{row}] = {array[row]} must be finite; return None for an answer that "
+            "cannot be scored"
+        )
+    return array
+
+
+def _check_ragged(name: str, arrays: Sequence[np.ndarray], masks: Sequence[np.ndarray]) -> None:
+    if len(arrays) != len(masks):
+        raise UserError(f"{name} has {len(arrays)} rows and masks {len(masks)}; pass one per row")
+    for row, (array, mask) in enumerate(zip(arrays, masks, strict=True)):
+        if np.shape(array) != mask.shape:
+            raise UserError(
+                f"{name}[{row}] has shape {np.shape(array)} and masks[{row}] {mask.shape}; "
+                "pass one number per response token"
+            )
+        if not np.isfinite(np.asarray(array)[mask]).all():
+            raise UserError(f"{name}[{row}] is not finite on a policy token")

@@ -1,11 +1,17 @@
-"""Per-token KL estimators of KL(policy || reference) from two log-probs of the sampled token."""
+"""KL(policy || reference): per-token estimates, the exact sum, and the controller of its weight."""
 
-import torch
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from schemas.errors import UserError, did_you_mean
 
+if TYPE_CHECKING:
+    import torch
+
 LOG_RATIO_LIMIT = 20.0  # |ref - lp| inside exp: e^20 is the largest ratio anyone can use
 K3_LIMIT = 10.0  # nats; bounds one token's share of the loss (verl core_algos.kl_penalty_forward)
+ADAPTIVE_CLIP = 0.2  # largest relative error the controller acts on (arXiv 1909.08593 section 2.2)
 ESTIMATORS = ("k1", "abs", "k2", "k3", "k1+", "k3+")
 
 
@@ -24,8 +30,7 @@ def kl_estimate(logprobs: torch.Tensor, ref_logprobs: torch.Tensor, estimator: s
             f"{did_you_mean(estimator, ESTIMATORS)}"
         )
     if estimator.endswith("+"):
-        with torch.no_grad():
-            value = kl_estimate(logprobs, ref_logprobs, estimator[:-1])
+        value = kl_estimate(logprobs.detach(), ref_logprobs, estimator[:-1])
         k2 = kl_estimate(logprobs, ref_logprobs, "k2")
         return value + (k2 - k2.detach())
     difference = logprobs - ref_logprobs
@@ -36,4 +41,31 @@ def kl_estimate(logprobs: torch.Tensor, ref_logprobs: torch.Tensor, estimator: s
     if estimator == "k2":
         return 0.5 * difference.square()
     negative = (-difference).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
-    return (torch.exp(negative) - negative - 1.0).clamp(-K3_LIMIT, K3_LIMIT)
+    return (negative.exp() - negative - 1.0).clamp(-K3_LIMIT, K3_LIMIT)
+
+
+def full_kl(log_softmax: torch.Tensor, ref_log_softmax: torch.Tensor) -> torch.Tensor:
+    """Return sum_v pi(v) (log pi(v) - log ref(v)) in nats [...], exact, with its exact gradient.
+
+    Both are finite log-probabilities [..., vocabulary]; pass them in chunks of tokens when the
+    vocabulary is large.
+    """
+    return (log_softmax.exp() * (log_softmax - ref_log_softmax)).sum(-1)
+
+
+def adaptive_coef(
+    coef: float, kl: float, *, target: float, num_sequences: int, horizon: int
+) -> float:
+    """Return the next coefficient: coef (1 + clip(kl / target - 1, +-.2) num_sequences / horizon).
+
+    Ziegler et al. 2019, arXiv 1909.08593 section 2.2. ``kl`` in nats: mean over sequences of the
+    mean over a sequence's policy tokens, in the batch that used ``coef``; ``horizon`` in sequences.
+    Raises ``UserError`` unless target and horizon are above 0.
+    """
+    if not target > 0 or not horizon > 0:
+        raise UserError(
+            f"kl.target = {target} and kl.horizon = {horizon} must be above 0; "
+            "Ziegler et al. use 0.1 nats per token and 10000 sequences"
+        )
+    error = min(max(kl / target - 1.0, -ADAPTIVE_CLIP), ADAPTIVE_CLIP)
+    return coef * (1.0 + error * num_sequences / horizon)

@@ -1,11 +1,22 @@
-"""The clipped surrogate, per token. Aggregation happens outside (``aggregation.token_weights``)."""
+"""Importance ratios and policy losses, per token. Aggregation happens outside, by
+``aggregation.token_weights``.
+
+torch is imported where it computes, so that a process without tensors need not load it.
+"""
+
+from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
+import numpy as np
 
+from rlcore.algorithms.plugins import resolve
 from schemas.errors import UserError, did_you_mean
+
+if TYPE_CHECKING:
+    import torch
 
 LOG_RATIO_LIMIT = 20.0  # nats; keeps exp finite when a stale policy has drifted far
 
@@ -15,30 +26,93 @@ class ClippedLoss:
     """All of the shape of the ratio; the three masks are booleans, for metrics."""
 
     loss: torch.Tensor
-    clipped: torch.Tensor  # the low/high clip took the gradient
+    clipped: torch.Tensor  # the low/high clip took the gradient (cispo: bounded the weight)
     clipped_dual: torch.Tensor  # A < 0 and the dual clip took the gradient
-    outside_low: torch.Tensor  # clipped from below (A < 0)
+    outside_low: torch.Tensor  # clipped from below
 
 
-def token_ratio(logprobs: torch.Tensor, old_logprobs: torch.Tensor) -> torch.Tensor:
+def token_ratio(
+    logprobs: torch.Tensor, old_logprobs: torch.Tensor, rows: torch.Tensor
+) -> torch.Tensor:
     """Return r = exp(clamp(lp - old, -20, 20)) per token (PPO, GRPO, DAPO)."""
     return (logprobs - old_logprobs).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
 
 
-# Level of the importance ratio -> function; sequence (GSPO) and group (GEPO) levels register here.
-RATIOS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {"token": token_ratio}
+def sequence_ratio(
+    logprobs: torch.Tensor, old_logprobs: torch.Tensor, rows: torch.Tensor
+) -> torch.Tensor:
+    """Return s_i = exp(mean over the sequence's tokens of lp - old), on each of its tokens.
+
+    GSPO, arXiv 2507.18071 eq. 7. With the group's log-expectation in place of ``old_logprobs`` it
+    is GEPO's w_i = p_i / E (``group_log_expectation``).
+    """
+    _, index, counts = rows.unique(return_inverse=True, return_counts=True)
+    # GSPO clips at 3e-4: thousands of fp32 additions would show, and in another order differ.
+    difference = (logprobs - old_logprobs).double()
+    mean = difference.new_zeros(len(counts)).index_add(0, index, difference) / counts
+    bounded = mean.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
+    return bounded[index].to(logprobs.dtype)
+
+
+def sequence_token_ratio(
+    logprobs: torch.Tensor, old_logprobs: torch.Tensor, rows: torch.Tensor
+) -> torch.Tensor:
+    """Return sg[s_i] exp(lp - sg[lp]) per token: s_i in value, token-wise in gradient.
+
+    GSPO-token, arXiv 2507.18071 eq. 14; with one advantage per sequence its gradient is GSPO's.
+    """
+    sequence = sequence_ratio(logprobs.detach(), old_logprobs, rows)
+    return sequence * (logprobs - logprobs.detach()).exp()
+
+
+Ratio = Callable[["torch.Tensor", "torch.Tensor", "torch.Tensor"], "torch.Tensor"]
+RATIOS: dict[str, Ratio] = {
+    "token": token_ratio,
+    "sequence": sequence_ratio,
+    "sequence-token": sequence_token_ratio,
+    "group": sequence_ratio,
+}
 
 
 def importance_ratio(
-    level: str, logprobs: torch.Tensor, old_logprobs: torch.Tensor
+    level: str, logprobs: torch.Tensor, old_logprobs: torch.Tensor, rows: torch.Tensor
 ) -> torch.Tensor:
-    """Return the ratio at ``level``; ``UserError`` with the nearest name for an unknown one."""
+    """Return the ratio [tokens] at ``level``; ``UserError`` with the nearest name otherwise.
+
+    ``rows`` [tokens] int64: the sequence of each token, any ids; a sequence stands here whole.
+    Level "group" reads the group's log-expectation as ``old_logprobs``.
+    """
     if level not in RATIOS:
         raise UserError(
             f"ratio_level = '{level}' is unknown; use one of {', '.join(RATIOS)}"
             f"{did_you_mean(level, RATIOS)}"
         )
-    return RATIOS[level](logprobs, old_logprobs)
+    return RATIOS[level](logprobs, old_logprobs, rows)
+
+
+def group_log_expectation(mean_logq: np.ndarray, group_ids: np.ndarray) -> np.ndarray:
+    """Return log(sum q^2 / sum q) of each row's group [R] float64: GEPO's denominator.
+
+    ``mean_logq`` [R] is the mean log-prob per policy token under the *sampler* (nats), so that
+    q = exp(mean_logq) is the geometric mean of the token probabilities; NaN for a row without a
+    policy token, which its group leaves out. NaN where a group has no other row. The q-weighted
+    form and the length normalisation are those of the official code (HeteroRL_GEPO online_rl.py);
+    raw sums let only the likeliest sample learn (SPEC section 2).
+    """
+    logq_R = np.asarray(mean_logq, dtype=np.float64)
+    _, index_R = np.unique(np.asarray(group_ids), return_inverse=True)
+    num_groups = int(index_R.max()) + 1 if len(logq_R) else 0
+    present_R = ~np.isnan(logq_R)
+    highest_G = np.full(num_groups, -np.inf)
+    np.maximum.at(highest_G, index_R[present_R], logq_R[present_R])
+    # Relative to the group's largest, so that neither sum can underflow.
+    q_R = np.exp(np.where(present_R, logq_R - highest_G[index_R], -np.inf))
+    sum_G = np.bincount(index_R, weights=q_R, minlength=num_groups)
+    square_G = np.bincount(index_R, weights=q_R**2, minlength=num_groups)
+    log_G = np.full(num_groups, np.nan)
+    held_G = sum_G > 0
+    log_G[held_G] = highest_G[held_G] + np.log(square_G[held_G] / sum_G[held_G])
+    return log_G[index_R]
 
 
 def clipped_surrogate(
@@ -56,11 +130,102 @@ def clipped_surrogate(
     """
     plain = -advantages * ratio
     bounded = -advantages * ratio.clamp(1.0 - clip_low, 1.0 + clip_high)
-    loss = torch.maximum(plain, bounded)
+    loss = plain.maximum(bounded)
     clipped = bounded > plain
-    clipped_dual = torch.zeros_like(clipped)
+    clipped_dual = clipped.new_zeros(clipped.shape)
     if clip_dual is not None:
         ceiling = -advantages * clip_dual
         clipped_dual = (advantages < 0) & (loss > ceiling)
-        loss = torch.where(advantages < 0, torch.minimum(loss, ceiling), loss)
+        loss = loss.minimum(ceiling).where(advantages < 0, loss)
     return ClippedLoss(loss, clipped, clipped_dual, clipped & (advantages < 0))
+
+
+def _clip(
+    ratio: torch.Tensor,
+    logprobs: torch.Tensor,
+    advantages: torch.Tensor,
+    *,
+    clip_low: float,
+    clip_high: float,
+    clip_dual: float | None,
+) -> ClippedLoss:
+    return clipped_surrogate(
+        ratio, advantages, clip_low=clip_low, clip_high=clip_high, clip_dual=clip_dual
+    )
+
+
+def cispo(
+    ratio: torch.Tensor,
+    logprobs: torch.Tensor,
+    advantages: torch.Tensor,
+    *,
+    clip_low: float,
+    clip_high: float,
+    clip_dual: float | None,
+) -> ClippedLoss:
+    """L = -sg[clip(r, 1 - low, 1 + high)] A lp: bounds the weight, and every token learns.
+
+    CISPO, MiniMax-M1 arXiv 2506.13585 eq. 4 and 5. ``clip_dual`` has no part in it.
+    """
+    weight = ratio.detach().clamp(1.0 - clip_low, 1.0 + clip_high)
+    outside_low = ratio.detach() < 1.0 - clip_low
+    outside = outside_low | (ratio.detach() > 1.0 + clip_high)
+    loss = -weight * advantages * logprobs
+    return ClippedLoss(loss, outside, outside.new_zeros(outside.shape), outside_low)
+
+
+def reinforce(
+    ratio: torch.Tensor,
+    logprobs: torch.Tensor,
+    advantages: torch.Tensor,
+    *,
+    clip_low: float,
+    clip_high: float,
+    clip_dual: float | None,
+) -> ClippedLoss:
+    """L = -A lp, without ratio or clip: REINFORCE, as the RLOO paper runs it (arXiv 2402.14740)."""
+    return _unclipped(-advantages * logprobs)
+
+
+LOSSES: dict[str, Callable[..., ClippedLoss]] = {
+    "clip": _clip,
+    "cispo": cispo,
+    "reinforce": reinforce,
+}
+
+
+def policy_loss(
+    name: str,
+    ratio: torch.Tensor,
+    logprobs: torch.Tensor,
+    advantages: torch.Tensor,
+    *,
+    clip_low: float,
+    clip_high: float,
+    clip_dual: float | None,
+) -> ClippedLoss:
+    """Return the loss called ``name`` per token: one of ``LOSSES`` or 'package.module:function'.
+
+    The user's function is called with the same arguments and returns a loss [tokens], or a
+    ClippedLoss when it has clips to report. Raises ``UserError`` for an unknown name and for a loss
+    of another shape.
+    """
+    function = resolve(name, LOSSES, "policy_loss")
+    found = function(
+        ratio, logprobs, advantages, clip_low=clip_low, clip_high=clip_high, clip_dual=clip_dual
+    )
+    if not isinstance(found, ClippedLoss):
+        found = _unclipped(found)
+    if found.loss.shape != advantages.shape:
+        raise UserError(
+            f"policy_loss = '{name}' returned shape {tuple(found.loss.shape)}; it must return one "
+            f"loss per token, {tuple(advantages.shape)}, which the pipeline aggregates"
+        )
+    return found
+
+
+def _unclipped(loss: torch.Tensor) -> ClippedLoss:
+    import torch
+
+    never = torch.zeros_like(loss, dtype=torch.bool)
+    return ClippedLoss(loss, never, never, never)
