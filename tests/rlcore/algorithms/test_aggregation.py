@@ -12,11 +12,13 @@ EXPECTED = {
     "seq-mean-token-sum": 7.0,
     "seq-mean-token-mean": 3.0,
     "seq-mean-token-sum-norm": 1.75,
+    "group-token-mean": 3.0,
 }
 
 
 def aggregate(mode: str, lengths: np.ndarray, losses: list[np.ndarray]) -> float:
-    weights = token_weights(mode, lengths, horizon=4)
+    groups = np.arange(len(lengths))
+    weights = token_weights(mode, lengths, horizon=4, groups=groups)
     return sum(float(w * row.sum()) for w, row in zip(weights, losses, strict=True))
 
 
@@ -30,19 +32,31 @@ def test_rows_without_loss_tokens_change_nothing(mode):
     """An aborted answer must not dilute the others."""
     lengths, losses = np.array([4, 0, 2]), [LOSSES[0], np.zeros(0), LOSSES[1]]
     assert aggregate(mode, lengths, losses) == pytest.approx(EXPECTED[mode], abs=1e-12)
-    assert token_weights(mode, lengths, horizon=4)[1] == 0.0
+    assert token_weights(mode, lengths, horizon=4, groups=np.array([0, 1, 1]))[1] == 0.0
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_shares_weigh_what_the_whole_weighs(mode):
     """A token's weight does not depend on which rank or micro-batch it is in."""
-    lengths = np.array([3, 1, 0, 7, 2])
-    whole = token_weights(mode, lengths, horizon=8)
-    parts = [
-        token_weights(mode, share, Totals.of(lengths), horizon=8)
-        for share in (lengths[:2], lengths[2:])
-    ]
+    lengths, groups = np.array([3, 1, 0, 7, 2]), np.array([5, 8, 8, 5, 8])
+    whole = token_weights(mode, lengths, horizon=8, groups=groups)
+    shares = [(lengths[:2], groups[:2]), (lengths[2:], groups[2:])]
+    totals = Totals.added(Totals.of(*share) for share in shares)
+    assert totals == Totals.of(lengths, groups)
+    parts = [token_weights(mode, rows, totals, 8, ids) for rows, ids in shares]
     np.testing.assert_array_equal(np.concatenate(parts), whole)
+
+
+def test_scope_of_the_token_mean():
+    """SPEC ruling: the mean is over the mini-batch; "group-token-mean" is DAPO eq. 8 as printed,
+    where a prompt of long answers weighs no more than another."""
+    lengths, groups = np.array([4, 2, 1, 0]), np.array([0, 1, 1, 2])
+    losses = [np.ones(4), np.full(2, 5.0), np.full(1, 2.0), np.zeros(0)]
+    for mode, expected in (("token-mean", 16 / 7), ("group-token-mean", (1 + 12 / 3) / 2)):
+        weights = token_weights(mode, lengths, groups=groups)
+        found = sum(float(w * row.sum()) for w, row in zip(weights, losses, strict=True))
+        assert found == pytest.approx(expected, abs=1e-12)
+    assert Totals.of(lengths, groups).groups == {0: 4, 1: 3}
 
 
 def test_bad_input_is_told():
@@ -50,5 +64,7 @@ def test_bad_input_is_told():
         token_weights("token_mean", LENGTHS)
     with pytest.raises(UserError, match="horizon = None"):
         token_weights("seq-mean-token-sum-norm", LENGTHS)
+    with pytest.raises(UserError, match="needs the prompt group of each row"):
+        token_weights("group-token-mean", LENGTHS)
     with pytest.raises(UserError, match="no token to train on"):
         token_weights("token-mean", np.zeros(3, dtype=int))

@@ -1,11 +1,14 @@
+"""The policy losses per token, by hand and against finite differences."""
+
 import numpy as np
 import pytest
 import torch
 
-from rlcore.algorithms.correction import importance_weights
-from rlcore.algorithms.kl import kl_estimate
-from rlcore.algorithms.policy_loss import clipped_surrogate, importance_ratio
+from rlcore.algorithms.policy_loss import LOSSES, clipped_surrogate, importance_ratio, policy_loss
 from schemas.errors import UserError
+
+CLIP = {"clip_low": 0.2, "clip_high": 0.28, "clip_dual": 3.0}
+ROWS = torch.arange(40) // 5
 
 
 def loss_of(ratio: float, advantage: float, *, low=0.2, high=0.2, dual=None) -> float:
@@ -57,70 +60,88 @@ def test_what_is_reported_as_clipped():
     assert found.clipped_dual.tolist() == [False, False, False, True, False]
 
 
-def test_ratio_stays_finite_for_a_policy_far_away():
-    ratio = importance_ratio("token", torch.tensor([0.0, -500.0]), torch.tensor([-500.0, 0.0]))
-    assert torch.isfinite(ratio).all()
-    assert ratio[0] == torch.tensor(20.0).exp()
+def draw(seed: int, shift: float = 0.0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return shift + torch.randn(len(ROWS), generator=generator, dtype=torch.float64)
 
 
-@pytest.mark.parametrize(
-    ("estimator", "expected"),
-    [("k1", 0.1), ("abs", 0.1), ("k2", 0.005), ("k3", 0.00483742)],
-)
-def test_kl_estimates(estimator, expected):
-    """SPEC K1; the straight-through form shows the same value."""
-    logprobs = torch.tensor([-1.0], dtype=torch.float64)
-    assert float(kl_estimate(logprobs, logprobs - 0.1, estimator)) == pytest.approx(expected, 1e-6)
-    if estimator in ("k1", "k3"):
-        found = kl_estimate(logprobs, logprobs - 0.1, f"{estimator}+")
-        assert float(found) == pytest.approx(expected, 1e-6)
+def test_clip_is_the_surrogate():
+    logprobs, old, advantages = draw(0, -2), draw(1, -2), draw(2)
+    ratio = importance_ratio("token", logprobs, old, ROWS)
+    found = policy_loss("clip", ratio, logprobs, advantages, **CLIP)
+    expected = clipped_surrogate(ratio, advantages, **CLIP)
+    torch.testing.assert_close(found.loss, expected.loss, rtol=0, atol=0)
+    assert found.clipped_dual.tolist() == expected.clipped_dual.tolist()
 
 
-def test_kl_estimates_are_bounded():
-    far = kl_estimate(torch.tensor([-1000.0]), torch.tensor([0.0]), "k3")
-    assert float(far) == 10.0
+def test_cispo_bounds_the_weight_and_keeps_every_gradient():
+    """Ratios .5, 1, 1.5 weigh .8, 1, 1.28; where the surrogate would be silent a token still
+    learns, which is the point of CISPO."""
+    logprobs = torch.tensor([-1.0, -2.0, -3.0], dtype=torch.float64, requires_grad=True)
+    ratio = (
+        torch.tensor([0.5, 1.0, 1.5], dtype=torch.float64) * (logprobs - logprobs.detach()).exp()
+    )
+    advantages = torch.tensor([-1.0, 2.0, 1.0], dtype=torch.float64)
+    found = policy_loss("cispo", ratio, logprobs, advantages, **CLIP)
+    np.testing.assert_allclose(found.loss.detach(), [-0.8, 4.0, 3.84], atol=1e-12)
+    assert found.clipped.tolist() == [True, False, True]
+    assert found.outside_low.tolist() == [True, False, False]
+    assert not found.clipped_dual.any()
+    found.loss.sum().backward()
+    assert logprobs.grad is not None
+    np.testing.assert_allclose(logprobs.grad, [0.8, -2.0, -1.28], atol=1e-12)
 
 
-def expected_gradient(estimator: str) -> np.ndarray:
-    """Gradient of E_{x ~ policy}[estimate] with samples held fixed: a batch average's limit."""
-    logits = torch.log(torch.tensor([0.6, 0.3, 0.1], dtype=torch.float64)).requires_grad_()
-    reference = torch.log(torch.tensor([1 / 3] * 3, dtype=torch.float64))
-    logprobs = torch.log_softmax(logits, 0)
-    (logprobs.exp().detach() * kl_estimate(logprobs, reference, estimator)).sum().backward()
-    assert logits.grad is not None
-    return logits.grad.numpy()
+def test_reinforce_is_the_score_function_at_any_ratio():
+    """SPEC ruling on RLOO: the paper's plain form, as an option."""
+    logprobs, advantages = draw(0, -2).requires_grad_(), draw(1)
+    found = policy_loss("reinforce", 5 * logprobs.detach().exp(), logprobs, advantages, **CLIP)
+    found.loss.sum().backward()
+    assert logprobs.grad is not None
+    torch.testing.assert_close(logprobs.grad, -advantages)
+    assert not (found.clipped | found.clipped_dual | found.outside_low).any()
 
 
-def test_only_k2_has_the_gradient_of_the_kl():
-    """SPEC K2: as a loss k1 does nothing and k3 follows the reverse KL; k2 and + are right."""
-    logits = torch.log(torch.tensor([0.6, 0.3, 0.1], dtype=torch.float64)).requires_grad_()
-    logprobs = torch.log_softmax(logits, 0)
-    (logprobs.exp() * (logprobs + np.log(3.0))).sum().backward()
-    assert logits.grad is not None
-    exact = logits.grad.numpy()
-    np.testing.assert_allclose(expected_gradient("k1"), 0.0, atol=1e-12)
-    for estimator in ("k2", "k1+", "k3+"):
-        np.testing.assert_allclose(expected_gradient(estimator), exact, atol=1e-12)
-    reverse = np.array([0.6, 0.3, 0.1]) - 1 / 3
-    np.testing.assert_allclose(expected_gradient("k3"), reverse, atol=1e-12)
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("level", ["token", "sequence"])
+def test_gradient_agrees_with_finite_differences(name, level):
+    """With the ratio's own path: clip differentiates it, cispo and reinforce must not."""
+    old, advantages = draw(1, -2), draw(2)
+    logprobs = draw(0, -2).requires_grad_()
+    frozen = importance_ratio(level, logprobs.detach(), old, ROWS)
+
+    def loss(logprobs: torch.Tensor, ratio: torch.Tensor | None = None) -> torch.Tensor:
+        ratio = importance_ratio(level, logprobs, old, ROWS) if ratio is None else ratio
+        return policy_loss(name, ratio, logprobs, advantages, **CLIP).loss.sum()
+
+    if name == "clip":
+        assert torch.autograd.gradcheck(loss, logprobs)
+        return
+    assert torch.autograd.gradcheck(lambda logprobs: loss(logprobs, frozen), logprobs)
+    (whole,) = torch.autograd.grad(loss(logprobs), logprobs)
+    (through_logprobs,) = torch.autograd.grad(loss(logprobs, frozen), logprobs)
+    torch.testing.assert_close(whole, through_logprobs, rtol=0, atol=0)
 
 
-def test_truncated_importance_weights():
-    old = torch.log(torch.tensor([0.5, 0.9, 0.2]))
-    sampler = torch.log(torch.tensor([0.25, 0.1, 0.4]))
-    rows = torch.tensor([0, 0, 1])
-    token = importance_weights(old, sampler, rows, level="token", cap=2.0)
-    np.testing.assert_allclose(token, [2.0, 2.0, 0.5], rtol=1e-6)
-    sequence = importance_weights(old, sampler, rows, level="sequence", cap=100.0)
-    np.testing.assert_allclose(sequence, [18.0, 18.0, 0.5], rtol=1e-5)
-    assert importance_weights(old, sampler, rows, level="none", cap=2.0).tolist() == [1, 1, 1]
+def test_a_loss_of_the_users_own(tmp_path, monkeypatch):
+    (tmp_path / "my_losses.py").write_text(
+        "def squared(ratio, logprobs, advantages, *, clip_low, clip_high, clip_dual):\n"
+        "    return (ratio - 1) ** 2 * advantages + clip_low\n"
+        "def reduced(ratio, logprobs, advantages, **clips):\n"
+        "    return ratio.mean()\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    ratio, advantages = torch.tensor([1.0, 3.0]), torch.tensor([1.0, 2.0])
+    found = policy_loss("my_losses:squared", ratio, ratio, advantages, **CLIP)
+    np.testing.assert_allclose(found.loss, [0.2, 8.2], rtol=1e-6)
+    assert found.clipped.tolist() == [False, False]
+    with pytest.raises(UserError, match=r"returned shape \(\); it must return one loss per token"):
+        policy_loss("my_losses:reduced", ratio, ratio, advantages, **CLIP)
 
 
 def test_unknown_names_are_told_the_nearest():
     one = torch.zeros(1)
-    with pytest.raises(UserError, match="did you mean 'k3'"):
-        kl_estimate(one, one, "k33")
-    with pytest.raises(UserError, match="did you mean 'token'"):
-        importance_ratio("tokens", one, one)
-    with pytest.raises(UserError, match="did you mean 'sequence'"):
-        importance_weights(one, one, one.long(), level="sequences", cap=1.0)
+    with pytest.raises(UserError, match=r"policy_loss = 'cipso' is unknown.*did you mean 'cispo'"):
+        policy_loss("cipso", one, one, one, **CLIP)
+    with pytest.raises(UserError, match=r"must be written 'package.module:function'"):
+        policy_loss("my.module:", one, one, one, **CLIP)

@@ -1,0 +1,27 @@
+import numpy as np
+import pytest
+
+from rlcore.algorithms.overlong import overlong_penalty
+from schemas.errors import UserError
+
+
+def test_values_of_the_paper():
+    """SPEC A11: L_max 20480, C 4096; the floor is -1 however long the answer (verl has none)."""
+    lengths = np.array([0, 16384, 16385, 18432, 20480, 20481, 10**6])
+    found = overlong_penalty(lengths, max_tokens=20480, cache_tokens=4096)
+    np.testing.assert_array_equal(found, [0, 0, -1 / 4096, -0.5, -1, -1, -1])
+    assert not np.signbit(found[0])
+    half = overlong_penalty(lengths, max_tokens=20480, cache_tokens=4096, factor=0.5)
+    np.testing.assert_array_equal(half, found / 2)
+
+
+def test_without_a_soft_interval_it_is_a_step():
+    """SPEC A11: C = 0 divides nothing."""
+    found = overlong_penalty(np.array([99, 100, 101]), max_tokens=100, cache_tokens=0)
+    assert found.tolist() == [0.0, 0.0, -1.0]
+
+
+@pytest.mark.parametrize("cache", [-1, 101])
+def test_bad_interval_is_told(cache):
+    with pytest.raises(UserError, match=f"cache_tokens = {cache} must lie between 0 and max"):
+        overlong_penalty(np.array([1]), max_tokens=100, cache_tokens=cache)
