@@ -11,6 +11,7 @@ import polars as pl
 from rlcore.algorithms.objective import SftObjective
 from rlcore.learner.group import LearnerGroup
 from rlcore.learner.schedule import optimizer_lr
+from rlcore.learner.spec import Term
 from rlcore.metrics import metrics_frame, publish_metrics
 from rlcore.models.packing import Sequences
 from rlcore.ragged import to_arrays
@@ -71,7 +72,7 @@ class SFT:
         for step in range(done, self.total_steps):
             batch = self._batch(step)
             lr = optimizer_lr(self._section.optimizer, step, self.total_steps)
-            metrics = self._learner.step(batch, SftObjective(), lr)
+            metrics = self._learner.step([Term(batch, SftObjective())], lr)
             tokens += batch.num_tokens
             seconds = perf_counter() - began
             rate = tokens / seconds

@@ -1,21 +1,15 @@
-"""Objectives: ``objective(outputs, batch) -> (scalar, metrics)``. SFT and policy differ here only.
-
-Axes: ``tokens`` = the loss tokens of one micro-batch, flat. Positions outside the loss mask are
-never gathered, so whatever stands there (NaN, 1e9) cannot reach a loss.
-
-The scalar of a micro-batch is a *sum* of already normalised terms: adding over micro-batches and
-ranks gives the loss of the optimizer step. Metrics follow the same rule.
-
-torch is imported where it computes, so that the process that only describes an objective to the
-learner need not load it.
+"""Objectives: ``objective(outputs, batch) -> (scalar, metrics)``. SFT, policy, critic and reward
+model differ here only. The rules they follow stand in ``objective_types``.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+from rlcore.algorithms.objective_types import Metrics, Objective, TokenBatch, TokenOutputs
 
 if TYPE_CHECKING:
     import torch
@@ -23,106 +17,115 @@ if TYPE_CHECKING:
     from rlcore.algorithms.policy_loss import ClippedLoss
 
 
-@dataclass(frozen=True, slots=True)
-class TokenOutputs:
-    """What the model says about the loss tokens: ``logprobs`` [tokens], ``entropy`` [tokens] or
-    empty when the objective did not ask for it; both at the objective's temperature."""
-
-    logprobs: torch.Tensor
-    entropy: torch.Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class TokenBatch:
-    """What is known about the loss tokens.
-
-    ``weights`` [tokens]: share of each token in the loss. ``mean_weight``: 1 / loss tokens passed
-    through the model in this optimizer step, all ranks. ``rows`` [tokens] int64: sequence of each
-    token. ``fields``: [tokens] each, named in the objective's ``fields``.
-    """
-
-    weights: torch.Tensor
-    mean_weight: float
-    rows: torch.Tensor
-    fields: dict[str, torch.Tensor]
-
-
-@dataclass(frozen=True, slots=True)
-class Metrics:
-    """0-d tensors by name. ``sums`` add up over micro-batches and ranks to the global mean;
-    ``maxes`` combine by maximum and are >= 0."""
-
-    sums: dict[str, torch.Tensor] = field(default_factory=dict)
-    maxes: dict[str, torch.Tensor] = field(default_factory=dict)
-
-
-class Objective(Protocol):
-    """What the learner minimises. Frozen and picklable: it travels to every rank."""
-
-    @property
-    def name(self) -> str:
-        """Prefix of the metrics the learner adds: <name>/grad_norm, <name>/lr, ..."""
-        ...
-
-    @property
-    def aggregation(self) -> str: ...
-    @property
-    def horizon(self) -> int | None: ...
-    @property
-    def temperature(self) -> float: ...
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """Names of the per-token arrays needed beside token ids and loss mask."""
-        ...
-
-    @property
-    def entropy_grad(self) -> bool | None:
-        """None: no entropy wanted; False: as a metric; True: with gradient."""
-        ...
-
-    def rows_with_gradient(self, per_token: dict[str, list[np.ndarray]]) -> np.ndarray | None:
-        """Return [rows] bool, False where a row's loss is 0 whatever the model says; None = all."""
-        ...
-
-    def __call__(
-        self, outputs: TokenOutputs, batch: TokenBatch
-    ) -> tuple[torch.Tensor, Metrics]: ...
-
-
 @dataclass(frozen=True)
-class SftObjective:
-    """Negative log-likelihood of the loss tokens; the global token mean by default (SPEC D5)."""
+class SftObjective(Objective):
+    """Negative log-likelihood of the loss tokens; the global token mean by default (SPEC D5).
+
+    Beside another objective it is an auxiliary language-model loss, such as PPO-ptx (SPEC D7).
+    """
 
     aggregation: str = "token-mean"
     horizon: int | None = None
     temperature: float = 1.0
     name: str = "sft"
-    fields: tuple[str, ...] = ()
-    entropy_grad: bool | None = None
-
-    def rows_with_gradient(self, per_token: dict[str, list[np.ndarray]]) -> np.ndarray | None:
-        """Every row teaches."""
-        return None
 
     def __call__(self, outputs: TokenOutputs, batch: TokenBatch) -> tuple[torch.Tensor, Metrics]:
-        """Return sum(weight x -logprob); metric ``sft/loss`` in nats per token."""
+        """Return sum(weight x -logprob); metric ``<name>/loss`` in nats per token."""
         loss = (batch.weights * -outputs.logprobs).sum()
-        return loss, Metrics(sums={"sft/loss": loss.detach()})
+        return loss, Metrics(sums={f"{self.name}/loss": loss.detach()})
 
 
 @dataclass(frozen=True)
-class PolicyObjective:
-    """Clipped policy loss + kl_coef x KL - entropy_coef x entropy, all in one aggregation.
+class ValueObjective(Objective):
+    """A critic's clipped squared error (SPEC A4), on a model of its own.
 
-    Per-token fields: ``advantages``, ``old_logprobs`` (frozen at the start of the update phase),
-    ``rollout_logprobs`` (the sampler's) and, when ``kl_coef`` > 0, ``ref_logprobs``.
+    Per-token fields: ``returns`` and, with ``clip``, ``old_values`` (those of rollout time).
+    """
+
+    clip: float | None = 0.5
+    aggregation: str = "token-mean"
+    horizon: int | None = None
+    name: str = "critic"
+    head: str = "value"
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Per-token arrays read."""
+        return ("returns",) if self.clip is None else ("returns", "old_values")
+
+    def __call__(self, outputs: TokenOutputs, batch: TokenBatch) -> tuple[torch.Tensor, Metrics]:
+        """Return the weighted sum (with the 1/2) and verl's metrics ``<name>/vf_loss``, ..."""
+        from rlcore.algorithms.value_loss import clipped_value_loss
+
+        values, returns = outputs.values, batch.fields["returns"]
+        old = values.detach() if self.clip is None else batch.fields["old_values"]
+        losses, clipped = clipped_value_loss(values, returns, old, self.clip)
+        loss = (batch.weights * losses).sum()
+        sums = {
+            "vf_loss": loss.detach(),
+            "vf_clipfrac": clipped.to(values.dtype).sum() * batch.mean_weight,
+            "vpred_mean": values.detach().sum() * batch.mean_weight,
+        }
+        return loss, Metrics(sums={f"{self.name}/{key}": value for key, value in sums.items()})
+
+
+@dataclass(frozen=True)
+class PreferenceObjective(Objective):
+    """A reward model's pairwise loss over ranked responses of a prompt (SPEC D6).
+
+    Per-token fields, read at each sequence's last token: ``ranks`` (lower is better, equal is a
+    tie) and ``pair_weights`` (``preference_loss.pair_weights`` over the whole mini-batch, which
+    makes the loss a mean over prompts). ``Sequences.groups`` names the prompts. The loss mask has
+    no part in it.
+    """
+
+    name: str = "reward_model"
+    aggregation: str = "token-mean"
+    head: str = "value"
+    targets: str = "last"
+    whole_groups: bool = True
+    fields: tuple[str, ...] = ("ranks", "pair_weights")
+
+    def __call__(self, outputs: TokenOutputs, batch: TokenBatch) -> tuple[torch.Tensor, Metrics]:
+        """Return the loss; metrics ``<name>/loss`` and ``<name>/pair_accuracy``.
+
+        The accuracy is weighted as the loss is: pairs within a prompt, then prompts. Equal scores
+        count as wrong.
+        """
+        from rlcore.algorithms.preference_loss import is_preferred, pairwise_loss
+
+        scores, ranks, weights = outputs.values, *(batch.fields[name] for name in self.fields)
+        loss = pairwise_loss(scores, ranks, batch.groups, weights)
+        right = is_preferred(ranks, batch.groups) & (scores[:, None] > scores[None, :])
+        accuracy = (weights[:, None] * right).sum()
+        sums = {"loss": loss.detach(), "pair_accuracy": accuracy}
+        return loss, Metrics(sums={f"{self.name}/{key}": value for key, value in sums.items()})
+
+
+@dataclass(frozen=True)
+class PolicyObjective(Objective):
+    """Policy loss + kl_coef x KL - entropy_coef x entropy, in one aggregation, + nll_coef x NLL.
+
+    Per-token fields: ``advantages``; ``old_logprobs`` (frozen at the start of the update phase);
+    ``rollout_logprobs`` (the sampler's); with a KL from log-probs ``ref_logprobs``; with
+    ``nll_coef`` the ``nll_weights``.
+
+    ``policy_loss``: a name of ``policy_loss.LOSSES`` or the user's "package.module:function".
+    ``ratio_level`` "group" (GEPO) measures against ``group_log_expectation``, the log of the
+    sampler's expected sequence probability in the prompt's group on every token, instead of
+    ``old_logprobs``, which is then not read. ``kl_estimator`` "full": the exact KL to the
+    reference that the learner itself holds. ``nll_coef``: weight of the positive-example loss
+    (SPEC A20), sum of ``nll_weights`` x -logprob, the weights being 1 / tokens of correct responses
+    in the mini-batch on those and 0 elsewhere.
+
     ``on_policy``: the step is the first and only one on its rollouts, so old = stop-gradient of the
     current log-probs and the ratio is exactly 1 (SPEC L5); ``old_logprobs`` is then not read.
     ``entropy_coef`` None leaves entropy out altogether, 0 reports it.
-    ``skip_zero_advantage`` leaves rows of advantage 0 out of the forward pass when neither KL nor
-    entropy gives them a gradient; normalisers still count them, so the gradient stays the same.
+    ``skip_zero_advantage`` leaves rows of advantage 0 out of the forward pass when nothing else
+    gives them a gradient; normalisers still count them, so the gradient stays the same.
     """
 
+    policy_loss: str = "clip"
     clip_low: float = 0.2
     clip_high: float = 0.2
     clip_dual: float | None = 3.0
@@ -133,6 +136,7 @@ class PolicyObjective:
     kl_estimator: str = "k3"
     kl_coef: float = 0.0
     entropy_coef: float | None = 0.0
+    nll_coef: float = 0.0
     importance_level: str = "none"
     importance_cap: float = 2.0
     on_policy: bool = False
@@ -142,33 +146,55 @@ class PolicyObjective:
     @property
     def fields(self) -> tuple[str, ...]:
         """Per-token arrays read."""
-        old = () if self.on_policy else ("old_logprobs",)
-        reference = ("ref_logprobs",) if self.kl_coef > 0 else ()
-        return ("advantages", "rollout_logprobs", *old, *reference)
+        wanted = {
+            "advantages": True,
+            "rollout_logprobs": True,
+            "old_logprobs": not self._by_group and not self.on_policy,
+            "group_log_expectation": self._by_group,
+            "ref_logprobs": self.kl_coef > 0 and not self.full_kl,
+            "nll_weights": self.nll_coef > 0,
+        }
+        return tuple(name for name, needed in wanted.items() if needed)
 
     @property
     def entropy_grad(self) -> bool | None:
         """Whether entropy is wanted (not None) and needs a gradient (True)."""
         return None if self.entropy_coef is None else self.entropy_coef != 0
 
+    @property
+    def full_kl(self) -> bool:
+        """Whether the KL of whole distributions is in the loss."""
+        return self.kl_coef > 0 and self.kl_estimator == "full"
+
+    @property
+    def _by_group(self) -> bool:
+        return self.ratio_level == "group"
+
     def rows_with_gradient(self, per_token: dict[str, list[np.ndarray]]) -> np.ndarray | None:
         """False for rows whose advantages are all 0, when ``skip_zero_advantage`` may drop them."""
         if not self.skip_zero_advantage or self.kl_coef > 0 or self.entropy_grad:
             return None
-        return np.array([bool(np.any(row)) for row in per_token["advantages"]], dtype=bool)
+        live = np.zeros(len(per_token["advantages"]), dtype=bool)
+        for name in ("advantages", "nll_weights")[: 1 + (self.nll_coef > 0)]:
+            live |= np.array([bool(np.any(row)) for row in per_token[name]], dtype=bool)
+        return live
 
     def __call__(self, outputs: TokenOutputs, batch: TokenBatch) -> tuple[torch.Tensor, Metrics]:
-        """Return the weighted sum and verl's metric names (``actor/...``, ``training/...``)."""
+        """Return the weighted sum and verl's metric names (``<name>/...``, ``training/...``)."""
         from rlcore.algorithms.correction import importance_weights
-        from rlcore.algorithms.kl import kl_estimate
-        from rlcore.algorithms.policy_loss import clipped_surrogate, importance_ratio
+        from rlcore.algorithms.policy_loss import importance_ratio, policy_loss
 
-        logprobs = outputs.logprobs
-        old = logprobs.detach() if self.on_policy else batch.fields["old_logprobs"]
-        rollout = batch.fields["rollout_logprobs"]
-        ratio = importance_ratio(self.ratio_level, logprobs, old)
-        surrogate = clipped_surrogate(
+        logprobs, rollout = outputs.logprobs, batch.fields["rollout_logprobs"]
+        if self._by_group:
+            old, base = rollout, batch.fields["group_log_expectation"]
+        else:
+            old = logprobs.detach() if self.on_policy else batch.fields["old_logprobs"]
+            base = old
+        ratio = importance_ratio(self.ratio_level, logprobs, base, batch.rows)
+        clipped = policy_loss(
+            self.policy_loss,
             ratio,
+            logprobs,
             batch.fields["advantages"],
             clip_low=self.clip_low,
             clip_high=self.clip_high,
@@ -177,52 +203,78 @@ class PolicyObjective:
         correction = importance_weights(
             old, rollout, batch.rows, level=self.importance_level, cap=self.importance_cap
         )
-        policy_loss = (batch.weights * correction * surrogate.loss).sum()
-        loss = policy_loss
-        sums = {"actor/pg_loss": policy_loss.detach()}
-        if self.kl_coef > 0:
-            kl = kl_estimate(logprobs, batch.fields["ref_logprobs"], self.kl_estimator)
-            kl_loss = (batch.weights * kl).sum()
-            loss = loss + self.kl_coef * kl_loss
-            sums["actor/kl_loss"] = kl_loss.detach()
+        loss = (batch.weights * correction * clipped.loss).sum()
+        sums = {f"{self.name}/pg_loss": loss.detach()}
+        for key, coef, term in self._extra_terms(outputs, batch):
+            loss = loss + coef * term
+            sums[f"{self.name}/{key}"] = term.detach()
         if self.entropy_coef is not None:
             if self.entropy_coef != 0:
                 loss = loss - self.entropy_coef * (batch.weights * outputs.entropy).sum()
-            sums["actor/entropy"] = outputs.entropy.detach().sum() * batch.mean_weight
+            entropy = outputs.entropy.detach().sum() * batch.mean_weight
+            sums[f"{self.name}/entropy"] = entropy
         if self.importance_level != "none":
             sums["training/importance_weight_mean"] = correction.sum() * batch.mean_weight
-        health = _health(logprobs.detach(), ratio.detach(), surrogate, old, rollout, batch)
-        return loss, Metrics(sums | health.sums, health.maxes)
+        health = _health(self.name, logprobs.detach(), ratio.detach(), clipped, old, batch)
+        gap = Metrics() if self._by_group else _sampler_gap(old, rollout, batch)
+        return loss, Metrics(sums | health.sums | gap.sums, health.maxes | gap.maxes)
+
+    def _extra_terms(
+        self, outputs: TokenOutputs, batch: TokenBatch
+    ) -> list[tuple[str, float, torch.Tensor]]:
+        """(metric, coefficient, loss) of what is added to the policy loss and has a coefficient."""
+        from rlcore.algorithms.kl import kl_estimate
+
+        terms = []
+        if self.kl_coef > 0:
+            kl = outputs.kl
+            if not self.full_kl:
+                reference = batch.fields["ref_logprobs"]
+                kl = kl_estimate(outputs.logprobs, reference, self.kl_estimator)
+            terms.append(("kl_loss", self.kl_coef, (batch.weights * kl).sum()))
+        if self.nll_coef > 0:
+            nll = (batch.fields["nll_weights"] * -outputs.logprobs).sum()
+            terms.append(("positive_nll", self.nll_coef, nll))
+        return terms
 
 
 def _health(
+    name: str,
     logprobs: torch.Tensor,
     ratio: torch.Tensor,
-    surrogate: ClippedLoss,
+    clipped: ClippedLoss,
     old: torch.Tensor,
-    rollout: torch.Tensor,
     batch: TokenBatch,
 ) -> Metrics:
-    """How far the policy has moved, how often it is clipped, and whether the sampler agrees."""
-    prob_gap = (old.exp() - rollout.exp()).abs()
-    logprob_gap = (old - rollout).abs()
+    """How far the policy has moved and how often it is clipped, as means over tokens."""
     means = {
-        "actor/ppo_kl": old - logprobs,
-        "actor/pg_clipfrac": surrogate.clipped,
-        "actor/clip_ratio_low": surrogate.outside_low,
-        "actor/clip_ratio_high": surrogate.clipped & ~surrogate.outside_low,
-        "actor/pg_clipfrac_lower": surrogate.clipped_dual,
-        "actor/ratio_mean": ratio,
-        "training/rollout_probs_diff_mean": prob_gap,
-        "training/rollout_logprobs_diff_mean": logprob_gap,
+        "ppo_kl": old - logprobs,
+        "pg_clipfrac": clipped.clipped,
+        "clip_ratio_low": clipped.outside_low,
+        "clip_ratio_high": clipped.clipped & ~clipped.outside_low,
+        "pg_clipfrac_lower": clipped.clipped_dual,
+        "ratio_mean": ratio,
     }
     return Metrics(
         sums={
-            name: value.to(ratio.dtype).sum() * batch.mean_weight for name, value in means.items()
+            f"{name}/{key}": value.to(ratio.dtype).sum() * batch.mean_weight
+            for key, value in means.items()
+        },
+        maxes={f"{name}/ratio_max": ratio.max()},
+    )
+
+
+def _sampler_gap(old: torch.Tensor, rollout: torch.Tensor, batch: TokenBatch) -> Metrics:
+    """Whether the sampler agrees with the learner."""
+    prob_gap, logprob_gap = (old.exp() - rollout.exp()).abs(), (old - rollout).abs()
+    prefix = "training/rollout"
+    return Metrics(
+        sums={
+            f"{prefix}_probs_diff_mean": prob_gap.sum() * batch.mean_weight,
+            f"{prefix}_logprobs_diff_mean": logprob_gap.sum() * batch.mean_weight,
         },
         maxes={
-            "actor/ratio_max": ratio.max(),
-            "training/rollout_probs_diff_max": prob_gap.max(),
-            "training/rollout_logprobs_diff_max": logprob_gap.max(),
+            f"{prefix}_probs_diff_max": prob_gap.max(),
+            f"{prefix}_logprobs_diff_max": logprob_gap.max(),
         },
     )

@@ -17,9 +17,9 @@ import torch.distributed as dist
 from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUsage]
 from torch.utils import deterministic
 
+from rlcore.learner.model import TokenModel
 from rlcore.learner.spec import LearnerSpec
 from rlcore.models.digest import canonical_names
-from rlcore.models.logprobs import TokenLogprobModel
 from schemas.errors import UserError
 
 TAG = "shards"
@@ -62,7 +62,7 @@ class TrainEngine:
 
     def __init__(
         self,
-        model: TokenLogprobModel,
+        model: TokenModel,
         spec: LearnerSpec,
         *,
         device: str,
@@ -88,8 +88,8 @@ class TrainEngine:
         """Whether even a forward pass is collective, so ranks must make equally many."""
         return self.spec.zero_stage == 3 and self.world_size > 1
 
-    def forward(self, **inputs: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        """``TokenLogprobModel.forward``."""
+    def forward(self, **inputs: Any) -> tuple[torch.Tensor, ...]:
+        """``forward`` of the model."""
         return self._engine(**inputs)
 
     def backward(self, loss: torch.Tensor) -> None:
@@ -172,13 +172,17 @@ class FrozenEngine:
 
     lockstep = False
 
-    def __init__(self, model: TokenLogprobModel, device: str) -> None:
+    def __init__(self, model: TokenModel, device: str) -> None:
         self.device = device
         self._model = model.requires_grad_(False)
 
-    def forward(self, **inputs: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        """``TokenLogprobModel.forward``."""
+    def forward(self, **inputs: Any) -> tuple[torch.Tensor, ...]:
+        """``forward`` of the model."""
         return self._model(**inputs)
+
+    def exchange(self, value: Any) -> list[Any]:
+        """Return [value]: a frozen model has no peers."""
+        return [value]
 
     def state(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield the canonical HF state."""
@@ -248,7 +252,7 @@ def _connect(
     deepspeed.init_distributed(dist_backend=backend, timeout=timeout)
 
 
-def _optimizer(model: TokenLogprobModel, spec: LearnerSpec, device: str) -> torch.optim.Optimizer:
+def _optimizer(model: TokenModel, spec: LearnerSpec, device: str) -> torch.optim.Optimizer:
     """AdamW over all parameters, decay on all (as verl), torch's own: nothing to compile.
 
     Offloaded from a GPU it is DeepSpeed's CPU Adam, built on first use, several times faster there.
@@ -267,7 +271,7 @@ def _optimizer(model: TokenLogprobModel, spec: LearnerSpec, device: str) -> torc
 
 
 def _config(spec: LearnerSpec, num_parameters: int) -> dict[str, Any]:
-    bucket = min(BUCKET_ELEMENTS, num_parameters)
+    bucket = min(BUCKET_ELEMENTS, num_parameters + num_parameters % 2)  # ZeRO wants an even one
     zero: dict[str, Any] = {
         "stage": spec.zero_stage,
         "reduce_bucket_size": bucket,

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from rlcore.cluster.types import Pending, Worker, WorkerTimeout
-from rlcore.learner.spec import TokenScores, UpdateRequest, UpdateResult
-from rlcore.models.packing import Sequences, balance
+from rlcore.learner.spec import Term, TokenScores, UpdateRequest, UpdateResult
+from rlcore.models.packing import Sequences, balance, balance_groups, groups_of
 from rlcore.rollout.types import WeightStamp, WeightUpdate
 
 POLL_S = 0.5  # how long one rank is waited for before the others are looked at
@@ -38,6 +38,7 @@ class LearnerGroup:
         *,
         targets: str = "all",
         entropy: bool = False,
+        full_kl: bool = False,
     ) -> TokenScores:
         """``Learner.logprobs`` of all ``sequences``, in their order."""
         shares = self._shares(sequences)
@@ -46,28 +47,29 @@ class LearnerGroup:
             [(sequences.take(share), temperature) for share in shares],
             targets=targets,
             entropy=entropy,
+            full_kl=full_kl,
         )
         return TokenScores(
             _in_order(shares, [answer.logprobs for answer in answers]),
             _in_order(shares, [answer.entropies for answer in answers]) if entropy else [],
+            _in_order(shares, [answer.kls for answer in answers]) if full_kl else [],
         )
 
-    def step(self, sequences: Sequences, objective: Any, lr: float) -> dict[str, float]:
-        """``Learner.step``: one optimizer step on all ``sequences``."""
-        arguments = [(sequences.take(share), objective, lr) for share in self._shares(sequences)]
-        return self._call("step", arguments)[0]
+    def values(self, sequences: Sequences, *, targets: str = "loss_mask") -> list[np.ndarray]:
+        """``Learner.values`` of all ``sequences``, in their order."""
+        shares = self._shares(sequences)
+        parts = [(sequences.take(share),) for share in shares]
+        return _in_order(shares, self._call("values", parts, targets=targets))
+
+    def step(self, terms: Sequence[Term], lr: float) -> dict[str, float]:
+        """``Learner.step``: one optimizer step on all sequences of ``terms``."""
+        return self._call("step", [(part, lr) for part in self._split(terms)])[0]
 
     def update(self, request: UpdateRequest) -> UpdateResult:
         """``Learner.update`` with each mini-batch shared out over the ranks."""
-        shares_BR = [self._shares(sequences) for sequences in request.mini_batches]
+        parts_BR = [self._split(terms) for terms in request.mini_batches]
         requests = [
-            replace(
-                request,
-                mini_batches=[
-                    sequences.take(shares_R[rank])
-                    for sequences, shares_R in zip(request.mini_batches, shares_BR, strict=True)
-                ],
-            )
+            replace(request, mini_batches=[parts_R[rank] for parts_R in parts_BR])
             for rank in range(len(self._workers))
         ]
         return self._call("update", [(part,) for part in requests])[0]
@@ -99,6 +101,18 @@ class LearnerGroup:
 
     def _shares(self, sequences: Sequences) -> list[np.ndarray]:
         return balance(sequences.lengths, len(self._workers))
+
+    def _split(self, terms: Sequence[Term]) -> list[list[Term]]:
+        """Return each rank's part of ``terms``, whole groups where the objective wants them."""
+        parts: list[list[Term]] = [[] for _ in self._workers]
+        for term in terms:
+            sequences = term.sequences
+            shares = self._shares(sequences)
+            if term.objective.whole_groups:
+                shares = balance_groups(sequences.lengths, groups_of(sequences), len(parts))
+            for part, share in zip(parts, shares, strict=True):
+                part.append(replace(term, sequences=sequences.take(share)))
+        return parts
 
     def _call(
         self,

@@ -12,20 +12,21 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlcore.algorithms.objective import Metrics, Objective, TokenBatch, TokenOutputs
 from rlcore.learner.engine import FrozenEngine, TrainEngine, make_deterministic, pick_device
-from rlcore.learner.model import load_policy, write_hf_directory
-from rlcore.learner.plan import StepPlan, offer_share, settle
-from rlcore.learner.report import StepReport, over_ranks, over_steps
+from rlcore.learner.model import load_model, write_hf_directory
+from rlcore.learner.passes import Passes, optimizer_step
+from rlcore.learner.plan import plan_step
+from rlcore.learner.report import StepReport, over_steps
 from rlcore.learner.spec import (
     LearnerSpec,
+    Term,
     TokenScores,
     UpdateRequest,
     UpdateResult,
     VersionConflict,
 )
 from rlcore.models.digest import state_digest, write_state
-from rlcore.models.packing import MicroBatch, Sequences, idle_micro_batch, pack
+from rlcore.models.packing import MicroBatch, Sequences
 from rlcore.rollout.types import WeightStamp, WeightUpdate
 from schemas.errors import UserError
 
@@ -47,8 +48,8 @@ class Learner:
         self.spec, self.rank, self.world_size = spec, rank, world_size
         self.device = pick_device(spec.device)
         make_deterministic(spec, self.device)
-        model = load_policy(spec, self.device)
-        self._frozen = FrozenEngine(model, self.device) if not spec.trainable else None
+        model = load_model(spec, self.device)
+        self._architecture = type(model.lm).__name__
         self._trained = (
             TrainEngine(
                 model,
@@ -61,6 +62,8 @@ class Learner:
             if spec.trainable
             else None
         )
+        self._engine = self._trained or FrozenEngine(model, self.device)
+        self._passes = Passes(self._engine, spec, self.device)
         self._version = 0
         self._last: tuple[int, str, UpdateResult] | None = None
         self._digest: str | None = None
@@ -73,35 +76,53 @@ class Learner:
         *,
         targets: str = "all",
         entropy: bool = False,
+        full_kl: bool = False,
     ) -> TokenScores:
-        """Return log-probs (nats) of this rank's ``sequences``, with entropies when asked for.
+        """Return log-probs (nats) of this rank's ``sequences``; entropies and KLs when asked for.
 
         ``targets``: "all" tokens with a predecessor, or "loss_mask" (the head then runs on those
-        alone); other places are 0.
+        alone); other places are 0. ``full_kl``: exact KL(policy || reference) of each token's
+        distribution, at ``temperature``; ``UserError`` without ``reference_dir``.
         """
-        batches = self._pack(sequences, targets)
-        num_tokens = sequences.num_tokens
-        flat = np.zeros((2, num_tokens), dtype=np.float32)
-        with torch.no_grad():
-            for batch in self._in_lockstep(batches):
-                scores = self._engine.forward(
-                    **self._inputs(batch, temperature),
-                    entropy_grad=False if entropy else None,
-                )
-                if batch.num_tokens:
-                    for row, values in enumerate(scores[: 2 if entropy else 1]):
-                        flat[row, batch.sources] = values.float().cpu().numpy()
-        cuts = np.cumsum(sequences.lengths)[:-1]
-        split = [np.split(row, cuts) if num_tokens else [] for row in flat]
-        return TokenScores(split[0], split[1] if entropy else [])
+        self._need("lm", "logprobs")
+        self._need_reference(full_kl)
 
-    def step(self, sequences: Sequences, objective: Objective, lr: float) -> dict[str, float]:
-        """Make one optimizer step over all ranks' ``sequences``; return its global metrics.
+        def read(batch: MicroBatch) -> list[torch.Tensor]:
+            found = self._passes.outputs(
+                batch,
+                temperature=temperature,
+                entropy_grad=False if entropy else None,
+                full_kl=full_kl,
+            )
+            return [found.logprobs, *[found.entropy] * entropy, *[found.kl] * full_kl]
+
+        logprobs, *more = self._passes.read(sequences, targets, 1 + entropy + full_kl, read)
+        return TokenScores(
+            logprobs=logprobs,
+            entropies=more[0] if entropy else [],
+            kls=more[-1] if full_kl else [],
+        )
+
+    def values(self, sequences: Sequences, *, targets: str = "loss_mask") -> list[np.ndarray]:
+        """Return a value model's scores of this rank's ``sequences``, aligned with ``token_ids``.
+
+        ``targets``: "loss_mask", the value of the state *before* each such token (what GAE wants);
+        or "last", the score of the whole text, read at its last token and found at its place. Other
+        places are 0. Raises ``UserError`` when the head is not "value".
+        """
+        self._need("value", "values")
+        (values,) = self._passes.read(
+            sequences, targets, 1, lambda batch: [self._passes.outputs(batch).values]
+        )
+        return values
+
+    def step(self, terms: Sequence[Term], lr: float) -> dict[str, float]:
+        """Make one optimizer step on the sum of ``terms`` over all ranks; return global metrics.
 
         Raises ``UserError``, on every rank, when any rank's share cannot be packed or lacks a
-        field, or when no rank has a token to train on.
+        field, when a term has no token to train on, or is for another head.
         """
-        return self._step(sequences, objective, lr).flat()
+        return self._step(terms, lr).flat()
 
     def update(self, request: UpdateRequest) -> UpdateResult:
         """Step once per mini-batch and count the weight version up, as a compare-and-set.
@@ -126,8 +147,8 @@ class Learner:
             )
         self._half_done = self._version
         reports = [
-            self._step(sequences, request.objective, lr)
-            for sequences, lr in zip(request.mini_batches, request.lrs, strict=True)
+            self._step(terms, lr)
+            for terms, lr in zip(request.mini_batches, request.lrs, strict=True)
         ]
         self._half_done = None
         self._version += 1
@@ -165,8 +186,13 @@ class Learner:
         """Write a Hugging Face directory (rank 0): weights, config, tokenizer, chat template."""
         state = self._state_on_first_rank()
         if self.rank == 0:
-            source = Path(self.spec.model_dir)
-            write_hf_directory(Path(directory), source=source, state=state, dtype=self.spec.dtype)
+            write_hf_directory(
+                Path(directory),
+                source=Path(self.spec.model_dir),
+                state=state,
+                dtype=self.spec.dtype,
+                architecture=self._architecture,
+            )
 
     def save(self, directory: str | Path) -> None:
         """Write all that training continues from: shards, RNG, version, last update.
@@ -223,102 +249,44 @@ class Learner:
         """Free the model."""
         self._engine.close()
 
-    def _step(self, sequences: Sequences, objective: Objective, lr: float) -> StepReport:
+    def _step(self, terms: Sequence[Term], lr: float) -> StepReport:
         """One optimizer step on all ranks' shares."""
         engine = self._training()
-        plan = self._plan(sequences, objective)
-        self._digest = None
-        sums: dict[str, list[torch.Tensor]] = {}
-        maxes: dict[str, list[torch.Tensor]] = {}
-        for index in range(plan.num_passes):
-            engine.begin_pass(last=index == plan.num_passes - 1)
-            busy = index < len(plan.batches)
-            batch = plan.batches[index] if busy else idle_micro_batch()
-            outputs = TokenOutputs(
-                *engine.forward(
-                    **self._inputs(batch, objective.temperature),
-                    entropy_grad=objective.entropy_grad,
-                )
+        names = [term.objective.name for term in terms]
+        if len(set(names)) < max(1, len(names)):
+            raise UserError(
+                f"a step has the terms {', '.join(names) or '(none)'}; give it at least one, each "
+                "with a name of its own"
             )
-            if busy:
-                loss, metrics = objective(outputs, self._token_batch(batch, plan))
-            else:
-                loss, metrics = outputs.logprobs.sum() * 0.0, Metrics()
-            engine.backward(loss)
-            for name, value in metrics.sums.items():
-                sums.setdefault(name, []).append(value)
-            for name, value in metrics.maxes.items():
-                maxes.setdefault(name, []).append(value)
-        outcome = engine.step(lr)
-        mine = StepReport(
-            means={name: float(torch.stack(values).sum()) for name, values in sums.items()},
-            maxes={name: float(torch.stack(values).max()) for name, values in maxes.items()},
-            counts={
-                "perf/trained_tokens": sum(batch.num_tokens for batch in plan.batches),
-                "perf/padded_tokens": sum(batch.input_ids.size for batch in plan.batches),
-            },
-        )
-        report = over_ranks(engine.exchange(mine))
-        prefix = objective.name
-        report.means.update({f"{prefix}/grad_norm": outcome.grad_norm, f"{prefix}/lr": lr})
-        report.counts.update(
-            {
-                f"{prefix}/skipped_steps": float(not outcome.applied),
-                f"{prefix}/zero_gradient_steps": float(outcome.grad_norm == 0.0),
-            }
-        )
-        return report
+        for term in terms:
+            self._need(term.objective.head, f"objective '{term.objective.name}'")
+            self._need_reference(term.objective.full_kl)
 
-    def _plan(self, sequences: Sequences, objective: Objective) -> StepPlan:
-        """Agree with the other ranks on counts and passes, and lay out this rank's share."""
-        offer = offer_share(
-            sequences, objective, lambda kept: self._pack(sequences, "loss_mask", kept)
-        )
-        shares = self._training().exchange(offer.share)
-        return settle(offer, shares, sequences, objective)
+        def pack_rows(term: Term, kept: np.ndarray) -> list[MicroBatch]:
+            return self._passes.pack(
+                term.sequences,
+                term.objective.targets,
+                whole_groups=term.objective.whole_groups,
+                kept=kept,
+            )
 
-    def _pack(
-        self, sequences: Sequences, targets: str, kept: np.ndarray | None = None
-    ) -> list[MicroBatch]:
-        """Pack by the device's rule: one long row under flash attention, else the longest's."""
-        flash = self.spec.attn_implementation.startswith("flash")
-        default = self.spec.micro_batch_tokens if flash else None
-        return pack(
-            sequences,
-            micro_batch_tokens=self.spec.micro_batch_tokens,
-            row_tokens=self.spec.row_tokens or default,
-            targets=targets,
-            kept=kept,
-        )
+        plan = plan_step(terms, pack_rows, engine.exchange)
+        self._digest = None
+        return optimizer_step(engine, self._passes, plan, lr)
 
-    def _token_batch(self, batch: MicroBatch, plan: StepPlan) -> TokenBatch:
-        """What the objective needs to know of ``batch``'s targets, on the device."""
-        fields = {name: self._tensor(array[batch.sources]) for name, array in plan.fields.items()}
-        return TokenBatch(
-            weights=self._tensor(plan.weights[batch.sources]),
-            mean_weight=plan.mean_weight,
-            rows=self._tensor(batch.sequences),
-            fields=fields,
-        )
+    def _need(self, head: str, what: str) -> None:
+        if self.spec.head != head:
+            raise UserError(
+                f"{what} needs a learner with head = '{head}' and this one has "
+                f"'{self.spec.head}'; ask the other model"
+            )
 
-    def _inputs(self, batch: MicroBatch, temperature: float) -> dict[str, Any]:
-        return {
-            "input_ids": self._tensor(batch.input_ids),
-            "position_ids": self._tensor(batch.position_ids),
-            "predictors": self._tensor(batch.predictors),
-            "target_ids": self._tensor(batch.target_ids),
-            "temperature": temperature,
-        }
-
-    def _tensor(self, array: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
-
-    def _in_lockstep(self, batches: Sequence[MicroBatch]) -> list[MicroBatch]:
-        """Add idle passes where a forward pass is collective and another rank makes more."""
-        if self._trained is None or not self._trained.lockstep:
-            return list(batches)
-        num_passes = max(self._trained.exchange(len(batches)))
-        return [*batches, *[idle_micro_batch()] * (num_passes - len(batches))]
+    def _need_reference(self, full_kl: bool) -> None:
+        if full_kl and self.spec.reference_dir is None:
+            raise UserError(
+                "kl.estimator = 'full' compares whole distributions and this learner holds no "
+                "reference; set its reference_dir"
+            )
 
     def _state_on_first_rank(self) -> dict[str, torch.Tensor]:
         """The whole canonical state on CPU on rank 0; other ranks take part and keep nothing.
@@ -335,7 +303,7 @@ class Learner:
     def _digest_of(self, state: dict[str, torch.Tensor]) -> str:
         """The digest of rank 0's ``state``, told to every rank."""
         mine = state_digest(state.items()) if state else ""
-        return self._trained.exchange(mine)[0] if self._trained is not None else mine
+        return self._engine.exchange(mine)[0]
 
     def _layout(self) -> dict[str, Any]:
         """What a checkpoint's shards depend on."""
@@ -343,13 +311,8 @@ class Learner:
             "world_size": self.world_size,
             "zero_stage": self.spec.zero_stage,
             "dtype": self.spec.dtype,
+            "head": self.spec.head,
         }
-
-    @property
-    def _engine(self) -> TrainEngine | FrozenEngine:
-        engine = self._trained or self._frozen
-        assert engine is not None, "a learner holds exactly one engine"
-        return engine
 
     def _training(self) -> TrainEngine:
         if self._trained is None:

@@ -1,29 +1,33 @@
-"""The causal LM a learner trains or scores with: loaded, dropout off, head checked."""
+"""The model a learner trains or scores with: loaded, dropout off, head checked; and written."""
 
 import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rlcore.learner.spec import LearnerSpec
+from rlcore.models.digest import checkpoint_shapes, read_checkpoint
 from rlcore.models.files import COMPANION_FILES
 from rlcore.models.logprobs import TokenLogprobModel, check_plain_head, turn_off_dropout
+from rlcore.models.values import SCORE_BIAS, TokenValueModel, put_score_head
 from schemas.errors import UserError
 
 if TYPE_CHECKING:
     import torch
+    from transformers import PreTrainedModel
+
+TokenModel = TokenLogprobModel | TokenValueModel
+SCORE_WEIGHT = "score.weight"
 
 
-def load_policy(spec: LearnerSpec, device: str) -> TokenLogprobModel:
+def load_model(spec: LearnerSpec, device: str) -> TokenModel:
     """Return the model of ``spec.model_dir`` on ``device`` in ``spec.dtype``, in train mode.
 
     Dropout is 0 everywhere: in modules, and in the configuration that attention code reads.
-    Raises ``UserError`` for an architecture whose logits are not a plain head's, or when flash
-    attention is asked for on CPU.
+    Raises ``UserError`` for an architecture whose logits are not a plain head's or that has no
+    plain score head, or when flash attention is asked for on CPU.
     """
-    import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()  # a rank has no terminal of its own
@@ -32,30 +36,94 @@ def load_policy(spec: LearnerSpec, device: str) -> TokenLogprobModel:
             f"learner attn_implementation = '{spec.attn_implementation}' runs on CUDA only and the "
             "device is cpu; use 'sdpa'"
         )
-    config = AutoConfig.from_pretrained(spec.model_dir)
-    rates = {n: 0.0 for n in config.to_dict() if n.endswith(("dropout", "_pdrop"))}
-    config.update(rates)
-    lm = AutoModelForCausalLM.from_pretrained(
-        spec.model_dir,
-        config=config,
-        dtype=torch.float32 if spec.dtype == "float32" else torch.bfloat16,
-        attn_implementation=spec.attn_implementation,
-    )
-    turn_off_dropout(lm)
-    model = TokenLogprobModel(lm).to(device).train()
-    check_plain_head(lm)
+    lm = _load_value(spec) if spec.head == "value" else _load_lm(spec, spec.model_dir)
+    if spec.head == "value":
+        model = TokenValueModel(lm).to(device).train()
+    else:
+        reference = None
+        if spec.reference_dir is not None:
+            reference = TokenLogprobModel(_load_lm(spec, spec.reference_dir))
+            _same_vocabulary(lm, reference.lm, spec)
+            reference.to(device).requires_grad_(False)
+        model = TokenLogprobModel(lm, reference).to(device).train()
+        check_plain_head(lm)
     if spec.gradient_checkpointing:
         lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     return model
 
 
+def _same_vocabulary(
+    lm: "PreTrainedModel", reference: "PreTrainedModel", spec: LearnerSpec
+) -> None:
+    sizes = [model.config.get_text_config().vocab_size for model in (lm, reference)]
+    if sizes[0] != sizes[1]:
+        raise UserError(
+            f"learner reference_dir = '{spec.reference_dir}' has {sizes[1]} tokens and the policy "
+            f"{sizes[0]}; the KL of their distributions needs one vocabulary"
+        )
+
+
+def _load_lm(spec: LearnerSpec, directory: str) -> "PreTrainedModel":
+    from transformers import AutoModelForCausalLM
+
+    lm = AutoModelForCausalLM.from_pretrained(directory, **_loading(spec, directory))
+    turn_off_dropout(lm)
+    return lm
+
+
+def _load_value(spec: LearnerSpec) -> "PreTrainedModel":
+    """A classifier with our score head: the directory's own, or zeros where it has none."""
+    from transformers import AutoModelForSequenceClassification
+    from transformers.utils import logging
+
+    shapes = checkpoint_shapes(spec.model_dir)
+    fresh = SCORE_WEIGHT not in shapes
+    if not fresh and shapes[SCORE_WEIGHT][0] != 1:
+        raise UserError(
+            f"learner model_dir = '{spec.model_dir}' scores {shapes[SCORE_WEIGHT][0]} labels and a "
+            "value model one; give a causal language model or a classifier with num_labels 1"
+        )
+    arguments = _loading(spec, spec.model_dir)
+    arguments["config"].num_labels = 1
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()  # it would warn of the head, which is ours to set
+    lm = AutoModelForSequenceClassification.from_pretrained(spec.model_dir, **arguments)
+    logging.set_verbosity(verbosity)
+    has_bias = SCORE_BIAS in shapes
+    put_score_head(
+        lm, read_checkpoint(spec.model_dir)[SCORE_BIAS] if has_bias else None, fresh=fresh
+    )
+    turn_off_dropout(lm)
+    return lm
+
+
+def _loading(spec: LearnerSpec, directory: str) -> dict[str, Any]:
+    """Arguments of ``from_pretrained``, dropout off in the configuration."""
+    import torch
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(directory)
+    config.update({n: 0.0 for n in config.to_dict() if n.endswith(("dropout", "_pdrop"))})
+    return {
+        "config": config,
+        "dtype": torch.float32 if spec.dtype == "float32" else torch.bfloat16,
+        "attn_implementation": spec.attn_implementation,
+    }
+
+
 def write_hf_directory(
-    target: Path, *, source: Path, state: "Mapping[str, torch.Tensor]", dtype: str
+    target: Path,
+    *,
+    source: Path,
+    state: "Mapping[str, torch.Tensor]",
+    dtype: str,
+    architecture: str,
 ) -> None:
     """Write ``state`` as model.safetensors with ``source``'s config, tokenizer and template.
 
-    ``config.json`` is ``source``'s with the weights' ``dtype``. The caller makes the directory
-    atomic (write elsewhere, then rename).
+    ``config.json`` is ``source``'s with the weights' ``dtype``; a value model's names
+    ``architecture``, one label and the padding token, as transformers' classifiers want. The caller
+    makes the directory atomic (write elsewhere, then rename).
     """
     from safetensors.torch import save_file
 
@@ -67,6 +135,31 @@ def write_hf_directory(
     config = json.loads((source / "config.json").read_text())
     config.pop("torch_dtype", None)
     config["dtype"] = dtype
+    if SCORE_WEIGHT in state:
+        config |= {
+            "architectures": [architecture],
+            "id2label": {"0": "LABEL_0"},
+            "label2id": {"LABEL_0": 0},
+            "num_labels": 1,
+            "pad_token_id": padding_token(source),
+        }
     (target / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
     save_file(tensors, target / "model.safetensors", metadata={"format": "pt"})
+
+
+def padding_token(model_dir: Path) -> int | None:
+    """Return the padding token id of ``config.json`` or ``generation_config.json``.
+
+    transformers' classifiers score the last token that is *not* padding. Where a text's end serves
+    as padding, or nothing does, return None: they then take one text at a time and score its last
+    token, as we do.
+    """
+    found: dict[str, Any] = {}
+    for name in ("generation_config.json", "config.json"):
+        path = model_dir / name
+        values = json.loads(path.read_text()) if path.is_file() else {}
+        found |= {name: value for name, value in values.items() if value is not None}
+    ends = found.get("eos_token_id", [])
+    padding = found.get("pad_token_id")
+    return None if padding in (ends if isinstance(ends, list) else [ends]) else padding

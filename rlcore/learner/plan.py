@@ -6,24 +6,25 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlcore.algorithms.aggregation import Totals, token_weights
-from rlcore.algorithms.objective import Objective
+from rlcore.algorithms.objective_types import Objective
+from rlcore.learner.spec import Term
 from rlcore.models.packing import MicroBatch, Sequences
 from schemas.errors import UserError
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a rank tells the others: its counts, or why it cannot take part."""
+    """What a rank tells the others of a term: its counts, or why it cannot take part."""
 
     totals: Totals
-    scored_tokens: int  # loss tokens that pass through the model
+    scored_targets: int  # targets that pass through the model
     num_passes: int
     error: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A rank's own work, and what of it the others need to know."""
+    """A rank's own work for a term, and what of it the others need to know."""
 
     share: Share
     batches: list[MicroBatch]
@@ -31,29 +32,59 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True)
-class StepPlan:
-    """A rank's work in the light of all shares.
+class TermPlan:
+    """A rank's work for one term in the light of all shares.
 
-    ``batches`` may be fewer than ``num_passes``, which is the same on every rank. ``weights`` and
-    ``fields``: [tokens of all this rank's sequences] float32. ``mean_weight``: 1 / scored tokens.
+    ``weights`` and ``fields``: [tokens of all this rank's sequences] float32. ``groups``
+    [sequences] int64, empty where the batch names none. ``mean_weight``: 1 / scored targets.
     """
 
+    objective: Objective
+    coef: float
     batches: list[MicroBatch]
-    num_passes: int
     weights: np.ndarray
     mean_weight: float
     fields: dict[str, np.ndarray]
+    groups: np.ndarray
 
 
-def offer_share(
-    sequences: Sequences, objective: Objective, pack_rows: Callable[[np.ndarray], list[MicroBatch]]
-) -> Offer:
-    """Prepare this rank's share; ``pack_rows`` packs the sequences at the given indices.
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """A rank's work in one step; it may have fewer passes than ``num_passes``, which all make."""
+
+    terms: list[TermPlan]
+    num_passes: int
+
+
+def plan_step(
+    terms: Sequence[Term],
+    pack_rows: Callable[[Term, np.ndarray], list[MicroBatch]],
+    exchange: Callable[[list[Share]], list[list[Share]]],
+) -> StepPlan:
+    """Agree with the other ranks on counts and passes, and lay out this rank's work.
+
+    ``pack_rows`` packs a term's sequences at the given indices; ``exchange`` returns every rank's
+    shares. Raises ``UserError``, alike on every rank, when one could not pack its share or a term
+    has no token to train on.
+    """
+    offers = [_offer(term, pack_rows) for term in terms]
+    shares_RT = exchange([offer.share for offer in offers])
+    plans = [
+        _settle(term, offer, [shares[index] for shares in shares_RT])
+        for index, (term, offer) in enumerate(zip(terms, offers, strict=True))
+    ]
+    num_passes = max(sum(share.num_passes for share in shares) for shares in shares_RT)
+    return StepPlan(plans, max(1, num_passes))
+
+
+def _offer(term: Term, pack_rows: Callable[[Term, np.ndarray], list[MicroBatch]]) -> Offer:
+    """Prepare this rank's share of ``term``.
 
     A ``UserError`` goes into the share instead of up: raised here alone it would leave the other
     ranks waiting.
     """
-    lengths = sequences.loss_lengths
+    sequences, objective = term.sequences, term.objective
+    lengths = sequences.target_lengths(objective.targets)
     totals = Totals.of(lengths)
     try:
         fields = _flat_fields(sequences, objective.fields)
@@ -62,37 +93,38 @@ def offer_share(
         if live is not None:
             trains &= live
         kept = np.flatnonzero(trains)
-        batches = pack_rows(kept)
+        batches = pack_rows(term, kept)
     except UserError as problem:
         return Offer(Share(totals, 0, 0, str(problem)), [], {})
     scored = int(lengths[kept].sum())
     return Offer(Share(totals, scored, len(batches), None), batches, fields)
 
 
-def settle(
-    offer: Offer, shares: Sequence[Share], sequences: Sequences, objective: Objective
-) -> StepPlan:
-    """Turn all ranks' shares into this rank's plan.
-
-    Raises ``UserError``, alike on every rank, when one could not pack its share or none has a token
-    to train on.
-    """
+def _settle(term: Term, offer: Offer, shares: Sequence[Share]) -> TermPlan:
+    """Turn all ranks' shares of ``term`` into this rank's plan."""
     for share in shares:
         if share.error is not None:
             raise UserError(share.error)
+    sequences, objective = term.sequences, term.objective
     totals = Totals(
         tokens=sum(share.totals.tokens for share in shares),
         rows=sum(share.totals.rows for share in shares),
     )
     weights = token_weights(
-        objective.aggregation, sequences.loss_lengths, totals, objective.horizon
+        objective.aggregation,
+        sequences.target_lengths(objective.targets),
+        totals,
+        objective.horizon,
     )
-    return StepPlan(
+    groups = np.zeros(0) if sequences.groups is None else sequences.groups
+    return TermPlan(
+        objective=objective,
+        coef=term.coef,
         batches=offer.batches,
-        num_passes=max(1, *(share.num_passes for share in shares)),
         weights=np.repeat(weights, sequences.lengths).astype(np.float32),
-        mean_weight=1.0 / max(1, sum(share.scored_tokens for share in shares)),
+        mean_weight=1.0 / max(1, sum(share.scored_targets for share in shares)),
         fields=offer.fields,
+        groups=np.asarray(groups, dtype=np.int64),
     )
 
 

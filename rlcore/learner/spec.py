@@ -10,10 +10,11 @@ from rlcore.models.packing import Sequences
 from schemas.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
-    from rlcore.algorithms.objective import Objective
+    from rlcore.algorithms.objective_types import Objective
 
 DTYPES = ("float32", "bfloat16")
 DEVICES = ("auto", "cpu", "cuda")
+HEADS = ("lm", "value")
 
 
 class VersionConflict(UserError):
@@ -24,8 +25,11 @@ class VersionConflict(UserError):
 class LearnerSpec:
     """Model, precision, optimizer and layout of one learner; equal on all ranks.
 
-    ``model_dir``: local Hugging Face directory. ``trainable`` False: a frozen model for log-probs
-    only (the reference), without optimizer and without DeepSpeed. ``micro_batch_tokens``: padded
+    ``model_dir``: local Hugging Face directory. ``head``: "lm", or "value" for one scalar per token
+    (critic, reward model), whose directory is a ``<X>ForSequenceClassification`` or a causal LM;
+    then the score starts at exactly 0. ``reference_dir``: a frozen causal LM held whole beside the
+    policy on every rank, for the exact KL only. ``trainable`` False: a frozen model that only
+    scores, without optimizer and without DeepSpeed. ``micro_batch_tokens``: padded
     tokens of one pass; on CPU about 4k is fastest. ``row_tokens`` None: the longest sequence, or
     one row of ``micro_batch_tokens`` under flash attention. ``grad_clip`` None: no clipping.
     ``collective_timeout_s``: how long a rank waits for its peers.
@@ -52,18 +56,21 @@ class LearnerSpec:
     device: str = "auto"
     trainable: bool = True
     collective_timeout_s: float = 600.0
+    head: str = "lm"
+    reference_dir: str | None = None
 
     def __post_init__(self) -> None:
-        _require(
-            self.dtype in DTYPES,
-            f"learner dtype = '{self.dtype}' is unknown; use one of {', '.join(DTYPES)}"
-            f"{did_you_mean(self.dtype, DTYPES)}",
-        )
-        _require(
-            self.device in DEVICES,
-            f"learner device = '{self.device}' is unknown; use one of {', '.join(DEVICES)}"
-            f"{did_you_mean(self.device, DEVICES)}",
-        )
+        names = {
+            "dtype": (self.dtype, DTYPES),
+            "device": (self.device, DEVICES),
+            "head": (self.head, HEADS),
+        }
+        for name, (value, choices) in names.items():
+            _require(
+                value in choices,
+                f"learner {name} = '{value}' is unknown; use one of {', '.join(choices)}"
+                f"{did_you_mean(value, choices)}",
+            )
         _require(
             self.zero_stage in (0, 1, 2, 3),
             f"learner zero_stage = {self.zero_stage} must be 0, 1, 2 or 3",
@@ -85,10 +92,29 @@ class LearnerSpec:
         for name, value in sizes.items():
             _require(value >= 1, f"learner {name} = {value} must be >= 1; raise it")
         _require(
-            (Path(self.model_dir) / "config.json").is_file(),
-            f"learner model_dir = '{self.model_dir}' has no config.json; give a local Hugging Face "
-            "model directory",
+            self.reference_dir is None or self.head == "lm",
+            "learner reference_dir is for the KL of a language model and head = 'value'; leave it "
+            "out",
         )
+        directories = {"model_dir": self.model_dir, "reference_dir": self.reference_dir}
+        for name, directory in directories.items():
+            _require(
+                directory is None or (Path(directory) / "config.json").is_file(),
+                f"learner {name} = '{directory}' has no config.json; give a local Hugging Face "
+                "model directory",
+            )
+
+
+@dataclass(frozen=True)
+class Term:
+    """One part of what a step minimises: ``coef`` x ``objective(sequences)``.
+
+    Each term is normalised over its own ``sequences``, all ranks together.
+    """
+
+    sequences: Sequences
+    objective: "Objective"
+    coef: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -96,13 +122,12 @@ class UpdateRequest:
     """One learner update: an optimizer step per mini-batch, as a compare-and-set on ``version``.
 
     ``version``: the weights the batch was made for. ``batch_digest``: content digest of the batch.
-    ``lrs``: learning rate of each step.
+    ``mini_batches``: the terms of each step. ``lrs``: learning rate of each step.
     """
 
     version: int
     batch_digest: str
-    mini_batches: list[Sequences]
-    objective: "Objective"
+    mini_batches: list[list[Term]]
     lrs: list[float]
 
     def __post_init__(self) -> None:
@@ -129,6 +154,7 @@ class TokenScores:
 
     logprobs: list[np.ndarray]
     entropies: list[np.ndarray]  # empty when not asked for
+    kls: list[np.ndarray]  # exact KL(policy || reference) in nats; empty when not asked for
 
 
 def _require(condition: bool, message: str) -> None:

@@ -1,4 +1,4 @@
-"""Token log-probs and entropies of a causal LM at packed positions."""
+"""Token log-probs, entropies and exact KL of a causal LM at packed positions."""
 
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 CHUNK_LOGITS = 64 * 2**20  # fp32 logits alive at once: 256 MiB; a few such tensors live in backward
 HEAD_TOLERANCE = 1e-3  # relative; bf16 heads differ by their rounding only
 
+Scores = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
 
 class TokenLogprobModel(nn.Module):
     """A causal LM that returns log-probs of chosen tokens instead of logits of all.
@@ -23,9 +25,12 @@ class TokenLogprobModel(nn.Module):
     the logits exceed ``CHUNK_LOGITS`` (fp32 elements), so a vocabulary of 150 k fits.
     """
 
-    def __init__(self, lm: "PreTrainedModel") -> None:
+    def __init__(self, lm: "PreTrainedModel", reference: "TokenLogprobModel | None" = None) -> None:
+        """``reference``: a frozen model of the same vocabulary, for the exact KL."""
         super().__init__()
         self.lm = lm
+        # In a list it is no submodule: neither trained, nor sharded, nor in a checkpoint.
+        self._reference = [] if reference is None else [reference]
 
     def forward(
         self,
@@ -35,34 +40,54 @@ class TokenLogprobModel(nn.Module):
         target_ids: torch.Tensor,
         temperature: float = 1.0,
         entropy_grad: bool | None = None,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return (log-probs [targets], entropies [targets] or [0]), fp32, nats.
+        full_kl: bool = False,
+    ) -> Scores:
+        """Return log-probs [targets], entropies [targets] or [0], KLs [targets] or [0], fp32, nats.
 
         ``input_ids``, ``position_ids`` [rows, row_tokens]; ``predictors`` [targets]: flat places.
         Log-softmax of logits / ``temperature`` in fp32. ``entropy_grad``: None none, False without
-        gradient, True with.
+        gradient, True with. ``full_kl``: exact KL(policy || reference), with gradient.
         """
+
+        def score(
+            hidden: torch.Tensor, ids: torch.Tensor, reference_hidden: torch.Tensor | None
+        ) -> Scores:
+            theirs = reference_head(reference_hidden) if reference_head is not None else None
+            return scores_of_logits(head(hidden), ids, temperature, entropy_grad, theirs)
+
+        hidden, head = self._hidden(input_ids, position_ids, predictors), _head(self.lm)
+        chunk_tokens = max(1, CHUNK_LOGITS // self.lm.config.get_text_config().vocab_size)
+        frozen, reference_head = None, None
+        if full_kl:
+            (reference,) = self._reference
+            reference_head = _head(reference.lm)
+            with torch.no_grad():
+                frozen = reference._hidden(input_ids, position_ids, predictors)
+        if len(target_ids) <= chunk_tokens:
+            return score(hidden, target_ids, frozen)
+        chunks = hidden.split(chunk_tokens)
+        parts = [
+            checkpoint(score, *chunk, use_reentrant=False)
+            if torch.is_grad_enabled()
+            else score(*chunk)
+            for chunk in zip(
+                chunks,
+                target_ids.split(chunk_tokens),
+                [None] * len(chunks) if frozen is None else frozen.split(chunk_tokens),
+                strict=True,
+            )
+        ]
+        logprobs, entropies, kls = zip(*parts, strict=True)
+        return torch.cat(logprobs), torch.cat(entropies), torch.cat(kls)
+
+    def _hidden(
+        self, input_ids: torch.Tensor, position_ids: torch.Tensor, predictors: torch.Tensor
+    ) -> torch.Tensor:
+        """Decoder outputs [targets, hidden] at ``predictors``."""
         hidden = self.lm.get_decoder()(
             input_ids=input_ids, position_ids=position_ids, use_cache=False
         ).last_hidden_state
-        hidden = hidden.reshape(-1, hidden.shape[-1]).index_select(0, predictors)
-        head = _head(self.lm)
-
-        def score(chunk: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            return scores_of_logits(head(chunk), ids, temperature, entropy_grad)
-
-        chunk_tokens = max(1, CHUNK_LOGITS // self.lm.config.get_text_config().vocab_size)
-        if len(target_ids) <= chunk_tokens:
-            return score(hidden, target_ids)
-        parts = [
-            checkpoint(score, chunk, ids, use_reentrant=False)
-            if torch.is_grad_enabled()
-            else score(chunk, ids)
-            for chunk, ids in zip(
-                hidden.split(chunk_tokens), target_ids.split(chunk_tokens), strict=True
-            )
-        ]
-        return torch.cat([lp for lp, _ in parts]), torch.cat([entropy for _, entropy in parts])
+        return hidden.reshape(-1, hidden.shape[-1]).index_select(0, predictors)
 
 
 def scores_of_logits(
@@ -70,19 +95,29 @@ def scores_of_logits(
     target_ids: torch.Tensor,
     temperature: float = 1.0,
     entropy_grad: bool | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return (log-probs [targets], entropies [targets] or [0]) of logits [targets, vocabulary]."""
-    logits = logits.float()
-    if temperature != 1.0:
-        logits = logits / temperature
-    log_softmax = torch.log_softmax(logits, dim=-1)
+    reference_logits: torch.Tensor | None = None,
+) -> Scores:
+    """Return (log-probs [targets], entropies [targets] or [0], KLs [targets] or [0]).
+
+    ``logits`` [targets, vocabulary]; with ``reference_logits`` of that shape, the exact KL to their
+    distribution at the same temperature.
+    """
+    log_softmax = _log_softmax(logits, temperature)
     logprobs = log_softmax.gather(-1, target_ids[:, None]).squeeze(-1)
-    if entropy_grad is None:
-        return logprobs, logprobs.new_zeros(0)
-    if entropy_grad:
-        return logprobs, categorical_entropy(log_softmax)
-    with torch.no_grad():
-        return logprobs, categorical_entropy(log_softmax)
+    kls = entropies = logprobs.new_zeros(0)
+    if reference_logits is not None:
+        from rlcore.algorithms.kl import full_kl
+
+        kls = full_kl(log_softmax, _log_softmax(reference_logits, temperature))
+    if entropy_grad is not None:
+        with torch.set_grad_enabled(entropy_grad and torch.is_grad_enabled()):
+            entropies = categorical_entropy(log_softmax)
+    return logprobs, entropies, kls
+
+
+def _log_softmax(logits: torch.Tensor, temperature: float) -> torch.Tensor:
+    logits = logits.float()
+    return torch.log_softmax(logits if temperature == 1.0 else logits / temperature, dim=-1)
 
 
 def check_plain_head(lm: "PreTrainedModel") -> None:

@@ -23,7 +23,8 @@ class Sequences:
     ``token_ids``: int arrays, prompt then response. ``prompt_lengths`` [sequences]. ``loss_mask``:
     bool arrays over the whole sequence, True on the tokens trained on; never on the first, which
     nothing predicts. ``per_token``: float32 arrays aligned with ``token_ids`` (old_logprobs,
-    ref_logprobs, advantages, ...); anything may stand outside the mask, NaN included.
+    ref_logprobs, advantages, ...); anything may stand outside the mask, NaN included. ``groups``
+    [sequences] int64: the prompt group of each, where an objective or aggregation asks for it.
 
     Raises ``UserError`` naming the sequence for an empty sequence, lengths that differ, or a mask
     on the first token.
@@ -33,14 +34,15 @@ class Sequences:
     prompt_lengths: np.ndarray
     loss_mask: list[np.ndarray]
     per_token: dict[str, list[np.ndarray]] = field(default_factory=dict)
+    groups: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         lengths = self.lengths
-        if len(self.prompt_lengths) != len(lengths):
-            raise UserError(
-                f"prompt_lengths holds {len(self.prompt_lengths)} values for {len(lengths)} "
-                "sequences; pass one each"
-            )
+        for name, values in {"prompt_lengths": self.prompt_lengths, "groups": self.groups}.items():
+            if values is not None and len(values) != len(lengths):
+                raise UserError(
+                    f"{name} holds {len(values)} values for {len(lengths)} sequences; pass one each"
+                )
         if len(lengths) and not lengths.min():
             raise UserError(f"token_ids[{int(lengths.argmin())}] is empty; drop it first")
         for name, arrays in {"loss_mask": self.loss_mask, **self.per_token}.items():
@@ -86,7 +88,8 @@ class Sequences:
         fields = [self.token_ids, self.loss_mask, *self.per_token.values()]
         flat = [np.concatenate(arrays) if arrays else None for arrays in fields]
         names = tuple(self.per_token)
-        return _from_flat, (self.lengths, np.asarray(self.prompt_lengths), flat, names)
+        prompt_lengths = np.asarray(self.prompt_lengths)
+        return _from_flat, (self.lengths, prompt_lengths, flat, names, self.groups)
 
     def take(self, indices: np.ndarray) -> "Sequences":
         """Return the sequences at ``indices`` [any] (int), in that order."""
@@ -96,15 +99,21 @@ class Sequences:
             np.asarray(self.prompt_lengths)[order],
             [self.loss_mask[i] for i in order],
             {name: [arrays[i] for i in order] for name, arrays in self.per_token.items()},
+            None if self.groups is None else np.asarray(self.groups)[order],
         )
+
+    def target_lengths(self, targets: str) -> np.ndarray:
+        """[sequences] int64, how many targets each has when packed for ``targets``."""
+        return self.loss_lengths if targets == "loss_mask" else np.ones(len(self), dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """One forward pass. ``targets`` run over the tokens whose log-prob is wanted.
+    """One forward pass. ``targets`` run over the tokens whose log-prob or value is wanted.
 
     ``input_ids``, ``position_ids``: [rows, row_tokens] int64. ``predictors`` [targets] int64: flat
-    place (row x row_tokens + column) whose output predicts the target. ``target_ids`` [targets]
+    place (row x row_tokens + column) whose output is read for the target: the one before it, or
+    under targets "last" its own. ``target_ids`` [targets]
     int64. ``sequences`` [targets] int64: sequence of each target. ``sources`` [targets] int64:
     place of the target in the concatenation of all sequences. ``num_tokens``: tokens that are no
     padding.
@@ -152,14 +161,17 @@ def pack(
     micro_batch_tokens: int,
     row_tokens: int | None = None,
     targets: str = "loss_mask",
+    whole_groups: bool = False,
     kept: np.ndarray | None = None,
 ) -> list[MicroBatch]:
     """Cut ``sequences`` into micro-batches of at most ``micro_batch_tokens`` padded tokens.
 
     ``row_tokens`` None makes rows as long as the longest sequence; a micro-batch is trimmed to its
-    own longest row. ``targets``: "loss_mask", or "all" tokens that have a predecessor. ``kept``:
-    indices of the sequences to pack (default all). Raises ``UserError`` when a sequence does not
-    fit a row or a row does not fit a micro-batch.
+    own longest row. ``targets``: "loss_mask"; "all" tokens that have a predecessor; or "last", one
+    target per sequence, read at its last token itself. ``whole_groups``: the sequences of a group
+    share a micro-batch. ``kept``: indices of the sequences to pack (default all). Raises
+    ``UserError`` when a sequence does not fit a row, a row or group does not fit a micro-batch, or
+    groups are wanted and ``sequences`` has none.
     """
     kept = np.arange(len(sequences)) if kept is None else kept
     if not len(kept):
@@ -171,65 +183,118 @@ def pack(
             f"a packed row has {row_tokens} tokens and a micro-batch at most {micro_batch_tokens}; "
             "raise hardware.learner.micro_batch_tokens or shorten prompts and responses"
         )
-    starts = np.cumsum(lengths) - lengths
-    token_ids = np.concatenate(sequences.token_ids).astype(np.int64)
-    wanted = (
-        np.concatenate(sequences.loss_mask).astype(bool)
-        if targets == "loss_mask"
-        else np.ones(len(token_ids), dtype=bool)
-    )
-    wanted[starts] = False
-    rows = [kept[row] for row in plan_rows(lengths[kept], row_tokens)]
-    used = np.array([lengths[row].sum() for row in rows])
-    # FFD fills rows unevenly; neighbours of like fill share a micro-batch and its trimmed width.
-    rows = [rows[i] for i in np.argsort(-used, kind="stable").tolist()]
-    used = np.sort(used)[::-1]
+    layout = _Layout(sequences, targets)
+    if whole_groups:
+        parts = _whole_groups(lengths, kept, groups_of(sequences), row_tokens, micro_batch_tokens)
+        return [layout.micro_batch(rows, width) for rows, width in parts]
+    rows, used = _filled_rows(lengths, kept, row_tokens)
     batches, first = [], 0
     while first < len(rows):
         count = max(1, micro_batch_tokens // int(used[first]))
-        group = rows[first : first + count]
-        batches.append(_micro_batch(group, int(used[first]), lengths, starts, token_ids, wanted))
+        batches.append(layout.micro_batch(rows[first : first + count], int(used[first])))
         first += count
     return batches
 
 
-def _micro_batch(
-    rows: list[np.ndarray],
-    width: int,
-    lengths: np.ndarray,
-    starts: np.ndarray,
-    token_ids: np.ndarray,
-    wanted: np.ndarray,
-) -> MicroBatch:
-    """Lay out ``rows`` (sequence indices each) on a [len(rows), width] grid."""
-    members = np.concatenate(rows)
-    row_of = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
-    size = lengths[members]
-    ends = np.cumsum(size)
-    used = np.bincount(row_of, weights=size, minlength=len(rows)).astype(np.int64)
-    before_row = np.cumsum(used) - used
-    # Place of each member's first token on the grid, then of every token.
-    first_place = row_of * width + (ends - size) - before_row[row_of]
-    within = np.arange(int(ends[-1])) - np.repeat(ends - size, size)
-    place = np.repeat(first_place, size) + within
-    source = np.repeat(starts[members], size) + within
+def groups_of(sequences: Sequences) -> np.ndarray:
+    """Return ``sequences.groups`` [sequences]; ``UserError`` when it is not set."""
+    if sequences.groups is None:
+        raise UserError(
+            "the objective works on whole prompt groups and the batch has none; set "
+            "Sequences.groups to the prompt of each sequence"
+        )
+    return np.asarray(sequences.groups)
 
-    input_ids = np.zeros(len(rows) * width, dtype=np.int64)
-    # Padding counts up from 0 after the last document of its row.
-    row_end = np.arange(len(rows)) * width + used
-    position_ids = np.arange(len(rows) * width) - np.repeat(row_end, width)
-    input_ids[place] = token_ids[source]
-    position_ids[place] = within
-    keep = wanted[source]
-    return MicroBatch(
-        input_ids=input_ids.reshape(len(rows), width),
-        position_ids=position_ids.reshape(len(rows), width),
-        predictors=place[keep] - 1,
-        target_ids=token_ids[source[keep]],
-        sequences=np.repeat(members, size)[keep],
-        sources=source[keep],
-        num_tokens=int(ends[-1]),
-    )
+
+def _filled_rows(
+    lengths: np.ndarray, members: np.ndarray, row_tokens: int
+) -> tuple[list[np.ndarray], np.ndarray]:
+    """Return rows of sequence indices and the tokens in each, fullest first.
+
+    FFD fills rows unevenly; neighbours of like fill share a micro-batch and its trimmed width.
+    """
+    rows = [members[row] for row in plan_rows(lengths[members], row_tokens)]
+    used = np.array([lengths[row].sum() for row in rows])
+    order = np.argsort(-used, kind="stable")
+    return [rows[i] for i in order.tolist()], used[order]
+
+
+def _whole_groups(
+    lengths: np.ndarray,
+    kept: np.ndarray,
+    groups: np.ndarray,
+    row_tokens: int,
+    micro_batch_tokens: int,
+) -> list[tuple[list[np.ndarray], int]]:
+    """Return (rows, width) of each micro-batch, groups added to one until the next does not fit."""
+    parts: list[tuple[list[np.ndarray], int]] = []
+    held = np.zeros(0, dtype=np.int64)
+    plan: tuple[list[np.ndarray], int] = ([], 0)
+    for group in np.unique(groups[kept]):
+        members = kept[groups[kept] == group]
+        for start in (held, held[:0]):
+            wanted = np.concatenate([start, members])
+            rows, used = _filled_rows(lengths, wanted, row_tokens)
+            if len(rows) * int(used[0]) <= micro_batch_tokens:
+                break
+            if not len(start):
+                raise UserError(
+                    f"a prompt's {len(members)} responses need {len(rows) * int(used[0])} tokens "
+                    f"of one micro-batch and it holds {micro_batch_tokens}; raise "
+                    "hardware.learner.micro_batch_tokens or compare fewer responses"
+                )
+            parts.append(plan)
+        held, plan = wanted, (rows, int(used[0]))
+    return [*parts, plan]
+
+
+class _Layout:
+    """Places tokens of ``sequences`` on grids; ``targets`` as in ``pack``."""
+
+    def __init__(self, sequences: Sequences, targets: str) -> None:
+        self._lengths = sequences.lengths
+        self._starts = np.cumsum(self._lengths) - self._lengths
+        self._token_ids = np.concatenate(sequences.token_ids).astype(np.int64)
+        self._shift = 0 if targets == "last" else 1
+        self._wanted = np.ones(len(self._token_ids), dtype=bool)
+        if targets == "loss_mask":
+            self._wanted = np.concatenate(sequences.loss_mask).astype(bool)
+        if targets == "last":
+            self._wanted[:] = False
+            self._wanted[self._starts + self._lengths - 1] = True
+        else:
+            self._wanted[self._starts] = False
+
+    def micro_batch(self, rows: list[np.ndarray], width: int) -> MicroBatch:
+        """Lay out ``rows`` (sequence indices each) on a [len(rows), width] grid."""
+        members = np.concatenate(rows)
+        row_of = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
+        size = self._lengths[members]
+        ends = np.cumsum(size)
+        used = np.bincount(row_of, weights=size, minlength=len(rows)).astype(np.int64)
+        before_row = np.cumsum(used) - used
+        # Place of each member's first token on the grid, then of every token.
+        first_place = row_of * width + (ends - size) - before_row[row_of]
+        within = np.arange(int(ends[-1])) - np.repeat(ends - size, size)
+        place = np.repeat(first_place, size) + within
+        source = np.repeat(self._starts[members], size) + within
+
+        input_ids = np.zeros(len(rows) * width, dtype=np.int64)
+        # Padding counts up from 0 after the last document of its row.
+        row_end = np.arange(len(rows)) * width + used
+        position_ids = np.arange(len(rows) * width) - np.repeat(row_end, width)
+        input_ids[place] = self._token_ids[source]
+        position_ids[place] = within
+        keep = self._wanted[source]
+        return MicroBatch(
+            input_ids=input_ids.reshape(len(rows), width),
+            position_ids=position_ids.reshape(len(rows), width),
+            predictors=place[keep] - self._shift,
+            target_ids=self._token_ids[source[keep]],
+            sequences=np.repeat(members, size)[keep],
+            sources=source[keep],
+            num_tokens=int(ends[-1]),
+        )
 
 
 def idle_micro_batch() -> MicroBatch:
@@ -264,17 +329,25 @@ def balance(lengths: np.ndarray, num_shares: int) -> list[np.ndarray]:
     return [np.array(sorted(share), dtype=np.int64) for share in shares]
 
 
+def balance_groups(lengths: np.ndarray, groups: np.ndarray, num_shares: int) -> list[np.ndarray]:
+    """``balance`` that never splits a group: [sequences] lengths and groups to index arrays."""
+    _, group_of = np.unique(groups, return_inverse=True)
+    tokens = np.bincount(group_of, weights=lengths).astype(np.int64)
+    return [np.flatnonzero(np.isin(group_of, share)) for share in balance(tokens, num_shares)]
+
+
 def _from_flat(
     lengths: np.ndarray,
     prompt_lengths: np.ndarray,
     flat: list[np.ndarray | None],
     names: tuple[str, ...],
+    groups: np.ndarray | None,
 ) -> Sequences:
     """Undo ``Sequences.__reduce__``: the arrays are views of the buffers that travelled."""
     cuts = np.cumsum(lengths)[:-1]
     token_ids, loss_mask, *fields = ([] if a is None else np.split(a, cuts) for a in flat)
     per_token = dict(zip(names, fields, strict=True))
-    return Sequences(token_ids, prompt_lengths, loss_mask, per_token)
+    return Sequences(token_ids, prompt_lengths, loss_mask, per_token, groups)
 
 
 def _lengths(arrays: list[np.ndarray]) -> np.ndarray:

@@ -12,7 +12,7 @@ import torch
 
 from rlcore.algorithms.objective import PolicyObjective, SftObjective
 from rlcore.learner.learner import Learner
-from rlcore.learner.spec import LearnerSpec
+from rlcore.learner.spec import LearnerSpec, Term
 from rlcore.rollout.transformers_engine import TransformersEngine
 from rlcore.rollout.types import EngineSpec, Sampling
 from tests.rlcore.learner.samples import (
@@ -44,7 +44,7 @@ def test_step_agrees_with_cpu(zero_stage, objective, spec, tmp_path: Path):
     batch = make_batch(12)
     expected, norm = reference_step(spec, batch, objective, 0.1)
     learner = Learner(replace(spec, zero_stage=zero_stage, micro_batch_tokens=120))
-    metrics = learner.step(batch, objective, 0.1)
+    metrics = learner.step([Term(batch, objective)], 0.1)
     assert metrics[f"{objective.name}/grad_norm"] == pytest.approx(norm, rel=1e-4)
     assert_same_weights(weights_of(learner, tmp_path), expected, 1e-5)
     learner.close()
@@ -65,7 +65,7 @@ def test_packed_bf16_rows_agree_with_fp32(attention, spec):
     # A document that saw its neighbour would be off by whole nats.
     assert gap.max() < 0.3
     assert gap.mean() < 0.03
-    loss = learner.step(batch, SftObjective(), 0.1)["sft/loss"]
+    loss = learner.step([Term(batch, SftObjective())], 0.1)["sft/loss"]
     mask = np.concatenate(batch.loss_mask)
     assert loss == pytest.approx(-np.concatenate(exact)[mask].mean(), rel=0.01)
     learner.close()

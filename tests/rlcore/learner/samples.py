@@ -31,6 +31,7 @@ def write_tiny_model(path: Path) -> None:
         tie_word_embeddings=True,
         max_position_embeddings=128,
         attention_dropout=0.5,
+        pad_token_id=0,
     )
     model = Qwen2ForCausalLM(config)
     for parameter in model.parameters():  # from scratch, logits are almost 0 and hide errors
@@ -58,6 +59,8 @@ def make_batch(num_sequences: int, seed: int = 0) -> Sequences:
             "old_logprobs": field(0.3),
             "rollout_logprobs": field(0.3),
             "ref_logprobs": field(0.5),
+            "returns": field(1.0),
+            "old_values": field(0.1),
         },
     )
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rlcore.algorithms.objective import PolicyObjective
-from rlcore.learner.spec import UpdateRequest
+from rlcore.learner.spec import Term, UpdateRequest
 from rlcore.models.packing import Sequences
 from schemas.errors import UserError
 from tests.rlcore.learner.samples import assert_same_weights, make_batch, weights_of
@@ -22,8 +22,8 @@ def test_two_ranks_train_what_one_trains(zero_stage, spec, pair, batch, learner_
     scores, expected_scores = group.logprobs(batch, entropy=True), alone.logprobs(batch)
     for ours, theirs in zip(scores.logprobs, expected_scores.logprobs, strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-5)
-    expected = alone.step(batch, GRPO, 0.1)
-    found = group.step(batch, GRPO, 0.1)
+    expected = alone.step([Term(batch, GRPO)], 0.1)
+    found = group.step([Term(batch, GRPO)], 0.1)
     for key in expected.keys() - {"perf/padded_tokens"}:
         assert found[key] == pytest.approx(expected[key], rel=2e-5, abs=1e-6), key
     assert_same_weights(weights_of(group, tmp_path), weights_of(alone, tmp_path))
@@ -41,7 +41,7 @@ def test_rank_without_work_takes_part(zero_stage, spec, pair, learner_of, tmp_pa
     single, alone = make_batch(1, seed=4), learner_of()
     group = pair.build(replace(spec, zero_stage=zero_stage))
     assert len(group.logprobs(single).logprobs) == 1
-    expected, found = alone.step(single, GRPO, 0.1), group.step(single, GRPO, 0.1)
+    expected, found = alone.step([Term(single, GRPO)], 0.1), group.step([Term(single, GRPO)], 0.1)
     assert found["actor/pg_loss"] == pytest.approx(expected["actor/pg_loss"], rel=1e-5)
     assert_same_weights(weights_of(group, tmp_path), weights_of(alone, tmp_path))
 
@@ -58,15 +58,15 @@ def test_bad_share_of_one_rank_ends_all_with_its_sentence(spec, pair, batch):
         {name: [*rows, *fields[name]] for name, rows in batch.per_token.items()},
     )
     with pytest.raises(UserError, match="a packed row has 70 tokens and a micro-batch at most 60"):
-        group.step(both, GRPO, 0.1)
-    assert group.step(batch, GRPO, 0.1)["actor/skipped_steps"] == 0.0
+        group.step([Term(both, GRPO)], 0.1)
+    assert group.step([Term(batch, GRPO)], 0.1)["actor/skipped_steps"] == 0.0
 
 
 def test_resume_of_two_ranks_is_bit_exact(spec, pair, tmp_path):
     """New processes, shards loaded per rank: the next update gives the same weights bit for bit."""
     specs = {stage: replace(spec, zero_stage=stage, eps=1e-8) for stage in (1, 3)}
     requests = [
-        UpdateRequest(version, f"batch {version}", [make_batch(9, version)], GRPO, [0.01])
+        UpdateRequest(version, f"batch {version}", [[Term(make_batch(9, version), GRPO)]], [0.01])
         for version in range(2)
     ]
     expected = {}

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from rlcore.algorithms.objective import PolicyObjective, SftObjective
+from rlcore.learner.spec import Term
 from rlcore.models.packing import Sequences
 from schemas.errors import UserError
 from tests.rlcore.learner.samples import (
@@ -29,7 +30,7 @@ def test_packed_step_equals_one_sequence_at_a_time(name, spec, batch, learner_of
     """Packing, the selected head and DeepSpeed change the arithmetic's order and nothing else."""
     expected, norm = reference_step(spec, batch, OBJECTIVES[name], 0.1)
     learner = learner_of()
-    metrics = learner.step(batch, OBJECTIVES[name], 0.1)
+    metrics = learner.step([Term(batch, OBJECTIVES[name])], 0.1)
     assert metrics[f"{OBJECTIVES[name].name}/grad_norm"] == pytest.approx(norm, rel=1e-5)
     assert_same_weights(weights_of(learner, tmp_path), expected)
 
@@ -52,8 +53,8 @@ LAYOUTS = {
 def test_layout_does_not_change_the_step(name, batch, learner_of, tmp_path):
     """Hardware settings must not be hyperparameters."""
     plain, other = learner_of(), learner_of(**LAYOUTS[name])
-    metrics = plain.step(batch, GRPO, 0.1)
-    found = other.step(batch, GRPO, 0.1)
+    metrics = plain.step([Term(batch, GRPO)], 0.1)
+    found = other.step([Term(batch, GRPO)], 0.1)
     for key in metrics.keys() - {"perf/padded_tokens"}:
         assert found[key] == pytest.approx(metrics[key], rel=2e-5, abs=1e-6), key
     assert_same_weights(weights_of(other, tmp_path), weights_of(plain, tmp_path))
@@ -61,8 +62,9 @@ def test_layout_does_not_change_the_step(name, batch, learner_of, tmp_path):
 
 def test_row_order_does_not_change_the_step(batch, learner_of, tmp_path):
     plain, other = learner_of(), learner_of()
-    plain.step(batch, GRPO, 0.1)
-    other.step(batch.take(np.random.default_rng(3).permutation(len(batch))), GRPO, 0.1)
+    plain.step([Term(batch, GRPO)], 0.1)
+    shuffled = batch.take(np.random.default_rng(3).permutation(len(batch)))
+    other.step([Term(shuffled, GRPO)], 0.1)
     assert_same_weights(weights_of(other, tmp_path), weights_of(plain, tmp_path))
 
 
@@ -74,7 +76,9 @@ def test_nothing_outside_the_mask_matters(poison, batch, learner_of):
         for name, rows in batch.per_token.items()
     }
     plain, other = learner_of(), learner_of()
-    assert plain.step(batch, GRPO, 0.1) == other.step(replace(batch, per_token=poisoned), GRPO, 0.1)
+    poisoned_batch = replace(batch, per_token=poisoned)
+    expected = plain.step([Term(batch, GRPO)], 0.1)
+    assert other.step([Term(poisoned_batch, GRPO)], 0.1) == expected
     assert plain.stamp() == other.stamp()
 
 
@@ -86,8 +90,8 @@ def test_ratio_is_one_on_the_first_update(temperature, batch, learner_of):
     fresh = replace(batch, per_token={**batch.per_token, "old_logprobs": scores.logprobs})
     objective = PolicyObjective(temperature=temperature)
     for metrics in (
-        learner.step(fresh, objective, 0.0),
-        learner.step(batch, replace(objective, on_policy=True), 0.0),
+        learner.step([Term(fresh, objective)], 0.0),
+        learner.step([Term(batch, replace(objective, on_policy=True))], 0.0),
     ):
         assert metrics["actor/ratio_max"] == 1.0
         assert metrics["actor/ratio_mean"] == pytest.approx(1.0, abs=1e-6)
@@ -102,8 +106,8 @@ def test_skipping_rows_without_advantage_changes_only_the_work(batch, learner_of
     batch = replace(batch, per_token={**batch.per_token, "advantages": advantages})
     plain, skipping = learner_of(), learner_of()
     objective = PolicyObjective()
-    whole = plain.step(batch, objective, 0.1)
-    part = skipping.step(batch, replace(objective, skip_zero_advantage=True), 0.1)
+    whole = plain.step([Term(batch, objective)], 0.1)
+    part = skipping.step([Term(batch, replace(objective, skip_zero_advantage=True))], 0.1)
     assert part["perf/trained_tokens"] < whole["perf/trained_tokens"]
     assert part["actor/pg_loss"] == pytest.approx(whole["actor/pg_loss"], rel=1e-5)
     assert_same_weights(weights_of(skipping, tmp_path), weights_of(plain, tmp_path))
@@ -113,7 +117,7 @@ def test_a_batch_of_constant_groups_has_zero_gradient_and_says_so(batch, learner
     """An update that teaches nothing must show up in the metrics (DESIGN 10)."""
     nothing = [np.zeros_like(row) for row in batch.per_token["advantages"]]
     batch = replace(batch, per_token={**batch.per_token, "advantages": nothing})
-    metrics = learner_of().step(batch, PolicyObjective(skip_zero_advantage=True), 0.1)
+    metrics = learner_of().step([Term(batch, PolicyObjective(skip_zero_advantage=True))], 0.1)
     assert metrics["actor/zero_gradient_steps"] == 1.0
     assert metrics["actor/grad_norm"] == 0.0
 
@@ -125,13 +129,12 @@ def test_non_finite_gradient_skips_the_step(zero_stage, batch, learner_of, tmp_p
     before = learner.stamp()
     bad = [row.copy() for row in batch.per_token["advantages"]]
     bad[3][-1] = np.nan
-    metrics = learner.step(
-        replace(batch, per_token={**batch.per_token, "advantages": bad}), PolicyObjective(), 0.1
-    )
+    bad_batch = replace(batch, per_token={**batch.per_token, "advantages": bad})
+    metrics = learner.step([Term(bad_batch, PolicyObjective())], 0.1)
     assert metrics["actor/skipped_steps"] == 1.0
     assert learner.stamp() == before
     for after in (learner, untouched):
-        assert after.step(batch, PolicyObjective(), 0.1)["actor/skipped_steps"] == 0.0
+        assert after.step([Term(batch, PolicyObjective())], 0.1)["actor/skipped_steps"] == 0.0
     assert_same_weights(weights_of(learner, tmp_path), weights_of(untouched, tmp_path), 0.0)
 
 
@@ -144,7 +147,7 @@ def test_sft_loss_is_hugging_faces_cross_entropy(spec, learner_of):
     model = AutoModelForCausalLM.from_pretrained(spec.model_dir).eval()
     ids = torch.from_numpy(batch.token_ids[0]).long()[None]
     expected = model(input_ids=ids, labels=labels).loss.item()
-    assert learner_of().step(batch, SftObjective(), 0.1)["sft/loss"] == pytest.approx(
+    assert learner_of().step([Term(batch, SftObjective())], 0.1)["sft/loss"] == pytest.approx(
         expected, abs=1e-6
     )
 
@@ -152,21 +155,21 @@ def test_sft_loss_is_hugging_faces_cross_entropy(spec, learner_of):
 def test_repeated_steps_learn(batch, learner_of):
     """End to end: the loss of one batch goes down."""
     learner = learner_of(eps=1e-8, grad_clip=1.0)
-    losses = [learner.step(batch, SftObjective(), 1e-2)["sft/loss"] for _ in range(10)]
+    losses = [learner.step([Term(batch, SftObjective())], 1e-2)["sft/loss"] for _ in range(10)]
     assert losses[-1] < 0.5 * losses[0]
 
 
 @pytest.mark.parametrize("zero_stage", [1, 2, 3])
 def test_bf16_steps_close_to_fp32(zero_stage, batch, learner_of, tmp_path):
     plain, half = learner_of(), learner_of(dtype="bfloat16", zero_stage=zero_stage)
-    expected = plain.step(batch, SftObjective(), 0.1)
+    expected = plain.step([Term(batch, SftObjective())], 0.1)
     for micro_batch_tokens in (4096, 90):
         found = learner_of(
             dtype="bfloat16", zero_stage=zero_stage, micro_batch_tokens=micro_batch_tokens
-        ).step(batch, SftObjective(), 0.1)
+        ).step([Term(batch, SftObjective())], 0.1)
         assert found["sft/loss"] == pytest.approx(expected["sft/loss"], rel=0.01)
         assert found["sft/grad_norm"] == pytest.approx(expected["sft/grad_norm"], rel=0.03)
-    half.step(batch, SftObjective(), 0.1)
+    half.step([Term(batch, SftObjective())], 0.1)
     state = {name: tensor.float() for name, tensor in weights_of(half, tmp_path).items()}
     assert_same_weights(state, weights_of(plain, tmp_path), 0.01)
 
@@ -175,13 +178,13 @@ def test_bad_batches_are_told(batch, spec, learner_of):
     learner = learner_of(micro_batch_tokens=45)
     poor = replace(batch, per_token={"advantages": batch.per_token["advantages"]})
     with pytest.raises(UserError, match=r"reads per_token\['rollout_logprobs'\]"):
-        learner.step(poor, PolicyObjective(), 0.1)
+        learner.step([Term(poor, PolicyObjective())], 0.1)
     empty = replace(batch, loss_mask=[np.zeros_like(mask) for mask in batch.loss_mask])
     with pytest.raises(UserError, match="no token to train on"):
-        learner.step(empty, SftObjective(), 0.1)
+        learner.step([Term(empty, SftObjective())], 0.1)
     long = Sequences([np.zeros(50, np.int32)], np.array([1]), [np.arange(50) > 0])
     with pytest.raises(UserError, match=r"raise hardware\.learner\.micro_batch_tokens"):
-        learner.step(long, SftObjective(), 0.1)
+        learner.step([Term(long, SftObjective())], 0.1)
     with pytest.raises(UserError, match="set zero_stage to 1 or more"):
         replace(spec, dtype="bfloat16", zero_stage=0)
     with pytest.raises(UserError, match=r"has no config\.json"):

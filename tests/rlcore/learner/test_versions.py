@@ -9,7 +9,7 @@ import torch
 
 from rlcore.algorithms.objective import PolicyObjective, SftObjective
 from rlcore.learner.group import LearnerGroup
-from rlcore.learner.spec import UpdateRequest, VersionConflict
+from rlcore.learner.spec import Term, UpdateRequest, VersionConflict
 from rlcore.models.digest import read_state, state_digest
 from schemas.errors import UserError
 from tests.rlcore.learner.rank_process import start_ranks
@@ -17,8 +17,8 @@ from tests.rlcore.learner.samples import make_batch
 
 
 def request_of(version: int, digest: str, seed: int = 0) -> UpdateRequest:
-    batches = [make_batch(6, seed), make_batch(6, seed + 1)]
-    return UpdateRequest(version, digest, batches, PolicyObjective(), [0.05, 0.04])
+    batches = [[Term(make_batch(6, seed + step), PolicyObjective())] for step in range(2)]
+    return UpdateRequest(version, digest, batches, [0.05, 0.04])
 
 
 def test_update_is_a_compare_and_set(learner_of):
@@ -43,7 +43,7 @@ def test_update_that_broke_off_must_be_reloaded(learner_of, tmp_path):
     learner = learner_of()
     learner.save(tmp_path / "checkpoint")
     good = request_of(0, "a")
-    poor = replace(good.mini_batches[1], per_token={})
+    poor = [Term(replace(make_batch(6), per_token={}), PolicyObjective())]
     with pytest.raises(UserError, match="reads per_token"):
         learner.update(replace(good, mini_batches=[good.mini_batches[0], poor]))
     with pytest.raises(VersionConflict, match=r"broke off .* load a checkpoint"):
@@ -65,7 +65,7 @@ def test_published_weights_carry_their_digest(learner_of, tmp_path):
 def test_digest_follows_the_weights(learner_of):
     learner = learner_of()
     before = learner.stamp().digest
-    learner.step(make_batch(3), SftObjective(), 0.1)
+    learner.step([Term(make_batch(3), SftObjective())], 0.1)
     assert learner.stamp().digest != before
 
 
@@ -102,7 +102,7 @@ def test_export_loads_in_transformers(learner_of, model_dir, tmp_path):
 
     (model_dir / "manifest.json").write_text("{}")
     learner = learner_of()
-    learner.step(make_batch(3), SftObjective(), 0.1)
+    learner.step([Term(make_batch(3), SftObjective())], 0.1)
     learner.export_hf(tmp_path / "out")
     names = {path.name for path in Path(tmp_path / "out").iterdir()}
     assert names == {
@@ -144,7 +144,7 @@ def test_frozen_learner_scores_and_refuses_to_step(learner_of, batch):
         np.testing.assert_array_equal(ours, theirs)
     assert frozen.stamp() == policy.stamp()
     with pytest.raises(UserError, match="is frozen"):
-        frozen.step(batch, SftObjective(), 0.1)
+        frozen.step([Term(batch, SftObjective())], 0.1)
 
 
 def test_model_with_capped_logits_is_refused(spec, tmp_path):

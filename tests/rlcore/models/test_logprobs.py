@@ -8,7 +8,7 @@ from rlcore.models.logprobs import TokenLogprobModel, scores_of_logits
 def test_scores_at_a_temperature():
     """SPEC E2: log-probs and entropy of softmax(logits / T), in fp32 whatever the model's dtype."""
     logits = torch.tensor([[1.0, 2.0, 4.0]], dtype=torch.bfloat16)
-    found, entropy = scores_of_logits(logits, torch.tensor([2]), 0.5, entropy_grad=False)
+    found, entropy, _ = scores_of_logits(logits, torch.tensor([2]), 0.5, entropy_grad=False)
     distribution = torch.softmax(torch.tensor([2.0, 4.0, 8.0]), 0)
     assert found.dtype == torch.float32
     torch.testing.assert_close(found[0], distribution[2].log())
@@ -18,7 +18,7 @@ def test_scores_at_a_temperature():
 def test_entropy_has_a_gradient_only_when_asked():
     for wanted, expected in [(None, 0), (False, 1), (True, 1)]:
         logits = torch.randn(1, 5, requires_grad=True)
-        _, entropy = scores_of_logits(logits, torch.tensor([0]), entropy_grad=wanted)
+        _, entropy, _ = scores_of_logits(logits, torch.tensor([0]), entropy_grad=wanted)
         assert len(entropy) == expected
         assert entropy.requires_grad is bool(wanted)
 
@@ -43,7 +43,7 @@ def test_chunks_with_recompute_change_nothing(temperature, monkeypatch):
     for limit in (10**9, 50 * 7):
         monkeypatch.setattr(logprobs, "CHUNK_LOGITS", limit)
         model.zero_grad()
-        found, entropy = model(
+        found, entropy, _ = model(
             input_ids=ids,
             position_ids=torch.arange(20).repeat(2, 1),
             predictors=torch.arange(39),
@@ -55,7 +55,7 @@ def test_chunks_with_recompute_change_nothing(temperature, monkeypatch):
         gradients = [p.grad for p in model.parameters() if p.grad is not None]
         results.append([found.detach(), entropy.detach(), *(g.clone() for g in gradients)])
         with torch.no_grad():
-            again, _ = model(
+            again, *_ = model(
                 input_ids=ids,
                 position_ids=torch.arange(20).repeat(2, 1),
                 predictors=torch.arange(39),

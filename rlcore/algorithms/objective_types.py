@@ -1,0 +1,133 @@
+"""What an objective is, what it is given, and what it returns.
+
+Axes: ``targets`` = the loss tokens of one micro-batch, flat (or, for targets "last", one entry per
+sequence). Positions outside the loss mask are never gathered, so whatever stands there (NaN, 1e9)
+cannot reach a loss.
+
+torch is imported where it computes, so that the process that only describes an objective to the
+learner need not load it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import torch
+
+
+def _nothing() -> torch.Tensor:
+    import torch
+
+    return torch.zeros(0)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenOutputs:
+    """What the model says about the targets, fp32, [targets] each; empty where not asked for.
+
+    A language model's ``logprobs``, ``entropy`` and exact ``kl`` to its reference, in nats at the
+    objective's temperature; a value model's ``values``.
+    """
+
+    logprobs: torch.Tensor = field(default_factory=_nothing)
+    entropy: torch.Tensor = field(default_factory=_nothing)
+    kl: torch.Tensor = field(default_factory=_nothing)
+    values: torch.Tensor = field(default_factory=_nothing)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenBatch:
+    """What is known about the targets.
+
+    ``weights`` [targets]: share of each in the loss. ``mean_weight``: 1 / targets passed through
+    the model for this objective in this optimizer step, all ranks. ``rows`` [targets] int64:
+    sequence of each target; a sequence is never split over micro-batches. ``fields``: [targets]
+    each, named in the objective's ``fields``. ``groups`` [targets] int64: prompt group of each;
+    empty when the batch names none.
+    """
+
+    weights: torch.Tensor
+    mean_weight: float
+    rows: torch.Tensor
+    fields: dict[str, torch.Tensor]
+    groups: torch.Tensor = field(default_factory=_nothing)
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """0-d tensors by name. ``sums`` add up over micro-batches and ranks to the global mean;
+    ``maxes`` combine by maximum and are >= 0."""
+
+    sums: dict[str, torch.Tensor] = field(default_factory=dict)
+    maxes: dict[str, torch.Tensor] = field(default_factory=dict)
+
+
+class Objective(Protocol):
+    """What the learner minimises. Frozen and picklable: it travels to every rank.
+
+    Derive from it to keep the defaults below. The scalar of a micro-batch is a *sum* of already
+    normalised terms: adding over micro-batches and ranks gives the loss of the optimizer step.
+    Metrics follow the same rule.
+    """
+
+    @property
+    def name(self) -> str:
+        """Prefix of the metrics the learner adds: <name>/grad_norm, <name>/lr, ..."""
+        ...
+
+    @property
+    def aggregation(self) -> str:
+        """One of ``aggregation.MODES``."""
+        ...
+
+    @property
+    def horizon(self) -> int | None:
+        """Tokens, for the aggregation that divides by a constant."""
+        return None
+
+    @property
+    def temperature(self) -> float:
+        """Logits are divided by it."""
+        return 1.0
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Names of the per-token arrays needed beside token ids and loss mask."""
+        return ()
+
+    @property
+    def head(self) -> str:
+        """Head of the model it trains: "lm" or "value"."""
+        return "lm"
+
+    @property
+    def targets(self) -> str:
+        """What ``packing.pack`` gathers: "loss_mask", or "last" token of each sequence."""
+        return "loss_mask"
+
+    @property
+    def whole_groups(self) -> bool:
+        """Whether the sequences of a prompt group must share a micro-batch."""
+        return False
+
+    @property
+    def entropy_grad(self) -> bool | None:
+        """None: no entropy wanted; False: as a metric; True: with gradient."""
+        return None
+
+    @property
+    def full_kl(self) -> bool:
+        """Whether the exact KL to the learner's own frozen reference is wanted."""
+        return False
+
+    def rows_with_gradient(self, per_token: dict[str, list[np.ndarray]]) -> np.ndarray | None:
+        """Return [rows] bool, False where a row's loss is 0 whatever the model says; None = all."""
+        return None
+
+    def __call__(
+        self, outputs: TokenOutputs, batch: TokenBatch
+    ) -> tuple[torch.Tensor, Metrics]: ...

@@ -1,0 +1,161 @@
+"""Passes of one rank's model over micro-batches: packed, scored, and trained on."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from rlcore.algorithms.objective_types import Metrics, TokenBatch, TokenOutputs
+from rlcore.learner.engine import FrozenEngine, TrainEngine
+from rlcore.learner.plan import StepPlan, TermPlan
+from rlcore.learner.report import StepReport, over_ranks
+from rlcore.learner.spec import LearnerSpec
+from rlcore.models.packing import MicroBatch, Sequences, idle_micro_batch, pack
+
+
+class Passes:
+    """Micro-batches and forward passes by ``spec``, whatever the head."""
+
+    def __init__(self, engine: TrainEngine | FrozenEngine, spec: LearnerSpec, device: str) -> None:
+        self._engine, self._spec, self._device = engine, spec, device
+
+    def pack(
+        self,
+        sequences: Sequences,
+        targets: str,
+        *,
+        whole_groups: bool = False,
+        kept: np.ndarray | None = None,
+    ) -> list[MicroBatch]:
+        """Pack by the device's rule: one long row under flash attention, else the longest's."""
+        flash = self._spec.attn_implementation.startswith("flash")
+        default = self._spec.micro_batch_tokens if flash else None
+        return pack(
+            sequences,
+            micro_batch_tokens=self._spec.micro_batch_tokens,
+            row_tokens=self._spec.row_tokens or default,
+            targets=targets,
+            whole_groups=whole_groups,
+            kept=kept,
+        )
+
+    def outputs(
+        self,
+        batch: MicroBatch,
+        *,
+        temperature: float = 1.0,
+        entropy_grad: bool | None = None,
+        full_kl: bool = False,
+    ) -> TokenOutputs:
+        """One forward pass; the keywords are a language model's."""
+        inputs: dict[str, Any] = {
+            "input_ids": self.tensor(batch.input_ids),
+            "position_ids": self.tensor(batch.position_ids),
+            "predictors": self.tensor(batch.predictors),
+        }
+        if self._spec.head == "value":
+            (values,) = self._engine.forward(**inputs)
+            return TokenOutputs(values=values)
+        logprobs, entropy, kl = self._engine.forward(
+            **inputs,
+            target_ids=self.tensor(batch.target_ids),
+            temperature=temperature,
+            entropy_grad=entropy_grad,
+            full_kl=full_kl,
+        )
+        return TokenOutputs(logprobs, entropy, kl)
+
+    def read(
+        self,
+        sequences: Sequences,
+        targets: str,
+        num_quantities: int,
+        read: Callable[[MicroBatch], list[torch.Tensor]],
+    ) -> list[list[np.ndarray]]:
+        """Spread the quantities [targets] that ``read`` gives for a batch over the sequences.
+
+        Each becomes float32 arrays aligned with ``token_ids``, 0 off the targets.
+        """
+        num_tokens = sequences.num_tokens
+        flat = np.zeros((num_quantities, num_tokens), dtype=np.float32)
+        with torch.no_grad():
+            for batch in self._in_lockstep(self.pack(sequences, targets)):
+                found = read(batch)
+                if batch.num_tokens:
+                    for row, values in zip(flat, found, strict=True):
+                        row[batch.sources] = values.float().cpu().numpy()
+        cuts = np.cumsum(sequences.lengths)[:-1]
+        return [np.split(row, cuts) if num_tokens else [] for row in flat]
+
+    def tensor(self, array: np.ndarray) -> torch.Tensor:
+        """Return ``array`` on the device."""
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)
+
+    def _in_lockstep(self, batches: Sequence[MicroBatch]) -> list[MicroBatch]:
+        """Add idle passes where a forward pass is collective and another rank makes more."""
+        if not self._engine.lockstep:
+            return list(batches)
+        num_passes = max(self._engine.exchange(len(batches)))
+        return [*batches, *[idle_micro_batch()] * (num_passes - len(batches))]
+
+
+def optimizer_step(engine: TrainEngine, passes: Passes, plan: StepPlan, lr: float) -> StepReport:
+    """Run ``plan``'s passes, all terms' gradients into one optimizer step at ``lr``.
+
+    Gradient norm, learning rate and the step's counts are reported under the first term's name.
+    """
+    sums: dict[str, list[torch.Tensor]] = {}
+    maxes: dict[str, list[torch.Tensor]] = {}
+    work = [(term, batch) for term in plan.terms for batch in term.batches]
+    for index in range(plan.num_passes):
+        engine.begin_pass(last=index == plan.num_passes - 1)
+        if index < len(work):
+            loss, metrics = _loss(passes, *work[index])
+        else:
+            idle = passes.outputs(idle_micro_batch())
+            loss, metrics = (idle.logprobs.sum() + idle.values.sum()) * 0.0, Metrics()
+        engine.backward(loss)
+        for name, value in metrics.sums.items():
+            sums.setdefault(name, []).append(value)
+        for name, value in metrics.maxes.items():
+            maxes.setdefault(name, []).append(value)
+    outcome = engine.step(lr)
+    mine = StepReport(
+        means={name: float(torch.stack(values).sum()) for name, values in sums.items()},
+        maxes={name: float(torch.stack(values).max()) for name, values in maxes.items()},
+        counts={
+            "perf/trained_tokens": sum(batch.num_tokens for _, batch in work),
+            "perf/padded_tokens": sum(batch.input_ids.size for _, batch in work),
+        },
+    )
+    report = over_ranks(engine.exchange(mine))
+    prefix = plan.terms[0].objective.name
+    report.means.update({f"{prefix}/grad_norm": outcome.grad_norm, f"{prefix}/lr": lr})
+    report.counts.update(
+        {
+            f"{prefix}/skipped_steps": float(not outcome.applied),
+            f"{prefix}/zero_gradient_steps": float(outcome.grad_norm == 0.0),
+        }
+    )
+    return report
+
+
+def _loss(passes: Passes, term: TermPlan, batch: MicroBatch) -> tuple[torch.Tensor, Metrics]:
+    """``batch``'s share of ``term``, times its coefficient, and its metrics."""
+    objective = term.objective
+    outputs = passes.outputs(
+        batch,
+        temperature=objective.temperature,
+        entropy_grad=objective.entropy_grad,
+        full_kl=objective.full_kl,
+    )
+    known = TokenBatch(
+        weights=passes.tensor(term.weights[batch.sources]),
+        mean_weight=term.mean_weight,
+        rows=passes.tensor(batch.sequences),
+        fields={name: passes.tensor(array[batch.sources]) for name, array in term.fields.items()},
+        groups=passes.tensor(term.groups[batch.sequences] if len(term.groups) else term.groups),
+    )
+    loss, metrics = objective(outputs, known)
+    return term.coef * loss, metrics

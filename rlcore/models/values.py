@@ -1,0 +1,65 @@
+"""One scalar per token: the model of a critic or a reward model."""
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from schemas.errors import UserError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+SCORE = "score"  # the head's name in every <X>ForSequenceClassification decoder
+SCORE_BIAS = f"{SCORE}.bias"  # ours: transformers' head has none
+
+
+class ScoreHead(nn.Linear):
+    """hidden [..., hidden] -> score [...] in fp32, whatever the weights' dtype."""
+
+    def __init__(self, hidden_size: int) -> None:
+        super().__init__(hidden_size, 1)
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Return weight . input + bias."""
+        return nn.functional.linear(input.float(), self.weight.float(), self.bias.float())[..., 0]
+
+
+class TokenValueModel(nn.Module):
+    """A ``<X>ForSequenceClassification`` whose score, with a bias, is read at chosen tokens."""
+
+    def __init__(self, lm: "PreTrainedModel") -> None:
+        super().__init__()
+        self.lm = lm
+
+    def forward(
+        self, input_ids: torch.Tensor, position_ids: torch.Tensor, predictors: torch.Tensor
+    ) -> tuple[torch.Tensor]:
+        """Return (values [targets] fp32,), read at the flat places ``predictors`` [targets].
+
+        ``input_ids``, ``position_ids`` [rows, row_tokens], packed.
+        """
+        hidden = self.lm.base_model(
+            input_ids=input_ids, position_ids=position_ids, use_cache=False
+        ).last_hidden_state
+        hidden = hidden.reshape(-1, hidden.shape[-1]).index_select(0, predictors)
+        return (self.lm.get_submodule(SCORE)(hidden),)
+
+
+def put_score_head(lm: "PreTrainedModel", bias: torch.Tensor | None, *, fresh: bool) -> None:
+    """Give ``lm`` our head: its own score with ``bias`` [1] (None: 0), or zeros when ``fresh``.
+
+    Raises ``UserError`` for an architecture whose head is not one linear layer to one label.
+    """
+    heads = dict(lm.named_children())
+    plain = heads.get(SCORE)
+    if not isinstance(plain, nn.Linear) or plain.out_features != 1:
+        raise UserError(
+            f"architecture {type(lm).__name__} has no linear '{SCORE}' head with one label; use a "
+            "Llama- or Qwen-like model"
+        )
+    head = ScoreHead(plain.in_features).to(plain.weight)
+    with torch.no_grad():
+        head.weight.zero_() if fresh else head.weight.copy_(plain.weight)
+        head.bias.zero_() if bias is None else head.bias.copy_(bias)
+    lm.add_module(SCORE, head)
