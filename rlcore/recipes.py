@@ -23,7 +23,16 @@ def load_recipe(
     ``overrides`` maps dotted paths to values, e.g. ``{"rl.update.optimizer.lr": 2e-6}``; a number
     indexes a list. Raises UserError with dotted path, value, rule and remedy.
     """
-    tree = _read(name, directory)
+    return resolve_recipe(name, _read(name, directory), overrides)
+
+
+def resolve_recipe(
+    name: str, tree: dict[str, Any], overrides: Mapping[str, Any] | None = None
+) -> Recipe:
+    """Return the recipe that ``tree`` holds once the dotted ``overrides`` are set in it.
+
+    ``name`` is what errors call it. Raises UserError with dotted path, value, rule and remedy.
+    """
     for path, value in (overrides or {}).items():
         _set(tree, path, value)
     try:
@@ -35,6 +44,13 @@ def load_recipe(
 def recipe_names(directory: Path) -> list[str]:
     """Return the names of the recipes in ``directory``, sorted; ``_base.yaml`` is none of them."""
     return sorted(path.stem for path in directory.glob("[!_]*.yaml"))
+
+
+def user_functions(recipe: Recipe) -> list[str]:
+    """Return what the RL stage calls by 'package.module:function': rewards, estimator, loss."""
+    algorithm = recipe.rl.algorithm
+    names = [function.name for function in recipe.reward.functions]
+    return [name for name in (*names, algorithm.advantage, algorithm.policy_loss) if ":" in name]
 
 
 def recipe_digest(recipe: Recipe) -> str:
