@@ -4,7 +4,9 @@ from prefect import flow
 from prefect.logging import get_run_logger
 
 from rlcore.models.files import MODEL_FOLDER
+from rlcore.recipes import user_functions
 from rlcore.rewards.registry import code_digests
+from rlcore.rl.loop import Steps, iterate
 from rlcore.rl.phases import Phases
 from rlcore.rl.state import LoopState
 from rlcore.workers import WORKER_MODULES
@@ -28,22 +30,14 @@ from tasks.update import update
 )
 def rl_loop(phases: Phases, report: IterationReport) -> LoopState:
     """Iterate until all iterations are done or validation has held its target."""
-    state = phases.start()
-    while not state.finished(phases.recipe.rl):
-        rollouts = rollout(phases, state)
-        rewards = reward(phases, state, rollouts)
-        advantages = advantage(phases, state, rollouts, rewards)
-        version = update(phases, state, rollouts, advantages)
-        state = sync(phases, state, version)
-        report(state, phases.metrics.latest)
-    return state
+    return iterate(phases, Steps(rollout, reward, advantage, update, sync), report)
 
 
 @cached_stage(
     "rl",
     kind="policy",
     code=WORKER_MODULES,
-    inputs=lambda recipe: code_digests([function.name for function in recipe.reward.functions]),
+    inputs=lambda recipe: code_digests(user_functions(recipe)),
 )
 def rl(run: StageRun) -> ArtifactRef:
     """RL from the policy of ``run.parents``; the result is the best policy by validation

@@ -10,6 +10,7 @@ from rlcore.rewards.group import RewardGroup
 from rlcore.rollout.group import RolloutGroup
 from rlcore.rollout.types import EngineSpec
 from schemas.hardware import HardwareSection
+from schemas.names import REWARD_MODEL
 from schemas.recipe import Recipe
 from schemas.rl import Optimizer
 
@@ -36,6 +37,7 @@ class Workers:
         self._cluster: Cluster | None = None
         self._engines: RolloutGroup | None = None
         self._rewards: RewardGroup | None = None
+        self._reward_model: LearnerGroup | None = None
 
     def __enter__(self) -> "Workers":
         return self
@@ -60,13 +62,36 @@ class Workers:
             self._cluster = _start_cluster(self._recipe.hardware)
         return self._cluster
 
-    def learner(self, model_dir: Path, optimizer: Optimizer, *, name: str) -> LearnerGroup:
-        """Start a learner that trains ``model_dir``."""
-        return self._learner(model_dir, optimizer, name=name, ranks=self._hardware.learner.ranks)
+    def learner(
+        self,
+        model_dir: Path,
+        optimizer: Optimizer,
+        *,
+        name: str,
+        head: str = "lm",
+        reference_dir: Path | None = None,
+    ) -> LearnerGroup:
+        """Start a learner that trains ``model_dir``.
+
+        ``head`` "value" makes it a critic or reward model. ``reference_dir``: a frozen copy that it
+        holds beside the policy, for the exact KL.
+        """
+        ranks = self._hardware.learner.ranks
+        return self._learner(
+            model_dir, optimizer, name=name, ranks=ranks, head=head, reference_dir=reference_dir
+        )
 
     def reference(self, model_dir: Path) -> LearnerGroup:
         """Start a frozen copy of ``model_dir`` for log-probs."""
         return self._learner(model_dir, None, name="reference", ranks=1)
+
+    def reward_model(self, model_dir: Path) -> LearnerGroup:
+        """Return the trained reward model, frozen, as a scorer; started at the first call."""
+        if self._reward_model is None:
+            self._reward_model = self._learner(
+                model_dir, None, name=REWARD_MODEL, ranks=1, head="value"
+            )
+        return self._reward_model
 
     def engines(self, model_dir: Path) -> RolloutGroup:
         """Return the rollout engines; started with the weights of ``model_dir`` at the first call.
@@ -105,20 +130,34 @@ class Workers:
             )
         return self._engines
 
-    def rewards(self) -> RewardGroup:
-        """Return the reward workers, started at the first call."""
+    def rewards(self, reward_model_dir: Path | None) -> RewardGroup:
+        """Return the recipe's reward, its workers started at the first call.
+
+        ``reward_model_dir``: the trained model, where ``reward.functions`` names it.
+        """
         if self._rewards is None:
             section = self._recipe.reward
+            weights = {function.name: function.weight for function in section.functions}
+            model = None
+            if REWARD_MODEL in weights:
+                assert reward_model_dir is not None, "the recipe trains the model that it names"
+                model = self.reward_model(reward_model_dir)
+            functions = [f for f in section.functions if f.name != REWARD_MODEL]
+            section = section.model_copy(update={"functions": tuple(functions)})
+            count = self._hardware.reward_workers if functions else 0
             workers = [
                 self.cluster.spawn(
                     REWARD_WORKER, section, name=f"reward-{index}", placement=Placement()
                 )
-                for index in range(self._hardware.reward_workers)
+                for index in range(count)
             ]
             self._rewards = RewardGroup(
                 workers,
                 timeout_s=self._hardware.timeouts.reward_s,
                 row_timeout_s=section.timeout_s,
+                offset=section.offset,
+                model=model,
+                model_weight=weights.get(REWARD_MODEL, 0.0),
             )
         return self._rewards
 
@@ -127,7 +166,14 @@ class Workers:
         return self._recipe.hardware
 
     def _learner(
-        self, model_dir: Path, optimizer: Optimizer | None, *, name: str, ranks: int
+        self,
+        model_dir: Path,
+        optimizer: Optimizer | None,
+        *,
+        name: str,
+        ranks: int,
+        head: str = "lm",
+        reference_dir: Path | None = None,
     ) -> LearnerGroup:
         hardware, device = self._hardware.learner, self.device
         adamw = optimizer or Optimizer()
@@ -150,6 +196,8 @@ class Workers:
             seed=self._recipe.seed,
             device=device,
             trainable=optimizer is not None,
+            head=head,
+            reference_dir=None if reference_dir is None else str(reference_dir),
             collective_timeout_s=self._hardware.timeouts.update_s,
         )
         gpus = hardware.gpus_per_rank if device == "cuda" else 0.0

@@ -173,12 +173,9 @@ def overlay(base: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any
     merged = dict(base)
     for key, value in values.items():
         under = merged.get(key)
-        moved = (
-            key == "kl"
-            and isinstance(value, Mapping)
-            and isinstance(under, Mapping)
-            and value.get("where", under.get("where")) != under.get("where")
-        )
-        nested = isinstance(under, Mapping) and isinstance(value, Mapping) and not moved
-        merged[key] = overlay(under, value) if nested else value
+        if isinstance(under, Mapping) and isinstance(value, Mapping):
+            moved = key == "kl" and value.get("where", under.get("where")) != under.get("where")
+            merged[key] = dict(value) if moved else overlay(under, value)
+        else:
+            merged[key] = value
     return merged

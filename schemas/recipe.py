@@ -10,7 +10,8 @@ from pydantic import Field, model_validator
 
 from schemas.data import DataSection
 from schemas.hardware import HardwareSection
-from schemas.reward_model import REWARD_MODEL, RewardModelSection
+from schemas.names import REWARD_MODEL
+from schemas.reward_model import RewardModelSection
 from schemas.rl import Optimizer, RewardSection, RLSection, Schedule
 from schemas.section import Section
 

@@ -4,18 +4,20 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from schemas.data import GSM8K_INSTRUCTION
 from schemas.rl import Optimizer, Schedule
 from schemas.section import Section
 
-REWARD_MODEL = "reward_model"  # name of the trained model among ``reward.functions``
-
 
 class SampledPreferences(Section):
-    """Responses of the warm-started policy, ranked by what the reward functions say of them."""
+    """Responses of the warm-started policy to the dataset's prompts, ranked by the judgement of the
+    reward functions: correct, wrong, malformed."""
 
     kind: Literal["samples"] = "samples"
-    prompts: int = Field(default=1024, ge=1, description="training prompts to sample")
-    validation_prompts: int = Field(default=256, ge=1)
+    prompts: int = Field(default=1024, ge=1, description="training prompts sampled, at most")
+    validation_prompts: int = Field(
+        default=256, ge=1, description="held-out prompts sampled, at most: the stage's figures"
+    )
     min_responses: int = Field(default=4, ge=2, description="K is drawn between the two (S3: 4-9)")
     max_responses: int = Field(default=9, ge=2)
     temperature: float = Field(default=1.0, gt=0)
@@ -32,25 +34,51 @@ class SampledPreferences(Section):
 
 
 class Gsm8kSolutions(Section):
-    """GSM8K's example_model_solutions.jsonl: four model solutions per question, each with a flag
-    whether it is correct."""
+    """GSM8K's example_model_solutions.jsonl: four model solutions per question of its test split,
+    each with a flag whether it is correct."""
 
     kind: Literal["gsm8k_solutions"] = "gsm8k_solutions"
     path: str | None = Field(default=None, description="the file; default: below $GSM8K_DIR")
+    instruction: str = Field(default=GSM8K_INSTRUCTION, description="appended to each question")
+    answer_marker: str = Field(
+        default="#### ",
+        description="written for the solutions' 'A: ', as the policy's demonstrations have it",
+    )
     validation_fraction: float = Field(default=0.2, gt=0, lt=1, description="by question hash")
     limit: int | None = Field(default=None, ge=1, description="first questions; null = all")
 
 
-Preferences = Annotated[SampledPreferences | Gsm8kSolutions, Field(discriminator="kind")]
+class FilePreferences(Section):
+    """A Parquet or JSONL file: TRL's ``prompt, chosen, rejected`` (the prompt may stand in both
+    conversations), or ``prompt, responses, ranks`` with rank 1 the best."""
+
+    kind: Literal["file"] = "file"
+    path: str = Field(description="local path or fsspec URL of a .parquet, .jsonl or .json file")
+    data_source: str | None = Field(default=None, description="default: the file's name")
+    validation_fraction: float = Field(default=0.1, gt=0, lt=1, description="by prompt hash")
+    limit: int | None = Field(default=None, ge=1, description="first rows; null = all")
+
+
+Preferences = Annotated[
+    SampledPreferences | Gsm8kSolutions | FilePreferences, Field(discriminator="kind")
+]
 
 
 class RewardModelSection(Section):
     """Stage reward_model: a scalar head on the warm-started policy, trained on ranked responses."""
 
     preferences: Preferences = SampledPreferences()
-    epochs: int = Field(default=1, ge=1)
+    epochs: int = Field(
+        default=1, ge=1, description="more overfit at once (InstructGPT arXiv 2203.02155 App. C.2)"
+    )
     batch_prompts: int = Field(default=64, ge=1, description="prompts per optimizer step")
-    max_tokens: int = Field(default=1024, ge=8, description="longer responses are left out")
+    max_tokens: int = Field(
+        default=1024, ge=8, description="prompt + response; longer ones are left out"
+    )
+    zero_demonstrations: int = Field(
+        default=1024, ge=1, description="demonstrations whose mean score the bias is shifted to 0"
+    )
+    checkpoint_every: int = Field(default=200, ge=1, description="optimizer steps")
     optimizer: Optimizer = Optimizer(
         lr=1e-5, betas=(0.9, 0.95), schedule=Schedule(kind="cosine", warmup_ratio=0.03)
     )

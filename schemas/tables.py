@@ -13,8 +13,10 @@ import polars as pl
 MESSAGE = pl.Struct({"role": pl.String, "content": pl.String})
 MESSAGES = pl.List(MESSAGE)
 SPLITS = ["train", "validation", "test"]
-OUTCOMES = ["ok", "wrong", "no_answer", "timeout", "error"]
+OUTCOMES = ["ok", "wrong", "no_answer", "timeout", "error", "aborted"]
+UNSCORABLE = ["timeout", "error", "aborted"]
 FINISH_REASONS = ["stop", "length", "abort"]
+LEVELS = ["correct", "wrong", "malformed"]  # of a response, best first
 
 
 def _equal_lengths(frame: pl.LazyFrame, columns: list[str]) -> pl.LazyFrame:
@@ -137,26 +139,37 @@ class Rewards(Table):
 
     @pa.dataframe_check
     def unscorable_rows_have_no_score(cls, data: Any) -> pl.LazyFrame:
-        unscorable = pl.col("outcome").is_in(["timeout", "error"])
+        unscorable = pl.col("outcome").is_in(UNSCORABLE)
         return data.lazyframe.select(unscorable == pl.col("score").is_null())
 
 
 class Advantages(Table):
-    """What the update learns from: per response token, aligned with ``Rollouts.token_ids``."""
+    """What the update learns from: per response token, aligned with ``Rollouts.token_ids``.
+
+    ``ref_logprobs`` only with a KL term; ``values`` and ``returns`` (the critic's target) only with
+    a critic, null where a row has no score; ``correct`` is what auxiliary losses take for correct.
+    """
 
     trajectory_id: pl.String = pa.Field(unique=True)
     advantages: pl.List = pa.Field(dtype_kwargs={"inner": pl.Float32})
     old_logprobs: pl.List = pa.Field(dtype_kwargs={"inner": pl.Float32})
     ref_logprobs: pl.List = pa.Field(nullable=True, dtype_kwargs={"inner": pl.Float32})
+    values: pl.List = pa.Field(nullable=True, dtype_kwargs={"inner": pl.Float32})
+    returns: pl.List = pa.Field(nullable=True, dtype_kwargs={"inner": pl.Float32})
+    correct: pl.Boolean = pa.Field(nullable=True)
 
     @pa.dataframe_check
     def columns_align(cls, data: Any) -> pl.LazyFrame:
         return _equal_lengths(data.lazyframe, ["advantages", "old_logprobs"])
 
     @pa.dataframe_check
-    def advantages_are_finite(cls, data: Any) -> pl.LazyFrame:
+    def numbers_are_finite(cls, data: Any) -> pl.LazyFrame:
+        finite = pl.element().is_finite()
         return data.lazyframe.select(
-            pl.col("advantages").list.eval(pl.element().is_finite()).list.all()
+            pl.all_horizontal(
+                pl.col(name).list.eval(finite).list.all().fill_null(value=True)
+                for name in ("advantages", "values", "returns")
+            )
         )
 
 
@@ -202,21 +215,97 @@ class Completions(Table):
     num_tokens: pl.Int32 = pa.Field(ge=0)
 
 
+class Preferences(Table):
+    """One response to a prompt with its rank among that prompt's (1 = best; equal ranks are a tie).
+
+    ``token_ids``: prompt and response, ``prompt_tokens`` of them prompt. ``level`` is what a
+    verifier says of the response; null where nobody judged it. Split "validation" is never trained
+    on.
+    """
+
+    uid: pl.String
+    split: pl.String = pa.Field(isin=["train", "validation"])
+    data_source: pl.String
+    sample: pl.Int32 = pa.Field(ge=0)
+    token_ids: pl.List = pa.Field(dtype_kwargs={"inner": pl.Int32})
+    prompt_tokens: pl.Int32 = pa.Field(ge=1)
+    response: pl.String
+    rank: pl.Int32 = pa.Field(ge=1)
+    level: pl.String = pa.Field(isin=LEVELS, nullable=True)
+
+    @pa.dataframe_check
+    def a_response_stands_once(cls, data: Any) -> pl.LazyFrame:
+        return data.lazyframe.select(pl.struct("uid", "sample").is_unique())
+
+    @pa.dataframe_check
+    def responses_are_not_empty(cls, data: Any) -> pl.LazyFrame:
+        return data.lazyframe.select(pl.col("token_ids").list.len() > pl.col("prompt_tokens"))
+
+    @pa.dataframe_check
+    def a_prompt_has_one_split(cls, data: Any) -> pl.LazyFrame:
+        return data.lazyframe.select(pl.col("split").n_unique().over("uid") == 1)
+
+
+class PreferenceScores(Table):
+    """What the reward model gives each held-out response of ``Preferences``."""
+
+    uid: pl.String
+    sample: pl.Int32 = pa.Field(ge=0)
+    score: pl.Float64
+
+    @pa.dataframe_check
+    def scores_are_finite(cls, data: Any) -> pl.LazyFrame:
+        return data.lazyframe.select(pl.col("score").is_finite())
+
+
+class PairAccuracy(Table):
+    """Share of held-out pairs that the reward model orders as their ranks do, by difficulty.
+
+    ``level``: "<winner>_over_<loser>", or "all". The 95 % interval resamples prompts, since the
+    pairs of a prompt share responses.
+    """
+
+    level: pl.String = pa.Field(unique=True)
+    num_prompts: pl.Int64 = pa.Field(ge=1)
+    num_pairs: pl.Int64 = pa.Field(ge=1)
+    accuracy: pl.Float64 = pa.Field(ge=0, le=1)
+    ci_low: pl.Float64 = pa.Field(ge=0, le=1)
+    ci_high: pl.Float64 = pa.Field(ge=0, le=1)
+
+
+class Calibration(Table):
+    """Of held-out pairs for which the reward model claims sigmoid(|score difference|) in
+    [low, high): its mean claim, and the share it orders rightly. Bins without pairs are left out.
+    """
+
+    low: pl.Float64 = pa.Field(ge=0.5, lt=1, unique=True)
+    high: pl.Float64 = pa.Field(gt=0.5, le=1)
+    num_pairs: pl.Int64 = pa.Field(ge=1)
+    claimed: pl.Float64 = pa.Field(ge=0.5, le=1)
+    observed: pl.Float64 = pa.Field(ge=0, le=1)
+
+
 TABLES: dict[str, type[Table]] = {
     "prompts": Prompts,
     "demonstrations": Demonstrations,
     "rejects": Rejects,
     "rollouts": Rollouts,
     "rewards": Rewards,
+    "baselines": Rollouts,
+    "baseline_rewards": Rewards,
     "advantages": Advantages,
     "metrics": Metrics,
     "eval_results": EvalResults,
     "completions": Completions,
+    "preferences": Preferences,
+    "preference_scores": PreferenceScores,
+    "pair_accuracy": PairAccuracy,
+    "calibration": Calibration,
 }
 
 
 # Raise a table's number when its columns or their meaning change: older files are then refused.
-VERSIONS: dict[str, int] = dict.fromkeys(TABLES, 1)
+VERSIONS: dict[str, int] = {**dict.fromkeys(TABLES, 1), "rewards": 2, "advantages": 2}
 
 
 def schema_version(table: str) -> str:

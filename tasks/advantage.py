@@ -1,16 +1,15 @@
-"""Phase 3: log-probs under learner and reference, then advantages."""
+"""Phase 3: log-probs under learner and reference, values, then advantages."""
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
+from rlcore.rl.groups import Groups
 from rlcore.rl.phases import Phases
 from rlcore.rl.state import LoopState
 from schemas.artifacts import ArtifactRef
 
 
 @task(task_run_name="advantage-{state.next_iteration:04d}", cache_policy=NO_CACHE)
-def advantage(
-    phases: Phases, state: LoopState, rollouts: ArtifactRef, rewards: ArtifactRef
-) -> ArtifactRef:
+def advantage(phases: Phases, state: LoopState, groups: Groups) -> ArtifactRef:
     """Return the iteration's advantages; see ``Phases.advantage``."""
-    return phases.advantage(state, rollouts, rewards)
+    return phases.advantage(state, groups)

@@ -12,6 +12,7 @@ from rlcore.rewards.registry import code_digests
 from rlcore.rollout.loading import load_model_directory
 from rlcore.workers import WORKER_MODULES
 from schemas.artifacts import ArtifactRef
+from schemas.names import REWARD_MODEL
 from tasks.caching import StageRun, cached_stage
 
 
@@ -32,6 +33,10 @@ def evaluate(run: StageRun) -> ArtifactRef:
     }
     tokenizer = load_tokenizer(next(iter(checkpoints.values())))
     engines = run.workers.engines(next(iter(checkpoints.values())))
+    reward_model = run.parents.get(REWARD_MODEL)
+    rewards = run.workers.rewards(
+        None if reward_model is None else model_directory(store.directory(reward_model))
+    )
     results, completions = [], []
     began = perf_counter()
     for name, directory in checkpoints.items():
@@ -43,7 +48,7 @@ def evaluate(run: StageRun) -> ArtifactRef:
             seed=recipe.seed,
             stop_token_ids=(eos_token_id(tokenizer),),
             generate=engines.generate,
-            score=run.workers.rewards().score,
+            score=rewards.score,
             decode=lambda ids: tokenizer.batch_decode(ids, skip_special_tokens=True),
             max_error_fraction=recipe.reward.max_error_fraction,
         )

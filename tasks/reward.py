@@ -10,5 +10,5 @@ from schemas.artifacts import ArtifactRef
 
 @task(task_run_name="reward-{state.next_iteration:04d}", cache_policy=NO_CACHE)
 def reward(phases: Phases, state: LoopState, rollouts: ArtifactRef) -> ArtifactRef:
-    """Return the iteration's rewards; see ``Phases.reward``."""
+    """Return one round's rewards; see ``Phases.reward``."""
     return phases.reward(state, rollouts)

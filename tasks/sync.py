@@ -8,6 +8,6 @@ from rlcore.rl.state import LoopState
 
 
 @task(task_run_name="sync-{state.next_iteration:04d}", cache_policy=NO_CACHE)
-def sync(phases: Phases, state: LoopState, version: int) -> LoopState:
+def sync(phases: Phases, state: LoopState) -> LoopState:
     """Return the state after the iteration; see ``Phases.sync``."""
-    return phases.sync(state, version)
+    return phases.sync(state)

@@ -19,6 +19,7 @@ from typing import Any
 from rlcore.rewards import arithmetic, gsm8k
 from rlcore.rewards.types import Reward, RewardRow, Scorer
 from schemas.errors import UserError, did_you_mean
+from schemas.names import REWARD_MODEL
 
 BUILTIN: dict[str, Callable[..., Scorer]] = {
     "arithmetic": arithmetic.scorer,
@@ -38,8 +39,12 @@ def check_functions(specs: Sequence[Spec], where: str = "reward.functions") -> N
         path = f"{where}[{index}]"
         if names.index(name) != index:
             raise UserError(f"{path}.name = {name!r} stands there twice; add the weights up")
-        if not math.isfinite(weight) or weight == 0:
-            raise UserError(f"{path}.weight = {weight} must be a finite number other than 0")
+        if not math.isfinite(weight):
+            raise UserError(f"{path}.weight = {weight} must be a finite number")
+        if name == REWARD_MODEL:
+            if options:
+                raise UserError(f"{path}.options: '{REWARD_MODEL}' takes none; leave them out")
+            continue
         if ":" in name:
             _check_module(name, path)
         else:
@@ -84,13 +89,20 @@ def build(specs: Sequence[Spec], where: str = "reward.functions") -> Scorer:
 
 
 def combine(row: RewardRow, rewards: Sequence[tuple[str, float, Reward]]) -> Reward:
-    """Return the weighted sum of (name, weight, reward) as one reward with its parts."""
-    judged = next((r for _, _, r in rewards if r.correct is not None), rewards[0][2])
+    """Return the weighted sum of (name, weight, reward) as one reward with its parts.
+
+    A function of weight 0 judges and is told; what it cannot judge keeps its score, unjudged.
+    """
+    verdicts = [r for _, _, r in rewards if r.correct is not None]
+    scored = [r for _, _, r in rewards if r.score is not None]
+    judged = (verdicts or scored or [Reward(row.trajectory_id, "ok", None)])[0]
     values: dict[str, float] = {}
     total: float | None = 0.0
     for name, weight, reward in rewards:
         values.update({f"{name}/{key}": value for key, value in reward.parts.items()})
         if reward.score is None:
+            if weight == 0:
+                continue
             judged, total = reward, None
             break
         values[name] = reward.score
@@ -110,8 +122,8 @@ def combine(row: RewardRow, rewards: Sequence[tuple[str, float, Reward]]) -> Rew
 def _builtin(name: str, options: Mapping[str, Any], path: str) -> Scorer:
     if name not in BUILTIN:
         raise UserError(
-            f"{path}.name = {name!r} is no reward function; there are {', '.join(BUILTIN)} "
-            f"and 'package.module:function'{did_you_mean(name, BUILTIN)}"
+            f"{path}.name = {name!r} is no reward function; there are {', '.join(BUILTIN)}, "
+            f"{REWARD_MODEL} and 'package.module:function'{did_you_mean(name, BUILTIN)}"
         )
     known = inspect.signature(BUILTIN[name]).parameters
     for option in options:

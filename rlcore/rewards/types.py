@@ -1,9 +1,9 @@
 """What is scored and what comes of it."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from rlcore.rollout.types import Generation
@@ -21,6 +21,7 @@ class RewardRow:
     finish_reason: str  # "stop" | "length" | "abort"
     num_tokens: int  # of the response, its stop token included
     prompt: str | None = None  # text of the prompt's messages; only f(prompt, response) reads it
+    token_ids: Sequence[int] | None = None  # prompt and response; only a reward model reads them
 
     @classmethod
     def of_prompt(
@@ -41,6 +42,7 @@ class RewardRow:
             finish_reason=generation.finish_reason,
             num_tokens=len(generation.token_ids),
             prompt=prompt_text(prompt["prompt"]),
+            token_ids=[*prompt["prompt_ids"], *generation.token_ids],
         )
 
 
@@ -59,6 +61,14 @@ class Reward:
 
 
 Scorer = Callable[[RewardRow], Reward]
+
+
+class Scorers(Protocol):
+    """Scores a batch of rows."""
+
+    def score(self, rows: Sequence[RewardRow]) -> list[Reward]:
+        """Return one reward per row, in order."""
+        ...
 
 
 def prompt_text(messages: list[Mapping[str, str]]) -> str:

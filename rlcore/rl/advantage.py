@@ -1,126 +1,153 @@
-"""The advantage phase: log-probs under learner and reference, then one advantage per trajectory."""
+"""The advantage phase: from scores to what each token is credited with."""
+
+from typing import Any
 
 import numpy as np
 import polars as pl
 
-from rlcore.algorithms.advantages import estimator
-from rlcore.learner.group import LearnerGroup
-from rlcore.ragged import from_arrays, to_arrays
-from rlcore.rewards.parts import part_metrics
-from rlcore.rl.batch import response_part, sequences_of
-from rlcore.rl.guards import check_sampler_gap
+from rlcore.algorithms.advantages import AdvantageInput, AdvantageResult, estimate
+from rlcore.algorithms.overlong import overlong_penalty
+from rlcore.ragged import from_arrays
+from rlcore.rl.batch import RolloutBatch
+from rlcore.rl.measures import (
+    critic_metrics,
+    estimate_metrics,
+    length_metrics,
+    reward_metrics,
+    spread_metrics,
+)
+from rlcore.rl.scores import BatchScores, masked_mean
+from schemas.algorithm import Algorithm
+from schemas.errors import UserError
 from schemas.rl import RLSection
 
 
+def shaped_scores(batch: RolloutBatch, rl: RLSection) -> tuple[np.ndarray, dict[str, float]]:
+    """Return the task scores [rows] (NaN = unscorable) with the overlong penalty added (A11)."""
+    scores = batch.scores()
+    overlong = rl.algorithm.overlong
+    if overlong is None:
+        return scores, {}
+    limit = overlong.max_tokens or rl.rollout.max_new_tokens
+    cache = limit // 5 if overlong.cache_tokens is None else overlong.cache_tokens
+    penalty = overlong_penalty(
+        batch.lengths(), max_tokens=limit, cache_tokens=cache, factor=overlong.factor
+    )
+    return scores + penalty, {
+        "reward/overlong_penalty/mean": float(penalty.mean()),
+        "reward/overlong_fraction": float((penalty < 0).mean()),
+    }
+
+
 def advantages_of(
-    rollouts: pl.DataFrame,
-    rewards: pl.DataFrame,
-    *,
-    learner: LearnerGroup,
-    reference: LearnerGroup | None,
-    rl: RLSection,
+    batch: RolloutBatch, scores: BatchScores, *, rl: RLSection, kl_coef: float | None
 ) -> tuple[pl.DataFrame, dict[str, float]]:
     """Return the Advantages table and the iteration's batch metrics (verl's names).
 
-    Old log-probs are the learner's own, recomputed (SPEC E3 "decoupled"), at the rollout
-    temperature. Raises SamplerDriftError when they differ from the sampler's by more than
-    ``rl.max_logprob_gap``.
+    ``kl_coef``: coefficient of the KL taken from the reward, None where none is (SPEC K4).
     """
-    sequences = sequences_of(rollouts)
-    temperature = rl.rollout.temperature
-    scores = learner.logprobs(sequences, temperature, targets="loss_mask", entropy=True)
-    old = response_part(rollouts, scores.logprobs)
-    entropies = response_part(rollouts, scores.entropies)
-    masks = to_arrays(rollouts["loss_mask"])
-    metrics = check_sampler_gap(
-        to_arrays(rollouts["sampler_logprobs"]), old, masks, bound=rl.max_logprob_gap
-    )
-    reference_column = pl.Series("ref_logprobs", [None] * len(old), dtype=pl.List(pl.Float32))
-    if reference is not None:
-        whole = reference.logprobs(sequences, temperature, targets="loss_mask").logprobs
-        frozen = response_part(rollouts, whole)
-        reference_column = from_arrays("ref_logprobs", frozen, pl.Float32)
-        metrics["actor/ref_kl"] = _masked_mean(
-            [o - f for o, f in zip(old, frozen, strict=True)], masks
-        )
-
-    scored = rollouts.select("trajectory_id", "uid").join(
-        rewards, on="trajectory_id", how="left", maintain_order="left", validate="1:1"
-    )
-    score = scored["score"].cast(pl.Float64).fill_null(float("nan")).to_numpy()
     algorithm = rl.algorithm
-    groups = estimator(algorithm.advantage)(
-        score, scored["uid"].to_numpy(), norm_by_std=algorithm.norm_by_std
+    shaped, metrics = shaped_scores(batch, rl)
+    token_kl = None
+    if kl_coef is not None and scores.kl is not None:
+        token_kl = [kl_coef * row for row in scores.kl]
+    given = AdvantageInput(
+        scores=shaped,
+        group_ids=batch.rollouts["uid"].to_numpy(),
+        masks=scores.masks,
+        token_kl=token_kl,
+        values=scores.values,
+        baselines=batch.baseline_scores(),
     )
-    per_token = [
-        np.where(mask, value, 0.0) for value, mask in zip(groups.values, masks, strict=True)
-    ]
-    frame = pl.DataFrame(
-        {
-            "trajectory_id": rollouts["trajectory_id"],
-            "advantages": from_arrays("advantages", per_token, pl.Float32),
-            "old_logprobs": from_arrays("old_logprobs", old, pl.Float32),
-            "ref_logprobs": reference_column,
-        }
-    )
-    metrics |= {
-        "actor/entropy": _masked_mean(entropies, masks),
-        "critic/advantages/mean": float(np.mean(groups.values)),
-        "critic/advantages/max": float(np.max(groups.values)),
-        "critic/advantages/min": float(np.min(groups.values)),
-        "critic/zero_std_group_fraction": groups.constant_fraction,
-        "critic/singleton_groups": float(groups.num_singletons),
-    }
-    return frame, metrics | reward_metrics(scored) | length_metrics(rollouts)
+    result = estimate(algorithm.advantage, given, **estimator_options(algorithm))
+    metrics |= estimate_metrics(result, scores.masks)
+    metrics |= reward_metrics(batch.rewards_in_order())
+    metrics |= length_metrics(batch.rollouts)
+    metrics |= spread_metrics("critic/rewards", given.sequence_scores())
+    metrics["actor/entropy"] = masked_mean(scores.entropies, scores.masks)
+    if scores.kl is not None:
+        metrics["actor/ref_kl"] = masked_mean(scores.kl, scores.masks)
+    if token_kl is not None and kl_coef is not None:
+        metrics["actor/reward_kl_penalty"] = metrics["actor/ref_kl"]
+        metrics["actor/reward_kl_penalty_coef"] = kl_coef
+    if result.returns is not None and scores.values is not None:
+        trained = [mask & ok for mask, ok in zip(scores.masks, given.scorable, strict=True)]
+        metrics |= critic_metrics(scores.values, result.returns, trained)
+    return _frame(batch, scores, result, correct=_correct(batch, algorithm)), metrics
 
 
-def reward_metrics(scored: pl.DataFrame) -> dict[str, float]:
-    """Return ``critic/score/*`` over scored rows and the share of each outcome that is no score."""
-    score = scored["score"].drop_nulls().to_numpy()
-    failed = scored["outcome"].is_in(["timeout", "error"]).sum() / max(1, scored.height)
-    metrics = {
-        "reward/error_fraction": float(failed),
-        "reward/no_answer_fraction": _share(scored["outcome"] == "no_answer"),
-    }
-    judged = scored["correct"].drop_nulls()
-    if judged.len():
-        metrics["critic/accuracy"] = _share(judged)
-    if len(score):
-        metrics |= {
-            "critic/score/mean": float(score.mean()),
-            "critic/score/max": float(score.max()),
-            "critic/score/min": float(score.min()),
-            # No KL is taken from the reward here, so rewards equal scores.
-            "critic/rewards/mean": float(score.mean()),
-            "critic/rewards/max": float(score.max()),
-            "critic/rewards/min": float(score.min()),
-        }
-    return metrics | part_metrics(scored)
+def signal_of(
+    batch: RolloutBatch,
+    metric: str,
+    *,
+    rl: RLSection,
+    kl_coef: float | None,
+    scores: BatchScores | None,
+) -> np.ndarray:
+    """Return what must differ within a group for it to be kept [rows], NaN = unscorable (A9).
+
+    accuracy: 0 or 1 as judged; score: before shaping; final_score: after overlong penalty and KL,
+    for which ``scores`` is read.
+    """
+    if metric == "accuracy":
+        correct = batch.rewards_in_order()["correct"]
+        if correct.null_count() == len(correct):
+            raise UserError(
+                "rl.algorithm.dynamic_sampling.metric = 'accuracy' and no reward function judges"
+                " correctness (returns acc); add one of weight 0 or set metric to 'score'"
+            )
+        return correct.cast(pl.Float64).fill_null(float("nan")).to_numpy()
+    if metric == "score":
+        return batch.scores()
+    shaped, _ = shaped_scores(batch, rl)
+    if kl_coef is None or scores is None or scores.kl is None:
+        return shaped
+    return shaped - kl_coef * np.array([row.sum() for row in scores.kl])
 
 
-def length_metrics(rollouts: pl.DataFrame) -> dict[str, float]:
-    """Return token counts of prompts and responses, truncation and aborts (verl's names)."""
-    responses = rollouts["loss_mask"].list.sum().to_numpy()
-    prompts = rollouts["prompt_ids"].list.len().to_numpy()
-    reasons = rollouts["finish_reason"]
+def estimator_options(algorithm: Algorithm) -> dict[str, Any]:
+    """Return the keyword arguments of the estimator that ``algorithm`` names."""
+    if algorithm.is_custom:
+        return algorithm.advantage_options
+    gae = algorithm.gae
     return {
-        "response_length/mean": float(responses.mean()),
-        "response_length/max": float(responses.max()),
-        "response_length/min": float(responses.min()),
-        "response_length/clip_ratio": _share(reasons == "length"),
-        "response/aborted_ratio": _share(reasons == "abort"),
-        "prompt_length/mean": float(prompts.mean()),
-        "prompt_length/max": float(prompts.max()),
-        "num_turns/mean": float(rollouts["num_turns"].to_numpy().mean()),
-        "perf/total_num_tokens": float(prompts.sum() + responses.sum()),
-        "perf/response_tokens": float(responses.sum()),
-    }
+        "gae": gae.model_dump(),
+        "grpo": {"norm_by_std": algorithm.norm_by_std},
+        "reinforce++": {"gamma": gae.gamma},
+    }.get(algorithm.advantage, {})
 
 
-def _share(flags: pl.Series) -> float:
-    return float(flags.to_numpy().mean())
+def _correct(batch: RolloutBatch, algorithm: Algorithm) -> pl.Series:
+    """Which rows count as correct: by the positive-NLL threshold, else as was judged (A20, R8)."""
+    threshold = algorithm.positive_nll.threshold
+    rewards = batch.rewards_in_order()
+    return rewards["correct"] if threshold is None else rewards["score"] > threshold
 
 
-def _masked_mean(arrays: list[np.ndarray], masks: list[np.ndarray]) -> float:
-    mask = np.concatenate(masks).astype(bool)
-    return float(np.concatenate(arrays)[mask].mean()) if mask.any() else 0.0
+def _frame(
+    batch: RolloutBatch, scores: BatchScores, result: AdvantageResult, *, correct: pl.Series
+) -> pl.DataFrame:
+    """Return the Advantages table; what a row without a score would teach a critic is null."""
+    unscored = np.isnan(batch.scores())
+
+    def column(name: str, rows: list[np.ndarray] | None, *, drop: bool = False) -> pl.Series:
+        if rows is None:
+            return pl.Series(name, [None] * len(scores.old), dtype=pl.List(pl.Float32))
+        series = from_arrays(name, rows, pl.Float32)
+        if drop and unscored.any():
+            kept = pl.DataFrame({name: series, "unscored": unscored})
+            when = pl.when(~pl.col("unscored")).then(pl.col(name)).alias(name)
+            return kept.select(when)[name]
+        return series
+
+    return pl.DataFrame(
+        {
+            "trajectory_id": batch.rollouts["trajectory_id"],
+            "advantages": column("advantages", result.advantages),
+            "old_logprobs": column("old_logprobs", scores.old),
+            "ref_logprobs": column("ref_logprobs", scores.ref),
+            "values": column("values", scores.values),
+            "returns": column("returns", result.returns, drop=True),
+            "correct": correct,
+        }
+    )

@@ -2,6 +2,7 @@
 prompt."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
@@ -11,11 +12,14 @@ from rlcore.ragged import to_arrays
 
 
 def sequences_of(
-    rollouts: pl.DataFrame, per_token: Mapping[str, list[np.ndarray]] | None = None
+    rollouts: pl.DataFrame,
+    per_token: Mapping[str, list[np.ndarray]] | None = None,
+    groups: np.ndarray | None = None,
 ) -> Sequences:
     """Return prompt + response of every rollout; ``per_token`` holds arrays over response tokens.
 
-    Loss mask and per-token arrays are 0 on the prompt. Rows keep their order.
+    Loss mask and per-token arrays are 0 on the prompt. ``groups`` [rows] numbers the prompts. Rows
+    keep their order.
     """
     prompts = to_arrays(rollouts["prompt_ids"])
     responses = to_arrays(rollouts["token_ids"])
@@ -29,6 +33,7 @@ def sequences_of(
             name: [behind(n, a, np.float32) for n, a in zip(lengths, arrays, strict=True)]
             for name, arrays in (per_token or {}).items()
         },
+        groups=groups,
     )
 
 
@@ -41,3 +46,59 @@ def response_part(rollouts: pl.DataFrame, whole: list[np.ndarray]) -> list[np.nd
     """Return the response part of arrays over whole sequences."""
     lengths = rollouts["prompt_ids"].list.len()
     return [array[length:] for array, length in zip(whole, lengths, strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutBatch:
+    """The trajectories of one iteration and how they were scored.
+
+    ``rollouts``, ``rewards``: tables joined by trajectory_id. ``baselines``: (uid, score) of each
+    prompt's greedy answer, where the estimator wants one.
+    """
+
+    rollouts: pl.DataFrame
+    rewards: pl.DataFrame
+    baselines: pl.DataFrame | None = None
+
+    def only(self, uids: tuple[str, ...]) -> "RolloutBatch":
+        """Return the trajectories of ``uids``, their groups in that order."""
+        order = pl.DataFrame({"uid": uids}, schema={"uid": pl.String})
+        kept = order.join(self.rollouts, on="uid", how="left", maintain_order="left_right")
+        return RolloutBatch(kept.select(self.rollouts.columns), self.rewards, self.baselines)
+
+    def rewards_in_order(self) -> pl.DataFrame:
+        """Return the rewards, row for row those of ``rollouts``."""
+        return self.rollouts.select("trajectory_id").join(
+            self.rewards, on="trajectory_id", how="left", maintain_order="left", validate="1:1"
+        )
+
+    def scores(self) -> np.ndarray:
+        """Return the task scores [rows] float64, NaN where a row has none."""
+        return _numbers(self.rewards_in_order()["score"])
+
+    def lengths(self) -> np.ndarray:
+        """Return the policy tokens of each row [rows]."""
+        return self.rollouts["loss_mask"].list.sum().to_numpy()
+
+    def baseline_scores(self) -> np.ndarray | None:
+        """Return the score of each row's greedy answer [rows] float64, NaN where it has none."""
+        if self.baselines is None:
+            return None
+        joined = self.rollouts.select("uid").join(
+            self.baselines, on="uid", how="left", maintain_order="left", validate="m:1"
+        )
+        return _numbers(joined["score"])
+
+
+def concat_batches(batches: list[RolloutBatch]) -> RolloutBatch:
+    """Return all trajectories as one batch."""
+    baselines = [batch.baselines for batch in batches if batch.baselines is not None]
+    return RolloutBatch(
+        pl.concat([batch.rollouts for batch in batches]),
+        pl.concat([batch.rewards for batch in batches]),
+        pl.concat(baselines) if baselines else None,
+    )
+
+
+def _numbers(column: pl.Series) -> np.ndarray:
+    return column.cast(pl.Float64).fill_null(float("nan")).to_numpy()

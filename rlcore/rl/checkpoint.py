@@ -1,7 +1,7 @@
-"""Checkpoints of the RL stage: training state in a directory artifact, loop state in its
-manifest."""
+"""Checkpoints of the RL stage: a folder of training state per learner in a directory artifact, loop
+state in its manifest."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from rlcore.learner.group import LearnerGroup
@@ -11,6 +11,7 @@ from schemas.artifacts import ArtifactRef
 from schemas.rl import CheckpointSection
 
 KIND = "checkpoint"
+Learners = Mapping[str, LearnerGroup]  # by role: "actor" and, where there is one, "critic"
 
 
 class Checkpoints:
@@ -21,10 +22,11 @@ class Checkpoints:
     ) -> None:
         self._store, self._key, self._lineage, self._section = store, key, lineage, section
 
-    def publish(self, learner: LearnerGroup, state: LoopState) -> ArtifactRef:
-        """Save learner and loop state as of ``state.iteration``, then drop superseded ones."""
+    def publish(self, learners: Learners, state: LoopState) -> ArtifactRef:
+        """Save learners and loop state as of ``state.iteration``, then drop superseded ones."""
         with self._store.scratch() as scratch:
-            learner.save(str(scratch))
+            for role, learner in learners.items():
+                learner.save(str(scratch / role))
             ref = self._store.put(
                 KIND,
                 self._name(state.iteration),
@@ -34,7 +36,7 @@ class Checkpoints:
         self._prune(state)
         return ref
 
-    def restore(self, learner: LearnerGroup, *, log: Callable[[str], None]) -> LoopState | None:
+    def restore(self, learners: Learners, *, log: Callable[[str], None]) -> LoopState | None:
         """Load the newest complete checkpoint; None when there is none.
 
         A damaged checkpoint is reported and dropped, and the one before it is used: nothing is lost
@@ -44,20 +46,25 @@ class Checkpoints:
             ref = self._store.find_or_discard(KIND, key, log)
             if ref is None:
                 continue
-            learner.load(str(self._store.directory(ref)))
+            self._load(learners, ref)
             state = LoopState(**self._store.manifest(ref).metadata["state"])
             log(f"continuing after iteration {state.iteration} (checkpoint {key})")
             return state
         return None
 
-    def load(self, learner: LearnerGroup, iteration: int) -> None:
+    def load(self, learners: Learners, iteration: int) -> None:
         """Load one kept checkpoint. Raises ArtifactError when it is gone or damaged."""
         ref = self._store.find(KIND, self._name(iteration))
         if ref is None:
             raise ArtifactError(
                 f"checkpoint {self._name(iteration)} is missing from the store; rerun the RL stage"
             )
-        learner.load(str(self._store.directory(ref)))
+        self._load(learners, ref)
+
+    def _load(self, learners: Learners, ref: ArtifactRef) -> None:
+        directory = self._store.directory(ref)
+        for role, learner in learners.items():
+            learner.load(str(directory / role))
 
     def _prune(self, state: LoopState) -> None:
         """Keep the last ``keep_last`` and the best ``keep_best`` by validation accuracy."""

@@ -15,7 +15,7 @@ from rlcore.metrics import metrics_frame, publish_metrics
 from rlcore.store import ArtifactStore, Lineage
 
 STAGE = "rl"
-PHASES = ("gen", "reward", "adv", "update_actor", "sync")
+PHASES = ("gen", "reward", "adv", "update_actor", "update_critic", "sync")
 
 
 class MetricsLog:
@@ -40,12 +40,12 @@ class MetricsLog:
 
     @contextmanager
     def timed(self, phase: str) -> Iterator[None]:
-        """Measure a phase as ``timing_s/<phase>``."""
-        began = perf_counter()
+        """Measure a phase as ``timing_s/<phase>``; the rounds of an iteration add up."""
+        began, name = perf_counter(), f"timing_s/{phase}"
         try:
             yield
         finally:
-            self._values[f"timing_s/{phase}"] = perf_counter() - began
+            self._values[name] = self._values.get(name, 0.0) + perf_counter() - began
 
     def begin_step(self) -> None:
         """Start the first iteration: its clock, and its metrics apart from what came before."""

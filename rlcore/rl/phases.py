@@ -2,10 +2,10 @@
 
     rollout -> reward -> advantage -> update -> sync
 
-rollout, reward and advantage are idempotent: asked again for the same iteration they return the
-recorded artifact. update is a compare-and-set on the learner's weight version. sync ends the
-iteration: engines get the new weights and prove it, validation runs when due, and the checkpoint
-is published last.
+rollout and reward repeat in rounds until the batch of groups is full (``groups``). rollout, reward
+and advantage are idempotent: asked again for the same iteration they return the recorded artifact.
+update is a compare-and-set on the learners' weight versions. sync ends the iteration: engines get
+the new weights and prove it, validation runs when due, and the checkpoint is published last.
 """
 
 from collections.abc import Callable
@@ -15,19 +15,32 @@ from typing import Any
 
 import polars as pl
 
+from rlcore.algorithms.kl import adaptive_coef
 from rlcore.learner.group import LearnerGroup
-from rlcore.rewards.group import RewardGroup
-from rlcore.rl.advantage import advantages_of
-from rlcore.rl.checkpoint import Checkpoints
-from rlcore.rl.guards import StaleWeightsError, check_fresh, check_rewards, check_update
+from rlcore.ragged import to_arrays
+from rlcore.rewards.types import Scorers
+from rlcore.rl.advantage import advantages_of, signal_of
+from rlcore.rl.batch import RolloutBatch, concat_batches
+from rlcore.rl.checkpoint import Checkpoints, Learners
+from rlcore.rl.groups import Groups, split_by_signal
+from rlcore.rl.guards import (
+    StaleWeightsError,
+    check_fresh,
+    check_rewards,
+    check_sampler_gap,
+    check_update,
+)
 from rlcore.rl.metrics import MetricsLog
+from rlcore.rl.records import Records
 from rlcore.rl.reward import score_rollouts
 from rlcore.rl.rollout import sample_rollouts, validate, validation_prompts
+from rlcore.rl.scores import BatchScores, mean_sequence_kl, score_batch
 from rlcore.rl.state import LoopState, validation_due
-from rlcore.rl.stream import take_prompts
+from rlcore.rl.stream import draw_round
 from rlcore.rl.sync import sync_weights
-from rlcore.rl.update import update_request
+from rlcore.rl.update import UpdateBatch, critic_request, policy_request
 from rlcore.rollout.group import RolloutGroup
+from rlcore.sft import demonstration_sequences
 from rlcore.store import ArtifactStore, Lineage
 from schemas.artifacts import ArtifactRef
 from schemas.recipe import Recipe
@@ -35,12 +48,20 @@ from schemas.recipe import Recipe
 
 @dataclass(frozen=True, slots=True)
 class Crew:
-    """The long-lived workers of one RL run; ``reference`` only when the KL term is on."""
+    """The long-lived workers of one RL run; ``reference`` only when the KL term is on, ``critic``
+    only when the estimator reads values."""
 
     learner: LearnerGroup
     engines: RolloutGroup
-    rewards: RewardGroup
-    reference: LearnerGroup | None
+    rewards: Scorers
+    reference: LearnerGroup | None = None
+    critic: LearnerGroup | None = None
+
+    @property
+    def trained(self) -> Learners:
+        """What a checkpoint holds."""
+        actor = {"actor": self.learner}
+        return actor if self.critic is None else {**actor, "critic": self.critic}
 
 
 class Phases:
@@ -51,11 +72,11 @@ class Phases:
         "checkpoints",
         "crew",
         "dead_updates",
-        "key",
-        "lineage",
+        "demonstrations",
         "log",
         "metrics",
         "recipe",
+        "records",
         "store",
         "tokenizer",
         "train",
@@ -70,26 +91,33 @@ class Phases:
         key: str,
         lineage: Lineage,
         prompts: pl.DataFrame,
+        demonstrations: pl.DataFrame | None,
         tokenizer: Any,
         crew: Crew,
         log: Callable[[str], None],
     ) -> None:
+        """``demonstrations``: what PPO-ptx mixes in, where the recipe has it."""
         self.recipe = recipe
         self.store = store
-        self.key = key
-        self.lineage = lineage
         self.crew = crew
         self.log = log
         self.tokenizer = tokenizer
         self.train = prompts.filter(pl.col("split") == "train")
         self.validation = validation_prompts(prompts, recipe.rl.validation.prompts, recipe.seed)
+        self.demonstrations = (
+            None
+            if demonstrations is None
+            else demonstration_sequences(demonstrations.filter(pl.col("split") == "train"))
+        )
         self.dead_updates = 0
+        self.records = Records(store, key, lineage, log)
         self.checkpoints = Checkpoints(store, key, lineage, recipe.rl.checkpoint)
         self.metrics = MetricsLog(store, key, lineage)
 
     def start(self) -> LoopState:
-        """Return the state to continue from, with learner and engines holding its weights."""
-        state = self.checkpoints.restore(self.crew.learner, log=self.log) or LoopState()
+        """Return the state to continue from, with learners and engines holding its weights."""
+        restored = self.checkpoints.restore(self.crew.trained, log=self.log)
+        state = restored or LoopState.initial(self.recipe.rl)
         stamp = sync_weights(self.crew.learner, self.crew.engines)
         if state.accuracies and stamp.digest != state.digest:
             raise StaleWeightsError(
@@ -99,99 +127,145 @@ class Phases:
         if not state.accuracies:
             state = self._validated(replace(state, version=stamp.version, digest=stamp.digest))
             self.metrics.publish(0)
-            self.checkpoints.publish(self.crew.learner, state)
+            self.checkpoints.publish(self.crew.trained, state)
         self.metrics.begin_step()
         return state
 
-    def rollout(self, state: LoopState) -> ArtifactRef:
-        """Sample ``rl.rollout.prompts`` x ``samples`` trajectories and record them."""
-        iteration = state.next_iteration
+    def begin(self, state: LoopState) -> Groups:
+        """Return the empty batch of the iteration that follows ``state``."""
+        return Groups(wanted=self.recipe.rl.rollout.prompts)
+
+    def rollout(self, state: LoopState, groups: Groups) -> ArtifactRef:
+        """Sample one round of trajectories, and greedy baselines where wanted; record them."""
+        name = self.records.name(state.next_iteration, groups.suffix)
         with self.metrics.timed("gen"):
-            if found := self._recorded("rollouts", iteration, {}):
+            if found := self.records.find("rollouts", name):
                 sampled = self.store.table(found, "rollouts")
                 if set(sampled["weight_digest"]) == {state.digest}:
                     return found
-                self.log(f"rollouts {iteration} came from other weights; they are sampled anew")
-                self.store.discard("rollouts", self._key(iteration))
-            section = self.recipe.rl.rollout
-            rows = take_prompts(
-                self.train.height, cursor=state.cursor, count=section.prompts, seed=self.recipe.seed
-            )
-            rollouts = sample_rollouts(
-                self.train[rows],
-                self.crew.engines,
-                section,
-                tokenizer=self.tokenizer,
-                iteration=iteration,
-                seed=self.recipe.seed,
-            )
-            return self._put("rollouts", iteration, {"rollouts": rollouts}, {})
+                self.log(f"rollouts {name} came from other weights; they are sampled anew")
+                self.store.discard("rollouts", name)
+            prompts = self.train[self._round_rows(state, groups)]
+            tables = {"rollouts": self._sample(prompts, state)}
+            if self.recipe.rl.rollout.greedy_baseline:
+                tables["baselines"] = self._sample(prompts, state, greedy=True)
+            return self.records.put("rollouts", name, tables)
 
     def reward(self, state: LoopState, rollouts: ArtifactRef) -> ArtifactRef:
-        """Score the rollouts in the reward workers."""
-        iteration = state.next_iteration
+        """Score one round's trajectories, and its baselines, in the reward workers."""
         with self.metrics.timed("reward"):
-            if found := self._recorded("rewards", iteration, {"rollouts": rollouts}):
+            parents = {"rollouts": rollouts}
+            if found := self.records.find("rewards", rollouts.key, parents):
                 return found
-            rewards = score_rollouts(
-                self.store.table(rollouts, "rollouts"), self.train, self.crew.rewards
+            tables = {}
+            for table, scored in (("rollouts", "rewards"), ("baselines", "baseline_rewards")):
+                if table in rollouts.rows:
+                    sampled = self.store.table(rollouts, table)
+                    tables[scored] = score_rollouts(sampled, self.train, self.crew.rewards)
+            check_rewards(
+                tables["rewards"], max_error_fraction=self.recipe.reward.max_error_fraction
             )
-            check_rewards(rewards, max_error_fraction=self.recipe.reward.max_error_fraction)
-            return self._put("rewards", iteration, {"rewards": rewards}, {"rollouts": rollouts})
+            return self.records.put("rewards", rollouts.key, tables, parents)
 
-    def advantage(
-        self, state: LoopState, rollouts: ArtifactRef, rewards: ArtifactRef
-    ) -> ArtifactRef:
+    def collect(
+        self, state: LoopState, groups: Groups, rollouts: ArtifactRef, rewards: ArtifactRef
+    ) -> Groups:
+        """Return ``groups`` with a round's groups added: all of them, or those with a signal."""
+        section = self.recipe.rl.algorithm.dynamic_sampling
+        batch = self._round(rollouts, rewards)
+        uids = batch.rollouts["uid"].unique(maintain_order=True).to_list()
+        drawn = self._round_size
+        if section is None:
+            return groups.with_round(rollouts, rewards, passing=uids, failing=[], drawn=drawn)
+        signal = signal_of(
+            batch,
+            section.metric,
+            rl=self.recipe.rl,
+            kl_coef=state.kl_coef,
+            scores=self._scores(batch) if section.metric == "final_score" else None,
+        )
+        passing, failing = split_by_signal(
+            batch.rollouts["uid"].to_numpy(), signal, tolerance=section.tolerance
+        )
+        grown = groups.with_round(rollouts, rewards, passing=passing, failing=failing, drawn=drawn)
+        return grown.settled(section, more_prompts=len(self._round_rows(state, grown)) > 0)
+
+    def advantage(self, state: LoopState, groups: Groups) -> ArtifactRef:
         """Recompute log-probs under learner and reference, check them, estimate advantages."""
-        iteration = state.next_iteration
         with self.metrics.timed("adv"):
-            sampled = self.store.table(rollouts, "rollouts")
-            check_fresh(sampled, self.crew.learner.stamp())
-            frame, metrics = advantages_of(
-                sampled,
-                self.store.table(rewards, "rewards"),
-                learner=self.crew.learner,
-                reference=self.crew.reference,
-                rl=self.recipe.rl,
+            batch = self._batch(groups)
+            check_fresh(batch.rollouts, self.crew.learner.stamp())
+            scores = self._scores(batch)
+            self.metrics.add(
+                check_sampler_gap(
+                    to_arrays(batch.rollouts["sampler_logprobs"]),
+                    scores.old,
+                    scores.masks,
+                    bound=self.recipe.rl.max_logprob_gap,
+                )
             )
-            self.metrics.add(metrics)
-            parents = {"rollouts": rollouts, "rewards": rewards}
-            if found := self._recorded("advantages", iteration, parents):
+            frame, metrics = advantages_of(batch, scores, rl=self.recipe.rl, kl_coef=state.kl_coef)
+            self.metrics.add(metrics | groups.metrics())
+            parents = _parents(groups)
+            name = self.records.name(state.next_iteration)
+            if found := self.records.find("advantages", name, parents):
                 return found
-            return self._put("advantages", iteration, {"advantages": frame}, parents)
+            kl = None if scores.kl is None else mean_sequence_kl(scores.kl, scores.masks)
+            metadata = {"kl": kl, "trajectories": batch.rollouts.height}
+            return self.records.put("advantages", name, {"advantages": frame}, parents, metadata)
 
-    def update(self, state: LoopState, rollouts: ArtifactRef, advantages: ArtifactRef) -> int:
-        """Step the learner once per mini-batch and return its new weight version."""
-        with self.metrics.timed("update_actor"):
-            request = update_request(
-                self.store.table(rollouts, "rollouts"),
-                self.store.table(advantages, "advantages"),
-                recipe=self.recipe,
-                version=state.version,
-                batch_digest=advantages.sha256,
-            )
-            result = self.crew.learner.update(request)
+    def update(self, state: LoopState, groups: Groups, advantages: ArtifactRef) -> LoopState:
+        """Step policy and critic once per mini-batch; return the state with what changed.
+
+        The policy rests while the critic warms up (SPEC A16). Which of the two goes first makes no
+        difference: advantages and returns are fixed by now.
+        """
+        batch = UpdateBatch(
+            rollouts=self._batch(groups).rollouts,
+            advantages=self.store.table(advantages, "advantages"),
+            iteration=state.next_iteration,
+            digest=advantages.sha256,
+        )
+        version = state.version
+        if state.trains_policy(self.recipe.rl):
+            with self.metrics.timed("update_actor"):
+                request = policy_request(
+                    batch,
+                    recipe=self.recipe,
+                    version=version,
+                    demonstrations=self.demonstrations,
+                )
+                result = self.crew.learner.update(request)
             self.metrics.add_missing(result.metrics)
             self.dead_updates = check_update(result.metrics, self.dead_updates, log=self.log)
-            return result.version
+            version = result.version
+        if self.crew.critic is not None:
+            with self.metrics.timed("update_critic"):
+                request = critic_request(batch, recipe=self.recipe, version=state.iteration)
+                critic = self.crew.critic.update(request)
+            self.metrics.add_missing(
+                {name: v for name, v in critic.metrics.items() if not name.startswith("perf/")}
+            )
+        return replace(
+            state,
+            version=version,
+            cursor=state.cursor + groups.drawn,
+            kl_coef=self._next_kl_coef(state, advantages),
+        )
 
-    def sync(self, state: LoopState, version: int) -> LoopState:
+    def sync(self, state: LoopState) -> LoopState:
         """Load the new weights into every engine, validate when due, publish the checkpoint."""
         with self.metrics.timed("sync"):
             stamp = sync_weights(self.crew.learner, self.crew.engines)
-            assert stamp.version == version, f"learner published {stamp.version}, not {version}"
-            state = replace(
-                state,
-                iteration=state.next_iteration,
-                cursor=state.cursor + self.recipe.rl.rollout.prompts,
-                version=version,
-                digest=stamp.digest,
+            assert stamp.version == state.version, (
+                f"learner published {stamp.version}, not {state.version}"
             )
+            state = replace(state, iteration=state.next_iteration, digest=stamp.digest)
             if validation_due(state, self.recipe.rl):
                 state = self._validated(state)
             self.metrics.publish(state.iteration)
             if self._checkpoint_due(state):
-                self.checkpoints.publish(self.crew.learner, state)
+                self.checkpoints.publish(self.crew.trained, state)
         self.metrics.end_step(state.iteration)
         return state
 
@@ -202,9 +276,81 @@ class Phases:
         """
         (best,) = state.best()
         if best != state.iteration or self.crew.learner.stamp().digest != state.digest:
-            self.checkpoints.load(self.crew.learner, best)
+            self.checkpoints.load(self.crew.trained, best)
         self.crew.learner.export_hf(directory)
         self.metrics.close()
+
+    @property
+    def _round_size(self) -> int:
+        """Prompts of one generation round; at most all there are."""
+        rl = self.recipe.rl
+        dynamic = rl.algorithm.dynamic_sampling
+        if dynamic is None:
+            return rl.rollout.prompts
+        return max(
+            rl.rollout.prompts, min(rl.rollout.prompts * dynamic.batch_factor, self.train.height)
+        )
+
+    def _round_rows(self, state: LoopState, groups: Groups) -> list[int]:
+        return draw_round(
+            self.train.height,
+            cursor=state.cursor,
+            drawn=groups.drawn,
+            count=self._round_size,
+            seed=self.recipe.seed,
+        ).tolist()
+
+    def _sample(
+        self, prompts: pl.DataFrame, state: LoopState, *, greedy: bool = False
+    ) -> pl.DataFrame:
+        return sample_rollouts(
+            prompts,
+            self.crew.engines,
+            self.recipe.rl.rollout,
+            tokenizer=self.tokenizer,
+            iteration=state.next_iteration,
+            seed=self.recipe.seed,
+            greedy=greedy,
+        )
+
+    def _scores(self, batch: RolloutBatch) -> BatchScores:
+        return score_batch(
+            batch.rollouts,
+            temperature=self.recipe.rl.rollout.temperature,
+            kl=self.recipe.rl.algorithm.kl,
+            learner=self.crew.learner,
+            reference=self.crew.reference,
+            critic=self.crew.critic,
+        )
+
+    def _round(self, rollouts: ArtifactRef, rewards: ArtifactRef) -> RolloutBatch:
+        """Read one round's tables."""
+        baselines = None
+        if "baselines" in rollouts.rows:
+            greedy = self.store.table(rollouts, "baselines").select("trajectory_id", "uid")
+            scored = self.store.table(rewards, "baseline_rewards")
+            baselines = greedy.join(scored, on="trajectory_id").select("uid", "score")
+        return RolloutBatch(
+            self.store.table(rollouts, "rollouts"), self.store.table(rewards, "rewards"), baselines
+        )
+
+    def _batch(self, groups: Groups) -> RolloutBatch:
+        """Return the kept groups of all rounds."""
+        return concat_batches([self._round(*refs) for refs in groups.rounds]).only(groups.kept)
+
+    def _next_kl_coef(self, state: LoopState, advantages: ArtifactRef) -> float | None:
+        """Return the coefficient after this iteration; the one used was the one before (K5)."""
+        kl = self.recipe.rl.algorithm.kl
+        if state.kl_coef is None or kl.controller == "fixed":
+            return state.kl_coef
+        seen = self.store.manifest(advantages).metadata
+        return adaptive_coef(
+            state.kl_coef,
+            seen["kl"],
+            target=kl.target,
+            num_sequences=seen["trajectories"],
+            horizon=kl.horizon,
+        )
 
     def _validated(self, state: LoopState) -> LoopState:
         with self.metrics.timed("testing"):
@@ -218,35 +364,17 @@ class Phases:
         self.metrics.add(metrics)
         return state.validated(accuracy, self.recipe.rl)
 
-    def _recorded(
-        self, kind: str, iteration: int, parents: dict[str, ArtifactRef]
-    ) -> ArtifactRef | None:
-        """Return what an earlier attempt recorded from the same ``parents``; drop anything else."""
-        key = self._key(iteration)
-        found = self.store.find_or_discard(kind, key, self.log)
-        if found is None:
-            return None
-        made_from = self.store.manifest(found).parents
-        if all(made_from[role].sha256 == ref.sha256 for role, ref in parents.items()):
-            return found
-        self.store.discard(kind, key)
-        return None
-
     def _checkpoint_due(self, state: LoopState) -> bool:
         """Validated weights are always kept: they may turn out the best."""
         rl = self.recipe.rl
         on_schedule = state.iteration % rl.checkpoint.every == 0
         return on_schedule or validation_due(state, rl) or state.finished(rl)
 
-    def _key(self, iteration: int) -> str:
-        return f"{self.key}/{iteration:06d}"
 
-    def _put(
-        self,
-        kind: str,
-        iteration: int,
-        tables: dict[str, pl.DataFrame],
-        parents: dict[str, ArtifactRef],
-    ) -> ArtifactRef:
-        lineage = replace(self.lineage, parents={**self.lineage.parents, **parents})
-        return self.store.put(kind, self._key(iteration), tables=tables, lineage=lineage)
+def _parents(groups: Groups) -> dict[str, ArtifactRef]:
+    """Return the roles of all rounds: rollouts, rewards, rollouts-1, rewards-1, ..."""
+    return {
+        f"{role}{f'-{index}' if index else ''}": ref
+        for index, refs in enumerate(groups.rounds)
+        for role, ref in zip(("rollouts", "rewards"), refs, strict=True)
+    }

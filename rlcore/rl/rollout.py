@@ -7,8 +7,7 @@ import polars as pl
 
 from rlcore.models.tokenizer import eos_token_id
 from rlcore.ragged import from_arrays, to_arrays
-from rlcore.rewards.group import RewardGroup
-from rlcore.rewards.types import RewardRow
+from rlcore.rewards.types import RewardRow, Scorers
 from rlcore.rollout.group import RolloutGroup
 from rlcore.rollout.types import Generation, Sampling, WeightStamp
 from rlcore.seeds import stream_seed
@@ -23,13 +22,15 @@ def sample_rollouts(
     tokenizer: Any,
     iteration: int,
     seed: int,
+    greedy: bool = False,
 ) -> pl.DataFrame:
     """Sample ``section.samples`` trajectories per prompt; one row each, in the Rollouts contract.
 
     The seed of a trajectory is a function of (recipe seed, iteration, uid, sample), so it can be
-    drawn again alone.
+    drawn again alone. ``greedy``: one trajectory per prompt at temperature 0 instead, the baseline
+    of ReMax (arXiv 2310.10505).
     """
-    n = section.samples
+    n = 1 if greedy else section.samples
     uids = prompts["uid"].to_list()
     prompt_ids = [ids.tolist() for ids in to_arrays(prompts["prompt_ids"])]
     seeds = [stream_seed(seed, "rollout", iteration, uid, s) for uid in uids for s in range(n)]
@@ -37,7 +38,7 @@ def sample_rollouts(
         [ids for ids in prompt_ids for _ in range(n)],
         seeds,
         Sampling(
-            temperature=section.temperature,
+            temperature=0.0 if greedy else section.temperature,
             top_p=section.top_p,
             top_k=section.top_k,
             max_new_tokens=section.max_new_tokens,
@@ -52,6 +53,7 @@ def sample_rollouts(
         iteration=iteration,
         stamp=engines.stamp(),
         texts=decode(tokenizer, generations),
+        greedy=greedy,
     )
 
 
@@ -64,6 +66,7 @@ def _rollouts_frame(
     iteration: int,
     stamp: WeightStamp,
     texts: list[str],
+    greedy: bool,
 ) -> pl.DataFrame:
     """Return the Rollouts table; the samples of a prompt stand together, in the order of
     ``uids``."""
@@ -73,7 +76,7 @@ def _rollouts_frame(
     return pl.DataFrame(
         {
             "trajectory_id": [
-                f"{iteration:06d}-{uid}-{sample:02d}"
+                f"{iteration:06d}-{uid}-{'greedy' if greedy else f'{sample:02d}'}"
                 for uid, sample in zip(owners, samples, strict=True)
             ],
             "uid": owners,
@@ -117,7 +120,7 @@ def validation_prompts(prompts: pl.DataFrame, count: int, seed: int) -> pl.DataF
 def validate(
     prompts: pl.DataFrame,
     engines: RolloutGroup,
-    rewards: RewardGroup,
+    rewards: Scorers,
     section: RolloutSection,
     *,
     tokenizer: Any,

@@ -10,9 +10,11 @@ from schemas.rl import RLSection
 class LoopState:
     """The state after ``iteration`` complete iterations.
 
-    ``cursor`` counts prompts taken from the stream; ``version`` and ``digest`` name the learner's
-    weights; ``accuracies`` maps validated iterations (as text, for JSON) to greedy accuracy, a
-    fraction; ``streak`` counts validations in a row at or above ``rl.validation.stop_at``.
+    ``cursor`` counts prompts taken from the stream; ``version`` and ``digest`` name the policy's
+    weights (a critic's version is ``iteration``: it learns in every one); ``accuracies`` maps
+    validated iterations (as text, for JSON) to greedy accuracy, a fraction; ``streak`` counts
+    validations in a row at or above ``rl.validation.stop_at``; ``kl_coef`` is the coefficient that
+    the next iteration takes KL from the reward with, None where it does not.
     """
 
     iteration: int = 0
@@ -21,11 +23,22 @@ class LoopState:
     digest: str = ""
     accuracies: dict[str, float] | None = None
     streak: int = 0
+    kl_coef: float | None = None
+
+    @classmethod
+    def initial(cls, rl: RLSection) -> "LoopState":
+        """Return the state before the first iteration."""
+        kl = rl.algorithm.kl
+        return cls(kl_coef=kl.coef if kl.where == "reward" else None)
 
     @property
     def next_iteration(self) -> int:
         """The iteration under way, from 1."""
         return self.iteration + 1
+
+    def trains_policy(self, rl: RLSection) -> bool:
+        """Return whether the iteration under way trains the policy, or warms up the critic."""
+        return rl.critic is None or self.iteration >= rl.critic.warmup_iterations
 
     def finished(self, rl: RLSection) -> bool:
         """Return whether all iterations are done or validation has held its target."""

@@ -30,3 +30,18 @@ def take_prompts(num_prompts: int, *, cursor: int, count: int, seed: int) -> np.
         chosen = epochs == epoch
         rows[chosen] = order[offsets[chosen]]
     return rows
+
+
+def draw_round(num_prompts: int, *, cursor: int, drawn: int, count: int, seed: int) -> np.ndarray:
+    """Return the row numbers that the next generation round of an iteration takes.
+
+    The iteration began at ``cursor`` and has used ``drawn`` places in rounds of ``count``. A row of
+    an earlier round is left out, so that no prompt is repeated within the iteration even where it
+    crosses into the next epoch; the result may be shorter than ``count``, or empty.
+    """
+    rounds = [
+        take_prompts(num_prompts, cursor=cursor + start, count=count, seed=seed)
+        for start in range(0, drawn + 1, count)
+    ]
+    *earlier, rows = rounds
+    return rows[~np.isin(rows, np.concatenate(earlier))] if earlier else rows

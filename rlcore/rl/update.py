@@ -1,85 +1,205 @@
-"""The update phase: recorded advantages in, one optimizer step per mini-batch."""
+"""The update phase: recorded advantages in, one optimizer step per mini-batch, for policy and
+critic."""
+
+from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 
-from rlcore.algorithms.objective import PolicyObjective
+from rlcore.algorithms.objective import PolicyObjective, SftObjective, ValueObjective
+from rlcore.algorithms.policy_loss import group_log_expectation
 from rlcore.learner.schedule import optimizer_lr
-from rlcore.learner.spec import UpdateRequest
+from rlcore.learner.spec import Term, UpdateRequest
+from rlcore.models.packing import Sequences
 from rlcore.ragged import to_arrays
 from rlcore.rl.batch import sequences_of
 from rlcore.seeds import stream_seed
 from schemas.recipe import Recipe
-from schemas.rl import Algorithm, RLSection
+from schemas.rl import Optimizer, RLSection
 
 
-def update_request(
-    rollouts: pl.DataFrame,
-    advantages: pl.DataFrame,
-    *,
-    recipe: Recipe,
-    version: int,
-    batch_digest: str,
-) -> UpdateRequest:
-    """Return what the learner is asked to do with one iteration's batch.
+@dataclass(frozen=True, slots=True)
+class UpdateBatch:
+    """What both updates of an iteration are made from.
 
-    Mini-batches are cut by prompt, whole groups each (SPEC L4), in every epoch afresh when
-    shuffled. ``version`` counts updates, so the learning rate of step i is a function of the
-    recipe and version.
+    ``iteration`` (the one under way, from 1) seeds the shuffling, so policy and critic cut the same
+    mini-batches; ``digest`` names the recorded advantages.
     """
-    joined = rollouts.join(
-        advantages, on="trajectory_id", how="left", maintain_order="left", validate="1:1"
+
+    rollouts: pl.DataFrame
+    advantages: pl.DataFrame
+    iteration: int
+    digest: str
+
+    def joined(self) -> pl.DataFrame:
+        """Return rollouts with their advantages, in the order of the rollouts."""
+        return self.rollouts.join(
+            self.advantages, on="trajectory_id", how="left", maintain_order="left", validate="1:1"
+        )
+
+
+def policy_request(
+    batch: UpdateBatch, *, recipe: Recipe, version: int, demonstrations: Sequences | None
+) -> UpdateRequest:
+    """Return what the policy's learner is asked to do with one iteration's batch.
+
+    ``version`` counts policy updates, so the learning rate of a step is a function of the recipe
+    and version. ``demonstrations``: what PPO-ptx mixes in.
+    """
+    sequences = policy_sequences(batch, recipe.rl)
+    objective = policy_objective(recipe.rl)
+    mini_batches = []
+    for step, rows in enumerate(_mini_batches(batch, recipe)):
+        part = sequences.take(rows)
+        if objective.nll_coef > 0:
+            part = with_nll_weights(part)
+        terms = [Term(part, objective)]
+        if recipe.rl.ptx is not None and demonstrations is not None:
+            count = round(recipe.rl.ptx.sequences_per_sample * len(rows))
+            seed = stream_seed(recipe.seed, "ptx", batch.iteration, step)
+            chosen = drawn_rows(len(demonstrations), count, seed)
+            ptx = SftObjective(name="ptx")
+            terms.append(Term(demonstrations.take(chosen), ptx, coef=recipe.rl.ptx.coef))
+        mini_batches.append(terms)
+    return UpdateRequest(
+        version=version,
+        batch_digest=batch.digest,
+        mini_batches=mini_batches,
+        lrs=_rates(
+            recipe.rl,
+            recipe.rl.update.optimizer,
+            done=version,
+            updates=recipe.rl.actor_iterations,
+            steps=len(mini_batches),
+        ),
     )
+
+
+def critic_request(batch: UpdateBatch, *, recipe: Recipe, version: int) -> UpdateRequest:
+    """Return what the critic's learner is asked to do; ``version`` counts iterations (A4, A16)."""
+    critic = recipe.rl.critic
+    assert critic is not None, "a critic's update without a critic in the recipe"
+    joined = batch.joined()
+    known = joined["returns"].is_not_null().to_numpy()
+    lengths = joined["token_ids"].list.len().to_list()
+    returns = [
+        values if ok else np.zeros(length, dtype=np.float32)
+        for values, ok, length in zip(
+            to_arrays(joined["returns"]), known.tolist(), lengths, strict=True
+        )
+    ]
+    per_token = {"returns": returns, "old_values": to_arrays(joined["values"])}
+    sequences = with_masked_rows(sequences_of(joined, per_token), ~known)
+    objective = ValueObjective(clip=critic.clip)
+    mini_batches = [
+        [Term(sequences.take(rows), objective)] for rows in _mini_batches(batch, recipe)
+    ]
+    return UpdateRequest(
+        version=version,
+        batch_digest=batch.digest,
+        mini_batches=mini_batches,
+        lrs=_rates(
+            recipe.rl,
+            critic.optimizer,
+            done=version,
+            updates=recipe.rl.iterations,
+            steps=len(mini_batches),
+        ),
+    )
+
+
+def policy_sequences(batch: UpdateBatch, rl: RLSection) -> Sequences:
+    """Return the batch with every per-token field that the policy objective may read."""
+    joined = batch.joined()
+    _, group = np.unique(joined["uid"].to_numpy(), return_inverse=True)
+    masks = [mask.astype(bool) for mask in to_arrays(joined["loss_mask"])]
+    sampler = to_arrays(joined["sampler_logprobs"])
     per_token = {
         "advantages": to_arrays(joined["advantages"]),
         "old_logprobs": to_arrays(joined["old_logprobs"]),
-        "rollout_logprobs": to_arrays(joined["sampler_logprobs"]),
+        "rollout_logprobs": sampler,
     }
-    if recipe.rl.algorithm.kl.uses_reference:
+    algorithm = rl.algorithm
+    if algorithm.kl.where == "loss" and joined["ref_logprobs"].is_not_null().all():
         per_token["ref_logprobs"] = to_arrays(joined["ref_logprobs"])
-    sequences = sequences_of(rollouts, per_token)
-    update = recipe.rl.update
-    uids = rollouts["uid"].to_numpy()
-    batches = [
-        sequences.take(rows)
-        for epoch in range(update.epochs)
-        for rows in mini_batch_rows(
-            uids,
-            update.mini_batches,
-            shuffle_seed=stream_seed(recipe.seed, "mini-batches", version, epoch)
-            if update.shuffle
-            else None,
-        )
+    if algorithm.ratio_level == "group":
+        per_token["group_log_expectation"] = _group_expectations(sampler, masks, group)
+    if algorithm.positive_nll.coef > 0:
+        correct = joined["correct"].fill_null(value=False).to_list()
+        per_token["nll_weights"] = [
+            np.full(len(mask), float(right)) * mask
+            for mask, right in zip(masks, correct, strict=True)
+        ]
+    sequences = sequences_of(joined, per_token, groups=group)
+    if algorithm.mask_truncated:
+        truncated = (joined["finish_reason"] == "length").to_numpy()
+        sequences = with_masked_rows(sequences, truncated)
+    return sequences
+
+
+def _group_expectations(
+    sampler: list[np.ndarray], masks: list[np.ndarray], group: np.ndarray
+) -> list[np.ndarray]:
+    """Return log E_q[q] of each row's group on every token (GEPO, SPEC A14); 0 on aborted rows."""
+    filled = np.array([mask.any() for mask in masks], dtype=bool)
+    means = np.array(
+        [row[mask].mean() for row, mask in zip(sampler, masks, strict=True) if mask.any()]
+    )
+    expectation = np.zeros(len(masks))
+    expectation[filled] = group_log_expectation(means, group[filled])
+    return [np.full(len(mask), value) for mask, value in zip(masks, expectation, strict=True)]
+
+
+def with_nll_weights(sequences: Sequences) -> Sequences:
+    """Return ``sequences`` with their 0/1 ``nll_weights`` divided by the number of ones (A20)."""
+    flags = sequences.per_token["nll_weights"]
+    trained = zip(flags, sequences.loss_mask, strict=True)
+    count = max(1.0, sum(float(row[mask].sum()) for row, mask in trained))
+    return _replaced(sequences, "nll_weights", [row / count for row in flags])
+
+
+def with_masked_rows(sequences: Sequences, masked: np.ndarray) -> Sequences:
+    """Return ``sequences`` with an empty loss mask where ``masked`` [rows] bool says so."""
+    masks = [
+        np.zeros_like(mask) if off else mask
+        for mask, off in zip(sequences.loss_mask, masked.tolist(), strict=True)
     ]
-    first_step = version * len(batches)
-    return UpdateRequest(
-        version=version,
-        batch_digest=batch_digest,
-        mini_batches=batches,
-        objective=policy_objective(recipe.rl),
-        lrs=[
-            optimizer_lr(update.optimizer, first_step + step, recipe.rl.iterations * len(batches))
-            for step in range(len(batches))
-        ],
+    return Sequences(
+        sequences.token_ids,
+        sequences.prompt_lengths,
+        masks,
+        sequences.per_token,
+        sequences.groups,
     )
 
 
-def mini_batch_rows(uids: np.ndarray, count: int, *, shuffle_seed: int | None) -> list[np.ndarray]:
-    """Return ``count`` arrays of row numbers that never split a prompt's group.
+def drawn_rows(num_rows: int, count: int, seed: int) -> np.ndarray:
+    """Return ``count`` row numbers, each row once before any twice."""
+    rng = np.random.default_rng(seed)
+    laps = [rng.permutation(num_rows) for _ in range(-(-count // num_rows))]
+    return np.concatenate(laps)[:count]
 
-    Prompts keep the order of their first row unless ``shuffle_seed`` permutes them.
+
+def mini_batch_rows(uids: np.ndarray, count: int, *, shuffle_seed: int | None) -> list[np.ndarray]:
+    """Return up to ``count`` arrays of row numbers that never split a prompt's group.
+
+    Prompts keep the order of their first row unless ``shuffle_seed`` permutes them. A batch of
+    fewer prompts than ``count`` (dynamic sampling may train a partial one) has as many parts.
     """
     _, first, group = np.unique(uids, return_index=True, return_inverse=True)
     order = np.argsort(first)
     if shuffle_seed is not None:
         order = np.random.default_rng(shuffle_seed).permutation(order)
-    return [np.flatnonzero(np.isin(group, part)) for part in np.array_split(order, count)]
+    parts = np.array_split(order, min(count, len(order)))
+    return [np.flatnonzero(np.isin(group, part)) for part in parts]
 
 
 def policy_objective(rl: RLSection) -> PolicyObjective:
     """Return the loss that the algorithm's axes describe."""
-    algorithm: Algorithm = rl.algorithm
+    algorithm = rl.algorithm
+    kl = algorithm.kl
     return PolicyObjective(
+        policy_loss=algorithm.policy_loss,
         clip_low=algorithm.clip_low,
         clip_high=algorithm.clip_high,
         clip_dual=algorithm.clip_dual,
@@ -87,11 +207,50 @@ def policy_objective(rl: RLSection) -> PolicyObjective:
         horizon=rl.rollout.max_new_tokens,
         temperature=rl.rollout.temperature,
         ratio_level=algorithm.ratio_level,
-        kl_estimator=algorithm.kl.estimator,
-        kl_coef=algorithm.kl.coef if algorithm.kl.where == "loss" else 0.0,
+        kl_estimator=kl.estimator,
+        kl_coef=kl.coef if kl.where == "loss" else 0.0,
         entropy_coef=algorithm.entropy_coef or None,
+        nll_coef=algorithm.positive_nll.coef,
         importance_level=algorithm.importance_correction.level,
         importance_cap=algorithm.importance_correction.cap,
         on_policy=rl.update.mini_batches * rl.update.epochs == 1,
         skip_zero_advantage=rl.update.skip_zero_advantage,
+    )
+
+
+def _mini_batches(batch: UpdateBatch, recipe: Recipe) -> list[np.ndarray]:
+    """Return the rows of every optimizer step: mini-batches by prompt, each epoch afresh (L4)."""
+    update = recipe.rl.update
+    uids = batch.rollouts["uid"].to_numpy()
+    return [
+        rows
+        for epoch in range(update.epochs)
+        for rows in mini_batch_rows(
+            uids,
+            update.mini_batches,
+            shuffle_seed=stream_seed(recipe.seed, "mini-batches", batch.iteration, epoch)
+            if update.shuffle
+            else None,
+        )
+    ]
+
+
+def _rates(
+    rl: RLSection, optimizer: Optimizer, *, done: int, updates: int, steps: int
+) -> list[float]:
+    """Return the learning rate of each of ``steps``, after ``done`` of ``updates`` updates."""
+    per_update = rl.update.mini_batches * rl.update.epochs
+    return [
+        optimizer_lr(optimizer, done * per_update + step, updates * per_update)
+        for step in range(steps)
+    ]
+
+
+def _replaced(sequences: Sequences, name: str, arrays: list[np.ndarray]) -> Sequences:
+    return Sequences(
+        sequences.token_ids,
+        sequences.prompt_lengths,
+        sequences.loss_mask,
+        {**sequences.per_token, name: arrays},
+        sequences.groups,
     )

@@ -49,8 +49,8 @@ def _install(point: str) -> None:
                 _die()
 
         original = Phases.sync
-        Phases.sync = lambda self, state, version: (  # type: ignore[method-assign]
-            before(self, state) or original(self, state, version)
+        Phases.sync = lambda self, state: (  # type: ignore[method-assign]
+            before(self, state) or original(self, state)
         )
     elif point == "checkpoint":
         # The state is saved; it is not yet an artifact.

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from rlcore.rewards.registry import Spec, build, check_functions
-from rlcore.rewards.types import RewardRow
+from rlcore.rewards.registry import Spec, build, check_functions, combine
+from rlcore.rewards.types import Reward, RewardRow
 from schemas.errors import UserError
 
 
@@ -30,7 +30,7 @@ BAD: dict[str, tuple[list[tuple[str, float, Mapping[str, Any]]], str]] = {
     ),
     "no options": ([("arithmetic", 1, {"x": 1})], "options.x is no option of 'arithmetic'.*none"),
     "twice": ([("gsm8k", 1, {}), ("gsm8k", 2, {})], r"functions\[1\].name = 'gsm8k' stands there"),
-    "weight zero": ([("gsm8k", 0, {})], "weight = 0 must be a finite number other than 0"),
+    "model with options": ([("reward_model", 1, {"a": 1})], "'reward_model' takes none"),
     "weight nan": ([("gsm8k", float("nan"), {})], "weight = nan must be a finite number"),
     "module": ([("nowhere.at_all:f", 1, {})], "there is no module 'nowhere.at_all'"),
     "dotted": ([("reward_samples:", 1, {})], "must be written 'package.module:function'"),
@@ -113,3 +113,13 @@ def test_a_function_of_the_prompt_needs_one() -> None:
     """Scoring an absent prompt as an empty one would be a silent fault."""
     with pytest.raises(UserError, match="the row carries no prompt text"):
         build([("reward_samples:length", 1, {})])(row("72", prompt=None))
+
+
+def test_weight_zero_judges_without_counting() -> None:
+    """RLHF must tell true accuracy beside the reward model's score without training on it."""
+    judge = Reward("t", "wrong", 0.0, correct=False)
+    taught = Reward("t", "ok", 0.7)
+    both = combine(row("x", truth="1"), [("true", 0.0, judge), ("proxy", 2.0, taught)])
+    assert (both.score, both.correct, both.outcome) == (1.4, False, "wrong")
+    unjudged = combine(row("x", truth="1"), [("true", 0.0, Reward("t", "error", None)), ("p", 1, taught)])
+    assert (unjudged.score, unjudged.correct, unjudged.outcome) == (0.7, None, "ok")

@@ -1,0 +1,136 @@
+"""The groups an iteration learns from: drawn in rounds, kept when their samples differ (SPEC A9).
+
+Without dynamic sampling one round fills the batch. With it, a group whose samples all agree is left
+out and the next round draws other prompts, until exactly ``rl.rollout.prompts`` groups are kept.
+Every round is an artifact, so a killed iteration finds its half-full batch again.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import polars as pl
+
+from schemas.algorithm import DynamicSampling
+from schemas.artifacts import ArtifactRef
+from schemas.errors import UserError
+
+
+class DynamicSamplingError(UserError):
+    """The batch could not be filled with groups whose samples differ."""
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """What is drawn so far in one iteration.
+
+    ``wanted``: groups that fill the batch. ``rounds``: (rollouts, rewards) of each generation
+    round. ``kept`` and ``spare``: uids that passed the filter and that did not, in the order they
+    were drawn; no uid twice. ``drawn``: places of the prompt stream used. ``surplus``: groups that
+    passed after the batch was full. ``exhausted``: no further round may be drawn.
+    """
+
+    wanted: int
+    rounds: tuple[tuple[ArtifactRef, ArtifactRef], ...] = ()
+    kept: tuple[str, ...] = ()
+    spare: tuple[str, ...] = ()
+    drawn: int = 0
+    surplus: int = 0
+    exhausted: bool = False
+
+    @property
+    def round(self) -> int:
+        """The generation round under way, from 0."""
+        return len(self.rounds)
+
+    @property
+    def suffix(self) -> str:
+        """What the names of a round's records end with: nothing for the first."""
+        return f"-{self.round}" if self.rounds else ""
+
+    @property
+    def full(self) -> bool:
+        """Whether the batch is complete, or as complete as it will get."""
+        return len(self.kept) >= self.wanted or self.exhausted
+
+    def metrics(self) -> dict[str, float]:
+        """Return ``train/*`` over all rounds (SPEC M5)."""
+        processed = len(self.kept) + len(self.spare) + self.surplus
+        return {
+            "train/filtered_ratio": len(self.spare) / max(1, processed),
+            "train/num_gen_batches": float(len(self.rounds)),
+            "train/discarded_groups": float(self.surplus),
+            "train/prompts": float(len(self.kept)),
+        }
+
+    def with_round(
+        self,
+        rollouts: ArtifactRef,
+        rewards: ArtifactRef,
+        *,
+        passing: list[str],
+        failing: list[str],
+        drawn: int,
+    ) -> "Groups":
+        """Return the groups after a round whose uids passed or failed the filter, in draw order."""
+        room = self.wanted - len(self.kept)
+        return replace(
+            self,
+            rounds=(*self.rounds, (rollouts, rewards)),
+            kept=(*self.kept, *passing[:room]),
+            spare=(*self.spare, *failing),
+            drawn=self.drawn + drawn,
+            surplus=self.surplus + len(passing[room:]),
+        )
+
+    def settled(self, section: DynamicSampling, *, more_prompts: bool) -> "Groups":
+        """Return the groups, closed as ``section.on_exhausted`` says when no round may follow.
+
+        Raises DynamicSamplingError when it says "error", or when not one group was kept.
+        """
+        rounds_left = section.max_rounds <= 0 or len(self.rounds) < section.max_rounds
+        if len(self.kept) >= self.wanted or (rounds_left and more_prompts):
+            return self
+        why = (
+            f"{len(self.rounds)} generation rounds kept {len(self.kept)} of {self.wanted} groups"
+            f" and found {len(self.spare)} whose samples all agree"
+        )
+        if not rounds_left:
+            why += f" (rl.algorithm.dynamic_sampling.max_rounds = {section.max_rounds})"
+        else:
+            why += " and every training prompt was drawn"
+        if section.on_exhausted == "pad_unfiltered":
+            missing = self.wanted - len(self.kept)
+            return replace(
+                self,
+                kept=(*self.kept, *self.spare[:missing]),
+                spare=self.spare[missing:],
+                exhausted=True,
+            )
+        if section.on_exhausted == "error" or not self.kept:
+            raise DynamicSamplingError(
+                f"{why}; the prompts are too easy or too hard for this policy, or the reward is"
+                " constant: change the data, raise rl.rollout.samples, or set"
+                " rl.algorithm.dynamic_sampling.on_exhausted to 'train_partial'"
+            )
+        return replace(self, exhausted=True)
+
+
+def split_by_signal(
+    uids: np.ndarray, values: np.ndarray, *, tolerance: float
+) -> tuple[list[str], list[str]]:
+    """Return the uids whose ``values`` differ by more than ``tolerance``, and the others.
+
+    ``values`` [rows] float64, NaN where a row could not be scored; a group with fewer than two
+    scored rows has no baseline and does not pass (SPEC section 2). Order: first appearance.
+    """
+    spread = (
+        pl.DataFrame({"uid": uids, "value": pl.Series(values).fill_nan(None)})
+        .group_by("uid", maintain_order=True)
+        .agg(spread=pl.col("value").max() - pl.col("value").min(), scored=pl.col("value").count())
+        .with_columns(passes=(pl.col("spread") > tolerance) & (pl.col("scored") >= 2))
+    )
+    passes = pl.col("passes").fill_null(value=False)
+    return (
+        spread.filter(passes)["uid"].to_list(),
+        spread.filter(~passes)["uid"].to_list(),
+    )

@@ -1,0 +1,41 @@
+"""The loop of RL iterations, the same for an orchestrator's tasks and for plain calls."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rlcore.rl.groups import Groups
+from rlcore.rl.phases import Phases
+from rlcore.rl.state import LoopState
+from schemas.artifacts import ArtifactRef
+
+Report = Callable[[LoopState, dict[str, float]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """The five phases as callables; their signatures are those of ``Phases``' methods."""
+
+    rollout: Callable[[Phases, LoopState, Groups], ArtifactRef] = Phases.rollout
+    reward: Callable[[Phases, LoopState, ArtifactRef], ArtifactRef] = Phases.reward
+    advantage: Callable[[Phases, LoopState, Groups], ArtifactRef] = Phases.advantage
+    update: Callable[[Phases, LoopState, Groups, ArtifactRef], LoopState] = Phases.update
+    sync: Callable[[Phases, LoopState], LoopState] = Phases.sync
+
+
+def iterate(phases: Phases, steps: Steps, report: Report) -> LoopState:
+    """Iterate until all iterations are done or validation has held its target.
+
+    ``report`` gets the state after each iteration and that iteration's metrics.
+    """
+    state = phases.start()
+    while not state.finished(phases.recipe.rl):
+        groups = phases.begin(state)
+        while not groups.full:
+            rollouts = steps.rollout(phases, state, groups)
+            rewards = steps.reward(phases, state, rollouts)
+            groups = phases.collect(state, groups, rollouts, rewards)
+        advantages = steps.advantage(phases, state, groups)
+        state = steps.update(phases, state, groups, advantages)
+        state = steps.sync(phases, state)
+        report(state, phases.metrics.latest)
+    return state

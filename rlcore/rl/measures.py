@@ -1,0 +1,82 @@
+"""Metrics of one batch, under verl's names, from its tables (SPEC M1-M6)."""
+
+import numpy as np
+import polars as pl
+
+from rlcore.algorithms.advantages import AdvantageResult
+from rlcore.algorithms.value_loss import explained_variance
+from rlcore.rewards.parts import part_metrics
+
+
+def spread_metrics(name: str, values: np.ndarray) -> dict[str, float]:
+    """Return mean, max and min of ``values`` [any] without NaN; nothing when none is left."""
+    known = values[~np.isnan(values)]
+    if not len(known):
+        return {}
+    return {
+        f"{name}/mean": float(known.mean()),
+        f"{name}/max": float(known.max()),
+        f"{name}/min": float(known.min()),
+    }
+
+
+def reward_metrics(rewards: pl.DataFrame) -> dict[str, float]:
+    """Return ``critic/score/*`` over scored rows, accuracy, and the share of each non-score."""
+    failed = rewards["outcome"].is_in(["timeout", "error"])
+    metrics = {
+        "reward/error_fraction": _share(failed),
+        "reward/no_answer_fraction": _share(rewards["outcome"] == "no_answer"),
+    }
+    judged = rewards["correct"].drop_nulls()
+    if judged.len():
+        metrics["critic/accuracy"] = _share(judged)
+    scores = rewards["score"].drop_nulls().to_numpy()
+    return metrics | spread_metrics("critic/score", scores) | part_metrics(rewards)
+
+
+def estimate_metrics(result: AdvantageResult, masks: list[np.ndarray]) -> dict[str, float]:
+    """Return ``critic/advantages/*`` over policy tokens, and what the groups looked like."""
+    return {
+        **spread_metrics("critic/advantages", _flat(result.advantages, masks)),
+        "critic/zero_std_group_fraction": result.constant_fraction,
+        "critic/singleton_groups": float(result.num_singletons),
+    }
+
+
+def critic_metrics(
+    values: list[np.ndarray], returns: list[np.ndarray], masks: list[np.ndarray]
+) -> dict[str, float]:
+    """Return values, returns and explained variance over the tokens the critic learns from (M2)."""
+    flat_values, flat_returns = _flat(values, masks), _flat(returns, masks)
+    return {
+        **spread_metrics("critic/values", flat_values),
+        **spread_metrics("critic/returns", flat_returns),
+        "critic/vf_explained_var": explained_variance(flat_values, flat_returns),
+    }
+
+
+def length_metrics(rollouts: pl.DataFrame) -> dict[str, float]:
+    """Return token counts of prompts and responses, truncation and aborts (verl's names)."""
+    responses = rollouts["loss_mask"].list.sum().to_numpy()
+    prompts = rollouts["prompt_ids"].list.len().to_numpy()
+    reasons = rollouts["finish_reason"]
+    return {
+        "response_length/mean": float(responses.mean()),
+        "response_length/max": float(responses.max()),
+        "response_length/min": float(responses.min()),
+        "response_length/clip_ratio": _share(reasons == "length"),
+        "response/aborted_ratio": _share(reasons == "abort"),
+        "prompt_length/mean": float(prompts.mean()),
+        "prompt_length/max": float(prompts.max()),
+        "num_turns/mean": float(rollouts["num_turns"].to_numpy().mean()),
+        "perf/total_num_tokens": float(prompts.sum() + responses.sum()),
+        "perf/response_tokens": float(responses.sum()),
+    }
+
+
+def _flat(arrays: list[np.ndarray], masks: list[np.ndarray]) -> np.ndarray:
+    return np.concatenate(arrays)[np.concatenate(masks)]
+
+
+def _share(flags: pl.Series) -> float:
+    return float(flags.to_numpy().mean())

@@ -1,0 +1,55 @@
+"""What an RL run records per iteration: rollouts, rewards, advantages, each an artifact."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import polars as pl
+
+from rlcore.store import ArtifactStore, Lineage
+from schemas.artifacts import ArtifactRef
+
+
+class Records:
+    """Writes records below ``key``; one that an earlier attempt left is found again."""
+
+    __slots__ = ("_key", "_lineage", "_log", "store")
+
+    def __init__(
+        self, store: ArtifactStore, key: str, lineage: Lineage, log: Callable[[str], None]
+    ) -> None:
+        self.store, self._key, self._lineage, self._log = store, key, lineage, log
+
+    def name(self, iteration: int, suffix: str = "") -> str:
+        """Return the key of an iteration's record; ``suffix`` tells generation rounds apart."""
+        return f"{self._key}/{iteration:06d}{suffix}"
+
+    def find(
+        self, kind: str, name: str, parents: Mapping[str, ArtifactRef] | None = None
+    ) -> ArtifactRef | None:
+        """Return what was recorded from the same ``parents``; drop anything else."""
+        found = self.store.find_or_discard(kind, name, self._log)
+        if found is None:
+            return None
+        made_from = self.store.manifest(found).parents
+        for role, ref in (parents or {}).items():
+            if role not in made_from or made_from[role].sha256 != ref.sha256:
+                self.store.discard(kind, name)
+                return None
+        return found
+
+    def put(
+        self,
+        kind: str,
+        name: str,
+        tables: Mapping[str, pl.DataFrame],
+        parents: Mapping[str, ArtifactRef] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> ArtifactRef:
+        """Write ``tables`` as an artifact made from ``parents`` and the run's own."""
+        lineage = replace(
+            self._lineage,
+            parents={**self._lineage.parents, **(parents or {})},
+            metadata={**self._lineage.metadata, **(metadata or {})},
+        )
+        return self.store.put(kind, name, tables=dict(tables), lineage=lineage)

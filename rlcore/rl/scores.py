@@ -1,0 +1,91 @@
+"""What the learners say about a batch: log-probs under policy and reference, KL, values."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from rlcore.learner.group import LearnerGroup
+from rlcore.ragged import to_arrays
+from rlcore.rl.batch import response_part, sequences_of
+from schemas.algorithm import KL
+
+
+@dataclass(frozen=True, slots=True)
+class BatchScores:
+    """Per row, over response tokens; 0 off the mask.
+
+    ``old``: log-probs (nats) of the policy at the start of the update phase. ``ref``: the frozen
+    reference's, where KL needs them. ``kl``: the estimate per token of the recipe's estimator, on
+    the old policy, where there is a reference. ``values``: the critic's.
+    """
+
+    masks: list[np.ndarray]
+    old: list[np.ndarray]
+    entropies: list[np.ndarray]
+    ref: list[np.ndarray] | None
+    kl: list[np.ndarray] | None
+    values: list[np.ndarray] | None
+
+
+def score_batch(
+    rollouts: pl.DataFrame,
+    *,
+    temperature: float,
+    kl: KL,
+    learner: LearnerGroup,
+    reference: LearnerGroup | None,
+    critic: LearnerGroup | None,
+) -> BatchScores:
+    """Recompute log-probs with the learner (SPEC E3 "decoupled"), at the rollout temperature."""
+    sequences = sequences_of(rollouts)
+    exact = kl.uses_reference and kl.estimator == "full"
+    scores = learner.logprobs(
+        sequences, temperature, targets="loss_mask", entropy=True, full_kl=exact
+    )
+    old = response_part(rollouts, scores.logprobs)
+    masks = [mask.astype(bool) for mask in to_arrays(rollouts["loss_mask"])]
+    ref = per_token_kl = None
+    if exact:
+        per_token_kl = response_part(rollouts, scores.kls)
+    elif reference is not None:
+        whole = reference.logprobs(sequences, temperature, targets="loss_mask").logprobs
+        ref = response_part(rollouts, whole)
+        per_token_kl = _estimated_kl(old, ref, masks, kl.estimator)
+    values = None
+    if critic is not None:
+        values = response_part(rollouts, critic.values(sequences, targets="loss_mask"))
+    return BatchScores(
+        masks=masks,
+        old=old,
+        entropies=response_part(rollouts, scores.entropies),
+        ref=ref,
+        kl=per_token_kl,
+        values=values,
+    )
+
+
+def _estimated_kl(
+    old: list[np.ndarray], ref: list[np.ndarray], masks: list[np.ndarray], estimator: str
+) -> list[np.ndarray]:
+    # Only a recipe with a reference pays for torch in the controlling process.
+    import torch
+
+    from rlcore.algorithms.kl import kl_estimate
+
+    flat = [torch.from_numpy(np.concatenate(part).astype(np.float64)) for part in (old, ref)]
+    values = kl_estimate(flat[0], flat[1], estimator).numpy()
+    values = np.where(np.concatenate(masks), values, 0.0)
+    return np.split(values, np.cumsum([len(row) for row in old])[:-1])
+
+
+def masked_mean(arrays: list[np.ndarray], masks: list[np.ndarray]) -> float:
+    """Return the mean over all True places, 0 when there is none."""
+    mask = np.concatenate(masks)
+    return float(np.concatenate(arrays)[mask].mean()) if mask.any() else 0.0
+
+
+def mean_sequence_kl(kl: list[np.ndarray], masks: list[np.ndarray]) -> float:
+    """Return the mean over sequences of their masked mean, nats per token (SPEC K5)."""
+    means = [row[mask].mean() for row, mask in zip(kl, masks, strict=True) if mask.any()]
+    return float(np.mean(means)) if means else 0.0

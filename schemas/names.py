@@ -1,0 +1,3 @@
+"""Names that several sections and processes agree on. Imports nothing."""
+
+REWARD_MODEL = "reward_model"  # the trained model among ``reward.functions``; also its stage
