@@ -1,8 +1,8 @@
 """Makes the golden tensors again: what verl, TRL and OpenRLHF return for seeded random batches.
 
-Run it in an environment that holds verl 0.9.1, trl 1.16.0, openrlhf 0.11.2 and torch (a CPU build
-will do; openrlhf without its dependencies, of which only deepspeed is imported), from the root of
-this repository:
+Run it in an environment of its own with verl 0.9.1, trl 1.16.0, openrlhf 0.11.2 and torch (a CPU
+build will do; of what openrlhf depends on, only deepspeed is imported), from the root of this
+repository:
 
     python tests/golden/generate.py
 
@@ -97,8 +97,8 @@ ORACLES = {
         "losses",
         "token",
         oracle_losses.gepo,
-        "independent torch float64 from arXiv 2508.17850, length-normalised as in the official code, "
-        "which is no package (read: HeteroRL_GEPO src/open-r1/online_rl.py at "
+        "independent torch float64 from arXiv 2508.17850, length-normalised as in the official "
+        "code, which is no package (read: HeteroRL_GEPO src/open-r1/online_rl.py at "
         "822b0c3541fda64797d434420176745534543fca)",
     ),
     "value": Oracle("losses", "token", oracle_losses.value, _VERL + "compute_value_loss"),

@@ -76,7 +76,7 @@ def gae(batch: CriticBatch, number: int) -> Outputs:
 
 def gae_decoupled(batch: CriticBatch, number: int) -> Outputs:
     """verl's GAE twice, as VAPO asks: one lambda for the critic's returns, 1 - 1/(alpha l) per row
-    for the policy (arXiv 2504.05118 section 4.2, clamped to [0, 1]; verl's broadcasts over rows)."""
+    for the policy (arXiv 2504.05118 section 4.2, clamped to [0, 1]; verl takes one per row)."""
     kept, (rewards, values, mask) = _critic_inputs(batch)
     gamma, lam_critic, alpha = setting(DECOUPLED_SETTINGS, number)
     lam = torch.clamp(1.0 - 1.0 / (alpha * mask.sum(1)), 0.0, 1.0)
