@@ -1,9 +1,10 @@
 """The long-lived workers of a run, built from ``recipe.hardware`` when first needed."""
 
 import socket
+from dataclasses import replace
 from pathlib import Path
 
-from rlcore.cluster.types import Cluster, Placement
+from rlcore.cluster.types import Cluster, Placement, Worker
 from rlcore.learner.group import LearnerGroup
 from rlcore.learner.spec import LearnerSpec
 from rlcore.rewards.group import RewardGroup
@@ -36,7 +37,7 @@ class Workers:
         self._recipe = recipe
         self._cluster: Cluster | None = None
         self._engines: RolloutGroup | None = None
-        self._rewards: RewardGroup | None = None
+        self._reward_workers: list[Worker] | None = None
         self._reward_model: LearnerGroup | None = None
 
     def __enter__(self) -> "Workers":
@@ -130,36 +131,42 @@ class Workers:
             )
         return self._engines
 
+    def judges(self) -> RewardGroup:
+        """Return the recipe's reward functions alone, without its reward model; their workers,
+        started at the first call, are those of ``rewards``."""
+        return self._reward_group(None)
+
     def rewards(self, reward_model_dir: Path | None) -> RewardGroup:
         """Return the recipe's reward, its workers started at the first call.
 
         ``reward_model_dir``: the trained model, where ``reward.functions`` names it.
         """
-        if self._rewards is None:
-            section = self._recipe.reward
-            weights = {function.name: function.weight for function in section.functions}
-            model = None
-            if REWARD_MODEL in weights:
-                assert reward_model_dir is not None, "the recipe trains the model that it names"
-                model = self.reward_model(reward_model_dir)
-            functions = [f for f in section.functions if f.name != REWARD_MODEL]
-            section = section.model_copy(update={"functions": tuple(functions)})
-            count = self._hardware.reward_workers if functions else 0
-            workers = [
+        model = None
+        if any(function.name == REWARD_MODEL for function in self._recipe.reward.functions):
+            assert reward_model_dir is not None, "the recipe trains the model that it names"
+            model = self.reward_model(reward_model_dir)
+        return self._reward_group(model)
+
+    def _reward_group(self, model: LearnerGroup | None) -> RewardGroup:
+        section = self._recipe.reward
+        weights = {function.name: function.weight for function in section.functions}
+        functions = tuple(f for f in section.functions if f.name != REWARD_MODEL)
+        if self._reward_workers is None:
+            judged = section.model_copy(update={"functions": functions})
+            self._reward_workers = [
                 self.cluster.spawn(
-                    REWARD_WORKER, section, name=f"reward-{index}", placement=Placement()
+                    REWARD_WORKER, judged, name=f"reward-{index}", placement=Placement()
                 )
-                for index in range(count)
+                for index in range(self._hardware.reward_workers if functions else 0)
             ]
-            self._rewards = RewardGroup(
-                workers,
-                timeout_s=self._hardware.timeouts.reward_s,
-                row_timeout_s=section.timeout_s,
-                offset=section.offset,
-                model=model,
-                model_weight=weights.get(REWARD_MODEL, 0.0),
-            )
-        return self._rewards
+        return RewardGroup(
+            self._reward_workers,
+            timeout_s=self._hardware.timeouts.reward_s,
+            row_timeout_s=section.timeout_s,
+            offset=section.offset,
+            model=model,
+            model_weight=weights.get(REWARD_MODEL, 0.0),
+        )
 
     @property
     def _hardware(self) -> HardwareSection:
@@ -176,29 +183,10 @@ class Workers:
         reference_dir: Path | None = None,
     ) -> LearnerGroup:
         hardware, device = self._hardware.learner, self.device
-        adamw = optimizer or Optimizer()
-        spec = LearnerSpec(
-            model_dir=str(model_dir),
-            dtype=self._recipe.model.dtype,
-            zero_stage=hardware.zero_stage,
-            offload_optimizer=hardware.offload_optimizer,
-            offload_params=hardware.offload_params,
-            lr=adamw.lr,
-            betas=adamw.betas,
-            eps=adamw.eps,
-            weight_decay=adamw.weight_decay,
-            grad_clip=adamw.grad_clip,
-            micro_batch_tokens=hardware.micro_batch_tokens,
-            row_tokens=hardware.row_tokens,
-            attn_implementation=hardware.attention,
-            gradient_checkpointing=hardware.gradient_checkpointing,
-            threads=hardware.threads,
-            seed=self._recipe.seed,
-            device=device,
-            trainable=optimizer is not None,
+        spec = replace(
+            self._learner_spec(model_dir, optimizer),
             head=head,
             reference_dir=None if reference_dir is None else str(reference_dir),
-            collective_timeout_s=self._hardware.timeouts.update_s,
         )
         gpus = hardware.gpus_per_rank if device == "cuda" else 0.0
         self.cluster.require_gpus(gpus * ranks)
@@ -229,6 +217,31 @@ class Workers:
         group = LearnerGroup(workers, timeout_s=timeouts.update_s)
         group.ready(timeouts.start_s)
         return group
+
+    def _learner_spec(self, model_dir: Path, optimizer: Optimizer | None) -> LearnerSpec:
+        hardware = self._hardware.learner
+        adamw = optimizer or Optimizer()
+        return LearnerSpec(
+            model_dir=str(model_dir),
+            dtype=self._recipe.model.dtype,
+            zero_stage=hardware.zero_stage,
+            offload_optimizer=hardware.offload_optimizer,
+            offload_params=hardware.offload_params,
+            lr=adamw.lr,
+            betas=adamw.betas,
+            eps=adamw.eps,
+            weight_decay=adamw.weight_decay,
+            grad_clip=adamw.grad_clip,
+            micro_batch_tokens=hardware.micro_batch_tokens,
+            row_tokens=hardware.row_tokens,
+            attn_implementation=hardware.attention,
+            gradient_checkpointing=hardware.gradient_checkpointing,
+            threads=hardware.threads,
+            seed=self._recipe.seed,
+            device=self.device,
+            trainable=optimizer is not None,
+            collective_timeout_s=self._hardware.timeouts.update_s,
+        )
 
 
 def _start_cluster(hardware: HardwareSection) -> Cluster:
