@@ -25,7 +25,7 @@ def input_digests(data: DataSection, model: ModelSection) -> dict[str, str]:
             case ArithmeticSource():
                 continue
             case FileSource():
-                digests[role] = _file_digest(source.path, f"{role}.path")
+                digests[role] = file_digest(source.path, f"{role}.path")
             case HubSource():
                 digests[role] = _hub(source.name, source.revision)
             case _:
@@ -36,7 +36,7 @@ def input_digests(data: DataSection, model: ModelSection) -> dict[str, str]:
                 setting = f"{role}.path" if source.path else "GSM8K_DIR"
                 for name in ("train.jsonl", "test.jsonl"):
                     path = f"{directory.rstrip('/')}/{name}"
-                    digests[f"{role} {name}"] = _file_digest(path, f"{setting}: the GSM8K file")
+                    digests[f"{role} {name}"] = file_digest(path, f"{setting}: the GSM8K file")
     if model.path is not None:
         local = Path(model.path).expanduser()
         digests["model"] = (
@@ -49,7 +49,7 @@ def _hub(name: str, revision: str | None) -> str:
     return f"hub:{name}@{revision or 'unpinned'}"
 
 
-def _file_digest(path: str, setting: str) -> str:
+def file_digest(path: str, setting: str) -> str:
     import fsspec
 
     digest = hashlib.sha256()
@@ -67,5 +67,5 @@ def _file_digest(path: str, setting: str) -> str:
 def _directory_digest(directory: Path) -> str:
     digest = hashlib.sha256()
     for file in sorted(path for path in directory.iterdir() if path.is_file()):
-        digest.update(f"{file.name} {_file_digest(str(file), 'model.path')}\n".encode())
+        digest.update(f"{file.name} {file_digest(str(file), 'model.path')}\n".encode())
     return f"sha256:{digest.hexdigest()}"

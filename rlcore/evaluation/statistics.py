@@ -5,7 +5,7 @@ Letters: n samples of one prompt, c of them correct, k the number a user would d
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -91,14 +91,31 @@ def bootstrap_mean(values: Sequence[float] | np.ndarray, seed: int) -> Estimate:
     values_P = np.asarray(values, dtype=np.float64)
     if values_P.size == 0:
         raise UserError("a mean over prompts needs at least one prompt; got none")
-    rng = np.random.default_rng(seed)
-    # in blocks: all indices at once would be 100 MB for ten thousand prompts
-    block = max(1, BLOCK_INDICES // values_P.size)
-    means = np.concatenate(
-        [
-            values_P[rng.integers(0, values_P.size, (min(block, left), values_P.size))].mean(axis=1)
-            for left in range(RESAMPLES, 0, -block)
-        ]
-    )
-    low, high = np.quantile(means, [0.025, 0.975])
+    means = [values_P[rows_BP].mean(axis=1) for rows_BP in _resamples(values_P.size, seed)]
+    low, high = np.quantile(np.concatenate(means), [0.025, 0.975])
     return Estimate(float(values_P.mean()), float(low), float(high))
+
+
+def bootstrap_share(successes: np.ndarray, counts: np.ndarray, seed: int) -> Estimate:
+    """Return sum(successes) / sum(counts) with its 95 % percentile bootstrap interval.
+
+    [prompts] each, every count at least 1: a share of things that hang together within a prompt, so
+    prompts are what is resampled, as in ``bootstrap_mean``. Raises ``UserError`` without prompts.
+    """
+    if not len(counts):
+        raise UserError("a share over prompts needs at least one prompt; got none")
+    shares = [
+        successes[rows_BP].sum(axis=1) / counts[rows_BP].sum(axis=1)
+        for rows_BP in _resamples(len(counts), seed)
+    ]
+    low, high = np.quantile(np.concatenate(shares), [0.025, 0.975])
+    return Estimate(float(successes.sum() / counts.sum()), float(low), float(high))
+
+
+def _resamples(num_prompts: int, seed: int) -> Iterator[np.ndarray]:
+    """Yield ``RESAMPLES`` rows of prompt indices in blocks [B, num_prompts]: all at once would be
+    100 MB for ten thousand prompts."""
+    rng = np.random.default_rng(seed)
+    block = max(1, BLOCK_INDICES // num_prompts)
+    for left in range(RESAMPLES, 0, -block):
+        yield rng.integers(0, num_prompts, (min(block, left), num_prompts))

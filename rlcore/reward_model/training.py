@@ -1,0 +1,116 @@
+"""Training on ranked responses: every pair of a prompt in one batch element (SPEC D6)."""
+
+from collections.abc import Callable
+
+import numpy as np
+import polars as pl
+
+from rlcore.algorithms.objective import PreferenceObjective
+from rlcore.algorithms.preference_loss import pair_weights
+from rlcore.learner.group import LearnerGroup
+from rlcore.learner.spec import Term
+from rlcore.models.packing import Sequences
+from rlcore.reward_model.preferences import comparable, preference_sequences
+from rlcore.store import ArtifactStore, Lineage
+from rlcore.training import Progress, Training, batch_rows
+from schemas.errors import UserError
+from schemas.names import REWARD_MODEL
+from schemas.reward_model import RewardModelSection
+
+
+class RewardModelTraining:
+    """One training run over a learner with a value head; ``key`` names its checkpoints and metrics
+    in the store. Raises ``UserError`` where ``PreferenceBatches`` does."""
+
+    def __init__(
+        self,
+        section: RewardModelSection,
+        *,
+        learner: LearnerGroup,
+        preferences: pl.DataFrame,
+        seed: int,
+        store: ArtifactStore,
+        key: str,
+        lineage: Lineage,
+    ) -> None:
+        self._batches = PreferenceBatches(section, preferences, seed)
+        self.total_steps = self._batches.total_steps
+        self._training = Training(
+            REWARD_MODEL,
+            learner=learner,
+            optimizer=section.optimizer,
+            total_steps=self.total_steps,
+            checkpoint_every=section.checkpoint_every,
+            store=store,
+            key=key,
+            lineage=lineage,
+        )
+
+    def run(self, on_step: Callable[[Progress], None], log: Callable[[str], None]) -> None:
+        """Train to the last step, from the newest complete checkpoint."""
+        self._training.run(self._batches.term, on_step, log)
+
+    def publish(self, figures: dict[str, float]) -> None:
+        """Publish the metrics of all steps, and ``figures`` of the trained model."""
+        self._training.publish(figures)
+
+    def discard_checkpoints(self) -> None:
+        """Drop the run's checkpoints; call it once the model they led to is published."""
+        self._training.discard_checkpoints()
+
+
+class PreferenceBatches:
+    """Optimizer steps over the training prompts that have responses of unequal rank."""
+
+    def __init__(self, section: RewardModelSection, preferences: pl.DataFrame, seed: int) -> None:
+        """Raises ``UserError`` when they do not fill one batch."""
+        train = preferences.filter(pl.col("split") == "train")
+        train = train.filter(comparable(train))
+        self._sequences = preference_sequences(train)
+        self._ranks = train["rank"].to_numpy()
+        prompts = train["uid"].rle_id().to_numpy()
+        self._members = np.split(np.arange(len(prompts)), np.flatnonzero(np.diff(prompts)) + 1)
+        self._batch_prompts, self._seed = section.batch_prompts, seed
+        if len(self._members) < section.batch_prompts or not train.height:
+            raise UserError(
+                f"reward_model.batch_prompts = {section.batch_prompts} exceeds the"
+                f" {train['uid'].n_unique()} training prompts whose responses differ in rank; lower"
+                " it or take more preferences"
+            )
+        self.total_steps = section.epochs * (len(self._members) // section.batch_prompts)
+
+    def term(self, step: int) -> Term:
+        """Return what optimizer step ``step`` (from 0) minimises: a function of the step alone."""
+        chosen = batch_rows(
+            len(self._members), self._batch_prompts, step=step, seed=self._seed, stage=REWARD_MODEL
+        )
+        members = [self._members[prompt] for prompt in chosen.tolist()]
+        rows = np.concatenate(members)
+        groups = np.repeat(np.arange(len(members)), [len(part) for part in members])
+        return Term(
+            ranked_sequences(self._sequences.take(rows), self._ranks[rows], groups),
+            PreferenceObjective(),
+        )
+
+
+def ranked_sequences(sequences: Sequences, ranks: np.ndarray, groups: np.ndarray) -> Sequences:
+    """Return one optimizer step's ``sequences`` with what ``PreferenceObjective`` reads.
+
+    ``ranks``, ``groups`` [sequences] int, lower ranks better. The pair weights make the loss the
+    mean over prompts of the mean over their pairs of unequal rank.
+    """
+    per_sequence = {"ranks": ranks, "pair_weights": pair_weights(ranks, groups)}
+    lengths = sequences.lengths.tolist()
+    return Sequences(
+        token_ids=sequences.token_ids,
+        prompt_lengths=sequences.prompt_lengths,
+        loss_mask=sequences.loss_mask,
+        per_token={
+            name: [
+                np.full(length, value, dtype=np.float32)
+                for length, value in zip(lengths, values.tolist(), strict=True)
+            ]
+            for name, values in per_sequence.items()
+        },
+        groups=groups.astype(np.int64),
+    )
