@@ -242,8 +242,26 @@ def print_summary(summary: dict[str, Any], *, console: Console | None = None) ->
         )
     if (gap := summary.get("max_logprob_gap")) is not None:
         console.print(f"Sampler and learner log-probs agree within {gap:.1e} on every iteration")
+    _print_findings(summary.get("diagnostics"), console)
     if summary.get("export"):
         console.print(f"Export: {summary['export']}")
+
+
+def _print_findings(findings: list[dict[str, Any]] | None, console: Console) -> None:
+    """Print what the checks over the RL metrics found; a run of before there were checks has
+    None."""
+    if findings is None:
+        return
+    if not findings:
+        console.print("Diagnostics: nothing to report")
+        return
+    table = Table(title="Diagnostics", title_justify="left")
+    for column in ("check", "iterations", "what", "remedy"):
+        table.add_column(column, overflow="fold")
+    for found in findings:
+        span = "start" if not found["began"] else f"{found['began']} to {found['ended'] or 'end'}"
+        table.add_row(found["check"], span, found["message"], found["remedy"])
+    console.print(table)
 
 
 def _ended(run: FlowRun) -> bool:

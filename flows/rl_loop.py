@@ -42,8 +42,12 @@ def rl_loop(phases: Phases, report: IterationReport) -> LoopState:
 def rl(run: StageRun) -> ArtifactRef:
     """RL from the policy of ``run.parents``; the result is the best policy by validation
     accuracy."""
-    with run.store.scratch() as scratch, open_phases(run) as phases:
-        state = rl_loop(phases, IterationReport(run.recipe, run.tracker))
+    with (
+        run.store.scratch() as scratch,
+        open_phases(run) as phases,
+        IterationReport.open(run) as report,
+    ):
+        state = rl_loop(phases, report)
         phases.finish(state, scratch / MODEL_FOLDER)
         best = state.best()[0]
         get_run_logger().info(

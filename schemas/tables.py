@@ -285,6 +285,18 @@ class Calibration(Table):
     observed: pl.Float64 = pa.Field(ge=0, le=1)
 
 
+class Diagnostics(Table):
+    """One episode of trouble that a check met in an RL run; ``ended`` is null while it lasts."""
+
+    check: pl.String
+    severity: pl.String = pa.Field(isin=["warning", "fatal"])
+    began: pl.Int64 = pa.Field(ge=0)
+    ended: pl.Int64 = pa.Field(ge=1, nullable=True)
+    value: pl.Float64 = pa.Field(nullable=True)
+    message: pl.String
+    remedy: pl.String
+
+
 TABLES: dict[str, type[Table]] = {
     "prompts": Prompts,
     "demonstrations": Demonstrations,
@@ -301,6 +313,7 @@ TABLES: dict[str, type[Table]] = {
     "preference_scores": PreferenceScores,
     "pair_accuracy": PairAccuracy,
     "calibration": Calibration,
+    "diagnostics": Diagnostics,
 }
 
 

@@ -14,6 +14,7 @@ from prefect.artifacts import (
     create_table_artifact,
 )
 
+from rlcore.diagnostics.watch import Finding
 from schemas.artifacts import ArtifactRef
 from tasks.plots import curves_svg, data_uri
 
@@ -83,6 +84,25 @@ def publish_metrics(stage: str, metrics: pl.DataFrame) -> None:
         key=f"{_key(stage)}-metrics",
         markdown="\n".join(lines),
         description=f"Metrics of the stage {stage}, from its metrics table.",
+    )
+
+
+def publish_diagnostics(findings: Sequence[Finding], checks: Sequence[tuple[str, float]]) -> None:
+    """Publish what the live checks found, and which they were: name and threshold of each."""
+    lines = ["## Diagnostics", ""]
+    if findings:
+        lines += ["| check | iterations | | what | remedy |", "|:-|:-|:-|:-|:-|"]
+    for found in findings:
+        span = "start" if found.began == 0 else f"{found.began} to {found.ended or 'the end'}"
+        cells = [f"`{found.check}`", span, found.severity, found.message, found.remedy]
+        lines.append(f"| {' | '.join([cells[0], *map(_plain, cells[1:])])} |")
+    told = {found.check for found in findings}
+    silent = [f"`{name}` ({limit:.3g})" for name, limit in checks if name not in told]
+    lines += ["", f"Silent, threshold in brackets: {', '.join(silent)}."]
+    create_markdown_artifact(
+        key="diagnostics",
+        markdown="\n".join(lines),
+        description=f"{len(checks)} checks over the metrics of the RL stage.",
     )
 
 

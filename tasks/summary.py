@@ -6,6 +6,7 @@ from typing import Any
 
 from prefect.runtime import flow_run
 
+from rlcore.diagnostics.watch import diagnose
 from rlcore.metrics import stage_metrics
 from rlcore.models.files import model_directory
 from rlcore.summary import accuracies, phase_seconds, token_rates, worst_gap
@@ -13,6 +14,7 @@ from schemas.artifacts import ArtifactRef
 from tasks.artifacts import (
     lineage_row,
     publish_completions,
+    publish_diagnostics,
     publish_evaluation,
     publish_export,
     publish_lineage,
@@ -37,6 +39,7 @@ def publish_summary(
     directory = model_directory(store.directory(exported))
     rates = token_rates(sft_metrics, rl_metrics)
     rates["evaluate"] = store.manifest(evaluation).metadata["tokens_per_s"]
+    diagnosed = diagnose(run.recipe, rl_metrics)
     ui_url = flow_run.ui_url
     summary = {
         "recipe": run.recipe.name,
@@ -50,6 +53,7 @@ def publish_summary(
         "max_logprob_gap": worst_gap(rl_metrics),
         "iterations": store.manifest(policy).metadata["iteration"],
         "best_iteration": store.manifest(policy).metadata["best_iteration"],
+        "diagnostics": [finding.to_json() for finding in diagnosed.findings],
         "export": str(directory),
         "artifacts": {result.stage: result.ref.uri for result in run.results},
         "ui": ui_url,
@@ -61,6 +65,7 @@ def publish_summary(
     if sft_metrics is not None:
         publish_metrics("sft", sft_metrics)
     publish_metrics("rl", rl_metrics)
+    publish_diagnostics(diagnosed.findings, diagnosed.checks)
     publish_evaluation(eval_results)
     publish_completions(
         store.table(evaluation, "completions"), limit=run.recipe.evaluate.completions_shown

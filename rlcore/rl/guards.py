@@ -1,7 +1,5 @@
-"""Silent failures made loud: stale weights, sampler drift, rewards that died, updates that do
-nothing."""
-
-from collections.abc import Callable, Mapping
+"""Silent failures that stop an iteration at once: stale weights, sampler drift, rewards that
+died. What shows only over iterations is the diagnostics' (``rlcore/diagnostics``)."""
 
 import numpy as np
 import polars as pl
@@ -16,10 +14,6 @@ class StaleWeightsError(UserError):
 
 class SamplerDriftError(UserError):
     """Sampler and learner disagree on the log-probs of the same tokens."""
-
-
-class DeadUpdateError(UserError):
-    """Update after update taught nothing."""
 
 
 class RewardFailureError(UserError):
@@ -82,29 +76,3 @@ def check_rewards(rewards: pl.DataFrame, *, max_error_fraction: float) -> None:
             f" reward.max_error_fraction = {max_error_fraction:g}; the commonest reason, on {count}"
             f" rows, is {outcome}: {detail[:200]}; mend the reward function or raise the bound"
         )
-
-
-MAX_DEAD_UPDATES = 20
-
-
-def check_update(
-    metrics: Mapping[str, float], dead_before: int, *, log: Callable[[str], None]
-) -> int:
-    """Return how many updates in a row taught nothing, this one included.
-
-    An update is dead when any of its steps had a zero gradient or was skipped as not finite. The
-    first of a row is logged; ``MAX_DEAD_UPDATES`` in a row raise DeadUpdateError.
-    """
-    zero, skipped = metrics["actor/zero_gradient_steps"], metrics["actor/skipped_steps"]
-    if not zero and not skipped:
-        return 0
-    what = f"{zero:.0f} optimizer steps had a zero gradient and {skipped:.0f} were not finite"
-    cause = "rewards are equal within every group, or the loss is broken"
-    if dead_before + 1 >= MAX_DEAD_UPDATES:
-        raise DeadUpdateError(
-            f"{MAX_DEAD_UPDATES} updates in a row taught nothing ({what} in the last): {cause};"
-            " look at critic/score/mean and at the responses, then mend the reward or the data"
-        )
-    if dead_before == 0:
-        log(f"an update taught nothing: {what}; {cause}")
-    return dead_before + 1

@@ -28,7 +28,6 @@ from rlcore.rl.guards import (
     check_fresh,
     check_rewards,
     check_sampler_gap,
-    check_update,
 )
 from rlcore.rl.metrics import MetricsLog
 from rlcore.rl.records import Records
@@ -71,7 +70,6 @@ class Phases:
     __slots__ = (
         "checkpoints",
         "crew",
-        "dead_updates",
         "demonstrations",
         "log",
         "metrics",
@@ -109,7 +107,6 @@ class Phases:
             if demonstrations is None
             else demonstration_sequences(demonstrations.filter(pl.col("split") == "train"))
         )
-        self.dead_updates = 0
         self.records = Records(store, key, lineage, log)
         self.checkpoints = Checkpoints(store, key, lineage, recipe.rl.checkpoint)
         self.metrics = MetricsLog(store, key, lineage)
@@ -237,7 +234,6 @@ class Phases:
                 )
                 result = self.crew.learner.update(request)
             self.metrics.add_missing(result.metrics)
-            self.dead_updates = check_update(result.metrics, self.dead_updates, log=self.log)
             version = result.version
         if self.crew.critic is not None:
             with self.metrics.timed("update_critic"):
@@ -353,6 +349,8 @@ class Phases:
         )
 
     def _validated(self, state: LoopState) -> LoopState:
+        if not self.validation.height:  # nothing to tell policies apart by: the last is the best
+            return state.validated(0.0, self.recipe.rl)
         with self.metrics.timed("testing"):
             accuracy, metrics = validate(
                 self.validation,

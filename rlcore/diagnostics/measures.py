@@ -1,0 +1,82 @@
+"""What several checks measure, and what explains trouble away."""
+
+from collections.abc import Callable, Sequence
+
+from rlcore.diagnostics.types import Stream
+from schemas.recipe import Recipe
+
+HOPELESS = 20  # iterations in a row of trouble that leaves nothing to train on: the run ends
+PERSISTENT = 5
+START = 3  # iterations whose mean stands for how the run began
+WINDOW = 20
+
+ACCURACY = "critic/accuracy"
+SCORE = "critic/score/mean"
+VALIDATION = "val/accuracy"
+EXPLAINING = frozenset({ACCURACY, VALIDATION})  # read by every check that success keeps quiet
+
+BIGGER_GROUPS = "raise rl.rollout.samples"
+LOWER_LR = "lower rl.update.optimizer.lr"
+
+
+def latest(name: str) -> Callable[[Stream], float | None]:
+    """Measure the metric as it stands."""
+    return lambda stream: stream.now[name]
+
+
+def share_of_start(name: str) -> Callable[[Stream], float | None]:
+    """Measure the mean of the last ``START`` values over the mean of the first."""
+
+    def measure(stream: Stream) -> float | None:
+        start, recent = stream.start(name, START), stream.recent(name, START)
+        return recent / start if start and recent is not None else None
+
+    return measure
+
+
+def mostly_right(stream: Stream) -> bool:
+    """Return whether nine answers in ten are right: little is left to learn, so little signal.
+
+    Under dynamic sampling the batch's own accuracy is that of the prompts still in doubt, so the
+    last validation counts as well.
+    """
+    validated = stream.history(VALIDATION)
+    return stream.now.get(ACCURACY, 0.0) >= 0.9 or (bool(validated) and validated[-1] >= 0.9)
+
+
+def all_right(stream: Stream) -> bool:
+    """Return whether every answer is right: nothing is left to learn."""
+    return stream.now.get(ACCURACY) == 1.0
+
+
+def steps_per_update(recipe: Recipe) -> int:
+    """Return optimizer steps per iteration."""
+    return recipe.rl.update.mini_batches * recipe.rl.update.epochs
+
+
+def has_critic(recipe: Recipe) -> bool:
+    """Return whether a critic is trained."""
+    return recipe.rl.critic is not None
+
+
+def has_groups(recipe: Recipe) -> bool:
+    """Return whether advantages compare the samples of a prompt."""
+    return recipe.rl.algorithm.traits.group and recipe.rl.rollout.samples > 1
+
+
+def learns_from_a_model(recipe: Recipe) -> bool:
+    """Return whether a trained reward model is part of what is maximised."""
+    return any(f.name == "reward_model" and f.weight for f in recipe.reward.functions)
+
+
+def smooth(values: Sequence[float], width: int = 5) -> list[float]:
+    """Return the means of ``width`` neighbours: ``len(values) - width + 1`` of them."""
+    return [sum(values[i : i + width]) / width for i in range(len(values) - width + 1)]
+
+
+def accuracy_noise(prompts: int, *, sigmas: float, least: float) -> float:
+    """Return ``sigmas`` standard errors of a difference of two accuracies over ``prompts`` each.
+
+    ``least`` is the smallest difference that matters.
+    """
+    return max(least, sigmas * (2 * 0.25 / prompts) ** 0.5)

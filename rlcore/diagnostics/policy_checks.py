@@ -1,0 +1,290 @@
+"""Checks of whether policy and critic stay sane."""
+
+from collections.abc import Callable
+from statistics import median
+
+from rlcore.diagnostics.measures import (
+    BIGGER_GROUPS,
+    LOWER_LR,
+    PERSISTENT,
+    SCORE,
+    START,
+    VALIDATION,
+    WINDOW,
+    accuracy_noise,
+    has_critic,
+    latest,
+    mostly_right,
+    share_of_start,
+    smooth,
+    steps_per_update,
+)
+from rlcore.diagnostics.types import Check, Stream
+from schemas.algorithm import Overlong
+from schemas.recipe import Recipe
+
+
+def _spike(name: str, *, floor: float) -> Callable[[Stream], float | None]:
+    """|latest| over the median size of the ``WINDOW`` values before it, or over ``floor``."""
+
+    def measure(stream: Stream) -> float | None:
+        before = stream.history(name)[:-1][-WINDOW:]
+        if len(before) < PERSISTENT:
+            return None
+        return abs(stream.now[name]) / max(floor, median(abs(value) for value in before))
+
+    return measure
+
+
+def _growth_without_gain(stream: Stream) -> float | None:
+    """Length over its start, unless the score has risen with it (long thoughts that pay)."""
+    before, after = stream.start(SCORE, START), stream.recent(SCORE, START)
+    if before is None or after is None:
+        return None
+    gained = after > before + 0.02 * max(1.0, abs(before))
+    return 0.0 if gained else share_of_start("response_length/mean")(stream)
+
+
+def _not_finite(stream: Stream) -> float | None:
+    norm = stream.now["actor/grad_norm"]
+    return max(stream.now["actor/skipped_steps"], float(norm != norm))
+
+
+def _ratio_move(stream: Stream) -> float | None:
+    return max(abs(stream.now[name] - 1) for name in ("actor/ratio_mean", "actor/ratio_max"))
+
+
+def _soft_start(recipe: Recipe) -> float:
+    """Tokens from which overlong shaping punishes."""
+    section = recipe.rl.algorithm.overlong or Overlong()
+    limit = section.max_tokens or recipe.rl.rollout.max_new_tokens
+    return limit - (limit // 5 if section.cache_tokens is None else section.cache_tokens)
+
+
+def _longest_so_far(stream: Stream) -> float | None:
+    lengths = stream.history("response_length/max")
+    return max(lengths) if len(lengths) >= WINDOW else None
+
+
+def _drop_from_best(stream: Stream) -> float | None:
+    return max(stream.history(VALIDATION)) - stream.now[VALIDATION]
+
+
+POLICY_CHECKS = (
+    Check(
+        name="entropy_collapse",
+        reads=("actor/entropy",),
+        measure=share_of_start("actor/entropy"),
+        threshold=0.1,
+        below=True,
+        patience=3,
+        quiet=mostly_right,
+        says="entropy has fallen to {value:.0%} of its start (now {now[actor/entropy]:.3g} nats)",
+        remedy=(
+            f"{LOWER_LR}, raise rl.algorithm.clip_high (clip-higher, DAPO) or"
+            " rl.algorithm.entropy_coef"
+        ),
+    ),
+    Check(
+        name="entropy_explosion",
+        reads=("actor/entropy",),
+        measure=share_of_start("actor/entropy"),
+        threshold=3.0,
+        patience=3,
+        says="entropy is {value:.1f} times its start (now {now[actor/entropy]:.3g} nats)",
+        remedy=f"{LOWER_LR} or rl.algorithm.entropy_coef, or hold the policy with rl.algorithm.kl",
+    ),
+    Check(
+        name="kl_spike",
+        reads=("actor/ppo_kl",),
+        measure=_spike("actor/ppo_kl", floor=0.01),
+        threshold=10.0,
+        says=(
+            "one update moved the policy by {now[actor/ppo_kl]:.3g} nats per token, {value:.0f}"
+            " times what is usual"
+        ),
+        remedy=(
+            f"{LOWER_LR} or rl.update.epochs, or {BIGGER_GROUPS}; where rollouts are stale take"
+            " rl.preset: gepo (S2)"
+        ),
+    ),
+    Check(
+        name="reference_kl_spike",
+        reads=("actor/ref_kl",),
+        measure=_spike("actor/ref_kl", floor=0.02),
+        threshold=5.0,
+        says=(
+            "KL to the reference jumped to {now[actor/ref_kl]:.3g} nats per token, {value:.0f}"
+            " times what is usual"
+        ),
+        remedy=f"{LOWER_LR}, or raise rl.algorithm.kl.coef (controller: adaptive with a reward KL)",
+    ),
+    Check(
+        name="everything_clipped",
+        reads=("actor/pg_clipfrac",),
+        measure=latest("actor/pg_clipfrac"),
+        threshold=0.9,
+        patience=2,
+        says="{value:.0%} of the tokens are clipped and give no gradient",
+        remedy=(
+            "the clip range is below the noise of the log-probs (sequence ratios need float32 and"
+            f" a range above 1e-4): widen rl.algorithm.clip_low and clip_high, or {LOWER_LR}"
+        ),
+    ),
+    Check(
+        name="ratio_never_moves",
+        reads=("actor/ratio_mean", "actor/ratio_max"),
+        measure=_ratio_move,
+        threshold=1e-6,
+        below=True,
+        patience=PERSISTENT,
+        applies=lambda recipe: (
+            steps_per_update(recipe) > 1 and recipe.rl.algorithm.ratio_level != "group"
+        ),
+        quiet=mostly_right,
+        says="after {lasted} iterations of several optimizer steps each, every ratio is exactly 1",
+        remedy="the weights do not change: check rl.update.optimizer, its schedule, and the reward",
+    ),
+    Check(
+        name="not_finite",
+        reads=("actor/grad_norm", "actor/skipped_steps"),
+        measure=_not_finite,
+        threshold=1.0,
+        says="{now[actor/skipped_steps]:.0f} optimizer steps had a gradient that is not finite",
+        remedy=f"{LOWER_LR} or rl.update.optimizer.grad_clip, or use model.dtype: float32",
+    ),
+    Check(
+        name="learning_rate_zero",
+        reads=("actor/lr",),
+        measure=latest("actor/lr"),
+        threshold=0.0,
+        below=True,
+        patience=2,
+        says="the learning rate is 0, so updates change nothing",
+        remedy="raise rl.update.optimizer.schedule.min_lr_ratio or rl.iterations",
+    ),
+    Check(
+        name="sampler_drift",
+        reads=("training/rollout_logprobs_gap_max",),
+        measure=latest("training/rollout_logprobs_gap_max"),
+        threshold=lambda recipe: recipe.rl.max_logprob_gap / 2,
+        says=(
+            "sampler and learner log-probs differ by {value:.2g} nats, over half of"
+            " rl.max_logprob_gap, at which the run ends"
+        ),
+        remedy=(
+            "use the same dtype and attention in both, set rl.algorithm.importance_correction, or"
+            " raise the bound if the precision explains it"
+        ),
+    ),
+    Check(
+        name="truncation",
+        reads=("response_length/clip_ratio",),
+        measure=latest("response_length/clip_ratio"),
+        threshold=0.3,
+        patience=3,
+        says="{value:.0%} of the responses are cut off at rl.rollout.max_new_tokens",
+        remedy="raise it, or set rl.algorithm.overlong (soft punishment) or mask_truncated",
+    ),
+    Check(
+        name="length_collapse",
+        reads=("response_length/mean",),
+        measure=share_of_start("response_length/mean"),
+        threshold=0.3,
+        below=True,
+        patience=3,
+        quiet=mostly_right,
+        says="responses have shrunk to {value:.0%} of their first length",
+        remedy="the reward pays for brevity: read responses, then mend it",
+    ),
+    Check(
+        name="length_explosion",
+        reads=("response_length/mean", SCORE),
+        measure=_growth_without_gain,
+        threshold=3.0,
+        patience=3,
+        says="responses are {value:.1f} times as long as at first and score no better",
+        remedy=(
+            "set rl.algorithm.overlong; a loss that favours length (aggregation"
+            " seq-mean-token-mean with negative advantages) is cured by token-mean"
+        ),
+    ),
+    Check(
+        name="overlong_never_acts",
+        reads=("response_length/max",),
+        measure=_longest_so_far,
+        threshold=_soft_start,
+        below=True,
+        applies=lambda recipe: recipe.rl.algorithm.overlong is not None,
+        says=(
+            "overlong shaping punishes from {threshold:.0f} tokens on and the longest response had"
+            " {value:.0f}"
+        ),
+        remedy="lower rl.algorithm.overlong.max_tokens, or leave overlong out",
+    ),
+    Check(
+        name="aborted_responses",
+        reads=("response/aborted_ratio",),
+        measure=latest("response/aborted_ratio"),
+        threshold=0.05,
+        says="{value:.0%} of the responses were aborted by the engine",
+        remedy="raise hardware.rollout.kv_cache_gib or gpu_memory_utilization",
+    ),
+    Check(
+        name="validation_drop",
+        reads=(VALIDATION,),
+        measure=_drop_from_best,
+        threshold=lambda recipe: accuracy_noise(recipe.rl.validation.prompts, sigmas=3, least=0.1),
+        says="validation accuracy is {now[val/accuracy]:.3f}, {value:.3f} below its best",
+        remedy=(
+            f"{LOWER_LR} or let it decay (schedule.kind: linear), {BIGGER_GROUPS}; the best"
+            " checkpoint is kept and exported"
+        ),
+    ),
+)
+
+
+def _explained_rise(stream: Stream) -> float | None:
+    """Rise of the explained variance (mean of 5) since the first; 1 once it is plainly good."""
+    explained = smooth(stream.history("critic/vf_explained_var"))
+    critic = stream.recipe.rl.critic
+    warmup = critic.warmup_iterations if critic else 0
+    if len(explained) < WINDOW or stream.iteration < warmup + WINDOW:
+        return None
+    best = max(explained)
+    return 1.0 if best >= 0.5 else best - explained[0]
+
+
+def _value_loss_growth(stream: Stream) -> float | None:
+    start = stream.start("critic/vf_loss", START)
+    return stream.now["critic/vf_loss"] / start if start else None
+
+
+CRITIC_CHECKS = (
+    Check(
+        name="critic_not_learning",
+        reads=("critic/vf_explained_var",),
+        measure=_explained_rise,
+        threshold=0.02,
+        below=True,
+        applies=has_critic,
+        says=(
+            "the critic's explained variance has risen by {value:.3f} only (now"
+            " {now[critic/vf_explained_var]:.2f})"
+        ),
+        remedy=(
+            "raise rl.critic.optimizer.lr or rl.critic.warmup_iterations (S2: 50 at least), or"
+            " start the critic from a reward model (rl.critic.init)"
+        ),
+    ),
+    Check(
+        name="value_loss_explosion",
+        reads=("critic/vf_loss",),
+        measure=_value_loss_growth,
+        threshold=5.0,
+        patience=3,
+        applies=has_critic,
+        says="the value loss is {value:.1f} times its start (now {now[critic/vf_loss]:.3g})",
+        remedy="lower rl.critic.optimizer.lr, or set rl.critic.clip",
+    ),
+)

@@ -1,0 +1,207 @@
+"""Checks of the recipe itself, and of whether there is anything to learn from."""
+
+from rlcore.diagnostics.measures import (
+    ACCURACY,
+    BIGGER_GROUPS,
+    HOPELESS,
+    PERSISTENT,
+    SCORE,
+    accuracy_noise,
+    all_right,
+    has_critic,
+    has_groups,
+    latest,
+    learns_from_a_model,
+    mostly_right,
+    smooth,
+    steps_per_update,
+)
+from rlcore.diagnostics.types import Check, Stream
+from schemas.recipe import Recipe
+
+
+def _critic_lr_share(stream: Stream) -> float | None:
+    rl = stream.recipe.rl
+    return rl.critic.optimizer.lr / rl.update.optimizer.lr if rl.critic else None
+
+
+def _critic_warmup(stream: Stream) -> float | None:
+    critic = stream.recipe.rl.critic
+    return critic.warmup_iterations if critic else None
+
+
+RECIPE_CHECKS = (
+    Check(
+        name="critic_lr_below_actor_lr",
+        measure=_critic_lr_share,
+        threshold=1 - 1e-9,
+        below=True,
+        applies=has_critic,
+        says="rl.critic.optimizer.lr is {value:.2g} of rl.update.optimizer.lr",
+        remedy="a critic must keep up with the policy: set its lr to the actor's or above (S2)",
+    ),
+    Check(
+        name="vapo_without_warmup",
+        measure=_critic_warmup,
+        threshold=0,
+        below=True,
+        applies=lambda recipe: recipe.rl.preset == "vapo",
+        says="rl.preset is 'vapo' and rl.critic.warmup_iterations is {value:.0f}",
+        remedy="always warm the critic up: 50 iterations for a real model (S2)",
+    ),
+    Check(
+        name="sequence_ratio_of_one",
+        measure=lambda stream: steps_per_update(stream.recipe),
+        threshold=1,
+        below=True,
+        applies=lambda recipe: recipe.rl.algorithm.ratio_level in ("sequence", "sequence-token"),
+        says="one optimizer step per batch: the sequence ratio is always exactly 1 and never clips",
+        remedy="set rl.update.mini_batches to 2 or more",
+    ),
+)
+
+
+def _score_spread(stream: Stream) -> float | None:
+    return stream.now["critic/score/max"] - stream.now["critic/score/min"]
+
+
+def _dead_share(stream: Stream) -> float | None:
+    dead = stream.now["actor/zero_gradient_steps"] + stream.now["actor/skipped_steps"]
+    return dead / steps_per_update(stream.recipe)
+
+
+def _accuracy_lost_to_score(stream: Stream) -> float | None:
+    """How far accuracy (mean of 5 iterations) lies below its peak while the score lies above
+    its value there."""
+    accuracy, score = smooth(stream.history(ACCURACY)), smooth(stream.history(SCORE))
+    if len(accuracy) != len(score) or not accuracy:
+        return None
+    peak = max(range(len(accuracy)), key=accuracy.__getitem__)
+    return accuracy[peak] - accuracy[-1] if score[-1] > score[peak] else 0.0
+
+
+def _max_rounds(recipe: Recipe) -> int:
+    section = recipe.rl.algorithm.dynamic_sampling
+    return section.max_rounds if section else 0
+
+
+REWARD_CHECKS = (
+    Check(
+        name="reward_dead",
+        reads=("critic/score/max", "critic/score/min", SCORE),
+        measure=_score_spread,
+        threshold=1e-9,
+        below=True,
+        patience=PERSISTENT,
+        fatal_after=HOPELESS,
+        quiet=all_right,
+        says="every response scores {now[critic/score/mean]:.4g}: no answer is better than another",
+        remedy=(
+            "read responses (`rl-pipeline sql 'select response, outcome, detail from trajectories"
+            " limit 5'`), then mend the reward, or give prompts that the policy sometimes solves"
+        ),
+    ),
+    Check(
+        name="everything_right",
+        reads=(ACCURACY,),
+        measure=latest(ACCURACY),
+        threshold=1.0,
+        patience=PERSISTENT,
+        says="every response has been judged right for {lasted} iterations",
+        remedy=(
+            "nothing is left to learn: set rl.validation.stop_at or take harder prompts; if it"
+            " comes too early, the reward accepts wrong answers"
+        ),
+    ),
+    Check(
+        name="reward_errors",
+        reads=("reward/error_fraction",),
+        measure=latest("reward/error_fraction"),
+        threshold=lambda recipe: max(recipe.reward.max_error_fraction / 2, 1e-9),
+        says="{value:.1%} of the rows could not be scored, half of what ends the run",
+        remedy=(
+            "see outcome and detail in the table rewards; mend the function, or raise"
+            " reward.timeout_s"
+        ),
+    ),
+    Check(
+        name="no_answers",
+        reads=("reward/no_answer_fraction",),
+        measure=latest("reward/no_answer_fraction"),
+        threshold=0.5,
+        patience=PERSISTENT,
+        says="the reward finds no answer in {value:.0%} of the responses",
+        remedy=(
+            "make prompt, demonstrations and reward agree on the form of an answer, and let"
+            " responses end (rl.rollout.max_new_tokens)"
+        ),
+    ),
+    Check(
+        name="reward_hacking",
+        reads=(SCORE, ACCURACY),
+        measure=_accuracy_lost_to_score,
+        threshold=lambda recipe: accuracy_noise(
+            5 * recipe.rl.rollout.prompts, sigmas=2, least=0.05
+        ),
+        patience=3,
+        applies=learns_from_a_model,
+        says=(
+            "true accuracy is {value:.2f} below its best while the reward model's score still"
+            " rises: the policy learns what the model likes, not what is right"
+        ),
+        remedy=(
+            "the best validated checkpoint is what is exported; raise rl.algorithm.kl.coef, mix a"
+            " verifier into reward.functions, or train the reward model on newer samples"
+        ),
+    ),
+    Check(
+        name="constant_groups",
+        reads=("critic/zero_std_group_fraction",),
+        measure=latest("critic/zero_std_group_fraction"),
+        threshold=0.9,
+        patience=PERSISTENT,
+        applies=has_groups,
+        quiet=mostly_right,
+        says="{value:.0%} of the groups have one score only and teach nothing",
+        remedy=f"{BIGGER_GROUPS}, take prompts of middling difficulty, or a reward of finer steps",
+    ),
+    Check(
+        name="filtered_ratio",
+        reads=("train/filtered_ratio",),
+        measure=latest("train/filtered_ratio"),
+        threshold=0.5,
+        applies=lambda recipe: recipe.rl.algorithm.dynamic_sampling is not None,
+        quiet=mostly_right,
+        says="dynamic sampling filters out {value:.0%} of the prompts, not below {threshold:.0%}",
+        remedy=f"{BIGGER_GROUPS}, or take prompts that are neither solved nor hopeless (S2)",
+    ),
+    Check(
+        name="generation_rounds",
+        reads=("train/num_gen_batches",),
+        measure=latest("train/num_gen_batches"),
+        threshold=lambda recipe: max(2, _max_rounds(recipe) - 1),
+        applies=lambda recipe: _max_rounds(recipe) > 0,
+        quiet=mostly_right,
+        says="filling the batch took {value:.0f} generation rounds, next to the limit",
+        remedy=(
+            "raise rl.algorithm.dynamic_sampling.batch_factor or max_rounds, or take prompts of"
+            " middling difficulty"
+        ),
+    ),
+    Check(
+        name="dead_updates",
+        reads=("actor/zero_gradient_steps", "actor/skipped_steps"),
+        measure=_dead_share,
+        threshold=1.0,
+        fatal_after=HOPELESS,
+        quiet=all_right,
+        says=(
+            "updates teach nothing: {now[actor/zero_gradient_steps]:.0f} optimizer steps of the"
+            " last had a zero gradient and {now[actor/skipped_steps]:.0f} were not finite"
+        ),
+        remedy=(
+            "scores are equal within every group, or the loss is broken: look at"
+            " critic/score/mean and at the responses, then mend the reward or the data"
+        ),
+    ),
+)

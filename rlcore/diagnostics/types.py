@@ -1,0 +1,84 @@
+"""What a diagnostic check is made of: the metrics so far, and a rule over them."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from schemas.recipe import Recipe
+
+
+class Stream:
+    """The metrics that some check reads: of this iteration and, oldest first, of those before.
+
+    A value that is not finite counts as NaN in ``now`` and is left out of the histories.
+    """
+
+    __slots__ = ("_values", "iteration", "now", "recipe")
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+        self.iteration = 0
+        self.now: dict[str, float] = {}
+        self._values: dict[str, list[float]] = {}
+
+    def add(self, iteration: int, values: Mapping[str, float]) -> None:
+        """Move on to ``iteration``."""
+        self.iteration = iteration
+        # The metrics table keeps no infinities; a replay must see what the run saw.
+        self.now = {n: v if math.isfinite(v) else math.nan for n, v in values.items()}
+        for name, value in self.now.items():
+            if not math.isnan(value):
+                self._values.setdefault(name, []).append(value)
+
+    def history(self, name: str) -> Sequence[float]:
+        """Return the finite values so far, this iteration's last."""
+        return self._values.get(name, ())
+
+    def start(self, name: str, count: int) -> float | None:
+        """Return the mean of the first ``count`` values, None while there are fewer."""
+        values = self.history(name)[:count]
+        return sum(values) / count if len(values) == count else None
+
+    def recent(self, name: str, count: int) -> float | None:
+        """Return the mean of the last ``count`` values, None while there are fewer."""
+        values = self.history(name)[-count:]
+        return sum(values) / count if len(values) == count else None
+
+
+def _always(recipe: Recipe) -> bool:
+    del recipe
+    return True
+
+
+def _never(stream: Stream) -> bool:
+    del stream
+    return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One rule.
+
+    ``reads``: metrics an iteration must have for the rule to be asked; none = asked once, at the
+    start, of the recipe. ``measure`` returns the number judged, or None or NaN when nothing can be
+    said yet. Trouble is a number at or above ``threshold`` (at or below it with ``below``), unless
+    ``quiet`` explains it. ``says`` is a format string over ``value``, ``threshold``, ``now`` (the
+    iteration's metrics) and ``lasted`` (iterations). ``patience``: iterations in a row until it is
+    said; ``fatal_after``: until the run ends, None = never.
+    """
+
+    name: str
+    reads: tuple[str, ...] = ()
+    measure: Callable[[Stream], float | None]
+    threshold: float | Callable[[Recipe], float]
+    below: bool = False
+    says: str
+    remedy: str
+    patience: int = 1
+    fatal_after: int | None = None
+    applies: Callable[[Recipe], bool] = _always
+    quiet: Callable[[Stream], bool] = _never
+
+    def limit(self, recipe: Recipe) -> float:
+        """Return the threshold under ``recipe``."""
+        return self.threshold(recipe) if callable(self.threshold) else self.threshold

@@ -1,0 +1,245 @@
+"""Runs the checks over the metric stream of an RL run and remembers each episode of trouble.
+
+Trouble is told once per episode: when it has lasted a check's ``patience``, and again when it is
+over. A check with ``fatal_after`` ends the run once trouble has lasted that long.
+
+What is known is a function of the recipe and the stored metrics alone: a resumed run replays the
+metrics tables, silently, and goes on as if never interrupted. A run that a check ended and that is
+started again judges the next iteration with that history, and ends there unless the trouble is
+over.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, Literal
+
+import polars as pl
+
+from rlcore.diagnostics.measures import EXPLAINING
+from rlcore.diagnostics.policy_checks import CRITIC_CHECKS, POLICY_CHECKS
+from rlcore.diagnostics.reward_checks import RECIPE_CHECKS, REWARD_CHECKS
+from rlcore.diagnostics.types import Check, Stream
+from schemas.errors import UserError
+from schemas.recipe import Recipe
+
+CHECKS = RECIPE_CHECKS + REWARD_CHECKS + POLICY_CHECKS + CRITIC_CHECKS
+CLEAR_AFTER = 5  # healthy iterations in a row that end an episode; fewer are noise
+
+
+class DiagnosticError(UserError):
+    """A check found that going on is useless."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One episode of trouble: told at iteration ``began`` and over at ``ended`` (None: it lasts).
+
+    Iteration 0 is before the first: the recipe itself. ``value`` is what the check measured when it
+    told.
+    """
+
+    check: str
+    severity: Literal["warning", "fatal"]
+    began: int
+    ended: int | None
+    value: float | None
+    message: str
+    remedy: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the finding as JSON values."""
+        return asdict(self)
+
+    @property
+    def sentence(self) -> str:
+        """What is wrong and what mends it."""
+        return f"{self.message} ({self.check}): {self.remedy}"
+
+
+@dataclass(slots=True)
+class _Watch:
+    """What is known of one check: iterations of trouble and of health in a row, and the episode."""
+
+    check: Check
+    limit: float
+    troubled: int = 0
+    healthy: int = 0
+    finding: Finding | None = None
+    ended: list[Finding] = field(default_factory=list)
+
+    def ask(self, stream: Stream) -> Finding | None:
+        """Judge this iteration; return the episode when it has just begun, ended or turned
+        fatal."""
+        check = self.check
+        if not all(name in stream.now for name in check.reads):
+            return None
+        value = check.measure(stream)
+        if value is None or math.isnan(value):
+            return None
+        bad = value <= self.limit if check.below else value >= self.limit
+        if not bad or check.quiet(stream):
+            return self._recover(stream.iteration)
+        self.troubled += 1
+        self.healthy = 0
+        fatal = check.fatal_after is not None and self.troubled >= check.fatal_after
+        if self.finding is None and self.troubled >= check.patience:
+            self.finding = Finding(
+                check.name, "warning", stream.iteration, None, value, *self._words(value, stream)
+            )
+            if not fatal:
+                return self.finding
+        if fatal and self.finding is not None and self.finding.severity == "warning":
+            message, _ = self._words(value, stream)
+            self.finding = replace(self.finding, severity="fatal", value=value, message=message)
+            return self.finding
+        return None
+
+    def _recover(self, iteration: int) -> Finding | None:
+        self.troubled = 0
+        self.healthy += 1
+        if self.finding is None or self.healthy < CLEAR_AFTER:
+            return None
+        over = replace(self.finding, ended=iteration)
+        self.ended.append(over)
+        self.finding = None
+        return over
+
+    def _words(self, value: float, stream: Stream) -> tuple[str, str]:
+        words = self.check.says.format(
+            value=value, threshold=self.limit, now=stream.now, lasted=self.troubled
+        )
+        return words, self.check.remedy
+
+    @property
+    def fatal(self) -> bool:
+        """Whether the run has nothing to gain from going on."""
+        return (
+            self.finding is not None
+            and self.check.fatal_after is not None
+            and self.troubled >= self.check.fatal_after
+        )
+
+
+class Diagnostics:
+    """Runs the checks that apply to a recipe, iteration by iteration.
+
+    diagnostics = Diagnostics(recipe, log=print)
+    diagnostics.replay(stage_metrics(store, key), before=1)      # when the run is resumed, too
+    diagnostics.observe(1, metrics)
+    """
+
+    __slots__ = ("_log", "_reads", "_stream", "_watches")
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        *,
+        log: Callable[[str], None],
+        checks: Sequence[Check] = CHECKS,
+    ) -> None:
+        """``log`` takes one line per episode that begins or ends; the recipe is judged at once."""
+        self._log = log
+        self._stream = Stream(recipe)
+        self._watches = [_Watch(c, c.limit(recipe)) for c in checks if c.applies(recipe)]
+        self._reads = {name for watch in self._watches for name in watch.check.reads} | EXPLAINING
+        at_start = [watch for watch in self._watches if not watch.check.reads]
+        for finding in filter(None, [watch.ask(self._stream) for watch in at_start]):
+            log(finding.sentence)
+
+    @property
+    def findings(self) -> list[Finding]:
+        """Every episode so far, by the iteration it was told at."""
+        found = [finding for watch in self._watches for finding in watch.ended]
+        found += [watch.finding for watch in self._watches if watch.finding is not None]
+        return sorted(found, key=lambda finding: (finding.began, finding.check))
+
+    @property
+    def checks(self) -> list[tuple[str, float]]:
+        """Name and threshold of each check that applies."""
+        return [(watch.check.name, watch.limit) for watch in self._watches]
+
+    def replay(self, metrics: pl.DataFrame, *, before: int | None = None) -> None:
+        """Take in a Metrics table up to but without iteration ``before``; tells and ends nothing.
+
+        A null is a value that was not finite.
+        """
+        rows = metrics.filter(pl.col("name").is_in(self._reads))
+        if before is not None:
+            rows = rows.filter(pl.col("step") < before)
+        table = rows.sort("step", maintain_order=True).select("step", "name", "value").iter_rows()
+        for step, values in groupby(table, key=itemgetter(0)):
+            known = {name: math.nan if value is None else value for _, name, value in values}
+            self._judge(step, known)
+
+    def observe(self, iteration: int, metrics: Mapping[str, float]) -> list[Finding]:
+        """Judge one iteration; log and return the episodes that begin or end with it.
+
+        Raises DiagnosticError, in one sentence, when a check says that going on is useless.
+        """
+        told = self._judge(iteration, metrics)
+        for finding in told:
+            if finding.ended is None:
+                self._log(f"iteration {iteration}: {finding.sentence}")
+            else:
+                self._log(
+                    f"iteration {iteration}: {finding.check}, told at iteration {finding.began},"
+                    " is over"
+                )
+        for watch in self._watches:
+            if watch.fatal and watch.finding is not None:
+                raise DiagnosticError(
+                    f"{watch.finding.message} ({watch.check.name}, {watch.troubled} iterations in a"
+                    f" row up to iteration {iteration}): {watch.finding.remedy}"
+                )
+        return told
+
+    def _judge(self, iteration: int, values: Mapping[str, float]) -> list[Finding]:
+        self._stream.add(iteration, {n: v for n, v in values.items() if n in self._reads})
+        watches = [watch for watch in self._watches if watch.check.reads]
+        return [told for watch in watches if (told := watch.ask(self._stream)) is not None]
+
+
+def diagnose(recipe: Recipe, metrics: pl.DataFrame) -> Diagnostics:
+    """Return the diagnostics of a finished run, from its Metrics table alone."""
+    diagnostics = Diagnostics(recipe, log=lambda line: None)
+    diagnostics.replay(metrics)
+    return diagnostics
+
+
+def findings_frame(findings: Sequence[Finding]) -> pl.DataFrame:
+    """Return findings as rows of the Diagnostics table."""
+    schema = {
+        "check": pl.String,
+        "severity": pl.String,
+        "began": pl.Int64,
+        "ended": pl.Int64,
+        "value": pl.Float64,
+        "message": pl.String,
+        "remedy": pl.String,
+    }
+    return pl.DataFrame([finding.to_json() for finding in findings], schema=schema, orient="row")
+
+
+def of_error(error: BaseException, iteration: int) -> Finding | None:
+    """Return what an error that ends the run means, when it is one with a remedy of its own.
+
+    Memory that ran out: S2, Troubleshooting, "Memory Issues".
+    """
+    if not isinstance(error, MemoryError) and "out of memory" not in str(error).lower():
+        return None
+    return Finding(
+        check="out_of_memory",
+        severity="fatal",
+        began=iteration,
+        ended=None,
+        value=None,
+        message="memory ran out",
+        remedy=(
+            "lower hardware.learner.micro_batch_tokens or set hardware.learner."
+            "gradient_checkpointing to true (neither changes the result); else lower"
+            " rl.rollout.max_new_tokens or rl.rollout.samples"
+        ),
+    )

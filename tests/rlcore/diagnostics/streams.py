@@ -1,0 +1,72 @@
+"""Scripted metric streams: a run that learns, and one thing gone wrong in it."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlcore.recipes import load_recipe
+from schemas.recipe import Recipe
+
+RECIPES = Path(__file__).parents[3] / "flows" / "recipes"
+LENGTH = 100
+Metrics = dict[str, float]
+
+
+def recipe(name: str = "quickstart", **overrides: Any) -> Recipe:
+    """Return a recipe of flows/recipes; ``rl__iterations=5`` overrides rl.iterations."""
+    dotted = {key.replace("__", "."): value for key, value in overrides.items()}
+    return load_recipe(name, dotted, directory=RECIPES)
+
+
+def healthy(length: int = LENGTH, seed: int = 0) -> list[Metrics]:
+    """Return iterations 0..``length`` of a run that learns: accuracy .55 -> .995 while entropy
+    falls .3 -> .05, with the noise of 64 x 8 samples."""
+    rng = np.random.default_rng(seed)
+    stream: list[Metrics] = [{"val/accuracy": 0.55}]
+    for iteration in range(1, length + 1):
+        learnt = 1 - math.exp(-3.5 * iteration / length)
+        accuracy = float(np.clip(0.55 + 0.46 * learnt + rng.normal(0, 0.02), 0, 0.996))
+        metrics = {
+            "critic/accuracy": accuracy,
+            "critic/score/mean": accuracy,
+            "critic/score/max": 1.0,
+            "critic/score/min": 0.0,
+            "critic/zero_std_group_fraction": float(np.clip(0.2 + 0.7 * learnt, 0, 0.97)),
+            "critic/vf_explained_var": 0.6 * learnt + rng.normal(0, 0.05),
+            "critic/vf_loss": 0.12 * (1.05 - learnt),
+            "reward/error_fraction": 0.0,
+            "reward/no_answer_fraction": 0.35 * (1 - learnt),
+            "train/filtered_ratio": 0.3,
+            "train/num_gen_batches": 1.0,
+            "actor/entropy": 0.05 + 0.25 * (1 - learnt),
+            "actor/ppo_kl": abs(rng.normal(0, 2e-3)),
+            "actor/ref_kl": 0.02 * learnt + abs(rng.normal(0, 1e-3)),
+            "actor/pg_clipfrac": 0.05,
+            "actor/ratio_mean": 1 + rng.normal(0, 1e-3),
+            "actor/ratio_max": 1.8,
+            "actor/grad_norm": 0.4 * (1.1 - learnt),
+            "actor/lr": 3e-4 * (1 - 0.9 * iteration / length),
+            "actor/zero_gradient_steps": 0.0,
+            "actor/skipped_steps": 0.0,
+            "training/rollout_logprobs_gap_max": 2e-5,
+            "response_length/mean": 20.0 + rng.normal(0, 0.5),
+            "response_length/max": 39.0,
+            "response_length/clip_ratio": 0.05,
+            "response/aborted_ratio": 0.0,
+        }
+        if iteration % 10 == 0:
+            metrics["val/accuracy"] = min(0.996, accuracy + 0.02)
+        stream.append(metrics)
+    return stream
+
+
+def broken(change: Callable[[int, Metrics], Metrics], *, start: int, end: int) -> list[Metrics]:
+    """Return a healthy stream whose iterations ``start`` .. ``end`` - 1 are changed."""
+    stream = healthy()
+    return [
+        {**metrics, **change(iteration, metrics)} if start <= iteration < end else metrics
+        for iteration, metrics in enumerate(stream)
+    ]

@@ -1,0 +1,270 @@
+"""Each check speaks once about the trouble it is for, and none about a run that learns."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from rlcore.diagnostics.watch import CHECKS, DiagnosticError, Diagnostics, Finding
+from schemas.recipe import Recipe
+from tests.rlcore.diagnostics.streams import Metrics, broken, healthy, recipe
+
+QUICKSTARTS = ("", "-ppo", "-dapo", "-rloo", "-gspo", "-gepo", "-vapo", "-remax")
+MODEL_REWARD = {
+    "reward_model": {},
+    "reward__functions": [
+        {"name": "reward_model"},
+        {"name": "arithmetic", "weight": 0.0},
+    ],
+}
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """One check's trouble: what changes from ``start`` on, in which recipe.
+
+    ``company``: other checks that rightly speak about the same trouble. ``told``: the iteration at
+    which it is said, and what the sentence holds.
+    """
+
+    check: str
+    change: Callable[[int, Metrics], Metrics]
+    told: int
+    says: str
+    start: int = 10
+    recipe: str = "quickstart"
+    overrides: dict[str, Any] = field(default_factory=dict)
+    company: frozenset[str] = frozenset()
+
+
+def _fixed(**values: float) -> Callable[[int, Metrics], Metrics]:
+    """Set metrics; ``actor__lr`` stands for actor/lr."""
+    named = {name.replace("__", "/"): value for name, value in values.items()}
+    return lambda iteration, metrics: named
+
+
+NOTHING_TO_LEARN = {"critic__score__mean": 0.0, "critic__accuracy": 0.0}
+
+TROUBLES = [
+    Trouble(
+        "reward_dead",
+        _fixed(critic__score__max=0.0, critic__score__min=0.0, **NOTHING_TO_LEARN),
+        told=14,
+        says="every response scores 0:",
+        company=frozenset({"reward_hacking"}),
+    ),
+    Trouble("everything_right", _fixed(critic__accuracy=1.0), told=14, says="for 5 iterations"),
+    Trouble("reward_errors", _fixed(reward__error_fraction=0.03), told=10, says="3.0% of the rows"),
+    Trouble("no_answers", _fixed(reward__no_answer_fraction=0.6), told=14, says="60% of the"),
+    Trouble(
+        "reward_hacking",
+        lambda iteration, metrics: {
+            "critic/score/mean": 0.1 * iteration,
+            "critic/accuracy": 0.7 - 0.01 * (iteration - 10),
+        },
+        told=23,
+        says="below its best while",
+        overrides=MODEL_REWARD,
+    ),
+    Trouble(
+        "constant_groups",
+        _fixed(critic__zero_std_group_fraction=0.95),
+        told=14,
+        says="95% of the groups",
+    ),
+    Trouble(
+        "filtered_ratio",
+        _fixed(train__filtered_ratio=0.62),
+        told=10,
+        says="62% of the prompts, not below 50%",
+        recipe="quickstart-dapo",
+    ),
+    Trouble(
+        "generation_rounds",
+        _fixed(train__num_gen_batches=9.0),
+        told=10,
+        says="took 9 generation rounds",
+        recipe="quickstart-dapo",
+    ),
+    Trouble(
+        "dead_updates",
+        lambda iteration, metrics: {
+            "actor/zero_gradient_steps": float(iteration < 20),
+            "actor/skipped_steps": float(iteration < 20),
+        },
+        told=10,
+        says="1 optimizer steps of the last had a zero gradient and 1 were not finite",
+        company=frozenset({"not_finite"}),
+    ),
+    Trouble("entropy_collapse", _fixed(actor__entropy=0.01), told=14, says="fallen to"),
+    Trouble("entropy_explosion", _fixed(actor__entropy=2.0), told=13, says="2 nats"),
+    Trouble("kl_spike", _fixed(actor__ppo_kl=-0.3), told=10, says="by -0.3 nats per token"),
+    Trouble("reference_kl_spike", _fixed(actor__ref_kl=0.5), told=10, says="jumped to 0.5 nats"),
+    Trouble("everything_clipped", _fixed(actor__pg_clipfrac=0.97), told=11, says="97% of the"),
+    Trouble(
+        "ratio_never_moves",
+        _fixed(actor__ratio_mean=1.0 + 1e-7, actor__ratio_max=1.0),
+        told=14,
+        says="after 5 iterations",
+    ),
+    Trouble(
+        "not_finite",
+        _fixed(actor__grad_norm=float("nan"), actor__skipped_steps=1.0),
+        told=10,
+        says="1 optimizer steps had a gradient that is not finite",
+    ),
+    Trouble("learning_rate_zero", _fixed(actor__lr=0.0), told=11, says="learning rate is 0"),
+    Trouble(
+        "sampler_drift",
+        _fixed(training__rollout_logprobs_gap_max=7e-4),
+        told=10,
+        says="differ by 0.0007 nats",
+    ),
+    Trouble("truncation", _fixed(response_length__clip_ratio=0.4), told=12, says="40% of the"),
+    Trouble("length_collapse", _fixed(response_length__mean=2.0), told=14, says="shrunk to"),
+    Trouble(
+        "length_explosion",
+        lambda iteration, metrics: {
+            "response_length/mean": 90.0,
+            "critic/score/mean": 0.5,
+        },
+        told=13,
+        says="times as long as at first",
+    ),
+    Trouble(
+        "overlong_never_acts",
+        _fixed(response_length__max=30.0),
+        told=20,
+        says="from 32 tokens on and the longest response had 30",
+        start=1,
+        recipe="quickstart-dapo",
+    ),
+    Trouble("aborted_responses", _fixed(response__aborted_ratio=0.2), told=10, says="20% of the"),
+    Trouble(
+        "validation_drop",
+        lambda iteration, metrics: {"val/accuracy": 0.3} if iteration % 10 == 0 else {},
+        told=20,
+        says="validation accuracy is 0.300",
+        start=20,
+    ),
+    Trouble(
+        "critic_not_learning",
+        _fixed(critic__vf_explained_var=0.01),
+        told=24,
+        says="risen by 0.000 only (now 0.01)",
+        start=1,
+        recipe="quickstart-ppo",
+    ),
+    Trouble(
+        "value_loss_explosion",
+        _fixed(critic__vf_loss=9.0),
+        told=12,
+        says="(now 9)",
+        recipe="quickstart-vapo",
+    ),
+    Trouble(
+        "critic_lr_below_actor_lr",
+        _fixed(),
+        told=0,
+        says="is 0.33 of rl.update.optimizer.lr",
+        recipe="quickstart-ppo",
+        overrides={"rl__critic__optimizer__lr": 1e-4},
+    ),
+    Trouble(
+        "vapo_without_warmup",
+        _fixed(),
+        told=0,
+        says="rl.critic.warmup_iterations is 0",
+        recipe="quickstart-vapo",
+        overrides={"rl__critic__warmup_iterations": 0},
+    ),
+    Trouble(
+        "sequence_ratio_of_one",
+        _fixed(),
+        told=0,
+        says="always exactly 1",
+        recipe="quickstart-gspo",
+        overrides={"rl__update__mini_batches": 1},
+    ),
+]
+
+
+def _watch(config: Recipe, stream: list[Metrics]) -> tuple[list[str], list[Finding]]:
+    """Return the lines logged and the findings of a whole run."""
+    said: list[str] = []
+    diagnostics = Diagnostics(config, log=said.append)
+    for iteration, metrics in enumerate(stream):
+        diagnostics.observe(iteration, metrics)
+    return said, diagnostics.findings
+
+
+def test_every_check_has_its_trouble() -> None:
+    assert {trouble.check for trouble in TROUBLES} == {check.name for check in CHECKS}
+    assert len({check.name for check in CHECKS}) == len(CHECKS)
+
+
+@pytest.mark.parametrize("trouble", TROUBLES, ids=lambda trouble: trouble.check)
+def test_trouble_is_told_once(trouble: Trouble) -> None:
+    """A warning in every iteration is not read; one that never comes costs a run."""
+    config = recipe(trouble.recipe, **trouble.overrides)
+    stream = broken(trouble.change, start=trouble.start, end=trouble.start + 19)
+    if trouble.told >= trouble.start + 18:  # judged over a longer stretch
+        stream = broken(trouble.change, start=trouble.start, end=trouble.start + 40)
+    said, findings = _watch(config, stream)
+    assert {found.check for found in findings} - trouble.company == {trouble.check}
+    (found,) = [found for found in findings if found.check == trouble.check]
+    begun = [line for line in said if f"({trouble.check}): " in line]
+    assert len(begun) == 1
+    assert trouble.says in found.message
+    assert found.remedy in begun[0], "a warning without a remedy is a riddle"
+    assert found.began == trouble.told
+    assert found.severity == "warning"
+
+
+@pytest.mark.parametrize("suffix", QUICKSTARTS)
+@pytest.mark.parametrize("seed", range(3))
+def test_a_run_that_learns_is_left_alone(suffix: str, seed: int) -> None:
+    """Entropy from .3 to .05 and vanishing gradients are what success looks like."""
+    said, findings = _watch(recipe(f"quickstart{suffix}"), healthy(seed=seed))
+    assert said == []
+    assert findings == []
+
+
+def test_a_model_reward_that_serves_the_truth_is_left_alone() -> None:
+    stream = [
+        {**metrics, "critic/score/mean": 3 * metrics.get("critic/accuracy", 0.5) - 1}
+        for metrics in healthy()
+    ]
+    assert _watch(recipe(**MODEL_REWARD), stream) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("check", "change"),
+    [
+        ("reward_dead", _fixed(critic__score__max=-1.0, critic__score__min=-1.0)),
+        ("dead_updates", _fixed(actor__zero_gradient_steps=2.0)),
+    ],
+)
+def test_nothing_to_learn_from_ends_the_run(
+    check: str, change: Callable[[int, Metrics], Metrics]
+) -> None:
+    """Rewards that died look like training: same loss, same clock, no learning."""
+    with pytest.raises(
+        DiagnosticError, match=rf"\({check}, 20 iterations in a row up to it.* 29\)"
+    ):
+        _watch(recipe(), broken(change, start=10, end=60))
+    _watch(recipe(), broken(change, start=10, end=29))
+
+
+def test_a_solved_task_does_not_end_in_an_error() -> None:
+    """All right means zero gradients and one score: the model is made, not broken."""
+    solved = _fixed(
+        actor__zero_gradient_steps=2.0,
+        critic__score__max=1.0,
+        critic__score__min=1.0,
+        critic__accuracy=1.0,
+        critic__zero_std_group_fraction=1.0,
+    )
+    _, findings = _watch(recipe(), broken(solved, start=50, end=101))
+    assert [found.check for found in findings] == ["everything_right"]
