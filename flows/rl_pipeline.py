@@ -1,4 +1,5 @@
-"""The pipeline: data -> SFT -> RL -> evaluation -> export, each stage cached by content."""
+"""The pipeline: data -> SFT -> reward model -> RL -> evaluation -> export, each stage cached by
+content; SFT and the reward model where the recipe asks for them."""
 
 from typing import Any
 
@@ -9,6 +10,7 @@ from tasks.crashes import close_children
 from tasks.evaluate import evaluate
 from tasks.export import export
 from tasks.prepare_data import prepare_data
+from tasks.reward_model import reward_model
 from tasks.run import open_run
 from tasks.sft import sft
 from tasks.summary import publish_summary
@@ -32,10 +34,13 @@ def rl_pipeline(
     with open_run(recipe, overrides or {}) as run:
         dataset = prepare_data(run)
         warm = sft(run, dataset=dataset) if run.recipe.sft.enabled else dataset
-        policy = rl(run, dataset=dataset, policy=warm)
+        scorer = {}
+        if run.recipe.reward_model is not None:
+            scorer["reward_model"] = reward_model(run, dataset=dataset, policy=warm)
+        policy = rl(run, dataset=dataset, policy=warm, **scorer)
         trained = {"sft": warm, "rl": policy} if warm is not dataset else {"rl": policy}
-        evaluation = evaluate(run, dataset=dataset, **trained)
+        evaluation = evaluate(run, dataset=dataset, **trained, **scorer)
         exported = export(run, dataset=dataset, policy=policy, evaluation=evaluation)
         return publish_summary(
-            run, warm=warm, policy=policy, evaluation=evaluation, exported=exported
+            run, warm=warm, policy=policy, evaluation=evaluation, exported=exported, **scorer
         )

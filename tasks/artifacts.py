@@ -106,6 +106,33 @@ def publish_diagnostics(findings: Sequence[Finding], checks: Sequence[tuple[str,
     )
 
 
+def publish_reward_model(pair_accuracy: pl.DataFrame, calibration: pl.DataFrame) -> None:
+    """Publish the tables ``pair_accuracy`` and ``calibration`` of a reward model."""
+    lines = [
+        "## Reward model: pairs of held-out responses it orders rightly",
+        "",
+        "| pairs | prompts | pairs | accuracy | 95 % interval |",
+        "|:-|-:|-:|-:|-:|",
+    ]
+    for level, prompts, pairs, accuracy, low, high in pair_accuracy.iter_rows():
+        cells = [level.replace("_", " "), prompts, pairs, f"{accuracy:.3f}"]
+        lines.append(f"| {' | '.join(map(str, cells))} | {low:.3f} to {high:.3f} |")
+    lines += [
+        "",
+        "How sure it is, and how often it is then right:",
+        "",
+        "| claimed between | pairs | claimed, mean | right |",
+        "|:-|-:|-:|-:|",
+    ]
+    for low, high, pairs, claimed, observed in calibration.iter_rows():
+        lines.append(f"| {low:.2f} and {high:.2f} | {pairs} | {claimed:.3f} | {observed:.3f} |")
+    create_markdown_artifact(
+        key="reward-model",
+        markdown="\n".join(lines),
+        description="The reward model on prompts it was not trained on.",
+    )
+
+
 def publish_evaluation(eval_results: pl.DataFrame) -> None:
     """Publish the ``eval_results`` table: a row per source and metric, a column per checkpoint."""
     order = eval_results["checkpoint"].unique(maintain_order=True).to_list()

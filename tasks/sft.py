@@ -3,14 +3,14 @@
 from prefect.logging import get_run_logger
 
 from rlcore.models.files import MODEL_FOLDER, model_directory
-from rlcore.sft import SFT
+from rlcore.sft import SFT, STAGE
 from rlcore.workers import WORKER_MODULES
 from schemas.artifacts import ArtifactRef
 from tasks.caching import StageRun, cached_stage
-from tasks.report import SFTReport
+from tasks.report import TrainingReport
 
 
-@cached_stage("sft", kind="policy", code=WORKER_MODULES)
+@cached_stage(STAGE, kind="policy", code=WORKER_MODULES)
 def sft(run: StageRun) -> ArtifactRef:
     """Train the dataset's base model on its demonstrations; the result is a policy with its
     metrics."""
@@ -28,7 +28,7 @@ def sft(run: StageRun) -> ArtifactRef:
         lineage=run.lineage(),
     )
     with run.store.scratch() as scratch:
-        training.run(SFTReport(run.tracker), log=get_run_logger().warning)
+        training.run(TrainingReport(STAGE, run.tracker), log=get_run_logger().warning)
         learner.export_hf(scratch / MODEL_FOLDER)
         ref = run.put(directory=scratch, metadata={"steps": training.total_steps})
     learner.stop()

@@ -19,6 +19,7 @@ from tasks.artifacts import (
     publish_export,
     publish_lineage,
     publish_metrics,
+    publish_reward_model,
 )
 from tasks.caching import PipelineRun
 
@@ -30,6 +31,7 @@ def publish_summary(
     policy: ArtifactRef,
     evaluation: ArtifactRef,
     exported: ArtifactRef,
+    reward_model: ArtifactRef | None = None,
 ) -> dict[str, Any]:
     """Write ``summary.json`` into the run's folder, fill the run page, return the summary."""
     store = run.store
@@ -40,12 +42,14 @@ def publish_summary(
     rates = token_rates(sft_metrics, rl_metrics)
     rates["evaluate"] = store.manifest(evaluation).metadata["tokens_per_s"]
     diagnosed = diagnose(run.recipe, rl_metrics)
+    judged = None if reward_model is None else _reward_model(run, reward_model)
     ui_url = flow_run.ui_url
     summary = {
         "recipe": run.recipe.name,
         "seed": run.recipe.seed,
         "flow_run_id": str(flow_run.id),
         "accuracy": accuracies(eval_results),
+        "reward_model": judged,
         "seconds": {result.stage: round(result.seconds, 2) for result in run.results},
         "cached": [result.stage for result in run.results if result.cached],
         "tokens_per_s": {phase: round(rate, 1) for phase, rate in rates.items()},
@@ -64,6 +68,11 @@ def publish_summary(
     _publish_lineage(run)
     if sft_metrics is not None:
         publish_metrics("sft", sft_metrics)
+    if reward_model is not None:
+        publish_metrics("reward_model", stage_metrics(store, reward_model.key))
+        publish_reward_model(
+            store.table(reward_model, "pair_accuracy"), store.table(reward_model, "calibration")
+        )
     publish_metrics("rl", rl_metrics)
     publish_diagnostics(diagnosed.findings, diagnosed.checks)
     publish_evaluation(eval_results)
@@ -72,6 +81,14 @@ def publish_summary(
     )
     publish_export(exported.uri)
     return summary
+
+
+def _reward_model(run: PipelineRun, ref: ArtifactRef) -> dict[str, Any]:
+    metadata = run.store.manifest(ref).metadata
+    return {
+        "pair_accuracy": run.store.table(ref, "pair_accuracy").to_dicts(),
+        "calibration_error": metadata["calibration_error"],
+    }
 
 
 def _publish_lineage(run: PipelineRun) -> None:

@@ -1,0 +1,142 @@
+"""Stage 3: a reward model on ranked responses, for recipes that name one (SPEC D6)."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+from prefect.logging import get_run_logger
+
+from rlcore.models.files import MODEL_FOLDER, model_directory
+from rlcore.models.packing import Sequences
+from rlcore.models.tokenizer import eos_token_id, load_tokenizer
+from rlcore.reward_model.evaluation import evaluate_scores, last_token_scores
+from rlcore.reward_model.files import preference_digests, read_rankings, read_solutions
+from rlcore.reward_model.preferences import check_pairs, encode, fit, preference_sequences
+from rlcore.reward_model.sampled import sample_preferences
+from rlcore.reward_model.training import RewardModelTraining
+from rlcore.reward_model.zero import shift_bias, zero_sequences
+from rlcore.rewards.registry import code_digests
+from rlcore.rollout.loading import load_model_directory
+from rlcore.workers import WORKER_MODULES
+from schemas.artifacts import ArtifactRef
+from schemas.names import REWARD_MODEL
+from schemas.recipe import Recipe
+from schemas.reward_model import (
+    FilePreferences,
+    Gsm8kSolutions,
+    RewardModelSection,
+    SampledPreferences,
+)
+from tasks.caching import StageRun, cached_stage
+from tasks.report import TrainingReport
+
+PREFERENCES = "preferences"
+
+
+def _read_outside(recipe: Recipe) -> dict[str, str]:
+    """Return the digests of what the stage reads beside its parents."""
+    section = _section(recipe)
+    return preference_digests(section.preferences) | code_digests(
+        [function.name for function in recipe.reward.functions]
+    )
+
+
+@cached_stage(REWARD_MODEL, kind=REWARD_MODEL, code=WORKER_MODULES, inputs=_read_outside)
+def reward_model(run: StageRun) -> ArtifactRef:
+    """Rank responses, train a scalar head on the policy of ``run.parents``, judge it on held-out
+    prompts; the result is a classifier directory with those figures."""
+    section, store, log = _section(run.recipe), run.store, get_run_logger()
+    policy = model_directory(store.directory(run.parents["policy"]))
+    ranked = _preferences(run, policy)
+    preferences = store.table(ranked, PREFERENCES)
+    lineage = replace(run.lineage(), parents={**run.parents, PREFERENCES: ranked})
+    learner = run.workers.learner(
+        policy, section.optimizer, name="reward-model-learner", head="value"
+    )
+    training = RewardModelTraining(
+        section,
+        learner=learner,
+        preferences=preferences,
+        seed=run.recipe.seed,
+        store=store,
+        key=run.key,
+        lineage=lineage,
+    )
+    training.run(TrainingReport(REWARD_MODEL, run.tracker), log=log.warning)
+    shift = -float(last_token_scores(learner, _zeros(run, preferences)).mean())
+    held_out = preferences.filter(preferences["split"] == "validation")
+    scores = last_token_scores(learner, preference_sequences(held_out)) + shift
+    evaluation = evaluate_scores(held_out, scores, run.recipe.seed)
+    training.publish(evaluation.metrics)
+    for line in evaluation.lines():
+        log.info(line)
+    with store.scratch() as scratch:
+        learner.export_hf(scratch / MODEL_FOLDER)
+        learner.stop()
+        shift_bias(scratch / MODEL_FOLDER, shift)
+        metadata = {"calibration_error": evaluation.calibration_error, "bias_shift": shift}
+        ref = store.put(
+            REWARD_MODEL,
+            run.key,
+            tables=evaluation.tables,
+            directory=scratch,
+            lineage=replace(lineage, metadata={**metadata, "steps": training.total_steps}),
+        )
+    training.discard_checkpoints()
+    return ref
+
+
+def _preferences(run: StageRun, policy: Path) -> ArtifactRef:
+    """Return the ranked responses, an artifact of their own: sampled once, whatever then fails."""
+    found = run.store.find_or_discard(PREFERENCES, run.key, get_run_logger().warning)
+    if found is not None:
+        return found
+    section, source = _section(run.recipe), _section(run.recipe).preferences
+    tokenizer = load_tokenizer(policy)
+    prompts = run.store.table(run.parents["dataset"], "prompts")
+    match source:
+        case SampledPreferences():
+            engines = run.workers.engines(policy)
+            load_model_directory(engines, policy)
+            ranked = sample_preferences(
+                source,
+                prompts,
+                seed=run.recipe.seed,
+                stop_token_ids=(eos_token_id(tokenizer),),
+                generate=engines.generate,
+                score=run.workers.judges().score,
+                decode=lambda ids: tokenizer.batch_decode(ids, skip_special_tokens=True),
+                max_error_fraction=run.recipe.reward.max_error_fraction,
+            )
+        case Gsm8kSolutions():
+            ranked = encode(read_solutions(source), tokenizer)
+        case FilePreferences():
+            ranked = encode(read_rankings(source), tokenizer)
+    ranked = fit(ranked, section.max_tokens)
+    check_pairs(ranked.table)
+    counts = ranked.counts
+    get_run_logger().info(f"preferences {json.dumps(counts)}")
+    tested = ranked.table["uid"].is_in(prompts.filter(prompts["split"] == "test")["uid"].implode())
+    if tested.any():
+        get_run_logger().warning(
+            f"{ranked.table.filter(tested)['uid'].n_unique()} prompts of the preferences are test"
+            " prompts of the dataset: what this reward model leads to is not held out from them"
+        )
+    return run.store.put(
+        PREFERENCES,
+        run.key,
+        tables={PREFERENCES: ranked.table},
+        lineage=run.lineage({"counts": counts}),
+    )
+
+
+def _zeros(run: StageRun, preferences: pl.DataFrame) -> Sequences:
+    demonstrations = run.store.table(run.parents["dataset"], "demonstrations")
+    count = _section(run.recipe).zero_demonstrations
+    return zero_sequences(demonstrations, preferences, count, run.recipe.seed)
+
+
+def _section(recipe: Recipe) -> RewardModelSection:
+    assert recipe.reward_model is not None, "the flow runs this stage where the recipe asks for it"
+    return recipe.reward_model
