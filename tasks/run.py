@@ -35,7 +35,14 @@ def open_run(recipe_name: str, overrides: Mapping[str, Any]) -> Iterator[Pipelin
     plan(recipe)
     _record(recipe, directory)
     get_run_logger().info(f"recipe {recipe.name}, seed {recipe.seed}, run folder {directory}")
-    with Workers(recipe) as workers, Tracker.open(recipe, directory) as tracker:
+    tracking = Tracker.open(
+        recipe,
+        directory,
+        run_id=str(flow_run.id),
+        name=directory.name,
+        warn=get_run_logger().warning,
+    )
+    with Workers(recipe) as workers, tracking as tracker:
         yield PipelineRun(recipe, directory, workers=workers, tracker=tracker)
 
 

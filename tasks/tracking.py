@@ -7,13 +7,10 @@ that no iteration waits for it; what it cannot do is said once and otherwise for
 import os
 import queue
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-
-from prefect.logging import get_run_logger
-from prefect.runtime import flow_run
 
 from schemas.recipe import Recipe
 
@@ -26,7 +23,7 @@ STEP_METRICS = {"sft": "sft/step", "rl": "training/global_step", "evaluate": "ev
 class Tracker:
     """Takes metrics at once and sends them when it can. Made by ``Tracker.open``."""
 
-    def __init__(self, settings: Mapping[str, Any] | None, warn: Any) -> None:
+    def __init__(self, settings: Mapping[str, Any] | None, warn: Callable[[str], None]) -> None:
         """``settings``: arguments of ``wandb.init``; None drops everything."""
         self._queue: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._warn = warn
@@ -39,14 +36,22 @@ class Tracker:
 
     @classmethod
     @contextmanager
-    def open(cls, recipe: Recipe, directory: Path) -> "Iterator[Tracker]":
-        """Yield the tracker of the flow run under way; its files go below ``directory``/wandb.
+    def open(
+        cls,
+        recipe: Recipe,
+        directory: Path,
+        *,
+        run_id: str,
+        name: str,
+        warn: Callable[[str], None],
+    ) -> "Iterator[Tracker]":
+        """Yield the tracker of a run; its files go below ``directory``/wandb.
 
-        Offline unless WANDB_API_KEY is set (WANDB_MODE outranks that). A retried flow run continues
-        its wandb run.
+        Offline unless WANDB_API_KEY is set (WANDB_MODE outranks that). A run opened again under its
+        ``run_id`` continues its wandb run; ``name`` is what people read.
         """
-        settings = _settings(recipe, directory) if recipe.tracking.wandb else None
-        tracker = cls(settings, get_run_logger().warning)
+        settings = _settings(recipe, directory, run_id, name) if recipe.tracking.wandb else None
+        tracker = cls(settings, warn)
         try:
             yield tracker
         finally:
@@ -88,14 +93,14 @@ class Tracker:
             self._warn(f"wandb is off for this run ({type(error).__name__}: {error})")
 
 
-def _settings(recipe: Recipe, directory: Path) -> dict[str, Any]:
+def _settings(recipe: Recipe, directory: Path, run_id: str, name: str) -> dict[str, Any]:
     directory.mkdir(parents=True, exist_ok=True)
     online = bool(os.environ.get("WANDB_API_KEY"))
     return {
         "project": recipe.tracking.project,
         "entity": recipe.tracking.entity,
-        "id": str(flow_run.id or directory.name),
-        "name": directory.name,
+        "id": run_id,
+        "name": name,
         "resume": "allow" if online else None,
         "mode": os.environ.get("WANDB_MODE") or ("online" if online else "offline"),
         "dir": str(directory.absolute()),

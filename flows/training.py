@@ -1,0 +1,298 @@
+"""Training from Python: ``await train_with_grpo(...)`` and its seven sisters.
+
+    from flows.training import GEPOConfig, train_with_gepo
+
+    config = GEPOConfig(group_size=8, learning_rate=1e-6)
+    model, tokenizer, metrics = await train_with_gepo(
+        model_name="Qwen/Qwen2.5-0.5B-Instruct",
+        reward_fn=lambda prompt, response: float("72" in response),
+        train_prompts=["What is 8 times 9?", "What is 6 times 12?"],
+        config=config,
+    )
+    print(metrics["accuracy"][-1])
+
+The pipeline's own loop runs in this process, without Prefect, Ray or vLLM; each ``train_with_*``
+has a blocking twin ``train_with_*_sync``, which also works where an event loop runs (notebooks).
+Rewards are called on the event loop of the caller, one after the other, or side by side where they
+are coroutines; training goes on in a thread, so the loop stays responsive. Cancelling (Ctrl-C) ends
+the run after the iteration under way.
+"""
+
+import asyncio
+import logging
+import threading
+import uuid
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import wraps
+from pathlib import Path
+from typing import Any, ParamSpec, Protocol, TypeVar
+
+from rlcore.api.configs import (
+    DAPOConfig,
+    GEPOConfig,
+    GRPOConfig,
+    GSPOConfig,
+    PPOConfig,
+    ReMaxConfig,
+    RLOOConfig,
+    TrainingConfig,
+    VAPOConfig,
+)
+from rlcore.api.problems import MATH_INSTRUCTION, MATH_REWARD, math_prompts
+from rlcore.api.prompts import Prompt
+from rlcore.api.scorers import FunctionScorers
+from rlcore.api.session import Job, Trained, train
+from schemas.errors import UserError
+from schemas.recipe import Recipe
+from tasks.tracking import Tracker
+
+__all__ = [
+    "DAPOConfig",
+    "GEPOConfig",
+    "GRPOConfig",
+    "GSPOConfig",
+    "PPOConfig",
+    "RLOOConfig",
+    "ReMaxConfig",
+    "Trained",
+    "VAPOConfig",
+    "train_reasoning_with_dapo",
+    "train_reasoning_with_dapo_sync",
+    "train_with_dapo",
+    "train_with_dapo_sync",
+    "train_with_gepo",
+    "train_with_gepo_sync",
+    "train_with_grpo",
+    "train_with_grpo_sync",
+    "train_with_gspo",
+    "train_with_gspo_sync",
+    "train_with_ppo",
+    "train_with_ppo_sync",
+    "train_with_remax",
+    "train_with_remax_sync",
+    "train_with_rloo",
+    "train_with_rloo_sync",
+    "train_with_vapo",
+    "train_with_vapo_sync",
+]
+
+logger = logging.getLogger(__name__)
+
+C = TypeVar("C", bound=TrainingConfig)
+C_contra = TypeVar("C_contra", bound=TrainingConfig, contravariant=True)
+P = ParamSpec("P")
+T = TypeVar("T")
+OnMetrics = Callable[[int, Mapping[str, float]], None]
+
+
+class TrainWith(Protocol[C_contra]):
+    """The signature of every ``train_with_*``."""
+
+    def __call__(
+        self,
+        model_name: str,
+        reward_fn: Callable[[str, str], Any],
+        train_prompts: Sequence[Prompt],
+        config: C_contra | None = None,
+        verifier_fn: Callable[[str, str], Any] | None = None,
+        output_dir: str | None = None,
+        use_wandb: bool = False,
+        wandb_project: str | None = None,
+        on_metrics: OnMetrics | None = None,
+    ) -> Coroutine[Any, Any, Trained]:
+        """See the function itself."""
+        ...
+
+
+def _trainer(config_type: type[C]) -> TrainWith[C]:
+    name = f"train_with_{config_type.preset}"
+
+    async def train_with(
+        model_name: str,
+        reward_fn: Callable[[str, str], Any],
+        train_prompts: Sequence[Prompt],
+        config: C | None = None,
+        verifier_fn: Callable[[str, str], Any] | None = None,
+        output_dir: str | None = None,
+        use_wandb: bool = False,
+        wandb_project: str | None = None,
+        on_metrics: OnMetrics | None = None,
+    ) -> Trained:
+        """Train ``model_name`` on ``train_prompts`` and return (model, tokenizer, metrics).
+
+        Args:
+            model_name: a Hugging Face directory or hub name.
+            reward_fn: (prompt, response) -> number, dict with ``score``, or None for what cannot be
+                scored; may be a coroutine function. A row on which it raises is marked and left out
+                of learning, never scored 0; above ``config.max_error_fraction`` the run stops.
+            train_prompts: texts, lists of messages, or dicts with ``prompt``; the tokenizer's chat
+                template is applied where it has one. The reward sees the messages' text.
+            config: of this algorithm; None: its defaults.
+            verifier_fn: (prompt, response) -> whether it is correct; None: the reward exceeds
+                ``config.correct_threshold``.
+            output_dir: keeps ``model``, ``recipe.yaml`` and ``store`` there; None: nothing.
+            use_wandb: live curves; offline without WANDB_API_KEY, and never a reason to fail.
+            wandb_project: default: that of the recipes.
+            on_metrics: called with each iteration (from 1) and its metrics, in the training thread.
+
+        Raises UserError, in one sentence, for what cannot work.
+        """
+        chosen = config_type() if config is None else config
+        if not isinstance(chosen, config_type):
+            raise UserError(
+                f"{name} takes a {config_type.__name__} and config is a {type(chosen).__name__};"
+                f" use train_with_{chosen.preset}"
+            )
+        scorers = FunctionScorers(
+            reward_fn,
+            verifier_fn,
+            threshold=chosen.correct_threshold,
+            timeout_s=chosen.reward_timeout_s,
+            loop=asyncio.get_running_loop(),
+        )
+        job = _job(chosen, model_name, train_prompts, output_dir, use_wandb, wandb_project)
+        job = replace(job, scorers=scorers, functions=[{"name": "python:reward_fn"}])
+        return await _in_thread(job, on_metrics)
+
+    train_with.__name__ = train_with.__qualname__ = name
+    return train_with
+
+
+async def train_reasoning_with_dapo(
+    model_name: str,
+    math_problems: Sequence[Mapping[str, Any]],
+    output_dir: str | None = None,
+    *,
+    instruction: str = MATH_INSTRUCTION,
+    use_wandb: bool = False,
+    wandb_project: str | None = None,
+    on_metrics: OnMetrics | None = None,
+    **overrides: Any,
+) -> Trained:
+    """Train with DAPO on ``{"problem": ..., "answer": ...}`` rows; right is +1 and wrong -1.
+
+    Answers are compared by value (``rlcore.rewards.math_answer``), in a process that is killed when
+    a row takes longer than ``reward_timeout_s`` (10 s). ``instruction`` follows each problem.
+    ``overrides`` are fields of DAPOConfig. Returns (model, tokenizer, metrics). Raises UserError
+    for a problem without an answer.
+    """
+    config = DAPOConfig(**{"reward_timeout_s": 10.0, **overrides})
+    prompts = math_prompts(math_problems, instruction)
+    job = _job(config, model_name, prompts, output_dir, use_wandb, wandb_project)
+    job = replace(job, functions=[MATH_REWARD], reward_offset=-1.0)
+    return await _in_thread(job, on_metrics)
+
+
+def _job(
+    config: TrainingConfig,
+    model_name: str,
+    prompts: Sequence[Prompt],
+    output_dir: str | None,
+    use_wandb: bool,
+    wandb_project: str | None,
+) -> Job:
+    directory = _agreed(config, "output_dir", output_dir)
+    name = _agreed(config, "model_name", model_name)
+    if not isinstance(name, str) or not name:
+        raise UserError(f"model_name = {name!r} is no model; give a directory or a hub name")
+    tracking: dict[str, Any] = {"wandb": use_wandb}
+    if wandb_project:
+        tracking["project"] = wandb_project
+    return Job(
+        config=config,
+        model_name=name,
+        prompts=prompts,
+        scorers=None,
+        functions=[],
+        output_dir=None if directory is None else Path(directory),
+        tracking=tracking,
+    )
+
+
+def _agreed(config: TrainingConfig, name: str, given: str | None) -> str | None:
+    """Return an argument that may stand in the config as well, once they do not contradict."""
+    configured = {"output_dir": config.output_dir, "model_name": config.model_name}[name]
+    if given is not None and configured is not None and str(given) != configured:
+        raise UserError(
+            f"{name} = {given!r} and {type(config).__name__}.{name} = {configured!r} differ; give"
+            " one of them"
+        )
+    return configured if given is None else str(given)
+
+
+class _Cancelled(Exception):
+    """The caller no longer waits."""
+
+
+async def _in_thread(job: Job, on_metrics: OnMetrics | None) -> Trained:
+    """Train in a thread; the loop under way serves the rewards meanwhile."""
+    cancelled = threading.Event()
+
+    def run() -> Trained:
+        with ExitStack() as stack:
+            trackers: list[Tracker] = []
+
+            def on_start(recipe: Recipe) -> None:
+                tracking = Tracker.open(
+                    recipe,
+                    job.output_dir or Path.cwd(),
+                    run_id=uuid.uuid4().hex[:8],
+                    name=recipe.name,
+                    warn=logger.warning,
+                )
+                trackers.append(stack.enter_context(tracking))
+
+            def report(iteration: int, metrics: Mapping[str, float]) -> None:
+                trackers[0].log(metrics, step=iteration, stage="rl")
+                if on_metrics is not None:
+                    on_metrics(iteration, metrics)
+                if cancelled.is_set():
+                    raise _Cancelled
+
+            return train(replace(job, on_start=on_start, on_metrics=report))
+
+    training = asyncio.get_running_loop().run_in_executor(None, run)
+    try:
+        return await asyncio.shield(training)
+    except asyncio.CancelledError:
+        cancelled.set()
+        await asyncio.wait([training])
+        raise
+
+
+def _blocking(function: Callable[P, Coroutine[Any, Any, T]], name: str) -> Callable[P, T]:
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run(function(*args, **kwargs))
+        # A running loop cannot be entered again: another, in a thread of its own.
+        with ThreadPoolExecutor(max_workers=1) as pool:
+            return pool.submit(lambda: asyncio.run(function(*args, **kwargs))).result()
+
+    call.__name__ = call.__qualname__ = f"{name}_sync"
+    return call
+
+
+train_with_grpo = _trainer(GRPOConfig)
+train_with_ppo = _trainer(PPOConfig)
+train_with_dapo = _trainer(DAPOConfig)
+train_with_rloo = _trainer(RLOOConfig)
+train_with_gspo = _trainer(GSPOConfig)
+train_with_gepo = _trainer(GEPOConfig)
+train_with_vapo = _trainer(VAPOConfig)
+train_with_remax = _trainer(ReMaxConfig)
+
+train_with_grpo_sync = _blocking(train_with_grpo, "train_with_grpo")
+train_with_ppo_sync = _blocking(train_with_ppo, "train_with_ppo")
+train_with_dapo_sync = _blocking(train_with_dapo, "train_with_dapo")
+train_with_rloo_sync = _blocking(train_with_rloo, "train_with_rloo")
+train_with_gspo_sync = _blocking(train_with_gspo, "train_with_gspo")
+train_with_gepo_sync = _blocking(train_with_gepo, "train_with_gepo")
+train_with_vapo_sync = _blocking(train_with_vapo, "train_with_vapo")
+train_with_remax_sync = _blocking(train_with_remax, "train_with_remax")
+train_reasoning_with_dapo_sync = _blocking(train_reasoning_with_dapo, "train_reasoning_with_dapo")

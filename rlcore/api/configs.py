@@ -1,0 +1,357 @@
+"""One config per algorithm: the names people know, each a field of the recipe under another name.
+
+``rlcore.api.recipe`` turns a config into a recipe; what a config leaves out comes from the preset
+of its algorithm (``schemas/presets.py``). A wrong name or value is a UserError of one sentence.
+"""
+
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+
+from pydantic import Field, ValidationError, model_validator
+
+from schemas.errors import UserError, did_you_mean
+from schemas.section import Section
+
+Exhausted = Literal["error", "train_partial", "pad_unfiltered"]
+
+
+class TrainingConfig(Section):
+    """What every algorithm takes. Lengths are in tokens; None = as the description says."""
+
+    preset: ClassVar[str]
+    min_group: ClassVar[int] = 2
+    length_field: ClassVar[str] = "max_completion_length"
+
+    model_name: str | None = Field(default=None, description="directory or hub name")
+    output_dir: str | None = Field(default=None, description="None: nothing is kept on disk")
+    seed: int = Field(default=0, ge=0)
+    num_episodes: int | None = Field(
+        default=None, ge=1, description="iterations that train the policy; None: one pass"
+    )
+    num_prompts_per_batch: int | None = Field(
+        default=None, ge=1, description="prompts per iteration; None: the preset's, or all"
+    )
+    num_gradient_updates: int | None = Field(
+        default=None, ge=1, description="optimizer steps per iteration; None: the preset's, or less"
+    )
+    ppo_epochs: int = Field(default=1, ge=1, description="passes over an iteration's responses")
+    group_size: int = Field(default=8, ge=1, description="responses per prompt")
+    temperature: float = Field(default=1.0, gt=0)
+    max_prompt_length: int | None = Field(
+        default=None, ge=1, description="longer prompts are refused; None: as the prompts are"
+    )
+    max_completion_length: int | None = Field(
+        default=512, ge=1, description="of a response; cut to the model's context unless set"
+    )
+    correct_threshold: float = Field(
+        default=0.5, description="without verifier_fn, a reward above it is a correct answer"
+    )
+    reward_timeout_s: float = Field(default=60.0, gt=0, description="of one awaited reward")
+    max_error_fraction: float = Field(
+        default=0.05, ge=0, le=1, description="share of unscorable rows that stops the run"
+    )
+    dtype: Literal["float32", "bfloat16"] | None = Field(
+        default=None, description="None: bfloat16 on a GPU, else float32"
+    )
+    threads: int | None = Field(default=None, ge=1, description="None: as torch is set")
+    gradient_checkpointing: bool = False
+    overrides: dict[str, Any] = Field(
+        default_factory=dict, description="dotted recipe keys, for everything else"
+    )
+
+    if not TYPE_CHECKING:  # editors keep the signature that pydantic makes from the fields
+
+        def __init__(self, **values: Any) -> None:
+            """Raise UserError, in one sentence, for an unknown name or a bad value."""
+            try:
+                super().__init__(**values)
+            except ValidationError as error:
+                raise UserError(_sentence(type(self), error)) from None
+
+    @property
+    def warmup_iterations(self) -> int:
+        """Iterations that train the critic alone, before those of the policy."""
+        return 0
+
+    def algorithm(self) -> dict[str, Any]:
+        """Return what this config sets below ``rl.algorithm``."""
+        raise NotImplementedError
+
+    def optimizer(self, updates: int) -> dict[str, Any]:
+        """Return ``rl.update.optimizer``; ``updates``: optimizer steps per iteration."""
+        raise NotImplementedError
+
+    def critic(self) -> dict[str, Any] | None:
+        """Return ``rl.critic``; None where the algorithm has none."""
+        return None
+
+    def lengths(self, room: int | None) -> tuple[int, dict[str, int]]:
+        """Return the longest response, and ``rl.algorithm.overlong`` ({} where off), in tokens.
+
+        ``room``: what the model's context leaves behind the longest prompt; None: no bound.
+        """
+        return self._fitting(room), {}
+
+    def _fitting(self, room: int | None) -> int:
+        """Return the response length: a default is cut to ``room``, a length set is refused."""
+        limit: int = self.model_dump()[self.length_field]
+        if room is None or limit <= room:
+            return limit
+        if self.length_field in self.model_fields_set:
+            raise UserError(
+                f"{type(self).__name__}.{self.length_field} = {limit} and the model's context"
+                f" leaves {room} tokens behind the longest prompt; lower it to {room}"
+            )
+        return room
+
+    @model_validator(mode="after")
+    def _group_can_be_compared(self) -> Self:
+        if self.group_size < self.min_group:
+            raise ValueError(
+                f"group_size = {self.group_size} leaves a response nothing to be compared with;"
+                f" set it to at least {self.min_group}"
+            )
+        return self
+
+
+class _Clipped(TrainingConfig):
+    """Policy without critic, symmetric clip."""
+
+    clip_eps: float = Field(default=0.2, gt=0, lt=1, description="ratio stays in 1 ± clip_eps")
+    learning_rate: float = Field(default=1e-6, gt=0)
+    warmup_ratio: float = Field(
+        default=0.0, ge=0, lt=1, description="linear warm-up, share of all optimizer steps"
+    )
+
+    def algorithm(self) -> dict[str, Any]:
+        return {"clip_low": self.clip_eps, "clip_high": self.clip_eps}
+
+    def optimizer(self, updates: int) -> dict[str, Any]:
+        del updates
+        return _optimizer(self.learning_rate, self.warmup_ratio)
+
+
+class GRPOConfig(_Clipped):
+    """Group-relative advantages (arXiv 2402.03300)."""
+
+    preset = "grpo"
+    warmup_ratio: float = Field(default=0.1, ge=0, lt=1)
+    beta: float = Field(default=0.01, ge=0, description="coefficient of the KL in the loss; 0: off")
+
+    def algorithm(self) -> dict[str, Any]:
+        return {**super().algorithm(), "kl": _kl("loss", self.beta)}
+
+
+class RLOOConfig(_Clipped):
+    """REINFORCE with a leave-one-out baseline (arXiv 2402.14740)."""
+
+    preset = "rloo"
+
+
+class ReMaxConfig(_Clipped):
+    """The reward of the prompt's greedy answer as baseline (arXiv 2310.10505)."""
+
+    preset = "remax"
+    min_group = 1
+    group_size: int = Field(default=1, ge=1)
+
+
+class GEPOConfig(_Clipped):
+    """Group-level importance weights (arXiv 2508.17850)."""
+
+    preset = "gepo"
+    warmup_ratio: float = Field(default=0.03, ge=0, lt=1)
+
+
+class _ClipHigher(TrainingConfig):
+    """The ratio stays in [1 - clip_eps_low, 1 + clip_eps_high]."""
+
+    clip_eps_low: float = Field(default=0.2, gt=0, lt=1)
+    clip_eps_high: float = Field(default=0.28, gt=0)
+
+    def algorithm(self) -> dict[str, Any]:
+        return {"clip_low": self.clip_eps_low, "clip_high": self.clip_eps_high}
+
+
+class GSPOConfig(_ClipHigher):
+    """Sequence-level importance ratio (arXiv 2507.18071): its clips are thousand times smaller."""
+
+    preset = "gspo"
+    clip_eps_low: float = Field(default=3e-4, gt=0, lt=1)
+    clip_eps_high: float = Field(default=4e-4, gt=0)
+    learning_rate: float = Field(default=1e-6, gt=0)
+    warmup_ratio: float = Field(default=0.0, ge=0, lt=1)
+
+    def optimizer(self, updates: int) -> dict[str, Any]:
+        del updates
+        return _optimizer(self.learning_rate, self.warmup_ratio)
+
+
+class DAPOConfig(_ClipHigher):
+    """Clip-higher, dynamic sampling, token-level loss, overlong shaping (arXiv 2503.14476).
+
+    ``max_generation_length`` is L_max, from which the punishment is -1; responses may be as long
+    unless ``max_completion_length`` says otherwise. Lengths left at their defaults keep S2's
+    proportion where the model's context or ``max_completion_length`` is shorter.
+    """
+
+    preset = "dapo"
+    length_field = "max_generation_length"
+    group_size: int = Field(default=16, ge=1)
+    learning_rate: float = Field(default=1e-6, gt=0)
+    warmup_ratio: float | None = Field(
+        default=None, ge=0, lt=1, description="None: 20 iterations, as in the paper"
+    )
+    use_dynamic_sampling: bool = Field(
+        default=True, description="train on prompts answered neither all right nor all wrong"
+    )
+    on_exhausted: Exhausted = Field(
+        default="pad_unfiltered",
+        description="when too few prompts qualify: stop, train on those, or fill up with others",
+    )
+    use_overlong_shaping: bool = True
+    max_generation_length: int = Field(default=20480, ge=1)
+    overlong_cache_length: int = Field(default=4096, ge=0, description="soft interval below it")
+    max_completion_length: int | None = Field(default=None, ge=1)
+
+    def algorithm(self) -> dict[str, Any]:
+        chosen: dict[str, Any] = super().algorithm()
+        if self.use_dynamic_sampling:
+            chosen["dynamic_sampling"] = {"on_exhausted": self.on_exhausted}
+        else:
+            chosen["dynamic_sampling"] = None
+        return chosen
+
+    def optimizer(self, updates: int) -> dict[str, Any]:
+        if self.warmup_ratio is not None:
+            return _optimizer(self.learning_rate, self.warmup_ratio)
+        return {"lr": self.learning_rate, "schedule": {"warmup_steps": 20 * updates}}
+
+    def lengths(self, room: int | None) -> tuple[int, dict[str, int]]:
+        longest = self.max_completion_length or self._fitting(room)
+        if room is not None and longest > room:
+            raise UserError(
+                f"DAPOConfig.max_completion_length = {longest} and the model's context leaves"
+                f" {room} tokens behind the longest prompt; lower it to {room}"
+            )
+        if not self.use_overlong_shaping:
+            return longest, {}
+        limit, cache = self.max_generation_length, self.overlong_cache_length
+        if "max_generation_length" not in self.model_fields_set:
+            limit = min(limit, longest)
+        if "overlong_cache_length" not in self.model_fields_set:
+            cache = min(cache, limit // 5)
+        return longest, {"max_tokens": limit, "cache_tokens": cache}
+
+    @model_validator(mode="after")
+    def _shaping_can_act(self) -> Self:
+        if not self.use_overlong_shaping:
+            return self
+        longest, overlong = self.lengths(None)
+        limit, cache = overlong["max_tokens"], overlong["cache_tokens"]
+        if cache > limit:
+            raise ValueError(
+                f"overlong_cache_length = {cache} exceeds max_generation_length = {limit}; lower it"
+            )
+        if limit - cache >= longest:
+            raise ValueError(
+                f"max_generation_length - overlong_cache_length = {limit - cache} and responses end"
+                f" at {longest} tokens, so overlong shaping could never act; lower"
+                " max_generation_length, raise max_completion_length, or set use_overlong_shaping"
+                " to False"
+            )
+        return self
+
+
+class _WithCritic(TrainingConfig):
+    """Policy and value model, each with its own optimizer."""
+
+    min_group = 1
+
+    actor_learning_rate: float = Field(default=1e-6, gt=0)
+    critic_learning_rate: float = Field(default=1e-5, gt=0)
+    warmup_ratio: float = Field(default=0.0, ge=0, lt=1)
+    value_warmup_steps: int = Field(
+        default=0, ge=0, description="iterations that train the critic alone, before num_episodes"
+    )
+
+    @property
+    def warmup_iterations(self) -> int:
+        return self.value_warmup_steps
+
+    def optimizer(self, updates: int) -> dict[str, Any]:
+        del updates
+        return _optimizer(self.actor_learning_rate, self.warmup_ratio)
+
+    def critic(self) -> dict[str, Any]:
+        return {
+            "warmup_iterations": self.value_warmup_steps,
+            "optimizer": {"lr": self.critic_learning_rate},
+        }
+
+
+class PPOConfig(_WithCritic):
+    """PPO with GAE and the KL in the reward (arXiv 1707.06347; numbers of S3)."""
+
+    preset = "ppo"
+    group_size: int = Field(default=1, ge=1)
+    clip_eps: float = Field(default=0.2, gt=0, lt=1)
+    gamma: float = Field(default=1.0, gt=0, le=1)
+    gae_lambda: float = Field(default=1.0, ge=0, le=1)
+    beta: float = Field(default=1e-3, ge=0, description="coefficient of the KL in the reward")
+
+    def algorithm(self) -> dict[str, Any]:
+        return {
+            "clip_low": self.clip_eps,
+            "clip_high": self.clip_eps,
+            "gae": {"gamma": self.gamma, "lam": self.gae_lambda},
+            "kl": _kl("reward", self.beta),
+        }
+
+
+class VAPOConfig(_WithCritic, _ClipHigher):
+    """Value warm-up, decoupled and length-adaptive GAE, positive-example loss (2504.05118)."""
+
+    preset = "vapo"
+    group_size: int = Field(default=16, ge=1)
+    critic_learning_rate: float = Field(default=2e-6, gt=0)
+    value_warmup_steps: int = Field(
+        default=50, ge=0, description="iterations that train the critic alone, before num_episodes"
+    )
+    lambda_critic: float = Field(default=1.0, ge=0, le=1, description="of the critic's target")
+    lambda_policy_alpha: float = Field(
+        default=0.05, gt=0, description="lambda of the policy = 1 - 1/(alpha x tokens)"
+    )
+    use_positive_lm_loss: bool = True
+    positive_lm_weight: float = Field(default=0.1, ge=0)
+
+    def algorithm(self) -> dict[str, Any]:
+        return {
+            **super().algorithm(),
+            "gae": {
+                "lam_critic": self.lambda_critic,
+                "length_adaptive_alpha": self.lambda_policy_alpha,
+            },
+            "positive_nll": {"coef": self.positive_lm_weight * self.use_positive_lm_loss},
+        }
+
+
+def _optimizer(lr: float, warmup_ratio: float) -> dict[str, Any]:
+    return {"lr": lr, "schedule": {"warmup_ratio": warmup_ratio, "warmup_steps": None}}
+
+
+def _kl(where: str, beta: float) -> dict[str, Any]:
+    return {"where": where, "coef": beta} if beta else {"where": "none"}
+
+
+def _sentence(config: type[TrainingConfig], error: ValidationError) -> str:
+    """Tell the first error: class, field, value, rule, nearest name."""
+    first = error.errors(include_url=False, include_context=False)[0]
+    path = ".".join([config.__name__, *(str(part) for part in first["loc"])])
+    if first["type"] == "extra_forbidden":
+        fields = sorted(config.model_fields)
+        near = did_you_mean(str(first["loc"][-1]), fields)
+        return f"{path} is no setting{near}; there are {', '.join(fields)}"
+    rule = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "value_error":
+        return f"{path}: {rule}"
+    return f"{path} = {first['input']!r} is refused: {rule[0].lower()}{rule[1:]}"

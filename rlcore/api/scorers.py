@@ -1,0 +1,111 @@
+"""Plain Python functions as the run's reward: called in this process, on the caller's event loop.
+
+Rows are scored as reward functions of a recipe are (``rlcore.rewards.registry``): a number, a dict
+with ``score``, or None; a row that fails is marked and never scored 0. What differs: there is no
+process to kill, so only an awaited result can be timed out.
+"""
+
+import asyncio
+import inspect
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from rlcore.rewards.registry import reward_of
+from rlcore.rewards.types import Reward, RewardRow
+from schemas.errors import UserError
+
+CONCURRENT = 64  # awaited rows under way at once
+DETAIL_CHARACTERS = 500
+
+
+class FunctionScorers:
+    """Scores rows by ``reward_fn(prompt, response)``, correct as ``verifier_fn`` says.
+
+    Both may be coroutine functions. Without ``verifier_fn`` a row is correct when its reward says
+    so (``acc``), else when the reward exceeds ``threshold``; that is looked at once the reward is
+    there. ``score`` is called from another thread than ``loop``'s.
+    """
+
+    def __init__(
+        self,
+        reward_fn: Callable[[str, str], Any],
+        verifier_fn: Callable[[str, str], Any] | None,
+        *,
+        threshold: float,
+        timeout_s: float,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        """Raise UserError for a function that does not take (prompt, response)."""
+        check_signature(reward_fn, "reward_fn")
+        if verifier_fn is not None:
+            check_signature(verifier_fn, "verifier_fn")
+        self._reward_fn, self._verifier_fn = reward_fn, verifier_fn
+        self._threshold, self._timeout_s, self._loop = threshold, timeout_s, loop
+
+    def score(self, rows: Sequence[RewardRow]) -> list[Reward]:
+        """Return one reward per row, in order; awaited rows run side by side."""
+        return asyncio.run_coroutine_threadsafe(self._score(rows), self._loop).result()
+
+    async def _score(self, rows: Sequence[RewardRow]) -> list[Reward]:
+        room = asyncio.Semaphore(CONCURRENT)
+
+        async def one(row: RewardRow) -> Reward:
+            async with room:
+                return await self._row(row)
+
+        return await asyncio.gather(*(one(row) for row in rows))
+
+    async def _row(self, row: RewardRow) -> Reward:
+        began = time.perf_counter()
+        try:
+            async with asyncio.timeout(self._timeout_s) as limit:
+                reward = await self._judged(row)
+        except TimeoutError as error:
+            outcome = "timeout" if limit.expired() else "error"
+            reward = _failed(row, outcome, error, f"no reward within {self._timeout_s:g} s")
+        except Exception as error:  # noqa: BLE001 - a failure of the user's code is this row's outcome
+            reward = _failed(row, "error", error, "")
+        return replace(reward, seconds=time.perf_counter() - began)
+
+    async def _judged(self, row: RewardRow) -> Reward:
+        assert row.prompt is not None, "rows of the loop carry their prompt's text"
+        reward = reward_of(row, await _result(self._reward_fn(row.prompt, row.response)))
+        if reward.score is None:
+            return reward
+        correct = reward.correct
+        if self._verifier_fn is not None:
+            verdict = await _result(self._verifier_fn(row.prompt, row.response))
+            if verdict is None:
+                detail = "verifier_fn returned None"
+                return Reward(row.trajectory_id, "error", None, detail=detail)
+            correct = bool(verdict)
+        elif correct is None:
+            correct = reward.score > self._threshold
+        return replace(reward, correct=correct, outcome="ok" if correct else "wrong")
+
+
+def check_signature(function: Any, name: str) -> None:
+    """Raise UserError unless ``function`` can be called as (prompt, response)."""
+    if not callable(function):
+        raise UserError(f"{name} = {function!r} is not callable; give a function")
+    try:
+        inspect.signature(function).bind("prompt", "response")
+    except TypeError:
+        raise UserError(
+            f"{name} has the signature {inspect.signature(function)} and is called with two"
+            " arguments, prompt and response; change it"
+        ) from None
+    except ValueError:  # a built-in without signature: the first call will tell
+        return
+
+
+async def _result(value: Any) -> Any:
+    return await value if inspect.isawaitable(value) else value
+
+
+def _failed(row: RewardRow, outcome: str, error: BaseException, empty: str) -> Reward:
+    text = str(error) or empty
+    detail = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return Reward(row.trajectory_id, outcome, None, detail=detail[:DETAIL_CHARACTERS])

@@ -1,0 +1,27 @@
+"""Model and tokenizer of a Hugging Face directory, for whoever trained it or is about to."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rlcore.models.tokenizer import load_tokenizer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+def load_pretrained(directory: Path) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
+    """Return model (on CPU, eval mode, dtype of its files) and tokenizer of ``directory``.
+
+    Raises UserError when the tokenizer cannot be used.
+    """
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype="auto")
+    return model.eval(), load_tokenizer(directory)
+
+
+def has_chat_template(directory: Path) -> bool:
+    """Return whether the tokenizer of ``directory`` brings a chat template."""
+    from transformers import AutoTokenizer
+
+    return bool(AutoTokenizer.from_pretrained(directory).chat_template)

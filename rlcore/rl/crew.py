@@ -1,0 +1,58 @@
+"""The workers of one RL run: what the algorithm needs and nothing else (SPEC L2)."""
+
+from contextlib import ExitStack
+from pathlib import Path
+
+from rlcore.learner.group import LearnerGroup
+from rlcore.rewards.types import Scorers
+from rlcore.rl.phases import Crew
+from rlcore.workers import Workers
+from schemas.names import REWARD_MODEL
+from schemas.rl import RLSection
+
+
+def start_crew(
+    rl: RLSection,
+    workers: Workers,
+    policy: Path,
+    stack: ExitStack,
+    *,
+    reward_model: Path | None = None,
+    rewards: Scorers | None = None,
+) -> Crew:
+    """Return the crew that trains ``policy``; ``stack`` stops its learners, the engines live on.
+
+    ``reward_model``: the trained model's directory, where the recipe has one. ``rewards``: what
+    scores instead of the recipe's reward functions.
+    """
+    kl = rl.algorithm.kl
+
+    def stopped_in_the_end(learner: LearnerGroup) -> LearnerGroup:
+        stack.callback(learner.stop)
+        return learner
+
+    exact = kl.uses_reference and kl.estimator == "full"
+    learner = stopped_in_the_end(
+        workers.learner(
+            policy,
+            rl.update.optimizer,
+            name="learner",
+            reference_dir=policy if exact else None,
+        )
+    )
+    reference = critic = None
+    if kl.uses_reference and not exact:
+        reference = stopped_in_the_end(workers.reference(policy))
+    if rl.critic is not None:
+        start = reward_model if rl.critic.init == REWARD_MODEL else policy
+        assert start is not None, "the recipe trains the reward model that the critic starts from"
+        critic = stopped_in_the_end(
+            workers.learner(start, rl.critic.optimizer, name="critic", head="value")
+        )
+    return Crew(
+        learner=learner,
+        engines=workers.engines(policy),
+        rewards=workers.rewards(reward_model) if rewards is None else rewards,
+        reference=reference,
+        critic=critic,
+    )
