@@ -46,6 +46,26 @@ def phase_seconds(rl: pl.DataFrame) -> dict[str, float]:
     return {name.removeprefix("timing_s/"): value for name, value in medians.iter_rows()}
 
 
+def proxy_and_truth(rl: pl.DataFrame) -> pl.DataFrame | None:
+    """Return step, proxy, truth and gap of each iteration; None where correctness is not judged.
+
+    proxy: ``critic/score/mean``, what is maximised; truth: ``critic/accuracy``, what is meant. They
+    have different units, so each is scaled to [0, 1] by its own least and greatest of the run;
+    ``gap`` is scaled proxy less scaled truth. A gap that grows is reward hacking.
+    """
+    names = {"critic/score/mean": "proxy", "critic/accuracy": "truth"}
+    rows = rl.filter(pl.col("name").is_in(list(names))).drop_nulls("value")
+    if rows["name"].n_unique() < len(names):
+        return None
+    wide = rows.pivot(on="name", index="step", values="value").rename(names).drop_nulls()
+    proxy, truth = (
+        (pl.col(name) - pl.col(name).min()) / (pl.col(name).max() - pl.col(name).min())
+        for name in ("proxy", "truth")
+    )
+    gap = proxy.fill_nan(0.0) - truth.fill_nan(0.0)
+    return wide.sort("step").select("step", "proxy", "truth", gap=gap)
+
+
 def worst_gap(rl: pl.DataFrame) -> float | None:
     """Return the largest |learner - sampler| log-prob (nats) of any iteration."""
     gaps = rl.filter(pl.col("name") == "training/rollout_logprobs_gap_max")["value"]

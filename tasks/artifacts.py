@@ -16,7 +16,7 @@ from prefect.artifacts import (
 
 from rlcore.diagnostics.watch import Finding
 from schemas.artifacts import ArtifactRef
-from tasks.plots import curves_svg, data_uri
+from tasks.plots import curves_svg, data_uri, overlay_svg
 
 SHOWN_CHARACTERS = 1200  # of one prompt or completion
 DIGEST_DIGITS = 12
@@ -84,6 +84,21 @@ def publish_metrics(stage: str, metrics: pl.DataFrame) -> None:
         key=f"{_key(stage)}-metrics",
         markdown="\n".join(lines),
         description=f"Metrics of the stage {stage}, from its metrics table.",
+    )
+
+
+def publish_proxy(curves: pl.DataFrame) -> None:
+    """Publish ``proxy_and_truth``: what a reward model says beside what is right."""
+    named = {"proxy": "reward (proxy)", "truth": "accuracy (truth)", "gap": "gap, both scaled 0-1"}
+    lines = {label: list(curves.select("step", name).iter_rows()) for name, label in named.items()}
+    create_markdown_artifact(
+        key="proxy-vs-true",
+        markdown=(
+            "## Reward model and truth\n\n"
+            f"![reward, accuracy and their gap]({data_uri(overlay_svg(lines))})\n\n"
+            "A gap that grows says that the policy learns what the model likes, not what is right."
+        ),
+        description="Mean reward of each iteration beside the true accuracy of the same samples.",
     )
 
 

@@ -13,6 +13,7 @@ PANEL_WIDTH, PANEL_HEIGHT = 270, 130  # pixels
 TOP, BOTTOM, SIDE = 34, 18, 8
 MAX_POINTS = 120  # of one curve; more steps are averaged in equal shares
 LINE, INK = "#4c9aff", "#8c93a3"  # readable on the UI's dark and light ground
+COLOURS = (LINE, "#e8833a", INK)
 
 
 def curves_svg(curves: Mapping[str, Sequence[tuple[int, float]]]) -> str:
@@ -30,31 +31,65 @@ def curves_svg(curves: Mapping[str, Sequence[tuple[int, float]]]) -> str:
     )
 
 
+def overlay_svg(curves: Mapping[str, Sequence[tuple[int, float]]]) -> str:
+    """Return one wide panel with up to three curves, each on its own scale, named in its colour."""
+    width, height = COLUMNS * PANEL_WIDTH, 2 * PANEL_HEIGHT
+    parts = []
+    for index, (name, points) in enumerate(curves.items()):
+        colour = COLOURS[index]
+        path, low, high = _path(_thinned(points), width, height)
+        parts.append(
+            f'<text x="{SIDE + index * PANEL_WIDTH}" y="14" fill="{colour}">'
+            f'<tspan font-weight="bold">{escape(name)}</tspan>'
+            f'<tspan x="{SIDE + index * PANEL_WIDTH}" dy="13">{low:.4g} to {high:.4g}, last'
+            f" {points[-1][1]:.4g}</tspan></text>"
+            f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.5"/>'
+        )
+    steps = [step for points in curves.values() for step, _ in points]
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}"'
+        f' font-family="sans-serif" font-size="11" fill="{INK}">{"".join(parts)}'
+        f"{_axis(min(steps), max(steps), width, height)}</svg>"
+    )
+
+
 def data_uri(svg: str) -> str:
     """Return an SVG as the address of an image."""
     return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
 
 
 def _panel(name: str, points: Sequence[tuple[int, float]]) -> str:
-    means = _thinned(points)
-    first, last = means[0][0], means[-1][0]
-    low, high = min(value for _, value in means), max(value for _, value in means)
-    across = (PANEL_WIDTH - 2 * SIDE) / ((last - first) or 1)
-    up = (PANEL_HEIGHT - TOP - BOTTOM) / ((high - low) or 1)
-    floor = PANEL_HEIGHT - BOTTOM
-    path = " ".join(
-        f"{SIDE + (step - first) * across:.1f},{floor - (value - low) * up:.1f}"
-        for step, value in means
-    )
+    path, low, high = _path(_thinned(points), PANEL_WIDTH, PANEL_HEIGHT)
     return (
         f'<text x="{SIDE}" y="14" font-weight="bold">{escape(name)}</text>'
         f'<text x="{SIDE}" y="27">{low:.4g} to {high:.4g}, last {points[-1][1]:.4g}</text>'
-        f'<line x1="{SIDE}" x2="{PANEL_WIDTH - SIDE}" y1="{floor}" y2="{floor}" stroke="{INK}"'
-        f' stroke-opacity="0.4"/>'
         f'<polyline points="{path}" fill="none" stroke="{LINE}" stroke-width="1.5"/>'
-        f'<text x="{SIDE}" y="{PANEL_HEIGHT - 5}">step {points[0][0]}</text>'
-        f'<text x="{PANEL_WIDTH - SIDE}" y="{PANEL_HEIGHT - 5}" text-anchor="end">'
-        f"{points[-1][0]}</text>"
+        f"{_axis(points[0][0], points[-1][0], PANEL_WIDTH, PANEL_HEIGHT)}"
+    )
+
+
+def _path(
+    means: Sequence[tuple[float, float]], width: int, height: int
+) -> tuple[str, float, float]:
+    """Return the points of a polyline that fills a panel, and the least and greatest value."""
+    first, last = means[0][0], means[-1][0]
+    low, high = min(value for _, value in means), max(value for _, value in means)
+    across = (width - 2 * SIDE) / ((last - first) or 1)
+    up = (height - TOP - BOTTOM) / ((high - low) or 1)
+    path = " ".join(
+        f"{SIDE + (step - first) * across:.1f},{height - BOTTOM - (value - low) * up:.1f}"
+        for step, value in means
+    )
+    return path, low, high
+
+
+def _axis(first: int, last: int, width: int, height: int) -> str:
+    floor = height - BOTTOM
+    return (
+        f'<line x1="{SIDE}" x2="{width - SIDE}" y1="{floor}" y2="{floor}" stroke="{INK}"'
+        f' stroke-opacity="0.4"/>'
+        f'<text x="{SIDE}" y="{height - 5}">step {first}</text>'
+        f'<text x="{width - SIDE}" y="{height - 5}" text-anchor="end">{last}</text>'
     )
 
 

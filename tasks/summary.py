@@ -6,10 +6,11 @@ from typing import Any
 
 from prefect.runtime import flow_run
 
+from rlcore.diagnostics.measures import learns_from_a_model
 from rlcore.diagnostics.watch import diagnose
 from rlcore.metrics import stage_metrics
 from rlcore.models.files import model_directory
-from rlcore.summary import accuracies, phase_seconds, token_rates, worst_gap
+from rlcore.summary import accuracies, phase_seconds, proxy_and_truth, token_rates, worst_gap
 from schemas.artifacts import ArtifactRef
 from tasks.artifacts import (
     lineage_row,
@@ -19,6 +20,7 @@ from tasks.artifacts import (
     publish_export,
     publish_lineage,
     publish_metrics,
+    publish_proxy,
     publish_reward_model,
 )
 from tasks.caching import PipelineRun
@@ -75,6 +77,8 @@ def publish_summary(
         )
     publish_metrics("rl", rl_metrics)
     publish_diagnostics(diagnosed.findings, diagnosed.checks)
+    if learns_from_a_model(run.recipe) and (curves := proxy_and_truth(rl_metrics)) is not None:
+        publish_proxy(curves)
     publish_evaluation(eval_results)
     publish_completions(
         store.table(evaluation, "completions"), limit=run.recipe.evaluate.completions_shown

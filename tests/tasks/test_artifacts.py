@@ -11,16 +11,20 @@ from prefect import flow
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
 
+from rlcore.diagnostics.watch import Finding
+from rlcore.summary import proxy_and_truth
 from schemas.artifacts import ArtifactRef
 from tasks.artifacts import (
     lineage_row,
     publish_completions,
+    publish_diagnostics,
     publish_evaluation,
     publish_export,
     publish_lineage,
     publish_metrics,
+    publish_proxy,
 )
-from tasks.plots import MAX_POINTS, curves_svg
+from tasks.plots import MAX_POINTS, curves_svg, overlay_svg
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -88,6 +92,35 @@ def test_metrics_have_a_curve_and_a_row_each(prefect_server: str) -> None:
     assert "| `critic/score/mean` |" in text
 
 
+def test_diagnostics_name_trouble_remedy_and_what_is_silent(prefect_server: str) -> None:
+    found = Finding("truncation", "warning", 12, None, 0.4, "40% are cut off", "raise it")
+    checks = [("truncation", 0.3), ("no_answers", 0.5)]
+    text = _published(lambda: publish_diagnostics([found], checks))["diagnostics"]
+    assert "| `truncation` | 12 to the end | warning | 40% are cut off | raise it |" in text
+    assert "`no_answers` (0.5)." in text
+    assert "truncation` (0.3)" not in text
+    quiet = _published(lambda: publish_diagnostics([], checks))["diagnostics"]
+    assert "truncation` (0.3)" in quiet
+
+
+def test_reward_hacking_is_a_gap_that_grows(prefect_server: str) -> None:
+    """A rising reward alone looks like success."""
+    rows = [
+        {"stage": "rl", "step": step, "name": name, "value": value}
+        for name, values in {
+            "critic/score/mean": [-1.0, 0.0, 1.0, 3.0],
+            "critic/accuracy": [0.5, 0.7, 0.9, 0.6],
+        }.items()
+        for step, value in enumerate(values, start=1)
+    ]
+    curves = proxy_and_truth(pl.DataFrame(rows))
+    assert curves is not None
+    assert curves["gap"].to_list() == pytest.approx([0.0, -0.25, -0.5, 0.75])
+    assert proxy_and_truth(pl.DataFrame(rows[:4])) is None
+    text = _published(lambda: publish_proxy(curves))["proxy-vs-true"]
+    assert "](data:image/svg+xml;base64," in text
+
+
 def test_evaluation_has_a_column_per_checkpoint(prefect_server: str) -> None:
     rows = [
         {
@@ -138,3 +171,8 @@ def test_curves_are_valid_svg_of_bounded_size() -> None:
     lines = [node for node in root.iter() if node.tag.endswith("polyline")]
     assert len(lines) == 3
     assert len(lines[0].attrib["points"].split()) == MAX_POINTS
+
+
+def test_overlaid_curves_share_one_panel() -> None:
+    root = ElementTree.fromstring(overlay_svg({"a<b>": [(1, 0.0), (9, 5.0)], "c": [(1, 2.0)]}))
+    assert len([node for node in root.iter() if node.tag.endswith("polyline")]) == 2
