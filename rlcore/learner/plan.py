@@ -85,7 +85,7 @@ def _offer(term: Term, pack_rows: Callable[[Term, np.ndarray], list[MicroBatch]]
     """
     sequences, objective = term.sequences, term.objective
     lengths = sequences.target_lengths(objective.targets)
-    totals = Totals.of(lengths)
+    totals = Totals.of(lengths, sequences.groups)
     try:
         fields = _flat_fields(sequences, objective.fields)
         trains = lengths > 0
@@ -106,15 +106,12 @@ def _settle(term: Term, offer: Offer, shares: Sequence[Share]) -> TermPlan:
         if share.error is not None:
             raise UserError(share.error)
     sequences, objective = term.sequences, term.objective
-    totals = Totals(
-        tokens=sum(share.totals.tokens for share in shares),
-        rows=sum(share.totals.rows for share in shares),
-    )
     weights = token_weights(
         objective.aggregation,
         sequences.target_lengths(objective.targets),
-        totals,
+        Totals.added(share.totals for share in shares),
         objective.horizon,
+        sequences.groups,
     )
     groups = np.zeros(0) if sequences.groups is None else sequences.groups
     return TermPlan(

@@ -7,6 +7,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from rlcore.algorithms.entropy import categorical_entropy
+from rlcore.algorithms.kl import full_kl as kl_of_distributions
 from schemas.errors import UserError
 
 if TYPE_CHECKING:
@@ -106,9 +107,7 @@ def scores_of_logits(
     logprobs = log_softmax.gather(-1, target_ids[:, None]).squeeze(-1)
     kls = entropies = logprobs.new_zeros(0)
     if reference_logits is not None:
-        from rlcore.algorithms.kl import full_kl
-
-        kls = full_kl(log_softmax, _log_softmax(reference_logits, temperature))
+        kls = kl_of_distributions(log_softmax, _log_softmax(reference_logits, temperature))
     if entropy_grad is not None:
         with torch.set_grad_enabled(entropy_grad and torch.is_grad_enabled()):
             entropies = categorical_entropy(log_softmax)

@@ -14,6 +14,7 @@ from rlcore.learner.group import LearnerGroup
 from rlcore.learner.learner import Learner
 from rlcore.learner.spec import LearnerSpec
 from rlcore.models.packing import Sequences
+from tests.rlcore.learner.algorithms import ALGORITHMS, suited
 from tests.rlcore.learner.rank_process import RankProcess, start_ranks
 from tests.rlcore.learner.samples import make_batch, write_tiny_model
 
@@ -23,6 +24,22 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tiny model's directory."""
     path = tmp_path_factory.mktemp("model")
     write_tiny_model(path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def value_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A classifier with a score that is not 0."""
+    path = tmp_path_factory.mktemp("value")
+    write_tiny_model(path, seed=8, head="value")
+    return path
+
+
+@pytest.fixture(scope="session")
+def reference_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Another policy of the same shape."""
+    path = tmp_path_factory.mktemp("reference")
+    write_tiny_model(path, seed=9)
     return path
 
 
@@ -50,13 +67,39 @@ def learner_of(spec: LearnerSpec) -> Iterator[Callable[..., Learner]]:
     """Build learners of ``spec`` with changes; freed after the test."""
     built: list[Learner] = []
 
-    def build(**changes: object) -> Learner:
-        built.append(Learner(replace(spec, **changes)))
+    def build(base: LearnerSpec = spec, **changes: object) -> Learner:
+        built.append(Learner(replace(base, **changes)))
         return built[-1]
 
     yield build
     for learner in built:
         learner.close()
+
+
+@pytest.fixture(params=ALGORITHMS)
+def algorithm(request: pytest.FixtureRequest) -> str:
+    """Each algorithm's name in turn."""
+    return request.param
+
+
+@pytest.fixture
+def suited_spec(
+    algorithm: str, spec: LearnerSpec, value_dir: Path, reference_dir: Path
+) -> LearnerSpec:
+    """``spec`` with the model that ``algorithm`` trains."""
+    return suited(spec, algorithm, value_dir, reference_dir)
+
+
+@pytest.fixture
+def suited_learner(
+    suited_spec: LearnerSpec, learner_of: Callable[..., Learner]
+) -> Callable[..., Learner]:
+    """Build learners that ``algorithm`` can train."""
+
+    def build(**changes: object) -> Learner:
+        return learner_of(suited_spec, **changes)
+
+    return build
 
 
 class Pair:

@@ -1,26 +1,32 @@
 """A tiny model, batches for it, a step by other means, and how weights are compared."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from rlcore.algorithms.aggregation import token_weights
-from rlcore.algorithms.objective import Objective, TokenBatch, TokenOutputs
+from rlcore.algorithms.objective_types import TokenBatch, TokenOutputs
 from rlcore.learner.group import LearnerGroup
 from rlcore.learner.learner import Learner
-from rlcore.learner.spec import LearnerSpec
-from rlcore.models.digest import read_state
+from rlcore.learner.spec import LearnerSpec, Term
+from rlcore.models.digest import read_checkpoint, read_state, write_state
 from rlcore.models.packing import Sequences
 
 VOCABULARY = 61
 
 
-def write_tiny_model(path: Path) -> None:
-    """Qwen2, two layers, tied head, with dropout configured so that forgetting to stop it shows."""
-    from transformers import Qwen2Config, Qwen2ForCausalLM
+def write_tiny_model(path: Path, *, seed: int = 7, head: str = "lm") -> None:
+    """Qwen2, two layers, tied head, with dropout configured so that forgetting to stop it shows.
 
-    torch.manual_seed(7)
+    ``head`` "value": a classifier with a score bias instead.
+    """
+    from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2ForSequenceClassification
+
+    torch.manual_seed(seed)
     config = Qwen2Config(
         vocab_size=VOCABULARY,
         hidden_size=32,
@@ -33,11 +39,15 @@ def write_tiny_model(path: Path) -> None:
         attention_dropout=0.5,
         pad_token_id=0,
     )
-    model = Qwen2ForCausalLM(config)
+    config.num_labels = 1
+    model = Qwen2ForCausalLM(config) if head == "lm" else Qwen2ForSequenceClassification(config)
     for parameter in model.parameters():  # from scratch, logits are almost 0 and hide errors
         if parameter.dim() > 1:
             torch.nn.init.normal_(parameter, std=0.15)
     model.save_pretrained(path)
+    if head == "value":
+        state = read_state(path / "model.safetensors")
+        write_state(path / "model.safetensors", {**state, "score.bias": torch.tensor([0.3])})
     (path / "tokenizer.json").write_text("{}")
 
 
@@ -83,16 +93,28 @@ def assert_same_weights(
         )
 
 
+def gradient_of(learner: Learner, terms: Sequence[Term], path: Path) -> dict[str, torch.Tensor]:
+    """The gradient of ``terms``, read off one AdamW step of a fresh learner.
+
+    With eps = 1 and without decay and clipping the first step at rate 1 moves by g / (|g| + 1).
+    """
+    before = weights_of(learner, path)
+    learner.step(terms, 1.0)
+    moves = {name: before[name] - tensor for name, tensor in weights_of(learner, path).items()}
+    return {name: move / (1.0 - move.abs()) for name, move in moves.items()}
+
+
 def reference_step(
-    spec: LearnerSpec, batch: Sequences, objective: Objective, lr: float
+    spec: LearnerSpec, terms: Sequence[Term], lr: float
 ) -> tuple[dict[str, torch.Tensor], float]:
     """One step by Hugging Face and torch alone, on CPU: a sequence at a time, no packing.
 
     Returns the canonical state afterwards and the gradient norm before clipping.
     """
-    from transformers import AutoModelForCausalLM
-
-    model = AutoModelForCausalLM.from_pretrained(spec.model_dir).eval()
+    model = _reference_model(spec)
+    frozen = None
+    if spec.reference_dir is not None:
+        frozen = _reference_model(replace(spec, model_dir=spec.reference_dir))
     optimizer = torch.optim.AdamW(
         model.parameters(),
         lr=lr,
@@ -100,26 +122,65 @@ def reference_step(
         eps=spec.eps,
         weight_decay=spec.weight_decay,
     )
-    lengths = np.array([mask.sum() for mask in batch.loss_mask])
-    weights = token_weights(objective.aggregation, lengths, horizon=objective.horizon)
-    for row, ids in enumerate(batch.token_ids):
-        targets = torch.from_numpy(np.flatnonzero(batch.loss_mask[row]))
-        logits = model(torch.from_numpy(ids).long()[None]).logits[0, targets - 1]
-        log_softmax = torch.log_softmax(logits / objective.temperature, -1)
-        chosen = torch.from_numpy(ids).long()[targets]
-        outputs = TokenOutputs(
-            log_softmax.gather(-1, chosen[:, None]).squeeze(-1),
-            -(log_softmax.exp() * log_softmax).sum(-1),
-        )
-        fields = {n: torch.from_numpy(v[row])[targets] for n, v in batch.per_token.items()}
-        known = TokenBatch(
-            torch.full((len(targets),), weights[row], dtype=torch.float32),
-            1.0 / lengths.sum(),
-            torch.zeros_like(targets),
-            fields,
-        )
-        objective(outputs, known)[0].backward()
+    for term in terms:
+        (term.coef * _reference_loss(model, frozen, term)).backward()
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), spec.grad_clip or float("inf"))
     optimizer.step()
     state = {n: t for n, t in model.state_dict().items() if n != "lm_head.weight"}
     return state, float(norm)
+
+
+def _reference_model(spec: LearnerSpec) -> Any:
+    from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+
+    if spec.head == "lm":
+        return AutoModelForCausalLM.from_pretrained(spec.model_dir).eval()
+    model = AutoModelForSequenceClassification.from_pretrained(spec.model_dir).eval()
+    bias = read_checkpoint(spec.model_dir)["score.bias"].clone()
+    model.score.bias = torch.nn.Parameter(bias)  # read by Linear.forward
+    return model
+
+
+def _reference_loss(model: Any, frozen: Any | None, term: Term) -> torch.Tensor:
+    """``term``'s loss, its targets gathered one sequence at a time."""
+    batch, objective = term.sequences, term.objective
+    last = objective.targets == "last"
+    masks = [np.arange(len(m)) == len(m) - 1 for m in batch.loss_mask] if last else batch.loss_mask
+    lengths = np.array([mask.sum() for mask in masks])
+    weights = token_weights(
+        objective.aggregation, lengths, horizon=objective.horizon, groups=batch.groups
+    )
+    outputs, rows = [], []
+    for row, (ids, mask) in enumerate(zip(batch.token_ids, masks, strict=True)):
+        places = torch.from_numpy(np.flatnonzero(mask))
+        rows.append(torch.full((len(places),), row))
+        tokens = torch.from_numpy(ids).long()
+        if objective.head == "value":
+            hidden = model.base_model(tokens[None]).last_hidden_state
+            outputs.append((model.score(hidden)[0, :, 0][places if last else places - 1],))
+            continue
+        log_softmax = _log_softmax(model, tokens, objective.temperature)[places - 1]
+        kl = torch.zeros(0)
+        if frozen is not None:
+            with torch.no_grad():
+                theirs = _log_softmax(frozen, tokens, objective.temperature)[places - 1]
+            kl = torch.nn.functional.kl_div(theirs, log_softmax, reduction="none", log_target=True)
+            kl = kl.sum(-1)
+        chosen = log_softmax.gather(-1, tokens[places][:, None]).squeeze(-1)
+        outputs.append((chosen, -(log_softmax.exp() * log_softmax).sum(-1), kl))
+    parts = [torch.cat(column) for column in zip(*outputs, strict=True)]
+    row_of = torch.cat(rows)
+    at = torch.from_numpy(np.concatenate(masks))
+    known = TokenBatch(
+        weights=torch.from_numpy(weights).float()[row_of],
+        mean_weight=1.0 / lengths.sum(),
+        rows=row_of,
+        fields={n: torch.from_numpy(np.concatenate(v))[at] for n, v in batch.per_token.items()},
+        groups=torch.zeros(0) if batch.groups is None else torch.from_numpy(batch.groups)[row_of],
+    )
+    found = TokenOutputs(values=parts[0]) if objective.head == "value" else TokenOutputs(*parts)
+    return objective(found, known)[0]
+
+
+def _log_softmax(model: Any, ids: torch.Tensor, temperature: float) -> torch.Tensor:
+    return torch.log_softmax(model(ids[None]).logits[0] / temperature, -1)

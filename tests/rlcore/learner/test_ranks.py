@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rlcore.algorithms.objective import PolicyObjective
+from rlcore.algorithms.objective import PolicyObjective, ValueObjective
 from rlcore.learner.spec import Term, UpdateRequest
 from rlcore.models.packing import Sequences
 from schemas.errors import UserError
@@ -43,6 +43,21 @@ def test_rank_without_work_takes_part(zero_stage, spec, pair, learner_of, tmp_pa
     assert len(group.logprobs(single).logprobs) == 1
     expected, found = alone.step([Term(single, GRPO)], 0.1), group.step([Term(single, GRPO)], 0.1)
     assert found["actor/pg_loss"] == pytest.approx(expected["actor/pg_loss"], rel=1e-5)
+    assert_same_weights(weights_of(group, tmp_path), weights_of(alone, tmp_path))
+
+
+def test_a_critic_of_two_ranks(spec, value_dir, pair, batch, learner_of, tmp_path):
+    """Values come back in the order asked; a rank without work waits in lockstep."""
+    critic = replace(spec, head="value", model_dir=str(value_dir), zero_stage=3)
+    alone, group = learner_of(critic, zero_stage=1), pair.build(critic)
+    for targets in ("loss_mask", "last"):
+        found, expected = (who.values(batch, targets=targets) for who in (group, alone))
+        for ours, theirs in zip(found, expected, strict=True):
+            np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    single = Term(make_batch(1, seed=4), ValueObjective())
+    assert group.step([single], 0.1)["critic/vf_loss"] == pytest.approx(
+        alone.step([single], 0.1)["critic/vf_loss"], rel=1e-5
+    )
     assert_same_weights(weights_of(group, tmp_path), weights_of(alone, tmp_path))
 
 

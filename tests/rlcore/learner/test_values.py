@@ -138,6 +138,15 @@ def test_actor_and_critic_are_two_models(learner_of, tmp_path):
         assert_same_weights(ours, theirs, 0.0)
 
 
+@pytest.mark.parametrize("zero_stage", [1, 3])
+def test_bf16_values_are_fp32(zero_stage, critic_of, batch):
+    """Scores in bf16 would tie for a reward model and step by 1/128 for a critic."""
+    exact, half = critic_of(), critic_of(dtype="bfloat16", zero_stage=zero_stage)
+    found, expected = (np.concatenate(critic.values(batch)) for critic in (half, exact))
+    np.testing.assert_allclose(found, expected, atol=0.05)
+    assert len(np.unique(found)) > 0.9 * np.concatenate(batch.loss_mask).sum()
+
+
 def test_a_critic_learns_its_returns(learner_of, batch):
     critic = learner_of(head="value", eps=1e-8, grad_clip=None)
     losses = [critic.step([Term(batch, CRITIC)], 1e-2)["critic/vf_loss"] for _ in range(20)]

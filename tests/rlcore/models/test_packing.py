@@ -1,11 +1,19 @@
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlcore.models.packing import Sequences, balance, idle_micro_batch, pack, plan_rows
+from rlcore.models.packing import (
+    Sequences,
+    balance,
+    balance_groups,
+    idle_micro_batch,
+    pack,
+    plan_rows,
+)
 from schemas.errors import UserError
 
 LENGTHS = st.lists(st.integers(1, 30), min_size=1, max_size=60)
@@ -81,6 +89,43 @@ def test_only_the_kept_sequences_are_packed():
     assert pack(sequences_of([4]), micro_batch_tokens=40, kept=np.array([], int)) == []
 
 
+@settings(max_examples=60, deadline=None)
+@given(LENGTHS, st.integers(1, 6), st.sampled_from([None, 30, 47]))
+def test_last_tokens_of_whole_groups(lengths, num_groups, row_tokens):
+    """A pair of responses in two micro-batches would never be compared."""
+    groups = np.arange(len(lengths)) % num_groups
+    sequences = replace(sequences_of(lengths), groups=groups)
+    largest = max(int(np.count_nonzero(groups == g)) for g in range(num_groups))
+    budget = 60 * largest
+    batches = pack(
+        sequences,
+        micro_batch_tokens=budget,
+        row_tokens=row_tokens,
+        targets="last",
+        whole_groups=True,
+    )
+    ends = np.cumsum(lengths) - 1
+    found = np.concatenate([batch.sources for batch in batches])
+    assert sorted(found.tolist()) == ends.tolist()
+    homes = [set(groups[batch.sequences].tolist()) for batch in batches]
+    assert sum(len(home) for home in homes) == len(set().union(*homes)), "a group is split"
+    for batch in batches:
+        assert batch.input_ids.size <= budget
+        np.testing.assert_array_equal(batch.sources, ends[batch.sequences])
+        read = batch.input_ids.reshape(-1)[batch.predictors]
+        np.testing.assert_array_equal(read, batch.target_ids)
+        np.testing.assert_array_equal(read, batch.sources)
+
+
+def test_groups_that_cannot_be_kept_whole_are_told():
+    sequences = sequences_of([5, 5, 5])
+    with pytest.raises(UserError, match=r"set Sequences\.groups"):
+        pack(sequences, micro_batch_tokens=20, whole_groups=True)
+    grouped = replace(sequences, groups=np.zeros(3, int))
+    with pytest.raises(UserError, match=r"3 responses need 15 tokens .* it holds 14"):
+        pack(grouped, micro_batch_tokens=14, whole_groups=True)
+
+
 def test_an_idle_pass_has_a_target_and_no_tokens():
     idle = idle_micro_batch()
     assert (idle.input_ids.shape, len(idle.predictors), idle.num_tokens) == ((1, 2), 1, 0)
@@ -94,9 +139,20 @@ def test_shares_are_balanced_and_complete(lengths, num_shares):
     assert max(loads) - min(loads) <= max(lengths)
 
 
+@given(LENGTHS, st.integers(1, 6), st.integers(1, 5))
+def test_shares_of_whole_groups_are_complete(lengths, num_groups, num_shares):
+    groups = np.arange(len(lengths)) % num_groups
+    shares = balance_groups(np.array(lengths), groups, num_shares)
+    assert sorted(np.concatenate(shares).tolist()) == list(range(len(lengths)))
+    homes = [set(groups[share].tolist()) for share in shares]
+    assert sum(len(home) for home in homes) == len(set().union(*homes)), "a group is split"
+
+
 def test_sequences_travel_between_processes_unchanged():
-    for sequences in (sequences_of([3, 1, 7]), Sequences([], np.zeros(0, int), [], {"value": []})):
+    grouped = replace(sequences_of([3, 1, 7]), groups=np.array([4, 4, 2]))
+    for sequences in (grouped, Sequences([], np.zeros(0, int), [], {"value": []})):
         copy = pickle.loads(pickle.dumps(sequences))
+        np.testing.assert_array_equal(copy.groups, sequences.groups)
         assert copy.per_token.keys() == sequences.per_token.keys()
         for name in ("token_ids", "loss_mask"):
             for ours, theirs in zip(vars(copy)[name], vars(sequences)[name], strict=True):
@@ -115,6 +171,8 @@ def test_bad_sequences_are_told():
         masks = [np.zeros(n, bool) for n in mask_lengths]
         with pytest.raises(UserError, match=message):
             Sequences(ids, np.ones(2, int), masks, fields)
+    with pytest.raises(UserError, match="groups holds 1 values for 2 sequences"):
+        replace(good, groups=np.zeros(1, int))
     with pytest.raises(UserError, match=r"loss_mask\[0\] is True on the first token"):
         Sequences(good.token_ids, np.ones(2, int), [np.ones(4, bool), np.zeros(5, bool)])
     with pytest.raises(UserError, match="has 5 tokens and a packed row holds 4"):
