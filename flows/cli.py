@@ -1,4 +1,4 @@
-"""The command line: run or plan a recipe in this process, and query what runs left behind."""
+"""The command line: run or plan a recipe, choose or translate one, query what runs left behind."""
 
 import argparse
 import sys
@@ -56,6 +56,37 @@ def _recipes(options: argparse.Namespace) -> int:
     return 0
 
 
+def _algorithms(options: argparse.Namespace) -> int:
+    from rlcore.algorithms.catalogue import capability_table, recommendation_lines, tree_lines
+
+    if options.scenario is not None:
+        lines = recommendation_lines(options.scenario)
+    else:
+        lines = [*capability_table(), "", *recommendation_lines(), "", *tree_lines()]
+    print("\n".join(lines))
+    return 0
+
+
+def _from_verl(options: argparse.Namespace) -> int:
+    from rlcore.from_verl.translate import render, translate
+
+    source = Path(options.command_or_file)
+    is_file = len(options.command_or_file) < 4096 and source.is_file()
+    translation = translate(
+        source.read_text(encoding="utf-8") if is_file else options.command_or_file,
+        name=options.name,
+        train_rows=options.train_rows,
+        reward=options.reward,
+    )
+    text = render(translation)
+    if options.out is None:
+        print(text, end="")
+    else:
+        options.out.write_text(text, encoding="utf-8")
+        print(f"wrote {options.out}; next: rl-pipeline run {options.out} --dry-run")
+    return 0
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="rl-pipeline", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
@@ -83,7 +114,28 @@ def _parser() -> argparse.ArgumentParser:
 
     recipes = commands.add_parser("recipes", help="list the recipes")
     recipes.set_defaults(command=_recipes)
+    _add_choosing(commands)
     return parser
+
+
+def _add_choosing(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    algorithms = commands.add_parser("algorithms", help="what each algorithm needs; which to take")
+    algorithms.add_argument(
+        "--for", dest="scenario", metavar="SCENARIO", help='e.g. --for "math problem solving"'
+    )
+    algorithms.set_defaults(command=_algorithms)
+
+    verl = commands.add_parser("from-verl", help="translate a verl command or config to a recipe")
+    verl.add_argument("command_or_file", help="the command line in quotes, or a file with it")
+    verl.add_argument("--name", help="name of the recipe (default: trainer.experiment_name)")
+    verl.add_argument("--out", type=Path, metavar="FILE", help="write the recipe there")
+    verl.add_argument(
+        "--train-rows", type=int, metavar="N", help="training rows, where the files are not here"
+    )
+    verl.add_argument(
+        "--reward", metavar="MODULE:FUNCTION", help="reward of data that verl has one built in for"
+    )
+    verl.set_defaults(command=_from_verl)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,286 @@
+"""Settings of verl that are counted in prompts, sequences, tokens and epochs; data and reward."""
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from rlcore.from_verl.entries import ACTOR, MODEL, ROLLOUT
+from rlcore.from_verl.settings import Run
+from schemas.errors import UserError
+from schemas.names import REWARD_MODEL
+
+GSM8K_TRAIN_ROWS = 7473
+VALIDATION_FRACTION = 0.03  # of the training prompts: verl validates on what is our test split
+# What verl takes where a whole command is silent, and S3's single-GPU run where an excerpt is.
+VERL_SIZES = {"prompts": 1024, "mini": 256, "epochs": 30}
+S3_SIZES = {"prompts": 64, "mini": 32, "epochs": 1}
+S3_MODEL = "Qwen/Qwen2.5-0.5B-Instruct"
+MICRO_BATCH_TOKENS = 16384  # verl's ppo_max_token_len_per_gpu
+TRUNCATIONS = {
+    "error": "error",
+    "left": "truncate_left",
+    "right": "truncate_right",
+    "middle": "truncate_middle",
+}
+
+
+def _sizes(run: Run) -> dict[str, int]:
+    return S3_SIZES if run.excerpt else VERL_SIZES
+
+
+def lengths(run: Run) -> tuple[int, int]:
+    """Return the longest prompt and the longest response, tokens; 512 each in verl and S3."""
+    prompt = run.count("data.max_prompt_length", 512)
+    return prompt, run.count("data.max_response_length", 512)
+
+
+def batch_sizes(run: Run) -> tuple[int, int]:
+    """Return (prompts per iteration, mini-batches of them); verl's mini-batch is in prompts too.
+
+    Raises UserError when the mini-batch does not divide the batch.
+    """
+    key, mini_key = "data.train_batch_size", f"{ACTOR}.ppo_mini_batch_size"
+    prompts = run.count(key, _sizes(run)["prompts"])
+    mini = run.count(mini_key, min(_sizes(run)["mini"], prompts))
+    if mini < 1 or prompts % mini:
+        raise UserError(
+            f"{mini_key} = {mini} does not divide {key} = {prompts}; set it to a divisor, as a"
+            " batch is cut into whole mini-batches of prompts"
+        )
+    return prompts, prompts // mini
+
+
+def iteration_steps(run: Run) -> int:
+    """Return the optimizer steps of one iteration."""
+    return batch_sizes(run)[1] * run.count(f"{ACTOR}.ppo_epochs", 1)
+
+
+def batches(run: Run) -> dict[str, Any]:
+    """Batch, mini-batch, micro-batch, and epochs as iterations."""
+    prompts, mini_batches = batch_sizes(run)
+    for key, size in (
+        ("data.train_batch_size", prompts),
+        (f"{ACTOR}.ppo_mini_batch_size", prompts // mini_batches),
+    ):
+        if not run.has(key):
+            whose = "S3's" if run.excerpt else "verl's default"
+            run.remark(f"{key} is not set: {size}, {whose}")
+    run.remark(
+        f"{ACTOR}.ppo_mini_batch_size is in prompts: {prompts} / {prompts // mini_batches} ="
+        f" rl.update.mini_batches {mini_batches}"
+    )
+    return {
+        "rl.iterations": _iterations(run, prompts),
+        "rl.rollout.prompts": prompts,
+        "rl.update.mini_batches": mini_batches,
+        "rl.update.epochs": run.count(f"{ACTOR}.ppo_epochs", 1),
+        "hardware.learner.micro_batch_tokens": _micro_batch_tokens(run),
+    }
+
+
+def _micro_batch_tokens(run: Run) -> int:
+    """Sequences per GPU and pass, as tokens at the longest lengths; at least one of them."""
+    longest = sum(lengths(run))
+    dynamic = run.flag(f"{ACTOR}.use_dynamic_bsz")
+    micro = run.count(f"{ACTOR}.ppo_micro_batch_size_per_gpu", 0)
+    if not micro and run.has(f"{ACTOR}.ppo_micro_batch_size"):
+        gpus = run.count("trainer.n_gpus_per_node", 1) * run.count("trainer.nnodes", 1)
+        micro = max(1, run.count(f"{ACTOR}.ppo_micro_batch_size", 1) // gpus)
+    if micro and not dynamic:
+        run.remark(
+            f"{ACTOR}.ppo_micro_batch_size_per_gpu: {micro} x {longest} tokens ="
+            f" hardware.learner.micro_batch_tokens {micro * longest}"
+        )
+        return micro * longest
+    return max(longest, run.count(f"{ACTOR}.ppo_max_token_len_per_gpu", MICRO_BATCH_TOKENS))
+
+
+def _iterations(run: Run, prompts: int) -> int:
+    steps = run.count("trainer.total_training_steps", 0)
+    if steps > 0:
+        return steps
+    epochs = run.count("trainer.total_epochs", _sizes(run)["epochs"])
+    rows, whence = _train_rows(run)
+    if rows < prompts:
+        raise UserError(
+            f"data.train_batch_size = {prompts} exceeds the {rows} training rows ({whence}); lower"
+            " it"
+        )
+    iterations = rows // prompts * epochs
+    run.remark(
+        f"trainer.total_epochs: {rows} rows ({whence}) // {prompts} x {epochs} epoch(s) ="
+        f" {iterations} iterations"
+    )
+    return iterations
+
+
+def _train_rows(run: Run) -> tuple[int, str]:
+    """Return the number of training rows and how it is known."""
+    if run.train_rows is not None:
+        return run.train_rows, "--train-rows"
+    files = _files(run, "data.train_files")
+    if files and all(Path(file).is_file() and file.endswith(".parquet") for file in files):
+        import polars as pl
+
+        return pl.scan_parquet(files).select(pl.len()).collect().item(), "counted"
+    if _is_gsm8k(files):
+        return GSM8K_TRAIN_ROWS, "GSM8K"
+    raise UserError(
+        f"trainer.total_epochs needs the number of training rows and {files[0]} is not here to be"
+        " counted; say --train-rows N, or set trainer.total_training_steps"
+    )
+
+
+def _files(run: Run, key: str) -> list[str]:
+    value = run.get(key, [])
+    listed = value if isinstance(value, list) else [value]
+    return [os.path.expanduser(str(file)) for file in listed]
+
+
+def _is_gsm8k(files: list[str]) -> bool:
+    """Return whether the files are GSM8K's by name; no files: S3's data, which is GSM8K."""
+    return all("gsm8k" in file.lower() for file in files)
+
+
+def trains_reward_model(run: Run) -> bool:
+    """Return whether a learned reward model scores. verl loads one, ours is trained by the run.
+
+    Raises UserError for data that brings neither demonstrations nor a rule to rank samples by.
+    """
+    if run.reward is not None or not run.flag("reward_model.enable"):
+        return False
+    if not _is_gsm8k(_files(run, "data.train_files")):
+        raise UserError(
+            "reward_model.enable = True loads a reward model and ours is trained by the run, which"
+            " here knows no preferences; say --reward package.module:function, then add the section"
+            " reward_model to the recipe"
+        )
+    return True
+
+
+def data(run: Run) -> dict[str, Any]:
+    """Model and data. A whole command names both; for an excerpt S3's are taken."""
+    model, train = run.get(f"{MODEL}.path"), _files(run, "data.train_files")
+    for key, found in ((f"{MODEL}.path", model), ("data.train_files", train)):
+        if not found and not run.excerpt:
+            raise UserError(
+                f"{key} is missing; set it, or write ... into the command for what it leaves out"
+            )
+    if model is None:
+        model = S3_MODEL
+        run.remark(f"{MODEL}.path is not shown: {S3_MODEL}, S3's")
+    prompt, response = lengths(run)
+    warm = trains_reward_model(run)
+    limit = run.count(f"{ROLLOUT}.max_model_len", prompt + response)
+    dropped = run.flag("data.filter_overlong_prompts")
+    truncation = run.choice("data.truncation", TRUNCATIONS, "error")
+    ours: dict[str, Any] = {
+        "model.path": os.path.expanduser(model) if model.startswith("~") else model,
+        "model.dtype": "bfloat16",
+        "model.max_tokens": max(limit, prompt + response),
+        "data.sources": _sources(run, train),
+        "data.max_prompt_tokens": prompt,
+        "data.over_length": "drop" if dropped or not train else truncation,
+        "data.validation_fraction": VALIDATION_FRACTION,
+        "sft.enabled": warm,
+        "sft.max_tokens": prompt + response,
+        "rl.rollout.max_new_tokens": response,
+        "rl.max_logprob_gap": 0.5,
+        "evaluate.checkpoints": ["base", *(["sft"] if warm else []), "rl"],
+        "evaluate.max_new_tokens": response,
+    }
+    run.remark(
+        f"validation takes {VALIDATION_FRACTION:.0%} of the training prompts; verl's val_files are"
+        " the test split, judged once at the end"
+    )
+    return ours
+
+
+def _sources(run: Run, train: list[str]) -> list[dict[str, Any]]:
+    if not train or trains_reward_model(run):
+        run.remark(
+            "data.train_files: GSM8K with its demonstrations, from $GSM8K_DIR or the hub"
+            if train
+            else "data.train_files is not shown: GSM8K, S3's"
+        )
+        return [{"kind": "gsm8k"}]
+    held = _files(run, "data.val_files")
+    if not held:
+        raise UserError("data.val_files is missing; set it: the trained model is judged on it")
+    for file in (*train, *held):
+        if not re.search(r"\.(parquet|jsonl?)$", file):
+            raise UserError(f"data file '{file}' is neither .parquet nor .jsonl; give such a file")
+    return [{"kind": "file", "path": file, "split": "train"} for file in train] + [
+        {"kind": "file", "path": file, "split": "test"} for file in held
+    ]
+
+
+def reward(run: Run) -> dict[str, Any]:
+    """The reward: a function of the user's, a trained model, or GSM8K's rule."""
+    if run.reward is not None:
+        return {"reward.functions": [{"name": run.reward}]}
+    path = run.get("custom_reward_function.path")
+    if path is not None:
+        name = f"{Path(path).stem}:{run.get('custom_reward_function.name', 'compute_score')}"
+        run.remark(f"custom_reward_function: {name}; its folder must be on PYTHONPATH")
+        return {"reward.functions": [{"name": name}]}
+    if trains_reward_model(run):
+        _, response = lengths(run)
+        run.remark(
+            "reward_model.enable: the run trains its reward model itself, after a warm start on the"
+            " demonstrations, on samples ranked by GSM8K's rule; the rule is told, not trained on"
+        )
+        return {
+            "reward_model.preferences": {"kind": "samples", "max_new_tokens": response},
+            "reward_model.max_tokens": sum(lengths(run)),
+            "reward.functions": [
+                {"name": REWARD_MODEL},
+                {"name": "gsm8k", "weight": 0, "options": {"mode": "strict"}},
+            ],
+        }
+    files = _files(run, "data.train_files")
+    if _is_gsm8k(files):
+        return {"reward.functions": [{"name": "gsm8k", "options": {"mode": "strict"}}]}
+    raise UserError(
+        f"verl picks the reward of {files[0]} by its data_source and only GSM8K's rule has a"
+        " counterpart; set custom_reward_function.path or say --reward package.module:function"
+    )
+
+
+def evaluation(run: Run) -> dict[str, Any]:
+    """Sampling of the stage evaluate; validation during RL is greedy."""
+    theirs, ours = f"{ROLLOUT}.val_kwargs", {}
+    for key in ("temperature", "top_p"):
+        value = run.number(f"{theirs}.{key}", 0.0)
+        if value > 0:
+            ours[f"evaluate.{key}"] = value
+    number = run.count(f"{theirs}.n", 1)
+    if number > 1:
+        ours |= {"evaluate.samples": number, "evaluate.pass_k": [1, number]}
+    if ours:
+        run.remark(f"{theirs}: of the stage evaluate; validation during RL is greedy")
+    return ours
+
+
+def bookkeeping(run: Run) -> dict[str, Any]:
+    """How often to validate and to save."""
+    validate, save = run.count("trainer.test_freq", 0), run.count("trainer.save_freq", 0)
+    ours = {}
+    if validate > 0:
+        ours["rl.validation.every"] = validate
+    elif run.has("trainer.test_freq"):
+        run.remark("trainer.test_freq <= 0: validation stays on, as it chooses the checkpoint")
+    if save > 0:
+        ours["rl.checkpoint.every"] = save
+    elif run.has("trainer.save_freq"):
+        run.remark("trainer.save_freq <= 0: checkpoints stay on, as a killed run continues there")
+    return ours
+
+
+def names(run: Run) -> dict[str, Any]:
+    """Whether wandb is told. The recipe's name is the caller's."""
+    if not run.has("trainer.logger"):
+        return {}
+    loggers = run.get("trainer.logger")
+    return {"tracking.wandb": "wandb" in (loggers if isinstance(loggers, list) else [loggers])}

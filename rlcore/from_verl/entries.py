@@ -1,0 +1,87 @@
+"""What may become of one of verl's keys: one of ours, a part of several, or nothing, and why."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class To:
+    """One key, one of ours. ``convert`` may raise ValueError with the rule it breaks."""
+
+    ours: str
+    convert: Callable[[Any], Any]
+    remark: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Read together with other keys by the function of that name in ``translate.TOGETHER``."""
+
+    function: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lacks:
+    """No counterpart. ``off``: values that ask for nothing, besides null, False and 0.
+
+    ``differs``: the run learns something else for it; otherwise it is layout or bookkeeping.
+    """
+
+    why: str
+    differs: bool = False
+    off: tuple[Any, ...] = ()
+
+    def asks_nothing(self, value: Any) -> bool:
+        """Return whether the value switches off what the key stands for."""
+        return value in (None, False, 0, *self.off)
+
+
+Entry = To | Part | Lacks
+
+
+def number(value: Any) -> float:
+    """Return a number; YAML reads ``1e-6`` as text."""
+    if isinstance(value, bool):
+        raise ValueError("must be a number")
+    return float(value)
+
+
+def count(value: Any) -> int:
+    """Return a whole number."""
+    if number(value) != int(number(value)):
+        raise ValueError("must be a whole number")
+    return int(number(value))
+
+
+def switch(value: Any) -> bool:
+    """Return a truth value."""
+    if not isinstance(value, bool):
+        raise ValueError("must be True or False")
+    return value
+
+
+def text(value: Any) -> str:
+    """Return text."""
+    return str(value)
+
+
+def betas(value: Any) -> list[float]:
+    """Return AdamW's two momenta."""
+    return [number(each) for each in value]
+
+
+def one_of(**names: str) -> Callable[[Any], str]:
+    """Return a conversion by name."""
+
+    def convert(value: Any) -> str:
+        if value not in names:
+            raise ValueError(f"must be one of {', '.join(names)}")
+        return names[value]
+
+    return convert
+
+
+ACTOR, ROLLOUT, REF, MODEL = (
+    f"actor_rollout_ref.{role}" for role in ("actor", "rollout", "ref", "model")
+)

@@ -1,0 +1,63 @@
+"""verl's keys and what becomes of each, looked up by their full or short name.
+
+Key names: verl's trainer config of 2025 and 2026, its DAPO recipe, AlphaApollo's ``env``.
+"""
+
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+from rlcore.from_verl.entries import Entry, Lacks, To
+from rlcore.from_verl.job_keys import JOB
+from rlcore.from_verl.learning_keys import LEARNING
+from schemas.errors import UserError, did_you_mean
+
+KEYS: dict[str, Entry] = {**LEARNING, **JOB}
+
+
+def entry(key: str) -> Entry:
+    """Return what becomes of verl's full ``key``: its own entry, else the first pattern's.
+
+    Raises UserError with the nearest known key.
+    """
+    if key in KEYS:
+        return KEYS[key]
+    for pattern, found in KEYS.items():
+        if "*" in pattern and fnmatchcase(key, pattern):
+            return found
+    raise UserError(
+        f"'{key}' is not a setting of verl that is known here{did_you_mean(key, KEYS)}; mend or"
+        " drop it"
+    )
+
+
+def full_key(key: str) -> str:
+    """Return verl's full key for one written short, as ``actor.optim.lr``: its only ending.
+
+    Unknown keys come back unchanged.
+    """
+    if key in KEYS or any("*" in known and fnmatchcase(key, known) for known in KEYS):
+        return key
+    ends = [known for known in KEYS if known.endswith(f".{key}")]
+    if len(ends) > 1:
+        raise UserError(f"'{key}' is the end of {' and of '.join(ends)}; write it in full")
+    return ends[0] if ends else key
+
+
+def convert(key: str, rule: To, value: Any) -> Any:
+    """Return our value for verl's. Raises UserError naming key, value and rule."""
+    try:
+        return rule.convert(value)
+    except (TypeError, ValueError) as error:
+        why = str(error) if str(error).startswith("must") else "cannot be read"
+        raise UserError(f"{key} = {value!r} {why}; it becomes {rule.ours}") from None
+
+
+def lacking(values: Mapping[str, Any]) -> dict[str, Lacks]:
+    """Return the set keys that ask for something and have no counterpart."""
+    entries = {key: entry(key) for key in values}
+    return {
+        key: found
+        for key, found in entries.items()
+        if isinstance(found, Lacks) and not found.asks_nothing(values[key])
+    }

@@ -1,0 +1,298 @@
+"""Settings of verl that decide together what is learnt: estimator, loss, KL, filter, optimizers."""
+
+from typing import Any
+
+from rlcore.from_verl.batches import iteration_steps, lengths
+from rlcore.from_verl.entries import ACTOR, MODEL, ROLLOUT
+from rlcore.from_verl.learning_keys import OPTIMIZERS
+from rlcore.from_verl.settings import Run
+from schemas.algorithm import ADVANTAGES
+from schemas.errors import UserError
+from schemas.presets import PRESETS
+
+ESTIMATORS = {
+    "gae": "gae",
+    "grpo": "grpo",
+    "grpo_vectorized": "grpo",
+    "rloo": "rloo",
+    "rloo_vectorized": "rloo",
+    "remax": "remax",
+    "reinforce_plus_plus": "reinforce++",
+    "reinforce_plus_plus_baseline": "reinforce++-baseline",
+}
+LOSS_MODES = {"vanilla": "vanilla", "gspo": "gspo", "cispo": "cispo"}
+AGGREGATIONS = {
+    name: name
+    for name in (
+        *("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"),
+    )
+}
+KL_ESTIMATORS = {
+    "kl": "k1",
+    "k1": "k1",
+    "abs": "abs",
+    "mse": "k2",
+    "k2": "k2",
+    "low_var_kl": "k3",
+    "k3": "k3",
+    "full": "full",
+    "k1+": "k1+",
+    "k3+": "k3+",
+}
+FILTER_METRICS = {"acc": "accuracy", "seq_reward": "score", "seq_final_reward": "final_score"}
+
+
+def estimator(run: Run) -> str:
+    """Return our name of the advantage estimator; verl's default is gae."""
+    return run.choice("algorithm.adv_estimator", ESTIMATORS, "gae")
+
+
+def preset(run: Run) -> str:
+    """Return the preset that stands nearest; what verl has otherwise is written beside it."""
+    if run.choice(f"{ACTOR}.policy_loss.loss_mode", LOSS_MODES, "vanilla") == "gspo":
+        return "gspo"
+    near = {"gae": "ppo", "grpo": "grpo", "remax": "remax"}
+    return near.get(estimator(run), "rloo")
+
+
+def filters(run: Run) -> bool:
+    """Return whether groups without a signal are filtered out."""
+    return run.flag("algorithm.filter_groups.enable")
+
+
+def advantage(run: Run) -> dict[str, Any]:
+    """Estimator, policy loss and aggregation. verl: token-mean over the mini-batch (S0's GRPO)."""
+    name, base = estimator(run), preset(run)
+    if "algorithm.adv_estimator" not in run.values:
+        run.remark("algorithm.adv_estimator is not set: gae, verl's default (PPO with a critic)")
+    ours: dict[str, Any] = {"rl.preset": base, "rl.algorithm.advantage": name}
+    for key, path in (("gamma", "gamma"), ("lam", "lam")):
+        reads = name == "gae" or (key == "gamma" and ADVANTAGES[name].gamma)
+        if reads:
+            ours[f"rl.algorithm.gae.{path}"] = run.number(f"algorithm.{key}", 1.0)
+        elif run.number(f"algorithm.{key}", 1.0) != 1:
+            run.remark(f"algorithm.{key} is left out: {name} reads none, in verl neither")
+    if name == "grpo":
+        ours["rl.algorithm.norm_by_std"] = run.flag("algorithm.norm_adv_by_std_in_grpo", True)
+    mode = run.choice(f"{ACTOR}.policy_loss.loss_mode", LOSS_MODES, "vanilla")
+    aggregation = run.choice(f"{ACTOR}.loss_agg_mode", AGGREGATIONS, "token-mean")
+    if mode == "gspo":
+        if aggregation != "seq-mean-token-mean" and run.has(f"{ACTOR}.loss_agg_mode"):
+            run.remark(f"{ACTOR}.loss_agg_mode: gspo is a mean over sequences, in verl too")
+        return ours
+    if mode == "cispo":
+        ours["rl.algorithm.policy_loss"] = "cispo"
+    if not run.has(f"{ACTOR}.loss_agg_mode") and base == "grpo":
+        run.remark(
+            f"{ACTOR}.loss_agg_mode is not set: token-mean, verl's default, where the GRPO"
+            " paper and our preset take seq-mean-token-mean"
+        )
+    return ours | {"rl.algorithm.aggregation": aggregation}
+
+
+def samples(run: Run) -> dict[str, Any]:
+    """Group size: rollout.n, or env.rollout.n where environments repeat the prompt."""
+    sizes = {key: run.count(key, 1) for key in (f"{ROLLOUT}.n", "env.rollout.n")}
+    asked = {key: size for key, size in sizes.items() if size != 1}
+    if len(set(asked.values())) > 1:
+        raise UserError(
+            f"{ROLLOUT}.n = {sizes[f'{ROLLOUT}.n']} and env.rollout.n = {sizes['env.rollout.n']}"
+            " both say how often a prompt is sampled; set one of them"
+        )
+    size = max(sizes.values())
+    needs = f"algorithm.adv_estimator={run.get('algorithm.adv_estimator', 'gae')}"
+    if filters(run) and not ADVANTAGES[estimator(run)].group:
+        needs = "algorithm.filter_groups.enable=True"
+    if size == 1 and (ADVANTAGES[estimator(run)].group or filters(run)):
+        if not run.excerpt or any(run.has(key) for key in sizes):
+            raise UserError(
+                f"{needs} compares the samples of a prompt and {ROLLOUT}.n is 1; set it to at"
+                " least 2"
+            )
+        size = PRESETS[preset(run)]["rollout"].get("samples", 8)
+        run.remark(f"{ROLLOUT}.n is not shown: {size}, as in our preset")
+    return {"rl.rollout.samples": size}
+
+
+def clips(run: Run) -> dict[str, Any]:
+    """Clip range and dual clip c (3 in verl, on by default)."""
+    keys = {side: f"{ACTOR}.clip_ratio_{side}" for side in ("low", "high", "c")}
+    both = run.number(f"{ACTOR}.clip_ratio", 0.2)
+    if preset(run) == "gspo":
+        given = any(run.has(key) for key in (keys["low"], keys["high"], f"{ACTOR}.clip_ratio"))
+        run.remark(f"{keys['c']}: verl's gspo loss reads no c; the dual clip is off")
+        if not given:
+            run.remark(
+                f"{ACTOR}.clip_ratio_*: verl's .2 would never clip a sequence's ratio; the"
+                " preset's 3e-4 and 4e-4 (GSPO paper) hold"
+            )
+            return {}
+        dual = None
+    else:
+        dual = run.number(keys["c"], 3.0)
+    return {
+        "rl.algorithm.clip_low": run.number(keys["low"], both),
+        "rl.algorithm.clip_high": run.number(keys["high"], both),
+        "rl.algorithm.clip_dual": dual,
+    }
+
+
+def kl(run: Run) -> dict[str, Any]:
+    """One place for the KL: the loss (S0, option 1) or the reward (option 2).
+
+    A kl_ctrl.kl_coef without either switch means the reward: so verl before 0.3 read it, and so S3
+    means it; verl 0.3 and later would leave it out.
+    """
+    in_loss, switch = run.flag(f"{ACTOR}.use_kl_loss"), "algorithm.use_kl_in_reward"
+    in_reward = run.flag(switch)
+    if in_loss and in_reward:
+        raise UserError(
+            f"{ACTOR}.use_kl_loss and {switch} are both True and our KL has one place; set one of"
+            " them to False"
+        )
+    coefficient = "algorithm.kl_ctrl.kl_coef"
+    if not in_loss and switch not in run.values and run.number(coefficient, 0.0):
+        in_reward = True
+        run.remark(
+            f"{coefficient} is set and {switch} is not: read as KL in the reward, as verl did"
+            f" before it had the switch; for none, set {switch}=False"
+        )
+    for key, on in ((f"{ACTOR}.kl_loss_coef", in_loss), (coefficient, in_reward)):
+        if run.number(key, 0.0) and not on:
+            run.remark(f"{key} is left out: its switch is off, and verl leaves it out too")
+    path = "rl.algorithm.kl"
+    if in_loss:
+        name = run.choice(f"{ACTOR}.kl_loss_type", KL_ESTIMATORS, "low_var_kl")
+        if name == "k1":
+            run.remark(
+                f"{ACTOR}.kl_loss_type = kl: as a loss its expected gradient is zero; k2 or"
+                " k3+ pull towards the reference"
+            )
+        weight = run.number(f"{ACTOR}.kl_loss_coef", 0.001)
+        return {f"{path}.where": "loss", f"{path}.estimator": name, f"{path}.coef": weight}
+    if not in_reward:
+        return {f"{path}.where": "none"}
+    control = {"fixed": "fixed", "adaptive": "adaptive"}
+    ours: dict[str, Any] = {
+        f"{path}.where": "reward",
+        f"{path}.estimator": run.choice("algorithm.kl_penalty", KL_ESTIMATORS, "kl").rstrip("+"),
+        f"{path}.coef": run.number(coefficient, 0.001),
+        f"{path}.controller": run.choice("algorithm.kl_ctrl.type", control, "fixed"),
+    }
+    if ours[f"{path}.controller"] == "adaptive":
+        ours[f"{path}.target"] = run.number("algorithm.kl_ctrl.target_kl", 0.1)
+        ours[f"{path}.horizon"] = run.count("algorithm.kl_ctrl.horizon", 10_000)
+    return ours
+
+
+def correction(run: Run) -> dict[str, Any]:
+    """Truncated importance weights by their older name."""
+    cap = run.number(f"{ACTOR}.tis_imp_ratio_cap", -1)
+    path = "rl.algorithm.importance_correction"
+    return {f"{path}.level": "token", f"{path}.cap": cap} if cap > 0 else {}
+
+
+def filter_groups(run: Run) -> dict[str, Any]:
+    """DAPO's dynamic sampling. Without a metric: what S0 says, all rewards of a group the same."""
+    batch, drawn = run.count("data.train_batch_size", 0), run.count("data.gen_batch_size", 0)
+    if not filters(run):
+        if drawn and drawn != batch:
+            run.remark("data.gen_batch_size is left out: it draws more prompts for filter_groups")
+        return {}
+    if drawn and (not batch or drawn % batch):
+        raise UserError(
+            f"data.gen_batch_size = {drawn} is not a multiple of data.train_batch_size = {batch};"
+            " set it to one"
+        )
+    metric = run.choice("algorithm.filter_groups.metric", FILTER_METRICS, "seq_reward")
+    rounds = run.count("algorithm.filter_groups.max_num_gen_batches", 0)
+    run.remark(
+        "algorithm.filter_groups: each round draws new prompts, and the run ends when the"
+        " last allowed round has not filled the batch, as in verl's DAPO"
+    )
+    path = "rl.algorithm.dynamic_sampling"
+    return {
+        f"{path}.metric": metric,
+        f"{path}.max_rounds": max(0, rounds),
+        f"{path}.batch_factor": drawn // batch if drawn else 1,
+    }
+
+
+def overlong(run: Run) -> dict[str, Any]:
+    """DAPO's soft punishment of long responses, by its two names."""
+    for place in ("reward_model.overlong_buffer", "reward_model.reward_kwargs.overlong_buffer_cfg"):
+        if run.flag(f"{place}.enable"):
+            _, longest = lengths(run)
+            path, limit = "rl.algorithm.overlong", "reward_model.reward_kwargs.max_resp_len"
+            if not run.has(f"{place}.len"):
+                raise UserError(f"{place}.enable is True and {place}.len is not set; set it")
+            return {
+                f"{path}.max_tokens": run.count(limit, longest),
+                f"{path}.cache_tokens": run.count(f"{place}.len", 0),
+                f"{path}.factor": run.number(f"{place}.penalty_factor", 1.0),
+            }
+    return {}
+
+
+def optimizers(run: Run) -> dict[str, Any]:
+    """AdamW and schedule of actor and critic. verl's schedule ticks per iteration, ours per step.
+
+    Defaults are verl's: 1e-6 (critic 1e-5), decay .01, constant, no warm-up.
+    """
+    rates = {f"{ACTOR}.optim": 1e-6, "critic.optim": 1e-5}
+    kinds = {"constant": "constant", "cosine": "cosine"}
+    ours: dict[str, Any] = {}
+    for theirs, path in OPTIMIZERS.items():
+        if theirs.startswith("critic") and estimator(run) != "gae":
+            continue
+        ours[f"{path}.lr"] = run.number(f"{theirs}.lr", rates[theirs])
+        ours[f"{path}.weight_decay"] = run.number(f"{theirs}.weight_decay", 0.01)
+        if run.has(f"{theirs}.betas"):
+            ours[f"{path}.betas"] = [float(beta) for beta in run.get(f"{theirs}.betas")]
+        style = "warmup_style" if run.has(f"{theirs}.warmup_style") else "lr_scheduler_type"
+        ours[f"{path}.schedule.kind"] = run.choice(f"{theirs}.{style}", kinds, "constant")
+        steps = run.count(f"{theirs}.lr_warmup_steps", -1)
+        if steps >= 0:
+            ticks = steps * iteration_steps(run)
+            ours[f"{path}.schedule.warmup_steps"] = ticks
+            run.remark(f"{theirs}.lr_warmup_steps = {steps} iterations: {ticks} optimizer steps")
+        else:
+            ratio = run.number(f"{theirs}.lr_warmup_steps_ratio", 0.0)
+            ours[f"{path}.schedule.warmup_ratio"] = ratio
+        ours[f"{path}.schedule.min_lr_ratio"] = run.number(f"{theirs}.min_lr_ratio", 0.0)
+    return ours
+
+
+def critic(run: Run) -> dict[str, Any]:
+    """The value model of gae; verl ignores the section for other estimators, and so do we."""
+    if estimator(run) != "gae":
+        given = sorted(key for key in run.values if key.startswith("critic.") and run.has(key))
+        if given:
+            run.remark(f"critic.*: {estimator(run)} has no critic; {len(given)} settings left out")
+        return {}
+    if not run.flag("critic.enable", True):
+        raise UserError(
+            "critic.enable is False and adv_estimator=gae needs a critic; set it to True"
+        )
+    for key in ("ppo_mini_batch_size", "ppo_epochs", "loss_agg_mode"):
+        actors, critics = run.get(f"{ACTOR}.{key}"), run.get(f"critic.{key}")
+        if critics is not None and actors is not None and critics != actors:
+            raise UserError(
+                f"critic.{key} = {critics} differs from {ACTOR}.{key} = {actors} and here both are"
+                " trained on the same mini-batches; set them equal"
+            )
+    theirs, own = run.get("critic.model.path"), run.get(f"{MODEL}.path")
+    if theirs is not None and own is not None and theirs != own:
+        run.notes.differs.append(
+            f"critic.model.path = {theirs}: the critic starts from the policy (rl.critic.init)"
+        )
+    warmup = run.count("trainer.critic_warmup", 0)
+    if warmup:
+        run.remark(
+            f"trainer.critic_warmup: exactly {warmup} iterations; verl's count gives {warmup - 1}"
+        )
+    return {
+        "rl.critic.clip": run.number("critic.cliprange_value", 0.5),
+        "rl.critic.warmup_iterations": warmup,
+        "rl.critic.optimizer.grad_clip": run.number("critic.grad_clip", 1.0),
+    }

@@ -1,0 +1,114 @@
+"""The settings of one verl run as the translator reads them: typed, interpolated, and noted."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import yaml
+
+from schemas.errors import UserError, did_you_mean
+
+_INTERPOLATION = re.compile(r"\$\{([^${}]+)\}")
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Notes:
+    """What the reader of the recipe should know, in the order it came up."""
+
+    differs: list[str] = field(default_factory=list)  # no counterpart, and the run is another
+    unneeded: list[str] = field(default_factory=list)  # no counterpart, and none is needed
+    remarks: list[str] = field(default_factory=list)  # read in another unit, or settled by default
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A verl run: ``values`` by verl's full keys, and what the user said beside them.
+
+    ``excerpt``: settings that are not shown exist, so sizes that are missing are S3's and not
+    verl's defaults. ``train_rows`` and ``reward`` are the options of the command line.
+    """
+
+    values: Mapping[str, Any]
+    excerpt: bool
+    notes: Notes
+    train_rows: int | None = None
+    reward: str | None = None
+
+    def has(self, key: str) -> bool:
+        """Return whether the key is set to something other than null."""
+        return self.get(key) is not None
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return the value with its interpolations resolved; ``default`` for null and absent."""
+        value = self._resolve(key, ()) if key in self.values else None
+        return default if value is None else value
+
+    def number(self, key: str, default: float) -> float:
+        """Return a number; text such as ``1e-6`` is one."""
+        value = self.get(key, default)
+        try:
+            if not isinstance(value, bool):
+                return float(value)
+        except (TypeError, ValueError):
+            pass  # told below, with the key
+        raise UserError(f"{key} = {value!r} is not a number; set it to one")
+
+    def count(self, key: str, default: int) -> int:
+        """Return a whole number."""
+        value = self.number(key, default)
+        if value != int(value):
+            raise UserError(f"{key} = {value:g} is not a whole number; set it to one")
+        return int(value)
+
+    def flag(self, key: str, default: bool = False) -> bool:
+        """Return a truth value."""
+        value = self.get(key, default)
+        if not isinstance(value, bool):
+            raise UserError(f"{key} = {value!r} is neither True nor False; set it to one of them")
+        return value
+
+    def choice(self, key: str, names: Mapping[str, T], default: str) -> T:
+        """Return what ``names`` holds under the value; an unknown name is refused."""
+        value = str(self.get(key, default))
+        if value not in names:
+            raise UserError(
+                f"{key} = {value!r} has no counterpart; {', '.join(names)} have"
+                f"{did_you_mean(value, names)}"
+            )
+        return names[value]
+
+    def remark(self, text: str) -> None:
+        """Note how something was read."""
+        if text not in self.notes.remarks:
+            self.notes.remarks.append(text)
+
+    def _resolve(self, key: str, seen: tuple[str, ...]) -> Any:
+        if key in seen:
+            raise UserError(f"{key} refers to itself over {' -> '.join((*seen, key))}")
+        value = self.values[key]
+        while isinstance(value, str) and (match := _INTERPOLATION.search(value)):
+            inner = self._interpolated(match[1], key, (*seen, key))
+            if match.span() == (0, len(value)):
+                value = inner
+            else:
+                value = f"{value[: match.start()]}{inner}{value[match.end() :]}"
+        return value
+
+    def _interpolated(self, expression: str, key: str, seen: tuple[str, ...]) -> Any:
+        """Return the value of ``a.b``, ``.sibling`` or ``oc.select:a.b,default``."""
+        resolver, separator, argument = expression.partition(":")
+        if separator and resolver != "oc.select":
+            raise UserError(
+                f"{key}: ${{{expression}}} is a resolver that is not read here; write its value"
+            )
+        target, comma, fallback = (argument if separator else expression).partition(",")
+        target = target.strip()
+        if target.startswith("."):
+            target = f"{key.rsplit('.', 1)[0]}{target}"
+        if target in self.values:
+            return self._resolve(target, seen)
+        if separator:
+            return yaml.safe_load(fallback) if comma else None
+        raise UserError(f"{key}: ${{{expression}}} refers to '{target}', which is not set; set it")

@@ -1,0 +1,157 @@
+"""A verl run becomes a recipe: the settings one by one, those that belong together, the notes."""
+
+import re
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from rlcore.from_verl.batches import batches, bookkeeping, data, evaluation, names, reward
+from rlcore.from_verl.entries import To
+from rlcore.from_verl.keys import convert, entry, full_key, lacking
+from rlcore.from_verl.layout import layout
+from rlcore.from_verl.learning import (
+    advantage,
+    clips,
+    correction,
+    critic,
+    filter_groups,
+    kl,
+    optimizers,
+    overlong,
+    samples,
+)
+from rlcore.from_verl.settings import Notes, Run
+from rlcore.from_verl.text import read_settings
+from rlcore.recipes import resolve_recipe
+from schemas.errors import UserError
+from schemas.recipe import Recipe
+from schemas.rl import RLSection
+
+# Settings that belong together, by the name that entries.Part gives; in the order of a recipe.
+TOGETHER: dict[str, Callable[[Run], dict[str, Any]]] = {
+    "data": data,
+    "reward": reward,
+    "advantage": advantage,
+    "clips": clips,
+    "kl": kl,
+    "correction": correction,
+    "filter_groups": filter_groups,
+    "overlong": overlong,
+    "batches": batches,
+    "samples": samples,
+    "optimizers": optimizers,
+    "critic": critic,
+    "evaluation": evaluation,
+    "bookkeeping": bookkeeping,
+    "layout": layout,
+    "names": names,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """``tree``: the recipe as written; ``recipe``: resolved and validated."""
+
+    tree: dict[str, Any]
+    recipe: Recipe
+    notes: Notes
+
+
+def translate(
+    text: str,
+    *,
+    name: str | None = None,
+    train_rows: int | None = None,
+    reward: str | None = None,
+) -> Translation:
+    """Return the recipe that does what the verl command or config ``text`` does.
+
+    ``name``: of the recipe; default: trainer.experiment_name. ``train_rows``: rows of the training
+    files, where they cannot be counted here. ``reward``: 'package.module:function' for data whose
+    reward is built into verl. Raises UserError for an unknown key, settings that contradict one
+    another, a setting without counterpart that the run cannot do without, and a recipe that does
+    not validate.
+    """
+    read = read_settings(text)
+    notes = Notes()
+    values: dict[str, Any] = {}
+    for key, value in read.values.items():
+        full = full_key(key)
+        if full != key:
+            notes.remarks.append(f"{key} is read as {full}")
+        values[full] = value
+        entry(full)
+    for key in read.deleted:
+        entry(full_key(key))
+    notes.differs += [
+        f"{flag}: its settings are not read; translate that file" for flag in read.config_files
+    ]
+    run = Run(values, read.excerpt, notes, train_rows, reward)
+    for key, found in lacking(values).items():
+        line = f"{key} = {values[key]}: {found.why}"
+        (notes.differs if found.differs else notes.unneeded).append(line)
+    paths = {path: value for part in TOGETHER.values() for path, value in part(run).items()}
+    for key in values:
+        rule = entry(key)
+        if isinstance(rule, To) and run.has(key):
+            paths[rule.ours] = convert(key, rule, run.get(key))
+            if rule.remark:
+                run.remark(f"{key}: {rule.remark}")
+    title = name or _slug(str(run.get("trainer.experiment_name", "from-verl")))
+    tree = _tree({"name": title, "description": "Translated from verl.", **paths})
+    return Translation(tree, resolve_recipe(title, tree), notes)
+
+
+def render(translation: Translation) -> str:
+    """Return the recipe as YAML, headed by the notes as comments."""
+    notes = translation.notes
+    parts = {
+        "Without counterpart, and the run differs for it:": notes.differs,
+        "How it was read:": notes.remarks,
+        "Without counterpart, and without effect on what is learnt:": notes.unneeded,
+    }
+    lines = []
+    for title, items in parts.items():
+        if items:
+            lines += [f"# {title}", *(line for item in items for line in _comment(item))]
+    body = yaml.safe_dump(translation.tree, sort_keys=False, allow_unicode=True, width=100)
+    return "\n".join([*lines, body])
+
+
+def _comment(item: str) -> list[str]:
+    return textwrap.wrap(
+        " ".join(item.split()),
+        width=98,
+        initial_indent="#   - ",
+        subsequent_indent="#     ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _slug(text: str) -> str:
+    slug = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+    if not slug:
+        raise UserError(f"trainer.experiment_name = {text!r} gives no name; say --name NAME")
+    return slug
+
+
+def _tree(paths: dict[str, Any]) -> dict[str, Any]:
+    """Return nested sections for dotted paths, in the order of a recipe."""
+    sections, ours = list(Recipe.model_fields), list(RLSection.model_fields)
+
+    def place(item: tuple[str, Any]) -> tuple[int, int]:
+        top, _, below = item[0].partition(".")
+        return sections.index(top), ours.index(below.split(".")[0]) if top == "rl" else 0
+
+    tree: dict[str, Any] = {}
+    for path, value in sorted(paths.items(), key=place):
+        *parents, last = path.split(".")
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[last] = value
+    return tree

@@ -1,0 +1,34 @@
+"""``rl-pipeline from-verl`` writes a recipe that ``rl-pipeline run`` takes."""
+
+from pathlib import Path
+
+import pytest
+
+from flows.cli import main
+
+COMMAND = "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=rloo env.rollout.n=4 ..."
+
+
+def test_from_verl_writes_a_recipe_that_can_be_planned(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = tmp_path / "mine.yaml"
+    assert main(["from-verl", COMMAND, "--name", "mine", "--out", str(recipe)]) == 0
+    assert main(["run", str(recipe), "--dry-run", "-o", f"store={tmp_path}"]) == 0
+    assert "Plan of recipe 'mine'" in capsys.readouterr().out
+
+
+def test_from_verl_prints_and_reads_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text(COMMAND)
+    assert main(["from-verl", str(script)]) == 0
+    assert "advantage: rloo" in capsys.readouterr().out
+
+
+def test_a_typo_ends_in_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["from-verl", COMMAND.replace("adv_estimator", "adv_estimater")]) == 2
+    error = capsys.readouterr().err
+    assert "did you mean 'algorithm.adv_estimator'" in error
+    assert "Traceback" not in error

@@ -1,0 +1,76 @@
+"""What is said of the algorithms agrees with what they do; S2's advice is given as it stands."""
+
+import pytest
+
+from flows.cli import main
+from rlcore.algorithms.catalogue import SOURCES, capabilities, recommend
+from schemas.errors import UserError
+from schemas.presets import PRESETS
+
+
+def test_every_preset_has_its_source() -> None:
+    assert set(SOURCES) == set(PRESETS)
+
+
+@pytest.mark.parametrize(
+    ("name", "critic", "group", "kl", "filtering", "gamma"),
+    [
+        ("ppo", True, False, "reward", False, True),
+        ("ppo-instructgpt", True, False, "reward", False, True),
+        ("grpo", False, True, "loss", False, False),
+        ("rloo", False, True, "none", False, False),
+        ("remax", False, False, "none", False, False),
+        ("dapo", False, True, "none", True, False),
+        ("gspo", False, True, "none", False, False),
+        ("gepo", False, True, "none", False, False),
+        ("vapo", True, False, "none", False, True),
+    ],
+)
+def test_capabilities_are_those_of_s0s_table_with_specs_rulings(
+    name: str, critic: bool, group: bool, kl: str, filtering: bool, gamma: bool
+) -> None:
+    row = capabilities(name)
+    assert (row.critic, row.group, row.kl, row.filtering, row.gamma) == (
+        *(critic, group, kl, filtering, gamma),
+    )
+
+
+@pytest.mark.parametrize(
+    ("scenario", "presets"),
+    [
+        ("Customer service chatbot", ("grpo", "gspo")),
+        ("Math problem solving", ("vapo",)),
+        ("Code generation", ("dapo",)),
+        ("Distributed training", ("gepo",)),
+        ("Quick prototyping", ("grpo",)),
+        ("Production reasoning", ("vapo",)),
+        ("dialogue", ("grpo", "gspo")),
+        ("reasoning", ("dapo",)),
+        ("distributed", ("gepo",)),
+    ],
+)
+def test_recommendations_are_s2s(scenario: str, presets: tuple[str, ...]) -> None:
+    assert recommend(scenario).presets == presets
+
+
+def test_only_reasoning_forks_on_the_state_of_the_art() -> None:
+    assert recommend("reasoning", sota=True).presets == ("vapo",)
+    assert recommend("dialogue", sota=True) == recommend("dialogue")
+
+
+def test_unknown_scenario_and_algorithm_name_the_nearest() -> None:
+    with pytest.raises(UserError, match="did you mean 'code generation'"):
+        recommend("code genration")
+    with pytest.raises(UserError, match="did you mean 'grpo'"):
+        capabilities("grppo")
+
+
+def test_the_command_prints_table_and_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["algorithms"]) == 0
+    table = capsys.readouterr().out
+    assert all(f"\n{name} " in table for name in PRESETS)
+    assert main(["algorithms", "--for", "reasoning"]) == 0
+    answer = capsys.readouterr().out
+    assert "reasoning: dapo" in answer
+    assert "reasoning, sota: vapo" in answer
+    assert main(["algorithms", "--for", "reasonning"]) == 2

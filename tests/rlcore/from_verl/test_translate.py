@@ -1,0 +1,291 @@
+"""A verl run keeps its meaning: units, defaults, contradictions, and keys that nobody knows."""
+
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from rlcore.from_verl.entries import Part, To
+from rlcore.from_verl.keys import KEYS
+from rlcore.from_verl.translate import TOGETHER, Translation, render, translate
+from rlcore.recipes import load_recipe
+from schemas.errors import UserError
+
+RECIPES = Path(__file__).parents[3] / "flows" / "recipes"
+ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
+WHOLE = (
+    "python3 -m verl.trainer.main_ppo actor_rollout_ref.model.path=Qwen/Qwen2.5-0.5B"
+    " data.train_files=gsm8k/train.parquet data.val_files=gsm8k/test.parquet"
+)
+
+
+def command(*settings: str) -> Translation:
+    """Translate a whole command with these settings beside the essentials."""
+    return translate(f"{WHOLE} {' '.join(settings)}")
+
+
+def excerpt(*settings: str) -> Translation:
+    """Translate settings of which others are not shown."""
+    return translate(" ".join(["algorithm.adv_estimator=grpo", *settings]))
+
+
+def refusal(*settings: str) -> str:
+    with pytest.raises(UserError) as error:
+        excerpt(*settings)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_every_key_has_one_known_fate() -> None:
+    """A key whose function does not exist would be dropped in silence."""
+    functions = {found.function for found in KEYS.values() if isinstance(found, Part)}
+    assert functions <= set(TOGETHER)
+    for key, found in KEYS.items():
+        if isinstance(found, To):
+            section, *_ = found.ours.split(".")
+            assert section in translate("trainer.nnodes=1").recipe.model_dump(), key
+
+
+def test_a_whole_command_gets_verls_defaults_and_an_excerpt_s3s() -> None:
+    whole = command().recipe
+    assert (whole.rl.rollout.prompts, whole.rl.update.mini_batches) == (1024, 4)
+    assert whole.rl.iterations == 7473 // 1024 * 30
+    assert whole.rl.algorithm.advantage == "gae"
+    shown = excerpt().recipe
+    assert (shown.rl.rollout.prompts, shown.rl.update.mini_batches) == (64, 2)
+    assert shown.rl.iterations == 116
+    assert shown.sft.enabled is False, "verl starts RL from the model itself"
+
+
+@pytest.mark.parametrize(
+    ("settings", "path", "value"),
+    [
+        (["data.train_batch_size=96", f"{ACTOR}.ppo_mini_batch_size=24"],
+         "rl.update.mini_batches", 4),
+        (["data.train_batch_size=96", f"{ACTOR}.ppo_mini_batch_size=24",
+          f"{ACTOR}.ppo_epochs=2", f"{ACTOR}.optim.lr_warmup_steps=10"],
+         "rl.update.optimizer.schedule.warmup_steps", 10 * 4 * 2),
+        ([f"{ACTOR}.ppo_micro_batch_size_per_gpu=4", "data.max_response_length=256"],
+         "hardware.learner.micro_batch_tokens", 4 * (512 + 256)),
+        ([f"{ACTOR}.use_dynamic_bsz=True", f"{ACTOR}.ppo_max_token_len_per_gpu=8192"],
+         "hardware.learner.micro_batch_tokens", 8192),
+        (["trainer.total_epochs=3"], "rl.iterations", 348),
+        (["trainer.total_training_steps=50", "trainer.total_epochs=3"], "rl.iterations", 50),
+        ([f"{ACTOR}.clip_ratio=0.1", f"{ACTOR}.clip_ratio_high=0.28"],
+         "rl.algorithm.clip_low", 0.1),
+        ([f"{ACTOR}.clip_ratio_c=10"], "rl.algorithm.clip_dual", 10),
+        ([f"{ACTOR}.entropy_coeff=0.001"], "rl.algorithm.entropy_coef", 0.001),
+        (["algorithm.norm_adv_by_std_in_grpo=False"], "rl.algorithm.norm_by_std", False),
+        ([f"{ACTOR}.loss_agg_mode=seq-mean-token-sum"],
+         "rl.algorithm.aggregation", "seq-mean-token-sum"),
+        ([f"{ACTOR}.tis_imp_ratio_cap=3"], "rl.algorithm.importance_correction.cap", 3),
+        (["algorithm.filter_groups.enable=True", "algorithm.filter_groups.metric=acc",
+          "algorithm.filter_groups.max_num_gen_batches=-1"],
+         "rl.algorithm.dynamic_sampling.max_rounds", 0),
+        (["algorithm.filter_groups.enable=True", "data.train_batch_size=64",
+          "data.gen_batch_size=192"], "rl.algorithm.dynamic_sampling.batch_factor", 3),
+        (["reward_model.overlong_buffer.enable=True", "reward_model.overlong_buffer.len=128"],
+         "rl.algorithm.overlong.cache_tokens", 128),
+        (["data.filter_overlong_prompts=True", "data.truncation=left"], "data.over_length", "drop"),
+        (["trainer.test_freq=5"], "rl.validation.every", 5),
+        (["trainer.save_freq=20"], "rl.checkpoint.every", 20),
+        (["trainer.experiment_name='My Run_1'"], "name", "my-run-1"),
+        (["trainer.logger=[console]"], "tracking.wandb", False),
+        ([f"{ROLLOUT}.val_kwargs.n=32", f"{ROLLOUT}.val_kwargs.top_p=0.7"],
+         "evaluate.pass_k", (1, 32)),
+        ([f"{ROLLOUT}.name=hf"], "hardware.rollout.engine", "transformers"),
+        (["trainer.n_gpus_per_node=8", f"{ACTOR}.use_kl_loss=True"], "hardware.learner.ranks", 4),
+        (["trainer.n_gpus_per_node=8", f"{ACTOR}.use_kl_loss=True"], "hardware.rollout.engines", 3),
+    ],
+)  # fmt: skip
+def test_conversions_by_number(settings: list[str], path: str, value: Any) -> None:
+    node: Any = excerpt(*settings).recipe.model_dump()
+    for part in path.split("."):
+        node = node[part]
+    assert node == value
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [("kl", "k1"), ("k1", "k1"), ("abs", "abs"), ("mse", "k2"), ("k2", "k2"), ("low_var_kl", "k3"),
+     ("k3", "k3"), ("full", "full"), ("k3+", "k3+")],
+)  # fmt: skip
+def test_kl_types_by_both_names(theirs: str, ours: str) -> None:
+    kl = excerpt(f"{ACTOR}.use_kl_loss=True", f"{ACTOR}.kl_loss_type={theirs}").recipe.rl.algorithm
+    assert (kl.kl.where, kl.kl.estimator) == ("loss", ours)
+
+
+def test_adaptive_kl_in_the_reward_keeps_its_constants() -> None:
+    kl = excerpt(
+        "algorithm.use_kl_in_reward=True",
+        "algorithm.kl_ctrl.type=adaptive",
+        "algorithm.kl_ctrl.target_kl=0.2",
+        "algorithm.kl_ctrl.horizon=5000",
+        "algorithm.kl_penalty=low_var_kl",
+    ).recipe.rl.algorithm.kl
+    assert (kl.estimator, kl.controller, kl.target, kl.horizon) == ("k3", "adaptive", 0.2, 5000)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "preset"),
+    [("gae", "gae", "ppo"), ("rloo", "rloo", "rloo"), ("remax", "remax", "remax"),
+     ("reinforce_plus_plus", "reinforce++", "rloo"), ("grpo", "grpo", "grpo"),
+     ("reinforce_plus_plus_baseline", "reinforce++-baseline", "rloo")],
+)  # fmt: skip
+def test_estimators_by_name(theirs: str, ours: str, preset: str) -> None:
+    rl = translate(f"algorithm.adv_estimator={theirs} {ROLLOUT}.n=4").recipe.rl
+    assert (rl.algorithm.advantage, rl.preset) == (ours, preset)
+    assert (rl.critic is not None) == (theirs == "gae")
+    assert rl.rollout.greedy_baseline == (theirs == "remax")
+
+
+def test_gspo_without_clips_gets_the_papers_not_verls() -> None:
+    """verl's .2 on a sequence's ratio never clips, so its gspo alone would be no gspo."""
+    alone = excerpt(f"{ACTOR}.policy_loss.loss_mode=gspo").recipe.rl.algorithm
+    assert (alone.ratio_level, alone.clip_low, alone.clip_high) == ("sequence", 3e-4, 4e-4)
+    chosen = excerpt(
+        f"{ACTOR}.policy_loss.loss_mode=gspo",
+        f"{ACTOR}.clip_ratio_low=0.0003",
+        f"{ACTOR}.clip_ratio_high=0.001",
+        f"{ACTOR}.loss_agg_mode=seq-mean-token-mean",
+    ).recipe.rl.algorithm
+    assert (chosen.clip_low, chosen.clip_high, chosen.clip_dual) == (3e-4, 1e-3, None)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (["algorithm.adv_estimtor=grpo"], ["did you mean 'algorithm.adv_estimator'"]),
+        (["trainer.total_epoch=1"], ["did you mean 'trainer.total_epochs'"]),
+        (["env.rolout.n=8"], ["did you mean 'env.rollout.n'"]),
+        (["~trainer.loger"], ["did you mean 'trainer.logger'"]),
+        (["algorithm.adv_estimator=grpoo"], ["grpoo", "did you mean 'grpo'"]),
+        ([f"{ACTOR}.policy_loss.loss_mode=gpg"], ["loss_mode = 'gpg'", "vanilla, gspo, cispo"]),
+        ([f"{ACTOR}.use_kl_loss=True", "algorithm.use_kl_in_reward=True"], ["both", "one place"]),
+        ([f"{ACTOR}.ppo_mini_batch_size=24"], ["24 does not divide", "train_batch_size = 64"]),
+        ([f"{ROLLOUT}.n=4", "env.rollout.n=8"], ["n = 4", "n = 8", "set one of them"]),
+        ([f"{ROLLOUT}.n=1"], ["algorithm.adv_estimator=grpo", "at least 2"]),
+        (["algorithm.filter_groups.enable=True", "data.train_batch_size=64",
+          "data.gen_batch_size=100"], ["100 is not a multiple"]),
+        ([f"{ACTOR}.optim.lr=fast"], ["optim.lr = 'fast' is not a number"]),
+        ([f"{ROLLOUT}.temperature=hot"], ["temperature = 'hot'", "rl.rollout.temperature"]),
+        ([f"{ROLLOUT}.dtype=float16"], ["must be one of bfloat16, float32"]),
+        (["data.train_files=m.parquet", "data.val_files=m.parquet",
+          "custom_reward_function.path=r.py"], ["--train-rows N"]),
+        (["data.train_files=math.parquet", "data.val_files=m.parquet",
+          "trainer.total_training_steps=9"], ["--reward package.module:function"]),
+        (["reward_model.enable=True", "data.train_files=h.jsonl"], ["ours is trained by the run"]),
+        ([f"{ROLLOUT}.top_p=0.9"], ["rl.rollout", "set top_p to 1"]),
+        (["ppo_epochs=2"], ["'ppo_epochs' is the end of", "write it in full"]),
+        ([f"{ACTOR}.shuffle=${{data.nowhere}}"], ["refers to 'data.nowhere'"]),
+        (["trainer.test_freq"], ["'trainer.test_freq' is not of the form key=value"]),
+    ],
+)  # fmt: skip
+def test_refusals_name_key_rule_and_remedy(settings: list[str], words: list[str]) -> None:
+    sentence = refusal(*settings)
+    for word in words:
+        assert word in sentence
+
+
+def test_a_critic_on_other_mini_batches_than_the_actor_is_refused() -> None:
+    with pytest.raises(UserError, match=r"critic.ppo_mini_batch_size = 16 differs"):
+        translate(f"{ACTOR}.ppo_mini_batch_size=32 critic.ppo_mini_batch_size=16")
+
+
+def test_a_whole_command_must_name_model_and_data() -> None:
+    start = "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=gae"
+    with pytest.raises(UserError, match=r"actor_rollout_ref.model.path is missing.* write \.\.\."):
+        translate(start)
+    assert translate(f"{start} ...").recipe.model.path == "Qwen/Qwen2.5-0.5B-Instruct"
+
+
+def test_shell_hydra_and_quotes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATA", "folder")
+    text = r"""
+set -x
+n=4; export LEN=$((2 * 128))
+BATCH=${BATCH:-$n}
+PYTHONUNBUFFERED=1 python3 -m verl.trainer.main_ppo --config-name='dapo_trainer' \
+    data.train_files="['$DATA/gsm8k/train.parquet', '$DATA/gsm8k/train2.parquet']" \
+    data.val_files="$DATA/gsm8k/test.parquet" \
+    +actor_rollout_ref.model.override_config.attn_implementation=flash_attention_2 \
+    actor_rollout_ref.model.path=a/b \
+    data.max_response_length=$((LEN * 2)) data.max_prompt_length='${data.max_response_length}' \
+    trainer.total_training_steps=3 ~critic.optim.lr ++trainer.logger='["console"]' \
+    data.train_batch_size=64 actor_rollout_ref.actor.ppo_mini_batch_size=32 $@ 2>&1 | tee log
+"""
+    translation = translate(text)
+    recipe = translation.recipe
+    assert [s.model_dump()["path"] for s in recipe.data.sources] == [
+        *("folder/gsm8k/train.parquet", "folder/gsm8k/train2.parquet", "folder/gsm8k/test.parquet")
+    ]
+    assert (recipe.data.max_prompt_tokens, recipe.rl.rollout.max_new_tokens) == (512, 512)
+    assert recipe.hardware.learner.attention == "flash_attention_2"
+    assert "dapo_trainer: its settings are not read" in translation.notes.differs[0]
+    with pytest.raises(UserError, match=r"\$NOBODY_SET_THIS has no value"):
+        translate(f"{WHOLE} data.train_batch_size=$NOBODY_SET_THIS")
+
+
+def test_nested_config_with_interpolations() -> None:
+    config = """
+algorithm: {_target_: verl.AlgoConfig, adv_estimator: grpo, gamma: 1.0}
+actor_rollout_ref:
+  actor:
+    ppo_epochs: 2
+    ppo_mini_batch_size: 16
+    policy_loss: {loss_mode: vanilla, clip_cov_ratio: 0.0002}
+    profiler: {save_path: "${oc.select:global_profiler.save_path}"}
+  rollout: {name: "???", n: 4, response_length: "${oc.select:data.max_response_length,512}"}
+critic:
+  ppo_epochs: ${oc.select:actor_rollout_ref.actor.ppo_epochs,1}
+data: {train_batch_size: 32, max_response_length: 128, max_prompt_length: "${.max_response_length}"}
+"""
+    rl = translate(config).recipe.rl
+    assert (rl.update.epochs, rl.update.mini_batches, rl.rollout.samples) == (2, 2, 4)
+    assert translate(config).recipe.data.max_prompt_tokens == 128
+
+
+def test_rows_of_local_files_are_counted(tmp_path: Path) -> None:
+    for name, rows in (("train", 640), ("test", 8)):
+        pl.DataFrame({"prompt": ["x"] * rows}).write_parquet(tmp_path / f"gsm8k_{name}.parquet")
+    translation = excerpt(
+        f"data.train_files={tmp_path}/gsm8k_train.parquet",
+        f"data.val_files={tmp_path}/gsm8k_test.parquet",
+    )
+    assert translation.recipe.rl.iterations == 10
+
+
+def test_reward_by_file_by_option_and_by_model() -> None:
+    by_file = excerpt("custom_reward_function.path=my/score.py", "custom_reward_function.name=f")
+    assert by_file.recipe.reward.functions[0].name == "score:f"
+    by_option = translate("trainer.nnodes=1", reward="my.module:score")
+    assert by_option.recipe.reward.functions[0].name == "my.module:score"
+    by_model = excerpt("reward_model.enable=True").recipe
+    assert [(f.name, f.weight) for f in by_model.reward.functions] == [
+        *(("reward_model", 1.0), ("gsm8k", 0.0))
+    ]
+    assert by_model.reward_model is not None
+    assert by_model.sft.enabled
+
+
+def test_switched_off_settings_are_not_told() -> None:
+    """A verl config lists everything; the reader wants what makes a difference."""
+    notes = excerpt("actor_rollout_ref.model.lora_rank=0", "data.shuffle=True").notes
+    assert not notes.differs
+    notes = excerpt("actor_rollout_ref.model.lora_rank=32").notes
+    assert "lora_rank = 32: no LoRA yet" in notes.differs[0]
+
+
+def test_notes_stand_above_the_recipe_as_comments() -> None:
+    text = render(excerpt("env.max_steps=4"))
+    assert text.startswith("# Without counterpart, and the run differs for it:")
+    assert all(len(line) <= 100 for line in text.splitlines())
+
+
+@pytest.mark.parametrize(
+    "path", ["algorithm.adv_estimator", "actor_rollout_ref.rollout.n", "trainer.total_epochs"]
+)
+def test_recipes_and_overrides_know_only_our_names(path: str) -> None:
+    with pytest.raises(UserError, match="is not a known key"):
+        load_recipe("quickstart", {path: 1}, directory=RECIPES)
