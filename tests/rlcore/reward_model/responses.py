@@ -1,0 +1,30 @@
+"""Preferences of two-token prompts, made by hand."""
+
+import numpy as np
+import polars as pl
+
+from rlcore.reward_model.preferences import RANKS, Ranked, preferences_table
+from schemas.tables import LEVELS, Preferences
+
+VOCABULARY = 61
+
+
+def ranked(uid: str, levels: list[str], *, split: str = "train") -> list[Ranked]:
+    """One prompt with a response of each level, in the order given."""
+    return [
+        Ranked(uid, split, "sums", sample, [], level, RANKS[level], level)
+        for sample, level in enumerate(levels)
+    ]
+
+
+def make_preferences(num_prompts: int, *, split: str = "train", seed: int = 0) -> pl.DataFrame:
+    """Prompts with 4 to 9 responses, whose last token tells the level: something to learn."""
+    generator = np.random.default_rng(seed)
+    rows, token_ids = [], []
+    for number in range(num_prompts):
+        levels = [LEVELS[i] for i in generator.integers(0, 3, generator.integers(4, 10))]
+        rows += ranked(f"{split}-{number}", levels, split=split)
+        for level in levels:
+            middle = generator.integers(10, VOCABULARY, generator.integers(1, 8)).tolist()
+            token_ids.append([5, 6, *middle, 1 + LEVELS.index(level)])
+    return Preferences.validate(preferences_table(rows, token_ids, [2] * len(rows)))
