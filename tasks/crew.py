@@ -2,14 +2,13 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 
 from prefect.logging import get_run_logger
 
-from rlcore.learner.group import LearnerGroup
 from rlcore.models.files import model_directory
 from rlcore.models.tokenizer import load_tokenizer
-from rlcore.rl.phases import Crew, Phases
+from rlcore.rl.crew import start_crew
+from rlcore.rl.phases import Phases
 from schemas.names import REWARD_MODEL
 from tasks.caching import StageRun
 
@@ -20,8 +19,11 @@ def open_phases(run: StageRun) -> Iterator[Phases]:
     recipe, store = run.recipe, run.store
     policy = model_directory(store.directory(run.parents["policy"]))
     dataset = run.parents["dataset"]
+    reward_model = None
+    if REWARD_MODEL in run.parents:
+        reward_model = model_directory(store.directory(run.parents[REWARD_MODEL]))
     with ExitStack() as stack:
-        crew = _crew(run, policy, stack)
+        crew = start_crew(recipe.rl, run.workers, policy, stack, reward_model=reward_model)
         yield Phases(
             recipe,
             store=store,
@@ -33,42 +35,3 @@ def open_phases(run: StageRun) -> Iterator[Phases]:
             crew=crew,
             log=get_run_logger().warning,
         )
-
-
-def _crew(run: StageRun, policy: Path, stack: ExitStack) -> Crew:
-    """Start what the algorithm needs and nothing else; ``stack`` stops the learners."""
-    rl, workers = run.recipe.rl, run.workers
-    kl = rl.algorithm.kl
-    reward_model = None
-    if REWARD_MODEL in run.parents:
-        reward_model = model_directory(run.store.directory(run.parents[REWARD_MODEL]))
-
-    def stopped_in_the_end(learner: LearnerGroup) -> LearnerGroup:
-        stack.callback(learner.stop)
-        return learner
-
-    exact = kl.uses_reference and kl.estimator == "full"
-    learner = stopped_in_the_end(
-        workers.learner(
-            policy,
-            rl.update.optimizer,
-            name="learner",
-            reference_dir=policy if exact else None,
-        )
-    )
-    reference = critic = None
-    if kl.uses_reference and not exact:
-        reference = stopped_in_the_end(workers.reference(policy))
-    if rl.critic is not None:
-        start = reward_model if rl.critic.init == REWARD_MODEL else policy
-        assert start is not None, "the recipe trains the reward model that the critic starts from"
-        critic = stopped_in_the_end(
-            workers.learner(start, rl.critic.optimizer, name="critic", head="value")
-        )
-    return Crew(
-        learner=learner,
-        engines=workers.engines(policy),
-        rewards=workers.rewards(reward_model),
-        reference=reference,
-        critic=critic,
-    )

@@ -22,6 +22,7 @@ from rlcore.api.configs import TrainingConfig
 from rlcore.api.curves import Curves
 from rlcore.api.prompts import Prompt, prompts_frame
 from rlcore.api.recipe import Task, recipe_of
+from rlcore.diagnostics.watch import Diagnostics
 from rlcore.models.base import copy_base_model
 from rlcore.models.files import MODEL_FOLDER, locate_model
 from rlcore.models.pretrained import has_chat_template, load_pretrained
@@ -128,10 +129,11 @@ def train(job: Job) -> Trained:
 
 
 class _Report:
-    """Called after each iteration."""
+    """Called after each iteration. Raises DiagnosticError when going on is useless."""
 
     def __init__(self, job: Job, recipe: Recipe, curves: Curves) -> None:
         self._on_metrics, self._total, self._curves = job.on_metrics, recipe.rl.iterations, curves
+        self._diagnostics = Diagnostics(recipe, log=logger.warning)
 
     def __call__(self, state: LoopState, metrics: dict[str, float]) -> None:
         self._curves.add(metrics)
@@ -144,6 +146,7 @@ class _Report:
             metrics["timing_s/step"],
         )
         self._on_metrics(state.iteration, metrics)
+        self._diagnostics.observe(state.iteration, metrics)
 
 
 @contextmanager

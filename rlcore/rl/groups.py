@@ -26,7 +26,8 @@ class Groups:
     ``wanted``: groups that fill the batch. ``rounds``: (rollouts, rewards) of each generation
     round. ``kept`` and ``spare``: uids that passed the filter and that did not, in the order they
     were drawn; no uid twice. ``drawn``: places of the prompt stream used. ``surplus``: groups that
-    passed after the batch was full. ``exhausted``: no further round may be drawn.
+    passed after the batch was full. ``padded``: of ``kept``, those that did not pass.
+    ``exhausted``: no further round may be drawn.
     """
 
     wanted: int
@@ -35,6 +36,7 @@ class Groups:
     spare: tuple[str, ...] = ()
     drawn: int = 0
     surplus: int = 0
+    padded: int = 0
     exhausted: bool = False
 
     @property
@@ -56,7 +58,7 @@ class Groups:
         """Return ``train/*`` over all rounds (SPEC M5)."""
         processed = len(self.kept) + len(self.spare) + self.surplus
         return {
-            "train/filtered_ratio": len(self.spare) / max(1, processed),
+            "train/filtered_ratio": (len(self.spare) + self.padded) / max(1, processed),
             "train/num_gen_batches": float(len(self.rounds)),
             "train/discarded_groups": float(self.surplus),
             "train/prompts": float(len(self.kept)),
@@ -99,11 +101,12 @@ class Groups:
         else:
             why += " and every training prompt was drawn"
         if section.on_exhausted == "pad_unfiltered":
-            missing = self.wanted - len(self.kept)
+            padding = self.spare[: self.wanted - len(self.kept)]
             return replace(
                 self,
-                kept=(*self.kept, *self.spare[:missing]),
-                spare=self.spare[missing:],
+                kept=(*self.kept, *padding),
+                spare=self.spare[len(padding) :],
+                padded=len(padding),
                 exhausted=True,
             )
         if section.on_exhausted == "error" or not self.kept:
