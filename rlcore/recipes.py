@@ -180,7 +180,7 @@ def _sentence(name: str, error: ValidationError) -> str:
     return f"recipe '{name}': {path}{space}{rule}{more}"
 
 
-_TAGS = {"gsm8k", "file", "hub", "arithmetic"}
+_TAGS = {"gsm8k", "file", "hub", "arithmetic", "sampled", "gsm8k_solutions"}
 
 
 def _short(value: Any) -> str:

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from schemas.data import DataSection
 from schemas.hardware import HardwareSection
 from schemas.names import REWARD_MODEL
-from schemas.reward_model import RewardModelSection
+from schemas.reward_model import RewardModelSection, SampledPreferences
 from schemas.rl import Optimizer, RewardSection, RLSection, Schedule
 from schemas.section import Section
 
@@ -133,6 +133,7 @@ STAGE_SLICES: dict[str, dict[str, bool | set[str]]] = {
 # Guards, bookkeeping and display: they may end or show a run otherwise, not change its result.
 NOT_IN_KEYS: dict[str, set[str]] = {
     "sft": {"checkpoint_every"},
+    "reward_model": {"checkpoint_every"},
     "reward": {"max_error_fraction"},
     "rl": {"checkpoint", "max_logprob_gap"},
     "evaluate": {"completions_shown"},
@@ -171,6 +172,9 @@ class Recipe(Section):
             "rl.rollout.max_new_tokens": self.rl.rollout.max_new_tokens,
             "evaluate.max_new_tokens": self.evaluate.max_new_tokens,
         }
+        if self.reward_model and isinstance(self.reward_model.preferences, SampledPreferences):
+            sampled = self.reward_model.preferences.max_new_tokens
+            limits["reward_model.preferences.max_new_tokens"] = sampled
         for path, new_tokens in limits.items():
             needed = self.data.max_prompt_tokens + new_tokens
             if needed > self.model.max_tokens:
@@ -227,6 +231,13 @@ class Recipe(Section):
         filtered = algorithm.dynamic_sampling
         by_verdict = filtered is not None and filtered.metric == "accuracy"
         positive = algorithm.positive_nll
+        section = self.reward_model
+        if not judges and section and isinstance(section.preferences, SampledPreferences):
+            raise ValueError(
+                "reward_model.preferences of kind 'sampled' are ranked by correctness and"
+                " reward.functions holds no function that judges it; add one, of weight 0 if it is"
+                " not to be trained on"
+            )
         if not judges and by_verdict:
             raise ValueError(
                 "rl.algorithm.dynamic_sampling.metric = 'accuracy' and reward.functions holds no"
