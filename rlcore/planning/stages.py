@@ -11,6 +11,7 @@ from rlcore.planning.estimates import (
 )
 from rlcore.planning.shape import ModelShape
 from schemas.recipe import Recipe
+from schemas.reward_model import RewardModelSection, SampledPreferences
 
 DATA_BYTES_PER_TOKEN = 8  # prompts and demonstrations: ids and text in Parquet
 
@@ -34,6 +35,8 @@ def stage_estimates(
     stages = [_prepare(recipe, data)]
     if sft is not None:
         stages.append(_sft(recipe, shape, sft, rates))
+    if recipe.reward_model is not None:
+        stages.append(_reward_model(recipe, shape, recipe.reward_model, rates))
     stages.append(_rl(recipe, shape, data, rl, rates))
     stages.append(_evaluate(recipe, shape, data, rates))
     weights = BYTES[recipe.export.dtype or recipe.model.dtype] * shape.parameters
@@ -71,6 +74,24 @@ def _sft(recipe: Recipe, shape: ModelShape, sft: Batch, rates: Rates) -> StageEs
     tokens = sft.total_steps * sft.tokens_per_step
     longest = rates.learner_s(shape.parameters, tokens, 3, recipe.hardware.learner.ranks)
     return StageEstimate("sft", rates.start_s + longest / 2, rates.start_s + longest, disk)
+
+
+def _reward_model(
+    recipe: Recipe, shape: ModelShape, section: RewardModelSection, rates: Rates
+) -> StageEstimate:
+    hardware, source = recipe.hardware, section.preferences
+    weights = BYTES[recipe.model.dtype] * shape.parameters
+    disk = 2 * checkpoint_bytes(shape, recipe.model.dtype) + weights
+    if not isinstance(source, SampledPreferences):
+        return StageEstimate("reward_model", 0.0, 0.0, disk, "time unknown until rows are counted")
+    responses = (source.min_responses + source.max_responses) / 2
+    sampled = (source.prompts + source.validation_prompts) * responses * source.max_new_tokens
+    longest = recipe.data.max_prompt_tokens + source.max_new_tokens
+    trained = section.epochs * source.prompts * responses * min(longest, section.max_tokens)
+    seconds = rates.sampler_s(shape.parameters, int(sampled), hardware.rollout.engines)
+    seconds += rates.learner_s(shape.parameters, trained, 3, hardware.learner.ranks)
+    disk += int(responses * source.prompts) * longest * DATA_BYTES_PER_TOKEN
+    return StageEstimate("reward_model", rates.start_s + seconds / 2, rates.start_s + seconds, disk)
 
 
 def _rl(
