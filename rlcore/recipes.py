@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -161,11 +161,10 @@ def _sentence(name: str, error: ValidationError) -> str:
     """Tell the first error: dotted path, value, rule, nearest valid name; and how many follow."""
     errors = error.errors(include_url=False, include_context=False)
     first = errors[0]
-    location = list(first["loc"])
-    path = ".".join(str(part) for part in location if part not in _TAGS) or "recipe"
+    parts, fields = _located(first["loc"])
+    path = ".".join(parts) or "recipe"
     if first["type"] == "extra_forbidden":
-        fields = _fields_at(location[:-1])
-        near = did_you_mean(str(location[-1]), fields)
+        near = did_you_mean(parts[-1], fields)
         rule = f"is not a known key{near}; valid keys there: {', '.join(sorted(fields))}"
     elif first["type"] == "missing":
         rule = "is required; add it to the recipe"
@@ -180,28 +179,33 @@ def _sentence(name: str, error: ValidationError) -> str:
     return f"recipe '{name}': {path}{space}{rule}{more}"
 
 
-_TAGS = {"gsm8k", "file", "hub", "arithmetic", "sampled", "gsm8k_solutions"}
-
-
 def _short(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def _fields_at(location: list[Any]) -> list[str]:
-    """Return the field names of the recipe section at ``location``."""
-    model: Any = Recipe
+def _located(location: Sequence[str | int]) -> tuple[list[str], list[str]]:
+    """Return the keys of a pydantic location, and the field names of the section that holds the
+    last one.
+
+    pydantic also names the member of a union that it tried, by its ``kind``; a recipe has no such
+    key.
+    """
+    parts: list[str] = []
+    sections: list[type[BaseModel]] = [Recipe]
+    inner = sections
     for part in location:
+        kinds = {m.model_fields["kind"].default: m for m in inner if "kind" in m.model_fields}
+        if len(inner) > 1 and part in kinds:
+            inner = [kinds[part]]
+            continue
+        parts.append(str(part))
         if isinstance(part, int):
             continue
-        if part in _TAGS:
-            model = next(
-                member for member in _members(model) if member.model_fields["kind"].default == part
-            )
-            continue
-        candidates = [m for m in _members(model) if part in m.model_fields]
-        model = candidates[0].model_fields[part].annotation
-    return [field for member in _members(model) for field in member.model_fields]
+        sections = inner
+        found = [m.model_fields[part].annotation for m in sections if part in m.model_fields]
+        inner = _members(found[0]) if found else []
+    return parts, [field for section in sections for field in section.model_fields]
 
 
 def _members(annotation: Any) -> list[type[BaseModel]]:

@@ -234,7 +234,7 @@ class Recipe(Section):
         section = self.reward_model
         if not judges and section and isinstance(section.preferences, SampledPreferences):
             raise ValueError(
-                "reward_model.preferences of kind 'sampled' are ranked by correctness and"
+                "reward_model.preferences of kind 'samples' are ranked by correctness and"
                 " reward.functions holds no function that judges it; add one, of weight 0 if it is"
                 " not to be trained on"
             )

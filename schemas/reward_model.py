@@ -13,7 +13,7 @@ class SampledPreferences(Section):
     """Responses of the warm-started policy to the dataset's prompts, ranked by the judgement of the
     reward functions: correct, wrong, malformed."""
 
-    kind: Literal["sampled"] = "sampled"
+    kind: Literal["samples"] = "samples"
     prompts: int = Field(default=1024, ge=1, description="training prompts sampled, at most")
     validation_prompts: int = Field(
         default=256, ge=1, description="held-out prompts sampled, at most: the stage's figures"

@@ -108,7 +108,7 @@ def choose_prompts(prompts: pl.DataFrame, split: str, count: int, seed: int) -> 
     rows = prompts.filter(pl.col("split") == split)
     if rows.is_empty():
         raise UserError(
-            f"reward_model.preferences of kind 'sampled' need {split} prompts and the dataset has"
+            f"reward_model.preferences of kind 'samples' need {split} prompts and the dataset has"
             " none; set data.validation_fraction or add a source of that split"
         )
     order = pl.Series("order", [stream_seed(seed, "preferences", uid) for uid in rows["uid"]])
@@ -136,7 +136,7 @@ def _check_judged(levels: list[str], rewards: list[Reward], max_error_fraction: 
     if unjudged:
         raise UserError(
             f"reward.functions do not judge the correctness of {unjudged} of {len(levels)} sampled"
-            " responses, by which reward_model.preferences of kind 'sampled' rank them; add a"
+            " responses, by which reward_model.preferences of kind 'samples' rank them; add a"
             " function that does, of weight 0 if it is not to be trained on"
         )
     unscorable = [

@@ -72,6 +72,31 @@ def test_bad_override_names_path_rule_and_remedy(overrides: dict, words: list[st
         assert word in sentence
 
 
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (
+            {"reward_model.preferences.promts": 3},
+            ["reward_model.preferences.promts", "did you mean 'prompts'", "validation_prompts"],
+        ),
+        ({"reward_model.preferences": {"kind": "x"}}, ["'x'", "'samples', 'gsm8k_solutions'"]),
+        (
+            {"reward_model.preferences.max_new_tokens": 90},
+            ["reward_model.preferences.max_new_tokens", "model.max_tokens"],
+        ),
+        ({"reward.functions": [{"name": "reward_model"}]}, ["ranked by correctness", "weight 0"]),
+        ({"reward_model": None}, ["reward.functions names 'reward_model'"]),
+    ],
+)
+def test_a_reward_model_is_refused_where_it_cannot_be_made(
+    overrides: dict, words: list[str]
+) -> None:
+    with pytest.raises(UserError) as refusal:
+        load_recipe("quickstart-rlhf", overrides, directory=RECIPES)
+    for word in words:
+        assert word in str(refusal.value)
+
+
 def test_unknown_recipe_names_the_nearest() -> None:
     with pytest.raises(UserError, match="did you mean 'quickstart'"):
         load_recipe("quikstart", directory=RECIPES)
