@@ -1,4 +1,5 @@
 # make run    everything from nothing: environment, server, worker, deployments; runs RECIPE to its table
+# make study  trains STUDY x SEEDS, prints their table, draws infra/figures/learning.png
 # make test   the whole test suite, on the real components
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -6,12 +7,14 @@ SHELL := bash
 .DELETE_ON_ERROR:
 # Heavy imports take seconds longer in every process when their bytecode may not be kept.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: run test lint format env up down clean-env
+.PHONY: run study test lint format env up down clean-env
 
 RECIPE ?= quickstart
 OVERRIDES ?= {}
 # Runs of all deployments together that this machine may execute at once.
 RUNS ?= 1
+STUDY ?= quickstart $(foreach a,ppo dapo rloo gspo gepo vapo remax,quickstart-$(a))
+SEEDS ?= 0 1 2
 PYTHON ?= $(firstword $(foreach p,python3.11 python3.12 python3.13 python3,$(shell \
 	$(p) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null && echo $(p))))
 EXTRA ?= $(if $(shell nvidia-smi --list-gpus 2>/dev/null),gpu,cpu)
@@ -20,6 +23,11 @@ STAMP := .venv/.installed-$(EXTRA)
 
 run: $(STAMP)
 	@exec $(BIN)/python -m flows.local run --recipe '$(RECIPE)' --overrides '$(OVERRIDES)' --runs $(RUNS)
+
+# Greedy accuracy is all that a rise needs. Continues where an earlier study was stopped.
+study: $(STAMP)
+	@exec $(BIN)/rl-pipeline study $(STUDY) --seeds $(SEEDS) --min-rise 0.2 --png infra/figures/learning.png \
+		-o evaluate.samples=1 -o 'evaluate.pass_k=[1]'
 
 up: $(STAMP)
 	@exec $(BIN)/python -m flows.local up --runs $(RUNS)

@@ -4,6 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from flows.study import add_study
 from schemas.errors import UserError
 
 RECIPES = Path(__file__).parent / "recipes"
@@ -115,6 +116,7 @@ def _parser() -> argparse.ArgumentParser:
     recipes = commands.add_parser("recipes", help="list the recipes")
     recipes.set_defaults(command=_recipes)
     _add_choosing(commands)
+    add_study(commands)
     return parser
 
 

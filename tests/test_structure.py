@@ -34,6 +34,7 @@ CONFINED = {
     "vllm": ("rlcore/rollout/vllm_engine.py", "rlcore/rollout/vllm_transfer.py"),
     "deepspeed": ("rlcore/learner/engine.py",),
     "duckdb": ("rlcore/queries.py",),
+    "matplotlib": ("flows/figure.py",),
     "transformers": (
         "rlcore/models/",
         "rlcore/learner/",

@@ -7,17 +7,11 @@ from typing import Any
 import pytest
 
 from rlcore.diagnostics.watch import CHECKS, DiagnosticError, Diagnostics, Finding
+from rlcore.recipes import recipe_names
 from schemas.recipe import Recipe
-from tests.rlcore.diagnostics.streams import Metrics, broken, healthy, recipe
+from tests.rlcore.diagnostics.streams import RECIPES, Metrics, broken, healthy, recipe
 
 QUICKSTARTS = ("", "-ppo", "-dapo", "-rloo", "-gspo", "-gepo", "-vapo", "-remax")
-MODEL_REWARD = {
-    "reward_model": {},
-    "reward__functions": [
-        {"name": "reward_model"},
-        {"name": "arithmetic", "weight": 0.0},
-    ],
-}
 
 
 @dataclass(frozen=True)
@@ -63,9 +57,9 @@ TROUBLES = [
             "critic/score/mean": 0.1 * iteration,
             "critic/accuracy": 0.7 - 0.01 * (iteration - 10),
         },
-        told=23,
+        told=20,
         says="below its best while",
-        overrides=MODEL_REWARD,
+        recipe="quickstart-rlhf",
     ),
     Trouble(
         "constant_groups",
@@ -231,12 +225,19 @@ def test_a_run_that_learns_is_left_alone(suffix: str, seed: int) -> None:
     assert findings == []
 
 
+@pytest.mark.parametrize("name", recipe_names(RECIPES))
+def test_shipped_recipes_follow_the_rules(name: str) -> None:
+    said: list[str] = []
+    Diagnostics(recipe(name), log=said.append)
+    assert said == []
+
+
 def test_a_model_reward_that_serves_the_truth_is_left_alone() -> None:
     stream = [
         {**metrics, "critic/score/mean": 3 * metrics.get("critic/accuracy", 0.5) - 1}
         for metrics in healthy()
     ]
-    assert _watch(recipe(**MODEL_REWARD), stream) == ([], [])
+    assert _watch(recipe("quickstart-rlhf"), stream) == ([], [])
 
 
 @pytest.mark.parametrize(

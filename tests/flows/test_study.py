@@ -1,0 +1,105 @@
+"""A study's table and picture hold what the runs' own records say."""
+
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+import yaml
+
+from flows.cli import main
+from flows.figure import Panel, ProxyPanel, draw
+from flows.study import Outcome, _verdict, panels, print_table, read_outcome
+from rlcore.metrics import metrics_frame, publish_metrics
+from rlcore.recipes import load_recipe
+from rlcore.store import ArtifactStore, Lineage
+
+RECIPES = Path(__file__).parents[2] / "flows" / "recipes"
+PNG_LIMIT = 200_000  # bytes; it stands in the README
+
+
+def _finished_run(root: Path, name: str) -> Path:
+    """Lay down what a finished run leaves: its recipe, its summary and its metrics tables."""
+    recipe = load_recipe(name, {"seed": 2}, directory=RECIPES)
+    directory = root / "runs" / f"{name}-12345678"
+    directory.mkdir(parents=True)
+    (directory / "recipe.yaml").write_text(yaml.safe_dump(recipe.model_dump(mode="json")))
+    store = ArtifactStore(root / recipe.store)
+    for step in range(4):
+        values = {"timing_s/step": 1.5, "critic/score/mean": step, "critic/accuracy": 0.5}
+        if step % 2 == 0:
+            values["val/accuracy"] = 0.6 + step / 10
+        frame = metrics_frame("rl", step, values if step else {"val/accuracy": 0.6})
+        publish_metrics(store, "abc", f"{step:06d}", frame, Lineage("r", "c"))
+    summary = {
+        "accuracy": {"base": 0.0, "sft": 0.55, "rl": 0.9},
+        "iterations": 3,
+        "artifacts": {"rl": f"{store.root}/policy/abc"},
+    }
+    (directory / "summary.json").write_text(json.dumps(summary))
+    return directory
+
+
+def test_outcome_is_what_the_store_says(tmp_path: Path) -> None:
+    """A run that came from cache tells the seconds of when it was trained."""
+    outcome = read_outcome(tmp_path, _finished_run(tmp_path, "quickstart"))
+    assert (outcome.recipe, outcome.seed, outcome.iterations) == ("quickstart", 2, 3)
+    assert (outcome.sft, outcome.rl, outcome.rise) == (0.55, 0.9, pytest.approx(0.35))
+    assert outcome.seconds == pytest.approx(4.5)
+    assert outcome.validation == [(0, 0.6), (2, 0.8)]
+    assert outcome.proxy is None
+
+
+def test_a_model_reward_is_drawn_beside_the_truth(tmp_path: Path) -> None:
+    outcome = read_outcome(tmp_path, _finished_run(tmp_path, "quickstart-rlhf"))
+    accuracy, proxy, gap = panels([outcome])
+    assert isinstance(accuracy, Panel)
+    assert isinstance(proxy, ProxyPanel)
+    assert isinstance(gap, Panel)
+    assert gap.lines == {"seed 2": [(1, 0.0), (2, 0.5), (3, 1.0)]}
+    ((score, truth),) = proxy.pairs
+    assert score == [(1, 1.0), (2, 2.0), (3, 3.0)]
+    assert truth == [(1, 0.5), (2, 0.5), (3, 0.5)]
+
+
+def _outcomes() -> list[Outcome]:
+    curve = [(step, 1 - 0.5 * 0.97**step) for step in range(0, 101, 10)]
+    proxy = pl.DataFrame({"step": [1, 2], "proxy": [0.0, 4.0], "truth": [0.6, 0.5], "gap": [-1, 1]})
+    names = [*(f"quickstart-{index}" for index in range(8)), "quickstart-rlhf"]
+    return [
+        Outcome(name, seed, 0.5, 0.9, 100, 60.0, curve, proxy if name.endswith("rlhf") else None)
+        for name in names
+        for seed in range(3)
+    ]
+
+
+def test_picture_is_small_and_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "figures" / "learning.png"
+    shown = panels(_outcomes())
+    assert len(shown) == 11
+    draw(shown, path)
+    assert path.read_bytes().startswith(b"\x89PNG")
+    assert path.stat().st_size < PNG_LIMIT
+    print_table(_outcomes())
+    told = capsys.readouterr().out
+    for cell in ("quickstart-7", "0.500", "0.900", "+0.400", "100", "60"):
+        assert cell in told
+
+
+def test_a_study_fails_when_a_run_does(capsys: pytest.CaptureFixture[str]) -> None:
+    (outcome, *_) = _outcomes()
+    assert _verdict([outcome], 1, None) == 0
+    assert _verdict([outcome], 1, 0.4) == 0
+    assert _verdict([outcome], 1, 0.5) == 1
+    assert "rose by 0.400, not 0.5" in capsys.readouterr().out
+    assert _verdict([outcome], 2, None) == 1
+    assert "1 of 2 runs failed" in capsys.readouterr().out
+
+
+def test_what_cannot_be_studied_is_said_before_anything_starts(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["study", "quickstrat"]) == 2
+    assert "did you mean 'quickstart'" in capsys.readouterr().err
+    assert main(["study", "quickstart", "-o", "evaluate.checkpoints=[rl]"]) == 2
+    assert "does not evaluate both 'sft' and 'rl'" in capsys.readouterr().err
