@@ -51,14 +51,15 @@ def run_small(
     directory: Path,
     overrides: dict[str, Any] | None = None,
     *,
+    recipe: str = "quickstart",
     kill_at: str = "",
     timeout_s: float = 240,
 ) -> subprocess.CompletedProcess[str]:
-    """Run the quickstart recipe, made small, with ``directory`` as working directory.
+    """Run a quickstart recipe, made small, with ``directory`` as working directory.
 
     ``kill_at`` names a point of ``crash_points``: the process sends itself SIGKILL there.
     """
-    arguments = [kill_at, "quickstart", json.dumps({**SMALL, **(overrides or {})})]
+    arguments = [kill_at, recipe, json.dumps({**SMALL, **(overrides or {})})]
     return run_recipe(directory, arguments, timeout_s=timeout_s)
 
 

@@ -1,0 +1,157 @@
+"""Dynamic sampling with scripted rewards: how much is drawn, what is kept, what the cap does."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rlcore.rewards.types import RewardRow
+from rlcore.rl.groups import DynamicSamplingError, Groups, split_by_signal
+from rlcore.rl.phases import Phases
+from rlcore.rl.state import LoopState
+from rlcore.store import ArtifactStore
+
+PROMPTS, SAMPLES = 4, 4
+DAPO = {
+    "rl.preset": "dapo",
+    "reward.offset": 0.0,
+    "rl.update.mini_batches": 2,
+    "rl.rollout.prompts": PROMPTS,
+    "rl.rollout.samples": SAMPLES,
+    "rl.algorithm.dynamic_sampling.batch_factor": 1,
+    "rl.algorithm.dynamic_sampling.max_rounds": 10,
+}
+Make = Callable[..., Phases]
+
+
+def _named(row: RewardRow) -> tuple[str, int]:
+    """The prompt and sample of a trajectory ("000001-<uid>-03"); validation rows carry a uid."""
+    parts = row.trajectory_id.split("-")
+    return (parts[1], int(parts[2])) if len(parts) == 3 else (parts[0], 0)
+
+
+def _is_even(uid: str) -> bool:
+    """A coin by prompt, the same in every run."""
+    return int(uid, 16) % 2 == 0
+
+
+def half_teach(row: RewardRow) -> float:
+    """About half of the prompts have a mixed group; the others are all right."""
+    uid, sample = _named(row)
+    return float(sample % 2) if _is_even(uid) else 1.0
+
+
+def none_teach(row: RewardRow) -> float:
+    """Every group agrees: all right or all wrong."""
+    return float(_is_even(_named(row)[0]))
+
+
+def draw(phases: Phases, state: LoopState) -> tuple[Groups, list[set[str]]]:
+    """Run rounds until the batch is full; return it and the prompts of each round."""
+    groups, rounds = phases.begin(state), []
+    while not groups.full:
+        rollouts = phases.rollout(state, groups)
+        rounds.append(set(phases.store.table(rollouts, "rollouts")["uid"]))
+        groups = phases.collect(state, groups, rollouts, phases.reward(state, rollouts))
+    return groups, rounds
+
+
+def test_rounds_draw_new_prompts_until_the_batch_is_exactly_full(make_phases: Make) -> None:
+    """Drawing the same prompts again, or training more than was asked, would bias the batch."""
+    phases = make_phases("quickstart", half_teach, DAPO)
+    state = phases.start()
+    groups, rounds = draw(phases, state)
+    assert len(groups.kept) == PROMPTS and len(set(groups.kept)) == PROMPTS
+    assert len(rounds) == len(groups.rounds) > 1
+    assert sum(map(len, rounds)) == len(set.union(*rounds)) == groups.drawn
+    # One call fewer would not have filled it.
+    kept_before = [uid for uid in groups.kept if uid not in rounds[-1]]
+    assert len(kept_before) < PROMPTS
+
+    advantages = phases.advantage(state, groups)
+    assert advantages.rows["advantages"] == PROMPTS * SAMPLES
+    metrics = groups.metrics()
+    processed = PROMPTS + len(groups.spare) + groups.surplus
+    assert metrics["train/filtered_ratio"] == len(groups.spare) / processed
+    assert metrics["train/num_gen_batches"] == len(rounds)
+    assert metrics["train/discarded_groups"] == groups.surplus
+    after = phases.sync(phases.update(state, groups, advantages))
+    assert after.cursor == state.cursor + groups.drawn
+    _, next_rounds = draw(phases, after)
+    assert not next_rounds[0] & set.union(*rounds), "the next iteration goes on with the stream"
+
+
+def test_kept_groups_differ_and_are_whole(make_phases: Make) -> None:
+    phases = make_phases("quickstart", half_teach, DAPO)
+    state = phases.start()
+    groups, _ = draw(phases, state)
+    advantages = phases.store.table(phases.advantage(state, groups), "advantages")
+    assert all(any(row) for row in advantages["advantages"].to_list()), "a kept row teaches"
+    assert advantages.height == PROMPTS * SAMPLES
+
+
+@pytest.mark.parametrize(
+    ("policy", "kept"), [("error", None), ("train_partial", None), ("pad_unfiltered", PROMPTS)]
+)
+def test_the_cap_does_what_it_says(make_phases: Make, policy: str, kept: int | None) -> None:
+    """No signal at all: only padding can go on; anything else must end in one sentence."""
+    section = "rl.algorithm.dynamic_sampling"
+    over = {**DAPO, f"{section}.max_rounds": 2, f"{section}.on_exhausted": policy}
+    phases = make_phases("quickstart", none_teach, over)
+    state = phases.start()
+    if kept is None:
+        with pytest.raises(DynamicSamplingError, match=r"2 generation rounds kept 0 of 4 .*max_ro"):
+            draw(phases, state)
+        return
+    groups, rounds = draw(phases, state)
+    assert len(rounds) == 2 and len(groups.kept) == kept
+
+
+def test_partial_batch_trains_what_there_is(make_phases: Make) -> None:
+    section = "rl.algorithm.dynamic_sampling"
+    partial = {f"{section}.max_rounds": 1, f"{section}.on_exhausted": "train_partial"}
+    over = {**DAPO, **partial, "seed": 1}
+    phases = make_phases("quickstart", half_teach, over)
+    state = phases.start()
+    groups, _ = draw(phases, state)
+    assert 0 < len(groups.kept) < PROMPTS
+    after = phases.update(state, groups, phases.advantage(state, groups))
+    assert after.version == state.version + 1
+
+
+def test_unlimited_rounds_end_when_every_prompt_was_drawn(make_phases: Make) -> None:
+    """Otherwise a dead reward would sample forever."""
+    over = {**DAPO, "rl.algorithm.dynamic_sampling.max_rounds": 0}
+    phases = make_phases("quickstart", none_teach, over)
+    state = phases.start()
+    with pytest.raises(DynamicSamplingError, match="every training prompt was drawn"):
+        draw(phases, state)
+
+
+def test_half_full_batch_is_found_again(make_phases: Make, tmp_path: Path) -> None:
+    """A process that dies between two rounds continues with what it had drawn."""
+    store = ArtifactStore(str(tmp_path / "store"))
+    first = make_phases("quickstart", half_teach, DAPO, store=store)
+    state = first.start()
+    groups = first.begin(state)
+    rollouts = first.rollout(state, groups)
+    groups = first.collect(state, groups, rollouts, first.reward(state, rollouts))
+    assert not groups.full
+
+    second = make_phases("quickstart", half_teach, DAPO, store=store)
+    state = second.start()
+    scored_before = second.crew.rewards.rows  # type: ignore[attr-defined]
+    again = second.begin(state)
+    assert second.rollout(state, again) == rollouts
+    groups_again, _ = draw(second, state)
+    assert groups_again.rounds[0][0] == rollouts
+    scored = second.crew.rewards.rows - scored_before  # type: ignore[attr-defined]
+    assert scored == (len(groups_again.rounds) - 1) * PROMPTS * SAMPLES, "round 0 is not rescored"
+
+
+def test_filter_looks_at_the_chosen_metric() -> None:
+    """Groups of one scored row have no baseline and do not pass (SPEC section 2)."""
+    uids = np.array(["a", "a", "b", "b", "c", "c", "d", "d"])
+    values = np.array([0.0, 1.0, 1.0, 1.0, 0.5, np.nan, 0.1, 0.1 + 1e-12])
+    assert split_by_signal(uids, values, tolerance=1e-9) == (["a"], ["b", "c", "d"])
