@@ -24,9 +24,9 @@ from rlcore.api.prompts import Prompt, prompts_frame
 from rlcore.api.recipe import Task, recipe_of
 from rlcore.diagnostics.watch import Diagnostics
 from rlcore.models.base import copy_base_model
-from rlcore.models.files import MODEL_FOLDER, locate_model
-from rlcore.models.pretrained import has_chat_template, load_pretrained
-from rlcore.models.tokenizer import load_tokenizer
+from rlcore.models.files import MODEL_FOLDER, locate_model, model_files
+from rlcore.models.pretrained import load_pretrained
+from rlcore.models.tokenizer import has_chat_template, load_tokenizer
 from rlcore.recipes import recipe_digest
 from rlcore.rewards.types import Scorers
 from rlcore.rl.crew import start_crew
@@ -39,7 +39,8 @@ from schemas.errors import UserError
 from schemas.recipe import ModelSection, Recipe
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from rlcore.models.pretrained import PreTrainedModel
+    from rlcore.models.tokenizer import ChatTokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +60,7 @@ class Trained(NamedTuple):
     (``rlcore.api.curves``)."""
 
     model: "PreTrainedModel"
-    tokenizer: "PreTrainedTokenizerBase"
+    tokenizer: "ChatTokenizer"
     metrics: dict[str, list[float]]
 
 
@@ -123,6 +124,8 @@ def train(job: Job) -> Trained:
             state = iterate(phases, Steps(), _Report(job, recipe, curves))
             exported = Path(scratch) / "exported"
             phases.finish(state, exported)
+        for checkpoint in store.keys("checkpoint", f"{key}/"):  # no call can continue this one
+            store.discard("checkpoint", checkpoint)
         published = _publish(exported, root / MODEL_FOLDER)
         model, tokenizer = load_pretrained(published)
         return Trained(model, tokenizer, curves.values)
@@ -169,7 +172,8 @@ def _root(output_dir: Path | None) -> Iterator[Path]:
 def _base_model(job: Job, scratch: Path) -> Path:
     """Return the directory to start from: the model's own, or a copy with a plain chat template."""
     source = locate_model(job.model_name, None)
-    if has_chat_template(source):
+    model_files(source)
+    if has_chat_template(source, name=job.model_name):
         return source
     logger.info("%s has no chat template; prompts are given to it as they stand", job.model_name)
     section = ModelSection(path=str(source), chat_template=PLAIN_TEMPLATE, max_tokens=16)

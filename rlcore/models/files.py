@@ -116,8 +116,8 @@ def hub_unreachable() -> str:
     return ""
 
 
-def copy_model(source: Path, target: Path, *, trust_remote_code: bool = False) -> None:
-    """Copy the files of ``MODEL_FILES`` from ``source`` to ``target``, links resolved.
+def model_files(source: Path, *, trust_remote_code: bool = False) -> set[Path]:
+    """Return the files of ``MODEL_FILES`` in ``source``.
 
     Raises ``UserError`` naming what ``source`` lacks: configuration, safetensors, tokenizer.
     """
@@ -135,6 +135,15 @@ def copy_model(source: Path, target: Path, *, trust_remote_code: bool = False) -
             f"model.path = '{source}' has no {missing[0]}; give a directory written by"
             " save_pretrained of the model and of its tokenizer"
         )
+    return files
+
+
+def copy_model(source: Path, target: Path, *, trust_remote_code: bool = False) -> None:
+    """Copy the files of ``MODEL_FILES`` from ``source`` to ``target``, links resolved.
+
+    Raises ``UserError`` as ``model_files`` does.
+    """
+    files = model_files(source, trust_remote_code=trust_remote_code)
     target.mkdir(parents=True, exist_ok=True)
     for file in sorted(files):
         resolved = file.resolve()

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 from rlcore.models.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedModel
+
+    from rlcore.models.tokenizer import ChatTokenizer
 
 
-def load_pretrained(directory: Path) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
+def load_pretrained(directory: Path) -> "tuple[PreTrainedModel, ChatTokenizer]":
     """Return model (on CPU, eval mode, dtype of its files) and tokenizer of ``directory``.
 
     Raises UserError when the tokenizer cannot be used.
@@ -18,10 +20,3 @@ def load_pretrained(directory: Path) -> "tuple[PreTrainedModel, PreTrainedTokeni
 
     model = AutoModelForCausalLM.from_pretrained(directory, dtype="auto")
     return model.eval(), load_tokenizer(directory)
-
-
-def has_chat_template(directory: Path) -> bool:
-    """Return whether the tokenizer of ``directory`` brings a chat template."""
-    from transformers import AutoTokenizer
-
-    return bool(AutoTokenizer.from_pretrained(directory).chat_template)

@@ -76,14 +76,8 @@ def load_tokenizer(
 
     Raises ``UserError`` when it cannot be loaded or has no EOS token, pad token or chat template.
     """
-    from transformers import AutoTokenizer
-
     name = name or str(directory)
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=trust_remote_code)
-    except (OSError, ValueError, KeyError) as error:  # untrusted files: say which model
-        first_line = str(error).strip().partition("\n")[0]
-        raise UserError(f"tokenizer of model '{name}' cannot be loaded: {first_line}") from error
+    tokenizer = _read(directory, name, trust_remote_code)
     for token, value in {
         "eos_token": tokenizer.eos_token,
         "pad_token": tokenizer.pad_token,
@@ -98,6 +92,24 @@ def load_tokenizer(
             f"tokenizer of model '{name}' has no chat template; set model.chat_template"
         )
     return tokenizer
+
+
+def has_chat_template(directory: Path, *, name: str) -> bool:
+    """Return whether the tokenizer of ``directory`` brings a chat template.
+
+    Raises ``UserError`` when it cannot be loaded.
+    """
+    return bool(_read(directory, name, trust_remote_code=False).chat_template)
+
+
+def _read(directory: Path, name: str, trust_remote_code: bool) -> "ChatTokenizer":
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(directory, trust_remote_code=trust_remote_code)
+    except (OSError, ValueError, KeyError) as error:  # untrusted files: say which model
+        first_line = str(error).strip().partition("\n")[0]
+        raise UserError(f"tokenizer of model '{name}' cannot be loaded: {first_line}") from error
 
 
 def eos_token_id(tokenizer: Any) -> int:
