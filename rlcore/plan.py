@@ -3,17 +3,18 @@
 import os
 import shutil
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import yaml
 
-from rlcore.planning.batches import Batch, DataSize, data_size, rl_batch, sft_batch
+from rlcore.planning.algorithm import worker_counts
+from rlcore.planning.batches import Batches, DataSize, all_batches, data_size
 from rlcore.planning.estimates import (
     BYTES,
     GIB,
     PROCESS_BYTES,
-    LearnerMemory,
+    Memory,
     Rates,
     cpu_rates,
     engine_memory,
@@ -31,6 +32,7 @@ from rlcore.planning.text import (
     stage_lines,
 )
 from schemas.errors import UserError
+from schemas.names import REWARD_MODEL
 from schemas.recipe import Recipe
 
 
@@ -44,19 +46,6 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
-    """Bytes of each kind of worker. ``reference``: weights of the frozen copy, 0 without KL.
-
-    ``kv_tokens``: tokens that one engine's KV cache holds, None where the GPU's size is unknown.
-    """
-
-    learner: LearnerMemory
-    reference: int
-    engine: int
-    kv_tokens: int | None
-
-
-@dataclass(frozen=True, slots=True)
 class Plan:
     """Everything a dry run prints. What needs the model's sizes is None when it is not at hand."""
 
@@ -66,8 +55,7 @@ class Plan:
     shape: ModelShape | None
     shape_note: str
     data: DataSize
-    sft: Batch | None
-    rl: Batch
+    batches: Batches
     rates: Rates
     memory: Memory | None
     stages: tuple[StageEstimate, ...]
@@ -82,14 +70,14 @@ class Plan:
         """Host memory of all workers together; 0 when the model is not at hand."""
         if self.memory is None:
             return 0
-        learner, hardware = self.memory.learner, self.recipe.hardware
-        on_gpu = self.device == "cuda"
-        rank = PROCESS_BYTES + (learner.offloaded if on_gpu else learner.device)
-        reference = 0
-        if self.memory.reference:
-            reference = PROCESS_BYTES + (0 if on_gpu else self.memory.reference)
-        engines = hardware.rollout.engines * self.memory.engine
-        return hardware.learner.ranks * rank + reference + engines
+        memory, hardware, on_gpu = self.memory, self.recipe.hardware, self.device == "cuda"
+        trained = [memory.learner] + ([memory.critic] if memory.critic else [])
+        frozen = [weights for weights in (memory.reference, memory.reward_model) if weights]
+        total = hardware.rollout.engines * memory.engine
+        for learner in trained:
+            held = learner.offloaded if on_gpu else learner.device
+            total += hardware.learner.ranks * (PROCESS_BYTES + held)
+        return total + sum(PROCESS_BYTES + (0 if on_gpu else weights) for weights in frozen)
 
 
 def plan(recipe: Recipe, machine: Machine | None = None) -> Plan:
@@ -107,7 +95,7 @@ def plan(recipe: Recipe, machine: Machine | None = None) -> Plan:
     device = hardware.device
     if device == "auto":
         device = "cuda" if machine.gpus else "cpu"
-    sft, rl = sft_batch(recipe, data.demonstrations), rl_batch(recipe)
+    batches = all_batches(recipe, data.demonstrations)
     rates = gpu_rates() if device == "cuda" else cpu_rates(hardware.learner.threads)
     result = Plan(
         recipe=recipe,
@@ -116,11 +104,10 @@ def plan(recipe: Recipe, machine: Machine | None = None) -> Plan:
         shape=shape,
         shape_note=note,
         data=data,
-        sft=sft,
-        rl=rl,
+        batches=batches,
         rates=rates,
-        memory=None if shape is None else _memory(recipe, shape, sft, rl, machine, device),
-        stages=() if shape is None else stage_estimates(recipe, shape, data, sft, rl, rates),
+        memory=None if shape is None else _memory(recipe, shape, batches, machine, device),
+        stages=() if shape is None else stage_estimates(recipe, shape, data, batches, rates),
     )
     _check_gpus(result)
     _check_host(result)
@@ -154,33 +141,34 @@ def _visible_gpus() -> tuple[int, ...]:
 
 
 def _memory(
-    recipe: Recipe,
-    shape: ModelShape,
-    sft: Batch | None,
-    rl: Batch,
-    machine: Machine,
-    device: str,
+    recipe: Recipe, shape: ModelShape, batches: Batches, machine: Machine, device: str
 ) -> Memory:
     """Return what each worker needs while it holds its fullest micro-batch."""
-    dtype, rollout = recipe.model.dtype, recipe.hardware.rollout
-    fullest = max((b for b in (sft, rl) if b is not None), key=lambda b: b.micro_batch_tokens)
+    dtype, rollout, kl = recipe.model.dtype, recipe.hardware.rollout, recipe.rl.algorithm.kl
     weights = BYTES[dtype] * shape.parameters
     cache: int | None = rollout.kv_cache_gib * GIB
+    kv_token = shape.kv_bytes_per_token(BYTES[dtype])
     if device == "cuda":
         gpu = min(machine.gpus, default=0)
         shared = rollout.gpu_memory_utilization * gpu - weights / rollout.tensor_parallel
         cache = int(shared * rollout.tensor_parallel) if gpu else None
-    kv_token = shape.kv_bytes_per_token(BYTES[dtype])
+    learner = learner_memory(
+        shape,
+        dtype,
+        recipe.hardware.learner,
+        on_gpu=device == "cuda",
+        tokens=batches.fullest.micro_batch_tokens,
+        row_tokens=batches.fullest.row_tokens,
+    )
+    # the exact KL needs the logits of both models in one place; a value head has one output
+    exact = kl.uses_reference and kl.estimator == "full"
+    critic = replace(learner, logits=0) if recipe.rl.critic is not None else None
+    scored = any(function.name == REWARD_MODEL for function in recipe.reward.functions)
     return Memory(
-        learner=learner_memory(
-            shape,
-            dtype,
-            recipe.hardware.learner,
-            on_gpu=device == "cuda",
-            tokens=fullest.micro_batch_tokens,
-            row_tokens=fullest.row_tokens,
-        ),
-        reference=weights if recipe.rl.algorithm.kl.uses_reference else 0,
+        learner=replace(learner, reference=weights) if exact else learner,
+        critic=critic,
+        reference=weights if kl.uses_reference and not exact else 0,
+        reward_model=weights if scored else 0,
         engine=engine_memory(shape, dtype, 0 if device == "cuda" else cache or 0),
         kv_tokens=None if cache is None else max(0, cache) // kv_token,
     )
@@ -191,17 +179,16 @@ def _check_gpus(result: Plan) -> None:
     gpus, hardware = result.machine.gpus, result.recipe.hardware
     if not gpus or result.device != "cuda":
         return
-    ranks, share = hardware.learner.ranks, hardware.learner.gpus_per_rank
+    roles = worker_counts(result.recipe)
+    ranks, share = sum(roles.values()), hardware.learner.gpus_per_rank
     engines, engine_share = hardware.rollout.engines, hardware.rollout.gpus_per_engine
-    references = 1 if result.recipe.rl.algorithm.kl.uses_reference else 0
-    needed = (ranks + references) * share + engines * engine_share
-    if hardware.ray_address is None and needed > len(gpus):
+    needed = ranks * share + engines * engine_share
+    if hardware.ray_address is None and needed > len(gpus) + 1e-9:
+        who = " + ".join(f"{count} of the {role}" for role, count in roles.items())
         raise UserError(
-            f"hardware: {ranks} learner rank(s)"
-            + " and the reference" * references
-            + f" x learner.gpus_per_rank = {share:g} plus {engines} engine(s) x"
-            f" rollout.gpus_per_engine = {engine_share:g} need {needed:g} GPUs and {len(gpus)} are"
-            " visible; lower these or set hardware.ray_address to a larger cluster"
+            f"hardware: ranks ({who}) x learner.gpus_per_rank = {share:g} plus {engines} engine(s)"
+            f" x rollout.gpus_per_engine = {engine_share:g} need {needed:g} GPUs and {len(gpus)}"
+            " are visible; lower these or set hardware.ray_address to a larger cluster"
         )
     if result.memory is None:
         return
@@ -210,12 +197,14 @@ def _check_gpus(result: Plan) -> None:
     if share < 1 and engine_share < 1:
         reserved = int(hardware.rollout.gpu_memory_utilization * smallest)
         beside = f", the engine that shares it {gib(reserved)},"
+    if share <= 0.5:  # a second rank fits the GPU: the critic's, and the frozen models
+        states = result.memory.states
     if states + reserved > smallest:
         raise UserError(
             f"hardware.learner: weights, gradients and optimizer take {gib(states)} per GPU{beside}"
             f" and the GPU has {gib(smallest)}; raise learner.zero_stage (now"
-            f" {hardware.learner.zero_stage}) or learner.ranks (now {ranks}), or set"
-            " learner.offload_optimizer to true"
+            f" {hardware.learner.zero_stage}) or learner.ranks (now {hardware.learner.ranks}), or"
+            " set learner.offload_optimizer to true"
         )
 
 
@@ -224,7 +213,9 @@ def _check_host(result: Plan) -> None:
     memory, hardware = result.memory, result.recipe.hardware
     if memory is None or result.device == "cuda" or hardware.ray_address is not None:
         return
-    needed = hardware.learner.ranks * memory.learner.states
+    trained = [memory.learner] + ([memory.critic] if memory.critic else [])
+    needed = hardware.learner.ranks * sum(each.states for each in trained)
+    needed += memory.reference + memory.reward_model
     if needed > result.machine.host:
         raise UserError(
             "hardware.learner: weights, gradients and optimizer of"
@@ -250,7 +241,7 @@ def render_plan(result: Plan) -> str:
     )
     sections = {
         "Resolved recipe": recipe.rstrip().split("\n"),
-        "Batch arithmetic": batch_lines(result.recipe, result.data, result.sft, result.rl),
+        "Batch arithmetic": batch_lines(result.recipe, result.data, result.batches),
         "Memory": _memory_lines(result),
         "Time and disk": _stage_lines(result),
         "Assumptions": assumption_lines(result.rates),
@@ -264,9 +255,7 @@ def render_plan(result: Plan) -> str:
 def _memory_lines(result: Plan) -> list[str]:
     if result.shape is None or result.memory is None:
         return [f"model: {result.shape_note}; memory, time and disk are left out"]
-    lines = memory_lines(
-        result.recipe, result.shape, result.memory.learner, result.memory.reference, result.device
-    )
+    lines = memory_lines(result.recipe, result.shape, result.memory, result.device)
     lines += engine_lines(
         result.recipe, result.memory.engine, result.memory.kv_tokens, result.device
     )

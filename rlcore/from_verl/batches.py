@@ -9,6 +9,7 @@ from rlcore.from_verl.entries import ACTOR, MODEL, ROLLOUT
 from rlcore.from_verl.settings import Run
 from schemas.errors import UserError
 from schemas.names import REWARD_MODEL
+from schemas.reward_model import SampledPreferences
 
 GSM8K_TRAIN_ROWS = 7473
 VALIDATION_FRACTION = 0.03  # of the training prompts: verl validates on what is our test split
@@ -87,13 +88,17 @@ def _micro_batch_tokens(run: Run) -> int:
     if not micro and run.has(f"{ACTOR}.ppo_micro_batch_size"):
         gpus = run.count("trainer.n_gpus_per_node", 1) * run.count("trainer.nnodes", 1)
         micro = max(1, run.count(f"{ACTOR}.ppo_micro_batch_size", 1) // gpus)
+    # the ranked responses of a prompt share a micro-batch of the reward model
+    least = longest * (SampledPreferences().max_responses if trains_reward_model(run) else 1)
     if micro and not dynamic:
+        tokens = max(least, micro * longest)
         run.remark(
-            f"{ACTOR}.ppo_micro_batch_size_per_gpu: {micro} x {longest} tokens ="
-            f" hardware.learner.micro_batch_tokens {micro * longest}"
+            f"{ACTOR}.ppo_micro_batch_size_per_gpu: {micro} x {longest} tokens"
+            + (", raised" if tokens > micro * longest else "")
+            + f" = hardware.learner.micro_batch_tokens {tokens}"
         )
-        return micro * longest
-    return max(longest, run.count(f"{ACTOR}.ppo_max_token_len_per_gpu", MICRO_BATCH_TOKENS))
+        return tokens
+    return max(least, run.count(f"{ACTOR}.ppo_max_token_len_per_gpu", MICRO_BATCH_TOKENS))
 
 
 def _iterations(run: Run, prompts: int) -> int:

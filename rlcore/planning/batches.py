@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from schemas.data import ArithmeticSource, DataSection, Gsm8kSource
 from schemas.errors import UserError
 from schemas.recipe import Recipe
+from schemas.reward_model import Gsm8kSolutions, SampledPreferences
 
 GSM8K_ROWS = {"train": 7473, "test": 1319}  # of the original files
 
@@ -50,6 +51,26 @@ class Batch:
     def tokens_per_step(self) -> int:
         """Most tokens, prompts included, that one optimizer step learns from."""
         return self.sequences_per_step * self.longest
+
+
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """The arithmetic of every stage that trains; None for a stage that is off."""
+
+    sft: Batch | None
+    reward_model: Batch | None
+    rl: Batch
+
+    @property
+    def fullest(self) -> Batch:
+        """The one whose full micro-batch holds the most tokens."""
+        known = [batch for batch in (self.sft, self.reward_model, self.rl) if batch is not None]
+        return max(known, key=lambda batch: batch.micro_batch_tokens)
+
+
+def all_batches(recipe: Recipe, demonstrations: int | None) -> Batches:
+    """Return the arithmetic of the recipe's stages. Raises ``UserError`` as they do."""
+    return Batches(sft_batch(recipe, demonstrations), reward_model_batch(recipe), rl_batch(recipe))
 
 
 def data_size(data: DataSection) -> DataSize:
@@ -111,6 +132,45 @@ def sft_batch(recipe: Recipe, demonstrations: int | None) -> Batch | None:
         total_steps=min(known, default=None),
         sequences_per_step=sft.batch_size,
     )
+
+
+def reward_model_batch(recipe: Recipe) -> Batch | None:
+    """Return the arithmetic of the reward model's epochs, every prompt with the most responses it
+    may have, or None without a reward model.
+
+    Prompts whose responses all rank alike are left out in the run. Raises ``UserError`` as
+    ``_batch`` does, and when the responses of one prompt, which share a micro-batch, do not fit it.
+    """
+    section = recipe.reward_model
+    if section is None:
+        return None
+    source, longest = section.preferences, section.max_tokens
+    prompts, responses = None, 2
+    if isinstance(source, SampledPreferences):
+        prompts, responses = source.prompts, source.max_responses
+        longest = min(longest, recipe.data.max_prompt_tokens + source.max_new_tokens)
+    elif isinstance(source, Gsm8kSolutions):
+        questions = min(GSM8K_ROWS["test"], source.limit or GSM8K_ROWS["test"])
+        prompts, responses = int(questions * (1 - source.validation_fraction)), 4
+    steps = None if prompts is None else prompts // section.batch_prompts
+    batch = _batch(
+        recipe,
+        "reward_model.max_tokens",
+        longest=longest,
+        rounds=section.epochs,
+        sequences_per_round=None if prompts is None else prompts * responses,
+        steps_per_round=steps,
+        total_steps=None if steps is None else steps * section.epochs,
+        sequences_per_step=section.batch_prompts * responses,
+    )
+    if responses > batch.sequences_per_micro_batch:
+        raise UserError(
+            f"hardware.learner.micro_batch_tokens = {recipe.hardware.learner.micro_batch_tokens}"
+            f" does not hold the {responses} responses of {longest} tokens that one prompt of"
+            " reward_model may have; raise it to at least"
+            f" {responses * longest}"
+        )
+    return batch
 
 
 def _batch(

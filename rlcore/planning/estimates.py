@@ -19,6 +19,7 @@ ENGINE_PROCESS_BYTES = 3 * GIB // 2  # the same with vLLM
 ROLLOUT_BYTES_PER_TOKEN = 7.5  # ids 1.9, log-probs 3.7, text 1.7, prompts and masks 0.2
 ADVANTAGE_BYTES_PER_TOKEN = 4.0  # old log-probs; advantages are constant along a row
 REFERENCE_BYTES_PER_TOKEN = 4.0
+CRITIC_BYTES_PER_TOKEN = 12.0  # values, returns, and advantages that differ along a row
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,16 +87,39 @@ class LearnerMemory:
     activations: int
     logits: int
     offloaded: int
+    reference: int = 0  # weights of the frozen copy it holds itself, for the exact KL
 
     @property
     def states(self) -> int:
         """Bytes on the learner's device that no batch size can reduce."""
-        return self.weights + self.gradients + self.optimizer - self.offloaded
+        return self.weights + self.gradients + self.optimizer + self.reference - self.offloaded
 
     @property
     def device(self) -> int:
         """Bytes on the learner's device during a pass over a full micro-batch."""
         return self.states + self.activations + self.logits
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes of each kind of worker. ``reference`` and ``reward_model``: weights of the frozen
+    models, 0 without them; ``critic`` is a learner with a value head.
+
+    ``kv_tokens``: tokens that one engine's KV cache holds, None where the GPU's size is unknown.
+    """
+
+    learner: LearnerMemory
+    critic: LearnerMemory | None
+    reference: int
+    reward_model: int
+    engine: int
+    kv_tokens: int | None
+
+    @property
+    def states(self) -> int:
+        """Bytes that no batch size can reduce on a GPU that a rank of each kind shares."""
+        critic = 0 if self.critic is None else self.critic.states
+        return self.learner.states + critic + self.reference + self.reward_model
 
 
 def learner_memory(
@@ -164,7 +188,14 @@ def checkpoint_bytes(shape: ModelShape, dtype: str) -> int:
     return (BYTES[dtype] + 12) * shape.parameters
 
 
-def iteration_table_bytes(sampled_tokens: int, *, reference: bool) -> int:
-    """Return the Parquet bytes that one RL iteration leaves behind."""
-    per_token = ROLLOUT_BYTES_PER_TOKEN + ADVANTAGE_BYTES_PER_TOKEN
-    return int(sampled_tokens * (per_token + (REFERENCE_BYTES_PER_TOKEN if reference else 0.0)))
+def iteration_table_bytes(
+    sampled_tokens: int, trained_tokens: int, *, reference: bool, critic: bool
+) -> int:
+    """Return the Parquet bytes that one RL iteration leaves behind.
+
+    ``sampled_tokens``: of all responses; ``trained_tokens``: of those that are learnt from.
+    """
+    trained = ADVANTAGE_BYTES_PER_TOKEN
+    trained += REFERENCE_BYTES_PER_TOKEN if reference else 0.0
+    trained += CRITIC_BYTES_PER_TOKEN if critic else 0.0
+    return int(sampled_tokens * ROLLOUT_BYTES_PER_TOKEN + trained_tokens * trained)

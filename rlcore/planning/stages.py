@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from rlcore.planning.batches import Batch, DataSize
+from rlcore.planning.algorithm import ptx_sequences, sampled_sequences
+from rlcore.planning.batches import Batch, Batches, DataSize
 from rlcore.planning.estimates import (
     BYTES,
     Rates,
@@ -10,8 +11,8 @@ from rlcore.planning.estimates import (
     iteration_table_bytes,
 )
 from rlcore.planning.shape import ModelShape
+from schemas.names import REWARD_MODEL
 from schemas.recipe import Recipe
-from schemas.reward_model import RewardModelSection, SampledPreferences
 
 DATA_BYTES_PER_TOKEN = 8  # prompts and demonstrations: ids and text in Parquet
 
@@ -29,15 +30,15 @@ class StageEstimate:
 
 
 def stage_estimates(
-    recipe: Recipe, shape: ModelShape, data: DataSize, sft: Batch | None, rl: Batch, rates: Rates
+    recipe: Recipe, shape: ModelShape, data: DataSize, batches: Batches, rates: Rates
 ) -> tuple[StageEstimate, ...]:
     """Return an estimate per stage, in the order in which they run."""
     stages = [_prepare(recipe, data)]
-    if sft is not None:
-        stages.append(_sft(recipe, shape, sft, rates))
-    if recipe.reward_model is not None:
-        stages.append(_reward_model(recipe, shape, recipe.reward_model, rates))
-    stages.append(_rl(recipe, shape, data, rl, rates))
+    if batches.sft is not None:
+        stages.append(_sft(recipe, shape, batches.sft, rates))
+    if batches.reward_model is not None:
+        stages.append(_reward_model(recipe, shape, batches.reward_model, rates))
+    stages.append(_rl(recipe, shape, data, batches.rl, rates))
     stages.append(_evaluate(recipe, shape, data, rates))
     weights = BYTES[recipe.export.dtype or recipe.model.dtype] * shape.parameters
     # weights are written, read back and scored once: bounded by 0.2 GB/s of disk and hashing
@@ -76,47 +77,77 @@ def _sft(recipe: Recipe, shape: ModelShape, sft: Batch, rates: Rates) -> StageEs
     return StageEstimate("sft", rates.start_s + longest / 2, rates.start_s + longest, disk)
 
 
-def _reward_model(
-    recipe: Recipe, shape: ModelShape, section: RewardModelSection, rates: Rates
-) -> StageEstimate:
-    hardware, source = recipe.hardware, section.preferences
+def _reward_model(recipe: Recipe, shape: ModelShape, batch: Batch, rates: Rates) -> StageEstimate:
+    """Sampling of the preferences, their training, the scores of what is held out."""
+    section, hardware = recipe.reward_model, recipe.hardware
     weights = BYTES[recipe.model.dtype] * shape.parameters
     disk = 2 * checkpoint_bytes(shape, recipe.model.dtype) + weights
-    if not isinstance(source, SampledPreferences):
-        return StageEstimate("reward_model", 0.0, 0.0, disk, "time unknown until rows are counted")
-    responses = (source.min_responses + source.max_responses) / 2
-    sampled = (source.prompts + source.validation_prompts) * responses * source.max_new_tokens
-    longest = recipe.data.max_prompt_tokens + source.max_new_tokens
-    trained = section.epochs * source.prompts * responses * min(longest, section.max_tokens)
-    seconds = rates.sampler_s(shape.parameters, int(sampled), hardware.rollout.engines)
-    seconds += rates.learner_s(shape.parameters, trained, 3, hardware.learner.ranks)
-    disk += int(responses * source.prompts) * longest * DATA_BYTES_PER_TOKEN
-    return StageEstimate("reward_model", rates.start_s + seconds / 2, rates.start_s + seconds, disk)
+    if section is None or batch.total_steps is None:
+        note = "time unknown until preferences are counted"
+        return StageEstimate("reward_model", 0.0, 0.0, disk, note)
+    tokens = batch.total_steps * batch.tokens_per_step
+    longest = rates.learner_s(shape.parameters, tokens, 3, hardware.learner.ranks)
+    source = section.preferences
+    if source.kind == "samples":
+        responses = (source.prompts + source.validation_prompts) * source.max_responses
+        sampled = responses * source.max_new_tokens
+        longest += rates.sampler_s(shape.parameters, sampled, hardware.rollout.engines)
+        disk += sampled * DATA_BYTES_PER_TOKEN
+    return StageEstimate("reward_model", rates.start_s + longest / 2, rates.start_s + longest, disk)
 
 
 def _rl(
     recipe: Recipe, shape: ModelShape, data: DataSize, rl: Batch, rates: Rates
 ) -> StageEstimate:
-    section, hardware = recipe.rl, recipe.hardware
-    reference = section.algorithm.kl.uses_reference
+    section, hardware, response = recipe.rl, recipe.hardware, recipe.rl.rollout.max_new_tokens
     sequences = section.rollout.prompts * section.rollout.samples
-    sampled = sequences * section.rollout.max_new_tokens
-    # forward for old log-probs, forward for the reference, forward and backward per epoch
-    passes = 1 + (1 if reference else 0) + 3 * section.update.epochs
-    tokens = sequences * rl.longest
+    sampled = sampled_sequences(recipe) * response
     iteration = rates.sampler_s(shape.parameters, sampled, hardware.rollout.engines)
-    iteration += rates.learner_s(shape.parameters, tokens, passes, hardware.learner.ranks)
+    longest = section.iterations * iteration + _learning_s(
+        recipe, shape, sequences * rl.longest, rates
+    )
     rows = min(section.validation.prompts, data.validation or section.validation.prompts)
     validations = section.iterations // section.validation.every + 1
-    validation = rates.sampler_s(
-        shape.parameters, rows * section.rollout.max_new_tokens, hardware.rollout.engines
+    longest += validations * rates.sampler_s(
+        shape.parameters, rows * response, hardware.rollout.engines
     )
-    longest = section.iterations * iteration + validations * validation
     kept = section.checkpoint.keep_last + section.checkpoint.keep_best + 1  # one being written
-    disk = kept * checkpoint_bytes(shape, recipe.model.dtype)
-    disk += section.iterations * iteration_table_bytes(sampled, reference=reference)
+    models = 1 if section.critic is None else 2
+    disk = kept * models * checkpoint_bytes(shape, recipe.model.dtype)
+    disk += section.iterations * iteration_table_bytes(
+        sampled,
+        sequences * response,
+        reference=section.algorithm.kl.uses_reference,
+        critic=section.critic is not None,
+    )
     disk += BYTES[recipe.model.dtype] * shape.parameters  # the policy itself
-    return StageEstimate("rl", rates.start_s + longest / 2, rates.start_s + longest, disk)
+    filtered = section.algorithm.dynamic_sampling
+    note = "" if filtered is None else "one generation round an iteration; filtered groups add more"
+    return StageEstimate("rl", rates.start_s + longest / 2, rates.start_s + longest, disk, note)
+
+
+def _learning_s(recipe: Recipe, shape: ModelShape, tokens: int, rates: Rates) -> float:
+    """Seconds of all forward and backward passes over ``tokens`` an iteration.
+
+    Each iteration: old log-probs, and where there are any the reference's, the critic's values and
+    the reward model's scores. Each epoch of policy and critic: three passes' worth.
+    """
+    section, ranks = recipe.rl, recipe.hardware.learner.ranks
+    epochs, critic = section.update.epochs, section.critic is not None
+    exact = section.algorithm.kl.estimator == "full"
+    reference = section.algorithm.kl.uses_reference
+    scorer = any(function.name == REWARD_MODEL for function in recipe.reward.functions)
+
+    def seconds(passes: float, over: int) -> float:
+        return rates.learner_s(shape.parameters, over, passes, ranks)
+
+    every = seconds(1 + (1 + 3 * epochs if critic else 0), tokens)
+    single = int(reference and not exact) + int(scorer)  # workers of one rank
+    every += rates.learner_s(shape.parameters, tokens, single, 1)
+    update = seconds(3 * epochs + (epochs + 1 if reference and exact else 0), tokens)
+    steps = section.update.mini_batches * epochs
+    update += seconds(3, steps * ptx_sequences(recipe) * recipe.sft.max_tokens)
+    return section.iterations * every + section.actor_iterations * update
 
 
 def _evaluate(recipe: Recipe, shape: ModelShape, data: DataSize, rates: Rates) -> StageEstimate:

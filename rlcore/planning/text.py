@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
-from rlcore.planning.batches import Batch, DataSize
-from rlcore.planning.estimates import GIB, LearnerMemory, Rates
+from rlcore.planning.algorithm import algorithm_lines, reward_model_lines
+from rlcore.planning.batches import Batch, Batches, DataSize
+from rlcore.planning.estimates import GIB, LearnerMemory, Memory, Rates
 from rlcore.planning.shape import ModelShape
 from rlcore.planning.stages import StageEstimate, evaluation_tokens
 from schemas.recipe import Recipe
@@ -22,15 +23,18 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.1f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def batch_lines(recipe: Recipe, data: DataSize, sft: Batch | None, rl: Batch) -> list[str]:
-    """Return the arithmetic of SFT, RL and evaluation, one quantity becoming the next."""
+def batch_lines(recipe: Recipe, data: DataSize, batches: Batches) -> list[str]:
+    """Return the arithmetic of each stage, one quantity becoming the next."""
+    sft, rl = batches.sft, batches.rl
     lines = [
         f"data: {_count(data.train)} training prompts,"
         f" {_count(None if data.test is None else sum(data.test))} test prompts,"
         f" {_count(data.demonstrations)} demonstrations, before any is rejected"
     ]
     lines += ["sft: off"] if sft is None else _sft_lines(recipe, sft)
+    lines += reward_model_lines(recipe, batches.reward_model)
     lines += _rl_lines(recipe, data, rl)
+    lines += algorithm_lines(recipe, rl)
     if data.test is not None:
         tokens, completions = evaluation_tokens(recipe, data)
         per_prompt = 1 + (recipe.evaluate.samples if recipe.evaluate.samples > 1 else 0)
@@ -60,7 +64,10 @@ def _rl_lines(recipe: Recipe, data: DataSize, rl: Batch) -> list[str]:
     sequences = rollout.prompts * rollout.samples
     sampled = sequences * rollout.max_new_tokens
     tokens = sequences * rl.longest
-    passes = "" if not data.train else f" = {rl.rounds * rollout.prompts / data.train:.1f} passes"
+    passes = " learnt from" if recipe.rl.algorithm.dynamic_sampling else ""
+    if not passes and data.train:
+        share = rl.rounds * rollout.prompts / data.train
+        passes = f" = {share:.1f} passes over the training prompts"
     return [
         f"rl, per iteration: {rollout.prompts:,} prompts x {rollout.samples} samples ->"
         f" {sequences:,} sequences -> {update.mini_batches} mini-batch(es) of"
@@ -68,7 +75,7 @@ def _rl_lines(recipe: Recipe, data: DataSize, rl: Batch) -> list[str]:
         f" step(s); at most {recipe.data.max_prompt_tokens} + {rollout.max_new_tokens} ="
         f" {rl.longest:,} tokens a sequence -> {tokens:,} tokens, {sampled:,} of them sampled",
         f"rl, in all: {rl.rounds:,} iterations -> {rl.rounds * rollout.prompts:,} prompts{passes}"
-        f" over the training prompts, {rl.rounds * sequences:,} sequences, {rl.total_steps:,}"
+        f", {rl.rounds * sequences:,} sequences, {rl.total_steps:,}"
         f" optimizer steps, at most {rl.rounds * tokens:,} tokens",
         _micro_batch_line("rl", recipe, rl),
     ]
@@ -85,26 +92,38 @@ def _micro_batch_line(stage: str, recipe: Recipe, batch: Batch) -> str:
     )
 
 
-def memory_lines(
-    recipe: Recipe, shape: ModelShape, learner: LearnerMemory, reference: int, device: str
-) -> list[str]:
+def memory_lines(recipe: Recipe, shape: ModelShape, memory: Memory, device: str) -> list[str]:
     """Return model and learner memory; per rank, with a full micro-batch of longest sequences."""
-    hardware = recipe.hardware.learner
     bound = "" if shape.exact else "at most "
-    offloaded = f", of which {gib(learner.offloaded)} offloaded to the host" * bool(
-        learner.offloaded
-    )
     lines = [
         f"model: {shape.name}, {bound}{shape.parameters:,} parameters, vocabulary {bound}"
         f"{shape.vocab_size:,}, {recipe.model.dtype}",
-        f"learner, per rank ({device}, ZeRO-{hardware.zero_stage}, {hardware.ranks} rank(s)):"
-        f" weights {gib(learner.weights)} + gradients {gib(learner.gradients)} + optimizer"
-        f" {gib(learner.optimizer)}{offloaded}; activations {gib(learner.activations)} + logits"
-        f" {gib(learner.logits)} in a full micro-batch -> {gib(learner.device)}",
+        _learner_line("learner", recipe, memory.learner, device),
     ]
-    if reference:
-        lines.append(f"reference, one rank (rl.algorithm.kl is on): weights {gib(reference)}")
+    if memory.critic is not None:
+        lines.append(_learner_line("critic", recipe, memory.critic, device))
+    if memory.reference:
+        lines.append(
+            f"reference, one rank (rl.algorithm.kl is on): weights {gib(memory.reference)}"
+        )
+    if memory.reward_model:
+        lines.append(f"reward model, one rank, frozen: weights {gib(memory.reward_model)}")
     return lines
+
+
+def _learner_line(name: str, recipe: Recipe, learner: LearnerMemory, device: str) -> str:
+    hardware = recipe.hardware.learner
+    offloaded = f", of which {gib(learner.offloaded)} offloaded to the host" * bool(
+        learner.offloaded
+    )
+    reference = f" + reference {gib(learner.reference)}" * bool(learner.reference)
+    logits = f" + logits {gib(learner.logits)}" * bool(learner.logits)
+    return (
+        f"{name}, per rank ({device}, ZeRO-{hardware.zero_stage}, {hardware.ranks} rank(s)):"
+        f" weights {gib(learner.weights)} + gradients {gib(learner.gradients)} + optimizer"
+        f" {gib(learner.optimizer)}{reference}{offloaded}; activations"
+        f" {gib(learner.activations)}{logits} in a full micro-batch -> {gib(learner.device)}"
+    )
 
 
 def engine_lines(

@@ -11,7 +11,7 @@ from rlcore.plan import GIB, Machine, Plan, plan, render_plan
 from rlcore.planning.batches import rl_batch
 from rlcore.planning.estimates import activation_bytes, learner_memory
 from rlcore.planning.shape import count_parameters, find_shape, from_scratch_shape
-from rlcore.recipes import load_recipe
+from rlcore.recipes import load_recipe, recipe_names
 from schemas.errors import UserError
 from schemas.hardware import LearnerHardware
 from schemas.recipe import FromScratch, ModelSection, Recipe
@@ -58,7 +58,7 @@ def qwen2(scratch: FromScratch) -> Qwen2ForCausalLM:
 
 
 def test_batch_arithmetic_of_one_rl_iteration() -> None:
-    batch = plan(recipe(hardware__learner__ranks=2), ROOMY).rl
+    batch = plan(recipe(hardware__learner__ranks=2), ROOMY).batches.rl
     assert batch.sequences_per_round == 512
     assert (batch.steps_per_round, batch.total_steps) == (2, 200)
     assert (batch.sequences_per_step, batch.sequences_per_rank) == (256, 128)
@@ -97,13 +97,13 @@ def test_longest_sequences_fill_micro_batches_as_packing_does(
 
 
 def test_sft_steps_drop_the_last_partial_batch_and_obey_the_cap() -> None:
-    sft = plan(recipe(), ROOMY).sft
+    sft = plan(recipe(), ROOMY).batches.sft
     assert sft is not None
     assert (sft.steps_per_round, sft.total_steps) == (720, 720)
-    capped = plan(recipe(sft__max_steps=100, sft__epochs=2), ROOMY).sft
+    capped = plan(recipe(sft__max_steps=100, sft__epochs=2), ROOMY).batches.sft
     assert capped is not None
     assert capped.total_steps == 100
-    assert plan(recipe(sft__enabled=False), ROOMY).sft is None
+    assert plan(recipe(sft__enabled=False), ROOMY).batches.sft is None
 
 
 def test_the_printout_says_the_arithmetic_in_words_and_labels_its_assumptions() -> None:
@@ -310,7 +310,7 @@ def test_a_micro_batch_below_one_legal_sequence_is_refused() -> None:
     assert "hardware.learner.row_tokens = 119 is below data.max_prompt_tokens +" in message
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in RECIPES.glob("*.yaml")))
+@pytest.mark.parametrize("name", recipe_names(RECIPES))
 def test_every_shipped_recipe_has_a_plan(name: str) -> None:
     text = render_plan(plan(load_recipe(name, directory=RECIPES), ROOMY))
     assert f"Plan of recipe '{name}'" in text

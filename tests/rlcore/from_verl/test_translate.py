@@ -261,7 +261,8 @@ def test_reward_by_file_by_option_and_by_model() -> None:
     assert by_file.recipe.reward.functions[0].name == "score:f"
     by_option = translate("trainer.nnodes=1", reward="my.module:score")
     assert by_option.recipe.reward.functions[0].name == "my.module:score"
-    by_model = excerpt("reward_model.enable=True").recipe
+    by_model = excerpt("reward_model.enable=True", f"{ACTOR}.ppo_micro_batch_size_per_gpu=4").recipe
+    assert by_model.hardware.learner.micro_batch_tokens == 9 * 1024, "nine ranked responses fit"
     assert [(f.name, f.weight) for f in by_model.reward.functions] == [
         *(("reward_model", 1.0), ("gsm8k", 0.0))
     ]
