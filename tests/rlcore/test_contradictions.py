@@ -1,0 +1,120 @@
+"""Settings that contradict one another end before anything starts, in one sentence: where, which
+rule, what to do (SPEC A23). One row per rule of ``schemas.algorithm``, ``schemas.rl`` and
+``schemas.recipe``."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlcore.recipes import load_recipe
+from schemas.errors import UserError
+
+RECIPES = Path(__file__).parents[2] / "flows" / "recipes"
+PPO, GRPO, REMAX, GSPO, DAPO, VAPO = (
+    f"quickstart{name}" for name in ("-ppo", "", "-remax", "-gspo", "-dapo", "-vapo")
+)
+MODEL_REWARD = [{"name": "reward_model"}]
+
+# recipe, overrides, then what the sentence holds: path, rule, remedy
+CONTRADICTIONS: list[tuple[str, dict[str, Any], list[str]]] = [
+    # the estimator's inputs
+    (PPO, {"rl.critic": None},
+     ["rl:", "'gae' needs a critic and critic is null", "set rl.critic to {}"]),
+    (GRPO, {"rl.critic": {}},
+     ["rl:", "critic is set", "'grpo' reads no values", "set rl.critic to null"]),
+    (GRPO, {"rl.rollout.samples": 1},
+     ["rl:", "'grpo' compares samples within a group", "rollout.samples to at least 2"]),
+    ("quickstart-rloo", {"rl.rollout.samples": 1}, ["'rloo' compares samples", "at least 2"]),
+    ("quickstart-gepo", {"rl.rollout.samples": 1, "rl.algorithm.advantage": "reinforce++"},
+     ["ratio_level = 'group' compares samples", "at least 2"]),
+    (PPO, {"rl.algorithm.dynamic_sampling": {}},
+     ["algorithm.dynamic_sampling compares samples within a group", "at least 2"]),
+    (REMAX, {"rl.rollout.greedy_baseline": False},
+     ["'remax' needs the reward of a greedy answer", "rollout.greedy_baseline to true"]),
+    (GRPO, {"rl.rollout.greedy_baseline": True},
+     ["'grpo' reads no greedy answer", "set it to false"]),
+    (GRPO, {"rl.algorithm.gae": {"gamma": 0.9}},
+     ["rl.algorithm:", "reads neither gamma nor lambda", "leave gae out"]),
+    (GRPO, {"rl.algorithm.advantage_options": {"x": 1}},
+     ["advantage_options belong to a function of your own", "leave them out"]),
+    (GRPO, {"rl.algorithm.advantage": "grppo"},
+     ["rl.algorithm.advantage", "'grppo' is not one of", "did you mean 'grpo'"]),
+    (GRPO, {"rl.algorithm.policy_loss": "clipp"},
+     ["rl.algorithm.policy_loss", "'clipp' is not one of", "did you mean 'clip'"]),
+    (GRPO, {"rl.preset": "dappo"}, ["rl:", "'dappo' is not one of", "did you mean 'dapo'"]),
+    # the axes
+    (GSPO, {"rl.algorithm.aggregation": "token-mean"},
+     ["rl.algorithm:", "one loss per sequence", "set aggregation to 'seq-mean-token-mean'"]),
+    (GRPO, {"rl.algorithm.kl": {"where": "loss", "controller": "adaptive"}},
+     ["rl.algorithm.kl:", "steers the KL taken from the reward", "set where to 'reward'"]),
+    (PPO, {"rl.algorithm.kl": {"where": "reward", "estimator": "k3+"}},
+     ["rl.algorithm.kl:", "gradient only, and a reward has none", "set estimator to 'k3'"]),
+    (GRPO, {"rl.algorithm.kl.where": ["loss", "reward"]},
+     ["rl.algorithm.kl.where", "'none', 'loss' or 'reward'"]),
+    (GRPO, {"rl.algorithm.clip_dual": 0.5}, ["rl.algorithm.clip_dual = 0.5", "greater than 1"]),
+    (GRPO, {"rl.algorithm.clip_low": 1.5}, ["rl.algorithm.clip_low = 1.5", "less than 1"]),
+    (GRPO, {"rl.rollout.top_p": 0.7},
+     ["rl.rollout:", "cuts the distribution the learner's log-probs assume", "set top_p to 1"]),
+    (GRPO, {"rl.rollout.top_k": 50}, ["rl.rollout:", "top_k > 0", "top_k to -1"]),
+    (GRPO, {"rl.update.mini_batches": 7},
+     ["rl:", "64 is not a multiple of update.mini_batches = 7", "a divisor of 64"]),
+    # switches that could never act
+    (VAPO, {"rl.critic.warmup_iterations": 100},
+     ["rl:", "leaves none of iterations = 100 to the policy", "raise iterations or lower it"]),
+    (DAPO, {"rl.algorithm.overlong": {"cache_tokens": 41}},
+     ["rl:", "overlong.cache_tokens = 41 exceeds max_tokens = 40", "lower it"]),
+    (DAPO, {"rl.algorithm.overlong": {"max_tokens": 20480, "cache_tokens": 4096}},
+     ["rl:", "punishes from 16384 tokens on", "ends every response before", "lower"]),
+    (GRPO, {"rl.max_logprob_gap": 11}, ["rl.max_logprob_gap = 11", "never fire", "at most 10"]),
+    # the reward and the models that it needs
+    (GRPO, {"reward.functions": MODEL_REWARD},
+     ["section reward_model is null", "set reward_model to {}"]),
+    (PPO, {"rl.critic.init": "reward_model"},
+     ["rl.critic.init = 'reward_model' and the section reward_model is null", "to 'policy'"]),
+    (GRPO, {"reward_model": {"preferences": {"kind": "gsm8k_solutions"}}},
+     ["trains a model that neither reward.functions nor rl.critic.init reads", "to null"]),
+    (PPO, {"rl.ptx": {}, "sft.enabled": False, "evaluate.checkpoints": ["base", "rl"]},
+     ["rl.ptx mixes in demonstrations and sft.enabled is false", "rl.ptx to null"]),
+    (DAPO, {"reward.functions": MODEL_REWARD, "reward_model": {
+        "preferences": {"kind": "gsm8k_solutions"}}},
+     ["dynamic_sampling.metric = 'accuracy'", "no function that judges correctness",
+      "set metric to 'score'"]),
+    (VAPO, {"reward.functions": MODEL_REWARD, "reward_model": {
+        "preferences": {"kind": "gsm8k_solutions"}}},
+     ["positive_nll needs correct samples", "set positive_nll.threshold"]),
+    (GRPO, {"sft.enabled": False, "evaluate.checkpoints": ["sft"]},
+     ["evaluate.checkpoints names sft alone", "add base or rl"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "overrides", "words"), CONTRADICTIONS)
+def test_contradictions_are_refused_with_path_rule_and_remedy(
+    name: str, overrides: dict[str, Any], words: list[str]
+) -> None:
+    with pytest.raises(UserError) as refusal:
+        load_recipe(name, overrides, directory=RECIPES)
+    sentence = str(refusal.value)
+    assert sentence.startswith(f"recipe '{name}': "), sentence
+    assert "\n" not in sentence
+    for word in words:
+        assert word in sentence, sentence
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides"),
+    [
+        (PPO, {"rl.rollout.samples": 8}),
+        (PPO, {"rl.algorithm.kl": {"where": "loss", "estimator": "k3", "coef": 0.01}}),
+        (GRPO, {"rl.algorithm.kl": {"where": "reward", "controller": "adaptive"}}),
+        (GRPO, {"rl.algorithm.advantage": "my.module:estimator", "rl.critic": {}}),
+        (DAPO, {"rl.algorithm.kl": {"where": "loss"}}),
+        (REMAX, {"rl.rollout.samples": 4}),
+        (DAPO, {"rl.algorithm.dynamic_sampling.max_rounds": 0}),
+    ],
+)
+def test_what_only_looks_like_a_contradiction_is_taken(
+    name: str, overrides: dict[str, Any]
+) -> None:
+    """S0's table marks some cells "No" that are defaults, not limits."""
+    assert load_recipe(name, overrides, directory=RECIPES)
