@@ -25,7 +25,7 @@ def overlong_penalty(
             f"overlong.cache_tokens = {cache_tokens} must lie between 0 and max_tokens = "
             f"{max_tokens}; the penalty starts max_tokens - cache_tokens tokens into the answer"
         )
-    lengths = np.asarray(lengths)
+    lengths = np.asarray(lengths, dtype=np.int64)  # unsigned counts would wrap below zero
     if cache_tokens == 0:
         penalty = np.where(lengths > max_tokens, -1.0, 0.0)
     else:

@@ -77,8 +77,8 @@ class RolloutBatch:
         return _numbers(self.rewards_in_order()["score"])
 
     def lengths(self) -> np.ndarray:
-        """Return the policy tokens of each row [rows]."""
-        return self.rollouts["loss_mask"].list.sum().to_numpy()
+        """Return the policy tokens of each row [rows] int64."""
+        return self.rollouts["loss_mask"].list.sum().cast(pl.Int64).to_numpy()
 
     def baseline_scores(self) -> np.ndarray | None:
         """Return the score of each row's greedy answer [rows] float64, NaN where it has none."""

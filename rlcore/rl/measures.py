@@ -57,8 +57,8 @@ def critic_metrics(
 
 def length_metrics(rollouts: pl.DataFrame) -> dict[str, float]:
     """Return token counts of prompts and responses, truncation and aborts (verl's names)."""
-    responses = rollouts["loss_mask"].list.sum().to_numpy()
-    prompts = rollouts["prompt_ids"].list.len().to_numpy()
+    responses = rollouts["loss_mask"].list.sum().cast(pl.Int64).to_numpy()
+    prompts = rollouts["prompt_ids"].list.len().cast(pl.Int64).to_numpy()
     reasons = rollouts["finish_reason"]
     return {
         "response_length/mean": float(responses.mean()),

@@ -25,3 +25,9 @@ def test_without_a_soft_interval_it_is_a_step():
 def test_bad_interval_is_told(cache):
     with pytest.raises(UserError, match=f"cache_tokens = {cache} must lie between 0 and max"):
         overlong_penalty(np.array([1]), max_tokens=100, cache_tokens=cache)
+
+
+def test_unsigned_lengths_do_not_wrap() -> None:
+    """Token counts come out of tables unsigned; start - length must not turn huge and positive."""
+    found = overlong_penalty(np.array([90, 110], dtype=np.uint32), max_tokens=100, cache_tokens=20)
+    assert found.tolist() == [-0.5, -1.0]

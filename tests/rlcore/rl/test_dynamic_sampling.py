@@ -62,7 +62,8 @@ def test_rounds_draw_new_prompts_until_the_batch_is_exactly_full(make_phases: Ma
     phases = make_phases("quickstart", half_teach, DAPO)
     state = phases.start()
     groups, rounds = draw(phases, state)
-    assert len(groups.kept) == PROMPTS and len(set(groups.kept)) == PROMPTS
+    assert len(groups.kept) == PROMPTS
+    assert len(set(groups.kept)) == PROMPTS
     assert len(rounds) == len(groups.rounds) > 1
     assert sum(map(len, rounds)) == len(set.union(*rounds)) == groups.drawn
     # One call fewer would not have filled it.
@@ -105,7 +106,8 @@ def test_the_cap_does_what_it_says(make_phases: Make, policy: str, kept: int | N
             draw(phases, state)
         return
     groups, rounds = draw(phases, state)
-    assert len(rounds) == 2 and len(groups.kept) == kept
+    assert len(rounds) == 2
+    assert len(groups.kept) == kept
 
 
 def test_partial_batch_trains_what_there_is(make_phases: Make) -> None:
