@@ -23,7 +23,7 @@ import logging
 import threading
 import uuid
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import wraps
@@ -260,6 +260,7 @@ async def _in_thread(job: Job, on_metrics: OnMetrics | None) -> Trained:
     except asyncio.CancelledError:
         cancelled.set()
         await asyncio.wait([training])
+        training.exception()  # seen: nobody is left to be told
         raise
 
 
@@ -270,12 +271,33 @@ def _blocking(function: Callable[P, Coroutine[Any, Any, T]], name: str) -> Calla
             asyncio.get_running_loop()
         except RuntimeError:
             return asyncio.run(function(*args, **kwargs))
-        # A running loop cannot be entered again: another, in a thread of its own.
-        with ThreadPoolExecutor(max_workers=1) as pool:
-            return pool.submit(lambda: asyncio.run(function(*args, **kwargs))).result()
+        return _on_another_loop(lambda: function(*args, **kwargs))
 
     call.__name__ = call.__qualname__ = f"{name}_sync"
     return call
+
+
+def _on_another_loop(start: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run a coroutine where a loop runs already, which cannot be entered again: in a thread.
+
+    An interrupt (a notebook's stop button) cancels it.
+    """
+    begun: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = Future()
+
+    async def main() -> T:
+        task = asyncio.current_task()
+        assert task is not None, "asyncio.run made one"
+        begun.set_result((asyncio.get_running_loop(), task))
+        return await start()
+
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        outcome = pool.submit(lambda: asyncio.run(main()))
+        try:
+            return outcome.result()
+        except KeyboardInterrupt:
+            loop, task = begun.result()
+            loop.call_soon_threadsafe(task.cancel)
+            raise
 
 
 train_with_grpo = _trainer(GRPOConfig)

@@ -3,10 +3,12 @@
 import asyncio
 import json
 import math
+import os
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -235,6 +237,26 @@ def test_cancelling_ends_the_run_after_its_iteration(tiny: str) -> None:
 
     assert asyncio.run(main()) < 30
     assert len(seen) < 100
+
+
+def test_an_interrupt_in_a_notebook_ends_the_run(tiny: str) -> None:
+    seen: list[int] = []
+
+    def stop_button(iteration: int, metrics: Mapping[str, float]) -> None:
+        seen.append(iteration)
+        if iteration == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    async def cell() -> None:
+        train_with_grpo_sync(
+            tiny, variety, PROMPTS, grpo(num_episodes=10_000), on_metrics=stop_button
+        )
+
+    notebook = asyncio.new_event_loop()
+    with pytest.raises(KeyboardInterrupt):
+        notebook.run_until_complete(cell())
+    assert len(seen) < 100
+    notebook.close()
 
 
 # ---------------------------------------------------------------- mathematics
