@@ -1,6 +1,6 @@
-"""The learner: one class over DeepSpeed for SFT and policy alike.
+"""The learner: one class over DeepSpeed for SFT, policy, critic and reward model alike.
 
 CPU (gloo) and GPU (nccl), 1..N ranks, ZeRO 0-3. ``spec``: what is built and asked; ``engine``: the
-only file that imports deepspeed; ``learner``: one rank; ``group``: all ranks as one; ``schedule``:
-learning rates.
+only file that imports deepspeed; ``plan`` and ``passes``: what an optimizer step is made of;
+``learner``: one rank; ``group``: all ranks as one; ``schedule``: learning rates.
 """

@@ -1,1 +1,2 @@
-"""Models: base model and tokenizer build/load, HF save/load, packing, token log-probs, digests."""
+"""Models: base model and tokenizer build/load, HF save/load, packing, token log-probs and
+values, digests."""

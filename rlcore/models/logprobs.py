@@ -57,7 +57,8 @@ class TokenLogprobModel(nn.Module):
             return scores_of_logits(head(hidden), ids, temperature, entropy_grad, theirs)
 
         hidden, head = self._hidden(input_ids, position_ids, predictors), _head(self.lm)
-        chunk_tokens = max(1, CHUNK_LOGITS // self.lm.config.get_text_config().vocab_size)
+        logits_per_token = self.lm.config.get_text_config().vocab_size * (1 + full_kl)
+        chunk_tokens = max(1, CHUNK_LOGITS // logits_per_token)
         frozen, reference_head = None, None
         if full_kl:
             (reference,) = self._reference
