@@ -112,7 +112,8 @@ _REWARD: dict[str, Entry] = {
     },
     "reward_model.overlong_buffer.log": Lacks("shaping is always recorded"),
     "reward_model.reward_kwargs.overlong_buffer_cfg.log": Lacks("shaping is always recorded"),
-    "reward_model.sandbox_fusion.*": Lacks("no remote sandbox", True),
+    "reward_model.sandbox_fusion.url": Lacks("no remote sandbox", True),
+    "reward_model.sandbox_fusion.*": Lacks("read by sandbox_fusion.url only"),
     **{
         f"reward_model.{key}": Lacks("layout only")
         for key in (
@@ -169,13 +170,13 @@ _TRAINER: dict[str, Entry] = {
         for key in ("ray_init.*", "ray_kwargs.*", "global_profiler.*", "hydra.*", "defaults")
     },
     "transfer_queue.*": Lacks("what passes between phases is Parquet in the store"),
-    "env.seed": Lacks(NO_ENVIRONMENTS),
-    "env.resources_per_worker.*": Lacks(NO_ENVIRONMENTS),
+    "env.env_name": Lacks(f"{NO_ENVIRONMENTS}: an episode has one turn", differs=True),
+    "env.max_steps": Lacks(f"{NO_ENVIRONMENTS}: an episode has one turn", differs=True, off=(1,)),
     **{
-        f"env.{key}": Lacks(f"{NO_ENVIRONMENTS}: an episode has one turn", differs=True)
+        f"env.{key}": Lacks(NO_ENVIRONMENTS)
         for key in (
-            *("env_name", "max_steps", "history_length", "alfworld.*", "search.*", "webshop.*"),
-            *("sokoban.*", "healthcare.*", "mol_optim.*", "informal_math.*"),
+            *("seed", "history_length", "resources_per_worker.*", "alfworld.*", "search.*"),
+            *("webshop.*", "sokoban.*", "healthcare.*", "mol_optim.*", "informal_math.*"),
             *("informal_math_training.*", "informal_math_evolving.*"),
         )
     },

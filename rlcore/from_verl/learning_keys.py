@@ -13,6 +13,7 @@ from rlcore.from_verl.entries import (
     switch,
 )
 
+ONE_TURN = "episodes have one turn: environments are not there yet"
 OPTIMIZERS = {f"{ACTOR}.optim": "rl.update.optimizer", "critic.optim": "rl.critic.optimizer"}
 
 _OPTIMIZER: dict[str, Entry] = {
@@ -133,10 +134,9 @@ _ROLLOUT: dict[str, Entry] = {
     f"{ROLLOUT}.val_kwargs.do_sample": Lacks(
         "evaluation gives both the greedy and the sampled figures"
     ),
-    f"{ROLLOUT}.multi_turn.*": Lacks(
-        "episodes have one turn: environments are not there yet", True
-    ),
-    f"{ROLLOUT}.agent.*": Lacks("episodes have one turn: environments are not there yet"),
+    f"{ROLLOUT}.multi_turn.enable": Lacks(ONE_TURN, differs=True),
+    f"{ROLLOUT}.multi_turn.*": Lacks(ONE_TURN),
+    f"{ROLLOUT}.agent.*": Lacks(ONE_TURN),
     f"{ROLLOUT}.ignore_eos": Lacks("a response ends at its stop token", True),
     f"{ROLLOUT}.log_prob_*": Lacks("forward passes use hardware.learner.micro_batch_tokens"),
     f"{ROLLOUT}.mode": Lacks("engines are always called together and waited for"),

@@ -45,6 +45,13 @@ class Run:
         value = self._resolve(key, ()) if key in self.values else None
         return default if value is None else value
 
+    def shown(self, key: str) -> Any:
+        """Return the value for a note: as written, where an interpolation cannot be resolved."""
+        try:
+            return self.get(key)
+        except UserError:  # of a key without counterpart, so nothing hangs on it
+            return self.values[key]
+
     def number(self, key: str, default: float) -> float:
         """Return a number; text such as ``1e-6`` is one."""
         value = self.get(key, default)

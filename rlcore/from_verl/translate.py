@@ -90,9 +90,11 @@ def translate(
         f"{flag}: its settings are not read; translate that file" for flag in read.config_files
     ]
     run = Run(values, read.excerpt, notes, train_rows, reward)
-    for key, found in lacking(values).items():
-        line = f"{key} = {values[key]}: {found.why}"
-        (notes.differs if found.differs else notes.unneeded).append(line)
+    lines: dict[tuple[bool, str], list[str]] = {}
+    for key, found in lacking({key: run.shown(key) for key in values}).items():
+        lines.setdefault((found.differs, found.why), []).append(f"{key} = {run.shown(key)}")
+    for (differs, why), settings in lines.items():
+        (notes.differs if differs else notes.unneeded).append(f"{', '.join(settings)}: {why}")
     paths = {path: value for part in TOGETHER.values() for path, value in part(run).items()}
     for key in values:
         rule = entry(key)

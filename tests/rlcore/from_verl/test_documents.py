@@ -197,9 +197,9 @@ def test_each_block_says_the_same_in_our_words(text: str, tmp_path: Any) -> None
 
 
 def test_what_environments_would_do_is_named_not_dropped_in_silence() -> None:
-    notes = translate(S0_INVALID_ACTION).notes
-    assert len(notes.differs) == 2
-    assert all("environments, which are not there yet" in note for note in notes.differs)
+    (note,) = translate(S0_INVALID_ACTION).notes.differs
+    assert "use_invalid_action_penalty = True, " in note
+    assert "invalid_action_penalty_coef = 0.1: the penalty belongs to multi-turn env" in note
 
 
 def test_sequence_parallelism_and_the_references_offload_are_named() -> None:

@@ -278,6 +278,22 @@ def test_switched_off_settings_are_not_told() -> None:
     assert "lora_rank = 32: no LoRA yet" in notes.differs[0]
 
 
+def test_a_setting_that_follows_another_is_told_by_its_value() -> None:
+    config = """
+algorithm.adv_estimator: gae
+global_profiler: {tool: null}
+actor_rollout_ref.ref.strategy: ${actor_rollout_ref.actor.strategy}
+actor_rollout_ref.actor.strategy: fsdp2
+actor_rollout_ref.actor.profiler.tool: ${oc.select:global_profiler.tool,null}
+trainer.default_local_dir: ${oc.env:HERE}
+"""
+    assert translate(config).notes.unneeded == [
+        "actor_rollout_ref.ref.strategy = fsdp2: the reference lies as the learner does",
+        "actor_rollout_ref.actor.strategy = fsdp2: the learner is DeepSpeed's",
+        "trainer.default_local_dir = ${oc.env:HERE}: set store",
+    ]
+
+
 def test_notes_stand_above_the_recipe_as_comments() -> None:
     text = render(excerpt("env.max_steps=4"))
     assert text.startswith("# Without counterpart, and the run differs for it:")
