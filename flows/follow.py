@@ -268,13 +268,11 @@ def _print_findings(findings: list[dict[str, Any]] | None, console: Console) -> 
     if not findings:
         console.print("Diagnostics: nothing to report")
         return
-    table = Table(title="Diagnostics", title_justify="left")
-    for column in ("check", "iterations", "what", "remedy"):
-        table.add_column(column, overflow="fold")
+    console.print("Diagnostics")
     for found in findings:
-        span = "start" if not found["began"] else f"{found['began']} to {found['ended'] or 'end'}"
-        table.add_row(found["check"], span, found["message"], found["remedy"])
-    console.print(table)
+        span = f"iterations {found['began']} to {found['ended'] or 'end'}"
+        console.print(Text(f"  {found['check']}, {span if found['began'] else 'from the start'}"))
+        console.print(Text(f"    {found['message']}: {found['remedy']}", style="yellow"))
 
 
 def _ended(run: FlowRun) -> bool:

@@ -92,8 +92,9 @@ def study(options: argparse.Namespace) -> int:
             print(f"    held-out accuracy {outcome.sft:.3f} -> {outcome.rl:.3f}", flush=True)
             outcomes.append(outcome)
     outcomes.sort(key=lambda outcome: (options.recipes.index(outcome.recipe), outcome.seed))
-    print_table(outcomes)
-    if options.png and outcomes:
+    if outcomes:
+        print_table(outcomes)
+    if outcomes and options.png:
         draw(panels(outcomes), options.png)
         print(f"Picture: {options.png}")
     return _verdict(outcomes, len(runs), options.min_rise)
@@ -168,11 +169,17 @@ def read_outcome(root: Path, directory: Path) -> Outcome:
     where = recipe.store if "://" in recipe.store else str(root / recipe.store)
     metrics = stage_metrics(ArtifactStore(where), summary["artifacts"]["rl"].rsplit("/", 1)[1])
     validation = metrics.filter(pl.col("name") == VALIDATION).select("step", "value")
+    sft, rl = summary["accuracy"]["sft"], summary["accuracy"]["rl"]
+    if sft is None or rl is None:
+        raise UserError(
+            f"recipe '{recipe.name}' has no held-out accuracy: its reward judges no correctness;"
+            " let a reward function return 'acc' beside 'score'"
+        )
     return Outcome(
         recipe=recipe.name,
         seed=recipe.seed,
-        sft=summary["accuracy"]["sft"],
-        rl=summary["accuracy"]["rl"],
+        sft=sft,
+        rl=rl,
         iterations=summary["iterations"],
         seconds=float(metrics.filter(pl.col("name") == RL_SECONDS)["value"].to_numpy().sum()),
         validation=list(validation.iter_rows()),

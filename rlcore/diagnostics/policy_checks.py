@@ -184,7 +184,7 @@ POLICY_CHECKS = (
         threshold=0.3,
         patience=3,
         says="{value:.0%} of the responses are cut off at rl.rollout.max_new_tokens",
-        remedy="raise it, or set rl.algorithm.overlong (soft punishment) or mask_truncated",
+        remedy="raise that limit, or set rl.algorithm.overlong (soft punishment) or mask_truncated",
     ),
     Check(
         name="length_collapse",

@@ -196,8 +196,8 @@ REWARD_CHECKS = (
         fatal_after=HOPELESS,
         quiet=all_right,
         says=(
-            "updates teach nothing: {now[actor/zero_gradient_steps]:.0f} optimizer steps of the"
-            " last had a zero gradient and {now[actor/skipped_steps]:.0f} were not finite"
+            "an update taught nothing: {now[actor/zero_gradient_steps]:.0f} of its optimizer steps"
+            " had a zero gradient and {now[actor/skipped_steps]:.0f} were not finite"
         ),
         remedy=(
             "scores are equal within every group, or the loss is broken: look at"

@@ -88,7 +88,7 @@ TROUBLES = [
             "actor/skipped_steps": float(iteration < 20),
         },
         told=10,
-        says="1 optimizer steps of the last had a zero gradient and 1 were not finite",
+        says="1 of its optimizer steps had a zero gradient and 1 were not finite",
         company=frozenset({"not_finite"}),
     ),
     Trouble("entropy_collapse", _fixed(actor__entropy=0.01), told=14, says="fallen to"),
