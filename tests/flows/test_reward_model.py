@@ -1,16 +1,21 @@
 """Classic RLHF at its smallest: a reward model trained by the flow is what PPO then learns from."""
 
 import json
+import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from rlcore.models.base import build_base_model
 from rlcore.queries import query
 from rlcore.store import ArtifactStore
-from tests.flows.small_run import INLINE, SMALL, run_recipe, summary_of
+from schemas.recipe import FromScratch, ModelSection
+from tests.flows.small_run import INLINE, ROOT, SMALL, run_recipe, summary_of
 
 pytestmark = pytest.mark.timeout(300)
+GSM8K = Path(os.environ.get("GSM8K_DIR") or ROOT.parent / "shared" / "data" / "gsm8k")
+SOLUTIONS = GSM8K / "example_model_solutions.jsonl"
 RLHF = {
     **SMALL,
     **INLINE,
@@ -68,3 +73,49 @@ def test_a_reward_model_is_trained_judged_used_and_kept(
     again = run(tmp_path)
     assert again.returncode == 0, again.stdout[-4000:]
     assert summary_of(tmp_path)["cached"] == stages
+
+
+@pytest.mark.skipif(not SOLUTIONS.is_file(), reason="no GSM8K at GSM8K_DIR or beside the checkout")
+def test_real_solutions_train_a_reward_model_in_bfloat16_without_demonstrations(
+    prefect_server: str, tmp_path: Path
+) -> None:
+    """gsm8k-ppo with GSM8K's own model solutions, and a small local model in place of the hub's."""
+    model = ModelSection(
+        from_scratch=FromScratch(
+            hidden_size=64, num_heads=2, num_kv_heads=1, num_layers=1, max_position_embeddings=1024
+        ),
+        dtype="bfloat16",
+    )
+    texts = ["How many apples? Ann has 3 and buys 4.", "#### 7", "Let's think step by step"]
+    build_base_model(model, tmp_path / "base", texts=texts, seed=0)
+    overrides = {
+        **INLINE,
+        "model.path": str(tmp_path / "base"),
+        "model.max_tokens": 1024,
+        "data.sources.0.path": str(SOLUTIONS.parent),
+        "data.sources.0.limit": 300,
+        "data.max_prompt_tokens": 900,
+        "data.max_reject_fraction": 0.9,
+        "reward_model": {
+            "preferences": {"kind": "gsm8k_solutions", "path": str(SOLUTIONS), "limit": 60},
+            "batch_prompts": 8,
+        },
+        "reward.functions": [{"name": "reward_model"}, {"name": "gsm8k", "weight": 0.0}],
+        "rl.iterations": 1,
+        "rl.rollout.prompts": 2,
+        "rl.rollout.max_new_tokens": 8,
+        "rl.validation.prompts": 2,
+        "evaluate.max_prompts": 2,
+        "evaluate.samples": 1,
+        "evaluate.pass_k": [1],
+        "evaluate.max_new_tokens": 8,
+        "hardware.device": "cpu",
+        "hardware.learner.micro_batch_tokens": 8192,
+        "tracking.wandb": False,
+    }
+    done = run_recipe(tmp_path, ["", "gsm8k-ppo", json.dumps(overrides)], timeout_s=240)
+    assert done.returncode == 0, done.stdout[-4000:]
+    assert "prompts of the preferences are test prompts of the dataset" in done.stdout
+    judged = {row["level"]: row for row in summary_of(tmp_path)["reward_model"]["pair_accuracy"]}
+    assert judged["correct_over_wrong"]["num_pairs"] > 5
+    assert judged["all"]["num_prompts"] > 3
