@@ -55,43 +55,29 @@ def sample_preferences(
         ),
     )
     texts = decode([generation.token_ids for generation in generations])
-    rewards = score(
-        [
-            RewardRow.of_prompt(
-                prompt,
-                trajectory_id=f"{prompt['uid']}-{sample:02d}",
-                response=text,
-                generation=generation,
-            )
-            for (prompt, sample), text, generation in zip(draws, texts, generations, strict=True)
-        ]
-    )
-    levels = [
-        "aborted" if generation.finish_reason == "abort" else level_of(reward)
-        for generation, reward in zip(generations, rewards, strict=True)
-    ]
-    _check_judged(levels, rewards, max_error_fraction)
-    kept = [index for index, level in enumerate(levels) if level in RANKS]
-    rows, token_ids, prompt_tokens = [], [], []
-    for index in kept:
-        prompt, sample = draws[index]
-        level = levels[index]
-        rows.append(
+    levels = _levels(draws, generations, texts, score, max_error_fraction)
+    ranked, token_ids, prompt_tokens = [], [], []
+    for (prompt, sample), generation, text, level in zip(
+        draws, generations, texts, levels, strict=True
+    ):
+        if level not in RANKS:
+            continue
+        ranked.append(
             Ranked(
                 uid=prompt["uid"],
                 split=prompt["split"],
                 data_source=prompt["data_source"],
                 sample=sample,
                 prompt=prompt["prompt"],
-                response=texts[index],
+                response=text,
                 rank=RANKS[level],
                 level=level,
             )
         )
-        token_ids.append([*prompt["prompt_ids"], *generations[index].token_ids])
+        token_ids.append([*prompt["prompt_ids"], *generation.token_ids])
         prompt_tokens.append(len(prompt["prompt_ids"]))
     left_out = Counter(level for level in levels if level not in RANKS)
-    return Preferences(preferences_table(rows, token_ids, prompt_tokens), dict(left_out))
+    return Preferences(preferences_table(ranked, token_ids, prompt_tokens), dict(left_out))
 
 
 def num_responses(section: SampledPreferences, uid: str, seed: int) -> int:
@@ -129,6 +115,33 @@ def level_of(reward: Reward) -> str:
     if reward.correct:
         return "correct"
     return "malformed" if reward.outcome == "no_answer" else "wrong"
+
+
+def _levels(
+    draws: Sequence[tuple[dict, int]],
+    generations: Sequence[Generation],
+    texts: Sequence[str],
+    score: Score,
+    max_error_fraction: float,
+) -> list[str]:
+    """Return each response's level, or why it has none."""
+    rewards = score(
+        [
+            RewardRow.of_prompt(
+                prompt,
+                trajectory_id=f"{prompt['uid']}-{sample:02d}",
+                response=text,
+                generation=generation,
+            )
+            for (prompt, sample), text, generation in zip(draws, texts, generations, strict=True)
+        ]
+    )
+    levels = [
+        "aborted" if generation.finish_reason == "abort" else level_of(reward)
+        for generation, reward in zip(generations, rewards, strict=True)
+    ]
+    _check_judged(levels, rewards, max_error_fraction)
+    return levels
 
 
 def _check_judged(levels: list[str], rewards: list[Reward], max_error_fraction: float) -> None:
