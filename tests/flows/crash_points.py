@@ -52,18 +52,8 @@ def _install(point: str) -> None:
         Phases.sync = lambda self, state: (  # type: ignore[method-assign]
             before(self, state) or original(self, state)
         )
-    elif point == "half-full":
-        # One generation round of iteration 2 is scored and kept, and does not fill the batch.
-        def second(phases: Phases, state: Any, rollouts: Any) -> bool:
-            return rollouts.key.endswith("000002-1")
-
-        Phases.reward = _then_die(Phases.reward, second)  # type: ignore[method-assign]
-    elif point == "warm-up":
-        # The critic has stepped twice; the policy has not moved yet.
-        def critic_alone(phases: Phases, state: Any, *_: Any) -> bool:
-            return state.next_iteration == 2 and not state.trains_policy(phases.recipe.rl)
-
-        Phases.update = _then_die(Phases.update, critic_alone)  # type: ignore[method-assign]
+    elif point in ("half-full", "warm-up"):
+        _install_within_iteration_2(Phases, point)
     elif point == "checkpoint":
         # The state is saved; it is not yet an artifact.
         Learner.save = _then_die(Learner.save, lambda *_: True)  # type: ignore[method-assign]
@@ -93,6 +83,22 @@ def _install(point: str) -> None:
         rlcore.export._replace = _die
     elif point:
         raise SystemExit(f"unknown crash point {point!r}")
+
+
+def _install_within_iteration_2(phases_class: Any, point: str) -> None:
+    """Die where only some algorithms come by."""
+    if point == "half-full":
+        # One more generation round is scored and kept, and does not fill the batch.
+        def second_round(phases: Any, state: Any, rollouts: Any) -> bool:
+            return rollouts.key.endswith("000002-1")
+
+        phases_class.reward = _then_die(phases_class.reward, second_round)
+    else:
+        # The critic has stepped twice; the policy has not moved yet.
+        def critic_alone(phases: Any, state: Any, *_: Any) -> bool:
+            return state.next_iteration == 2 and not state.trains_policy(phases.recipe.rl)
+
+        phases_class.update = _then_die(phases_class.update, critic_alone)
 
 
 def main() -> None:

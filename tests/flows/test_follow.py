@@ -112,6 +112,11 @@ def test_table_shows_what_the_checks_found() -> None:
         console = Console(file=output, width=120, soft_wrap=True)
         print_summary({**SUMMARY, "diagnostics": findings}, console=console)
     text = output.getvalue()
-    for shown in ("truncation", "iterations 12 to end", "40% of the responses are cut off", "raise it"):
+    for shown in (
+        "truncation",
+        "iterations 12 to end",
+        "40% of the responses are cut off",
+        "raise it",
+    ):
         assert shown in text
     assert "Diagnostics: nothing to report" in text

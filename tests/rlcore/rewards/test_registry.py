@@ -121,5 +121,7 @@ def test_weight_zero_judges_without_counting() -> None:
     taught = Reward("t", "ok", 0.7)
     both = combine(row("x", truth="1"), [("true", 0.0, judge), ("proxy", 2.0, taught)])
     assert (both.score, both.correct, both.outcome) == (1.4, False, "wrong")
-    unjudged = combine(row("x", truth="1"), [("true", 0.0, Reward("t", "error", None)), ("p", 1, taught)])
+    unjudged = combine(
+        row("x", truth="1"), [("true", 0.0, Reward("t", "error", None)), ("p", 1, taught)]
+    )
     assert (unjudged.score, unjudged.correct, unjudged.outcome) == (0.7, None, "ok")
