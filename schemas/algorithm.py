@@ -78,6 +78,11 @@ class KL(Section):
                 f"controller = 'adaptive' steers the KL taken from the reward and where ="
                 f" {self.where!r}; set where to 'reward' or controller to 'fixed'"
             )
+        if self.controller == "adaptive" and self.coef == 0:
+            raise ValueError(
+                "controller = 'adaptive' scales coef = 0, which stays 0; give coef a start"
+                " such as 0.001"
+            )
         if self.where == "reward" and self.estimator.endswith("+"):
             raise ValueError(
                 f"estimator = {self.estimator!r} differs from {self.estimator[:-1]!r} in its"
@@ -196,6 +201,13 @@ class Algorithm(Section):
             raise ValueError(
                 f"ratio_level = {self.ratio_level!r} makes one loss per sequence and aggregation ="
                 f" {self.aggregation!r} weighs tokens; set aggregation to 'seq-mean-token-mean'"
+            )
+        corrected = self.importance_correction.level != "none"
+        if corrected and self.ratio_level == "group":
+            raise ValueError(
+                "ratio_level = 'group' measures against the sampler already, and"
+                f" importance_correction.level = {self.importance_correction.level!r} would correct"
+                " for it twice; set it to 'none'"
             )
         if self.gae != GAE() and not self.traits.gamma and not self.is_custom:
             raise ValueError(

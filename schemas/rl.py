@@ -10,6 +10,7 @@ from pydantic import Field, field_validator, model_validator
 
 from schemas.algorithm import Algorithm
 from schemas.errors import did_you_mean
+from schemas.names import REWARD_MODEL
 from schemas.presets import PRESETS, overlay
 from schemas.section import Section
 
@@ -59,6 +60,20 @@ class RewardSection(Section):
     max_error_fraction: float = Field(
         default=0.05, ge=0, le=1, description="share of timeouts and errors that stops the run"
     )
+
+    @property
+    def trains_on_verdicts(self) -> bool:
+        """Whether a function that may judge correctness counts; else its verdicts are told only."""
+        return any(f.name != REWARD_MODEL and f.weight != 0 for f in self.functions)
+
+    @model_validator(mode="after")
+    def _something_counts(self) -> "RewardSection":
+        if all(function.weight == 0 for function in self.functions):
+            raise ValueError(
+                "every weight of functions is 0, so all scores are equal and nothing is learnt;"
+                " give one function a weight"
+            )
+        return self
 
 
 class RolloutSection(Section):
@@ -124,7 +139,7 @@ class ValidationSection(Section):
     every: int = Field(default=10, ge=1, description="iterations between validations")
     prompts: int = Field(default=256, ge=1, description="validation prompts used")
     stop_at: float | None = Field(
-        default=None, gt=0, le=1, description="end RL once this accuracy holds `patience` times"
+        default=None, gt=0, description="end RL once this validation figure holds `patience` times"
     )
     patience: int = Field(default=2, ge=1)
 

@@ -358,6 +358,7 @@ class Phases:
                 self.crew.rewards,
                 self.recipe.rl.rollout,
                 tokenizer=self.tokenizer,
+                by_accuracy=self.recipe.reward.trains_on_verdicts,
             )
         self.metrics.add(metrics)
         return state.validated(accuracy, self.recipe.rl)

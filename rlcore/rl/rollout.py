@@ -124,12 +124,14 @@ def validate(
     section: RolloutSection,
     *,
     tokenizer: Any,
+    by_accuracy: bool = True,
 ) -> tuple[float, dict[str, float]]:
     """Answer every prompt greedily; return the figure that chooses checkpoints, and the metrics.
 
     It is accuracy (a fraction; a row that cannot be scored is not correct), or the mean score where
-    no reward function judges correctness. Metrics: ``val/accuracy`` or ``val/score``, and verl's
-    ``val-core/<source>/...``.
+    no reward function judges correctness or ``by_accuracy`` is False: what is told but not trained
+    on must not choose. Metrics: ``val/score``, ``val/accuracy`` where judged, and verl's
+    ``val-core/<source>/...`` of the figure.
     """
     generations = engines.generate(
         [ids.tolist() for ids in to_arrays(prompts["prompt_ids"])],
@@ -149,14 +151,16 @@ def validate(
             )
         ]
     )
-    judged = any(reward.correct is not None for reward in scored)
-    name, suffix = ("accuracy", "acc") if judged else ("score", "score")
-    figures = [(reward.correct is True) if judged else (reward.score or 0.0) for reward in scored]
-    correct = np.array(figures, dtype=float)
     sources = prompts["data_source"].to_numpy()
-    by_source = {
-        f"val-core/{source}/{suffix}/mean@1": float(correct[sources == source].mean())
+    scores = np.array([reward.score or 0.0 for reward in scored])
+    correct = np.array([reward.correct is True for reward in scored], dtype=float)
+    judged = any(reward.correct is not None for reward in scored)
+    chosen, suffix = (correct, "acc") if judged and by_accuracy else (scores, "score")
+    metrics = {
+        f"val-core/{source}/{suffix}/mean@1": float(chosen[sources == source].mean())
         for source in np.unique(sources)
     }
-    accuracy = float(correct.mean())
-    return accuracy, {f"val/{name}": accuracy, **by_source}
+    metrics["val/score"] = float(scores.mean())
+    if judged:
+        metrics["val/accuracy"] = float(correct.mean())
+    return float(chosen.mean()), metrics
