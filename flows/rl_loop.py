@@ -8,6 +8,7 @@ from rlcore.recipes import user_functions
 from rlcore.rewards.registry import code_digests
 from rlcore.rl.loop import Steps, iterate
 from rlcore.rl.phases import Phases
+from rlcore.rl.ptx import ptx_digests
 from rlcore.rl.state import LoopState
 from rlcore.workers import WORKER_MODULES
 from schemas.artifacts import ArtifactRef
@@ -37,7 +38,7 @@ def rl_loop(phases: Phases, report: IterationReport) -> LoopState:
     "rl",
     kind="policy",
     code=WORKER_MODULES,
-    inputs=lambda recipe: code_digests(user_functions(recipe)),
+    inputs=lambda recipe: {**code_digests(user_functions(recipe)), **ptx_digests(recipe.rl.ptx)},
 )
 def rl(run: StageRun) -> ArtifactRef:
     """RL from the policy of ``run.parents``; the result is the best policy by validation

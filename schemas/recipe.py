@@ -217,10 +217,11 @@ class Recipe(Section):
                 "the section reward_model trains a model that neither reward.functions nor"
                 " rl.critic.init reads; name it there or set reward_model to null"
             )
-        if self.rl.ptx is not None and not self.sft.enabled:
+        ptx = self.rl.ptx
+        if ptx is not None and ptx.path is None and not self.sft.enabled:
             raise ValueError(
                 "rl.ptx mixes in demonstrations and sft.enabled is false, so none are prepared; set"
-                " sft.enabled to true or rl.ptx to null"
+                " rl.ptx.path to a file of text, sft.enabled to true or rl.ptx to null"
             )
         return self
 

@@ -125,12 +125,16 @@ class Critic(Section):
 
 
 class Ptx(Section):
-    """PPO-ptx: coef x NLL of demonstrations beside each policy step (SPEC D7)."""
+    """PPO-ptx: coef x NLL of pretraining text beside each policy step (SPEC D7)."""
 
     coef: float = Field(default=27.8, gt=0, description="gamma (InstructGPT App. C.4)")
     sequences_per_sample: float = Field(
-        default=8.0, gt=0, description="demonstrations per trajectory of the mini-batch"
+        default=8.0, gt=0, description="texts per trajectory of the mini-batch"
     )
+    path: str | None = Field(
+        default=None, description="Parquet or JSONL with a column text; null = the demonstrations"
+    )
+    max_tokens: int = Field(default=512, ge=2, description="longer texts are cut")
 
 
 class ValidationSection(Section):

@@ -9,6 +9,7 @@ from rlcore.models.files import model_directory
 from rlcore.models.tokenizer import load_tokenizer
 from rlcore.rl.crew import start_crew
 from rlcore.rl.phases import Phases
+from rlcore.rl.ptx import ptx_sequences
 from schemas.names import REWARD_MODEL
 from tasks.caching import StageRun
 
@@ -24,14 +25,20 @@ def open_phases(run: StageRun) -> Iterator[Phases]:
         reward_model = model_directory(store.directory(run.parents[REWARD_MODEL]))
     with ExitStack() as stack:
         crew = start_crew(recipe.rl, run.workers, policy, stack, reward_model=reward_model)
+        tokenizer = load_tokenizer(policy)
+        ptx = None
+        if recipe.rl.ptx is not None:
+            reads_demonstrations = recipe.rl.ptx.path is None
+            table = store.table(dataset, "demonstrations") if reads_demonstrations else None
+            ptx = ptx_sequences(recipe.rl.ptx, table, tokenizer)
         yield Phases(
             recipe,
             store=store,
             key=run.key,
             lineage=run.lineage(),
             prompts=store.table(dataset, "prompts"),
-            demonstrations=store.table(dataset, "demonstrations") if recipe.rl.ptx else None,
-            tokenizer=load_tokenizer(policy),
+            ptx=ptx,
+            tokenizer=tokenizer,
             crew=crew,
             log=get_run_logger().warning,
         )

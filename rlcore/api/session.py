@@ -116,7 +116,7 @@ def train(job: Job) -> Trained:
                 key=key,
                 lineage=lineage,
                 prompts=prompts,
-                demonstrations=None,
+                ptx=None,
                 tokenizer=tokenizer,
                 crew=start_crew(recipe.rl, workers, source, stack, rewards=job.scorers),
                 log=logger.warning,

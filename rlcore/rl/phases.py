@@ -17,6 +17,7 @@ import polars as pl
 
 from rlcore.algorithms.kl import adaptive_coef
 from rlcore.learner.group import LearnerGroup
+from rlcore.models.packing import Sequences
 from rlcore.ragged import to_arrays
 from rlcore.rewards.types import Scorers
 from rlcore.rl.advantage import advantages_of, signal_of
@@ -39,7 +40,6 @@ from rlcore.rl.stream import draw_round
 from rlcore.rl.sync import sync_weights
 from rlcore.rl.update import UpdateBatch, critic_request, policy_request
 from rlcore.rollout.group import RolloutGroup
-from rlcore.sft import demonstration_sequences
 from rlcore.store import ArtifactStore, Lineage
 from schemas.artifacts import ArtifactRef
 from schemas.recipe import Recipe
@@ -70,9 +70,9 @@ class Phases:
     __slots__ = (
         "checkpoints",
         "crew",
-        "demonstrations",
         "log",
         "metrics",
+        "ptx",
         "recipe",
         "records",
         "store",
@@ -89,12 +89,12 @@ class Phases:
         key: str,
         lineage: Lineage,
         prompts: pl.DataFrame,
-        demonstrations: pl.DataFrame | None,
+        ptx: Sequences | None,
         tokenizer: Any,
         crew: Crew,
         log: Callable[[str], None],
     ) -> None:
-        """``demonstrations``: what PPO-ptx mixes in, where the recipe has it."""
+        """``ptx``: what PPO-ptx draws from, where the recipe has it."""
         self.recipe = recipe
         self.store = store
         self.crew = crew
@@ -102,11 +102,7 @@ class Phases:
         self.tokenizer = tokenizer
         self.train = prompts.filter(pl.col("split") == "train")
         self.validation = validation_prompts(prompts, recipe.rl.validation.prompts, recipe.seed)
-        self.demonstrations = (
-            None
-            if demonstrations is None
-            else demonstration_sequences(demonstrations.filter(pl.col("split") == "train"))
-        )
+        self.ptx = ptx
         self.records = Records(store, key, lineage, log)
         self.checkpoints = Checkpoints(store, key, lineage, recipe.rl.checkpoint)
         self.metrics = MetricsLog(store, key, lineage)
@@ -230,7 +226,7 @@ class Phases:
                     batch,
                     recipe=self.recipe,
                     version=version,
-                    demonstrations=self.demonstrations,
+                    ptx=self.ptx,
                 )
                 result = self.crew.learner.update(request)
             self.metrics.add_missing(result.metrics)

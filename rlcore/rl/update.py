@@ -39,12 +39,12 @@ class UpdateBatch:
 
 
 def policy_request(
-    batch: UpdateBatch, *, recipe: Recipe, version: int, demonstrations: Sequences | None
+    batch: UpdateBatch, *, recipe: Recipe, version: int, ptx: Sequences | None
 ) -> UpdateRequest:
     """Return what the policy's learner is asked to do with one iteration's batch.
 
     ``version`` counts policy updates, so the learning rate of a step is a function of the recipe
-    and version. ``demonstrations``: what PPO-ptx mixes in.
+    and version. ``ptx``: what PPO-ptx draws from.
     """
     sequences = policy_sequences(batch, recipe.rl)
     objective = policy_objective(recipe.rl)
@@ -54,12 +54,11 @@ def policy_request(
         if objective.nll_coef > 0:
             part = with_nll_weights(part)
         terms = [Term(part, objective)]
-        if recipe.rl.ptx is not None and demonstrations is not None:
+        if recipe.rl.ptx is not None and ptx is not None:
             count = round(recipe.rl.ptx.sequences_per_sample * len(rows))
             seed = stream_seed(recipe.seed, "ptx", batch.iteration, step)
-            chosen = drawn_rows(len(demonstrations), count, seed)
-            ptx = SftObjective(name="ptx")
-            terms.append(Term(demonstrations.take(chosen), ptx, coef=recipe.rl.ptx.coef))
+            drawn = ptx.take(drawn_rows(len(ptx), count, seed))
+            terms.append(Term(drawn, SftObjective(name="ptx"), coef=recipe.rl.ptx.coef))
         mini_batches.append(terms)
     return UpdateRequest(
         version=version,

@@ -29,6 +29,7 @@ RLHF = {
     "reward_model.batch_prompts": 4,
     "rl.rollout.samples": 1,
     "rl.iterations": 2,
+    "rl.critic.init": "reward_model",
 }
 
 
@@ -67,6 +68,9 @@ def test_a_reward_model_is_trained_judged_used_and_kept(
     assert parts.height == 2 * 4
     assert parts["score"].to_numpy() == pytest.approx(parts["model"].to_numpy(), abs=1e-6)
     assert parts["judge"].null_count() == 0
+    # A critic from the policy would say exactly 0 before its first step.
+    first = query(store, "select values from advantages where key like '%/000001'")
+    assert all(all(row) for row in first["values"].to_list())
     lineage = query(store, "select role from lineage where kind = 'reward_model' order by role")
     assert lineage["role"].to_list() == ["dataset", "policy", "preferences"]
 

@@ -1,6 +1,7 @@
 """The real phases over a tiny model in this process, with a reward that a test scripts."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ from rlcore.models.files import model_directory
 from rlcore.models.tokenizer import load_tokenizer
 from rlcore.recipes import load_recipe
 from rlcore.rewards.types import Reward, RewardRow
-from rlcore.rl.phases import Crew, Phases
+from rlcore.rl.crew import start_crew
+from rlcore.rl.phases import Phases
+from rlcore.rl.ptx import ptx_sequences
 from rlcore.store import ArtifactStore, Lineage
 from rlcore.workers import Workers
 from schemas.artifacts import ArtifactRef
@@ -70,49 +73,31 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 @pytest.fixture
 def make_phases(dataset: Dataset, tmp_path: Path) -> Iterator[Callable[..., Phases]]:
     """Return ``make(recipe_name, score, overrides, store=...)``; learners end with the test."""
-    learners: list[Any] = []
+    with ExitStack() as stack:
 
-    def make(
-        name: str, score: Score, overrides: dict[str, Any], *, store: ArtifactStore | None = None
-    ) -> Phases:
-        recipe = load_recipe(name, {**SMALL, **INLINE, **overrides}, directory=RECIPES)
-        rl = recipe.rl
-        workers = Workers(recipe)
-        policy = model_directory(dataset.store.directory(dataset.ref))
-        exact = rl.algorithm.kl.uses_reference and rl.algorithm.kl.estimator == "full"
-        learner = workers.learner(
-            policy,
-            rl.update.optimizer,
-            name="learner",
-            reference_dir=policy if exact else None,
-        )
-        reference = None
-        if rl.algorithm.kl.uses_reference and not exact:
-            reference = workers.reference(policy)
-        critic = None
-        if rl.critic is not None:
-            critic = workers.learner(policy, rl.critic.optimizer, name="critic", head="value")
-        crew = Crew(
-            learner=learner,
-            engines=workers.engines(policy),
-            rewards=ScriptedRewards(score),
-            reference=reference,
-            critic=critic,
-        )
-        learners.extend(group for group in (learner, reference, critic) if group is not None)
-        table = dataset.store.table
-        return Phases(
-            recipe,
-            store=store or ArtifactStore(str(tmp_path / "store")),
-            key="run",
-            lineage=LINEAGE,
-            prompts=table(dataset.ref, "prompts"),
-            demonstrations=table(dataset.ref, "demonstrations"),
-            tokenizer=load_tokenizer(policy),
-            crew=crew,
-            log=lambda message: None,
-        )
+        def make(
+            name: str,
+            score: Score,
+            overrides: dict[str, Any],
+            *,
+            store: ArtifactStore | None = None,
+        ) -> Phases:
+            recipe = load_recipe(name, {**SMALL, **INLINE, **overrides}, directory=RECIPES)
+            policy = model_directory(dataset.store.directory(dataset.ref))
+            tokenizer = load_tokenizer(policy)
+            table, ptx = dataset.store.table, recipe.rl.ptx
+            return Phases(
+                recipe,
+                store=store or ArtifactStore(str(tmp_path / "store")),
+                key="run",
+                lineage=LINEAGE,
+                prompts=table(dataset.ref, "prompts"),
+                ptx=ptx and ptx_sequences(ptx, table(dataset.ref, "demonstrations"), tokenizer),
+                tokenizer=tokenizer,
+                crew=start_crew(
+                    recipe.rl, Workers(recipe), policy, stack, rewards=ScriptedRewards(score)
+                ),
+                log=lambda message: None,
+            )
 
-    yield make
-    for learner in learners:
-        learner.stop()
+        yield make

@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 
 from rlcore.learner.schedule import optimizer_lr
+from rlcore.models.tokenizer import eos_token_id
 from rlcore.ragged import to_arrays
 from rlcore.recipes import load_recipe
 from rlcore.rewards.types import RewardRow
@@ -19,6 +20,7 @@ from rlcore.rl.loop import Steps, iterate
 from rlcore.rl.phases import Phases
 from rlcore.rl.state import LoopState
 from rlcore.rl.update import UpdateBatch, critic_request, policy_request, policy_sequences
+from schemas.errors import UserError
 from tests.rlcore.rl.conftest import RECIPES
 
 Make = Callable[..., Phases]
@@ -221,11 +223,33 @@ def test_ptx_mixes_demonstrations_into_every_step(make_phases: Make) -> None:
         batch_of(seen, advantages),
         recipe=phases.recipe,
         version=0,
-        demonstrations=phases.demonstrations,
+        ptx=phases.ptx,
     )
     for policy, ptx in request.mini_batches:
         assert len(ptx.sequences) == 2 * len(policy.sequences)
         assert (policy.coef, ptx.coef) == (1.0, 0.5)
+
+
+def test_ptx_reads_pretraining_text(make_phases: Make, tmp_path: Path) -> None:
+    """Every token but the first is predicted; a long text is cut, a short one ends with EOS."""
+    path = tmp_path / "text.jsonl"
+    path.write_text('{"text": "3 plus 4"}\n{"text": "' + "12 " * 200 + '"}\n', encoding="utf-8")
+    ptx = {"coef": 1.0, "sequences_per_sample": 1, "path": str(path), "max_tokens": 12}
+    phases = make_phases("quickstart-ppo", digits, {"rl.ptx": ptx})
+    assert phases.ptx is not None
+    short, cut = phases.ptx.token_ids
+    assert short[-1] == eos_token_id(phases.tokenizer)
+    assert len(cut) == 12
+    assert [mask.tolist() for mask in phases.ptx.loss_mask] == [
+        [False] + [True] * (len(ids) - 1) for ids in (short, cut)
+    ]
+    one_iteration(phases, phases.start())
+    assert phases.metrics._values["ptx/loss"] > 0
+    path.write_text('{"words": "x"}\n', encoding="utf-8")
+    with pytest.raises(
+        UserError, match=r"rl\.ptx\.path = .* has a row without a text: \['words'\]"
+    ):
+        make_phases("quickstart-ppo", digits, {"rl.ptx": ptx})
 
 
 def test_gepo_measures_against_the_samplers_group(make_phases: Make) -> None:
@@ -249,9 +273,7 @@ def test_positive_loss_weighs_the_tokens_of_correct_samples(make_phases: Make) -
         "quickstart", parity, {"rl.algorithm.positive_nll.coef": 0.1, "rl.update.mini_batches": 1}
     )
     _, seen, advantages = one_iteration(phases, phases.start())
-    request = policy_request(
-        batch_of(seen, advantages), recipe=phases.recipe, version=0, demonstrations=None
-    )
+    request = policy_request(batch_of(seen, advantages), recipe=phases.recipe, version=0, ptx=None)
     part = request.mini_batches[0][0].sequences
     weights = np.concatenate(part.per_token["nll_weights"])[np.concatenate(part.loss_mask)]
     assert weights.sum() == pytest.approx(1.0)

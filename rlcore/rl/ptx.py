@@ -1,0 +1,54 @@
+"""What PPO-ptx mixes into each policy step: pretraining text, or the demonstrations (SPEC D7)."""
+
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from rlcore.data.inputs import file_digest
+from rlcore.data.sources import read_file
+from rlcore.models.packing import Sequences
+from rlcore.models.tokenizer import eos_token_id
+from rlcore.sft import demonstration_sequences
+from schemas.errors import UserError
+from schemas.rl import Ptx
+
+SETTING = "rl.ptx.path"
+
+
+def ptx_digests(ptx: Ptx | None) -> dict[str, str]:
+    """Return the sha256 of the text file, by role, where there is one: part of the cache key."""
+    return {} if ptx is None or ptx.path is None else {SETTING: file_digest(ptx.path, SETTING)}
+
+
+def ptx_sequences(ptx: Ptx, demonstrations: pl.DataFrame | None, tokenizer: Any) -> Sequences:
+    """Return the sequences to draw from: each text of ``ptx.path``, or the training demonstrations.
+
+    A text is cut at ``ptx.max_tokens``, ends with EOS where it is whole, and every token but its
+    first is predicted. Raises ``UserError`` when the file holds no text of two tokens, or a row is
+    without one.
+    """
+    if ptx.path is None:
+        assert demonstrations is not None, "the recipe prepares demonstrations where ptx reads them"
+        return demonstration_sequences(demonstrations.filter(pl.col("split") == "train"))
+    texts = []
+    for row in read_file(ptx.path, setting=SETTING):
+        if not isinstance(row.get("text"), str):
+            raise UserError(
+                f"{SETTING} = '{ptx.path}' has a row without a text: {sorted(row)}; give a Parquet"
+                " or JSONL file with the column text"
+            )
+        texts.append(row["text"])
+    encoded = tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
+    token_ids = [
+        np.array([*ids, eos_token_id(tokenizer)][: ptx.max_tokens], dtype=np.int32)
+        for ids in encoded
+        if ids
+    ]
+    if not token_ids:
+        raise UserError(f"{SETTING} = '{ptx.path}' holds no text; give rows with text")
+    return Sequences(
+        token_ids=token_ids,
+        prompt_lengths=np.ones(len(token_ids), dtype=np.int64),
+        loss_mask=[np.arange(len(ids)) > 0 for ids in token_ids],
+    )
