@@ -17,7 +17,11 @@ from schemas.recipe import Recipe
 CLOSE_S = 30.0
 # Each stage counts its own steps; wandb plots a metric over the step of its stage, so that a
 # resumed run may repeat steps and two stages may overlap.
-STEP_METRICS = {"sft": "sft/step", "rl": "training/global_step", "evaluate": "evaluate/step"}
+STEP_METRICS = {
+    "sft": "sft/step",
+    "reward_model": "reward_model/step",
+    "rl": "training/global_step",
+}
 
 
 class Tracker:
@@ -58,7 +62,7 @@ class Tracker:
             tracker.close()
 
     def log(self, metrics: Mapping[str, float], *, step: int, stage: str) -> None:
-        """Queue the metrics of one step of a stage ("sft", "rl", "evaluate"); returns at once."""
+        """Queue the metrics of one step of a stage of ``STEP_METRICS``; returns at once."""
         if self._thread is not None:
             self._queue.put({**metrics, STEP_METRICS[stage]: step})
 

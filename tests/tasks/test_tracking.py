@@ -34,6 +34,7 @@ def _track(recipe: Recipe, directory: Path) -> tuple[list[str], float]:
         for step in range(3):
             tracker.log({"actor/pg_loss": step / 10}, step=step, stage="rl")
         seconds = time.monotonic() - start
+        tracker.log({"reward_model/loss": 0.5}, step=1, stage="reward_model")
     return warnings, seconds
 
 
@@ -45,6 +46,7 @@ def test_offline_run_holds_the_metrics_over_their_step(tmp_path: Path) -> None:
     written = file.read_bytes()
     assert written.count(b"actor/pg_loss") >= 3
     assert written.count(b"training/global_step") >= 3, "curves would be drawn over wandb's steps"
+    assert b"reward_model/step" in written, "the stage reward_model would fail on its first step"
     assert folder.name.endswith("run-0123"), "a retried run would begin a second wandb run"
 
 
