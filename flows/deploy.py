@@ -1,4 +1,4 @@
-"""Deployments: one per file of ``flows/recipes``. The recipe is the only source; this reads it.
+"""Deployments: one per recipe of ``flows/recipes``. The recipe is the only source; this reads it.
 
 A plain script in place of ``prefect.yaml``, which would repeat every recipe's name, description and
 parameters. Needs a reachable server (``PREFECT_API_URL``); idempotent.
@@ -30,6 +30,7 @@ from prefect.runner.storage import LocalStorage
 from prefect.schedules import Cron, Schedule
 from prefect.types.entrypoint import EntrypointType
 
+from rlcore.recipes import recipe_names
 from tasks.crashes import OPEN_STATES, close_run
 
 ROOT = Path(__file__).parents[1]
@@ -92,8 +93,8 @@ def deploy_recipes(
     names = []
     with get_client(sync_client=True) as client:
         before = _deployed(client, flow.name)
-        for path in sorted(recipes.glob("*.yaml"), key=lambda path: path.stem):
-            name = path.stem
+        for name in recipe_names(recipes):
+            path = recipes / f"{name}.yaml"
             variables = {**(environment or {}), **passed_on}
             deployment = _deployment(flow, path, variables, _retrain_schedule(before.get(name)))
             deployment.storage = LocalStorage(str(root))

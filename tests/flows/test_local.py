@@ -18,7 +18,7 @@ from flows.local import ENV_BEGIN, ROOT, down, write_env_file
 
 pytestmark = pytest.mark.timeout(300)
 
-RECIPE_NAMES = sorted(path.stem for path in RECIPES.glob("*.yaml"))
+RECIPE_NAMES = sorted(path.stem for path in RECIPES.glob("[!_]*.yaml"))
 FOLLOW = """
 import sys
 from pathlib import Path
