@@ -8,6 +8,7 @@ from flows.study import add_study
 from schemas.errors import UserError
 
 RECIPES = Path(__file__).parent / "recipes"
+SCRIPTS = (".sh", ".yaml", ".yml", ".txt")  # what a verl run is kept in
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -28,7 +29,9 @@ def _run(options: argparse.Namespace) -> int:
     recipe = load_recipe(options.recipe, overrides, directory=RECIPES)
     if options.dry_run:
         from rlcore.plan import plan, render_plan
+        from rlcore.rewards.registry import check_recipe_functions
 
+        check_recipe_functions(recipe)
         print(render_plan(plan(recipe)))
         return 0
     from flows.rl_pipeline import rl_pipeline
@@ -73,6 +76,10 @@ def _from_verl(options: argparse.Namespace) -> int:
 
     source = Path(options.command_or_file)
     is_file = len(options.command_or_file) < 4096 and source.is_file()
+    if not is_file and source.suffix in SCRIPTS and not set(options.command_or_file) & set(" ="):
+        raise UserError(f"there is no file '{source}'; give its path, or the command in quotes")
+    if options.out is not None and not options.out.parent.is_dir():
+        raise UserError(f"--out {options.out}: there is no folder '{options.out.parent}'; make it")
     translation = translate(
         source.read_text(encoding="utf-8") if is_file else options.command_or_file,
         name=options.name,

@@ -62,12 +62,17 @@ def recipe_digest(recipe: Recipe) -> str:
 def parse_override(text: str) -> tuple[str, Any]:
     """Split ``"rl.iterations=5"`` into path and value; the value is read as YAML.
 
-    Raises UserError when there is no ``=``.
+    Raises UserError when there is no ``=``, or the value is no YAML.
     """
     path, separator, value = text.partition("=")
     if not separator or not path:
         raise UserError(f"override {text!r} is not of the form path=value, e.g. rl.iterations=5")
-    return path.strip(), _number_if_scientific(yaml.safe_load(value))
+    try:
+        return path.strip(), _number_if_scientific(yaml.safe_load(value))
+    except yaml.YAMLError:
+        raise UserError(
+            f"override {path.strip()} = {value!r} is not YAML; close its brackets and quotes"
+        ) from None
 
 
 def _number_if_scientific(value: Any) -> Any:

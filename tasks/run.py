@@ -12,7 +12,7 @@ from prefect.runtime import flow_run
 
 from rlcore.plan import plan
 from rlcore.recipes import load_recipe
-from rlcore.rewards.registry import check_functions
+from rlcore.rewards.registry import check_recipe_functions
 from rlcore.workers import Workers
 from schemas.recipe import Recipe
 from tasks.caching import PipelineRun
@@ -31,7 +31,7 @@ def open_run(recipe_name: str, overrides: Mapping[str, Any]) -> Iterator[Pipelin
     """
     directory = run_directory(recipe_name, str(flow_run.id))
     recipe = _resolve(recipe_name, overrides, directory)
-    check_functions([(f.name, f.weight, f.options) for f in recipe.reward.functions])
+    check_recipe_functions(recipe)
     plan(recipe)
     _record(recipe, directory)
     get_run_logger().info(f"recipe {recipe.name}, seed {recipe.seed}, run folder {directory}")

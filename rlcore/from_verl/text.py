@@ -165,7 +165,7 @@ def _override(word: str) -> tuple[str, Any]:
         raise UserError(f"'{word}' is not of the form key=value; mend or drop it")
     try:
         return parse_override(word)
-    except yaml.YAMLError:
+    except UserError:
         return key, value  # text that is not YAML is text
 
 

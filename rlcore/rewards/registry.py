@@ -14,12 +14,15 @@ import math
 import numbers
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlcore.rewards import arithmetic, gsm8k
 from rlcore.rewards.types import Reward, RewardRow, Scorer
 from schemas.errors import UserError, did_you_mean
 from schemas.names import REWARD_MODEL
+
+if TYPE_CHECKING:  # a scoring process starts without the recipe's sections
+    from schemas.recipe import Recipe
 
 BUILTIN: dict[str, Callable[..., Scorer]] = {
     "arithmetic": arithmetic.scorer,
@@ -46,9 +49,19 @@ def check_functions(specs: Sequence[Spec], where: str = "reward.functions") -> N
                 raise UserError(f"{path}.options: '{REWARD_MODEL}' takes none; leave them out")
             continue
         if ":" in name:
-            _check_module(name, path)
+            _check_module(name, f"{path}.name")
         else:
             _builtin(name, options, path)
+
+
+def check_recipe_functions(recipe: "Recipe") -> None:
+    """Raise UserError for a function that the recipe names and that cannot work: rewards by
+    ``check_functions``, the user's estimator and policy loss by whether their modules exist."""
+    check_functions([(f.name, f.weight, f.options) for f in recipe.reward.functions])
+    algorithm = recipe.rl.algorithm
+    for path, name in (("advantage", algorithm.advantage), ("policy_loss", algorithm.policy_loss)):
+        if ":" in name:
+            _check_module(name, f"rl.algorithm.{path}")
 
 
 def code_digests(names: Sequence[str]) -> dict[str, str]:
@@ -141,14 +154,14 @@ def _builtin(name: str, options: Mapping[str, Any], path: str) -> Scorer:
 def _check_module(name: str, path: str) -> None:
     module, _, function = name.partition(":")
     if not module or not function.isidentifier():
-        raise UserError(f"{path}.name = {name!r} must be written 'package.module:function'")
+        raise UserError(f"{path} = {name!r} must be written 'package.module:function'")
     try:
         found = importlib.util.find_spec(module)
     except (ModuleNotFoundError, ValueError):
         found = None
     if found is None:
         raise UserError(
-            f"{path}.name = {name!r}: there is no module {module!r}; "
+            f"{path} = {name!r}: there is no module {module!r}; "
             "put its folder on PYTHONPATH or install its package"
         )
 

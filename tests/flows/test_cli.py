@@ -32,3 +32,34 @@ def test_a_typo_ends_in_one_sentence(capsys: pytest.CaptureFixture[str]) -> None
     error = capsys.readouterr().err
     assert "did you mean 'algorithm.adv_estimator'" in error
     assert "Traceback" not in error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["-o", "rl.iterations=[1"], "override rl.iterations = '[1' is not YAML"),
+        (["-o", "reward.functions.0.name=arithmetc"], "did you mean 'arithmetic'"),
+        (["-o", "rl.algorithm.advantage=no_package.spo:f"], "no module 'no_package.spo'"),
+        (["-o", "rl.algorithm.policy_loss=no_package.spo:f"], "rl.algorithm.policy_loss"),
+    ],
+)
+def test_a_plan_refuses_what_the_run_would(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A misspelt function would end the run after its SFT, minutes later."""
+    assert main(["run", "quickstart", "--dry-run", *arguments]) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nowhere/run.sh"], "there is no file 'nowhere/run.sh'"),
+        ([COMMAND, "--out", "/nowhere/mine.yaml"], "there is no folder '/nowhere'"),
+    ],
+)
+def test_a_wrong_path_is_named(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["from-verl", *arguments]) == 2
+    assert said in capsys.readouterr().err
