@@ -45,9 +45,14 @@ def _growth_without_gain(stream: Stream) -> float | None:
     return 0.0 if gained else share_of_start("response_length/mean")(stream)
 
 
-def _not_finite(stream: Stream) -> float | None:
-    norm = stream.now["actor/grad_norm"]
-    return max(stream.now["actor/skipped_steps"], float(norm != norm))
+def _not_finite(learner: str) -> Callable[[Stream], float | None]:
+    """Optimizer steps of "actor" or "critic" that were skipped, at least 1 with a NaN norm."""
+
+    def measure(stream: Stream) -> float | None:
+        norm = stream.now[f"{learner}/grad_norm"]
+        return max(stream.now[f"{learner}/skipped_steps"], float(norm != norm))
+
+    return measure
 
 
 def _ratio_move(stream: Stream) -> float | None:
@@ -105,7 +110,7 @@ POLICY_CHECKS = (
         ),
         remedy=(
             f"{LOWER_LR} or rl.update.epochs, or {BIGGER_GROUPS}; where rollouts are stale take"
-            " rl.preset: gepo (S2)"
+            " rl.preset: gepo"
         ),
     ),
     Check(
@@ -148,7 +153,7 @@ POLICY_CHECKS = (
     Check(
         name="not_finite",
         reads=("actor/grad_norm", "actor/skipped_steps"),
-        measure=_not_finite,
+        measure=_not_finite("actor"),
         threshold=1.0,
         says="{now[actor/skipped_steps]:.0f} optimizer steps had a gradient that is not finite",
         remedy=f"{LOWER_LR} or rl.update.optimizer.grad_clip, or use model.dtype: float32",
@@ -273,7 +278,7 @@ CRITIC_CHECKS = (
             " {now[critic/vf_explained_var]:.2f})"
         ),
         remedy=(
-            "raise rl.critic.optimizer.lr or rl.critic.warmup_iterations (S2: 50 at least), or"
+            "raise rl.critic.optimizer.lr or rl.critic.warmup_iterations (50 at least), or"
             " start the critic from a reward model (rl.critic.init)"
         ),
     ),
@@ -286,5 +291,14 @@ CRITIC_CHECKS = (
         applies=has_critic,
         says="the value loss is {value:.1f} times its start (now {now[critic/vf_loss]:.3g})",
         remedy="lower rl.critic.optimizer.lr, or set rl.critic.clip",
+    ),
+    Check(
+        name="critic_not_finite",
+        reads=("critic/grad_norm", "critic/skipped_steps"),
+        measure=_not_finite("critic"),
+        threshold=1.0,
+        applies=has_critic,
+        says="{now[critic/skipped_steps]:.0f} critic steps had a gradient that is not finite",
+        remedy="lower rl.critic.optimizer.lr or its grad_clip, or use model.dtype: float32",
     ),
 )

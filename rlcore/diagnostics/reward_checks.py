@@ -38,7 +38,7 @@ RECIPE_CHECKS = (
         below=True,
         applies=has_critic,
         says="rl.critic.optimizer.lr is {value:.2g} of rl.update.optimizer.lr",
-        remedy="a critic must keep up with the policy: set its lr to the actor's or above (S2)",
+        remedy="a critic must keep up with the policy: set its lr to the actor's or above",
     ),
     Check(
         name="vapo_without_warmup",
@@ -47,7 +47,7 @@ RECIPE_CHECKS = (
         below=True,
         applies=lambda recipe: recipe.rl.preset == "vapo",
         says="rl.preset is 'vapo' and rl.critic.warmup_iterations is {value:.0f}",
-        remedy="always warm the critic up: 50 iterations for a real model (S2)",
+        remedy="always warm the critic up: 50 iterations for a real model",
     ),
     Check(
         name="sequence_ratio_of_one",
@@ -173,7 +173,7 @@ REWARD_CHECKS = (
         applies=lambda recipe: recipe.rl.algorithm.dynamic_sampling is not None,
         quiet=mostly_right,
         says="dynamic sampling filters out {value:.0%} of the prompts, not below {threshold:.0%}",
-        remedy=f"{BIGGER_GROUPS}, or take prompts that are neither solved nor hopeless (S2)",
+        remedy=f"{BIGGER_GROUPS}, or take prompts that are neither solved nor hopeless",
     ),
     Check(
         name="generation_rounds",

@@ -111,6 +111,8 @@ class _Watch:
         words = self.check.says.format(
             value=value, threshold=self.limit, now=stream.now, lasted=self.troubled
         )
+        if "{threshold" not in self.check.says:
+            words += f" (threshold {self.limit:.3g})"
         return words, self.check.remedy
 
     @property
@@ -226,7 +228,7 @@ def findings_frame(findings: Sequence[Finding]) -> pl.DataFrame:
 def of_error(error: BaseException, iteration: int) -> Finding | None:
     """Return what an error that ends the run means, when it is one with a remedy of its own.
 
-    Memory that ran out: S2, Troubleshooting, "Memory Issues".
+    Today that is memory that ran out.
     """
     if not isinstance(error, MemoryError) and "out of memory" not in str(error).lower():
         return None

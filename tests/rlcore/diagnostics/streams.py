@@ -37,6 +37,8 @@ def healthy(length: int = LENGTH, seed: int = 0) -> list[Metrics]:
             "critic/zero_std_group_fraction": float(np.clip(0.2 + 0.7 * learnt, 0, 0.97)),
             "critic/vf_explained_var": 0.6 * learnt + rng.normal(0, 0.05),
             "critic/vf_loss": 0.12 * (1.05 - learnt),
+            "critic/grad_norm": 0.8 * (1.1 - learnt),
+            "critic/skipped_steps": 0.0,
             "reward/error_fraction": 0.0,
             "reward/no_answer_fraction": 0.35 * (1 - learnt),
             "train/filtered_ratio": 0.3,

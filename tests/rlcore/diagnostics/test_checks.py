@@ -158,6 +158,13 @@ TROUBLES = [
         recipe="quickstart-vapo",
     ),
     Trouble(
+        "critic_not_finite",
+        _fixed(critic__grad_norm=float("nan"), critic__skipped_steps=1.0),
+        told=10,
+        says="1 critic steps had a gradient that is not finite",
+        recipe="quickstart-ppo",
+    ),
+    Trouble(
         "critic_lr_below_actor_lr",
         _fixed(),
         told=0,
