@@ -18,7 +18,7 @@ class SampledPreferences(Section):
     validation_prompts: int = Field(
         default=256, ge=1, description="held-out prompts sampled, at most: the stage's figures"
     )
-    min_responses: int = Field(default=4, ge=2, description="K is drawn between the two (S3: 4-9)")
+    min_responses: int = Field(default=4, ge=2, description="K is drawn between the two")
     max_responses: int = Field(default=9, ge=2)
     temperature: float = Field(default=1.0, gt=0)
     max_new_tokens: int = Field(default=512, ge=1)

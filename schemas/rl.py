@@ -93,8 +93,8 @@ class RolloutSection(Section):
     def _samples_whole_distribution(self) -> "RolloutSection":
         if self.top_p < 1 or self.top_k > 0:
             raise ValueError(
-                "top_p < 1 or top_k > 0 cuts the distribution the learner's log-probs assume"
-                " (SPEC E2); set top_p to 1 and top_k to -1"
+                "top_p < 1 or top_k > 0 cuts the distribution the learner's log-probs assume;"
+                " set top_p to 1 and top_k to -1"
             )
         return self
 

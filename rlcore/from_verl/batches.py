@@ -65,7 +65,7 @@ def batches(run: Run) -> dict[str, Any]:
         (f"{ACTOR}.ppo_mini_batch_size", prompts // mini_batches),
     ):
         if not run.has(key):
-            whose = "S3's" if run.excerpt else "verl's default"
+            whose = "as in verl's GSM8K example" if run.excerpt else "verl's default"
             run.remark(f"{key} is not set: {size}, {whose}")
     run.remark(
         f"{ACTOR}.ppo_mini_batch_size is in prompts: {prompts} / {prompts // mini_batches} ="
@@ -174,7 +174,7 @@ def data(run: Run) -> dict[str, Any]:
             )
     if model is None:
         model = S3_MODEL
-        run.remark(f"{MODEL}.path is not shown: {S3_MODEL}, S3's")
+        run.remark(f"{MODEL}.path is not shown: {S3_MODEL}, as in verl's GSM8K example")
     prompt, response = lengths(run)
     warm = trains_reward_model(run)
     limit = run.count(f"{ROLLOUT}.max_model_len", prompt + response)
@@ -207,7 +207,7 @@ def _sources(run: Run, train: list[str]) -> list[dict[str, Any]]:
         run.remark(
             "data.train_files: GSM8K with its demonstrations, from $GSM8K_DIR or the hub"
             if train
-            else "data.train_files is not shown: GSM8K, S3's"
+            else "data.train_files is not shown: GSM8K, as in verl's example"
         )
         return [{"kind": "gsm8k"}]
     held = _files(run, "data.val_files")
