@@ -53,6 +53,7 @@ PHASES = {
     "reward": "reward",
     "adv": "advantage",
     "update_actor": "update",
+    "update_critic": "critic update",
     "sync": "sync",
 }
 

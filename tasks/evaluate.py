@@ -1,4 +1,4 @@
-"""Stage 4: base, SFT and RL policy on the held-out test split, greedy and sampled."""
+"""Stage 5: base, SFT and RL policy on the held-out test split, greedy and sampled."""
 
 from time import perf_counter
 

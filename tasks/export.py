@@ -1,4 +1,4 @@
-"""Stage 5: a Hugging Face directory, reloaded and compared before it is published."""
+"""Stage 6: a Hugging Face directory, reloaded and compared before it is published."""
 
 from rlcore.export import export_model
 from rlcore.model_card import LineageRow, ModelCard

@@ -144,9 +144,7 @@ def test_every_package_says_what_it_is() -> None:
 
 
 def test_no_file_is_a_drawer() -> None:
-    drawers = [
-        name for name in SOURCES if Path(name).stem in {"utils", "helpers", "common", "misc"}
-    ]
+    drawers = [name for name in SOURCES if Path(name).stem in DRAWERS]
     assert not drawers, f"{drawers}: put it where it is used, or name the idea"
 
 

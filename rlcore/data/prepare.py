@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 
@@ -28,17 +28,13 @@ from schemas.data import ArithmeticSource, DataSection
 from schemas.errors import UserError
 from schemas.recipe import ModelSection
 
-if TYPE_CHECKING:
-    pass
-
 
 @dataclass(frozen=True, slots=True)
 class PreparedData:
-    """``tables``: prompts, demonstrations, rejects. ``base_model_dir``: HF directory. ``summary``:
-    counts per split, subset and reject reason, JSON-ready."""
+    """``tables``: prompts, demonstrations, rejects. ``summary``: counts per split, subset and
+    reject reason, JSON-ready."""
 
     tables: dict[str, pl.DataFrame]
-    base_model_dir: Path
     summary: dict[str, Any]
 
 
@@ -99,7 +95,7 @@ def prepare(
         "demonstrations": demonstrations_table(demonstrations),
         "rejects": rejects_table(rejects),
     }
-    return PreparedData(tables, target, _summary(tables, totals, len(tokenizer)))
+    return PreparedData(tables, _summary(tables, totals, len(tokenizer)))
 
 
 def _read(data: DataSection, seed: int) -> tuple[list[Row], list[Reject], dict[str, int]]:
