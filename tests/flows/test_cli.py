@@ -63,3 +63,12 @@ def test_a_wrong_path_is_named(
 ) -> None:
     assert main(["from-verl", *arguments]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_store_that_is_not_there_is_not_an_empty_answer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An empty table would be read as: nothing was ever run."""
+    store = str(tmp_path / "store")
+    assert main(["sql", "select * from metrics", "--store", store]) == 2
+    assert f"--store {store}" in capsys.readouterr().err
