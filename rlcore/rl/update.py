@@ -44,22 +44,24 @@ def policy_request(
     """Return what the policy's learner is asked to do with one iteration's batch.
 
     ``version`` counts policy updates, so the learning rate of a step is a function of the recipe
-    and version. ``ptx``: what PPO-ptx draws from.
+    and version. ``ptx``: what PPO-ptx draws from. A mini-batch without a token to train on (all
+    truncated and masked, or aborted) makes no step.
     """
     sequences = policy_sequences(batch, recipe.rl)
     objective = policy_objective(recipe.rl)
-    mini_batches = []
-    for step, rows in enumerate(_mini_batches(batch, recipe)):
+    mini_batches, steps = [], []
+    for step, rows in _trainable(_mini_batches(batch, recipe), sequences):
         part = sequences.take(rows)
         if objective.nll_coef > 0:
             part = with_nll_weights(part)
         terms = [Term(part, objective)]
         if recipe.rl.ptx is not None and ptx is not None:
-            count = round(recipe.rl.ptx.sequences_per_sample * len(rows))
+            count = max(1, round(recipe.rl.ptx.sequences_per_sample * len(rows)))
             seed = stream_seed(recipe.seed, "ptx", batch.iteration, step)
             drawn = ptx.take(drawn_rows(len(ptx), count, seed))
             terms.append(Term(drawn, SftObjective(name="ptx"), coef=recipe.rl.ptx.coef))
         mini_batches.append(terms)
+        steps.append(step)
     return UpdateRequest(
         version=version,
         batch_digest=batch.digest,
@@ -69,13 +71,16 @@ def policy_request(
             recipe.rl.update.optimizer,
             done=version,
             updates=recipe.rl.actor_iterations,
-            steps=len(mini_batches),
+            steps=steps,
         ),
     )
 
 
 def critic_request(batch: UpdateBatch, *, recipe: Recipe, version: int) -> UpdateRequest:
-    """Return what the critic's learner is asked to do; ``version`` counts iterations (A4, A16)."""
+    """Return what the critic's learner is asked to do; ``version`` counts iterations (A4, A16).
+
+    A mini-batch of which no row has a score makes no step.
+    """
     critic = recipe.rl.critic
     assert critic is not None, "a critic's update without a critic in the recipe"
     joined = batch.joined()
@@ -90,19 +95,17 @@ def critic_request(batch: UpdateBatch, *, recipe: Recipe, version: int) -> Updat
     per_token = {"returns": returns, "old_values": to_arrays(joined["values"])}
     sequences = with_masked_rows(sequences_of(joined, per_token), ~known)
     objective = ValueObjective(clip=critic.clip)
-    mini_batches = [
-        [Term(sequences.take(rows), objective)] for rows in _mini_batches(batch, recipe)
-    ]
+    parts = _trainable(_mini_batches(batch, recipe), sequences)
     return UpdateRequest(
         version=version,
         batch_digest=batch.digest,
-        mini_batches=mini_batches,
+        mini_batches=[[Term(sequences.take(rows), objective)] for _, rows in parts],
         lrs=_rates(
             recipe.rl,
             critic.optimizer,
             done=version,
             updates=recipe.rl.iterations,
-            steps=len(mini_batches),
+            steps=[step for step, _ in parts],
         ),
     )
 
@@ -234,14 +237,20 @@ def _mini_batches(batch: UpdateBatch, recipe: Recipe) -> list[np.ndarray]:
     ]
 
 
+def _trainable(parts: list[np.ndarray], sequences: Sequences) -> list[tuple[int, np.ndarray]]:
+    """Return (step, rows) of the mini-batches with a loss token; the learner refuses others."""
+    lengths = sequences.loss_lengths
+    return [(step, rows) for step, rows in enumerate(parts) if lengths[rows].any()]
+
+
 def _rates(
-    rl: RLSection, optimizer: Optimizer, *, done: int, updates: int, steps: int
+    rl: RLSection, optimizer: Optimizer, *, done: int, updates: int, steps: list[int]
 ) -> list[float]:
-    """Return the learning rate of each of ``steps``, after ``done`` of ``updates`` updates."""
+    """Return the learning rate of each of ``steps`` (of an update, from 0), after ``done`` of
+    ``updates`` updates."""
     per_update = rl.update.mini_batches * rl.update.epochs
     return [
-        optimizer_lr(optimizer, done * per_update + step, updates * per_update)
-        for step in range(steps)
+        optimizer_lr(optimizer, done * per_update + step, updates * per_update) for step in steps
     ]
 
 

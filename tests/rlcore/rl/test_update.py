@@ -3,11 +3,13 @@
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 
 from rlcore.learner.schedule import optimizer_lr
+from rlcore.models.packing import Sequences
 from rlcore.recipes import load_recipe
 from rlcore.rl.state import LoopState, validation_due
-from rlcore.rl.update import mini_batch_rows
+from rlcore.rl.update import UpdateBatch, critic_request, mini_batch_rows, policy_request
 
 RECIPES = Path(__file__).parents[3] / "flows" / "recipes"
 
@@ -49,3 +51,66 @@ def test_best_checkpoint_is_the_later_of_equals_and_stop_needs_patience() -> Non
     assert state.best(2) == [20, 10]
     assert validation_due(state, rl)
     assert not validation_due(LoopState(iteration=21), rl)
+
+
+def small_batch(finish: list[str], scored: list[bool]) -> UpdateBatch:
+    """One response of two tokens to each of ``finish`` prompts."""
+    names = [f"p{index}" for index in range(len(finish))]
+    numbers = [[-0.5, -0.5]] * len(names)
+    rollouts = pl.DataFrame(
+        {
+            "trajectory_id": names,
+            "uid": names,
+            "prompt_ids": [[1, 2]] * len(names),
+            "token_ids": [[3, 4]] * len(names),
+            "loss_mask": [[True, True]] * len(names),
+            "sampler_logprobs": numbers,
+            "finish_reason": finish,
+        }
+    )
+    advantages = pl.DataFrame(
+        {
+            "trajectory_id": names,
+            "advantages": numbers,
+            "old_logprobs": numbers,
+            "ref_logprobs": numbers,
+            "values": numbers,
+            "returns": [row if ok else None for row, ok in zip(numbers, scored, strict=True)],
+            "correct": [True] * len(names),
+        }
+    )
+    return UpdateBatch(rollouts, advantages, iteration=1, digest="d")
+
+
+def test_mini_batch_without_a_loss_token_makes_no_step() -> None:
+    """The learner refuses one, between two steps, and every rerun would meet the same batch."""
+    over = {
+        "rl.rollout.prompts": 4,
+        "rl.update.mini_batches": 2,
+        "rl.algorithm.mask_truncated": True,
+    }
+    recipe = load_recipe("quickstart-ppo", over, directory=RECIPES)
+    batch = small_batch(["length", "length", "stop", "stop"], [True, True, False, False])
+    request = policy_request(batch, recipe=recipe, version=0, ptx=None)
+    assert [len(terms[0].sequences) for terms in request.mini_batches] == [2]
+    second_of_ten = 0.2 * recipe.rl.update.optimizer.lr
+    assert np.isclose(request.lrs[0], second_of_ten), "the steps left keep their own rates"
+    request = critic_request(batch, recipe=recipe, version=0)
+    assert [len(terms[0].sequences) for terms in request.mini_batches] == [2]
+    truncated = small_batch(["length"] * 4, [True] * 4)
+    assert policy_request(truncated, recipe=recipe, version=0, ptx=None).mini_batches == []
+
+
+def test_ptx_draws_at_least_one_text() -> None:
+    """A share that rounds to none left a step without a term to normalise."""
+    over = {
+        "rl.rollout.prompts": 4,
+        "rl.update.mini_batches": 4,
+        "rl.ptx": {"coef": 1.0, "sequences_per_sample": 0.2},
+    }
+    recipe = load_recipe("quickstart-ppo", over, directory=RECIPES)
+    text = Sequences([np.arange(3, dtype=np.int32)], np.ones(1), [np.array([False, True, True])])
+    request = policy_request(
+        small_batch(["stop"] * 4, [True] * 4), recipe=recipe, version=0, ptx=text
+    )
+    assert [len(terms[1].sequences) for terms in request.mini_batches] == [1] * 4
