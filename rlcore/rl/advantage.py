@@ -60,6 +60,12 @@ def advantages_of(
         baselines=batch.baseline_scores(),
     )
     result = estimate(algorithm.advantage, given, **estimator_options(algorithm))
+    if scores.values is not None and result.returns is None:
+        raise UserError(
+            f"rl.critic is set and rl.algorithm.advantage = '{algorithm.advantage}' returns no"
+            " returns for it to learn; return AdvantageResult(advantages, returns) or set rl.critic"
+            " to null"
+        )
     metrics |= estimate_metrics(result, scores.masks)
     metrics |= reward_metrics(batch.rewards_in_order())
     metrics |= length_metrics(batch.rollouts)
@@ -118,10 +124,20 @@ def estimator_options(algorithm: Algorithm) -> dict[str, Any]:
 
 
 def _correct(batch: RolloutBatch, algorithm: Algorithm) -> pl.Series:
-    """Which rows count as correct: by the positive-NLL threshold, else as was judged (A20, R8)."""
-    threshold = algorithm.positive_nll.threshold
-    rewards = batch.rewards_in_order()
-    return rewards["correct"] if threshold is None else rewards["score"] > threshold
+    """Which rows count as correct: by the positive-NLL threshold, else as was judged (A20, R8).
+
+    Raises UserError when that loss is on and nothing judged a scored row: it would be 0 for ever.
+    """
+    positive, rewards = algorithm.positive_nll, batch.rewards_in_order()
+    if positive.threshold is not None:
+        return rewards["score"] > positive.threshold
+    unjudged = rewards["correct"].is_null().all() and rewards["score"].is_not_null().any()
+    if positive.coef > 0 and unjudged:
+        raise UserError(
+            f"rl.algorithm.positive_nll.coef = {positive.coef:g} and no reward function judges"
+            " correctness (returns acc); set positive_nll.threshold, or add one of weight 0"
+        )
+    return rewards["correct"]
 
 
 def _frame(

@@ -1,0 +1,70 @@
+"""What the advantage phase refuses before anything is learnt from it."""
+
+import numpy as np
+import polars as pl
+import pytest
+
+from rlcore.recipes import load_recipe
+from rlcore.rl.advantage import advantages_of
+from rlcore.rl.batch import RolloutBatch
+from rlcore.rl.scores import BatchScores
+from schemas.errors import UserError
+from tests.rlcore.rl.conftest import RECIPES
+
+
+def own_estimator(batch: object) -> np.ndarray:
+    """An advantage per trajectory and nothing for a critic."""
+    return np.zeros(2)
+
+
+def advantages(over: dict, correct: list[bool | None], *, critic: bool) -> None:
+    """Run the phase's arithmetic on two responses of one token to one prompt."""
+    recipe = load_recipe("quickstart-vapo", over, directory=RECIPES)
+    rollouts = pl.DataFrame(
+        {
+            "trajectory_id": ["a", "b"],
+            "uid": ["x", "x"],
+            "prompt_ids": [[1], [1]],
+            "loss_mask": [[True], [True]],
+            "finish_reason": ["stop", "stop"],
+            "num_turns": [1, 1],
+        }
+    )
+    rewards = pl.DataFrame(
+        {
+            "trajectory_id": ["a", "b"],
+            "outcome": ["ok", "ok"],
+            "score": [1.0, 0.0],
+            "correct": pl.Series(correct, dtype=pl.Boolean),
+            "parts": ["{}", "{}"],
+        }
+    )
+    ones = [np.ones(1), np.ones(1)]
+    scores = BatchScores(
+        masks=[np.ones(1, dtype=bool)] * 2,
+        old=ones,
+        entropies=ones,
+        ref=None,
+        kl=None,
+        values=ones if critic else None,
+    )
+    advantages_of(RolloutBatch(rollouts, rewards), scores, rl=recipe.rl, kl_coef=None)
+
+
+def test_critic_needs_returns_of_a_users_estimator() -> None:
+    """Without them the critic would have nothing to learn, in every iteration."""
+    name = f"{__name__}:own_estimator"
+    with pytest.raises(
+        UserError, match=r"rl\.critic is set and .*own_estimator' returns no returns"
+    ):
+        advantages(
+            {"rl.algorithm.advantage": name, "rl.algorithm.gae": {}}, [True, False], critic=True
+        )
+
+
+def test_positive_loss_needs_somebody_who_judges() -> None:
+    """A reward without acc made the positive-example loss 0 for ever, and nobody said so."""
+    with pytest.raises(UserError, match=r"positive_nll\.coef = 0\.1 and no reward function judges"):
+        advantages({}, [None, None], critic=True)
+    advantages({"rl.algorithm.positive_nll.threshold": 0.5}, [None, None], critic=True)
+    advantages({}, [True, None], critic=True)
