@@ -174,6 +174,8 @@ class PolicyObjective(Objective):
         """False for rows whose advantages are all 0, when ``skip_zero_advantage`` may drop them."""
         if not self.skip_zero_advantage or self.kl_coef > 0 or self.entropy_grad:
             return None
+        if ":" in self.policy_loss:  # the user's may have a gradient where the advantage is 0
+            return None
         live = np.zeros(len(per_token["advantages"]), dtype=bool)
         for name in ("advantages", "nll_weights")[: 1 + (self.nll_coef > 0)]:
             live |= np.array([bool(np.any(row)) for row in per_token[name]], dtype=bool)

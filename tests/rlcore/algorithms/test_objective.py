@@ -303,7 +303,7 @@ def test_entropy_of_a_categorical_in_closed_form():
 
 
 def test_rows_that_may_be_skipped():
-    """A row of advantage 0 has no gradient, unless KL or entropy gives it one."""
+    """A row of advantage 0 has no gradient, unless KL, entropy or a loss of one's own gives one."""
     rows = {"advantages": [np.zeros(3), np.array([0.0, 0.5]), np.zeros(1)]}
     skipping = PolicyObjective(skip_zero_advantage=True)
     found = skipping.rows_with_gradient(rows)
@@ -317,6 +317,7 @@ def test_rows_that_may_be_skipped():
         PolicyObjective(),
         replace(skipping, kl_coef=0.1),
         replace(skipping, entropy_coef=0.1),
+        replace(skipping, policy_loss="package.module:squared_error"),
     ):
         assert keeps_all.rows_with_gradient(rows) is None
 
