@@ -24,6 +24,7 @@ ENGINES = {
 # Modules that workers load by name, for the code fingerprints of the stages that use them.
 WORKER_MODULES = (
     "rlcore.learner.learner",
+    "rlcore.rewards.child",
     "rlcore.rewards.worker",
     "rlcore.rollout.transformers_engine",
     "rlcore.rollout.vllm_engine",

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from rlcore.workers import WORKER_MODULES
 from schemas.errors import UserError
 from tasks.fingerprint import NEUTRAL, ROOT, code_fingerprint, code_modules
 
@@ -74,3 +75,8 @@ def test_neutral_modules_exist() -> None:
     """A renamed neutral module would join every key unnoticed."""
     for name in NEUTRAL:
         assert ROOT.joinpath(*name.split(".")).with_suffix(".py").is_file(), name
+
+
+def test_the_process_that_scores_is_part_of_the_key() -> None:
+    """It is started by name, and what it makes of a failing row decides what is learnt."""
+    assert "rlcore.rewards.child" in code_modules("flows.rl_loop", *WORKER_MODULES)
