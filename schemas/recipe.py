@@ -4,7 +4,7 @@
 hardware, store and tracking are in no slice.
 """
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -12,7 +12,7 @@ from schemas.data import DataSection
 from schemas.hardware import HardwareSection
 from schemas.names import REWARD_MODEL
 from schemas.reward_model import RewardModelSection, SampledPreferences
-from schemas.rl import Optimizer, RewardSection, RLSection, Schedule
+from schemas.rl import Optimizer, RewardSection, RLSection, Schedule, rest_of
 from schemas.section import Section
 
 
@@ -62,6 +62,9 @@ class ModelSection(Section):
         return self
 
 
+_SFT_OPTIMIZER = Optimizer(lr=1e-5, betas=(0.9, 0.95), schedule=Schedule(kind="cosine"))
+
+
 class SFTSection(Section):
     """SFT warm start on the demonstrations (SPEC D5)."""
 
@@ -71,9 +74,7 @@ class SFTSection(Section):
     batch_size: int = Field(default=64, ge=1, description="sequences per optimizer step")
     max_tokens: int = Field(default=1024, ge=8, description="longer demonstrations are rejected")
     checkpoint_every: int = Field(default=200, ge=1, description="optimizer steps")
-    optimizer: Optimizer = Optimizer(
-        lr=1e-5, betas=(0.9, 0.95), schedule=Schedule(kind="cosine", warmup_steps=0)
-    )
+    optimizer: Annotated[Optimizer, rest_of(_SFT_OPTIMIZER)] = _SFT_OPTIMIZER
 
 
 class EvaluateSection(Section):

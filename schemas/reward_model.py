@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from schemas.data import GSM8K_INSTRUCTION
-from schemas.rl import Optimizer, Schedule
+from schemas.rl import Optimizer, Schedule, rest_of
 from schemas.section import Section
 
 
@@ -64,6 +64,11 @@ Preferences = Annotated[
 ]
 
 
+_OPTIMIZER = Optimizer(
+    lr=1e-5, betas=(0.9, 0.95), schedule=Schedule(kind="cosine", warmup_ratio=0.03)
+)
+
+
 class RewardModelSection(Section):
     """Stage reward_model: a scalar head on the warm-started policy, trained on ranked responses."""
 
@@ -79,6 +84,4 @@ class RewardModelSection(Section):
         default=1024, ge=1, description="demonstrations whose mean score the bias is shifted to 0"
     )
     checkpoint_every: int = Field(default=200, ge=1, description="optimizer steps")
-    optimizer: Optimizer = Optimizer(
-        lr=1e-5, betas=(0.9, 0.95), schedule=Schedule(kind="cosine", warmup_ratio=0.03)
-    )
+    optimizer: Annotated[Optimizer, rest_of(_OPTIMIZER)] = _OPTIMIZER

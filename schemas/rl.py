@@ -4,9 +4,10 @@
 axes are ``rl.algorithm`` (``schemas/algorithm.py``).
 """
 
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from schemas.algorithm import Algorithm
 from schemas.errors import did_you_mean
@@ -40,6 +41,20 @@ class Optimizer(Section):
     weight_decay: float = Field(default=0.01, ge=0)
     grad_clip: float = Field(default=1.0, gt=0, description="global gradient norm limit")
     schedule: Schedule = Schedule()
+
+
+def rest_of(default: Optimizer) -> BeforeValidator:
+    """Fill what a recipe leaves out of a section's optimizer from that section's ``default``.
+
+    Without it, naming one key would silently put the others back to those of ``Optimizer``.
+    """
+    known = default.model_dump(exclude_unset=True)
+    return BeforeValidator(
+        lambda value: overlay(known, value) if isinstance(value, Mapping) else value
+    )
+
+
+_CRITIC_OPTIMIZER = Optimizer(lr=1e-5)
 
 
 class RewardFunction(Section):
@@ -121,7 +136,7 @@ class Critic(Section):
     warmup_iterations: int = Field(
         default=0, ge=0, description="first iterations that train the critic alone"
     )
-    optimizer: Optimizer = Optimizer(lr=1e-5)
+    optimizer: Annotated[Optimizer, rest_of(_CRITIC_OPTIMIZER)] = _CRITIC_OPTIMIZER
 
 
 class Ptx(Section):

@@ -6,6 +6,9 @@ import pytest
 
 from rlcore.recipes import load_recipe, parse_override, recipe_digest, recipe_names
 from schemas.errors import UserError
+from schemas.recipe import SFTSection
+from schemas.reward_model import RewardModelSection
+from schemas.rl import Critic
 
 RECIPES = Path(__file__).parents[2] / "flows" / "recipes"
 
@@ -148,3 +151,12 @@ def test_dataset_key_sees_what_preparation_takes_from_sft_and_no_more() -> None:
     slower = load_recipe("quickstart", {"sft.optimizer.lr": 1e-4}, directory=RECIPES)
     assert recipe.slice_for("prepare_data") != shorter.slice_for("prepare_data")
     assert recipe.slice_for("prepare_data") == slower.slice_for("prepare_data")
+
+
+def test_part_of_an_optimizer_leaves_the_sections_own_rest_alone() -> None:
+    """One key put all others back to those of RL's optimizer: SFT at 1e-6 without its schedule."""
+    sft = SFTSection.model_validate({"optimizer": {"weight_decay": 0.1}}).optimizer
+    assert (sft.lr, sft.betas, sft.schedule.kind) == (1e-5, (0.9, 0.95), "cosine")
+    scorer = RewardModelSection.model_validate({"optimizer": {"schedule": {"min_lr_ratio": 0.1}}})
+    assert (scorer.optimizer.lr, scorer.optimizer.schedule.warmup_ratio) == (1e-5, 0.03)
+    assert Critic.model_validate({"optimizer": {"weight_decay": 0.0}}).optimizer.lr == 1e-5
