@@ -168,9 +168,12 @@ def overlay(base: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any
     """Return ``base`` with ``values`` over it, mapping by mapping; anything else is replaced.
 
     A ``kl`` that says where it acts stands for itself: a preset's coefficient for the loss means
-    nothing for a reward.
+    nothing for a reward. A ``warmup_ratio`` does away with the ``warmup_steps`` beneath it, which
+    would win.
     """
     merged = dict(base)
+    if "warmup_ratio" in values:
+        merged.pop("warmup_steps", None)
     for key, value in values.items():
         under = merged.get(key)
         if isinstance(under, Mapping) and isinstance(value, Mapping):

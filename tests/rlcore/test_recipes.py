@@ -8,7 +8,7 @@ from rlcore.recipes import load_recipe, parse_override, recipe_digest, recipe_na
 from schemas.errors import UserError
 from schemas.recipe import SFTSection
 from schemas.reward_model import RewardModelSection
-from schemas.rl import Critic
+from schemas.rl import Critic, RLSection
 
 RECIPES = Path(__file__).parents[2] / "flows" / "recipes"
 
@@ -160,3 +160,10 @@ def test_part_of_an_optimizer_leaves_the_sections_own_rest_alone() -> None:
     scorer = RewardModelSection.model_validate({"optimizer": {"schedule": {"min_lr_ratio": 0.1}}})
     assert (scorer.optimizer.lr, scorer.optimizer.schedule.warmup_ratio) == (1e-5, 0.03)
     assert Critic.model_validate({"optimizer": {"weight_decay": 0.0}}).optimizer.lr == 1e-5
+
+
+def test_warm_up_by_ratio_replaces_the_presets_steps() -> None:
+    """DAPO's 320 steps won over a ratio that a recipe asked for, without a word."""
+    schedule = {"update": {"optimizer": {"schedule": {"warmup_ratio": 0.05}}}}
+    found = RLSection.model_validate({"preset": "dapo", **schedule}).update.optimizer.schedule
+    assert (found.warmup_steps, found.warmup_ratio) == (None, 0.05)
