@@ -46,12 +46,16 @@ class LoopState:
         return reached or self.iteration >= rl.iterations
 
     def validated(self, accuracy: float, rl: RLSection) -> "LoopState":
-        """Return the state after validating the current weights."""
+        """Return the state after validating the current weights.
+
+        While the critic warms up the policy stands still, and equal figures are no streak.
+        """
         target = rl.validation.stop_at
+        moved = rl.critic is None or self.iteration > rl.critic.warmup_iterations
         return replace(
             self,
             accuracies={**(self.accuracies or {}), str(self.iteration): accuracy},
-            streak=self.streak + 1 if target is not None and accuracy >= target else 0,
+            streak=self.streak + 1 if moved and target is not None and accuracy >= target else 0,
         )
 
     def best(self, count: int = 1) -> list[int]:

@@ -114,3 +114,11 @@ def test_ptx_draws_at_least_one_text() -> None:
         small_batch(["stop"] * 4, [True] * 4), recipe=recipe, version=0, ptx=text
     )
     assert [len(terms[1].sequences) for terms in request.mini_batches] == [1] * 4
+
+
+def test_warm_up_does_not_end_the_run_by_itself() -> None:
+    """A policy that stands still validates alike; counting that as a streak would end VAPO early."""
+    rl = load_recipe("quickstart-vapo", directory=RECIPES).rl
+    state = LoopState(iteration=10).validated(1.0, rl)
+    assert state.streak == 0
+    assert LoopState(iteration=20).validated(1.0, rl).streak == 1
