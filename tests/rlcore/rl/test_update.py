@@ -117,7 +117,7 @@ def test_ptx_draws_at_least_one_text() -> None:
 
 
 def test_warm_up_does_not_end_the_run_by_itself() -> None:
-    """A policy that stands still validates alike; counting that as a streak would end VAPO early."""
+    """A policy that stands still validates alike; counting that would end VAPO early."""
     rl = load_recipe("quickstart-vapo", directory=RECIPES).rl
     state = LoopState(iteration=10).validated(1.0, rl)
     assert state.streak == 0
