@@ -280,7 +280,7 @@ def _blocking(function: Callable[P, Coroutine[Any, Any, T]], name: str) -> Calla
 def _on_another_loop(start: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Run a coroutine where a loop runs already, which cannot be entered again: in a thread.
 
-    An interrupt (a notebook's stop button) cancels it.
+    Whatever ends the wait cancels it: an interrupt (a notebook's stop button), a test's limit.
     """
     begun: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = Future()
 
@@ -294,9 +294,10 @@ def _on_another_loop(start: Callable[[], Coroutine[Any, Any, T]]) -> T:
         outcome = pool.submit(lambda: asyncio.run(main()))
         try:
             return outcome.result()
-        except KeyboardInterrupt:
-            loop, task = begun.result()
-            loop.call_soon_threadsafe(task.cancel)
+        except BaseException:
+            if not outcome.done():
+                loop, task = begun.result()
+                loop.call_soon_threadsafe(task.cancel)
             raise
 
 

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -239,7 +239,15 @@ def test_cancelling_ends_the_run_after_its_iteration(tiny: str) -> None:
     assert len(seen) < 100
 
 
-def test_an_interrupt_in_a_notebook_ends_the_run(tiny: str) -> None:
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """A process that a shell started in the background ignores interrupts; a notebook does not."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_an_interrupt_in_a_notebook_ends_the_run(tiny: str, interruptible: None) -> None:
     seen: list[int] = []
 
     def stop_button(iteration: int, metrics: Mapping[str, float]) -> None:
