@@ -150,8 +150,8 @@ REWARD_CHECKS = (
             " rises: the policy learns what the model likes, not what is right"
         ),
         remedy=(
-            "the best validated checkpoint is what is exported; raise rl.algorithm.kl.coef, mix a"
-            " verifier into reward.functions, or train the reward model on newer samples"
+            "end earlier (rl.iterations), raise rl.algorithm.kl.coef, mix a verifier into"
+            " reward.functions, or train the reward model on newer samples"
         ),
     ),
     Check(
