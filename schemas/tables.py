@@ -147,7 +147,7 @@ class Advantages(Table):
     """What the update learns from: per response token, aligned with ``Rollouts.token_ids``.
 
     ``ref_logprobs`` only with a KL term; ``values`` and ``returns`` (the critic's target) only with
-    a critic, null where a row has no score; ``correct`` is what auxiliary losses take for correct.
+    a critic, null where a row has no score; ``positive`` is what auxiliary losses take for correct.
     """
 
     trajectory_id: pl.String = pa.Field(unique=True)
@@ -156,7 +156,7 @@ class Advantages(Table):
     ref_logprobs: pl.List = pa.Field(nullable=True, dtype_kwargs={"inner": pl.Float32})
     values: pl.List = pa.Field(nullable=True, dtype_kwargs={"inner": pl.Float32})
     returns: pl.List = pa.Field(nullable=True, dtype_kwargs={"inner": pl.Float32})
-    correct: pl.Boolean = pa.Field(nullable=True)
+    positive: pl.Boolean = pa.Field(nullable=True)
 
     @pa.dataframe_check
     def columns_align(cls, data: Any) -> pl.LazyFrame:

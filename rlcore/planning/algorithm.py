@@ -106,9 +106,14 @@ def _loss_lines(recipe: Recipe, rl: Batch) -> list[str]:
         )
     if ptx is not None:
         count = ptx_sequences(recipe)
+        what, longest = (
+            ("demonstrations", recipe.sft.max_tokens)
+            if ptx.path is None
+            else ("texts", ptx.max_tokens)
+        )
         lines.append(
             f"ptx: {ptx.sequences_per_sample:g} x {rl.sequences_per_step:,} = {count:,}"
-            f" demonstrations beside each policy step, at most {count * recipe.sft.max_tokens:,}"
+            f" {what} beside each policy step, at most {count * longest:,}"
             f" tokens, coefficient {ptx.coef:g}"
         )
     return lines

@@ -79,7 +79,7 @@ def advantages_of(
     if result.returns is not None and scores.values is not None:
         trained = [mask & ok for mask, ok in zip(scores.masks, given.scorable, strict=True)]
         metrics |= critic_metrics(scores.values, result.returns, trained)
-    return _frame(batch, scores, result, correct=_correct(batch, algorithm)), metrics
+    return _frame(batch, scores, result, positive=_positive(batch, algorithm)), metrics
 
 
 def signal_of(
@@ -123,7 +123,7 @@ def estimator_options(algorithm: Algorithm) -> dict[str, Any]:
     }.get(algorithm.advantage, {})
 
 
-def _correct(batch: RolloutBatch, algorithm: Algorithm) -> pl.Series:
+def _positive(batch: RolloutBatch, algorithm: Algorithm) -> pl.Series:
     """Which rows count as correct: by the positive-NLL threshold, else as was judged (A20, R8).
 
     Raises UserError when that loss is on and nothing judged a scored row: it would be 0 for ever.
@@ -141,7 +141,7 @@ def _correct(batch: RolloutBatch, algorithm: Algorithm) -> pl.Series:
 
 
 def _frame(
-    batch: RolloutBatch, scores: BatchScores, result: AdvantageResult, *, correct: pl.Series
+    batch: RolloutBatch, scores: BatchScores, result: AdvantageResult, *, positive: pl.Series
 ) -> pl.DataFrame:
     """Return the Advantages table; what a row without a score would teach a critic is null."""
     unscored = np.isnan(batch.scores())
@@ -164,6 +164,6 @@ def _frame(
             "ref_logprobs": column("ref_logprobs", scores.ref),
             "values": column("values", scores.values),
             "returns": column("returns", result.returns, drop=True),
-            "correct": correct,
+            "positive": positive,
         }
     )

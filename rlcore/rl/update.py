@@ -127,10 +127,10 @@ def policy_sequences(batch: UpdateBatch, rl: RLSection) -> Sequences:
     if algorithm.ratio_level == "group":
         per_token["group_log_expectation"] = _group_expectations(sampler, masks, group)
     if algorithm.positive_nll.coef > 0:
-        correct = joined["correct"].fill_null(value=False).to_list()
+        positive = joined["positive"].fill_null(value=False).to_list()
         per_token["nll_weights"] = [
             np.full(len(mask), float(right)) * mask
-            for mask, right in zip(masks, correct, strict=True)
+            for mask, right in zip(masks, positive, strict=True)
         ]
     sequences = sequences_of(joined, per_token, groups=group)
     if algorithm.mask_truncated:

@@ -56,6 +56,9 @@ def advantages(count: int) -> pl.DataFrame:
             "advantages": values,
             "old_logprobs": values,
             "ref_logprobs": pl.Series([None] * count, dtype=pl.List(pl.Float32)),
+            "values": pl.Series([None] * count, dtype=pl.List(pl.Float32)),
+            "returns": pl.Series([None] * count, dtype=pl.List(pl.Float32)),
+            "positive": pl.Series([None] * count, dtype=pl.Boolean),
         }
     )
 

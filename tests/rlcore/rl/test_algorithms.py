@@ -277,7 +277,7 @@ def test_positive_loss_weighs_the_tokens_of_correct_samples(make_phases: Make) -
     part = request.mini_batches[0][0].sequences
     weights = np.concatenate(part.per_token["nll_weights"])[np.concatenate(part.loss_mask)]
     assert weights.sum() == pytest.approx(1.0)
-    correct = seen.join(advantages, on="trajectory_id", maintain_order="left")["correct_right"]
+    correct = seen.join(advantages, on="trajectory_id", maintain_order="left")["positive"]
     tokens = np.array([mask.sum() for mask in part.loss_mask])
     assert np.count_nonzero(weights) == tokens[correct.to_numpy()].sum()
 

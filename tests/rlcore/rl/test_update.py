@@ -76,7 +76,7 @@ def small_batch(finish: list[str], scored: list[bool]) -> UpdateBatch:
             "ref_logprobs": numbers,
             "values": numbers,
             "returns": [row if ok else None for row, ok in zip(numbers, scored, strict=True)],
-            "correct": [True] * len(names),
+            "positive": [True] * len(names),
         }
     )
     return UpdateBatch(rollouts, advantages, iteration=1, digest="d")
