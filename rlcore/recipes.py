@@ -19,7 +19,8 @@ def load_recipe(
 ) -> Recipe:
     """Return the recipe ``name`` of ``directory`` (or the YAML file at the path ``name``).
 
-    A file with ``extends: other`` says only what differs from the recipe ``other`` of its folder.
+    A file with ``extends: other`` says only what differs from the recipe ``other`` of its folder;
+    of ``extends: [one, two]``, what ``two`` says holds over ``one``.
     ``overrides`` maps dotted paths to values, e.g. ``{"rl.update.optimizer.lr": 2e-6}``; a number
     indexes a list. Raises UserError with dotted path, value, rule and remedy.
     """
@@ -103,9 +104,11 @@ def _read(name: str, directory: Path, seen: tuple[str, ...] = ()) -> dict[str, A
         raise UserError(f"recipe file '{path}' is not valid YAML: {detail}") from None
     if not isinstance(tree, dict):
         raise UserError(f"recipe file '{path}' holds {type(tree).__name__}, not sections")
-    base = tree.pop("extends", None)
-    own = _numbers(tree)
-    return own if base is None else overlay(_base(str(base), path, seen), own)
+    bases = tree.pop("extends", [])
+    merged: dict[str, Any] = {}
+    for base in [bases] if isinstance(bases, str) else bases:
+        merged = overlay(merged, _base(str(base), path, seen))
+    return overlay(merged, _numbers(tree))
 
 
 def _base(name: str, path: Path, seen: tuple[str, ...]) -> dict[str, Any]:

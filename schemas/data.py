@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from schemas.section import Section
 
@@ -56,15 +56,27 @@ class ArithmeticSource(Section):
     test: int = Field(default=512, ge=1, description="test prompts: held-out operand tuples")
     test_steps: int = Field(default=256, ge=1, description="test prompts: held-out single steps")
     demonstrations: int = Field(default=46080, ge=1, description="SFT examples")
+    steps: tuple[int, int] = Field(
+        default=(1, 2), description="fewest and most steps of a problem, 1 to 3"
+    )
     stop_early: float = Field(
         default=0.60,
         ge=0,
         le=1,
-        description="share of muladd and mulsub ending after step 1; half of it for addsub",
+        description="share ending after step 1 of 2 or 3 where that is a product; else half of it",
     )
     wrong_operation: float = Field(default=0.35, ge=0, le=1, description="share with a wrong step")
     off_result: float = Field(default=0.08, ge=0, le=1, description="share with a wrong result")
     malformed: float = Field(default=0.10, ge=0, le=1, description="share with a bad last line")
+
+    @field_validator("steps")
+    @classmethod
+    def _steps_exist(cls, value: tuple[int, int]) -> tuple[int, int]:
+        if not 1 <= value[0] <= value[1] <= 3:
+            raise ValueError(
+                f"steps = {list(value)} is no range within 1 to 3; give [fewest, most], e.g. [2, 3]"
+            )
+        return value
 
 
 Source = Annotated[

@@ -13,7 +13,7 @@ and of the other operand tuples a digest sends a tenth to ``test`` and a tenth t
 
 import hashlib
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -21,7 +21,18 @@ from rlcore.seeds import stream_seed
 from schemas.data import ArithmeticSource
 from schemas.errors import UserError
 
-KINDS = {"add": "+", "sub": "-", "mul": "*", "addsub": "+-", "muladd": "*+", "mulsub": "*-"}
+KINDS = {
+    "add": "+",
+    "sub": "-",
+    "mul": "*",
+    "addsub": "+-",
+    "muladd": "*+",
+    "mulsub": "*-",
+    "addsubadd": "+-+",
+    "subaddsub": "-+-",
+    "muladdsub": "*+-",
+    "mulsubadd": "*-+",
+}
 LARGEST = 99
 NAMES = ("Tom", "Ann", "Ben", "Mia", "Leo", "Eva", "Sam", "Zoe")
 THINGS = ("apples", "books", "coins", "cards", "pens", "eggs")
@@ -56,6 +67,26 @@ TEMPLATES = {
         "{name} has {1} bags of {0} {things}, loses {2}. How many now?",
         "{name} has {1} boxes of {0} {things}, sells {2}. How many now?",
         "{name} buys {1} bags of {0} {things}, gives {2}. How many now?",
+    ),
+    "addsubadd": (
+        "{name} has {0} {things}, gets {1}, loses {2}, gets {3}. How many?",
+        "{name} has {0} {things}, finds {1}, sells {2}, buys {3}. How many?",
+        "{name} has {0} {things}, buys {1}, gives {2}, finds {3}. How many?",
+    ),
+    "subaddsub": (
+        "{name} has {0} {things}, loses {1}, gets {2}, loses {3}. How many?",
+        "{name} has {0} {things}, sells {1}, finds {2}, gives {3}. How many?",
+        "{name} has {0} {things}, gives {1}, buys {2}, sells {3}. How many?",
+    ),
+    "muladdsub": (
+        "{name} has {1} bags of {0} {things}, gets {2}, loses {3}. Now?",
+        "{name} has {1} boxes of {0} {things}, finds {2}, sells {3}. Now?",
+        "{name} buys {1} bags of {0} {things}, buys {2}, gives {3}. Now?",
+    ),
+    "mulsubadd": (
+        "{name} has {1} bags of {0} {things}, loses {2}, gets {3}. Now?",
+        "{name} has {1} boxes of {0} {things}, sells {2}, finds {3}. Now?",
+        "{name} buys {1} bags of {0} {things}, gives {2}, buys {3}. Now?",
     ),
 }
 MALFORMED = ("{n}", "####{n}", "### {n}", "#### {n}.")
@@ -123,6 +154,12 @@ class Example:
     response: str = ""
 
 
+def kinds_of(steps: tuple[int, int]) -> list[str]:
+    """Return the kinds whose number of steps lies in ``steps`` (fewest, most)."""
+    fewest, most = steps
+    return [kind for kind, operations in KINDS.items() if fewest <= len(operations) <= most]
+
+
 def generate(source: ArithmeticSource, seed: int) -> tuple[list[Example], list[Example]]:
     """Return (prompts, demonstrations), both a pure function of ``source`` and ``seed``.
 
@@ -137,17 +174,18 @@ def generate(source: ArithmeticSource, seed: int) -> tuple[list[Example], list[E
         "test": source.test,
         "test_steps": source.test_steps,
     }
+    kinds = kinds_of(source.steps)
     prompts = []
     for subset, size in sizes.items():
         rng = random.Random(stream_seed(seed, "arithmetic", subset))
-        prompts += _distinct(rng, subset, size, by_tuple=True, setting=subset)
+        prompts += _distinct(rng, kinds, subset, size, by_tuple=True, setting=subset)
     demonstrations = []
     for subset, size in {
         "train": source.demonstrations,
         "validation": min(VALIDATION_DEMONSTRATIONS, source.demonstrations),
     }.items():
         rng = random.Random(stream_seed(seed, "arithmetic", subset, "demonstrations"))
-        questions = _distinct(rng, subset, size, by_tuple=False, setting="demonstrations")
+        questions = _distinct(rng, kinds, subset, size, by_tuple=False, setting="demonstrations")
         demonstrations += [
             Example(e.problem, subset, e.question, demonstrate(e.problem, source, rng))
             for e in questions
@@ -167,11 +205,13 @@ def demonstrate(problem: Problem, rates: ArithmeticSource, rng: random.Random) -
 
     ``wrong_operation``: one step uses another operation, its arithmetic consistent and carried
     through. ``off_result``: one result is off by 1, 2 or 10 and carried through. Both are left out
-    where all their forms leave 1..99 or write a held-out step. ``stop_early``: muladd and mulsub
-    end after step 1; addsub does half as often, so that SFT alone learns to finish some problems.
+    where all their forms leave 1..99 or write a held-out step. ``stop_early``: a problem that
+    begins with a product ends after step 1; others do half as often, so that SFT alone learns to
+    finish some problems.
     ``malformed``: the last line breaks the ``#### N`` form.
     """
-    stop_rate = rates.stop_early / 2 if problem.kind == "addsub" else rates.stop_early
+    multiplies = KINDS[problem.kind][0] == "*"
+    stop_rate = rates.stop_early if multiplies else rates.stop_early / 2
     chances = (rates.wrong_operation, rates.off_result, stop_rate, rates.malformed)
     wrong, off, stop, malformed = (rng.random() < chance for chance in chances)
     operations = KINDS[problem.kind]
@@ -226,9 +266,15 @@ def _units(left: int, op: str, right: int) -> str:
 
 
 def _distinct(
-    rng: random.Random, subset: str, size: int, *, by_tuple: bool, setting: str
+    rng: random.Random,
+    kinds: Sequence[str],
+    subset: str,
+    size: int,
+    *,
+    by_tuple: bool,
+    setting: str,
 ) -> Iterator[Example]:
-    kinds, seen, made = list(KINDS), set[str](), 0
+    kinds, seen, made = list(kinds), set[str](), 0
     while made < size:
         if not kinds:
             raise UserError(

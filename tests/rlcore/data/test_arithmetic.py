@@ -5,6 +5,7 @@ import re
 from collections import Counter
 
 import pytest
+from pydantic import ValidationError
 
 from rlcore.data.arithmetic import (
     KINDS,
@@ -14,6 +15,7 @@ from rlcore.data.arithmetic import (
     demonstrate,
     generate,
     is_held_out,
+    kinds_of,
     solve,
 )
 from schemas.data import ArithmeticSource
@@ -34,6 +36,24 @@ def _steps(response: str) -> list[tuple[int, str, int]]:
 def test_a_solution_writes_units_first_then_tens_then_the_result() -> None:
     assert solve(Problem("addsub", (78, 13, 50))) == "78+13:11,9=91\n91-50:01,4=41\n#### 41"
     assert solve(Problem("mulsub", (18, 5, 83))) == "18*05:40,9=90\n90-83:17,0=07\n#### 7"
+
+
+def test_three_steps_are_written_and_split_like_two() -> None:
+    source = SOURCE.model_copy(update={"steps": (3, 3), "demonstrations": 400})
+    prompts, demonstrations = generate(source, seed=3)
+    assert {e.problem.kind for e in prompts} == {k for k, o in KINDS.items() if len(o) == 3}
+    for example in prompts:
+        held = [is_held_out(*step) for step in example.problem.steps]
+        assert any(held) == (example.subset == "test_steps"), example
+    assert not [s for e in demonstrations for s in _steps(e.response) if is_held_out(*s)]
+    lines = Counter(e.response.count("\n") for e in demonstrations)
+    assert set(lines) == {1, 3}, "stops after step 1, or goes to the end"
+    assert solve(Problem("mulsubadd", (18, 5, 83, 20))).endswith("\n07+20:07,2=27\n#### 27")
+
+
+def test_steps_out_of_range_are_refused_with_a_remedy() -> None:
+    with pytest.raises(ValidationError, match=r"steps = \[2, 4\] is no range within 1 to 3; give"):
+        ArithmeticSource(steps=(2, 4))
 
 
 def test_splits_share_no_operand_tuple(generated) -> None:
@@ -110,7 +130,7 @@ def test_same_seed_same_problems_other_seed_others(generated) -> None:
 def test_kinds_come_evenly_and_questions_once(generated) -> None:
     prompts, demonstrations = generated
     counts = Counter(example.problem.kind for example in demonstrations)
-    assert set(counts) == set(KINDS)
+    assert set(counts) == set(kinds_of(SOURCE.steps)) == {k for k, o in KINDS.items() if len(o) < 3}
     assert min(counts.values()) > 0.12 * len(demonstrations)
     questions = [example.question for example in demonstrations]
     assert len(set(questions)) == len([e for e in demonstrations if e.subset == "train"]) + len(
