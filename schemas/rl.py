@@ -26,7 +26,9 @@ class Schedule(Section):
     warmup_ratio: float = Field(
         default=0.0, ge=0, lt=1, description="warm-up as a share of all steps, without warmup_steps"
     )
-    min_lr_ratio: float = Field(default=0.0, ge=0, le=1, description="final lr as a share of lr")
+    min_lr_ratio: float = Field(
+        default=0.0, ge=0, le=1, description="share of lr that the step after the last would have"
+    )
     decay_fraction: float = Field(
         default=0.1, gt=0, le=1, description="wsd: share of steps spent in the final decay"
     )

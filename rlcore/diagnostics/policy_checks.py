@@ -159,16 +159,6 @@ POLICY_CHECKS = (
         remedy=f"{LOWER_LR} or rl.update.optimizer.grad_clip, or use model.dtype: float32",
     ),
     Check(
-        name="learning_rate_zero",
-        reads=("actor/lr",),
-        measure=latest("actor/lr"),
-        threshold=0.0,
-        below=True,
-        patience=2,
-        says="the learning rate is 0, so updates change nothing",
-        remedy="raise rl.update.optimizer.schedule.min_lr_ratio or rl.iterations",
-    ),
-    Check(
         name="sampler_drift",
         reads=("training/rollout_logprobs_gap_max",),
         measure=latest("training/rollout_logprobs_gap_max"),

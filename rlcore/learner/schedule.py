@@ -18,17 +18,20 @@ def learning_rate(
     min_ratio: float = 0.0,
     decay_fraction: float = 0.1,
 ) -> float:
-    """Return the rate of ``step`` (from 0) of ``total_steps``; with t = step + 1:
+    """Return the rate of ``step`` (from 0) of ``total_steps``, above 0 at every one of them.
 
-    Warm-up: peak x t / warmup_steps, so the first step learns already and step ``warmup_steps`` - 1
-    is at the peak. This is HF's and verl's curve one tick early: theirs gives the first step 0 and
-    never uses the last value. Afterwards the rate falls to ``min_ratio`` x peak, at the last step:
+    It is the textbook curve (HF's ``get_cosine_schedule_with_warmup`` and its sisters) of
+    ``total_steps`` + 1 ticks, read at tick t = step + 1. That curve is 0 at tick 0, and 0 again at
+    its end where ``min_ratio`` is 0; both lie outside the run, so a run of a single step learns.
+
+    Warm-up: peak x t / warmup_steps, so step ``warmup_steps`` - 1 is at the peak. Afterwards the
+    rate falls towards ``min_ratio`` x peak, which it would reach one step after the last:
 
     - constant: not at all
     - linear, cosine (half a period): over all steps after warm-up
     - wsd: linear over the last ``decay_fraction`` of ``total_steps``, at the peak before
 
-    Steps past the end stay at the last rate. Counting optimizer steps or rollout steps gives other
+    Steps past the end keep the last rate. Counting optimizer steps or rollout steps gives other
     curves: say which where ``step`` and ``total_steps`` are set. Raises ``UserError`` for an
     unknown kind, a warm-up longer than the run, or a ratio outside [0, 1].
     """
@@ -44,7 +47,7 @@ def learning_rate(
         )
     if not 0.0 <= min_ratio <= 1.0:
         raise UserError(f"schedule.min_lr_ratio = {min_ratio} must lie in [0, 1]")
-    tick = step + 1
+    tick, end = min(step, total_steps - 1) + 1, total_steps + 1
     if tick <= warmup_steps:
         return peak * tick / warmup_steps
     if kind == "constant":
@@ -52,7 +55,7 @@ def learning_rate(
     start = warmup_steps
     if kind == "wsd":
         start = max(warmup_steps, total_steps - max(1, round(decay_fraction * total_steps)))
-    progress = min(1.0, max(0.0, (tick - start) / max(1, total_steps - start)))
+    progress = max(0, tick - start) / (end - start)
     shape = 0.5 * (1.0 + cos(pi * progress)) if kind == "cosine" else 1.0 - progress
     return peak * (min_ratio + (1.0 - min_ratio) * shape)
 

@@ -108,7 +108,6 @@ TROUBLES = [
         told=10,
         says="1 optimizer steps had a gradient that is not finite",
     ),
-    Trouble("learning_rate_zero", _fixed(actor__lr=0.0), told=11, says="learning rate is 0"),
     Trouble(
         "sampler_drift",
         _fixed(training__rollout_logprobs_gap_max=7e-4),
