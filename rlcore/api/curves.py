@@ -27,8 +27,9 @@ class Curves:
     """Collects ``CURVES``; every list is as long as the iterations seen.
 
     NaN stands where a number is not defined: value_loss and explained_variance without a critic,
-    reference_kl without a reference, what belongs to the policy during value warm-up,
-    explained_variance of constant returns, average_reward when no row could be scored.
+    reference_kl without a reference, what belongs to the policy during value warm-up or where an
+    update makes no step, explained_variance of constant returns, average_reward when no row could
+    be scored.
     filtered_ratio is 0 without dynamic sampling.
     """
 

@@ -13,10 +13,17 @@ WINDOW = 20
 ACCURACY = "critic/accuracy"
 SCORE = "critic/score/mean"
 VALIDATION = "val/accuracy"
-EXPLAINING = frozenset({ACCURACY, VALIDATION})  # read by every check that success keeps quiet
+TRUNCATED = "response_length/clip_ratio"
+ABORTED = "response/aborted_ratio"
+# What may keep a check quiet or tell its cause, whatever that check itself reads.
+EXPLAINING = frozenset({ACCURACY, VALIDATION, TRUNCATED, ABORTED})
 
 BIGGER_GROUPS = "raise rl.rollout.samples"
 LOWER_LR = "lower rl.update.optimizer.lr"
+LONGER_RESPONSES = "raise rl.rollout.max_new_tokens"
+MORE_CACHE = "raise hardware.rollout.kv_cache_gib or gpu_memory_utilization"
+FINITE_STEPS = f"{LOWER_LR} or rl.update.optimizer.grad_clip, or use model.dtype: float32"
+FINITE_CRITIC_STEPS = "lower rl.critic.optimizer.lr or its grad_clip, or use model.dtype: float32"
 
 
 def latest(name: str) -> Callable[[Stream], float | None]:

@@ -4,11 +4,17 @@ from collections.abc import Callable
 from statistics import median
 
 from rlcore.diagnostics.measures import (
+    ABORTED,
     BIGGER_GROUPS,
+    FINITE_CRITIC_STEPS,
+    FINITE_STEPS,
+    LONGER_RESPONSES,
     LOWER_LR,
+    MORE_CACHE,
     PERSISTENT,
     SCORE,
     START,
+    TRUNCATED,
     VALIDATION,
     WINDOW,
     accuracy_noise,
@@ -57,6 +63,27 @@ def _not_finite(learner: str) -> Callable[[Stream], float | None]:
 
 def _ratio_move(stream: Stream) -> float | None:
     return max(abs(stream.now[name] - 1) for name in ("actor/ratio_mean", "actor/ratio_max"))
+
+
+def _truncation_remedy(stream: Stream) -> str:
+    """Name what is not on yet. Where everything is cut off, only room helps: shaping punishes all
+    responses alike, and masking leaves none."""
+    algorithm = stream.recipe.rl.algorithm
+    others = {
+        "rl.algorithm.overlong (soft punishment)": algorithm.overlong is None,
+        "rl.algorithm.mask_truncated": not algorithm.mask_truncated,
+    }
+    names = [name for name, off in others.items() if off and stream.now[TRUNCATED] < 1]
+    return LONGER_RESPONSES + (f", or set {' or '.join(names)}" if names else "")
+
+
+def _length_remedy(stream: Stream) -> str:
+    shaped = stream.recipe.rl.algorithm.overlong is not None
+    first = "raise rl.algorithm.overlong.factor" if shaped else "set rl.algorithm.overlong"
+    return (
+        f"{first}; a loss that favours length (aggregation seq-mean-token-mean with negative"
+        " advantages) is cured by token-mean"
+    )
 
 
 def _soft_start(recipe: Recipe) -> float:
@@ -156,7 +183,7 @@ POLICY_CHECKS = (
         measure=_not_finite("actor"),
         threshold=1.0,
         says="{now[actor/skipped_steps]:.0f} optimizer steps had a gradient that is not finite",
-        remedy=f"{LOWER_LR} or rl.update.optimizer.grad_clip, or use model.dtype: float32",
+        remedy=FINITE_STEPS,
     ),
     Check(
         name="sampler_drift",
@@ -174,12 +201,12 @@ POLICY_CHECKS = (
     ),
     Check(
         name="truncation",
-        reads=("response_length/clip_ratio",),
-        measure=latest("response_length/clip_ratio"),
+        reads=(TRUNCATED,),
+        measure=latest(TRUNCATED),
         threshold=0.3,
         patience=3,
         says="{value:.0%} of the responses are cut off at rl.rollout.max_new_tokens",
-        remedy="raise that limit, or set rl.algorithm.overlong (soft punishment) or mask_truncated",
+        remedy=_truncation_remedy,
     ),
     Check(
         name="length_collapse",
@@ -199,10 +226,7 @@ POLICY_CHECKS = (
         threshold=3.0,
         patience=3,
         says="responses are {value:.1f} times as long as at first and score no better",
-        remedy=(
-            "set rl.algorithm.overlong; a loss that favours length (aggregation"
-            " seq-mean-token-mean with negative advantages) is cured by token-mean"
-        ),
+        remedy=_length_remedy,
     ),
     Check(
         name="overlong_never_acts",
@@ -219,11 +243,11 @@ POLICY_CHECKS = (
     ),
     Check(
         name="aborted_responses",
-        reads=("response/aborted_ratio",),
-        measure=latest("response/aborted_ratio"),
+        reads=(ABORTED,),
+        measure=latest(ABORTED),
         threshold=0.05,
         says="{value:.0%} of the responses were aborted by the engine",
-        remedy="raise hardware.rollout.kv_cache_gib or gpu_memory_utilization",
+        remedy=MORE_CACHE,
     ),
     Check(
         name="validation_drop",
@@ -289,6 +313,6 @@ CRITIC_CHECKS = (
         threshold=1.0,
         applies=has_critic,
         says="{now[critic/skipped_steps]:.0f} critic steps had a gradient that is not finite",
-        remedy="lower rl.critic.optimizer.lr or its grad_clip, or use model.dtype: float32",
+        remedy=FINITE_CRITIC_STEPS,
     ),
 )

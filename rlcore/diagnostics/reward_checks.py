@@ -65,11 +65,6 @@ def _score_spread(stream: Stream) -> float | None:
     return stream.now["critic/score/max"] - stream.now["critic/score/min"]
 
 
-def _dead_share(stream: Stream) -> float | None:
-    dead = stream.now["actor/zero_gradient_steps"] + stream.now["actor/skipped_steps"]
-    return dead / steps_per_update(stream.recipe)
-
-
 def _accuracy_lost_to_score(stream: Stream) -> float | None:
     """How far accuracy (mean of 5 iterations) lies below its peak while the score lies above
     its value there."""
@@ -186,22 +181,6 @@ REWARD_CHECKS = (
         remedy=(
             "raise rl.algorithm.dynamic_sampling.batch_factor or max_rounds, or take prompts of"
             " middling difficulty"
-        ),
-    ),
-    Check(
-        name="dead_updates",
-        reads=("actor/zero_gradient_steps", "actor/skipped_steps"),
-        measure=_dead_share,
-        threshold=1.0,
-        fatal_after=HOPELESS,
-        quiet=all_right,
-        says=(
-            "an update taught nothing: {now[actor/zero_gradient_steps]:.0f} of its optimizer steps"
-            " had a zero gradient and {now[actor/skipped_steps]:.0f} were not finite"
-        ),
-        remedy=(
-            "scores are equal within every group, or the loss is broken: look at"
-            " critic/score/mean and at the responses, then mend the reward or the data"
         ),
     ),
 )

@@ -64,7 +64,8 @@ class Check:
     said yet. Trouble is a number at or above ``threshold`` (at or below it with ``below``), unless
     ``quiet`` explains it. ``says`` is a format string over ``value``, ``threshold``, ``now`` (the
     iteration's metrics) and ``lasted`` (iterations). ``patience``: iterations in a row until it is
-    said; ``fatal_after``: until the run ends, None = never.
+    said; ``fatal_after``: until the run ends, None = never. Where words or remedy depend on the
+    cause, or on what the recipe has switched on, they are functions of the stream.
     """
 
     name: str
@@ -72,8 +73,8 @@ class Check:
     measure: Callable[[Stream], float | None]
     threshold: float | Callable[[Recipe], float]
     below: bool = False
-    says: str
-    remedy: str
+    says: str | Callable[[Stream], str]
+    remedy: str | Callable[[Stream], str]
     patience: int = 1
     fatal_after: int | None = None
     applies: Callable[[Recipe], bool] = _always

@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 import polars as pl
 
+from rlcore.diagnostics.dead_updates import DEAD_UPDATE_CHECKS
 from rlcore.diagnostics.measures import EXPLAINING
 from rlcore.diagnostics.policy_checks import CRITIC_CHECKS, POLICY_CHECKS
 from rlcore.diagnostics.reward_checks import RECIPE_CHECKS, REWARD_CHECKS
@@ -25,7 +26,7 @@ from rlcore.diagnostics.types import Check, Stream
 from schemas.errors import UserError
 from schemas.recipe import Recipe
 
-CHECKS = RECIPE_CHECKS + REWARD_CHECKS + POLICY_CHECKS + CRITIC_CHECKS
+CHECKS = RECIPE_CHECKS + REWARD_CHECKS + DEAD_UPDATE_CHECKS + POLICY_CHECKS + CRITIC_CHECKS
 CLEAR_AFTER = 5  # healthy iterations in a row that end an episode; fewer are noise
 
 
@@ -92,8 +93,10 @@ class _Watch:
             if not fatal:
                 return self.finding
         if fatal and self.finding is not None and self.finding.severity == "warning":
-            message, _ = self._words(value, stream)
-            self.finding = replace(self.finding, severity="fatal", value=value, message=message)
+            message, remedy = self._words(value, stream)
+            self.finding = replace(
+                self.finding, severity="fatal", value=value, message=message, remedy=remedy
+            )
             return self.finding
         return None
 
@@ -108,12 +111,14 @@ class _Watch:
         return over
 
     def _words(self, value: float, stream: Stream) -> tuple[str, str]:
-        words = self.check.says.format(
-            value=value, threshold=self.limit, now=stream.now, lasted=self.troubled
+        says, remedy = (
+            part(stream) if callable(part) else part
+            for part in (self.check.says, self.check.remedy)
         )
-        if "{threshold" not in self.check.says:
+        words = says.format(value=value, threshold=self.limit, now=stream.now, lasted=self.troubled)
+        if "{threshold" not in says:
             words += f" (threshold {self.limit:.3g})"
-        return words, self.check.remedy
+        return words, remedy
 
     @property
     def fatal(self) -> bool:

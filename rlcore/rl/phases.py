@@ -38,7 +38,7 @@ from rlcore.rl.scores import BatchScores, mean_sequence_kl, score_batch
 from rlcore.rl.state import LoopState, validation_due
 from rlcore.rl.stream import draw_round
 from rlcore.rl.sync import sync_weights
-from rlcore.rl.update import UpdateBatch, critic_request, policy_request
+from rlcore.rl.update import UpdateBatch, critic_request, policy_request, update_metrics
 from rlcore.rollout.group import RolloutGroup
 from rlcore.store import ArtifactStore, Lineage
 from schemas.artifacts import ArtifactRef
@@ -229,14 +229,14 @@ class Phases:
                     ptx=self.ptx,
                 )
                 result = self.crew.learner.update(request)
-            self.metrics.add_missing(result.metrics)
+            self.metrics.add_missing(update_metrics("actor", request, result))
             version = result.version
         if self.crew.critic is not None:
             with self.metrics.timed("update_critic"):
                 request = critic_request(batch, recipe=self.recipe, version=state.iteration)
-                critic = self.crew.critic.update(request)
+                critic = update_metrics("critic", request, self.crew.critic.update(request))
             self.metrics.add_missing(
-                {name: v for name, v in critic.metrics.items() if not name.startswith("perf/")}
+                {name: v for name, v in critic.items() if not name.startswith("perf/")}
             )
         return replace(
             state,

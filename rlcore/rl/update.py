@@ -9,7 +9,7 @@ import polars as pl
 from rlcore.algorithms.objective import PolicyObjective, SftObjective, ValueObjective
 from rlcore.algorithms.policy_loss import group_log_expectation
 from rlcore.learner.schedule import optimizer_lr
-from rlcore.learner.spec import Term, UpdateRequest
+from rlcore.learner.spec import Term, UpdateRequest, UpdateResult
 from rlcore.models.packing import Sequences
 from rlcore.ragged import to_arrays
 from rlcore.rl.batch import sequences_of
@@ -108,6 +108,20 @@ def critic_request(batch: UpdateBatch, *, recipe: Recipe, version: int) -> Updat
             steps=[step for step, _ in parts],
         ),
     )
+
+
+def update_metrics(name: str, request: UpdateRequest, result: UpdateResult) -> dict[str, float]:
+    """Return the metrics of an update of ``name``, "actor" or "critic".
+
+    ``<name>/optimizer_steps`` and the counts of steps that changed nothing are among them always,
+    so that an update of no step at all can be told from one that was not asked for.
+    """
+    counts = {
+        f"{name}/optimizer_steps": float(len(request.mini_batches)),
+        f"{name}/zero_gradient_steps": 0.0,
+        f"{name}/skipped_steps": 0.0,
+    }
+    return counts | result.metrics
 
 
 def policy_sequences(batch: UpdateBatch, rl: RLSection) -> Sequences:

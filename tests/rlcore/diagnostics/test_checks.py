@@ -91,6 +91,13 @@ TROUBLES = [
         says="1 of its optimizer steps had a zero gradient and 1 were not finite",
         company=frozenset({"not_finite"}),
     ),
+    Trouble(
+        "dead_critic_updates",
+        _fixed(critic__zero_gradient_steps=2.0),
+        told=10,
+        says="2 of its optimizer steps had a zero gradient",
+        recipe="quickstart-ppo",
+    ),
     Trouble("entropy_collapse", _fixed(actor__entropy=0.01), told=14, says="fallen to"),
     Trouble("entropy_explosion", _fixed(actor__entropy=2.0), told=13, says="2 nats"),
     Trouble("kl_spike", _fixed(actor__ppo_kl=-0.3), told=10, says="by -0.3 nats per token"),
@@ -251,6 +258,9 @@ def test_a_model_reward_that_serves_the_truth_is_left_alone() -> None:
     [
         ("reward_dead", _fixed(critic__score__max=-1.0, critic__score__min=-1.0)),
         ("dead_updates", _fixed(actor__zero_gradient_steps=2.0)),
+        ("dead_updates", _fixed(actor__optimizer_steps=0.0)),
+        # a partial batch has fewer steps than the recipe plans
+        ("dead_updates", _fixed(actor__optimizer_steps=1.0, actor__zero_gradient_steps=1.0)),
     ],
 )
 def test_nothing_to_learn_from_ends_the_run(
@@ -262,6 +272,79 @@ def test_nothing_to_learn_from_ends_the_run(
     ):
         _watch(recipe(), broken(change, start=10, end=60))
     _watch(recipe(), broken(change, start=10, end=29))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "change", "cause", "remedy"),
+    [
+        (
+            {"rl__algorithm__mask_truncated": True},
+            _fixed(actor__optimizer_steps=0.0, response_length__clip_ratio=1.0),
+            "no optimizer step, as no response holds a token to learn from: 100% were cut off",
+            "raise rl.rollout.max_new_tokens (now 40)",
+        ),
+        (
+            {"rl__algorithm__mask_truncated": True},
+            _fixed(
+                actor__optimizer_steps=0.0,
+                response_length__clip_ratio=0.1,
+                response__aborted_ratio=0.9,
+            ),
+            "10% were cut off .* 90% were aborted by the engine",
+            "raise hardware.rollout.kv_cache_gib",
+        ),
+        (
+            {"rl__algorithm__mask_truncated": True},
+            _fixed(actor__zero_gradient_steps=2.0, response_length__clip_ratio=0.9),
+            "2 of its optimizer steps had a zero gradient",
+            "raise rl.rollout.max_new_tokens (now 40)",
+        ),
+        (
+            {},
+            _fixed(actor__skipped_steps=2.0, actor__grad_norm=float("nan")),
+            "2 were not finite",
+            "lower rl.update.optimizer.lr",
+        ),
+        ({}, _fixed(actor__zero_gradient_steps=2.0), "a zero gradient", "scores are equal within"),
+    ],
+)
+def test_the_remedy_of_a_dead_update_goes_by_its_cause(
+    overrides: dict[str, Any], change: Callable[[int, Metrics], Metrics], cause: str, remedy: str
+) -> None:
+    with pytest.raises(DiagnosticError, match=cause) as ended:
+        _watch(recipe(**overrides), broken(change, start=10, end=60))
+    assert f": {remedy}" in str(ended.value)
+    assert "mask_truncated" not in str(ended.value), "it is on already, or would not help"
+
+
+def test_the_critics_remedy_goes_by_its_cause() -> None:
+    unscored = broken(_fixed(critic__optimizer_steps=0.0), start=10, end=60)
+    with pytest.raises(DiagnosticError, match=r"no response has a score .*table rewards"):
+        _watch(recipe("quickstart-ppo"), unscored)
+    broken_off = _fixed(critic__skipped_steps=2.0, critic__grad_norm=float("nan"))
+    with pytest.raises(DiagnosticError, match=r"2 were not finite .*lower rl.critic.optimizer.lr"):
+        _watch(recipe("quickstart-ppo"), broken(broken_off, start=10, end=60))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "cut_off", "remedy"),
+    [
+        ({}, 0.4, "raise rl.rollout.max_new_tokens, or set rl.algorithm.overlong (soft punishment)"
+                  " or rl.algorithm.mask_truncated"),
+        ({"rl__algorithm__mask_truncated": True}, 0.4, "raise rl.rollout.max_new_tokens, or set"
+                                                       " rl.algorithm.overlong (soft punishment)"),
+        ({"rl__algorithm__mask_truncated": True, "rl__algorithm__overlong": {}}, 0.4,
+         "raise rl.rollout.max_new_tokens"),
+        ({}, 1.0, "raise rl.rollout.max_new_tokens"),
+    ],
+)  # fmt: skip
+def test_a_remedy_names_what_is_not_on_yet(
+    overrides: dict[str, Any], cut_off: float, remedy: str
+) -> None:
+    """Where every response is cut off, masking would leave nothing and shaping tells none apart."""
+    stream = broken(_fixed(response_length__clip_ratio=cut_off), start=10, end=29)
+    _, (found,) = _watch(recipe(**overrides), stream)
+    assert (found.check, found.remedy) == ("truncation", remedy)
 
 
 def test_a_solved_task_does_not_end_in_an_error() -> None:

@@ -213,6 +213,16 @@ def test_rows_without_a_score_teach_nobody(make_phases: Make) -> None:
     assert sum(not mask.any() for mask in masks) == 4
 
 
+def test_an_update_without_a_row_to_learn_from_is_counted_as_one(make_phases: Make) -> None:
+    """Nothing scored: the critic makes no step and the policy steps on a zero gradient. Both must
+    reach the metrics, or nobody could tell that from an iteration that learns."""
+    phases = make_phases("quickstart-ppo", lambda row: None, {"reward.max_error_fraction": 1.0})
+    one_iteration(phases, phases.start())
+    values, steps = phases.metrics._values, phases.recipe.rl.update.mini_batches
+    assert values["critic/optimizer_steps"] == values["critic/zero_gradient_steps"] == 0.0
+    assert values["actor/optimizer_steps"] == values["actor/zero_gradient_steps"] == steps
+
+
 def test_ptx_mixes_demonstrations_into_every_step(make_phases: Make) -> None:
     """Eight demonstrations per trajectory, gamma times their loss, no demonstration twice (D7)."""
     over = {"rl.ptx": {"coef": 0.5, "sequences_per_sample": 2}, "rl.update.mini_batches": 2}

@@ -6,10 +6,17 @@ import numpy as np
 import polars as pl
 
 from rlcore.learner.schedule import optimizer_lr
+from rlcore.learner.spec import UpdateResult
 from rlcore.models.packing import Sequences
 from rlcore.recipes import load_recipe
 from rlcore.rl.state import LoopState, validation_due
-from rlcore.rl.update import UpdateBatch, critic_request, mini_batch_rows, policy_request
+from rlcore.rl.update import (
+    UpdateBatch,
+    critic_request,
+    mini_batch_rows,
+    policy_request,
+    update_metrics,
+)
 
 RECIPES = Path(__file__).parents[3] / "flows" / "recipes"
 
@@ -99,7 +106,14 @@ def test_mini_batch_without_a_loss_token_makes_no_step() -> None:
     request = critic_request(batch, recipe=recipe, version=0)
     assert [len(terms[0].sequences) for terms in request.mini_batches] == [2]
     truncated = small_batch(["length"] * 4, [True] * 4)
-    assert policy_request(truncated, recipe=recipe, version=0, ptx=None).mini_batches == []
+    empty = policy_request(truncated, recipe=recipe, version=0, ptx=None)
+    assert empty.mini_batches == []
+    counts = update_metrics("actor", empty, UpdateResult(version=1, metrics={}, steps=[]))
+    assert counts == {
+        "actor/optimizer_steps": 0.0,
+        "actor/zero_gradient_steps": 0.0,
+        "actor/skipped_steps": 0.0,
+    }
 
 
 def test_ptx_draws_at_least_one_text() -> None:
