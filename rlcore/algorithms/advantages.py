@@ -90,8 +90,11 @@ class AdvantageInput:
         return np.where(self.scorable, totals, np.nan)
 
     def groups(self, tolerance: float = 1e-9) -> Groups:
-        """Return the statistics of the sequence scores by prompt group."""
-        return group_statistics(self.sequence_scores(), self.group_ids, tolerance)
+        """Return the statistics of the sequence scores by prompt group, which is constant by the
+        task's score."""
+        return group_statistics(
+            self.sequence_scores(), self.group_ids, tolerance, task_scores=self.scores
+        )
 
     def rewards_N(self) -> np.ndarray:
         """Return R_t of the policy tokens alone [N] float64."""
@@ -136,7 +139,7 @@ class AdvantageResult:
     advantages: list[np.ndarray]
     returns: list[np.ndarray] | None = None
     num_groups: int = 0
-    num_constant_groups: int = 0  # two or more scorable rows, all of one score
+    num_constant_groups: int = 0  # two or more scorable rows, all of one task score
     num_singletons: int = 0  # one scorable row: no baseline among its own
     num_unscorable: int = 0  # rows without score or policy token: advantage 0
 
@@ -156,11 +159,20 @@ def grpo(
 
     ``norm_by_std=False`` is Dr.GRPO (arXiv 2503.20783) and GEPO's group mean. Exactly 0 for groups
     whose scores differ by at most ``tolerance`` and for groups of one (verl: the raw reward).
+
+    With KL in the reward, a group of one task score holds nothing but its KL: A_i = mean_g k - k_i,
+    k the coefficient x KL of a row, without the division. Its standard deviation is proportional to
+    the coefficient, which would cancel: eight right answers whose penalties differ by 1e-5 would be
+    pushed as hard as right against wrong (verl's ``compute_grpo_outcome_advantage`` does that). Nor
+    is it 0: the objective E[score] - coef KL goes on holding a solved prompt to the reference, as
+    the KL in the loss does (arXiv 2402.03300 eq. 3; TRL issue 5588), and without the pull a policy
+    would leave that objective's optimum for the first answer it is sure of.
     """
     groups = batch.groups(tolerance)
     values_R = groups.centred_R
     if norm_by_std:
-        values_R = values_R / (groups.std_G + eps)[groups.index_R]
+        scale_G = np.where(groups.constant_G, 1.0, groups.std_G + eps)
+        values_R = values_R / scale_G[groups.index_R]
     return _counted(AdvantageResult(batch.spread_rows(values_R)), groups)
 
 
@@ -245,13 +257,15 @@ def reinforce_plus_plus(batch: AdvantageInput, *, gamma: float = 1.0) -> Advanta
 def reinforce_plus_plus_baseline(batch: AdvantageInput) -> AdvantageResult:
     """s_i - mean_g on every policy token, whitened over the batch (arXiv 2501.03262 v3).
 
-    Groups that teach nothing (constant, or of one) enter the whitening with the 0 they hold and
-    keep it: shifted by the batch mean they would push every answer of the group alike.
+    Groups of one task score, or of one row, enter the whitening with 0 and stay as they are: 0, as
+    shifted by the batch mean they would push every answer of the group alike, or what the KL in the
+    reward says of them, at the scale of its coefficient (see ``grpo``).
     """
     groups, counted_N = batch.groups(), batch.counted_N()
     centred_N = np.repeat(groups.centred_R, batch.lengths)
     learns_N = np.repeat(groups.learns_R, batch.lengths)
-    advantages_N = np.where(learns_N, whitened(centred_N, counted_N), 0.0)
+    whitened_N = whitened(np.where(learns_N, centred_N, 0.0), counted_N)
+    advantages_N = np.where(learns_N, whitened_N, centred_N)
     return AdvantageResult(batch.spread(advantages_N))
 
 

@@ -14,23 +14,31 @@ class Groups:
 
     index_R: np.ndarray  # int, group of each row
     scorable_R: np.ndarray  # bool
-    centred_R: np.ndarray  # score - mean of the group's scorable rows; 0 where that teaches nothing
+    centred_R: np.ndarray  # score - mean of the group's scorable rows; 0 where all are equal
     count_G: np.ndarray  # scorable rows
     std_G: np.ndarray  # unbiased (ddof = 1); 0 for groups of fewer than two
-    constant_G: np.ndarray  # bool: two or more scorable rows, all of one score
+    constant_G: np.ndarray  # bool: two or more scorable rows, all of one task score
 
     @property
     def learns_R(self) -> np.ndarray:
-        """Rows [R] bool with a score and a baseline: groups of two or more unequal scores."""
+        """Rows [R] bool with a score and a baseline: groups of two or more unequal task scores."""
         learns_G = (self.count_G >= 2) & ~self.constant_G
         return learns_G[self.index_R] & self.scorable_R
 
 
-def group_statistics(scores: np.ndarray, group_ids: np.ndarray, tolerance: float = 1e-9) -> Groups:
+def group_statistics(
+    scores: np.ndarray,
+    group_ids: np.ndarray,
+    tolerance: float = 1e-9,
+    *,
+    task_scores: np.ndarray | None = None,
+) -> Groups:
     """Return the statistics of ``scores`` [R] float64 (NaN = unscorable) by ``group_ids`` [R].
 
-    A group whose scores differ by at most ``tolerance`` is constant and centred to exactly 0: the
-    GRPO formula in fp32 gives an advantage of .056 for eight rewards of .7 (SPEC A5).
+    Scores that differ by at most ``tolerance`` within a group are centred to exactly 0: the GRPO
+    formula in fp32 gives an advantage of .056 for eight rewards of .7 (SPEC A5). A group is
+    constant when its ``task_scores`` [R] (default: ``scores``) are so close: a penalty that no two
+    answers share, such as the KL in the reward, is no verdict on them.
     """
     _, index_R = np.unique(group_ids, return_inverse=True)
     num_groups = int(index_R.max()) + 1 if len(scores) else 0
@@ -41,15 +49,20 @@ def group_statistics(scores: np.ndarray, group_ids: np.ndarray, tolerance: float
         return np.bincount(index_R, weights=values_R, minlength=num_groups)
 
     count_G = total_G(scorable_R).astype(np.int64)
-    low_G, high_G = np.full(num_groups, np.inf), np.full(num_groups, -np.inf)
-    np.minimum.at(low_G, index_R[scorable_R], scores[scorable_R])
-    np.maximum.at(high_G, index_R[scorable_R], scores[scorable_R])
     several_G = count_G >= 2
-    constant_G = several_G.copy()
-    constant_G[several_G] = high_G[several_G] - low_G[several_G] <= tolerance
-    learns_R = (several_G & ~constant_G)[index_R] & scorable_R
+
+    def equal_G(values_R: np.ndarray) -> np.ndarray:
+        low_G, high_G = np.full(num_groups, np.inf), np.full(num_groups, -np.inf)
+        np.minimum.at(low_G, index_R[scorable_R], values_R[scorable_R])
+        np.maximum.at(high_G, index_R[scorable_R], values_R[scorable_R])
+        equal_G = several_G.copy()
+        equal_G[several_G] = high_G[several_G] - low_G[several_G] <= tolerance
+        return equal_G
+
+    constant_G = equal_G(scores if task_scores is None else task_scores)
+    differs_R = (several_G & ~equal_G(scores))[index_R] & scorable_R
 
     mean_G = total_G(filled_R) / np.maximum(count_G, 1)
-    centred_R = np.where(learns_R, filled_R - mean_G[index_R], 0.0)
+    centred_R = np.where(differs_R, filled_R - mean_G[index_R], 0.0)
     std_G = np.sqrt(total_G(centred_R**2) / np.maximum(count_G - 1, 1))
     return Groups(index_R, scorable_R, centred_R, count_G, std_G, constant_G)

@@ -106,6 +106,47 @@ def test_kl_in_the_reward_is_part_of_the_group_score():
     np.testing.assert_allclose(values, [0.7, -0.7], atol=1e-12)
 
 
+@pytest.mark.parametrize("name", ["grpo", "reinforce++-baseline"])
+def test_the_coefficient_acts_in_a_solved_group(name):
+    """Eight right answers differ by their KL alone; divided by its own spread, 1e-5 of it would
+    weigh as much as right against wrong, and the coefficient not at all."""
+    kl = np.array([0.5, 2.0, 1.0, 0.1, 3.0, 0.7, 0.2, 0.9])
+
+    def advantages(coef, **options):
+        given = batch_of(
+            [*np.ones(8), 1.0, 0.0],
+            [*np.zeros(8), 1, 1],
+            token_kl=[np.array([coef * k]) for k in [*kl, 0.0, 0.0]],
+        )
+        found = estimate(name, given, **options)
+        assert (found.num_groups, found.num_constant_groups) == (2, 1)
+        return np.concatenate(found.advantages)
+
+    weak, strong = advantages(1e-5), advantages(2e-5)
+    np.testing.assert_allclose(weak[:8], 1e-5 * (kl.mean() - kl), rtol=1e-6)
+    np.testing.assert_allclose(strong[:8], 2 * weak[:8], rtol=1e-6)
+    assert weak[8] > 0.5, "beside it, right against wrong keeps its scale"
+    np.testing.assert_allclose(weak[8:], strong[8:], atol=1e-4)
+
+
+def test_a_solved_batch_without_kl_yet_teaches_exactly_nothing():
+    """The first iteration: the reference is the policy, and what differs is rounding."""
+    for name in (*GROUP_ESTIMATORS, "reinforce++"):
+        kl = [np.array([value]) for value in (0.0, 1e-13, -1e-13, 0.0)]
+        found = estimate(name, batch_of(np.full(4, 0.7), token_kl=kl))
+        if name != "reinforce++":
+            assert not np.concatenate(found.advantages).any(), name
+        assert found.constant_fraction == 1.0, name
+
+
+def test_a_right_answer_whose_kl_costs_all_it_earned_is_no_better_than_a_wrong_one():
+    """The group differs in the task's score, so it is not a constant one; its sums agree."""
+    kl = [np.array([1.0]), np.array([0.0])]
+    found = estimate("grpo", batch_of([1.0, 0.0], token_kl=kl))
+    assert np.concatenate(found.advantages).tolist() == [0.0, 0.0]
+    assert found.num_constant_groups == 0
+
+
 def test_remax_by_hand():
     """SPEC A7: reward to go less the greedy answer's score, which KL does not shape."""
     batch = batch_of(

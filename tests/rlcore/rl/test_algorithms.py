@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from rlcore.from_verl.translate import translate
 from rlcore.learner.schedule import optimizer_lr
 from rlcore.models.tokenizer import eos_token_id
 from rlcore.ragged import to_arrays
@@ -77,6 +78,39 @@ def test_kl_in_the_reward_is_zero_at_first_and_taken_afterwards(make_phases: Mak
     tokens = values["response_length/mean"]
     expected = values["critic/score/mean"] - 0.001 * values["actor/reward_kl_penalty"] * tokens
     assert values["critic/rewards/mean"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_grpo_with_kl_in_the_reward_runs_as_verl_writes_it(make_phases: Make) -> None:
+    """Once all is solved, only the KL tells answers apart: at its coefficient's scale."""
+    command = (
+        "algorithm.adv_estimator=grpo algorithm.use_kl_in_reward=True"
+        " algorithm.kl_ctrl.type=fixed algorithm.kl_ctrl.kl_coef=0.001 env.rollout.n=4"
+    )
+    rl = translate(command).tree["rl"]
+    solved = False
+    phases = make_phases(
+        "quickstart",
+        lambda row: 1.0 if solved else digits(row),
+        {
+            "rl.preset": rl["preset"],
+            "rl.algorithm": rl["algorithm"],
+            "rl.update.optimizer.lr": 0.01,
+        },
+    )
+    algorithm = phases.recipe.rl.algorithm
+    assert (algorithm.advantage, algorithm.norm_by_std) == ("grpo", True)
+    assert (algorithm.kl.where, algorithm.kl.estimator, algorithm.kl.coef) == (
+        *("reward", "k1", 0.001),
+    )
+    state, _, _ = one_iteration(phases, phases.start())
+    state, solved = phases.sync(state), True
+    after, _, advantages = one_iteration(phases, state)
+    values = phases.metrics._values
+    assert values["critic/zero_std_group_fraction"] == 1.0
+    spread = values["critic/rewards/max"] - values["critic/rewards/min"]
+    largest = np.abs(np.concatenate(to_arrays(advantages["advantages"]))).max()
+    assert 1e-5 < largest <= spread < 0.1
+    assert after.version == 2
 
 
 def test_adaptive_controller_uses_the_old_coefficient_and_keeps_the_new(make_phases: Make) -> None:
