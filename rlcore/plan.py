@@ -8,6 +8,7 @@ from pathlib import Path
 
 import yaml
 
+from rlcore.diagnostics.watch import Diagnostics
 from rlcore.planning.algorithm import worker_counts
 from rlcore.planning.batches import Batches, DataSize, all_batches, data_size
 from rlcore.planning.estimates import (
@@ -235,7 +236,8 @@ def _check_disk(result: Plan) -> None:
 
 
 def render_plan(result: Plan) -> str:
-    """Return the plan as plain text: recipe, batches, memory, time and disk, assumptions."""
+    """Return the plan as plain text: recipe, batches, memory, time and disk, assumptions, and what
+    the diagnostics say of the recipe before the run has begun."""
     recipe = yaml.safe_dump(
         result.recipe.model_dump(mode="json"), sort_keys=False, allow_unicode=True
     )
@@ -246,10 +248,19 @@ def render_plan(result: Plan) -> str:
         "Time and disk": _stage_lines(result),
         "Assumptions": assumption_lines(result.rates),
     }
+    if warnings := recipe_warnings(result.recipe):
+        sections["Warnings"] = [f"WARNING: {warning}" for warning in warnings]
     text = [f"Plan of recipe '{result.recipe.name}'"]
     for title, lines in sections.items():
         text += ["", title, *(f"  {line}".rstrip() for line in lines)]
     return "\n".join(text) + "\n"
+
+
+def recipe_warnings(recipe: Recipe) -> list[str]:
+    """Return what the run will warn of when it starts, one sentence each."""
+    warnings: list[str] = []
+    Diagnostics(recipe, log=warnings.append)
+    return warnings
 
 
 def _memory_lines(result: Plan) -> list[str]:

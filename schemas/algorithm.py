@@ -51,7 +51,9 @@ class KL(Section):
     """KL to the frozen reference (SPEC K1-K6)."""
 
     where: Literal["none", "loss", "reward"] = "none"
-    estimator: Literal["k1", "abs", "k2", "k3", "k1+", "k3+", "full"] = "k3"
+    estimator: Literal["k1", "abs", "k2", "k3", "k1+", "k3+", "full"] = Field(
+        default="k3", description="as a loss k1 has no gradient in expectation: use k2 or k1+"
+    )
     coef: float = Field(default=0.01, ge=0)
     controller: Literal["fixed", "adaptive"] = Field(
         default="fixed", description="adaptive: Ziegler et al. 2019, for KL in the reward"

@@ -30,6 +30,16 @@ def _critic_warmup(stream: Stream) -> float | None:
     return critic.warmup_iterations if critic else None
 
 
+def _kl_coef(stream: Stream) -> float | None:
+    return stream.recipe.rl.algorithm.kl.coef
+
+
+def _filters_after_kl(recipe: Recipe) -> bool:
+    section, kl = recipe.rl.algorithm.dynamic_sampling, recipe.rl.algorithm.kl
+    after = section is not None and section.metric == "final_score"
+    return after and kl.where == "reward" and kl.uses_reference
+
+
 RECIPE_CHECKS = (
     Check(
         name="critic_lr_below_actor_lr",
@@ -57,6 +67,35 @@ RECIPE_CHECKS = (
         applies=lambda recipe: recipe.rl.algorithm.ratio_level in ("sequence", "sequence-token"),
         says="one optimizer step per batch: the sequence ratio is always exactly 1 and never clips",
         remedy="set rl.update.mini_batches to 2 or more",
+    ),
+    Check(
+        name="kl_without_pull",
+        measure=_kl_coef,
+        threshold=0.0,
+        applies=lambda recipe: (
+            recipe.rl.algorithm.kl.where == "loss"
+            and recipe.rl.algorithm.kl.estimator == "k1"
+            and recipe.rl.algorithm.kl.uses_reference
+        ),
+        says=(
+            "rl.algorithm.kl adds {value:g} x k1 to the loss, whose gradient does not depend on the"
+            " reference and is 0 in expectation: nothing holds the policy"
+        ),
+        remedy=(
+            "set rl.algorithm.kl.estimator to k2, or to k1+ (the value of k1, the gradient of k2),"
+            " or rl.algorithm.kl.where to reward"
+        ),
+    ),
+    Check(
+        name="filter_sees_kl",
+        measure=_kl_coef,
+        threshold=0.0,
+        applies=_filters_after_kl,
+        says=(
+            "rl.algorithm.dynamic_sampling.metric is 'final_score', which holds the KL taken from"
+            " the reward, and no two answers have the same: groups of one score are kept, too"
+        ),
+        remedy="set rl.algorithm.dynamic_sampling.metric to score or accuracy",
     ),
 )
 

@@ -116,7 +116,7 @@ class _Watch:
             for part in (self.check.says, self.check.remedy)
         )
         words = says.format(value=value, threshold=self.limit, now=stream.now, lasted=self.troubled)
-        if "{threshold" not in says:
+        if self.check.reads and "{threshold" not in says:  # a rule on the recipe measures nothing
             words += f" (threshold {self.limit:.3g})"
         return words, remedy
 

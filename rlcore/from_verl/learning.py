@@ -165,8 +165,9 @@ def kl(run: Run) -> dict[str, Any]:
         name = run.choice(f"{ACTOR}.kl_loss_type", KL_ESTIMATORS, "low_var_kl")
         if name == "k1":
             run.remark(
-                f"{ACTOR}.kl_loss_type = kl: as a loss its expected gradient is zero; k2 or"
-                " k3+ pull towards the reference"
+                f"{ACTOR}.kl_loss_type = {run.get(f'{ACTOR}.kl_loss_type')}: as a loss its expected"
+                " gradient is zero; set rl.algorithm.kl.estimator to k2 or k1+, which pull towards"
+                " the reference"
             )
         weight = run.number(f"{ACTOR}.kl_loss_coef", 0.001)
         return {f"{path}.where": "loss", f"{path}.estimator": name, f"{path}.coef": weight}

@@ -78,6 +78,16 @@ def test_only_k2_has_the_gradient_of_the_kl(policy, reference):
     np.testing.assert_allclose(expected_gradient("k3", policy, reference), reverse, atol=1e-12)
 
 
+@pytest.mark.parametrize(("policy", "reference"), [(SKEWED, UNIFORM), (SKEWED, REFERENCE)])
+def test_abs_pulls_by_the_total_variation(policy, reference):
+    """A direction towards the reference, so no estimator to be warned of."""
+    logits = torch.log(policy).requires_grad_()
+    (torch.softmax(logits, 0) - reference).abs().sum().backward()
+    found = expected_gradient("abs", policy, reference)
+    np.testing.assert_allclose(found, logits.grad, atol=1e-12)
+    assert np.abs(found).max() > 0.01
+
+
 @pytest.mark.parametrize("estimator", ["k1", "abs", "k2", "k3"])
 def test_gradients_agree_with_finite_differences(estimator):
     torch.manual_seed(0)

@@ -187,6 +187,24 @@ TROUBLES = [
         overrides={"rl__critic__warmup_iterations": 0},
     ),
     Trouble(
+        "kl_without_pull",
+        _fixed(),
+        told=0,
+        says="adds 0.02 x k1 to the loss, whose gradient does not depend on the reference",
+        overrides={"rl__algorithm__kl": {"where": "loss", "estimator": "k1", "coef": 0.02}},
+    ),
+    Trouble(
+        "filter_sees_kl",
+        _fixed(),
+        told=0,
+        says="no two answers have the same",
+        recipe="quickstart-dapo",
+        overrides={
+            "rl__algorithm__kl": {"where": "reward"},
+            "rl__algorithm__dynamic_sampling__metric": "final_score",
+        },
+    ),
+    Trouble(
         "sequence_ratio_of_one",
         _fixed(),
         told=0,
@@ -236,6 +254,22 @@ def test_a_run_that_learns_is_left_alone(suffix: str, seed: int) -> None:
     said, findings = _watch(recipe(f"quickstart{suffix}"), healthy(seed=seed))
     assert said == []
     assert findings == []
+
+
+@pytest.mark.parametrize(
+    "kl",
+    [
+        {"where": "reward", "estimator": "k1"},
+        {"where": "loss", "estimator": "k1+"},
+        {"where": "loss", "estimator": "abs"},
+        {"where": "loss", "estimator": "k1", "coef": 0.0},
+        {"where": "none", "estimator": "k1"},
+    ],
+)
+def test_only_k1_in_the_loss_pulls_nowhere(kl: dict[str, Any]) -> None:
+    said: list[str] = []
+    Diagnostics(recipe(rl__algorithm__kl=kl), log=said.append)
+    assert said == []
 
 
 @pytest.mark.parametrize("name", recipe_names(RECIPES))

@@ -306,3 +306,13 @@ def test_notes_stand_above_the_recipe_as_comments() -> None:
 def test_recipes_and_overrides_know_only_our_names(path: str) -> None:
     with pytest.raises(UserError, match="is not a known key"):
         load_recipe("quickstart", {path: 1}, directory=RECIPES)
+
+
+@pytest.mark.parametrize("theirs", ["kl", "k1"])
+def test_k1_as_a_loss_is_remarked_upon(theirs: str) -> None:
+    said = render(excerpt(f"{ACTOR}.use_kl_loss=True", f"{ACTOR}.kl_loss_type={theirs}"))
+    text = " ".join(said.replace("#", " ").split())
+    assert f"kl_loss_type = {theirs}: as a loss its expected gradient is zero" in text
+    assert "set rl.algorithm.kl.estimator to k2 or k1+" in text
+    other = excerpt(f"{ACTOR}.use_kl_loss=True", f"{ACTOR}.kl_loss_type=k2")
+    assert "expected gradient" not in render(other)
