@@ -6,6 +6,7 @@ from time import monotonic
 
 from prefect.logging import get_run_logger
 
+from rlcore.diagnostics.evidence import Evidence
 from rlcore.diagnostics.watch import Diagnostics, Finding, findings_frame, of_error
 from rlcore.metrics import stage_metrics
 from rlcore.rl.state import LoopState
@@ -32,7 +33,9 @@ class IterationReport:
         self._began = monotonic()
         self._first: int | None = None
         self._iteration = 0
-        self._diagnostics = Diagnostics(run.recipe, log=get_run_logger().warning)
+        self._diagnostics = Diagnostics(
+            run.recipe, log=get_run_logger().warning, evidence=Evidence(run.store, run.key)
+        )
 
     @classmethod
     @contextmanager

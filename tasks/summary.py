@@ -6,6 +6,7 @@ from typing import Any
 
 from prefect.runtime import flow_run
 
+from rlcore.diagnostics.evidence import Evidence
 from rlcore.diagnostics.measures import learns_from_a_model
 from rlcore.diagnostics.watch import diagnose
 from rlcore.metrics import stage_metrics
@@ -43,7 +44,7 @@ def publish_summary(
     directory = model_directory(store.directory(exported))
     rates = token_rates(sft_metrics, rl_metrics)
     rates["evaluate"] = store.manifest(evaluation).metadata["tokens_per_s"]
-    diagnosed = diagnose(run.recipe, rl_metrics)
+    diagnosed = diagnose(run.recipe, rl_metrics, Evidence(store, policy.key))
     judged = None if reward_model is None else _reward_model(run, reward_model)
     ui_url = flow_run.ui_url
     summary = {

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from rlcore.diagnostics.evidence import Evidence
 from schemas.recipe import Recipe
 
 
@@ -13,13 +14,14 @@ class Stream:
     A value that is not finite counts as NaN in ``now`` and is left out of the histories.
     """
 
-    __slots__ = ("_values", "iteration", "now", "recipe")
+    __slots__ = ("_steps", "_values", "iteration", "now", "recipe")
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
         self.iteration = 0
         self.now: dict[str, float] = {}
         self._values: dict[str, list[float]] = {}
+        self._steps: dict[str, list[int]] = {}
 
     def add(self, iteration: int, values: Mapping[str, float]) -> None:
         """Move on to ``iteration``."""
@@ -29,10 +31,20 @@ class Stream:
         for name, value in self.now.items():
             if not math.isnan(value):
                 self._values.setdefault(name, []).append(value)
+                self._steps.setdefault(name, []).append(iteration)
 
     def history(self, name: str) -> Sequence[float]:
         """Return the finite values so far, this iteration's last."""
         return self._values.get(name, ())
+
+    def steps(self, name: str) -> Sequence[int]:
+        """Return the iterations of those values."""
+        return self._steps.get(name, ())
+
+    @property
+    def last(self) -> dict[str, float]:
+        """The newest finite value of each metric, whichever iteration it is of."""
+        return {name: values[-1] for name, values in self._values.items()}
 
     def start(self, name: str, count: int) -> float | None:
         """Return the mean of the first ``count`` values, None while there are fewer."""
@@ -63,9 +75,10 @@ class Check:
     start, of the recipe. ``measure`` returns the number judged, or None or NaN when nothing can be
     said yet. Trouble is a number at or above ``threshold`` (at or below it with ``below``), unless
     ``quiet`` explains it. ``says`` is a format string over ``value``, ``threshold``, ``now`` (the
-    iteration's metrics) and ``lasted`` (iterations). ``patience``: iterations in a row until it is
-    said; ``fatal_after``: until the run ends, None = never. Where words or remedy depend on the
-    cause, or on what the recipe has switched on, they are functions of the stream.
+    iteration's metrics), ``last`` (each metric's newest value) and ``lasted`` (iterations).
+    ``patience``: iterations in a row until it is said; ``fatal_after``: until the run ends, None =
+    never. Where words or remedy depend on the cause, or on what the recipe has switched on, they
+    are functions of the stream. ``shows`` adds what the run's records show at an iteration.
     """
 
     name: str
@@ -75,6 +88,7 @@ class Check:
     below: bool = False
     says: str | Callable[[Stream], str]
     remedy: str | Callable[[Stream], str]
+    shows: Callable[[Evidence, int], str] | None = None
     patience: int = 1
     fatal_after: int | None = None
     applies: Callable[[Recipe], bool] = _always

@@ -3,10 +3,10 @@
 Trouble is told once per episode: when it has lasted a check's ``patience``, and again when it is
 over. A check with ``fatal_after`` ends the run once trouble has lasted that long.
 
-What is known is a function of the recipe and the stored metrics alone: a resumed run replays the
-metrics tables, silently, and goes on as if never interrupted. A run that a check ended and that is
-started again judges the next iteration with that history, and ends there unless the trouble is
-over.
+What is known is a function of the recipe and the stored metrics alone (the prompts that a message
+names: of the stored rollouts and rewards). A resumed run replays the metrics tables, silently, and
+goes on as if never interrupted. A run that a check ended and that is started again judges the next
+iteration with that history, and ends there unless the trouble is over.
 """
 
 import math
@@ -19,14 +19,23 @@ from typing import Any, Literal
 import polars as pl
 
 from rlcore.diagnostics.dead_updates import DEAD_UPDATE_CHECKS
+from rlcore.diagnostics.evidence import Evidence
 from rlcore.diagnostics.measures import EXPLAINING
 from rlcore.diagnostics.policy_checks import CRITIC_CHECKS, POLICY_CHECKS
 from rlcore.diagnostics.reward_checks import RECIPE_CHECKS, REWARD_CHECKS
+from rlcore.diagnostics.stall import STALL_CHECKS
 from rlcore.diagnostics.types import Check, Stream
 from schemas.errors import UserError
 from schemas.recipe import Recipe
 
-CHECKS = RECIPE_CHECKS + REWARD_CHECKS + DEAD_UPDATE_CHECKS + POLICY_CHECKS + CRITIC_CHECKS
+CHECKS = (
+    RECIPE_CHECKS
+    + REWARD_CHECKS
+    + DEAD_UPDATE_CHECKS
+    + POLICY_CHECKS
+    + CRITIC_CHECKS
+    + STALL_CHECKS
+)
 CLEAR_AFTER = 5  # healthy iterations in a row that end an episode; fewer are noise
 
 
@@ -66,6 +75,7 @@ class _Watch:
 
     check: Check
     limit: float
+    evidence: Evidence | None
     troubled: int = 0
     healthy: int = 0
     finding: Finding | None = None
@@ -115,9 +125,17 @@ class _Watch:
             part(stream) if callable(part) else part
             for part in (self.check.says, self.check.remedy)
         )
-        words = says.format(value=value, threshold=self.limit, now=stream.now, lasted=self.troubled)
+        words = says.format(
+            value=value,
+            threshold=self.limit,
+            now=stream.now,
+            last=stream.last,
+            lasted=self.troubled,
+        )
         if self.check.reads and "{threshold" not in says:  # a rule on the recipe measures nothing
             words += f" (threshold {self.limit:.3g})"
+        if self.check.shows is not None and self.evidence is not None:
+            words += self.check.shows(self.evidence, stream.iteration)
         return words, remedy
 
     @property
@@ -146,11 +164,15 @@ class Diagnostics:
         *,
         log: Callable[[str], None],
         checks: Sequence[Check] = CHECKS,
+        evidence: Evidence | None = None,
     ) -> None:
-        """``log`` takes one line per episode that begins or ends; the recipe is judged at once."""
+        """``log`` takes one line per episode that begins or ends; the recipe is judged at once.
+
+        ``evidence``: the run's records; without them a finding has its figures only.
+        """
         self._log = log
         self._stream = Stream(recipe)
-        self._watches = [_Watch(c, c.limit(recipe)) for c in checks if c.applies(recipe)]
+        self._watches = [_Watch(c, c.limit(recipe), evidence) for c in checks if c.applies(recipe)]
         self._reads = {name for watch in self._watches for name in watch.check.reads} | EXPLAINING
         at_start = [watch for watch in self._watches if not watch.check.reads]
         for finding in filter(None, [watch.ask(self._stream) for watch in at_start]):
@@ -209,9 +231,11 @@ class Diagnostics:
         return [told for watch in watches if (told := watch.ask(self._stream)) is not None]
 
 
-def diagnose(recipe: Recipe, metrics: pl.DataFrame) -> Diagnostics:
-    """Return the diagnostics of a finished run, from its Metrics table alone."""
-    diagnostics = Diagnostics(recipe, log=lambda line: None)
+def diagnose(
+    recipe: Recipe, metrics: pl.DataFrame, evidence: Evidence | None = None
+) -> Diagnostics:
+    """Return the diagnostics of a finished run, from its Metrics table and its records."""
+    diagnostics = Diagnostics(recipe, log=lambda line: None, evidence=evidence)
     diagnostics.replay(metrics)
     return diagnostics
 

@@ -21,6 +21,7 @@ from rlcore.models.packing import Sequences
 from rlcore.ragged import to_arrays
 from rlcore.rewards.types import Scorers
 from rlcore.rl.advantage import advantages_of, signal_of
+from rlcore.rl.answers import RecentAnswers
 from rlcore.rl.batch import RolloutBatch, concat_batches
 from rlcore.rl.checkpoint import Checkpoints, Learners
 from rlcore.rl.groups import Groups, split_by_signal
@@ -68,6 +69,7 @@ class Phases:
 
     # Slots keep an orchestrator that encodes a call's arguments from walking through tables.
     __slots__ = (
+        "answers",
         "checkpoints",
         "crew",
         "log",
@@ -106,6 +108,7 @@ class Phases:
         self.records = Records(store, key, lineage, log)
         self.checkpoints = Checkpoints(store, key, lineage, recipe.rl.checkpoint)
         self.metrics = MetricsLog(store, key, lineage)
+        self.answers = RecentAnswers(store, key, least=recipe.rl.rollout.prompts)
 
     def start(self) -> LoopState:
         """Return the state to continue from, with learners and engines holding its weights."""
@@ -186,7 +189,8 @@ class Phases:
     def advantage(self, state: LoopState, groups: Groups) -> ArtifactRef:
         """Recompute log-probs under learner and reference, check them, estimate advantages."""
         with self.metrics.timed("adv"):
-            batch = self._batch(groups)
+            drawn = self._drawn(groups)
+            batch = drawn.only(groups.kept)
             check_fresh(batch.rollouts, self.crew.learner.stamp())
             scores = self._scores(batch)
             self.metrics.add(
@@ -199,6 +203,7 @@ class Phases:
             )
             frame, metrics = advantages_of(batch, scores, rl=self.recipe.rl, kl_coef=state.kl_coef)
             self.metrics.add(metrics | groups.metrics())
+            self.metrics.add(self.answers.metrics(state.next_iteration, drawn))
             parents = _parents(groups)
             name = self.records.name(state.next_iteration)
             if found := self.records.find("advantages", name, parents):
@@ -326,9 +331,13 @@ class Phases:
             self.store.table(rollouts, "rollouts"), self.store.table(rewards, "rewards"), baselines
         )
 
+    def _drawn(self, groups: Groups) -> RolloutBatch:
+        """Return every group of all rounds."""
+        return concat_batches([self._round(*refs) for refs in groups.rounds])
+
     def _batch(self, groups: Groups) -> RolloutBatch:
         """Return the kept groups of all rounds."""
-        return concat_batches([self._round(*refs) for refs in groups.rounds]).only(groups.kept)
+        return self._drawn(groups).only(groups.kept)
 
     def _next_kl_coef(self, state: LoopState, advantages: ArtifactRef) -> float | None:
         """Return the coefficient after this iteration; the one used was the one before (K5)."""

@@ -35,6 +35,7 @@ def healthy(length: int = LENGTH, seed: int = 0) -> list[Metrics]:
             "critic/score/max": 1.0,
             "critic/score/min": 0.0,
             "critic/zero_std_group_fraction": float(np.clip(0.2 + 0.7 * learnt, 0, 0.97)),
+            "critic/never_right_fraction": 0.1 * (1 - learnt),
             "critic/vf_explained_var": 0.6 * learnt + rng.normal(0, 0.05),
             "critic/vf_loss": 0.12 * (1.05 - learnt),
             "critic/grad_norm": 0.8 * (1.1 - learnt),

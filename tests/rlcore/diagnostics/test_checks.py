@@ -149,6 +149,16 @@ TROUBLES = [
         start=20,
     ),
     Trouble(
+        "stalled",
+        lambda iteration, metrics: {
+            "critic/never_right_fraction": 0.09,
+            **({"val/accuracy": 0.9} if iteration % 10 == 0 else {}),
+        },
+        told=40,
+        says="validation accuracy (0.900) has not risen above noise for 20 iterations",
+        start=20,
+    ),
+    Trouble(
         "critic_not_learning",
         _fixed(critic__vf_explained_var=0.01),
         told=24,

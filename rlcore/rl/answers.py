@@ -1,0 +1,89 @@
+"""Which prompts the policy never gets right: verdicts per prompt over the last iterations."""
+
+import polars as pl
+
+from rlcore.rl.batch import RolloutBatch
+from rlcore.store import ArtifactStore
+
+RECENT = 20  # iterations looked back on
+LEAST_ANSWERS = 2  # judged samples that it takes to say that a prompt is never answered correctly
+NEVER_RIGHT = "critic/never_right_fraction"
+_TALLY = {"uid": pl.String, "judged": pl.Int64, "right": pl.Int64}
+
+
+class RecentAnswers:
+    """How often each prompt was answered in the last ``RECENT`` iterations of the RL run ``key``,
+    and how often correctly.
+
+    Every prompt that was drawn counts, those that dynamic sampling left out included. Iterations
+    that this process did not see are read from the store, so a resumed run measures what an
+    uninterrupted one does.
+    """
+
+    __slots__ = ("_key", "_least", "_store", "_tallies")
+
+    def __init__(self, store: ArtifactStore, key: str, *, least: int = 1) -> None:
+        """``least``: prompts below which their share says nothing."""
+        self._store, self._key, self._least = store, key, least
+        self._tallies: dict[int, pl.DataFrame] = {}
+
+    def metrics(self, iteration: int, drawn: RolloutBatch) -> dict[str, float]:
+        """Take in what ``iteration`` drew; return ``critic/never_right_fraction``.
+
+        It is the share of the ``answered`` prompts whose every sample was wrong. It is left out
+        while fewer than ``least`` prompts are answered: where no function judges correctness, and
+        with one sample per prompt until prompts come round again.
+        """
+        self._tallies[iteration] = _tally(drawn.rollouts, drawn.rewards)
+        answered = self.answered(iteration)
+        if answered.height < self._least:
+            return {}
+        return {NEVER_RIGHT: float((answered["right"] == 0).to_numpy().mean())}
+
+    def answered(self, iteration: int) -> pl.DataFrame:
+        """Return (uid, judged, right) over the ``RECENT`` iterations up to ``iteration``: samples
+        with a verdict, and correct ones, of each prompt that has ``LEAST_ANSWERS`` verdicts.
+
+        The most often judged come first.
+        """
+        recent = range(max(1, iteration - RECENT + 1), iteration + 1)
+        self._tallies = {
+            i: self._tallies[i] if i in self._tallies else self._recorded(i) for i in recent
+        }
+        return (
+            pl.concat(self._tallies.values())
+            .group_by("uid")
+            .agg(pl.col("judged").sum(), pl.col("right").sum())
+            .filter(pl.col("judged") >= LEAST_ANSWERS)
+            .sort("judged", "uid", descending=[True, False])
+        )
+
+    def _recorded(self, iteration: int) -> pl.DataFrame:
+        """Return an iteration's tally from its records, all rounds; empty where there are none."""
+        rounds = [pl.DataFrame(schema=_TALLY)]
+        advantages = self._store.find("advantages", f"{self._key}/{iteration:06d}")
+        if advantages is not None:
+            parents = self._store.manifest(advantages).parents
+            for role, ref in parents.items():
+                if role.startswith("rollouts"):
+                    rewards = parents[role.replace("rollouts", "rewards", 1)]
+                    rounds.append(
+                        _tally(
+                            self._store.table(ref, "rollouts"),
+                            self._store.table(rewards, "rewards"),
+                        )
+                    )
+        return pl.concat(rounds)
+
+
+def _tally(rollouts: pl.DataFrame, rewards: pl.DataFrame) -> pl.DataFrame:
+    """Return (uid, judged, right) of tables that are joined by trajectory_id."""
+    return (
+        rollouts.select("trajectory_id", "uid")
+        .join(rewards.select("trajectory_id", "correct"), on="trajectory_id", validate="1:1")
+        .group_by("uid")
+        .agg(
+            judged=pl.col("correct").count().cast(pl.Int64),
+            right=pl.col("correct").sum().cast(pl.Int64),
+        )
+    )
