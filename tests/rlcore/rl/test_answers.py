@@ -1,6 +1,6 @@
 """Prompts that are wrong in every sample: counted over iterations, rounds and resumes alike."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,7 @@ def _drawn(iteration: int, verdicts: Verdicts) -> RolloutBatch:
     return RolloutBatch(samples, rewards(samples, verdicts))
 
 
-def _share(iterations: dict[int, Verdicts], *, least: int = 1) -> list[float | None]:
+def _share(iterations: Mapping[int, Verdicts], *, least: int = 1) -> list[float | None]:
     recent = RecentAnswers(ArtifactStore("unused"), "run", least=least)
     return [
         recent.metrics(iteration, _drawn(iteration, verdicts)).get(NEVER_RIGHT)
