@@ -127,7 +127,8 @@ def _trainer(config_type: type[C]) -> TrainWith[C]:
             model_name: a Hugging Face directory or hub name.
             reward_fn: (prompt, response) -> number, dict with ``score``, or None for what cannot be
                 scored; may be a coroutine function. A row on which it raises is marked and left out
-                of learning, never scored 0; above ``config.max_error_fraction`` the run stops.
+                of learning, never scored 0; above ``config.max_error_fraction`` the run stops
+                (``max_timeout_fraction`` where the clock ended them).
             train_prompts: texts, lists of messages, or dicts with ``prompt``; the tokenizer's chat
                 template is applied where it has one. The reward sees the messages' text.
             config: of this algorithm; None: its defaults.
@@ -174,8 +175,8 @@ async def train_reasoning_with_dapo(
 ) -> Trained:
     """Train with DAPO on ``{"problem": ..., "answer": ...}`` rows; right is +1 and wrong -1.
 
-    Answers are compared by value (``rlcore.rewards.math_answer``), in a process that is killed when
-    a row takes longer than ``reward_timeout_s`` (10 s). ``instruction`` follows each problem.
+    Answers are compared by value (``rlcore.rewards.math_answer``; what is too large to compare is
+    wrong), in a process that is killed when a row takes longer than ``reward_timeout_s`` (10 s). ``instruction`` follows each problem.
     ``overrides`` are fields of DAPOConfig. Returns (model, tokenizer, metrics). Raises UserError
     for a problem without an answer.
     """

@@ -135,7 +135,7 @@ STAGE_SLICES: dict[str, dict[str, bool | set[str]]] = {
 NOT_IN_KEYS: dict[str, set[str]] = {
     "sft": {"checkpoint_every"},
     "reward_model": {"checkpoint_every"},
-    "reward": {"max_error_fraction"},
+    "reward": {"max_error_fraction", "max_timeout_fraction"},
     "rl": {"checkpoint", "max_logprob_gap"},
     "evaluate": {"completions_shown"},
 }

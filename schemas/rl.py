@@ -11,7 +11,6 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from schemas.algorithm import Algorithm
 from schemas.errors import did_you_mean
-from schemas.names import REWARD_MODEL
 from schemas.presets import PRESETS, overlay
 from schemas.section import Section
 
@@ -63,25 +62,33 @@ class RewardFunction(Section):
     """One term of the reward."""
 
     name: str = Field(description="registered name, 'reward_model', or 'package.module:function'")
-    weight: float = Field(default=1.0, description="0 = told and judged, not trained on")
+    weight: float = Field(default=1.0, description="0 = reported, not trained on")
     options: dict[str, Any] = Field(default_factory=dict)
 
 
 class RewardSection(Section):
-    """Weighted sum of reward functions, scored in worker processes (SPEC R1-R3, R6)."""
+    """Weighted sum of reward functions, scored in worker processes (SPEC R1-R3, R6).
+
+    A function of weight 0 is reported: it has no share in the score, chooses no checkpoint, ends no
+    run, and a row on which it fails keeps its score. Its verdicts serve where a recipe asks for
+    verdicts and no function that counts gives any: accuracy metrics, dynamic sampling by accuracy,
+    the positive-example loss, ranking of sampled preferences.
+    """
 
     functions: tuple[RewardFunction, ...] = Field(min_length=1)
     offset: float = Field(default=0.0, description="added to the sum; weight 2, offset -1: +1/-1")
     timeout_s: float = Field(default=10.0, gt=0, description="wall clock per row")
     memory_gib: float | None = Field(default=None, gt=0, description="limit of a scoring process")
     max_error_fraction: float = Field(
-        default=0.05, ge=0, le=1, description="share of timeouts and errors that stops the run"
+        default=0.05,
+        ge=0,
+        le=1,
+        description="share of rows that reward code, judge or engine failed on, above which a run"
+        " stops",
     )
-
-    @property
-    def trains_on_verdicts(self) -> bool:
-        """Whether a function that may judge correctness counts; else its verdicts are told only."""
-        return any(f.name != REWARD_MODEL and f.weight != 0 for f in self.functions)
+    max_timeout_fraction: float = Field(
+        default=0.2, ge=0, le=1, description="share of rows that timeout_s ended, likewise"
+    )
 
     @model_validator(mode="after")
     def _something_counts(self) -> "RewardSection":

@@ -127,14 +127,20 @@ class Rollouts(Table):
 
 
 class Rewards(Table):
-    """How each trajectory was scored. ``score`` is null when it could not be: never a silent 0."""
+    """How each trajectory was scored. ``score`` is null when it could not be: never a silent 0.
+
+    ``counts`` is false where ``correct`` is the verdict of a function of weight 0; ``failures`` is
+    a JSON object of those that failed: function -> {outcome, detail}.
+    """
 
     trajectory_id: pl.String = pa.Field(unique=True)
     outcome: pl.String = pa.Field(isin=OUTCOMES)
     score: pl.Float64 = pa.Field(nullable=True)
     correct: pl.Boolean = pa.Field(nullable=True)
+    counts: pl.Boolean
     parts: pl.String
     detail: pl.String
+    failures: pl.String
     seconds: pl.Float64 = pa.Field(ge=0)
 
     @pa.dataframe_check
@@ -318,7 +324,12 @@ TABLES: dict[str, type[Table]] = {
 
 
 # Raise a table's number when its columns or their meaning change: older files are then refused.
-VERSIONS: dict[str, int] = {**dict.fromkeys(TABLES, 1), "rewards": 2, "advantages": 2}
+VERSIONS: dict[str, int] = {
+    **dict.fromkeys(TABLES, 1),
+    "rewards": 3,
+    "baseline_rewards": 3,
+    "advantages": 2,
+}
 
 
 def schema_version(table: str) -> str:

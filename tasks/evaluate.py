@@ -50,7 +50,7 @@ def evaluate(run: StageRun) -> ArtifactRef:
             generate=engines.generate,
             score=rewards.score,
             decode=lambda ids: tokenizer.batch_decode(ids, skip_special_tokens=True),
-            max_error_fraction=recipe.reward.max_error_fraction,
+            reward=recipe.reward,
         )
         results.append(figures)
         completions.append(drawn)

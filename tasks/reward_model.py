@@ -107,7 +107,7 @@ def _preferences(run: StageRun, policy: Path) -> ArtifactRef:
                 generate=engines.generate,
                 score=run.workers.judges().score,
                 decode=lambda ids: tokenizer.batch_decode(ids, skip_special_tokens=True),
-                max_error_fraction=run.recipe.reward.max_error_fraction,
+                reward=run.recipe.reward,
             )
         case Gsm8kSolutions():
             ranked = encode(read_solutions(source), tokenizer)

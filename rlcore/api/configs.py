@@ -47,7 +47,10 @@ class TrainingConfig(Section):
     )
     reward_timeout_s: float = Field(default=60.0, gt=0, description="of one awaited reward")
     max_error_fraction: float = Field(
-        default=0.05, ge=0, le=1, description="share of unscorable rows that stops the run"
+        default=0.05, ge=0, le=1, description="share of rows that fail, above which the run stops"
+    )
+    max_timeout_fraction: float = Field(
+        default=0.2, ge=0, le=1, description="share of rows that reward_timeout_s ends, likewise"
     )
     dtype: Literal["float32", "bfloat16"] | None = Field(
         default=None, description="None: bfloat16 on a GPU, else float32"

@@ -20,6 +20,7 @@ CURVES = {
     "learning_rate": "actor/lr",
     "response_length": "response_length/mean",
     "error_fraction": "reward/error_fraction",
+    "timeout_fraction": "reward/timeout_fraction",
 }
 
 

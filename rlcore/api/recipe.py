@@ -87,6 +87,7 @@ def recipe_of(config: TrainingConfig, task: Task) -> Recipe:
             "offset": task.reward_offset,
             "timeout_s": config.reward_timeout_s,
             "max_error_fraction": config.max_error_fraction,
+            "max_timeout_fraction": config.max_timeout_fraction,
         },
         "rl": rl,
         "evaluate": {"samples": 1, "pass_k": [1], "max_new_tokens": new_tokens},

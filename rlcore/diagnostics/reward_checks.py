@@ -152,11 +152,30 @@ REWARD_CHECKS = (
         reads=("reward/error_fraction",),
         measure=latest("reward/error_fraction"),
         threshold=lambda recipe: max(recipe.reward.max_error_fraction / 2, 1e-9),
-        says="{value:.1%} of the rows could not be scored, half of what ends the run",
+        says="reward code, judge or engine failed on {value:.1%} of the rows, half of what ends"
+        " the run",
+        remedy="see outcome and detail in the table rewards and correct what failed",
+    ),
+    Check(
+        name="reward_timeouts",
+        reads=("reward/timeout_fraction",),
+        measure=latest("reward/timeout_fraction"),
+        threshold=lambda recipe: max(recipe.reward.max_timeout_fraction / 2, 1e-9),
+        says="the clock ended the scoring of {value:.1%} of the rows, half of what ends the run",
         remedy=(
-            "see outcome and detail in the table rewards; mend the function, or raise"
-            " reward.timeout_s"
+            "raise reward.timeout_s or make the reward function faster: another machine scores"
+            " other rows"
         ),
+    ),
+    Check(
+        name="judge_failures",
+        reads=("reward/judge_failed_fraction",),
+        measure=latest("reward/judge_failed_fraction"),
+        threshold=lambda recipe: max(recipe.reward.max_error_fraction, 1e-9),
+        patience=3,
+        says="a reward function of weight 0 fails on {value:.1%} of the rows; what is reported of it"
+        " rests on the others",
+        remedy="see failures in the table rewards and correct the function, or leave it out",
     ),
     Check(
         name="no_answers",

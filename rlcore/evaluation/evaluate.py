@@ -10,11 +10,13 @@ import polars as pl
 
 from rlcore.evaluation.summary import summarize
 from rlcore.ragged import to_arrays
-from rlcore.rewards.types import Reward, RewardRow, prompt_text
+from rlcore.rewards.types import Reward, RewardRow, prompt_text, score_finished
+from rlcore.rewards.unscored import check_unscored
 from rlcore.rollout.types import Generation, Sampling
 from rlcore.seeds import stream_seed
 from schemas.errors import UserError
 from schemas.recipe import EvaluateSection
+from schemas.rl import RewardSection
 
 Generate = Callable[[list[list[int]], list[int], Sampling], list[Generation]]
 Score = Callable[[list[RewardRow]], list[Reward]]
@@ -31,13 +33,13 @@ def evaluate(
     generate: Generate,
     score: Score,
     decode: Decode,
-    max_error_fraction: float = 0.05,
+    reward: RewardSection,
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return (EvalResults, Completions) of the weights that ``generate`` samples from.
 
     Evaluates the rows of ``prompts`` with split "test". ``checkpoint`` labels the rows; a result
     says in ``num_prompts`` and ``num_samples`` what it rests on. Raises ``UserError`` when there is
-    no test prompt or more than ``max_error_fraction`` of the completions cannot be scored.
+    no test prompt, RewardFailureError when fewer completions may go unscored by ``reward``.
     """
     drawn = generate_completions(
         prompts,
@@ -49,17 +51,9 @@ def evaluate(
         score=score,
         decode=decode,
     )
-    unscored = drawn.filter(pl.col("score").is_null())
-    share = unscored.height / drawn.height
-    if share > max_error_fraction:
-        reason = unscored.group_by("detail").len().sort("len", "detail").row(-1)[0]
-        raise UserError(
-            f"evaluation of '{checkpoint}': {unscored.height} of {drawn.height} completions"
-            f" ({share:.1%}) could not be scored, above reward.max_error_fraction ="
-            f" {max_error_fraction:g}; mend the reward function (most often: {reason}) or raise the"
-            " limit"
-        )
-    return summarize(drawn, section, seed), drawn.drop("correct", "detail")
+    rows = f"completions of '{checkpoint}'"
+    check_unscored(drawn.select("outcome", "detail").rows(), reward, rows=rows)
+    return summarize(drawn, section, seed), drawn.drop("correct", "detail", "judge_failed")
 
 
 def generate_completions(
@@ -73,11 +67,12 @@ def generate_completions(
     score: Score,
     decode: Decode,
 ) -> pl.DataFrame:
-    """Return one row per completion: the Completions columns, ``correct`` and ``detail``.
+    """Return one row per completion: the Completions columns, ``correct``, ``detail``, and whether
+    a reward function of weight 0 failed (``judge_failed``).
 
     One greedy completion per prompt; with ``section.samples`` > 1 also that many sampled ones, the
     seed of each a function of (seed, uid, sample). A completion that the engine aborted has outcome
-    "error" and no score. Raises ``UserError`` when no prompt has split "test".
+    "aborted" and no score. Raises ``UserError`` when no prompt has split "test".
     """
     rows = select_prompts(prompts, section.max_prompts, seed)
     prompt_ids = [ids.tolist() for ids in to_arrays(rows["prompt_ids"])]
@@ -101,7 +96,7 @@ def generate_completions(
         repeated = [ids for ids in prompt_ids for _ in range(n)]
         generations = generate(repeated, seeds, sampling)
         texts = decode([generation.token_ids for generation in generations])
-        rewards = _score_finished(owners, samples, generations, texts, score)
+        rewards = _scored(owners, samples, generations, texts, score)
         parts.append(_completions(checkpoint, mode, owners, samples, generations, texts, rewards))
     return pl.concat(parts)
 
@@ -126,29 +121,26 @@ def select_prompts(prompts: pl.DataFrame, max_prompts: int | None, seed: int) ->
     return rows.with_columns(rank).filter(kept).drop("order")
 
 
-def _score_finished(
+def _scored(
     owners: Sequence[Mapping[str, Any]],
     samples: Sequence[int],
     generations: Sequence[Generation],
     texts: Sequence[str],
     score: Score,
 ) -> list[Reward]:
-    """Score what the engine finished; an aborted completion says nothing about the policy."""
-    rows = {
-        index: RewardRow.of_prompt(
+    """Return one reward per completion; what the engine aborted is "aborted"."""
+    rows = [
+        RewardRow.of_prompt(
             owner,
             trajectory_id=f"{owner['uid']}-{sample:03d}",
             response=text,
             generation=generation,
         )
-        for index, (owner, sample, text, generation) in enumerate(
-            zip(owners, samples, texts, generations, strict=True)
+        for owner, sample, text, generation in zip(
+            owners, samples, texts, generations, strict=True
         )
-        if generation.finish_reason != "abort"
-    }
-    scored = dict(zip(rows, score(list(rows.values())), strict=True))
-    aborted = Reward("", "error", None, detail="the engine aborted the completion")
-    return [scored.get(index, aborted) for index in range(len(generations))]
+    ]
+    return score_finished(rows, score)
 
 
 def _completions(
@@ -181,5 +173,6 @@ def _completions(
             "num_tokens": pl.Series([len(g.token_ids) for g in generations], dtype=pl.Int32),
             "correct": pl.Series([reward.correct for reward in rewards], dtype=pl.Boolean),
             "detail": [reward.detail for reward in rewards],
+            "judge_failed": [bool(reward.failures) for reward in rewards],
         }
     )

@@ -8,10 +8,12 @@ Metrics, with n = ``evaluate.samples``:
     {greedy,sampled}/score                    mean reward
     {greedy,sampled}/response_length/mean     tokens, stop token included
     {greedy,sampled}/response_length/clip_ratio   share cut off by the length limit
-    {greedy,sampled}/unscored                 share with outcome timeout or error
+    {greedy,sampled}/unscored                 share with outcome timeout, error or aborted
+    {greedy,sampled}/aborted                  share that the engine aborted
+    {greedy,sampled}/judge_failed             share on which a reward function of weight 0 failed
 
-Completions without a score are left out of the first four lines and counted in the last; a row no
-prompt qualifies for is left out, as are the accuracies of rewards that judge no correctness.
+Completions without a score are left out of the first four lines and counted in ``unscored``; a row
+no prompt qualifies for is left out, as are the accuracies of rewards that judge no correctness.
 Shares of prompts carry Wilson intervals, the others a bootstrap over prompts. "all" weighs every
 prompt alike.
 """
@@ -53,7 +55,7 @@ class Figure:
 
 
 def summarize(drawn: pl.DataFrame, section: EvaluateSection, seed: int) -> pl.DataFrame:
-    """Return the EvalResults table of ``drawn`` (Completions columns and ``correct``), one
+    """Return the EvalResults table of ``drawn`` (as ``generate_completions`` returns it), one
     checkpoint's."""
     keys = drawn.select("data_source", "subset").unique(maintain_order=True).rows()
     rows = []
@@ -122,6 +124,8 @@ def _conduct(completions: pl.DataFrame, mode: str) -> list[Figure]:
         "response_length/mean": (completions, pl.col("num_tokens"), False),
         "response_length/clip_ratio": (completions, pl.col("finish_reason") == "length", share),
         "unscored": (completions, pl.col("score").is_null(), share),
+        "aborted": (completions, pl.col("outcome") == "aborted", share),
+        "judge_failed": (completions, pl.col("judge_failed"), share),
     }
     figures = []
     for name, (rows, expression, is_share) in columns.items():

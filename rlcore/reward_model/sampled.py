@@ -7,11 +7,13 @@ import polars as pl
 
 from rlcore.ragged import to_arrays
 from rlcore.reward_model.preferences import RANKS, Preferences, Ranked, preferences_table
-from rlcore.rewards.types import Reward, RewardRow
+from rlcore.rewards.types import Reward, RewardRow, score_finished
+from rlcore.rewards.unscored import check_unscored
 from rlcore.rollout.types import Generation, Sampling
 from rlcore.seeds import stream_seed
 from schemas.errors import UserError
 from schemas.reward_model import SampledPreferences
+from schemas.rl import RewardSection
 
 Generate = Callable[[list[list[int]], list[int], Sampling], list[Generation]]
 Score = Callable[[list[RewardRow]], list[Reward]]
@@ -27,14 +29,14 @@ def sample_preferences(
     generate: Generate,
     score: Score,
     decode: Decode,
-    max_error_fraction: float,
+    reward: RewardSection,
 ) -> Preferences:
     """Return K responses to each chosen prompt of splits train and validation, as sampled.
 
     Which prompts, K and each response's seed are functions of (seed, uid, sample). Responses that
-    the engine aborted or that could not be scored are left out. Raises ``UserError`` when a split
-    has no prompts, more than ``max_error_fraction`` could not be scored, or nothing judged
-    correctness.
+    the engine aborted or that could not be scored are left out, and counted. Raises ``UserError``
+    when a split has no prompts or nothing judged correctness, RewardFailureError when ``reward``
+    allows fewer without a verdict.
     """
     chosen = [
         *choose_prompts(prompts, "train", section.prompts, seed),
@@ -55,7 +57,7 @@ def sample_preferences(
         ),
     )
     texts = decode([generation.token_ids for generation in generations])
-    levels = _levels(draws, generations, texts, score, max_error_fraction)
+    levels = _levels(draws, generations, texts, score, reward)
     ranked, token_ids, prompt_tokens = [], [], []
     for (prompt, sample), generation, text, level in zip(
         draws, generations, texts, levels, strict=True
@@ -107,14 +109,26 @@ def choose_prompts(prompts: pl.DataFrame, split: str, count: int, seed: int) -> 
 
 
 def level_of(reward: Reward) -> str:
-    """Return the level a verdict means, or why it means none: "unscorable", "unjudged"."""
-    if reward.outcome in ("timeout", "error"):
-        return "unscorable"
+    """Return the level a verdict means, or why it means none: "aborted", "unscorable",
+    "unjudged"."""
+    if reward.outcome == "aborted":
+        return "aborted"
     if reward.correct is None:
-        return "unjudged"
+        return "unscorable" if _failure(reward) else "unjudged"
     if reward.correct:
         return "correct"
     return "malformed" if reward.outcome == "no_answer" else "wrong"
+
+
+def _failure(reward: Reward) -> tuple[str, str] | None:
+    """Return outcome and detail of what kept a response from a verdict: here, where verdicts are
+    what is wanted, also the failure of a function of weight 0."""
+    if reward.score is None:
+        return reward.outcome, reward.detail
+    if reward.correct is None and reward.failures:
+        failure = next(iter(reward.failures.values()))
+        return failure.outcome, failure.detail
+    return None
 
 
 def _levels(
@@ -122,29 +136,22 @@ def _levels(
     generations: Sequence[Generation],
     texts: Sequence[str],
     score: Score,
-    max_error_fraction: float,
+    section: RewardSection,
 ) -> list[str]:
     """Return each response's level, or why it has none."""
-    rewards = score(
-        [
-            RewardRow.of_prompt(
-                prompt,
-                trajectory_id=f"{prompt['uid']}-{sample:02d}",
-                response=text,
-                generation=generation,
-            )
-            for (prompt, sample), text, generation in zip(draws, texts, generations, strict=True)
-        ]
-    )
-    levels = [
-        "aborted" if generation.finish_reason == "abort" else level_of(reward)
-        for generation, reward in zip(generations, rewards, strict=True)
+    rows = [
+        RewardRow.of_prompt(
+            prompt,
+            trajectory_id=f"{prompt['uid']}-{sample:02d}",
+            response=text,
+            generation=generation,
+        )
+        for (prompt, sample), text, generation in zip(draws, texts, generations, strict=True)
     ]
-    _check_judged(levels, rewards, max_error_fraction)
-    return levels
-
-
-def _check_judged(levels: list[str], rewards: list[Reward], max_error_fraction: float) -> None:
+    rewards = score_finished(rows, score)
+    levels = [level_of(reward) for reward in rewards]
+    failures = [_failure(reward) or ("ok", "") for reward in rewards]
+    check_unscored(failures, section, rows="sampled responses")
     unjudged = levels.count("unjudged")
     if unjudged:
         raise UserError(
@@ -152,13 +159,4 @@ def _check_judged(levels: list[str], rewards: list[Reward], max_error_fraction: 
             " responses, by which reward_model.preferences of kind 'samples' rank them; add a"
             " function that does, of weight 0 if it is not to be trained on"
         )
-    unscorable = [
-        r.detail for r, level in zip(rewards, levels, strict=True) if level == "unscorable"
-    ]
-    if len(unscorable) > max_error_fraction * len(levels):
-        reason = Counter(unscorable).most_common(1)[0][0]
-        raise UserError(
-            f"{len(unscorable)} of {len(levels)} sampled responses could not be scored, above"
-            f" reward.max_error_fraction = {max_error_fraction:g}; mend the reward function (most"
-            f" often: {reason}) or raise the limit"
-        )
+    return levels

@@ -1,4 +1,7 @@
-"""The scoring process: reads batches of rows from a socket, answers one line per row as it goes.
+"""The scoring process: reads batches of rows from a socket, answers each row as it goes.
+
+One line per step of a row (``rlcore.rewards.registry.build_steps``): what functions of weight 0 do
+afterwards cannot cost the row the score that it has.
 
 Started by ``rlcore.rewards.worker`` as ``python -m rlcore.rewards.child <fd>``. Lines are JSON, so
 neither side runs what the other sends. What reward functions print is dropped.
@@ -14,8 +17,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rlcore.rewards.registry import build
-from rlcore.rewards.types import Reward, RewardRow, Scorer
+from rlcore.rewards.registry import build_steps, failure_text
+from rlcore.rewards.types import Reward, RewardRow
 
 _DETAIL_CHARACTERS = 500
 _ANSWER_CHARACTERS = 200
@@ -33,7 +36,7 @@ def main(descriptor: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     setup = json.loads(lines.readline())
     try:
-        scorer = build([tuple(spec) for spec in setup["functions"]])
+        steps = build_steps([tuple(spec) for spec in setup["functions"]])
     except Exception as error:  # noqa: BLE001 - the user's module may fail in any way; it is told
         _send(link, {"refused": f"{type(error).__name__}: {error}"[:_DETAIL_CHARACTERS]})
         return
@@ -49,26 +52,30 @@ def main(descriptor: int) -> None:
         for index, fields in enumerate(batch["rows"]):
             # The kernel ends this process should the parent be gone when a row hangs.
             signal.setitimer(signal.ITIMER_REAL, batch["timeout_s"] + _GRACE_S)
-            _send(link, [index, *_scored(scorer, RewardRow(*fields))])
+            row, start = RewardRow(*fields), time.perf_counter()
+            try:
+                for reward, pending in steps(row):
+                    _send(link, [index, pending, *_fields(reward, time.perf_counter() - start)])
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - a failure is this row's outcome
+                reward = Reward(row.trajectory_id, "error", None, detail=failure_text(error))
+                _send(link, [index, [], *_fields(reward, time.perf_counter() - start)])
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-def _scored(scorer: Scorer, row: RewardRow) -> list[Any]:
-    start = time.perf_counter()
-    try:
-        reward = scorer(row)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - a failure is this row's outcome
-        text = str(error)
-        detail = f"{type(error).__name__}: {text}" if text else type(error).__name__
-        reward = Reward(row.trajectory_id, "error", None, detail=detail)
+def _fields(reward: Reward, seconds: float) -> list[Any]:
     return [
         reward.outcome,
         reward.score,
         reward.correct,
         dict(reward.parts),
         reward.detail[:_DETAIL_CHARACTERS],
-        time.perf_counter() - start,
+        seconds,
         None if reward.answer is None else reward.answer[:_ANSWER_CHARACTERS],
+        reward.counts,
+        {
+            name: [failure.outcome, failure.detail[:_DETAIL_CHARACTERS]]
+            for name, failure in reward.failures.items()
+        },
     ]
 
 

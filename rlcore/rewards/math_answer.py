@@ -1,18 +1,31 @@
 """Whether a response ends in the right mathematical answer: by value, never by substring.
 
-The answer of a response is its last ``\\boxed{}``, else what follows the last "####" or
-"answer is/:", else its last line. Equal texts are equal answers; otherwise math-verify compares
-values (1/2 and 0.5, ``x = 2`` and 2, sets of solutions). A ground truth of words alone is compared
-as text: letters are no variables there.
+The answer of a response is its last ``\\boxed{}``, else what follows the last "####", "A:" or
+"answer is/:", else its last line, from the last "is", "are", "get" or "equals" on. Equal texts are
+equal answers; otherwise math-verify compares values (1/2 and 0.5, ``x = 2`` and 2, sets of
+solutions), each text read as one LaTeX formula: a number found somewhere in a sentence is no
+answer. A ground truth of words alone is compared as text: letters are no variables there.
+
+An answer beyond the limits of ``rlcore.rewards.math_limits`` is wrong, with the reason: what a
+policy writes has a verdict, whatever it is.
 """
 
+import logging
 import re
 from collections.abc import Mapping
 from typing import Any
 
+# Here and not at first use: seconds of import are not the first row's.
+from math_verify import LatexExtractionConfig, parse, verify
+
+from rlcore.rewards.math_limits import too_much
 from schemas.errors import UserError
 
-_MARKER = re.compile(r"(?:####|answer\s*(?:is|:))\s*:?", re.IGNORECASE)
+# It warns at each call that its alarms are off; they would undo the worker's own.
+logging.getLogger("math_verify").setLevel(logging.ERROR)
+
+_MARKER = re.compile(r"(?:####|answer\s*(?:is\b|:)|^A:)\s*:?", re.IGNORECASE | re.MULTILINE)
+_SAID = re.compile(r"\b(?:is|are|gets?|equals?)\b:?", re.IGNORECASE)
 _WORDS_ONLY = re.compile(r"[^\d\\=]*[A-Za-z]{2,}[^\d\\=]*")
 _DECORATION = re.compile(r"\\text\{([^{}]*)\}|\\[,;! ]|[$\s]")
 
@@ -22,15 +35,15 @@ def math_answer(
 ) -> dict[str, Any]:
     """Return score 1 or 0, ``acc`` and ``answer`` of the response ``solution``.
 
-    A reward function of a recipe: ``rlcore.rewards.math_answer:math_answer``. Parsing is not timed
-    here: the worker kills a row that takes too long. Raises UserError without a ground truth.
+    A reward function of a recipe: ``rlcore.rewards.math_answer:math_answer``. ``detail`` says why
+    an answer was not compared by value. Raises UserError without a ground truth.
     """
     del data_source, extra_info
     if ground_truth is None or not ground_truth.strip():
         raise UserError("the row has no ground_truth")
     answer = final_answer(solution)
-    right = is_same_answer(answer, ground_truth)
-    return {"score": float(right), "acc": right, "answer": answer}
+    right, why = judge(answer, ground_truth)
+    return {"score": float(right), "acc": right, "answer": answer, "detail": why}
 
 
 def final_answer(response: str) -> str:
@@ -43,45 +56,50 @@ def final_answer(response: str) -> str:
     lines = [line.strip() for line in tail.splitlines() if line.strip()]
     if not lines:
         return ""
-    return lines[0] if marked else lines[-1]
+    if marked:
+        return lines[0]
+    *_, start = 0, *(said.end() for said in _SAID.finditer(lines[-1]))
+    return lines[-1][start:].strip() or lines[-1]
 
 
-def is_same_answer(answer: str, ground_truth: str) -> bool:
-    """Return whether the two are the same text or the same value."""
+def judge(answer: str, ground_truth: str) -> tuple[bool, str]:
+    """Return whether the two are the same text or value, and why no value was looked at."""
     if not answer:
-        return False
+        return False, "the response holds no answer"
     if _plain(answer) == _plain(ground_truth):
-        return True
+        return True, ""
     if _WORDS_ONLY.fullmatch(ground_truth):
-        return False
-    return _same_value(answer, ground_truth)
+        return False, ""
+    bare = answer.strip("*_` \n").rstrip(".,;:")
+    if (why := too_much(bare)) is not None:
+        return False, f"the answer is not compared by value: {why}"
+    return _same_value(bare, ground_truth), ""
 
 
 def _same_value(answer: str, ground_truth: str) -> bool:
-    import logging
-
-    from math_verify import parse, verify
-
-    # It warns at each call that its alarms are off; they would undo the worker's own.
-    logging.getLogger("math_verify").setLevel(logging.ERROR)
-    truth = parse(rf"\boxed{{{ground_truth}}}", parsing_timeout=0)
-    for text in (rf"\boxed{{{answer}}}", answer):
-        if truth and verify(truth, parse(text, parsing_timeout=0), timeout_seconds=None):
-            return True
-    return False
+    # As LaTeX only: a search for expressions would take "> 7" and "not 7." for 7.
+    truth, given = (
+        parse(rf"\boxed{{{text}}}", [LatexExtractionConfig()], parsing_timeout=0)
+        for text in (ground_truth, answer)
+    )
+    return bool(truth) and verify(truth, given, timeout_seconds=None)
 
 
 def _last_boxed(text: str) -> str | None:
-    r"""Return the content of the last complete ``\boxed{...}``, braces balanced."""
-    start = text.rfind(r"\boxed{")
-    while start >= 0:
-        depth, begin = 1, start + len(r"\boxed{")
-        for place in range(begin, len(text)):
-            depth += {"{": 1, "}": -1}.get(text[place], 0)
-            if depth == 0:
-                return text[begin:place]
-        start = text.rfind(r"\boxed{", 0, start)
-    return None
+    r"""Return the content of the complete ``\boxed{...}`` that begins last, braces balanced."""
+    boxes = {match.end() - 1 for match in re.finditer(r"\\boxed\{", text)}
+    if not boxes:
+        return None
+    open_braces: list[int] = []
+    last: tuple[int, int] | None = None
+    for brace in re.finditer(r"[{}]", text):
+        if brace[0] == "{":
+            open_braces.append(brace.start())
+        elif open_braces:
+            begin = open_braces.pop()
+            if begin in boxes and (last is None or begin > last[0]):
+                last = begin, brace.start()
+    return None if last is None else text[last[0] + 1 : last[1]]
 
 
 def _plain(text: str) -> str:

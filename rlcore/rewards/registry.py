@@ -3,7 +3,7 @@
 A name is one of ``BUILTIN`` or ``package.module:function`` for a function of the user's, called as
 ``f(prompt, response)`` or ``f(data_source, solution, ground_truth, extra_info)``, plainly or as a
 coroutine; its options are passed as keyword arguments. It returns a float, a dict with ``score``
-(and ``acc``, ``answer``), or None for what cannot be scored.
+(and ``acc``, ``answer``, ``detail``), or None for what cannot be scored.
 """
 
 import hashlib
@@ -12,12 +12,12 @@ import importlib.util
 import inspect
 import math
 import numbers
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlcore.rewards import arithmetic, gsm8k
-from rlcore.rewards.types import Reward, RewardRow, Scorer
+from rlcore.rewards.types import Failure, Reward, RewardRow, Scorer
 from schemas.errors import UserError, did_you_mean
 from schemas.names import REWARD_MODEL
 
@@ -79,10 +79,25 @@ def code_digests(names: Sequence[str]) -> dict[str, str]:
 
 
 def build(specs: Sequence[Spec], where: str = "reward.functions") -> Scorer:
-    """Return the scorer of a row: the weighted sum of the functions, each one a part by its name.
+    """Return the scorer of a row: the last of what ``build_steps`` yields for it."""
+    steps = build_steps(specs, where)
 
-    Outcome, correctness and answer are those of the first function that judges correctness. A part
-    that fails leaves the row without a score. Raises UserError when a function cannot be had.
+    def score(row: RewardRow) -> Reward:
+        *_, (reward, _) = steps(row)
+        return reward
+
+    return score
+
+
+def build_steps(
+    specs: Sequence[Spec], where: str = "reward.functions"
+) -> Callable[[RewardRow], Iterator[tuple[Reward, list[str]]]]:
+    """Return a row's scorer in steps: the weighted sum of the functions, each a part by its name.
+
+    The first step holds all functions that count, each further one a function of weight 0 more;
+    beside the reward come the names of those that are still to be asked. A function that counts
+    and fails leaves the row without a score; one of weight 0 is noted in ``failures`` only. Raises
+    UserError when a function cannot be had.
     """
     check_functions(specs, where)
     parts: list[tuple[str, float, Scorer]] = []
@@ -94,42 +109,66 @@ def build(specs: Sequence[Spec], where: str = "reward.functions") -> Scorer:
             function = _builtin(name, options, path)
         parts.append((name, weight, function))
 
-    def score(row: RewardRow) -> Reward:
-        rewards = [(name, weight, function(row)) for name, weight, function in parts]
-        return combine(row, rewards)
+    def steps(row: RewardRow) -> Iterator[tuple[Reward, list[str]]]:
+        said = [(name, weight, function(row)) for name, weight, function in parts if weight]
+        watching = [(name, function) for name, weight, function in parts if not weight]
+        names = [name for name, _ in watching]
+        reward = combine(row, said)
+        if reward.score is None:
+            yield reward, []
+            return
+        yield reward, names
+        for index, (name, function) in enumerate(watching):
+            said.append((name, 0.0, _attempt(function, row)))
+            yield combine(row, said), names[index + 1 :]
 
-    return score
+    return steps
 
 
 def combine(row: RewardRow, rewards: Sequence[tuple[str, float, Reward]]) -> Reward:
     """Return the weighted sum of (name, weight, reward) as one reward with its parts.
 
-    A function of weight 0 judges and is told; what it cannot judge keeps its score, unjudged.
+    Outcome, correctness and answer are those of the first function that judges correctness, one
+    that counts before one of weight 0. The latter's verdict does not ``counts``: it is reported. A
+    function of weight 0 without a score is a failure of its own, and the row keeps its score.
     """
-    verdicts = [r for _, _, r in rewards if r.correct is not None]
-    scored = [r for _, _, r in rewards if r.score is not None]
-    judged = (verdicts or scored or [Reward(row.trajectory_id, "ok", None)])[0]
+    counted = [r for _, weight, r in rewards if weight]
+    watching = [(name, r) for name, weight, r in rewards if not weight]
+    failed = next((r for r in counted if r.score is None), None)
+    said = [*counted, *(r for _, r in watching if r.score is not None)]
+    verdicts = [r for r in said if r.correct is not None]
+    judged = failed or (verdicts or said or [Reward(row.trajectory_id, "ok", 0.0)])[0]
     values: dict[str, float] = {}
-    total: float | None = 0.0
-    for name, weight, reward in rewards:
+    for name, _, reward in rewards:
         values.update({f"{name}/{key}": value for key, value in reward.parts.items()})
-        if reward.score is None:
-            if weight == 0:
-                continue
-            judged, total = reward, None
-            break
-        values[name] = reward.score
-        total += weight * reward.score
-    details = [reward.detail for _, _, reward in rewards if reward.detail]
+        if reward.score is not None:
+            values[name] = reward.score
+    details = [reward.detail for reward in said if reward.detail]
     return Reward(
         row.trajectory_id,
         judged.outcome,
-        total,
-        correct=judged.correct if total is not None else None,
+        None if failed else sum(w * r.score for _, w, r in rewards if w and r.score is not None),
+        correct=None if failed else judged.correct,
+        counts=judged.correct is None or any(judged is r for r in counted),
         parts=values,
-        detail=judged.detail if total is None else "; ".join(details),
+        detail=judged.detail if failed else "; ".join(details),
         answer=judged.answer,
+        failures={name: Failure(r.outcome, r.detail) for name, r in watching if r.score is None},
     )
+
+
+def _attempt(function: Scorer, row: RewardRow) -> Reward:
+    """Return what a function of weight 0 says, its failure as a reward without a score."""
+    try:
+        return function(row)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - it is reported, and is not the row's
+        return Reward(row.trajectory_id, "error", None, detail=failure_text(error))
+
+
+def failure_text(error: BaseException) -> str:
+    """Return type and message of ``error``, as a detail."""
+    text = str(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _builtin(name: str, options: Mapping[str, Any], path: str) -> Scorer:
@@ -235,7 +274,7 @@ def reward_of(row: RewardRow, result: Any) -> Reward:
     parts = {
         key: float(value)
         for key, value in result.items()
-        if key not in ("score", "acc") and isinstance(value, numbers.Real)
+        if key not in ("score", "acc", "detail") and isinstance(value, numbers.Real)
     }
     return Reward(
         row.trajectory_id,
@@ -243,6 +282,7 @@ def reward_of(row: RewardRow, result: Any) -> Reward:
         score,
         correct=correct,
         parts={key: value for key, value in parts.items() if math.isfinite(value)},
+        detail=str(result.get("detail") or ""),
         answer=None if answer is None else str(answer),
     )
 

@@ -47,17 +47,28 @@ class RewardRow:
 
 
 @dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a reward function of weight 0 said nothing about a row; the row keeps its score."""
+
+    outcome: str  # "timeout" | "error"
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
 class Reward:
-    """The score of one response. ``score`` is None when there is none: outcome timeout or error."""
+    """The score of one response. ``score`` is None when there is none: outcome timeout (the clock
+    ended it), error (reward code, judge) or aborted (the engine)."""
 
     trajectory_id: str
-    outcome: str  # "ok" | "wrong" | "no_answer" | "timeout" | "error"
+    outcome: str  # "ok" | "wrong" | "no_answer" | "timeout" | "error" | "aborted"
     score: float | None
     correct: bool | None = None  # None where the function judges no correctness
+    counts: bool = True  # False: ``correct`` is the verdict of a function of weight 0
     parts: Mapping[str, float] = field(default_factory=dict)  # unweighted, by function name
     detail: str = ""
     seconds: float = 0.0  # wall clock
     answer: str | None = None  # what was taken for the answer
+    failures: Mapping[str, Failure] = field(default_factory=dict)  # by function of weight 0
 
 
 Scorer = Callable[[RewardRow], Reward]
@@ -69,6 +80,25 @@ class Scorers(Protocol):
     def score(self, rows: Sequence[RewardRow]) -> list[Reward]:
         """Return one reward per row, in order."""
         ...
+
+
+def score_finished(
+    rows: Sequence[RewardRow], score: Callable[[list[RewardRow]], list[Reward]]
+) -> list[Reward]:
+    """Return one reward per row, in order: ``score``'s of those that the engine finished.
+
+    What it aborted, or left without a token, says nothing about the policy: outcome "aborted", no
+    score. Rollouts, validation, evaluation and sampled preferences are all scored by this.
+    """
+    finished = [row for row in rows if row.finish_reason != "abort" and row.num_tokens]
+    scored = iter(score(finished) if finished else [])
+    kept = {id(row) for row in finished}
+    return [
+        next(scored)
+        if id(row) in kept
+        else Reward(row.trajectory_id, "aborted", None, detail="the engine aborted the response")
+        for row in rows
+    ]
 
 
 def prompt_text(messages: list[Mapping[str, str]]) -> str:

@@ -9,10 +9,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rlcore.rewards.types import Reward, RewardRow
+from rlcore.rewards.types import Failure, Reward, RewardRow
 from schemas.errors import UserError
 from schemas.rl import RewardSection
 
@@ -105,30 +105,58 @@ class RewardWorker:
             self.close()
             return rewards
         for index, row in enumerate(rows):
-            start = time.perf_counter()
-            try:
-                answered, *values = child.receive(timeout_s)
-            except TimeoutError:
-                self.close()
-                detail = f"no score within {timeout_s:g} s; its process was killed"
-                seconds = time.perf_counter() - start
-                rewards.append(
-                    Reward(row.trajectory_id, "timeout", None, detail=detail, seconds=seconds)
-                )
+            reward, ended = self._score_row(child, index, row, timeout_s)
+            rewards.append(reward)
+            if ended:
                 return rewards
-            except _ChildEnded:
-                self._child = None
-                detail = f"the reward process died in this row ({child.ending()})"
-                seconds = time.perf_counter() - start
-                rewards.append(
-                    Reward(row.trajectory_id, "error", None, detail=detail, seconds=seconds)
-                )
-                return rewards
-            if answered != index:
-                raise RuntimeError(f"the reward process answered row {answered} for row {index}")
-            rewards.append(_reward(row, values))
             child.rows_scored += 1
         return rewards
+
+    def _score_row(
+        self, child: "_Child", index: int, row: RewardRow, timeout_s: float
+    ) -> tuple[Reward, bool]:
+        """Return the reward of one row under way, and whether the row ended the child.
+
+        A row that has a score keeps it, whatever the functions of weight 0 do after it.
+        """
+        start = time.perf_counter()
+        reward: Reward | None = None
+        pending: list[str] = []
+        while reward is None or pending:
+            try:
+                left = timeout_s - (time.perf_counter() - start)
+                answered, pending, *values = child.receive(left)
+            except TimeoutError:
+                self.close()
+                failure = Failure(
+                    "timeout", f"no score within {timeout_s:g} s; its process was killed"
+                )
+            except _ChildEnded:
+                self._child = None
+                failure = Failure(
+                    "error", f"the reward process died in this row ({child.ending()})"
+                )
+            else:
+                if answered != index:
+                    raise RuntimeError(f"the reward process answered row {answered}, not {index}")
+                reward = _reward(row, values)
+                continue
+            seconds = time.perf_counter() - start
+            if reward is None:
+                return Reward(
+                    row.trajectory_id,
+                    failure.outcome,
+                    None,
+                    detail=failure.detail,
+                    seconds=seconds,
+                ), True
+            ending, *unasked = pending
+            not_asked = Failure(failure.outcome, f"not asked: {ending} ended the process")
+            failures = {ending: failure, **dict.fromkeys(unasked, not_asked)}
+            return replace(
+                reward, failures={**reward.failures, **failures}, seconds=seconds
+            ), True
+        return reward, False
 
 
 class _ChildEnded(Exception):
@@ -221,7 +249,7 @@ def _fields(row: RewardRow) -> list[Any]:
 
 
 def _reward(row: RewardRow, values: list[Any]) -> Reward:
-    outcome, score, correct, parts, detail, seconds, answer = values
+    outcome, score, correct, parts, detail, seconds, answer, counts, failures = values
     return Reward(
         row.trajectory_id,
         outcome,
@@ -231,4 +259,6 @@ def _reward(row: RewardRow, values: list[Any]) -> Reward:
         detail=detail,
         seconds=seconds,
         answer=answer,
+        counts=counts,
+        failures={name: Failure(*failure) for name, failure in failures.items()},
     )

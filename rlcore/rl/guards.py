@@ -4,8 +4,19 @@ died. What shows only over iterations is the diagnostics' (``rlcore/diagnostics`
 import numpy as np
 import polars as pl
 
+from rlcore.rewards.unscored import RewardFailureError, check_unscored
 from rlcore.rollout.types import WeightStamp
 from schemas.errors import UserError
+from schemas.rl import RewardSection
+
+__all__ = [
+    "RewardFailureError",
+    "SamplerDriftError",
+    "StaleWeightsError",
+    "check_fresh",
+    "check_rewards",
+    "check_sampler_gap",
+]
 
 
 class StaleWeightsError(UserError):
@@ -14,10 +25,6 @@ class StaleWeightsError(UserError):
 
 class SamplerDriftError(UserError):
     """Sampler and learner disagree on the log-probs of the same tokens."""
-
-
-class RewardFailureError(UserError):
-    """Too many rows could not be scored."""
 
 
 def check_fresh(rollouts: pl.DataFrame, learner: WeightStamp) -> None:
@@ -63,16 +70,7 @@ def check_sampler_gap(
     }
 
 
-def check_rewards(rewards: pl.DataFrame, *, max_error_fraction: float) -> None:
-    """Raise RewardFailureError when the share of timeouts and errors exceeds
-    ``max_error_fraction``."""
-    failed = rewards.filter(pl.col("score").is_null())
-    share = failed.height / max(1, rewards.height)
-    if share > max_error_fraction:
-        reasons = failed.group_by("outcome", "detail").len().sort("len", descending=True)
-        outcome, detail, count = reasons.row(0)
-        raise RewardFailureError(
-            f"{failed.height} of {rewards.height} rows could not be scored ({share:.1%}), above"
-            f" reward.max_error_fraction = {max_error_fraction:g}; the commonest reason, on {count}"
-            f" rows, is {outcome}: {detail[:200]}; mend the reward function or raise the bound"
-        )
+def check_rewards(rewards: pl.DataFrame, section: RewardSection, *, rows: str = "rows") -> None:
+    """Raise RewardFailureError when more of the Rewards table ``rewards`` are errors, or timeouts,
+    than ``section`` allows; ``rows`` says what they are."""
+    check_unscored(rewards.select("outcome", "detail").rows(), section, rows=rows)

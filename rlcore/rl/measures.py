@@ -6,6 +6,7 @@ import polars as pl
 from rlcore.algorithms.advantages import AdvantageResult
 from rlcore.algorithms.value_loss import explained_variance
 from rlcore.rewards.parts import part_metrics
+from rlcore.rewards.unscored import ERRORS, TIMEOUTS
 
 
 def spread_metrics(name: str, values: np.ndarray) -> dict[str, float]:
@@ -21,17 +22,29 @@ def spread_metrics(name: str, values: np.ndarray) -> dict[str, float]:
 
 
 def reward_metrics(rewards: pl.DataFrame) -> dict[str, float]:
-    """Return ``critic/score/*`` over scored rows, accuracy, and the share of each non-score."""
-    failed = rewards["outcome"].is_in(["timeout", "error"])
+    """Return ``critic/score/*`` over scored rows, accuracy over judged ones, and failures."""
     metrics = {
-        "reward/error_fraction": _share(failed),
-        "reward/no_answer_fraction": _share(rewards["outcome"] == "no_answer"),
+        **failure_metrics(rewards, "reward"),
+        "reward/no_answer_fraction": mean_of(rewards["outcome"] == "no_answer"),
     }
     judged = rewards["correct"].drop_nulls()
     if judged.len():
-        metrics["critic/accuracy"] = _share(judged)
+        metrics["critic/accuracy"] = mean_of(judged)
     scores = rewards["score"].drop_nulls().to_numpy()
     return metrics | spread_metrics("critic/score", scores) | part_metrics(rewards)
+
+
+def failure_metrics(rewards: pl.DataFrame, prefix: str) -> dict[str, float]:
+    """Return the shares of rows of the Rewards table without a score, and without a verdict.
+
+    ``error_fraction``: reward code, judge or engine failed; ``timeout_fraction``: the clock ended
+    it; ``judge_failed_fraction``: a function of weight 0 failed, the row kept its score.
+    """
+    return {
+        f"{prefix}/error_fraction": mean_of(rewards["outcome"].is_in(ERRORS)),
+        f"{prefix}/timeout_fraction": mean_of(rewards["outcome"].is_in(TIMEOUTS)),
+        f"{prefix}/judge_failed_fraction": mean_of(rewards["failures"] != "{}"),
+    }
 
 
 def estimate_metrics(result: AdvantageResult, masks: list[np.ndarray]) -> dict[str, float]:
@@ -64,8 +77,8 @@ def length_metrics(rollouts: pl.DataFrame) -> dict[str, float]:
         "response_length/mean": float(responses.mean()),
         "response_length/max": float(responses.max()),
         "response_length/min": float(responses.min()),
-        "response_length/clip_ratio": _share(reasons == "length"),
-        "response/aborted_ratio": _share(reasons == "abort"),
+        "response_length/clip_ratio": mean_of(reasons == "length"),
+        "response/aborted_ratio": mean_of(reasons == "abort"),
         "prompt_length/mean": float(prompts.mean()),
         "prompt_length/max": float(prompts.max()),
         "num_turns/mean": float(rollouts["num_turns"].to_numpy().mean()),
@@ -78,5 +91,6 @@ def _flat(arrays: list[np.ndarray], masks: list[np.ndarray]) -> np.ndarray:
     return np.concatenate(arrays)[np.concatenate(masks)]
 
 
-def _share(flags: pl.Series) -> float:
-    return float(flags.to_numpy().mean())
+def mean_of(values: pl.Series) -> float:
+    """Return the mean of numbers, or the share of flags that are set."""
+    return float(values.to_numpy().mean())

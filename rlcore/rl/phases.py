@@ -158,9 +158,7 @@ class Phases:
                 if table in rollouts.rows:
                     sampled = self.store.table(rollouts, table)
                     tables[scored] = score_rollouts(sampled, self.train, self.crew.rewards)
-            check_rewards(
-                tables["rewards"], max_error_fraction=self.recipe.reward.max_error_fraction
-            )
+            check_rewards(tables["rewards"], self.recipe.reward)
             return self.records.put("rewards", rollouts.key, tables, parents)
 
     def collect(
@@ -269,7 +267,7 @@ class Phases:
     def finish(self, state: LoopState, directory: Path) -> None:
         """Export the best checkpoint's policy into ``directory``; close the metrics.
 
-        Best by greedy validation accuracy, a tie going to the later iteration.
+        Best by the figure of greedy validation, a tie going to the later iteration.
         """
         (best,) = state.best()
         if best != state.iteration or self.crew.learner.stamp().digest != state.digest:
@@ -357,16 +355,16 @@ class Phases:
         if not self.validation.height:  # nothing to tell policies apart by: the last is the best
             return state.validated(0.0, self.recipe.rl)
         with self.metrics.timed("testing"):
-            accuracy, metrics = validate(
+            figure, metrics = validate(
                 self.validation,
                 self.crew.engines,
                 self.crew.rewards,
                 self.recipe.rl.rollout,
                 tokenizer=self.tokenizer,
-                by_accuracy=self.recipe.reward.trains_on_verdicts,
+                reward=self.recipe.reward,
             )
         self.metrics.add(metrics)
-        return state.validated(accuracy, self.recipe.rl)
+        return state.validated(figure, self.recipe.rl)
 
     def _checkpoint_due(self, state: LoopState) -> bool:
         """Validated weights are always kept: they may turn out the best."""

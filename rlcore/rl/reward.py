@@ -1,19 +1,16 @@
 """The reward phase: rollouts in, one score per trajectory out."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict
 
 import polars as pl
 
-from rlcore.rewards.types import Reward, RewardRow, Scorers, prompt_text
+from rlcore.rewards.types import Reward, RewardRow, Scorers, prompt_text, score_finished
 
 
 def score_rollouts(rollouts: pl.DataFrame, prompts: pl.DataFrame, rewards: Scorers) -> pl.DataFrame:
     """Return the Rewards table of ``rollouts``; ``prompts`` supplies ground truth and source by
-    uid.
-
-    A trajectory that the engine aborted says nothing about the policy: outcome "aborted", no score.
-    """
+    uid. What the engine aborted has outcome "aborted" and no score."""
     columns = ["uid", "data_source", "prompt", "ground_truth", "extra_info"]
     joined = rollouts.select(
         "trajectory_id", "uid", "response", "finish_reason", "prompt_ids", "token_ids"
@@ -32,15 +29,7 @@ def score_rollouts(rollouts: pl.DataFrame, prompts: pl.DataFrame, rewards: Score
         )
         for row in joined.iter_rows(named=True)
     ]
-    finished = [row for row in rows if row.finish_reason != "abort" and row.num_tokens]
-    scored = {reward.trajectory_id: reward for reward in rewards.score(finished)}
-    aborted = Reward("", "aborted", None, detail="the engine aborted the response")
-    return rewards_frame(
-        [
-            scored.get(row.trajectory_id, replace(aborted, trajectory_id=row.trajectory_id))
-            for row in rows
-        ]
-    )
+    return rewards_frame(score_finished(rows, rewards.score))
 
 
 def rewards_frame(rewards: list[Reward]) -> pl.DataFrame:
@@ -51,8 +40,13 @@ def rewards_frame(rewards: list[Reward]) -> pl.DataFrame:
             "outcome": [r.outcome for r in rewards],
             "score": pl.Series([r.score for r in rewards], dtype=pl.Float64),
             "correct": pl.Series([r.correct for r in rewards], dtype=pl.Boolean),
+            "counts": [r.counts for r in rewards],
             "parts": [json.dumps(r.parts, sort_keys=True) for r in rewards],
             "detail": [r.detail for r in rewards],
+            "failures": [
+                json.dumps({name: asdict(failure) for name, failure in r.failures.items()})
+                for r in rewards
+            ],
             "seconds": pl.Series([r.seconds for r in rewards], dtype=pl.Float64),
         }
     )

@@ -7,11 +7,15 @@ import polars as pl
 
 from rlcore.models.tokenizer import eos_token_id
 from rlcore.ragged import from_arrays, to_arrays
-from rlcore.rewards.types import RewardRow, Scorers
+from rlcore.rewards.types import RewardRow, Scorers, score_finished
+from rlcore.rewards.unscored import RewardFailureError
+from rlcore.rl.guards import check_rewards
+from rlcore.rl.measures import failure_metrics, mean_of
+from rlcore.rl.reward import rewards_frame
 from rlcore.rollout.group import RolloutGroup
 from rlcore.rollout.types import Generation, Sampling, WeightStamp
 from rlcore.seeds import stream_seed
-from schemas.rl import RolloutSection
+from schemas.rl import RewardSection, RolloutSection
 
 
 def sample_rollouts(
@@ -124,14 +128,16 @@ def validate(
     section: RolloutSection,
     *,
     tokenizer: Any,
-    by_accuracy: bool = True,
+    reward: RewardSection,
 ) -> tuple[float, dict[str, float]]:
     """Answer every prompt greedily; return the figure that chooses checkpoints, and the metrics.
 
-    It is accuracy (a fraction; a row that cannot be scored is not correct), or the mean score where
-    no reward function judges correctness or ``by_accuracy`` is False: what is told but not trained
-    on must not choose. Metrics: ``val/score``, ``val/accuracy`` where judged, and verl's
-    ``val-core/<source>/...`` of the figure.
+    It is the accuracy by the verdicts of functions that count, over the rows they judged; the mean
+    score over scored rows where they judge none: what is reported but not trained on must not
+    choose. A row without a score (aborted, error, timeout) is in neither. Metrics: ``val/score``,
+    ``val/accuracy`` over all judged rows, the shares of failures, ``val/aborted_ratio``, and verl's
+    ``val-core/<source>/...`` of the figure. Raises RewardFailureError when ``reward`` allows fewer
+    failures, or no row has a score.
     """
     generations = engines.generate(
         [ids.tolist() for ids in to_arrays(prompts["prompt_ids"])],
@@ -143,24 +149,35 @@ def validate(
         ),
     )
     texts = decode(tokenizer, generations)
-    scored = rewards.score(
-        [
-            RewardRow.of_prompt(prompt, trajectory_id=prompt["uid"], response=text, generation=g)
-            for prompt, text, g in zip(
-                prompts.iter_rows(named=True), texts, generations, strict=True
-            )
-        ]
-    )
-    sources = prompts["data_source"].to_numpy()
-    scores = np.array([reward.score or 0.0 for reward in scored])
-    correct = np.array([reward.correct is True for reward in scored], dtype=float)
-    judged = any(reward.correct is not None for reward in scored)
-    chosen, suffix = (correct, "acc") if judged and by_accuracy else (scores, "score")
+    rows = [
+        RewardRow.of_prompt(prompt, trajectory_id=prompt["uid"], response=text, generation=g)
+        for prompt, text, g in zip(prompts.iter_rows(named=True), texts, generations, strict=True)
+    ]
+    scored = rewards_frame(score_finished(rows, rewards.score))
+    check_rewards(scored, reward, rows="validation answers")
+    if scored["score"].null_count() == scored.height:
+        raise RewardFailureError(
+            f"none of the {scored.height} validation answers has a score, so no checkpoint can be"
+            f" chosen; the first is {scored['outcome'][0]}: {scored['detail'][0][:200]}"
+        )
+    return _figures(scored.with_columns(prompts["data_source"]))
+
+
+def _figures(scored: pl.DataFrame) -> tuple[float, dict[str, float]]:
+    """Return the figure that chooses, and the metrics, of a Rewards table with ``data_source``."""
+    counted = scored.filter(pl.col("correct").is_not_null() & pl.col("counts"))
+    known = scored.filter(pl.col("score").is_not_null())
+    rows, column, suffix = (counted, "correct", "acc") if counted.height else (known, "score", "score")
     metrics = {
-        f"val-core/{source}/{suffix}/mean@1": float(chosen[sources == source].mean())
-        for source in np.unique(sources)
+        f"val-core/{source}/{suffix}/mean@1": mean_of(mine[column])
+        for (source,), mine in rows.sort("data_source").group_by("data_source", maintain_order=True)
     }
-    metrics["val/score"] = float(scores.mean())
-    if judged:
-        metrics["val/accuracy"] = float(correct.mean())
-    return float(chosen.mean()), metrics
+    judged = scored["correct"].drop_nulls()
+    if judged.len():
+        metrics["val/accuracy"] = mean_of(judged)
+    metrics |= {
+        "val/score": mean_of(known["score"]),
+        "val/aborted_ratio": mean_of(scored["outcome"] == "aborted"),
+        **failure_metrics(scored, "val"),
+    }
+    return mean_of(rows[column]), metrics

@@ -43,6 +43,8 @@ def healthy(length: int = LENGTH, seed: int = 0) -> list[Metrics]:
             "critic/zero_gradient_steps": 0.0,
             "critic/skipped_steps": 0.0,
             "reward/error_fraction": 0.0,
+            "reward/timeout_fraction": 0.0,
+            "reward/judge_failed_fraction": 0.0,
             "reward/no_answer_fraction": 0.35 * (1 - learnt),
             "train/filtered_ratio": 0.3,
             "train/num_gen_batches": 1.0,

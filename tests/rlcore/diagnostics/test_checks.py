@@ -50,6 +50,18 @@ TROUBLES = [
     ),
     Trouble("everything_right", _fixed(critic__accuracy=1.0), told=14, says="for 5 iterations"),
     Trouble("reward_errors", _fixed(reward__error_fraction=0.03), told=10, says="3.0% of the rows"),
+    Trouble(
+        "reward_timeouts",
+        _fixed(reward__timeout_fraction=0.15),
+        told=10,
+        says="scoring of 15.0% of the rows",
+    ),
+    Trouble(
+        "judge_failures",
+        _fixed(reward__judge_failed_fraction=0.5),
+        told=12,
+        says="weight 0 fails on 50.0%",
+    ),
     Trouble("no_answers", _fixed(reward__no_answer_fraction=0.6), told=14, says="60% of the"),
     Trouble(
         "reward_hacking",

@@ -1,8 +1,13 @@
 """Mathematical answers are compared by value; a substring is no proof."""
 
+import re
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rlcore.rewards.math_answer import final_answer, math_answer
+from rlcore.rewards.math_limits import MAX_POWER_DIGITS, too_much
 from rlcore.rewards.types import RewardRow
 from rlcore.rewards.worker import RewardWorker
 from schemas.errors import UserError
@@ -32,6 +37,30 @@ CASES = [
     ("2", "", False),
     ("2", r"\boxed{", False),
     ("2", r"\boxed{}", False),
+    # A number somewhere in a text is not its value.
+    ("1", "- 1", False),
+    ("7", r"\log 7", False),
+    ("7", "7!", False),
+    ("7", "not 7", False),
+    ("7", "#### not 7.", False),
+    ("7", "It is not 7.", False),
+    ("7", "7x", False),
+    ("7", "> 7", False),
+    ("7", r"\boxed{\neq 7}", False),
+    ("4", "a < 4", False),
+    # What is still the number.
+    ("7", "The answer is 7.", True),
+    ("7", "**7**", True),
+    ("7", r"\boxed{7\text{ apples}}", True),
+    ("18", "16 - 3 = 13\nA: 18", True),
+    ("1000", r"\boxed{1{,}000}", True),
+    # Far from every limit.
+    ("2^{2020}", r"\boxed{4^{1010}}", True),
+    (r"e^{-x^2/2}", r"\boxed{e^{-\frac{x^2}{2}}}", True),
+    ("8x^3y^2z", r"\boxed{8 x^{3} y^{2} z}", True),
+    ("120", r"\boxed{\frac{10!}{7!\,3!}}", True),
+    ("120", r"\boxed{\binom{10}{3}}", True),
+    (r"1-\left(\frac{5}{6}\right)^{100}", r"\boxed{1 - (5/6)^{100}}", True),
 ]
 
 
@@ -56,17 +85,82 @@ def test_a_row_without_truth_is_an_error(truth: str | None) -> None:
         math_answer("math", "2", truth, {})
 
 
-def test_a_response_that_never_ends_to_parse_costs_its_own_row() -> None:
-    """sympy would compute this tower for ever."""
+HOSTILE = {
+    "tower": r"\boxed{9^{9^{9^{9^{9}}}}}",
+    "chain": r"\boxed{9^9^9^9}",
+    "python tower": "#### 10**10**10",
+    "product as exponent": r"\boxed{9^{99\cdot 99\cdot 99\cdot 99}}",
+    "sum as exponent": r"\boxed{9^{9999+9999}}",
+    "small divisor as exponent": r"\boxed{9^{1/0.0000001}}",
+    "constants as exponent": r"\boxed{e^{e^{e^{e^9}}}}",
+    "powers of powers": r"\boxed{((9^{99})^{99})^{99}}",
+    "power of a sum": r"\boxed{(x+1)^{1000}}",
+    "symbolic degree": r"\boxed{x^{100000}-x^{99999}}",
+    "factorial": r"\boxed{99999999!}",
+    "factorials": r"\boxed{9!!!!}",
+    "factorial as exponent": r"\boxed{9^{9!}}",
+    "binomial": r"\boxed{\binom{1000000}{500000}}",
+    "permutations": r"\boxed{(99999999)_{5}}",
+    "sum": r"\boxed{\sum_{i=1}^{1000000000} i}",
+    "product": r"\boxed{\prod_{i=1}^{1000000000} i}",
+    "integral": r"\boxed{\int_0^1 e^{x^2}\sin{x^3} dx}",
+    "limit": r"\boxed{\lim_{x\to 0} x^{x^x}}",
+    "zeros": r"\boxed{\operatorname{zeros}(99999,99999)}",
+    "determinant": r"\boxed{\begin{vmatrix}a&b\\c&d\end{vmatrix}}",
+    "unions": r"\boxed{" + r"\cup".join(f"({i},{i + 1})" for i in range(20)) + "}",
+    "bars": r"\boxed{" + "|" * 60 + "x" + "|" * 60 + "}",
+    "digits": r"\boxed{" + "7" * 200 + "}",
+    "unicode digits": r"\boxed{9^{" + "\u0669" * 7 + "}}",
+    "exponent of ten": r"\boxed{1E999999999}",
+    "braces": r"\boxed{" + "{" * 100 + "1" + "}" * 100 + "}",
+    "fractions": r"\boxed{" + r"\frac{1}{" * 20 + "2" + "}" * 20 + "}",
+    "radicals": r"\boxed{" + r"\sqrt{" * 20 + "2" + "}" * 20 + "}",
+    "long": r"\boxed{" + "1+" * 50_000 + "1}",
+    "ten thousand boxes": r"\boxed{" * 10_000,
+    "ten thousand closed boxes": r"\boxed{" * 10_000 + "}" * 10_000,
+    "braces without box": "{" * 200_000,
+    "marks": "#### " * 100_000,
+    "spaces": "answer is" + " " * 200_000 + "!",
+    "surrogate": "\\boxed{\ud800}",
+    "nothing": "\0",
+}
+
+
+def test_what_a_policy_writes_has_a_verdict() -> None:
+    """sympy would work on most of these for ever; unscored, they would stop the run."""
     worker = RewardWorker(RewardSection(functions=(RewardFunction(name=NAME),)))
-    tower = r"\boxed{9^{9^{9^{9^{9}}}}}"
     rows = [
-        RewardRow(f"t{i}", "math", text, "x = 2", {}, "stop", 1)
-        for i, text in enumerate([tower, r"\boxed{2}"])
+        RewardRow(name, "math", text, "x = 2", {}, "stop", 1) for name, text in HOSTILE.items()
     ]
     try:
-        hostile, fine = worker.score(rows, timeout_s=5.0)
+        hostile = worker.score(rows, timeout_s=60.0)
     finally:
         worker.close()
-    assert hostile.correct is not True
-    assert (fine.outcome, fine.score, fine.answer) == ("ok", 1.0, "2")
+    outcomes = {reward.trajectory_id: (reward.outcome, reward.score) for reward in hostile}
+    assert outcomes == dict.fromkeys(HOSTILE, ("wrong", 0.0))
+    (tower,) = (reward for reward in hostile if reward.trajectory_id == "tower")
+    assert tower.detail == (
+        "the answer is not compared by value: a power of it has more than 10000 digits"
+    )
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            [*"0179xe^!/*+-=<,|()[]{} .", "99", "^{", "}", r"\frac{", "}{", r"\sqrt{", r"\binom{"]
+        ),
+        max_size=60,
+    )
+)
+def test_the_limits_bound_every_exponent_that_a_text_can_mean(pieces: list[str]) -> None:
+    """Whatever the nesting: a text that passes has no number to a power beyond the bound."""
+    text = "".join(pieces)
+    if too_much(text) is None:
+        for base, exponent in re.findall(r"(\d+)\^\{?(\d+)", text):
+            assert len(base) * int(exponent) <= MAX_POWER_DIGITS
+
+
+def test_the_last_complete_box_is_found_as_by_counting_braces() -> None:
+    assert final_answer(r"\boxed{1}\boxed{2}{\boxed{3") == "2"
+    assert final_answer(r"\boxed{a \boxed{b} c}") == "b"
+    assert final_answer(r"}\boxed{\{1, 2\}}}") == r"\{1, 2\}"

@@ -87,6 +87,27 @@ NUMERIC = {
     "#### 0.5": ".50",
     "#### 072": "72",
     "#### 72" + "x" * 294: "72",
+    "#### 7/2": "3.5",
+    "#### 7 / 2 hours": "3.5",
+    "#### 7 1/2": "7.5",
+    r"#### 7\frac{1}{2}": "7.5",
+    r"so \boxed{\frac{7}{2}}": "3.5",
+    "#### -7/2": "-3.5",
+    "#### 1e3": "1000",
+    "#### 1{,}000": "1000",
+    "#### 1 000": "1000",
+    "#### 1\u202f000\u00a0000": "1000000",
+    r"#### 1\,000.50": "1000.5",
+    "#### 1'000": "1000",
+    "#### 1,00,000": "100000",
+    "#### 72 €": "72",
+    "#### €72": "72",
+    "#### USD 72": "72",
+    "#### 72 km/h": "72",
+    "#### 72 m^2": "72",
+    "#### 72 cm²": "72",
+    "#### 72. Because 8*9 = 72": "72",
+    r"so \boxed{72\text{ eggs}} after 3 days": "72",
 }
 
 
@@ -99,6 +120,20 @@ def test_numeric_accepts_what_says_the_number(response: str) -> None:
 @pytest.mark.parametrize("response", ["#### 72 #### 3", "#### 7.2", "#### 720", "#### -72"])
 def test_numeric_refuses_other_numbers(response: str) -> None:
     assert judge("numeric", response).outcome == "wrong"
+
+
+EXPRESSIONS = [
+    *("7/2", "1e3", "7 1/2", "7 or 8", "7 to 8", "7-8", "7 - 8", "7, 8", "7;8", "7:30", "7!", "7^2"),
+    *("7**2", "7*2", "7*x", "7x", "7 x 2", "7+1", "7 = 7*1", r"7\pi", "7√2", "7½", "7 and a half"),
+    *("7 million", "7k", "7.0.1", "7,5", "7 (7 of 8)", "7 apples and 2 pears", "7\u0667", "7 8"),
+    *(r"\boxed{7\text{ or }8}", r"\boxed{7+1}", "7. Or 8", "7/0", "7e9999", "1e99999999999"),
+]
+
+
+@pytest.mark.parametrize("expression", EXPRESSIONS)
+def test_numeric_takes_no_expression_for_the_number_it_begins_with(expression: str) -> None:
+    reward = judge("numeric", f"#### {expression}", "7")
+    assert (reward.outcome in ("wrong", "no_answer"), reward.score) == (True, 0.0)
 
 
 @pytest.mark.parametrize("mode", gsm8k.MODES)
@@ -140,6 +175,13 @@ def test_format_score_pays_for_a_wrong_answer_only() -> None:
         "#" * 100_000,
         r"\boxed{" * 15_000,
         "#### 1" + ",000" * 25_000,
+        "#### 1" + " 000" * 25_000 + "0",
+        "#### 1" + "{,}00" * 25_000,
+        "#### " + "7" * 50_000 + "/" + "7" * 50_000,
+        "#### 1e999999999",
+        "#### 72 " + "}{" * 50_000,
+        "#### 72" + "a2" * 50_000,
+        r"#### \frac{" + "7" * 100_000,
     ],
 )
 def test_hostile_text_is_judged_at_once(mode: str, response: str) -> None:
@@ -165,13 +207,31 @@ def test_a_ground_truth_that_is_no_number_is_an_error() -> None:
         judge("numeric", "#### 72", "seven")
 
 
+def gsm8k_lines(name: str) -> list[str]:
+    """Return the lines of a file of the real GSM8K."""
+    beside = Path(__file__).parents[4] / "shared" / "data" / "gsm8k"
+    path = Path(os.environ.get("GSM8K_DIR", beside)) / name
+    if not path.exists():
+        pytest.skip(f"GSM8K_DIR names no directory with {name}")
+    return path.read_text().splitlines()
+
+
+def test_numeric_agrees_with_the_verdicts_on_real_solutions() -> None:
+    """5,276 solutions of four models, as their authors judged them."""
+    disagreed = []
+    for line in gsm8k_lines("example_model_solutions.jsonl"):
+        row = json.loads(line)
+        truth = row["ground_truth"].rpartition("A: ")[2].replace(",", "").strip()
+        for solution in (value for value in row.values() if isinstance(value, dict)):
+            response = solution["solution"].replace("\nA: ", "\n#### ")
+            if judge("numeric", response, truth).correct is not solution["is_correct"]:
+                disagreed.append(response[-80:])
+    assert disagreed == []
+
+
 def test_every_gsm8k_solution_earns_the_reward() -> None:
     """The dataset's own solutions must be right by both modes, or training would punish them."""
-    beside = Path(__file__).parents[4] / "shared" / "data" / "gsm8k"
-    path = Path(os.environ.get("GSM8K_DIR", beside)) / "test.jsonl"
-    if not path.exists():
-        pytest.skip("GSM8K_DIR names no directory with test.jsonl")
-    for line in path.read_text().splitlines():
+    for line in gsm8k_lines("test.jsonl"):
         solution = json.loads(line)["answer"]
         truth = solution.rpartition("#### ")[2].replace(",", "")
         assert judge("strict", solution, truth).correct

@@ -1,0 +1,112 @@
+r"""The one number that a response gives as its answer: ``72``, ``$1,000.00``, ``7 1/2``, ``1e3``.
+
+An expression is not the number it begins with. Behind the number may stand a unit or a remark, but
+no operator, no second number, and no word that makes it another (``72 or 80``, ``5 million``).
+"""
+
+import re
+import unicodedata
+from decimal import Decimal
+from fractions import Fraction
+
+# Every repeat is bounded or of one class, so matching stays linear on hostile text.
+_SPACE = r"[^\S\n]"
+_CURRENCY = r"(?:\\?\$|[€£¥₹₩]|(?:USD|EUR|GBP|Rs\.?)(?![A-Za-z]))"
+_DECORATION = rf"(?:\\boxed\{{|\\text\{{|\\\(|{_CURRENCY}|[\s$*_`]){{0,8}}"
+_START = (
+    rf"(?P<sign>[-+−]?){_SPACE}?{_CURRENCY}?{_SPACE}?(?P<inner_sign>[-−]?)"
+    r"(?=[.,]*[0-9]|\\[dt]?frac)"
+)
+_MARKED = re.compile(rf"####{_DECORATION}{_START}")
+_BOXED = re.compile(rf"\\boxed\{{[\s$]{{0,4}}{_START}")
+
+_SEPARATOR = r"(?:,|\{,\}|\\[,;! ]|~|['’]|[^\S\n])"
+_PLAIN = re.compile(
+    rf"(?:[0-9]{{1,3}}(?:{_SEPARATOR}[0-9]{{3}})+(?![0-9])"  # 1,000 and 1 000
+    r"|[0-9]{1,2}(?:,[0-9]{2})*,[0-9]{3}(?![0-9])"  # 1,00,000
+    r"|[0-9]+)(?:\.[0-9]*)?|\.[0-9]+"
+)
+_EXPONENT = re.compile(r"[eE][-+]?[0-9]{1,3}(?![0-9])")
+_OVER = re.compile(rf"{_SPACE}?[/⁄]{_SPACE}?([0-9]{{1,50}})(?![0-9])")
+_FRACTION = re.compile(
+    rf"{_SPACE}?(?:([0-9]{{1,50}})[/⁄]([0-9]{{1,50}})(?![0-9])"
+    r"|\\[dt]?frac\{([0-9]{1,50})\}\{([0-9]{1,50})\})"
+)
+
+_UNIT_POWER = re.compile(r"(?<=[A-Za-z])(?:\^?\{?[23]\}?(?![0-9])|[²³])")
+_NEXT_SENTENCE = re.compile(rf"[.;!]{_SPACE}+(?!(?:Or|And|To)\b)(?=[A-Z])|####")
+_OTHER_NUMBER = re.compile(
+    rf"{_SPACE}*(?:[+−×÷·^!=<>√π±]|\*[A-Za-z\\(]|[-–][A-Za-z]?\b(?![A-Za-z])|/[A-Za-z]\b"
+    r"|\\(?:times|cdot|div|pi|sqrt|[dt]?frac|pm)\b"
+    r"|(?:or|to|and|plus|minus|times|over|hundred|thousand|million|billion|trillion)\b|[kKxyz]\b)"
+)
+
+
+def number_of(response: str) -> Fraction | Decimal | None:
+    """Return the number behind the last ``####``, else in the last ``\\boxed{}``; None where that
+    is no single number. A mark that no number follows is none. A Fraction has no finite decimals.
+    """
+    for mark in (_MARKED, _BOXED):
+        places = list(mark.finditer(response))
+        if places:
+            value = _leading_number(response[places[-1].end() :].partition("\n")[0])
+            negative = places[-1]["sign"] in ("-", "−") or places[-1]["inner_sign"] != ""
+            if value is None or not negative:
+                return value
+            # A minus sign before a Decimal would round it.
+            return value.copy_negate() if isinstance(value, Decimal) else -value
+    return None
+
+
+def written(value: Fraction | Decimal) -> str:
+    """Return a number written one way: ``72``, not ``72.0`` or ``072``; ``3.5``, but ``7/3``."""
+    text = str(value) if isinstance(value, Fraction) else format(value, "f")
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _leading_number(line: str) -> Fraction | Decimal | None:
+    """Return the number that ``line`` begins with, None where what follows makes it another."""
+    plain = _PLAIN.match(line)
+    whole = "0" if plain is None else re.sub(r"[^0-9.]", "", plain[0])
+    end = 0 if plain is None else plain.end() - plain[0].endswith(".")
+    value: Fraction | Decimal | None = None if plain is None else Decimal(whole)
+    short = whole.isdecimal() and len(whole) <= 50
+    if plain is not None and (exponent := _EXPONENT.match(line, end)) is not None:
+        value, end = Decimal(whole + exponent[0]), exponent.end()
+    elif plain is not None and short and (over := _OVER.match(line, end)) is not None:
+        value, end = _ratio(int(whole), int(over[1])), over.end()
+    elif short and (added := _FRACTION.match(line, end)) is not None:
+        top, bottom = (int(digits) for digits in added.groups() if digits is not None)
+        value, end = _ratio(int(whole) * bottom + top, bottom), added.end()
+    return None if value is None or _goes_on(line[end:]) else value
+
+
+def _ratio(top: int, bottom: int) -> Fraction | Decimal | None:
+    """Return top / bottom, as a Decimal where it has finitely many; None of nothing by zero."""
+    if bottom == 0:
+        return None
+    ratio = Fraction(top, bottom)
+    places = ratio.denominator.bit_length()
+    if 10**places % ratio.denominator:
+        return ratio
+    digits = str(ratio.numerator * 10**places // ratio.denominator)
+    return Decimal((0, tuple(int(digit) for digit in digits), -places))
+
+
+def _goes_on(rest: str) -> bool:
+    """Return whether ``rest``, behind a number on its line, makes another number of it."""
+    remark = _inside(_NEXT_SENTENCE.split(rest, maxsplit=1)[0])
+    if _OTHER_NUMBER.match(remark.lstrip("*} ") if remark[:1] == "*" else remark):
+        return True
+    kinds = {unicodedata.category(character) for character in _UNIT_POWER.sub("", remark)}
+    return not kinds.isdisjoint({"Nd", "Nl", "No"})
+
+
+def _inside(rest: str) -> str:
+    """Return ``rest`` up to the brace that closes what stood open before it."""
+    depth = 0
+    for place, character in enumerate(rest):
+        depth += (character == "{") - (character == "}")
+        if depth < 0:
+            return rest[:place]
+    return rest
