@@ -1,6 +1,8 @@
 """The long-lived workers of a run, built from ``recipe.hardware`` when first needed."""
 
+import logging
 import socket
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +16,8 @@ from schemas.hardware import HardwareSection
 from schemas.names import REWARD_MODEL
 from schemas.recipe import Recipe
 from schemas.rl import Optimizer
+
+logger = logging.getLogger(__name__)
 
 LEARNER = "rlcore.learner.learner:Learner"
 REWARD_WORKER = "rlcore.rewards.worker:RewardWorker"
@@ -32,10 +36,15 @@ WORKER_MODULES = (
 
 
 class Workers:
-    """Owns the cluster of one run; nothing starts before it is asked for. Use as a context."""
+    """Owns the cluster of one run; nothing starts before it is asked for. Use as a context.
 
-    def __init__(self, recipe: Recipe) -> None:
+    ``warn`` gets a sentence, once a run, when the model cannot be packed.
+    """
+
+    def __init__(self, recipe: Recipe, *, warn: Callable[[str], None] = logger.warning) -> None:
         self._recipe = recipe
+        self._warn = warn
+        self._warned = False
         self._cluster: Cluster | None = None
         self._engines: RolloutGroup | None = None
         self._reward_workers: list[Worker] | None = None
@@ -169,6 +178,12 @@ class Workers:
             model_weight=weights.get(REWARD_MODEL, 0.0),
         )
 
+    def _warn_once(self, line: str) -> None:
+        """All learners of a run hold one architecture: policy, reference, critic, reward model."""
+        if not self._warned:
+            self._warned = True
+            self._warn(line)
+
     @property
     def _hardware(self) -> HardwareSection:
         return self._recipe.hardware
@@ -215,7 +230,7 @@ class Workers:
             for rank in range(ranks)
         ]
         timeouts = self._hardware.timeouts
-        group = LearnerGroup(workers, timeout_s=timeouts.update_s)
+        group = LearnerGroup(workers, timeout_s=timeouts.update_s, warn=self._warn_once)
         group.ready(timeouts.start_s)
         return group
 

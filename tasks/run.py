@@ -42,7 +42,7 @@ def open_run(recipe_name: str, overrides: Mapping[str, Any]) -> Iterator[Pipelin
         name=directory.name,
         warn=get_run_logger().warning,
     )
-    with Workers(recipe) as workers, tracking as tracker:
+    with Workers(recipe, warn=get_run_logger().warning) as workers, tracking as tracker:
         yield PipelineRun(recipe, directory, workers=workers, tracker=tracker)
 
 

@@ -109,7 +109,7 @@ def train(job: Job) -> Trained:
         (root / RECIPE_FILE).write_text(text, encoding="utf-8")
         job.on_start(recipe)
         curves = Curves()
-        with Workers(recipe) as workers, ExitStack() as stack:
+        with Workers(recipe, warn=logger.warning) as workers, ExitStack() as stack:
             phases = Phases(
                 recipe,
                 store=store,

@@ -1,6 +1,6 @@
 """All ranks of a learner as one: batches are split over them and answers put back in order."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
@@ -21,11 +21,19 @@ class LearnerGroup:
 
     Sequences are shared out so that ranks hold about equal tokens. Every call reaches every rank
     and waits at most ``timeout_s`` seconds for all of them; a rank's error is raised as it came.
+    ``warn`` gets ``Learner.packing_warning`` of the first batch, where there is one.
     """
 
-    def __init__(self, workers: Sequence[Worker], *, timeout_s: float = 1800.0) -> None:
+    def __init__(
+        self,
+        workers: Sequence[Worker],
+        *,
+        timeout_s: float = 1800.0,
+        warn: Callable[[str], None] | None = None,
+    ) -> None:
         self._workers = list(workers)
         self._timeout_s = timeout_s
+        self._warn = warn
 
     def ready(self, timeout_s: float) -> WeightStamp:
         """Wait until every rank is built; raises what a rank's constructor raised."""
@@ -100,6 +108,12 @@ class LearnerGroup:
             worker.stop()
 
     def _shares(self, sequences: Sequences) -> list[np.ndarray]:
+        """Return each rank's indices of a batch; the first batch shows what its layout costs."""
+        if self._warn is not None and len(sequences):
+            warn, self._warn = self._warn, None
+            arguments = [(sequences.lengths,)] * len(self._workers)
+            if line := self._call("packing_warning", arguments)[0]:
+                warn(line)
         return balance(sequences.lengths, len(self._workers))
 
     def _split(self, terms: Sequence[Term]) -> list[list[Term]]:

@@ -14,6 +14,7 @@ import torch
 
 from rlcore.learner.engine import FrozenEngine, TrainEngine, make_deterministic, pick_device
 from rlcore.learner.model import load_model, write_hf_directory
+from rlcore.learner.packing_check import check_packing, worst
 from rlcore.learner.passes import Passes, optimizer_step
 from rlcore.learner.plan import plan_step
 from rlcore.learner.report import StepReport, over_steps
@@ -34,8 +35,9 @@ from schemas.errors import UserError
 class Learner:
     """``spec`` on rank ``rank`` of ``world_size``; ``master`` is (host, port) of rank 0.
 
-    A lone rank needs no address. Raises ``UserError`` when device, model or process group cannot be
-    what ``spec`` asks for.
+    A lone rank needs no address. A model that does not keep packed documents apart gets rows of one
+    document (``packing_warning``). Raises ``UserError`` when device, model or process group cannot
+    be what ``spec`` asks for, or the model cannot be padded.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class Learner:
         make_deterministic(spec, self.device)
         model = load_model(spec, self.device)
         self._architecture = type(model.lm).__name__
+        packing = check_packing(model, spec, self.device)
         self._trained = (
             TrainEngine(
                 model,
@@ -63,11 +66,34 @@ class Learner:
             else None
         )
         self._engine = self._trained or FrozenEngine(model, self.device)
-        self._passes = Passes(self._engine, spec, self.device)
+        # Ranks on CPUs of different kinds could round to different decisions.
+        self._packing = worst(self._engine.exchange(packing))
+        self._passes = Passes(self._engine, spec, self.device, one_per_row=self._packing.leaks)
         self._version = 0
         self._last: tuple[int, str, UpdateResult] | None = None
         self._digest: str | None = None
         self._half_done: int | None = None
+
+    def packing_warning(self, lengths: np.ndarray) -> str | None:
+        """Return why each row holds one document and what that costs, or None where rows are full.
+
+        ``lengths``: tokens of the sequences of a batch, all ranks together. Nothing passes through
+        the model.
+        """
+        if not self._packing.leaks:
+            return None
+        now, packed = (
+            self._passes.padding_share(lengths, one_per_row=one_per_row)
+            for one_per_row in (True, False)
+        )
+        unit = "nats" if self.spec.head == "lm" else "of a score's spread"
+        return (
+            f"architecture {self._packing.architecture} does not keep packed documents apart (one"
+            f" moves its neighbour's outputs by up to {self._packing.leak:.2g} {unit}, rounding by"
+            f" at most {self._packing.limit:.2g}), so each row holds one document:"
+            f" {now:.0%} of the tokens computed for the first batch are padding, packed it would be"
+            f" {packed:.0%} (perf/padded_tokens and perf/trained_tokens follow it)"
+        )
 
     def logprobs(
         self,

@@ -11,14 +11,29 @@ from rlcore.learner.engine import FrozenEngine, TrainEngine
 from rlcore.learner.plan import StepPlan, TermPlan
 from rlcore.learner.report import StepReport, over_ranks
 from rlcore.learner.spec import LearnerSpec
-from rlcore.models.packing import MicroBatch, Sequences, idle_micro_batch, pack
+from rlcore.models.packing import (
+    MicroBatch,
+    Sequences,
+    idle_micro_batch,
+    pack,
+    padded_tokens,
+)
 
 
 class Passes:
     """Micro-batches and forward passes by ``spec``, whatever the head."""
 
-    def __init__(self, engine: TrainEngine | FrozenEngine, spec: LearnerSpec, device: str) -> None:
+    def __init__(
+        self,
+        engine: TrainEngine | FrozenEngine,
+        spec: LearnerSpec,
+        device: str,
+        *,
+        one_per_row: bool = False,
+    ) -> None:
+        """``one_per_row``: the model does not keep packed documents apart."""
         self._engine, self._spec, self._device = engine, spec, device
+        self._one_per_row = one_per_row
 
     def pack(
         self,
@@ -28,17 +43,34 @@ class Passes:
         whole_groups: bool = False,
         kept: np.ndarray | None = None,
     ) -> list[MicroBatch]:
-        """Pack by the device's rule: one long row under flash attention, else the longest's."""
-        flash = self._spec.attn_implementation.startswith("flash")
-        default = self._spec.micro_batch_tokens if flash else None
+        """Pack by the device's rule: one long row under flash attention, else the longest's.
+
+        Every pass of the learner, with gradient or without, is laid out here.
+        """
         return pack(
             sequences,
             micro_batch_tokens=self._spec.micro_batch_tokens,
-            row_tokens=self._spec.row_tokens or default,
+            row_tokens=self._row_tokens,
             targets=targets,
             whole_groups=whole_groups,
             kept=kept,
+            one_per_row=self._one_per_row,
         )
+
+    def padding_share(self, lengths: np.ndarray, *, one_per_row: bool) -> float:
+        """Return which share of the tokens computed for ``lengths`` [sequences] is padding."""
+        computed = padded_tokens(
+            lengths,
+            micro_batch_tokens=self._spec.micro_batch_tokens,
+            row_tokens=self._row_tokens,
+            one_per_row=one_per_row,
+        )
+        return 1.0 - int(lengths.sum()) / max(1, computed)
+
+    @property
+    def _row_tokens(self) -> int | None:
+        flash = self._spec.attn_implementation.startswith("flash")
+        return self._spec.row_tokens or (self._spec.micro_batch_tokens if flash else None)
 
     def outputs(
         self,

@@ -33,6 +33,11 @@ class TokenLogprobModel(nn.Module):
         # In a list it is no submodule: neither trained, nor sharded, nor in a checkpoint.
         self._reference = [] if reference is None else [reference]
 
+    @property
+    def reference(self) -> "TokenLogprobModel | None":
+        """The frozen model of the exact KL."""
+        return self._reference[0] if self._reference else None
+
     def forward(
         self,
         input_ids: torch.Tensor,

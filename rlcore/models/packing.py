@@ -3,17 +3,22 @@
 A micro-batch is ``[rows, row_tokens]`` with ``position_ids`` that restart at 0 for every document
 and no attention mask: the model library derives the block-diagonal causal mask from the restarts
 (call it with ``use_cache=False`` and without ``attention_mask``, else it silently does not). The
-padding at the end of a row is a document of its own and nothing is read from it.
+padding at the end of a row is a document of its own and nothing is read from it. Where the library
+derives no such mask (``rlcore.learner.packing_check``), rows hold one document each; positions then
+count on through the padding, which a causal model needs no mask for.
 
 Every per-token quantity is addressed by its *target*: the token at place t of a sequence is
 predicted at place t - 1, and log-probs, masks, advantages and weights of t sit with t.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from schemas.errors import UserError
+
+Rows = tuple[list[np.ndarray], np.ndarray]  # per row its sequences, in order, and its tokens
 
 
 @dataclass(frozen=True)
@@ -128,11 +133,13 @@ class MicroBatch:
     num_tokens: int
 
 
-def plan_rows(lengths: np.ndarray, row_tokens: int) -> list[np.ndarray]:
+def plan_rows(
+    lengths: np.ndarray, row_tokens: int, *, one_per_row: bool = False
+) -> list[np.ndarray]:
     """First-fit-decreasing: return, per row, the indices of the sequences it holds, in order.
 
-    Ties keep the given order, so the plan depends on nothing but ``lengths``. Raises ``UserError``
-    when a sequence is longer than a row.
+    Ties keep the given order, so the plan depends on nothing but ``lengths``. ``one_per_row``: no
+    row holds two, longest first. Raises ``UserError`` when a sequence is longer than a row.
     """
     if len(lengths) and int(lengths.max()) > row_tokens:
         longest = int(lengths.argmax())
@@ -142,6 +149,8 @@ def plan_rows(lengths: np.ndarray, row_tokens: int) -> list[np.ndarray]:
             "prompts and responses"
         )
     order = np.argsort(-lengths, kind="stable")
+    if one_per_row:
+        return list(order[:, None])
     free = np.zeros(len(lengths), dtype=np.int64)
     rows: list[list[int]] = []
     for index, length in zip(order.tolist(), lengths[order].tolist(), strict=True):
@@ -163,13 +172,15 @@ def pack(
     targets: str = "loss_mask",
     whole_groups: bool = False,
     kept: np.ndarray | None = None,
+    one_per_row: bool = False,
 ) -> list[MicroBatch]:
     """Cut ``sequences`` into micro-batches of at most ``micro_batch_tokens`` padded tokens.
 
     ``row_tokens`` None makes rows as long as the longest sequence; a micro-batch is trimmed to its
     own longest row. ``targets``: "loss_mask"; "all" tokens that have a predecessor; or "last", one
     target per sequence, read at its last token itself. ``whole_groups``: the sequences of a group
-    share a micro-batch. ``kept``: indices of the sequences to pack (default all). Raises
+    share a micro-batch. ``kept``: indices of the sequences to pack (default all). ``one_per_row``:
+    each row holds one sequence and is padded to the longest of its micro-batch. Raises
     ``UserError`` when a sequence does not fit a row, a row or group does not fit a micro-batch, or
     groups are wanted and ``sequences`` has none.
     """
@@ -183,17 +194,41 @@ def pack(
             f"a packed row has {row_tokens} tokens and a micro-batch at most {micro_batch_tokens}; "
             "raise hardware.learner.micro_batch_tokens or shorten prompts and responses"
         )
-    layout = _Layout(sequences, targets)
+    layout = _Layout(sequences, targets, one_per_row=one_per_row)
+
+    def fill(members: np.ndarray) -> Rows:
+        return _filled_rows(lengths, members, row_tokens, one_per_row)
+
     if whole_groups:
-        parts = _whole_groups(lengths, kept, groups_of(sequences), row_tokens, micro_batch_tokens)
+        parts = _whole_groups(kept, groups_of(sequences), micro_batch_tokens, fill)
         return [layout.micro_batch(rows, width) for rows, width in parts]
-    rows, used = _filled_rows(lengths, kept, row_tokens)
-    batches, first = [], 0
+    parts = _cut(*fill(kept), micro_batch_tokens)
+    return [layout.micro_batch(rows, width) for rows, width in parts]
+
+
+def padded_tokens(
+    lengths: np.ndarray, *, micro_batch_tokens: int, row_tokens: int | None, one_per_row: bool
+) -> int:
+    """Return how many tokens, padding included, the passes over ``lengths`` [sequences] compute.
+
+    Arguments and errors as ``pack``'s.
+    """
+    longest = int(lengths.max(initial=0))
+    filled = _filled_rows(lengths, np.arange(len(lengths)), row_tokens or longest, one_per_row)
+    return sum(len(rows) * width for rows, width in _cut(*filled, micro_batch_tokens))
+
+
+def _cut(
+    rows: list[np.ndarray], used: np.ndarray, micro_batch_tokens: int
+) -> list[tuple[list[np.ndarray], int]]:
+    """Return (rows, width) of each micro-batch, from rows in descending order of ``used``."""
+    parts, first = [], 0
     while first < len(rows):
-        count = max(1, micro_batch_tokens // int(used[first]))
-        batches.append(layout.micro_batch(rows[first : first + count], int(used[first])))
+        width = int(used[first])
+        count = max(1, micro_batch_tokens // width)
+        parts.append((rows[first : first + count], width))
         first += count
-    return batches
+    return parts
 
 
 def groups_of(sequences: Sequences) -> np.ndarray:
@@ -207,26 +242,29 @@ def groups_of(sequences: Sequences) -> np.ndarray:
 
 
 def _filled_rows(
-    lengths: np.ndarray, members: np.ndarray, row_tokens: int
-) -> tuple[list[np.ndarray], np.ndarray]:
+    lengths: np.ndarray, members: np.ndarray, row_tokens: int, one_per_row: bool
+) -> Rows:
     """Return rows of sequence indices and the tokens in each, fullest first.
 
     FFD fills rows unevenly; neighbours of like fill share a micro-batch and its trimmed width.
     """
-    rows = [members[row] for row in plan_rows(lengths[members], row_tokens)]
+    plan = plan_rows(lengths[members], row_tokens, one_per_row=one_per_row)
+    rows = [members[row] for row in plan]
     used = np.array([lengths[row].sum() for row in rows])
     order = np.argsort(-used, kind="stable")
     return [rows[i] for i in order.tolist()], used[order]
 
 
 def _whole_groups(
-    lengths: np.ndarray,
     kept: np.ndarray,
     groups: np.ndarray,
-    row_tokens: int,
     micro_batch_tokens: int,
+    fill: Callable[[np.ndarray], Rows],
 ) -> list[tuple[list[np.ndarray], int]]:
-    """Return (rows, width) of each micro-batch, groups added to one until the next does not fit."""
+    """Return (rows, width) of each micro-batch, groups added to one until the next does not fit.
+
+    ``fill``: ``_filled_rows`` of the sequences at the given indices.
+    """
     parts: list[tuple[list[np.ndarray], int]] = []
     held = np.zeros(0, dtype=np.int64)
     plan: tuple[list[np.ndarray], int] = ([], 0)
@@ -234,7 +272,7 @@ def _whole_groups(
         members = kept[groups[kept] == group]
         for start in (held, held[:0]):
             wanted = np.concatenate([start, members])
-            rows, used = _filled_rows(lengths, wanted, row_tokens)
+            rows, used = fill(wanted)
             if len(rows) * int(used[0]) <= micro_batch_tokens:
                 break
             if not len(start):
@@ -249,9 +287,10 @@ def _whole_groups(
 
 
 class _Layout:
-    """Places tokens of ``sequences`` on grids; ``targets`` as in ``pack``."""
+    """Places tokens of ``sequences`` on grids; ``targets``, ``one_per_row`` as in ``pack``."""
 
-    def __init__(self, sequences: Sequences, targets: str) -> None:
+    def __init__(self, sequences: Sequences, targets: str, *, one_per_row: bool) -> None:
+        self._one_per_row = one_per_row
         self._lengths = sequences.lengths
         self._starts = np.cumsum(self._lengths) - self._lengths
         self._token_ids = np.concatenate(sequences.token_ids).astype(np.int64)
@@ -280,9 +319,10 @@ class _Layout:
         source = np.repeat(self._starts[members], size) + within
 
         input_ids = np.zeros(len(rows) * width, dtype=np.int64)
-        # Padding counts up from 0 after the last document of its row.
-        row_end = np.arange(len(rows)) * width + used
-        position_ids = np.arange(len(rows) * width) - np.repeat(row_end, width)
+        # Padding counts up from 0 after the last document of its row, or on from a lone one: a row
+        # without a restart is plain causal to every attention kernel.
+        counted_from = np.arange(len(rows)) * width + (0 if self._one_per_row else used)
+        position_ids = np.arange(len(rows) * width) - np.repeat(counted_from, width)
         input_ids[place] = self._token_ids[source]
         position_ids[place] = within
         keep = self._wanted[source]

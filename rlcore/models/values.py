@@ -39,11 +39,16 @@ class TokenValueModel(nn.Module):
 
         ``input_ids``, ``position_ids`` [rows, row_tokens], packed.
         """
+        return (self.lm.get_submodule(SCORE)(self.hidden(input_ids, position_ids, predictors)),)
+
+    def hidden(
+        self, input_ids: torch.Tensor, position_ids: torch.Tensor, predictors: torch.Tensor
+    ) -> torch.Tensor:
+        """Return what the head reads at ``predictors``: [targets, hidden]."""
         hidden = self.lm.base_model(
             input_ids=input_ids, position_ids=position_ids, use_cache=False
         ).last_hidden_state
-        hidden = hidden.reshape(-1, hidden.shape[-1]).index_select(0, predictors)
-        return (self.lm.get_submodule(SCORE)(hidden),)
+        return hidden.reshape(-1, hidden.shape[-1]).index_select(0, predictors)
 
 
 def put_score_head(lm: "PreTrainedModel", bias: torch.Tensor | None, *, fresh: bool) -> None:

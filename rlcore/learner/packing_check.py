@@ -1,0 +1,125 @@
+"""Whether a model keeps packed documents apart; asked of the model itself, once, at load.
+
+Positions that restart within a row tell most architectures where a document begins. Others ignore
+them: a recurrent or convolutional state runs on across the border (LFM2, Falcon-H1, Qwen3.5), or
+attention sees the whole row (OPT, Falcon). No configuration says which, so two short documents are
+packed and compared with each alone.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from rlcore.learner.model import TokenModel
+from rlcore.learner.spec import LearnerSpec
+from rlcore.models.packing import MicroBatch, Sequences, pack
+from rlcore.models.values import TokenValueModel
+from schemas.errors import UserError
+
+# Nats. Rounding stays below, five times the model's own rounding too; the smallest leak seen is .1.
+FLOORS = {"float32": 1e-4, "bfloat16": 0.05}
+ROUNDING_FACTOR = 5.0
+DOCUMENTS = (11, 7)  # tokens; short, as a state forgets and a border shows best in the next tokens
+PAIRS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class PackingCheck:
+    """``leak``: how far packing moves the log-prob of a token, at most, in nats; of a value model,
+    the score of a head of unit scale. ``limit``: how far rounding may move it."""
+
+    architecture: str
+    leak: float
+    limit: float
+
+    @property
+    def leaks(self) -> bool:
+        """Whether a document reads its neighbours in the row."""
+        return not self.leak <= self.limit  # NaN is a leak
+
+
+def check_packing(model: TokenModel, spec: LearnerSpec, device: str) -> PackingCheck:
+    """Return what packing does to ``model``, or to its reference where that is worse.
+
+    The limit is the larger of ``FLOORS`` and five times the gap of one document in two row lengths.
+    Raises ``UserError`` for an architecture whose output changes with what follows a document, or
+    from call to call: it cannot be padded either.
+    """
+    models = [model]
+    if not isinstance(model, TokenValueModel) and model.reference is not None:
+        models.append(model.reference)
+    return worst([_check(each, spec, device) for each in models])
+
+
+def worst(checks: list[PackingCheck]) -> PackingCheck:
+    """Return the one that leaks most beyond its limit."""
+    return max(checks, key=lambda check: check.leak / check.limit)
+
+
+def _check(model: TokenModel, spec: LearnerSpec, device: str) -> PackingCheck:
+    documents = _documents(model.lm.config.get_text_config().vocab_size)
+    row_tokens = sum(DOCUMENTS)
+
+    def read(sequences: list[np.ndarray], rows: int, *, one_per_row: bool) -> list[np.ndarray]:
+        flat = np.zeros(sum(map(len, sequences)))
+        for batch in pack(
+            _whole(sequences),
+            micro_batch_tokens=rows * row_tokens,
+            row_tokens=row_tokens,
+            targets="all",
+            one_per_row=one_per_row,
+        ):
+            flat[batch.sources] = _outputs(model, batch, device)
+        return np.split(flat, np.cumsum([len(ids) for ids in sequences])[:-1])
+
+    alone = np.concatenate([read([ids], 1, one_per_row=True)[0] for ids in documents])
+    # A row as long as the packed one; the documents are padded beside it.
+    longest = np.concatenate(documents[: len(DOCUMENTS)])
+    _, *padded = read([longest, *documents], 1 + len(documents), one_per_row=True)
+    # Flash attention keeps documents of one row apart, and does not look for them in several.
+    flash = spec.attn_implementation.startswith("flash") and spec.row_tokens is None
+    packed = read(documents, 1 if flash else PAIRS, one_per_row=False)
+    scale = float(np.sqrt(np.mean(alone**2))) if isinstance(model, TokenValueModel) else 1.0
+    padding, packing = (np.abs(np.concatenate(rows) - alone) / scale for rows in (padded, packed))
+    architecture, floor = type(model.lm).__name__, FLOORS[spec.dtype]
+    if padding.mean() > floor:  # rounding of bf16 moves a few tokens, but not their mean
+        raise UserError(
+            f"architecture {architecture} changes its output for a document by"
+            f" {padding.mean():.2g} on average when the row goes on after it, so it is not causal"
+            " (or not deterministic) and the learner can neither pack nor pad its batches; use a"
+            " causal language model"
+        )
+    limit = max(floor, ROUNDING_FACTOR * float(padding.max()))
+    return PackingCheck(architecture, float(packing.max()), limit)
+
+
+def _documents(vocab_size: int) -> list[np.ndarray]:
+    """Return ``PAIRS`` documents of each length in ``DOCUMENTS``: random tokens, fixed seed."""
+    generator = np.random.default_rng(0)
+    return [generator.integers(0, vocab_size, n) for _ in range(PAIRS) for n in DOCUMENTS]
+
+
+def _whole(documents: list[np.ndarray]) -> Sequences:
+    return Sequences(
+        token_ids=documents,
+        prompt_lengths=np.ones(len(documents), dtype=np.int64),
+        loss_mask=[np.arange(len(ids)) > 0 for ids in documents],
+    )
+
+
+@torch.no_grad()
+def _outputs(model: TokenModel, batch: MicroBatch, device: str) -> np.ndarray:
+    """Return [targets] float64: log-probs in nats, or scores of a fixed head on a value model.
+
+    A value model's own head cannot be asked: a fresh one is 0 everywhere.
+    """
+    inputs = [
+        torch.from_numpy(array).to(device)
+        for array in (batch.input_ids, batch.position_ids, batch.predictors)
+    ]
+    if isinstance(model, TokenValueModel):
+        hidden = model.hidden(*inputs).double().cpu().numpy()
+        return hidden @ np.random.default_rng(1).normal(size=hidden.shape[-1])
+    logprobs, *_ = model(*inputs, torch.from_numpy(batch.target_ids).to(device))
+    return logprobs.double().cpu().numpy()
