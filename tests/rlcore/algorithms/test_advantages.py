@@ -247,8 +247,9 @@ def test_an_unscorable_row_changes_no_other(name):
     )
     expected, found = estimate(name, batch), estimate(name, together)
     assert not found.advantages[-1].any()
+    # Sums over arrays of other lengths may round differently; the row itself would move by .1.
     for ours, theirs in zip(found.advantages[:-1], expected.advantages, strict=True):
-        np.testing.assert_array_equal(ours, theirs)
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-12)
     assert found.num_unscorable == expected.num_unscorable + 1
 
 

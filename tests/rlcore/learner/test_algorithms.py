@@ -104,7 +104,10 @@ FIRST_UPDATES = {
 @pytest.mark.parametrize("name", FIRST_UPDATES)
 def test_the_first_update_is_the_policy_gradient(name, learner_of, tmp_path):
     """Invariant 2: ratio 1, nothing clipped, gradient -A grad log p, with recorded log-probs or
-    without; noise between scoring and training would fill GSPO's whole clip band."""
+    without; noise between scoring and training would fill GSPO's whole clip band.
+
+    Recorded log-probs are of another pass: a CPU may round it differently, by far less than 3e-4.
+    """
     objective, exact = FIRST_UPDATES[name], {"grad_clip": None, "weight_decay": 0.0}
     batch = algorithm_batch()
     recorded = learner_of(**exact).logprobs(batch, objective.temperature, targets="loss_mask")
@@ -113,8 +116,9 @@ def test_the_first_update_is_the_policy_gradient(name, learner_of, tmp_path):
     expected = gradient_of(learner_of(**exact), [Term(fresh, plain)], tmp_path)
     for term in (Term(fresh, objective), Term(batch, replace(objective, on_policy=True))):
         metrics = learner_of(**exact).step([term], 0.0)
-        assert metrics["actor/ratio_max"] == 1.0
-        assert metrics["actor/pg_clipfrac"] == metrics["actor/ppo_kl"] == 0.0
+        assert metrics["actor/ratio_max"] == pytest.approx(1.0, abs=1e-5)
+        assert metrics["actor/ppo_kl"] == pytest.approx(0.0, abs=1e-5)
+        assert metrics["actor/pg_clipfrac"] == 0.0
         assert_same_weights(gradient_of(learner_of(**exact), [term], tmp_path), expected)
 
 
@@ -171,7 +175,8 @@ def test_full_kl_is_the_sum_over_the_vocabulary(
         np.testing.assert_allclose(chunked.kls[row], whole.kls[row], rtol=2e-6, atol=1e-6)
         np.testing.assert_allclose(chunked.entropies[row], whole.entropies[row], rtol=2e-6)
     itself = learner_of(reference_dir=str(model_dir)).logprobs(batch, full_kl=True)
-    assert np.abs(np.concatenate(itself.kls)).max() == 0.0
+    # Two forward passes over two copies of the weights: a CPU may round them differently.
+    np.testing.assert_allclose(np.concatenate(itself.kls), 0.0, atol=1e-5)
     with pytest.raises(UserError, match="set its reference_dir"):
         learner_of().logprobs(batch, full_kl=True)
 
@@ -203,7 +208,7 @@ def test_a_reference_is_neither_trained_nor_published(learner_of, reference_dir,
     holding.step([Term(batch, SftObjective())], 0.5)
     holding.load(tmp_path / "holding")
     after = holding.logprobs(batch, full_kl=True)
-    np.testing.assert_array_equal(np.concatenate(after.kls), np.concatenate(before.kls))
+    np.testing.assert_allclose(np.concatenate(after.kls), np.concatenate(before.kls), atol=1e-5)
 
 
 def test_rows_without_loss_tokens_are_scored_as_zeros(learner_of, value_dir):

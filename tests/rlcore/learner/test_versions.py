@@ -141,7 +141,8 @@ def test_frozen_learner_scores_and_refuses_to_step(learner_of, batch):
     for ours, theirs in zip(
         frozen.logprobs(batch).logprobs, policy.logprobs(batch).logprobs, strict=True
     ):
-        np.testing.assert_array_equal(ours, theirs)
+        # DeepSpeed lays out the policy's weights anew, and a CPU may round by their alignment.
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
     assert frozen.stamp() == policy.stamp()
     with pytest.raises(UserError, match="is frozen"):
         frozen.step([Term(batch, SftObjective())], 0.1)

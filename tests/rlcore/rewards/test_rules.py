@@ -185,9 +185,9 @@ def test_format_score_pays_for_a_wrong_answer_only() -> None:
     ],
 )
 def test_hostile_text_is_judged_at_once(mode: str, response: str) -> None:
-    start = time.perf_counter()
+    start = time.process_time()  # a busy machine takes longer; quadratic work takes minutes
     judge(mode, response)
-    assert time.perf_counter() - start < 1.0
+    assert time.process_time() - start < 5.0
 
 
 def test_a_hundred_thousand_digits_are_compared_exactly() -> None:

