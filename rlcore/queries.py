@@ -6,7 +6,8 @@ Views, complete artifacts only:
                   producer, created_at, bytes, and as JSON text rows (per table) and metadata
 ``lineage``       one row per parent of an artifact: kind, key, sha256, role, parent_kind,
                   parent_key, parent_sha256
-``trajectories``  one row per trajectory: its rollout, reward and advantage
+``trajectories``  one row per trajectory: its rollout, reward and advantage, and the own_logprobs of
+                  the first epoch that trained on it
 and each table of ``schemas.tables`` by its name (``metrics``, ``eval_results``, ...) over all
 artifacts, with the ``kind`` and ``key`` of the artifact in front.
 """
@@ -29,7 +30,7 @@ _ALONE: dict[str, str | bool | int | float | list[str]] = {
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
 }
-_JOINED = ("rollouts", "rewards", "advantages")
+_JOINED = ("rollouts", "rewards", "advantages", "own_logprobs")
 _NAME = ["kind", "key", "sha256"]
 _ARTIFACTS = {
     "kind": pl.String,
@@ -65,8 +66,10 @@ _NEWEST_CHILD = """
 _TRAJECTORIES = f"""
     CREATE VIEW trajectories AS
     WITH reward_of AS ({_NEWEST_CHILD.format(table="rewards")}),
-         advantage_of AS ({_NEWEST_CHILD.format(table="advantages")})
-    SELECT r.*, w.* EXCLUDE (kind, key, trajectory_id), a.* EXCLUDE (kind, key, trajectory_id)
+         advantage_of AS ({_NEWEST_CHILD.format(table="advantages")}),
+         own_of AS ({_NEWEST_CHILD.format(table="own_logprobs")})
+    SELECT r.*, w.* EXCLUDE (kind, key, trajectory_id), a.* EXCLUDE (kind, key, trajectory_id),
+        o.own_logprobs
     FROM rollouts r
     LEFT JOIN reward_of ro ON ro.parent_kind = r.kind AND ro.parent_key = r.key
     LEFT JOIN rewards w
@@ -74,6 +77,9 @@ _TRAJECTORIES = f"""
     LEFT JOIN advantage_of ao ON ao.parent_kind = r.kind AND ao.parent_key = r.key
     LEFT JOIN advantages a
         ON a.kind = ao.kind AND a.key = ao.key AND a.trajectory_id = r.trajectory_id
+    LEFT JOIN own_of oo ON oo.parent_kind = ao.kind AND oo.parent_key = ao.key
+    LEFT JOIN own_logprobs o ON o.kind = oo.kind AND o.key = oo.key
+        AND o.trajectory_id = r.trajectory_id AND o.epoch = 0
 """
 
 

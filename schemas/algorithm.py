@@ -94,7 +94,11 @@ class KL(Section):
 
 
 class ImportanceCorrection(Section):
-    """Truncated importance weights between learner and sampler (SPEC E3)."""
+    """Truncated importance weights between learner and sampler (SPEC E3).
+
+    ``old`` is what the ratio is measured against (``rl.update.old_logprobs``): ratio x weight is
+    then the current policy over the sampler.
+    """
 
     level: Literal["none", "token", "sequence"] = "none"
     cap: float = Field(default=2.0, gt=0, description="weights are min(exp(old - sampler), cap)")

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from schemas.algorithm import SEQUENCE_RATIOS
 from schemas.data import DataSection
 from schemas.hardware import HardwareSection
 from schemas.names import REWARD_MODEL
@@ -166,6 +167,20 @@ class Recipe(Section):
         sections = STAGE_SLICES[stage]
         hidden = {name: keys for name, keys in NOT_IN_KEYS.items() if sections.get(name) is True}
         return self.model_dump(mode="json", include=sections, exclude=hidden)
+
+    @property
+    def scores_own_logprobs(self) -> bool:
+        """Whether the update scores its own micro-batches (``rl.update.old_logprobs``).
+
+        Never where no old log-probs are read: the only step of an update has ratios of exactly 1,
+        and group ratios are measured against the sampler.
+        """
+        update, level = self.rl.update, self.rl.algorithm.ratio_level
+        if update.steps == 1 or level == "group":
+            return False
+        if update.old_logprobs is not None:
+            return update.old_logprobs == "own"
+        return level in SEQUENCE_RATIOS or self.model.dtype == "bfloat16"
 
     @model_validator(mode="after")
     def _context_holds_prompt_and_response(self) -> "Recipe":

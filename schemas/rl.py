@@ -132,7 +132,20 @@ class UpdateSection(Section):
     skip_zero_advantage: bool = Field(
         default=True, description="leave rows of advantage 0 out of the forward pass"
     )
+    old_logprobs: Literal["first", "own"] | None = Field(
+        default=None,
+        description="what ratios (and importance_correction) take for the policy before the"
+        " update: first = the log-probs that advantages and KL rest on; own = those of the update's"
+        " own micro-batches, scored once more before its first step, so that no ratio holds the"
+        " rounding of another packing; null = own where ratios are of whole sequences or"
+        " model.dtype is bfloat16, else first",
+    )
     optimizer: Optimizer = Optimizer()
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps of one update."""
+        return self.mini_batches * self.epochs
 
 
 class Critic(Section):
@@ -274,6 +287,11 @@ class RLSection(Section):
             raise ValueError(
                 f"critic.warmup_iterations = {self.critic.warmup_iterations} leaves none of"
                 f" iterations = {self.iterations} to the policy; raise iterations or lower it"
+            )
+        if self.update.old_logprobs == "own" and self.algorithm.ratio_level == "group":
+            raise ValueError(
+                "update.old_logprobs = 'own' and algorithm.ratio_level = 'group' measures against"
+                " the sampler's log-probs; leave update.old_logprobs out"
             )
         overlong = self.algorithm.overlong
         if overlong is not None:

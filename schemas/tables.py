@@ -179,6 +179,27 @@ class Advantages(Table):
         )
 
 
+class OwnLogprobs(Table):
+    """What the policy's ratios were measured against where ``rl.update.old_logprobs`` is own.
+
+    One row per trajectory that trained and ``epoch`` (from 0): log-probs (nats) of its response
+    under the policy before the update, packed as in that epoch; 0 where masked.
+    """
+
+    trajectory_id: pl.String
+    epoch: pl.Int32 = pa.Field(ge=0)
+    own_logprobs: pl.List = pa.Field(dtype_kwargs={"inner": pl.Float32})
+
+    @pa.dataframe_check
+    def a_trajectory_stands_once_in_an_epoch(cls, data: Any) -> pl.LazyFrame:
+        return data.lazyframe.select(pl.struct("trajectory_id", "epoch").is_unique())
+
+    @pa.dataframe_check
+    def logprobs_are_finite(cls, data: Any) -> pl.LazyFrame:
+        finite = pl.element().is_finite()
+        return data.lazyframe.select(pl.col("own_logprobs").list.eval(finite).list.all())
+
+
 class Metrics(Table):
     """One number of one step. The truth of every curve; wandb is a view of it."""
 
@@ -312,6 +333,7 @@ TABLES: dict[str, type[Table]] = {
     "baselines": Rollouts,
     "baseline_rewards": Rewards,
     "advantages": Advantages,
+    "own_logprobs": OwnLogprobs,
     "metrics": Metrics,
     "eval_results": EvalResults,
     "completions": Completions,

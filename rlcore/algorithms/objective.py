@@ -106,9 +106,9 @@ class PreferenceObjective(Objective):
 class PolicyObjective(Objective):
     """Policy loss + kl_coef x KL - entropy_coef x entropy, in one aggregation, + nll_coef x NLL.
 
-    Per-token fields: ``advantages``; ``old_logprobs`` (frozen at the start of the update phase);
-    ``rollout_logprobs`` (the sampler's); with a KL from log-probs ``ref_logprobs``; with
-    ``nll_coef`` the ``nll_weights``.
+    Per-token fields: ``advantages``; ``old_logprobs`` (frozen at the start of the update phase, of
+    ratios and importance weights alike); ``rollout_logprobs`` (the sampler's); with a KL from
+    log-probs ``ref_logprobs``; with ``nll_coef`` the ``nll_weights``.
 
     ``policy_loss``: a name of ``policy_loss.LOSSES`` or the user's "package.module:function".
     ``ratio_level`` "group" (GEPO) measures against ``group_log_expectation``, the log of the

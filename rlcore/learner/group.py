@@ -74,13 +74,23 @@ class LearnerGroup:
         return self._call("step", [(part, lr) for part in self._split(terms)])[0]
 
     def update(self, request: UpdateRequest) -> UpdateResult:
-        """``Learner.update`` with each mini-batch shared out over the ranks."""
+        """``Learner.update`` with each mini-batch shared out over the ranks.
+
+        ``old_logprobs`` of the result are in the order of the request's own sequences.
+        """
         parts_BR = [self._split(terms) for terms in request.mini_batches]
         requests = [
             replace(request, mini_batches=[parts_R[rank] for parts_R in parts_BR])
             for rank in range(len(self._workers))
         ]
-        return self._call("update", [(part,) for part in requests])[0]
+        results: list[UpdateResult] = self._call("update", [(part,) for part in requests])
+        if not results[0].old_logprobs:
+            return results[0]
+        merged = [
+            self._merged(terms[0], [result.old_logprobs[step] for result in results])
+            for step, terms in enumerate(request.mini_batches)
+        ]
+        return replace(results[0], old_logprobs=merged)
 
     def stamp(self) -> WeightStamp:
         """Version and digest of the weights held."""
@@ -120,13 +130,24 @@ class LearnerGroup:
         """Return each rank's part of ``terms``, whole groups where the objective wants them."""
         parts: list[list[Term]] = [[] for _ in self._workers]
         for term in terms:
-            sequences = term.sequences
-            shares = self._shares(sequences)
-            if term.objective.whole_groups:
-                shares = balance_groups(sequences.lengths, groups_of(sequences), len(parts))
-            for part, share in zip(parts, shares, strict=True):
-                part.append(replace(term, sequences=sequences.take(share)))
+            for part, share in zip(parts, self._shares_of(term), strict=True):
+                part.append(replace(term, sequences=term.sequences.take(share)))
         return parts
+
+    def _shares_of(self, term: Term) -> list[np.ndarray]:
+        sequences = term.sequences
+        if term.objective.whole_groups:
+            return balance_groups(sequences.lengths, groups_of(sequences), len(self._workers))
+        return self._shares(sequences)
+
+    def _merged(self, term: Term, parts: Sequence[np.ndarray]) -> np.ndarray:
+        """Return [tokens of ``term``'s sequences], in their order, from each rank's share of it."""
+        lengths, shares = term.sequences.lengths, self._shares_of(term)
+        rows = [
+            np.split(part, np.cumsum(lengths[share])[:-1]) if len(share) else []
+            for share, part in zip(shares, parts, strict=True)
+        ]
+        return np.concatenate(_in_order(shares, rows))
 
     def _call(
         self,

@@ -5,7 +5,7 @@ share of the sequences. Losses and metrics are normalised by the counts of all s
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from rlcore.learner.engine import FrozenEngine, TrainEngine, make_deterministic,
 from rlcore.learner.model import load_model, write_hf_directory
 from rlcore.learner.packing_check import check_packing, worst
 from rlcore.learner.passes import Passes, optimizer_step
-from rlcore.learner.plan import plan_step
+from rlcore.learner.plan import StepPlan, plan_step
 from rlcore.learner.report import StepReport, over_steps
 from rlcore.learner.spec import (
     LearnerSpec,
@@ -171,10 +171,16 @@ class Learner:
                 f"{self._version}; load the checkpoint of version {request.version} or make the "
                 "batch anew"
             )
+        mini_batches, old_logprobs = request.mini_batches, []
+        if request.own_logprobs:
+            old_logprobs = [self._rescored(terms) for terms in mini_batches]
+            mini_batches = [
+                [_measured_against(old, terms[0]), *terms[1:]]
+                for old, terms in zip(old_logprobs, mini_batches, strict=True)
+            ]
         self._half_done = self._version
         reports = [
-            self._step(terms, lr)
-            for terms, lr in zip(request.mini_batches, request.lrs, strict=True)
+            self._step(terms, lr) for terms, lr in zip(mini_batches, request.lrs, strict=True)
         ]
         self._half_done = None
         self._version += 1
@@ -182,6 +188,7 @@ class Learner:
             version=self._version,
             metrics=over_steps(reports).flat(),
             steps=[report.flat() for report in reports],
+            old_logprobs=old_logprobs,
         )
         self._last = (*asked, result)
         return result
@@ -229,7 +236,7 @@ class Learner:
         root = Path(directory)
         root.mkdir(parents=True, exist_ok=True)
         engine.save(root)
-        last = self._last and [*self._last[:2], asdict(self._last[2])]
+        last = self._last and [*self._last[:2], asdict(replace(self._last[2], old_logprobs=[]))]
         torch.save(
             {
                 "layout": self._layout(),
@@ -277,7 +284,16 @@ class Learner:
 
     def _step(self, terms: Sequence[Term], lr: float) -> StepReport:
         """One optimizer step on all ranks' shares."""
-        engine = self._training()
+        plan = self._plan(terms)
+        self._digest = None
+        return optimizer_step(self._training(), self._passes, plan, lr)
+
+    def _rescored(self, terms: Sequence[Term]) -> np.ndarray:
+        """The log-probs of the first term's trained tokens, packed as ``_step`` packs them."""
+        return self._passes.rescore(self._plan(terms).terms[0])
+
+    def _plan(self, terms: Sequence[Term]) -> StepPlan:
+        """What this rank does in a step on ``terms``: a function of their sequences alone."""
         names = [term.objective.name for term in terms]
         if len(set(names)) < max(1, len(names)):
             raise UserError(
@@ -296,9 +312,7 @@ class Learner:
                 kept=kept,
             )
 
-        plan = plan_step(terms, pack_rows, engine.exchange)
-        self._digest = None
-        return optimizer_step(engine, self._passes, plan, lr)
+        return plan_step(terms, pack_rows, self._training().exchange)
 
     def _need(self, head: str, what: str) -> None:
         if self.spec.head != head:
@@ -347,3 +361,11 @@ class Learner:
                 "load"
             )
         return self._trained
+
+
+def _measured_against(old_logprobs: np.ndarray, term: Term) -> Term:
+    """``term`` with ``old_logprobs`` [tokens of its sequences] in place of its own."""
+    sequences = term.sequences
+    rows = np.split(old_logprobs, np.cumsum(sequences.lengths)[:-1]) if len(sequences) else []
+    per_token = {**sequences.per_token, "old_logprobs": rows}
+    return replace(term, sequences=replace(sequences, per_token=per_token))

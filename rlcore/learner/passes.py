@@ -109,20 +109,43 @@ class Passes:
 
         Each becomes float32 arrays aligned with ``token_ids``, 0 off the targets.
         """
-        num_tokens = sequences.num_tokens
-        flat = np.zeros((num_quantities, num_tokens), dtype=np.float32)
-        with torch.no_grad():
-            for batch in self._in_lockstep(self.pack(sequences, targets)):
-                found = read(batch)
-                if batch.num_tokens:
-                    for row, values in zip(flat, found, strict=True):
-                        row[batch.sources] = values.float().cpu().numpy()
+        flat = np.zeros((num_quantities, sequences.num_tokens), dtype=np.float32)
+        self._fill(flat, self.pack(sequences, targets), read)
         cuts = np.cumsum(sequences.lengths)[:-1]
-        return [np.split(row, cuts) if num_tokens else [] for row in flat]
+        return [np.split(row, cuts) if len(row) else [] for row in flat]
+
+    def rescore(self, term: TermPlan) -> np.ndarray:
+        """Return the log-probs of the tokens that ``term`` trains on, in the very micro-batches in
+        which it does: [tokens of all its sequences] float32, NaN on every other token.
+
+        Until the weights change these are bit for bit what its passes with gradient compute.
+        """
+
+        def read(batch: MicroBatch) -> list[torch.Tensor]:
+            return [self.outputs(batch, temperature=term.objective.temperature).logprobs]
+
+        flat = np.full((1, len(term.weights)), np.nan, dtype=np.float32)
+        self._fill(flat, term.batches, read)
+        return flat[0]
 
     def tensor(self, array: np.ndarray) -> torch.Tensor:
         """Return ``array`` on the device."""
         return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)
+
+    def _fill(
+        self,
+        flat: np.ndarray,
+        batches: Sequence[MicroBatch],
+        read: Callable[[MicroBatch], list[torch.Tensor]],
+    ) -> None:
+        """Put what ``read`` gives for each batch at its targets' places in ``flat``
+        [quantities, tokens of all sequences]."""
+        with torch.no_grad():
+            for batch in self._in_lockstep(batches):
+                found = read(batch)
+                if batch.num_tokens:
+                    for row, values in zip(flat, found, strict=True):
+                        row[batch.sources] = values.float().cpu().numpy()
 
     def _in_lockstep(self, batches: Sequence[MicroBatch]) -> list[MicroBatch]:
         """Add idle passes where a forward pass is collective and another rank makes more."""

@@ -1,6 +1,6 @@
 """What a learner is asked to be, and what it is asked to do. Imports nothing heavy."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -123,12 +123,17 @@ class UpdateRequest:
 
     ``version``: the weights the batch was made for. ``batch_digest``: content digest of the batch.
     ``mini_batches``: the terms of each step. ``lrs``: learning rate of each step.
+    ``own_logprobs``: before the first step the learner scores the micro-batches of every step's
+    first term, whose ``old_logprobs`` these take the place of. Policies then differ by their
+    weights alone: log-probs from another packing differ by rounding, in bfloat16 by more than GSPO
+    clips at.
     """
 
     version: int
     batch_digest: str
     mini_batches: list[list[Term]]
     lrs: list[float]
+    own_logprobs: bool = False
 
     def __post_init__(self) -> None:
         _require(
@@ -141,11 +146,14 @@ class UpdateRequest:
 @dataclass(frozen=True)
 class UpdateResult:
     """``version``: of the weights after the update. ``metrics``: over its steps (means averaged,
-    maxima taken, counts added). ``steps``: each step's own metrics."""
+    maxima taken, counts added). ``steps``: each step's own metrics. ``old_logprobs``: where the
+    request has ``own_logprobs``, what each step measured against, [tokens of its first term's
+    sequences] float32, NaN on tokens it did not train on. A checkpoint does not keep them."""
 
     version: int
     metrics: dict[str, float]
     steps: list[dict[str, float]]
+    old_logprobs: list[np.ndarray] = field(default_factory=list, compare=False)
 
 
 @dataclass(frozen=True)

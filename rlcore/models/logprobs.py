@@ -62,7 +62,9 @@ class TokenLogprobModel(nn.Module):
             return scores_of_logits(head(hidden), ids, temperature, entropy_grad, theirs)
 
         hidden, head = self._hidden(input_ids, position_ids, predictors), _head(self.lm)
-        logits_per_token = self.lm.config.get_text_config().vocab_size * (1 + full_kl)
+        # By what is held and not by what is asked: chunks of another size round otherwise.
+        models = 1 + len(self._reference)
+        logits_per_token = self.lm.config.get_text_config().vocab_size * models
         chunk_tokens = max(1, CHUNK_LOGITS // logits_per_token)
         frozen, reference_head = None, None
         if full_kl:

@@ -99,6 +99,13 @@ def _loss_lines(recipe: Recipe, rl: Batch) -> list[str]:
             f" {algorithm.kl.coef:g} ({algorithm.kl.controller}){held}: one more forward pass, of"
             " the reference"
         )
+    if recipe.scores_own_logprobs:
+        epochs = recipe.rl.update.epochs
+        passes = "one more forward pass" if epochs == 1 else f"{epochs} more forward passes"
+        lines.append(
+            "old log-probs: the update scores its own micro-batches (rl.update.old_logprobs ="
+            f" own): {passes} over the rows that train"
+        )
     if algorithm.positive_nll.coef > 0:
         lines.append(
             f"positive examples: {algorithm.positive_nll.coef:g} x NLL of the tokens of correct"

@@ -18,6 +18,7 @@ ENGINE_PROCESS_BYTES = 3 * GIB // 2  # the same with vLLM
 # Parquet with zstd, bytes per sampled token; measured on Zipf tokens and random log-probs
 ROLLOUT_BYTES_PER_TOKEN = 7.5  # ids 1.9, log-probs 3.7, text 1.7, prompts and masks 0.2
 ADVANTAGE_BYTES_PER_TOKEN = 4.0  # old log-probs; advantages are constant along a row
+OWN_LOGPROBS_BYTES_PER_TOKEN = 4.0  # those that the update scores for itself, per epoch
 REFERENCE_BYTES_PER_TOKEN = 4.0
 CRITIC_BYTES_PER_TOKEN = 12.0  # values, returns, and advantages that differ along a row
 
@@ -189,13 +190,15 @@ def checkpoint_bytes(shape: ModelShape, dtype: str) -> int:
 
 
 def iteration_table_bytes(
-    sampled_tokens: int, trained_tokens: int, *, reference: bool, critic: bool
+    sampled_tokens: int, trained_tokens: int, *, reference: bool, critic: bool, own: int = 0
 ) -> int:
     """Return the Parquet bytes that one RL iteration leaves behind.
 
-    ``sampled_tokens``: of all responses; ``trained_tokens``: of those that are learnt from.
+    ``sampled_tokens``: of all responses; ``trained_tokens``: of those that are learnt from;
+    ``own``: epochs whose old log-probs the update scores for itself.
     """
     trained = ADVANTAGE_BYTES_PER_TOKEN
     trained += REFERENCE_BYTES_PER_TOKEN if reference else 0.0
     trained += CRITIC_BYTES_PER_TOKEN if critic else 0.0
+    trained += OWN_LOGPROBS_BYTES_PER_TOKEN * own
     return int(sampled_tokens * ROLLOUT_BYTES_PER_TOKEN + trained_tokens * trained)

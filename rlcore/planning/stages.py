@@ -119,6 +119,7 @@ def _rl(
         sequences * response,
         reference=section.algorithm.kl.uses_reference,
         critic=section.critic is not None,
+        own=section.update.epochs * recipe.scores_own_logprobs,
     )
     disk += BYTES[recipe.model.dtype] * shape.parameters  # the policy itself
     filtered = section.algorithm.dynamic_sampling
@@ -130,7 +131,8 @@ def _learning_s(recipe: Recipe, shape: ModelShape, tokens: int, rates: Rates) ->
     """Seconds of all forward and backward passes over ``tokens`` an iteration.
 
     Each iteration: old log-probs, and where there are any the reference's, the critic's values and
-    the reward model's scores. Each epoch of policy and critic: three passes' worth.
+    the reward model's scores. Each epoch of policy and critic: three passes' worth, and one more
+    of the policy where the update scores its own old log-probs.
     """
     section, ranks = recipe.rl, recipe.hardware.learner.ranks
     epochs, critic = section.update.epochs, section.critic is not None
@@ -144,9 +146,9 @@ def _learning_s(recipe: Recipe, shape: ModelShape, tokens: int, rates: Rates) ->
     every = seconds(1 + (1 + 3 * epochs if critic else 0), tokens)
     single = int(reference and not exact) + int(scorer)  # workers of one rank
     every += rates.learner_s(shape.parameters, tokens, single, 1)
-    update = seconds(3 * epochs + (epochs + 1 if reference and exact else 0), tokens)
-    steps = section.update.mini_batches * epochs
-    update += seconds(3, steps * ptx_sequences(recipe) * recipe.sft.max_tokens)
+    policy = (3 + recipe.scores_own_logprobs) * epochs
+    update = seconds(policy + (epochs + 1 if reference and exact else 0), tokens)
+    update += seconds(3, section.update.steps * ptx_sequences(recipe) * recipe.sft.max_tokens)
     return section.iterations * every + section.actor_iterations * update
 
 

@@ -168,16 +168,17 @@ def assumption_lines(rates: Rates) -> list[str]:
         "Times rest on ASSUMED speeds, not on promises; the run prints the measured ones.",
         f"device class: {rates.device} ({rates.source})",
         f"learner: {rates.learner_flops / 1e9:,.0f} GFLOP/s per rank; 2 FLOPs per parameter and"
-        " token forward, 6 with backward; one forward each for old log-probs, the reference, the"
-        " critic's values and the reward model's scores",
+        " token forward, 6 with backward; one forward each for old log-probs (and for the update's"
+        " own), the reference, the critic's values and the reward model's scores",
         f"sampler: seconds per token and engine = 1 / {rates.sampler_tokens_per_s:,.0f} +"
         f" parameters / {rates.sampler_parameter_tokens_per_s:.1e}",
         f"each of sft, rl and evaluate spends {rates.start_s:.0f} s on starting its workers",
         "half lengths: prompts and responses half as long as allowed; all longest: the upper bound,"
         " also for disk and memory",
-        "disk: zstd Parquet at 11.5 bytes per sampled token, 4 more with a reference and 12 more"
-        " with a critic; checkpoints of weights plus 12 bytes per parameter and model, keep_last +"
-        " keep_best + the one being written",
+        "disk: zstd Parquet at 11.5 bytes per sampled token, 4 more with a reference, 4 more per"
+        " epoch with old log-probs of the update's own and 12 more with a critic; checkpoints of"
+        " weights plus 12 bytes per parameter and model, keep_last + keep_best + the one being"
+        " written",
     ]
 
 

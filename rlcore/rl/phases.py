@@ -32,6 +32,7 @@ from rlcore.rl.guards import (
     check_sampler_gap,
 )
 from rlcore.rl.metrics import MetricsLog
+from rlcore.rl.own_logprobs import own_logprobs
 from rlcore.rl.records import Records
 from rlcore.rl.reward import score_rollouts
 from rlcore.rl.rollout import sample_rollouts, validate, validation_prompts
@@ -232,6 +233,15 @@ class Phases:
                     ptx=self.ptx,
                 )
                 result = self.crew.learner.update(request)
+                if result.old_logprobs:
+                    frame, gap = own_logprobs(batch, self.recipe, result.old_logprobs)
+                    self.metrics.add(gap)
+                    self.records.replace(
+                        "own_logprobs",
+                        advantages.key,
+                        {"own_logprobs": frame},
+                        {"advantages": advantages},
+                    )
             self.metrics.add_missing(update_metrics("actor", request, result))
             version = result.version
         if self.crew.critic is not None:

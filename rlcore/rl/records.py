@@ -53,3 +53,14 @@ class Records:
             metadata={**self._lineage.metadata, **(metadata or {})},
         )
         return self.store.put(kind, name, tables=dict(tables), lineage=lineage)
+
+    def replace(
+        self,
+        kind: str,
+        name: str,
+        tables: Mapping[str, pl.DataFrame],
+        parents: Mapping[str, ArtifactRef],
+    ) -> ArtifactRef:
+        """``put``, in place of what an earlier attempt left."""
+        self.store.discard(kind, name)
+        return self.put(kind, name, tables, parents)

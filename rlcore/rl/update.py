@@ -50,7 +50,7 @@ def policy_request(
     sequences = policy_sequences(batch, recipe.rl)
     objective = policy_objective(recipe.rl)
     mini_batches, steps = [], []
-    for step, rows in _trainable(_mini_batches(batch, recipe), sequences):
+    for step, rows in policy_steps(batch, recipe, sequences):
         part = sequences.take(rows)
         if objective.nll_coef > 0:
             part = with_nll_weights(part)
@@ -73,6 +73,7 @@ def policy_request(
             updates=recipe.rl.actor_iterations,
             steps=steps,
         ),
+        own_logprobs=recipe.scores_own_logprobs,
     )
 
 
@@ -122,6 +123,13 @@ def update_metrics(name: str, request: UpdateRequest, result: UpdateResult) -> d
         f"{name}/skipped_steps": 0.0,
     }
     return counts | result.metrics
+
+
+def policy_steps(
+    batch: UpdateBatch, recipe: Recipe, sequences: Sequences
+) -> list[tuple[int, np.ndarray]]:
+    """Return (step, rows) of each optimizer step of the policy's update on ``sequences``."""
+    return _trainable(_mini_batches(batch, recipe), sequences)
 
 
 def policy_sequences(batch: UpdateBatch, rl: RLSection) -> Sequences:
@@ -229,7 +237,7 @@ def policy_objective(rl: RLSection) -> PolicyObjective:
         nll_coef=algorithm.positive_nll.coef,
         importance_level=algorithm.importance_correction.level,
         importance_cap=algorithm.importance_correction.cap,
-        on_policy=rl.update.mini_batches * rl.update.epochs == 1,
+        on_policy=rl.update.steps == 1,
         skip_zero_advantage=rl.update.skip_zero_advantage,
     )
 

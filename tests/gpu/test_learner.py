@@ -23,6 +23,11 @@ from tests.rlcore.learner.samples import (
     weights_of,
     write_tiny_model,
 )
+from tests.rlcore.learner.test_own_logprobs import (
+    assert_first_ratios_are_one,
+    offset_batch,
+    request_of,
+)
 
 pytestmark = [
     pytest.mark.gpu,
@@ -73,6 +78,29 @@ def test_packed_bf16_rows_agree_with_fp32(attention, spec):
     loss = learner.step([Term(batch, SftObjective())], 0.1)["sft/loss"]
     mask = np.concatenate(batch.loss_mask)
     assert loss == pytest.approx(-np.concatenate(exact)[mask].mean(), rel=0.01)
+    learner.close()
+
+
+@pytest.mark.parametrize(
+    ("attention", "dtype"),
+    [("sdpa", "float32"), ("sdpa", "bfloat16"), ("flash_attention_2", "bfloat16")],
+)
+def test_first_ratios_of_an_update_that_scores_its_own_are_one(attention, dtype, spec):
+    """Kernels with and without gradient give the same bits, recomputed layers included."""
+    if attention == "flash_attention_2":
+        pytest.importorskip("flash_attn", reason="flash-attn is not installed")
+    learner = Learner(
+        replace(
+            spec,
+            dtype=dtype,
+            attn_implementation=attention,
+            micro_batch_tokens=160,
+            gradient_checkpointing=True,
+        )
+    )
+    result = learner.update(request_of(offset_batch(learner)))
+    assert_first_ratios_are_one(result.steps[0])
+    assert result.steps[1]["actor/ppo_kl"] != 0.0
     learner.close()
 
 

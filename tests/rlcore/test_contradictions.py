@@ -65,6 +65,11 @@ CONTRADICTIONS: list[tuple[str, dict[str, Any], list[str]]] = [
     (GRPO, {"rl.rollout.top_k": 50}, ["rl.rollout:", "top_k > 0", "top_k to -1"]),
     (GRPO, {"rl.update.mini_batches": 7},
      ["rl:", "64 is not a multiple of update.mini_batches = 7", "a divisor of 64"]),
+    ("quickstart-gepo", {"rl.update.old_logprobs": "own"},
+     ["rl:", "'own' and algorithm.ratio_level = 'group' measures against the sampler's log-probs",
+      "leave update.old_logprobs out"]),
+    (GSPO, {"rl.update.old_logprobs": "new"},
+     ["rl.update.old_logprobs", "'first' or 'own'"]),
     # switches that could never act
     (VAPO, {"rl.critic.warmup_iterations": 100},
      ["rl:", "leaves none of iterations = 100 to the policy", "raise iterations or lower it"]),

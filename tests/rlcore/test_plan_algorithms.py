@@ -77,6 +77,25 @@ def test_the_plan_says_what_the_algorithm_adds(name: str, sentences: list[str]) 
         assert sentence in text, f"missing from the plan: {sentence}\n{text}"
 
 
+def test_old_log_probs_of_the_updates_own_cost_a_pass() -> None:
+    """A forward pass where forward and backward are three, and four bytes a token on disk."""
+    own, first = planned("gsm8k-gspo"), planned("gsm8k-gspo", rl__update__old_logprobs="first")
+    assert (
+        "old log-probs: the update scores its own micro-batches (rl.update.old_logprobs = own): one"
+        " more forward pass over the rows that train"
+    ) in render_plan(own)
+    assert "old log-probs: the update" not in render_plan(first)
+    with_own, without = (
+        next(stage for stage in result.stages if stage.stage == "rl") for result in (own, first)
+    )
+    tokens = 116 * 64 * 8 * (512 + 512)
+    assert own.shape is not None
+    more = own.rates.learner_s(own.shape.parameters, tokens, 1, ranks=1)
+    assert with_own.longest_s - without.longest_s == pytest.approx(more)
+    on_disk = 4 * tokens / 2  # of the responses
+    assert with_own.disk_bytes - without.disk_bytes == pytest.approx(on_disk, rel=1e-6)
+
+
 def test_a_critic_takes_a_learners_memory_and_disk() -> None:
     """Who plans for the policy alone runs out of memory when the critic starts."""
     with_critic, without = planned("gsm8k-vapo"), planned("gsm8k-rloo")
