@@ -13,7 +13,10 @@ class LearnerHardware(Section):
 
     ranks: int = Field(default=1, ge=1, description="data-parallel processes")
     gpus_per_rank: float = Field(
-        default=0.3, gt=0, le=1, description="cuda only; below 1 shares the GPU with others"
+        default=0.3,
+        gt=0,
+        le=1,
+        description="cuda only; below 1 shares the GPU with others, with ranks = 1 only",
     )
     threads: int = Field(default=1, ge=1, description="CPU threads per rank")
     zero_stage: Literal[0, 1, 2, 3] = 1
@@ -85,6 +88,19 @@ class HardwareSection(Section):
     rollout: RolloutHardware = RolloutHardware()
     reward_workers: int = Field(default=1, ge=1)
     timeouts: Timeouts = Timeouts()
+
+    @model_validator(mode="after")
+    def _ranks_have_gpus_of_their_own(self) -> "HardwareSection":
+        ranks, share = self.learner.ranks, self.learner.gpus_per_rank
+        # Several ranks on one GPU start, and NCCL refuses their first collective ("Duplicate GPU
+        # detected"), after all that runs before the learner.
+        if ranks > 1 and share < 1 and self.device != "cpu":
+            raise ValueError(
+                f"learner.gpus_per_rank = {share:g} places several of learner.ranks = {ranks} on"
+                " one GPU, which NCCL refuses; set learner.gpus_per_rank to 1, learner.ranks to 1"
+                " or, without GPUs, device to 'cpu'"
+            )
+        return self
 
     @model_validator(mode="after")
     def _in_process_is_single(self) -> "HardwareSection":

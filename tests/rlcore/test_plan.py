@@ -58,7 +58,8 @@ def qwen2(scratch: FromScratch) -> Qwen2ForCausalLM:
 
 
 def test_batch_arithmetic_of_one_rl_iteration() -> None:
-    batch = plan(recipe(hardware__learner__ranks=2), ROOMY).batches.rl
+    two_ranks = {"hardware__learner__ranks": 2, "hardware__device": "cpu"}
+    batch = plan(recipe(**two_ranks), ROOMY).batches.rl
     assert batch.sequences_per_round == 512
     assert (batch.steps_per_round, batch.total_steps) == (2, 200)
     assert (batch.sequences_per_step, batch.sequences_per_rank) == (256, 128)

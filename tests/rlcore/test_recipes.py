@@ -64,6 +64,11 @@ def test_resolved_recipe_means_the_same_when_read_back(tmp_path: Path) -> None:
         ({"evaluate.checkpoints": []}, ["evaluate.checkpoints", "at least 1"]),
         ({"data.deduplicate": "near"}, ["deduplicate", "'exact'"]),
         ({"hardware.rollout.tensor_parallel": 2}, ["tensor_parallel = 2", "gpus_per_engine"]),
+        (
+            {"hardware.learner.ranks": 2, "hardware.learner.gpus_per_rank": 0.5},
+            ["hardware", "learner.gpus_per_rank = 0.5", "learner.ranks = 2", "NCCL", "to 1"],
+        ),
+        ({"hardware.learner.ranks": 2, "hardware.device": "cuda"}, ["gpus_per_rank = 0.3"]),
     ],
 )
 def test_bad_override_names_path_rule_and_remedy(overrides: dict, words: list[str]) -> None:
@@ -73,6 +78,20 @@ def test_bad_override_names_path_rule_and_remedy(overrides: dict, words: list[st
     assert "\n" not in sentence
     for word in words:
         assert word in sentence
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {"hardware.learner.ranks": 2, "hardware.device": "cpu"},
+        {"hardware.learner.ranks": 2, "hardware.learner.gpus_per_rank": 1},
+        {"hardware.learner.ranks": 1, "hardware.learner.gpus_per_rank": 0.2},
+    ],
+)
+def test_ranks_without_a_shared_gpu_are_accepted(overrides: dict) -> None:
+    """On CPU the share of a GPU means nothing; a lone rank may share its GPU with an engine."""
+    learner = load_recipe("quickstart", overrides, directory=RECIPES).hardware.learner
+    assert learner.ranks == overrides["hardware.learner.ranks"]
 
 
 @pytest.mark.parametrize(
