@@ -5,6 +5,7 @@ axes are ``rl.algorithm`` (``schemas/algorithm.py``).
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
@@ -193,6 +194,19 @@ class CheckpointSection(Section):
     keep_best: int = Field(default=1, ge=1, description="best by validation accuracy")
 
 
+@dataclass(frozen=True, slots=True)
+class GapBound:
+    """How far apart the log-probs of sampler and learner may be on the same tokens.
+
+    ``measure``: "max" of |gap| in nats, or "mult" for exp(mean |gap|). ``option``: the dotted path
+    of what sets ``limit``.
+    """
+
+    option: str
+    measure: Literal["max", "mult"]
+    limit: float
+
+
 class RLSection(Section):
     """The RL stage: iterations of rollout, reward, advantage, update, sync."""
 
@@ -205,11 +219,18 @@ class RLSection(Section):
     ptx: Ptx | None = None
     validation: ValidationSection = ValidationSection()
     checkpoint: CheckpointSection = CheckpointSection()
-    max_logprob_gap: float = Field(
-        default=1e-3,
+    max_logprob_gap: float | None = Field(
+        default=None,
         gt=0,
-        description="|learner - sampler| log-prob (nats) from which the run stops;"
-        " in fp32 they agree to about 1e-4",
+        description="float32 only: largest |learner - sampler| log-prob of a batch (nats) above"
+        " which the run stops; null = 1e-3, they agree to about 1e-4",
+    )
+    max_mult_prob_error: float | None = Field(
+        default=None,
+        gt=1,
+        le=2,
+        description="bfloat16 only: exp(mean |learner - sampler| log-prob) of a batch above which"
+        " the run stops; null = 1.05",
     )
 
     @model_validator(mode="before")
@@ -225,8 +246,8 @@ class RLSection(Section):
 
     @field_validator("max_logprob_gap")
     @classmethod
-    def _gap_is_usable(cls, value: float) -> float:
-        if value > 10:
+    def _gap_is_usable(cls, value: float | None) -> float | None:
+        if value is not None and value > 10:
             raise ValueError("a bound above 10 nats can never fire; use at most 10")
         return value
 

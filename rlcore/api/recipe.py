@@ -11,7 +11,6 @@ from schemas.errors import UserError
 from schemas.recipe import Recipe
 from schemas.rl import RLSection
 
-LOGPROB_GAP = {"float32": 1e-3, "bfloat16": 0.5}  # nats: what kernels of that precision agree to
 MICRO_BATCH_TOKENS = 4096
 
 
@@ -66,7 +65,6 @@ def recipe_of(config: TrainingConfig, task: Task) -> Recipe:
         },
         "validation": {"every": iterations},
         "checkpoint": {"every": iterations, "keep_last": 1},
-        "max_logprob_gap": LOGPROB_GAP[task.dtype],
     }
     if (critic := config.critic()) is not None:
         rl["critic"] = critic

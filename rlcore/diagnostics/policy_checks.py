@@ -102,6 +102,11 @@ def _drop_from_best(stream: Stream) -> float | None:
     return max(stream.history(VALIDATION)) - stream.now[VALIDATION]
 
 
+SAME_NUMERICS = (
+    "use the same dtype and attention in both, set rl.algorithm.importance_correction, or raise the"
+    " bound if the precision explains it"
+)
+
 POLICY_CHECKS = (
     Check(
         name="entropy_collapse",
@@ -189,15 +194,26 @@ POLICY_CHECKS = (
         name="sampler_drift",
         reads=("training/rollout_logprobs_gap_max",),
         measure=latest("training/rollout_logprobs_gap_max"),
-        threshold=lambda recipe: recipe.rl.max_logprob_gap / 2,
+        threshold=lambda recipe: recipe.sampler_gap_bound.limit / 2,
+        applies=lambda recipe: recipe.sampler_gap_bound.measure == "max",
         says=(
             "sampler and learner log-probs differ by {value:.2g} nats, over half of"
             " rl.max_logprob_gap, at which the run ends"
         ),
-        remedy=(
-            "use the same dtype and attention in both, set rl.algorithm.importance_correction, or"
-            " raise the bound if the precision explains it"
+        remedy=SAME_NUMERICS,
+    ),
+    Check(
+        name="sampler_drift_on_average",
+        reads=("training/rollout_mult_prob_error", "training/rollout_logprobs_gap_max"),
+        measure=latest("training/rollout_mult_prob_error"),
+        threshold=lambda recipe: 1 + (recipe.sampler_gap_bound.limit - 1) / 2,
+        applies=lambda recipe: recipe.sampler_gap_bound.measure == "mult",
+        says=(
+            "exp(mean |gap|) of sampler and learner log-probs is {value:.3f} (largest gap"
+            " {now[training/rollout_logprobs_gap_max]:.2g} nats), over half-way from 1 to"
+            " rl.max_mult_prob_error, at which the run ends"
         ),
+        remedy=SAME_NUMERICS,
     ),
     Check(
         name="truncation",

@@ -191,7 +191,6 @@ def data(run: Run) -> dict[str, Any]:
         "sft.enabled": warm,
         "sft.max_tokens": prompt + response,
         "rl.rollout.max_new_tokens": response,
-        "rl.max_logprob_gap": 0.5,
         "evaluate.checkpoints": ["base", *(["sft"] if warm else []), "rl"],
         "evaluate.max_new_tokens": response,
     }

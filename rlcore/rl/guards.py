@@ -7,7 +7,7 @@ import polars as pl
 from rlcore.rewards.unscored import RewardFailureError, check_unscored
 from rlcore.rollout.types import WeightStamp
 from schemas.errors import UserError
-from schemas.rl import RewardSection
+from schemas.rl import GapBound, RewardSection
 
 __all__ = [
     "RewardFailureError",
@@ -40,13 +40,18 @@ def check_fresh(rollouts: pl.DataFrame, learner: WeightStamp) -> None:
 
 
 def check_sampler_gap(
-    sampler: list[np.ndarray], learner: list[np.ndarray], masks: list[np.ndarray], *, bound: float
+    sampler: list[np.ndarray],
+    learner: list[np.ndarray],
+    masks: list[np.ndarray],
+    *,
+    bound: GapBound,
 ) -> dict[str, float]:
     """Return the gap between sampler and learner log-probs; raise SamplerDriftError above
     ``bound``.
 
-    All arguments are per row, over response tokens; ``bound`` is in nats. Metrics are verl's
-    ``training/rollout_probs_diff_*`` (probabilities) beside the log-prob gap itself.
+    All arrays are per row, over response tokens. Metrics are verl's
+    ``training/rollout_probs_diff_*`` (probabilities) beside the log-prob gap itself: maximum and
+    mean in nats, and ``rollout_mult_prob_error`` = exp(mean).
     """
     mask = np.concatenate(masks).astype(bool)
     sampled = np.concatenate(sampler)[mask].astype(np.float64)
@@ -55,16 +60,21 @@ def check_sampler_gap(
         return {}
     gap = np.abs(learnt - sampled)
     probability_gap = np.abs(np.exp(learnt) - np.exp(sampled))
-    if not gap.max() <= bound:
+    worst, error = float(gap.max()), float(np.exp(gap.mean()))
+    found = {"max": worst, "mult": error}[bound.measure]
+    if not found <= bound.limit:
+        what = {"max": f"max |gap| = {found:.3g} nats", "mult": f"exp(mean |gap|) = {found:.4g}"}
         raise SamplerDriftError(
-            f"sampler and learner log-probs differ by {gap.max():.3g} nats (mean {gap.mean():.3g})"
-            f" on the same tokens, above rl.max_logprob_gap = {bound:g}: the engine does not sample"
-            " from the weights it reports, or its numerics differ; rerun to sync it afresh, or"
-            " raise the bound if the precision explains it"
+            f"sampler and learner log-probs differ on the same {gap.size:,} tokens:"
+            f" {what[bound.measure]}, above {bound.option} = {bound.limit:g} (max {worst:.3g}, mean"
+            f" {gap.mean():.3g} nats): the engine does not sample from the weights it reports, or"
+            " its numerics differ; rerun to sync it afresh, or raise the bound if the precision"
+            " explains it"
         )
     return {
-        "training/rollout_logprobs_gap_max": float(gap.max()),
+        "training/rollout_logprobs_gap_max": worst,
         "training/rollout_logprobs_gap_mean": float(gap.mean()),
+        "training/rollout_mult_prob_error": error,
         "training/rollout_probs_diff_max": float(probability_gap.max()),
         "training/rollout_probs_diff_mean": float(probability_gap.mean()),
     }

@@ -197,7 +197,7 @@ class Phases:
                     to_arrays(batch.rollouts["sampler_logprobs"]),
                     scores.old,
                     scores.masks,
-                    bound=self.recipe.rl.max_logprob_gap,
+                    bound=self.recipe.sampler_gap_bound,
                 )
             )
             frame, metrics = advantages_of(batch, scores, rl=self.recipe.rl, kl_coef=state.kl_coef)

@@ -58,7 +58,15 @@ def test_resolved_recipe_means_the_same_when_read_back(tmp_path: Path) -> None:
             {"model.dtype": "bfloat16", "hardware.learner.zero_stage": 0},
             ["bfloat16", "zero_stage >= 1"],
         ),
-        ({"model.dtype": "bfloat16"}, ["rl.max_logprob_gap", "bfloat16", "0.5"]),
+        (
+            {"model.dtype": "bfloat16", "rl.max_logprob_gap": 0.5},
+            ["rl.max_logprob_gap = 0.5", "bfloat16", "remove it", "rl.max_mult_prob_error"],
+        ),
+        (
+            {"model.dtype": "float32", "rl.max_mult_prob_error": 1.05},
+            ["rl.max_mult_prob_error = 1.05", "float32", "remove it", "rl.max_logprob_gap"],
+        ),
+        ({"rl.max_mult_prob_error": 1.0}, ["rl.max_mult_prob_error = 1.0", "greater than 1"]),
         ({"model.from_scratch.num_heads": 3}, ["num_heads = 3", "divisor"]),
         ({"model.from_scratch.num_heads": 8}, ["= 16 is below 32", "lower num_heads"]),
         ({"evaluate.checkpoints": []}, ["evaluate.checkpoints", "at least 1"]),
@@ -78,6 +86,24 @@ def test_bad_override_names_path_rule_and_remedy(overrides: dict, words: list[st
     assert "\n" not in sentence
     for word in words:
         assert word in sentence
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "option", "limit"),
+    [
+        ("quickstart", {}, "rl.max_logprob_gap", 1e-3),
+        ("quickstart", {"rl.max_logprob_gap": 0.01}, "rl.max_logprob_gap", 0.01),
+        ("quickstart", {"model.dtype": "bfloat16"}, "rl.max_mult_prob_error", 1.05),
+        ("gsm8k-grpo", {}, "rl.max_mult_prob_error", 1.05),
+        ("gsm8k-grpo", {"model.dtype": "float32"}, "rl.max_logprob_gap", 1e-3),
+    ],
+)
+def test_the_precision_decides_how_the_sampler_gap_is_bounded(
+    name: str, overrides: dict, option: str, limit: float
+) -> None:
+    """A recipe that changes its precision alone keeps a bound that fits."""
+    bound = load_recipe(name, overrides, directory=RECIPES).sampler_gap_bound
+    assert (bound.option, bound.limit) == (option, limit)
 
 
 @pytest.mark.parametrize(

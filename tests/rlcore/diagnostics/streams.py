@@ -60,6 +60,7 @@ def healthy(length: int = LENGTH, seed: int = 0) -> list[Metrics]:
             "actor/zero_gradient_steps": 0.0,
             "actor/skipped_steps": 0.0,
             "training/rollout_logprobs_gap_max": 2e-5,
+            "training/rollout_mult_prob_error": 1.000001,
             "response_length/mean": 20.0 + rng.normal(0, 0.5),
             "response_length/max": 39.0,
             "response_length/clip_ratio": 0.05,

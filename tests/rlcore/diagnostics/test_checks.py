@@ -133,6 +133,13 @@ TROUBLES = [
         told=10,
         says="differ by 0.0007 nats",
     ),
+    Trouble(
+        "sampler_drift_on_average",
+        _fixed(training__rollout_mult_prob_error=1.03, training__rollout_logprobs_gap_max=0.6),
+        told=10,
+        says="is 1.030 (largest gap 0.6 nats)",
+        overrides={"model.dtype": "bfloat16"},
+    ),
     Trouble("truncation", _fixed(response_length__clip_ratio=0.4), told=12, says="40% of the"),
     Trouble("length_collapse", _fixed(response_length__mean=2.0), told=14, says="shrunk to"),
     Trouble(

@@ -1,9 +1,13 @@
 """Silent failures end the run in a sentence that says what happened."""
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import polars as pl
 import pytest
 
+from rlcore.recipes import load_recipe
 from rlcore.rl.guards import (
     RewardFailureError,
     SamplerDriftError,
@@ -13,6 +17,9 @@ from rlcore.rl.guards import (
     check_sampler_gap,
 )
 from rlcore.rollout.types import WeightStamp
+from schemas.rl import GapBound
+
+RECIPES = Path(__file__).parents[3] / "flows" / "recipes"
 
 
 def _stamped(*stamps: tuple[int, str]) -> pl.DataFrame:
@@ -30,19 +37,55 @@ def test_rollouts_of_other_weights_stop_the_run() -> None:
         check_fresh(_stamped((4, "bbbb")), learner)
 
 
+def _gap_bound(**overrides: Any) -> GapBound:
+    """The bound that a recipe has, at the seam where the advantage phase reads it."""
+    return load_recipe("quickstart", overrides, directory=RECIPES).sampler_gap_bound
+
+
 def test_logprob_gap_is_measured_on_masked_tokens_only() -> None:
     sampler = [np.array([-1.0, -2.0, -9.0])]
     learner = [np.array([-1.0, -2.00005, -1.0])]
     mask = [np.array([True, True, False])]
-    metrics = check_sampler_gap(sampler, learner, mask, bound=1e-4)
+    metrics = check_sampler_gap(sampler, learner, mask, bound=_gap_bound())
     assert metrics["training/rollout_logprobs_gap_max"] == pytest.approx(5e-5)
-    with pytest.raises(SamplerDriftError, match=r"rl\.max_logprob_gap = 1e-05"):
-        check_sampler_gap(sampler, learner, mask, bound=1e-5)
+    tight = _gap_bound(**{"rl.max_logprob_gap": 1e-5})
+    with pytest.raises(SamplerDriftError, match=r"\|gap\| = 5e-05 .* rl\.max_logprob_gap = 1e-05"):
+        check_sampler_gap(sampler, learner, mask, bound=tight)
 
 
-def test_nan_logprobs_do_not_pass_as_a_small_gap() -> None:
+def test_a_good_bfloat16_batch_passes_whatever_its_largest_gap() -> None:
+    """Figures of trl issue 6789: 3,916 tokens of Qwen2.5-0.5B, the largest gap 0.477 nats; between
+    two chunk sizes of one learner it was 0.656. A batch of 1e5 tokens draws more of both."""
+    gap = np.random.default_rng(0).exponential(0.012, size=3916)
+    gap[7], gap[99] = 0.477, 0.656
+    sampler, mask = [np.full(gap.shape, -1.0)], [np.ones(gap.shape, dtype=bool)]
+    bound = _gap_bound(**{"model.dtype": "bfloat16"})
+    metrics = check_sampler_gap(sampler, [-1.0 - gap], mask, bound=bound)
+    assert metrics["training/rollout_logprobs_gap_max"] == pytest.approx(0.656)
+    assert 1.01 < metrics["training/rollout_mult_prob_error"] < 1.02
+    with pytest.raises(SamplerDriftError, match=r"3,916 tokens: max \|gap\| = 0\.656 nats, above"):
+        check_sampler_gap(sampler, [-1.0 - gap], mask, bound=_gap_bound())
+
+
+def test_wrong_weights_stop_a_bfloat16_run() -> None:
+    gap = np.random.default_rng(0).exponential(0.06, size=4096)
+    sampler, mask = [np.full(gap.shape, -1.0)], [np.ones(gap.shape, dtype=bool)]
+    with pytest.raises(
+        SamplerDriftError,
+        match=r"exp\(mean \|gap\|\) = 1\.06.*, above rl\.max_mult_prob_error = 1\.05 \(max",
+    ):
+        check_sampler_gap(
+            sampler, [-1.0 - gap], mask, bound=_gap_bound(**{"model.dtype": "bfloat16"})
+        )
+    wider = _gap_bound(**{"model.dtype": "bfloat16", "rl.max_mult_prob_error": 1.1})
+    assert check_sampler_gap(sampler, [-1.0 - gap], mask, bound=wider)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_nan_logprobs_do_not_pass_as_a_small_gap(dtype: str) -> None:
+    bound = _gap_bound(**{"model.dtype": dtype})
     with pytest.raises(SamplerDriftError):
-        check_sampler_gap([np.array([np.nan])], [np.array([-1.0])], [np.array([True])], bound=1.0)
+        check_sampler_gap([np.array([np.nan])], [np.array([-1.0])], [np.array([True])], bound=bound)
 
 
 def test_dead_rewards_stop_the_run_with_their_commonest_reason() -> None:
