@@ -105,9 +105,9 @@ class Workers:
         return self._reward_model
 
     def engines(self, model_dir: Path) -> RolloutGroup:
-        """Return the rollout engines; started with the weights of ``model_dir`` at the first call.
+        """Return the rollout engines; built for the model of ``model_dir`` at the first call.
 
-        Later calls return the same engines, whatever weights they hold by then.
+        They hold noise until a load; later calls return the same engines, whatever they hold then.
         """
         if self._engines is None:
             rollout = self._hardware.rollout

@@ -137,7 +137,7 @@ NOT_IN_KEYS: dict[str, set[str]] = {
     "sft": {"checkpoint_every"},
     "reward_model": {"checkpoint_every"},
     "reward": {"max_error_fraction", "max_timeout_fraction"},
-    "rl": {"checkpoint", "max_logprob_gap", "max_mult_prob_error"},
+    "rl": {"checkpoint", "max_logprob_gap", "max_mult_prob_error", "max_canary_gap"},
     "evaluate": {"completions_shown"},
 }
 
@@ -194,6 +194,17 @@ class Recipe(Section):
         if self.model.dtype == "float32":
             return GapBound("rl.max_logprob_gap", "max", rl.max_logprob_gap or 1e-3)
         return GapBound("rl.max_mult_prob_error", "mult", rl.max_mult_prob_error or 1.05)
+
+    @property
+    def canary_bound(self) -> GapBound:
+        """Return the bound on the gap between learner and engine on a sync's canary tokens.
+
+        In bfloat16 a single unlikely token is off by the spacing of its logit (0.125 from 16 on),
+        so it is the mean that a wrong layer must move.
+        """
+        if self.model.dtype == "float32":
+            return GapBound("rl.max_canary_gap", "max", self.rl.max_canary_gap or 1e-4)
+        return GapBound("rl.max_canary_gap", "mean", self.rl.max_canary_gap or 0.1)
 
     @model_validator(mode="after")
     def _context_holds_prompt_and_response(self) -> "Recipe":

@@ -198,12 +198,12 @@ class CheckpointSection(Section):
 class GapBound:
     """How far apart the log-probs of sampler and learner may be on the same tokens.
 
-    ``measure``: "max" of |gap| in nats, or "mult" for exp(mean |gap|). ``option``: the dotted path
-    of what sets ``limit``.
+    ``measure``: "max" or "mean" of |gap| in nats, or "mult" for exp(mean |gap|). ``option``: the
+    dotted path of what sets ``limit``.
     """
 
     option: str
-    measure: Literal["max", "mult"]
+    measure: Literal["max", "mean", "mult"]
     limit: float
 
 
@@ -231,6 +231,13 @@ class RLSection(Section):
         le=2,
         description="bfloat16 only: exp(mean |learner - sampler| log-prob) of a batch above which"
         " the run stops; null = 1.05",
+    )
+    max_canary_gap: float | None = Field(
+        default=None,
+        gt=0,
+        le=10,
+        description="|learner - engine| log-prob (nats) of a few tokens after a sync, above which"
+        " the run stops; null = 1e-4 in float32 (largest), 0.1 in bfloat16 (mean)",
     )
 
     @model_validator(mode="before")

@@ -26,7 +26,7 @@ from rlcore.learner.spec import (
     UpdateResult,
     VersionConflict,
 )
-from rlcore.models.digest import state_digest, write_state
+from rlcore.models.digest import combined_digest, tensor_digests, write_state
 from rlcore.models.packing import MicroBatch, Sequences
 from rlcore.rollout.types import WeightStamp, WeightUpdate
 from schemas.errors import UserError
@@ -71,7 +71,7 @@ class Learner:
         self._passes = Passes(self._engine, spec, self.device, one_per_row=self._packing.leaks)
         self._version = 0
         self._last: tuple[int, str, UpdateResult] | None = None
-        self._digest: str | None = None
+        self._digests: dict[str, str] | None = None
         self._half_done: int | None = None
 
     def packing_warning(self, lengths: np.ndarray) -> str | None:
@@ -195,9 +195,9 @@ class Learner:
 
     def stamp(self) -> WeightStamp:
         """Return version and digest of the weights held now. Hashes them once per change."""
-        if self._digest is None:
-            self._digest = self._digest_of(self._state_on_first_rank())
-        return WeightStamp(self._version, self._digest)
+        if self._digests is None:
+            self._digests = self._digests_of(self._state_on_first_rank())
+        return WeightStamp(self._version, combined_digest(self._digests))
 
     def publish(self, path: str | Path, version: int | None = None) -> WeightUpdate:
         """Write the canonical HF state to the safetensors file ``path`` (rank 0; atomic).
@@ -209,11 +209,11 @@ class Learner:
                 f"version {version} was to be published and the learner holds {self._version}"
             )
         state = self._state_on_first_rank()
-        if self._digest is None:
-            self._digest = self._digest_of(state)
+        if self._digests is None:
+            self._digests = self._digests_of(state)
         if self.rank == 0:
             write_state(path, state)
-        return WeightUpdate(self.stamp(), str(path))
+        return WeightUpdate(self.stamp(), str(path), self._digests)
 
     def export_hf(self, directory: str | Path) -> None:
         """Write a Hugging Face directory (rank 0): weights, config, tokenizer, chat template."""
@@ -276,7 +276,7 @@ class Learner:
         self._version = saved["version"]
         last = saved["last"]
         self._last = last and (last[0], last[1], UpdateResult(**last[2]))
-        self._digest, self._half_done = None, None
+        self._digests, self._half_done = None, None
 
     def close(self) -> None:
         """Free the model."""
@@ -285,7 +285,7 @@ class Learner:
     def _step(self, terms: Sequence[Term], lr: float) -> StepReport:
         """One optimizer step on all ranks' shares."""
         plan = self._plan(terms)
-        self._digest = None
+        self._digests = None
         return optimizer_step(self._training(), self._passes, plan, lr)
 
     def _rescored(self, terms: Sequence[Term]) -> np.ndarray:
@@ -340,10 +340,9 @@ class Learner:
                 state[name] = tensor.cpu().clone() if gathered else tensor.cpu()
         return state
 
-    def _digest_of(self, state: dict[str, torch.Tensor]) -> str:
-        """The digest of rank 0's ``state``, told to every rank."""
-        mine = state_digest(state.items()) if state else ""
-        return self._engine.exchange(mine)[0]
+    def _digests_of(self, state: dict[str, torch.Tensor]) -> dict[str, str]:
+        """The digests of rank 0's tensors, on every rank."""
+        return self._engine.exchange(tensor_digests(state.items()))[0]
 
     def _layout(self) -> dict[str, Any]:
         """What a checkpoint's shards depend on."""

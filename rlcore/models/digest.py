@@ -8,8 +8,9 @@ tied ``lm_head.weight`` is therefore absent, as in a checkpoint written by ``sav
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,39 +20,84 @@ if TYPE_CHECKING:
     import torch
 
 CHUNK_BYTES = 16 * 2**20  # leaf of the hash tree: one big embedding still hashes on every core
+HASHED_AHEAD = 8  # tensors whose hashes are under way while their taker works on another
+
+
+class DigestTap:
+    """Hashes the tensors of a state on their way from ``items`` to whoever takes them.
+
+    Each tensor is hashed before it is handed on, so the digests are of the bytes its taker got. A
+    few tensors are hashed ahead, on ``threads`` threads (0: one per core; hashlib releases the
+    GIL). A contiguous CPU tensor is read once and not copied.
+    """
+
+    def __init__(self, *, threads: int = 0) -> None:
+        self._threads = threads or len(os.sched_getaffinity(0))
+        self.digests: dict[str, str] = {}
+
+    def through(
+        self, items: "Iterable[tuple[str, torch.Tensor]]"
+    ) -> "Iterator[tuple[str, torch.Tensor]]":
+        """Yield ``items``; ``digests`` then holds those that were taken.
+
+        Raises ``UserError`` when a name comes twice.
+        """
+        ahead: deque[tuple[str, torch.Tensor, list[Future[str]]]] = deque()
+        with ThreadPoolExecutor(self._threads) as pool:
+            for name, tensor in items:
+                if name in self.digests or any(name == waiting for waiting, _, _ in ahead):
+                    raise UserError(
+                        f"state holds '{name}' twice; pass each tensor once, under its canonical"
+                        " name"
+                    )
+                buffer = _raw_bytes(tensor)
+                leaves = [
+                    pool.submit(_sha256, buffer[start : start + CHUNK_BYTES])
+                    for start in range(0, len(buffer), CHUNK_BYTES)
+                ]
+                ahead.append((name, tensor, leaves))
+                if len(ahead) > HASHED_AHEAD:
+                    yield self._hashed(*ahead.popleft())
+            while ahead:
+                yield self._hashed(*ahead.popleft())
+
+    def _hashed(
+        self, name: str, tensor: "torch.Tensor", leaves: "list[Future[str]]"
+    ) -> "tuple[str, torch.Tensor]":
+        row = [name, str(tensor.dtype), list(tensor.shape), [leaf.result() for leaf in leaves]]
+        self.digests[name] = json.dumps(row)
+        return name, tensor
+
+
+def tensor_digests(
+    items: "Iterable[tuple[str, torch.Tensor]]", *, threads: int = 0
+) -> dict[str, str]:
+    """Return name -> digest of each tensor: the JSON of ``[name, dtype, shape, [sha256 of each
+    16 MiB of its bytes]]``.
+
+    Independent of strides, device and file layout. Raises ``UserError`` when a name comes twice.
+    """
+    tap = DigestTap(threads=threads)
+    for _ in tap.through(items):
+        pass
+    return tap.digests
+
+
+def combined_digest(digests: Mapping[str, str]) -> str:
+    """Return the hex sha256 over the lines of ``tensor_digests``, sorted by name."""
+    total = hashlib.sha256()
+    for name in sorted(digests):
+        total.update(digests[name].encode() + b"\n")
+    return total.hexdigest()
 
 
 def state_digest(items: "Iterable[tuple[str, torch.Tensor]]", *, threads: int = 0) -> str:
-    """Return the hex sha256 of a state: name, dtype, shape and raw bytes of each tensor.
+    """Return the hex sha256 of a state: ``combined_digest`` of its ``tensor_digests``.
 
-    sha256 over the JSON lines ``[name, dtype, shape, [sha256 of each 16 MiB of bytes]]`` sorted by
-    name, so the leaves hash in parallel (hashlib releases the GIL; ``threads`` = 0: one per core).
-    Independent of iteration order, strides, device and file layout; a different dtype is a
-    different digest. Raises ``UserError`` when a name comes twice.
+    Independent of iteration order; a different dtype is a different digest. Raises ``UserError``
+    when a name comes twice.
     """
-    tensors = list(items)
-    names = [name for name, _ in tensors]
-    if len(set(names)) != len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise UserError(
-            f"state holds '{twice}' twice; pass each tensor once, under its canonical name"
-        )
-    tensors.sort(key=lambda item: item[0])
-    buffers = [_raw_bytes(tensor) for _, tensor in tensors]
-    chunks = [
-        buffer[start : start + CHUNK_BYTES]
-        for buffer in buffers
-        for start in range(0, len(buffer), CHUNK_BYTES)
-    ]
-    with ThreadPoolExecutor(threads or len(os.sched_getaffinity(0))) as pool:
-        leaves = pool.map(lambda chunk: hashlib.sha256(chunk).hexdigest(), chunks)
-        total = hashlib.sha256()
-        for (name, tensor), buffer in zip(tensors, buffers, strict=True):
-            num_chunks = -(-len(buffer) // CHUNK_BYTES)
-            row = [name, str(tensor.dtype), list(tensor.shape)]
-            row.append([next(leaves) for _ in range(num_chunks)])
-            total.update(json.dumps(row).encode() + b"\n")
-    return total.hexdigest()
+    return combined_digest(tensor_digests(items, threads=threads))
 
 
 def canonical_names(model: "torch.nn.Module") -> list[str]:
@@ -145,6 +191,10 @@ def _canonical(model_dir: str | Path, names: Iterable[str]) -> list[str]:
     config = json.loads((Path(model_dir) / "config.json").read_text())
     tied = config.get("tie_word_embeddings", False)
     return [name for name in names if not (tied and name == "lm_head.weight")]
+
+
+def _sha256(chunk: memoryview) -> str:
+    return hashlib.sha256(chunk).hexdigest()
 
 
 def _raw_bytes(tensor: "torch.Tensor") -> memoryview:

@@ -61,12 +61,12 @@ def check_sampler_gap(
     gap = np.abs(learnt - sampled)
     probability_gap = np.abs(np.exp(learnt) - np.exp(sampled))
     worst, error = float(gap.max()), float(np.exp(gap.mean()))
-    found = {"max": worst, "mult": error}[bound.measure]
-    if not found <= bound.limit:
-        what = {"max": f"max |gap| = {found:.3g} nats", "mult": f"exp(mean |gap|) = {found:.4g}"}
+    by_max = bound.measure == "max"
+    if not (worst if by_max else error) <= bound.limit:
+        what = f"max |gap| = {worst:.3g} nats" if by_max else f"exp(mean |gap|) = {error:.4g}"
         raise SamplerDriftError(
             f"sampler and learner log-probs differ on the same {gap.size:,} tokens:"
-            f" {what[bound.measure]}, above {bound.option} = {bound.limit:g} (max {worst:.3g}, mean"
+            f" {what}, above {bound.option} = {bound.limit:g} (max {worst:.3g}, mean"
             f" {gap.mean():.3g} nats): the engine does not sample from the weights it reports, or"
             " its numerics differ; rerun to sync it afresh, or raise the bound if the precision"
             " explains it"

@@ -39,7 +39,7 @@ from rlcore.rl.rollout import sample_rollouts, validate, validation_prompts
 from rlcore.rl.scores import BatchScores, mean_sequence_kl, score_batch
 from rlcore.rl.state import LoopState, validation_due
 from rlcore.rl.stream import draw_round
-from rlcore.rl.sync import sync_weights
+from rlcore.rl.sync import CANARY_GAP, Canary, sync_weights
 from rlcore.rl.update import UpdateBatch, critic_request, policy_request, update_metrics
 from rlcore.rollout.group import RolloutGroup
 from rlcore.store import ArtifactStore, Lineage
@@ -71,6 +71,7 @@ class Phases:
     # Slots keep an orchestrator that encodes a call's arguments from walking through tables.
     __slots__ = (
         "answers",
+        "canary",
         "checkpoints",
         "crew",
         "log",
@@ -106,6 +107,7 @@ class Phases:
         self.train = prompts.filter(pl.col("split") == "train")
         self.validation = validation_prompts(prompts, recipe.rl.validation.prompts, recipe.seed)
         self.ptx = ptx
+        self.canary = Canary.of_prompts(self.train, recipe)
         self.records = Records(store, key, lineage, log)
         self.checkpoints = Checkpoints(store, key, lineage, recipe.rl.checkpoint)
         self.metrics = MetricsLog(store, key, lineage)
@@ -115,13 +117,15 @@ class Phases:
         """Return the state to continue from, with learners and engines holding its weights."""
         restored = self.checkpoints.restore(self.crew.trained, log=self.log)
         state = restored or LoopState.initial(self.recipe.rl)
-        stamp = sync_weights(self.crew.learner, self.crew.engines)
+        synced = sync_weights(self.crew.learner, self.crew.engines, self.canary)
+        stamp = synced.stamp
         if state.accuracies and stamp.digest != state.digest:
             raise StaleWeightsError(
                 f"checkpoint {state.iteration} holds weights {stamp.digest[:12]} and its state says"
                 f" {state.digest[:12]}; delete it from the store and rerun"
             )
         if not state.accuracies:
+            self.metrics.add({CANARY_GAP: synced.canary_gap})
             state = self._validated(replace(state, version=stamp.version, digest=stamp.digest))
             self.metrics.publish(0)
             self.checkpoints.publish(self.crew.trained, state)
@@ -261,11 +265,12 @@ class Phases:
     def sync(self, state: LoopState) -> LoopState:
         """Load the new weights into every engine, validate when due, publish the checkpoint."""
         with self.metrics.timed("sync"):
-            stamp = sync_weights(self.crew.learner, self.crew.engines)
-            assert stamp.version == state.version, (
-                f"learner published {stamp.version}, not {state.version}"
+            synced = sync_weights(self.crew.learner, self.crew.engines, self.canary)
+            self.metrics.add({CANARY_GAP: synced.canary_gap})
+            assert synced.stamp.version == state.version, (
+                f"learner published {synced.stamp.version}, not {state.version}"
             )
-            state = replace(state, iteration=state.next_iteration, digest=stamp.digest)
+            state = replace(state, iteration=state.next_iteration, digest=synced.stamp.digest)
             if validation_due(state, self.recipe.rl):
                 state = self._validated(state)
             self.metrics.publish(state.iteration)

@@ -1,16 +1,84 @@
-"""The sync phase: the learner's weights reach every engine, and each proves what it loaded."""
+"""The sync phase: the learner's weights reach every engine, and each proves what it loaded.
+
+Two proofs, of different things. The digest is taken where an engine's loader is handed each tensor:
+nothing was lost, swapped or changed on the way. The canary, a few tokens whose log-probs learner
+and engines compute, sees what the loader made of them: a layer that went on with old weights, a
+tied head, a tensor that nobody sends (a new engine holds noise, see ``RolloutEngine``). In bfloat16
+one step changes too few elements for a canary or the sampler gap to see; the digest does.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
 
 from rlcore.learner.group import LearnerGroup
+from rlcore.models.packing import Sequences
+from rlcore.ragged import to_arrays
 from rlcore.rollout.group import RolloutGroup
 from rlcore.rollout.loading import exchange_file
-from rlcore.rollout.types import WeightStamp
+from rlcore.rollout.types import WeightStamp, WeightSyncError
+from schemas.recipe import Recipe
+from schemas.rl import GapBound
+
+CANARY_TOKENS = 32
+CANARY_GAP = "training/canary_logprobs_gap"  # the metric
 
 
-def sync_weights(learner: LearnerGroup, engines: RolloutGroup) -> WeightStamp:
-    """Publish the learner's weights and load them into all engines; return the proven stamp.
+@dataclass(frozen=True, slots=True)
+class Canary:
+    """Token ids whose log-probs learner and engines must agree on, and how far."""
+
+    ids: np.ndarray
+    bound: GapBound
+
+    @classmethod
+    def of_prompts(cls, prompts: pl.DataFrame, recipe: Recipe) -> "Canary":
+        """Return the first ``CANARY_TOKENS`` tokens of ``prompts`` one after the other, as many as
+        the context holds; prompts that are shorter altogether repeat."""
+        length = min(CANARY_TOKENS, recipe.model.max_tokens - 1)
+        tokens = np.concatenate(to_arrays(prompts["prompt_ids"].head(length)))
+        return cls(np.resize(tokens, length).astype(np.int64), recipe.canary_bound)
+
+
+@dataclass(frozen=True, slots=True)
+class Synced:
+    """What a sync proved: the stamp that all engines hold, the worst engine's canary gap."""
+
+    stamp: WeightStamp
+    canary_gap: float
+
+
+def sync_weights(learner: LearnerGroup, engines: RolloutGroup, canary: Canary) -> Synced:
+    """Publish the learner's weights, load them into all engines, and prove that they sample it.
 
     The file passes through shared memory, so learner rank 0 and the engines share a node.
-    Raises WeightSyncError when an engine loaded anything but what was sent.
+    Raises WeightSyncError naming the engine, and the tensors where the digests tell them, when an
+    engine was handed anything but what the learner holds or answers the canary otherwise.
     """
     with exchange_file() as path:
-        return engines.load_weights(learner.publish(str(path)))
+        stamp = engines.load_weights(learner.publish(str(path)))
+    return Synced(stamp, check_canary(learner, engines, canary))
+
+
+def check_canary(learner: LearnerGroup, engines: RolloutGroup, canary: Canary) -> float:
+    """Return the largest gap of an engine's canary log-probs to the learner's, in nats.
+
+    Raises WeightSyncError naming the engine above ``canary.bound``.
+    """
+    nothing_trained = np.zeros(len(canary.ids), dtype=bool)
+    sequences = Sequences([canary.ids], np.array([len(canary.ids)]), [nothing_trained])
+    (learnt,) = learner.logprobs(sequences).logprobs
+    bound, gaps = canary.bound, []
+    for engine, (row,) in engines.probe([canary.ids.tolist()]).items():
+        gap = np.abs(np.asarray(row) - learnt[1:])
+        gaps.append(float(gap.max() if bound.measure == "max" else gap.mean()))
+        if not gaps[-1] <= bound.limit:
+            raise WeightSyncError(
+                f"rollout engine '{engine}' was handed the learner's weights, and its log-probs of"
+                f" {len(row)} canary tokens are not the learner's: {bound.measure} |gap| ="
+                f" {gaps[-1]:.3g} nats, above {bound.option} = {bound.limit:g}; a layer does not"
+                " use what was loaded, or numerics differ: rerun to sync afresh, or raise the bound"
+                " if the device's precision explains it"
+            )
+    return max(gaps)

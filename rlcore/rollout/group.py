@@ -1,8 +1,11 @@
 """All rollout engines of a run as one sampler."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from time import monotonic
+from typing import Any
 
-from rlcore.cluster.types import Worker, gather
+from rlcore.cluster.types import Pending, Worker, gather
 from rlcore.rollout.types import Generation, Sampling, WeightStamp, WeightSyncError, WeightUpdate
 
 
@@ -41,16 +44,34 @@ class RolloutGroup:
         return [one for part in gather(pendings, self._timeout_s) for one in part]
 
     def load_weights(self, update: WeightUpdate) -> WeightStamp:
-        """Load ``update`` into every engine. Raises WeightSyncError when one reports other
-        weights."""
-        pendings = [worker.start("load_weights", update) for worker in self._workers]
-        return self._agreed(gather(pendings, self._sync_timeout_s), update.stamp)
+        """Load ``update`` into every engine. Raises WeightSyncError naming the engine when one
+        refuses, or was handed other weights."""
+        stamps = self._of_each("load_weights", update)
+        return self._agreed(stamps, update.stamp)
+
+    def probe(self, token_ids: Sequence[Sequence[int]]) -> dict[str, list[list[float]]]:
+        """Return what each engine says of the same ids, by its name; see
+        ``RolloutEngine.probe``."""
+        answers = self._of_each("probe", [list(map(int, ids)) for ids in token_ids])
+        return {worker.name: rows for worker, rows in zip(self._workers, answers, strict=True)}
 
     def stamp(self) -> WeightStamp:
         """Return what all engines sample from. Raises WeightSyncError when they differ."""
-        pendings = [worker.start("stamp") for worker in self._workers]
-        stamps = gather(pendings, self._sync_timeout_s)
+        stamps = self._of_each("stamp")
         return self._agreed(stamps, stamps[0])
+
+    def _of_each(self, method: str, *arguments: Any) -> list[Any]:
+        """Call ``method`` on every engine, all at once; a refusal gets the engine's name."""
+        deadline = monotonic() + self._sync_timeout_s
+        pendings: list[Pending] = []
+        answers = []
+        for worker in self._workers:
+            with _naming(worker):
+                pendings.append(worker.start(method, *arguments))
+        for worker, pending in zip(self._workers, pendings, strict=True):
+            with _naming(worker):
+                answers.append(pending.result(max(0.0, deadline - monotonic())))
+        return answers
 
     def _agreed(self, stamps: list[WeightStamp], expected: WeightStamp) -> WeightStamp:
         for worker, stamp in zip(self._workers, stamps, strict=True):
@@ -61,3 +82,12 @@ class RolloutGroup:
                     f" {expected.digest[:12]}) was expected; rerun the flow to sync it afresh"
                 )
         return expected
+
+
+@contextmanager
+def _naming(worker: Worker) -> Iterator[None]:
+    """Put the engine's name before what it refuses."""
+    try:
+        yield
+    except WeightSyncError as error:
+        raise WeightSyncError(f"rollout engine '{worker.name}': {error}") from error

@@ -7,7 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rlcore.models.digest import read_checkpoint, state_digest, write_state
+from rlcore.models.digest import (
+    combined_digest,
+    read_checkpoint,
+    tensor_digests,
+    write_state,
+)
 from rlcore.rollout.group import RolloutGroup
 from rlcore.rollout.types import WeightStamp, WeightUpdate
 
@@ -18,10 +23,11 @@ def load_model_directory(engines: RolloutGroup, model_dir: Path) -> WeightStamp:
     Raises WeightSyncError when an engine loaded anything else.
     """
     state = read_checkpoint(model_dir)
-    stamp = WeightStamp(0, state_digest(state.items()))
+    tensors = tensor_digests(state.items())
     with exchange_file() as path:
         write_state(path, state)
-        return engines.load_weights(WeightUpdate(stamp, str(path)))
+        stamp = WeightStamp(0, combined_digest(tensors))
+        return engines.load_weights(WeightUpdate(stamp, str(path), tensors))
 
 
 @contextmanager

@@ -5,9 +5,11 @@ from collections.abc import Iterator, Sequence
 import torch
 from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel
 
-from rlcore.models.digest import canonical_names, read_checkpoint, state_digest
+from rlcore.models.digest import DigestTap, canonical_names, checkpoint_shapes
 from rlcore.rollout.sampling import choose, processed_logprobs
 from rlcore.rollout.types import (
+    NOISE,
+    UNPROVEN,
     EngineSpec,
     Generation,
     Sampling,
@@ -15,7 +17,7 @@ from rlcore.rollout.types import (
     WeightUpdate,
     check_requests,
 )
-from rlcore.rollout.weights import read_update
+from rlcore.rollout.weights import prove_handed, read_update, require_proven
 
 TORCH_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -28,11 +30,11 @@ class TransformersEngine:
     """
 
     def __init__(self, spec: EngineSpec) -> None:
-        """Load ``spec.model_dir`` and stamp it version 0 with that directory's digest.
+        """Build the model of ``spec.model_dir`` with noise for weights; see ``RolloutEngine``.
 
         Raises ``UserError`` when the directory holds no model.
         """
-        digest = state_digest(read_checkpoint(spec.model_dir).items())
+        checkpoint_shapes(spec.model_dir)
         self._spec = spec
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
             spec.model_dir, dtype=TORCH_DTYPES[spec.dtype], attn_implementation="sdpa"
@@ -40,7 +42,10 @@ class TransformersEngine:
         torch.nn.Module.to(model, torch.device(spec.device))
         self._model = model.eval()
         self._names = canonical_names(self._model)
-        self._stamp = WeightStamp(version=0, digest=digest)
+        generator = torch.Generator(spec.device).manual_seed(spec.seed)
+        for parameter in self._model.requires_grad_(False).parameters():
+            parameter.uniform_(-NOISE, NOISE, generator=generator)
+        self._stamp = UNPROVEN
 
     @torch.no_grad()
     def generate(
@@ -77,10 +82,12 @@ class TransformersEngine:
         """Copy a state file into the model; see ``RolloutEngine``. No cache outlives a call."""
         own = self._model.state_dict()
         expected = {name: tuple(own[name].shape) for name in self._names}
-        state = read_update(update.path, update.stamp.digest, expected)
-        for name in self._names:
-            own[name].copy_(state[name])
-        self._stamp = update.stamp
+        state = read_update(update.path, expected)
+        self._stamp, tap = UNPROVEN, DigestTap()
+        for name, tensor in tap.through(state.items()):
+            own[name].copy_(tensor)
+        digest = prove_handed(tap.digests, update.tensors)
+        self._stamp = WeightStamp(update.stamp.version, digest)
         return self._stamp
 
     def stamp(self) -> WeightStamp:
@@ -91,6 +98,7 @@ class TransformersEngine:
         """Nothing outlives the object."""
 
     def _check(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int]) -> None:
+        require_proven(self._stamp)
         vocab_size = self._model.config.get_text_config().vocab_size
         check_requests(prompts, seeds, self._spec.max_model_len, vocab_size)
 

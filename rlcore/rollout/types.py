@@ -4,7 +4,7 @@ Producers: ``vllm_engine.VllmEngine``, ``transformers_engine.TransformersEngine`
 Consumers: the rollout phase, evaluation, the sync phase.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -15,6 +15,9 @@ DTYPES = ("float32", "bfloat16")
 DEVICES = ("cpu", "cuda")
 MIN_TEMPERATURE = 0.01  # vLLM raises anything below to this silently
 MAX_TEMPERATURE = 2.0  # vLLM refuses more
+NOISE = (
+    0.5  # a new engine's weights are uniform in (-NOISE, NOISE): far from any trained ones, finite
+)
 
 
 class WeightSyncError(UserError):
@@ -93,19 +96,32 @@ class WeightStamp:
     digest: str
 
 
+# What an engine holds until a load is proven: noise after it was built, wrong weights after a load
+# that was refused. Nothing is sampled from it.
+UNPROVEN = WeightStamp(version=-1, digest="unproven")
+
+
 @dataclass(frozen=True, slots=True)
 class WeightUpdate:
     """Weights to load: ``path`` names a safetensors file written by ``models.digest.write_state``.
 
     The file holds the whole canonical HF state (fp32 or bf16), commonly under /dev/shm.
+    ``tensors``: ``models.digest.tensor_digests`` of the sender's own tensors, which
+    ``stamp.digest`` combines.
     """
 
     stamp: WeightStamp
     path: str
+    tensors: Mapping[str, str]
 
 
 class RolloutEngine(Protocol):
-    """A sampler that knows which weights it holds."""
+    """A sampler that knows which weights it holds.
+
+    It is built with noise for weights: ``load_weights`` is the only way in, so a tensor that nobody
+    sends stays noise and shows in every log-prob, instead of being right until the first update.
+    ``generate`` and ``probe`` raise ``WeightSyncError`` before the first proven load.
+    """
 
     def generate(
         self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], sampling: Sampling
@@ -120,8 +136,10 @@ class RolloutEngine(Protocol):
     def load_weights(self, update: WeightUpdate) -> WeightStamp:
         """Load, drop every cache built from older weights, return the stamp of what was loaded.
 
-        Raises ``WeightSyncError`` when the file is not what the stamp says; the engine then still
-        holds, and is stamped with, its old weights.
+        The stamp's digest is of the bytes that the model's loader was handed. Raises
+        ``WeightSyncError`` naming the tensors when names or shapes are not the model's (nothing is
+        touched and the old stamp holds), or when bytes are not the sender's or the loader left a
+        tensor out (the engine then refuses to sample until a load is proven).
         """
         ...
 
@@ -134,7 +152,7 @@ class RolloutEngine(Protocol):
         ...
 
     def stamp(self) -> WeightStamp:
-        """Return the stamp of the weights sampled from now (version 0: the model directory)."""
+        """Return the stamp of the weights sampled from now; ``UNPROVEN`` before a proven load."""
         ...
 
     def close(self) -> None:

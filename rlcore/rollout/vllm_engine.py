@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlcore.models.digest import read_checkpoint, state_digest
+from rlcore.models.digest import checkpoint_shapes
 from rlcore.rollout.types import (
+    UNPROVEN,
     EngineSpec,
     Generation,
     Sampling,
@@ -21,6 +22,7 @@ from rlcore.rollout.types import (
     WeightUpdate,
     check_requests,
 )
+from rlcore.rollout.weights import require_proven
 from schemas.errors import UserError
 
 if TYPE_CHECKING:
@@ -57,12 +59,12 @@ class VllmEngine:
     """
 
     def __init__(self, spec: EngineSpec) -> None:
-        """Build the engine and stamp it version 0 with the digest of ``spec.model_dir``.
+        """Build the engine of ``spec.model_dir`` with noise for weights; see ``RolloutEngine``.
 
         Raises ``UserError`` when the directory is no model, when the process was not started with
         ``engine_env(spec)``, or when the installed vllm is for another device.
         """
-        digest = state_digest(read_checkpoint(spec.model_dir).items())
+        checkpoint_shapes(spec.model_dir)
         _check_env(spec)
         import vllm
         from vllm.platforms import current_platform
@@ -77,7 +79,7 @@ class VllmEngine:
         self._llm = vllm.LLM(**_llm_arguments(spec))
         self._closed = False
         self._vocab_size = self._llm.model_config.get_vocab_size()
-        self._stamp: WeightStamp | None = WeightStamp(version=0, digest=digest)
+        self._stamp: WeightStamp | None = UNPROVEN
 
     def generate(
         self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], sampling: Sampling
@@ -130,21 +132,17 @@ class VllmEngine:
         return scored
 
     def load_weights(self, update: WeightUpdate) -> WeightStamp:
-        """Load a state file through vLLM's weight-transfer protocol; see ``RolloutEngine``.
-
-        Raises ``WeightSyncError`` naming the file and both digests when what a worker read is not
-        what the learner stamped, or when its tensors are not the model's.
-        """
+        """Load a state file through vLLM's weight-transfer protocol; see ``RolloutEngine``."""
         before, self._stamp = self.stamp(), None
         llm = self._llm
         llm.start_weight_update()
-        llm.update_weights({"update_info": {"path": update.path, "digest": update.stamp.digest}})
+        info = {"path": update.path, "tensors": dict(update.tensors)}
+        llm.update_weights({"update_info": info})
         llm.finish_weight_update(weight_version=str(update.stamp.version))
-        outcomes: list[tuple[str, str]] = llm.collective_rpc("transfer_outcome")
-        problems = [problem for _, problem in outcomes if problem]
+        outcomes: list[tuple[str, str, bool]] = llm.collective_rpc("transfer_outcome")
+        problems = [problem for _, problem, _ in outcomes if problem]
         if problems:
-            # Workers read the same file and refuse before touching a layer, so all refused.
-            self._stamp = before
+            self._stamp = UNPROVEN if any(touched for _, _, touched in outcomes) else before
             raise WeightSyncError(f"weight sync to version {update.stamp.version}: {problems[0]}")
         llm.reset_prefix_cache()
         self._stamp = WeightStamp(version=update.stamp.version, digest=outcomes[0][0])
@@ -177,7 +175,7 @@ class VllmEngine:
     def _run(
         self, prompts: Sequence[Sequence[int]], params: "list[SamplingParams]"
     ) -> "list[RequestOutput]":
-        self.stamp()
+        require_proven(self.stamp())
         self._llm.reset_prefix_cache()
         inputs: Any = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
         return self._llm.generate(inputs, params, use_tqdm=False)
@@ -196,6 +194,7 @@ def _llm_arguments(spec: EngineSpec) -> dict[str, Any]:
         "logprobs_mode": "processed_logprobs",
         "skip_tokenizer_init": True,
         "generation_config": "vllm",  # the model directory's sampling defaults must not leak in
+        "load_format": vllm_transfer.NOISE_FORMAT,
         "weight_transfer_config": {"backend": vllm_transfer.BACKEND},
         "worker_extension_cls": vllm_transfer.EXTENSION,
     }

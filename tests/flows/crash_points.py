@@ -67,13 +67,16 @@ def _install(point: str) -> None:
         Learner.step = _then_die(Learner.step, seventh)  # type: ignore[method-assign]
     elif point == "skip-sync":
         import rlcore.rl.phases
+        from rlcore.rl.sync import Synced
 
         first = rlcore.rl.phases.sync_weights
         calls = {"syncs": 0}
 
-        def only_at_the_start(learner: Any, engines: Any) -> Any:
+        def only_at_the_start(learner: Any, engines: Any, canary: Any) -> Any:
             calls["syncs"] += 1
-            return first(learner, engines) if calls["syncs"] == 1 else learner.stamp()
+            if calls["syncs"] == 1:
+                return first(learner, engines, canary)
+            return Synced(learner.stamp(), canary_gap=0.0)
 
         rlcore.rl.phases.sync_weights = only_at_the_start
     elif point == "export":

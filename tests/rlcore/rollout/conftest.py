@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -14,7 +15,12 @@ import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from rlcore.models.digest import canonical_names, state_digest, write_state
+from rlcore.models.digest import (
+    canonical_names,
+    combined_digest,
+    tensor_digests,
+    write_state,
+)
 from rlcore.rollout.transformers_engine import TransformersEngine
 from rlcore.rollout.types import (
     EngineSpec,
@@ -25,6 +31,7 @@ from rlcore.rollout.types import (
     WeightUpdate,
 )
 from rlcore.rollout.vllm_engine import engine_env
+from tests.rlcore.rollout.faults import inject
 
 ROOT = Path(__file__).parents[3]
 VOCAB = 200
@@ -103,8 +110,19 @@ class RemoteEngine:
     def stamp(self) -> WeightStamp:
         return self.process.call(self.name, "stamp")
 
+    def inject(self, fault: str) -> Callable[[], None]:
+        self.process.call(self.name, "inject", fault)
+        return lambda: self.process.call(self.name, "heal")
+
     def close(self) -> None:
         self.process.call(self.name, "close")
+
+
+def update_of(state: dict[str, torch.Tensor], version: int, path: Path) -> WeightUpdate:
+    """``state`` as its sender writes it."""
+    write_state(path, state)
+    tensors = tensor_digests(state.items())
+    return WeightUpdate(WeightStamp(version, combined_digest(tensors)), str(path), tensors)
 
 
 @dataclass
@@ -121,9 +139,17 @@ class Synced:
     def publish(self, model: Qwen2ForCausalLM) -> WeightUpdate:
         self.version += 1
         state = {name: model.state_dict()[name] for name in canonical_names(model)}
-        path = self.folder / f"v{self.version}.safetensors"
-        write_state(path, state)
-        return WeightUpdate(WeightStamp(self.version, state_digest(state.items())), str(path))
+        return update_of(state, self.version, self.folder / f"v{self.version}.safetensors")
+
+    @contextmanager
+    def fault(self, name: str) -> Iterator[None]:
+        """``faults.inject`` in the engine's process, for the length of a ``with``."""
+        engine = self.engine
+        heal = engine.inject(name) if isinstance(engine, RemoteEngine) else inject(name)
+        try:
+            yield
+        finally:
+            heal()
 
     def sync(self, seed: int) -> WeightStamp:
         self.model = tiny_model(seed, tied=self.tied)

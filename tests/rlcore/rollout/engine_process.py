@@ -1,18 +1,21 @@
 """Runs vLLM engines in a process of their own, as an actor does: vLLM patches process globals.
 
 Started by ``conftest.EngineProcess``. Reads ``(engine, method, args)`` from the connection whose
-file descriptor is argv[1], answers ``(ok, value or exception)``; method "build" takes a spec.
+file descriptor is argv[1], answers ``(ok, value or exception)``; method "build" takes a spec,
+"inject" the name of a fault for all engines (``tests.rlcore.rollout.faults``), "heal" ends it.
 """
 
 import sys
 from multiprocessing.connection import Connection
 
 from rlcore.rollout.vllm_engine import VllmEngine
+from tests.rlcore.rollout.faults import inject
 
 
 def main() -> None:
     connection = Connection(int(sys.argv[1]))
     engines: dict[str, VllmEngine] = {}
+    heal = None
     while True:
         try:
             name, method, arguments = connection.recv()
@@ -22,6 +25,10 @@ def main() -> None:
             if method == "build":
                 engines[name] = VllmEngine(*arguments)
                 answer = None
+            elif method == "inject":
+                heal, answer = inject(*arguments), None
+            elif method == "heal":
+                answer = heal and heal()
             else:
                 call = {
                     "generate": engines[name].generate,

@@ -8,9 +8,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from rlcore.models.digest import read_checkpoint, state_digest, write_state
-from rlcore.rollout.types import Sampling, WeightSyncError, WeightUpdate
+from rlcore.models.digest import write_state
+from rlcore.rollout.types import UNPROVEN, Sampling, WeightSyncError, WeightUpdate
 from schemas.errors import UserError
+from tests.rlcore.rollout import faults
+from tests.rlcore.rollout.conftest import update_of
 
 pytestmark = pytest.mark.timeout(180)
 VOCAB = 200
@@ -103,6 +105,7 @@ def test_the_same_call_gives_the_same_bits(synced) -> None:
     prompts, sampling = prompts_of(20, length=70), Sampling(max_new_tokens=16)
     first = synced.engine.generate(prompts, range(20), sampling)
     synced.engine.generate(prompts[:3], [50, 51, 52], sampling)
+    synced.engine.probe(prompts[:2])
     assert synced.engine.generate(prompts, range(20), sampling) == first
 
 
@@ -158,19 +161,45 @@ def test_long_prompt_is_refused_by_name(synced) -> None:
     assert len(synced.engine.generate(prompts[:2], [0, 1], Sampling(max_new_tokens=2))) == 2
 
 
+@pytest.mark.parametrize(
+    ("fault", "sentence"),
+    [
+        ("dropped", rf"1 of \d+ tensors never reached the model's loader: '{faults.DROPPED}'"),
+        ("swapped", r"2 of \d+ tensors .* other bytes .*'{}', '{}'".format(*faults.SWAPPED)),
+        ("flipped", rf"1 of \d+ tensors .* other bytes than the learner holds: '{faults.FLIPPED}'"),
+    ],
+)
+def test_bytes_that_are_not_the_senders_are_refused_by_name(
+    synced, fault: str, sentence: str
+) -> None:
+    """The digest is taken at the loader: here the file is right and what is loaded is not."""
+    update = synced.publish(synced.model)
+    prompts, greedy = prompts_of(2), Sampling(temperature=0.0, max_new_tokens=4)
+    with synced.fault(fault), pytest.raises(WeightSyncError, match=sentence):
+        synced.engine.load_weights(update)
+    assert synced.engine.stamp() == UNPROVEN
+    for refused in (
+        lambda: synced.engine.generate(prompts, [0, 1], greedy),
+        lambda: synced.engine.probe(prompts),
+    ):
+        with pytest.raises(WeightSyncError, match="holds no proven weights"):
+            refused()
+    assert synced.engine.load_weights(update) == update.stamp
+    rows = synced.engine.generate(prompts, [0, 1], greedy)
+    assert [row.token_ids for row in rows] == [
+        reference_greedy(synced.model, prompt, 4) for prompt in prompts
+    ]
+
+
 def test_a_file_changed_after_stamping_is_refused(synced) -> None:
     """Training on samples of weights nobody stamped is the failure this digest exists for."""
-    before, prompts = synced.engine.stamp(), prompts_of(4)
-    greedy = Sampling(temperature=0.0, max_new_tokens=8)
-    rows = synced.engine.generate(prompts, [0] * 4, greedy)
     update = synced.publish(synced.model)
     state = load_file(update.path)
     state["model.norm.weight"] = state["model.norm.weight"] + 1e-3
     write_state(update.path, state)
-    with pytest.raises(WeightSyncError, match=r"was sent with digest .* and holds"):
+    with pytest.raises(WeightSyncError, match=r"other bytes .*: 'model\.norm\.weight'"):
         synced.engine.load_weights(update)
-    assert synced.engine.stamp() == before
-    assert synced.engine.generate(prompts, [0] * 4, greedy) == rows, "the old weights are gone"
+    assert synced.engine.stamp() == UNPROVEN
 
 
 def test_a_partial_or_foreign_state_is_refused(synced) -> None:
@@ -183,18 +212,19 @@ def test_a_partial_or_foreign_state_is_refused(synced) -> None:
         | {"model.norm.weight": norm, "model.norm.bias": norm.clone()},
         r"of shape \(63,\)": state | {"model.norm.weight": norm[:63].clone()},
     }
-    before = synced.engine.stamp()
+    before, prompts = synced.engine.stamp(), prompts_of(4)
+    greedy = Sampling(temperature=0.0, max_new_tokens=8)
+    rows = synced.engine.generate(prompts, [0] * 4, greedy)
     for sentence, wrong in cases.items():
-        path = synced.folder / "wrong.safetensors"
-        write_state(path, wrong)
-        stamp = type(before)(before.version + 1, state_digest(wrong.items()))
+        update = update_of(wrong, before.version + 1, synced.folder / "wrong.safetensors")
         with pytest.raises(WeightSyncError, match=sentence):
-            synced.engine.load_weights(WeightUpdate(stamp, str(path)))
+            synced.engine.load_weights(update)
     assert synced.engine.stamp() == before
+    assert synced.engine.generate(prompts, [0] * 4, greedy) == rows, "the old weights are gone"
 
 
 def test_a_missing_file_is_named(synced, tmp_path: Path) -> None:
-    update = WeightUpdate(synced.engine.stamp(), str(tmp_path / "gone.safetensors"))
+    update = WeightUpdate(synced.engine.stamp(), str(tmp_path / "gone.safetensors"), {})
     with pytest.raises(UserError, match=r"gone\.safetensors does not exist"):
         synced.engine.load_weights(update)
     assert synced.engine.stamp().version == synced.version
@@ -210,9 +240,9 @@ def test_a_new_process_draws_the_same_tokens(synced, start_process, request) -> 
     here = synced.engine.generate(prompts, range(24), sampling)
     process = start_process(synced.spec)
     process.call("again", "build", synced.spec)
-    assert process.call("again", "stamp").digest == state_digest(
-        read_checkpoint(synced.spec.model_dir).items()
-    )
+    assert process.call("again", "stamp") == UNPROVEN
+    with pytest.raises(WeightSyncError, match="holds no proven weights"):
+        process.call("again", "generate", prompts, range(24), sampling)
     process.call("again", "load_weights", update)
     assert process.call("again", "generate", prompts, range(24), sampling) == here
     for method in ("sleep", "wake", "close", "close"):
