@@ -1,5 +1,6 @@
 """One digest for one state, however it is held; the transfer file is whole or absent."""
 
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -9,11 +10,14 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from rlcore.models import digest
 from rlcore.models.digest import (
+    DigestTap,
     canonical_names,
     checkpoint_shapes,
+    combined_digest,
     read_checkpoint,
     read_state,
     state_digest,
+    tensor_digests,
     write_state,
 )
 from schemas.errors import UserError
@@ -83,6 +87,34 @@ def test_large_tensors_hash_by_chunks(monkeypatch) -> None:
     changed = state()
     changed["b.weight"][-1, -1] += 1
     assert state_digest(changed.items()) != first
+
+
+def test_a_tap_hashes_what_it_hands_on_before_its_taker_has_it() -> None:
+    """A loader may reuse the memory it was given; the digest is of what it got."""
+    many = {f"layer.{index}": torch.full((3, 4), float(index)) for index in range(40)}
+    expected, tap, order = tensor_digests(many.items()), DigestTap(threads=2), []
+    for name, tensor in tap.through(many.items()):
+        tensor.zero_()
+        order.append(name)
+    assert order == list(many)
+    assert tap.digests == expected
+    assert state_digest(many.items()) != combined_digest(expected)
+
+
+def test_a_tap_knows_only_what_was_taken() -> None:
+    """What a loader never asked for never reached it."""
+    many = {f"layer.{index}": torch.full((2,), float(index)) for index in range(40)}
+    tap = DigestTap()
+    taken = [name for name, _ in islice(tap.through(many.items()), 3)]
+    assert set(tap.digests) == set(taken)
+
+
+def test_tensor_digests_tell_which_tensor_changed() -> None:
+    changed = state()
+    changed["b.weight"].view(torch.int32).view(-1)[2] ^= 1
+    before, after = tensor_digests(state().items()), tensor_digests(changed.items())
+    assert {name for name in before if before[name] != after[name]} == {"b.weight"}
+    assert state_digest(changed.items()) == combined_digest(after)
 
 
 def test_a_name_given_twice_is_refused() -> None:

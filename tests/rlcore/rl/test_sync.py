@@ -7,12 +7,14 @@ import numpy as np
 import polars as pl
 import pytest
 
+from rlcore.recipes import load_recipe
 from rlcore.rewards.types import RewardRow
 from rlcore.rl.phases import Phases
 from rlcore.rl.sync import CANARY_TOKENS, Canary
 from rlcore.rollout.transformers_engine import TransformersEngine
 from rlcore.rollout.types import WeightSyncError
 from rlcore.store import ArtifactStore
+from tests.rlcore.rl.conftest import RECIPES
 from tests.rlcore.rl.test_algorithms import one_iteration
 
 Make = Callable[..., Phases]
@@ -128,9 +130,9 @@ def test_the_canary_is_a_metric_and_changes_no_rollout(
 
 @pytest.mark.parametrize(("prompts", "max_tokens", "length"), [([[7, 8]], 64, 32), ([[5]], 16, 15)])
 def test_the_canary_is_a_few_tokens_of_the_prompts(
-    make_phases: Make, prompts: list[list[int]], max_tokens: int, length: int
+    prompts: list[list[int]], max_tokens: int, length: int
 ) -> None:
-    recipe = make_phases("quickstart", digits, {}).recipe
+    recipe = load_recipe("quickstart", directory=RECIPES)
     model = recipe.model.model_copy(update={"max_tokens": max_tokens})
     frame = pl.DataFrame({"prompt_ids": prompts}, schema={"prompt_ids": pl.List(pl.Int32)})
     ids = Canary.of_prompts(frame, recipe.model_copy(update={"model": model})).ids
