@@ -3,10 +3,12 @@
 import logging
 import socket
 from collections.abc import Callable
-from dataclasses import replace
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Lock
 
-from rlcore.cluster.types import Cluster, Placement, Worker
+from rlcore.cluster.types import Cluster, Host, Placement, Worker
 from rlcore.learner.group import LearnerGroup
 from rlcore.learner.spec import LearnerSpec
 from rlcore.rewards.group import RewardGroup
@@ -35,8 +37,23 @@ WORKER_MODULES = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class _Hosts:
+    """The processes of one group of workers; ranks of one process group stay together."""
+
+    target: str
+    placement: Placement
+    hosts: list[Host]
+
+    def fit(self, target: str, placement: Placement, count: int) -> bool:
+        return (self.target, self.placement, len(self.hosts)) == (target, placement, count)
+
+
 class Workers:
     """Owns the cluster of one run; nothing starts before it is asked for. Use as a context.
+
+    What is asked for is returned while it still starts, so that workers start side by side; a
+    group's first call, or its ``ready``, waits for it and raises what its constructor raised.
 
     ``warn`` gets a sentence, once a run, when the model cannot be packed.
     """
@@ -45,7 +62,11 @@ class Workers:
         self._recipe = recipe
         self._warn = warn
         self._warned = False
+        self._lock = Lock()
         self._cluster: Cluster | None = None
+        self._ahead: Future[None] | None = None
+        self._idle: list[_Hosts] = []
+        self._busy: list[_Hosts] = []
         self._engines: RolloutGroup | None = None
         self._reward_workers: list[Worker] | None = None
         self._reward_model: LearnerGroup | None = None
@@ -54,6 +75,8 @@ class Workers:
         return self
 
     def __exit__(self, *failure: object) -> None:
+        if self._ahead is not None:
+            self._ahead.exception()  # wait; its own failure is of no interest any more
         if self._cluster is not None:
             self._cluster.close()
             self._cluster = None
@@ -69,9 +92,21 @@ class Workers:
     @property
     def cluster(self) -> Cluster:
         """Return the cluster, starting it when this is the first use."""
-        if self._cluster is None:
-            self._cluster = _start_cluster(self._recipe.hardware)
-        return self._cluster
+        with self._lock:
+            if self._cluster is None:
+                self._cluster = _start_cluster(self._recipe.hardware)
+            return self._cluster
+
+    def start_ahead(self) -> None:
+        """Begin in the background what a run needs in any case: the cluster, and the processes of
+        learner and engines, which import their libraries while the data is prepared.
+
+        Returns at once; the second call does nothing. What fails is raised where it is needed.
+        """
+        if self._ahead is None and self._hardware.cluster != "in_process":
+            with ThreadPoolExecutor(1, "start-ahead") as thread:
+                self._ahead = thread.submit(self._start_ahead)
+                thread.shutdown(wait=False)
 
     def learner(
         self,
@@ -82,7 +117,7 @@ class Workers:
         head: str = "lm",
         reference_dir: Path | None = None,
     ) -> LearnerGroup:
-        """Start a learner that trains ``model_dir``.
+        """Return a learner that trains ``model_dir``, in the process of one ``released`` if any.
 
         ``head`` "value" makes it a critic or reward model. ``reference_dir``: a frozen copy that it
         holds beside the policy, for the exact KL.
@@ -91,6 +126,14 @@ class Workers:
         return self._learner(
             model_dir, optimizer, name=name, ranks=ranks, head=head, reference_dir=reference_dir
         )
+
+    def release(self, learner: LearnerGroup) -> None:
+        """Free what ``learner`` holds; its processes serve the next learner of the same layout."""
+        (mine,) = [hosts for hosts in self._busy if hosts.hosts == learner.workers]
+        for host in mine.hosts:
+            host.clear()
+        self._busy.remove(mine)
+        self._idle.append(mine)
 
     def reference(self, model_dir: Path) -> LearnerGroup:
         """Start a frozen copy of ``model_dir`` for log-probs."""
@@ -110,34 +153,16 @@ class Workers:
         They hold noise until a load; later calls return the same engines, whatever they hold then.
         """
         if self._engines is None:
-            rollout = self._hardware.rollout
-            spec = EngineSpec(
-                model_dir=str(model_dir),
-                dtype=self._recipe.model.dtype,
-                max_model_len=self._recipe.model.max_tokens,
-                max_num_seqs=rollout.max_num_seqs,
-                gpu_memory_utilization=rollout.gpu_memory_utilization,
-                tensor_parallel_size=rollout.tensor_parallel,
-                kv_cache_gib=rollout.kv_cache_gib,
-                threads=rollout.threads,
-                device=self.device,
-            )
-            gpus = rollout.gpus_per_engine if self.device == "cuda" else 0.0
-            self.cluster.require_gpus(gpus * rollout.engines)
+            target, placement, count = self._engine_layout()
+            names = [f"rollout-engine-{index}" for index in range(count)]
+            hosts = self._hosts(target, placement, names)
+            for host in hosts:
+                host.build(self._engine_spec(model_dir))
             timeouts = self._hardware.timeouts
-            workers = [
-                self.cluster.spawn(
-                    ENGINES[rollout.engine],
-                    spec,
-                    name=f"rollout-engine-{index}",
-                    placement=Placement(gpus=gpus, env=_engine_env(rollout.engine, spec)),
-                )
-                for index in range(rollout.engines)
-            ]
-            for worker in workers:
-                worker.start("stamp").result(timeouts.start_s)
+            for host in hosts:
+                host.start("stamp").result(timeouts.start_s)
             self._engines = RolloutGroup(
-                workers, timeout_s=timeouts.rollout_s, sync_timeout_s=timeouts.sync_s
+                hosts, timeout_s=timeouts.rollout_s, sync_timeout_s=timeouts.sync_s
             )
         return self._engines
 
@@ -198,15 +223,52 @@ class Workers:
         head: str = "lm",
         reference_dir: Path | None = None,
     ) -> LearnerGroup:
-        hardware, device = self._hardware.learner, self.device
         spec = replace(
             self._learner_spec(model_dir, optimizer),
             head=head,
             reference_dir=None if reference_dir is None else str(reference_dir),
         )
-        gpus = hardware.gpus_per_rank if device == "cuda" else 0.0
-        self.cluster.require_gpus(gpus * ranks)
+        names = [f"{name}-{rank}" for rank in range(ranks)]
+        hosts = self._hosts(LEARNER, self._learner_placement(), names)
         master = (self.cluster.address(), _free_port())
+        for rank, host in enumerate(hosts):
+            host.build(spec, rank, ranks, master)
+        timeouts = self._hardware.timeouts
+        return LearnerGroup(
+            hosts,
+            timeout_s=timeouts.update_s,
+            start_s=timeouts.start_s,
+            warn=self._warn_once,
+        )
+
+    def _hosts(self, target: str, placement: Placement, names: list[str]) -> list[Host]:
+        """Return one idle process of ``target`` for each name, started where there are none."""
+        if self._ahead is not None:
+            self._ahead.result()
+        idle = [hosts for hosts in self._idle if hosts.fit(target, placement, len(names))]
+        if idle:
+            self._idle.remove(idle[0])
+        hosts = idle[0] if idle else self._start(target, placement, names)
+        for host, name in zip(hosts.hosts, names, strict=True):
+            host.name = name
+        self._busy.append(hosts)
+        return hosts.hosts
+
+    def _start(self, target: str, placement: Placement, names: list[str]) -> _Hosts:
+        self.cluster.require_gpus(placement.gpus * len(names))
+        hosts = [self.cluster.host(target, name=name, placement=placement) for name in names]
+        return _Hosts(target, placement, hosts)
+
+    def _start_ahead(self) -> None:
+        target, placement, count = self._engine_layout()
+        ranks = self._hardware.learner.ranks
+        self._idle += [
+            self._start(LEARNER, self._learner_placement(), ["learner"] * ranks),
+            self._start(target, placement, ["rollout-engine"] * count),
+        ]
+
+    def _learner_placement(self) -> Placement:
+        hardware, device = self._hardware.learner, self.device
         threads = str(hardware.threads)
         # Waiting threads may spin for microseconds only: spinning on, the default, slows a learner
         # ten times beside any other busy process, and not at all halves its speed on free cores.
@@ -217,22 +279,28 @@ class Workers:
         }
         if device == "cpu":
             env["DS_ACCELERATOR"] = "cpu"
-        workers = [
-            self.cluster.spawn(
-                LEARNER,
-                spec,
-                rank,
-                ranks,
-                master,
-                name=f"{name}-{rank}",
-                placement=Placement(gpus=gpus, env=env),
-            )
-            for rank in range(ranks)
-        ]
-        timeouts = self._hardware.timeouts
-        group = LearnerGroup(workers, timeout_s=timeouts.update_s, warn=self._warn_once)
-        group.ready(timeouts.start_s)
-        return group
+        return Placement(gpus=hardware.gpus_per_rank if device == "cuda" else 0.0, env=env)
+
+    def _engine_layout(self) -> tuple[str, Placement, int]:
+        """Return target, placement and number of the engines."""
+        rollout = self._hardware.rollout
+        env = _engine_env(rollout.engine, self._engine_spec(Path()))
+        gpus = rollout.gpus_per_engine if self.device == "cuda" else 0.0
+        return ENGINES[rollout.engine], Placement(gpus=gpus, env=env), rollout.engines
+
+    def _engine_spec(self, model_dir: Path) -> EngineSpec:
+        rollout = self._hardware.rollout
+        return EngineSpec(
+            model_dir=str(model_dir),
+            dtype=self._recipe.model.dtype,
+            max_model_len=self._recipe.model.max_tokens,
+            max_num_seqs=rollout.max_num_seqs,
+            gpu_memory_utilization=rollout.gpu_memory_utilization,
+            tensor_parallel_size=rollout.tensor_parallel,
+            kv_cache_gib=rollout.kv_cache_gib,
+            threads=rollout.threads,
+            device=self.device,
+        )
 
     def _learner_spec(self, model_dir: Path, optimizer: Optimizer | None) -> LearnerSpec:
         hardware = self._hardware.learner

@@ -73,7 +73,7 @@ def reward_model(run: StageRun) -> ArtifactRef:
         log.info(line)
     with store.scratch() as scratch:
         learner.export_hf(scratch / MODEL_FOLDER)
-        learner.stop()
+        run.workers.release(learner)
         shift_bias(scratch / MODEL_FOLDER, shift)
         metadata = {"calibration_error": evaluation.calibration_error, "bias_shift": shift}
         ref = store.put(

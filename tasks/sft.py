@@ -14,6 +14,7 @@ from tasks.report import TrainingReport
 def sft(run: StageRun) -> ArtifactRef:
     """Train the dataset's base model on its demonstrations; the result is a policy with its
     metrics."""
+    run.workers.start_ahead()
     dataset = run.parents["dataset"]
     learner = run.workers.learner(
         model_directory(run.store.directory(dataset)), run.recipe.sft.optimizer, name="sft-learner"
@@ -31,6 +32,6 @@ def sft(run: StageRun) -> ArtifactRef:
         training.run(TrainingReport(STAGE, run.tracker), log=get_run_logger().warning)
         learner.export_hf(scratch / MODEL_FOLDER)
         ref = run.put(directory=scratch, metadata={"steps": training.total_steps})
-    learner.stop()
+    run.workers.release(learner)
     training.discard_checkpoints()
     return ref

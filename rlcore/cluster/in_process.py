@@ -19,19 +19,32 @@ class _Done:
 
 
 class InProcessWorker:
-    """Calls the object directly; ``start`` returns when the call is done."""
+    """Calls the object directly; every method returns when its work is done."""
 
-    def __init__(self, name: str, target: Any) -> None:
+    def __init__(self, name: str, target: str) -> None:
         self.name = name
-        self.target = target
+        self._target = target
+        self._object: Any = None
+
+    def build(self, *args: Any) -> None:
+        """Build the object here. Raises the constructor's own error."""
+        self.clear()
+        module, _, attribute = self._target.partition(":")
+        self._object = getattr(import_module(module), attribute)(*args)
 
     def start(self, method: str, *args: Any, **kwargs: Any) -> _Done:
         """Run ``method`` now; its error is raised here."""
-        return _Done(getattr(self.target, method)(*args, **kwargs))
+        return _Done(getattr(self._object, method)(*args, **kwargs))
+
+    def clear(self) -> None:
+        """Close the object."""
+        if self._object is not None:
+            self._object.close()
+            self._object = None
 
     def stop(self) -> None:
         """Close the object."""
-        self.target.close()
+        self.clear()
 
 
 class InProcessCluster:
@@ -40,12 +53,17 @@ class InProcessCluster:
     def __init__(self) -> None:
         self._workers: list[InProcessWorker] = []
 
+    def host(self, target: str, *, name: str, placement: Placement) -> InProcessWorker:
+        """Return a host in this process; nothing is imported before its first ``build``."""
+        del placement
+        worker = InProcessWorker(name, target)
+        self._workers.append(worker)
+        return worker
+
     def spawn(self, target: str, *args: Any, name: str, placement: Placement) -> InProcessWorker:
         """Build ``target`` here. Raises the constructor's own error."""
-        del placement
-        module, _, attribute = target.partition(":")
-        worker = InProcessWorker(name, getattr(import_module(module), attribute)(*args))
-        self._workers.append(worker)
+        worker = self.host(target, name=name, placement=placement)
+        worker.build(*args)
         return worker
 
     def num_gpus(self) -> float:

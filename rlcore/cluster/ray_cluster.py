@@ -4,7 +4,9 @@ The only file that imports ray. Actors reserve GPUs but no CPUs: the phases take
 worker's CPU use is bounded by its thread count, not by a reservation.
 """
 
+import gc
 import os
+from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
@@ -20,16 +22,38 @@ _FORWARDED = ("HF_HOME", "HF_HUB_OFFLINE", "HF_TOKEN", "PYTHONPATH")
 class _Shell:
     """The actor: builds the target class in its own process and forwards calls to it."""
 
-    def __init__(self) -> None:
+    def __init__(self, target: str) -> None:
+        self._target = target
         self._object: Any = None
         self._failure: BaseException | None = None
 
-    def build(self, target: str, args: tuple[Any, ...]) -> None:
-        module, _, attribute = target.partition(":")
+    def load(self) -> None:
+        """Import what ``build`` needs. It imports again what fails here, and says why."""
+        with suppress(Exception):
+            for module in getattr(self._class(), "IMPORTS", ()):
+                import_module(module)
+
+    def build(self, args: tuple[Any, ...]) -> None:
+        self.clear()
+        if self._failure is None:
+            try:
+                self._object = self._class()(*args)
+            except Exception as failure:  # noqa: BLE001 - kept: raised by the caller's first call
+                self._failure = failure
+
+    def clear(self) -> None:
+        if self._object is None:
+            return
         try:
-            self._object = getattr(import_module(module), attribute)(*args)
-        except Exception as failure:  # noqa: BLE001 - kept: raised by the caller's first call
+            self._object.close()
+        except Exception as failure:  # noqa: BLE001 - kept: a host that leaks is not built on
             self._failure = failure
+        self._object = None
+        gc.collect()
+
+    def _class(self) -> type:
+        module, _, attribute = self._target.partition(":")
+        return getattr(import_module(module), attribute)
 
     def call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._failure is not None:
@@ -70,6 +94,14 @@ class RayWorker:
         self.name = name
         self._actor = actor
 
+    def build(self, *args: Any) -> None:
+        """Queue building the object; ``start`` raises what its constructor raised."""
+        self._actor.build.remote(args)
+
+    def clear(self) -> None:
+        """Queue closing the object."""
+        self._actor.clear.remote()
+
     def start(self, method: str, *args: Any, **kwargs: Any) -> RayPending:
         """Queue ``method``; the actor serves calls in order."""
         return RayPending(self.name, method, self._actor.call.remote(method, args, kwargs))
@@ -92,8 +124,8 @@ class RayCluster:
         ray.init(address=address or "local", **options)
         self._workers: list[RayWorker] = []
 
-    def spawn(self, target: str, *args: Any, name: str, placement: Placement) -> RayWorker:
-        """Start an actor and begin building ``target`` in it."""
+    def host(self, target: str, *, name: str, placement: Placement) -> RayWorker:
+        """Start an actor that imports ``target``."""
         forwarded = {key: os.environ[key] for key in _FORWARDED if key in os.environ}
         actor = (
             ray.remote(_Shell)
@@ -102,11 +134,17 @@ class RayCluster:
                 num_gpus=placement.gpus,
                 runtime_env={"env_vars": {**forwarded, **placement.env}},
             )
-            .remote()
+            .remote(target)
         )
-        actor.build.remote(target, args)
+        actor.load.remote()
         worker = RayWorker(name, actor)
         self._workers.append(worker)
+        return worker
+
+    def spawn(self, target: str, *args: Any, name: str, placement: Placement) -> RayWorker:
+        """Start an actor and begin building ``target`` in it."""
+        worker = self.host(target, name=name, placement=placement)
+        worker.build(*args)
         return worker
 
     def num_gpus(self) -> float:

@@ -49,14 +49,37 @@ class Worker(Protocol):
         ...
 
 
+class Host(Worker, Protocol):
+    """A worker whose process outlives its object: what is imported there stays imported."""
+
+    def build(self, *args: Any) -> None:
+        """Start building an object of the host's class with ``args`` and return at once.
+
+        An object built before is closed first. An error of the constructor is raised by the next
+        call's ``result``.
+        """
+        ...
+
+    def clear(self) -> None:
+        """Close the object and free its memory; return at once."""
+        ...
+
+
 class Cluster(Protocol):
     """Builds workers and ends them all on ``close``."""
 
-    def spawn(self, target: str, *args: Any, name: str, placement: Placement) -> Worker:
-        """Start building ``target`` ("package.module:Class") with ``args`` and return at once.
+    def host(self, target: str, *, name: str, placement: Placement) -> Host:
+        """Start a process for ``target`` ("package.module:Class") and return at once.
 
-        The class is named, not passed, so that heavy imports happen in the worker only. An error
-        of the constructor is raised by the first call's ``result``.
+        It imports the class, and the modules that the class lists in ``IMPORTS``, if it does:
+        those that its constructor is slow to import.
+        """
+        ...
+
+    def spawn(self, target: str, *args: Any, name: str, placement: Placement) -> Host:
+        """Return a ``host`` of ``target`` that builds its object with ``args`` already.
+
+        The class is named, not passed, so that heavy imports happen in the worker only.
         """
         ...
 

@@ -22,6 +22,7 @@ class LearnerGroup:
     Sequences are shared out so that ranks hold about equal tokens. Every call reaches every rank
     and waits at most ``timeout_s`` seconds for all of them; a rank's error is raised as it came.
     ``warn`` gets ``Learner.packing_warning`` of the first batch, where there is one.
+    ``start_s``: seconds that the first call allows the ranks to be built in; None where they are.
     """
 
     def __init__(
@@ -29,15 +30,20 @@ class LearnerGroup:
         workers: Sequence[Worker],
         *,
         timeout_s: float = 1800.0,
+        start_s: float | None = None,
         warn: Callable[[str], None] | None = None,
     ) -> None:
-        self._workers = list(workers)
+        self.workers = list(workers)
         self._timeout_s = timeout_s
+        self._start_s = start_s
         self._warn = warn
 
-    def ready(self, timeout_s: float) -> WeightStamp:
+    def ready(self) -> None:
         """Wait until every rank is built; raises what a rank's constructor raised."""
-        return self._call("stamp", timeout_s=timeout_s)[0]
+        if self._start_s is not None:
+            pendings = [worker.start("stamp") for worker in self.workers]
+            self._collect("its start", pendings, self._start_s)
+            self._start_s = None
 
     def logprobs(
         self,
@@ -81,7 +87,7 @@ class LearnerGroup:
         parts_BR = [self._split(terms) for terms in request.mini_batches]
         requests = [
             replace(request, mini_batches=[parts_R[rank] for parts_R in parts_BR])
-            for rank in range(len(self._workers))
+            for rank in range(len(self.workers))
         ]
         results: list[UpdateResult] = self._call("update", [(part,) for part in requests])
         if not results[0].old_logprobs:
@@ -98,37 +104,37 @@ class LearnerGroup:
 
     def publish(self, path: str | Path, version: int | None = None) -> WeightUpdate:
         """``Learner.publish``."""
-        return self._call("publish", [(str(path), version)] * len(self._workers))[0]
+        return self._call("publish", [(str(path), version)] * len(self.workers))[0]
 
     def save(self, directory: str | Path) -> None:
         """``Learner.save``."""
-        self._call("save", [(str(directory),)] * len(self._workers))
+        self._call("save", [(str(directory),)] * len(self.workers))
 
     def load(self, directory: str | Path) -> None:
         """``Learner.load``."""
-        self._call("load", [(str(directory),)] * len(self._workers))
+        self._call("load", [(str(directory),)] * len(self.workers))
 
     def export_hf(self, directory: str | Path) -> None:
         """``Learner.export_hf``."""
-        self._call("export_hf", [(str(directory),)] * len(self._workers))
+        self._call("export_hf", [(str(directory),)] * len(self.workers))
 
     def stop(self) -> None:
         """End every rank's process."""
-        for worker in self._workers:
+        for worker in self.workers:
             worker.stop()
 
     def _shares(self, sequences: Sequences) -> list[np.ndarray]:
         """Return each rank's indices of a batch; the first batch shows what its layout costs."""
         if self._warn is not None and len(sequences):
             warn, self._warn = self._warn, None
-            arguments = [(sequences.lengths,)] * len(self._workers)
+            arguments = [(sequences.lengths,)] * len(self.workers)
             if line := self._call("packing_warning", arguments)[0]:
                 warn(line)
-        return balance(sequences.lengths, len(self._workers))
+        return balance(sequences.lengths, len(self.workers))
 
     def _split(self, terms: Sequence[Term]) -> list[list[Term]]:
         """Return each rank's part of ``terms``, whole groups where the objective wants them."""
-        parts: list[list[Term]] = [[] for _ in self._workers]
+        parts: list[list[Term]] = [[] for _ in self.workers]
         for term in terms:
             for part, share in zip(parts, self._shares_of(term), strict=True):
                 part.append(replace(term, sequences=term.sequences.take(share)))
@@ -137,7 +143,7 @@ class LearnerGroup:
     def _shares_of(self, term: Term) -> list[np.ndarray]:
         sequences = term.sequences
         if term.objective.whole_groups:
-            return balance_groups(sequences.lengths, groups_of(sequences), len(self._workers))
+            return balance_groups(sequences.lengths, groups_of(sequences), len(self.workers))
         return self._shares(sequences)
 
     def _merged(self, term: Term, parts: Sequence[np.ndarray]) -> np.ndarray:
@@ -153,17 +159,16 @@ class LearnerGroup:
         self,
         method: str,
         arguments: Sequence[tuple] | None = None,
-        *,
-        timeout_s: float | None = None,
         **keywords: Any,
     ) -> list[Any]:
         """Start ``method`` on every rank, then collect the answers in rank order."""
-        per_rank = arguments or [()] * len(self._workers)
+        self.ready()
+        per_rank = arguments or [()] * len(self.workers)
         pendings = [
             worker.start(method, *values, **keywords)
-            for worker, values in zip(self._workers, per_rank, strict=True)
+            for worker, values in zip(self.workers, per_rank, strict=True)
         ]
-        return self._collect(method, pendings, timeout_s or self._timeout_s)
+        return self._collect(method, pendings, self._timeout_s)
 
     def _collect(self, method: str, pendings: Sequence[Pending], timeout_s: float) -> list[Any]:
         """Return the answers in rank order; the first rank to fail ends the wait for the others.

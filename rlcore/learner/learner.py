@@ -4,6 +4,7 @@ Every method is collective: with several ranks, all call it in the same order, e
 share of the sequences. Losses and metrics are normalised by the counts of all shares together.
 """
 
+import gc
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -39,6 +40,12 @@ class Learner:
     document (``packing_warning``). Raises ``UserError`` when device, model or process group cannot
     be what ``spec`` asks for, or the model cannot be padded.
     """
+
+    # What deepspeed.initialize and from_pretrained import in their own time: five seconds.
+    IMPORTS = (
+        "deepspeed.runtime.zero.muon.muon_optimizer",
+        "transformers.models.auto.modeling_auto",
+    )
 
     def __init__(
         self,
@@ -279,8 +286,12 @@ class Learner:
         self._digests, self._half_done = None, None
 
     def close(self) -> None:
-        """Free the model."""
+        """Free the model; the process and its group stay, for a learner built after this one."""
         self._engine.close()
+        del self._engine, self._trained, self._passes
+        if self.device == "cuda":
+            gc.collect()
+            torch.cuda.empty_cache()  # what is only cached here is missing to other processes
 
     def _step(self, terms: Sequence[Term], lr: float) -> StepReport:
         """One optimizer step on all ranks' shares."""

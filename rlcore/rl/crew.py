@@ -22,6 +22,9 @@ def start_crew(
 ) -> Crew:
     """Return the crew that trains ``policy``; ``stack`` stops its learners, the engines live on.
 
+    All of it starts side by side. The engines are waited for; each learner's first call waits for
+    that learner.
+
     ``reward_model``: the trained model's directory, where the recipe has one. ``rewards``: what
     scores instead of the recipe's reward functions.
     """

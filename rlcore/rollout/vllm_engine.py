@@ -58,6 +58,8 @@ class VllmEngine:
     own generator, seeded by ``seeds[i]``.
     """
 
+    IMPORTS = ("vllm.entrypoints.llm", "vllm.v1.worker.gpu_worker")  # ten seconds of a core
+
     def __init__(self, spec: EngineSpec) -> None:
         """Build the engine of ``spec.model_dir`` with noise for weights; see ``RolloutEngine``.
 
