@@ -1,13 +1,13 @@
 # make run    everything from nothing: environment, server, worker, deployments; runs RECIPE to its table
 # make study  trains STUDY x SEEDS, prints their table, draws infra/figures/learning.png
-# make test   the whole test suite, on the real components
+# make test   all tests but the slow ones, on the real components; make test-slow runs those
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
 .DELETE_ON_ERROR:
 # Heavy imports take seconds longer in every process when their bytecode may not be kept.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: run study test lint format env up down clean-env
+.PHONY: run study test test-slow lint format env up down clean-env
 
 RECIPE ?= quickstart
 OVERRIDES ?= {}
@@ -36,7 +36,10 @@ down: $(STAMP)
 	@exec $(BIN)/python -m flows.local down
 
 test: $(STAMP)
-	@exec $(BIN)/python -m pytest $(TESTS)
+	@exec $(BIN)/python -m pytest -m 'not slow' $(TESTS)
+
+test-slow: $(STAMP)
+	@exec $(BIN)/python -m pytest -m slow $(TESTS)
 
 lint: $(STAMP)
 	@$(BIN)/ruff check .

@@ -1,4 +1,5 @@
-"""One real Prefect server for the whole test session, apart from anything of the user's.
+"""Which tests may be skipped, and one real Prefect server for all of them, apart from anything of
+the user's.
 
 Prefect reads its settings when it is first imported, so they are set here, before any test module.
 """
@@ -6,8 +7,9 @@ Prefect reads its settings when it is first imported, so they are set here, befo
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,16 +25,47 @@ os.environ["PREFECT_LOGGING_LEVEL"] = "WARNING"
 os.environ["WANDB_MODE"] = "offline"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip tests marked ``gpu`` where torch finds no CUDA device; torch is asked only for them."""
-    marked = [item for item in items if item.get_closest_marker("gpu")]
-    if not marked:
-        return
-    import torch
+MAY_SKIP = pytest.StashKey[bool]()
 
-    if not torch.cuda.is_available():
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip ``gpu`` without a CUDA device (torch is asked only for such tests), and ``shared``
+    without its file."""
+    marked = [item for item in items if item.get_closest_marker("gpu")]
+    if marked:
+        import torch
+
         for item in marked:
-            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+            item.stash[MAY_SKIP] = True
+            if not torch.cuda.is_available():
+                item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+    for item in items:
+        missing = [m.args[0] for m in item.iter_markers("shared") if not m.args[0].exists()]
+        if missing:
+            item.stash[MAY_SKIP] = True
+            item.add_marker(pytest.mark.skip(reason=f"{missing[0]} is not there"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, Any]:
+    """A skip that no mark explains is a failure: what is never run proves nothing."""
+    report = yield
+    if report.skipped and not item.stash.get(MAY_SKIP, False):
+        return _failed(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, Any]:
+    """The same for a module that skips itself."""
+    report = yield
+    return _failed(report) if report.skipped else report
+
+
+def _failed(report: Any) -> Any:
+    report.outcome = "failed"
+    report.longrepr = f"{report.longrepr}: only tests marked gpu or shared may be skipped"
+    return report
 
 
 @pytest.fixture(scope="session")

@@ -3,8 +3,11 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+from functools import cache
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -54,31 +57,71 @@ def run_small(
     recipe: str = "quickstart",
     kill_at: str = "",
     timeout_s: float = 240,
+    fresh: bool = False,
 ) -> subprocess.CompletedProcess[str]:
     """Run a quickstart recipe, made small, with ``directory`` as working directory.
 
     ``kill_at`` names a point of ``crash_points``: the process sends itself SIGKILL there.
+    ``fresh``: see ``run_recipe``.
     """
     arguments = [kill_at, recipe, json.dumps({**SMALL, **(overrides or {})})]
-    return run_recipe(directory, arguments, timeout_s=timeout_s)
+    return run_recipe(directory, arguments, timeout_s=timeout_s, fresh=fresh)
 
 
 def run_recipe(
-    directory: Path, arguments: list[str], *, timeout_s: float
+    directory: Path, arguments: list[str], *, timeout_s: float, fresh: bool = False
 ) -> subprocess.CompletedProcess[str]:
-    """Run ``tests.flows.crash_points`` with ``arguments``; kill its whole group after the limit."""
-    command = [sys.executable, "-m", "tests.flows.crash_points", *arguments]
+    """Run ``tests.flows.crash_points`` with ``arguments``; kill its whole group after the limit.
+
+    ``fresh``: in a new interpreter, with hash seeds of its own, instead of a fork of one that has
+    imported everything.
+    """
     directory.mkdir(parents=True, exist_ok=True)
-    environment = {
+    run = _new_interpreter if fresh else _forked
+    return run(directory, arguments, timeout_s)
+
+
+def _environment() -> dict[str, str]:
+    return {
         **os.environ,
         "PYTHONPATH": str(ROOT),
         "OMP_NUM_THREADS": "1",
         "PREFECT_LOGGING_LEVEL": "INFO",
     }
+
+
+@cache
+def _server() -> Connection:
+    """The other end of a ``run_server``, which ends when this process does."""
+    ours, theirs = socket.socketpair()
+    command = [sys.executable, "-m", "tests.flows.run_server", str(theirs.fileno())]
+    subprocess.Popen(command, cwd=ROOT, env=_environment(), pass_fds=[theirs.fileno()])
+    theirs.close()
+    return Connection(ours.detach())
+
+
+def _forked(
+    directory: Path, arguments: list[str], timeout_s: float
+) -> subprocess.CompletedProcess[str]:
+    server, output = _server(), directory / "output.txt"
+    server.send((str(directory), _environment(), str(output), arguments))
+    pid = server.recv()
+    ended = server.poll(timeout_s)
+    if not ended:
+        os.killpg(pid, signal.SIGKILL)
+    code, text = server.recv(), output.read_text(errors="replace")
+    assert ended, f"no end within {timeout_s} s:\n{text[-4000:]}"
+    return subprocess.CompletedProcess(arguments, code, text, "")
+
+
+def _new_interpreter(
+    directory: Path, arguments: list[str], timeout_s: float
+) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tests.flows.crash_points", *arguments]
     with subprocess.Popen(
         command,
         cwd=directory,
-        env=environment,
+        env=_environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

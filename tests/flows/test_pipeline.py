@@ -1,7 +1,6 @@
 """The pipeline on Ray, vLLM and DeepSpeed through a real Prefect server: cache, lineage, guards."""
 
 import json
-import os
 import signal
 from pathlib import Path
 
@@ -11,18 +10,17 @@ from rlcore.models.base import build_base_model
 from rlcore.queries import query
 from rlcore.store import ArtifactStore
 from schemas.recipe import FromScratch, ModelSection
-from tests.flows.small_run import ROOT, model_digests, run_recipe, run_small, summary_of
+from tests.flows.small_run import INLINE, model_digests, run_recipe, run_small, summary_of
+from tests.inputs import GSM8K, reads
 
 pytestmark = pytest.mark.timeout(600)
-_PLACES = (os.environ.get("GSM8K_DIR", ""), str(ROOT.parent / "shared" / "data" / "gsm8k"))
-GSM8K = next((p for p in _PLACES if p and (Path(p) / "train.jsonl").is_file()), None)
 ON_RAY = {"hardware.rollout.engines": 1, "hardware.learner.threads": 1, "evaluate.samples": 2}
 
 
 @pytest.fixture(scope="module")
 def finished(prefect_server: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("pipeline")
-    run = run_small(directory, ON_RAY)
+    run = run_small(directory, ON_RAY, fresh=True)
     assert run.returncode == 0, run.stdout[-4000:]
     return directory
 
@@ -56,13 +54,14 @@ def test_unchanged_recipe_is_all_cached(finished: Path) -> None:
 
 
 def test_hardware_change_reuses_all(finished: Path) -> None:
-    moved = run_small(finished, {**ON_RAY, "hardware.rollout.max_num_seqs": 8})
+    """What Ray and vLLM have made serves a run of one process without them."""
+    moved = run_small(finished, INLINE)
     assert moved.returncode == 0, moved.stdout[-4000:]
     assert len(summary_of(finished)["cached"]) == 5
 
 
 def test_rl_change_reuses_data_and_sft(finished: Path) -> None:
-    changed = run_small(finished, {**ON_RAY, "rl.iterations": 1, "rl.validation.every": 1})
+    changed = run_small(finished, {**INLINE, "rl.iterations": 1, "rl.validation.every": 1})
     assert changed.returncode == 0, changed.stdout[-4000:]
     assert summary_of(finished)["cached"] == ["prepare_data", "sft"]
 
@@ -74,7 +73,7 @@ def test_damaged_artifact_is_made_again_not_used(finished: Path) -> None:
     weights = export / "model.safetensors"
     weights.chmod(0o644)
     weights.write_bytes(weights.read_bytes()[:-7])
-    again = run_small(finished, {**ON_RAY, "rl.iterations": 1, "rl.validation.every": 1})
+    again = run_small(finished, {**INLINE, "rl.iterations": 1, "rl.validation.every": 1})
     assert again.returncode == 0, again.stdout[-4000:]
     assert "is run again" in again.stdout
     assert "export" not in summary_of(finished)["cached"]
@@ -106,7 +105,7 @@ def test_killed_on_ray_and_rerun_gives_the_same_weights(
 def test_unsynced_engine_stops_the_run(prefect_server: str, tmp_path: Path) -> None:
     """An engine that keeps its old weights must not train silently: the commonest bug of the
     field."""
-    run = run_small(tmp_path, {**ON_RAY, "sft.max_steps": 2}, kill_at="skip-sync")
+    run = run_small(tmp_path, {**INLINE, "sft.max_steps": 2}, kill_at="skip-sync")
     assert run.returncode != 0
     assert "the engine was not synced after the last update" in run.stdout
 
@@ -118,7 +117,8 @@ def test_bad_recipe_ends_before_any_stage(prefect_server: str, tmp_path: Path) -
     assert not (tmp_path / "runs" / "store").exists()
 
 
-@pytest.mark.skipif(GSM8K is None, reason="no GSM8K at GSM8K_DIR or beside the checkout")
+@pytest.mark.slow
+@reads(GSM8K / "train.jsonl")
 def test_real_gsm8k_goes_through_all_stages(prefect_server: str, tmp_path: Path) -> None:
     """gsm8k-grpo on the real files, with a small local model in place of the hub's, in bfloat16."""
     model = ModelSection(

@@ -27,7 +27,7 @@ CRASHES = (
 @pytest.fixture(scope="module")
 def uninterrupted(prefect_server: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("uninterrupted")
-    run = run_small(directory, INLINE)
+    run = run_small(directory, INLINE, fresh=True)
     assert run.returncode == 0, run.stdout[-4000:]
     return directory
 

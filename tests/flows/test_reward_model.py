@@ -1,7 +1,6 @@
 """Classic RLHF at its smallest: a reward model trained by the flow is what PPO then learns from."""
 
 import json
-import os
 import subprocess
 from pathlib import Path
 
@@ -11,10 +10,10 @@ from rlcore.models.base import build_base_model
 from rlcore.queries import query
 from rlcore.store import ArtifactStore
 from schemas.recipe import FromScratch, ModelSection
-from tests.flows.small_run import INLINE, ROOT, SMALL, run_recipe, summary_of
+from tests.flows.small_run import INLINE, SMALL, run_recipe, summary_of
+from tests.inputs import GSM8K, reads
 
 pytestmark = pytest.mark.timeout(300)
-GSM8K = Path(os.environ.get("GSM8K_DIR") or ROOT.parent / "shared" / "data" / "gsm8k")
 SOLUTIONS = GSM8K / "example_model_solutions.jsonl"
 RLHF = {
     **SMALL,
@@ -79,7 +78,7 @@ def test_a_reward_model_is_trained_judged_used_and_kept(
     assert summary_of(tmp_path)["cached"] == stages
 
 
-@pytest.mark.skipif(not SOLUTIONS.is_file(), reason="no GSM8K at GSM8K_DIR or beside the checkout")
+@reads(SOLUTIONS)
 def test_real_solutions_train_a_reward_model_in_bfloat16_without_demonstrations(
     prefect_server: str, tmp_path: Path
 ) -> None:

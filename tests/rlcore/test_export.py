@@ -309,7 +309,6 @@ def test_results_without_the_exported_checkpoint_are_refused(
 @pytest.mark.timeout(120)
 def test_the_export_loads_in_vllm(policy_dir: Path, tmp_path: Path) -> None:
     """Greedy tokens of real vLLM equal those of transformers."""
-    pytest.importorskip("vllm")
     from rlcore.rollout.types import EngineSpec
     from rlcore.rollout.vllm_engine import engine_env
 

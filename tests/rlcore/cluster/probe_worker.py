@@ -1,7 +1,9 @@
 """What the cluster tests run elsewhere."""
 
 import os
+import sys
 import time
+from typing import ClassVar
 
 from schemas.errors import UserError
 
@@ -11,10 +13,15 @@ ENVIRONMENT_AT_IMPORT = os.environ.get("PROBE", "")
 class Probe:
     """Does what it is told."""
 
+    IMPORTS = ("colorsys",)
+    built: ClassVar[list[int]] = []
+    closed: ClassVar[list[int]] = []
+
     def __init__(self, value: int) -> None:
         if value < 0:
             raise UserError(f"probe value = {value} must be >= 0; raise it")
         self.value = value
+        self.built.append(value)
 
     def add(self, amount: int) -> int:
         self.value += amount
@@ -32,5 +39,11 @@ class Probe:
     def die(self) -> None:
         os._exit(1)
 
+    def history(self) -> tuple[int, list[int], list[int], bool]:
+        """Process, values built and closed in it, and whether it holds what ``IMPORTS`` names."""
+        return os.getpid(), self.built, self.closed, "colorsys" in sys.modules
+
     def close(self) -> None:
-        """Nothing to free."""
+        self.closed.append(self.value)
+        if self.value == 13:
+            raise UserError("13 does not close; take another")

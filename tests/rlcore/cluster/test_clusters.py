@@ -1,12 +1,16 @@
 """A worker behaves the same in a Ray actor and inline, and no wait is without end or culprit."""
 
 from collections.abc import Iterator
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
 from rlcore.cluster.in_process import InProcessCluster
 from rlcore.cluster.ray_cluster import RayCluster
 from rlcore.cluster.types import Cluster, Placement, WorkerDied, WorkerTimeout, gather
+from rlcore.workers import ENGINES, LEARNER
 from schemas.errors import UserError
 
 pytestmark = pytest.mark.timeout(120)
@@ -53,6 +57,50 @@ def test_a_constructor_that_fails_says_why_at_the_first_call(on_ray: RayCluster)
     worker = on_ray.spawn(PROBE, -1, name="probe", placement=PLAIN)
     with pytest.raises(UserError, match="probe value = -1"):
         worker.start("add", 1).result(60)
+
+
+def test_a_host_builds_one_object_after_the_other_in_one_process(cluster: Cluster) -> None:
+    """The second learner of a run starts without its imports, and holds nothing of the first."""
+    host = cluster.host(PROBE, name="probe", placement=PLAIN)
+    host.build(20)
+    before, built, *_ = host.start("history").result(60)
+    assert host.start("add", 5).result(60) == 25
+    host.clear()
+    host.build(21)
+    after, rebuilt, closed, _ = host.start("history").result(60)
+    assert after == before
+    assert (rebuilt[-2:], closed[-1:]) == ([built[-1], 21], [25])
+    host.build(22)
+    assert host.start("history").result(60)[2][-2:] == [25, 21], "an object was left open"
+    host.clear()
+
+
+def test_a_host_imports_before_it_builds(on_ray: RayCluster) -> None:
+    host = on_ray.host(PROBE, name="probe", placement=PLAIN)
+    host.build(1)
+    assert host.start("history").result(60)[3]
+
+
+def test_an_object_that_does_not_close_leaves_no_host_to_build_on(on_ray: RayCluster) -> None:
+    host = on_ray.host(PROBE, name="probe", placement=PLAIN)
+    host.build(13)
+    host.clear()
+    host.build(1)
+    with pytest.raises(UserError, match="13 does not close"):
+        host.start("add", 1).result(60)
+
+
+@pytest.mark.parametrize("target", [LEARNER, *ENGINES.values()])
+def test_what_a_host_imports_ahead_exists(target: str) -> None:
+    """A module that a new version of a library has moved would be imported late, in silence."""
+    module, _, name = target.partition(":")
+    for imported in getattr(getattr(import_module(module), name), "IMPORTS", ()):
+        package, _, last = imported.rpartition(".")
+        root = find_spec(imported.partition(".")[0])
+        assert root is not None
+        assert root.origin is not None
+        below = Path(root.origin).parent.joinpath(*package.split(".")[1:])
+        assert (below / f"{last}.py").is_file(), imported
 
 
 def test_a_wait_ends_with_the_name_of_whom_it_waited_for(on_ray: RayCluster) -> None:

@@ -1,9 +1,7 @@
 """Duplicates and contamination: found as by brute force, and not triggered by instructions."""
 
-import os
 import random
 from itertools import product
-from pathlib import Path
 from time import process_time
 
 import pytest
@@ -12,9 +10,8 @@ from rlcore.data.dedup import contaminated, exact_duplicates, near_duplicates
 from rlcore.data.sources import read_source
 from rlcore.data.words import grams, words_of
 from schemas.data import GSM8K_INSTRUCTION, Gsm8kSource
+from tests.inputs import GSM8K, reads
 
-ROOT = Path(__file__).parents[3]
-GSM8K = Path(os.environ.get("GSM8K_DIR") or ROOT.parent / "shared/data/gsm8k")
 WORDS = [f"{a}{b}" for a, b in product("bdfgklmnprst", "aeiou")]
 
 
@@ -92,7 +89,7 @@ def test_short_prompts_are_compared_whole() -> None:
     assert contaminated([*ours, "Compute 3 * 5"], theirs) == {0: 0}
 
 
-@pytest.mark.skipif(not (GSM8K / "train.jsonl").is_file(), reason="set GSM8K_DIR")
+@reads(GSM8K / "train.jsonl")
 def test_gsm8k_is_screened_in_seconds_and_loses_next_to_nothing() -> None:
     train, test = (
         [f"{row['question']} {GSM8K_INSTRUCTION}" for row in table.rows]

@@ -18,12 +18,9 @@ from rlcore.data.sources import read_file, read_source
 from schemas.data import ArithmeticSource, DataSection, FileSource, Gsm8kSource
 from schemas.errors import UserError
 from schemas.recipe import FromScratch, ModelSection
+from tests.inputs import GSM8K, ROOT, reads
 
-ROOT = Path(__file__).parents[3]
-GSM8K = Path(os.environ.get("GSM8K_DIR") or ROOT.parent / "shared/data/gsm8k")
-needs_gsm8k = pytest.mark.skipif(
-    not (GSM8K / "train.jsonl").is_file(), reason="needs the GSM8K files; set GSM8K_DIR"
-)
+needs_gsm8k = reads(GSM8K / "train.jsonl")
 VERL_ROWS = [
     {
         "data_source": "sums",

@@ -1,7 +1,6 @@
 """Where ranked responses come from: the policy's own samples, GSM8K's solutions, files."""
 
 import json
-import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -26,9 +25,8 @@ from schemas.errors import UserError
 from schemas.recipe import FromScratch, ModelSection
 from schemas.reward_model import FilePreferences, Gsm8kSolutions, SampledPreferences
 from schemas.tables import Preferences
+from tests.inputs import GSM8K, reads
 
-ROOT = Path(__file__).parents[3]
-GSM8K = Path(os.environ.get("GSM8K_DIR") or ROOT.parent / "shared/data/gsm8k")
 SECTION = SampledPreferences(prompts=30, validation_prompts=10, max_new_tokens=8)
 EOS = 9
 OUTCOMES = {1: ("ok", True), 2: ("wrong", False), 3: ("no_answer", False), 4: ("timeout", None)}
@@ -241,7 +239,7 @@ def test_a_file_that_is_not_there_is_named_with_its_setting(monkeypatch) -> None
         preference_digests(FilePreferences(path="/no.jsonl"))
 
 
-@pytest.mark.skipif(not (GSM8K / SOLUTIONS_FILE).is_file(), reason="set GSM8K_DIR")
+@reads(GSM8K / SOLUTIONS_FILE)
 def test_the_real_solutions_are_read_whole(monkeypatch) -> None:
     """1,319 questions of four solutions; 11 were cut off before an answer."""
     monkeypatch.setenv("GSM8K_DIR", str(GSM8K))

@@ -1,10 +1,8 @@
 """The built-in rule rewards: GSM8K (strict as verl has it, numeric) and the arithmetic task."""
 
 import json
-import os
 import re
 import time
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -13,6 +11,7 @@ from hypothesis import strategies as st
 from rlcore.rewards import arithmetic, gsm8k
 from rlcore.rewards.types import Reward, RewardRow
 from schemas.errors import UserError
+from tests.inputs import GSM8K, reads
 
 
 def row(response: str, truth: str | None = "72", finish: str = "stop") -> RewardRow:
@@ -207,19 +206,11 @@ def test_a_ground_truth_that_is_no_number_is_an_error() -> None:
         judge("numeric", "#### 72", "seven")
 
 
-def gsm8k_lines(name: str) -> list[str]:
-    """Return the lines of a file of the real GSM8K."""
-    beside = Path(__file__).parents[4] / "shared" / "data" / "gsm8k"
-    path = Path(os.environ.get("GSM8K_DIR", beside)) / name
-    if not path.exists():
-        pytest.skip(f"GSM8K_DIR names no directory with {name}")
-    return path.read_text().splitlines()
-
-
+@reads(GSM8K / "example_model_solutions.jsonl")
 def test_numeric_agrees_with_the_verdicts_on_real_solutions() -> None:
     """5,276 solutions of four models, as their authors judged them."""
     disagreed = []
-    for line in gsm8k_lines("example_model_solutions.jsonl"):
+    for line in (GSM8K / "example_model_solutions.jsonl").read_text().splitlines():
         row = json.loads(line)
         truth = row["ground_truth"].rpartition("A: ")[2].replace(",", "").strip()
         for solution in (value for value in row.values() if isinstance(value, dict)):
@@ -229,9 +220,10 @@ def test_numeric_agrees_with_the_verdicts_on_real_solutions() -> None:
     assert disagreed == []
 
 
+@reads(GSM8K / "test.jsonl")
 def test_every_gsm8k_solution_earns_the_reward() -> None:
     """The dataset's own solutions must be right by both modes, or training would punish them."""
-    for line in gsm8k_lines("test.jsonl"):
+    for line in (GSM8K / "test.jsonl").read_text().splitlines():
         solution = json.loads(line)["answer"]
         truth = solution.rpartition("#### ")[2].replace(",", "")
         assert judge("strict", solution, truth).correct

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cache
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -183,30 +184,38 @@ def vllm_process(start_process: Callable[[EngineSpec], EngineProcess]) -> Engine
     return start_process(EngineSpec(model_dir="unused"))
 
 
-@pytest.fixture(
-    scope="session",
-    params=[("vllm", True), ("vllm", False), ("transformers", True), ("transformers", False)],
-    ids=["vllm-tied", "vllm-untied", "transformers-tied", "transformers-untied"],
-)
-def any_engine(
+EngineOf = Callable[[str, bool], Synced]
+
+
+@pytest.fixture(scope="session")
+def engine_of(
     request: pytest.FixtureRequest,
     model_dirs: dict[bool, Path],
     tmp_path_factory: pytest.TempPathFactory,
-) -> Synced:
-    kind, tied = request.param
-    spec = EngineSpec(model_dir=str(model_dirs[tied]), max_model_len=256, max_num_seqs=64)
-    if kind == "vllm":
-        process: EngineProcess = request.getfixturevalue("vllm_process")
-        name = f"tied={tied}"
-        process.call(name, "build", spec)
-        engine: RolloutEngine = RemoteEngine(process, name)
-    else:
-        engine = TransformersEngine(replace(spec, max_num_seqs=16))
-    return Synced(engine, spec, tied, tmp_path_factory.mktemp("updates"))
+) -> EngineOf:
+    """Return the engine of a kind, of a model whose head is tied or not; each is built once."""
+
+    @cache
+    def engine_of(kind: str, tied: bool) -> Synced:
+        spec = EngineSpec(model_dir=str(model_dirs[tied]), max_model_len=256, max_num_seqs=64)
+        if kind == "vllm":
+            process: EngineProcess = request.getfixturevalue("vllm_process")
+            name = f"tied={tied}"
+            process.call(name, "build", spec)
+            engine: RolloutEngine = RemoteEngine(process, name)
+        else:
+            engine = TransformersEngine(replace(spec, max_num_seqs=16))
+        return Synced(engine, spec, tied, tmp_path_factory.mktemp("updates"))
+
+    return engine_of
 
 
-@pytest.fixture
-def synced(any_engine: Synced) -> Synced:
+@pytest.fixture(
+    params=[("vllm", True), ("vllm", False), ("transformers", True), ("transformers", False)],
+    ids=["vllm-tied", "vllm-untied", "transformers-tied", "transformers-untied"],
+)
+def synced(request: pytest.FixtureRequest, engine_of: EngineOf) -> Synced:
     """Each engine in turn, holding weights it was not built with."""
-    any_engine.sync(seed=any_engine.version + 100)
-    return any_engine
+    engine = engine_of(*request.param)
+    engine.sync(seed=engine.version + 100)
+    return engine

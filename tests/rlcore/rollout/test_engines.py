@@ -230,10 +230,10 @@ def test_a_missing_file_is_named(synced, tmp_path: Path) -> None:
     assert synced.engine.stamp().version == synced.version
 
 
-def test_a_new_process_draws_the_same_tokens(synced, start_process, request) -> None:
+def test_a_new_process_draws_the_same_tokens(engine_of, start_process) -> None:
     """Resume starts new engine processes; other tokens there would be another run."""
-    if "vllm-tied" not in request.node.name:
-        pytest.skip("one second vLLM process is enough")
+    synced = engine_of("vllm", True)
+    synced.sync(seed=7)
     prompts, sampling = prompts_of(24), Sampling(max_new_tokens=16)
     update = synced.publish(synced.model)
     synced.engine.load_weights(update)
