@@ -26,6 +26,13 @@ class InProcessWorker:
         self._target = target
         self._object: Any = None
 
+    @classmethod
+    def of(cls, name: str, built: Any) -> "InProcessWorker":
+        """Return a worker around the object ``built``, made by whoever calls."""
+        worker = cls(name, f"{type(built).__module__}:{type(built).__qualname__}")
+        worker._object = built
+        return worker
+
     def build(self, *args: Any) -> None:
         """Build the object here. Raises the constructor's own error."""
         self.clear()

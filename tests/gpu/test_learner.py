@@ -115,7 +115,7 @@ def test_transformers_engine_agrees_with_cpu(spec):
     answers = {}
     for device in ("cpu", "cuda"):
         engine = TransformersEngine(EngineSpec(spec.model_dir, device=device, max_model_len=64))
-        group = RolloutGroup([InProcessWorker(device, engine)], timeout_s=60, sync_timeout_s=60)
+        group = RolloutGroup([InProcessWorker.of(device, engine)], timeout_s=60, sync_timeout_s=60)
         load_model_directory(group, Path(spec.model_dir))
         answers[device] = engine.generate(prompts, [0, 1, 2], sampling)
         engine.close()

@@ -84,6 +84,7 @@ def test_abs_pulls_by_the_total_variation(policy, reference):
     logits = torch.log(policy).requires_grad_()
     (torch.softmax(logits, 0) - reference).abs().sum().backward()
     found = expected_gradient("abs", policy, reference)
+    assert logits.grad is not None
     np.testing.assert_allclose(found, logits.grad, atol=1e-12)
     assert np.abs(found).max() > 0.01
 

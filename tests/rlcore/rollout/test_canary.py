@@ -34,11 +34,11 @@ CANARY = Canary(
 
 def learner_of(model_dir: Path) -> LearnerGroup:
     spec = LearnerSpec(model_dir=str(model_dir), trainable=False, device="cpu")
-    return LearnerGroup([InProcessWorker("learner-0", Learner(spec))])
+    return LearnerGroup([InProcessWorker.of("learner-0", Learner(spec))])
 
 
 def engines_of(*engines: RolloutEngine) -> RolloutGroup:
-    workers = [InProcessWorker(f"rollout-engine-{i}", each) for i, each in enumerate(engines)]
+    workers = [InProcessWorker.of(f"rollout-engine-{i}", each) for i, each in enumerate(engines)]
     return RolloutGroup(workers, timeout_s=60, sync_timeout_s=60)
 
 

@@ -186,9 +186,8 @@ def test_bytes_that_are_not_the_senders_are_refused_by_name(
             refused()
     assert synced.engine.load_weights(update) == update.stamp
     rows = synced.engine.generate(prompts, [0, 1], greedy)
-    assert [row.token_ids for row in rows] == [
-        reference_greedy(synced.model, prompt, 4) for prompt in prompts
-    ]
+    for prompt, row in zip(prompts, rows, strict=True):
+        assert behind_the_best(synced.model, prompt, row.token_ids) < 1e-3
 
 
 def test_a_file_changed_after_stamping_is_refused(synced) -> None:
