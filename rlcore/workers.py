@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
 
-from rlcore.cluster.types import Cluster, Host, Placement, Worker
+from rlcore.cluster.types import Cluster, Host, Placement, Worker, gather
 from rlcore.learner.group import LearnerGroup
 from rlcore.learner.spec import LearnerSpec
 from rlcore.rewards.group import RewardGroup
@@ -52,8 +52,8 @@ class _Hosts:
 class Workers:
     """Owns the cluster of one run; nothing starts before it is asked for. Use as a context.
 
-    What is asked for is returned while it still starts, so that workers start side by side; a
-    group's first call, or its ``ready``, waits for it and raises what its constructor raised.
+    Learners are returned while they still start, so that workers start side by side; a learner's
+    first call, or its ``ready``, waits for it and raises what its constructor raised.
 
     ``warn`` gets a sentence, once a run, when the model cannot be packed.
     """
@@ -66,7 +66,7 @@ class Workers:
         self._cluster: Cluster | None = None
         self._ahead: Future[None] | None = None
         self._idle: list[_Hosts] = []
-        self._busy: list[_Hosts] = []
+        self._learners: list[tuple[LearnerGroup, _Hosts]] = []
         self._engines: RolloutGroup | None = None
         self._reward_workers: list[Worker] | None = None
         self._reward_model: LearnerGroup | None = None
@@ -104,9 +104,9 @@ class Workers:
         Returns at once; the second call does nothing. What fails is raised where it is needed.
         """
         if self._ahead is None and self._hardware.cluster != "in_process":
-            with ThreadPoolExecutor(1, "start-ahead") as thread:
-                self._ahead = thread.submit(self._start_ahead)
-                thread.shutdown(wait=False)
+            thread = ThreadPoolExecutor(1, "start-ahead")
+            self._ahead = thread.submit(self._start_ahead)
+            thread.shutdown(wait=False)
 
     def learner(
         self,
@@ -129,11 +129,11 @@ class Workers:
 
     def release(self, learner: LearnerGroup) -> None:
         """Free what ``learner`` holds; its processes serve the next learner of the same layout."""
-        (mine,) = [hosts for hosts in self._busy if hosts.hosts == learner.workers]
-        for host in mine.hosts:
-            host.clear()
-        self._busy.remove(mine)
-        self._idle.append(mine)
+        (entry,) = [entry for entry in self._learners if entry[0] is learner]
+        closing = [host.clear() for host in entry[1].hosts]
+        gather(closing, self._hardware.timeouts.start_s)
+        self._learners.remove(entry)
+        self._idle.append(entry[1])
 
     def reference(self, model_dir: Path) -> LearnerGroup:
         """Start a frozen copy of ``model_dir`` for log-probs."""
@@ -156,13 +156,16 @@ class Workers:
             target, placement, count = self._engine_layout()
             names = [f"rollout-engine-{index}" for index in range(count)]
             hosts = self._hosts(target, placement, names)
-            for host in hosts:
+            if self.device == "cuda":  # vLLM measures what is free; nobody may allocate meanwhile
+                for learner, _ in self._learners:
+                    learner.ready()
+            for host in hosts.hosts:
                 host.build(self._engine_spec(model_dir))
             timeouts = self._hardware.timeouts
-            for host in hosts:
+            for host in hosts.hosts:
                 host.start("stamp").result(timeouts.start_s)
             self._engines = RolloutGroup(
-                hosts, timeout_s=timeouts.rollout_s, sync_timeout_s=timeouts.sync_s
+                hosts.hosts, timeout_s=timeouts.rollout_s, sync_timeout_s=timeouts.sync_s
             )
         return self._engines
 
@@ -231,17 +234,19 @@ class Workers:
         names = [f"{name}-{rank}" for rank in range(ranks)]
         hosts = self._hosts(LEARNER, self._learner_placement(), names)
         master = (self.cluster.address(), _free_port())
-        for rank, host in enumerate(hosts):
+        for rank, host in enumerate(hosts.hosts):
             host.build(spec, rank, ranks, master)
         timeouts = self._hardware.timeouts
-        return LearnerGroup(
-            hosts,
+        group = LearnerGroup(
+            hosts.hosts,
             timeout_s=timeouts.update_s,
             start_s=timeouts.start_s,
             warn=self._warn_once,
         )
+        self._learners.append((group, hosts))
+        return group
 
-    def _hosts(self, target: str, placement: Placement, names: list[str]) -> list[Host]:
+    def _hosts(self, target: str, placement: Placement, names: list[str]) -> _Hosts:
         """Return one idle process of ``target`` for each name, started where there are none."""
         if self._ahead is not None:
             self._ahead.result()
@@ -251,8 +256,7 @@ class Workers:
         hosts = idle[0] if idle else self._start(target, placement, names)
         for host, name in zip(hosts.hosts, names, strict=True):
             host.name = name
-        self._busy.append(hosts)
-        return hosts.hosts
+        return hosts
 
     def _start(self, target: str, placement: Placement, names: list[str]) -> _Hosts:
         self.cluster.require_gpus(placement.gpus * len(names))

@@ -43,11 +43,12 @@ class InProcessWorker:
         """Run ``method`` now; its error is raised here."""
         return _Done(getattr(self._object, method)(*args, **kwargs))
 
-    def clear(self) -> None:
-        """Close the object."""
-        if self._object is not None:
-            self._object.close()
-            self._object = None
+    def clear(self) -> _Done:
+        """Close the object; its error is raised here."""
+        closed, self._object = self._object, None
+        if closed is not None:
+            closed.close()
+        return _Done(None)
 
     def stop(self) -> None:
         """Close the object."""

@@ -34,22 +34,19 @@ class _Shell:
                 import_module(module)
 
     def build(self, args: tuple[Any, ...]) -> None:
-        self.clear()
-        if self._failure is None:
-            try:
-                self._object = self._class()(*args)
-            except Exception as failure:  # noqa: BLE001 - kept: raised by the caller's first call
-                self._failure = failure
+        self._failure = None
+        try:
+            self.clear()
+            self._object = self._class()(*args)
+        except Exception as failure:  # noqa: BLE001 - kept: raised by the caller's first call
+            self._failure = failure
 
     def clear(self) -> None:
-        if self._object is None:
-            return
-        try:
-            self._object.close()
-        except Exception as failure:  # noqa: BLE001 - kept: a host that leaks is not built on
-            self._failure = failure
-        self._object = None
-        gc.collect()
+        if self._object is not None:
+            closed, self._object = self._object, None
+            closed.close()
+            del closed
+            gc.collect()
 
     def _class(self) -> type:
         module, _, attribute = self._target.partition(":")
@@ -98,9 +95,9 @@ class RayWorker:
         """Queue building the object; ``start`` raises what its constructor raised."""
         self._actor.build.remote(args)
 
-    def clear(self) -> None:
+    def clear(self) -> RayPending:
         """Queue closing the object."""
-        self._actor.clear.remote()
+        return RayPending(self.name, "clear", self._actor.clear.remote())
 
     def start(self, method: str, *args: Any, **kwargs: Any) -> RayPending:
         """Queue ``method``; the actor serves calls in order."""

@@ -55,13 +55,13 @@ class Host(Worker, Protocol):
     def build(self, *args: Any) -> None:
         """Start building an object of the host's class with ``args`` and return at once.
 
-        An object built before is closed first. An error of the constructor is raised by the next
-        call's ``result``.
+        An object built before is closed first. An error of that or of the constructor is raised by
+        the next call's ``result``.
         """
         ...
 
-    def clear(self) -> None:
-        """Close the object and free its memory; return at once."""
+    def clear(self) -> Pending:
+        """Start closing the object and freeing its memory; ``result`` raises what it raises."""
         ...
 
 

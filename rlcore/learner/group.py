@@ -33,7 +33,7 @@ class LearnerGroup:
         start_s: float | None = None,
         warn: Callable[[str], None] | None = None,
     ) -> None:
-        self.workers = list(workers)
+        self._workers = list(workers)
         self._timeout_s = timeout_s
         self._start_s = start_s
         self._warn = warn
@@ -41,7 +41,7 @@ class LearnerGroup:
     def ready(self) -> None:
         """Wait until every rank is built; raises what a rank's constructor raised."""
         if self._start_s is not None:
-            pendings = [worker.start("stamp") for worker in self.workers]
+            pendings = [worker.start("stamp") for worker in self._workers]
             self._collect("its start", pendings, self._start_s)
             self._start_s = None
 
@@ -87,7 +87,7 @@ class LearnerGroup:
         parts_BR = [self._split(terms) for terms in request.mini_batches]
         requests = [
             replace(request, mini_batches=[parts_R[rank] for parts_R in parts_BR])
-            for rank in range(len(self.workers))
+            for rank in range(len(self._workers))
         ]
         results: list[UpdateResult] = self._call("update", [(part,) for part in requests])
         if not results[0].old_logprobs:
@@ -104,37 +104,37 @@ class LearnerGroup:
 
     def publish(self, path: str | Path, version: int | None = None) -> WeightUpdate:
         """``Learner.publish``."""
-        return self._call("publish", [(str(path), version)] * len(self.workers))[0]
+        return self._call("publish", [(str(path), version)] * len(self._workers))[0]
 
     def save(self, directory: str | Path) -> None:
         """``Learner.save``."""
-        self._call("save", [(str(directory),)] * len(self.workers))
+        self._call("save", [(str(directory),)] * len(self._workers))
 
     def load(self, directory: str | Path) -> None:
         """``Learner.load``."""
-        self._call("load", [(str(directory),)] * len(self.workers))
+        self._call("load", [(str(directory),)] * len(self._workers))
 
     def export_hf(self, directory: str | Path) -> None:
         """``Learner.export_hf``."""
-        self._call("export_hf", [(str(directory),)] * len(self.workers))
+        self._call("export_hf", [(str(directory),)] * len(self._workers))
 
     def stop(self) -> None:
         """End every rank's process."""
-        for worker in self.workers:
+        for worker in self._workers:
             worker.stop()
 
     def _shares(self, sequences: Sequences) -> list[np.ndarray]:
         """Return each rank's indices of a batch; the first batch shows what its layout costs."""
         if self._warn is not None and len(sequences):
             warn, self._warn = self._warn, None
-            arguments = [(sequences.lengths,)] * len(self.workers)
+            arguments = [(sequences.lengths,)] * len(self._workers)
             if line := self._call("packing_warning", arguments)[0]:
                 warn(line)
-        return balance(sequences.lengths, len(self.workers))
+        return balance(sequences.lengths, len(self._workers))
 
     def _split(self, terms: Sequence[Term]) -> list[list[Term]]:
         """Return each rank's part of ``terms``, whole groups where the objective wants them."""
-        parts: list[list[Term]] = [[] for _ in self.workers]
+        parts: list[list[Term]] = [[] for _ in self._workers]
         for term in terms:
             for part, share in zip(parts, self._shares_of(term), strict=True):
                 part.append(replace(term, sequences=term.sequences.take(share)))
@@ -143,7 +143,7 @@ class LearnerGroup:
     def _shares_of(self, term: Term) -> list[np.ndarray]:
         sequences = term.sequences
         if term.objective.whole_groups:
-            return balance_groups(sequences.lengths, groups_of(sequences), len(self.workers))
+            return balance_groups(sequences.lengths, groups_of(sequences), len(self._workers))
         return self._shares(sequences)
 
     def _merged(self, term: Term, parts: Sequence[np.ndarray]) -> np.ndarray:
@@ -163,10 +163,10 @@ class LearnerGroup:
     ) -> list[Any]:
         """Start ``method`` on every rank, then collect the answers in rank order."""
         self.ready()
-        per_rank = arguments or [()] * len(self.workers)
+        per_rank = arguments or [()] * len(self._workers)
         pendings = [
             worker.start(method, *values, **keywords)
-            for worker, values in zip(self.workers, per_rank, strict=True)
+            for worker, values in zip(self._workers, per_rank, strict=True)
         ]
         return self._collect(method, pendings, self._timeout_s)
 

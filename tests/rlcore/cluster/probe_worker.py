@@ -41,7 +41,7 @@ class Probe:
 
     def history(self) -> tuple[int, list[int], list[int], bool]:
         """Process, values built and closed in it, and whether it holds what ``IMPORTS`` names."""
-        return os.getpid(), self.built, self.closed, "colorsys" in sys.modules
+        return os.getpid(), [*self.built], [*self.closed], "colorsys" in sys.modules
 
     def close(self) -> None:
         self.closed.append(self.value)

@@ -65,7 +65,7 @@ def test_a_host_builds_one_object_after_the_other_in_one_process(cluster: Cluste
     host.build(20)
     before, built, *_ = host.start("history").result(60)
     assert host.start("add", 5).result(60) == 25
-    host.clear()
+    host.clear().result(60)
     host.build(21)
     after, rebuilt, closed, _ = host.start("history").result(60)
     assert after == before
@@ -81,13 +81,15 @@ def test_a_host_imports_before_it_builds(on_ray: RayCluster) -> None:
     assert host.start("history").result(60)[3]
 
 
-def test_an_object_that_does_not_close_leaves_no_host_to_build_on(on_ray: RayCluster) -> None:
+def test_an_object_that_does_not_close_is_an_error(on_ray: RayCluster) -> None:
     host = on_ray.host(PROBE, name="probe", placement=PLAIN)
     host.build(13)
-    host.clear()
     host.build(1)
     with pytest.raises(UserError, match="13 does not close"):
         host.start("add", 1).result(60)
+    host.build(13)
+    with pytest.raises(UserError, match="13 does not close"):
+        host.clear().result(60)
 
 
 @pytest.mark.parametrize("target", [LEARNER, *ENGINES.values()])
