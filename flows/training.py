@@ -176,9 +176,9 @@ async def train_reasoning_with_dapo(
     """Train with DAPO on ``{"problem": ..., "answer": ...}`` rows; right is +1 and wrong -1.
 
     Answers are compared by value (``rlcore.rewards.math_answer``; what is too large to compare is
-    wrong), in a process that is killed when a row takes longer than ``reward_timeout_s`` (10 s). ``instruction`` follows each problem.
-    ``overrides`` are fields of DAPOConfig. Returns (model, tokenizer, metrics). Raises UserError
-    for a problem without an answer.
+    wrong), in a process that is killed when a row takes longer than ``reward_timeout_s`` (10 s).
+    ``instruction`` follows each problem. ``overrides`` are fields of DAPOConfig. Returns (model,
+    tokenizer, metrics). Raises UserError for a problem without an answer.
     """
     config = DAPOConfig(**{"reward_timeout_s": 10.0, **overrides})
     prompts = math_prompts(math_problems, instruction)

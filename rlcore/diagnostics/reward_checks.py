@@ -173,8 +173,8 @@ REWARD_CHECKS = (
         measure=latest("reward/judge_failed_fraction"),
         threshold=lambda recipe: max(recipe.reward.max_error_fraction, 1e-9),
         patience=3,
-        says="a reward function of weight 0 fails on {value:.1%} of the rows; what is reported of it"
-        " rests on the others",
+        says="a reward function of weight 0 fails on {value:.1%} of the rows; what is reported of"
+        " it rests on the others",
         remedy="see failures in the table rewards and correct the function, or leave it out",
     ),
     Check(

@@ -136,9 +136,7 @@ def _scored(
             response=text,
             generation=generation,
         )
-        for owner, sample, text, generation in zip(
-            owners, samples, texts, generations, strict=True
-        )
+        for owner, sample, text, generation in zip(owners, samples, texts, generations, strict=True)
     ]
     return score_finished(rows, score)
 

@@ -8,22 +8,25 @@ competition problems stay far below: under 160 characters, brackets 5 deep, expo
 digits.
 """
 
+import math
 import re
 
 MAX_CHARACTERS = 250
 MAX_DEPTH = 8
 MAX_DIGITS = 100  # of one number
-MAX_POWER_DIGITS = 10_000  # of a number raised to a power
+MAX_POWER_DIGITS = 1_000  # of a number raised to a power
 MAX_DEGREE = 100  # sum of the exponents of letters
 MAX_GROUP_DEGREE = 24  # product of the exponents of brackets
+MAX_TERMS = 400  # of powers of sums, multiplied out
 MAX_FACTORIAL = 1_000
+MAX_CHOSEN = 20  # numbers beside a binomial with letters
 MAX_COUNTS = {
     "bars": (re.compile(r"\||\\[lr]?[vV]ert\b"), 8),
     r"signs \pm": (re.compile(r"\\[pm][pm]\b|[±∓]"), 4),
-    "set operations": (re.compile(r"\\(?:big)?(?:cup|cap)\b|\\setminus\b|[∪∩]"), 6),
+    "set operations": (re.compile(r"\\(?:big)?(?:cup|cap)\b|\\setminus\b|[∪∩]"), 4),
     "functions": (re.compile(r"(?:sin|cos|tan|cot|sec|csc|log|ln|exp|lg)"), 6),
     "factorials": (re.compile(r"!"), 6),
-    "binomials": (re.compile(r"binom|\\choose"), 4),
+    "binomials": (re.compile(r"binom|\\choose|\)\s*_"), 4),
     "radicals": (re.compile(r"sqrt"), 8),
     "relations": (re.compile(r"[=<>≤≥≠]|\\(?:[lg]eq?|[lg]eqslant|[lg]t|neq?)\b"), 6),
 }
@@ -38,6 +41,7 @@ _NUMBER = re.compile(r"\d[\d.,]*|\.\d[\d.,]*")
 _E_NOTATION = re.compile(r"\d\s*[eE]\s*[-+]?\s*\d{3,}")
 _CONSTANT = re.compile(r"(?<![A-Za-z])[eE](?![A-Za-z])|\\pi\b|π")
 _POWER = re.compile(r"\^|\*\*")
+_CHOICES = re.compile(r"binom|\\choose|\)\s*_")  # (n)_{k}: permutations
 _NUMBER_BEFORE = re.compile(r"[\d.,]+$")
 _ATOM = re.compile(r"[-+ ]*(?:\\[A-Za-z]+|[\d.,]+|[^\d{(\[])?")
 _PLAIN_GROUP = re.compile(r"(?:[\d\s.,+\-*/{}()]|\\(?:[dt]?frac|left|right|cdot|times|[,;! ]))*")
@@ -71,20 +75,21 @@ def _depth(text: str) -> int:
 
 def _large_power(answer: str) -> str | None:
     """Return which power of ``answer`` is too large, None where none is."""
-    of_letters, of_groups = 0.0, 1.0
+    of_letters, of_groups, terms = 0.0, 1.0, 1.0
     for sign in _POWER.finditer(answer):
         exponent = _exponent(answer, sign.end())
-        if "!" in exponent or "binom" in exponent or "choose" in exponent:
+        if "!" in exponent or _CHOICES.search(exponent):
             return "an exponent of it holds a factorial or a binomial"
         value = _bound(exponent)
         base = _base(answer[: sign.start()].rstrip())
         if base is None:
             of_letters += value
         elif _PLAIN_GROUP.fullmatch(base):
-            if _digits(base) * value > MAX_POWER_DIGITS:
+            if _size_digits(base) * value > MAX_POWER_DIGITS:
                 return f"a power of it has more than {MAX_POWER_DIGITS} digits"
         else:
             of_groups *= max(value, 1.0)
+            terms *= _num_terms(base, min(value, MAX_GROUP_DEGREE))
     if of_letters > MAX_DEGREE:
         return f"its exponents add up to {of_letters:.3g}, more than {MAX_DEGREE}"
     if of_groups > MAX_GROUP_DEGREE:
@@ -92,7 +97,21 @@ def _large_power(answer: str) -> str | None:
             f"the exponents of its brackets multiply to {of_groups:.3g}, more than"
             f" {MAX_GROUP_DEGREE}"
         )
+    if terms > MAX_TERMS:
+        return f"its powers of sums have {terms:.3g} terms, more than {MAX_TERMS}"
     return None
+
+
+def _num_terms(group: str, power: float) -> int:
+    """Return how many terms a power of ``group`` has when it is multiplied out."""
+    summands = 1 + len(re.findall(r"(?<=[^{(\[\s])\s*[-+−]", group))
+    return math.comb(int(power) + summands - 1, summands - 1)
+
+
+def _size_digits(group: str) -> float:
+    """Return an upper bound of the decimal digits of a group of numbers: the sum of theirs."""
+    sizes = [_size(number[0]) for number in _NUMBER.finditer(group)]
+    return sum(math.log10(max(size, 2.0)) for size in sizes) if sizes else 1.0
 
 
 def _exponent(text: str, start: int) -> str:
@@ -102,8 +121,10 @@ def _exponent(text: str, start: int) -> str:
         atom = _ATOM.match(text, end)
         assert atom is not None, "it matches the empty text"
         end = atom.end()
-        while end < len(text) and text[end] in _OPEN:
-            end = _closing(text, end)
+        name = atom[0].lstrip("-+ ")
+        groups = 2 if name.startswith("\\") else 0 if name else 1
+        while groups and end < len(text) and text[end] in _OPEN:
+            end, groups = _closing(text, end), groups - 1
         end += len(text[end:]) - len(text[end:].lstrip(" !'"))
         sign = _POWER.match(text, end)
         if sign is None:
@@ -146,11 +167,8 @@ def _bound(exponent: str) -> float:
     while (sign := _POWER.search(rest)) is not None:
         inner = _exponent(rest, sign.end())
         base = rest[: sign.start()].rstrip()
-        if _base(base) is None and not _CONSTANT.search(base):
-            inner_value = 1.0
-        else:
-            inner_value = _bound(inner)
-        tower = min(tower * max(inner_value, 1.0), 1e9)
+        if _base(base) is not None or _CONSTANT.search(base):
+            tower = min(tower * max(_bound(inner), 1.0), 1e9)
         rest = rest[: sign.start()] + " " + rest[sign.end() + len(inner) :]
     sizes = [_size(number[0]) for number in _NUMBER.finditer(rest)]
     sizes += [4.0] * len(_CONSTANT.findall(rest))
@@ -180,11 +198,13 @@ def _large_factorial(answer: str) -> str | None:
         group = _base(before) if number is None else None
         if group is not None and re.search(r"\d\s*\d|!|\^|\*|/|\\", group):
             return "it holds the factorial of an expression"
-    if "binom" in answer or "choose" in answer:
+    if _CHOICES.search(answer):
         if _POWER.search(answer) or "!" in answer:
-            return "it holds a binomial beside powers or factorials"
-        if any(_size(number[0]) > MAX_FACTORIAL for number in _NUMBER.finditer(answer)):
-            return f"it holds a binomial and a number above {MAX_FACTORIAL}"
+            return "it holds a binomial or permutation beside powers or factorials"
+        letters = re.search("[A-Za-z]", re.sub(r"\\[A-Za-z]+", "", answer))
+        most = MAX_CHOSEN if letters else MAX_FACTORIAL
+        if any(_size(number[0]) > most for number in _NUMBER.finditer(answer)):
+            return f"it holds a binomial or permutation and a number above {most}"
     return None
 
 

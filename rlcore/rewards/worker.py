@@ -153,9 +153,7 @@ class RewardWorker:
             ending, *unasked = pending
             not_asked = Failure(failure.outcome, f"not asked: {ending} ended the process")
             failures = {ending: failure, **dict.fromkeys(unasked, not_asked)}
-            return replace(
-                reward, failures={**reward.failures, **failures}, seconds=seconds
-            ), True
+            return replace(reward, failures={**reward.failures, **failures}, seconds=seconds), True
         return reward, False
 
 

@@ -167,7 +167,9 @@ def _figures(scored: pl.DataFrame) -> tuple[float, dict[str, float]]:
     """Return the figure that chooses, and the metrics, of a Rewards table with ``data_source``."""
     counted = scored.filter(pl.col("correct").is_not_null() & pl.col("counts"))
     known = scored.filter(pl.col("score").is_not_null())
-    rows, column, suffix = (counted, "correct", "acc") if counted.height else (known, "score", "score")
+    rows, column, suffix = (
+        (counted, "correct", "acc") if counted.height else (known, "score", "score")
+    )
     metrics = {
         f"val-core/{source}/{suffix}/mean@1": mean_of(mine[column])
         for (source,), mine in rows.sort("data_source").group_by("data_source", maintain_order=True)

@@ -41,8 +41,10 @@ def rewards(count: int, score: float) -> pl.DataFrame:
             "outcome": ["ok"] * count,
             "score": [score] * count,
             "correct": [True] * count,
+            "counts": [True] * count,
             "parts": ["{}"] * count,
             "detail": [""] * count,
+            "failures": ["{}"] * count,
             "seconds": [0.1] * count,
         }
     )

@@ -122,6 +122,7 @@ def test_every_common_name_reaches_the_recipe() -> None:
             max_prompt_length=200,
             max_completion_length=300,
             max_error_fraction=0.5,
+            max_timeout_fraction=0.25,
             reward_timeout_s=3,
             gradient_checkpointing=True,
             overrides={"rl.algorithm.entropy_coef": 0.01},
@@ -133,6 +134,7 @@ def test_every_common_name_reaches_the_recipe() -> None:
     assert (made.seed, rl.iterations, batch, lengths) == (5, 7, (12, 4, 3, 2), (200, 300, 500))
     assert rl.rollout.temperature == 0.9
     assert (made.reward.max_error_fraction, made.reward.timeout_s) == (0.5, 3.0)
+    assert made.reward.max_timeout_fraction == 0.25
     assert made.hardware.learner.gradient_checkpointing
     assert rl.algorithm.entropy_coef == 0.01
 

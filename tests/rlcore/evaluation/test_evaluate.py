@@ -2,16 +2,19 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import polars as pl
 import pytest
 
 from rlcore.evaluation.evaluate import evaluate, generate_completions, select_prompts
-from rlcore.rewards.types import Reward, RewardRow
+from rlcore.rewards.types import Failure, Reward, RewardRow
+from rlcore.rewards.unscored import RewardFailureError
 from rlcore.rollout.types import Generation, Sampling
 from schemas.errors import UserError
 from schemas.recipe import EvaluateSection
+from schemas.rl import RewardFunction, RewardSection
 from schemas.tables import Completions, EvalResults, Prompts
 
 EOS = 99
@@ -89,6 +92,7 @@ SCRIPT = {
     0: [[0, EOS], [3, EOS], [3, EOS], [0, EOS]],  # tie, drawn first: right
     1: [[EOS], [7, EOS], [1, EOS], [5, 5]],  # no answer, timeout, right, cut off and wrong
 }
+LENIENT = RewardSection(functions=(RewardFunction(name="gsm8k"),), max_error_fraction=0.6)
 SECTION = EvaluateSection(samples=4, pass_k=(1, 2, 4), max_new_tokens=2)
 
 
@@ -101,7 +105,7 @@ def run(**changes: Any) -> tuple[pl.DataFrame, pl.DataFrame]:
         "generate": scripted(SCRIPT),
         "score": score,
         "decode": decode,
-        "max_error_fraction": 0.2,
+        "reward": LENIENT,
     }
     return evaluate(changes.pop("rows", prompts()), **(arguments | changes))
 
@@ -190,18 +194,44 @@ def test_an_aborted_completion_is_no_wrong_answer() -> None:
     results, completions = run(
         generate=abort_first, section=EvaluateSection(samples=1, pass_k=(1,))
     )
-    assert completions["outcome"][0] == "error"
+    assert (completions["outcome"][0], completions["score"][0]) == ("aborted", None)
     assert figure(results, "greedy/acc")["num_prompts"] == 1
     assert figure(results, "greedy/unscored")["value"] == 0.5
+    assert figure(results, "greedy/aborted")["value"] == 0.5
+
+
+def test_aborts_count_as_our_faults_and_timeouts_have_a_bound_of_their_own() -> None:
+    def abort_all(prompts: list[list[int]], seeds: list[int], sampling: Sampling) -> Any:
+        return [Generation([], [], "abort") for _ in prompts]
+
+    def slow(rows: list[RewardRow]) -> list[Reward]:
+        return [Reward(row.trajectory_id, "timeout", None, detail="slow") for row in rows]
+
+    with pytest.raises(RewardFailureError, match="30 of 30 .* is aborted: the engine aborted"):
+        run(generate=abort_all)
+    with pytest.raises(RewardFailureError, match=r"above reward\.max_timeout_fraction = 0\.2;"):
+        run(score=slow)
+
+
+def test_a_judge_of_weight_zero_that_fails_is_counted_and_its_rows_are_unjudged() -> None:
+    def judged(rows: list[RewardRow]) -> list[Reward]:
+        failures = {"judge": Failure("error", "no service")}
+        first, *rest = score(rows)
+        return [replace(first, correct=None, failures=failures), *rest]
+
+    results, _ = run(score=judged, section=EvaluateSection(samples=1, pass_k=(1,)))
+    assert figure(results, "greedy/acc")["num_prompts"] == 1
+    assert figure(results, "greedy/score")["num_prompts"] == 2
+    assert figure(results, "greedy/judge_failed")["value"] == 0.5
 
 
 def test_too_many_failures_stop_the_evaluation_and_name_the_reason() -> None:
     with pytest.raises(UserError) as error:
-        run(max_error_fraction=0.05)
+        run(reward=LENIENT.model_copy(update={"max_timeout_fraction": 0.05}))
     assert str(error.value) == (
-        "evaluation of 'rl': 3 of 30 completions (10.0%) could not be scored, above"
-        " reward.max_error_fraction = 0.05; mend the reward function (most often: too slow) or"
-        " raise the limit"
+        "3 of 30 completions of 'rl' could not be scored (10.0%), above"
+        " reward.max_timeout_fraction = 0.05; the most frequent reason, on 3 of them, is timeout:"
+        " too slow; raise reward.timeout_s = 10, make the reward function faster or raise the bound"
     )
 
 

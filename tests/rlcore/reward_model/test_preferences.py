@@ -19,14 +19,16 @@ from rlcore.reward_model.files import (
 )
 from rlcore.reward_model.preferences import check_pairs, encode, fit
 from rlcore.reward_model.sampled import num_responses, sample_preferences
-from rlcore.rewards.types import Reward, RewardRow
+from rlcore.rewards.types import Failure, Reward, RewardRow
 from rlcore.rollout.types import Generation, Sampling
 from schemas.errors import UserError
 from schemas.recipe import FromScratch, ModelSection
 from schemas.reward_model import FilePreferences, Gsm8kSolutions, SampledPreferences
+from schemas.rl import RewardFunction, RewardSection
 from schemas.tables import Preferences
 from tests.inputs import GSM8K, reads
 
+REWARD = RewardSection(functions=(RewardFunction(name="gsm8k"),))
 SECTION = SampledPreferences(prompts=30, validation_prompts=10, max_new_tokens=8)
 EOS = 9
 OUTCOMES = {1: ("ok", True), 2: ("wrong", False), 3: ("no_answer", False), 4: ("timeout", None)}
@@ -78,7 +80,7 @@ def sample(**changes: Any) -> Any:
         "generate": generate,
         "score": score,
         "decode": decode,
-        "max_error_fraction": 0.05,
+        "reward": REWARD,
     }
     return sample_preferences(SECTION, prompts(), **(arguments | changes))
 
@@ -116,8 +118,24 @@ def test_what_cannot_be_ranked_is_left_out_and_counted() -> None:
     found, whole = sample(generate=some_fail), sample()
     assert found.left_out == {"unscorable": 1, "aborted": 1}
     assert found.table.height == whole.table.height - 2
-    with pytest.raises(UserError, match=r"above reward\.max_error_fraction"):
-        sample(generate=some_fail, max_error_fraction=0.0)
+    for bound in ("max_error_fraction", "max_timeout_fraction"):
+        strict = REWARD.model_copy(update={bound: 0.0})
+        with pytest.raises(UserError, match=rf"sampled responses .* above reward\.{bound} = 0"):
+            sample(generate=some_fail, reward=strict)
+
+
+def test_a_judge_of_weight_zero_that_fails_leaves_a_response_unscorable() -> None:
+    """Its verdict is what ranks, so its failure is no missing judge."""
+
+    def fails_once(rows: list[RewardRow]) -> list[Reward]:
+        first, *rest = score(rows)
+        failures = {"judge": Failure("error", "no service")}
+        return [Reward(first.trajectory_id, "ok", 0.0, failures=failures), *rest]
+
+    assert sample(score=fails_once).left_out == {"unscorable": 1}
+    strict = REWARD.model_copy(update={"max_error_fraction": 0.0})
+    with pytest.raises(UserError, match="is error: no service"):
+        sample(score=fails_once, reward=strict)
 
 
 def test_rewards_that_judge_nothing_cannot_rank() -> None:

@@ -73,6 +73,14 @@ def by_command(prompt: str, response: str):
     return 1.0
 
 
+def wrong_answer_raises(prompt: str, response: str) -> float:
+    raise ConnectionError("the judge is down")
+
+
+def fixed(prompt: str, response: str, score=1.0, acc=None):
+    return {"score": score, "acc": acc}
+
+
 def wrong_signature(response: str) -> float:
     return 1.0
 

@@ -60,6 +60,8 @@ CASES = [
     ("8x^3y^2z", r"\boxed{8 x^{3} y^{2} z}", True),
     ("120", r"\boxed{\frac{10!}{7!\,3!}}", True),
     ("120", r"\boxed{\binom{10}{3}}", True),
+    ("(x-1)^2(x+2)^3(x^2+x+1)", r"\boxed{(x+2)^3(1+x+x^2)(1-x)^2}", True),
+    ("[1,2) \\cup (3,4] \\cup \\{5\\}", r"\boxed{\{5\} \cup [1,2) \cup (3, 4]}", True),
     (r"1-\left(\frac{5}{6}\right)^{100}", r"\boxed{1 - (5/6)^{100}}", True),
 ]
 
@@ -95,10 +97,13 @@ HOSTILE = {
     "constants as exponent": r"\boxed{e^{e^{e^{e^9}}}}",
     "powers of powers": r"\boxed{((9^{99})^{99})^{99}}",
     "power of a sum": r"\boxed{(x+1)^{1000}}",
+    "power of a long sum": r"\boxed{(x+y+z+a+b)^{24}}",
+    "root of a power": r"\boxed{\sqrt{9^{9999}+1}}",
     "symbolic degree": r"\boxed{x^{100000}-x^{99999}}",
     "factorial": r"\boxed{99999999!}",
     "factorials": r"\boxed{9!!!!}",
     "factorial as exponent": r"\boxed{9^{9!}}",
+    "symbolic binomial": r"\boxed{\binom{999}{x}}",
     "binomial": r"\boxed{\binom{1000000}{500000}}",
     "permutations": r"\boxed{(99999999)_{5}}",
     "sum": r"\boxed{\sum_{i=1}^{1000000000} i}",
@@ -129,9 +134,7 @@ HOSTILE = {
 def test_what_a_policy_writes_has_a_verdict() -> None:
     """sympy would work on most of these for ever; unscored, they would stop the run."""
     worker = RewardWorker(RewardSection(functions=(RewardFunction(name=NAME),)))
-    rows = [
-        RewardRow(name, "math", text, "x = 2", {}, "stop", 1) for name, text in HOSTILE.items()
-    ]
+    rows = [RewardRow(name, "math", text, "x = 2", {}, "stop", 1) for name, text in HOSTILE.items()]
     try:
         hostile = worker.score(rows, timeout_s=60.0)
     finally:
@@ -140,7 +143,7 @@ def test_what_a_policy_writes_has_a_verdict() -> None:
     assert outcomes == dict.fromkeys(HOSTILE, ("wrong", 0.0))
     (tower,) = (reward for reward in hostile if reward.trajectory_id == "tower")
     assert tower.detail == (
-        "the answer is not compared by value: a power of it has more than 10000 digits"
+        "the answer is not compared by value: a power of it has more than 1000 digits"
     )
 
 
@@ -157,7 +160,7 @@ def test_the_limits_bound_every_exponent_that_a_text_can_mean(pieces: list[str])
     text = "".join(pieces)
     if too_much(text) is None:
         for base, exponent in re.findall(r"(\d+)\^\{?(\d+)", text):
-            assert len(base) * int(exponent) <= MAX_POWER_DIGITS
+            assert (len(base) - 1) * int(exponent) <= MAX_POWER_DIGITS
 
 
 def test_the_last_complete_box_is_found_as_by_counting_braces() -> None:

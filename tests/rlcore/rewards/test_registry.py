@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from rlcore.rewards.registry import Spec, build, check_functions, combine
-from rlcore.rewards.types import Reward, RewardRow
+from rlcore.rewards.registry import Spec, build, check_functions, combine, reward_of
+from rlcore.rewards.types import Failure, Reward, RewardRow
 from schemas.errors import UserError
 
 
@@ -121,7 +121,39 @@ def test_weight_zero_judges_without_counting() -> None:
     taught = Reward("t", "ok", 0.7)
     both = combine(row("x", truth="1"), [("true", 0.0, judge), ("proxy", 2.0, taught)])
     assert (both.score, both.correct, both.outcome) == (1.4, False, "wrong")
+    assert not both.counts, "a verdict of weight 0 must not choose a checkpoint"
     unjudged = combine(
         row("x", truth="1"), [("true", 0.0, Reward("t", "error", None)), ("p", 1, taught)]
     )
     assert (unjudged.score, unjudged.correct, unjudged.outcome) == (0.7, None, "ok")
+
+
+def test_the_verdict_is_that_of_a_function_that_counts_wherever_it_stands() -> None:
+    watching = ("watching", 0.0, Reward("t", "wrong", 0.0, correct=False, answer="b"))
+    counting = ("counting", 1.0, Reward("t", "ok", 1.0, correct=True, answer="a"))
+    for order in ([watching, counting], [counting, watching]):
+        reward = combine(row("x"), order)
+        assert (reward.correct, reward.outcome, reward.answer) == (True, "ok", "a")
+        assert reward.counts
+    silent = combine(row("x"), [watching, ("score", 1.0, Reward("t", "ok", 0.5))])
+    assert (silent.correct, silent.counts) == (False, False)
+
+
+@pytest.mark.parametrize(
+    ("command", "detail"),
+    [("raise x", "KeyError: 'x'"), ("none", "the reward function returned None")],
+)
+def test_a_function_of_weight_zero_that_fails_costs_no_score(command: str, detail: str) -> None:
+    specs: list[Spec] = [
+        ("reward_samples:by_command", 0.0, {}),
+        ("reward_samples:plain_rich", 1.0, {}),
+    ]
+    reward = build(specs)(row(command, truth=command))
+    assert (reward.outcome, reward.score, reward.correct) == ("ok", 1.0, None)
+    assert reward.failures == {"reward_samples:by_command": Failure("error", detail)}
+    assert reward.parts == {"reward_samples:plain_rich": 1.0}
+
+
+def test_a_reward_function_may_say_why() -> None:
+    reward = reward_of(row("x"), {"score": 0.0, "acc": False, "detail": "too long"})
+    assert (reward.outcome, reward.detail, reward.parts) == ("wrong", "too long", {})

@@ -30,8 +30,10 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
         name: str = "reward_samples:by_command",
         memory_gib: float | None = None,
         recycle_rows: int = 10_000,
+        functions: tuple[RewardFunction, ...] | None = None,
     ) -> RewardWorker:
-        section = RewardSection(functions=(RewardFunction(name=name),), memory_gib=memory_gib)
+        functions = functions or (RewardFunction(name=name),)
+        section = RewardSection(functions=functions, memory_gib=memory_gib)
         workers.append(RewardWorker(section, recycle_rows=recycle_rows))
         return workers[-1]
 
@@ -84,6 +86,39 @@ def test_a_row_that_fails_is_an_error_with_its_reason(
     rewards = start().score(rows("fine", command, "fine"), timeout_s=10)
     assert outcomes(rewards) == [OK, ERROR, OK]
     assert rewards[1].detail == detail
+
+
+@pytest.mark.parametrize(
+    ("command", "outcome", "detail"),
+    [
+        ("loop", "timeout", "no score within 1 s; its process was killed"),
+        ("exit", "error", "the reward process died in this row (exit code 7)"),
+        ("raise key", "error", "KeyError: 'key'"),
+    ],
+)
+def test_what_a_function_of_weight_zero_does_costs_no_score(
+    start: Start, command: str, outcome: str, detail: str
+) -> None:
+    """Listed first, it would end the process before the function that counts has scored."""
+    functions = [("by_command", 0.0), ("length", 1.0), ("rich", 0.0)]
+    worker = start(
+        functions=tuple(
+            RewardFunction(name=f"reward_samples:{name}", weight=weight)
+            for name, weight in functions
+        )
+    )
+    rewards = worker.score(rows("fine", command, "72"), timeout_s=1.0)
+    assert outcomes(rewards) == [
+        ("wrong", 6.04),
+        ("wrong" if command == "raise key" else "ok", 6 + len(command) / 100),
+        ("ok", 6.02),
+    ]
+    assert [bool(reward.failures) for reward in rewards] == [False, True, False]
+    failure = rewards[1].failures["reward_samples:by_command"]
+    assert (failure.outcome, failure.detail) == (outcome, detail)
+    asked = command == "raise key"
+    assert ("reward_samples:rich" in rewards[1].failures) is not asked
+    assert (rewards[1].correct, rewards[1].counts) == ((False, False) if asked else (None, True))
 
 
 def test_a_memory_hog_is_an_error_and_the_rest_is_scored(start: Start) -> None:

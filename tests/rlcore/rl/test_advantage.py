@@ -37,6 +37,7 @@ def advantages(over: dict, correct: list[bool | None], *, critic: bool) -> None:
             "score": [1.0, 0.0],
             "correct": pl.Series(correct, dtype=pl.Boolean),
             "parts": ["{}", "{}"],
+            "failures": ["{}", "{}"],
         }
     )
     ones = [np.ones(1), np.ones(1)]

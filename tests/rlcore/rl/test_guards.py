@@ -17,7 +17,7 @@ from rlcore.rl.guards import (
     check_sampler_gap,
 )
 from rlcore.rollout.types import WeightStamp
-from schemas.rl import GapBound
+from schemas.rl import GapBound, RewardFunction, RewardSection
 
 RECIPES = Path(__file__).parents[3] / "flows" / "recipes"
 
@@ -89,13 +89,31 @@ def test_nan_logprobs_do_not_pass_as_a_small_gap(dtype: str) -> None:
 
 
 def test_dead_rewards_stop_the_run_with_their_commonest_reason() -> None:
-    rewards = pl.DataFrame(
-        {
-            "score": [1.0, None, None],
-            "outcome": ["ok", "error", "error"],
-            "detail": ["", "boom", "boom"],
-        }
+    rewards = _scored(["ok", "error", "aborted", "error"])
+    check_rewards(rewards, _bounds(errors=0.75, timeouts=0.0))
+    with pytest.raises(RewardFailureError, match=r"3 of 4 rows .* on 2 of them, is error: boom"):
+        check_rewards(rewards, _bounds(errors=0.7, timeouts=1.0))
+
+
+def test_timeouts_have_a_bound_of_their_own() -> None:
+    rewards = _scored(["ok", "timeout", "wrong", "no_answer"])
+    check_rewards(rewards, _bounds(errors=0.0, timeouts=0.25))
+    with pytest.raises(RewardFailureError, match=r"above reward\.max_timeout_fraction = 0\.2;"):
+        check_rewards(rewards, _bounds(errors=1.0, timeouts=0.2))
+
+
+def test_the_bounds_of_a_recipe_that_names_none() -> None:
+    section = RewardSection(functions=(RewardFunction(name="gsm8k"),))
+    assert (section.max_error_fraction, section.max_timeout_fraction) == (0.05, 0.2)
+
+
+def _scored(outcomes: list[str]) -> pl.DataFrame:
+    return pl.DataFrame({"outcome": outcomes, "detail": ["boom"] * len(outcomes)})
+
+
+def _bounds(*, errors: float, timeouts: float) -> RewardSection:
+    return RewardSection(
+        functions=(RewardFunction(name="gsm8k"),),
+        max_error_fraction=errors,
+        max_timeout_fraction=timeouts,
     )
-    check_rewards(rewards, max_error_fraction=0.7)
-    with pytest.raises(RewardFailureError, match=r"2 of 3 rows .* on 2 rows, is error: boom"):
-        check_rewards(rewards, max_error_fraction=0.5)
