@@ -15,8 +15,13 @@ SCORE = "critic/score/mean"
 VALIDATION = "val/accuracy"
 TRUNCATED = "response_length/clip_ratio"
 ABORTED = "response/aborted_ratio"
+CLIPPED = "actor/pg_clipfrac"
+CLIPPED_FIRST = "actor/pg_clipfrac_first_step"  # before a weight has moved
 # What may keep a check quiet or tell its cause, whatever that check itself reads.
-EXPLAINING = frozenset({ACCURACY, VALIDATION, TRUNCATED, ABORTED})
+EXPLAINING = frozenset({ACCURACY, VALIDATION, TRUNCATED, ABORTED, CLIPPED_FIRST})
+# Of log-ratios that are normal noise 1.2 times as wide as the clip range: P(z > 1 / 1.2). Noise far
+# wider clips one half, what it moves along the advantage, so no bound above that can fire.
+CLIPPED_BY_NOISE = 0.2
 
 BIGGER_GROUPS = "raise rl.rollout.samples"
 LOWER_LR = "lower rl.update.optimizer.lr"

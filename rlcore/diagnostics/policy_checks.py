@@ -6,6 +6,9 @@ from statistics import median
 from rlcore.diagnostics.measures import (
     ABORTED,
     BIGGER_GROUPS,
+    CLIPPED,
+    CLIPPED_BY_NOISE,
+    CLIPPED_FIRST,
     FINITE_CRITIC_STEPS,
     FINITE_STEPS,
     LONGER_RESPONSES,
@@ -86,6 +89,20 @@ def _length_remedy(stream: Stream) -> str:
     )
 
 
+def _clipped_in_place(stream: Stream) -> float | None:
+    """Share of the tokens that an update's first step clips, from which no weight has moved; of all
+    steps where the first's is not on record.
+
+    The later steps of a healthy GSPO run clip nine tokens in ten: they have moved that far.
+    """
+    return stream.now.get(CLIPPED_FIRST, stream.now[CLIPPED])
+
+
+def _clipped_bound(recipe: Recipe) -> float:
+    """Group ratios differ from 1 by design, before any weight has moved."""
+    return 0.9 if recipe.rl.algorithm.ratio_level == "group" else CLIPPED_BY_NOISE
+
+
 def _soft_start(recipe: Recipe) -> float:
     """Tokens from which overlong shaping punishes."""
     section = recipe.rl.algorithm.overlong or Overlong()
@@ -158,14 +175,17 @@ POLICY_CHECKS = (
     ),
     Check(
         name="everything_clipped",
-        reads=("actor/pg_clipfrac",),
-        measure=latest("actor/pg_clipfrac"),
-        threshold=0.9,
+        reads=(CLIPPED,),
+        measure=_clipped_in_place,
+        threshold=_clipped_bound,
         patience=2,
-        says="{value:.0%} of the tokens are clipped and give no gradient",
+        says=(
+            "{value:.0%} of the tokens are clipped and give no gradient before the update has moved"
+            " the policy"
+        ),
         remedy=(
-            "the clip range is below the noise of the log-probs (sequence ratios need float32 and"
-            f" a range above 1e-4): widen rl.algorithm.clip_low and clip_high, or {LOWER_LR}"
+            "the clip range is below the noise of the log-probs: set rl.update.old_logprobs: own or"
+            " model.dtype: float32, or widen rl.algorithm.clip_low and clip_high"
         ),
     ),
     Check(

@@ -79,3 +79,10 @@ def broken(change: Callable[[int, Metrics], Metrics], *, start: int, end: int) -
         {**metrics, **change(iteration, metrics)} if start <= iteration < end else metrics
         for iteration, metrics in enumerate(stream)
     ]
+
+
+# (actor/pg_clipfrac, actor/pg_clipfrac_first_step) of the first iterations of two recipes.
+RECORDED = {
+    "-gspo": [(0.585, 0.0), (0.576, 0.0), (0.678, 0.0), (0.675, 0.0), (0.703, 0.0)],
+    "-gepo": [],
+}
