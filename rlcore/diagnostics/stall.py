@@ -5,6 +5,7 @@ from bisect import bisect_right
 from rlcore.diagnostics.measures import VALIDATION
 from rlcore.diagnostics.types import Check, Stream
 from rlcore.rl.answers import NEVER_RIGHT, RECENT
+from schemas.names import REWARD_MODEL
 
 POOLED = 10  # iterations whose validations count as one figure
 WRONG_SHARE = 0.05
@@ -44,7 +45,8 @@ def _little_to_learn(stream: Stream) -> bool:
     """Return whether few prompts are wrong in every sample, or a validation of the last ``RECENT``
     iterations was at the target: 1 without ``stop_at``, or where that bounds another figure."""
     recipe = stream.recipe
-    target = recipe.rl.validation.stop_at if recipe.reward.trains_on_verdicts else None
+    judges = any(f.weight and f.name != REWARD_MODEL for f in recipe.reward.functions)
+    target = recipe.rl.validation.stop_at if judges else None
     steps, values = stream.steps(VALIDATION), stream.history(VALIDATION)
     best = max(values[bisect_right(steps, steps[-1] - RECENT) :])
     return stream.now[NEVER_RIGHT] < WRONG_SHARE or best >= (1.0 if target is None else target)

@@ -98,6 +98,8 @@ def rewards(samples: pl.DataFrame, verdicts: Verdicts) -> pl.DataFrame:
             "outcome": [outcomes[verdict] for verdict in correct],
             "score": pl.Series(scores, dtype=pl.Float64),
             "correct": pl.Series(correct, dtype=pl.Boolean),
+            "counts": [True] * len(correct),
+            "failures": pl.Series([None] * len(correct), dtype=pl.String),
             "parts": ["{}"] * len(correct),
             "detail": [""] * len(correct),
             "seconds": [0.1] * len(correct),

@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from rlcore.diagnostics.watch import Diagnostics, Finding
 from rlcore.recipes import load_recipe
 from schemas.recipe import Recipe
 
 RECIPES = Path(__file__).parents[3] / "flows" / "recipes"
 LENGTH = 100
+QUICKSTARTS = ("", "-ppo", "-dapo", "-rloo", "-gspo", "-gepo", "-vapo", "-remax")
 Metrics = dict[str, float]
 
 
@@ -86,3 +88,18 @@ RECORDED = {
     "-gspo": [(0.585, 0.0), (0.576, 0.0), (0.678, 0.0), (0.675, 0.0), (0.703, 0.0)],
     "-gepo": [],
 }
+
+
+def fixed(**values: float) -> Callable[[int, Metrics], Metrics]:
+    """Set metrics; ``actor__lr`` stands for actor/lr."""
+    named = {name.replace("__", "/"): value for name, value in values.items()}
+    return lambda iteration, metrics: named
+
+
+def watch(config: Recipe, stream: list[Metrics]) -> tuple[list[str], list[Finding]]:
+    """Return the lines logged and the findings of a whole run."""
+    said: list[str] = []
+    diagnostics = Diagnostics(config, log=said.append)
+    for iteration, metrics in enumerate(stream):
+        diagnostics.observe(iteration, metrics)
+    return said, diagnostics.findings

@@ -207,7 +207,7 @@ def test_aborts_count_as_our_faults_and_timeouts_have_a_bound_of_their_own() -> 
     def slow(rows: list[RewardRow]) -> list[Reward]:
         return [Reward(row.trajectory_id, "timeout", None, detail="slow") for row in rows]
 
-    with pytest.raises(RewardFailureError, match="30 of 30 .* is aborted: the engine aborted"):
+    with pytest.raises(RewardFailureError, match=r"30 of 30 .* is aborted: the engine aborted"):
         run(generate=abort_all)
     with pytest.raises(RewardFailureError, match=r"above reward\.max_timeout_fraction = 0\.2;"):
         run(score=slow)

@@ -117,7 +117,7 @@ def test_a_row_that_the_clock_ended_is_in_no_figure() -> None:
     figure, metrics = run(Scripted(slow_once), lenient)
     assert (figure, metrics["val/accuracy"]) == (1.0, 1.0)
     assert metrics["val/timeout_fraction"] == pytest.approx(1 / 3)
-    with pytest.raises(RewardFailureError, match="1 of 3 validation answers .*max_timeout_fracti"):
+    with pytest.raises(RewardFailureError, match=r"1 of 3 validation answers .*max_timeout_fracti"):
         run(Scripted(slow_once))
 
 

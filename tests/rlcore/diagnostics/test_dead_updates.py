@@ -1,0 +1,103 @@
+"""An update that teaches nothing ends the run, and the remedy goes by its cause."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rlcore.diagnostics.watch import DiagnosticError
+from tests.rlcore.diagnostics.streams import Metrics, broken, fixed, recipe, watch
+
+
+@pytest.mark.parametrize(
+    ("check", "change"),
+    [
+        ("reward_dead", fixed(critic__score__max=-1.0, critic__score__min=-1.0)),
+        ("dead_updates", fixed(actor__zero_gradient_steps=2.0)),
+        ("dead_updates", fixed(actor__optimizer_steps=0.0)),
+        # a partial batch has fewer steps than the recipe plans
+        ("dead_updates", fixed(actor__optimizer_steps=1.0, actor__zero_gradient_steps=1.0)),
+    ],
+)
+def test_nothing_to_learn_from_ends_the_run(
+    check: str, change: Callable[[int, Metrics], Metrics]
+) -> None:
+    """Rewards that died look like training: same loss, same clock, no learning."""
+    with pytest.raises(
+        DiagnosticError, match=rf"\({check}, 20 iterations in a row up to it.* 29\)"
+    ):
+        watch(recipe(), broken(change, start=10, end=60))
+    watch(recipe(), broken(change, start=10, end=29))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "change", "cause", "remedy"),
+    [
+        (
+            {"rl__algorithm__mask_truncated": True},
+            fixed(actor__optimizer_steps=0.0, response_length__clip_ratio=1.0),
+            "no optimizer step, as no response holds a token to learn from: 100% were cut off",
+            "raise rl.rollout.max_new_tokens (now 40)",
+        ),
+        (
+            {"rl__algorithm__mask_truncated": True},
+            fixed(
+                actor__optimizer_steps=0.0,
+                response_length__clip_ratio=0.1,
+                response__aborted_ratio=0.9,
+            ),
+            "10% were cut off .* 90% were aborted by the engine",
+            "raise hardware.rollout.kv_cache_gib",
+        ),
+        (
+            {"rl__algorithm__mask_truncated": True},
+            fixed(actor__zero_gradient_steps=2.0, response_length__clip_ratio=0.9),
+            "2 of its optimizer steps had a zero gradient",
+            "raise rl.rollout.max_new_tokens (now 40)",
+        ),
+        (
+            {},
+            fixed(actor__skipped_steps=2.0, actor__grad_norm=float("nan")),
+            "2 were not finite",
+            "lower rl.update.optimizer.lr",
+        ),
+        ({}, fixed(actor__zero_gradient_steps=2.0), "a zero gradient", "scores are equal within"),
+    ],
+)
+def test_the_remedy_of_a_dead_update_goes_by_its_cause(
+    overrides: dict[str, Any], change: Callable[[int, Metrics], Metrics], cause: str, remedy: str
+) -> None:
+    with pytest.raises(DiagnosticError, match=cause) as ended:
+        watch(recipe(**overrides), broken(change, start=10, end=60))
+    assert f": {remedy}" in str(ended.value)
+    assert "mask_truncated" not in str(ended.value), "it is on already, or would not help"
+
+
+def test_the_critics_remedy_goes_by_its_cause() -> None:
+    unscored = broken(fixed(critic__optimizer_steps=0.0), start=10, end=60)
+    with pytest.raises(DiagnosticError, match=r"no response has a score .*table rewards"):
+        watch(recipe("quickstart-ppo"), unscored)
+    broken_off = fixed(critic__skipped_steps=2.0, critic__grad_norm=float("nan"))
+    with pytest.raises(DiagnosticError, match=r"2 were not finite .*lower rl.critic.optimizer.lr"):
+        watch(recipe("quickstart-ppo"), broken(broken_off, start=10, end=60))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "cut_off", "remedy"),
+    [
+        ({}, 0.4, "raise rl.rollout.max_new_tokens, or set rl.algorithm.overlong (soft punishment)"
+                  " or rl.algorithm.mask_truncated"),
+        ({"rl__algorithm__mask_truncated": True}, 0.4, "raise rl.rollout.max_new_tokens, or set"
+                                                       " rl.algorithm.overlong (soft punishment)"),
+        ({"rl__algorithm__mask_truncated": True, "rl__algorithm__overlong": {}}, 0.4,
+         "raise rl.rollout.max_new_tokens"),
+        ({}, 1.0, "raise rl.rollout.max_new_tokens"),
+    ],
+)  # fmt: skip
+def test_a_remedy_names_what_is_not_on_yet(
+    overrides: dict[str, Any], cut_off: float, remedy: str
+) -> None:
+    """Where every response is cut off, masking would leave nothing and shaping tells none apart."""
+    stream = broken(fixed(response_length__clip_ratio=cut_off), start=10, end=29)
+    _, (found,) = watch(recipe(**overrides), stream)
+    assert (found.check, found.remedy) == ("truncation", remedy)
