@@ -99,7 +99,7 @@ def rewards(samples: pl.DataFrame, verdicts: Verdicts) -> pl.DataFrame:
             "score": pl.Series(scores, dtype=pl.Float64),
             "correct": pl.Series(correct, dtype=pl.Boolean),
             "counts": [True] * len(correct),
-            "failures": pl.Series([None] * len(correct), dtype=pl.String),
+            "failures": ["{}"] * len(correct),
             "parts": ["{}"] * len(correct),
             "detail": [""] * len(correct),
             "seconds": [0.1] * len(correct),
