@@ -2,8 +2,8 @@
 
 ``strict`` agrees bit for bit with verl (volcengine/verl, verl/utils/reward_score/gsm8k.py, current
 main: last match within the last 300 characters). ``numeric`` compares values: it also accepts
-``#### 72.``, ``#### $72``, ``#### 72.0``, ``####72``, ``\\boxed{72}``, ``1 000``, ``7/2`` for 3.5,
-and takes no expression for the number it begins with (``rlcore.rewards.gsm8k_number``).
+``#### 72.``, ``#### $72``, ``#### 72.0``, ``####72``, ``\\boxed{72}``, ``1 000``, ``7/2`` for
+3.5, and takes no expression for the number it begins with (``rlcore.rewards.gsm8k_number``).
 """
 
 import re

@@ -17,7 +17,8 @@ MAX_DIGITS = 100  # of one number
 MAX_POWER_DIGITS = 1_000  # of a number raised to a power
 MAX_DEGREE = 100  # sum of the exponents of letters
 MAX_GROUP_DEGREE = 24  # product of the exponents of brackets
-MAX_TERMS = 400  # of powers of sums, multiplied out
+MAX_MATRIX_POWER = 3
+MAX_TERMS = 400  # of products and powers of sums, multiplied out
 MAX_FACTORIAL = 1_000
 MAX_CHOSEN = 20  # numbers beside a binomial with letters
 MAX_COUNTS = {
@@ -42,6 +43,7 @@ _E_NOTATION = re.compile(r"\d\s*[eE]\s*[-+]?\s*\d{3,}")
 _CONSTANT = re.compile(r"(?<![A-Za-z])[eE](?![A-Za-z])|\\pi\b|π")
 _POWER = re.compile(r"\^|\*\*")
 _CHOICES = re.compile(r"binom|\\choose|\)\s*_")  # (n)_{k}: permutations
+_MATRIX_BEFORE = re.compile(r"\\end\s*\{\w+\}(?:\s*\\right)?\s*[)\]|]?$")
 _NUMBER_BEFORE = re.compile(r"[\d.,]+$")
 _ATOM = re.compile(r"[-+ ]*(?:\\[A-Za-z]+|[\d.,]+|[^\d{(\[])?")
 _PLAIN_GROUP = re.compile(r"(?:[\d\s.,+\-*/{}()]|\\(?:[dt]?frac|left|right|cdot|times|[,;! ]))*")
@@ -75,13 +77,16 @@ def _depth(text: str) -> int:
 
 def _large_power(answer: str) -> str | None:
     """Return which power of ``answer`` is too large, None where none is."""
-    of_letters, of_groups, terms = 0.0, 1.0, 1.0
+    of_letters, of_groups, terms = 0.0, 1.0, _product_of_sums(answer)
     for sign in _POWER.finditer(answer):
         exponent = _exponent(answer, sign.end())
         if "!" in exponent or _CHOICES.search(exponent):
             return "an exponent of it holds a factorial or a binomial"
         value = _bound(exponent)
-        base = _base(answer[: sign.start()].rstrip())
+        before = answer[: sign.start()].rstrip()
+        if value > MAX_MATRIX_POWER and _MATRIX_BEFORE.search(before):
+            return f"a matrix of it has a power above {MAX_MATRIX_POWER}"
+        base = _base(before)
         if base is None:
             of_letters += value
         elif _PLAIN_GROUP.fullmatch(base):
@@ -98,8 +103,16 @@ def _large_power(answer: str) -> str | None:
             f" {MAX_GROUP_DEGREE}"
         )
     if terms > MAX_TERMS:
-        return f"its powers of sums have {terms:.3g} terms, more than {MAX_TERMS}"
+        return f"its products of sums have {terms:.3g} terms, more than {MAX_TERMS}"
     return None
+
+
+def _product_of_sums(answer: str) -> float:
+    """Return how many terms the product of all groups of ``answer`` has, each to the power 1."""
+    terms = 1.0
+    for opening in re.finditer(r"[({]", answer):
+        terms *= _num_terms(answer[opening.start() : _closing(answer, opening.start())], 1)
+    return terms
 
 
 def _num_terms(group: str, power: float) -> int:

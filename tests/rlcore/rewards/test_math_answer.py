@@ -98,6 +98,8 @@ HOSTILE = {
     "powers of powers": r"\boxed{((9^{99})^{99})^{99}}",
     "power of a sum": r"\boxed{(x+1)^{1000}}",
     "power of a long sum": r"\boxed{(x+y+z+a+b)^{24}}",
+    "product of sums": r"\boxed{(a+b)(c+d)(f+g)(h+j)(k+l)(m+n)(o+p)(q+r)(s+t)(u+v)(w+x)}",
+    "power of a matrix": r"\boxed{\begin{pmatrix}a&b\\c&d\end{pmatrix}^{24}}",
     "root of a power": r"\boxed{\sqrt{9^{9999}+1}}",
     "symbolic degree": r"\boxed{x^{100000}-x^{99999}}",
     "factorial": r"\boxed{99999999!}",
