@@ -43,7 +43,6 @@ LEAKING: dict[str, dict[str, Any]] = {
     "Lfm2": {"num_hidden_layers": 4, "full_attn_idxs": [2]},
     "FalconH1": _MAMBA,
     "Qwen3_5": _DELTA_NET,
-    "Mamba": {"state_size": 8},
 }
 SEPARATING: dict[str, dict[str, Any]] = {
     "Qwen2": {},
@@ -54,7 +53,7 @@ SEPARATING: dict[str, dict[str, Any]] = {
     "Phi": {},
     "GPT2": {},
 }
-NO_SDPA = {"Bloom", "Mamba"}
+NO_SDPA = {"Bloom"}
 _CONFIGS = {"Qwen3_5": "Qwen3_5TextConfig"}
 _LMS = {"GPT2": "GPT2LMHeadModel"}
 
