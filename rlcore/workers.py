@@ -64,6 +64,9 @@ class Workers:
         self._warned = False
         self._lock = Lock()
         self._cluster: Cluster | None = None
+        # The thread stays while the cluster does: Linux ends Ray's processes with the thread that
+        # started them.
+        self._starter = ThreadPoolExecutor(1, "start-ahead")
         self._ahead: Future[None] | None = None
         self._idle: list[_Hosts] = []
         self._learners: list[tuple[LearnerGroup, _Hosts]] = []
@@ -80,6 +83,7 @@ class Workers:
         if self._cluster is not None:
             self._cluster.close()
             self._cluster = None
+        self._starter.shutdown()
 
     @property
     def device(self) -> str:
@@ -104,9 +108,7 @@ class Workers:
         Returns at once; the second call does nothing. What fails is raised where it is needed.
         """
         if self._ahead is None and self._hardware.cluster != "in_process":
-            thread = ThreadPoolExecutor(1, "start-ahead")
-            self._ahead = thread.submit(self._start_ahead)
-            thread.shutdown(wait=False)
+            self._ahead = self._starter.submit(self._start_ahead)
 
     def learner(
         self,
