@@ -83,8 +83,8 @@ def broken(change: Callable[[int, Metrics], Metrics], *, start: int, end: int) -
     ]
 
 
-# (actor/pg_clipfrac, actor/pg_clipfrac_first_step) of updates of two quickstart recipes from the SFT
-# policy, on the trajectories that an RL run of quickstart recorded.
+# (actor/pg_clipfrac, actor/pg_clipfrac_first_step) of updates of two quickstart recipes, from the
+# SFT policy on, on the trajectories that an RL run of quickstart recorded.
 RECORDED = {
     "-gspo": [(0.585, 0.0), (0.576, 0.0), (0.678, 0.0), (0.675, 0.0), (0.703, 0.0)],
     "-gepo": [(0.037, 0.062), (0.040, 0.025)],
