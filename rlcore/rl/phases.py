@@ -247,8 +247,6 @@ class Phases:
                         {"advantages": advantages},
                     )
             self.metrics.add_missing(update_metrics("actor", request, result))
-            for step in result.steps[:1]:
-                self.metrics.add({"actor/pg_clipfrac_first_step": step["actor/pg_clipfrac"]})
             version = result.version
         if self.crew.critic is not None:
             with self.metrics.timed("update_critic"):

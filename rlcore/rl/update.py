@@ -116,13 +116,17 @@ def update_metrics(name: str, request: UpdateRequest, result: UpdateResult) -> d
 
     ``<name>/optimizer_steps`` and the counts of steps that changed nothing are among them always,
     so that an update of no step at all can be told from one that was not asked for.
+    ``actor/pg_clipfrac_first_step`` is of the first step, before a weight has moved; it is left out
+    where no row of that step had an advantage.
     """
     counts = {
         f"{name}/optimizer_steps": float(len(request.mini_batches)),
         f"{name}/zero_gradient_steps": 0.0,
         f"{name}/skipped_steps": 0.0,
     }
-    return counts | result.metrics
+    clipped = f"{name}/pg_clipfrac"
+    first = {f"{clipped}_first_step": step[clipped] for step in result.steps[:1] if clipped in step}
+    return counts | first | result.metrics
 
 
 def policy_steps(

@@ -88,6 +88,7 @@ def test_lineage_leads_from_export_to_rollouts(finished: Path) -> None:
     assert {"dataset", "policy", "rollouts", "rewards", "advantages", "evaluation"} <= kinds
 
 
+@pytest.mark.slow
 def test_killed_on_ray_and_rerun_gives_the_same_weights(
     prefect_server: str, finished: Path, tmp_path: Path
 ) -> None:

@@ -54,7 +54,13 @@ CASES = {
 }
 
 
-@pytest.fixture(scope="module", params=CASES)
+SLOW = ("dapo", "vapo")
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in CASES],
+)
 def pair(
     request: pytest.FixtureRequest, prefect_server: str, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[str, Path, Path]:

@@ -78,6 +78,7 @@ def test_a_reward_model_is_trained_judged_used_and_kept(
     assert summary_of(tmp_path)["cached"] == stages
 
 
+@pytest.mark.slow
 @reads(SOLUTIONS)
 def test_real_solutions_train_a_reward_model_in_bfloat16_without_demonstrations(
     prefect_server: str, tmp_path: Path
