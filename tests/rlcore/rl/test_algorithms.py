@@ -250,7 +250,12 @@ def test_rows_without_a_score_teach_nobody(make_phases: Make) -> None:
 def test_an_update_without_a_row_to_learn_from_is_counted_as_one(make_phases: Make) -> None:
     """Nothing scored: the critic makes no step and the policy steps on a zero gradient. Both must
     reach the metrics, or nobody could tell that from an iteration that learns."""
-    phases = make_phases("quickstart-ppo", lambda row: None, {"reward.max_error_fraction": 1.0})
+
+    def in_validation_only(row: RewardRow) -> float | None:
+        return None if row.trajectory_id.startswith("000001-") else 1.0
+
+    over = {"reward.max_error_fraction": 1.0}
+    phases = make_phases("quickstart-ppo", in_validation_only, over)
     one_iteration(phases, phases.start())
     values, steps = phases.metrics._values, phases.recipe.rl.update.mini_batches
     assert values["critic/optimizer_steps"] == values["critic/zero_gradient_steps"] == 0.0
