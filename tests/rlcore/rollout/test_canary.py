@@ -66,7 +66,13 @@ def test_vllm_layers_that_keep_other_weights_are_found(
 ) -> None:
     """One engine from its first sync on. It was built for the learner's own directory: read from
     there, a tensor that nobody sends would be right until the first update."""
-    same, engines = learner_of(model_dirs[True]), engines_of(new_vllm.engine)
+    same, other = learner_of(model_dirs[True]), learner_of(other_dir)
+    engines = engines_of(new_vllm.engine)
+    with (
+        new_vllm.fault("stale head"),
+        pytest.raises(WeightSyncError, match=r"above rl\.max_canary_gap = 0\.0001"),
+    ):
+        sync_weights(same, engines, CANARY)
     with (
         new_vllm.fault("skips and says so"),
         pytest.raises(WeightSyncError, match=rf"engine-0': .* got no tensor: '{SKIPPED}'"),
@@ -76,12 +82,7 @@ def test_vllm_layers_that_keep_other_weights_are_found(
         new_vllm.fault("skips"),
         pytest.raises(WeightSyncError, match=r"'rollout-engine-0' .* 31 canary tokens .* \|gap"),
     ):
-        sync_weights(same, engines, CANARY)
-    with (
-        new_vllm.fault("stale head"),
-        pytest.raises(WeightSyncError, match=r"above rl\.max_canary_gap = 0\.0001"),
-    ):
-        sync_weights(same, engines, CANARY)
+        sync_weights(other, engines, CANARY)
     synced = sync_weights(same, engines, CANARY)
     assert synced.stamp == same.stamp() == engines.stamp()
     assert synced.canary_gap < 1e-4
@@ -89,7 +90,7 @@ def test_vllm_layers_that_keep_other_weights_are_found(
         new_vllm.fault("stale head"),
         pytest.raises(WeightSyncError, match=r"above rl\.max_canary_gap = 0\.0001"),
     ):
-        sync_weights(learner_of(other_dir), engines, CANARY)
+        sync_weights(other, engines, CANARY)
 
 
 def transformers_engine(model_dir: Path) -> TransformersEngine:
