@@ -1,5 +1,6 @@
 """Bad recipes end in one sentence that says where, what, why and what to do."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -212,3 +213,18 @@ def test_warm_up_by_ratio_replaces_the_presets_steps() -> None:
     schedule = {"update": {"optimizer": {"schedule": {"warmup_ratio": 0.05}}}}
     found = RLSection.model_validate({"preset": "dapo", **schedule}).update.optimizer.schedule
     assert (found.warmup_steps, found.warmup_ratio) == (None, 0.05)
+
+
+def test_of_two_bases_the_later_one_holds(tmp_path: Path) -> None:
+    """A variant of a task is one file for all algorithms: no copy of each recipe."""
+    for name in ("_quickstart", "quickstart-ppo"):
+        shutil.copy(RECIPES / f"{name}.yaml", tmp_path)
+    task = "data: {sources: [{kind: arithmetic, steps: [2, 3]}]}\nrl: {iterations: 7}\n"
+    (tmp_path / "_hard.yaml").write_text(task)
+    (tmp_path / "hard.yaml").write_text("extends: [quickstart-ppo, _hard]\nname: hard\n")
+    recipe = load_recipe("hard", directory=tmp_path)
+    assert (recipe.name, recipe.rl.preset, recipe.rl.iterations) == ("hard", "ppo", 7)
+    assert recipe.data.sources[0].model_dump()["steps"] == (2, 3)
+    (tmp_path / "_hard.yaml").write_text("extends: hard\n")
+    with pytest.raises(UserError, match="leads back to itself"):
+        load_recipe("hard", directory=tmp_path)
