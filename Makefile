@@ -1,5 +1,5 @@
 # make run    everything from nothing: environment, server, worker, deployments; runs RECIPE to its table
-# make study  trains STUDY x SEEDS, prints their table, draws infra/figures/learning.png
+# make study  trains STUDY x SEEDS, prints their tables, draws FIGURE; fails where DEMANDS are missed
 # make test   all tests but the slow ones, on the real components; make test-slow runs those
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -13,8 +13,10 @@ RECIPE ?= quickstart
 OVERRIDES ?= {}
 # Runs of all deployments together that this machine may execute at once.
 RUNS ?= 1
-STUDY ?= quickstart $(foreach a,ppo dapo rloo gspo gepo vapo remax,quickstart-$(a))
+STUDY ?= $(foreach a,grpo ppo dapo rloo gspo gepo vapo remax,hard-$(a))
 SEEDS ?= 0 1 2
+DEMANDS ?= --min-spread 0.15
+FIGURE ?= infra/figures/learning.png
 PYTHON ?= $(firstword $(foreach p,python3.11 python3.12 python3.13 python3,$(shell \
 	$(p) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null && echo $(p))))
 EXTRA ?= $(if $(shell nvidia-smi --list-gpus 2>/dev/null),gpu,cpu)
@@ -24,9 +26,9 @@ STAMP := .venv/.installed-$(EXTRA)
 run: $(STAMP)
 	@exec $(BIN)/python -m flows.local run --recipe '$(RECIPE)' --overrides '$(OVERRIDES)' --runs $(RUNS)
 
-# Greedy accuracy is all that a rise needs. Continues where an earlier study was stopped.
+# Greedy accuracy is all that a study needs. Continues where an earlier one was stopped.
 study: $(STAMP)
-	@exec $(BIN)/rl-pipeline study $(STUDY) --seeds $(SEEDS) --min-rise 0.2 --png infra/figures/learning.png \
+	@exec $(BIN)/rl-pipeline study $(STUDY) --seeds $(SEEDS) $(DEMANDS) --png $(FIGURE) \
 		-o evaluate.samples=1 -o 'evaluate.pass_k=[1]'
 
 up: $(STAMP)

@@ -1,4 +1,4 @@
-"""A learning study: recipes x seeds through the deployed flow, then one table and one picture.
+"""A learning study: recipes x seeds through the deployed flow, then its tables and one picture.
 
 Runs go to this machine's server and worker one after the other. What has been trained comes from
 the store, so a study that was interrupted is continued by the same command.
@@ -7,6 +7,7 @@ the store, so a study that was interrupted is continued by the same command.
 import argparse
 import io
 import json
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 RECIPES = Path(__file__).parent / "recipes"
 LAST_LINES = 15  # of a failed run's log
+NO_ROOM = 0.99  # held-out accuracy above which a rise has no room left
 RL_SECONDS = "timing_s/step"
 VALIDATION = "val/accuracy"
 
@@ -65,7 +67,21 @@ def add_study(commands: Any) -> None:
         "--min-rise",
         type=float,
         metavar="SHARE",
-        help="fail unless RL adds this much held-out accuracy in every run, e.g. 0.2",
+        help=f"fail unless RL adds this much held-out accuracy in every run, e.g. 0.2, or ends at"
+        f" {NO_ROOM} or more",
+    )
+    parser.add_argument(
+        "--min-accuracy",
+        type=float,
+        metavar="SHARE",
+        help="fail unless every run ends at this held-out accuracy, e.g. 0.95",
+    )
+    parser.add_argument(
+        "--min-spread",
+        type=float,
+        metavar="SHARE",
+        help="fail unless the best and the worst recipe, means over the seeds, end this far apart"
+        " and further than twice the largest standard deviation of a recipe, e.g. 0.15",
     )
     parser.set_defaults(command=study)
 
@@ -93,11 +109,21 @@ def study(options: argparse.Namespace) -> int:
             outcomes.append(outcome)
     outcomes.sort(key=lambda outcome: (options.recipes.index(outcome.recipe), outcome.seed))
     if outcomes:
-        print_table(outcomes)
+        print_tables(outcomes)
     if outcomes and options.png:
         draw(panels(outcomes), options.png)
         print(f"Picture: {options.png}")
-    return _verdict(outcomes, len(runs), options.min_rise)
+    failed = len(runs) - len(outcomes)
+    if failed:
+        print(f"{failed} of {len(runs)} runs failed; run the same command again to continue")
+    missed = shortfalls(
+        outcomes,
+        min_rise=options.min_rise,
+        min_accuracy=options.min_accuracy,
+        min_spread=options.min_spread,
+    )
+    print(*missed, sep="\n", end="\n" if missed else "")
+    return 1 if failed or missed else 0
 
 
 def _check(recipe: "Recipe") -> None:
@@ -109,14 +135,65 @@ def _check(recipe: "Recipe") -> None:
         )
 
 
-def _verdict(outcomes: Sequence[Outcome], num_runs: int, min_rise: float | None) -> int:
-    failed = num_runs - len(outcomes)
-    if failed:
-        print(f"{failed} of {num_runs} runs failed; run the same command again to continue")
-    low = [o for o in outcomes if min_rise is not None and o.rise < min_rise]
-    for outcome in low:
-        print(f"{outcome.recipe} seed {outcome.seed} rose by {outcome.rise:.3f}, not {min_rise:g}")
-    return 1 if failed or low else 0
+def shortfalls(
+    outcomes: Sequence[Outcome],
+    *,
+    min_rise: float | None = None,
+    min_accuracy: float | None = None,
+    min_spread: float | None = None,
+) -> list[str]:
+    """Return a sentence for each demand (shares; None = not made) that ``outcomes`` miss.
+
+    Every run must rise by ``min_rise``, or end at ``NO_ROOM`` or more, and must end at
+    ``min_accuracy``; the mean of the best recipe must exceed that of the worst by ``min_spread``
+    and by more than twice the largest standard deviation over the seeds of any recipe.
+    """
+    missed = []
+    for outcome in outcomes:
+        run = f"{outcome.recipe} seed {outcome.seed}"
+        if min_rise is not None and outcome.rise < min_rise and outcome.rl < NO_ROOM:
+            missed.append(f"{run} rose by {outcome.rise:.3f}, not {min_rise:g}")
+        if min_accuracy is not None and outcome.rl < min_accuracy:
+            missed.append(f"{run} ended at {outcome.rl:.3f}, not {min_accuracy:g}")
+    if min_spread is not None and outcomes:
+        recipes = averages(outcomes)
+        spread = max(r.rl for r in recipes) - min(r.rl for r in recipes)
+        demanded = max(min_spread, 2 * max(r.deviation for r in recipes))
+        if spread < demanded:
+            missed.append(
+                f"best and worst recipe end {spread:.3f} apart, not {demanded:.3f}"
+                " (twice the largest deviation over seeds, or what was asked)"
+            )
+    return missed
+
+
+@dataclass(frozen=True)
+class Average:
+    """Held-out accuracy of a recipe over its seeds: means, and the sample standard deviation of
+    where RL ended (0 for a single seed)."""
+
+    recipe: str
+    seeds: int
+    sft: float
+    rl: float
+    deviation: float
+
+
+def averages(outcomes: Sequence[Outcome]) -> list[Average]:
+    """Return a row per recipe, in the order in which ``outcomes`` first name them."""
+    by_recipe: dict[str, list[Outcome]] = {}
+    for outcome in outcomes:
+        by_recipe.setdefault(outcome.recipe, []).append(outcome)
+    return [
+        Average(
+            recipe=recipe,
+            seeds=len(runs),
+            sft=statistics.mean(o.sft for o in runs),
+            rl=statistics.mean(o.rl for o in runs),
+            deviation=statistics.stdev(o.rl for o in runs) if len(runs) > 1 else 0.0,
+        )
+        for recipe, runs in by_recipe.items()
+    ]
 
 
 def _run(site: "Site", recipe: str, overrides: dict[str, Any]) -> Outcome | None:
@@ -187,8 +264,8 @@ def read_outcome(root: Path, directory: Path) -> Outcome:
     )
 
 
-def print_table(outcomes: Sequence[Outcome]) -> None:
-    """Print a row per run."""
+def print_tables(outcomes: Sequence[Outcome]) -> None:
+    """Print a row per run, and a row per recipe."""
     from rich.console import Console
     from rich.table import Table
 
@@ -206,20 +283,26 @@ def print_table(outcomes: Sequence[Outcome]) -> None:
             str(outcome.iterations),
             f"{outcome.seconds:.0f}",
         )
-    Console(soft_wrap=True).print(table)
+    means = Table(title="Over the seeds", title_justify="left")
+    means.add_column("recipe")
+    for column in ("seeds", "SFT mean", "RL mean", "RL deviation"):
+        means.add_column(column, justify="right")
+    for row in averages(outcomes):
+        cells = (f"{value:.3f}" for value in (row.sft, row.rl, row.deviation))
+        means.add_row(row.recipe, str(row.seeds), *cells)
+    console = Console(soft_wrap=True)
+    console.print(table)
+    console.print(means)
 
 
 def panels(outcomes: Sequence[Outcome]) -> list[Panel | ProxyPanel]:
     """Return a panel per recipe, and two more where a reward model is what is maximised."""
-    by_recipe: dict[str, list[Outcome]] = {}
-    for outcome in outcomes:
-        by_recipe.setdefault(outcome.recipe, []).append(outcome)
     accuracy, proxies = [], []
-    for recipe, runs in by_recipe.items():
-        sft = sum(o.sft for o in runs) / len(runs)
-        rl = sum(o.rl for o in runs) / len(runs)
+    for average in averages(outcomes):
+        recipe, runs = average.recipe, [o for o in outcomes if o.recipe == average.recipe]
         lines = {f"seed {o.seed}": o.validation for o in runs}
-        accuracy.append(Panel(recipe, f"held-out {sft:.2f} to {rl:.2f}", lines))
+        held_out = f"held-out {average.sft:.2f} to {average.rl:.2f}"
+        accuracy.append(Panel(recipe, held_out, lines))
         judged = {f"seed {o.seed}": o.proxy for o in runs if o.proxy is not None}
         if judged:
             pairs = [

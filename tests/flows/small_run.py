@@ -37,6 +37,7 @@ SMALL = {
     "rl.rollout.prompts": 4,
     "rl.rollout.samples": 4,
     "rl.rollout.max_new_tokens": 16,
+    "rl.update.epochs": 1,
     "rl.update.optimizer.schedule.warmup_steps": 0,
     "rl.validation.every": 2,
     "rl.validation.prompts": 8,

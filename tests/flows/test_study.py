@@ -9,7 +9,7 @@ import yaml
 
 from flows.cli import main
 from flows.figure import Panel, ProxyPanel, draw
-from flows.study import Outcome, _verdict, panels, print_table, read_outcome
+from flows.study import Outcome, panels, print_tables, read_outcome, shortfalls
 from rlcore.metrics import metrics_frame, publish_metrics
 from rlcore.recipes import load_recipe
 from rlcore.store import ArtifactStore, Lineage
@@ -80,20 +80,37 @@ def test_picture_is_small_and_whole(tmp_path: Path, capsys: pytest.CaptureFixtur
     draw(shown, path)
     assert path.read_bytes().startswith(b"\x89PNG")
     assert path.stat().st_size < PNG_LIMIT
-    print_table(_outcomes())
+    print_tables(_outcomes())
     told = capsys.readouterr().out
     for cell in ("quickstart-7", "0.500", "0.900", "+0.400", "100", "60"):
         assert cell in told
 
 
-def test_a_study_fails_when_a_run_does(capsys: pytest.CaptureFixture[str]) -> None:
-    (outcome, *_) = _outcomes()
-    assert _verdict([outcome], 1, None) == 0
-    assert _verdict([outcome], 1, 0.4) == 0
-    assert _verdict([outcome], 1, 0.5) == 1
-    assert "rose by 0.400, not 0.5" in capsys.readouterr().out
-    assert _verdict([outcome], 2, None) == 1
-    assert "1 of 2 runs failed" in capsys.readouterr().out
+def _ended(recipe: str, *accuracies: float, sft: float = 0.5) -> list[Outcome]:
+    return [
+        Outcome(recipe, seed, sft, rl, 30, 60.0, [(0, sft)]) for seed, rl in enumerate(accuracies)
+    ]
+
+
+def test_a_study_says_which_run_rose_too_little() -> None:
+    runs = _ended("quickstart", 0.9, 0.995, sft=0.85)
+    assert shortfalls(runs) == []
+    assert shortfalls(runs, min_rise=0.05) == []
+    (missed,) = shortfalls(runs, min_rise=0.2)
+    assert missed == "quickstart seed 0 rose by 0.050, not 0.2", "0.995 leaves no room to rise"
+    (missed,) = shortfalls(runs, min_accuracy=0.95)
+    assert missed == "quickstart seed 0 ended at 0.900, not 0.95"
+
+
+def test_a_study_tells_recipes_apart_from_noise() -> None:
+    """Means that differ by less than twice what seeds alone do separate nothing."""
+    calm = [*_ended("hard-grpo", 0.85, 0.9, 0.95), *_ended("hard-remax", 0.4, 0.5, 0.6)]
+    assert shortfalls(calm, min_spread=0.15) == []
+    (missed,) = shortfalls(calm, min_spread=0.5)
+    assert "0.400 apart, not 0.500" in missed
+    noisy = [*_ended("hard-grpo", 0.85, 0.9, 0.95), *_ended("hard-remax", 0.1, 0.5, 0.9)]
+    (missed,) = shortfalls(noisy, min_spread=0.15)
+    assert "0.400 apart, not 0.800" in missed
 
 
 def test_what_cannot_be_studied_is_said_before_anything_starts(

@@ -48,7 +48,7 @@ def test_resolved_recipe_means_the_same_when_read_back(tmp_path: Path) -> None:
         ({"rl.preset": "grppo"}, ["preset 'grppo'", "did you mean 'grpo'"]),
         ({"rl.rollout.top_p": 0.5}, ["rl.rollout", "top_p", "set top_p to 1"]),
         ({"rl.rollout.samples": 1}, ["rollout.samples", "at least 2"]),
-        ({"rl.update.mini_batches": 3}, ["64", "mini_batches = 3", "divisor"]),
+        ({"rl.update.mini_batches": 3}, ["128", "mini_batches = 3", "divisor"]),
         ({"rl.rollout.max_new_tokens": 100}, ["rl.rollout.max_new_tokens", "model.max_tokens"]),
         ({"rl.max_logprob_gap": 50}, ["rl.max_logprob_gap = 50", "at most 10"]),
         ({"evaluate.pass_k": [16]}, ["pass_k = 16", "samples = 8"]),
