@@ -67,7 +67,7 @@ class Workers:
         # The thread stays while the cluster does: Linux ends Ray's processes with the thread that
         # started them.
         self._starter = ThreadPoolExecutor(1, "start-ahead")
-        self._ahead: Future[None] | None = None
+        self._ahead: dict[str, Future[None]] = {}
         self._idle: list[_Hosts] = []
         self._learners: list[tuple[LearnerGroup, _Hosts]] = []
         self._engines: RolloutGroup | None = None
@@ -78,8 +78,8 @@ class Workers:
         return self
 
     def __exit__(self, *failure: object) -> None:
-        if self._ahead is not None:
-            self._ahead.exception()  # wait; its own failure is of no interest any more
+        for started in self._ahead.values():
+            started.exception()  # wait; its own failure is of no interest any more
         if self._cluster is not None:
             self._cluster.close()
             self._cluster = None
@@ -101,14 +101,17 @@ class Workers:
                 self._cluster = _start_cluster(self._recipe.hardware)
             return self._cluster
 
-    def start_ahead(self) -> None:
-        """Begin in the background what a run needs in any case: the cluster, and the processes of
-        learner and engines, which import their libraries while the data is prepared.
+    def start_learner_ahead(self) -> None:
+        """Begin in the background what a run needs in any case: the cluster and the learner's
+        processes, which import their libraries while the caller goes on.
 
         Returns at once; the second call does nothing. What fails is raised where it is needed.
         """
-        if self._ahead is None and self._hardware.cluster != "in_process":
-            self._ahead = self._starter.submit(self._start_ahead)
+        self._start_ahead("learner", self._start_learner)
+
+    def start_engines_ahead(self) -> None:
+        """The same for the engines' processes; call it where a core is idle."""
+        self._start_ahead("engines", self._start_engines)
 
     def learner(
         self,
@@ -250,8 +253,8 @@ class Workers:
 
     def _hosts(self, target: str, placement: Placement, names: list[str]) -> _Hosts:
         """Return one idle process of ``target`` for each name, started where there are none."""
-        if self._ahead is not None:
-            self._ahead.result()
+        for started in self._ahead.values():
+            started.result()
         idle = [hosts for hosts in self._idle if hosts.fit(target, placement, len(names))]
         if idle:
             self._idle.remove(idle[0])
@@ -265,13 +268,17 @@ class Workers:
         hosts = [self.cluster.host(target, name=name, placement=placement) for name in names]
         return _Hosts(target, placement, hosts)
 
-    def _start_ahead(self) -> None:
+    def _start_ahead(self, what: str, start: Callable[[], None]) -> None:
+        if what not in self._ahead and self._hardware.cluster != "in_process":
+            self._ahead[what] = self._starter.submit(start)
+
+    def _start_learner(self) -> None:
+        names = ["learner"] * self._hardware.learner.ranks
+        self._idle.append(self._start(LEARNER, self._learner_placement(), names))
+
+    def _start_engines(self) -> None:
         target, placement, count = self._engine_layout()
-        ranks = self._hardware.learner.ranks
-        self._idle += [
-            self._start(LEARNER, self._learner_placement(), ["learner"] * ranks),
-            self._start(target, placement, ["rollout-engine"] * count),
-        ]
+        self._idle.append(self._start(target, placement, ["rollout-engine"] * count))
 
     def _learner_placement(self) -> Placement:
         hardware, device = self._hardware.learner, self.device

@@ -20,7 +20,7 @@ from tasks.caching import StageRun, cached_stage
 def prepare_data(run: StageRun) -> ArtifactRef:
     """Read, normalise, clean and split the sources; tokenise with the base model's tokenizer."""
     recipe = run.recipe
-    run.workers.start_ahead()  # no stage after a new dataset comes from cache
+    run.workers.start_learner_ahead()  # no stage after a new dataset comes from cache
     with run.store.scratch() as scratch:
         prepared = prepare(
             data=recipe.data,

@@ -14,11 +14,12 @@ from tasks.report import TrainingReport
 def sft(run: StageRun) -> ArtifactRef:
     """Train the dataset's base model on its demonstrations; the result is a policy with its
     metrics."""
-    run.workers.start_ahead()
+    run.workers.start_learner_ahead()
     dataset = run.parents["dataset"]
     learner = run.workers.learner(
         model_directory(run.store.directory(dataset)), run.recipe.sft.optimizer, name="sft-learner"
     )
+    run.workers.start_engines_ahead()  # SFT trains on cores of its own; sampling comes next
     training = SFT(
         run.recipe.sft,
         learner=learner,

@@ -64,7 +64,7 @@ CONTRADICTIONS: list[tuple[str, dict[str, Any], list[str]]] = [
      ["rl.rollout:", "cuts the distribution the learner's log-probs assume", "set top_p to 1"]),
     (GRPO, {"rl.rollout.top_k": 50}, ["rl.rollout:", "top_k > 0", "top_k to -1"]),
     (GRPO, {"rl.update.mini_batches": 7},
-     ["rl:", "64 is not a multiple of update.mini_batches = 7", "a divisor of 64"]),
+     ["rl:", "128 is not a multiple of update.mini_batches = 7", "a divisor of 128"]),
     ("quickstart-gepo", {"rl.update.old_logprobs": "own"},
      ["rl:", "'own' and algorithm.ratio_level = 'group' measures against the sampler's log-probs",
       "leave update.old_logprobs out"]),

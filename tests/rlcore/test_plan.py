@@ -33,6 +33,7 @@ def recipe(**overrides: Any) -> Recipe:
         "rl.rollout.samples": 8,
         "rl.rollout.max_new_tokens": 40,
         "rl.update.mini_batches": 2,
+        "rl.update.epochs": 1,
         "rl.algorithm.kl.where": "none",
         "evaluate.max_new_tokens": 40,
         "hardware.learner.micro_batch_tokens": 4096,

@@ -228,3 +228,15 @@ def test_of_two_bases_the_later_one_holds(tmp_path: Path) -> None:
     (tmp_path / "_hard.yaml").write_text("extends: hard\n")
     with pytest.raises(UserError, match="leads back to itself"):
         load_recipe("hard", directory=tmp_path)
+
+
+@pytest.mark.parametrize("task", ["quickstart", "hard"])
+def test_variants_of_a_task_differ_in_rl_alone(task: str) -> None:
+    """They share data and SFT from the cache, sample alike, and so can be compared."""
+    names = [name for name in recipe_names(RECIPES) if name.startswith(task)]
+    recipes = [load_recipe(name, directory=RECIPES) for name in names if name != "quickstart-rlhf"]
+    assert len(recipes) == 8
+    for part in ("data", "model", "sft", "evaluate", "hardware"):
+        assert len({getattr(recipe, part).model_dump_json() for recipe in recipes}) == 1, part
+    sampled = {(r.rl.iterations, r.rl.rollout.prompts * r.rl.rollout.samples) for r in recipes}
+    assert len(sampled) == 1

@@ -239,7 +239,7 @@ TROUBLES = [
         told=0,
         says="always exactly 1",
         recipe="quickstart-gspo",
-        overrides={"rl__update__mini_batches": 1},
+        overrides={"rl__update__mini_batches": 1, "rl__update__epochs": 1},
     ),
 ]
 

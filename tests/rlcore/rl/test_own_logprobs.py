@@ -141,7 +141,7 @@ def test_a_second_attempt_records_and_trains_the_same(make_phases: Make, tmp_pat
 )
 def test_who_scores_its_own(name: str, over: dict[str, Any], own: bool) -> None:
     """Where rounding is as wide as the clip range; not where no old log-probs are read."""
-    small = {"rl.rollout.prompts": 4, "rl.update.mini_batches": 2}
+    small = {"rl.rollout.prompts": 4, "rl.update.mini_batches": 2, "rl.update.epochs": 1}
     recipe = load_recipe(name, {**small, **over}, directory=RECIPES)
     batch = small_batch(["stop"] * 4, [True] * 4)
     request = policy_request(batch, recipe=recipe, version=0, ptx=None)

@@ -95,6 +95,7 @@ def test_mini_batch_without_a_loss_token_makes_no_step() -> None:
     over = {
         "rl.rollout.prompts": 4,
         "rl.update.mini_batches": 2,
+        "rl.update.epochs": 1,
         "rl.algorithm.mask_truncated": True,
     }
     recipe = load_recipe("quickstart-ppo", over, directory=RECIPES)
@@ -121,6 +122,7 @@ def test_ptx_draws_at_least_one_text() -> None:
     over = {
         "rl.rollout.prompts": 4,
         "rl.update.mini_batches": 4,
+        "rl.update.epochs": 1,
         "rl.ptx": {"coef": 1.0, "sequences_per_sample": 0.2},
     }
     recipe = load_recipe("quickstart-ppo", over, directory=RECIPES)
