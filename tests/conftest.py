@@ -4,6 +4,7 @@ the user's.
 Prefect reads its settings when it is first imported, so they are set here, before any test module.
 """
 
+import gc
 import os
 import shutil
 import tempfile
@@ -46,6 +47,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason=f"{missing[0]} is not there"))
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Start the server while the first tests run, and keep what the collection imported out of the
+    garbage collector's rounds, which a learner triggers often."""
+    if session.config.option.collectonly:
+        return
+    if any("prefect_server" in getattr(item, "fixturenames", ()) for item in session.items):
+        start_server(HOME, PORT)
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    """End the server, whether or not a test came to use it."""
+    services.stop(HOME, "server")
+    shutil.rmtree(HOME, ignore_errors=True)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, Any]:
     """A skip that no mark explains is a failure: what is never run proves nothing."""
@@ -78,10 +96,3 @@ def prefect_server() -> Iterator[str]:
     from prefect.logging.handlers import APILogHandler
 
     APILogHandler().flush()  # what is still queued would complain that nobody listens
-    services.stop(HOME, "server")
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _remove_home() -> Iterator[None]:
-    yield
-    shutil.rmtree(HOME, ignore_errors=True)

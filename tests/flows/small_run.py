@@ -92,8 +92,8 @@ def _environment() -> dict[str, str]:
 
 
 @cache
-def _server() -> Connection:
-    """The other end of a ``run_server``, which ends when this process does."""
+def load() -> Connection:
+    """Start a ``run_server``, which ends when this process does; return the other end of it."""
     ours, theirs = socket.socketpair()
     command = [sys.executable, "-m", "tests.flows.run_server", str(theirs.fileno())]
     subprocess.Popen(command, cwd=ROOT, env=_environment(), pass_fds=[theirs.fileno()])
@@ -104,7 +104,7 @@ def _server() -> Connection:
 def _forked(
     directory: Path, arguments: list[str], timeout_s: float
 ) -> subprocess.CompletedProcess[str]:
-    server, output = _server(), directory / "output.txt"
+    server, output = load(), directory / "output.txt"
     server.send((str(directory), _environment(), str(output), arguments))
     pid = server.recv()
     ended = server.poll(timeout_s)

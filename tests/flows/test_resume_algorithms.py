@@ -11,7 +11,7 @@ import pytest
 
 from tests.flows.small_run import INLINE, artifact_digests, model_digests, run_small
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
 
 
 class Case(NamedTuple):
@@ -54,13 +54,7 @@ CASES = {
 }
 
 
-SLOW = ("dapo", "vapo")
-
-
-@pytest.fixture(
-    scope="module",
-    params=[pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in CASES],
-)
+@pytest.fixture(scope="module", params=CASES)
 def pair(
     request: pytest.FixtureRequest, prefect_server: str, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[str, Path, Path]:

@@ -308,7 +308,7 @@ def test_results_without_the_exported_checkpoint_are_refused(
 
 @pytest.mark.timeout(120)
 def test_the_export_loads_in_vllm(policy_dir: Path, tmp_path: Path) -> None:
-    """Greedy tokens of real vLLM equal those of transformers."""
+    """Greedy tokens of real vLLM are the likeliest of transformers, to within rounding."""
     from rlcore.rollout.types import EngineSpec
     from rlcore.rollout.vllm_engine import engine_env
 
@@ -318,7 +318,6 @@ def test_the_export_loads_in_vllm(policy_dir: Path, tmp_path: Path) -> None:
     chat = [{"role": "user", "content": "What is 7 + 5?"}]
     prompt = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
     model: Any = AutoModelForCausalLM.from_pretrained(out)
-    expected = model.generate(torch.tensor([prompt]), max_new_tokens=12, do_sample=False)
     script = (
         "import json, sys\n"
         "from vllm import LLM, SamplingParams\n"
@@ -342,4 +341,7 @@ def test_the_export_loads_in_vllm(policy_dir: Path, tmp_path: Path) -> None:
     assert found, f"vLLM did not load the export:\n{done.stderr[-2000:]}"
     prompt_ids, token_ids = json.loads(found[0].removeprefix("RESULT"))
     assert prompt_ids == prompt, "vLLM renders the exported chat template differently"
-    assert token_ids == expected[0, len(prompt) :].tolist()
+    with torch.no_grad():
+        logits = model(torch.tensor([prompt + token_ids])).logits[0, len(prompt) - 1 : -1]
+    chosen = logits.gather(-1, torch.tensor(token_ids)[:, None])[:, 0]
+    assert float((logits.max(-1).values - chosen).max()) < 1e-3

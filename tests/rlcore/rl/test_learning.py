@@ -49,7 +49,13 @@ def third(row: RewardRow) -> float:
     return float((row.token_ids or [1])[-row.num_tokens] % 3 == 0)
 
 
-@pytest.mark.parametrize("recipe", CASES)
+SLOW = ("quickstart-dapo", "quickstart-vapo", "quickstart-remax")
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in CASES],
+)
 def test_from_chance_to_nine_in_ten(make_phases: Callable[..., Phases], recipe: str) -> None:
     """A wrong sign, mask or scale anywhere in the chain leaves the policy at chance."""
     phases = make_phases(recipe, third, {**SMALL_TASK, **CASES[recipe]})

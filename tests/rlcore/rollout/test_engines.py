@@ -229,6 +229,7 @@ def test_a_missing_file_is_named(synced, tmp_path: Path) -> None:
     assert synced.engine.stamp().version == synced.version
 
 
+@pytest.mark.slow
 def test_a_new_process_draws_the_same_tokens(engine_of, start_process) -> None:
     """Resume starts new engine processes; other tokens there would be another run."""
     synced = engine_of("vllm", True)

@@ -1,0 +1,15 @@
+"""The process that small runs are forked from loads while the first tests run."""
+
+import pytest
+
+from tests.flows import small_run
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Load it when a selected test is of a module that runs the pipeline."""
+    runs = {"run_small", "run_recipe"}
+    modules = {item.module for item in session.items if isinstance(item, pytest.Function)}
+    if not session.config.option.collectonly and any(
+        runs & vars(module).keys() for module in modules
+    ):
+        small_run.load()
