@@ -4,14 +4,16 @@ python -m tests.flows.run_server SOCKET
 
 A request is (working directory, environment, file for the output, arguments of ``crash_points``);
 the answers are the run's pid and, once it has ended, its return code as ``subprocess`` has it. The
-run is a process of its own that a test may kill. The server ends with whoever started it.
+run is a process of its own that a test may kill. The server, and the run under way with it, end
+with whoever started it.
 """
 
 import os
+import signal
 import sys
 import threading
 from importlib import import_module
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
 LOADED = (
@@ -38,6 +40,11 @@ def serve(connection: Connection) -> None:
             _run(directory, environment, output, arguments)
             return
         connection.send(pid)
+        ended = os.pidfd_open(pid)
+        if ended not in wait([connection, ended]):  # the other end has closed
+            os.killpg(pid, signal.SIGKILL)
+            return
+        os.close(ended)
         _, status = os.waitpid(pid, 0)
         connection.send(os.waitstatus_to_exitcode(status))
 

@@ -130,7 +130,7 @@ def test_same_seed_same_metrics_and_another_seed_others(tiny: str) -> None:
 def test_without_a_verifier_correctness_follows_the_reward(tiny: str) -> None:
     """Dynamic sampling keeps the groups that the reward splits; a verdict taken before rewards
     exist would filter every group, for ever."""
-    config = DAPOConfig(**SMALL, group_size=8, on_exhausted="error")
+    config = DAPOConfig(**SMALL, group_size=16, on_exhausted="error")
     metrics = train_with_dapo_sync(
         tiny, lambda prompt, response: float(len(response) % 2), PROMPTS, config
     ).metrics
