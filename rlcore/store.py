@@ -19,6 +19,7 @@ import polars as pl
 from rlcore.store_checks import (
     MANIFEST,
     ArtifactError,
+    DamagedArtifact,
     check_digest,
     check_listing,
     content_digest,
@@ -40,7 +41,7 @@ from rlcore.store_tables import (
 from schemas.artifacts import ArtifactRef, FileEntry, Manifest
 from schemas.errors import UserError, did_you_mean
 
-__all__ = ["ArtifactError", "ArtifactStore", "Lineage"]
+__all__ = ["ArtifactError", "ArtifactStore", "DamagedArtifact", "Lineage"]
 
 
 @dataclass(frozen=True)
@@ -94,8 +95,7 @@ class ArtifactStore:
         uri = self._files.uri(place)
         tables = tables or {}
         contents: dict[str, bytes | Path] = {
-            f"{name}.parquet": encode_table(name, frame, kind, lineage.recipe_digest)
-            for name, frame in tables.items()
+            f"{name}.parquet": encode_table(name, frame, kind) for name, frame in tables.items()
         }
         if directory is not None:
             contents.update(_directory_files(directory, taken=contents, uri=uri))
@@ -138,18 +138,24 @@ class ArtifactStore:
     def find_or_discard(
         self, kind: str, key: str, log: Callable[[str], None]
     ) -> ArtifactRef | None:
-        """Return the artifact's ref; a damaged one of a local store is logged and dropped.
+        """Return the artifact's ref, all its files verified; a damaged one is logged and dropped.
 
-        In a remote store damage cannot be told from a connection that failed: ArtifactError.
+        Damage is what two looks at the artifact's own place agree on; a harmed local copy of a
+        remote file is none. Raises ArtifactError for what cannot be read for another reason
+        (network, credentials, a newer format): nothing is dropped then.
         """
-        try:
-            return self.find(kind, key)
-        except ArtifactError as damage:
-            if not isinstance(self._files, LocalFiles):
-                raise
-            log(f"{damage}")
-            self.discard(kind, key)
-            return None
+        for look in (1, 2):
+            try:
+                ref = self.find(kind, key)
+                if ref is not None and not isinstance(self._files, LocalFiles):
+                    self.verify(ref)
+            except DamagedArtifact as damage:
+                if look == 2:
+                    log(str(damage))
+                    self.discard(kind, key)
+            else:
+                return ref
+        return None
 
     @contextmanager
     def scratch(self) -> Iterator[Path]:
@@ -216,10 +222,9 @@ class ArtifactStore:
                 "Rerun the pipeline: the stage that wrote it will be run again."
             )
         if manifest.sha256 != ref.sha256:
-            raise damaged(
-                uri,
+            raise ArtifactError(
                 f"{uri} holds content {manifest.sha256[:12]}... where {ref.sha256[:12]}... "
-                "is asked for: it was written anew since",
+                "is asked for: it was written anew since. Rerun the pipeline."
             )
         return manifest
 

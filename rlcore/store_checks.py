@@ -1,7 +1,8 @@
 """What makes an artifact whole: names, digests, the manifest; and the sentence when one is not.
 
 Everything here judges input that nobody vouches for (a directory on disk, a bucket), so each
-failure is an ``ArtifactError`` that names the file, says what is wrong and how to mend it.
+failure is an ``ArtifactError`` that names the file, says what is wrong and how to mend it: a
+``DamagedArtifact`` where the artifact itself is not what was written.
 """
 
 import hashlib
@@ -29,9 +30,16 @@ class ArtifactError(UserError):
     """An artifact cannot be trusted or stored: names the file, the fault and the mend."""
 
 
-def damaged(uri: str, fault: str) -> ArtifactError:
+class DamagedArtifact(ArtifactError):
+    """What lies at the artifact's own place is not what was written: only making it anew mends it.
+
+    A network that fails, a lack of rights or a newer format are no damage.
+    """
+
+
+def damaged(uri: str, fault: str) -> DamagedArtifact:
     """Return the error for a damaged artifact; the mend is to let its stage run again."""
-    return ArtifactError(
+    return DamagedArtifact(
         f"{fault}. Delete {uri} and rerun: the stage that wrote it will be run again."
     )
 
@@ -88,8 +96,8 @@ def remember_digest(path: Path, digest: str, stat: os.stat_result | None = None)
 def parse_manifest(raw: bytes, uri: str, kind: str, key: str) -> Manifest:
     """Return the manifest that ``raw`` holds, once it is known to be ours, of this place, and safe.
 
-    Raises ArtifactError when it is not JSON, of a newer format, of another artifact, at odds with
-    itself, or when it names a file outside the artifact.
+    Raises DamagedArtifact when it is not JSON, of another artifact, at odds with itself, or when it
+    names a file outside the artifact; ArtifactError when it is of a newer format.
     """
     where = f"{uri}/{MANIFEST}"
     try:
@@ -130,7 +138,7 @@ def refuse_newer(found: str, known: str, where: str) -> None:
 
 
 def check_listing(manifest: Manifest, listing: Mapping[str, int], uri: str) -> None:
-    """Raise ArtifactError unless the files below ``uri`` are exactly the manifest's, in full size.
+    """Raise DamagedArtifact unless the files below ``uri`` are the manifest's, in full size.
 
     ``listing``: relative path -> bytes without the manifest; -1 marks what is no plain file.
     """
@@ -147,7 +155,7 @@ def check_listing(manifest: Manifest, listing: Mapping[str, int], uri: str) -> N
 
 
 def check_digest(path: Path, entry: FileEntry, uri: str, name: str) -> None:
-    """Raise ArtifactError unless the file's content is what the manifest recorded."""
+    """Raise DamagedArtifact unless the file's content is what the manifest recorded."""
     found = file_digest(path)
     if found != entry.sha256:
         raise damaged(

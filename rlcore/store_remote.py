@@ -1,9 +1,11 @@
 """Artifacts in an object store behind an fsspec URL (``s3://bucket/prefix``): manifest last.
 
-Readers get local copies from a cache that is addressed by content, so a stale copy cannot be met.
+Readers get local copies from a cache that is addressed by content, so a stale copy cannot be met; a
+harmed one is fetched anew.
 One writer per key is assumed; two at once are noticed when the artifact is read (digests).
 """
 
+import logging
 import os
 import posixpath
 from collections.abc import Iterator, Mapping
@@ -13,9 +15,11 @@ from uuid import uuid4
 
 import fsspec
 
-from rlcore.store_checks import MANIFEST, ArtifactError, check_digest
+from rlcore.store_checks import MANIFEST, ArtifactError, check_digest, file_digest
 from schemas.artifacts import Manifest
 from schemas.errors import UserError
+
+logger = logging.getLogger(__name__)
 
 
 class RemoteFiles:
@@ -70,9 +74,15 @@ class RemoteFiles:
     def fetch(self, location: str, name: str, manifest: Manifest) -> Path:
         """Return the path of a local copy of one file, downloaded and verified once.
 
-        Raises ArtifactError when what arrives is not what the manifest recorded.
+        Raises DamagedArtifact when what arrives is not what the manifest recorded.
         """
         entry, target = manifest.files[name], self.cache / manifest.sha256 / name
+        if target.exists() and file_digest(target) != entry.sha256:
+            logger.warning(
+                f"{target} was changed after it was downloaded; it is fetched from"
+                f" {self.uri(location)} again"
+            )
+            target.unlink()
         if not target.exists():
             partial = self.cache / ".partial" / uuid4().hex
             partial.parent.mkdir(parents=True, exist_ok=True)
@@ -84,7 +94,6 @@ class RemoteFiles:
                 os.replace(partial, target)
             finally:
                 partial.unlink(missing_ok=True)
-        check_digest(target, entry, str(target.parent), target.name)
         return target
 
     def fetch_all(self, location: str, manifest: Manifest) -> Path:

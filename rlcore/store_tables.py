@@ -1,8 +1,8 @@
 """Tables in artifacts: the Pandera contract on the way in and out, and byte-stable Parquet.
 
 Equal content gives equal bytes (one pyarrow version): columns in the contract's order, bounded row
-groups, neither times nor run ids in the file. pandera takes seconds to import: it is imported when
-used.
+groups, and neither times nor run ids nor recipes in the file. pandera takes seconds to import: it
+is imported when used.
 """
 
 import io
@@ -38,7 +38,7 @@ _SCALARS: dict[DataTypeClass, pa.DataType] = {
 }
 
 
-def encode_table(name: str, frame: pl.DataFrame, kind: str, recipe_digest: str) -> bytes:
+def encode_table(name: str, frame: pl.DataFrame, kind: str) -> bytes:
     """Return ``frame`` as zstd Parquet bytes, checked against the contract of table ``name``.
 
     Raises UserError naming the table, column, check and first bad rows.
@@ -46,9 +46,8 @@ def encode_table(name: str, frame: pl.DataFrame, kind: str, recipe_digest: str) 
     from schemas.tables import schema_version
 
     validate(name, frame)
-    schema = arrow_schema(name).with_metadata(
-        {"rlp.kind": kind, "rlp.schema": schema_version(name), "rlp.recipe_digest": recipe_digest}
-    )
+    metadata = {"rlp.kind": kind, "rlp.schema": schema_version(name)}
+    schema = arrow_schema(name).with_metadata(metadata)
     # One chunk per column, so that how the frame was assembled leaves no trace in the pages.
     frame = frame.select(schema.names).rechunk()
     sink = io.BytesIO()

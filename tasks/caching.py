@@ -3,7 +3,8 @@
 A stage is a Prefect task whose result, an ``ArtifactRef``, is kept as JSON under a key made of
 content: the stage's slice of the recipe, the digests of what it reads, and its code. The same key
 names the artifact in the store. Prefect's record is a view; the artifact decides: a hit is verified
-before use, and a stage whose artifact is whole is not run again even when the record is lost.
+before use, and a stage whose artifact is whole is not run again, whatever the record says of it or
+when it is lost.
 
     @cached_stage("sft", kind="policy")
     def sft(run: StageRun) -> ArtifactRef:
@@ -30,7 +31,7 @@ from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 
 from rlcore.recipes import recipe_digest
-from rlcore.store import ArtifactError, ArtifactStore, Lineage
+from rlcore.store import ArtifactStore, Lineage
 from rlcore.workers import Workers
 from schemas.artifacts import ArtifactRef
 from schemas.recipe import Recipe
@@ -195,29 +196,26 @@ class CachedStage:
 
         Call it inside a flow; ``parents`` are the artifacts it reads, by role. A cached artifact
         that is missing or damaged is logged, discarded and made again. Raises what the body
-        raises.
+        raises, and ArtifactError when the store cannot be read.
         """
         run = self.prepare(pipeline, **parents)
         start = time.monotonic()
         state = self.task(run, parents, return_state=True)
         ref: ArtifactRef = state.result()
         cached = state.name == "Cached" or run.reused
-        if cached and (harm := _harm(run.store, ref)):
-            get_run_logger().warning(f"{self.stage} is run again: {harm}")
-            run.store.discard(self.kind, run.key)
-            ref = self.task.with_options(refresh_cache=True)(run, parents)
-            cached = False
+        if cached:
+            found = self._find(run)
+            if found is None:
+                get_run_logger().warning(f"{self.stage} is run again: {ref.uri} is not whole")
+                ref, cached = self.task.with_options(refresh_cache=True)(run, parents), False
+            else:
+                ref = found
         pipeline.results.append(StageResult(self.stage, ref, cached, time.monotonic() - start))
         return ref
 
     def _run(self, run: StageRun, parents: dict[str, ArtifactRef]) -> ArtifactRef:
         """Body of the Prefect task; ``parents`` stands alone so that the graph draws its arrows."""
-        try:
-            existing = run.store.find(run.kind, run.key)
-        except ArtifactError as error:
-            get_run_logger().warning(f"{self.stage} is run again: {error}")
-            run.store.discard(run.kind, run.key)
-            existing = None
+        existing = self._find(run)
         if existing is not None:
             get_run_logger().info(f"{self.stage} is in the store already: {existing.uri}")
             run.reused = True
@@ -227,6 +225,9 @@ class CachedStage:
             f"stage {self.stage} returned {ref.kind}/{ref.key}; return run.put(...)"
         )
         return ref
+
+    def _find(self, run: StageRun) -> ArtifactRef | None:
+        return run.store.find_or_discard(run.kind, run.key, get_run_logger().warning)
 
 
 def _reads_nothing_outside(recipe: Recipe) -> Mapping[str, str]:
@@ -261,12 +262,3 @@ def _cache_key(context: Any, parameters: dict[str, Any]) -> str:
     run: StageRun = parameters["run"]
     store = hashlib.sha256(run.recipe.store.encode()).hexdigest()[:8]
     return f"{context.task.name}-{run.key}-{store}"
-
-
-def _harm(store: ArtifactStore, ref: ArtifactRef) -> str | None:
-    """Return what is wrong with a cached artifact, or None."""
-    try:
-        store.verify(ref)
-    except ArtifactError as error:  # the mend is to run the stage again, which the caller does
-        return str(error)
-    return None

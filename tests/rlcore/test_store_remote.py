@@ -2,12 +2,15 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import polars as pl
 import pytest
+from botocore.exceptions import ReadTimeoutError
 
 from rlcore.store import ArtifactError, ArtifactStore, Lineage
+from rlcore.store_remote import RemoteFiles
 from schemas.errors import UserError
 
 LINEAGE = Lineage(recipe_digest="r", code_fingerprint="c")
@@ -104,13 +107,70 @@ def test_damage_in_s3_is_refused_by_name(bucket: str, tmp_path: Path) -> None:
         store.find("m", "k")
 
 
-def test_a_damaged_local_copy_is_refused(bucket: str, tmp_path: Path) -> None:
+def test_a_harmed_local_copy_is_fetched_anew(bucket: str, tmp_path: Path) -> None:
+    """The copies of a disk that flips bits must not cost the artifact in the bucket."""
     store = ArtifactStore(bucket, cache=tmp_path)
     ref = store.put("m", "k", tables={"metrics": FRAME}, lineage=LINEAGE)
     copy = store.directory(ref) / "metrics.parquet"
-    copy.write_bytes(copy.read_bytes()[:-1])
-    with pytest.raises(ArtifactError, match=f"{copy} was changed.*Delete {copy.parent} and rerun"):
-        store.table(ref, "metrics")
+    whole = copy.read_bytes()
+    copy.write_bytes(whole[:-1])
+    lines: list[str] = []
+    assert store.find_or_discard("m", "k", lines.append) == ref
+    assert not lines
+    assert copy.read_bytes() == whole
+    copy.write_bytes(whole[:-1])
+    assert store.table(ref, "metrics").equals(FRAME)
+
+
+def test_damage_is_what_two_looks_at_the_bucket_agree_on(
+    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fs = fsspec.filesystem("s3", skip_instance_cache=True)
+    path = "artifacts/runs/m/k/metrics.parquet"
+    lines: list[str] = []
+    ref = ArtifactStore(bucket).put("m", "k", tables={"metrics": FRAME}, lineage=LINEAGE)
+    content = fs.cat_file(path)
+    flipped = bytes([content[0] ^ 1]) + content[1:]
+
+    fetch = RemoteFiles.fetch
+    arrivals: list[Any] = []
+
+    def once_flipped(self: RemoteFiles, *arguments: Any) -> Path:
+        arrivals.append(arguments)
+        fs.pipe_file(path, flipped if len(arrivals) == 1 else content)
+        return fetch(self, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RemoteFiles, "fetch", once_flipped)
+        store = ArtifactStore(bucket, cache=tmp_path / "one")
+        assert store.find_or_discard("m", "k", lines.append) == ref
+    assert len(arrivals) == 2
+    assert not lines
+    fs.pipe_file(path, flipped)
+    store = ArtifactStore(bucket, cache=tmp_path / "two")
+    assert store.find_or_discard("m", "k", lines.append) is None
+    (line,) = lines
+    assert "metrics.parquet was changed after" in line
+    assert store.keys("m") == []
+
+
+def test_a_bucket_that_does_not_answer_costs_nothing(
+    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A read timeout is no damage: the trained policy must still be there when the network is."""
+    store = ArtifactStore(bucket, cache=tmp_path)
+    lines: list[str] = []
+    ref = store.put("m", "k", tables={"metrics": FRAME}, lineage=LINEAGE)
+
+    def time_out(*arguments: Any, **options: Any) -> None:
+        raise ReadTimeoutError(endpoint_url="http://bucket")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store._files._fs, "get_file", time_out)
+        with pytest.raises(ArtifactError, match="could not download s3://artifacts/runs/m/k"):
+            store.find_or_discard("m", "k", lines.append)
+    assert not lines
+    assert store.find_or_discard("m", "k", lines.append) == ref
 
 
 def test_a_missing_bucket_is_told(bucket: str) -> None:

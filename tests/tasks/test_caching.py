@@ -7,6 +7,7 @@ import pytest
 from prefect import flow
 from prefect.settings import get_current_settings
 
+from rlcore.store import ArtifactStore, Lineage
 from rlcore.workers import Workers
 from schemas.artifacts import ArtifactRef
 from schemas.errors import UserError
@@ -154,6 +155,41 @@ def test_damaged_artifact_is_made_again(
     assert second[1].ref.sha256 == first[1].ref.sha256
     third = pipeline(recipe)
     assert [result.cached for result in third] == [True, True], "the new result was not recorded"
+
+
+def test_a_whole_artifact_outranks_the_record(
+    pipeline: Any, journal: _Journal, tmp_path: Path
+) -> None:
+    """Prefect's database may be older than the store: restored, shared, or of another machine."""
+    recipe = _recipe(tmp_path / "store")
+    first = pipeline(recipe)[1].ref
+    store = ArtifactStore(recipe.store)
+    store.discard(first.kind, first.key)
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "text.txt").write_text("made elsewhere")
+    made = store.put(first.kind, first.key, directory=other, lineage=Lineage("r", "c"))
+    assert made.sha256 != first.sha256
+    second = pipeline(recipe)[1]
+    assert (second.ref, second.cached) == (made, True)
+    assert journal == ["dataset", "policy"]
+    store.verify(made)
+
+
+def test_flipped_local_copies_cost_nothing_in_the_bucket(
+    pipeline: Any, journal: _Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    recipe = _recipe(tmp_path).model_copy(update={"store": f"memory://{tmp_path.name}"})
+    first = pipeline(recipe)
+    copies = list((tmp_path / "cache").rglob("*.txt"))
+    assert copies, "nothing was read back from the store"
+    for copy in copies:
+        copy.write_bytes(b"x" + copy.read_bytes()[1:])
+    second = pipeline(recipe)
+    assert [result.cached for result in second] == [True, True]
+    assert [result.ref for result in second] == [result.ref for result in first]
+    assert journal == ["dataset", "policy"]
 
 
 def test_whole_artifact_is_used_when_the_record_is_lost(
