@@ -49,7 +49,8 @@ def _sql(options: argparse.Namespace) -> int:
     if "://" not in options.store and not Path(options.store).is_dir():
         raise UserError(f"--store {options.store}: there is no such folder; a run makes one")
     with pl.Config(tbl_rows=options.rows, tbl_cols=-1, fmt_str_lengths=80):
-        print(query(ArtifactStore(options.store), options.statement))
+        store = ArtifactStore(options.store)
+        print(query(store, options.statement, lambda line: print(line, file=sys.stderr)))
     return 0
 
 

@@ -4,13 +4,15 @@ They hold timings, so they are artifacts of their own below the stage's key: a p
 which later cache keys rest, depends on weights alone.
 """
 
+import logging
 from collections.abc import Mapping
 
 import polars as pl
 
-from rlcore.store import ArtifactStore, Lineage
+from rlcore.store import ArtifactStore, DamagedArtifact, Lineage
 
 KIND = "metrics"
+logger = logging.getLogger(__name__)
 
 
 def metrics_frame(stage: str, step: int, values: Mapping[str, float]) -> pl.DataFrame:
@@ -37,7 +39,16 @@ def publish_metrics(
 
 
 def stage_metrics(store: ArtifactStore, key: str) -> pl.DataFrame:
-    """Return all metrics of the stage run ``key``, by step."""
-    refs = [store.find(KIND, name) for name in sorted(store.keys(KIND, f"{key}/"))]
-    frames = [store.table(ref, "metrics") for ref in refs if ref is not None]
+    """Return all metrics of the stage run ``key`` that are left, by step.
+
+    Damaged ones are left out, with a warning: what was measured is not measured again, and a
+    finished run must not fail for the want of its curves.
+    """
+    frames = []
+    for name in sorted(store.keys(KIND, f"{key}/")):
+        try:
+            if (ref := store.find(KIND, name)) is not None:
+                frames.append(store.table(ref, "metrics"))
+        except DamagedArtifact as damage:
+            logger.warning(f"these metrics are left out: {damage}")
     return pl.concat([metrics_frame("", 0, {}), *frames]).sort("step", maintain_order=True)

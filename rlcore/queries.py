@@ -13,7 +13,7 @@ artifacts, with the ``kind`` and ``key`` of the artifact in front.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import duckdb
@@ -83,16 +83,20 @@ _TRAJECTORIES = f"""
 """
 
 
-def query(store: ArtifactStore, sql: str) -> pl.DataFrame:
+def query(
+    store: ArtifactStore, sql: str, on_damage: Callable[[str], None] | None = None
+) -> pl.DataFrame:
     """Return the rows of one SELECT over the store's views; it cannot write, nor read elsewhere.
 
-    Raises UserError for SQL that does not parse, bind or select, ArtifactError for damage.
+    An artifact whose manifest is damaged is left out and told to ``on_damage``; without one, and
+    for damage of a file that is read, it raises DamagedArtifact. Raises UserError for SQL that does
+    not parse, bind or select, ArtifactError where the store cannot be read.
     """
     with duckdb.connect(config=_ALONE) as connection:
         try:
             _refuse_other_than_one_select(connection, sql)
             wanted = connection.get_table_names(sql)
-            _create_views(connection, store, wanted)
+            _create_views(connection, store.manifests(on_damage), store, wanted)
             return connection.sql(sql).pl()
         except duckdb.Error as error:
             views = ", ".join(["artifacts", "lineage", "trajectories", *TABLES])
@@ -169,10 +173,12 @@ def _refuse_other_than_one_select(connection: duckdb.DuckDBPyConnection, sql: st
 
 
 def _create_views(
-    connection: duckdb.DuckDBPyConnection, store: ArtifactStore, wanted: Iterable[str]
+    connection: duckdb.DuckDBPyConnection,
+    manifests: Sequence[Manifest],
+    store: ArtifactStore,
+    wanted: Iterable[str],
 ) -> None:
     """Create the views that a query names; files of other tables are neither verified nor read."""
-    manifests = store.manifests()
     _create_manifest_views(connection, manifests)
     names = {name.lower() for name in wanted}
     tables = names | set(_JOINED) if "trajectories" in names else names

@@ -228,14 +228,24 @@ class ArtifactStore:
             )
         return manifest
 
-    def manifests(self) -> list[Manifest]:
-        """Return the manifests of all complete artifacts by kind and key; files unchecked."""
+    def manifests(self, on_damage: Callable[[str], None] | None = None) -> list[Manifest]:
+        """Return the manifests of all complete artifacts by kind and key; files unchecked.
+
+        A damaged manifest is left out and told to ``on_damage``; without one it raises
+        DamagedArtifact.
+        """
         found = []
         for kind in self._files.kinds():
             keys = self.keys(kind)
             raws = self._files.read_manifests([location(kind, key) for key in keys])
             for key, raw in zip(keys, raws, strict=True):
-                found.append(parse_manifest(raw, self._files.uri(location(kind, key)), kind, key))
+                uri = self._files.uri(location(kind, key))
+                try:
+                    found.append(parse_manifest(raw, uri, kind, key))
+                except DamagedArtifact as damage:
+                    if on_damage is None:
+                        raise
+                    on_damage(f"{uri} is left out: {damage.fault}")
         return found
 
     def file(self, manifest: Manifest, name: str) -> Path:

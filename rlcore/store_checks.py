@@ -33,15 +33,20 @@ class ArtifactError(UserError):
 class DamagedArtifact(ArtifactError):
     """What lies at the artifact's own place is not what was written: only making it anew mends it.
 
-    A network that fails, a lack of rights or a newer format are no damage.
+    A network that fails, a lack of rights or a newer format are no damage. ``fault``: what is
+    wrong, without the mend.
     """
+
+    fault = ""
 
 
 def damaged(uri: str, fault: str) -> DamagedArtifact:
     """Return the error for a damaged artifact; the mend is to let its stage run again."""
-    return DamagedArtifact(
+    error = DamagedArtifact(
         f"{fault}. Delete {uri} and rerun: the stage that wrote it will be run again."
     )
+    error.fault = fault
+    return error
 
 
 def location(kind: str, key: str) -> str:

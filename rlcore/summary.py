@@ -20,11 +20,15 @@ def accuracies(eval_results: pl.DataFrame) -> dict[str, float | None]:
 
 def token_rates(sft: pl.DataFrame | None, rl: pl.DataFrame) -> dict[str, float]:
     """Return tokens per second: SFT and update count trained tokens, rollout sampled ones,
-    iteration all tokens of the batch over the whole iteration."""
+    iteration all tokens of the batch over the whole iteration.
+
+    What the metrics do not tell, because they are lost, has no rate.
+    """
     rates: dict[str, float] = {}
     if sft is not None:
         throughput = sft.filter(pl.col("name") == "perf/throughput").sort("step")["value"]
-        rates["sft"] = float(throughput[-1])
+        if len(throughput):
+            rates["sft"] = float(throughput[-1])
     steps = rl.pivot(on="name", index="step", values="value").filter(pl.col("step") > 0)
     wanted = {
         "rollout": ("perf/response_tokens", "timing_s/gen"),

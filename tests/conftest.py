@@ -60,6 +60,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 def pytest_sessionfinish() -> None:
     """End the server, whether or not a test came to use it."""
+    gc.unfreeze()
     services.stop(HOME, "server")
     shutil.rmtree(HOME, ignore_errors=True)
 

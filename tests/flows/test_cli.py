@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from flows.cli import main
+from rlcore.metrics import metrics_frame, publish_metrics
+from rlcore.store import ArtifactStore, Lineage
 
 COMMAND = "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=rloo env.rollout.n=4 ..."
 
@@ -63,6 +65,23 @@ def test_a_wrong_path_is_named(
 ) -> None:
     assert main(["from-verl", *arguments]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_damaged_manifest_is_named_beside_the_answer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One flipped bit in years of runs must not end every query."""
+    store = ArtifactStore(tmp_path)
+    for key in ("whole", "harmed"):
+        frame = metrics_frame("rl", 1, {"loss": 1.0})
+        publish_metrics(store, "run", key, frame, Lineage("r", "c"))
+    manifest = tmp_path / "metrics" / "run" / "harmed" / "manifest.json"
+    manifest.write_bytes(manifest.read_bytes().replace(b'"metrics"', b'"netrics"'))
+    assert main(["sql", "select key from artifacts", "--store", str(tmp_path)]) == 0
+    told = capsys.readouterr()
+    assert "run/whole" in told.out
+    assert "run/harmed" not in told.out
+    assert f"{manifest.parent} is left out" in told.err
 
 
 def test_a_store_that_is_not_there_is_not_an_empty_answer(

@@ -79,6 +79,18 @@ def test_damaged_artifact_is_made_again_not_used(finished: Path) -> None:
     assert "export" not in summary_of(finished)["cached"]
 
 
+def test_lost_metrics_cost_their_figures_only(finished: Path) -> None:
+    """A finished run's curves are written once: a rerun that asked for them would fail for ever."""
+    store = ArtifactStore(finished / "runs" / "store")
+    sft = summary_of(finished)["artifacts"]["sft"].rsplit("/", 1)[1]
+    for key in store.keys("metrics", f"{sft}/"):
+        store.discard("metrics", key)
+    again = run_small(finished, INLINE)
+    assert again.returncode == 0, again.stdout[-4000:]
+    assert len(summary_of(finished)["cached"]) == 5
+    assert "sft" not in summary_of(finished)["tokens_per_s"]
+
+
 def test_lineage_leads_from_export_to_rollouts(finished: Path) -> None:
     """Which data and rewards made this model is one query."""
     store = ArtifactStore(finished / "runs" / "store")

@@ -145,6 +145,22 @@ def test_views_of_tables_nobody_wrote_are_empty(store: ArtifactStore) -> None:
     assert "num_samples" in query(store, "SELECT * FROM eval_results").columns
 
 
+def test_one_damaged_manifest_leaves_the_rest_to_be_asked(store: ArtifactStore) -> None:
+    refs = run(store, "a", 1.0)
+    manifest = Path(refs["rewards"].uri) / "manifest.json"
+    manifest.write_text(manifest.read_text()[:-20])
+    lines: list[str] = []
+    kinds = query(store, "select distinct kind from artifacts", lines.append)["kind"].to_list()
+    assert "rollouts" in kinds
+    assert "rewards" not in kinds
+    (line,) = lines
+    assert line.startswith(f"{refs['rewards'].uri} is left out: ")
+    assert "is not JSON" in line
+    assert "rerun" not in line, "a rerun that finds its stage whole makes no rewards anew"
+    with pytest.raises(ArtifactError, match="is not JSON"):
+        query(store, "select * from artifacts")
+
+
 def test_artifacts_without_a_manifest_are_not_seen(store: ArtifactStore) -> None:
     refs = run(store, "a", 1.0)
     (Path(refs["rewards"].uri) / "manifest.json").unlink()
