@@ -132,13 +132,18 @@ def down(home: Path = HOME) -> list[str]:
 
 
 def write_env_file(path: Path, environment: Mapping[str, str]) -> None:
-    """Put ``environment`` into the marked block of a dotenv file; keep all other lines."""
+    """Put ``environment`` into the marked block of a dotenv file; keep all other lines.
+
+    People keep keys there: the file is its owner's alone, whatever its mode was.
+    """
     lines = path.read_text().splitlines() if path.exists() else []
     if ENV_BEGIN in lines and ENV_END in lines:
         del lines[lines.index(ENV_BEGIN) : lines.index(ENV_END) + 1]
     block = [ENV_BEGIN, *(f'{name}="{value}"' for name, value in environment.items()), ENV_END]
     temporary = path.with_name(f"{path.name}.{os.getpid()}")
-    temporary.write_text("\n".join([*lines, *block]) + "\n")
+    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        os.fchmod(file.fileno(), 0o600)
+        file.write("\n".join([*lines, *block]) + "\n")
     os.replace(temporary, path)
 
 

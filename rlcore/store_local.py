@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
+from rlcore.leftovers import is_abandoned
 from rlcore.store_checks import MANIFEST, ArtifactError, remember_digest
 from schemas.artifacts import Manifest
 
@@ -191,15 +192,10 @@ def _fsync_folder(path: Path) -> None:
 
 
 def _is_abandoned(entry: os.DirEntry[str]) -> bool:
-    """Tell whether a staging folder's writer is dead (same host) or a day late (any host)."""
-    host, _, rest = entry.name.rpartition("-")[0].rpartition("-")
-    if host == socket.gethostname() and rest.isdecimal():
-        try:
-            os.kill(int(rest), 0)
-        except ProcessLookupError:
-            return True
-        except PermissionError:
-            return False
+    """Tell whether a staging folder's writer is dead (this host) or a day late (another host)."""
+    host, _, pid = entry.name.rpartition("-")[0].rpartition("-")
+    if host == socket.gethostname() and pid.isdecimal():
+        return is_abandoned(Path(entry.path), int(pid))
     try:
         return time.time() - entry.stat().st_mtime > _STALE_S
     except FileNotFoundError:

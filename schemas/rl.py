@@ -80,6 +80,11 @@ class RewardSection(Section):
     offset: float = Field(default=0.0, description="added to the sum; weight 2, offset -1: +1/-1")
     timeout_s: float = Field(default=10.0, gt=0, description="wall clock per row")
     memory_gib: float | None = Field(default=None, gt=0, description="limit of a scoring process")
+    env: tuple[str, ...] = Field(
+        default=(),
+        description="environment variables that reward functions get beside PATH, HOME, locale and"
+        " the like; no key or token reaches them unless it is named here",
+    )
     max_error_fraction: float = Field(
         default=0.05,
         ge=0,

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,6 +20,12 @@ _START_S = 60.0
 _RECYCLE_ROWS = 10_000
 _START_ATTEMPTS = 3
 _EXIT_S = 1.0
+# What a reward function's process gets of the environment; the rest may hold keys and tokens.
+_PASSED = {
+    *("PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "TMPDIR"),
+    *("LD_LIBRARY_PATH", "VIRTUAL_ENV", "OMP_NUM_THREADS", "MKL_NUM_THREADS"),
+    *("PYTHONHASHSEED", "PYTHONDONTWRITEBYTECODE"),
+}
 
 
 class RewardWorker:
@@ -32,12 +38,14 @@ class RewardWorker:
     def __init__(self, section: RewardSection, recycle_rows: int = _RECYCLE_ROWS) -> None:
         """Start the child process; ``recycle_rows``: rows after which it is replaced (leaks).
 
-        Raises UserError when a reward function cannot be had (name, module, signature, options).
+        Raises UserError when a reward function cannot be had (name, module, signature, options), or
+        a variable of ``section.env`` is not set.
         """
         self._setup = {
             "functions": [[f.name, f.weight, f.options] for f in section.functions],
             "memory_bytes": int(section.memory_gib * 2**30) if section.memory_gib else None,
         }
+        self._environment = _environment(section.env)
         self._recycle_rows = recycle_rows
         self._child: _Child | None = self._start()
 
@@ -71,7 +79,7 @@ class RewardWorker:
     def _start(self) -> "_Child":
         """Start a child; one that is killed while it starts (memory pressure) is tried again."""
         for _ in range(_START_ATTEMPTS):
-            child = _Child.spawn()
+            child = _Child.spawn(self._environment)
             try:
                 child.send(self._setup)
                 answer = child.receive(_START_S)
@@ -169,7 +177,7 @@ class _Child:
     unread: bytearray = field(default_factory=bytearray)
 
     @classmethod
-    def spawn(cls) -> "_Child":
+    def spawn(cls, environment: Mapping[str, str]) -> "_Child":
         """Start the process in its own session, so that what it starts is killed with it."""
         ours, theirs = socket.socketpair()
         # multiprocessing's spawn would import the parent's __main__, an actor's or a flow's.
@@ -179,7 +187,7 @@ class _Child:
                 [sys.executable, "-P", "-m", "rlcore.rewards.child", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
-                env={**os.environ, "PYTHONPATH": path},
+                env={**environment, "PYTHONPATH": path},
                 start_new_session=True,
             )
         return cls(process, ours)
@@ -231,6 +239,20 @@ class _Child:
             return f"exit code {status.si_status}"
         by_kernel = ", often the out-of-memory killer" if status.si_status == signal.SIGKILL else ""
         return f"signal {signal.Signals(status.si_status).name}{by_kernel}"
+
+
+def _environment(named: Sequence[str]) -> dict[str, str]:
+    missing = [name for name in named if name not in os.environ]
+    if missing:
+        raise UserError(
+            f"reward.env names {missing[0]!r} and it is not set where the reward functions run;"
+            " export it before `make up`, or leave it out"
+        )
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name in _PASSED or name in named or name.startswith("LC_")
+    }
 
 
 def _fields(row: RewardRow) -> list[Any]:

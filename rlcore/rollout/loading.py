@@ -1,12 +1,14 @@
 """Weights of a model directory into running engines, by the same way that training syncs them."""
 
 import os
+import re
 import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from rlcore.leftovers import is_abandoned
 from rlcore.models.digest import (
     combined_digest,
     read_checkpoint,
@@ -15,6 +17,8 @@ from rlcore.models.digest import (
 )
 from rlcore.rollout.group import RolloutGroup
 from rlcore.rollout.types import WeightStamp, WeightUpdate
+
+_EXCHANGE_FILE = re.compile(r"rl-weights-(\d+)-[0-9a-f]{8}\.safetensors")
 
 
 def load_model_directory(engines: RolloutGroup, model_dir: Path) -> WeightStamp:
@@ -32,9 +36,18 @@ def load_model_directory(engines: RolloutGroup, model_dir: Path) -> WeightStamp:
 
 @contextmanager
 def exchange_file() -> Iterator[Path]:
-    """Yield a path in shared memory for one weights file; the file is gone afterwards."""
+    """Yield a path in shared memory for one weights file; the file is gone afterwards.
+
+    Files that killed processes of this machine left there are swept first.
+    """
     shared_memory = Path("/dev/shm")
     folder = shared_memory if shared_memory.is_dir() else Path(tempfile.gettempdir())
+    for entry in os.scandir(folder):
+        ours = _EXCHANGE_FILE.fullmatch(entry.name)
+        if ours and entry.stat(follow_symlinks=False).st_uid == os.getuid():
+            left = Path(entry.path)
+            if is_abandoned(left, int(ours[1])):
+                left.unlink(missing_ok=True)
     path = folder / f"rl-weights-{os.getpid()}-{uuid.uuid4().hex[:8]}.safetensors"
     try:
         yield path

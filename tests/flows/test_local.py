@@ -3,6 +3,7 @@
 import json
 import os
 import socket
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -132,7 +133,9 @@ def test_everything_lies_below_the_home(prefect_server: str) -> None:
 def test_dotenv_keeps_what_others_wrote(tmp_path: Path) -> None:
     path = tmp_path / ".env"
     path.write_text("WANDB_API_KEY=mine\n")
+    path.chmod(0o644)
     write_env_file(path, {"A": "1"})
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600, "others could read the key"
     write_env_file(path, {"A": "2"})
     lines = path.read_text().splitlines()
     assert lines[0] == "WANDB_API_KEY=mine"

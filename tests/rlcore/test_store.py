@@ -7,6 +7,7 @@ import polars as pl
 import pyarrow.parquet as pq
 import pytest
 
+from rlcore import store_local
 from rlcore.store import ArtifactError, ArtifactStore, Lineage
 from schemas.artifacts import ArtifactRef
 from schemas.errors import UserError
@@ -225,7 +226,9 @@ def test_a_root_that_cannot_be_written_is_told(tmp_path: Path) -> None:
         store.put("m", "k", tables={"metrics": metrics()}, lineage=LINEAGE)
 
 
-def test_leftovers_of_dead_writers_are_swept_and_living_ones_kept(tmp_path: Path) -> None:
+def test_leftovers_of_dead_writers_are_swept_and_living_ones_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = ArtifactStore(tmp_path)
     store.put("m", "k", tables={"metrics": metrics()}, lineage=LINEAGE)
     staging = tmp_path / ".staging"
@@ -234,5 +237,9 @@ def test_leftovers_of_dead_writers_are_swept_and_living_ones_kept(tmp_path: Path
     dead, alive = staging / f"{host}-4194305-aa", staging / f"{host}-{os.getpid()}-bb"
     (dead / "sub").mkdir(parents=True)
     alive.mkdir()
+    monkeypatch.setattr(store_local, "_STALE_S", -1)  # as if a stage had worked in it for a day
     store.put("m", "k2", tables={"metrics": metrics()}, lineage=LINEAGE)
     assert list(staging.iterdir()) == [alive]
+    os.utime(alive, (1, 1))  # older than this process, which has got its maker's pid
+    store.put("m", "k3", tables={"metrics": metrics()}, lineage=LINEAGE)
+    assert not list(staging.iterdir())

@@ -28,6 +28,11 @@ def plain_rich(data_source, solution_str, ground_truth, extra_info=None):
     return 1.0 if solution_str == ground_truth else 0.0
 
 
+def sees(prompt: str, response: str) -> float:
+    """1 when the environment holds a variable of the response's name."""
+    return float(response in os.environ)
+
+
 def by_command(prompt: str, response: str):
     """Do what the response says."""
     command, _, rest = response.partition(" ")

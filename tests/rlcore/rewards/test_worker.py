@@ -266,3 +266,21 @@ def _is_running(pid: int) -> bool:
     except FileNotFoundError:
         return False
     return state != "Z"
+
+
+def test_no_key_or_token_reaches_a_reward_function_unless_it_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(HERE))
+    names = ["WANDB_API_KEY", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "JUDGE_KEY", "PATH", "HOME"]
+    for name in names[:4]:
+        monkeypatch.setenv(name, "planted")
+    function = RewardFunction(name="reward_samples:sees")
+    worker = RewardWorker(RewardSection(functions=(function,), env=("JUDGE_KEY",)))
+    try:
+        seen = [reward.score for reward in worker.score(rows(*names), timeout_s=5)]
+    finally:
+        worker.close()
+    assert seen == [0, 0, 0, 1, 1, 1]
+    with pytest.raises(UserError, match=r"reward.env names 'NOT_SET' and it is not set"):
+        RewardWorker(RewardSection(functions=(function,), env=("NOT_SET",)))
