@@ -165,6 +165,7 @@ def test_a_bucket_that_does_not_answer_costs_nothing(
     def time_out(*arguments: Any, **options: Any) -> None:
         raise ReadTimeoutError(endpoint_url="http://bucket")
 
+    assert isinstance(store._files, RemoteFiles)
     with monkeypatch.context() as patch:
         patch.setattr(store._files._fs, "get_file", time_out)
         with pytest.raises(ArtifactError, match="could not download s3://artifacts/runs/m/k"):
