@@ -82,8 +82,8 @@ class RewardSection(Section):
     memory_gib: float | None = Field(default=None, gt=0, description="limit of a scoring process")
     env: tuple[str, ...] = Field(
         default=(),
-        description="environment variables that reward functions get beside PATH, HOME, locale and"
-        " the like; no key or token reaches them unless it is named here",
+        description="environment variables that reward functions are given beside PATH, HOME,"
+        " locale and the like; no key, token or proxy is among them unless it is named here",
     )
     max_error_fraction: float = Field(
         default=0.05,

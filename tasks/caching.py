@@ -203,7 +203,7 @@ class CachedStage:
         state = self.task(run, parents, return_state=True)
         ref: ArtifactRef = state.result()
         cached = state.name == "Cached" or run.reused
-        if cached:
+        if state.name == "Cached":  # by Prefect's record, which has not looked at the store
             found = self._find(run)
             if found is None:
                 get_run_logger().warning(f"{self.stage} is run again: {ref.uri} is not whole")

@@ -12,6 +12,7 @@ import importlib.util
 import inspect
 import math
 import numbers
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,10 +55,23 @@ def check_functions(specs: Sequence[Spec], where: str = "reward.functions") -> N
             _builtin(name, options, path)
 
 
+def check_environment(named: Sequence[str]) -> None:
+    """Raise UserError for a variable of ``reward.env`` that this process's environment lacks."""
+    for index, name in enumerate(named):
+        if name not in os.environ:
+            raise UserError(
+                f"reward.env[{index}] = {name!r} is not set where the reward functions run;"
+                " export it before `make up`, or leave it out"
+            )
+
+
 def check_recipe_functions(recipe: "Recipe") -> None:
     """Raise UserError for a function that the recipe names and that cannot work: rewards by
-    ``check_functions``, the user's estimator and policy loss by whether their modules exist."""
+    ``check_functions`` and, unless a cluster that runs already will score, by their environment;
+    the user's estimator and policy loss by whether their modules exist."""
     check_functions([(f.name, f.weight, f.options) for f in recipe.reward.functions])
+    if recipe.hardware.ray_address is None:
+        check_environment(recipe.reward.env)
     algorithm = recipe.rl.algorithm
     for path, name in (("advantage", algorithm.advantage), ("policy_loss", algorithm.policy_loss)):
         if ":" in name:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from rlcore.rewards.registry import check_environment
 from rlcore.rewards.types import Failure, Reward, RewardRow
 from schemas.errors import UserError
 from schemas.rl import RewardSection
@@ -24,7 +25,8 @@ _EXIT_S = 1.0
 _PASSED = {
     *("PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "TMPDIR"),
     *("LD_LIBRARY_PATH", "VIRTUAL_ENV", "OMP_NUM_THREADS", "MKL_NUM_THREADS"),
-    *("PYTHONHASHSEED", "PYTHONDONTWRITEBYTECODE"),
+    *("PYTHONHASHSEED", "PYTHONDONTWRITEBYTECODE", "SSL_CERT_FILE", "SSL_CERT_DIR"),
+    "CUDA_VISIBLE_DEVICES",  # without it a function would see the GPUs of learner and engines
 }
 
 
@@ -242,12 +244,7 @@ class _Child:
 
 
 def _environment(named: Sequence[str]) -> dict[str, str]:
-    missing = [name for name in named if name not in os.environ]
-    if missing:
-        raise UserError(
-            f"reward.env names {missing[0]!r} and it is not set where the reward functions run;"
-            " export it before `make up`, or leave it out"
-        )
+    check_environment(named)
     return {
         name: value
         for name, value in os.environ.items()

@@ -42,14 +42,22 @@ def exchange_file() -> Iterator[Path]:
     """
     shared_memory = Path("/dev/shm")
     folder = shared_memory if shared_memory.is_dir() else Path(tempfile.gettempdir())
-    for entry in os.scandir(folder):
-        ours = _EXCHANGE_FILE.fullmatch(entry.name)
-        if ours and entry.stat(follow_symlinks=False).st_uid == os.getuid():
-            left = Path(entry.path)
-            if is_abandoned(left, int(ours[1])):
-                left.unlink(missing_ok=True)
+    _sweep(folder)
     path = folder / f"rl-weights-{os.getpid()}-{uuid.uuid4().hex[:8]}.safetensors"
     try:
         yield path
     finally:
         path.unlink(missing_ok=True)
+
+
+def _sweep(folder: Path) -> None:
+    for entry in os.scandir(folder):
+        found = _EXCHANGE_FILE.fullmatch(entry.name)
+        if found is None:
+            continue
+        try:
+            ours = entry.stat(follow_symlinks=False).st_uid == os.getuid()
+        except FileNotFoundError:  # another run's sync has just ended
+            continue
+        if ours and is_abandoned(Path(entry.path), int(found[1])):
+            Path(entry.path).unlink(missing_ok=True)

@@ -91,3 +91,16 @@ def test_a_store_that_is_not_there_is_not_an_empty_answer(
     store = str(tmp_path / "store")
     assert main(["sql", "select * from metrics", "--store", store]) == 2
     assert f"--store {store}" in capsys.readouterr().err
+
+
+def test_a_key_that_a_reward_needs_is_missed_before_anything_starts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The reward functions run after SFT only: hours later, on a GPU."""
+    arguments = ["run", "quickstart", "--dry-run", "-o", "reward.env=[JUDGE_KEY]"]
+    monkeypatch.delenv("JUDGE_KEY", raising=False)
+    assert main(arguments) == 2
+    assert "reward.env[0] = 'JUDGE_KEY' is not set where" in capsys.readouterr().err
+    monkeypatch.setenv("JUDGE_KEY", "planted")
+    assert main(arguments) == 0
+    assert "planted" not in capsys.readouterr().out

@@ -282,5 +282,5 @@ def test_no_key_or_token_reaches_a_reward_function_unless_it_is_named(
     finally:
         worker.close()
     assert seen == [0, 0, 0, 1, 1, 1]
-    with pytest.raises(UserError, match=r"reward.env names 'NOT_SET' and it is not set"):
+    with pytest.raises(UserError, match=r"reward.env\[0\] = 'NOT_SET' is not set where"):
         RewardWorker(RewardSection(functions=(function,), env=("NOT_SET",)))
