@@ -1,6 +1,7 @@
 """The command line: run or plan a recipe, choose or translate one, query what runs left behind."""
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -34,9 +35,25 @@ def _run(options: argparse.Namespace) -> int:
         check_recipe_functions(recipe)
         print(render_plan(plan(recipe)))
         return 0
+    if "PREFECT_API_URL" not in os.environ:  # which would name a server of one's own
+        from flows import local
+
+        print(f"Prefect server: {local.connect(local.HOME).ui_url}; `make down` ends it.")
     from flows.rl_pipeline import rl_pipeline
 
     rl_pipeline(recipe=options.recipe, overrides=overrides)
+    return 0
+
+
+def _open(options: argparse.Namespace) -> int:
+    from flows import services
+    from flows.local import HOME, connect
+    from flows.login import open_ui
+
+    del options
+    if services.find(HOME, "server") is None:
+        raise UserError("no Prefect server of this project runs; `make up` starts it")
+    open_ui(connect())
     return 0
 
 
@@ -122,6 +139,11 @@ def _parser() -> argparse.ArgumentParser:
     sql.add_argument("--store", default="runs/store", help="artifact store (default: %(default)s)")
     sql.add_argument("--rows", type=int, default=40, help="rows shown (default: %(default)s)")
     sql.set_defaults(command=_sql)
+
+    ui = commands.add_parser(
+        "open", help="log this browser into the Prefect UI, by a one-time link"
+    )
+    ui.set_defaults(command=_open)
 
     recipes = commands.add_parser("recipes", help="list the recipes")
     recipes.set_defaults(command=_recipes)

@@ -2,20 +2,23 @@
 
 Everything lies below ``.prefect`` of the project and listens on 127.0.0.1. ``up`` writes the
 settings into ``.env`` (a marked block; other lines are kept), which Prefect reads from the working
-directory: ``prefect ...`` in the project finds this server with nothing exported. A second ``up``
-reuses what runs. Prefect is imported only once its settings stand in the environment.
+directory: ``prefect ...`` in the project finds this server, and its password, with nothing
+exported. A second ``up`` reuses what runs. Prefect is imported only once its settings stand in the
+environment.
 """
 
 import argparse
 import json
 import os
+import secrets
 import sys
 import time
 import urllib.request
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.error import URLError
+from urllib.error import HTTPError, URLError
 
 from flows import services
 from schemas.errors import UserError
@@ -26,6 +29,10 @@ ENV_FILE = ROOT / ".env"
 ENV_BEGIN = "# written by `make up` of this project: its Prefect server (begin)"
 ENV_END = "# written by `make up` of this project (end)"
 PORT = 4200  # Prefect's own default
+LOGIN_HINT = (
+    "The UI asks for a password once: `.venv/bin/rl-pipeline open` logs your browser in; it"
+    " is PREFECT_API_AUTH_STRING in .env."
+)
 SERVER_DEADLINE_S = 120.0
 WORKER_DEADLINE_S = 60.0
 
@@ -48,8 +55,9 @@ class Site:
 
 
 def settings(home: Path, port: int) -> dict[str, str]:
-    """Return the environment of server, worker, flow runs and clients alike.
+    """Return what server, worker, flow runs and clients alike have in their environment.
 
+    No secret is among it: a deployment's copy is stored in the server's database.
     PREFECT_HOME alone would leave results and the memo store in the user's home. Results are JSON:
     unpickling runs code of whoever can write the directory. Heartbeats every 30 s: the automation
     that closes dead runs allows four times that.
@@ -60,6 +68,7 @@ def settings(home: Path, port: int) -> dict[str, str]:
         "PREFECT_MEMO_STORE_PATH": str(home / "memo_store.toml"),
         "PREFECT_SERVER_UI_STATIC_DIRECTORY": str(home / "ui"),
         "PREFECT_API_URL": f"http://{services.HOST}:{port}/api",
+        "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false",
         "PREFECT_RESULTS_DEFAULT_SERIALIZER": "json",
         "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
         "PREFECT_WORKER_QUERY_SECONDS": "2",
@@ -69,6 +78,39 @@ def settings(home: Path, port: int) -> dict[str, str]:
         "DO_NOT_TRACK": "1",
         "RAY_USAGE_STATS_ENABLED": "0",
     }
+
+
+def client_settings(home: Path, port: int) -> dict[str, str]:
+    """Return ``settings`` and the password: what may call the server, in no database."""
+    return settings(home, port) | {"PREFECT_API_AUTH_STRING": password(home)}
+
+
+def server_settings(home: Path, port: int) -> dict[str, str]:
+    """Return the environment of the server itself: ``flows.server`` says what it defends against.
+
+    The UI calls the API by a relative address: the page may be opened as localhost, or through
+    ``ssh -L`` on another port.
+    """
+    return client_settings(home, port) | {
+        "PREFECT_SERVER_API_AUTH_STRING": password(home),
+        "PREFECT_SERVER_CSRF_PROTECTION_ENABLED": "true",
+        "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": f"http://{services.HOST}:{port}",
+        "PREFECT_UI_API_URL": "/api",
+    }
+
+
+def password(home: Path) -> str:
+    """Return ``user:password`` of this home's server, made when first asked for (mode 0600)."""
+    path = home / "password"
+    if not path.exists():
+        home.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".password.{os.getpid()}")
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            file.write(f"admin:{secrets.token_urlsafe(24)}")
+        with suppress(FileExistsError):  # another bring-up was first, and its password holds
+            os.link(temporary, path)
+        temporary.unlink()
+    return path.read_text()
 
 
 def start_server(home: Path = HOME, port: int = PORT) -> services.Service:
@@ -81,17 +123,34 @@ def start_server(home: Path = HOME, port: int = PORT) -> services.Service:
         return running
     before = services.last_port(home, "server")
     port = services.free_port([before, port] if before else [port])
-    command = [sys.executable, "-m", "prefect", "server", "start"]
-    command += ["--host", services.HOST, "--port", str(port)]
-    environment = {**os.environ, **settings(home, port)}
+    command = [sys.executable, "-m", "flows.server", "--port", str(port)]
+    environment = {**os.environ, **server_settings(home, port)}
     return services.start(home, "server", command, environment, cwd=ROOT, port=port)
 
 
 def wait_healthy(home: Path, server: services.Service) -> None:
-    """Return once the server answers. Raises UserError with the log file when it does not."""
+    """Return once the server answers. Raises UserError with the log file when it does not, and
+    for a server that asks for no password."""
     services.wait_ready(
         home, server, lambda: _healthy(server.port), SERVER_DEADLINE_S, what="the Prefect server"
     )
+    if _answers(server.port, "version") != 401:
+        raise UserError(
+            f"the Prefect server on port {server.port} asks for no password: an older version of"
+            " this project started it; `make down`, then start again"
+        )
+
+
+def connect(home: Path = HOME) -> Site:
+    """Return the server of ``home``, started if need be, and let this process call it.
+
+    Sets Prefect's settings in this process's environment, so call it before importing Prefect.
+    """
+    server = start_server(home)
+    assert server.port is not None, "a server is started with a port"
+    os.environ.update(client_settings(home, server.port))
+    wait_healthy(home, server)
+    return Site(home, server.port)
 
 
 def up(home: Path = HOME, *, runs: int = 1, env_file: Path = ENV_FILE) -> Site:
@@ -103,7 +162,7 @@ def up(home: Path = HOME, *, runs: int = 1, env_file: Path = ENV_FILE) -> Site:
     home.mkdir(parents=True, exist_ok=True)
     server = start_server(home)
     assert server.port is not None, "a server is started with a port"
-    environment = settings(home, server.port)
+    environment = client_settings(home, server.port)
     _warn_of_other_server(environment["PREFECT_API_URL"])
     os.environ.update(environment)
     from flows import deploy  # imports Prefect while the server starts
@@ -115,7 +174,7 @@ def up(home: Path = HOME, *, runs: int = 1, env_file: Path = ENV_FILE) -> Site:
         deploy.ensure_pool(client, runs)
         worker = _ensure_worker(home, environment)
         deploy.ensure_automations(client)
-    names = deploy.deploy_recipes(rl_pipeline, environment=environment)
+    names = deploy.deploy_recipes(rl_pipeline, environment=settings(home, server.port))
     services.wait_ready(
         home,
         worker,
@@ -161,13 +220,20 @@ def _ensure_worker(home: Path, environment: Mapping[str, str]) -> services.Servi
 
 
 def _healthy(port: int | None) -> bool:
+    return _answers(port, "health") == 200
+
+
+def _answers(port: int | None, path: str) -> int | None:
+    """Return the status of an API path, called without a password; None where nobody listens."""
     try:
         with urllib.request.urlopen(
-            f"http://{services.HOST}:{port}/api/health", timeout=2
+            f"http://{services.HOST}:{port}/api/{path}", timeout=2
         ) as reply:
-            return reply.status == 200
+            return reply.status
+    except HTTPError as error:
+        return error.code
     except (URLError, OSError):  # not listening yet
-        return False
+        return None
 
 
 def _warn_of_other_server(api_url: str) -> None:
@@ -185,6 +251,7 @@ def _run(site: Site, recipe: str, overrides: dict[str, object], started: float) 
 
     flow_run = create_run(recipe, overrides, known=site.deployments)
     print(f"Up in {time.monotonic() - started:.0f} s. {site.ui_url}/runs/flow-run/{flow_run.id}")
+    print(LOGIN_HINT)
     worker = services.find(site.home, "worker")
     return follow(
         flow_run.id,
@@ -218,6 +285,7 @@ def main(arguments: list[str] | None = None) -> int:
         if options.action == "run":
             return _run(site, options.recipe, overrides, started)
         print(f"Up in {time.monotonic() - started:.0f} s: {site.ui_url}")
+        print(LOGIN_HINT)
         print(f"Deployments: {', '.join(f'rl-pipeline/{name}' for name in site.deployments)}")
         print("Next: prefect deployment run rl-pipeline/quickstart --watch; make down ends it all.")
         return 0

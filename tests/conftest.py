@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from flows import services
-from flows.local import settings, start_server, wait_healthy
+from flows.local import client_settings, start_server, wait_healthy
 
 HOME = Path(tempfile.mkdtemp(prefix="rlp-prefect-"))
 PORT = services.free_port()
 for name in [name for name in os.environ if name.startswith("PREFECT_")]:
     del os.environ[name]
-os.environ.update(settings(HOME, PORT))
+os.environ.update(client_settings(HOME, PORT))
 os.environ["PREFECT_LOGGING_LEVEL"] = "WARNING"
 os.environ["WANDB_MODE"] = "offline"
 

@@ -15,7 +15,7 @@ import pytest
 
 from flows import services
 from flows.deploy import RECIPES
-from flows.local import ENV_BEGIN, ROOT, down, write_env_file
+from flows.local import ENV_BEGIN, ROOT, down, password, write_env_file
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -29,6 +29,15 @@ site = up(Path(sys.argv[1]), env_file=Path(sys.argv[2]))
 from flows.follow import create_run, follow
 run = create_run("quickstart", {"rl.iteratons": 1}, known=site.deployments)
 sys.exit(follow(run.id, root=Path.cwd(), ui_url=site.ui_url))
+"""
+RUN = """
+import sys
+from pathlib import Path
+from flows import local
+local.HOME = Path(sys.argv[1])
+from flows.cli import main
+sys.exit(main(["run", "quickstart", "-o", "store=" + sys.argv[2], "-o", "data.sources="
+    '[{"kind": "file", "path": "nowhere.parquet", "split": "train"}]']))
 """
 UP = """
 import json, sys
@@ -113,6 +122,31 @@ def test_second_up_reuses_what_runs_and_a_wrong_key_ends_in_a_sentence(site: _Br
     assert "rl.iteratons" in result.stdout
     assert "did you mean 'iterations'" in result.stdout or "'rl.iterations'" in result.stdout
     assert "Traceback" not in result.stdout
+
+
+def test_the_password_lies_in_two_files_of_their_owner_only(site: _BroughtUp) -> None:
+    """Neither in the database, where every deployment's variables are, nor in a log."""
+    secret = password(site.home).encode()
+    folder = site.home.parent
+    holders = {path for path in folder.rglob("*") if path.is_file() and secret in path.read_bytes()}
+    assert holders == {site.home / "password", site.env_file}
+    for path in holders:
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+@pytest.mark.slow
+def test_a_run_where_no_server_is_up_starts_this_one(tmp_path: Path) -> None:
+    """Prefect's own temporary server asks for no password."""
+    home = tmp_path / ".prefect"
+    try:
+        result = _python(RUN, str(home), str(tmp_path / "store"))
+        assert result.returncode != 0
+        assert "nowhere.parquet" in result.stdout + result.stderr
+        server = services.find(home, "server")
+        assert server is not None, result.stdout + result.stderr
+        assert f"127.0.0.1:{server.port}" in result.stdout
+    finally:
+        down(home)
 
 
 def test_everything_lies_below_the_home(prefect_server: str) -> None:

@@ -1,0 +1,271 @@
+"""The server against web pages and other programs: each defence alone stops the attack."""
+
+import asyncio
+import base64
+import http.client
+import json
+import os
+import re
+import socket
+import stat
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import connect
+
+from flows.local import Site, client_settings, password, server_settings, settings
+from flows.login import login_link
+from flows.server import LINK_S, LoginLinks, create_guarded_app, refusal
+
+pytestmark = pytest.mark.timeout(60)
+
+CLIENT = "6f0c5d6e-5f5b-4f2e-9a3e-1d2c3b4a5f60"
+
+
+@dataclass
+class _Server:
+    port: int
+    authorization: str
+
+    def call(
+        self, method: str, path: str, body: Any = None, **headers: str | None
+    ) -> tuple[int, http.client.HTTPMessage, str]:
+        """Send a request with exactly these headers beside a Host and the password; ``None`` leaves
+        one out."""
+        sent = {"Host": f"127.0.0.1:{self.port}", "Authorization": self.authorization}
+        sent |= {name.replace("_", "-"): value for name, value in headers.items()}
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        connection.putrequest(method, path, skip_host=True)
+        payload = b"" if body is None else json.dumps(body).encode()
+        sent |= {"Content-Type": "application/json", "Content-Length": str(len(payload))}
+        for name, value in sent.items():
+            if value is not None:
+                connection.putheader(name, value)
+        connection.endheaders(payload)
+        reply = connection.getresponse()
+        return reply.status, reply.headers, reply.read().decode()
+
+    def csrf(self) -> dict[str, str | None]:
+        """Return the headers of a token, as a page that knows the password could fetch them."""
+        status, _, text = self.call("GET", f"/api/csrf-token?client={CLIENT}")
+        assert status == 200, text
+        return {"Prefect_Csrf_Token": json.loads(text)["token"], "Prefect_Csrf_Client": CLIENT}
+
+
+@pytest.fixture(scope="module")
+def server(prefect_server: str) -> _Server:
+    password = os.environ["PREFECT_API_AUTH_STRING"]
+    port = urlsplit(prefect_server).port
+    assert port is not None
+    return _Server(port, "Basic " + base64.b64encode(password.encode()).decode())
+
+
+POOL = {"name": "attack", "type": "process"}
+
+
+def _pools(server: _Server) -> list[str]:
+    status, _, text = server.call("POST", "/api/work_pools/filter", {}, **server.csrf())
+    assert status == 200, text
+    return [pool["name"] for pool in json.loads(text)]
+
+
+def test_one_who_may_call_can_change_things(server: _Server) -> None:
+    """Without this the refusals below could be those of a wrong request."""
+    status, _, text = server.call(
+        "POST", "/api/work_pools/", {**POOL, "name": "ours"}, **server.csrf()
+    )
+    assert status == 201, text
+    assert "ours" in _pools(server)
+
+
+@pytest.mark.parametrize(
+    ("taken_away", "status"),
+    [
+        ({"Authorization": None}, 401),
+        ({"Authorization": "Basic " + base64.b64encode(b"admin:guess").decode()}, 401),
+        ({"Prefect_Csrf_Token": None}, 403),
+        ({"Prefect_Csrf_Token": "guess"}, 403),
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Origin": "http://localhost:1"}, 403),
+        ({"Host": "evil.example"}, 403),
+        ({"Host": "127.0.0.1.evil.example"}, 403),
+        ({"Host": "evil.example", "Origin": "http://evil.example"}, 403),
+        ({"Host": "user@localhost"}, 403),
+        ({"Host": None}, 403),
+    ],
+    ids=str,
+)
+def test_each_defence_holds_alone(
+    server: _Server, taken_away: dict[str, str | None], status: int
+) -> None:
+    headers = server.csrf() | taken_away
+    got, answer, text = server.call("POST", "/api/work_pools/", POOL, **headers)
+    if taken_away == {"Host": None}:  # HTTP/1.1 without one is refused even earlier
+        assert got in (400, status)
+    else:
+        assert got == status, text
+    assert answer["Access-Control-Allow-Origin"] is None or "Prefect_Csrf_Token" in taken_away
+    assert "attack" not in _pools(server)
+
+
+def test_no_other_page_is_allowed_to_read(server: _Server) -> None:
+    status, headers, _ = server.call(
+        "OPTIONS",
+        "/api/flow_runs/",
+        Origin="http://evil.example",
+        Access_Control_Request_Method="POST",
+    )
+    assert status == 403
+    assert headers["Access-Control-Allow-Origin"] is None
+    _, headers, _ = server.call("GET", "/api/version", Origin=f"http://127.0.0.1:{server.port}")
+    assert headers["Access-Control-Allow-Origin"] != "*"
+
+
+@pytest.mark.parametrize("path", ["/api/events/in", "/api/events/out"])
+def test_websockets_are_closed_to_other_pages(server: _Server, path: str) -> None:
+    """CORS does not cover them."""
+    url = f"ws://127.0.0.1:{server.port}{path}"
+    with pytest.raises(InvalidStatus) as refused:
+        connect(url, origin="http://evil.example", subprotocols=["prefect"])  # pyright: ignore
+    assert refused.value.response.status_code == 403
+    own = f"http://127.0.0.1:{server.port}"
+    with connect(url, origin=own, subprotocols=["prefect"]) as socket_:  # pyright: ignore
+        socket_.send(json.dumps({"type": "auth", "token": "admin:guess"}))
+        with pytest.raises(ConnectionClosed, match="Invalid token"):
+            socket_.recv(timeout=20)
+
+
+@pytest.fixture(scope="module")
+def forwarded(server: _Server) -> Iterator[int]:
+    """Another port whose bytes go to the server, as by ``ssh -L``."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def pump(source: socket.socket, target: socket.socket) -> None:
+            try:
+                while data := source.recv(65536):
+                    target.sendall(data)
+                target.shutdown(socket.SHUT_WR)
+            except OSError:
+                pass
+
+        def serve() -> None:
+            while True:
+                try:
+                    near, _ = listener.accept()
+                except OSError:
+                    return
+                far = socket.create_connection(("127.0.0.1", server.port))
+                for pair in ((near, far), (far, near)):
+                    threading.Thread(target=pump, args=pair, daemon=True).start()
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield listener.getsockname()[1]
+
+
+@pytest.mark.parametrize("name", ["localhost", "127.0.0.1"])
+def test_the_ui_works_as_localhost_and_through_a_forwarded_port(
+    server: _Server, forwarded: int, name: str
+) -> None:
+    """Its page calls the address that /ui-settings gives, with its own origin."""
+    page = _Server(forwarded, server.authorization)
+    at = {"Host": f"{name}:{forwarded}"}
+    status, _, text = page.call("GET", "/", Authorization=None, **at)
+    assert status == 200
+    assert "<script" in text
+    status, _, text = page.call("GET", "/ui-settings", Authorization=None, **at)
+    ui = json.loads(text)
+    assert ui["auth"] == "BASIC"
+    assert ui["csrf_enabled"] is True
+    assert ui["api_url"].startswith("/"), "the page would call another origin than its own"
+    status, _, text = page.call(
+        "POST",
+        ui["api_url"] + "/flow_runs/filter",
+        {},
+        Origin=f"http://{name}:{forwarded}",
+        **at,
+        **server.csrf(),
+    )
+    assert status == 200, text
+
+
+def test_a_login_link_works_once(server: _Server) -> None:
+    link = urlsplit(login_link(Site(Path(os.environ["PREFECT_HOME"]), server.port)))
+    assert link.netloc == f"127.0.0.1:{server.port}"
+    status, headers, text = server.call("GET", link.path, Authorization=None)
+    assert status == 200
+    assert headers["Cache-Control"] == "no-store"
+    stored = re.search(r"'prefect-password', \"([^\"]+)\"", text)
+    assert stored is not None
+    assert "Basic " + stored[1] == server.authorization
+    status, _, text = server.call("GET", link.path, Authorization=None)
+    assert status == 410
+    assert "rl-pipeline open" in text
+
+
+def test_only_one_who_may_call_gets_a_login_link(server: _Server) -> None:
+    for headers in ({"Authorization": None}, {"Prefect_Csrf_Token": None}):
+        status, _, text = server.call("POST", "/api/login-links", **(server.csrf() | headers))
+        assert status in (401, 403), text
+    assert server.call("GET", "/login/guess", Authorization=None)[0] == 410
+
+
+def test_an_old_login_link_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from starlette.requests import Request
+
+    links = LoginLinks("admin:secret")
+    created = asyncio.run(links.create(Request({"type": "http", "headers": []})))
+    token = json.loads(bytes(created.body))["path"].rsplit("/", 1)[1]
+    later = time.monotonic() + LINK_S + 1
+    monkeypatch.setattr("flows.server.time.monotonic", lambda: later)
+    request = Request({"type": "http", "headers": [], "path_params": {"token": token}})
+    answer = asyncio.run(links.redeem(request))
+    assert answer.status_code == 410
+    assert b"secret" not in bytes(answer.body)
+
+
+@pytest.mark.parametrize(
+    ("host", "origin", "passes"),
+    [
+        ("localhost:4200", None, True),
+        ("LOCALHOST", None, True),
+        ("[::1]:4200", "http://[::1]:4200", True),
+        ("127.0.0.1:4200", "http://127.0.0.1:4200", True),
+        ("127.0.0.1:4200", "https://127.0.0.1:4200", False),
+        ("127.0.0.1:4200", "http://localhost:4200", False),
+        ("127.0.0.1:x", None, False),
+        ("[", None, False),
+        ("", None, False),
+        ("localhost/../x", None, False),
+        ("0.0.0.0:4200", None, False),
+    ],
+)
+def test_what_the_guard_lets_pass(host: str, origin: str | None, passes: bool) -> None:
+    headers = [(b"host", host.encode())]
+    if origin is not None:
+        headers.append((b"origin", origin.encode()))
+    assert (refusal(headers) is None) == passes
+    assert refusal([*headers, (b"host", b"localhost")]) is not None, "two Host headers"
+
+
+def test_no_server_starts_without_a_password(prefect_server: str) -> None:
+    """This process has a client's settings only."""
+    with pytest.raises(RuntimeError, match="password"):
+        create_guarded_app()
+
+
+def test_the_password_is_kept_from_deployments_and_other_users(tmp_path: Path) -> None:
+    secret = password(tmp_path)
+    assert secret == password(tmp_path), "a second bring-up would be locked out"
+    assert stat.S_IMODE((tmp_path / "password").stat().st_mode) == 0o600
+    assert secret not in settings(tmp_path, 1).values(), "a deployment stores these"
+    assert client_settings(tmp_path, 1)["PREFECT_API_AUTH_STRING"] == secret
+    assert server_settings(tmp_path, 1)["PREFECT_SERVER_API_AUTH_STRING"] == secret
+    assert password(tmp_path / "other") != secret
