@@ -1,7 +1,6 @@
 """The long-lived workers of a run, built from ``recipe.hardware`` when first needed."""
 
 import logging
-import socket
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -238,9 +237,9 @@ class Workers:
         )
         names = [f"{name}-{rank}" for rank in range(ranks)]
         hosts = self._hosts(LEARNER, self._learner_placement(), names)
-        master = (self.cluster.address(), _free_port())
+        rendezvous = self.cluster.rendezvous() if ranks > 1 else ""
         for rank, host in enumerate(hosts.hosts):
-            host.build(spec, rank, ranks, master)
+            host.build(spec, rank, ranks, rendezvous)
         timeouts = self._hardware.timeouts
         group = LearnerGroup(
             hosts.hosts,
@@ -357,9 +356,3 @@ def _engine_env(engine: str, spec: EngineSpec) -> dict[str, str]:
 
         return engine_env(spec)
     return {"OMP_NUM_THREADS": str(spec.threads)}
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return probe.getsockname()[1]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from rlcore.cluster.types import Placement
+from rlcore.cluster.types import Placement, new_meeting_file
 from schemas.errors import UserError
 
 
@@ -88,9 +88,9 @@ class InProcessCluster:
                 " set hardware.device to cpu, or join a machine with GPUs"
             )
 
-    def address(self) -> str:
-        """Return the loopback address."""
-        return "127.0.0.1"
+    def rendezvous(self) -> str:
+        """Return the URL of a new file."""
+        return new_meeting_file()
 
     def close(self) -> None:
         """Close every worker."""

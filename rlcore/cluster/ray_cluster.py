@@ -6,17 +6,21 @@ worker's CPU use is bounded by its thread count, not by a reservation.
 
 import gc
 import os
+import socket
 from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
 import ray
+from ray._private import ray_constants
 from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 
-from rlcore.cluster.types import Placement, WorkerDied, WorkerTimeout
+from rlcore.cluster.types import Placement, WorkerDied, WorkerTimeout, new_meeting_file
 from schemas.errors import UserError
 
-_FORWARDED = ("HF_HOME", "HF_HUB_OFFLINE", "HF_TOKEN", "PYTHONPATH")
+# To the nodes of an existing cluster. Ray writes what it forwards into its logs, so no secret is
+# among it: the nodes need their own HF_TOKEN.
+_FORWARDED = ("HF_HOME", "HF_HUB_OFFLINE", "PYTHONPATH")
 
 
 class _Shell:
@@ -109,21 +113,30 @@ class RayWorker:
 
 
 class RayCluster:
-    """A local Ray runtime of our own, or an existing cluster's when ``address`` is given."""
+    """A local Ray runtime of our own, or an existing cluster's when ``address`` is given.
+
+    Our own listens on 127.0.0.1 only, and its workers inherit this process's environment.
+    """
 
     def __init__(self, address: str | None = None) -> None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         # Ray runs workers at niceness 15: beside anything else on the machine they would starve.
         os.environ.setdefault("RAY_worker_niceness", "0")
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
-        if address is None:
+        self._local = address is None
+        # Ray's switch for systems whose firewall asks about every open port: nothing else makes all
+        # of its processes listen on 127.0.0.1. They read the variable, and this one the constant.
+        os.environ[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR] = "0" if self._local else "1"
+        ray_constants.ENABLE_RAY_CLUSTER = not self._local
+        if self._local:
             options |= {"include_dashboard": False, "num_cpus": max(4, os.cpu_count() or 1)}
         ray.init(address=address or "local", **options)
         self._workers: list[RayWorker] = []
 
     def host(self, target: str, *, name: str, placement: Placement) -> RayWorker:
         """Start an actor that imports ``target``."""
-        forwarded = {key: os.environ[key] for key in _FORWARDED if key in os.environ}
+        names = () if self._local else _FORWARDED
+        forwarded = {key: os.environ[key] for key in names if key in os.environ}
         actor = (
             ray.remote(_Shell)
             .options(
@@ -157,9 +170,13 @@ class RayCluster:
                 " hardware.learner.ranks or hardware.rollout.engines, or join more nodes"
             )
 
-    def address(self) -> str:
-        """Return this node's address as other nodes see it."""
-        return ray.util.get_node_ip_address()
+    def rendezvous(self) -> str:
+        """Return the URL of a new file, or of a free port of this node as other nodes see it."""
+        if self._local:
+            return new_meeting_file()
+        with socket.socket() as probe:
+            probe.bind(("", 0))
+            return f"tcp://{ray.util.get_node_ip_address()}:{probe.getsockname()[1]}"
 
     def close(self) -> None:
         """Kill every actor and leave the runtime."""

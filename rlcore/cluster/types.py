@@ -1,7 +1,10 @@
 """Protocols of a cluster and of the workers it holds, and the errors a wait can end with."""
 
+import os
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 
@@ -91,13 +94,22 @@ class Cluster(Protocol):
         """Raise UserError with what is missing when the cluster has fewer than ``count`` GPUs."""
         ...
 
-    def address(self) -> str:
-        """Return an address on which one worker can reach another."""
+    def rendezvous(self) -> str:
+        """Return a new place where the ranks of one learner meet, as ``init_method`` of
+        ``torch.distributed``: a file where they share a machine, since its TCP store listens on
+        every address and asks no one who he is."""
         ...
 
     def close(self) -> None:
         """End every worker."""
         ...
+
+
+def new_meeting_file() -> str:
+    """Return the URL of an empty file that only this user may open. The last rank removes it."""
+    handle, path = tempfile.mkstemp(prefix="rlp-ranks-")
+    os.close(handle)
+    return Path(path).as_uri()
 
 
 def gather(pendings: Sequence[Pending], timeout_s: float) -> list[Any]:

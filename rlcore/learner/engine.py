@@ -19,6 +19,7 @@ from torch.utils import deterministic
 
 from rlcore.learner.model import TokenModel
 from rlcore.learner.spec import LearnerSpec
+from rlcore.loopback import LOOPBACK_ENV
 from rlcore.models.digest import canonical_names
 from schemas.errors import UserError
 
@@ -68,11 +69,11 @@ class TrainEngine:
         device: str,
         rank: int,
         world_size: int,
-        master: tuple[str, int],
+        rendezvous: str,
     ) -> None:
         self.spec, self.rank, self.world_size, self.device = spec, rank, world_size, device
         deepspeed = _import_deepspeed(device)
-        _connect(deepspeed, spec, device, rank, world_size, master)
+        _connect(deepspeed, spec, device, rank, world_size, rendezvous)
         self._names = canonical_names(model.lm)
         self._clip_here = spec.zero_stage == 0
         self._engine: Any = deepspeed.initialize(
@@ -220,26 +221,22 @@ def _connect(
     device: str,
     rank: int,
     world_size: int,
-    master: tuple[str, int],
+    rendezvous: str,
 ) -> None:
-    """Join the process group, once per process; a lone rank needs no address."""
+    """Join the process group, once per process; ranks of one machine listen on its loopback."""
     backend = "nccl" if device == "cuda" else "gloo"
     timeout = timedelta(seconds=spec.collective_timeout_s)
-    environment = {
-        "RANK": rank,
-        "WORLD_SIZE": world_size,
-        "LOCAL_RANK": 0,  # a rank sees its own GPU only
-        "MASTER_ADDR": master[0],
-        "MASTER_PORT": master[1],
-    }
-    os.environ.update({name: str(value) for name, value in environment.items()})
+    # A rank sees its own GPU only.
+    os.environ.update({"RANK": str(rank), "WORLD_SIZE": str(world_size), "LOCAL_RANK": "0"})
+    if world_size == 1 or rendezvous.startswith("file:"):
+        os.environ.update(LOOPBACK_ENV)
     if not dist.is_initialized():
         if world_size == 1:
             dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
         else:
             dist.init_process_group(
                 backend,
-                init_method=f"tcp://{master[0]}:{master[1]}",
+                init_method=rendezvous,
                 rank=rank,
                 world_size=world_size,
                 timeout=timeout,

@@ -34,11 +34,12 @@ from schemas.errors import UserError
 
 
 class Learner:
-    """``spec`` on rank ``rank`` of ``world_size``; ``master`` is (host, port) of rank 0.
+    """``spec`` on rank ``rank`` of ``world_size``, which meet at ``rendezvous``.
 
-    A lone rank needs no address. A model that does not keep packed documents apart gets rows of one
-    document (``packing_warning``). Raises ``UserError`` when device, model or process group cannot
-    be what ``spec`` asks for, or the model cannot be padded.
+    That is an ``init_method`` of ``torch.distributed``; a lone rank needs none. A model that does
+    not keep packed documents apart gets rows of one document (``packing_warning``). Raises
+    ``UserError`` when device, model or process group cannot be what ``spec`` asks for, or the model
+    cannot be padded.
     """
 
     # What deepspeed.initialize and from_pretrained import in their own time: five seconds.
@@ -52,7 +53,7 @@ class Learner:
         spec: LearnerSpec,
         rank: int = 0,
         world_size: int = 1,
-        master: tuple[str, int] = ("127.0.0.1", 0),
+        rendezvous: str = "",
     ) -> None:
         self.spec, self.rank, self.world_size = spec, rank, world_size
         self.device = pick_device(spec.device)
@@ -67,7 +68,7 @@ class Learner:
                 device=self.device,
                 rank=rank,
                 world_size=world_size,
-                master=master,
+                rendezvous=rendezvous,
             )
             if spec.trainable
             else None

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlcore.loopback import LOOPBACK_ENV
 from rlcore.models.digest import checkpoint_shapes
 from rlcore.rollout.types import (
     UNPROVEN,
@@ -40,8 +41,10 @@ def engine_env(spec: EngineSpec) -> dict[str, str]:
     """
     env = {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_HOST_IP": "127.0.0.1",  # an engine's processes share a machine
         "VLLM_LOGGING_LEVEL": "ERROR",
         "VLLM_NO_USAGE_STATS": "1",
+        **LOOPBACK_ENV,
     }
     if spec.device == "cpu":
         env |= {"OMP_NUM_THREADS": str(spec.threads), "TORCH_COMPILE_DISABLE": "1"}

@@ -12,17 +12,32 @@ from rlcore.store import ArtifactStore
 from schemas.recipe import FromScratch, ModelSection
 from tests.flows.small_run import INLINE, model_digests, run_recipe, run_small, summary_of
 from tests.inputs import GSM8K, reads
+from tests.listeners import watched
 
 pytestmark = pytest.mark.timeout(600)
 ON_RAY = {"hardware.rollout.engines": 1, "hardware.learner.threads": 1, "evaluate.samples": 2}
 
 
+OPEN_TO_OTHERS = pytest.StashKey[set[str]]()
+
+
 @pytest.fixture(scope="module")
-def finished(prefect_server: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(
+    request: pytest.FixtureRequest, prefect_server: str, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     directory = tmp_path_factory.mktemp("pipeline")
-    run = run_small(directory, ON_RAY, fresh=True)
+    with watched() as request.node.stash[OPEN_TO_OTHERS]:
+        run = run_small(directory, ON_RAY, fresh=True)
     assert run.returncode == 0, run.stdout[-4000:]
     return directory
+
+
+def test_no_process_of_a_run_listened_to_other_machines(
+    request: pytest.FixtureRequest, finished: Path
+) -> None:
+    """Prefect's server, Ray's processes, vLLM, the learner, the reward workers."""
+    module = request.node.getparent(pytest.Module)
+    assert module.stash[OPEN_TO_OTHERS] == set()
 
 
 def test_summary_has_what_people_and_scripts_read(finished: Path) -> None:

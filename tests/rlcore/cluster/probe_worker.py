@@ -30,6 +30,9 @@ class Probe:
     def environment(self) -> str:
         return ENVIRONMENT_AT_IMPORT
 
+    def variable(self, name: str) -> str | None:
+        return os.environ.get(name)
+
     def refuse(self) -> None:
         raise UserError("this is refused; ask for something else")
 

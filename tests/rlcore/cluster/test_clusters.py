@@ -12,17 +12,23 @@ from rlcore.cluster.ray_cluster import RayCluster
 from rlcore.cluster.types import Cluster, Placement, WorkerDied, WorkerTimeout, gather
 from rlcore.workers import ENGINES, LEARNER
 from schemas.errors import UserError
+from tests.listeners import open_to_others
 
 pytestmark = pytest.mark.timeout(120)
 PROBE = "tests.rlcore.cluster.probe_worker:Probe"
 PLAIN = Placement()
 
 
+SECRET = "hf_planted_0123456789"
+
+
 @pytest.fixture(scope="module")
 def on_ray() -> Iterator[RayCluster]:
-    cluster = RayCluster()
-    yield cluster
-    cluster.close()
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("HF_TOKEN", SECRET)
+        cluster = RayCluster()
+        yield cluster
+        cluster.close()
 
 
 @pytest.fixture(params=["in_process", "ray"])
@@ -51,6 +57,21 @@ def test_environment_is_set_before_the_worker_imports(on_ray: RayCluster) -> Non
     """OpenMP and vLLM read theirs once, at import."""
     worker = on_ray.spawn(PROBE, 0, name="probe", placement=Placement(env={"PROBE": "early"}))
     assert worker.start("environment").result(60) == "early"
+
+
+def test_workers_have_the_secrets_and_no_file_of_ray_has(on_ray: RayCluster) -> None:
+    """What Ray forwards it logs, and its logs stay."""
+    worker = on_ray.spawn(PROBE, 0, name="probe", placement=PLAIN)
+    assert worker.start("variable", "HF_TOKEN").result(60) == SECRET
+    folder = Path("/tmp/ray/session_latest").resolve()
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert files
+    assert not [path for path in files if SECRET.encode() in path.read_bytes()]
+
+
+def test_our_own_ray_listens_to_no_other_machine(on_ray: RayCluster) -> None:
+    on_ray.spawn(PROBE, 0, name="probe", placement=PLAIN).start("add", 1).result(60)
+    assert open_to_others() == set()
 
 
 def test_a_constructor_that_fails_says_why_at_the_first_call(on_ray: RayCluster) -> None:

@@ -2,12 +2,11 @@
 
 import multiprocessing
 import os
-import socket
 import sys
 from multiprocessing.connection import Connection
 from typing import Any
 
-from rlcore.cluster.types import WorkerTimeout
+from rlcore.cluster.types import WorkerTimeout, new_meeting_file
 
 
 class Pending:
@@ -21,11 +20,11 @@ class Pending:
 class RankProcess:
     """A ``cluster.types.Worker`` whose object ``start("build", spec)`` builds, again and again."""
 
-    def __init__(self, rank: int, world_size: int, port: int) -> None:
+    def __init__(self, rank: int, world_size: int, rendezvous: str) -> None:
         self.name = f"rank {rank} of {world_size}"
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        arguments = (theirs, rank, world_size, port)
+        arguments = (theirs, rank, world_size, rendezvous)
         self._process = context.Process(target=serve, args=arguments, daemon=True)
         self._process.start()
         self._sent = 0
@@ -53,13 +52,11 @@ class RankProcess:
 
 
 def start_ranks(world_size: int) -> list[RankProcess]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    return [RankProcess(rank, world_size, port) for rank in range(world_size)]
+    rendezvous = new_meeting_file()
+    return [RankProcess(rank, world_size, rendezvous) for rank in range(world_size)]
 
 
-def serve(pipe: Connection, rank: int, world_size: int, port: int) -> None:
+def serve(pipe: Connection, rank: int, world_size: int, rendezvous: str) -> None:
     """Answer calls until the pipe closes."""
     os.environ["OMP_NUM_THREADS"] = "1"
     os.environ["OMP_WAIT_POLICY"] = "passive"
@@ -75,7 +72,7 @@ def serve(pipe: Connection, rank: int, world_size: int, port: int) -> None:
             if method == "build":
                 if learner is not None:
                     learner.close()
-                learner = Learner(args[0], rank, world_size, ("127.0.0.1", port))
+                learner = Learner(args[0], rank, world_size, rendezvous)
                 answer = None
             elif method == "modules":
                 answer = {name.partition(".")[0] for name in sys.modules}

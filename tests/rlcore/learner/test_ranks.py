@@ -9,6 +9,7 @@ from rlcore.algorithms.objective import PolicyObjective, ValueObjective
 from rlcore.learner.spec import Term, UpdateRequest
 from rlcore.models.packing import Sequences
 from schemas.errors import UserError
+from tests.listeners import open_to_others
 from tests.rlcore.learner.samples import assert_same_weights, make_batch, weights_of
 
 GRPO = PolicyObjective(aggregation="seq-mean-token-mean", kl_coef=0.05, entropy_coef=0.01)
@@ -33,6 +34,12 @@ def test_a_rank_needs_neither_cluster_nor_workflow(spec, pair):
     """The computing part runs where Ray, vLLM and Prefect are not installed."""
     pair.build(spec)
     assert not pair.modules() & {"ray", "vllm", "prefect", "wandb", "duckdb"}
+
+
+def test_ranks_of_one_machine_listen_to_no_other(spec, pair):
+    """gloo and torch's TCP store ask no one who he is."""
+    pair.build(spec)
+    assert open_to_others() == set()
 
 
 @pytest.mark.parametrize("zero_stage", [1, 3])
