@@ -78,8 +78,14 @@ class RewardSection(Section):
 
     functions: tuple[RewardFunction, ...] = Field(min_length=1)
     offset: float = Field(default=0.0, description="added to the sum; weight 2, offset -1: +1/-1")
-    timeout_s: float = Field(default=10.0, gt=0, description="wall clock per row")
-    memory_gib: float | None = Field(default=None, gt=0, description="limit of a scoring process")
+    timeout_s: float = Field(
+        default=10.0, gt=0, description="wall clock of one function on one row"
+    )
+    memory_gib: float | None = Field(
+        default=4.0,
+        gt=0,
+        description="addresses that the process of one reward function may take; null: no limit",
+    )
     env: tuple[str, ...] = Field(
         default=(),
         description="environment variables that reward functions are given beside PATH, HOME,"

@@ -1,15 +1,17 @@
-"""The scoring process: reads batches of rows from a socket, answers each row as it goes.
+"""The process of one reward function: reads batches of rows from a socket, answers row by row.
 
-One line per step of a row (``rlcore.rewards.registry.build_steps``): what functions of weight 0 do
-afterwards cannot cost the row the score that it has.
-
-Started by ``rlcore.rewards.worker`` as ``python -m rlcore.rewards.child <fd>``. Lines are JSON, so
-neither side runs what the other sends. What reward functions print is dropped.
+Started by ``rlcore.rewards.process`` as ``python -m rlcore.rewards.child <socket> <pipe>``. It
+forks at once: the first process only watches, and ends whatever the second one, which runs the
+function, has started, when that ends or when the pipe says that nobody waits for it any more, a
+killed parent included. Lines are JSON, so neither side runs what the other sends. What the function
+prints is dropped.
 """
 
+import ctypes
 import json
 import os
 import resource
+import select
 import signal
 import socket
 import sys
@@ -17,18 +19,61 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rlcore.rewards.registry import build_steps, failure_text
+from rlcore.rewards.registry import build, failure_text
 from rlcore.rewards.types import Reward, RewardRow
 
 _DETAIL_CHARACTERS = 500
 _ANSWER_CHARACTERS = 200
-_GRACE_S = 5.0
 _ROOM_BYTES = 64 * 2**20
+_PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
 
 
-def main(descriptor: int) -> None:
-    """Serve the parent on the socket ``descriptor`` until it closes its end."""
-    link = socket.socket(fileno=descriptor)
+def main(link_descriptor: int, life_descriptor: int) -> None:
+    """Serve the parent on the socket ``link_descriptor``, until ``life_descriptor`` closes."""
+    # What loses its own parent becomes this process's child, so that nothing escapes its sight.
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    function = os.fork()
+    if function:
+        os.close(link_descriptor)
+        _watch(function, life_descriptor)
+    os.close(life_descriptor)
+    _serve(socket.socket(fileno=link_descriptor))
+
+
+def _watch(function: int, life: int) -> None:
+    """Wait for the end of process ``function`` or of the pipe ``life``, then end as it did."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    ended = os.pidfd_open(function)
+    select.select([ended, life], [], [])
+    os.kill(function, signal.SIGKILL)  # not reaped yet: the id is its own
+    _, status = os.waitpid(function, 0)
+    _end_descendants()
+    if os.WIFSIGNALED(status):
+        signal.signal(os.WTERMSIG(status), signal.SIG_DFL)
+        os.kill(os.getpid(), os.WTERMSIG(status))
+    os._exit(os.waitstatus_to_exitcode(status))
+
+
+def _end_descendants() -> None:
+    import psutil  # once, at the end: every start would wait for it
+
+    while left := psutil.Process().children(recursive=True):
+        for process in left:
+            try:
+                process.kill()
+            except psutil.NoSuchProcess:
+                continue
+        psutil.wait_procs(left, timeout=1)
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+
+
+def _serve(link: socket.socket) -> None:
     lines = link.makefile("rb")
     silence = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
@@ -36,7 +81,7 @@ def main(descriptor: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     setup = json.loads(lines.readline())
     try:
-        steps = build_steps([tuple(spec) for spec in setup["functions"]])
+        function = build((setup["name"], 1.0, setup["options"]), setup["path"])
     except Exception as error:  # noqa: BLE001 - the user's module may fail in any way; it is told
         _send(link, {"refused": f"{type(error).__name__}: {error}"[:_DETAIL_CHARACTERS]})
         return
@@ -48,18 +93,13 @@ def main(descriptor: int) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (setup["memory_bytes"],) * 2)
     _send(link, {"ready": True})
     for line in lines:
-        batch = json.loads(line)
-        for index, fields in enumerate(batch["rows"]):
-            # The kernel ends this process should the parent be gone when a row hangs.
-            signal.setitimer(signal.ITIMER_REAL, batch["timeout_s"] + _GRACE_S)
+        for index, fields in enumerate(json.loads(line)["rows"]):
             row, start = RewardRow(*fields), time.perf_counter()
             try:
-                for reward, pending in steps(row):
-                    _send(link, [index, pending, *_fields(reward, time.perf_counter() - start)])
+                reward = function(row)
             except (Exception, SystemExit) as error:  # noqa: BLE001 - a failure is this row's outcome
                 reward = Reward(row.trajectory_id, "error", None, detail=failure_text(error))
-                _send(link, [index, [], *_fields(reward, time.perf_counter() - start)])
-        signal.setitimer(signal.ITIMER_REAL, 0)
+            _send(link, [index, *_fields(reward, time.perf_counter() - start)])
 
 
 def _fields(reward: Reward, seconds: float) -> list[Any]:
@@ -71,18 +111,13 @@ def _fields(reward: Reward, seconds: float) -> list[Any]:
         reward.detail[:_DETAIL_CHARACTERS],
         seconds,
         None if reward.answer is None else reward.answer[:_ANSWER_CHARACTERS],
-        reward.counts,
-        {
-            name: [failure.outcome, failure.detail[:_DETAIL_CHARACTERS]]
-            for name, failure in reward.failures.items()
-        },
     ]
 
 
 def _too_little(limit: int, taken: int) -> str:
     return (
-        f"reward.memory_gib = {limit / 2**30:.3g} is too little: the scoring process takes "
-        f"{taken / 2**30:.3g} GiB of addresses before its first row; give it at least "
+        f"reward.memory_gib = {limit / 2**30:.3g} is too little: the process of a reward function"
+        f" takes {taken / 2**30:.3g} GiB of addresses before its first row; give it at least "
         f"{(taken + _ROOM_BYTES) / 2**30:.3g}"
     )
 
@@ -92,4 +127,4 @@ def _send(link: socket.socket, message: Any) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), int(sys.argv[2]))

@@ -13,7 +13,7 @@ import inspect
 import math
 import numbers
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -92,51 +92,13 @@ def code_digests(names: Sequence[str]) -> dict[str, str]:
     return digests
 
 
-def build(specs: Sequence[Spec], where: str = "reward.functions") -> Scorer:
-    """Return the scorer of a row: the last of what ``build_steps`` yields for it."""
-    steps = build_steps(specs, where)
+def build(spec: Spec, path: str) -> Scorer:
+    """Return the scorer of one function; ``path``: where the recipe names it.
 
-    def score(row: RewardRow) -> Reward:
-        *_, (reward, _) = steps(row)
-        return reward
-
-    return score
-
-
-def build_steps(
-    specs: Sequence[Spec], where: str = "reward.functions"
-) -> Callable[[RewardRow], Iterator[tuple[Reward, list[str]]]]:
-    """Return a row's scorer in steps: the weighted sum of the functions, each a part by its name.
-
-    The first step holds all functions that count, each further one a function of weight 0 more;
-    beside the reward come the names of those that are still to be asked. A function that counts
-    and fails leaves the row without a score; one of weight 0 is noted in ``failures`` only. Raises
-    UserError when a function cannot be had.
+    Raises UserError when the function cannot be had.
     """
-    check_functions(specs, where)
-    parts: list[tuple[str, float, Scorer]] = []
-    for index, (name, weight, options) in enumerate(specs):
-        path = f"{where}[{index}]"
-        if ":" in name:
-            function = _user_function(name, options, path)
-        else:
-            function = _builtin(name, options, path)
-        parts.append((name, weight, function))
-
-    def steps(row: RewardRow) -> Iterator[tuple[Reward, list[str]]]:
-        said = [(name, weight, function(row)) for name, weight, function in parts if weight]
-        watching = [(name, function) for name, weight, function in parts if not weight]
-        names = [name for name, _ in watching]
-        reward = combine(row, said)
-        if reward.score is None:
-            yield reward, []
-            return
-        yield reward, names
-        for index, (name, function) in enumerate(watching):
-            said.append((name, 0.0, _attempt(function, row)))
-            yield combine(row, said), names[index + 1 :]
-
-    return steps
+    name, _, options = spec
+    return (_user_function if ":" in name else _builtin)(name, options, path)
 
 
 def combine(row: RewardRow, rewards: Sequence[tuple[str, float, Reward]]) -> Reward:
@@ -169,14 +131,6 @@ def combine(row: RewardRow, rewards: Sequence[tuple[str, float, Reward]]) -> Rew
         answer=judged.answer,
         failures={name: Failure(r.outcome, r.detail) for name, r in watching if r.score is None},
     )
-
-
-def _attempt(function: Scorer, row: RewardRow) -> Reward:
-    """Return what a function of weight 0 says, its failure as a reward without a score."""
-    try:
-        return function(row)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - it is reported, and is not the row's
-        return Reward(row.trajectory_id, "error", None, detail=failure_text(error))
 
 
 def failure_text(error: BaseException) -> str:

@@ -4,6 +4,7 @@ import asyncio
 import ctypes
 import os
 import re
+import signal
 import sys
 import time
 
@@ -64,6 +65,11 @@ def by_command(prompt: str, response: str):
         if os.fork() == 0:
             time.sleep(float(rest))
             os._exit(0)
+    elif command == "daemon":
+        return _daemon(float(rest))
+    elif command == "orphan":
+        os.kill(os.getppid(), signal.SIGKILL)
+        return float(os.getpid())
     elif command == "nan":
         return float("nan")
     elif command == "text":
@@ -76,6 +82,38 @@ def by_command(prompt: str, response: str):
         heavy = {"torch", "vllm", "polars", "pandera", "numpy", "pydantic", "transformers", "ray"}
         return float(len(heavy & set(sys.modules)))
     return 1.0
+
+
+def _daemon(seconds: float) -> float:
+    """Return the pid of a process in another session, whose parent has ended."""
+    read, write = os.pipe()
+    if os.fork() == 0:
+        os.setsid()
+        if pid := os.fork():
+            os.write(write, str(pid).encode())
+        else:
+            time.sleep(seconds)
+        os._exit(0)
+    os.wait()
+    return float(os.read(read, 32))
+
+
+def patches_all(prompt: str, response: str) -> float:
+    """Try to raise every score, its own and the others'."""
+    import builtins
+    import json
+
+    from rlcore.rewards import gsm8k, registry, types
+
+    def most(*_: object, **__: object) -> float:
+        return 777.0
+
+    gsm8k.scorer = lambda **_: most
+    registry.combine = registry.reward_of = most
+    types.Reward.__init__ = most
+    json.dumps = lambda *_, **__: '[0, "ok", 777.0, true, {}, "", 0.0, null]'
+    builtins.len = builtins.sum = builtins.float = most
+    return 777.0
 
 
 def wrong_answer_raises(prompt: str, response: str) -> float:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rlcore.rewards import worker as worker_module
+from rlcore.rewards import process as process_module
 from rlcore.rewards.types import Reward, RewardRow
 from rlcore.rewards.worker import RewardWorker
 from schemas.errors import UserError
@@ -28,7 +28,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
 
     def make(
         name: str = "reward_samples:by_command",
-        memory_gib: float | None = None,
+        memory_gib: float = 4.0,
         recycle_rows: int = 10_000,
         functions: tuple[RewardFunction, ...] | None = None,
     ) -> RewardWorker:
@@ -110,15 +110,37 @@ def test_what_a_function_of_weight_zero_does_costs_no_score(
     rewards = worker.score(rows("fine", command, "72"), timeout_s=1.0)
     assert outcomes(rewards) == [
         ("wrong", 6.04),
-        ("wrong" if command == "raise key" else "ok", 6 + len(command) / 100),
+        ("wrong", 6 + len(command) / 100),
         ("ok", 6.02),
     ]
     assert [bool(reward.failures) for reward in rewards] == [False, True, False]
     failure = rewards[1].failures["reward_samples:by_command"]
     assert (failure.outcome, failure.detail) == (outcome, detail)
-    asked = command == "raise key"
-    assert ("reward_samples:rich" in rewards[1].failures) is not asked
-    assert (rewards[1].correct, rewards[1].counts) == ((False, False) if asked else (None, True))
+    assert list(rewards[1].failures) == ["reward_samples:by_command"], "one cost another its say"
+    assert (rewards[1].correct, rewards[1].counts) == (False, False)
+
+
+def test_a_function_cannot_touch_what_another_says(start: Start) -> None:
+    """It runs in the process of none but itself."""
+    names = ("reward_samples:patches_all", "gsm8k", "reward_samples:length")
+    functions = tuple(RewardFunction(name=name) for name in names)
+    rewards = start(functions=functions).score(rows("#### 72", "#### 72", "#### 5"), timeout_s=10)
+    for reward, right in zip(rewards, (1.0, 1.0, 0.0), strict=True):
+        assert reward.parts["gsm8k"] == right
+        assert reward.parts["reward_samples:length"] == pytest.approx(6.07, abs=0.02)
+        assert reward.score is None or reward.score == pytest.approx(sum(reward.parts.values()))
+
+
+def test_there_is_a_memory_limit_without_asking(start: Start) -> None:
+    """The kernel would kill whatever is largest: the learner."""
+    section = RewardSection(functions=(RewardFunction(name="reward_samples:by_command"),))
+    worker = RewardWorker(section)
+    try:
+        rewards = worker.score(rows("hog", "fine"), timeout_s=20)
+    finally:
+        worker.close()
+    assert outcomes(rewards) == [ERROR, OK]
+    assert rewards[0].detail == "MemoryError"
 
 
 def test_a_memory_hog_is_an_error_and_the_rest_is_scored(start: Start) -> None:
@@ -146,6 +168,21 @@ def test_what_a_row_started_is_killed_with_it(start: Start) -> None:
     assert outcomes(worker.score(rows("background 60", "loop"), timeout_s=0.5)) == [OK, TIMEOUT]
     worker.close()
     assert not _processes() - before, "a forked process outlived its row"
+
+
+@pytest.mark.parametrize("command", ["daemon 60", "orphan 60"])
+def test_nothing_that_a_row_started_outlives_the_worker(start: Start, command: str) -> None:
+    """In a session of its own, or after ending its watcher: killing a process group misses both."""
+    worker = start()
+    (reward,) = worker.score(rows(command), timeout_s=2)
+    assert reward.score is not None
+    pid = int(reward.score)
+    assert _is_running(pid)
+    worker.close()
+    deadline = time.monotonic() + 10
+    while _is_running(pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def _processes() -> set[int]:
@@ -191,9 +228,9 @@ def test_odd_text_arrives_as_it_is(start: Start) -> None:
 def test_many_rows_are_one_round_trip(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """Scoring must stay far below the other phases: 512 rows take 15 ms on a calm machine."""
     worker = start("gsm8k")
-    sent, send = [], worker_module._Child.send
+    sent, send = [], process_module._Child.send
     monkeypatch.setattr(
-        worker_module._Child, "send", lambda child, message: (sent.append(1), send(child, message))
+        process_module._Child, "send", lambda child, message: (sent.append(1), send(child, message))
     )
     rewards = worker.score(rows(*["so it is\n#### 72"] * 512), timeout_s=10)
     assert outcomes(rewards) == [OK] * 512
