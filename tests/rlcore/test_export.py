@@ -318,10 +318,11 @@ def test_the_export_loads_in_vllm(policy_dir: Path, tmp_path: Path) -> None:
     chat = [{"role": "user", "content": "What is 7 + 5?"}]
     prompt = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
     model: Any = AutoModelForCausalLM.from_pretrained(out)
+    # 'auto' would take float32 down to bfloat16, whose rounding can turn a choice.
     script = (
         "import json, sys\n"
         "from vllm import LLM, SamplingParams\n"
-        "llm = LLM(sys.argv[1], dtype='auto', enforce_eager=True, max_model_len=128)\n"
+        "llm = LLM(sys.argv[1], dtype='float32', enforce_eager=True, max_model_len=128)\n"
         "sampling = SamplingParams(temperature=0, max_tokens=12)\n"
         "chat = json.loads(sys.argv[2])\n"
         "output = llm.chat(chat, sampling, use_tqdm=False)[0]\n"
