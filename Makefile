@@ -16,6 +16,8 @@ RUNS ?= 1
 STUDY ?= $(foreach a,grpo ppo dapo rloo gspo gepo vapo remax,hard-$(a))
 SEEDS ?= 0 1 2
 DEMANDS ?= --min-spread 0.15
+# Two processes, one for what needs the Prefect server (tests/conftest.py).
+IN_TWO = --numprocesses 2 --dist loadgroup --no-loadscope-reorder
 FIGURE ?= infra/figures/learning.png
 PYTHON ?= $(firstword $(foreach p,python3.11 python3.12 python3.13 python3,$(shell \
 	$(p) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null && echo $(p))))
@@ -38,10 +40,10 @@ down: $(STAMP)
 	@exec $(BIN)/python -m flows.local down
 
 test: $(STAMP)
-	@exec $(BIN)/python -m pytest -m 'not slow' $(TESTS)
+	@exec $(BIN)/python -m pytest -m 'not slow' $(IN_TWO) $(TESTS)
 
 test-slow: $(STAMP)
-	@exec $(BIN)/python -m pytest -m slow $(TESTS)
+	@exec $(BIN)/python -m pytest -m slow $(IN_TWO) $(TESTS)
 
 lint: $(STAMP)
 	@$(BIN)/ruff check .

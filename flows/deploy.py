@@ -21,13 +21,18 @@ from prefect.client.schemas.filters import (
     WorkPoolFilter,
     WorkPoolFilterName,
 )
-from prefect.client.schemas.objects import ConcurrencyLimitConfig, ConcurrencyLimitStrategy
+from prefect.client.schemas.objects import (
+    ConcurrencyLimitConfig,
+    ConcurrencyLimitStrategy,
+    StateType,
+)
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.deployments.runner import RunnerDeployment
 from prefect.events.schemas.automations import AutomationCore
 from prefect.exceptions import ObjectNotFound
 from prefect.runner.storage import LocalStorage
 from prefect.schedules import Cron, Schedule
+from prefect.states import Cancelled
 from prefect.types.entrypoint import EntrypointType
 
 from rlcore.recipes import recipe_names
@@ -126,6 +131,25 @@ def close_orphans(message: str) -> int:
         for run in runs:
             close_run(client, run.id, message)
     return len(runs)
+
+
+def cancel_waiting(message: str) -> int:
+    """Cancel the pool's runs that have not started, unless a schedule made them; return how many.
+
+    Scheduled ones of the future come anew from their schedule, as long as that is switched on.
+    """
+    waiting = [StateType.SCHEDULED, StateType.PENDING]
+    with get_client(sync_client=True) as client:
+        runs = client.read_flow_runs(
+            work_pool_filter=WorkPoolFilter(name=WorkPoolFilterName(any_=[POOL])),
+            flow_run_filter=FlowRunFilter(
+                state=FlowRunFilterState(type=FlowRunFilterStateType(any_=waiting))
+            ),
+        )
+        asked_for = [run for run in runs if not run.auto_scheduled]
+        for run in asked_for:
+            client.set_flow_run_state(run.id, Cancelled(message=message), force=True)
+    return len(asked_for)
 
 
 def _deployment(

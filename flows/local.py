@@ -14,8 +14,8 @@ import secrets
 import sys
 import time
 import urllib.request
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.error import HTTPError, URLError
@@ -118,10 +118,10 @@ def start_server(home: Path = HOME, port: int = PORT) -> services.Service:
 
     ``port`` is taken when free or when this server had it before, else any free one.
     """
+    before = services.last_port(home, "server")  # first: ``find`` removes what names no process
     running = services.find(home, "server")
     if running is not None:
         return running
-    before = services.last_port(home, "server")
     port = services.free_port([before, port] if before else [port])
     command = [sys.executable, "-m", "flows.server", "--port", str(port)]
     environment = {**os.environ, **server_settings(home, port)}
@@ -146,20 +146,25 @@ def connect(home: Path = HOME) -> Site:
 
     Sets Prefect's settings in this process's environment, so call it before importing Prefect.
     """
-    server = start_server(home)
-    assert server.port is not None, "a server is started with a port"
-    os.environ.update(client_settings(home, server.port))
-    wait_healthy(home, server)
+    with services.locked(home):
+        server = start_server(home)
+        assert server.port is not None, "a server is started with a port"
+        os.environ.update(client_settings(home, server.port))
+        wait_healthy(home, server)
     return Site(home, server.port)
 
 
 def up(home: Path = HOME, *, runs: int = 1, env_file: Path = ENV_FILE) -> Site:
     """Bring everything up and return where it is; ``runs`` flow runs may execute at once.
 
-    Sets Prefect's settings in this process's environment, so call it before importing Prefect.
-    Raises UserError naming whom it waited for.
+    Sets Prefect's settings in this process's environment, so call it before importing Prefect. A
+    second bring-up of ``home`` waits for the first. Raises UserError naming whom it waited for.
     """
-    home.mkdir(parents=True, exist_ok=True)
+    with services.locked(home):
+        return _up(home, runs, env_file)
+
+
+def _up(home: Path, runs: int, env_file: Path) -> Site:
     server = start_server(home)
     assert server.port is not None, "a server is started with a port"
     environment = client_settings(home, server.port)
@@ -186,8 +191,34 @@ def up(home: Path = HOME, *, runs: int = 1, env_file: Path = ENV_FILE) -> Site:
 
 
 def down(home: Path = HOME) -> list[str]:
-    """End worker and server, if they run; return the names of those that did."""
-    return [name for name in ("worker", "server") if services.stop(home, name)]
+    """End worker and server, if they run; return the names of those that did.
+
+    Runs that wait for the worker are cancelled: the next one would begin with them.
+    """
+    with services.locked(home):
+        server = services.find(home, "server")
+        if server is not None and server.port is not None and _healthy(server.port):
+            with _client_of(home, server.port):
+                from flows import deploy
+
+                deploy.cancel_waiting("`make down` ended the worker that it waited for")
+        return [name for name in ("worker", "server") if services.stop(home, name)]
+
+
+@contextmanager
+def _client_of(home: Path, port: int) -> Iterator[None]:
+    """Let this process call the server of ``home`` for a while, whichever it calls otherwise."""
+    before = dict(os.environ)
+    os.environ.update(client_settings(home, port))
+    try:
+        from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
+
+        url = os.environ["PREFECT_API_URL"]
+        with temporary_settings({PREFECT_API_URL: url, PREFECT_API_AUTH_STRING: password(home)}):
+            yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def write_env_file(path: Path, environment: Mapping[str, str]) -> None:

@@ -3,12 +3,14 @@
 A pid file is trusted only while the process it names started when the file says: pids are reused.
 """
 
+import fcntl
 import json
 import os
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -60,6 +62,15 @@ def find(home: Path, name: str) -> Service | None:
         return service
     path.unlink(missing_ok=True)
     return None
+
+
+@contextmanager
+def locked(home: Path) -> Iterator[None]:
+    """Hold the bring-up of ``home`` for one process; a second one waits for the first."""
+    home.mkdir(parents=True, exist_ok=True)
+    with (home / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # the kernel lets go of it when the process ends
+        yield
 
 
 def last_port(home: Path, name: str) -> int | None:

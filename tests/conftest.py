@@ -2,6 +2,10 @@
 the user's.
 
 Prefect reads its settings when it is first imported, so they are set here, before any test module.
+
+``make test`` runs two processes: what needs the Prefect server in the first one, which starts it,
+the other directories in whichever is free, each as a whole, so that what its tests share is made
+once.
 """
 
 import gc
@@ -16,6 +20,7 @@ import pytest
 
 from flows import services
 from flows.local import client_settings, start_server, wait_healthy
+from tests.processes import PROCESS, starts_ahead
 
 HOME = Path(tempfile.mkdtemp(prefix="rlp-prefect-"))
 PORT = services.free_port()
@@ -27,9 +32,28 @@ os.environ["WANDB_MODE"] = "offline"
 
 
 MAY_SKIP = pytest.StashKey[bool]()
+TESTS = Path(__file__).parent
+WITH_SERVER = ("flows", "tasks")  # their directories
+if PROCESS is not None:
+    # Threads of one process that spin while those of the other compute slow both down.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Share the tests out, and skip what may be skipped."""
+    items.sort(key=lambda item: _directory(item) not in WITH_SERVER)
+    for item in items:
+        directory = _directory(item)
+        group = "with server" if directory in WITH_SERVER else str(item.path.parent)
+        item.add_marker(pytest.mark.xdist_group(group))
+    _mark_skips(items)
+
+
+def _directory(item: pytest.Item) -> str:
+    return item.path.relative_to(TESTS).parts[0]
+
+
+def _mark_skips(items: list[pytest.Item]) -> None:
     """Skip ``gpu`` without a CUDA device (torch is asked only for such tests), and ``shared``
     without its file."""
     marked = [item for item in items if item.get_closest_marker("gpu")]
@@ -52,7 +76,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     garbage collector's rounds, which a learner triggers often."""
     if session.config.option.collectonly:
         return
-    if any("prefect_server" in getattr(item, "fixturenames", ()) for item in session.items):
+    needed = any("prefect_server" in getattr(item, "fixturenames", ()) for item in session.items)
+    if needed and starts_ahead():
         start_server(HOME, PORT)
     gc.collect()
     gc.freeze()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import socket
 import stat
 import subprocess
@@ -38,6 +39,22 @@ local.HOME = Path(sys.argv[1])
 from flows.cli import main
 sys.exit(main(["run", "quickstart", "-o", "store=" + sys.argv[2], "-o", "data.sources="
     '[{"kind": "file", "path": "nowhere.parquet", "split": "train"}]']))
+"""
+WAITING = """
+import sys
+from pathlib import Path
+from flows import services
+from flows.local import connect, down
+home = Path(sys.argv[1])
+services.stop(home, "worker")
+connect(home)
+from flows.follow import create_run
+run = create_run("quickstart")
+down(home)
+connect(home)
+from prefect.client.orchestration import get_client
+with get_client(sync_client=True) as client:
+    print(client.read_flow_run(run.id).state_name)
 """
 UP = """
 import json, sys
@@ -145,6 +162,32 @@ def test_a_run_where_no_server_is_up_starts_this_one(tmp_path: Path) -> None:
         server = services.find(home, "server")
         assert server is not None, result.stdout + result.stderr
         assert f"127.0.0.1:{server.port}" in result.stdout
+    finally:
+        down(home)
+
+
+@pytest.mark.slow
+def test_bring_ups_at_once_are_one_and_outlive_their_server(tmp_path: Path) -> None:
+    """Two servers on one database, a worker that polls a port nobody serves, a forgotten run."""
+    home, env_file = tmp_path / ".prefect", tmp_path / ".env"
+    arguments = [sys.executable, "-c", UP, str(home), str(env_file)]
+    try:
+        both = [
+            subprocess.Popen(arguments, cwd=ROOT, env=_environment(), stdout=subprocess.PIPE)
+            for _ in range(2)
+        ]
+        said = [process.communicate(timeout=240)[0] for process in both]
+        assert [process.returncode for process in both] == [0, 0]
+        (port,) = {json.loads(text.splitlines()[-1])[0] for text in said}
+        server = services.find(home, "server")
+        assert server is not None
+        os.kill(server.pid, signal.SIGKILL)
+        again = _python(UP, str(home), str(env_file))
+        assert again.returncode == 0, again.stderr
+        assert json.loads(again.stdout.splitlines()[-1])[0] == port
+        result = _python(WAITING, str(home))
+        assert result.returncode == 0, result.stderr
+        assert result.stdout.split()[-1] == "Cancelled"
     finally:
         down(home)
 
