@@ -42,7 +42,7 @@ if PROCESS is not None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Share the tests out, and skip what may be skipped."""
     items.sort(key=lambda item: _directory(item) not in WITH_SERVER)
-    for item in items:
+    for item in items if PROCESS is not None else ():
         directory = _directory(item)
         group = "with server" if directory in WITH_SERVER else str(item.path.parent)
         item.add_marker(pytest.mark.xdist_group(group))

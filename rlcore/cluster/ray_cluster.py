@@ -6,9 +6,11 @@ worker's CPU use is bounded by its thread count, not by a reservation.
 
 import gc
 import os
+import secrets
 import socket
 from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -112,6 +114,22 @@ class RayWorker:
         ray.kill(self._actor, no_restart=True)
 
 
+def _require_token() -> None:
+    """Let only this user read the token that Ray's processes ask for.
+
+    Ray takes it from these variables or from its file, which it would make readable for all.
+    """
+    if {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys():
+        return
+    path = Path.home() / ".ray" / "auth_token"
+    path.parent.mkdir(exist_ok=True)
+    try:
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(secrets.token_hex(32))
+    except FileExistsError:
+        path.chmod(0o600)
+
+
 class RayCluster:
     """A local Ray runtime of our own, or an existing cluster's when ``address`` is given.
 
@@ -129,6 +147,7 @@ class RayCluster:
         os.environ[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR] = "0" if self._local else "1"
         ray_constants.ENABLE_RAY_CLUSTER = not self._local
         if self._local:
+            _require_token()
             options |= {"include_dashboard": False, "num_cpus": max(4, os.cpu_count() or 1)}
         ray.init(address=address or "local", **options)
         self._workers: list[RayWorker] = []

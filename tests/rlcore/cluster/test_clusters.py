@@ -1,5 +1,6 @@
 """A worker behaves the same in a Ray actor and inline, and no wait is without end or culprit."""
 
+import stat
 from collections.abc import Iterator
 from importlib import import_module
 from importlib.util import find_spec
@@ -23,9 +24,10 @@ SECRET = "hf_planted_0123456789"
 
 
 @pytest.fixture(scope="module")
-def on_ray() -> Iterator[RayCluster]:
+def on_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("HF_TOKEN", SECRET)
+        environment.setenv("HOME", str(tmp_path_factory.mktemp("home")))
         cluster = RayCluster()
         yield cluster
         cluster.close()
@@ -67,6 +69,13 @@ def test_workers_have_the_secrets_and_no_file_of_ray_has(on_ray: RayCluster) -> 
     files = [path for path in folder.rglob("*") if path.is_file()]
     assert files
     assert not [path for path in files if SECRET.encode() in path.read_bytes()]
+
+
+def test_rays_token_is_its_owners(on_ray: RayCluster) -> None:
+    worker = on_ray.spawn(PROBE, 0, name="probe", placement=PLAIN)
+    home = worker.start("variable", "HOME").result(60)
+    assert stat.S_IMODE((Path(home) / ".ray" / "auth_token").stat().st_mode) == 0o600
+    assert worker.start("variable", "RAY_AUTH_MODE").result(60) == "token", "none is asked for"
 
 
 def test_our_own_ray_listens_to_no_other_machine(on_ray: RayCluster) -> None:
