@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("flows", "tasks", "rlcore", "schemas")
 ROOT_ENTRIES = {
     *("pyproject.toml", "README.md", "Makefile", "flows", "tasks", "rlcore", "schemas"),
-    *("tests", "infra"),
+    *("tests", "infra", "docs"),
 }
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60

@@ -1,4 +1,4 @@
-"""One rank of a DeepSpeed engine: gradients summed over passes and ranks, steps, shards on disk.
+"""One rank of a DeepSpeed engine: gradients summed over passes and ranks, steps.
 
 The only file that imports deepspeed. The engine's own notions of batch size, accumulation and
 schedule are switched off: a step here is any number of passes whose losses add up.
@@ -18,12 +18,12 @@ from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUs
 from torch.utils import deterministic
 
 from rlcore.learner.model import TokenModel
+from rlcore.learner.shards import read_shards, write_shards
 from rlcore.learner.spec import LearnerSpec
 from rlcore.loopback import LOOPBACK_ENV
 from rlcore.models.digest import canonical_names
 from schemas.errors import UserError
 
-TAG = "shards"
 BUCKET_ELEMENTS = 5 * 10**8  # DeepSpeed's default; capped by the model, as the buffer is allocated
 
 
@@ -151,17 +151,13 @@ class TrainEngine:
             else:
                 yield name, tensor.detach()
 
-    def save(self, directory: Path) -> None:
-        """Write weights and this rank's optimizer shard under ``directory``."""
-        self._engine.save_checkpoint(str(directory), tag=TAG, save_latest=False)
+    def save(self, stem: Path) -> dict[str, Any]:
+        """Write this rank's shards beside ``stem``; return what ``load`` must be given."""
+        return write_shards(self._engine, self.spec.zero_stage, stem)
 
-    def load(self, directory: Path) -> None:
+    def load(self, stem: Path, entries: dict[str, Any]) -> None:
         """Read what ``save`` wrote with the same world size, stage and precision."""
-        loaded, _ = self._engine.load_checkpoint(str(directory), tag=TAG)
-        if loaded is None:
-            raise UserError(
-                f"{directory / TAG} holds no shards; the checkpoint is damaged, take another"
-            )
+        read_shards(self._engine, self.spec.zero_stage, stem, entries)
 
     def close(self) -> None:
         """Free the engine; the process group stays for other engines of this process."""

@@ -5,6 +5,7 @@ share of the sequences. Losses and metrics are normalised by the counts of all s
 """
 
 import gc
+import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import save_file
 
 from rlcore.learner.engine import FrozenEngine, TrainEngine, make_deterministic, pick_device
 from rlcore.learner.model import load_model, write_hf_directory
@@ -19,6 +21,7 @@ from rlcore.learner.packing_check import check_packing, worst
 from rlcore.learner.passes import Passes, optimizer_step
 from rlcore.learner.plan import StepPlan, plan_step
 from rlcore.learner.report import StepReport, over_steps
+from rlcore.learner.shards import damaged, read_tensors
 from rlcore.learner.spec import (
     LearnerSpec,
     Term,
@@ -238,23 +241,25 @@ class Learner:
     def save(self, directory: str | Path) -> None:
         """Write all that training continues from: shards, RNG, version, last update.
 
-        ``directory`` must be one that every rank reaches. Not atomic; the caller publishes it.
+        Safetensors and JSON, of which each rank has its own; ``directory`` must be one that every
+        rank reaches. Not atomic; the caller publishes it.
         """
         engine = self._training()
-        root = Path(directory)
-        root.mkdir(parents=True, exist_ok=True)
-        engine.save(root)
+        stem = Path(directory) / f"rank{self.rank:05d}"
+        stem.parent.mkdir(parents=True, exist_ok=True)
+        parameters = engine.save(stem)
+        rng = {"cpu": torch.get_rng_state()}
+        if self.device == "cuda":
+            rng["cuda"] = torch.cuda.get_rng_state()
+        save_file(rng, f"{stem}.rng.safetensors")
         last = self._last and [*self._last[:2], asdict(replace(self._last[2], old_logprobs=[]))]
-        torch.save(
-            {
-                "layout": self._layout(),
-                "version": self._version,
-                "last": last,
-                "rng": torch.get_rng_state(),
-                "cuda_rng": torch.cuda.get_rng_state() if self.device == "cuda" else None,
-            },
-            root / f"rank{self.rank:05d}.pt",
-        )
+        manifest = {
+            "layout": self._layout(),
+            "version": self._version,
+            "last": last,
+            "parameters": parameters,
+        }
+        Path(f"{stem}.json").write_text(json.dumps(manifest))
 
     def load(self, directory: str | Path) -> None:
         """Continue from ``save``: bit for bit, in any process, with the same ranks and stage.
@@ -262,13 +267,22 @@ class Learner:
         Raises ``UserError`` when the checkpoint is missing or was written by another layout.
         """
         engine = self._training()
-        path = Path(directory) / f"rank{self.rank:05d}.pt"
+        stem = Path(directory) / f"rank{self.rank:05d}"
+        path = Path(f"{stem}.json")
+        if stem.with_suffix(".pt").is_file():
+            raise UserError(
+                f"checkpoint {directory} is of an earlier version, whose pickled shards are not"
+                " read any more; remove it, or finish its run with the version that wrote it"
+            )
         if not path.is_file():
             raise UserError(
                 f"{path} does not exist; give a directory that a learner of {self.world_size} "
                 "rank(s) saved"
             )
-        saved = torch.load(path, weights_only=True)
+        try:
+            saved = json.loads(path.read_text())
+        except ValueError as error:
+            raise damaged(path, error) from error
         if saved["layout"] != self._layout():
             differs = [n for n, value in self._layout().items() if saved["layout"].get(n) != value]
             name = differs[0]
@@ -277,10 +291,11 @@ class Learner:
                 f"this learner has {self._layout()[name]}; set it back, or start from the exported "
                 "model with a fresh optimizer"
             )
-        engine.load(Path(directory))
-        torch.set_rng_state(saved["rng"])
-        if saved["cuda_rng"] is not None:
-            torch.cuda.set_rng_state(saved["cuda_rng"])
+        engine.load(stem, saved["parameters"])
+        rng = read_tensors(Path(f"{stem}.rng.safetensors"))
+        torch.set_rng_state(rng["cpu"])
+        if "cuda" in rng:
+            torch.cuda.set_rng_state(rng["cuda"])
         self._version = saved["version"]
         last = saved["last"]
         self._last = last and (last[0], last[1], UpdateResult(**last[2]))

@@ -184,9 +184,9 @@ def engine_memory(shape: ModelShape, dtype: str, kv_cache_bytes: int) -> int:
     return ENGINE_PROCESS_BYTES + BYTES[dtype] * shape.parameters + kv_cache_bytes
 
 
-def checkpoint_bytes(shape: ModelShape, dtype: str) -> int:
-    """Return the bytes of one resumable checkpoint: weights, fp32 masters and two moments."""
-    return (BYTES[dtype] + 12) * shape.parameters
+def checkpoint_bytes(shape: ModelShape) -> int:
+    """Return the bytes of one resumable checkpoint: fp32 weights and two moments."""
+    return 12 * shape.parameters
 
 
 def iteration_table_bytes(

@@ -68,7 +68,7 @@ def _prepare(recipe: Recipe, data: DataSize) -> StageEstimate:
 def _sft(recipe: Recipe, shape: ModelShape, sft: Batch, rates: Rates) -> StageEstimate:
     # one checkpoint is replaced by the next before it goes, and the policy is written at the end
     weights = BYTES[recipe.model.dtype] * shape.parameters
-    disk = 2 * checkpoint_bytes(shape, recipe.model.dtype) + weights
+    disk = 2 * checkpoint_bytes(shape) + weights
     if sft.total_steps is None:
         note = "time unknown until demonstrations are counted; set sft.max_steps to bound it"
         return StageEstimate("sft", 0.0, 0.0, disk, note)
@@ -81,7 +81,7 @@ def _reward_model(recipe: Recipe, shape: ModelShape, batch: Batch, rates: Rates)
     """Sampling of the preferences, their training, the scores of what is held out."""
     section, hardware = recipe.reward_model, recipe.hardware
     weights = BYTES[recipe.model.dtype] * shape.parameters
-    disk = 2 * checkpoint_bytes(shape, recipe.model.dtype) + weights
+    disk = 2 * checkpoint_bytes(shape) + weights
     if section is None or batch.total_steps is None:
         note = "time unknown until preferences are counted"
         return StageEstimate("reward_model", 0.0, 0.0, disk, note)
@@ -113,7 +113,7 @@ def _rl(
     )
     kept = section.checkpoint.keep_last + section.checkpoint.keep_best + 1  # one being written
     models = 1 if section.critic is None else 2
-    disk = kept * models * checkpoint_bytes(shape, recipe.model.dtype)
+    disk = kept * models * checkpoint_bytes(shape)
     disk += section.iterations * iteration_table_bytes(
         sampled,
         sequences * response,

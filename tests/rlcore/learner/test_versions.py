@@ -1,5 +1,8 @@
 """Versions, publishing, checkpoints and export of one rank."""
 
+import json
+import os
+import pickle
 from dataclasses import replace
 from pathlib import Path
 
@@ -88,11 +91,57 @@ def test_resume_in_a_new_process_is_bit_exact(spec, learner_of, tmp_path):
         worker.stop()
 
 
+class _Command:
+    """Pickled, it makes a file where it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.mark.parametrize("zero_stage", [0, 1, 3])
+def test_nothing_in_a_checkpoint_is_run(zero_stage, learner_of, tmp_path):
+    """Who can write to a store must not be able to run commands where a run resumes."""
+    learner = learner_of(zero_stage=zero_stage)
+    directory, ran = tmp_path / "checkpoint", tmp_path / "ran"
+    learner.save(directory)
+    files = [path for path in directory.rglob("*") if path.is_file()]
+    assert {path.suffix for path in files} == {".json", ".safetensors"}
+    for path in files:
+        whole = path.read_bytes()
+        path.write_bytes(pickle.dumps(_Command(ran)))
+        with pytest.raises(UserError, match="damaged"):
+            learner.load(directory)
+        path.write_bytes(whole)
+    learner.load(directory)
+    assert not ran.exists()
+
+
+def test_a_checkpoint_of_pickles_is_refused_in_a_sentence(learner_of, tmp_path):
+    (tmp_path / "rank00000.pt").write_bytes(pickle.dumps(_Command(tmp_path / "ran")))
+    with pytest.raises(UserError, match="of an earlier version, whose pickled shards are not read"):
+        learner_of().load(tmp_path)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_checkpoint_of_another_model_is_refused(learner_of, tmp_path):
+    learner = learner_of()
+    learner.save(tmp_path)
+    path = tmp_path / "rank00000.json"
+    saved = json.loads(path.read_text())
+    saved["parameters"].popitem()
+    path.write_text(json.dumps(saved))
+    with pytest.raises(UserError, match="holds other parameters than this model"):
+        learner.load(tmp_path)
+
+
 def test_foreign_checkpoints_are_refused(learner_of, tmp_path):
     learner_of(zero_stage=2).save(tmp_path)
     with pytest.raises(UserError, match="saved with zero_stage = 2 and this learner has 1"):
         learner_of().load(tmp_path)
-    with pytest.raises(UserError, match=r"rank00000\.pt does not exist"):
+    with pytest.raises(UserError, match=r"rank00000\.json does not exist"):
         learner_of().load(tmp_path / "missing")
 
 
