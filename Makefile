@@ -15,7 +15,7 @@ OVERRIDES ?= {}
 RUNS ?= 1
 STUDY ?= $(foreach a,grpo ppo dapo rloo gspo gepo vapo remax,hard-$(a))
 SEEDS ?= 0 1 2
-DEMANDS ?= --min-spread 0.15
+DEMANDS ?= --sampled --min-spread 0.15
 # Two processes, one for what needs the Prefect server (tests/conftest.py).
 IN_TWO = --numprocesses 2 --dist loadgroup --no-loadscope-reorder
 FIGURE ?= infra/figures/learning.png
@@ -28,10 +28,9 @@ STAMP := .venv/.installed-$(EXTRA)
 run: $(STAMP)
 	@exec $(BIN)/python -m flows.local run --recipe '$(RECIPE)' --overrides '$(OVERRIDES)' --runs $(RUNS)
 
-# Greedy accuracy is all that a study needs. Continues where an earlier one was stopped.
+# Continues where an earlier one was stopped.
 study: $(STAMP)
-	@exec $(BIN)/rl-pipeline study $(STUDY) --seeds $(SEEDS) $(DEMANDS) --png $(FIGURE) \
-		-o evaluate.samples=1 -o 'evaluate.pass_k=[1]'
+	@exec $(BIN)/rl-pipeline study $(STUDY) --seeds $(SEEDS) $(DEMANDS) --png $(FIGURE)
 
 up: $(STAMP)
 	@exec $(BIN)/python -m flows.local up --runs $(RUNS)

@@ -27,12 +27,14 @@ LAST_LINES = 15  # of a failed run's log
 NO_ROOM = 0.99  # held-out accuracy above which a rise has no room left
 RL_SECONDS = "timing_s/step"
 VALIDATION = "val/accuracy"
+TRAINING = "critic/accuracy"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one run came to. ``sft``, ``rl``: greedy held-out accuracy; ``seconds``: of all RL
-    iterations, whenever they were trained. ``proxy``: ``proxy_and_truth``, with a reward model."""
+    """What one run came to. ``sft``, ``rl``: held-out accuracy, of greedy answers or of samples;
+    ``curve``: that of validation, or of the samples trained on; ``seconds``: of all RL iterations,
+    whenever they were trained. ``proxy``: ``proxy_and_truth``, with a reward model."""
 
     recipe: str
     seed: int
@@ -40,7 +42,7 @@ class Outcome:
     rl: float
     iterations: int
     seconds: float
-    validation: list[tuple[int, float]]
+    curve: list[tuple[int, float]]
     proxy: "pl.DataFrame | None" = None
 
     @property
@@ -62,6 +64,11 @@ def add_study(commands: Any) -> None:
         default=[],
         metavar="PATH=VALUE",
         help="for every run, e.g. -o evaluate.samples=1 -o 'evaluate.pass_k=[1]'",
+    )
+    parser.add_argument(
+        "--sampled",
+        action="store_true",
+        help="judge by the accuracy of samples, which RL trains, not by that of greedy answers",
     )
     parser.add_argument(
         "--min-rise",
@@ -100,7 +107,7 @@ def study(options: argparse.Namespace) -> int:
     for number, (recipe, seed) in enumerate(runs, start=1):
         print(f"{number}/{len(runs)} {recipe} seed {seed}", flush=True)
         try:
-            outcome = _run(site, recipe, {**overrides, "seed": seed})
+            outcome = _run(site, recipe, {**overrides, "seed": seed}, sampled=options.sampled)
         except KeyboardInterrupt:
             print("Stopped; the run under way goes on. The same command continues the study.")
             return 130
@@ -109,7 +116,7 @@ def study(options: argparse.Namespace) -> int:
             outcomes.append(outcome)
     outcomes.sort(key=lambda outcome: (options.recipes.index(outcome.recipe), outcome.seed))
     if outcomes:
-        print_tables(outcomes)
+        print_tables(outcomes, sampled=options.sampled)
     if outcomes and options.png:
         draw(panels(outcomes), options.png)
         print(f"Picture: {options.png}")
@@ -196,7 +203,7 @@ def averages(outcomes: Sequence[Outcome]) -> list[Average]:
     ]
 
 
-def _run(site: "Site", recipe: str, overrides: dict[str, Any]) -> Outcome | None:
+def _run(site: "Site", recipe: str, overrides: dict[str, Any], *, sampled: bool) -> Outcome | None:
     """Run a deployment to its end; None, with the reason printed, when it fails."""
     from prefect.client.orchestration import get_client
     from rich.console import Console
@@ -219,7 +226,8 @@ def _run(site: "Site", recipe: str, overrides: dict[str, Any]) -> Outcome | None
         console=Console(file=told, width=120),
     )
     if code == 0:
-        return read_outcome(ROOT, ROOT / run_directory(recipe, str(flow_run.id)))
+        directory = ROOT / run_directory(recipe, str(flow_run.id))
+        return read_outcome(ROOT, directory, sampled=sampled)
     with get_client(sync_client=True) as client:
         state = client.read_flow_run(flow_run.id).state
     if state is None or not state.is_final():
@@ -228,7 +236,7 @@ def _run(site: "Site", recipe: str, overrides: dict[str, Any]) -> Outcome | None
     return None
 
 
-def read_outcome(root: Path, directory: Path) -> Outcome:
+def read_outcome(root: Path, directory: Path, *, sampled: bool = False) -> Outcome:
     """Return what the run of folder ``directory`` came to, from its summary and its store.
 
     ``root``: the project, from which a store without a scheme is reached.
@@ -245,8 +253,10 @@ def read_outcome(root: Path, directory: Path) -> Outcome:
     recipe = load_recipe(str(directory / "recipe.yaml"), directory=directory)
     where = recipe.store if "://" in recipe.store else str(root / recipe.store)
     metrics = stage_metrics(ArtifactStore(where), summary["artifacts"]["rl"].rsplit("/", 1)[1])
-    validation = metrics.filter(pl.col("name") == VALIDATION).select("step", "value")
-    sft, rl = summary["accuracy"]["sft"], summary["accuracy"]["rl"]
+    watched = pl.col("name") == (TRAINING if sampled else VALIDATION)
+    curve = metrics.filter(watched).select("step", "value").drop_nulls().sort("step")
+    accuracy = summary["sampled_accuracy" if sampled else "accuracy"]
+    sft, rl = accuracy["sft"], accuracy["rl"]
     if sft is None or rl is None:
         raise UserError(
             f"recipe '{recipe.name}' has no held-out accuracy: its reward judges no correctness;"
@@ -259,17 +269,18 @@ def read_outcome(root: Path, directory: Path) -> Outcome:
         rl=rl,
         iterations=summary["iterations"],
         seconds=float(metrics.filter(pl.col("name") == RL_SECONDS)["value"].to_numpy().sum()),
-        validation=list(validation.iter_rows()),
+        curve=list(curve.iter_rows()),
         proxy=proxy_and_truth(metrics) if learns_from_a_model(recipe) else None,
     )
 
 
-def print_tables(outcomes: Sequence[Outcome]) -> None:
+def print_tables(outcomes: Sequence[Outcome], *, sampled: bool = False) -> None:
     """Print a row per run, and a row per recipe."""
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title="Held-out greedy accuracy", title_justify="left")
+    kind = "accuracy of samples" if sampled else "greedy accuracy"
+    table = Table(title=f"Held-out {kind}", title_justify="left")
     table.add_column("recipe")
     for column in ("seed", "SFT", "RL", "rise", "iterations", "RL seconds"):
         table.add_column(column, justify="right")
@@ -300,7 +311,7 @@ def panels(outcomes: Sequence[Outcome]) -> list[Panel | ProxyPanel]:
     accuracy, proxies = [], []
     for average in averages(outcomes):
         recipe, runs = average.recipe, [o for o in outcomes if o.recipe == average.recipe]
-        lines = {f"seed {o.seed}": o.validation for o in runs}
+        lines = {f"seed {o.seed}": o.curve for o in runs}
         held_out = f"held-out {average.sft:.2f} to {average.rl:.2f}"
         accuracy.append(Panel(recipe, held_out, lines))
         judged = {f"seed {o.seed}": o.proxy for o in runs if o.proxy is not None}

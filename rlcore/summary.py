@@ -6,13 +6,13 @@ CHECKPOINTS = ("base", "sft", "rl")
 HELD_OUT = "test"
 
 
-def accuracies(eval_results: pl.DataFrame) -> dict[str, float | None]:
-    """Return greedy accuracy per checkpoint on subset "test", prompts of all sources weighing
-    alike.
+def accuracies(eval_results: pl.DataFrame, metric: str = "greedy/acc") -> dict[str, float | None]:
+    """Return accuracy per checkpoint on subset "test", prompts of all sources weighing alike.
 
-    None for a checkpoint that was not evaluated.
+    ``metric``: how the name begins, e.g. "sampled/avg@". None for a checkpoint without it.
     """
-    rows = eval_results.filter((pl.col("metric") == "greedy/acc") & (pl.col("subset") == HELD_OUT))
+    named = pl.col("metric").str.starts_with(metric)
+    rows = eval_results.filter(named & (pl.col("subset") == HELD_OUT))
     weighted = (pl.col("value") * pl.col("num_prompts")).sum() / pl.col("num_prompts").sum()
     found = dict(rows.group_by("checkpoint").agg(weighted).iter_rows())
     return {name: found.get(name) for name in CHECKPOINTS}

@@ -52,6 +52,7 @@ def publish_summary(
         "seed": run.recipe.seed,
         "flow_run_id": str(flow_run.id),
         "accuracy": accuracies(eval_results),
+        "sampled_accuracy": accuracies(eval_results, "sampled/avg@"),
         "reward_model": judged,
         "seconds": {result.stage: round(result.seconds, 2) for result in run.results},
         "cached": [result.stage for result in run.results if result.cached],

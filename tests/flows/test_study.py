@@ -46,7 +46,7 @@ def test_outcome_is_what_the_store_says(tmp_path: Path) -> None:
     assert (outcome.recipe, outcome.seed, outcome.iterations) == ("quickstart", 2, 3)
     assert (outcome.sft, outcome.rl, outcome.rise) == (0.55, 0.9, pytest.approx(0.35))
     assert outcome.seconds == pytest.approx(4.5)
-    assert outcome.validation == [(0, 0.6), (2, 0.8)]
+    assert outcome.curve == [(0, 0.6), (2, 0.8)]
     assert outcome.proxy is None
 
 

@@ -62,9 +62,10 @@ def by_command(prompt: str, response: str):
     elif command == "close":
         os.closerange(3, 64)
     elif command == "background":
-        if os.fork() == 0:
-            time.sleep(float(rest))
-            os._exit(0)
+        if pid := os.fork():
+            return float(pid)
+        time.sleep(float(rest))
+        os._exit(0)
     elif command == "daemon":
         return _daemon(float(rest))
     elif command == "orphan":
