@@ -22,7 +22,7 @@ class Panel:
     title: str
     subtitle: str
     lines: Mapping[str, Points]
-    y_label: str = "validation accuracy"
+    y_label: str
     limits: tuple[float, float] = (0.0, 1.03)
 
 

@@ -56,7 +56,7 @@ def add_study(commands: Any) -> None:
     parser = commands.add_parser("study", help="train recipes x seeds; a table and a picture")
     parser.add_argument("recipes", nargs="+", metavar="RECIPE", help="name in flows/recipes")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], metavar="SEED")
-    parser.add_argument("--png", type=Path, help="draw validation accuracy over iterations here")
+    parser.add_argument("--png", type=Path, help="draw accuracy over iterations here")
     parser.add_argument(
         "-o",
         "--override",
@@ -118,7 +118,7 @@ def study(options: argparse.Namespace) -> int:
     if outcomes:
         print_tables(outcomes, sampled=options.sampled)
     if outcomes and options.png:
-        draw(panels(outcomes), options.png)
+        draw(panels(outcomes, sampled=options.sampled), options.png)
         print(f"Picture: {options.png}")
     failed = len(runs) - len(outcomes)
     if failed:
@@ -306,14 +306,15 @@ def print_tables(outcomes: Sequence[Outcome], *, sampled: bool = False) -> None:
     console.print(means)
 
 
-def panels(outcomes: Sequence[Outcome]) -> list[Panel | ProxyPanel]:
+def panels(outcomes: Sequence[Outcome], *, sampled: bool = False) -> list[Panel | ProxyPanel]:
     """Return a panel per recipe, and two more where a reward model is what is maximised."""
     accuracy, proxies = [], []
     for average in averages(outcomes):
         recipe, runs = average.recipe, [o for o in outcomes if o.recipe == average.recipe]
         lines = {f"seed {o.seed}": o.curve for o in runs}
         held_out = f"held-out {average.sft:.2f} to {average.rl:.2f}"
-        accuracy.append(Panel(recipe, held_out, lines))
+        label = "accuracy of samples" if sampled else "validation accuracy"
+        accuracy.append(Panel(recipe, held_out, lines, y_label=label))
         judged = {f"seed {o.seed}": o.proxy for o in runs if o.proxy is not None}
         if judged:
             pairs = [
