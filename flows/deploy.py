@@ -24,6 +24,7 @@ from prefect.client.schemas.filters import (
 from prefect.client.schemas.objects import (
     ConcurrencyLimitConfig,
     ConcurrencyLimitStrategy,
+    FlowRun,
     StateType,
 )
 from prefect.client.schemas.responses import DeploymentResponse
@@ -122,15 +123,16 @@ def worker_reported(since: float) -> bool:
 def close_orphans(message: str) -> int:
     """Close the pool's unfinished runs, for when no worker is left to do so; return how many."""
     with get_client(sync_client=True) as client:
-        runs = client.read_flow_runs(
-            work_pool_filter=WorkPoolFilter(name=WorkPoolFilterName(any_=[POOL])),
-            flow_run_filter=FlowRunFilter(
-                state=FlowRunFilterState(type=FlowRunFilterStateType(any_=OPEN_STATES))
-            ),
-        )
+        runs = _runs_of_pool(client, OPEN_STATES)
         for run in runs:
             close_run(client, run.id, message)
     return len(runs)
+
+
+def has_active_runs() -> bool:
+    """Return whether a run of the pool has begun and not ended."""
+    with get_client(sync_client=True) as client:
+        return bool(_runs_of_pool(client, OPEN_STATES))
 
 
 def cancel_waiting(message: str) -> int:
@@ -140,16 +142,20 @@ def cancel_waiting(message: str) -> int:
     """
     waiting = [StateType.SCHEDULED, StateType.PENDING]
     with get_client(sync_client=True) as client:
-        runs = client.read_flow_runs(
-            work_pool_filter=WorkPoolFilter(name=WorkPoolFilterName(any_=[POOL])),
-            flow_run_filter=FlowRunFilter(
-                state=FlowRunFilterState(type=FlowRunFilterStateType(any_=waiting))
-            ),
-        )
+        runs = _runs_of_pool(client, waiting)
         asked_for = [run for run in runs if not run.auto_scheduled]
         for run in asked_for:
             client.set_flow_run_state(run.id, Cancelled(message=message), force=True)
     return len(asked_for)
+
+
+def _runs_of_pool(client: SyncPrefectClient, states: list[StateType]) -> list[FlowRun]:
+    return client.read_flow_runs(
+        work_pool_filter=WorkPoolFilter(name=WorkPoolFilterName(any_=[POOL])),
+        flow_run_filter=FlowRunFilter(
+            state=FlowRunFilterState(type=FlowRunFilterStateType(any_=states))
+        ),
+    )
 
 
 def _deployment(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from httpx import TransportError
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import (
     FlowRunFilter,
@@ -20,6 +21,8 @@ from prefect.client.schemas.filters import (
 )
 from prefect.client.schemas.objects import FlowRun, Log
 from prefect.client.schemas.sorting import LogSort, TaskRunSort
+from prefect.exceptions import PrefectHTTPStatusError
+from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -29,6 +32,7 @@ from schemas.errors import UserError, did_you_mean
 FLOW_NAME = "rl-pipeline"
 POLL_S = 1.0
 START_DEADLINE_S = 90.0
+SERVER_PATIENCE_S = 600.0
 LOG_PAGE = 200
 LATE_LINES = timedelta(seconds=10)  # processes send their lines in batches, not in order
 EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
@@ -167,14 +171,19 @@ def follow(
     """Print a flow run's log lines and states until it ends, then its table or its error.
 
     Returns 0 when it completed and 1 otherwise. Ctrl-C stops following, not the run. ``root``: the
-    project, which holds the run folders. Raises UserError when nobody starts the run.
+    project, which holds the run folders. Raises UserError when nobody starts the run, or the server
+    is away for ``SERVER_PATIENCE_S``.
     """
     console = console or Console(highlight=False, soft_wrap=True)
-    with get_client(sync_client=True) as client:
+    # The client would try again for a minute before it says that nobody answers.
+    with (
+        temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}),
+        get_client(sync_client=True) as client,
+    ):
         follower = _Follower(client, flow_run_id, console)
         waiting_since = time.monotonic()
         try:
-            while not _ended(run := follower.poll()):
+            while not _ended(run := _answer(follower.poll, console)):
                 if follower.state not in (*QUIET_STATES, "Late"):
                     waiting_since = time.monotonic()
                 _check_pickup(run, waiting_since, worker_alive, worker_log)
@@ -186,7 +195,7 @@ def follow(
             )
             return 1
         time.sleep(POLL_S)  # the last lines arrive after the last state
-        follower.poll()
+        _answer(follower.poll, console)
     assert run.state is not None, "an ended run has a state"
     link = f"{ui_url}/runs/flow-run/{flow_run_id}"
     if not run.state.is_completed():
@@ -201,6 +210,34 @@ def follow(
         console.print(f"Summary: {summary}")
     console.print(f"Run page: {link}")
     return 0
+
+
+def _answer(ask: Callable[[], FlowRun], console: Console) -> FlowRun:
+    """Return what ``ask`` does, once the server answers; say so when it does not."""
+    gone_since: float | None = None
+    while True:
+        try:
+            run = ask()
+        except (TransportError, PrefectHTTPStatusError) as error:
+            if isinstance(error, PrefectHTTPStatusError) and error.response.status_code < 500:
+                raise
+            if gone_since is None:
+                gone_since = time.monotonic()
+                console.print(
+                    "The Prefect server does not answer; the run goes on without it for ten"
+                    " minutes. `make up` in another terminal starts it again.",
+                    style="yellow",
+                )
+            if time.monotonic() - gone_since > SERVER_PATIENCE_S:
+                raise UserError(
+                    f"the Prefect server did not answer for {SERVER_PATIENCE_S:.0f} s; `make up`"
+                    " starts it, and the same command continues the run's stages"
+                ) from error
+            time.sleep(POLL_S)
+            continue
+        if gone_since is not None:
+            console.print("The Prefect server answers again.", style="yellow")
+        return run
 
 
 def print_summary(summary: dict[str, Any], *, console: Console | None = None) -> None:

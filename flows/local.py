@@ -8,6 +8,7 @@ environment.
 """
 
 import argparse
+import hmac
 import json
 import os
 import secrets
@@ -33,6 +34,10 @@ LOGIN_HINT = (
     "The UI asks for a password once: `.venv/bin/rl-pipeline open` logs your browser in; it"
     " is PREFECT_API_AUTH_STRING in .env."
 )
+# Variables that differ between two terminals and concern no run.
+OF_THE_SHELL = {"_", "PWD", "OLDPWD", "SHLVL", "PS1", "COLUMNS", "LINES", "DISPLAY", "WINDOWID"}
+OF_THE_SHELL |= {"VIRTUAL_ENV", "VIRTUAL_ENV_PROMPT", "PATH", "STY", "TMUX", "TMUX_PANE"}
+OF_THE_SESSION = ("TERM", "SSH_", "XDG_", "DBUS_", "MAKE", "MFLAGS", "PYTEST_", "VSCODE_")
 SERVER_DEADLINE_S = 120.0
 WORKER_DEADLINE_S = 60.0
 
@@ -72,6 +77,8 @@ def settings(home: Path, port: int) -> dict[str, str]:
         "PREFECT_RESULTS_DEFAULT_SERIALIZER": "json",
         "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
         "PREFECT_WORKER_QUERY_SECONDS": "2",
+        # A run waits for a server that went away: 2, 4, 8, ... seconds, some nine minutes in all.
+        "PREFECT_CLIENT_MAX_RETRIES": "8",
         "PREFECT_LOGGING_EXTRA_LOGGERS": "rlcore",
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
@@ -238,16 +245,43 @@ def write_env_file(path: Path, environment: Mapping[str, str]) -> None:
 
 
 def _ensure_worker(home: Path, environment: Mapping[str, str]) -> services.Service:
-    """Return the running worker, or start one; runs of a worker that died are closed first."""
-    running = services.find(home, "worker")
-    if running is not None:
-        return running
+    """Return the running worker, or start one; runs of a worker that died are closed first.
+
+    Runs inherit the worker's environment: one of another environment is replaced when it is idle.
+    """
     from flows import deploy
 
+    marks = _marks(home, {**os.environ, **environment})
+    record = home / "worker.environment.json"
+    running = services.find(home, "worker")
+    if running is not None:
+        before = json.loads(record.read_text()) if record.exists() else {}
+        changed = sorted(n for n in {*before, *marks} if before.get(n) != marks.get(n))
+        if not changed:
+            return running
+        if deploy.has_active_runs():
+            print(
+                "A run is active, so the worker keeps the environment that it was started with;"
+                f" {', '.join(changed)} changed since. `make up` again when the run has ended.",
+                file=sys.stderr,
+            )
+            return running
+        services.stop(home, "worker")
     deploy.close_orphans("the worker that ran it is gone")
     command = [sys.executable, "-m", "prefect", "worker", "start"]
     command += ["--pool", deploy.POOL, "--type", "process", "--name", f"local-{os.getpid()}"]
+    record.write_text(json.dumps(marks))
     return services.start(home, "worker", command, {**os.environ, **environment}, cwd=ROOT)
+
+
+def _marks(home: Path, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return a mark per variable that runs could need; it tells a changed value, not the value."""
+    key = password(home).encode()
+    return {
+        name: hmac.digest(key, value.encode(errors="surrogateescape"), "sha256").hex()
+        for name, value in environment.items()
+        if name not in OF_THE_SHELL and not name.startswith(OF_THE_SESSION)
+    }
 
 
 def _healthy(port: int | None) -> bool:

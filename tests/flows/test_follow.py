@@ -3,15 +3,17 @@
 import io
 import json
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
+from httpx import ConnectError
 from prefect import flow, task
 from prefect.client.orchestration import get_client
 from prefect.logging.handlers import APILogHandler
 from rich.console import Console
 
-from flows.follow import create_run, follow, print_summary
+from flows.follow import _answer, create_run, follow, print_summary
 from schemas.errors import UserError
 
 pytestmark = pytest.mark.timeout(120)
@@ -70,6 +72,27 @@ def test_failed_run_ends_in_its_sentence_and_1(prefect_server: str, tmp_path: Pa
     assert code == 1
     assert "Failed: rl.iterations = -1 must be >= 1; raise it" in text
     assert "Traceback" not in text
+
+
+def test_a_server_that_went_away_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It used to end in a traceback while the run went on unseen."""
+    monkeypatch.setattr("flows.follow.POLL_S", 0.01)
+    output = io.StringIO()
+    answers = iter([ConnectError("refused"), ConnectError("refused"), "the run"])
+
+    def ask() -> Any:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    assert _answer(ask, Console(file=output, width=200)) == "the run"
+    assert output.getvalue().count("The Prefect server does not answer; the run goes on") == 1
+    assert "answers again" in output.getvalue()
+    monkeypatch.setattr("flows.follow.SERVER_PATIENCE_S", 0.0)
+    answers = iter([ConnectError("refused")] * 5)
+    with pytest.raises(UserError, match="did not answer for 0 s; `make up` starts it"):
+        _answer(ask, Console(file=output))
 
 
 def test_dead_worker_is_named(prefect_server: str, tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 """The pipeline on Ray, vLLM and DeepSpeed through a real Prefect server: cache, lineage, guards."""
 
 import json
+import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -18,7 +20,10 @@ pytestmark = pytest.mark.timeout(600)
 ON_RAY = {"hardware.rollout.engines": 1, "hardware.learner.threads": 1, "evaluate.samples": 2}
 
 
+PLANTED = "planted-0f8e7d6c5b4a"
+SECRETS = ("HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "OPENAI_API_KEY")
 OPEN_TO_OTHERS = pytest.StashKey[set[str]]()
+STARTED = pytest.StashKey[float]()
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +31,13 @@ def finished(
     request: pytest.FixtureRequest, prefect_server: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
     directory = tmp_path_factory.mktemp("pipeline")
-    with watched() as request.node.stash[OPEN_TO_OTHERS]:
+    request.node.stash[STARTED] = time.time()
+    with (
+        pytest.MonkeyPatch.context() as environment,
+        watched() as request.node.stash[OPEN_TO_OTHERS],
+    ):
+        for name in SECRETS:
+            environment.setenv(name, PLANTED)
         run = run_small(directory, ON_RAY, fresh=True)
     assert run.returncode == 0, run.stdout[-4000:]
     return directory
@@ -48,6 +59,25 @@ def test_summary_has_what_people_and_scripts_read(finished: Path) -> None:
     assert set(summary["seconds"]) == {"prepare_data", "sft", "rl", "evaluate", "export"}
     assert {"sft", "rollout", "update", "evaluate"} <= set(summary["tokens_per_s"])
     assert (Path(summary["export"]) / "config.json").is_file()
+
+
+def test_no_secret_lies_in_what_a_run_leaves(
+    request: pytest.FixtureRequest, finished: Path
+) -> None:
+    """Neither a key of the environment nor the server's password: store, logs, Ray, database."""
+    home = Path(os.environ["PREFECT_HOME"])
+    sessions = [path for path in Path("/tmp/ray").glob("session_*") if not path.is_symlink()]
+    started = request.node.getparent(pytest.Module).stash[STARTED]
+    recent = [path for path in sessions if path.stat().st_mtime >= started]
+    assert recent, "Ray left no folder to look into"
+    secrets = {PLANTED.encode(), os.environ["PREFECT_API_AUTH_STRING"].encode()}
+    holders = {
+        path
+        for folder in (finished, home, *recent)
+        for path in folder.rglob("*")
+        if path.is_file() and any(secret in path.read_bytes() for secret in secrets)
+    }
+    assert holders == {home / "password"}
 
 
 def test_sampler_and_learner_agree_on_every_iteration(finished: Path) -> None:
