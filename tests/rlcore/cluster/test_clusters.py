@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-import ray
+from ray._private import worker as ray_worker
 
 from rlcore.cluster.in_process import InProcessCluster
 from rlcore.cluster.ray_cluster import RayCluster
@@ -66,7 +66,8 @@ def test_workers_have_the_secrets_and_no_file_of_ray_has(on_ray: RayCluster) -> 
     """What Ray forwards it logs, and its logs stay."""
     worker = on_ray.spawn(PROBE, 0, name="probe", placement=PLAIN)
     assert worker.start("variable", "HF_TOKEN").result(60) == SECRET
-    folder = Path(ray._private.worker._global_node.get_session_dir_path())
+    assert ray_worker._global_node is not None
+    folder = Path(ray_worker._global_node.get_session_dir_path())
     files = [path for path in folder.rglob("*") if path.is_file()]
     assert files
     assert not [path for path in files if SECRET.encode() in path.read_bytes()]
