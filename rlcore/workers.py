@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from threading import Lock
 
@@ -269,6 +270,10 @@ class Workers:
 
     def _start_ahead(self, what: str, start: Callable[[], None]) -> None:
         if what not in self._ahead and self._hardware.cluster != "in_process":
+            # Imported here and not by the thread: it parses Python, and where two threads do so at
+            # once CPython fails one of them (SystemError: AST constructor recursion depth mismatch,
+            # python/cpython#106905).
+            import_module("rlcore.cluster.ray_cluster")
             self._ahead[what] = self._starter.submit(start)
 
     def _start_learner(self) -> None:
