@@ -224,8 +224,8 @@ def _answer(ask: Callable[[], FlowRun], console: Console) -> FlowRun:
             if gone_since is None:
                 gone_since = time.monotonic()
                 console.print(
-                    "The Prefect server does not answer; the run goes on without it for ten"
-                    " minutes. `make up` in another terminal starts it again.",
+                    "The Prefect server does not answer; `make up` in another terminal starts it"
+                    " again. A run that ends for want of it continues when started once more.",
                     style="yellow",
                 )
             if time.monotonic() - gone_since > SERVER_PATIENCE_S:

@@ -8,6 +8,7 @@ environment.
 """
 
 import argparse
+import base64
 import hmac
 import json
 import os
@@ -77,7 +78,8 @@ def settings(home: Path, port: int) -> dict[str, str]:
         "PREFECT_RESULTS_DEFAULT_SERIALIZER": "json",
         "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
         "PREFECT_WORKER_QUERY_SECONDS": "2",
-        # A run waits for a server that went away: 2, 4, 8, ... seconds, some nine minutes in all.
+        # A client that has been answered once waits for a server that went away: 2, 4, 8, ...
+        # seconds, some nine minutes in all.
         "PREFECT_CLIENT_MAX_RETRIES": "8",
         "PREFECT_LOGGING_EXTRA_LOGGERS": "rlcore",
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
@@ -139,7 +141,7 @@ def wait_healthy(home: Path, server: services.Service) -> None:
     """Return once the server answers. Raises UserError with the log file when it does not, and
     for a server that asks for no password."""
     services.wait_ready(
-        home, server, lambda: _healthy(server.port), SERVER_DEADLINE_S, what="the Prefect server"
+        home, server, lambda: _healthy(home, server), SERVER_DEADLINE_S, what="the Prefect server"
     )
     if _answers(server.port, "version") != 401:
         raise UserError(
@@ -204,7 +206,7 @@ def down(home: Path = HOME) -> list[str]:
     """
     with services.locked(home):
         server = services.find(home, "server")
-        if server is not None and server.port is not None and _healthy(server.port):
+        if server is not None and server.port is not None and _healthy(home, server):
             with _client_of(home, server.port):
                 from flows import deploy
 
@@ -284,16 +286,19 @@ def _marks(home: Path, environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _healthy(port: int | None) -> bool:
-    return _answers(port, "health") == 200
+def _healthy(home: Path, server: services.Service) -> bool:
+    """Return whether this server answers, and not another one that was first to take its port."""
+    return _answers(server.port, "version", password(home)) == 200
 
 
-def _answers(port: int | None, path: str) -> int | None:
-    """Return the status of an API path, called without a password; None where nobody listens."""
+def _answers(port: int | None, path: str, password: str | None = None) -> int | None:
+    """Return the status of an API path; None where nobody listens."""
+    request = urllib.request.Request(f"http://{services.HOST}:{port}/api/{path}")
+    if password is not None:
+        encoded = base64.b64encode(password.encode()).decode()
+        request.add_header("Authorization", f"Basic {encoded}")
     try:
-        with urllib.request.urlopen(
-            f"http://{services.HOST}:{port}/api/{path}", timeout=2
-        ) as reply:
+        with urllib.request.urlopen(request, timeout=2) as reply:
             return reply.status
     except HTTPError as error:
         return error.code

@@ -87,7 +87,7 @@ def test_a_server_that_went_away_is_waited_for(monkeypatch: pytest.MonkeyPatch) 
         return answer
 
     assert _answer(ask, Console(file=output, width=200)) == "the run"
-    assert output.getvalue().count("The Prefect server does not answer; the run goes on") == 1
+    assert output.getvalue().count("The Prefect server does not answer; `make up`") == 1
     assert "answers again" in output.getvalue()
     monkeypatch.setattr("flows.follow.SERVER_PATIENCE_S", 0.0)
     answers = iter([ConnectError("refused")] * 5)

@@ -17,7 +17,6 @@ import pytest
 from flows import services
 from flows.deploy import RECIPES
 from flows.local import ENV_BEGIN, ROOT, down, password, write_env_file
-from tests.flows.small_run import INLINE, SMALL
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -40,26 +39,6 @@ local.HOME = Path(sys.argv[1])
 from flows.cli import main
 sys.exit(main(["run", "quickstart", "-o", "store=" + sys.argv[2], "-o", "data.sources="
     '[{"kind": "file", "path": "nowhere.parquet", "split": "train"}]']))
-"""
-OUTLIVES = """
-import json, os, signal, sys, threading, time
-from pathlib import Path
-from flows import services
-from flows.local import start_server, up, wait_healthy
-home, store = Path(sys.argv[1]), Path(sys.argv[3])
-site = up(home, env_file=Path(sys.argv[2]))
-from flows.follow import create_run, follow
-
-def kill_and_restart():
-    while not any(store.glob("checkpoint/*/*")):
-        time.sleep(0.2)
-    os.kill(services.find(home, "server").pid, signal.SIGKILL)
-    time.sleep(20)
-    wait_healthy(home, start_server(home))
-
-run = create_run("quickstart", {**json.loads(sys.argv[4]), "store": str(store)})
-threading.Thread(target=kill_and_restart, daemon=True).start()
-sys.exit(follow(run.id, root=Path.cwd(), ui_url=site.ui_url))
 """
 WAITING = """
 import sys
@@ -220,21 +199,6 @@ def test_bring_ups_at_once_are_one_and_outlive_their_server(
         result = _python(WAITING, str(home))
         assert result.returncode == 0, result.stderr
         assert result.stdout.split()[-1] == "Cancelled"
-    finally:
-        down(home)
-
-
-@pytest.mark.slow
-def test_a_run_outlives_its_server(tmp_path: Path) -> None:
-    """Killed while RL trains, it is missed for twenty seconds."""
-    home = tmp_path / ".prefect"
-    overrides = {**SMALL, **INLINE, "rl.iterations": 40}
-    files = [str(tmp_path / name) for name in (".prefect", ".env", "store")]
-    try:
-        result = _python(OUTLIVES, *files, json.dumps(overrides))
-        assert result.returncode == 0, result.stdout + result.stderr
-        assert "The Prefect server does not answer; the run goes on" in result.stdout
-        assert "The Prefect server answers again." in result.stdout
     finally:
         down(home)
 
