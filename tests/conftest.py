@@ -39,12 +39,13 @@ if PROCESS is not None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in its own hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Share the tests out, and skip what may be skipped."""
     items.sort(key=lambda item: _directory(item) not in WITH_SERVER)
     for item in items if PROCESS is not None else ():
         directory = _directory(item)
-        group = "with server" if directory in WITH_SERVER else str(item.path.parent)
+        group = "server" if directory in WITH_SERVER else item.path.parent.name
         item.add_marker(pytest.mark.xdist_group(group))
     _mark_skips(items)
 

@@ -62,6 +62,6 @@ def test_chunks_with_recompute_change_nothing(temperature, monkeypatch):
                 target_ids=ids.flatten()[1:],
                 temperature=temperature,
             )
-        torch.testing.assert_close(again, found.detach(), rtol=0, atol=1e-6)
+        torch.testing.assert_close(again, found.detach(), rtol=0, atol=1e-5)
     for whole, chunked in zip(*results, strict=True):
-        torch.testing.assert_close(chunked, whole, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(chunked, whole, rtol=1e-4, atol=1e-5)
