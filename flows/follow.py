@@ -5,8 +5,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 from httpx import TransportError
@@ -29,6 +30,7 @@ from rich.text import Text
 
 from schemas.errors import UserError, did_you_mean
 
+T = TypeVar("T")
 FLOW_NAME = "rl-pipeline"
 POLL_S = 1.0
 START_DEADLINE_S = 90.0
@@ -186,7 +188,8 @@ def follow(
             while not _ended(run := _answer(follower.poll, console)):
                 if follower.state not in (*QUIET_STATES, "Late"):
                     waiting_since = time.monotonic()
-                _check_pickup(run, waiting_since, worker_alive, worker_log)
+                check = partial(_check_pickup, run, waiting_since, worker_alive, worker_log)
+                _answer(check, console)
                 time.sleep(POLL_S)
         except KeyboardInterrupt:
             console.print(
@@ -212,12 +215,12 @@ def follow(
     return 0
 
 
-def _answer(ask: Callable[[], FlowRun], console: Console) -> FlowRun:
+def _answer(ask: Callable[[], T], console: Console) -> T:
     """Return what ``ask`` does, once the server answers; say so when it does not."""
     gone_since: float | None = None
     while True:
         try:
-            run = ask()
+            answer = ask()
         except (TransportError, PrefectHTTPStatusError) as error:
             if isinstance(error, PrefectHTTPStatusError) and error.response.status_code < 500:
                 raise
@@ -237,7 +240,7 @@ def _answer(ask: Callable[[], FlowRun], console: Console) -> FlowRun:
             continue
         if gone_since is not None:
             console.print("The Prefect server answers again.", style="yellow")
-        return run
+        return answer
 
 
 def print_summary(summary: dict[str, Any], *, console: Console | None = None) -> None:

@@ -17,7 +17,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.error import HTTPError, URLError
@@ -113,12 +113,7 @@ def password(home: Path) -> str:
     path = home / "password"
     if not path.exists():
         home.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".password.{os.getpid()}")
-        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-            file.write(f"admin:{secrets.token_urlsafe(24)}")
-        with suppress(FileExistsError):  # another bring-up was first, and its password holds
-            os.link(temporary, path)
-        temporary.unlink()
+        services.write_whole(path, f"admin:{secrets.token_urlsafe(24)}")
     return path.read_text()
 
 
@@ -239,11 +234,7 @@ def write_env_file(path: Path, environment: Mapping[str, str]) -> None:
     if ENV_BEGIN in lines and ENV_END in lines:
         del lines[lines.index(ENV_BEGIN) : lines.index(ENV_END) + 1]
     block = [ENV_BEGIN, *(f'{name}="{value}"' for name, value in environment.items()), ENV_END]
-    temporary = path.with_name(f"{path.name}.{os.getpid()}")
-    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        os.fchmod(file.fileno(), 0o600)
-        file.write("\n".join([*lines, *block]) + "\n")
-    os.replace(temporary, path)
+    services.write_whole(path, "\n".join([*lines, *block]) + "\n")
 
 
 def _ensure_worker(home: Path, environment: Mapping[str, str]) -> services.Service:
@@ -272,7 +263,7 @@ def _ensure_worker(home: Path, environment: Mapping[str, str]) -> services.Servi
     deploy.close_orphans("the worker that ran it is gone")
     command = [sys.executable, "-m", "prefect", "worker", "start"]
     command += ["--pool", deploy.POOL, "--type", "process", "--name", f"local-{os.getpid()}"]
-    record.write_text(json.dumps(marks))
+    services.write_whole(record, json.dumps(marks))
     return services.start(home, "worker", command, {**os.environ, **environment}, cwd=ROOT)
 
 

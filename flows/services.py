@@ -64,6 +64,15 @@ def find(home: Path, name: str) -> Service | None:
     return None
 
 
+def write_whole(path: Path, text: str) -> None:
+    """Write a file that its owner alone may read, whole or not at all."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        os.fchmod(file.fileno(), 0o600)
+        file.write(text)
+    os.replace(temporary, path)
+
+
 @contextmanager
 def locked(home: Path) -> Iterator[None]:
     """Hold the bring-up of ``home`` for one process; a second one waits for the first."""
@@ -104,9 +113,7 @@ def start(
             start_new_session=True,
         )
     service = Service(name, process.pid, psutil.Process(process.pid).create_time(), port)
-    temporary = home / f".{name}.json"
-    temporary.write_text(json.dumps(asdict(service)))
-    os.replace(temporary, home / f"{name}.json")
+    write_whole(home / f"{name}.json", json.dumps(asdict(service)))
     return service
 
 

@@ -100,7 +100,7 @@ def study(options: argparse.Namespace) -> int:
 
     overrides = dict(parse_override(text) for text in options.override)
     for name in options.recipes:
-        _check(load_recipe(name, overrides, directory=RECIPES))
+        _check(load_recipe(name, overrides, directory=RECIPES), sampled=options.sampled)
     site = up()
     runs = [(recipe, seed) for seed in options.seeds for recipe in options.recipes]
     outcomes: list[Outcome] = []
@@ -133,8 +133,13 @@ def study(options: argparse.Namespace) -> int:
     return 1 if failed or missed else 0
 
 
-def _check(recipe: "Recipe") -> None:
+def _check(recipe: "Recipe", *, sampled: bool) -> None:
     """Raise UserError unless the recipe's runs have a rise to study."""
+    if sampled and recipe.evaluate.samples == 1:
+        raise UserError(
+            f"recipe '{recipe.name}' evaluates with evaluate.samples = 1, greedy answers only, and"
+            " --sampled judges samples; give it more, or leave --sampled out"
+        )
     if not recipe.sft.enabled or not {"sft", "rl"} <= set(recipe.evaluate.checkpoints):
         raise UserError(
             f"recipe '{recipe.name}' does not evaluate both 'sft' and 'rl', so there is no rise to"

@@ -33,6 +33,7 @@ def _finished_run(root: Path, name: str) -> Path:
         publish_metrics(store, "abc", f"{step:06d}", frame, Lineage("r", "c"))
     summary = {
         "accuracy": {"base": 0.0, "sft": 0.55, "rl": 0.9},
+        "sampled_accuracy": {"base": None, "sft": 0.3, "rl": 0.8},
         "iterations": 3,
         "artifacts": {"rl": f"{store.root}/policy/abc"},
     }
@@ -48,6 +49,26 @@ def test_outcome_is_what_the_store_says(tmp_path: Path) -> None:
     assert outcome.seconds == pytest.approx(4.5)
     assert outcome.curve == [(0, 0.6), (2, 0.8)]
     assert outcome.proxy is None
+
+
+def test_samples_are_judged_where_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Greedy answers may all be right where samples are not, which is what RL trains."""
+    outcome = read_outcome(tmp_path, _finished_run(tmp_path, "quickstart"), sampled=True)
+    assert (outcome.sft, outcome.rl) == (0.3, 0.8)
+    assert outcome.curve == [(1, 0.5), (2, 0.5), (3, 0.5)]
+    (panel,) = panels([outcome], sampled=True)
+    assert isinstance(panel, Panel)
+    assert panel.y_label == "accuracy of samples"
+    print_tables([outcome], sampled=True)
+    assert "Held-out accuracy of samples" in capsys.readouterr().out
+
+
+def test_samples_that_are_not_drawn_are_missed_before_any_run(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    asked = ["study", "quickstart", "--sampled", "-o", "evaluate.samples=1"]
+    assert main([*asked, "-o", "evaluate.pass_k=[1]"]) == 2
+    assert "evaluate.samples = 1, greedy answers only" in capsys.readouterr().err
 
 
 def test_a_model_reward_is_drawn_beside_the_truth(tmp_path: Path) -> None:
