@@ -21,7 +21,7 @@ from rlcore.learner.packing_check import check_packing, worst
 from rlcore.learner.passes import Passes, optimizer_step
 from rlcore.learner.plan import StepPlan, plan_step
 from rlcore.learner.report import StepReport, over_steps
-from rlcore.learner.shards import damaged, read_tensors
+from rlcore.learner.shards import read_manifest, read_tensors
 from rlcore.learner.spec import (
     LearnerSpec,
     Term,
@@ -279,10 +279,7 @@ class Learner:
                 f"{path} does not exist; give a directory that a learner of {self.world_size} "
                 "rank(s) saved"
             )
-        try:
-            saved = json.loads(path.read_text())
-        except ValueError as error:
-            raise damaged(path, error) from error
+        saved = read_manifest(path)
         if saved["layout"] != self._layout():
             differs = [n for n, value in self._layout().items() if saved["layout"].get(n) != value]
             name = differs[0]

@@ -5,6 +5,7 @@ DeepSpeed's own checkpoints are pickles: reading one runs what its writer put th
 parameter; JSON says which part of the flattened parameter a rank holds and after how many steps.
 """
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,12 +95,19 @@ def read_shards(engine: Any, zero_stage: int, stem: Path, entries: dict[str, Any
     """
     base = _base(engine)
     parts = {shard.name: shard for shard in shards(engine, zero_stage)}
+    stepped = {name for name, entry in entries.items() if entry["step"] is not None}
+    held = {role: read_tensors(_file(stem, role)) for role in (WEIGHTS, *MOMENTS)}
     places = {name: {**entry, "step": None} for name, entry in entries.items()}
-    if places != {name: {**shard.place(), "step": None} for name, shard in parts.items()}:
+    expected = {name: {**shard.place(), "step": None} for name, shard in parts.items()}
+    whole = all(
+        {name: tuple(tensor.shape) for name, tensor in held[role].items()}
+        == {name: (parts[name].numel,) for name in (parts if role == WEIGHTS else stepped)}
+        for role in (held if places == expected else ())
+    )
+    if places != expected or not whole:
         raise UserError(
             f"checkpoint {stem.parent} holds other parameters than this model; start the stage anew"
         )
-    held = {role: read_tensors(_file(stem, role)) for role in (WEIGHTS, *MOMENTS)}
     for name, shard in parts.items():
         shard.of(shard.flat).copy_(held[WEIGHTS][name])
         step = entries[name]["step"]
@@ -151,16 +159,27 @@ def _file(stem: Path, role: str) -> Path:
     return stem.with_name(f"{stem.name}.{role}.safetensors")
 
 
+def read_manifest(path: Path) -> dict[str, Any]:
+    """Return a rank's manifest. Raises UserError when it is damaged."""
+    try:
+        manifest = json.loads(path.read_text())
+        missing = {"layout", "version", "last", "parameters"} - manifest.keys()
+        if missing:
+            raise ValueError(f"it lacks {', '.join(sorted(missing))}")
+    except (ValueError, AttributeError) as error:
+        raise _damaged(path, error) from error
+    return manifest
+
+
 def read_tensors(path: Path) -> dict[str, torch.Tensor]:
     """Return the tensors of a safetensors file. Raises UserError when it is missing or damaged."""
     try:
         return load_file(path)
     except (OSError, SafetensorError) as error:
-        raise damaged(path, error) from error
+        raise _damaged(path, error) from error
 
 
-def damaged(path: Path, error: Exception) -> UserError:
-    """Return what to say of a file of a checkpoint that cannot be read."""
+def _damaged(path: Path, error: Exception) -> UserError:
     return UserError(
         f"{path} is missing or damaged ({error}); take another checkpoint, or start the stage anew"
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from rlcore.algorithms.objective import PolicyObjective, SftObjective
 from rlcore.learner.group import LearnerGroup
@@ -126,15 +127,32 @@ def test_a_checkpoint_of_pickles_is_refused_in_a_sentence(learner_of, tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_checkpoint_of_another_model_is_refused(learner_of, tmp_path):
-    learner = learner_of()
+@pytest.mark.parametrize("zero_stage", [0, 1])
+def test_a_checkpoint_of_another_model_is_refused(zero_stage, learner_of, tmp_path):
+    """By its manifest or by its tensors: one element would be spread over a whole parameter."""
+    learner = learner_of(zero_stage=zero_stage)
+    learner.update(request_of(0, "a"))
     learner.save(tmp_path)
-    path = tmp_path / "rank00000.json"
-    saved = json.loads(path.read_text())
+    manifest = tmp_path / "rank00000.json"
+    whole = manifest.read_bytes()
+    saved = json.loads(whole)
     saved["parameters"].popitem()
-    path.write_text(json.dumps(saved))
+    manifest.write_text(json.dumps(saved))
     with pytest.raises(UserError, match="holds other parameters than this model"):
         learner.load(tmp_path)
+    manifest.write_text("[]")
+    with pytest.raises(UserError, match=r"rank00000\.json is missing or damaged"):
+        learner.load(tmp_path)
+    manifest.write_bytes(whole)
+    for role in ("weights", "exp_avg_sq"):
+        path = tmp_path / f"rank00000.{role}.safetensors"
+        tensors = load_file(path)
+        name = next(iter(tensors))
+        save_file({**tensors, name: tensors[name][:1]}, path)
+        with pytest.raises(UserError, match="holds other parameters than this model"):
+            learner.load(tmp_path)
+        save_file(tensors, path)
+    learner.load(tmp_path)
 
 
 def test_foreign_checkpoints_are_refused(learner_of, tmp_path):
