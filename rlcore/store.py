@@ -9,13 +9,14 @@ import hashlib
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
+from rlcore.leases import Lease, LeaseError, hold
 from rlcore.store_checks import (
     MANIFEST,
     ArtifactError,
@@ -41,7 +42,7 @@ from rlcore.store_tables import (
 from schemas.artifacts import ArtifactRef, FileEntry, Manifest
 from schemas.errors import UserError, did_you_mean
 
-__all__ = ["ArtifactError", "ArtifactStore", "DamagedArtifact", "Lineage"]
+__all__ = ["ArtifactError", "ArtifactStore", "DamagedArtifact", "LeaseError", "Lineage"]
 
 
 @dataclass(frozen=True)
@@ -58,12 +59,17 @@ class Lineage:
 class ArtifactStore:
     """Artifacts below a local directory or an fsspec URL such as ``s3://bucket/prefix``."""
 
-    def __init__(self, root: str | Path, cache: Path | None = None) -> None:
+    def __init__(
+        self, root: str | Path, cache: Path | None = None, *, writer: str = "another run"
+    ) -> None:
         """Open the store at ``root``; nothing is created before the first ``put``.
 
         ``cache``: where copies of a remote store's files are kept (default: the user's cache).
-        Raises UserError when no filesystem is installed for the URL.
+        ``writer``: what others are told of who holds a key. Raises UserError when no filesystem is
+        installed for the URL.
         """
+        self._writer = writer
+        self._leases: dict[str, Lease] = {}
         text = str(root).removeprefix("file://")
         if "://" in text:
             self._files: LocalFiles | RemoteFiles = RemoteFiles(text, cache)
@@ -71,6 +77,25 @@ class ArtifactStore:
         else:
             self._files = LocalFiles(Path(text).expanduser().absolute())
             self.root = str(self._files.root)
+
+    @contextmanager
+    def hold(self, key: str) -> Iterator[None]:
+        """Be the only writer of ``key`` and all below it, of every kind; others are refused.
+
+        May be entered again by who holds it. Raises LeaseError while another process holds it;
+        ``put`` and ``discard`` raise it from the moment on at which this process is taken for dead
+        and replaced.
+        """
+        if key in self._leases:
+            yield
+            return
+        location("leases", key)
+        with hold(self._files.records(), key, run=self._writer) as lease:
+            self._leases[key] = lease
+            try:
+                yield
+            finally:
+                del self._leases[key]
 
     def put(
         self,
@@ -113,7 +138,7 @@ class ArtifactStore:
             producer=lineage.producer,
             metadata=dict(lineage.metadata),
         )
-        if not self._files.publish(place, contents, manifest):
+        if not self._files.publish(place, contents, manifest, lambda: self._fence(key)):
             winner = self.find(kind, key)
             if winner is None:
                 raise ArtifactError(f"{uri} is being written and removed by others at once; rerun")
@@ -142,7 +167,8 @@ class ArtifactStore:
 
         Damage is what two looks at the artifact's own place agree on; a harmed local copy of a
         remote file is none. Raises ArtifactError for what cannot be read for another reason
-        (network, credentials, a newer format): nothing is dropped then.
+        (network, credentials, a newer format) and LeaseError for what another process works on:
+        nothing is dropped then.
         """
         for look in (1, 2):
             try:
@@ -151,8 +177,9 @@ class ArtifactStore:
                     self.verify(ref)
             except DamagedArtifact as damage:
                 if look == 2:
-                    log(str(damage))
-                    self.discard(kind, key)
+                    with self.hold(_held_by(key)):
+                        log(str(damage))
+                        self.discard(kind, key)
             else:
                 return ref
         return None
@@ -265,7 +292,9 @@ class ArtifactStore:
 
     def discard(self, kind: str, key: str) -> None:
         """Remove an artifact, its manifest first; nothing happens where there is none."""
-        self._files.remove(location(kind, key))
+        place = location(kind, key)
+        with self._fence(key):
+            self._files.remove(place)
 
     def _whole(self, kind: str, key: str) -> Manifest | None:
         place = location(kind, key)
@@ -279,6 +308,10 @@ class ArtifactStore:
         check_listing(manifest, self._files.listing(place), uri)
         return manifest
 
+    def _fence(self, key: str) -> AbstractContextManager[None]:
+        lease = self._leases.get(_held_by(key))
+        return nullcontext() if lease is None else lease.fence()
+
     def _check_digests(self, manifest: Manifest) -> None:
         for name in manifest.files:
             self.file(manifest, name)
@@ -291,6 +324,11 @@ class ArtifactStore:
             sha256=manifest.sha256,
             rows=manifest.rows,
         )
+
+
+def _held_by(key: str) -> str:
+    """Return the key whose lease covers ``key``: that of its stage, its first part."""
+    return key.partition("/")[0]
 
 
 def _entry(content: bytes | Path) -> FileEntry:

@@ -5,13 +5,15 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
 from rlcore.leftovers import is_abandoned
 from rlcore.store_checks import MANIFEST, ArtifactError, remember_digest
+from rlcore.store_records import LEASES, LocalRecords
 from schemas.artifacts import Manifest
 
 _STAGING = ".staging"
@@ -74,12 +76,21 @@ class LocalFiles:
             if entry.is_dir() and not entry.name.startswith(".")
         )
 
+    def records(self) -> LocalRecords:
+        """Return the store's leases."""
+        return LocalRecords(self.root / LEASES)
+
     def publish(
-        self, location: str, contents: Mapping[str, bytes | Path], manifest: Manifest
+        self,
+        location: str,
+        contents: Mapping[str, bytes | Path],
+        manifest: Manifest,
+        fence: Callable[[], AbstractContextManager[None]],
     ) -> bool:
         """Make the artifact appear, manifest and all, by one rename; False if it exists already.
 
-        Files given as paths are hard-linked where the filesystem allows, copied elsewhere.
+        ``fence`` is open at that moment, or raises. Files given as paths are hard-linked where the
+        filesystem allows, copied elsewhere.
         Raises ArtifactError when the disk refuses (full, read-only); nothing is left then.
         """
         uri, top = self.uri(location), self.root / location
@@ -93,9 +104,10 @@ class LocalFiles:
             for folder, _, _ in os.walk(staged):
                 _fsync_folder(Path(folder))
             top.parent.mkdir(parents=True, exist_ok=True)
-            if top.exists() and self.read_manifest(location) is None:
-                shutil.rmtree(top)
-            os.replace(staged, top)
+            with fence():
+                if top.exists() and self.read_manifest(location) is None:
+                    shutil.rmtree(top)
+                os.replace(staged, top)
             _fsync_folder(top.parent)
         except OSError as error:
             if error.errno in (errno.ENOTEMPTY, errno.EEXIST):

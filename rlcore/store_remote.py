@@ -2,20 +2,20 @@
 
 Readers get local copies from a cache that is addressed by content, so a stale copy cannot be met; a
 harmed one is fetched anew.
-One writer per key is assumed; two at once are noticed when the artifact is read (digests).
 """
 
 import logging
 import os
 import posixpath
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from uuid import uuid4
 
 import fsspec
 
 from rlcore.store_checks import MANIFEST, ArtifactError, check_digest, file_digest
+from rlcore.store_records import LEASES, RemoteRecords
 from schemas.artifacts import Manifest
 from schemas.errors import UserError
 
@@ -128,24 +128,36 @@ class RemoteFiles:
             posixpath.basename(info["name"].rstrip("/"))
             for info in found
             if info["type"] == "directory"
+            and posixpath.basename(info["name"].rstrip("/")) != LEASES
         )
 
+    def records(self) -> RemoteRecords:
+        """Return the store's leases."""
+        return RemoteRecords(self._fs, self._path(LEASES), self._told)
+
     def publish(
-        self, location: str, contents: Mapping[str, bytes | Path], manifest: Manifest
+        self,
+        location: str,
+        contents: Mapping[str, bytes | Path],
+        manifest: Manifest,
+        fence: Callable[[], AbstractContextManager[None]],
     ) -> bool:
         """Upload the files, check that they arrived in full, upload the manifest. Always True.
 
-        Raises ArtifactError when the other side refuses; nothing counts as stored then.
+        Each write enters ``fence`` first, which raises once another holder may write here. Raises
+        ArtifactError when the other side refuses; nothing counts as stored then.
         """
         with self._told(f"write {self.uri(location)}"):
-            for name in self.listing(location):
-                self._fs.rm_file(self._path(location, name))
+            with fence():
+                for name in self.listing(location):
+                    self._fs.rm_file(self._path(location, name))
             for name, content in contents.items():
                 path = self._path(location, name)
-                if isinstance(content, bytes):
-                    self._fs.pipe_file(path, content)
-                else:
-                    self._fs.put_file(str(content), path)
+                with fence():
+                    if isinstance(content, bytes):
+                        self._fs.pipe_file(path, content)
+                    else:
+                        self._fs.put_file(str(content), path)
             arrived = self.listing(location)
             for name, entry in manifest.files.items():
                 if arrived.get(name) != entry.bytes:
@@ -154,7 +166,8 @@ class RemoteFiles:
                         "bytes arrived. Nothing was stored; rerun."
                     )
             document = manifest.model_dump_json(indent=1).encode()
-            self._fs.pipe_file(self._path(location, MANIFEST), document)
+            with fence():
+                self._fs.pipe_file(self._path(location, MANIFEST), document)
         return True
 
     def remove(self, location: str) -> None:

@@ -89,7 +89,7 @@ class PipelineRun:
     ) -> None:
         self.recipe = recipe
         self.directory = directory
-        self.store = ArtifactStore(recipe.store)
+        self.store = ArtifactStore(recipe.store, writer=f"flow run {flow_run.name} ({flow_run.id})")
         self.workers = workers
         self.tracker = tracker
         self.results: list[StageResult] = []
@@ -216,10 +216,16 @@ class CachedStage:
     def _run(self, run: StageRun, parents: dict[str, ArtifactRef]) -> ArtifactRef:
         """Body of the Prefect task; ``parents`` stands alone so that the graph draws its arrows."""
         existing = self._find(run)
-        if existing is not None:
-            get_run_logger().info(f"{self.stage} is in the store already: {existing.uri}")
-            run.reused = True
-            return existing
+        if existing is None:
+            with run.store.hold(run.key):
+                existing = self._find(run)  # another run may have made it meanwhile
+                if existing is None:
+                    return self._make(run)
+        get_run_logger().info(f"{self.stage} is in the store already: {existing.uri}")
+        run.reused = True
+        return existing
+
+    def _make(self, run: StageRun) -> ArtifactRef:
         ref = self._body(run)
         assert (ref.kind, ref.key) == (run.kind, run.key), (
             f"stage {self.stage} returned {ref.kind}/{ref.key}; return run.put(...)"

@@ -7,7 +7,7 @@ import pytest
 from prefect import flow
 from prefect.settings import get_current_settings
 
-from rlcore.store import ArtifactStore, Lineage
+from rlcore.store import ArtifactStore, LeaseError, Lineage
 from rlcore.workers import Workers
 from schemas.artifacts import ArtifactRef
 from schemas.errors import UserError
@@ -212,6 +212,24 @@ def test_whole_artifact_is_used_when_the_record_is_lost(
     assert journal == ["dataset"]
     assert second[0].ref == first[0].ref
     assert second[0].cached
+
+
+def test_a_stage_that_another_run_makes_is_refused(
+    pipeline: Any, journal: _Journal, tmp_path: Path
+):
+    """Both would prune the other's checkpoints. Once the first has ended, the second goes on."""
+    recipe = _recipe(tmp_path / "store")
+    dataset, policy = pipeline(recipe)
+    ArtifactStore(recipe.store).discard("policy", policy.ref.key)
+    first = ArtifactStore(recipe.store, writer="flow run first (1234)")
+    with (
+        first.hold(policy.ref.key),
+        pytest.raises(LeaseError, match=r"made by flow run first \(1234\)"),
+    ):
+        pipeline(recipe)
+    results = pipeline(recipe)
+    assert [result.cached for result in results] == [True, False]
+    assert results[0].ref == dataset.ref
 
 
 def test_records_are_json(pipeline: Any, tmp_path: Path):
