@@ -7,10 +7,12 @@ name is invisible here; nothing of ours does that.
 """
 
 import ast
+import gc
 import hashlib
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from threading import Lock
 
 from schemas.errors import UserError
 
@@ -28,6 +30,7 @@ NEUTRAL = frozenset(
         "tasks.tracking",
     }
 )
+_ONE_PARSE = Lock()
 # Import name -> distributions that may provide it. Their numerics decide what is learnt.
 LIBRARIES = {
     "deepspeed": ("deepspeed",),
@@ -85,10 +88,27 @@ def _reach(modules: tuple[str, ...], root: Path) -> tuple[set[str], set[str]]:
     return reached, libraries
 
 
+def _parsed(source: bytes) -> ast.Module:
+    """Return the syntax tree of ``source``.
+
+    CPython up to 3.12 fails a parse during which another thread parses too, as imports of anyio's
+    parts do (python/cpython#106905). Threads change in the middle of one only where the garbage
+    collector runs Python code.
+    """
+    with _ONE_PARSE:
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            return ast.parse(source)
+        finally:
+            if collects:
+                gc.enable()
+
+
 def _imported(path: Path) -> list[str]:
     """Return the dotted names a file imports; ``from a import b`` gives ``a.b``."""
     targets = []
-    for node in ast.walk(ast.parse(path.read_bytes())):
+    for node in ast.walk(_parsed(path.read_bytes())):
         if isinstance(node, ast.Import):
             targets += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
@@ -119,7 +139,7 @@ def _path(name: str, root: Path) -> Path | None:
 def _code_digest(path: Path | None) -> str:
     """Return the digest of a file's syntax tree without docstrings (and so without comments)."""
     assert path is not None, "only reached modules are digested"
-    tree = ast.parse(path.read_bytes())
+    tree = _parsed(path.read_bytes())
     for node in ast.walk(tree):
         holds_docstring = isinstance(
             node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef

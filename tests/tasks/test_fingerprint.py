@@ -1,5 +1,8 @@
 """A cache that does not see a code change serves results of code that is gone."""
 
+import gc
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -80,3 +83,22 @@ def test_neutral_modules_exist() -> None:
 def test_the_process_that_scores_is_part_of_the_key() -> None:
     """It is started by name, and what it makes of a failing row decides what is learnt."""
     assert "rlcore.rewards.child" in code_modules("flows.rl_loop", *WORKER_MODULES)
+
+
+def test_another_thread_may_parse_meanwhile() -> None:
+    """CPython fails one of two threads that parse at once; imports in Prefect's threads parse."""
+
+    def let_others_run(phase: str, info: dict[str, int]) -> None:
+        del phase, info
+        time.sleep(0)
+
+    gc.callbacks.append(let_others_run)
+    thresholds = gc.get_threshold()
+    gc.set_threshold(50)
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            asked = [pool.submit(code_fingerprint.__wrapped__, "tasks.sft") for _ in range(6)]
+            assert len({one.result() for one in asked}) == 1
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.callbacks.remove(let_others_run)
