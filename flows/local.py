@@ -37,6 +37,7 @@ LOGIN_HINT = (
 )
 # Variables that differ between two terminals and concern no run.
 OF_THE_SHELL = {"_", "PWD", "OLDPWD", "SHLVL", "PS1", "COLUMNS", "LINES", "DISPLAY", "WINDOWID"}
+OF_THE_SHELL |= {"_RJEM_MALLOC_CONF"}  # Polars sets it when it is imported
 OF_THE_SHELL |= {"VIRTUAL_ENV", "VIRTUAL_ENV_PROMPT", "PATH", "STY", "TMUX", "TMUX_PANE"}
 OF_THE_SESSION = ("TERM", "SSH_", "XDG_", "DBUS_", "MAKE", "MFLAGS", "PYTEST_", "VSCODE_")
 SERVER_DEADLINE_S = 120.0
@@ -307,7 +308,7 @@ def _warn_of_other_server(api_url: str) -> None:
         )
 
 
-def _run(site: Site, recipe: str, overrides: dict[str, object], started: float) -> int:
+def run(site: Site, recipe: str, overrides: dict[str, object], started: float) -> int:
     from flows.follow import create_run, follow
 
     flow_run = create_run(recipe, overrides, known=site.deployments)
@@ -344,7 +345,7 @@ def main(arguments: list[str] | None = None) -> int:
         overrides = json.loads(options.overrides)
         site = up(runs=options.runs)
         if options.action == "run":
-            return _run(site, options.recipe, overrides, started)
+            return run(site, options.recipe, overrides, started)
         print(f"Up in {time.monotonic() - started:.0f} s: {site.ui_url}")
         print(LOGIN_HINT)
         print(f"Deployments: {', '.join(f'rl-pipeline/{name}' for name in site.deployments)}")

@@ -352,7 +352,7 @@ def _start_cluster(hardware: HardwareSection) -> Cluster:
         return InProcessCluster()
     from rlcore.cluster.ray_cluster import RayCluster
 
-    return RayCluster(hardware.ray_address)
+    return RayCluster(hardware.ray_address, stall_s=hardware.timeouts.stall_s)
 
 
 def _engine_env(engine: str, spec: EngineSpec) -> dict[str, str]:

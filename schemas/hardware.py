@@ -74,6 +74,12 @@ class Timeouts(Section):
     reward_s: float = Field(default=600, gt=0)
     update_s: float = Field(default=1800, gt=0)
     sync_s: float = Field(default=300, gt=0)
+    stall_s: float = Field(
+        default=45,
+        gt=0,
+        description="silence of a call that counts its micro-batches, engine steps or rows, after"
+        " which its worker hangs; five times the longest silence so far where that is more",
+    )
 
 
 class HardwareSection(Section):

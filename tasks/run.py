@@ -16,6 +16,7 @@ from rlcore.rewards.registry import check_recipe_functions
 from rlcore.workers import Workers
 from schemas.recipe import Recipe
 from tasks.caching import PipelineRun
+from tasks.patience import wait_for_server
 from tasks.tracking import Tracker
 
 RUNS = Path("runs")
@@ -29,6 +30,7 @@ def open_run(recipe_name: str, overrides: Mapping[str, Any]) -> Iterator[Pipelin
     A retried flow run keeps its folder and the recipe recorded there, so it means what it meant.
     Raises UserError when the recipe is wrong or surely cannot fit this machine.
     """
+    wait_for_server()
     directory = run_directory(recipe_name, str(flow_run.id))
     recipe = _resolve(recipe_name, overrides, directory)
     check_recipe_functions(recipe)

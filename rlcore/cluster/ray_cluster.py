@@ -5,21 +5,41 @@ worker's CPU use is bounded by its thread count, not by a reservation.
 """
 
 import gc
+import json
+import logging
 import os
 import secrets
 import socket
+import time
+import uuid
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import psutil
 import ray
 from ray._private import ray_constants
-from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
+from ray.exceptions import RayActorError, RayTaskError
 
-from rlcore.cluster.types import Placement, WorkerDied, WorkerTimeout, new_meeting_file
+from rlcore.cluster.types import (
+    Placement,
+    WorkerDied,
+    WorkerHung,
+    WorkerTimeout,
+    new_meeting_file,
+)
+from rlcore.cluster.watch import LOOK_S, Watch
+from rlcore.progress import Sign, report_to
 from schemas.errors import UserError
 
+logger = logging.getLogger(__name__)
+
+_NAMESPACE = b"rl-pipeline"
+_KV_S = 2.0
+_RAYS_OWN = (ray_constants.PROCESS_TYPE_GCS_SERVER, ray_constants.PROCESS_TYPE_RAYLET)
+_CONTINUES = "rerun the flow, it continues at the last complete iteration"
 # To the nodes of an existing cluster. Ray writes what it forwards into its logs, so no secret is
 # among it: the nodes need their own HF_TOKEN.
 _FORWARDED = ("HF_HOME", "HF_HUB_OFFLINE", "PYTHONPATH")
@@ -28,13 +48,15 @@ _FORWARDED = ("HF_HOME", "HF_HUB_OFFLINE", "PYTHONPATH")
 class _Shell:
     """The actor: builds the target class in its own process and forwards calls to it."""
 
-    def __init__(self, target: str) -> None:
-        self._target = target
+    def __init__(self, target: str, label: bytes) -> None:
+        self._target, self._label = target, label
+        report_to(partial(_tell, label))
         self._object: Any = None
         self._failure: BaseException | None = None
 
     def load(self) -> None:
         """Import what ``build`` needs. It imports again what fails here, and says why."""
+        _tell(self._label, 0, "")
         with suppress(Exception):
             for module in getattr(self._class(), "IMPORTS", ()):
                 import_module(module)
@@ -64,25 +86,101 @@ class _Shell:
         return getattr(self._object, method)(*args, **kwargs)
 
 
+class _Lookout:
+    """Looks after one worker while its calls are waited for."""
+
+    def __init__(self, name: str, label: bytes, *, stall_s: float, local: bool) -> None:
+        self.name = name
+        self._label, self._local = label, local
+        self._watch = Watch(stall_s)
+        self._looked = 0.0
+
+    def begin(self) -> None:
+        """A call is started."""
+        self._watch.begin()
+        self._looked = time.monotonic()
+
+    def answered(self, method: str) -> None:
+        """A call has come to its end."""
+        self._watch.answered(method, passed_s=time.monotonic() - self._looked)
+
+    def look(self, method: str) -> None:
+        """Raise WorkerDied or WorkerHung when waiting on for ``method`` is useless."""
+        now = time.monotonic()
+        passed_s = now - self._looked
+        if passed_s < LOOK_S:
+            return
+        self._looked = now
+        if self._local:
+            self._require_ray(method)
+        sign = _sign_of(self._label)
+        stopped = self._local and sign is not None and _is_stopped(sign.pid)
+        reason = self._watch.look(method, sign, stopped=stopped, passed_s=passed_s)
+        for note in self._watch.take_notes():
+            logger.warning(f"{self.name}: {note}")
+        if reason is not None:
+            raise WorkerHung(f"worker '{self.name}' {reason}, in {method}; {_CONTINUES}")
+
+    def _require_ray(self, method: str) -> None:
+        node = ray._private.worker._global_node
+        for kind, process in node.dead_processes() if node is not None else ():
+            if kind in _RAYS_OWN:
+                raise WorkerDied(
+                    f"Ray's {kind} (process {process.pid}) ended while worker '{self.name}' was in"
+                    f" {method}; {_CONTINUES}"
+                )
+
+
+def _sign_of(label: bytes) -> Sign | None:
+    with suppress(Exception):  # Ray's own failure; it is told apart elsewhere
+        client = ray._private.worker.global_worker.gcs_client
+        told = client.internal_kv_get(label, _NAMESPACE, timeout=_KV_S)
+        return None if told is None else Sign(*json.loads(told))
+    return None
+
+
+def _tell(label: bytes, count: int, note: str) -> None:
+    with suppress(Exception):
+        client = ray._private.worker.global_worker.gcs_client
+        told = json.dumps([os.getpid(), count, note]).encode()
+        client.internal_kv_put(label, told, True, _NAMESPACE, timeout=_KV_S)
+
+
+def _is_stopped(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
+    except psutil.NoSuchProcess:
+        return False
+
+
 class RayPending:
     """One call under way in an actor."""
 
-    def __init__(self, worker: str, method: str, reference: "ray.ObjectRef") -> None:
-        self._worker, self._method, self._reference = worker, method, reference
+    def __init__(self, lookout: _Lookout, method: str, reference: "ray.ObjectRef") -> None:
+        self._lookout, self._method, self._reference = lookout, method, reference
 
     def result(self, timeout_s: float) -> Any:
         """Wait for the call. The error of the call itself is raised as it was in the worker."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            left = max(0.0, deadline - time.monotonic())
+            if ray.wait([self._reference], timeout=min(left, LOOK_S))[0]:
+                self._lookout.answered(self._method)
+                return self._answer()
+            self._lookout.look(self._method)
+            if left <= LOOK_S:
+                raise WorkerTimeout(
+                    f"worker '{self._lookout.name}' did not finish {self._method} within"
+                    f" {timeout_s:.0f} s; raise hardware.timeouts or look at its log in the Ray"
+                    " session directory"
+                )
+
+    def _answer(self) -> Any:
         try:
-            return ray.get(self._reference, timeout=timeout_s)
-        except GetTimeoutError as error:
-            raise WorkerTimeout(
-                f"worker '{self._worker}' did not finish {self._method} within {timeout_s:.0f} s;"
-                " raise hardware.timeouts or look at its log in the Ray session directory"
-            ) from error
+            return ray.get(self._reference)
         except RayActorError as error:
             raise WorkerDied(
-                f"worker '{self._worker}' died during {self._method}: {error}; rerun the flow,"
-                " it continues at the last complete iteration"
+                f"worker '{self._lookout.name}' died during {self._method}: {error}; {_CONTINUES}"
             ) from error
         except RayTaskError as error:
             if isinstance(error.cause, UserError):
@@ -93,9 +191,17 @@ class RayPending:
 class RayWorker:
     """Handle on one actor."""
 
-    def __init__(self, name: str, actor: Any) -> None:
-        self.name = name
-        self._actor = actor
+    def __init__(self, actor: Any, lookout: _Lookout) -> None:
+        self._actor, self._lookout = actor, lookout
+
+    @property
+    def name(self) -> str:
+        """Return what errors call it."""
+        return self._lookout.name
+
+    @name.setter
+    def name(self, name: str) -> None:
+        self._lookout.name = name
 
     def build(self, *args: Any) -> None:
         """Queue building the object; ``start`` raises what its constructor raised."""
@@ -103,11 +209,13 @@ class RayWorker:
 
     def clear(self) -> RayPending:
         """Queue closing the object."""
-        return RayPending(self.name, "clear", self._actor.clear.remote())
+        self._lookout.begin()
+        return RayPending(self._lookout, "clear", self._actor.clear.remote())
 
     def start(self, method: str, *args: Any, **kwargs: Any) -> RayPending:
         """Queue ``method``; the actor serves calls in order."""
-        return RayPending(self.name, method, self._actor.call.remote(method, args, kwargs))
+        self._lookout.begin()
+        return RayPending(self._lookout, method, self._actor.call.remote(method, args, kwargs))
 
     def stop(self) -> None:
         """Kill the actor's process."""
@@ -136,7 +244,9 @@ class RayCluster:
     Our own listens on 127.0.0.1 only, and its workers inherit this process's environment.
     """
 
-    def __init__(self, address: str | None = None) -> None:
+    def __init__(self, address: str | None = None, *, stall_s: float = 45.0) -> None:
+        """Start or join it. ``stall_s``: see ``Watch``."""
+        self._stall_s = stall_s
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         # Ray runs workers at niceness 15: beside anything else on the machine they would starve.
         os.environ.setdefault("RAY_worker_niceness", "0")
@@ -156,6 +266,7 @@ class RayCluster:
         """Start an actor that imports ``target``."""
         names = () if self._local else _FORWARDED
         forwarded = {key: os.environ[key] for key in names if key in os.environ}
+        label = uuid.uuid4().hex.encode()
         actor = (
             ray.remote(_Shell)
             .options(
@@ -163,10 +274,11 @@ class RayCluster:
                 num_gpus=placement.gpus,
                 runtime_env={"env_vars": {**forwarded, **placement.env}},
             )
-            .remote(target)
+            .remote(target, label)
         )
         actor.load.remote()
-        worker = RayWorker(name, actor)
+        lookout = _Lookout(name, label, stall_s=self._stall_s, local=self._local)
+        worker = RayWorker(actor, lookout)
         self._workers.append(worker)
         return worker
 

@@ -16,6 +16,10 @@ class WorkerTimeout(WorkerError):
     """A worker did not answer within its limit."""
 
 
+class WorkerHung(WorkerError):
+    """A worker lives, and its call does not get on."""
+
+
 class WorkerDied(WorkerError):
     """A worker's process is gone."""
 

@@ -4,6 +4,7 @@ Seeds do not depend on the checkpoint, so checkpoints are compared on the same n
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import polars as pl
@@ -21,6 +22,8 @@ from schemas.rl import RewardSection
 Generate = Callable[[list[list[int]], list[int], Sampling], list[Generation]]
 Score = Callable[[list[RewardRow]], list[Reward]]
 Decode = Callable[[list[list[int]]], list[str]]  # token ids -> text, special tokens dropped
+# mode; and per completion: its prompt's row, its number, what the engine gave, as text
+_Drawn = tuple[str, list[dict[str, Any]], list[int], list[Generation], list[str]]
 
 
 def evaluate(
@@ -85,7 +88,7 @@ def generate_completions(
             stop_token_ids=tuple(stop_token_ids),
         )
         modes["sampled"] = (section.samples, sampling)
-    parts = []
+    drawn: list[_Drawn] = []
     for mode, (n, sampling) in modes.items():
         owners = [row for row in rows.iter_rows(named=True) for _ in range(n)]
         samples = [sample for _ in range(rows.height) for sample in range(n)]
@@ -96,9 +99,12 @@ def generate_completions(
         repeated = [ids for ids in prompt_ids for _ in range(n)]
         generations = generate(repeated, seeds, sampling)
         texts = decode([generation.token_ids for generation in generations])
-        rewards = _scored(owners, samples, generations, texts, score)
-        parts.append(_completions(checkpoint, mode, owners, samples, generations, texts, rewards))
-    return pl.concat(parts)
+        drawn.append((mode, owners, samples, generations, list(texts)))
+    # All at once: how many may go unscored is a share of all.
+    rewards = iter(_scored(drawn, score))
+    return pl.concat(
+        _completions(checkpoint, *part, list(islice(rewards, len(part[1])))) for part in drawn
+    )
 
 
 def select_prompts(prompts: pl.DataFrame, max_prompts: int | None, seed: int) -> pl.DataFrame:
@@ -121,14 +127,8 @@ def select_prompts(prompts: pl.DataFrame, max_prompts: int | None, seed: int) ->
     return rows.with_columns(rank).filter(kept).drop("order")
 
 
-def _scored(
-    owners: Sequence[Mapping[str, Any]],
-    samples: Sequence[int],
-    generations: Sequence[Generation],
-    texts: Sequence[str],
-    score: Score,
-) -> list[Reward]:
-    """Return one reward per completion; what the engine aborted is "aborted"."""
+def _scored(drawn: Sequence[_Drawn], score: Score) -> list[Reward]:
+    """Return one reward per completion, in order; what the engine aborted is "aborted"."""
     rows = [
         RewardRow.of_prompt(
             owner,
@@ -136,6 +136,7 @@ def _scored(
             response=text,
             generation=generation,
         )
+        for _, owners, samples, generations, texts in drawn
         for owner, sample, text, generation in zip(owners, samples, texts, generations, strict=True)
     ]
     return score_finished(rows, score)

@@ -18,6 +18,7 @@ from rlcore.models.packing import (
     pack,
     padded_tokens,
 )
+from rlcore.progress import advance
 
 
 class Passes:
@@ -143,6 +144,7 @@ class Passes:
         with torch.no_grad():
             for batch in self._in_lockstep(batches):
                 found = read(batch)
+                advance()
                 if batch.num_tokens:
                     for row, values in zip(flat, found, strict=True):
                         row[batch.sources] = values.float().cpu().numpy()
@@ -171,11 +173,13 @@ def optimizer_step(engine: TrainEngine, passes: Passes, plan: StepPlan, lr: floa
             idle = passes.outputs(idle_micro_batch())
             loss, metrics = (idle.logprobs.sum() + idle.values.sum()) * 0.0, Metrics()
         engine.backward(loss)
+        advance()
         for name, value in metrics.sums.items():
             sums.setdefault(name, []).append(value)
         for name, value in metrics.maxes.items():
             maxes.setdefault(name, []).append(value)
     outcome = engine.step(lr)
+    advance()
     mine = StepReport(
         means={name: float(torch.stack(values).sum()) for name, values in sums.items()},
         maxes={name: float(torch.stack(values).max()) for name, values in maxes.items()},

@@ -57,7 +57,7 @@ class RewardGroup:
         bare = [replace(row, token_ids=None) for row in rows]
         share = max(1, -(-len(bare) // len(self._workers)))
         pendings = [
-            worker.start("score", bare[start : start + share], self._row_timeout_s)
+            worker.start("score", bare[start : start + share], self._row_timeout_s, len(bare))
             for worker, start in zip(self._workers, range(0, len(bare), share), strict=False)
         ]
         return [

@@ -8,11 +8,12 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from rlcore.progress import advance
 from rlcore.rewards.registry import Spec, check_environment
 from rlcore.rewards.types import Reward, RewardRow
 from schemas.errors import UserError
@@ -22,6 +23,7 @@ RECYCLE_ROWS = 10_000
 _START_ATTEMPTS = 3
 _EXIT_S = 1.0
 _KILL_S = 5.0
+_MANY_LOST = 3  # rows in a row, after which it is said
 # What a reward function's process gets of the environment; the rest may hold keys and tokens.
 _PASSED = {
     *("PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "TMPDIR"),
@@ -60,18 +62,27 @@ class FunctionProcess:
         }
         self._environment = environment
         self._recycle_rows = recycle_rows
+        self._lost = 0  # rows in a row
         self._child: _Child | None = self._start()
 
-    def score(self, rows: Sequence[RewardRow], timeout_s: float) -> list[Reward]:
+    def score(
+        self,
+        rows: Sequence[RewardRow],
+        timeout_s: float,
+        check: Callable[[Sequence[Reward]], None] | None = None,
+    ) -> list[Reward]:
         """Return what the function says of each row, in order; ``timeout_s``: seconds of one row.
 
-        Raises RuntimeError when no child process stays alive.
+        ``check`` is given all so far whenever a row ended its process; what it raises ends the
+        work. Raises RuntimeError when no child process stays alive.
         """
         rewards: list[Reward] = []
         while len(rewards) < len(rows):
             child = self._ready_child()
             room = self._recycle_rows - child.rows_scored
             rewards += self._score_some(child, rows[len(rewards) :][:room], timeout_s)
+            if check is not None:
+                check(rewards)
         return rewards
 
     def close(self) -> None:
@@ -139,9 +150,14 @@ class FunctionProcess:
                     raise RuntimeError(f"the reward process answered row {answered}, not {index}")
                 rewards.append(_reward(row, values))
                 child.rows_scored += 1
+                self._lost = 0
+                advance()
                 continue
             seconds = time.perf_counter() - start
             lost = Reward(row.trajectory_id, outcome, None, detail=detail, seconds=seconds)
+            self._lost += 1
+            many = self._lost == _MANY_LOST
+            advance(f"{self.name} lost {self._lost} rows in a row: {detail}" if many else "")
             return [*rewards, lost]
         return rewards
 

@@ -20,10 +20,19 @@ class RewardFailureError(UserError):
 
 
 def check_unscored(
-    outcomes: Sequence[tuple[str, str]], section: RewardSection, *, rows: str = "rows"
+    outcomes: Sequence[tuple[str, str]],
+    section: RewardSection,
+    *,
+    rows: str = "rows",
+    of: int | None = None,
 ) -> None:
     """Raise RewardFailureError when too many of ``outcomes`` (outcome and detail of each row) are
-    errors, or timeouts; ``rows`` says what they are, in the plural."""
+    errors, or timeouts; ``rows`` says what they are, in the plural.
+
+    ``of``: how many rows there are, where ``outcomes`` are those of the first ones only: raises as
+    soon as the rows to come cannot make up for them any more.
+    """
+    total = len(outcomes) if of is None else of
     bounds = (
         ("max_error_fraction", section.max_error_fraction, ERRORS, "correct the reward function"),
         (
@@ -36,11 +45,11 @@ def check_unscored(
     for name, bound, kinds, remedy in bounds:
         reasons = Counter(reason for reason in outcomes if reason[0] in kinds)
         failed = reasons.total()
-        if failed > bound * len(outcomes):
+        if failed > bound * total:
             (outcome, detail), count = reasons.most_common(1)[0]
             raise RewardFailureError(
-                f"{failed} of {len(outcomes)} {rows} could not be scored"
-                f" ({failed / len(outcomes):.1%}), above reward.{name} = {bound:g}; the most"
-                f" frequent reason, on {count} of them, is {outcome}: {detail[:200]}; {remedy} or"
-                " raise the bound"
+                f"{failed} of {total} {rows} could not be scored ({failed / total:.1%}"
+                f"{', the others were not tried' if len(outcomes) < total else ''}), above"
+                f" reward.{name} = {bound:g}; the most frequent reason, on {count} of them, is"
+                f" {outcome}: {detail[:200]}; {remedy} or raise the bound"
             )

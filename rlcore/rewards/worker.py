@@ -7,6 +7,7 @@ from dataclasses import replace
 from rlcore.rewards.process import RECYCLE_ROWS, FunctionProcess, environment_of
 from rlcore.rewards.registry import check_functions, combine
 from rlcore.rewards.types import Reward, RewardRow
+from rlcore.rewards.unscored import check_unscored
 from schemas.errors import UserError
 from schemas.rl import RewardSection
 
@@ -27,6 +28,7 @@ class RewardWorker:
         specs = [(f.name, f.weight, f.options) for f in section.functions]
         check_functions(specs)
         environment = environment_of(section.env)
+        self._section = section
         self._weights = [function.weight for function in section.functions]
         self._processes: list[FunctionProcess] = []
         try:
@@ -44,16 +46,29 @@ class RewardWorker:
             self.close()
             raise
 
-    def score(self, rows: Sequence[RewardRow], timeout_s: float) -> list[Reward]:
+    def score(
+        self, rows: Sequence[RewardRow], timeout_s: float, of: int | None = None
+    ) -> list[Reward]:
         """Return one reward per row, in order.
 
-        ``timeout_s``: wall clock of one function on one row, in seconds. Raises UserError for a
-        limit that is none, RuntimeError when no process stays alive.
+        ``timeout_s``: wall clock of one function on one row, in seconds. ``of``: how many rows are
+        scored in all, here and by other workers; None: that is nobody's business here. Raises
+        UserError for a limit that is none, RewardFailureError as soon as more of these rows are
+        without a score than the recipe allows of all, RuntimeError when no process stays alive.
         """
         if not (timeout_s > 0 and math.isfinite(timeout_s)):
             raise UserError(f"reward timeout_s = {timeout_s} must be a positive number of seconds")
         names = [process.name for process in self._processes]
-        by_function = [process.score(rows, timeout_s) for process in self._processes]
+
+        def check(rewards: Sequence[Reward]) -> None:
+            if of is not None:
+                outcomes = [(reward.outcome, reward.detail) for reward in rewards]
+                check_unscored(outcomes, self._section, of=of)
+
+        by_function = [
+            process.score(rows, timeout_s, check if weight else None)
+            for process, weight in zip(self._processes, self._weights, strict=True)
+        ]
         return [
             replace(
                 combine(row, list(zip(names, self._weights, said, strict=True))),

@@ -6,6 +6,7 @@ import torch
 from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel
 
 from rlcore.models.digest import DigestTap, canonical_names, checkpoint_shapes
+from rlcore.progress import advance
 from rlcore.rollout.sampling import choose, processed_logprobs
 from rlcore.rollout.types import (
     NOISE,
@@ -72,6 +73,7 @@ class TransformersEngine:
                 ids_BT[row, : len(ids)] = torch.tensor(list(ids))
             ids_BT = ids_BT.to(self._spec.device)
             logits_BTV = self._model(input_ids=ids_BT, use_cache=False).logits.float()
+            advance()
             logprobs_BT = logits_BTV[:, :-1].log_softmax(-1).gather(-1, ids_BT[:, 1:, None])[..., 0]
             for row, ids, values in zip(rows, batch, logprobs_BT.tolist(), strict=True):
                 results[row] = values[: len(ids) - 1]
@@ -135,6 +137,7 @@ class TransformersEngine:
                 use_cache=True,
                 logits_to_keep=1,
             ).logits[:, -1]
+            advance()
             chosen_B, taken_B = _draw(logits_BV, sampling, uniforms[rows_B, step : step + 1])
             stopped_B = torch.isin(chosen_B.cpu(), stops)
             for row, token, logprob, stop in zip(

@@ -7,12 +7,13 @@ module imports vllm only when an engine is built.
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rlcore.loopback import LOOPBACK_ENV
 from rlcore.models.digest import checkpoint_shapes
+from rlcore.progress import advance
 from rlcore.rollout.types import (
     UNPROVEN,
     EngineSpec,
@@ -29,6 +30,7 @@ from schemas.errors import UserError
 if TYPE_CHECKING:
     from vllm import RequestOutput, SamplingParams
 
+T = TypeVar("T")
 MIN_PREFILL_TOKENS = 16384  # per step on CPU; a whole quickstart batch prefills in one step
 
 
@@ -82,6 +84,7 @@ class VllmEngine:
             )
         self._spec = spec
         self._llm = vllm.LLM(**_llm_arguments(spec))
+        self._llm.llm_engine.step = _counted(self._llm.llm_engine.step)
         self._closed = False
         self._vocab_size = self._llm.model_config.get_vocab_size()
         self._stamp: WeightStamp | None = UNPROVEN
@@ -184,6 +187,17 @@ class VllmEngine:
         self._llm.reset_prefix_cache()
         inputs: Any = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
         return self._llm.generate(inputs, params, use_tqdm=False)
+
+
+def _counted(step: Callable[[], T]) -> Callable[[], T]:
+    """Let every step of the engine be a sign of progress."""
+
+    def counted() -> T:
+        outputs = step()
+        advance()
+        return outputs
+
+    return counted
 
 
 def _llm_arguments(spec: EngineSpec) -> dict[str, Any]:

@@ -5,6 +5,7 @@ import sys
 import time
 from typing import ClassVar
 
+from rlcore.progress import advance
 from schemas.errors import UserError
 
 ENVIRONMENT_AT_IMPORT = os.environ.get("PROBE", "")
@@ -38,6 +39,13 @@ class Probe:
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
+
+    def step(self, pauses: list[float], note: str = "") -> int:
+        """A call of the kind that counts what it has done."""
+        for pause in pauses:
+            time.sleep(pause)
+            advance(note)
+        return os.getpid()
 
     def die(self) -> None:
         os._exit(1)

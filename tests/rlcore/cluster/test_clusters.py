@@ -1,7 +1,6 @@
 """A worker behaves the same in a Ray actor and inline, and no wait is without end or culprit."""
 
 import stat
-from collections.abc import Iterator
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,23 +14,11 @@ from rlcore.cluster.types import Cluster, Placement, WorkerDied, WorkerTimeout, 
 from rlcore.workers import ENGINES, LEARNER
 from schemas.errors import UserError
 from tests.listeners import open_to_others
+from tests.rlcore.cluster.conftest import SECRET
 
 pytestmark = pytest.mark.timeout(120)
 PROBE = "tests.rlcore.cluster.probe_worker:Probe"
 PLAIN = Placement()
-
-
-SECRET = "hf_planted_0123456789"
-
-
-@pytest.fixture(scope="module")
-def on_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("HF_TOKEN", SECRET)
-        environment.setenv("HOME", str(tmp_path_factory.mktemp("home")))
-        cluster = RayCluster()
-        yield cluster
-        cluster.close()
 
 
 @pytest.fixture(params=["in_process", "ray"])

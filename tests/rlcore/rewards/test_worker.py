@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from rlcore.progress import report_to
 from rlcore.rewards import process as process_module
 from rlcore.rewards.types import Reward, RewardRow
+from rlcore.rewards.unscored import RewardFailureError
 from rlcore.rewards.worker import RewardWorker
 from schemas.errors import UserError
 from schemas.rl import RewardFunction, RewardSection
@@ -118,6 +120,28 @@ def test_what_a_function_of_weight_zero_does_costs_no_score(
     assert (failure.outcome, failure.detail) == (outcome, detail)
     assert list(rewards[1].failures) == ["reward_samples:by_command"], "one cost another its say"
     assert (rewards[1].correct, rewards[1].counts) == (False, False)
+
+
+def test_the_rest_is_not_tried_once_too_many_rows_are_lost(start: Start) -> None:
+    """A function that hangs would cost its limit for every row, which can be hours."""
+    worker, hanging = start(), rows(*["ok"] * 2, *["sleep"] * 48)
+    begun = time.monotonic()
+    said = r"^11 of 50 rows could not be scored .22.0%, the others were not tried., above reward"
+    with pytest.raises(RewardFailureError, match=said):
+        worker.score(hanging, 0.3, len(hanging))
+    assert time.monotonic() - begun < 48 * 0.3
+    assert outcomes(worker.score(rows("ok", "sleep"), 0.3, 100)) == [OK, TIMEOUT], "others may do"
+
+
+def test_rows_lost_in_a_row_are_noted_once(start: Start) -> None:
+    told: list[str] = []
+    report_to(lambda count, note: told.append(note))
+    try:
+        start().score(rows("sleep", "ok", *["sleep"] * 4, "ok"), 0.3)
+    finally:
+        report_to(None)
+    (said,) = set(told) - {""}
+    assert said.startswith("reward_samples:by_command lost 3 rows in a row: no score within 0.3 s")
 
 
 def test_a_function_cannot_touch_what_another_says(start: Start) -> None:

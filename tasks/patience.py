@@ -1,0 +1,67 @@
+"""What a flow run does while the Prefect server is away: it goes on, and its calls wait.
+
+Prefect's clients wait for a server only once it has answered them, and a flow makes new clients all
+along; its events are dropped after ten seconds.
+"""
+
+import time
+from collections.abc import Awaitable, Callable
+from functools import wraps
+from typing import Any
+
+import anyio
+import httpx
+from prefect.client.base import PrefectHttpxAsyncClient, PrefectHttpxSyncClient
+from prefect.events.clients import PrefectEventsClient
+from prefect.events.worker import EventsWorker
+
+PATIENCE_S = 600.0
+POLL_S = 1.0
+
+
+def wait_for_server() -> None:
+    """From now on, let this process wait ``PATIENCE_S`` seconds for a server that is away.
+
+    Calls and log lines are sent when it listens again, and the states of tasks, which are events.
+    Call it before the first task of a flow run; a second call does nothing.
+    """
+    for client, patient in (
+        (PrefectHttpxAsyncClient, _patient_async),
+        (PrefectHttpxSyncClient, _patient),
+    ):
+        if not hasattr(client.send, "__wrapped__"):
+            client.send = patient(client.send)  # type: ignore[method-assign]
+            # A client that was answered before would look again after 2, 4, 8, ... seconds.
+            client._has_connected = property(lambda self: False, lambda self, value: None)
+    attempts = int(PATIENCE_S)  # a second apart
+    EventsWorker.set_client_override(PrefectEventsClient, reconnection_attempts=attempts)
+
+
+def _patient_async(send: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    @wraps(send)
+    async def call(*args: Any, **kwargs: Any) -> Any:
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                return await send(*args, **kwargs)
+            except httpx.ConnectError:
+                if time.monotonic() > deadline:
+                    raise
+                await anyio.sleep(POLL_S)
+
+    return call
+
+
+def _patient(send: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(send)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                return send(*args, **kwargs)
+            except httpx.ConnectError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(POLL_S)
+
+    return call

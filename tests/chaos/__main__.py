@@ -1,0 +1,279 @@
+"""Kills every process of a deployed run, on Ray and vLLM, at random points; exit code 1 if a kill
+lost anything, was not named in time, or left a process behind.
+
+python -m tests.chaos [--victims engine learner ...] [--points 3] [--seed 0]
+
+Each kill is of a run of its own, in a bring-up of its own, that begins with SFT taken from the
+store. The policy of the run that survives, else of the rerun, must be that of a run nobody touched.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from flows import local
+from rlcore.store import ArtifactStore
+from tests.chaos import victims
+from tests.flows.small_run import ROOT, SMALL
+
+ITERATIONS = 24
+KILLED_WITHIN = (3, 16)  # iterations
+NAMED_S = 15.0  # until the terminal says it
+STATE_S = 150.0  # until the run's state does
+GONE_S = 30.0  # until no process of the run is left
+RUN_S = 600.0
+# What a terminal must say of each, besides that the run did not complete.
+CAUSES = {
+    "server": ("The Prefect server does not answer",),
+    "worker": ("The worker ended",),
+    "flow": ("-9", "SIGKILL"),
+    "gcs": ("gcs_server",),
+    "raylet": ("raylet",),
+    "engine": ("rollout-engine",),
+    "learner": ("learner",),
+    "reward": ("reward-0",),
+}
+SURVIVED = ("server", "worker")
+
+
+@dataclass
+class Terminal:
+    """A person's terminal, with the time at which each line came."""
+
+    process: "subprocess.Popen[bytes]"
+    path: Path
+
+    def text(self) -> str:
+        """Return what it has shown so far."""
+        return self.path.read_text(errors="replace")
+
+    def wait_for(self, words: tuple[str, ...], limit_s: float) -> float | None:
+        """Return the seconds until it shows one of ``words``, or None."""
+        begun = time.monotonic()
+        return _until(lambda: any(word in self.text() for word in words), limit_s, begun)
+
+
+@dataclass
+class Kill:
+    """One kill and what came of it."""
+
+    victim: str
+    iteration: int
+    faults: list[str] = field(default_factory=list)
+    named_s: float | None = None
+    state_s: float | None = None
+    state: str = ""
+
+
+def _until(done: Callable[[], bool], limit_s: float, begun: float | None = None) -> float | None:
+    begun = time.monotonic() if begun is None else begun
+    while time.monotonic() - begun < limit_s:
+        if done():
+            return time.monotonic() - begun
+        time.sleep(0.2)
+    return None
+
+
+class Site:
+    """A bring-up below ``folder``; a store per kill, which begins with the SFT of ``seedling``."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.home = folder, folder / "home"
+        self.folders = 0
+
+    def terminal(self, store: Path) -> Terminal:
+        """Bring everything up, start a run, follow it."""
+        self.folders += 1
+        path = self.folder / f"terminal-{self.folders}.txt"
+        overrides = {**SMALL, "rl.iterations": ITERATIONS, "store": str(store)}
+        command = [sys.executable, "-m", "tests.chaos.terminal", str(self.home)]
+        with path.open("wb") as output:
+            process = subprocess.Popen(
+                [*command, json.dumps(overrides)],
+                cwd=ROOT,
+                env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        return Terminal(process, path)
+
+    def complete(self, store: Path) -> str:
+        """Run to the end and return the digest of the policy. Raises AssertionError if it fails."""
+        terminal = self.terminal(store)
+        code = terminal.process.wait(RUN_S)
+        assert code == 0, f"the run ended with {code}:\n{terminal.text()[-3000:]}"
+        return digest(store)
+
+
+def digest(store: Path) -> str:
+    """Return the sha256 of the exported weights."""
+    (manifest,) = [m for m in ArtifactStore(store).manifests() if m.kind == "export"]
+    return manifest.files["model/model.safetensors"].sha256
+
+
+def rollouts(store: Path) -> int:
+    """Return how many iterations have sampled."""
+    return len(ArtifactStore(store).keys("rollouts"))
+
+
+def kill(site: Site, store: Path, victim: str, rng: random.Random, expected: str) -> Kill:
+    """Let a run begin, kill ``victim``, and see what becomes of it."""
+    done = Kill(victim, rng.randint(*KILLED_WITHIN))
+    terminal = site.terminal(store)
+    try:
+        begun = _until(lambda: rollouts(store) >= done.iteration, RUN_S)
+        assert begun is not None, f"no iteration {done.iteration}:\n{terminal.text()[-3000:]}"
+        time.sleep(rng.uniform(0, 0.5))
+        family = victims.below_worker(site.home)
+        target = victims.find(site.home, victim)
+        os.kill(target.pid, signal.SIGKILL)
+        done.named_s = terminal.wait_for(CAUSES[victim], NAMED_S)
+        if done.named_s is None:
+            done.faults.append(f"the terminal did not name it within {NAMED_S:.0f} s")
+        if victim == "server":
+            local.up(site.home, env_file=site.home / ".env")
+        code = _until(lambda: terminal.process.poll() is not None, RUN_S)
+        if code is None:
+            done.faults.append("the terminal did not come back")
+        done.state_s, done.state = _final_state(site.home, STATE_S)
+        if not done.state.startswith("Completed"):
+            _check_state(done)
+        elif victim not in SURVIVED:
+            done.faults.append(f"the run survived the kill of its {victim}?")
+        left = _until(lambda: not _living(family, site.home), GONE_S)
+        if left is None:
+            done.faults.append(f"still there: {_living(family, site.home)}")
+        if victim == "worker":
+            local.up(site.home, env_file=site.home / ".env")
+        completed = done.state.startswith("Completed")
+        found = digest(store) if completed else site.complete(store)
+        if found != expected:
+            done.faults.append(f"other weights: {found[:12]}, not {expected[:12]}")
+        if shared := [str(path) for path in victims.shared_weights()]:
+            done.faults.append(f"left in memory: {', '.join(shared)}")
+    except (AssertionError, LookupError, subprocess.TimeoutExpired) as error:
+        done.faults.append(str(error))
+    finally:
+        if terminal.process.poll() is None:
+            os.killpg(terminal.process.pid, signal.SIGKILL)
+    if done.faults:
+        done.faults.append(f"its terminal: {terminal.path}")
+    return done
+
+
+def _check_state(done: Kill) -> None:
+    if done.state_s is None:
+        done.faults.append(f"no final state within {STATE_S:.0f} s: {done.state}")
+    elif not any(word in done.state for word in CAUSES[done.victim]):
+        done.faults.append(f"the state does not name the cause: {done.state}")
+
+
+def _final_state(home: Path, limit_s: float) -> tuple[float | None, str]:
+    """Return the seconds until the newest pipeline run has ended, and its state with message."""
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.filters import FlowFilter, FlowFilterName
+    from prefect.client.schemas.sorting import FlowRunSort
+
+    state: Any = None
+
+    def final() -> bool:
+        nonlocal state
+        with get_client(sync_client=True) as client:
+            (run,) = client.read_flow_runs(
+                flow_filter=FlowFilter(name=FlowFilterName(any_=["rl-pipeline"])),
+                sort=FlowRunSort.EXPECTED_START_TIME_DESC,
+                limit=1,
+            )
+        state = run.state
+        return state is not None and state.is_final()
+
+    seconds = _until(final, limit_s)
+    return seconds, f"{state.name}: {state.message}"
+
+
+def _living(family: list[psutil.Process], home: Path) -> list[str]:
+    """Return what still runs of a run's processes; the worker keeps none."""
+    del home
+    found = []
+    for process in family:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(f"{process.pid} {process.name()}")
+    return found
+
+
+@contextlib.contextmanager
+def bring_up(folder: Path) -> Iterator[Site]:
+    """Yield a site that ends with the context, and everything that it started."""
+    site = Site(folder)
+    os.environ["PYTHONPATH"] = str(ROOT)
+    local.up(site.home, env_file=site.home / ".env")
+    try:
+        yield site
+    finally:
+        local.down(site.home)
+
+
+def main() -> int:
+    """Kill, report, and return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser.add_argument("--victims", nargs="+", choices=victims.VICTIMS, default=victims.VICTIMS)
+    parser.add_argument("--points", type=int, default=3, help="kills of each")
+    parser.add_argument("--seed", type=int, default=0, help="of the points")
+    options = parser.parse_args()
+    rng = random.Random(options.seed)
+    folder = Path(tempfile.mkdtemp(prefix="rl-chaos-"))
+    kills: list[Kill] = []
+    with bring_up(folder) as site:
+        expected = site.complete(folder / "untouched")
+        print(f"untouched: {expected[:12]}", flush=True)
+        chosen = [victim for victim in options.victims for _ in range(options.points)]
+        for number, victim in enumerate(chosen):
+            store = folder / f"store-{number}"
+            _with_sft(folder / "untouched", store)
+            kills.append(kill(site, store, victim, rng, expected))
+            _print(kills[-1])
+    faulty = [done for done in kills if done.faults]
+    print(f"{len(kills) - len(faulty)} of {len(kills)} kills lost nothing and were named in time")
+    if not faulty:
+        shutil.rmtree(folder)
+    return 1 if faulty else 0
+
+
+def _with_sft(source: Path, store: Path) -> None:
+    """Give a new store what lies before RL."""
+    before = ArtifactStore(source)
+    for manifest in before.manifests():
+        if manifest.kind == "dataset" or "steps" in manifest.metadata:
+            place = Path(manifest.kind) / manifest.key
+            shutil.copytree(source / place, store / place)
+
+
+def _print(done: Kill) -> None:
+    named = "-" if done.named_s is None else f"{done.named_s:.1f} s"
+    verdict = "; ".join(done.faults) or "ok"
+    print(
+        f"{done.victim:8} in iteration {done.iteration:2}: named after {named}, {done.state}:"
+        f" {verdict}",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

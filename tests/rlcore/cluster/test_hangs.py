@@ -1,0 +1,140 @@
+"""A worker that lives and does not get on, and a Ray that is gone, are named in seconds."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rlcore.cluster import watch
+from rlcore.cluster.ray_cluster import RayCluster, RayWorker
+from rlcore.cluster.types import Placement, WorkerHung, WorkerTimeout
+from rlcore.cluster.watch import Watch
+from rlcore.progress import Sign
+
+pytestmark = pytest.mark.timeout(180)
+PROBE = "tests.rlcore.cluster.probe_worker:Probe"
+ROOT = Path(__file__).parents[3]
+
+# Loses one of Ray's own processes in the middle of a call; prints what was said of it, and ends.
+WITHOUT_RAY = """
+import json, os, signal, sys, time
+from rlcore.cluster.ray_cluster import RayCluster
+from rlcore.cluster.types import Placement, WorkerDied
+import ray._private.worker
+kind = sys.argv[1]
+cluster = RayCluster()
+target = "tests.rlcore.cluster.probe_worker:Probe"
+worker = cluster.spawn(target, 0, name="p", placement=Placement())
+worker.start("step", [0.1]).result(60)
+call = worker.start("step", [120.0])
+(process,) = ray._private.worker._global_node.all_processes[kind]
+os.kill(process.process.pid, signal.SIGKILL)
+begun = time.monotonic()
+try:
+    call.result(100)
+except WorkerDied as error:
+    said = str(error)
+named_s = time.monotonic() - begun
+cluster.close()
+print("\\n" + json.dumps([said, named_s, time.monotonic() - begun]))
+"""
+
+
+@pytest.fixture
+def worker(on_ray: RayCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[RayWorker]:
+    monkeypatch.setattr(on_ray, "_stall_s", 3.0)
+    worker = on_ray.spawn(PROBE, 0, name="probe", placement=Placement())
+    for _ in range(2):
+        worker.start("step", [0.1]).result(60)
+    yield worker
+    worker.stop()
+
+
+def test_a_call_that_hangs_is_named_though_its_process_lives(worker: RayWorker) -> None:
+    with pytest.raises(
+        WorkerHung, match=r"worker 'probe' hangs .process \d+.*no progress.*in step"
+    ):
+        worker.start("step", [0.1, 100]).result(60)
+
+
+def test_a_call_that_gets_on_slowly_is_not(worker: RayWorker) -> None:
+    assert worker.start("step", [2.2] * 3).result(60) > 0
+
+
+def test_what_is_bounded_by_a_timeout_alone_is_not(worker: RayWorker) -> None:
+    with pytest.raises(WorkerTimeout, match="did not finish sleep within 5 s"):
+        worker.start("sleep", 100).result(5)
+
+
+def test_a_stopped_process_is_named(worker: RayWorker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "STOPPED_S", 2.0)
+    pid = worker.start("step", []).result(60)
+    call = worker.start("sleep", 100)
+    os.kill(pid, signal.SIGSTOP)
+    with pytest.raises(WorkerHung, match=rf"has been stopped .process {pid}. .*SIGSTOP.*in sleep"):
+        call.result(60)
+    os.kill(pid, signal.SIGCONT)
+
+
+def test_what_a_call_notes_is_logged(worker: RayWorker, caplog: pytest.LogCaptureFixture) -> None:
+    worker.start("step", [0.1, 2.5], "three rows were lost").result(60)
+    assert "probe: three rows were lost" in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["gcs_server", "raylet"])
+def test_the_loss_of_ray_itself_is_named(kind: str) -> None:
+    """Left to itself, Ray ends this process after a minute, without a word."""
+    run = subprocess.run(
+        [sys.executable, "-c", WITHOUT_RAY, kind],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    said, named_s, closed_s = json.loads(run.stdout.splitlines()[-1])
+    assert said.startswith(f"Ray's {kind} (process ")
+    assert "ended while worker 'p' was in step" in said
+    assert named_s < 10
+    assert closed_s < 45
+    assert run.returncode == 0
+
+
+def _looks(looking: Watch, method: str, counts: list[int]) -> str | None:
+    """Look once a second; return why to give up, when that was found."""
+    for count in counts:
+        reason = looking.look(method, Sign(7, count), stopped=False, passed_s=1.0)
+        if reason is not None:
+            return reason
+    return None
+
+
+def test_what_is_usual_is_learnt() -> None:
+    looking = Watch(stall_s=10.0)
+    assert _looks(looking, "step", [0] * 60) is None, "the first call loads and compiles"
+    looking.answered("step", passed_s=0.0)
+    looking.begin()
+    assert _looks(looking, "step", [1, *[2] * 250]) is None, "59 seconds are usual"
+    assert _looks(looking, "step", [2] * 60) == "hangs (process 7): no progress for 295 s"
+    looking.begin()
+    assert _looks(looking, "save", [2] * 1000) is None
+
+
+def test_a_wait_that_was_itself_stopped_counts_little() -> None:
+    looking = Watch(stall_s=10.0, heard=2)
+    looking.look("step", Sign(7, 1), stopped=False, passed_s=1.0)
+    assert looking.look("step", Sign(7, 1), stopped=True, passed_s=3600.0) is None
+
+
+def test_a_note_is_taken_once() -> None:
+    looking = Watch(stall_s=10.0)
+    for count, note in ((1, ""), (2, "lost"), (3, "lost"), (4, "found")):
+        looking.look("step", Sign(7, count, note), stopped=False, passed_s=1.0)
+    assert looking.take_notes() == ["lost", "found"]
+    assert looking.take_notes() == []
