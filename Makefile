@@ -1,13 +1,14 @@
 # make run    everything from nothing: environment, server, worker, deployments; runs RECIPE to its table
 # make study  trains STUDY x SEEDS, prints their tables, draws FIGURE; fails where DEMANDS are missed
 # make test   all tests but the slow ones, on the real components; make test-slow runs those
+# make chaos  kills servers, workers, actors in mid-run; fails where a kill loses or leaves anything
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
 .DELETE_ON_ERROR:
 # Heavy imports take seconds longer in every process when their bytecode may not be kept.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: run study test test-slow lint format env up down clean-env
+.PHONY: run study test test-slow chaos lint format env up down clean-env
 
 RECIPE ?= quickstart
 OVERRIDES ?= {}
@@ -43,6 +44,10 @@ test: $(STAMP)
 
 test-slow: $(STAMP)
 	@exec $(BIN)/python -m pytest -m slow $(IN_TWO) $(TESTS)
+
+# Kills each process of deployed runs at three random points: about three quarters of an hour.
+chaos: $(STAMP)
+	@exec $(BIN)/python -m tests.chaos $(CHAOS)
 
 lint: $(STAMP)
 	@$(BIN)/ruff check .

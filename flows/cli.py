@@ -39,9 +39,24 @@ def _run(options: argparse.Namespace) -> int:
         from flows import local
 
         print(f"Prefect server: {local.connect(local.HOME).ui_url}; `make down` ends it.")
+    from prefect._internal import control_listener
+    from prefect.events.worker import EventsWorker
+    from prefect.exceptions import TerminationSignal
+    from prefect.logging.handlers import APILogHandler
+
     from flows.rl_pipeline import rl_pipeline
 
-    rl_pipeline(recipe=options.recipe, overrides=overrides)
+    # A worker says so before it ends a run on somebody's behalf; here SIGTERM itself says so.
+    # Prefect would take it for a crash, and the process would end before any state is told.
+    control_listener._set_intent("cancel")
+    try:
+        rl_pipeline(recipe=options.recipe, overrides=overrides)
+    except TerminationSignal as signal:
+        print("Cancelled; the same command continues where this run was.", file=sys.stderr)
+        EventsWorker.drain_all(timeout=10)
+        APILogHandler().flush()
+        sys.stderr.flush()
+        os._exit(128 + signal.signal)  # Ray's threads would abort a process that ends otherwise
     return 0
 
 

@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import psutil
 import yaml
 from prefect import Flow
 from prefect.client.orchestration import SyncPrefectClient, get_client
@@ -121,12 +122,25 @@ def worker_reported(since: float) -> bool:
 
 
 def close_orphans(message: str) -> int:
-    """Close the pool's unfinished runs, for when no worker is left to do so; return how many."""
+    """Close the pool's unfinished runs, for when no worker is left to do so; return how many.
+
+    A run whose own process lives needs no worker to end.
+    """
     with get_client(sync_client=True) as client:
-        runs = _runs_of_pool(client, OPEN_STATES)
+        runs = [run for run in _runs_of_pool(client, OPEN_STATES) if executing(run) is None]
         for run in runs:
             close_run(client, run.id, message)
     return len(runs)
+
+
+def executing(run: FlowRun) -> int | None:
+    """Return the pid of the process of this machine that executes a run, if it lives."""
+    pid = run.infrastructure_pid or ""
+    try:
+        command = psutil.Process(int(pid)).cmdline() if pid.isdecimal() else []
+    except psutil.NoSuchProcess:
+        return None
+    return int(pid) if "prefect.engine" in command else None
 
 
 def has_active_runs() -> bool:

@@ -28,6 +28,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from flows.deploy import executing
 from schemas.errors import UserError, did_you_mean
 
 T = TypeVar("T")
@@ -94,6 +95,7 @@ class _Follower:
     printed: set[UUID] = field(default_factory=set)
     newest: datetime | None = None
     state: str = ""
+    alone: bool = False  # without a worker
     stages: dict[UUID, str] = field(default_factory=dict)
 
     def poll(self) -> FlowRun:
@@ -128,6 +130,28 @@ class _Follower:
 
     def _say(self, text: str, style: str) -> None:
         self.console.print(Text(f"{datetime.now():%H:%M:%S} {text}", style=style))
+
+    def without_worker(self, worker_log: Path | None) -> None:
+        """Say that the worker ended; its run goes on in a process of its own.
+
+        Raises UserError when that has ended too, and nobody is left to say how the run ended.
+        """
+        run = self.client.read_flow_run(self.flow_run_id)
+        process = executing(run)
+        if process is None and not _ended(run):
+            where = f"; see {worker_log}" if worker_log else ""
+            raise UserError(
+                f"The worker ended while {run.name} was {run.state_name}, and no process executes"
+                f" it{where}. `make up` starts a worker; the same command continues the run's"
+                " stages"
+            )
+        if process is not None and not self.alone:
+            self.alone = True
+            self.console.print(
+                f"The worker ended; {run.name} goes on in process {process}. `make up` starts a"
+                " worker for the runs to come.",
+                style="yellow",
+            )
 
     def _find_family(self) -> None:
         children = self.client.read_flow_runs(
@@ -188,9 +212,12 @@ def follow(
             while not _ended(run := _answer(follower.poll, console)):
                 if follower.state not in (*QUIET_STATES, "Late"):
                     waiting_since = time.monotonic()
-                check = partial(_check_pickup, run, waiting_since, worker_alive, worker_log)
-                _answer(check, console)
                 time.sleep(POLL_S)
+                if not worker_alive():
+                    _answer(partial(follower.without_worker, worker_log), console)
+                else:
+                    check = partial(_check_pickup, run, waiting_since, worker_log)
+                    _answer(check, console)
         except KeyboardInterrupt:
             console.print(
                 f"Not followed any more; the run goes on. Cancel it: prefect flow-run cancel"
@@ -323,12 +350,9 @@ def _ended(run: FlowRun) -> bool:
 def _check_pickup(
     run: FlowRun,
     waiting_since: float,
-    worker_alive: Callable[[], bool],
     worker_log: Path | None,
 ) -> None:
     where = f"; see {worker_log}" if worker_log else ""
-    if not worker_alive():
-        raise UserError(f"the worker ended while {run.name} was {run.state_name}{where}")
     waited = time.monotonic() - waiting_since
     if waited > START_DEADLINE_S and not _others_run(run):
         raise UserError(

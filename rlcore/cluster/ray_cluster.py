@@ -26,6 +26,7 @@ from ray.exceptions import RayActorError, RayTaskError
 from rlcore.cluster.types import (
     Placement,
     WorkerDied,
+    WorkerError,
     WorkerHung,
     WorkerTimeout,
     new_meeting_file,
@@ -94,15 +95,24 @@ class _Lookout:
         self._label, self._local = label, local
         self._watch = Watch(stall_s)
         self._looked = 0.0
+        self._has_looked = False
 
-    def begin(self) -> None:
-        """A call is started."""
+    def begin(self, method: str) -> None:
+        """A call is started. Raises WorkerDied when Ray itself is gone."""
+        if self._local:
+            self._require_ray(method)
         self._watch.begin()
         self._looked = time.monotonic()
+        self._has_looked = False
 
     def answered(self, method: str) -> None:
         """A call has come to its end."""
-        self._watch.answered(method, passed_s=time.monotonic() - self._looked)
+        passed_s = time.monotonic() - self._looked
+        if self._has_looked:  # a short call costs no look
+            self._watch.look(method, _sign_of(self._label), stopped=False, passed_s=passed_s)
+            self._tell_notes()
+            passed_s = 0.0
+        self._watch.answered(method, passed_s=passed_s)
 
     def look(self, method: str) -> None:
         """Raise WorkerDied or WorkerHung when waiting on for ``method`` is useless."""
@@ -110,25 +120,36 @@ class _Lookout:
         passed_s = now - self._looked
         if passed_s < LOOK_S:
             return
-        self._looked = now
+        self._looked, self._has_looked = now, True
         if self._local:
             self._require_ray(method)
         sign = _sign_of(self._label)
         stopped = self._local and sign is not None and _is_stopped(sign.pid)
         reason = self._watch.look(method, sign, stopped=stopped, passed_s=passed_s)
+        self._tell_notes()
+        if reason is not None:
+            raise _told(WorkerHung(f"worker '{self.name}' {reason}, in {method}; {_CONTINUES}"))
+
+    def _tell_notes(self) -> None:
         for note in self._watch.take_notes():
             logger.warning(f"{self.name}: {note}")
-        if reason is not None:
-            raise WorkerHung(f"worker '{self.name}' {reason}, in {method}; {_CONTINUES}")
 
     def _require_ray(self, method: str) -> None:
         node = ray._private.worker._global_node
         for kind, process in node.dead_processes() if node is not None else ():
             if kind in _RAYS_OWN:
-                raise WorkerDied(
-                    f"Ray's {kind} (process {process.pid}) ended while worker '{self.name}' was in"
-                    f" {method}; {_CONTINUES}"
+                raise _told(
+                    WorkerDied(
+                        f"Ray's {kind} (process {process.pid}) ended while worker '{self.name}'"
+                        f" was in {method}; {_CONTINUES}"
+                    )
                 )
+
+
+def _told(error: WorkerError) -> WorkerError:
+    """Log what is about to be raised: until the run has ended for it, many seconds may pass."""
+    logger.error(str(error))
+    return error
 
 
 def _sign_of(label: bytes) -> Sign | None:
@@ -179,9 +200,8 @@ class RayPending:
         try:
             return ray.get(self._reference)
         except RayActorError as error:
-            raise WorkerDied(
-                f"worker '{self._lookout.name}' died during {self._method}: {error}; {_CONTINUES}"
-            ) from error
+            died = f"worker '{self._lookout.name}' died during {self._method}: {error}"
+            raise _told(WorkerDied(f"{died}; {_CONTINUES}")) from error
         except RayTaskError as error:
             if isinstance(error.cause, UserError):
                 raise error.cause from None
@@ -209,12 +229,12 @@ class RayWorker:
 
     def clear(self) -> RayPending:
         """Queue closing the object."""
-        self._lookout.begin()
+        self._lookout.begin("clear")
         return RayPending(self._lookout, "clear", self._actor.clear.remote())
 
     def start(self, method: str, *args: Any, **kwargs: Any) -> RayPending:
         """Queue ``method``; the actor serves calls in order."""
-        self._lookout.begin()
+        self._lookout.begin(method)
         return RayPending(self._lookout, method, self._actor.call.remote(method, args, kwargs))
 
     def stop(self) -> None:

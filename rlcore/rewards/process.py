@@ -23,7 +23,6 @@ RECYCLE_ROWS = 10_000
 _START_ATTEMPTS = 3
 _EXIT_S = 1.0
 _KILL_S = 5.0
-_MANY_LOST = 3  # rows in a row, after which it is said
 # What a reward function's process gets of the environment; the rest may hold keys and tokens.
 _PASSED = {
     *("PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "TMPDIR"),
@@ -156,10 +155,18 @@ class FunctionProcess:
             seconds = time.perf_counter() - start
             lost = Reward(row.trajectory_id, outcome, None, detail=detail, seconds=seconds)
             self._lost += 1
-            many = self._lost == _MANY_LOST
-            advance(f"{self.name} lost {self._lost} rows in a row: {detail}" if many else "")
+            advance(self._noted(detail))
             return [*rewards, lost]
         return rewards
+
+    def _noted(self, detail: str) -> str:
+        """Return what a person should know of the row just lost; of many in a row not each."""
+        match self._lost:
+            case 1:
+                return f"{self.name} lost a row: {detail}"
+            case 3:
+                return f"{self.name} lost 3 rows in a row: {detail}"
+        return ""
 
 
 class _ChildEnded(Exception):

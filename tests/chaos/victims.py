@@ -9,15 +9,17 @@ from flows import services
 
 # What tells an actor from the others: variables that only its kind is started with.
 ACTORS = {
-    "engine": lambda env: "VLLM_CPU_KVCACHE_SPACE" in env,
+    "engine": lambda env: "VLLM_NO_USAGE_STATS" in env,
     "learner": lambda env: "DS_ACCELERATOR" in env,
-    "reward": lambda env: "VLLM_CPU_KVCACHE_SPACE" not in env and "DS_ACCELERATOR" not in env,
+    "reward": lambda env: "VLLM_NO_USAGE_STATS" not in env and "DS_ACCELERATOR" not in env,
 }
-VICTIMS = ("server", "worker", "flow", "gcs", "raylet", *ACTORS)
+KILLED = ("server", "worker", "flow", "gcs", "raylet", *ACTORS)
+STOPPED = ("stopped-engine", "stopped-learner")  # by SIGSTOP: they live and do not get on
 
 
 def find(home: Path, victim: str) -> psutil.Process:
     """Return one process of the run under way. Raises LookupError when there is none."""
+    victim = victim.removeprefix("stopped-")
     if victim in ("server", "worker"):
         service = services.find(home, victim)
         if service is None:

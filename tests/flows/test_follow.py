@@ -98,7 +98,7 @@ def test_a_server_that_went_away_is_waited_for(monkeypatch: pytest.MonkeyPatch) 
 def test_dead_worker_is_named(prefect_server: str, tmp_path: Path) -> None:
     with get_client(sync_client=True) as client:
         waiting = client.create_flow_run(pipeline, parameters={"recipe": "quickstart"})
-    with pytest.raises(UserError, match=r"the worker ended while .*; see .*worker\.log"):
+    with pytest.raises(UserError, match=r"The worker ended while .*; see .*worker\.log"):
         follow(
             waiting.id,
             root=tmp_path,

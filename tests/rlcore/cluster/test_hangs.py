@@ -82,7 +82,7 @@ def test_a_stopped_process_is_named(worker: RayWorker, monkeypatch: pytest.Monke
 
 
 def test_what_a_call_notes_is_logged(worker: RayWorker, caplog: pytest.LogCaptureFixture) -> None:
-    worker.start("step", [0.1, 2.5], "three rows were lost").result(60)
+    worker.start("step", [1.5], "three rows were lost").result(60)
     assert "probe: three rows were lost" in caplog.text
 
 

@@ -1,0 +1,57 @@
+"""SIGTERM to ``rl-pipeline run`` cancels its run, and the same command continues it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
+
+from rlcore.store import ArtifactStore
+from tests.flows.small_run import INLINE, ROOT, SMALL
+
+pytestmark = pytest.mark.timeout(180)
+
+
+def test_sigterm_cancels_the_run(prefect_server: str, tmp_path: Path) -> None:
+    """Prefect took it for a crash, and the process ended with its run in state Running."""
+    overrides = {**SMALL, **INLINE, "rl.iterations": 2000, "store": str(tmp_path / "store")}
+    arguments = [f"{name}={json.dumps(value)}" for name, value in overrides.items()]
+    command = [sys.executable, "-m", "flows.cli", "run", "quickstart"]
+    process = subprocess.Popen(
+        [*command, *[word for one in arguments for word in ("-o", one)]],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        store = ArtifactStore(tmp_path / "store")
+        deadline = time.monotonic() + 120
+        while len(store.keys("rollouts")) < 3:
+            assert process.poll() is None, process.communicate()[0][-4000:]
+            assert time.monotonic() < deadline, "no rollouts"
+            time.sleep(0.2)
+        process.send_signal(signal.SIGTERM)
+        output, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 128 + signal.SIGTERM
+    assert "Cancelled; the same command continues where this run was." in output
+    assert "Traceback" not in output.partition("flow run was cancelled")[2]
+    (run_id,) = {m.producer for m in store.manifests() if m.kind == "rollouts"}
+    with get_client(sync_client=True) as client:
+        one = FlowRunFilter(id=FlowRunFilterId.model_validate({"any_": [run_id]}))
+        (run,) = client.read_flow_runs(flow_run_filter=one)
+        tasks = client.read_task_runs(flow_run_filter=one)
+    assert run.state_name == "Cancelled"
+    assert tasks
+    assert all(task.state is not None and task.state.is_final() for task in tasks)
+    with store.hold(store.keys("rollouts")[0].partition("/")[0]):
+        pass  # the key is free
