@@ -206,3 +206,27 @@ def test_no_file_names(what: str) -> None:
         text = (ROOT / name).read_text(encoding="utf-8", errors="ignore")
         hit = pattern.search(text)
         assert hit is None, f"{name} holds {what}: '{hit.group()}'" if hit else ""
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_nothing_is_unpickled(name: str) -> None:
+    """Who can write to a store must not be able to run commands where it is read."""
+    unpicklers = {"pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
+    assert not {imported.split(".")[0] for imported in _imports(name)} & unpicklers
+    for node in ast.walk(_tree(name)):
+        match node:
+            case ast.Call(func=ast.Attribute(value=ast.Name("torch"), attr="load")):
+                pytest.fail(f"{name}:{node.lineno} calls torch.load, which unpickles")
+            case ast.keyword(arg="allow_pickle", value=ast.Constant(value=True)):
+                pytest.fail(f"{name}:{node.value.lineno} allows pickles")
+
+
+def test_every_sentence_on_security_names_a_test_that_exists() -> None:
+    text = (ROOT / "docs" / "security.md").read_text()
+    sentences = re.findall(r"(?ms)^- .*?(?=^- |^$|\Z)", text)
+    assert len(sentences) > 15
+    for sentence in sentences:
+        named = re.findall(r"([\w/]+\.py)::(\w+)", sentence)
+        assert named, f"no test holds: {sentence}"
+        for file, test in named:
+            assert f"def {test}(" in (ROOT / "tests" / file).read_text(), f"{file}::{test}"

@@ -129,6 +129,12 @@ def test_no_other_page_is_allowed_to_read(server: _Server) -> None:
     assert headers["Access-Control-Allow-Origin"] != "*"
 
 
+def test_a_csrf_token_costs_the_password(server: _Server) -> None:
+    path = "/api/csrf-token?client=attack"
+    assert server.call("GET", path)[0] == 200
+    assert server.call("GET", path, Authorization=None)[0] == 401
+
+
 @pytest.mark.parametrize("path", ["/api/events/in", "/api/events/out"])
 def test_websockets_are_closed_to_other_pages(server: _Server, path: str) -> None:
     """CORS does not cover them."""

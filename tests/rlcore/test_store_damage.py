@@ -175,6 +175,22 @@ def _replace_table(artifact: Path, content: bytes) -> ArtifactRef:
     return ref
 
 
+def test_a_forged_artifact_is_believed(artifact: Path) -> None:
+    """Digests find damage; who can write to a store can write them too (docs/security.md)."""
+    manifest = json.loads((artifact / "manifest.json").read_text())
+    name = next(name for name in manifest["files"] if not name.endswith(".parquet"))
+    (artifact / name).write_bytes(b"forged")
+    digest = hashlib.sha256(b"forged").hexdigest()
+    manifest["files"][name] = {"sha256": digest, "bytes": 6}
+    entries = {name: FileEntry(**entry) for name, entry in manifest["files"].items()}
+    manifest["sha256"] = content_digest(entries)
+    (artifact / "manifest.json").write_text(json.dumps(manifest))
+    store = ArtifactStore(artifact.parents[1])
+    ref = store.find(manifest["kind"], manifest["key"])
+    assert ref is not None
+    assert (store.directory(ref) / name).read_bytes() == b"forged"
+
+
 def test_a_foreign_parquet_is_refused(artifact: Path, tmp_path: Path) -> None:
     frame().write_parquet(tmp_path / "theirs.parquet")
     ref = _replace_table(artifact, (tmp_path / "theirs.parquet").read_bytes())

@@ -1,11 +1,20 @@
 """A worker behaves the same in a Ray actor and inline, and no wait is without end or culprit."""
 
+import os
 import stat
+import subprocess
+import sys
+from http.client import HTTPException
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
+import psutil
 import pytest
+import ray
 from ray._private import worker as ray_worker
 
 from rlcore.cluster.in_process import InProcessCluster
@@ -65,6 +74,73 @@ def test_rays_token_is_its_owners(on_ray: RayCluster) -> None:
     home = worker.start("variable", "HOME").result(60)
     assert stat.S_IMODE((Path(home) / ".ray" / "auth_token").stat().st_mode) == 0o600
     assert worker.start("variable", "RAY_AUTH_MODE").result(60) == "token", "none is asked for"
+
+
+def test_ray_refuses_who_has_no_token(on_ray: RayCluster) -> None:
+    on_ray.spawn(PROBE, 0, name="probe", placement=PLAIN).start("add", 1).result(60)
+    node = ray_worker._global_node
+    assert node is not None
+    call = "import sys, ray._raylet as r; r.GcsClient(sys.argv[1]).internal_kv_keys(b'', None, 5)"
+    for token, refused in (("a guess", True), (None, False)):
+        environment = {**os.environ, "HOME": str(Path(node.get_session_dir_path()) / "nobody")}
+        if token is None:
+            environment["RAY_AUTH_TOKEN_PATH"] = str(Path(os.environ["HOME"], ".ray/auth_token"))
+        else:
+            environment["RAY_AUTH_TOKEN"] = token
+        asked = subprocess.run(
+            [sys.executable, "-c", call, node.gcs_address],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert ("InvalidAuthToken" in asked.stderr) == refused, asked.stderr
+    listening = {
+        connection.laddr.port
+        for process in psutil.Process().children(recursive=True)
+        for connection in process.net_connections("inet")
+        if connection.status == psutil.CONN_LISTEN
+    }
+    assert listening
+    assert {_status(port) for port in listening} <= {401, None}
+
+
+def _status(port: int) -> int | None:
+    """Return what a request without a token is answered; None by gRPC, which is no HTTP/1.1."""
+    try:
+        with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+            return answer.status
+    except HTTPError as refusal:
+        return refusal.code
+    except HTTPException:
+        return None
+
+
+def test_no_secret_is_forwarded_to_an_existing_cluster(
+    on_ray: RayCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[dict[str, Any]] = []
+    options = ray.actor.ActorClass.options
+
+    def seen(self: Any, **given: Any) -> Any:
+        asked.append(given)
+        return options(self, **given)
+
+    monkeypatch.setattr(ray.actor.ActorClass, "options", seen)
+    monkeypatch.setattr(on_ray, "_local", False)
+    monkeypatch.setenv("HF_HOME", "/models")
+    on_ray.spawn(PROBE, 0, name="probe", placement=PLAIN).stop()
+    assert asked[0]["runtime_env"]["env_vars"]["HF_HOME"] == "/models"
+    assert SECRET not in str(asked)
+
+
+def test_on_a_cluster_of_ones_own_ranks_meet_at_a_port(
+    on_ray: RayCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert on_ray.rendezvous().startswith("file://")
+    monkeypatch.setattr(on_ray, "_local", False)
+    assert on_ray.rendezvous().startswith("tcp://")
 
 
 def test_our_own_ray_listens_to_no_other_machine(on_ray: RayCluster) -> None:

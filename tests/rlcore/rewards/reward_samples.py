@@ -34,6 +34,12 @@ def sees(prompt: str, response: str) -> float:
     return float(response in os.environ)
 
 
+def size(prompt: str, response: str) -> float:
+    """Read the file that the response names."""
+    with open(response, "rb") as file:
+        return float(len(file.read()))
+
+
 def by_command(prompt: str, response: str):
     """Do what the response says."""
     command, _, rest = response.partition(" ")

@@ -320,6 +320,17 @@ def _is_running(pid: int) -> bool:
     return state != "Z"
 
 
+def test_a_reward_function_is_in_no_sandbox(tmp_path: Path, start: Start) -> None:
+    """Said in docs/security.md, so that nobody trusts in one."""
+    secret = tmp_path / "secret"
+    secret.write_text("mine")
+    own = Path(f"/proc/{os.getpid()}/environ")
+    files = [path for path in (secret, own) if path.exists()]
+    scores = [r.score for r in start("reward_samples:size").score(rows(*map(str, files)), 5)]
+    assert scores[0] == 4
+    assert all(score and score > 0 for score in scores)
+
+
 def test_no_key_or_token_reaches_a_reward_function_unless_it_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
