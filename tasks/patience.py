@@ -32,7 +32,8 @@ def wait_for_server() -> None:
         if not hasattr(client.send, "__wrapped__"):
             client.send = patient(client.send)  # type: ignore[method-assign]
             # A client that was answered before would look again after 2, 4, 8, ... seconds.
-            client._has_connected = property(lambda self: False, lambda self, value: None)
+            never = property(lambda self: False, lambda self, value: None)
+            client._has_connected = never  # pyright: ignore[reportAttributeAccessIssue]
     attempts = int(PATIENCE_S)  # a second apart
     EventsWorker.set_client_override(PrefectEventsClient, reconnection_attempts=attempts)
 

@@ -21,7 +21,9 @@ from typing import Any
 import psutil
 import ray
 from ray._private import ray_constants
+from ray._private import worker as ray_worker
 from ray.exceptions import RayActorError, RayTaskError
+from ray.experimental.internal_kv import internal_kv_get_gcs_client
 
 from rlcore.cluster.types import (
     Placement,
@@ -90,15 +92,16 @@ class _Shell:
 class _Lookout:
     """Looks after one worker while its calls are waited for."""
 
-    def __init__(self, name: str, label: bytes, *, stall_s: float, local: bool) -> None:
-        self.name = name
+    def __init__(self, label: bytes, *, stall_s: float, local: bool) -> None:
+        self.name = ""
         self._label, self._local = label, local
         self._watch = Watch(stall_s)
         self._looked = 0.0
         self._has_looked = False
 
-    def begin(self, method: str) -> None:
-        """A call is started. Raises WorkerDied when Ray itself is gone."""
+    def begin(self, name: str, method: str) -> None:
+        """The worker, called ``name`` now, starts a call. Raises WorkerDied when Ray is gone."""
+        self.name = name
         if self._local:
             self._require_ray(method)
         self._watch.begin()
@@ -135,7 +138,7 @@ class _Lookout:
             logger.warning(f"{self.name}: {note}")
 
     def _require_ray(self, method: str) -> None:
-        node = ray._private.worker._global_node
+        node: Any = ray_worker._global_node
         for kind, process in node.dead_processes() if node is not None else ():
             if kind in _RAYS_OWN:
                 raise _told(
@@ -154,7 +157,7 @@ def _told(error: WorkerError) -> WorkerError:
 
 def _sign_of(label: bytes) -> Sign | None:
     with suppress(Exception):  # Ray's own failure; it is told apart elsewhere
-        client = ray._private.worker.global_worker.gcs_client
+        client: Any = internal_kv_get_gcs_client()
         told = client.internal_kv_get(label, _NAMESPACE, timeout=_KV_S)
         return None if told is None else Sign(*json.loads(told))
     return None
@@ -162,7 +165,7 @@ def _sign_of(label: bytes) -> Sign | None:
 
 def _tell(label: bytes, count: int, note: str) -> None:
     with suppress(Exception):
-        client = ray._private.worker.global_worker.gcs_client
+        client: Any = internal_kv_get_gcs_client()
         told = json.dumps([os.getpid(), count, note]).encode()
         client.internal_kv_put(label, told, True, _NAMESPACE, timeout=_KV_S)
 
@@ -211,17 +214,9 @@ class RayPending:
 class RayWorker:
     """Handle on one actor."""
 
-    def __init__(self, actor: Any, lookout: _Lookout) -> None:
+    def __init__(self, name: str, actor: Any, lookout: _Lookout) -> None:
+        self.name = name
         self._actor, self._lookout = actor, lookout
-
-    @property
-    def name(self) -> str:
-        """Return what errors call it."""
-        return self._lookout.name
-
-    @name.setter
-    def name(self, name: str) -> None:
-        self._lookout.name = name
 
     def build(self, *args: Any) -> None:
         """Queue building the object; ``start`` raises what its constructor raised."""
@@ -229,12 +224,12 @@ class RayWorker:
 
     def clear(self) -> RayPending:
         """Queue closing the object."""
-        self._lookout.begin("clear")
+        self._lookout.begin(self.name, "clear")
         return RayPending(self._lookout, "clear", self._actor.clear.remote())
 
     def start(self, method: str, *args: Any, **kwargs: Any) -> RayPending:
         """Queue ``method``; the actor serves calls in order."""
-        self._lookout.begin(method)
+        self._lookout.begin(self.name, method)
         return RayPending(self._lookout, method, self._actor.call.remote(method, args, kwargs))
 
     def stop(self) -> None:
@@ -297,8 +292,8 @@ class RayCluster:
             .remote(target, label)
         )
         actor.load.remote()
-        lookout = _Lookout(name, label, stall_s=self._stall_s, local=self._local)
-        worker = RayWorker(actor, lookout)
+        lookout = _Lookout(label, stall_s=self._stall_s, local=self._local)
+        worker = RayWorker(name, actor, lookout)
         self._workers.append(worker)
         return worker
 

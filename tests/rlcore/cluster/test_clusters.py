@@ -14,8 +14,8 @@ from urllib.request import urlopen
 
 import psutil
 import pytest
-import ray
 from ray._private import worker as ray_worker
+from ray.actor import ActorClass
 
 from rlcore.cluster.in_process import InProcessCluster
 from rlcore.cluster.ray_cluster import RayCluster
@@ -121,13 +121,13 @@ def test_no_secret_is_forwarded_to_an_existing_cluster(
     on_ray: RayCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[dict[str, Any]] = []
-    options = ray.actor.ActorClass.options
+    options = ActorClass.options
 
     def seen(self: Any, **given: Any) -> Any:
         asked.append(given)
         return options(self, **given)
 
-    monkeypatch.setattr(ray.actor.ActorClass, "options", seen)
+    monkeypatch.setattr(ActorClass, "options", seen)
     monkeypatch.setattr(on_ray, "_local", False)
     monkeypatch.setenv("HF_HOME", "/models")
     on_ray.spawn(PROBE, 0, name="probe", placement=PLAIN).stop()
