@@ -1,9 +1,10 @@
-"""What a flow run does while the Prefect server is away: it goes on, and its calls wait.
+"""What a flow run does while the Prefect server is away, or its worker gone: it goes on.
 
 Prefect's clients wait for a server only once it has answered them, and a flow makes new clients all
 along; its events are dropped after ten seconds.
 """
 
+import os
 import time
 from collections.abc import Awaitable, Callable
 from functools import wraps
@@ -14,6 +15,7 @@ import httpx
 from prefect.client.base import PrefectHttpxAsyncClient, PrefectHttpxSyncClient
 from prefect.events.clients import PrefectEventsClient
 from prefect.events.worker import EventsWorker
+from rich.console import Console
 
 PATIENCE_S = 600.0
 POLL_S = 1.0
@@ -36,6 +38,23 @@ def wait_for_server() -> None:
             client._has_connected = never  # pyright: ignore[reportAttributeAccessIssue]
     attempts = int(PATIENCE_S)  # a second apart
     EventsWorker.set_client_override(PrefectEventsClient, reconnection_attempts=attempts)
+
+
+def go_on_unheard() -> None:
+    """From now on, let this process lose its output rather than end when nobody reads it.
+
+    A worker that is killed closes the pipe to which the runs that it started write, and rich, which
+    writes Prefect's log lines, then raises SystemExit. The lines reach the server all the same.
+    """
+
+    def silence(self: Console) -> None:
+        del self
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for output in (1, 2):
+            os.dup2(nowhere, output)
+        os.close(nowhere)
+
+    Console.on_broken_pipe = silence
 
 
 def _patient_async(send: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:

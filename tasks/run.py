@@ -16,7 +16,7 @@ from rlcore.rewards.registry import check_recipe_functions
 from rlcore.workers import Workers
 from schemas.recipe import Recipe
 from tasks.caching import PipelineRun
-from tasks.patience import wait_for_server
+from tasks.patience import go_on_unheard, wait_for_server
 from tasks.tracking import Tracker
 
 RUNS = Path("runs")
@@ -31,6 +31,7 @@ def open_run(recipe_name: str, overrides: Mapping[str, Any]) -> Iterator[Pipelin
     Raises UserError when the recipe is wrong or surely cannot fit this machine.
     """
     wait_for_server()
+    go_on_unheard()
     directory = run_directory(recipe_name, str(flow_run.id))
     recipe = _resolve(recipe_name, overrides, directory)
     check_recipe_functions(recipe)

@@ -87,6 +87,43 @@ def test_they_do_not_wait_for_ever() -> None:
     assert "ConnectError" in _clients(0.2).stderr
 
 
+UNHEARD = """
+import sys
+from rich.console import Console
+from tasks.patience import go_on_unheard
+go_on_unheard()
+console = Console(file=sys.stderr)
+print("ready", flush=True)
+sys.stdin.readline()
+for _ in range(3):
+    console.print("nobody reads this")
+    print("nor this", flush=True)
+open(sys.argv[1], "w").write("done")
+"""
+
+
+def test_a_run_goes_on_when_nobody_reads_its_output(tmp_path: Path) -> None:
+    """That of a killed worker ended with it: rich raises SystemExit at a closed pipe."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", UNHEARD, str(tmp_path / "done")],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.readline() == "ready\n"
+    process.stdout.close()
+    process.stderr.close()
+    process.stdin.write("go on\n")
+    process.stdin.close()
+    assert process.wait(timeout=30) == 0
+    assert (tmp_path / "done").read_text() == "done"
+
+
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path
