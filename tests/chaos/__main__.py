@@ -4,8 +4,8 @@ Exit code 1 if a kill lost anything, was not named in time, or left a process be
 
 python -m tests.chaos [--victims engine learner ...] [--points 3] [--seed 0]
 
-Each kill is of a run of its own, in a bring-up of its own, that begins with SFT taken from the
-store. The policy of the run that survives, else of the rerun, must be that of a run nobody touched.
+All in a bring-up of its own. A rerun continues what was killed and is killed in turn; the policy of
+a run that survives, else of the last rerun, must be that of a run nobody touched.
 """
 
 import argparse
@@ -32,7 +32,7 @@ from tests.chaos import victims
 from tests.flows.small_run import ROOT, SMALL
 
 ITERATIONS = 24
-KILLED_WITHIN = (3, 16)  # iterations
+KILLED_WITHIN = range(3, 19)  # iterations
 NAMED_S = 15.0  # until the terminal says it
 STOPPED_S = 60.0  # likewise, of a process that lives
 STATE_S = 150.0  # until the run's state does
@@ -77,9 +77,11 @@ class Kill:
     victim: str
     iteration: int
     faults: list[str] = field(default_factory=list)
-    named_s: float | None = None
-    state_s: float | None = None
+    named_s: float | None = None  # seconds until the terminal named it
     state: str = ""
+    survived: bool = False  # the run did
+    family: list[psutil.Process] = field(default_factory=list)  # what the run consisted of
+    terminal: Path = Path()
 
 
 def _until(done: Callable[[], bool], limit_s: float, begun: float | None = None) -> float | None:
@@ -92,16 +94,31 @@ def _until(done: Callable[[], bool], limit_s: float, begun: float | None = None)
 
 
 class Site:
-    """A bring-up below ``folder``; a store per kill, which begins with the SFT of ``seedling``."""
+    """A bring-up below ``folder``."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.home = folder, folder / "home"
-        self.folders = 0
+        self.untouched = folder / "untouched"  # the store of a run that nobody killed
+        self.terminals = self.stores = 0
+
+    def up(self) -> None:
+        """Start what does not run."""
+        local.up(self.home, env_file=self.home / ".env")
+
+    def new_store(self) -> Path:
+        """Return a store with what lies before RL."""
+        self.stores += 1
+        store = self.folder / f"store-{self.stores}"
+        for manifest in ArtifactStore(self.untouched).manifests():
+            if manifest.kind == "dataset" or "steps" in manifest.metadata:
+                place = Path(manifest.kind) / manifest.key
+                shutil.copytree(self.untouched / place, store / place)
+        return store
 
     def terminal(self, store: Path) -> Terminal:
         """Bring everything up, start a run, follow it."""
-        self.folders += 1
-        path = self.folder / f"terminal-{self.folders}.txt"
+        self.terminals += 1
+        path = self.folder / f"terminal-{self.terminals}.txt"
         overrides = {**SMALL, "rl.iterations": ITERATIONS, "store": str(store)}
         command = [sys.executable, "-m", "tests.chaos.terminal", str(self.home)]
         with path.open("wb") as output:
@@ -135,58 +152,76 @@ def rollouts(store: Path) -> int:
     return len(ArtifactStore(store).keys("rollouts"))
 
 
-def kill(site: Site, store: Path, victim: str, rng: random.Random, expected: str) -> Kill:
-    """Let a run begin, kill ``victim``, and see what becomes of it."""
-    done = Kill(victim, rng.randint(*KILLED_WITHIN))
+def ordeal(
+    site: Site, victim: str, iterations: list[int], rng: random.Random, expected: str
+) -> Iterator[Kill]:
+    """Kill ``victim`` in run after run, each of which continues the one before; yield each kill.
+
+    A run that survives is complete, and the next kill is of a new one. The last kill is told once
+    the weights are there to be compared.
+    """
+    kills: list[Kill] = []
+    store = site.new_store()
+    for iteration in iterations:
+        kills.append(kill(site, store, Kill(victim, iteration), rng))
+        if kills[-1].survived:
+            _compare(kills[-1], digest(store), expected)
+            store = site.new_store()
+    try:
+        if not kills[-1].survived:
+            _compare(kills[-1], site.complete(store), expected)
+    except (AssertionError, subprocess.TimeoutExpired) as error:
+        kills[-1].faults.append(str(error))
+    for done in kills:
+        if _until(lambda done=done: not _living(done.family), GONE_S) is None:
+            done.faults.append(f"still there: {_living(done.family)}")
+        if shared := [str(path) for path in victims.shared_weights()]:
+            done.faults.append(f"left in memory: {', '.join(shared)}")
+        yield done
+
+
+def kill(site: Site, store: Path, done: Kill, rng: random.Random) -> Kill:
+    """Let a run come to an iteration, kill the victim, and see what is said of it."""
+    done.iteration = max(done.iteration, rollouts(store) + 2)
     terminal = site.terminal(store)
+    stopped = done.victim in victims.STOPPED
     try:
         begun = _until(lambda: rollouts(store) >= done.iteration, RUN_S)
         assert begun is not None, f"no iteration {done.iteration}:\n{terminal.text()[-3000:]}"
         time.sleep(rng.uniform(0, 0.5))
-        family = victims.below_worker(site.home)
-        target = victims.find(site.home, victim)
-        stopped = victim in victims.STOPPED
+        done.family = victims.below_worker(site.home)
+        target = victims.find(site.home, done.victim)
         os.kill(target.pid, signal.SIGSTOP if stopped else signal.SIGKILL)
         limit_s = STOPPED_S if stopped else NAMED_S
-        done.named_s = terminal.wait_for(CAUSES[victim], limit_s)
+        done.named_s = terminal.wait_for(CAUSES[done.victim], limit_s)
         if done.named_s is None and terminal.process.poll() != 0:
             done.faults.append(f"the terminal did not name it within {limit_s:.0f} s")
-        if victim == "server":
-            local.up(site.home, env_file=site.home / ".env")
-        code = _until(lambda: terminal.process.poll() is not None, RUN_S)
-        if code is None:
+        if done.victim == "server":
+            site.up()
+        if _until(lambda: terminal.process.poll() is not None, RUN_S) is None:
             done.faults.append("the terminal did not come back")
-        done.state_s, done.state = _final_state(site.home, STATE_S)
-        if not (completed := done.state.startswith("Completed")):
-            _check_state(done)
-        left = _until(lambda: not _living(family, site.home), GONE_S)
-        if left is None:
-            done.faults.append(f"still there: {_living(family, site.home)}")
-        if victim == "worker":
-            local.up(site.home, env_file=site.home / ".env")
-        found = digest(store) if completed else site.complete(store)
-        if found != expected:
-            done.faults.append(f"other weights: {found[:12]}, not {expected[:12]}")
-        if shared := [str(path) for path in victims.shared_weights()]:
-            done.faults.append(f"left in memory: {', '.join(shared)}")
-    except (AssertionError, LookupError, subprocess.TimeoutExpired) as error:
+        seconds, done.state = _final_state(STATE_S)
+        done.survived = done.state.startswith("Completed")
+        if seconds is None:
+            done.faults.append(f"no final state within {STATE_S:.0f} s")
+        elif not done.survived and not any(word in done.state for word in CAUSES[done.victim]):
+            done.faults.append("the state does not name the cause")
+        site.up()
+    except (AssertionError, LookupError) as error:
         done.faults.append(str(error))
     finally:
         if terminal.process.poll() is None:
             os.killpg(terminal.process.pid, signal.SIGKILL)
-    if done.faults:
-        done.faults.append(f"its terminal: {terminal.path}")
+    done.terminal = terminal.path
     return done
 
 
-def _check_state(done: Kill) -> None:
-    if done.state_s is None:
-        done.faults.append(f"no final state within {STATE_S:.0f} s: {done.state}")
-    elif not any(word in done.state for word in CAUSES[done.victim]):
-        done.faults.append(f"the state does not name the cause: {done.state}")
+def _compare(done: Kill, found: str, expected: str) -> None:
+    if found != expected:
+        done.faults.append(f"other weights: {found[:12]}, not {expected[:12]}")
 
 
-def _final_state(home: Path, limit_s: float) -> tuple[float | None, str]:
+def _final_state(limit_s: float) -> tuple[float | None, str]:
     """Return the seconds until the newest pipeline run has ended, and its state with message."""
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.filters import FlowFilter, FlowFilterName
@@ -209,9 +244,8 @@ def _final_state(home: Path, limit_s: float) -> tuple[float | None, str]:
     return seconds, f"{state.name}: {state.message}"
 
 
-def _living(family: list[psutil.Process], home: Path) -> list[str]:
-    """Return what still runs of a run's processes; the worker keeps none."""
-    del home
+def _living(family: list[psutil.Process]) -> list[str]:
+    """Return what still runs of a run's processes."""
     found = []
     for process in family:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -225,7 +259,7 @@ def bring_up(folder: Path) -> Iterator[Site]:
     """Yield a site that ends with the context, and everything that it started."""
     site = Site(folder)
     os.environ["PYTHONPATH"] = str(ROOT)
-    local.up(site.home, env_file=site.home / ".env")
+    site.up()
     try:
         yield site
     finally:
@@ -244,18 +278,14 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="rl-chaos-"))
     kills: list[Kill] = []
     with bring_up(folder) as site:
-        expected = site.complete(folder / "untouched")
+        expected = site.complete(site.untouched)
         print(f"untouched: {expected[:12]}", flush=True)
-        chosen = [
-            victim
-            for victim in options.victims
-            for _ in range(1 if victim in victims.STOPPED else options.points)
-        ]
-        for number, victim in enumerate(chosen):
-            store = folder / f"store-{number}"
-            _with_sft(folder / "untouched", store)
-            kills.append(kill(site, store, victim, rng, expected))
-            _print(kills[-1])
+        for victim in options.victims:
+            points = 1 if victim in victims.STOPPED else options.points
+            iterations = sorted(rng.sample(KILLED_WITHIN, points))
+            for done in ordeal(site, victim, iterations, rng, expected):
+                kills.append(done)
+                _print(done)
     faulty = [done for done in kills if done.faults]
     print(f"{len(kills) - len(faulty)} of {len(kills)} kills lost nothing and were named in time")
     if not faulty:
@@ -263,23 +293,11 @@ def main() -> int:
     return 1 if faulty else 0
 
 
-def _with_sft(source: Path, store: Path) -> None:
-    """Give a new store what lies before RL."""
-    before = ArtifactStore(source)
-    for manifest in before.manifests():
-        if manifest.kind == "dataset" or "steps" in manifest.metadata:
-            place = Path(manifest.kind) / manifest.key
-            shutil.copytree(source / place, store / place)
-
-
 def _print(done: Kill) -> None:
-    named = "-" if done.named_s is None else f"{done.named_s:.1f} s"
-    verdict = "; ".join(done.faults) or "ok"
-    print(
-        f"{done.victim:8} in iteration {done.iteration:2}: named after {named}, {done.state}:"
-        f" {verdict}",
-        flush=True,
-    )
+    named = "" if done.named_s is None else f", named after {done.named_s:.1f} s"
+    state = done.state.partition("\n")[0][:200]
+    verdict = "; ".join([*done.faults, f"see {done.terminal}"] if done.faults else ["ok"])
+    print(f"{done.victim} in iteration {done.iteration}{named}: {verdict} ({state})", flush=True)
 
 
 if __name__ == "__main__":
