@@ -4,13 +4,13 @@ Prefect's clients wait for a server only once it has answered them, and a flow m
 along; its events are dropped after ten seconds.
 """
 
+import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable
 from functools import wraps
 from typing import Any
 
-import anyio
 import httpx
 from prefect.client.base import PrefectHttpxAsyncClient, PrefectHttpxSyncClient
 from prefect.events.clients import PrefectEventsClient
@@ -67,7 +67,7 @@ def _patient_async(send: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitab
             except httpx.ConnectError:
                 if time.monotonic() > deadline:
                     raise
-                await anyio.sleep(POLL_S)
+                await asyncio.sleep(POLL_S)
 
     return call
 

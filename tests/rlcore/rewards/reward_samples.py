@@ -66,7 +66,7 @@ def by_command(prompt: str, response: str):
             print("x" * 1_000_000)
         os.write(2, b"y" * 10_000_000)
     elif command == "close":
-        os.closerange(3, 64)
+        os.closerange(3, 4096)
     elif command == "background":
         if pid := os.fork():
             return float(pid)
