@@ -99,7 +99,10 @@ def hold(records: Records, key: str, *, run: str) -> Iterator[Lease]:
     finally:
         ended.set()
         beats.join()
-        lease.release()
+        try:
+            lease.release()
+        except ArtifactError as error:  # what was made counts, and what went wrong before
+            logger.warning(f"the lease of {key} was not given back, and will expire: {error}")
 
 
 def _take(records: Records, key: str, run: str) -> Lease:

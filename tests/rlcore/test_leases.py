@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -226,6 +227,15 @@ def test_a_lock_that_nobody_gives_back_is_named(
     records = LocalRecords(tmp_path)
     with records.guard("k"), pytest.raises(ArtifactError, match=r"k\.lock has been locked for"):
         records.exchange("k", None, b"x")
+
+
+def test_a_lease_that_cannot_be_given_back_costs_no_result(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with ArtifactStore(tmp_path).hold("k"):
+        shutil.rmtree(tmp_path / LEASES)
+        (tmp_path / LEASES).write_text("a file where the folder was")
+    assert "the lease of k was not given back, and will expire" in caplog.text
 
 
 def test_a_store_that_cannot_be_written_says_so(tmp_path: Path) -> None:
