@@ -40,16 +40,16 @@ GONE_S = 90.0  # until no process of the run is left; agents of Ray look once a 
 RUN_S = 600.0
 # What a terminal must say of each, besides that the run did not complete.
 CAUSES = {
-    "server": ("The Prefect server does not answer",),
-    "worker": ("The worker ended",),
-    "flow": ("-9", "SIGKILL"),
-    "gcs": ("gcs_server",),
-    "raylet": ("raylet",),
-    "engine": ("rollout-engine",),
-    "learner": ("learner",),
-    "reward": ("reward-0",),
-    "stopped-engine": ("rollout-engine",),
-    "stopped-learner": ("learner",),
+    "server": "The Prefect server does not answer",
+    "worker": "The worker ended",
+    "flow": "exited with non-zero status code -9",
+    "gcs": "Ray's gcs_server (process ",
+    "raylet": "Ray's raylet (process ",
+    "engine": "worker 'rollout-engine-",
+    "learner": "worker 'learner-0' ",
+    "reward": "worker 'reward-0' ",
+    "stopped-engine": "worker 'rollout-engine-",
+    "stopped-learner": "worker 'learner-0' ",
 }
 
 
@@ -64,10 +64,9 @@ class Terminal:
         """Return what it has shown so far."""
         return self.path.read_text(errors="replace")
 
-    def wait_for(self, words: tuple[str, ...], limit_s: float) -> float | None:
-        """Return the seconds until it shows one of ``words``, or None."""
-        begun = time.monotonic()
-        return _until(lambda: any(word in self.text() for word in words), limit_s, begun)
+    def wait_for(self, words: str, limit_s: float) -> float | None:
+        """Return the seconds until it shows ``words``, or None."""
+        return _until(lambda: words in self.text(), limit_s)
 
 
 @dataclass
@@ -84,8 +83,9 @@ class Kill:
     terminal: Path = Path()
 
 
-def _until(done: Callable[[], bool], limit_s: float, begun: float | None = None) -> float | None:
-    begun = time.monotonic() if begun is None else begun
+def _until(done: Callable[[], bool], limit_s: float) -> float | None:
+    """Return the seconds until ``done()``, or None after ``limit_s``."""
+    begun = time.monotonic()
     while time.monotonic() - begun < limit_s:
         if done():
             return time.monotonic() - begun
@@ -204,7 +204,7 @@ def kill(site: Site, store: Path, done: Kill, rng: random.Random) -> Kill:
         done.survived = done.state.startswith("Completed")
         if seconds is None:
             done.faults.append(f"no final state within {STATE_S:.0f} s")
-        elif not done.survived and not any(word in done.state for word in CAUSES[done.victim]):
+        elif not done.survived and CAUSES[done.victim] not in done.state:
             done.faults.append("the state does not name the cause")
         site.up()
     except (AssertionError, LookupError) as error:
