@@ -45,7 +45,7 @@ test: $(STAMP)
 test-slow: $(STAMP)
 	@exec $(BIN)/python -m pytest -m slow $(IN_TWO) $(TESTS)
 
-# Kills each process of deployed runs at three random points: about three quarters of an hour.
+# Kills each process of deployed runs at three random points: about half an hour.
 chaos: $(STAMP)
 	@exec $(BIN)/python -m tests.chaos $(CHAOS)
 
