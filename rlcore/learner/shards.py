@@ -65,7 +65,12 @@ def shards(engine: Any, zero_stage: int) -> Iterator[Shard]:
                 yield Shard(name, tuple(parameter.ds_shape), start, numel, flat, offset)
         elif (part := parameter._hp_mapping) is not None:
             here, whole = part.get_hp_fragment_address(), part.lp_fragment_address
-            flat = zero.single_partition_of_fp32_groups[part.param_group_index]
+            # DeepSpeed has an optimizer of its own for ZeRO 1 in bfloat16.
+            own = hasattr(zero, "fp32_groups_flat_partition")
+            groups = (
+                zero.fp32_groups_flat_partition if own else zero.single_partition_of_fp32_groups
+            )
+            flat = groups[part.param_group_index]
             yield Shard(name, tuple(parameter.shape), whole.start, here.numel, flat, here.start)
 
 

@@ -86,7 +86,11 @@ def test_bad_share_of_one_rank_ends_all_with_its_sentence(spec, pair, batch):
 
 def test_resume_of_two_ranks_is_bit_exact(spec, pair, tmp_path):
     """New processes, shards loaded per rank: the next update gives the same weights bit for bit."""
-    specs = {stage: replace(spec, zero_stage=stage, eps=1e-8) for stage in (1, 3)}
+    layouts = ((1, "float32"), (3, "float32"), (1, "bfloat16"))
+    specs = {
+        f"ZeRO {stage}, {dtype}": replace(spec, zero_stage=stage, dtype=dtype, eps=1e-8)
+        for stage, dtype in layouts
+    }
     requests = [
         UpdateRequest(version, f"batch {version}", [[Term(make_batch(9, version), GRPO)]], [0.01])
         for version in range(2)
@@ -104,4 +108,4 @@ def test_resume_of_two_ranks_is_bit_exact(spec, pair, tmp_path):
         resumed.load(tmp_path / str(stage))
         first = resumed.update(requests[0])
         resumed.update(requests[1])
-        assert (first, resumed.stamp()) == expected[stage], f"ZeRO {stage}"
+        assert (first, resumed.stamp()) == expected[stage], stage

@@ -92,6 +92,27 @@ def test_resume_in_a_new_process_is_bit_exact(spec, learner_of, tmp_path):
         worker.stop()
 
 
+@pytest.mark.parametrize("steps_before", [0, 1])
+@pytest.mark.parametrize("zero_stage", [1, 2, 3])
+def test_resume_in_bfloat16_is_bit_exact(zero_stage, steps_before, learner_of, tmp_path):
+    """DeepSpeed keeps the float32 weights of bfloat16 models elsewhere for each stage; the step
+    size is one that bfloat16 weights alone would lose."""
+
+    def build():
+        return learner_of(dtype="bfloat16", zero_stage=zero_stage, eps=1e-8, lr=1e-5)
+
+    learner = build()
+    for step in range(steps_before):
+        learner.update(request_of(step, "abc"[step]))
+    learner.save(tmp_path)
+    after = [learner.update(request_of(steps_before + n, f"n{n}", seed=n)) for n in range(3)]
+    for resumed in (learner, build()):  # over weights that went on, and in a new learner
+        resumed.load(tmp_path)
+        again = [resumed.update(request_of(steps_before + n, f"n{n}", seed=n)) for n in range(3)]
+        assert again == after
+        assert resumed.stamp() == learner.stamp()
+
+
 class _Command:
     """Pickled, it makes a file where it is unpickled."""
 
