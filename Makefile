@@ -18,7 +18,7 @@ STUDY ?= $(foreach a,grpo ppo dapo rloo gspo gepo vapo remax,hard-$(a))
 SEEDS ?= 0 1 2
 DEMANDS ?= --sampled --min-spread 0.15
 # Two processes, one for what needs the Prefect server (tests/conftest.py).
-IN_TWO = --numprocesses 2 --dist loadgroup --no-loadscope-reorder
+IN_TWO = --numprocesses 2 --dist loadscope --no-loadscope-reorder
 FIGURE ?= infra/figures/learning.png
 PYTHON ?= $(firstword $(foreach p,python3.11 python3.12 python3.13 python3,$(shell \
 	$(p) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null && echo $(p))))

@@ -39,19 +39,29 @@ if PROCESS is not None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
-@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in its own hook
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Share the tests out by what they share: the server's are one piece of work, and each other
+    directory is one."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByDirectory(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            folder = Path(nodeid.partition("::")[0]).parent
+            return "server" if _needs_server(folder) else str(folder)
+
+    return ByDirectory(config, log)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Share the tests out, and skip what may be skipped."""
-    items.sort(key=lambda item: _directory(item) not in WITH_SERVER)
-    for item in items if PROCESS is not None else ():
-        directory = _directory(item)
-        group = "server" if directory in WITH_SERVER else item.path.parent.name
-        item.add_marker(pytest.mark.xdist_group(group))
+    """Put the longest piece of work first, and skip what may be skipped."""
+    items.sort(key=lambda item: not _needs_server(item.path.parent.relative_to(TESTS.parent)))
     _mark_skips(items)
 
 
-def _directory(item: pytest.Item) -> str:
-    return item.path.relative_to(TESTS).parts[0]
+def _needs_server(folder: Path) -> bool:
+    """Tell whether tests of ``folder``, relative to the project, may use the Prefect server."""
+    return len(folder.parts) > 1 and folder.parts[1] in WITH_SERVER
 
 
 def _mark_skips(items: list[pytest.Item]) -> None:
