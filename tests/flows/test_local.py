@@ -95,6 +95,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_BroughtUp]:
     folder = tmp_path_factory.mktemp("site")
     home, env_file = folder / ".prefect", folder / ".env"
     with socket.socket() as other:
+        # A server that ended a moment ago keeps the port from who does not ask for it so.
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             other.bind((services.HOST, 4200))
             other.listen()
