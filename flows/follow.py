@@ -255,7 +255,7 @@ def _answer(ask: Callable[[], T], console: Console) -> T:
                 gone_since = time.monotonic()
                 console.print(
                     "The Prefect server does not answer; `make up` in another terminal starts it"
-                    " again. A run that ends for want of it continues when started once more.",
+                    " again. The run goes on and waits for it for ten minutes.",
                     style="yellow",
                 )
             if time.monotonic() - gone_since > SERVER_PATIENCE_S:

@@ -309,6 +309,11 @@ def _warn_of_other_server(api_url: str) -> None:
 
 
 def run(site: Site, recipe: str, overrides: dict[str, object], started: float) -> int:
+    """Start a run of a recipe's deployment and follow it to its table; return the exit code.
+
+    ``started``: when the bring-up began, by ``time.monotonic``. Raises what ``create_run`` and
+    ``follow`` raise.
+    """
     from flows.follow import create_run, follow
 
     flow_run = create_run(recipe, overrides, known=site.deployments)

@@ -169,6 +169,8 @@ class RemoteRecords:
             except OSError as error:
                 if error.errno not in _PRECONDITION and not isinstance(error, FileExistsError):
                     raise
+                if error.errno == errno.EINVAL and self.read(name) == found:
+                    raise  # nobody was first: the other side refuses the condition itself
             written = self.read(name)
         return written if written is not None and written.content == content else None
 

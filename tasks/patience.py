@@ -4,18 +4,14 @@ Prefect's clients wait for a server only once it has answered them, and a flow m
 along; its events are dropped after ten seconds.
 """
 
-import asyncio
 import os
-import time
-from collections.abc import Awaitable, Callable
-from functools import wraps
-from typing import Any
 
 import httpx
 from prefect.client.base import PrefectHttpxAsyncClient, PrefectHttpxSyncClient
 from prefect.events.clients import PrefectEventsClient
 from prefect.events.worker import EventsWorker
 from rich.console import Console
+from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
 
 PATIENCE_S = 600.0
 POLL_S = 1.0
@@ -27,12 +23,15 @@ def wait_for_server() -> None:
     Calls and log lines are sent when it listens again, and the states of tasks, which are events.
     Call it before the first task of a flow run; a second call does nothing.
     """
-    for client, patient in (
-        (PrefectHttpxAsyncClient, _patient_async),
-        (PrefectHttpxSyncClient, _patient),
-    ):
+    patient = retry(
+        retry=retry_if_exception_type(httpx.ConnectError),
+        stop=stop_after_delay(PATIENCE_S),
+        wait=wait_fixed(POLL_S),
+        reraise=True,
+    )
+    for client in (PrefectHttpxAsyncClient, PrefectHttpxSyncClient):
         if not hasattr(client.send, "__wrapped__"):
-            client.send = patient(client.send)  # type: ignore[method-assign]
+            client.send = patient(client.send)
             # A client that was answered before would look again after 2, 4, 8, ... seconds.
             never = property(lambda self: False, lambda self, value: None)
             client._has_connected = never  # pyright: ignore[reportAttributeAccessIssue]
@@ -55,33 +54,3 @@ def go_on_unheard() -> None:
         os.close(nowhere)
 
     Console.on_broken_pipe = silence
-
-
-def _patient_async(send: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-    @wraps(send)
-    async def call(*args: Any, **kwargs: Any) -> Any:
-        deadline = time.monotonic() + PATIENCE_S
-        while True:
-            try:
-                return await send(*args, **kwargs)
-            except httpx.ConnectError:
-                if time.monotonic() > deadline:
-                    raise
-                await asyncio.sleep(POLL_S)
-
-    return call
-
-
-def _patient(send: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(send)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        deadline = time.monotonic() + PATIENCE_S
-        while True:
-            try:
-                return send(*args, **kwargs)
-            except httpx.ConnectError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(POLL_S)
-
-    return call

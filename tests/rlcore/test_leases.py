@@ -1,5 +1,6 @@
 """One writer per key: the second is refused, a dead one replaced, a replaced one fenced off."""
 
+import errno
 import json
 import os
 import shutil
@@ -206,6 +207,21 @@ def test_one_of_eight_writers_wins(root: str) -> None:
                     range(8),
                 )
                 assert sum(record is not None for record in won) == 1
+
+
+def test_a_store_that_knows_no_conditions_says_so(
+    bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some S3 look-alikes refuse If-None-Match: nobody was first, and asking again is no help."""
+    store = ArtifactStore(bucket)
+    filesystem = store._files._fs  # type: ignore[union-attr]
+
+    def refuse(path: str, content: bytes, **asked: str) -> None:
+        raise OSError(errno.EINVAL, "A header you provided implies functionality not implemented")
+
+    monkeypatch.setattr(filesystem, "pipe_file", refuse)
+    with pytest.raises(ArtifactError, match=r"could not write .*not implemented"), store.hold("k"):
+        pass
 
 
 def test_a_filesystem_without_comparison_serves_one_process() -> None:
