@@ -1,7 +1,7 @@
 """Supervised training, one term per optimizer step, resumable at any checkpoint: SFT and the
 reward model."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from time import perf_counter
@@ -66,21 +66,45 @@ class Training:
         ``term``: what step i (from 0) minimises. A function of i alone, so that a resumed run takes
         the steps that it would have taken.
         """
-        done = self._restore(log)
-        first, began, tokens = done, perf_counter(), 0
-        for step in range(done, self.total_steps):
-            part = term(step)
-            lr = optimizer_lr(self._optimizer, step, self.total_steps)
-            metrics = self._learner.step([part], lr)
+        first = self._restore(log)
+        began, tokens = perf_counter(), 0
+        for step, part, metrics in self._steps(first, term):
             tokens += part.sequences.num_tokens
             seconds = perf_counter() - began
             rate = tokens / seconds
             metrics["perf/throughput"] = rate
-            self._metrics.append(metrics_frame(self._stage, step + 1, metrics))
-            left = (self.total_steps - step - 1) * seconds / (step + 1 - first)
-            on_step(Progress(step + 1, self.total_steps, metrics, rate, left))
-            if (step + 1) % self._checkpoint_every == 0 and step + 1 < self.total_steps:
-                self._checkpoint(step + 1)
+            self._metrics.append(metrics_frame(self._stage, step, metrics))
+            left = (self.total_steps - step) * seconds / (step - first)
+            on_step(Progress(step, self.total_steps, metrics, rate, left))
+            if self._checkpoint_follows(step):
+                self._checkpoint(step)
+
+    def _steps(
+        self, first: int, term: Callable[[int], Term]
+    ) -> Iterator[tuple[int, Term, dict[str, float]]]:
+        """Yield (number, term, metrics) of each step after the first ``first``.
+
+        The learner has its next step before it ends one: it computes while this process makes the
+        batch and books the metrics. Not so across a checkpoint, which holds what is between two.
+        """
+        ahead = None
+        for step in range(first + 1, self.total_steps + 1):
+            part, finished = ahead or self._start(step - 1, term)
+            ahead = None
+            if step < self.total_steps and not self._checkpoint_follows(step):
+                ahead = self._start(step, term)
+            yield step, part, finished()
+
+    def _start(
+        self, done: int, term: Callable[[int], Term]
+    ) -> tuple[Term, Callable[[], dict[str, float]]]:
+        """Start the step that follows ``done`` steps."""
+        part = term(done)
+        lr = optimizer_lr(self._optimizer, done, self.total_steps)
+        return part, self._learner.start_step([part], lr)
+
+    def _checkpoint_follows(self, step: int) -> bool:
+        return step % self._checkpoint_every == 0 and step < self.total_steps
 
     def publish(self, last: dict[str, float]) -> None:
         """Publish the metrics of all steps, and ``last`` with the last step."""

@@ -3,12 +3,14 @@
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from threading import Lock
+from threading import Event, Lock
 
-from rlcore.cluster.types import Cluster, Host, Placement, Worker, gather
+from rlcore.cluster.types import Cluster, Host, Pending, Placement, Worker, WorkerTimeout, gather
+from rlcore.cluster.watch import LOOK_S
 from rlcore.learner.group import LearnerGroup
 from rlcore.learner.spec import LearnerSpec
 from rlcore.rewards.group import RewardGroup
@@ -68,6 +70,7 @@ class Workers:
         # started them.
         self._starter = ThreadPoolExecutor(1, "start-ahead")
         self._ahead: dict[str, Future[None]] = {}
+        self._in_need = Event()  # of what starts ahead
         self._idle: list[_Hosts] = []
         self._learners: list[tuple[LearnerGroup, _Hosts]] = []
         self._engines: RolloutGroup | None = None
@@ -110,7 +113,11 @@ class Workers:
         self._start_ahead("learner", self._start_learner)
 
     def start_engines_ahead(self) -> None:
-        """The same for the engines' processes; call it where a core is idle."""
+        """The same for the engines' processes, one after the other until they are needed.
+
+        The first leaves bytecode that the others would compile too, and a core to the caller.
+        """
+        self._in_need.clear()
         self._start_ahead("engines", self._start_engines)
 
     def learner(
@@ -253,6 +260,7 @@ class Workers:
 
     def _hosts(self, target: str, placement: Placement, names: list[str]) -> _Hosts:
         """Return one idle process of ``target`` for each name, started where there are none."""
+        self._in_need.set()
         for started in self._ahead.values():
             started.result()
         idle = [hosts for hosts in self._idle if hosts.fit(target, placement, len(names))]
@@ -282,7 +290,19 @@ class Workers:
 
     def _start_engines(self) -> None:
         target, placement, count = self._engine_layout()
-        self._idle.append(self._start(target, placement, ["rollout-engine"] * count))
+        self.cluster.require_gpus(placement.gpus * count)
+        hosts: list[Host] = []
+        for _ in range(count):
+            host = self.cluster.host(target, name="rollout-engine", placement=placement)
+            hosts.append(host)
+            self._wait_while_idle(host.clear())
+        self._idle.append(_Hosts(target, placement, hosts))
+
+    def _wait_while_idle(self, loaded: Pending) -> None:
+        while not self._in_need.is_set():
+            with suppress(WorkerTimeout):
+                loaded.result(LOOK_S)
+                return
 
     def _learner_placement(self) -> Placement:
         hardware, device = self._hardware.learner, self.device

@@ -116,6 +116,7 @@ class _Lookout:
             self._tell_notes()
             passed_s = 0.0
         self._watch.answered(method, passed_s=passed_s)
+        self._looked, self._has_looked = time.monotonic(), False
 
     def look(self, method: str) -> None:
         """Raise WorkerDied or WorkerHung when waiting on for ``method`` is useless."""

@@ -37,6 +37,7 @@ class Watch:
         if method in STEADY:
             self.heard += 1
             self.longest_s = max(self.longest_s, self.silent_s + passed_s)
+        self.begin()  # for a call that was started before this one ended
 
     def take_notes(self) -> list[str]:
         """Return what the worker noted since this was last asked."""

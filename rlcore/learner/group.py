@@ -77,7 +77,15 @@ class LearnerGroup:
 
     def step(self, terms: Sequence[Term], lr: float) -> dict[str, float]:
         """``Learner.step``: one optimizer step on all sequences of ``terms``."""
-        return self._call("step", [(part, lr) for part in self._split(terms)])[0]
+        return self.start_step(terms, lr)()
+
+    def start_step(self, terms: Sequence[Term], lr: float) -> Callable[[], dict[str, float]]:
+        """Start ``step``, after those started before it; return what waits for its metrics.
+
+        Results are to be taken in the order of the starts.
+        """
+        pendings = self._start("step", [(part, lr) for part in self._split(terms)])
+        return lambda: self._collect("step", pendings, self._timeout_s)[0]
 
     def update(self, request: UpdateRequest) -> UpdateResult:
         """``Learner.update`` with each mini-batch shared out over the ranks.
@@ -162,13 +170,15 @@ class LearnerGroup:
         **keywords: Any,
     ) -> list[Any]:
         """Start ``method`` on every rank, then collect the answers in rank order."""
-        self.ready()
         per_rank = arguments or [()] * len(self._workers)
-        pendings = [
+        return self._collect(method, self._start(method, per_rank, **keywords), self._timeout_s)
+
+    def _start(self, method: str, arguments: Sequence[tuple], **keywords: Any) -> Sequence[Pending]:
+        self.ready()
+        return [
             worker.start(method, *values, **keywords)
-            for worker, values in zip(self._workers, per_rank, strict=True)
+            for worker, values in zip(self._workers, arguments, strict=True)
         ]
-        return self._collect(method, pendings, self._timeout_s)
 
     def _collect(self, method: str, pendings: Sequence[Pending], timeout_s: float) -> list[Any]:
         """Return the answers in rank order; the first rank to fail ends the wait for the others.
