@@ -29,7 +29,7 @@ def _run(options: argparse.Namespace) -> int:
     overrides = dict(parse_override(text) for text in options.override)
     recipe = load_recipe(options.recipe, overrides, directory=RECIPES)
     if options.dry_run:
-        from rlcore.plan import plan, render_plan
+        from rlcore.dry_run.plan import plan, render_plan
         from rlcore.rewards.registry import check_recipe_functions
 
         check_recipe_functions(recipe)
@@ -75,8 +75,8 @@ def _open(options: argparse.Namespace) -> int:
 def _sql(options: argparse.Namespace) -> int:
     import polars as pl
 
-    from rlcore.queries import query
-    from rlcore.store import ArtifactStore
+    from rlcore.results.queries import query
+    from rlcore.store.artifacts import ArtifactStore
 
     if "://" not in options.store and not Path(options.store).is_dir():
         raise UserError(f"--store {options.store}: there is no such folder; a run makes one")

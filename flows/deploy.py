@@ -38,7 +38,7 @@ from prefect.states import Cancelled
 from prefect.types.entrypoint import EntrypointType
 
 from rlcore.recipes import recipe_names
-from tasks.crashes import OPEN_STATES, close_run
+from tasks.runtime.crashes import OPEN_STATES, close_run
 
 ROOT = Path(__file__).parents[1]
 RECIPES = ROOT / "flows" / "recipes"

@@ -232,7 +232,7 @@ def follow(
         console.print(Text(f"{run.state.name}: {_sentence(run.state.message)}", style="red"))
         console.print(f"The whole story: {link}" + (f" and {worker_log}" if worker_log else ""))
         return 1
-    from tasks.run import run_directory  # at the end: it imports much
+    from tasks.runtime.run import run_directory  # at the end: it imports much
 
     summary = root / run_directory(run.parameters["recipe"], str(run.id)) / "summary.json"
     if summary.is_file():

@@ -6,14 +6,14 @@ from typing import Any
 from prefect import flow
 
 from flows.rl_loop import rl
-from tasks.crashes import close_children
 from tasks.evaluate import evaluate
 from tasks.export import export
 from tasks.prepare_data import prepare_data
 from tasks.reward_model import reward_model
-from tasks.run import open_run
+from tasks.run_page.summary import publish_summary
+from tasks.runtime.crashes import close_children
+from tasks.runtime.run import open_run
 from tasks.sft import sft
-from tasks.summary import publish_summary
 
 
 @flow(

@@ -216,7 +216,7 @@ def _run(site: "Site", recipe: str, overrides: dict[str, Any], *, sampled: bool)
     from flows import services
     from flows.follow import create_run, follow
     from flows.local import ROOT
-    from tasks.run import run_directory
+    from tasks.runtime.run import run_directory
 
     flow_run = create_run(recipe, overrides, known=site.deployments)
     print(f"    {site.ui_url}/runs/flow-run/{flow_run.id}", flush=True)
@@ -249,10 +249,10 @@ def read_outcome(root: Path, directory: Path, *, sampled: bool = False) -> Outco
     import polars as pl
 
     from rlcore.diagnostics.measures import learns_from_a_model
-    from rlcore.metrics import stage_metrics
     from rlcore.recipes import load_recipe
-    from rlcore.store import ArtifactStore
-    from rlcore.summary import proxy_and_truth
+    from rlcore.results.metrics import stage_metrics
+    from rlcore.results.summary import proxy_and_truth
+    from rlcore.store.artifacts import ArtifactStore
 
     summary = json.loads((directory / "summary.json").read_text())
     recipe = load_recipe(str(directory / "recipe.yaml"), directory=directory)

@@ -47,7 +47,7 @@ from rlcore.api.scorers import FunctionScorers
 from rlcore.api.session import Job, Trained, train
 from schemas.errors import UserError
 from schemas.recipe import Recipe
-from tasks.tracking import Tracker
+from tasks.run_page.tracking import Tracker
 
 __all__ = [
     "DAPOConfig",

@@ -1,12 +1,12 @@
 """Stage 6: a Hugging Face directory, reloaded and compared before it is published."""
 
-from rlcore.export import export_model
-from rlcore.model_card import LineageRow, ModelCard
+from rlcore.export.export import export_model
+from rlcore.export.model_card import LineageRow, ModelCard
 from rlcore.models.files import MODEL_FOLDER, model_directory
 from schemas.artifacts import ArtifactRef
 from schemas.data import Gsm8kSource, HubSource
 from schemas.recipe import Recipe
-from tasks.caching import StageRun, cached_stage
+from tasks.runtime.caching import StageRun, cached_stage
 
 
 @cached_stage("export", kind="export")

@@ -9,7 +9,7 @@ from rlcore.data.inputs import input_digests
 from rlcore.data.prepare import prepare
 from schemas.artifacts import ArtifactRef
 from schemas.errors import UserError
-from tasks.caching import StageRun, cached_stage
+from tasks.runtime.caching import StageRun, cached_stage
 
 
 @cached_stage(

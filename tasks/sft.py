@@ -2,12 +2,12 @@
 
 from prefect.logging import get_run_logger
 
+from rlcore.cluster.workers import WORKER_MODULES
 from rlcore.models.files import MODEL_FOLDER, model_directory
-from rlcore.sft import SFT, STAGE
-from rlcore.workers import WORKER_MODULES
+from rlcore.supervised.sft import SFT, STAGE
 from schemas.artifacts import ArtifactRef
-from tasks.caching import StageRun, cached_stage
-from tasks.report import TrainingReport
+from tasks.run_page.report import TrainingReport
+from tasks.runtime.caching import StageRun, cached_stage
 
 
 @cached_stage(STAGE, kind="policy", code=WORKER_MODULES)

@@ -29,16 +29,17 @@ DIRECTION = ("flows", "tasks", "rlcore", "schemas")
 SCHEMA_LIBRARIES = {"pydantic", "pandera", "polars"}
 CONFINED = {
     "prefect": ("flows/", "tasks/"),
-    "wandb": ("tasks/tracking.py",),
+    "wandb": ("tasks/run_page/tracking.py",),
     "ray": ("rlcore/cluster/ray_cluster.py",),
-    "vllm": ("rlcore/rollout/vllm_engine.py", "rlcore/rollout/vllm_transfer.py"),
+    "vllm": ("rlcore/engines/vllm_engine.py", "rlcore/engines/vllm_transfer.py"),
     "deepspeed": ("rlcore/learner/engine.py",),
-    "duckdb": ("rlcore/queries.py",),
+    "duckdb": ("rlcore/results/queries.py",),
     "matplotlib": ("flows/figure.py",),
     "transformers": (
         "rlcore/models/",
         "rlcore/learner/",
-        "rlcore/rollout/transformers_engine.py",
+        "rlcore/engines/transformers_engine.py",
+        "rlcore/export/publish.py",
     ),
 }
 DRAWERS = {"utils", "helpers", "common", "misc"}

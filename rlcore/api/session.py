@@ -22,6 +22,7 @@ from rlcore.api.configs import TrainingConfig
 from rlcore.api.curves import Curves
 from rlcore.api.prompts import Prompt, prompts_frame
 from rlcore.api.recipe import Task, recipe_of
+from rlcore.cluster.workers import Workers
 from rlcore.diagnostics.watch import Diagnostics
 from rlcore.models.base import copy_base_model
 from rlcore.models.files import MODEL_FOLDER, locate_model, model_files
@@ -29,12 +30,11 @@ from rlcore.models.pretrained import load_pretrained
 from rlcore.models.tokenizer import has_chat_template, load_tokenizer
 from rlcore.recipes import recipe_digest
 from rlcore.rewards.types import Scorers
-from rlcore.rl.crew import start_crew
 from rlcore.rl.loop import Steps, iterate
 from rlcore.rl.phases import Phases
 from rlcore.rl.state import LoopState
-from rlcore.store import ArtifactStore, Lineage
-from rlcore.workers import Workers
+from rlcore.rl.workers import start_workers
+from rlcore.store.artifacts import ArtifactStore, Lineage
 from schemas.errors import UserError
 from schemas.recipe import ModelSection, Recipe
 
@@ -118,7 +118,7 @@ def train(job: Job) -> Trained:
                 prompts=prompts,
                 ptx=None,
                 tokenizer=tokenizer,
-                crew=start_crew(recipe.rl, workers, source, stack, rewards=job.scorers),
+                workers=start_workers(recipe.rl, workers, source, stack, rewards=job.scorers),
                 log=logger.warning,
             )
             state = iterate(phases, Steps(), _Report(job, recipe, curves))

@@ -25,6 +25,7 @@ from ray._private import worker as ray_worker
 from ray.exceptions import RayActorError, RayTaskError
 from ray.experimental.internal_kv import internal_kv_get_gcs_client
 
+from rlcore.cluster.progress import Sign, report_to
 from rlcore.cluster.types import (
     Placement,
     WorkerDied,
@@ -34,7 +35,6 @@ from rlcore.cluster.types import (
     new_meeting_file,
 )
 from rlcore.cluster.watch import LOOK_S, Watch
-from rlcore.progress import Sign, report_to
 from schemas.errors import UserError
 
 logger = logging.getLogger(__name__)

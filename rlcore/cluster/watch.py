@@ -1,8 +1,8 @@
-"""Whether a worker's call gets on, judged by the signs that it gives (``rlcore.progress``)."""
+"""Whether a worker's call gets on, judged by the signs that it gives (``progress``)."""
 
 from dataclasses import dataclass, field
 
-from rlcore.progress import Sign
+from rlcore.cluster.progress import Sign
 
 # Methods that call ``advance`` all along. Others (load, save, publish) are bounded by their
 # timeouts alone.

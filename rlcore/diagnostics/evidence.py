@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from rlcore.rl.answers import LEAST_ANSWERS, RECENT, RecentAnswers
-from rlcore.store import ArtifactStore
+from rlcore.store.artifacts import ArtifactStore
 from schemas.errors import UserError
 
 NAMED = 3  # prompts
@@ -48,7 +48,7 @@ class Evidence:
 
 
 def never_right_query(key: str, iteration: int) -> str:
-    """Return the SELECT over the store's views (``rlcore.queries``) of every prompt of the run
+    """Return the SELECT over the store's views (``results.queries``) of every prompt of the run
     ``key`` that was wrong in all its samples, with what was answered.
 
     It counts as ``RecentAnswers.answered`` does, and has no character that a shell expands between

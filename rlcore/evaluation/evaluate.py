@@ -9,11 +9,11 @@ from typing import Any
 
 import polars as pl
 
+from rlcore.engines.types import Generation, Sampling
 from rlcore.evaluation.summary import summarize
 from rlcore.ragged import to_arrays
 from rlcore.rewards.types import Reward, RewardRow, prompt_text, score_finished
 from rlcore.rewards.unscored import check_unscored
-from rlcore.rollout.types import Generation, Sampling
 from rlcore.seeds import stream_seed
 from schemas.errors import UserError
 from schemas.recipe import EvaluateSection

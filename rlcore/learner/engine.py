@@ -17,11 +17,11 @@ import torch.distributed as dist
 from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUsage]
 from torch.utils import deterministic
 
+from rlcore.cluster.loopback import LOOPBACK_ENV
 from rlcore.learner.model import TokenModel
 from rlcore.learner.shards import read_shards, write_shards
 from rlcore.learner.spec import LearnerSpec
-from rlcore.loopback import LOOPBACK_ENV
-from rlcore.models.digest import canonical_names
+from rlcore.weights.digest import canonical_names
 from schemas.errors import UserError
 
 BUCKET_ELEMENTS = 5 * 10**8  # DeepSpeed's default; capped by the model, as the buffer is allocated

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
+from rlcore.engines.types import WeightStamp, WeightUpdate
 from rlcore.learner.engine import FrozenEngine, TrainEngine, make_deterministic, pick_device
 from rlcore.learner.model import load_model, write_hf_directory
 from rlcore.learner.packing_check import check_packing, worst
@@ -30,9 +31,8 @@ from rlcore.learner.spec import (
     UpdateResult,
     VersionConflict,
 )
-from rlcore.models.digest import combined_digest, tensor_digests, write_state
 from rlcore.models.packing import MicroBatch, Sequences
-from rlcore.rollout.types import WeightStamp, WeightUpdate
+from rlcore.weights.digest import combined_digest, tensor_digests, write_state
 from schemas.errors import UserError
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from rlcore.algorithms.objective_types import Metrics, TokenBatch, TokenOutputs
+from rlcore.cluster.progress import advance
 from rlcore.learner.engine import FrozenEngine, TrainEngine
 from rlcore.learner.plan import StepPlan, TermPlan
 from rlcore.learner.report import StepReport, over_ranks
@@ -18,7 +19,6 @@ from rlcore.models.packing import (
     pack,
     padded_tokens,
 )
-from rlcore.progress import advance
 
 
 class Passes:

@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from rlcore.evaluation.statistics import Estimate, bootstrap_share
-from rlcore.learner.group import LearnerGroup
+from rlcore.learner.pool import LearnerPool
 from rlcore.models.packing import Sequences
 from rlcore.seeds import stream_seed
 from schemas.tables import LEVELS
@@ -60,7 +60,7 @@ def evaluate_scores(preferences: pl.DataFrame, scores: np.ndarray, seed: int) ->
     return Evaluation(tables, error)
 
 
-def last_token_scores(learner: LearnerGroup, sequences: Sequences) -> np.ndarray:
+def last_token_scores(learner: LearnerPool, sequences: Sequences) -> np.ndarray:
     """Return [sequences] float64: what a value head says at the last token of each."""
     values = learner.values(sequences, targets="last")
     return np.array([value[-1] for value in values], dtype=np.float64)

@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 
 import polars as pl
 
+from rlcore.engines.types import Generation, Sampling
 from rlcore.ragged import to_arrays
 from rlcore.reward_model.preferences import RANKS, Preferences, Ranked, preferences_table
 from rlcore.rewards.types import Reward, RewardRow, score_finished
 from rlcore.rewards.unscored import check_unscored
-from rlcore.rollout.types import Generation, Sampling
 from rlcore.seeds import stream_seed
 from schemas.errors import UserError
 from schemas.reward_model import SampledPreferences

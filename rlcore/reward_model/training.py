@@ -7,12 +7,12 @@ import polars as pl
 
 from rlcore.algorithms.objective import PreferenceObjective
 from rlcore.algorithms.preference_loss import pair_weights
-from rlcore.learner.group import LearnerGroup
+from rlcore.learner.pool import LearnerPool
 from rlcore.learner.spec import Term
 from rlcore.models.packing import Sequences
 from rlcore.reward_model.preferences import comparable, preference_sequences
-from rlcore.store import ArtifactStore, Lineage
-from rlcore.training import Progress, Training, batch_rows
+from rlcore.store.artifacts import ArtifactStore, Lineage
+from rlcore.supervised.loop import Progress, Training, batch_rows
 from schemas.errors import UserError
 from schemas.names import REWARD_MODEL
 from schemas.reward_model import RewardModelSection
@@ -26,7 +26,7 @@ class RewardModelTraining:
         self,
         section: RewardModelSection,
         *,
-        learner: LearnerGroup,
+        learner: LearnerPool,
         preferences: pl.DataFrame,
         seed: int,
         store: ArtifactStore,

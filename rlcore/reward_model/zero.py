@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from rlcore.models.digest import read_checkpoint
 from rlcore.models.packing import Sequences
 from rlcore.ragged import to_arrays
 from rlcore.seeds import stream_seed
+from rlcore.weights.digest import read_checkpoint
 from schemas.errors import UserError
 
 WEIGHTS = "model.safetensors"

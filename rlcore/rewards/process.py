@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlcore.progress import advance
+from rlcore.cluster.progress import advance
 from rlcore.rewards.registry import Spec, check_environment
 from rlcore.rewards.types import Reward, RewardRow
 from schemas.errors import UserError

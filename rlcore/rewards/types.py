@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from rlcore.rollout.types import Generation
+    from rlcore.engines.types import Generation
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 import polars as pl
 
 from rlcore.rl.batch import RolloutBatch
-from rlcore.store import ArtifactStore
+from rlcore.store.artifacts import ArtifactStore
 
 RECENT = 20  # iterations looked back on
 LEAST_ANSWERS = 2  # judged samples that it takes to say that a prompt is never answered correctly

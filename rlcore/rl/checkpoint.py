@@ -4,14 +4,14 @@ state in its manifest."""
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from rlcore.learner.group import LearnerGroup
+from rlcore.learner.pool import LearnerPool
 from rlcore.rl.state import LoopState
-from rlcore.store import ArtifactError, ArtifactStore, Lineage
+from rlcore.store.artifacts import ArtifactError, ArtifactStore, Lineage
 from schemas.artifacts import ArtifactRef
 from schemas.rl import CheckpointSection
 
 KIND = "checkpoint"
-Learners = Mapping[str, LearnerGroup]  # by role: "actor" and, where there is one, "critic"
+Learners = Mapping[str, LearnerPool]  # by role: "actor" and, where there is one, "critic"
 
 
 class Checkpoints:

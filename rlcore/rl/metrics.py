@@ -11,8 +11,8 @@ from time import perf_counter
 
 import polars as pl
 
-from rlcore.metrics import metrics_frame, publish_metrics
-from rlcore.store import ArtifactStore, Lineage
+from rlcore.results.metrics import metrics_frame, publish_metrics
+from rlcore.store.artifacts import ArtifactStore, Lineage
 
 STAGE = "rl"
 PHASES = ("gen", "reward", "adv", "update_actor", "update_critic", "sync")

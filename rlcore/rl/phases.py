@@ -9,21 +9,19 @@ the new weights and prove it, validation runs when due, and the checkpoint is pu
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
 from rlcore.algorithms.kl import adaptive_coef
-from rlcore.learner.group import LearnerGroup
 from rlcore.models.packing import Sequences
 from rlcore.ragged import to_arrays
-from rlcore.rewards.types import Scorers
 from rlcore.rl.advantage import advantages_of, signal_of
 from rlcore.rl.answers import RecentAnswers
 from rlcore.rl.batch import RolloutBatch, concat_batches
-from rlcore.rl.checkpoint import Checkpoints, Learners
+from rlcore.rl.checkpoint import Checkpoints
 from rlcore.rl.groups import Groups, split_by_signal
 from rlcore.rl.guards import (
     StaleWeightsError,
@@ -41,28 +39,10 @@ from rlcore.rl.state import LoopState, validation_due
 from rlcore.rl.stream import draw_round
 from rlcore.rl.sync import CANARY_GAP, Canary, sync_weights
 from rlcore.rl.update import UpdateBatch, critic_request, policy_request, update_metrics
-from rlcore.rollout.group import RolloutGroup
-from rlcore.store import ArtifactStore, Lineage
+from rlcore.rl.workers import RLWorkers
+from rlcore.store.artifacts import ArtifactStore, Lineage
 from schemas.artifacts import ArtifactRef
 from schemas.recipe import Recipe
-
-
-@dataclass(frozen=True, slots=True)
-class Crew:
-    """The long-lived workers of one RL run; ``reference`` only when the KL term is on, ``critic``
-    only when the estimator reads values."""
-
-    learner: LearnerGroup
-    engines: RolloutGroup
-    rewards: Scorers
-    reference: LearnerGroup | None = None
-    critic: LearnerGroup | None = None
-
-    @property
-    def trained(self) -> Learners:
-        """What a checkpoint holds."""
-        actor = {"actor": self.learner}
-        return actor if self.critic is None else {**actor, "critic": self.critic}
 
 
 class Phases:
@@ -73,7 +53,6 @@ class Phases:
         "answers",
         "canary",
         "checkpoints",
-        "crew",
         "log",
         "metrics",
         "ptx",
@@ -83,6 +62,7 @@ class Phases:
         "tokenizer",
         "train",
         "validation",
+        "workers",
     )
 
     def __init__(
@@ -95,13 +75,13 @@ class Phases:
         prompts: pl.DataFrame,
         ptx: Sequences | None,
         tokenizer: Any,
-        crew: Crew,
+        workers: RLWorkers,
         log: Callable[[str], None],
     ) -> None:
         """``ptx``: what PPO-ptx draws from, where the recipe has it."""
         self.recipe = recipe
         self.store = store
-        self.crew = crew
+        self.workers = workers
         self.log = log
         self.tokenizer = tokenizer
         self.train = prompts.filter(pl.col("split") == "train")
@@ -115,9 +95,9 @@ class Phases:
 
     def start(self) -> LoopState:
         """Return the state to continue from, with learners and engines holding its weights."""
-        restored = self.checkpoints.restore(self.crew.trained, log=self.log)
+        restored = self.checkpoints.restore(self.workers.trained, log=self.log)
         state = restored or LoopState.initial(self.recipe.rl)
-        synced = sync_weights(self.crew.learner, self.crew.engines, self.canary)
+        synced = sync_weights(self.workers.learner, self.workers.engines, self.canary)
         stamp = synced.stamp
         if state.accuracies and stamp.digest != state.digest:
             raise StaleWeightsError(
@@ -128,7 +108,7 @@ class Phases:
             self.metrics.add({CANARY_GAP: synced.canary_gap})
             state = self._validated(replace(state, version=stamp.version, digest=stamp.digest))
             self.metrics.publish(0)
-            self.checkpoints.publish(self.crew.trained, state)
+            self.checkpoints.publish(self.workers.trained, state)
         self.metrics.begin_step()
         return state
 
@@ -162,7 +142,7 @@ class Phases:
             for table, scored in (("rollouts", "rewards"), ("baselines", "baseline_rewards")):
                 if table in rollouts.rows:
                     sampled = self.store.table(rollouts, table)
-                    tables[scored] = score_rollouts(sampled, self.train, self.crew.rewards)
+                    tables[scored] = score_rollouts(sampled, self.train, self.workers.rewards)
             check_rewards(tables["rewards"], self.recipe.reward)
             return self.records.put("rewards", rollouts.key, tables, parents)
 
@@ -194,7 +174,7 @@ class Phases:
         with self.metrics.timed("adv"):
             drawn = self._drawn(groups)
             batch = drawn.only(groups.kept)
-            check_fresh(batch.rollouts, self.crew.learner.stamp())
+            check_fresh(batch.rollouts, self.workers.learner.stamp())
             scores = self._scores(batch)
             self.metrics.add(
                 check_sampler_gap(
@@ -236,7 +216,7 @@ class Phases:
                     version=version,
                     ptx=self.ptx,
                 )
-                result = self.crew.learner.update(request)
+                result = self.workers.learner.update(request)
                 if result.old_logprobs:
                     frame, gap = own_logprobs(batch, self.recipe, result.old_logprobs)
                     self.metrics.add(gap)
@@ -248,10 +228,10 @@ class Phases:
                     )
             self.metrics.add_missing(update_metrics("actor", request, result))
             version = result.version
-        if self.crew.critic is not None:
+        if self.workers.critic is not None:
             with self.metrics.timed("update_critic"):
                 request = critic_request(batch, recipe=self.recipe, version=state.iteration)
-                critic = update_metrics("critic", request, self.crew.critic.update(request))
+                critic = update_metrics("critic", request, self.workers.critic.update(request))
             self.metrics.add_missing(
                 {name: v for name, v in critic.items() if not name.startswith("perf/")}
             )
@@ -265,7 +245,7 @@ class Phases:
     def sync(self, state: LoopState) -> LoopState:
         """Load the new weights into every engine, validate when due, publish the checkpoint."""
         with self.metrics.timed("sync"):
-            synced = sync_weights(self.crew.learner, self.crew.engines, self.canary)
+            synced = sync_weights(self.workers.learner, self.workers.engines, self.canary)
             self.metrics.add({CANARY_GAP: synced.canary_gap})
             assert synced.stamp.version == state.version, (
                 f"learner published {synced.stamp.version}, not {state.version}"
@@ -275,7 +255,7 @@ class Phases:
                 state = self._validated(state)
             self.metrics.publish(state.iteration)
             if self._checkpoint_due(state):
-                self.checkpoints.publish(self.crew.trained, state)
+                self.checkpoints.publish(self.workers.trained, state)
         self.metrics.end_step(state.iteration)
         return state
 
@@ -285,9 +265,9 @@ class Phases:
         Best by the figure of greedy validation, a tie going to the later iteration.
         """
         (best,) = state.best()
-        if best != state.iteration or self.crew.learner.stamp().digest != state.digest:
-            self.checkpoints.load(self.crew.trained, best)
-        self.crew.learner.export_hf(directory)
+        if best != state.iteration or self.workers.learner.stamp().digest != state.digest:
+            self.checkpoints.load(self.workers.trained, best)
+        self.workers.learner.export_hf(directory)
         self.metrics.close()
 
     @property
@@ -315,7 +295,7 @@ class Phases:
     ) -> pl.DataFrame:
         return sample_rollouts(
             prompts,
-            self.crew.engines,
+            self.workers.engines,
             self.recipe.rl.rollout,
             tokenizer=self.tokenizer,
             iteration=state.next_iteration,
@@ -328,9 +308,9 @@ class Phases:
             batch.rollouts,
             temperature=self.recipe.rl.rollout.temperature,
             kl=self.recipe.rl.algorithm.kl,
-            learner=self.crew.learner,
-            reference=self.crew.reference,
-            critic=self.crew.critic,
+            learner=self.workers.learner,
+            reference=self.workers.reference,
+            critic=self.workers.critic,
         )
 
     def _round(self, rollouts: ArtifactRef, rewards: ArtifactRef) -> RolloutBatch:
@@ -372,8 +352,8 @@ class Phases:
         with self.metrics.timed("testing"):
             figure, metrics = validate(
                 self.validation,
-                self.crew.engines,
-                self.crew.rewards,
+                self.workers.engines,
+                self.workers.rewards,
                 self.recipe.rl.rollout,
                 tokenizer=self.tokenizer,
                 reward=self.recipe.reward,

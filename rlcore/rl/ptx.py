@@ -9,7 +9,7 @@ from rlcore.data.inputs import file_digest
 from rlcore.data.sources import read_file
 from rlcore.models.packing import Sequences
 from rlcore.models.tokenizer import eos_token_id
-from rlcore.sft import demonstration_sequences
+from rlcore.supervised.sft import demonstration_sequences
 from schemas.errors import UserError
 from schemas.rl import Ptx
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 
-from rlcore.store import ArtifactStore, Lineage
+from rlcore.store.artifacts import ArtifactStore, Lineage
 from schemas.artifacts import ArtifactRef
 
 

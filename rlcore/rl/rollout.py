@@ -5,6 +5,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from rlcore.engines.pool import EnginePool
+from rlcore.engines.types import Generation, Sampling, WeightStamp
 from rlcore.models.tokenizer import eos_token_id
 from rlcore.ragged import from_arrays, to_arrays
 from rlcore.rewards.types import RewardRow, Scorers, score_finished
@@ -12,15 +14,13 @@ from rlcore.rewards.unscored import RewardFailureError
 from rlcore.rl.guards import check_rewards
 from rlcore.rl.measures import failure_metrics, mean_of
 from rlcore.rl.reward import rewards_frame
-from rlcore.rollout.group import RolloutGroup
-from rlcore.rollout.types import Generation, Sampling, WeightStamp
 from rlcore.seeds import stream_seed
 from schemas.rl import RewardSection, RolloutSection
 
 
 def sample_rollouts(
     prompts: pl.DataFrame,
-    engines: RolloutGroup,
+    engines: EnginePool,
     section: RolloutSection,
     *,
     tokenizer: Any,
@@ -123,7 +123,7 @@ def validation_prompts(prompts: pl.DataFrame, count: int, seed: int) -> pl.DataF
 
 def validate(
     prompts: pl.DataFrame,
-    engines: RolloutGroup,
+    engines: EnginePool,
     rewards: Scorers,
     section: RolloutSection,
     *,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from rlcore.learner.group import LearnerGroup
+from rlcore.learner.pool import LearnerPool
 from rlcore.ragged import to_arrays
 from rlcore.rl.batch import response_part, sequences_of
 from schemas.algorithm import KL
@@ -33,9 +33,9 @@ def score_batch(
     *,
     temperature: float,
     kl: KL,
-    learner: LearnerGroup,
-    reference: LearnerGroup | None,
-    critic: LearnerGroup | None,
+    learner: LearnerPool,
+    reference: LearnerPool | None,
+    critic: LearnerPool | None,
 ) -> BatchScores:
     """Recompute log-probs with the learner (SPEC E3 "decoupled"), at the rollout temperature."""
     sequences = sequences_of(rollouts)

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from rlcore.learner.group import LearnerGroup
+from rlcore.engines.pool import EnginePool
+from rlcore.engines.types import WeightStamp, WeightSyncError
+from rlcore.learner.pool import LearnerPool
 from rlcore.models.packing import Sequences
 from rlcore.ragged import to_arrays
-from rlcore.rollout.group import RolloutGroup
-from rlcore.rollout.loading import exchange_file
-from rlcore.rollout.types import WeightStamp, WeightSyncError
+from rlcore.weights.loading import exchange_file
 from schemas.recipe import Recipe
 from schemas.rl import GapBound
 
@@ -49,7 +49,7 @@ class Synced:
     canary_gap: float
 
 
-def sync_weights(learner: LearnerGroup, engines: RolloutGroup, canary: Canary) -> Synced:
+def sync_weights(learner: LearnerPool, engines: EnginePool, canary: Canary) -> Synced:
     """Publish the learner's weights, load them into all engines, and prove that they sample it.
 
     The file passes through shared memory, so learner rank 0 and the engines share a node.
@@ -61,7 +61,7 @@ def sync_weights(learner: LearnerGroup, engines: RolloutGroup, canary: Canary) -
     return Synced(stamp, check_canary(learner, engines, canary))
 
 
-def check_canary(learner: LearnerGroup, engines: RolloutGroup, canary: Canary) -> float:
+def check_canary(learner: LearnerPool, engines: EnginePool, canary: Canary) -> float:
     """Return the largest gap of an engine's canary log-probs to the learner's, in nats.
 
     Raises WeightSyncError naming the engine above ``canary.bound``.

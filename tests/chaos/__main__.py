@@ -27,7 +27,7 @@ from typing import Any
 import psutil
 
 from flows import local
-from rlcore.store import ArtifactStore
+from rlcore.store.artifacts import ArtifactStore
 from tests.chaos import victims
 from tests.flows.small_run import ROOT, SMALL
 

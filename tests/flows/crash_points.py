@@ -80,10 +80,10 @@ def _install(point: str) -> None:
 
         rlcore.rl.phases.sync_weights = only_at_the_start
     elif point == "export":
-        import rlcore.export
+        import rlcore.export.export
 
         # The model is written and proven; it is not yet where it belongs.
-        rlcore.export._replace = _die
+        rlcore.export.export._replace = _die
     elif point:
         raise SystemExit(f"unknown crash point {point!r}")
 

@@ -20,7 +20,7 @@ LOADED = (
     "flows.rl_pipeline",
     "rlcore.learner.learner",
     "rlcore.rewards.worker",
-    "rlcore.rollout.transformers_engine",
+    "rlcore.engines.transformers_engine",
     "tests.flows.crash_points",
 )
 # The interpreter's own; jemalloc's, which it stops around a fork; Polars' remover of spilled files.

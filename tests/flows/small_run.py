@@ -144,7 +144,7 @@ def summary_of(directory: Path) -> dict[str, Any]:
 
 def artifact_digests(directory: Path, kind: str) -> dict[str, str]:
     """Return key -> content digest of every complete artifact of ``kind``."""
-    from rlcore.store import ArtifactStore
+    from rlcore.store.artifacts import ArtifactStore
 
     store = ArtifactStore(directory / "runs" / "store")
     return {m.key: m.sha256 for m in store.manifests() if m.kind == kind}
@@ -152,7 +152,7 @@ def artifact_digests(directory: Path, kind: str) -> dict[str, str]:
 
 def model_digests(directory: Path, kind: str) -> dict[str, str]:
     """Return key -> sha256 of the weights file of every complete artifact of ``kind``."""
-    from rlcore.store import ArtifactStore
+    from rlcore.store.artifacts import ArtifactStore
 
     store = ArtifactStore(directory / "runs" / "store")
     return {

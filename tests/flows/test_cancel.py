@@ -12,7 +12,7 @@ import pytest
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 
-from rlcore.store import ArtifactStore
+from rlcore.store.artifacts import ArtifactStore
 from tests.flows.small_run import INLINE, ROOT, SMALL
 
 pytestmark = pytest.mark.timeout(180)

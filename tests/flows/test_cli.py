@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from flows.cli import main
-from rlcore.metrics import metrics_frame, publish_metrics
-from rlcore.store import ArtifactStore, Lineage
+from rlcore.results.metrics import metrics_frame, publish_metrics
+from rlcore.store.artifacts import ArtifactStore, Lineage
 
 COMMAND = "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=rloo env.rollout.n=4 ..."
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import yaml
 
-from rlcore.queries import query
-from rlcore.store import ArtifactStore
+from rlcore.results.queries import query
+from rlcore.store.artifacts import ArtifactStore
 from tests.flows.small_run import INLINE, SMALL, model_digests, run_recipe
 
 README = Path(__file__).parents[2] / "README.md"

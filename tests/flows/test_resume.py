@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rlcore.store_records import LEASES
+from rlcore.store.records import LEASES
 from tests.flows.small_run import INLINE, artifact_digests, model_digests, run_small
 
 pytestmark = pytest.mark.timeout(900)

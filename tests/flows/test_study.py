@@ -10,9 +10,9 @@ import yaml
 from flows.cli import main
 from flows.figure import Panel, ProxyPanel, draw
 from flows.study import Outcome, panels, print_tables, read_outcome, shortfalls
-from rlcore.metrics import metrics_frame, publish_metrics
 from rlcore.recipes import load_recipe
-from rlcore.store import ArtifactStore, Lineage
+from rlcore.results.metrics import metrics_frame, publish_metrics
+from rlcore.store.artifacts import ArtifactStore, Lineage
 
 RECIPES = Path(__file__).parents[2] / "flows" / "recipes"
 PNG_LIMIT = 200_000  # bytes; it stands in the README

@@ -29,7 +29,7 @@ from flows.training import (
 )
 from rlcore.api.curves import CURVES
 from rlcore.rl.guards import RewardFailureError
-from rlcore.store import ArtifactStore
+from rlcore.store.artifacts import ArtifactStore
 from schemas.errors import UserError
 from tests.rlcore.api.tiny import CONTEXT, write_tiny_model
 

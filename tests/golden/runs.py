@@ -127,7 +127,9 @@ def compare(before: Path, after: Path) -> int:
 
 def main() -> int:
     """Run one command; return its exit code."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("command", choices=["record", "compare"])
     parser.add_argument("first", type=Path)
     parser.add_argument("second", type=Path)

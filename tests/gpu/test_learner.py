@@ -12,12 +12,12 @@ import torch
 
 from rlcore.algorithms.objective import SftObjective
 from rlcore.cluster.in_process import InProcessWorker
+from rlcore.engines.pool import EnginePool
+from rlcore.engines.transformers_engine import TransformersEngine
+from rlcore.engines.types import EngineSpec, Sampling
 from rlcore.learner.learner import Learner
 from rlcore.learner.spec import LearnerSpec, Term
-from rlcore.rollout.group import RolloutGroup
-from rlcore.rollout.loading import load_model_directory
-from rlcore.rollout.transformers_engine import TransformersEngine
-from rlcore.rollout.types import EngineSpec, Sampling
+from rlcore.weights.loading import load_model_directory
 from tests.rlcore.learner.algorithms import ALGORITHMS, algorithm_batch, suited, terms_of
 from tests.rlcore.learner.samples import (
     assert_same_weights,
@@ -115,7 +115,7 @@ def test_transformers_engine_agrees_with_cpu(spec):
     answers = {}
     for device in ("cpu", "cuda"):
         engine = TransformersEngine(EngineSpec(spec.model_dir, device=device, max_model_len=64))
-        group = RolloutGroup([InProcessWorker.of(device, engine)], timeout_s=60, sync_timeout_s=60)
+        group = EnginePool([InProcessWorker.of(device, engine)], timeout_s=60, sync_timeout_s=60)
         load_model_directory(group, Path(spec.model_dir))
         answers[device] = engine.generate(prompts, [0, 1, 2], sampling)
         engine.close()

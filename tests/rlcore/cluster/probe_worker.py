@@ -5,7 +5,7 @@ import sys
 import time
 from typing import ClassVar
 
-from rlcore.progress import advance
+from rlcore.cluster.progress import advance
 from schemas.errors import UserError
 
 ENVIRONMENT_AT_IMPORT = os.environ.get("PROBE", "")

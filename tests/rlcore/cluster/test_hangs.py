@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from rlcore.cluster import watch
+from rlcore.cluster.progress import Sign
 from rlcore.cluster.ray_cluster import RayCluster, RayWorker
 from rlcore.cluster.types import Placement, WorkerHung, WorkerTimeout
 from rlcore.cluster.watch import Watch
-from rlcore.progress import Sign
 
 pytestmark = pytest.mark.timeout(180)
 PROBE = "tests.rlcore.cluster.probe_worker:Probe"

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import polars as pl
 
-from rlcore.store import ArtifactStore, Lineage
+from rlcore.store.artifacts import ArtifactStore, Lineage
 from schemas.artifacts import ArtifactRef
 
 Verdicts = Mapping[str, Sequence[bool | None]]  # uid -> one per sample; None = no verdict

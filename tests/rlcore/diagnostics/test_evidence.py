@@ -7,9 +7,9 @@ import pytest
 
 from flows import cli
 from rlcore.diagnostics.evidence import Evidence, never_right_query
-from rlcore.queries import query
+from rlcore.results.queries import query
 from rlcore.rl.answers import RecentAnswers
-from rlcore.store import ArtifactStore
+from rlcore.store.artifacts import ArtifactStore
 from tests.rlcore.diagnostics.records import put_dataset, put_iteration
 
 PROMPTS = {

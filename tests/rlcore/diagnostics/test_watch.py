@@ -13,7 +13,7 @@ from rlcore.diagnostics.watch import (
     findings_frame,
     of_error,
 )
-from rlcore.metrics import metrics_frame
+from rlcore.results.metrics import metrics_frame
 from schemas.tables import TABLES
 from tests.rlcore.diagnostics.streams import Metrics, broken, healthy, recipe
 

@@ -8,10 +8,10 @@ from typing import Any
 import polars as pl
 import pytest
 
+from rlcore.engines.types import Generation, Sampling
 from rlcore.evaluation.evaluate import evaluate, generate_completions, select_prompts
 from rlcore.rewards.types import Failure, Reward, RewardRow
 from rlcore.rewards.unscored import RewardFailureError
-from rlcore.rollout.types import Generation, Sampling
 from schemas.errors import UserError
 from schemas.recipe import EvaluateSection
 from schemas.rl import RewardFunction, RewardSection

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from rlcore.learner.group import LearnerGroup
 from rlcore.learner.learner import Learner
+from rlcore.learner.pool import LearnerPool
 from rlcore.learner.spec import LearnerSpec
 from rlcore.models.packing import Sequences
 from tests.rlcore.learner.algorithms import ALGORITHMS, suited
@@ -108,13 +108,13 @@ class Pair:
     def __init__(self) -> None:
         self._ranks: list[RankProcess] = []
 
-    def build(self, spec: LearnerSpec) -> LearnerGroup:
+    def build(self, spec: LearnerSpec) -> LearnerPool:
         if not self._ranks:
             self._ranks = start_ranks(2)
         pendings = [rank.start("build", spec) for rank in self._ranks]
         for pending in pendings:
             pending.result(120)
-        return LearnerGroup(self._ranks, timeout_s=60)
+        return LearnerPool(self._ranks, timeout_s=60)
 
     def modules(self) -> set[str]:
         """Top-level packages loaded by rank 0."""

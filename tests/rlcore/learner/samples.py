@@ -10,11 +10,11 @@ import torch
 
 from rlcore.algorithms.aggregation import token_weights
 from rlcore.algorithms.objective_types import TokenBatch, TokenOutputs
-from rlcore.learner.group import LearnerGroup
 from rlcore.learner.learner import Learner
+from rlcore.learner.pool import LearnerPool
 from rlcore.learner.spec import LearnerSpec, Term
-from rlcore.models.digest import read_checkpoint, read_state, write_state
 from rlcore.models.packing import Sequences
+from rlcore.weights.digest import read_checkpoint, read_state, write_state
 
 VOCABULARY = 61
 
@@ -75,7 +75,7 @@ def make_batch(num_sequences: int, seed: int = 0) -> Sequences:
     )
 
 
-def weights_of(learner: Learner | LearnerGroup, path: Path) -> dict[str, torch.Tensor]:
+def weights_of(learner: Learner | LearnerPool, path: Path) -> dict[str, torch.Tensor]:
     """The canonical state, through the file that engines read."""
     learner.publish(path / "weights.safetensors")
     return {

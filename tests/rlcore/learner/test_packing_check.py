@@ -10,15 +10,15 @@ import pytest
 import torch
 
 from rlcore.algorithms.objective import PreferenceObjective, SftObjective
-from rlcore.learner.group import LearnerGroup
+from rlcore.cluster.workers import Workers
 from rlcore.learner.learner import Learner
+from rlcore.learner.pool import LearnerPool
 from rlcore.learner.spec import LearnerSpec, Term
 from rlcore.models.packing import Sequences
 from rlcore.recipes import load_recipe
 from rlcore.reward_model.training import ranked_sequences
-from rlcore.sft import SFT
-from rlcore.store import ArtifactStore, Lineage
-from rlcore.workers import Workers
+from rlcore.store.artifacts import ArtifactStore, Lineage
+from rlcore.supervised.sft import SFT
 from schemas.errors import UserError
 from tests.flows.small_run import INLINE, SMALL
 from tests.rlcore.learner.architectures import (
@@ -165,7 +165,7 @@ def test_two_ranks_agree_on_rows_of_one_document(
         micro_batch_tokens=160,
         row_tokens=80,
     )
-    group: LearnerGroup = pair.build(ours)
+    group: LearnerPool = pair.build(ours)
     assert gap(group.logprobs(batch).logprobs, logprobs_alone(tmp_path / "model", batch)) < 1e-4
     terms = [Term(batch, SftObjective())]
     expected, _ = reference_step(ours, terms, 0.1)

@@ -134,7 +134,7 @@ def test_bad_input_is_told():
 def test_describing_work_to_the_learner_loads_no_torch():
     """The flow process talks to ranks; loading torch would cost it seconds in every run."""
     code = (
-        "import sys, rlcore.learner.group, rlcore.learner.schedule, rlcore.algorithms.objective;"
+        "import sys, rlcore.learner.pool, rlcore.learner.schedule, rlcore.algorithms.objective;"
         "print(sorted({'torch', 'transformers', 'deepspeed'} & set(sys.modules)))"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

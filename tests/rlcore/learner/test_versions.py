@@ -12,9 +12,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from rlcore.algorithms.objective import PolicyObjective, SftObjective
-from rlcore.learner.group import LearnerGroup
+from rlcore.learner.pool import LearnerPool
 from rlcore.learner.spec import Term, UpdateRequest, VersionConflict
-from rlcore.models.digest import read_state, state_digest
+from rlcore.weights.digest import read_state, state_digest
 from schemas.errors import UserError
 from tests.rlcore.learner.rank_process import start_ranks
 from tests.rlcore.learner.samples import make_batch
@@ -83,7 +83,7 @@ def test_resume_in_a_new_process_is_bit_exact(spec, learner_of, tmp_path):
             learner.save(tmp_path / str(stage))
             after = learner.update(request_of(1, "b", seed=5))
             worker.start("build", replace(spec, zero_stage=stage, eps=1e-8)).result(120)
-            resumed = LearnerGroup(ranks, timeout_s=60)
+            resumed = LearnerPool(ranks, timeout_s=60)
             resumed.load(tmp_path / str(stage))
             assert resumed.update(request_of(0, "a")) == first, "the recorded update is lost"
             assert resumed.update(request_of(1, "b", seed=5)) == after

@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 
 from rlcore.data.split import content_uid
+from rlcore.engines.types import Generation, Sampling
 from rlcore.models.base import build_base_model
 from rlcore.models.tokenizer import load_tokenizer
 from rlcore.reward_model.files import (
@@ -20,7 +21,6 @@ from rlcore.reward_model.files import (
 from rlcore.reward_model.preferences import check_pairs, encode, fit
 from rlcore.reward_model.sampled import num_responses, sample_preferences
 from rlcore.rewards.types import Failure, Reward, RewardRow
-from rlcore.rollout.types import Generation, Sampling
 from schemas.errors import UserError
 from schemas.recipe import FromScratch, ModelSection
 from schemas.reward_model import FilePreferences, Gsm8kSolutions, SampledPreferences

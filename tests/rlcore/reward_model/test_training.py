@@ -11,15 +11,15 @@ from rlcore.algorithms.objective import PreferenceObjective
 from rlcore.algorithms.objective_types import TokenBatch, TokenOutputs
 from rlcore.cluster.in_process import InProcessCluster
 from rlcore.cluster.types import Placement
-from rlcore.learner.group import LearnerGroup
+from rlcore.learner.pool import LearnerPool
 from rlcore.learner.spec import LearnerSpec
-from rlcore.metrics import stage_metrics
 from rlcore.models.packing import Sequences
+from rlcore.results.metrics import stage_metrics
 from rlcore.reward_model.evaluation import last_token_scores, pair_accuracy, pairs_of
 from rlcore.reward_model.preferences import preference_sequences
 from rlcore.reward_model.training import PreferenceBatches, RewardModelTraining, ranked_sequences
 from rlcore.reward_model.zero import shift_bias, zero_sequences
-from rlcore.store import ArtifactStore, Lineage
+from rlcore.store.artifacts import ArtifactStore, Lineage
 from schemas.errors import UserError
 from schemas.reward_model import RewardModelSection
 from schemas.rl import Optimizer
@@ -39,22 +39,22 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def learner_of() -> Iterator[Callable[[Path], LearnerGroup]]:
+def learner_of() -> Iterator[Callable[[Path], LearnerPool]]:
     cluster = InProcessCluster()
 
-    def build(directory: Path) -> LearnerGroup:
+    def build(directory: Path) -> LearnerPool:
         spec = LearnerSpec(model_dir=str(directory), lr=3e-3, head="value", device="cpu")
         place = Placement()
         worker = cluster.spawn(
             "rlcore.learner.learner:Learner", spec, 0, 1, ("", 0), name="rm", placement=place
         )
-        return LearnerGroup([worker])
+        return LearnerPool([worker])
 
     yield build
     cluster.close()
 
 
-def trained(learner: LearnerGroup, store: ArtifactStore, on_step=lambda _: None) -> int:
+def trained(learner: LearnerPool, store: ArtifactStore, on_step=lambda _: None) -> int:
     """Run a training to its end under one key; returns its steps."""
     training = RewardModelTraining(
         SECTION,

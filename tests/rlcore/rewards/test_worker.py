@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rlcore.progress import report_to
+from rlcore.cluster.progress import report_to
 from rlcore.rewards import process as process_module
 from rlcore.rewards.types import Reward, RewardRow
 from rlcore.rewards.unscored import RewardFailureError

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
+from rlcore.cluster.workers import Workers
 from rlcore.data.prepare import prepare
 from rlcore.models.files import model_directory
 from rlcore.models.tokenizer import load_tokenizer
 from rlcore.recipes import load_recipe
 from rlcore.rewards.types import Reward, RewardRow
-from rlcore.rl.crew import start_crew
 from rlcore.rl.phases import Phases
 from rlcore.rl.ptx import ptx_sequences
-from rlcore.store import ArtifactStore, Lineage
-from rlcore.workers import Workers
+from rlcore.rl.workers import start_workers
+from rlcore.store.artifacts import ArtifactStore, Lineage
 from schemas.artifacts import ArtifactRef
 from tests.flows.small_run import INLINE, SMALL
 
@@ -94,7 +94,7 @@ def make_phases(dataset: Dataset, tmp_path: Path) -> Iterator[Callable[..., Phas
                 prompts=table(dataset.ref, "prompts"),
                 ptx=ptx and ptx_sequences(ptx, table(dataset.ref, "demonstrations"), tokenizer),
                 tokenizer=tokenizer,
-                crew=start_crew(
+                workers=start_workers(
                     recipe.rl, Workers(recipe), policy, stack, rewards=ScriptedRewards(score)
                 ),
                 log=lambda message: None,

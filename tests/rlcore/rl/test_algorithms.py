@@ -57,11 +57,11 @@ def batch_of(seen: pl.DataFrame, advantages: pl.DataFrame) -> UpdateBatch:
 def test_no_worker_but_the_needed_ones(make_phases: Make) -> None:
     """A critic for group methods or a reference without KL would waste a model's memory."""
     grpo = make_phases("quickstart", digits, {})
-    assert grpo.crew.critic is None
-    assert grpo.crew.reference is None
+    assert grpo.workers.critic is None
+    assert grpo.workers.reference is None
     ppo = make_phases("quickstart-ppo", digits, {})
-    assert ppo.crew.critic is not None
-    assert ppo.crew.reference is not None
+    assert ppo.workers.critic is not None
+    assert ppo.workers.reference is not None
 
 
 def test_kl_in_the_reward_is_zero_at_first_and_taken_afterwards(make_phases: Make) -> None:
@@ -135,7 +135,7 @@ def test_exact_kl_needs_no_second_learner(make_phases: Make, where: str) -> None
     """kl 'full' is computed by the learner that holds the reference beside the policy."""
     kl = {"where": where, "estimator": "full", "coef": 0.1}
     phases = make_phases("quickstart", digits, {"rl.algorithm.kl": kl})
-    assert phases.crew.reference is None
+    assert phases.workers.reference is None
     state, _, _ = one_iteration(phases, phases.start())
     assert phases.metrics._values["actor/ref_kl"] == pytest.approx(0.0, abs=1e-6)
     _, _, advantages = one_iteration(phases, phases.sync(state))
@@ -178,7 +178,7 @@ def test_warm_up_is_exact_and_leaves_the_policy_alone(make_phases: Make) -> None
 
     def report(state: LoopState, metrics: dict[str, float]) -> None:
         digests.append(state.digest)
-        versions.append(phases.crew.critic.stamp().version)  # type: ignore[union-attr]
+        versions.append(phases.workers.critic.stamp().version)  # type: ignore[union-attr]
         assert ("actor/pg_loss" in metrics) == (state.iteration > 2)
         assert "critic/vf_loss" in metrics
         rates.extend([metrics["actor/lr"]] if state.iteration > 2 else [])
@@ -377,7 +377,7 @@ def test_overlong_penalty_joins_the_score_and_not_the_filter() -> None:
 @pytest.mark.parametrize("recipe", ["ppo", "rloo", "remax", "dapo", "gspo", "gepo", "vapo"])
 def test_same_seed_same_run(make_phases: Make, recipe: str, tmp_path: Path) -> None:
     """Two runs of one recipe end at the same weights, bit for bit."""
-    from rlcore.store import ArtifactStore
+    from rlcore.store.artifacts import ArtifactStore
 
     over = {
         "rl.iterations": 2,
@@ -393,6 +393,6 @@ def test_same_seed_same_run(make_phases: Make, recipe: str, tmp_path: Path) -> N
         store = ArtifactStore(str(tmp_path / f"store{attempt}"))
         phases = make_phases(f"quickstart-{recipe}", digits, over, store=store)
         state = iterate(phases, Steps(), lambda state, metrics: None)
-        critic = phases.crew.critic
+        critic = phases.workers.critic
         finals.append((state.digest, critic.stamp().digest if critic else ""))
     assert finals[0] == finals[1]

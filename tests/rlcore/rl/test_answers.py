@@ -10,7 +10,7 @@ from rlcore.rl.answers import NEVER_RIGHT, RECENT, RecentAnswers
 from rlcore.rl.batch import RolloutBatch
 from rlcore.rl.loop import Steps, iterate
 from rlcore.rl.phases import Phases
-from rlcore.store import ArtifactStore
+from rlcore.store.artifacts import ArtifactStore
 from tests.rlcore.diagnostics.records import Verdicts, put_iteration, rewards, rollouts
 
 

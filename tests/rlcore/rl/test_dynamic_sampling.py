@@ -10,7 +10,7 @@ from rlcore.rewards.types import RewardRow
 from rlcore.rl.groups import DynamicSamplingError, Groups, split_by_signal
 from rlcore.rl.phases import Phases
 from rlcore.rl.state import LoopState
-from rlcore.store import ArtifactStore
+from rlcore.store.artifacts import ArtifactStore
 
 PROMPTS, SAMPLES = 4, 4
 DAPO = {
@@ -143,12 +143,12 @@ def test_half_full_batch_is_found_again(make_phases: Make, tmp_path: Path) -> No
 
     second = make_phases("quickstart", half_teach, DAPO, store=store)
     state = second.start()
-    scored_before = second.crew.rewards.rows  # type: ignore[attr-defined]
+    scored_before = second.workers.rewards.rows  # type: ignore[attr-defined]
     again = second.begin(state)
     assert second.rollout(state, again) == rollouts
     groups_again, _ = draw(second, state)
     assert groups_again.rounds[0][0] == rollouts
-    scored = second.crew.rewards.rows - scored_before  # type: ignore[attr-defined]
+    scored = second.workers.rewards.rows - scored_before  # type: ignore[attr-defined]
     assert scored == (len(groups_again.rounds) - 1) * PROMPTS * SAMPLES, "round 0 is not rescored"
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from rlcore.engines.types import WeightStamp
 from rlcore.recipes import load_recipe
 from rlcore.rl.guards import (
     RewardFailureError,
@@ -16,7 +17,6 @@ from rlcore.rl.guards import (
     check_rewards,
     check_sampler_gap,
 )
-from rlcore.rollout.types import WeightStamp
 from schemas.rl import GapBound, RewardFunction, RewardSection
 
 RECIPES = Path(__file__).parents[3] / "flows" / "recipes"

@@ -8,14 +8,14 @@ import numpy as np
 import polars as pl
 import pytest
 
-from rlcore.queries import query
 from rlcore.ragged import to_arrays
 from rlcore.recipes import load_recipe
+from rlcore.results.queries import query
 from rlcore.rl.groups import Groups
 from rlcore.rl.phases import Phases
 from rlcore.rl.state import LoopState
 from rlcore.rl.update import policy_request
-from rlcore.store import ArtifactStore
+from rlcore.store.artifacts import ArtifactStore
 from schemas.artifacts import ArtifactRef
 from tests.rlcore.rl.conftest import RECIPES
 from tests.rlcore.rl.test_algorithms import digits
@@ -112,17 +112,17 @@ def test_a_second_attempt_records_and_trains_the_same(make_phases: Make, tmp_pat
     state = phases.start()
     groups, advantages = scored_iteration(phases, state)
     after = phases.update(state, groups, advantages)
-    stamp, recorded = phases.crew.learner.stamp(), own_digest(store)
+    stamp, recorded = phases.workers.learner.stamp(), own_digest(store)
     assert recorded is not None
     store.discard("own_logprobs", "run/000001")
     assert phases.update(state, groups, advantages) == after
-    assert (phases.crew.learner.stamp(), own_digest(store)) == (stamp, recorded)
+    assert (phases.workers.learner.stamp(), own_digest(store)) == (stamp, recorded)
 
     again = make_phases("quickstart-gspo", digits, GSPO, store=store)
     state = again.start()
     groups, advantages = scored_iteration(again, state)
     again.update(state, groups, advantages)
-    assert (again.crew.learner.stamp(), own_digest(store)) == (stamp, recorded)
+    assert (again.workers.learner.stamp(), own_digest(store)) == (stamp, recorded)
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,13 @@ import numpy as np
 import polars as pl
 import pytest
 
+from rlcore.engines.transformers_engine import TransformersEngine
+from rlcore.engines.types import WeightSyncError
 from rlcore.recipes import load_recipe
 from rlcore.rewards.types import RewardRow
 from rlcore.rl.phases import Phases
 from rlcore.rl.sync import CANARY_TOKENS, Canary
-from rlcore.rollout.transformers_engine import TransformersEngine
-from rlcore.rollout.types import WeightSyncError
-from rlcore.store import ArtifactStore
+from rlcore.store.artifacts import ArtifactStore
 from tests.rlcore.rl.conftest import RECIPES
 from tests.rlcore.rl.test_algorithms import one_iteration
 
@@ -37,7 +37,7 @@ def sampled(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def tampered(monkeypatch: pytest.MonkeyPatch, change: Callable[[dict], None]) -> None:
     """Change what the engine reads after the file's names and shapes were checked."""
-    from rlcore.rollout import transformers_engine as module
+    from rlcore.engines import transformers_engine as module
 
     read = module.read_update
 

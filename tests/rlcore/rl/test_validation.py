@@ -7,13 +7,13 @@ from typing import Any, cast
 import polars as pl
 import pytest
 
-from rlcore.rewards.group import RewardGroup
+from rlcore.engines.pool import EnginePool
+from rlcore.engines.types import Generation
+from rlcore.rewards.pool import RewardPool
 from rlcore.rewards.types import Failure, Reward, RewardRow
 from rlcore.rewards.unscored import RewardFailureError
 from rlcore.rewards.worker import RewardWorker
 from rlcore.rl.rollout import validate
-from rlcore.rollout.group import RolloutGroup
-from rlcore.rollout.types import Generation
 from schemas.rl import RewardFunction, RewardSection, RolloutSection
 
 SAMPLES = "reward_samples"
@@ -77,7 +77,7 @@ def run(
         ],
         schema_overrides={"prompt_ids": pl.List(pl.Int32)},
     )
-    engines = cast(RolloutGroup, Engines(aborted))
+    engines = cast(EnginePool, Engines(aborted))
     section_of_rollouts = RolloutSection(max_new_tokens=4)
     return validate(
         prompts, engines, rewards, section_of_rollouts, tokenizer=Tokenizer(), reward=section
@@ -122,7 +122,7 @@ def test_a_row_that_the_clock_ended_is_in_no_figure() -> None:
 
 
 @pytest.fixture
-def workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[RewardSection], RewardGroup]]:
+def workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[RewardSection], RewardPool]]:
     """Return a reward of real scoring processes for a section."""
     monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "rewards"))
     started: list[RewardWorker] = []
@@ -141,10 +141,10 @@ def workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[RewardSection
 
             return Done()
 
-    def make(section: RewardSection) -> RewardGroup:
+    def make(section: RewardSection) -> RewardPool:
         started.append(RewardWorker(section))
         inline = cast(Any, Inline(started[-1]))
-        return RewardGroup([inline], timeout_s=60.0, row_timeout_s=30.0)
+        return RewardPool([inline], timeout_s=60.0, row_timeout_s=30.0)
 
     yield make
     for worker in started:
@@ -162,7 +162,7 @@ def section_of(*functions: tuple[str, float, dict[str, Any]]) -> RewardSection:
 
 @pytest.mark.parametrize("first", ["judge", "score"])
 def test_the_verdict_of_weight_zero_is_reported_and_does_not_choose(
-    workers: Callable[[RewardSection], RewardGroup], first: str
+    workers: Callable[[RewardSection], RewardPool], first: str
 ) -> None:
     """The score says .25 and the judge, which nobody trains on, says right: .25 chooses."""
     functions = [("fixed", 1.0, {"score": 0.25}), ("rich", 0.0, {})]
@@ -173,7 +173,7 @@ def test_the_verdict_of_weight_zero_is_reported_and_does_not_choose(
 
 
 def test_a_verdict_that_counts_chooses_beside_one_of_weight_zero(
-    workers: Callable[[RewardSection], RewardGroup],
+    workers: Callable[[RewardSection], RewardPool],
 ) -> None:
     functions = [("rich", 0.0, {}), ("fixed", 1.0, {"score": 0.25, "acc": False})]
     figure, metrics = run(workers(section_of(*functions)))
@@ -181,7 +181,7 @@ def test_a_verdict_that_counts_chooses_beside_one_of_weight_zero(
 
 
 def test_a_failing_judge_of_weight_zero_neither_stops_nor_unscores(
-    workers: Callable[[RewardSection], RewardGroup],
+    workers: Callable[[RewardSection], RewardPool],
 ) -> None:
     section = section_of(("wrong_answer_raises", 0.0, {}), ("fixed", 1.0, {"score": 0.25}))
     figure, metrics = run(workers(section), section)

@@ -1,0 +1,296 @@
+"""The dry run: what a recipe comes to in batches, memory, time and disk, before anything starts."""
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import yaml
+
+from rlcore.diagnostics.watch import Diagnostics
+from rlcore.dry_run.algorithm import worker_counts
+from rlcore.dry_run.batches import Batches, DataSize, all_batches, data_size
+from rlcore.dry_run.estimates import (
+    BYTES,
+    GIB,
+    PROCESS_BYTES,
+    Memory,
+    Rates,
+    cpu_rates,
+    engine_memory,
+    gpu_rates,
+    learner_memory,
+)
+from rlcore.dry_run.shape import ModelShape, find_shape
+from rlcore.dry_run.stages import StageEstimate, stage_estimates
+from rlcore.dry_run.text import (
+    assumption_lines,
+    batch_lines,
+    engine_lines,
+    gib,
+    memory_lines,
+    stage_lines,
+)
+from schemas.errors import UserError
+from schemas.names import REWARD_MODEL
+from schemas.recipe import Recipe
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What the plan must fit, in bytes. ``disk_free`` is None where the store is not local."""
+
+    host: int
+    gpus: tuple[int, ...]
+    disk_free: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything a dry run prints. What needs the model's sizes is None when it is not at hand."""
+
+    recipe: Recipe
+    machine: Machine
+    device: str
+    shape: ModelShape | None
+    shape_note: str
+    data: DataSize
+    batches: Batches
+    rates: Rates
+    memory: Memory | None
+    stages: tuple[StageEstimate, ...]
+
+    @property
+    def disk_bytes(self) -> int:
+        """Bytes the whole run leaves on disk at the longest legal lengths."""
+        return sum(stage.disk_bytes for stage in self.stages)
+
+    @property
+    def host_bytes(self) -> int:
+        """Host memory of all workers together; 0 when the model is not at hand."""
+        if self.memory is None:
+            return 0
+        memory, hardware, on_gpu = self.memory, self.recipe.hardware, self.device == "cuda"
+        trained = [memory.learner] + ([memory.critic] if memory.critic else [])
+        frozen = [weights for weights in (memory.reference, memory.reward_model) if weights]
+        total = hardware.rollout.engines * memory.engine
+        for learner in trained:
+            held = learner.offloaded if on_gpu else learner.device
+            total += hardware.learner.ranks * (PROCESS_BYTES + held)
+        return total + sum(PROCESS_BYTES + (0 if on_gpu else weights) for weights in frozen)
+
+
+def plan(recipe: Recipe, machine: Machine | None = None) -> Plan:
+    """Return the plan of ``recipe`` on ``machine`` (default: this one).
+
+    Raises ``UserError`` when the run surely cannot fit: a legal sequence longer than a micro-batch,
+    fewer GPUs than asked for, more weights, gradients and optimizer state than a visible GPU or the
+    host holds, less free disk than the run writes. A model that cannot be looked up is no error:
+    its figures are left out and the printout says why.
+    """
+    shape, note = find_shape(recipe.model)
+    data = data_size(recipe.data)
+    hardware = recipe.hardware
+    machine = machine or this_machine(recipe.store, gpus=hardware.device != "cpu")
+    device = hardware.device
+    if device == "auto":
+        device = "cuda" if machine.gpus else "cpu"
+    batches = all_batches(recipe, data.demonstrations)
+    rates = gpu_rates() if device == "cuda" else cpu_rates(hardware.learner.threads)
+    result = Plan(
+        recipe=recipe,
+        machine=machine,
+        device=device,
+        shape=shape,
+        shape_note=note,
+        data=data,
+        batches=batches,
+        rates=rates,
+        memory=None if shape is None else _memory(recipe, shape, batches, machine, device),
+        stages=() if shape is None else stage_estimates(recipe, shape, data, batches, rates),
+    )
+    _check_gpus(result)
+    _check_host(result)
+    _check_disk(result)
+    return result
+
+
+def this_machine(store: str, *, gpus: bool) -> Machine:
+    """Return this machine's memory, GPUs (looked for when ``gpus``) and the store's free disk."""
+    disk_free = None
+    if "://" not in store:
+        root = Path(store).resolve()
+        while not root.exists():
+            root = root.parent
+        disk_free = shutil.disk_usage(root).free
+    host = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return Machine(host=host, gpus=_visible_gpus() if gpus else (), disk_free=disk_free)
+
+
+def _visible_gpus() -> tuple[int, ...]:
+    """Ask nvidia-smi, which takes 0.1 s where importing torch takes seconds."""
+    if shutil.which("nvidia-smi") is None:
+        return ()
+    command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    if answer.returncode:
+        return ()
+    sizes = [int(line) * 2**20 for line in answer.stdout.split() if line.isdigit()]
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return tuple(sizes if chosen is None else sizes[: len([c for c in chosen.split(",") if c])])
+
+
+def _memory(
+    recipe: Recipe, shape: ModelShape, batches: Batches, machine: Machine, device: str
+) -> Memory:
+    """Return what each worker needs while it holds its fullest micro-batch."""
+    dtype, rollout, kl = recipe.model.dtype, recipe.hardware.rollout, recipe.rl.algorithm.kl
+    weights = BYTES[dtype] * shape.parameters
+    cache: int | None = rollout.kv_cache_gib * GIB
+    kv_token = shape.kv_bytes_per_token(BYTES[dtype])
+    if device == "cuda":
+        gpu = min(machine.gpus, default=0)
+        shared = rollout.gpu_memory_utilization * gpu - weights / rollout.tensor_parallel
+        cache = int(shared * rollout.tensor_parallel) if gpu else None
+    learner = learner_memory(
+        shape,
+        dtype,
+        recipe.hardware.learner,
+        on_gpu=device == "cuda",
+        tokens=batches.fullest.micro_batch_tokens,
+        row_tokens=batches.fullest.row_tokens,
+    )
+    # the exact KL needs the logits of both models in one place; a value head has one output
+    exact = kl.uses_reference and kl.estimator == "full"
+    critic = replace(learner, logits=0) if recipe.rl.critic is not None else None
+    scored = any(function.name == REWARD_MODEL for function in recipe.reward.functions)
+    return Memory(
+        learner=replace(learner, reference=weights) if exact else learner,
+        critic=critic,
+        reference=weights if kl.uses_reference and not exact else 0,
+        reward_model=weights if scored else 0,
+        engine=engine_memory(shape, dtype, 0 if device == "cuda" else cache or 0),
+        kv_tokens=None if cache is None else max(0, cache) // kv_token,
+    )
+
+
+def _check_gpus(result: Plan) -> None:
+    """Refuse what the visible GPUs cannot hold; with none visible the run is for elsewhere."""
+    gpus, hardware = result.machine.gpus, result.recipe.hardware
+    if not gpus or result.device != "cuda":
+        return
+    roles = worker_counts(result.recipe)
+    ranks, share = sum(roles.values()), hardware.learner.gpus_per_rank
+    engines, engine_share = hardware.rollout.engines, hardware.rollout.gpus_per_engine
+    needed = ranks * share + engines * engine_share
+    if hardware.ray_address is None and needed > len(gpus) + 1e-9:
+        who = " + ".join(f"{count} of the {role}" for role, count in roles.items())
+        raise UserError(
+            f"hardware: ranks ({who}) x learner.gpus_per_rank = {share:g} plus {engines} engine(s)"
+            f" x rollout.gpus_per_engine = {engine_share:g} need {needed:g} GPUs and {len(gpus)}"
+            " are visible; lower these or set hardware.ray_address to a larger cluster"
+        )
+    if result.memory is None:
+        return
+    smallest = min(gpus)
+    states, reserved, beside = result.memory.learner.states, 0, ""
+    if share < 1 and engine_share < 1:
+        reserved = int(hardware.rollout.gpu_memory_utilization * smallest)
+        beside = f", the engine that shares it {gib(reserved)},"
+    if share <= 0.5:  # a second rank fits the GPU: the critic's, and the frozen models
+        states = result.memory.states
+    if states + reserved > smallest:
+        raise UserError(
+            f"hardware.learner: weights, gradients and optimizer take {gib(states)} per GPU{beside}"
+            f" and the GPU has {gib(smallest)}; raise learner.zero_stage (now"
+            f" {hardware.learner.zero_stage}) or learner.ranks (now {hardware.learner.ranks}), or"
+            " set learner.offload_optimizer to true"
+        )
+
+
+def _check_host(result: Plan) -> None:
+    """Refuse CPU learners whose states alone exceed the memory they share."""
+    memory, hardware = result.memory, result.recipe.hardware
+    if memory is None or result.device == "cuda" or hardware.ray_address is not None:
+        return
+    trained = [memory.learner] + ([memory.critic] if memory.critic else [])
+    needed = hardware.learner.ranks * sum(each.states for each in trained)
+    needed += memory.reference + memory.reward_model
+    if needed > result.machine.host:
+        raise UserError(
+            "hardware.learner: weights, gradients and optimizer of"
+            f" {hardware.learner.ranks} rank(s) take {gib(needed)} and this machine has"
+            f" {gib(result.machine.host)}; use a smaller model.path or a machine with more memory"
+        )
+
+
+def _check_disk(result: Plan) -> None:
+    free = result.machine.disk_free
+    if free is not None and result.disk_bytes > free:
+        raise UserError(
+            f"store = '{result.recipe.store}': the run writes about {gib(result.disk_bytes)} and"
+            f" {gib(free)} are free; free some, lower rl.checkpoint.keep_last or point store"
+            " elsewhere"
+        )
+
+
+def render_plan(result: Plan) -> str:
+    """Return the plan as plain text: recipe, batches, memory, time and disk, assumptions, and what
+    the diagnostics say of the recipe before the run has begun."""
+    recipe = yaml.safe_dump(
+        result.recipe.model_dump(mode="json"), sort_keys=False, allow_unicode=True
+    )
+    sections = {
+        "Resolved recipe": recipe.rstrip().split("\n"),
+        "Batch arithmetic": batch_lines(result.recipe, result.data, result.batches),
+        "Memory": _memory_lines(result),
+        "Time and disk": _stage_lines(result),
+        "Assumptions": assumption_lines(result.rates),
+    }
+    if warnings := recipe_warnings(result.recipe):
+        sections["Warnings"] = [f"WARNING: {warning}" for warning in warnings]
+    text = [f"Plan of recipe '{result.recipe.name}'"]
+    for title, lines in sections.items():
+        text += ["", title, *(f"  {line}".rstrip() for line in lines)]
+    return "\n".join(text) + "\n"
+
+
+def recipe_warnings(recipe: Recipe) -> list[str]:
+    """Return what the run will warn of when it starts, one sentence each."""
+    warnings: list[str] = []
+    Diagnostics(recipe, log=warnings.append)
+    return warnings
+
+
+def _memory_lines(result: Plan) -> list[str]:
+    if result.shape is None or result.memory is None:
+        return [f"model: {result.shape_note}; memory, time and disk are left out"]
+    lines = memory_lines(result.recipe, result.shape, result.memory, result.device)
+    lines += engine_lines(
+        result.recipe, result.memory.engine, result.memory.kv_tokens, result.device
+    )
+    lines.append(
+        f"all workers, host memory: {gib(result.host_bytes)} of {gib(result.machine.host)}"
+    )
+    if result.machine.gpus:
+        sizes = ", ".join(gib(size) for size in result.machine.gpus)
+        lines.append(f"GPUs visible here: {sizes}")
+    elif result.device == "cuda":
+        lines.append("no GPU is visible here: whether the run fits one was not checked")
+    elif result.recipe.hardware.device == "auto":
+        lines.append("hardware.device = 'auto' means cpu here, as no GPU is visible")
+    if result.host_bytes > result.machine.host:
+        lines.append(
+            "WARNING: more than this machine has; lower hardware.learner.micro_batch_tokens,"
+            " hardware.rollout.engines or hardware.rollout.kv_cache_gib"
+        )
+    return lines
+
+
+def _stage_lines(result: Plan) -> list[str]:
+    if not result.stages:
+        return [result.shape_note]
+    free = result.machine.disk_free
+    room = "free space of a remote store unknown" if free is None else f"{gib(free)} free"
+    return stage_lines(result.stages, result.recipe.store, room)

@@ -1,0 +1,186 @@
+"""The lines of a printed plan. Numbers come in, words go out."""
+
+from collections.abc import Sequence
+
+from rlcore.dry_run.algorithm import algorithm_lines, reward_model_lines
+from rlcore.dry_run.batches import Batch, Batches, DataSize
+from rlcore.dry_run.estimates import GIB, LearnerMemory, Memory, Rates
+from rlcore.dry_run.shape import ModelShape
+from rlcore.dry_run.stages import StageEstimate, evaluation_tokens
+from schemas.recipe import Recipe
+
+
+def gib(num_bytes: float) -> str:
+    """Return bytes in words: ``"1.5 GiB"``, ``"12.0 MiB"``."""
+    unit, name = (GIB, "GiB") if num_bytes >= GIB else (2**20, "MiB")
+    return f"{num_bytes / unit:.1f} {name}"
+
+
+def duration(seconds: float) -> str:
+    """Return seconds in words: ``"45 s"``, ``"3.2 min"``, ``"1.5 h"``."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def batch_lines(recipe: Recipe, data: DataSize, batches: Batches) -> list[str]:
+    """Return the arithmetic of each stage, one quantity becoming the next."""
+    sft, rl = batches.sft, batches.rl
+    lines = [
+        f"data: {_count(data.train)} training prompts,"
+        f" {_count(None if data.test is None else sum(data.test))} test prompts,"
+        f" {_count(data.demonstrations)} demonstrations, before any is rejected"
+    ]
+    lines += ["sft: off"] if sft is None else _sft_lines(recipe, sft)
+    lines += reward_model_lines(recipe, batches.reward_model)
+    lines += _rl_lines(recipe, data, rl)
+    lines += algorithm_lines(recipe, rl)
+    if data.test is not None:
+        tokens, completions = evaluation_tokens(recipe, data)
+        per_prompt = 1 + (recipe.evaluate.samples if recipe.evaluate.samples > 1 else 0)
+        lines.append(
+            f"evaluate: {len(recipe.evaluate.checkpoints)} checkpoints x"
+            f" {completions // per_prompt:,} prompts x {per_prompt} completions"
+            f" ({'greedy' if per_prompt == 1 else 'one greedy, the rest sampled'}) -> at most"
+            f" {tokens:,} sampled tokens per checkpoint"
+        )
+    return lines
+
+
+def _sft_lines(recipe: Recipe, sft: Batch) -> list[str]:
+    cap = (
+        "" if recipe.sft.max_steps is None else f", capped at {recipe.sft.max_steps:,} by max_steps"
+    )
+    return [
+        f"sft: {_count(sft.sequences_per_round)} demonstrations in batches of"
+        f" {sft.sequences_per_step:,} -> {_count(sft.steps_per_round)} optimizer steps per epoch x"
+        f" {sft.rounds:,} epoch(s){cap} -> {_count(sft.total_steps)} optimizer steps",
+        _micro_batch_line("sft", recipe, sft),
+    ]
+
+
+def _rl_lines(recipe: Recipe, data: DataSize, rl: Batch) -> list[str]:
+    rollout, update = recipe.rl.rollout, recipe.rl.update
+    sequences = rollout.prompts * rollout.samples
+    sampled = sequences * rollout.max_new_tokens
+    tokens = sequences * rl.longest
+    passes = " learnt from" if recipe.rl.algorithm.dynamic_sampling else ""
+    if not passes and data.train:
+        share = rl.rounds * rollout.prompts / data.train
+        passes = f" = {share:.1f} passes over the training prompts"
+    return [
+        f"rl, per iteration: {rollout.prompts:,} prompts x {rollout.samples} samples ->"
+        f" {sequences:,} sequences -> {update.mini_batches} mini-batch(es) of"
+        f" {rl.sequences_per_step:,} x {update.epochs} epoch(s) -> {rl.steps_per_round} optimizer"
+        f" step(s); at most {recipe.data.max_prompt_tokens} + {rollout.max_new_tokens} ="
+        f" {rl.longest:,} tokens a sequence -> {tokens:,} tokens, {sampled:,} of them sampled",
+        f"rl, in all: {rl.rounds:,} iterations -> {rl.rounds * rollout.prompts:,} prompts{passes}"
+        f", {rl.rounds * sequences:,} sequences, {rl.total_steps:,}"
+        f" optimizer steps, at most {rl.rounds * tokens:,} tokens",
+        _micro_batch_line("rl", recipe, rl),
+    ]
+
+
+def _micro_batch_line(stage: str, recipe: Recipe, batch: Batch) -> str:
+    """Say how one optimizer step is cut at the longest lengths; real batches need fewer passes."""
+    hardware = recipe.hardware.learner
+    return (
+        f"{stage}, per optimizer step: {batch.sequences_per_step:,} sequences over"
+        f" {hardware.ranks} rank(s) -> {batch.sequences_per_rank:,} a rank; when all are"
+        f" {batch.longest:,} tokens long, {batch.sequences_per_micro_batch:,} fit a micro-batch of"
+        f" {hardware.micro_batch_tokens:,} tokens -> {batch.micro_batches:,} micro-batch(es) a rank"
+    )
+
+
+def memory_lines(recipe: Recipe, shape: ModelShape, memory: Memory, device: str) -> list[str]:
+    """Return model and learner memory; per rank, with a full micro-batch of longest sequences."""
+    bound = "" if shape.exact else "at most "
+    lines = [
+        f"model: {shape.name}, {bound}{shape.parameters:,} parameters, vocabulary {bound}"
+        f"{shape.vocab_size:,}, {recipe.model.dtype}",
+        _learner_line("learner", recipe, memory.learner, device),
+    ]
+    if memory.critic is not None:
+        lines.append(_learner_line("critic", recipe, memory.critic, device))
+    if memory.reference:
+        lines.append(
+            f"reference, one rank (rl.algorithm.kl is on): weights {gib(memory.reference)}"
+        )
+    if memory.reward_model:
+        lines.append(f"reward model, one rank, frozen: weights {gib(memory.reward_model)}")
+    return lines
+
+
+def _learner_line(name: str, recipe: Recipe, learner: LearnerMemory, device: str) -> str:
+    hardware = recipe.hardware.learner
+    offloaded = f", of which {gib(learner.offloaded)} offloaded to the host" * bool(
+        learner.offloaded
+    )
+    reference = f" + reference {gib(learner.reference)}" * bool(learner.reference)
+    logits = f" + logits {gib(learner.logits)}" * bool(learner.logits)
+    return (
+        f"{name}, per rank ({device}, ZeRO-{hardware.zero_stage}, {hardware.ranks} rank(s)):"
+        f" weights {gib(learner.weights)} + gradients {gib(learner.gradients)} + optimizer"
+        f" {gib(learner.optimizer)}{reference}{offloaded}; activations"
+        f" {gib(learner.activations)}{logits} in a full micro-batch -> {gib(learner.device)}"
+    )
+
+
+def engine_lines(
+    recipe: Recipe, engine_bytes: int, kv_tokens: int | None, device: str
+) -> list[str]:
+    """Return what one rollout engine takes and how many longest sequences its cache holds."""
+    rollout = recipe.hardware.rollout
+    per_sequence = recipe.data.max_prompt_tokens + recipe.rl.rollout.max_new_tokens
+    if device == "cuda":
+        what = f"{rollout.gpu_memory_utilization:.0%} of its GPU(s), weights included"
+    else:
+        what = f"{gib(engine_bytes)}, {rollout.kv_cache_gib} GiB of it KV cache"
+    if kv_tokens is None:
+        return [
+            f"rollout engine, each of {rollout.engines}: {what}; KV cache unknown without a GPU"
+        ]
+    at_once = min(rollout.max_num_seqs, kv_tokens // per_sequence)
+    return [
+        f"rollout engine, each of {rollout.engines}: {what}; KV cache of {kv_tokens:,} tokens ->"
+        f" {at_once:,} longest sequences at once (max_num_seqs = {rollout.max_num_seqs:,})"
+    ]
+
+
+def stage_lines(stages: Sequence[StageEstimate], store: str, room: str) -> list[str]:
+    """Return a table of stages: seconds at half and at full lengths, bytes left on disk."""
+    lines = [f"{'stage':<13}{'half lengths':>13}{'all longest':>13}{'disk':>12}"]
+    for stage in stages:
+        known = stage.longest_s > 0
+        half = duration(stage.half_s) if known else "unknown"
+        longest = duration(stage.longest_s) if known else "unknown"
+        note = f"  {stage.note}" if stage.note else ""
+        lines.append(f"{stage.stage:<13}{half:>13}{longest:>13}{gib(stage.disk_bytes):>12}{note}")
+    half, longest = sum(s.half_s for s in stages), sum(s.longest_s for s in stages)
+    disk = sum(s.disk_bytes for s in stages)
+    lines.append(f"{'all':<13}{duration(half):>13}{duration(longest):>13}{gib(disk):>12}")
+    return [*lines, f"store: {store}, {room}"]
+
+
+def assumption_lines(rates: Rates) -> list[str]:
+    """Return what the times rest on."""
+    return [
+        "Times rest on ASSUMED speeds, not on promises; the run prints the measured ones.",
+        f"device class: {rates.device} ({rates.source})",
+        f"learner: {rates.learner_flops / 1e9:,.0f} GFLOP/s per rank; 2 FLOPs per parameter and"
+        " token forward, 6 with backward; one forward each for old log-probs (and for the update's"
+        " own), the reference, the critic's values and the reward model's scores",
+        f"sampler: seconds per token and engine = 1 / {rates.sampler_tokens_per_s:,.0f} +"
+        f" parameters / {rates.sampler_parameter_tokens_per_s:.1e}",
+        f"each of sft, rl and evaluate spends {rates.start_s:.0f} s on starting its workers",
+        "half lengths: prompts and responses half as long as allowed; all longest: the upper bound,"
+        " also for disk and memory",
+        "disk: zstd Parquet at 11.5 bytes per sampled token, 4 more with a reference, 4 more per"
+        " epoch with old log-probs of the update's own and 12 more with a critic; checkpoints of"
+        " weights plus 12 bytes per parameter and model, keep_last + keep_best + the one being"
+        " written",
+    ]
+
+
+def _count(value: int | None) -> str:
+    return "an unknown number of" if value is None else f"{value:,}"

@@ -1,0 +1,93 @@
+"""All rollout engines of a run as one sampler."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from time import monotonic
+from typing import Any
+
+from rlcore.cluster.types import Pending, Worker, gather
+from rlcore.engines.types import Generation, Sampling, WeightStamp, WeightSyncError, WeightUpdate
+
+
+class EnginePool:
+    """Splits requests over engines; every engine must hold the same weights.
+
+    ``timeout_s`` bounds each wait and ``sync_timeout_s`` each weight load, in seconds.
+    """
+
+    def __init__(
+        self, workers: Sequence[Worker], *, timeout_s: float, sync_timeout_s: float
+    ) -> None:
+        self._workers = list(workers)
+        self._timeout_s = timeout_s
+        self._sync_timeout_s = sync_timeout_s
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], sampling: Sampling
+    ) -> list[Generation]:
+        """Return one continuation per prompt, in order.
+
+        Engines get contiguous shares, so that the samples of one prompt share a prefix cache.
+        """
+        share = -(-len(prompts) // len(self._workers))
+        pendings = [
+            worker.start(
+                "generate",
+                [list(map(int, p)) for p in prompts[start : start + share]],
+                [int(s) for s in seeds[start : start + share]],
+                sampling,
+            )
+            for worker, start in zip(
+                self._workers, range(0, len(prompts), max(1, share)), strict=False
+            )
+        ]
+        return [one for part in gather(pendings, self._timeout_s) for one in part]
+
+    def load_weights(self, update: WeightUpdate) -> WeightStamp:
+        """Load ``update`` into every engine. Raises WeightSyncError naming the engine when one
+        refuses, or was handed other weights."""
+        stamps = self._of_each("load_weights", update)
+        return self._agreed(stamps, update.stamp)
+
+    def probe(self, token_ids: Sequence[Sequence[int]]) -> dict[str, list[list[float]]]:
+        """Return what each engine says of the same ids, by its name; see
+        ``RolloutEngine.probe``."""
+        answers = self._of_each("probe", [list(map(int, ids)) for ids in token_ids])
+        return {worker.name: rows for worker, rows in zip(self._workers, answers, strict=True)}
+
+    def stamp(self) -> WeightStamp:
+        """Return what all engines sample from. Raises WeightSyncError when they differ."""
+        stamps = self._of_each("stamp")
+        return self._agreed(stamps, stamps[0])
+
+    def _of_each(self, method: str, *arguments: Any) -> list[Any]:
+        """Call ``method`` on every engine, all at once; a refusal gets the engine's name."""
+        deadline = monotonic() + self._sync_timeout_s
+        pendings: list[Pending] = []
+        answers = []
+        for worker in self._workers:
+            with _naming(worker):
+                pendings.append(worker.start(method, *arguments))
+        for worker, pending in zip(self._workers, pendings, strict=True):
+            with _naming(worker):
+                answers.append(pending.result(max(0.0, deadline - monotonic())))
+        return answers
+
+    def _agreed(self, stamps: list[WeightStamp], expected: WeightStamp) -> WeightStamp:
+        for worker, stamp in zip(self._workers, stamps, strict=True):
+            if stamp != expected:
+                raise WeightSyncError(
+                    f"rollout engine '{worker.name}' holds weights version {stamp.version}"
+                    f" (digest {stamp.digest[:12]}) but version {expected.version} (digest"
+                    f" {expected.digest[:12]}) was expected; rerun the flow to sync it afresh"
+                )
+        return expected
+
+
+@contextmanager
+def _naming(worker: Worker) -> Iterator[None]:
+    """Put the engine's name before what it refuses."""
+    try:
+        yield
+    except WeightSyncError as error:
+        raise WeightSyncError(f"rollout engine '{worker.name}': {error}") from error

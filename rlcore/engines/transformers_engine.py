@@ -1,0 +1,208 @@
+"""The rollout engine without vLLM: batched decoding with transformers and a dynamic KV cache."""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel
+
+from rlcore.cluster.progress import advance
+from rlcore.engines.sampling import choose, processed_logprobs
+from rlcore.engines.types import (
+    NOISE,
+    UNPROVEN,
+    EngineSpec,
+    Generation,
+    Sampling,
+    WeightStamp,
+    WeightUpdate,
+    check_requests,
+)
+from rlcore.weights.check import prove_handed, read_update, require_proven
+from rlcore.weights.digest import DigestTap, canonical_names, checkpoint_shapes
+
+TORCH_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+class TransformersEngine:
+    """``RolloutEngine`` on a transformers model.
+
+    Row i's random numbers come from its own generator, seeded by ``seeds[i]``: which rows share a
+    batch changes its result by float rounding only.
+    """
+
+    def __init__(self, spec: EngineSpec) -> None:
+        """Build the model of ``spec.model_dir`` with noise for weights; see ``RolloutEngine``.
+
+        Raises ``UserError`` when the directory holds no model.
+        """
+        checkpoint_shapes(spec.model_dir)
+        self._spec = spec
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+            spec.model_dir, dtype=TORCH_DTYPES[spec.dtype], attn_implementation="sdpa"
+        )
+        torch.nn.Module.to(model, torch.device(spec.device))
+        self._model = model.eval()
+        self._names = canonical_names(self._model)
+        generator = torch.Generator(spec.device).manual_seed(spec.seed)
+        for parameter in self._model.requires_grad_(False).parameters():
+            parameter.uniform_(-NOISE, NOISE, generator=generator)
+        self._stamp = UNPROVEN
+
+    @torch.no_grad()
+    def generate(
+        self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], sampling: Sampling
+    ) -> list[Generation]:
+        """Return one continuation per prompt, in order; see ``RolloutEngine.generate``."""
+        self._check(prompts, seeds)
+        results: dict[int, Generation] = {}
+        for rows in self._batches(prompts):
+            decoded = self._decode([prompts[r] for r in rows], [seeds[r] for r in rows], sampling)
+            results.update(zip(rows, decoded, strict=True))
+        return [results[row] for row in range(len(prompts))]
+
+    @torch.no_grad()
+    def probe(self, token_ids: Sequence[Sequence[int]]) -> list[list[float]]:
+        """Return log p(token t | tokens < t), t >= 1, at temperature 1; see ``RolloutEngine``."""
+        self._check(token_ids, [0] * len(token_ids))
+        results: dict[int, list[float]] = {}
+        for rows in self._batches(token_ids):
+            batch = [token_ids[row] for row in rows]
+            # Padded on the right: no token looks ahead, so padding needs no mask.
+            ids_BT = torch.zeros(len(batch), max(map(len, batch)), dtype=torch.long)
+            for row, ids in enumerate(batch):
+                ids_BT[row, : len(ids)] = torch.tensor(list(ids))
+            ids_BT = ids_BT.to(self._spec.device)
+            logits_BTV = self._model(input_ids=ids_BT, use_cache=False).logits.float()
+            advance()
+            logprobs_BT = logits_BTV[:, :-1].log_softmax(-1).gather(-1, ids_BT[:, 1:, None])[..., 0]
+            for row, ids, values in zip(rows, batch, logprobs_BT.tolist(), strict=True):
+                results[row] = values[: len(ids) - 1]
+        return [results[row] for row in range(len(token_ids))]
+
+    @torch.no_grad()
+    def load_weights(self, update: WeightUpdate) -> WeightStamp:
+        """Copy a state file into the model; see ``RolloutEngine``. No cache outlives a call."""
+        own = self._model.state_dict()
+        expected = {name: tuple(own[name].shape) for name in self._names}
+        state = read_update(update.path, expected)
+        self._stamp, tap = UNPROVEN, DigestTap()
+        for name, tensor in tap.through(state.items()):
+            own[name].copy_(tensor)
+        digest = prove_handed(tap.digests, update.tensors)
+        self._stamp = WeightStamp(update.stamp.version, digest)
+        return self._stamp
+
+    def stamp(self) -> WeightStamp:
+        """Return what is sampled from now."""
+        return self._stamp
+
+    def close(self) -> None:
+        """Nothing outlives the object."""
+
+    def _check(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int]) -> None:
+        require_proven(self._stamp)
+        vocab_size = self._model.config.get_text_config().vocab_size
+        check_requests(prompts, seeds, self._spec.max_model_len, vocab_size)
+
+    def _batches(self, prompts: Sequence[Sequence[int]]) -> Iterator[list[int]]:
+        """Yield row numbers in batches of like length, longest first: little is padding."""
+        order = sorted(range(len(prompts)), key=lambda row: -len(prompts[row]))
+        for start in range(0, len(order), self._spec.max_num_seqs):
+            yield order[start : start + self._spec.max_num_seqs]
+
+    def _decode(
+        self, prompts: list[Sequence[int]], seeds: list[int], sampling: Sampling
+    ) -> list[Generation]:
+        """Decode one batch; finished rows leave it at once. B rows, T tokens so far."""
+        device = self._spec.device
+        inputs_BT, mask_BT = _left_padded(prompts, device)
+        positions_BT = (mask_BT.cumsum(-1) - 1).clamp(min=0)
+        limits = [
+            min(sampling.max_new_tokens, self._spec.max_model_len - len(prompt))
+            for prompt in prompts
+        ]
+        uniforms = _uniforms(seeds, sampling)
+        limits_B, stops = torch.tensor(limits), torch.tensor(sampling.stop_token_ids).long()
+        tokens: list[list[int]] = [[] for _ in prompts]
+        logprobs: list[list[float]] = [[] for _ in prompts]
+        stopped = [False] * len(prompts)
+        rows_B = torch.arange(len(prompts))
+        cache = DynamicCache()
+        for step in range(max(limits)):
+            logits_BV = self._model(
+                input_ids=inputs_BT,
+                attention_mask=mask_BT,
+                position_ids=positions_BT,
+                past_key_values=cache,
+                use_cache=True,
+                logits_to_keep=1,
+            ).logits[:, -1]
+            advance()
+            chosen_B, taken_B = _draw(logits_BV, sampling, uniforms[rows_B, step : step + 1])
+            stopped_B = torch.isin(chosen_B.cpu(), stops)
+            for row, token, logprob, stop in zip(
+                rows_B.tolist(),
+                chosen_B.tolist(),
+                taken_B.tolist(),
+                stopped_B.tolist(),
+                strict=True,
+            ):
+                tokens[row].append(token)
+                logprobs[row].append(logprob)
+                stopped[row] = stop
+            alive = torch.nonzero(~stopped_B & (limits_B[rows_B] > step + 1))[:, 0]
+            if len(alive) == 0:
+                break
+            if len(alive) < len(rows_B):
+                rows_B = rows_B[alive]
+                alive = alive.to(device)
+                cache.batch_select_indices(alive)
+                chosen_B, mask_BT, positions_BT = (
+                    chosen_B[alive],
+                    mask_BT[alive],
+                    positions_BT[alive],
+                )
+            inputs_BT, positions_BT = chosen_B[:, None], positions_BT[:, -1:] + 1
+            mask_BT = torch.nn.functional.pad(mask_BT, (0, 1), value=1)
+        return [
+            Generation(ids, lps, "stop" if stop else "length")
+            for ids, lps, stop in zip(tokens, logprobs, stopped, strict=True)
+        ]
+
+
+def _draw(
+    logits_BV: torch.Tensor, sampling: Sampling, uniforms_B1: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return token ids [B] and their log-probs [B]; no uniforms are needed when greedy."""
+    logprobs_BV = processed_logprobs(logits_BV, sampling)
+    if sampling.temperature == 0.0:
+        chosen_B = logprobs_BV.argmax(-1)
+    else:
+        chosen_B = choose(logprobs_BV, uniforms_B1[:, 0].to(logits_BV.device))
+    return chosen_B, logprobs_BV.gather(-1, chosen_B[:, None])[:, 0]
+
+
+def _left_padded(prompts: list[Sequence[int]], device: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return ids and mask, int64 [B, longest]: prompts end together, so new tokens line up."""
+    width = max(map(len, prompts))
+    ids_BT = torch.zeros(len(prompts), width, dtype=torch.long)
+    mask_BT = torch.zeros_like(ids_BT)
+    for row, prompt in enumerate(prompts):
+        ids_BT[row, width - len(prompt) :] = torch.tensor(list(prompt))
+        mask_BT[row, width - len(prompt) :] = 1
+    return ids_BT.to(device), mask_BT.to(device)
+
+
+def _uniforms(seeds: list[int], sampling: Sampling) -> torch.Tensor:
+    """Return float64 [B, max_new_tokens] in [0, 1): row i drawn by a generator seeded seeds[i].
+
+    Drawn on CPU and always for ``max_new_tokens``, so a row's stream is the same on every device
+    and in every batch. Empty columns when greedy.
+    """
+    columns = 0 if sampling.temperature == 0.0 else sampling.max_new_tokens
+    generator = torch.Generator()
+    rows = [
+        torch.rand(columns, dtype=torch.float64, generator=generator.manual_seed(seed))
+        for seed in seeds
+    ]
+    return torch.stack(rows)

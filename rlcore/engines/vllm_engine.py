@@ -1,0 +1,289 @@
+"""The vLLM rollout engine: one in-process ``LLM`` per actor, the same code on CPU and GPU.
+
+vLLM patches process globals (thread counts, memory binding), so an engine lives in a process of its
+own, started with ``engine_env(spec)`` in its environment before torch or vllm is imported. This
+module imports vllm only when an engine is built.
+"""
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from rlcore.cluster.loopback import LOOPBACK_ENV
+from rlcore.cluster.progress import advance
+from rlcore.engines.types import (
+    UNPROVEN,
+    EngineSpec,
+    Generation,
+    Sampling,
+    WeightStamp,
+    WeightSyncError,
+    WeightUpdate,
+    check_requests,
+)
+from rlcore.weights.check import require_proven
+from rlcore.weights.digest import checkpoint_shapes
+from schemas.errors import UserError
+
+if TYPE_CHECKING:
+    from vllm import RequestOutput, SamplingParams
+
+T = TypeVar("T")
+MIN_PREFILL_TOKENS = 16384  # per step on CPU; a whole quickstart batch prefills in one step
+
+
+def engine_env(spec: EngineSpec) -> dict[str, str]:
+    """Return the environment an engine's process must START with (before torch is imported).
+
+    CPU: vLLM in the actor's own process (each extra process imports vllm again), one OpenMP thread
+    per ``spec.threads`` (more threads than cores is ~24 times slower), and no torch.compile of
+    sampler helpers, which runs even in eager mode and delays the first batch by seconds.
+    """
+    env = {
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_HOST_IP": "127.0.0.1",  # an engine's processes share a machine
+        "VLLM_LOGGING_LEVEL": "ERROR",
+        "VLLM_NO_USAGE_STATS": "1",
+        **LOOPBACK_ENV,
+    }
+    if spec.device == "cpu":
+        env |= {"OMP_NUM_THREADS": str(spec.threads), "TORCH_COMPILE_DISABLE": "1"}
+        if spec.tensor_parallel_size > 1:
+            cores = range(spec.tensor_parallel_size)
+            env["VLLM_CPU_OMP_THREADS_BIND"] = "|".join(str(core) for core in cores)
+    return env
+
+
+class VllmEngine:
+    """``RolloutEngine`` on vLLM.
+
+    Log-probs are those of the distribution sampled from (``processed_logprobs``). Each row has its
+    own generator, seeded by ``seeds[i]``.
+    """
+
+    IMPORTS = ("vllm.entrypoints.llm", "vllm.v1.worker.gpu_worker")  # ten seconds of a core
+
+    def __init__(self, spec: EngineSpec) -> None:
+        """Build the engine of ``spec.model_dir`` with noise for weights; see ``RolloutEngine``.
+
+        Raises ``UserError`` when the directory is no model, when the process was not started with
+        ``engine_env(spec)``, or when the installed vllm is for another device.
+        """
+        checkpoint_shapes(spec.model_dir)
+        _check_env(spec)
+        import vllm
+        from vllm.platforms import current_platform
+
+        if current_platform.is_cpu() != (spec.device == "cpu"):
+            raise UserError(
+                f"rollout device = '{spec.device}' and the installed vllm {vllm.__version__} runs "
+                f"on '{current_platform.device_type}'; install the extra for {spec.device}, or set "
+                "the device to match"
+            )
+        self._spec = spec
+        self._llm = vllm.LLM(**_llm_arguments(spec))
+        self._llm.llm_engine.step = _counted(self._llm.llm_engine.step)
+        self._closed = False
+        self._vocab_size = self._llm.model_config.get_vocab_size()
+        self._stamp: WeightStamp | None = UNPROVEN
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], sampling: Sampling
+    ) -> list[Generation]:
+        """Return one continuation per prompt, in order; see ``RolloutEngine.generate``.
+
+        Starts from an empty prefix cache (rows of one call share prefixes), so that a rerun of the
+        same call gives the same bits whatever ran before it.
+        """
+        from vllm import SamplingParams
+
+        check_requests(prompts, seeds, self._spec.max_model_len, self._vocab_size)
+        params = [
+            SamplingParams(
+                temperature=sampling.temperature,
+                top_p=sampling.top_p,
+                top_k=sampling.top_k,
+                max_tokens=sampling.max_new_tokens,
+                stop_token_ids=list(sampling.stop_token_ids),
+                ignore_eos=True,  # stop_token_ids alone decide, whatever generation_config says
+                seed=seed,
+                logprobs=0,  # the sampled token's only
+                flat_logprobs=True,
+                detokenize=False,
+                skip_clone=True,
+            )
+            for seed in seeds
+        ]
+        outputs = self._run(prompts, params)
+        return [_generation(output) for output in outputs]
+
+    def probe(self, token_ids: Sequence[Sequence[int]]) -> list[list[float]]:
+        """Return log p(token t | tokens < t), t >= 1, at temperature 1; see ``RolloutEngine``."""
+        from vllm import SamplingParams
+
+        check_requests(token_ids, [0] * len(token_ids), self._spec.max_model_len, self._vocab_size)
+        params = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0, detokenize=False)
+        scored: list[list[float]] = []
+        for ids, output in zip(
+            token_ids, self._run(token_ids, [params] * len(token_ids)), strict=True
+        ):
+            rows = output.prompt_logprobs or []
+            scored.append(
+                [
+                    row[token].logprob
+                    for token, row in zip(ids, rows, strict=True)
+                    if row is not None
+                ]
+            )
+        return scored
+
+    def load_weights(self, update: WeightUpdate) -> WeightStamp:
+        """Load a state file through vLLM's weight-transfer protocol; see ``RolloutEngine``."""
+        before, self._stamp = self.stamp(), None
+        llm = self._llm
+        llm.start_weight_update()
+        info = {"path": update.path, "tensors": dict(update.tensors)}
+        llm.update_weights({"update_info": info})
+        llm.finish_weight_update(weight_version=str(update.stamp.version))
+        outcomes: list[tuple[str, str, bool]] = llm.collective_rpc("transfer_outcome")
+        problems = [problem for _, problem, _ in outcomes if problem]
+        if problems:
+            self._stamp = UNPROVEN if any(touched for _, _, touched in outcomes) else before
+            raise WeightSyncError(f"weight sync to version {update.stamp.version}: {problems[0]}")
+        llm.reset_prefix_cache()
+        self._stamp = WeightStamp(version=update.stamp.version, digest=outcomes[0][0])
+        return self._stamp
+
+    def stamp(self) -> WeightStamp:
+        """Return what is sampled from now; ``WeightSyncError`` after a load that broke off."""
+        if self._stamp is None:
+            raise WeightSyncError(
+                "the last weight load broke off half-way; build a new engine and load again"
+            )
+        return self._stamp
+
+    def sleep(self) -> None:
+        """Free the GPU memory of weights and KV cache for a colocated learner. CPU: no-op."""
+        if self._spec.device != "cpu":
+            self._llm.sleep(level=1)
+
+    def wake(self) -> None:
+        """Take the GPU memory back before the next load or generate. CPU: no-op."""
+        if self._spec.device != "cpu":
+            self._llm.wake_up()
+
+    def close(self) -> None:
+        """Shut the engine down. Idempotent; any other call after it is a mistake."""
+        if not self._closed:
+            self._closed = True
+            self._llm.llm_engine.engine_core.shutdown()
+
+    def _run(
+        self, prompts: Sequence[Sequence[int]], params: "list[SamplingParams]"
+    ) -> "list[RequestOutput]":
+        require_proven(self.stamp())
+        self._llm.reset_prefix_cache()
+        inputs: Any = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
+        return self._llm.generate(inputs, params, use_tqdm=False)
+
+
+def _counted(step: Callable[[], T]) -> Callable[[], T]:
+    """Let every step of the engine be a sign of progress."""
+
+    def counted() -> T:
+        outputs = step()
+        advance()
+        return outputs
+
+    return counted
+
+
+def _llm_arguments(spec: EngineSpec) -> dict[str, Any]:
+    from rlcore.engines import vllm_transfer
+
+    arguments: dict[str, Any] = {
+        "model": spec.model_dir,
+        "dtype": spec.dtype,
+        "max_model_len": spec.max_model_len,
+        "max_num_seqs": spec.max_num_seqs,
+        "tensor_parallel_size": spec.tensor_parallel_size,
+        "seed": spec.seed,
+        "logprobs_mode": "processed_logprobs",
+        "skip_tokenizer_init": True,
+        "generation_config": "vllm",  # the model directory's sampling defaults must not leak in
+        "load_format": vllm_transfer.NOISE_FORMAT,
+        "weight_transfer_config": {"backend": vllm_transfer.BACKEND},
+        "worker_extension_cls": vllm_transfer.EXTENSION,
+    }
+    if spec.device != "cpu":
+        return arguments | {
+            "gpu_memory_utilization": spec.gpu_memory_utilization,
+            "enable_sleep_mode": spec.sleep_mode,
+        }
+    return arguments | {
+        "enforce_eager": True,
+        "block_size": spec.block_size,
+        "kv_cache_memory_bytes": _kv_cache_bytes(spec),
+        # vLLM rewinds the seeded generator of a half-prefilled row by offset, which CPU generators
+        # do not have: it raises. Whole prompts only, and room for many of them in a step.
+        "enable_chunked_prefill": False,
+        "max_num_batched_tokens": max(MIN_PREFILL_TOKENS, spec.max_model_len),
+    }
+
+
+def _kv_cache_bytes(spec: EngineSpec) -> int:
+    """Return the KV cache to allocate on CPU, in bytes: what full batches need, within the limit.
+
+    vLLM fills the whole cache with zeros at start-up (3 s a GiB on a small machine). Raises
+    ``UserError`` when one sequence does not fit into the limit, or when vLLM's CPU attention has no
+    kernel for the model's head size (it would say so at the first batch).
+    """
+    from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
+
+    config = json.loads((Path(spec.model_dir) / "config.json").read_text())
+    heads = config["num_attention_heads"]
+    head_dim = config.get("head_dim") or config["hidden_size"] // heads
+    head_dims = CPUAttentionBackend.get_supported_head_sizes()
+    if head_dim not in head_dims:
+        raise UserError(
+            f"model {spec.model_dir} has heads of {head_dim} and vLLM on CPU supports {head_dims}; "
+            "change hidden_size or num_attention_heads, or use the transformers engine"
+        )
+    per_token = 2 * config["num_hidden_layers"] * config.get("num_key_value_heads", heads)
+    per_token *= head_dim * {"float32": 4, "bfloat16": 2}[spec.dtype]
+    per_block = per_token * spec.block_size
+    blocks = -(-spec.max_model_len // spec.block_size)
+    limit = int(spec.kv_cache_gib * 2**30)
+    if limit < (blocks + 1) * per_block:
+        raise UserError(
+            f"rollout kv_cache_gib = {spec.kv_cache_gib} cannot hold one sequence of max_model_len "
+            f"= {spec.max_model_len} tokens; raise it to {(blocks + 1) * per_block / 2**30:.2g} or "
+            "lower max_model_len"
+        )
+    return min(limit, (spec.max_num_seqs * blocks + 1) * per_block)
+
+
+def _generation(output: "RequestOutput") -> Generation:
+    from vllm.logprobs import FlatLogprobs
+
+    completion = output.outputs[0]
+    if completion.finish_reason not in ("stop", "length", "abort"):
+        raise RuntimeError(f"vLLM ended a request with '{completion.finish_reason}'")
+    assert isinstance(completion.logprobs, FlatLogprobs), "asked for with flat_logprobs"
+    return Generation(
+        token_ids=list(completion.token_ids),
+        logprobs=list(completion.logprobs.logprobs),
+        finish_reason=completion.finish_reason,
+    )
+
+
+def _check_env(spec: EngineSpec) -> None:
+    wrong = {k: v for k, v in engine_env(spec).items() if os.environ.get(k) != v}
+    if wrong:
+        wanted = " ".join(f"{key}={value}" for key, value in sorted(wrong.items()))
+        raise UserError(
+            f"the vLLM engine's process was started without {wanted}; start it with "
+            "engine_env(spec) in its environment, set before torch is imported"
+        )

@@ -1,0 +1,157 @@
+"""The worker side of weight sync: vLLM's weight-transfer protocol over a file in shared memory.
+
+vLLM imports this module in every worker (``worker_extension_cls`` names a class of it), which
+registers the backend and the loader of a new engine's noise. One update is one file, written whole
+by ``models.digest.write_state``. Works wherever learner and engine see one file system (same host:
+/dev/shm). vLLM's own nccl and ipc backends, for GPUs on several hosts, are not wired up here.
+"""
+
+from collections.abc import Iterator
+from dataclasses import astuple, dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from vllm.config import ModelConfig
+from vllm.distributed.weight_transfer.base import (
+    WeightTransferEngine,
+    WeightTransferInitInfo,
+    WeightTransferUpdateInfo,
+)
+from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
+from vllm.model_executor.model_loader import DummyModelLoader, register_model_loader
+from vllm.model_executor.model_loader.reload import (
+    finalize_layerwise_reload,
+    initialize_layerwise_reload,
+)
+from vllm.model_executor.model_loader.weight_utils import initialize_single_dummy_weight
+
+from rlcore.engines.types import NOISE
+from rlcore.weights.check import prove_handed, prove_loaded, read_update
+from rlcore.weights.digest import DigestTap, checkpoint_shapes
+from schemas.errors import UserError
+
+BACKEND = "rlcore_file"
+NOISE_FORMAT = "rlcore_noise"
+EXTENSION = "rlcore.engines.vllm_transfer.TransferExtension"
+
+
+@dataclass
+class FileInitInfo(WeightTransferInitInfo):
+    """No rendezvous: the file is the whole channel."""
+
+
+@dataclass
+class FileUpdateInfo(WeightTransferUpdateInfo):
+    """``path``: safetensors file; ``tensors``: ``tensor_digests`` of what the learner holds."""
+
+    path: str
+    tensors: dict[str, str]
+
+
+@dataclass(frozen=True)
+class TransferOutcome:
+    """What one worker did with an update.
+
+    ``digest``: of the bytes its model's loader was handed. ``problem`` is empty when they are the
+    learner's and all are in; ``touched``: whether a layer was changed.
+    """
+
+    digest: str = ""
+    problem: str = "no update was received"
+    touched: bool = False
+
+
+class FileTransferEngine(WeightTransferEngine[FileInitInfo, FileUpdateInfo]):
+    """Loads a state file through vLLM's layerwise reload and proves what the loader was handed.
+
+    Names and shapes are checked before the first layer is touched, because a layerwise reload that
+    is missing a tensor keeps or invents that layer's weights with only a log line.
+    """
+
+    init_info_cls = FileInitInfo
+    update_info_cls = FileUpdateInfo
+    supports_draft_weight_update = False
+
+    outcome = TransferOutcome()
+
+    def init_transfer_engine(self, init_info: FileInitInfo) -> None:
+        """Nothing to connect."""
+
+    def start_weight_update(self) -> None:
+        """Forget the last update; layers are put in reload state only once the file is checked."""
+        self.outcome = TransferOutcome()
+
+    def receive_weights(self, update_info: FileUpdateInfo) -> None:
+        """Check that the file fits the model, load it, and compare what was loaded."""
+        try:
+            state = read_update(update_info.path, checkpoint_shapes(self.model_config.model))
+        except UserError as error:  # reported through ``outcome``: an RPC loses exception types
+            self.outcome = TransferOutcome(problem=str(error))
+            return
+        tap = DigestTap()
+        unloaded = self._load(tap.through(state.items()))
+        try:
+            digest = prove_handed(tap.digests, update_info.tensors)
+            prove_loaded(unloaded)
+        except UserError as error:  # as above
+            self.outcome = TransferOutcome(problem=str(error), touched=True)
+            return
+        self.outcome = TransferOutcome(digest, problem="", touched=True)
+
+    def _load(self, weights: Iterator[tuple[str, torch.Tensor]]) -> set[str]:
+        """Load ``weights``; return the parameters that none of them went into."""
+        before = {name for name, _ in self.model.named_parameters()}
+        initialize_layerwise_reload(self.model)
+        # Names that hold in both states: repacking renames some, and a tied head has none after.
+        names = before & {name for name, _ in self.model.named_parameters()}
+        with torch.device(self.device):
+            loader: Any = self.model  # vLLM's models take (name, tensor) pairs; nn.Module does not
+            loaded: set[str] | None = loader.load_weights(weights)
+            finalize_layerwise_reload(self.model, self.model_config)
+        _refresh_heads(self.model)
+        return set() if loaded is None else names - loaded  # few models do not say
+
+    def finish_weight_update(self) -> None:
+        """Nothing left to do: an update is one file, loaded whole by ``receive_weights``."""
+
+    def shutdown(self) -> None:
+        """Nothing is held between updates."""
+
+
+@register_model_loader(NOISE_FORMAT)
+class NoiseLoader(DummyModelLoader):
+    """Gives a new model noise for weights; see ``RolloutEngine``. Reads no file."""
+
+    def load_weights(self, model: torch.nn.Module, model_config: ModelConfig) -> None:
+        """Fill every parameter; buffers are built from the config and hold what they should."""
+        del model_config
+        for parameter in model.parameters():
+            initialize_single_dummy_weight(parameter, -NOISE, NOISE)
+
+
+class TransferExtension:
+    """Mixed into vLLM's worker: lets the driver ask what the worker loaded."""
+
+    if TYPE_CHECKING:
+        weight_transfer_engine: FileTransferEngine
+
+    def transfer_outcome(self) -> tuple[str, str, bool]:
+        """Return the fields of the last update's ``TransferOutcome``: tuples cross processes."""
+        return astuple(self.weight_transfer_engine.outcome)
+
+
+def _refresh_heads(model: torch.nn.Module) -> None:
+    """Repack every LM head from the weight it now holds.
+
+    On CPU a linear layer multiplies by a packed copy of its weight. A tied head shares the
+    embedding's parameter, so the reload processes the embedding only and the head would go on
+    multiplying by the OLD copy, silently. Elsewhere this does nothing.
+    """
+    for module in model.modules():
+        if isinstance(module, ParallelLMHead):
+            module.quant_method.process_weights_after_loading(module)
+
+
+# vLLM imports a module once per process; a second registration would raise.
+WeightTransferEngineFactory.register_engine(BACKEND, FileTransferEngine)

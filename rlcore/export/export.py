@@ -1,0 +1,70 @@
+"""The end of a run: a Hugging Face directory with a model card, published whole or not at all."""
+
+import json
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rlcore.export.model_card import ModelCard, render_card
+from rlcore.export.publish import write_proven
+from schemas.errors import UserError
+
+RECORD = "export.json"  # also marks a directory as ours to replace
+
+
+def export_model(
+    policy_dir: Path,
+    out_dir: Path,
+    *,
+    dtype: str | None,
+    card: ModelCard,
+    trust_remote_code: bool = False,
+) -> dict[str, Any]:
+    """Publish the policy of ``policy_dir`` as ``out_dir``; return what was published.
+
+    Written to a hidden sibling, reloaded, compared (``models.publish.write_proven``), described by
+    README.md and ``export.json``, and renamed into place last; any difference or interruption
+    leaves ``out_dir`` as it was. ``dtype`` None keeps the policy's. Keys of the result: name,
+    parameters, dtype, tied, weights_digest, chat_template_sha256, logits_max_abs_diff, files (name
+    -> bytes).
+
+    Raises ``UserError`` when ``out_dir`` holds something that is no earlier export, ``ExportError``
+    when the reloaded model is not the policy.
+    """
+    out_dir = out_dir.absolute()
+    _check_target(out_dir)
+    partial = out_dir.with_name(f".{out_dir.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)  # of a killed export
+    partial.mkdir(parents=True)
+    try:
+        proof = write_proven(policy_dir, partial, dtype=dtype, trust_remote_code=trust_remote_code)
+        files = {file.name: file.stat().st_size for file in sorted(partial.iterdir())}
+        record = {"name": card.name, **asdict(proof), "files": files}
+        (partial / "README.md").write_text(render_card(card, proof), encoding="utf-8")
+        (partial / RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+        _replace(out_dir, partial)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return record
+
+
+def _check_target(out_dir: Path) -> None:
+    """An export replaces an export or an empty directory, never anything else."""
+    if not out_dir.exists():
+        return
+    if not out_dir.is_dir() or (any(out_dir.iterdir()) and not (out_dir / RECORD).is_file()):
+        raise UserError(
+            f"export.directory = '{out_dir}' exists and is no earlier export (it has no {RECORD});"
+            " give a new or empty directory"
+        )
+
+
+def _replace(out_dir: Path, partial: Path) -> None:
+    """Rename ``partial`` to ``out_dir``; what stood there goes only once the new one stands."""
+    old = out_dir.with_name(f".{out_dir.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    if out_dir.exists():
+        out_dir.rename(old)
+    partial.rename(out_dir)
+    shutil.rmtree(old, ignore_errors=True)

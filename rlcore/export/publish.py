@@ -1,0 +1,175 @@
+"""A policy as a Hugging Face directory that is proven to be the policy."""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlcore.models.tokenizer import load_tokenizer
+from rlcore.weights.digest import canonical_names, state_digest
+from schemas.errors import UserError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+SHARD_SIZE = "5GB"  # the hub's convention
+PROBE_ROWS, PROBE_TOKENS = 4, 64
+# Relative to the largest logit. Equal weights may still round apart: kernels of some CPUs depend on
+# where in memory a matrix begins, and two files place it differently.
+LOGITS_TOLERANCE = {"torch.bfloat16": 0.05, "torch.float16": 0.01}
+FULL_PRECISION_TOLERANCE = 1e-4
+PROBE_TEXTS = (
+    "Natalia sold 48 clips in April and half as many in May: 48+24=72.\n#### 72",
+    "  two  spaces,\ttab, \n\nblank line, 1,234.5 and $7",
+    "naïve café, 東京, مرحبا, 🙂",
+)
+PROBE_MESSAGES = (
+    {"role": "user", "content": "What is 2 + 3?"},
+    {"role": "assistant", "content": "5"},
+    {"role": "user", "content": "And 4 more?"},
+)
+# What save_pretrained or the cast changes by design.
+VOLATILE_CONFIG = {"_name_or_path", "transformers_version", "dtype", "torch_dtype", "architectures"}
+
+
+class ExportError(UserError):
+    """The written directory is not the policy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What was compared: weights are equal bit for bit, ``logits_max_abs_diff`` is rounding."""
+
+    parameters: int
+    dtype: str
+    tied: bool
+    weights_digest: str
+    chat_template_sha256: str
+    logits_max_abs_diff: float
+
+
+def write_proven(
+    policy_dir: Path,
+    target: Path,
+    *,
+    dtype: str | None,
+    trust_remote_code: bool = False,
+    shard_size: str = SHARD_SIZE,
+) -> Proof:
+    """Write the model of ``policy_dir`` to ``target``, reload it, and compare the two.
+
+    safetensors in shards of ``shard_size``, config, generation config, tokenizer, chat template.
+    ``dtype`` None keeps that of the weights. Raises ``ExportError`` naming the first difference in
+    weights, logits (beyond rounding), tied embeddings, configuration, tokenizer or chat template;
+    the caller must then not publish ``target``.
+    """
+    source = _load(policy_dir, dtype or "auto", trust_remote_code)
+    source_tokenizer = load_tokenizer(policy_dir, trust_remote_code=trust_remote_code)
+    source.save_pretrained(target, max_shard_size=shard_size)
+    source_tokenizer.save_pretrained(target)
+    written = _load(target, "auto", trust_remote_code)
+    written_tokenizer = load_tokenizer(target, trust_remote_code=trust_remote_code)
+    digest = _same("weights", _digest(source), _digest(written), target)
+    tied = _same("tied embeddings", _is_tied(source), _is_tied(written), target)
+    _same("configuration", _config(source), _config(written), target)
+    _same("generation_config", _generation(source), _generation(written), target)
+    difference, largest = _logits_difference(source, written)
+    tolerance = LOGITS_TOLERANCE.get(str(written.dtype), FULL_PRECISION_TOLERANCE)
+    if not difference <= tolerance * largest:
+        _same("logits: max abs difference", 0.0, difference, target)
+    for what, probe in _tokenizer_probes(source_tokenizer).items():
+        _same(what, probe, _tokenizer_probes(written_tokenizer)[what], target)
+    return Proof(
+        parameters=written.num_parameters(),
+        dtype=str(written.dtype).removeprefix("torch."),
+        tied=tied,
+        weights_digest=digest,
+        chat_template_sha256=_template_digest(written_tokenizer),
+        logits_max_abs_diff=difference,
+    )
+
+
+def _load(directory: Path, dtype: str, trust_remote_code: bool) -> "PreTrainedModel":
+    from transformers import AutoModelForCausalLM
+
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            directory, dtype=dtype, trust_remote_code=trust_remote_code
+        )
+    except (OSError, ValueError, KeyError) as error:  # untrusted files: say which model
+        first_line = str(error).strip().partition("\n")[0]
+        raise UserError(
+            f"model in {directory} cannot be loaded: {first_line}; give a directory written by"
+            " save_pretrained"
+        ) from error
+    return model.eval()
+
+
+def _same(what: str, expected: Any, found: Any, target: Path) -> Any:
+    """Return ``found`` when it equals ``expected``; values are quoted where they are short."""
+    if expected == found:
+        return found
+    values = f": {expected!r} became {found!r}"
+    raise ExportError(
+        f"export to {target}: {what} of the reloaded model differ from the policy's"
+        f"{values if len(values) < 200 else ''}; nothing was published, check the model class and"
+        " the transformers version"
+    )
+
+
+def _digest(model: "PreTrainedModel") -> str:
+    state = model.state_dict()
+    return state_digest((name, state[name]) for name in canonical_names(model))
+
+
+def _is_tied(model: "PreTrainedModel") -> bool:
+    head = model.get_output_embeddings()
+    return head is not None and head.weight is model.get_input_embeddings().weight
+
+
+def _config(model: "PreTrainedModel") -> dict[str, Any]:
+    values = model.config.to_dict()
+    return {name: value for name, value in values.items() if name not in VOLATILE_CONFIG}
+
+
+def _generation(model: "PreTrainedModel") -> dict[str, Any]:
+    if model.generation_config is None:
+        return {}
+    values = model.generation_config.to_dict()
+    return {name: value for name, value in values.items() if name not in VOLATILE_CONFIG}
+
+
+def _logits_difference(
+    source: "PreTrainedModel", written: "PreTrainedModel"
+) -> tuple[float, float]:
+    """Return max |difference| and max |logit| over a grid of ids that spans the vocabulary."""
+    import torch
+
+    vocab_size = source.config.get_text_config().vocab_size
+    count = PROBE_ROWS * PROBE_TOKENS
+    ids = (torch.arange(count) * max(1, vocab_size // count)) % vocab_size
+    ids = ids.reshape(PROBE_ROWS, PROBE_TOKENS)
+    with torch.no_grad():
+        expected = source(input_ids=ids, use_cache=False).logits
+        found = written(input_ids=ids, use_cache=False).logits
+    expected, found = expected.float(), found.float()
+    return float((expected - found).abs().max()), float(expected.abs().max())
+
+
+def _tokenizer_probes(tokenizer: "PreTrainedTokenizerBase") -> dict[str, Any]:
+    """Return everything about a tokenizer that training and serving rest on."""
+    encoded = [tokenizer.encode(text, add_special_tokens=False) for text in PROBE_TEXTS]
+    return {
+        "vocabulary": tokenizer.get_vocab(),
+        "special tokens": tokenizer.special_tokens_map,
+        "token ids of the probe texts": encoded,
+        "round trip of the probe texts": [tokenizer.decode(ids) for ids in encoded],
+        "chat template (sha256)": _template_digest(tokenizer),
+        "token ids of the probe chat": tokenizer.apply_chat_template(
+            list(PROBE_MESSAGES), add_generation_prompt=True, return_dict=False
+        ),
+    }
+
+
+def _template_digest(tokenizer: "PreTrainedTokenizerBase") -> str:
+    return hashlib.sha256(str(tokenizer.chat_template).encode()).hexdigest()

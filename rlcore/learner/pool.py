@@ -1,0 +1,211 @@
+"""All ranks of a learner as one: batches are split over them and answers put back in order."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import numpy as np
+
+from rlcore.cluster.types import Pending, Worker, WorkerTimeout
+from rlcore.engines.types import WeightStamp, WeightUpdate
+from rlcore.learner.spec import Term, TokenScores, UpdateRequest, UpdateResult
+from rlcore.models.packing import Sequences, balance, balance_groups, groups_of
+
+POLL_S = 0.5  # how long one rank is waited for before the others are looked at
+
+
+class LearnerPool:
+    """One worker per rank, in rank order, each holding a ``Learner``.
+
+    Sequences are shared out so that ranks hold about equal tokens. Every call reaches every rank
+    and waits at most ``timeout_s`` seconds for all of them; a rank's error is raised as it came.
+    ``warn`` gets ``Learner.packing_warning`` of the first batch, where there is one.
+    ``start_s``: seconds that the first call allows the ranks to be built in; None where they are.
+    """
+
+    def __init__(
+        self,
+        workers: Sequence[Worker],
+        *,
+        timeout_s: float = 1800.0,
+        start_s: float | None = None,
+        warn: Callable[[str], None] | None = None,
+    ) -> None:
+        self._workers = list(workers)
+        self._timeout_s = timeout_s
+        self._start_s = start_s
+        self._warn = warn
+
+    def ready(self) -> None:
+        """Wait until every rank is built; raises what a rank's constructor raised."""
+        if self._start_s is not None:
+            pendings = [worker.start("stamp") for worker in self._workers]
+            self._collect("its start", pendings, self._start_s)
+            self._start_s = None
+
+    def logprobs(
+        self,
+        sequences: Sequences,
+        temperature: float = 1.0,
+        *,
+        targets: str = "all",
+        entropy: bool = False,
+        full_kl: bool = False,
+    ) -> TokenScores:
+        """``Learner.logprobs`` of all ``sequences``, in their order."""
+        shares = self._shares(sequences)
+        answers: list[TokenScores] = self._call(
+            "logprobs",
+            [(sequences.take(share), temperature) for share in shares],
+            targets=targets,
+            entropy=entropy,
+            full_kl=full_kl,
+        )
+        return TokenScores(
+            _in_order(shares, [answer.logprobs for answer in answers]),
+            _in_order(shares, [answer.entropies for answer in answers]) if entropy else [],
+            _in_order(shares, [answer.kls for answer in answers]) if full_kl else [],
+        )
+
+    def values(self, sequences: Sequences, *, targets: str = "loss_mask") -> list[np.ndarray]:
+        """``Learner.values`` of all ``sequences``, in their order."""
+        shares = self._shares(sequences)
+        parts = [(sequences.take(share),) for share in shares]
+        return _in_order(shares, self._call("values", parts, targets=targets))
+
+    def step(self, terms: Sequence[Term], lr: float) -> dict[str, float]:
+        """``Learner.step``: one optimizer step on all sequences of ``terms``."""
+        return self.start_step(terms, lr)()
+
+    def start_step(self, terms: Sequence[Term], lr: float) -> Callable[[], dict[str, float]]:
+        """Start ``step``, after those started before it; return what waits for its metrics.
+
+        Results are to be taken in the order of the starts.
+        """
+        pendings = self._start("step", [(part, lr) for part in self._split(terms)])
+        return lambda: self._collect("step", pendings, self._timeout_s)[0]
+
+    def update(self, request: UpdateRequest) -> UpdateResult:
+        """``Learner.update`` with each mini-batch shared out over the ranks.
+
+        ``old_logprobs`` of the result are in the order of the request's own sequences.
+        """
+        parts_BR = [self._split(terms) for terms in request.mini_batches]
+        requests = [
+            replace(request, mini_batches=[parts_R[rank] for parts_R in parts_BR])
+            for rank in range(len(self._workers))
+        ]
+        results: list[UpdateResult] = self._call("update", [(part,) for part in requests])
+        if not results[0].old_logprobs:
+            return results[0]
+        merged = [
+            self._merged(terms[0], [result.old_logprobs[step] for result in results])
+            for step, terms in enumerate(request.mini_batches)
+        ]
+        return replace(results[0], old_logprobs=merged)
+
+    def stamp(self) -> WeightStamp:
+        """Version and digest of the weights held."""
+        return self._call("stamp")[0]
+
+    def publish(self, path: str | Path, version: int | None = None) -> WeightUpdate:
+        """``Learner.publish``."""
+        return self._call("publish", [(str(path), version)] * len(self._workers))[0]
+
+    def save(self, directory: str | Path) -> None:
+        """``Learner.save``."""
+        self._call("save", [(str(directory),)] * len(self._workers))
+
+    def load(self, directory: str | Path) -> None:
+        """``Learner.load``."""
+        self._call("load", [(str(directory),)] * len(self._workers))
+
+    def export_hf(self, directory: str | Path) -> None:
+        """``Learner.export_hf``."""
+        self._call("export_hf", [(str(directory),)] * len(self._workers))
+
+    def stop(self) -> None:
+        """End every rank's process."""
+        for worker in self._workers:
+            worker.stop()
+
+    def _shares(self, sequences: Sequences) -> list[np.ndarray]:
+        """Return each rank's indices of a batch; the first batch shows what its layout costs."""
+        if self._warn is not None and len(sequences):
+            warn, self._warn = self._warn, None
+            arguments = [(sequences.lengths,)] * len(self._workers)
+            if line := self._call("packing_warning", arguments)[0]:
+                warn(line)
+        return balance(sequences.lengths, len(self._workers))
+
+    def _split(self, terms: Sequence[Term]) -> list[list[Term]]:
+        """Return each rank's part of ``terms``, whole groups where the objective wants them."""
+        parts: list[list[Term]] = [[] for _ in self._workers]
+        for term in terms:
+            for part, share in zip(parts, self._shares_of(term), strict=True):
+                part.append(replace(term, sequences=term.sequences.take(share)))
+        return parts
+
+    def _shares_of(self, term: Term) -> list[np.ndarray]:
+        sequences = term.sequences
+        if term.objective.whole_groups:
+            return balance_groups(sequences.lengths, groups_of(sequences), len(self._workers))
+        return self._shares(sequences)
+
+    def _merged(self, term: Term, parts: Sequence[np.ndarray]) -> np.ndarray:
+        """Return [tokens of ``term``'s sequences], in their order, from each rank's share of it."""
+        lengths, shares = term.sequences.lengths, self._shares_of(term)
+        rows = [
+            np.split(part, np.cumsum(lengths[share])[:-1]) if len(share) else []
+            for share, part in zip(shares, parts, strict=True)
+        ]
+        return np.concatenate(_in_order(shares, rows))
+
+    def _call(
+        self,
+        method: str,
+        arguments: Sequence[tuple] | None = None,
+        **keywords: Any,
+    ) -> list[Any]:
+        """Start ``method`` on every rank, then collect the answers in rank order."""
+        per_rank = arguments or [()] * len(self._workers)
+        return self._collect(method, self._start(method, per_rank, **keywords), self._timeout_s)
+
+    def _start(self, method: str, arguments: Sequence[tuple], **keywords: Any) -> Sequence[Pending]:
+        self.ready()
+        return [
+            worker.start(method, *values, **keywords)
+            for worker, values in zip(self._workers, arguments, strict=True)
+        ]
+
+    def _collect(self, method: str, pendings: Sequence[Pending], timeout_s: float) -> list[Any]:
+        """Return the answers in rank order; the first rank to fail ends the wait for the others.
+
+        A rank that failed leaves its peers in a collective, so waiting on them first would hide its
+        error behind their timeout.
+        """
+        deadline = monotonic() + timeout_s
+        answers: dict[int, Any] = {}
+        while len(answers) < len(pendings):
+            for rank in [rank for rank in range(len(pendings)) if rank not in answers]:
+                left = deadline - monotonic()
+                try:
+                    answers[rank] = pendings[rank].result(min(POLL_S, max(0.0, left)))
+                except WorkerTimeout as error:
+                    if left <= 0:
+                        raise WorkerTimeout(
+                            f"learner rank {rank} of {len(pendings)} did not finish {method} "
+                            f"within {timeout_s:.0f} s; raise hardware.timeouts or look at its log"
+                        ) from error
+        return [answers[rank] for rank in range(len(pendings))]
+
+
+def _in_order(shares: Sequence[np.ndarray], parts: Sequence[Sequence]) -> list:
+    """Undo the sharing out: entry ``shares[r][i]`` of the result is ``parts[r][i]``."""
+    merged: list = [None] * sum(len(share) for share in shares)
+    for share, part in zip(shares, parts, strict=True):
+        for index, value in zip(share.tolist(), part, strict=True):
+            merged[index] = value
+    return merged

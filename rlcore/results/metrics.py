@@ -1,0 +1,54 @@
+"""Metrics as rows of the metrics table, and where a stage keeps them.
+
+They hold timings, so they are artifacts of their own below the stage's key: a policy's digest, on
+which later cache keys rest, depends on weights alone.
+"""
+
+import logging
+from collections.abc import Mapping
+
+import polars as pl
+
+from rlcore.store.artifacts import ArtifactStore, DamagedArtifact, Lineage
+
+KIND = "metrics"
+logger = logging.getLogger(__name__)
+
+
+def metrics_frame(stage: str, step: int, values: Mapping[str, float]) -> pl.DataFrame:
+    """Return ``values`` as rows of the metrics table; a non-finite value becomes null."""
+    frame = pl.DataFrame(
+        {
+            "stage": [stage] * len(values),
+            "step": [step] * len(values),
+            "name": list(values),
+            "value": [float(value) for value in values.values()],
+        },
+        schema={"stage": pl.String, "step": pl.Int64, "name": pl.String, "value": pl.Float64},
+    )
+    finite = pl.col("value").is_finite()
+    return frame.with_columns(pl.when(finite).then(pl.col("value")).alias("value"))
+
+
+def publish_metrics(
+    store: ArtifactStore, key: str, name: str, frame: pl.DataFrame, lineage: Lineage
+) -> None:
+    """Write ``frame`` as ``metrics/<key>/<name>``; one left by a killed attempt is replaced."""
+    store.discard(KIND, f"{key}/{name}")
+    store.put(KIND, f"{key}/{name}", tables={"metrics": frame}, lineage=lineage)
+
+
+def stage_metrics(store: ArtifactStore, key: str) -> pl.DataFrame:
+    """Return all metrics of the stage run ``key`` that are left, by step.
+
+    Damaged ones are left out, with a warning: what was measured is not measured again, and a
+    finished run must not fail for the want of its curves.
+    """
+    frames = []
+    for name in sorted(store.keys(KIND, f"{key}/")):
+        try:
+            if (ref := store.find(KIND, name)) is not None:
+                frames.append(store.table(ref, "metrics"))
+        except DamagedArtifact as damage:
+            logger.warning(f"these metrics are left out: {damage}")
+    return pl.concat([metrics_frame("", 0, {}), *frames]).sort("step", maintain_order=True)

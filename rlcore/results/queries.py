@@ -1,0 +1,268 @@
+"""SQL over everything a store holds, and SQL conditions as row filters (DuckDB).
+
+Views, complete artifacts only:
+
+``artifacts``     one row per artifact: kind, key, sha256, recipe_digest, code_fingerprint,
+                  producer, created_at, bytes, and as JSON text rows (per table) and metadata
+``lineage``       one row per parent of an artifact: kind, key, sha256, role, parent_kind,
+                  parent_key, parent_sha256
+``trajectories``  one row per trajectory: its rollout, reward and advantage, and the own_logprobs of
+                  the first epoch that trained on it
+and each table of ``schemas.tables`` by its name (``metrics``, ``eval_results``, ...) over all
+artifacts, with the ``kind`` and ``key`` of the artifact in front.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import duckdb
+import polars as pl
+import pyarrow as pa
+
+from rlcore.store.artifacts import ArtifactStore
+from rlcore.store.tables import arrow_schema
+from schemas.artifacts import ArtifactRef, Manifest
+from schemas.errors import UserError
+from schemas.tables import TABLES
+
+_ALONE: dict[str, str | bool | int | float | list[str]] = {
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+}
+_JOINED = ("rollouts", "rewards", "advantages", "own_logprobs")
+_NAME = ["kind", "key", "sha256"]
+_ARTIFACTS = {
+    "kind": pl.String,
+    "key": pl.String,
+    "sha256": pl.String,
+    "recipe_digest": pl.String,
+    "code_fingerprint": pl.String,
+    "producer": pl.String,
+    "created_at": pl.String,
+    "bytes": pl.Int64,
+    "rows": pl.String,
+    "metadata": pl.String,
+}
+_LINEAGE = {
+    "kind": pl.String,
+    "key": pl.String,
+    "sha256": pl.String,
+    "role": pl.String,
+    "parent_kind": pl.String,
+    "parent_key": pl.String,
+    "parent_sha256": pl.String,
+}
+
+# Two runs may name a trajectory alike, so rows are joined through the lineage of their artifacts;
+# of several rewards (or advantages) of one rollout artifact the newest counts.
+_NEWEST_CHILD = """
+    SELECT l.parent_kind, l.parent_key, l.kind, l.key
+    FROM lineage l JOIN artifacts a USING (kind, key)
+    WHERE json_exists(a.rows, '$.{table}')
+    QUALIFY row_number() OVER (
+        PARTITION BY l.parent_kind, l.parent_key ORDER BY a.created_at DESC, l.key DESC) = 1
+"""
+_TRAJECTORIES = f"""
+    CREATE VIEW trajectories AS
+    WITH reward_of AS ({_NEWEST_CHILD.format(table="rewards")}),
+         advantage_of AS ({_NEWEST_CHILD.format(table="advantages")}),
+         own_of AS ({_NEWEST_CHILD.format(table="own_logprobs")})
+    SELECT r.*, w.* EXCLUDE (kind, key, trajectory_id), a.* EXCLUDE (kind, key, trajectory_id),
+        o.own_logprobs
+    FROM rollouts r
+    LEFT JOIN reward_of ro ON ro.parent_kind = r.kind AND ro.parent_key = r.key
+    LEFT JOIN rewards w
+        ON w.kind = ro.kind AND w.key = ro.key AND w.trajectory_id = r.trajectory_id
+    LEFT JOIN advantage_of ao ON ao.parent_kind = r.kind AND ao.parent_key = r.key
+    LEFT JOIN advantages a
+        ON a.kind = ao.kind AND a.key = ao.key AND a.trajectory_id = r.trajectory_id
+    LEFT JOIN own_of oo ON oo.parent_kind = ao.kind AND oo.parent_key = ao.key
+    LEFT JOIN own_logprobs o ON o.kind = oo.kind AND o.key = oo.key
+        AND o.trajectory_id = r.trajectory_id AND o.epoch = 0
+"""
+
+
+def query(
+    store: ArtifactStore, sql: str, on_damage: Callable[[str], None] | None = None
+) -> pl.DataFrame:
+    """Return the rows of one SELECT over the store's views; it cannot write, nor read elsewhere.
+
+    An artifact whose manifest is damaged is left out and told to ``on_damage``; without one, and
+    for damage of a file that is read, it raises DamagedArtifact. Raises UserError for SQL that does
+    not parse, bind or select, ArtifactError where the store cannot be read.
+    """
+    with duckdb.connect(config=_ALONE) as connection:
+        try:
+            _refuse_other_than_one_select(connection, sql)
+            wanted = connection.get_table_names(sql)
+            _create_views(connection, store.manifests(on_damage), store, wanted)
+            return connection.sql(sql).pl()
+        except duckdb.Error as error:
+            views = ", ".join(["artifacts", "lineage", "trajectories", *TABLES])
+            raise UserError(f"the query failed: {_reason(error)}; views: {views}") from None
+
+
+def lineage(store: ArtifactStore, ref: ArtifactRef) -> pl.DataFrame:
+    """Return everything that ``ref`` was made from, itself first: which rows, rewards and commits.
+
+    Columns: depth (fewest steps away), role, kind, key, sha256, present (still in the store),
+    recipe_digest, code_fingerprint, producer, created_at, rows.
+    """
+    # Breadth first instead of a recursive query: each artifact is met once however many ways lead
+    # to it, and a long RL run has as many ways as it has iterations.
+    known = {(m.kind, m.key, m.sha256): m for m in store.manifests()}
+    rows: dict[tuple[str, str, str], tuple[int, str]] = {_name(ref): (0, "self")}
+    layer = [_name(ref)]
+    while layer:
+        depth = rows[layer[0]][0] + 1
+        parents = [
+            (_name(parent), role)
+            for name in layer
+            if name in known
+            for role, parent in known[name].parents.items()
+        ]
+        layer = []
+        for name, role in parents:
+            if name not in rows:
+                rows[name] = (depth, role)
+                layer.append(name)
+    made = pl.DataFrame(
+        [(depth, role, *name) for name, (depth, role) in rows.items()],
+        schema={"depth": pl.Int64, "role": pl.String} | dict.fromkeys(_NAME, pl.String),
+        orient="row",
+    )
+    details = _artifacts(list(known.values())).drop("bytes", "metadata")
+    return (
+        made.join(details.with_columns(present=True), on=_NAME, how="left", maintain_order="left")
+        .with_columns(pl.col("present").fill_null(False))
+        .sort("depth", "kind", "key")
+    )
+
+
+def filter_rows(frame: pl.DataFrame, sql_condition: str, where: str = "filter") -> pl.DataFrame:
+    """Return the rows of ``frame`` for which ``sql_condition`` (a WHERE clause) holds, in order.
+
+    A condition that is null for a row drops it, as in SQL. ``where`` names the condition in errors.
+    Raises UserError with the columns there are when the condition is no condition over them.
+    """
+    numbered = frame.with_row_index("__row")
+    with duckdb.connect(config={**_ALONE, "enable_external_access": False}) as connection:
+        connection.register("frame_rows", numbered.to_arrow())
+        try:
+            # A relation's filter is parsed as one expression, so nothing can be appended to it.
+            kept = connection.table("frame_rows").filter(sql_condition).select("__row").pl()
+        except duckdb.Error as error:
+            raise UserError(
+                f"{where} = {sql_condition!r} is no SQL condition over the rows: "
+                f"{_reason(error)}; columns: {', '.join(frame.columns)}"
+            ) from None
+    return frame[kept["__row"].sort()]
+
+
+def _refuse_other_than_one_select(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
+    statements = connection.extract_statements(sql)
+    kinds = [statement.type for statement in statements]
+    # PIVOT is a SELECT that DuckDB plans as several steps.
+    if len(kinds) != 1 or kinds[0] not in (
+        duckdb.StatementType.SELECT,
+        duckdb.StatementType.MULTI,
+    ):
+        found = ", ".join(kind.name for kind in kinds) or "nothing"
+        raise UserError(f"one SELECT is expected, found {found}")
+
+
+def _create_views(
+    connection: duckdb.DuckDBPyConnection,
+    manifests: Sequence[Manifest],
+    store: ArtifactStore,
+    wanted: Iterable[str],
+) -> None:
+    """Create the views that a query names; files of other tables are neither verified nor read."""
+    _create_manifest_views(connection, manifests)
+    names = {name.lower() for name in wanted}
+    tables = names | set(_JOINED) if "trajectories" in names else names
+    paths: list[str] = []
+    for table in sorted(tables & set(TABLES)):
+        paths += _create_table_view(connection, store, manifests, table)
+    if "trajectories" in names:
+        connection.execute(_TRAJECTORIES)
+    connection.execute(f"SET allowed_paths = [{_quoted(paths)}]")
+    connection.execute("SET enable_external_access = false")
+    connection.execute("SET lock_configuration = true")
+
+
+def _create_manifest_views(
+    connection: duckdb.DuckDBPyConnection, manifests: Sequence[Manifest]
+) -> None:
+    edges = [
+        (m.kind, m.key, m.sha256, role, parent.kind, parent.key, parent.sha256)
+        for m in manifests
+        for role, parent in m.parents.items()
+    ]
+    connection.register("artifacts", _artifacts(manifests).to_arrow())
+    connection.register("lineage", pl.DataFrame(edges, schema=_LINEAGE, orient="row").to_arrow())
+
+
+def _artifacts(manifests: Sequence[Manifest]) -> pl.DataFrame:
+    rows = [
+        (
+            m.kind,
+            m.key,
+            m.sha256,
+            m.recipe_digest,
+            m.code_fingerprint,
+            m.producer,
+            m.created_at,
+            sum(entry.bytes for entry in m.files.values()),
+            json.dumps(m.rows),
+            json.dumps(m.metadata),
+        )
+        for m in manifests
+    ]
+    return pl.DataFrame(rows, schema=_ARTIFACTS, orient="row")
+
+
+def _name(thing: ArtifactRef) -> tuple[str, str, str]:
+    return thing.kind, thing.key, thing.sha256
+
+
+def _create_table_view(
+    connection: duckdb.DuckDBPyConnection,
+    store: ArtifactStore,
+    manifests: Sequence[Manifest],
+    table: str,
+) -> list[str]:
+    """Create the view of one table over all artifacts; return the paths of the files it reads."""
+    holders = [m for m in manifests if table in m.rows]
+    if not holders:
+        text = [pa.field(name, pa.string()) for name in ("kind", "key")]
+        connection.register(table, pa.schema([*text, *arrow_schema(table)]).empty_table())
+        return []
+    paths = [str(_plain(store.file(m, f"{table}.parquet"))) for m in holders]
+    files = pa.table(
+        {"kind": [m.kind for m in holders], "key": [m.key for m in holders], "filename": paths}
+    )
+    connection.register(f"_{table}_files", files)
+    connection.execute(
+        f"CREATE VIEW {table} AS SELECT f.kind, f.key, t.* EXCLUDE (filename) "
+        f"FROM read_parquet([{_quoted(paths)}], filename = true, union_by_name = true) t "
+        f"JOIN _{table}_files f USING (filename)"
+    )
+    return paths
+
+
+def _plain(path: Path) -> Path:
+    if any(char in str(path) for char in "*?["):
+        raise UserError(f"{path} cannot be queried: DuckDB takes '*', '?' and '[' for patterns")
+    return path
+
+
+def _quoted(paths: Sequence[str]) -> str:
+    return ", ".join("'" + path.replace("'", "''") + "'" for path in paths)
+
+
+def _reason(error: Exception) -> str:
+    """Return what DuckDB says on one line, without its excerpt of the SQL and wilder guesses."""
+    said = str(error).partition("\n\nLINE")[0].splitlines()
+    return " ".join(line for line in said if not line.startswith("Did you mean"))

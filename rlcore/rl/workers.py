@@ -1,0 +1,81 @@
+"""The workers of one RL run: what the algorithm needs and nothing else."""
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlcore.cluster.workers import Workers
+from rlcore.engines.pool import EnginePool
+from rlcore.learner.pool import LearnerPool
+from rlcore.rewards.types import Scorers
+from rlcore.rl.checkpoint import Learners
+from schemas.names import REWARD_MODEL
+from schemas.rl import RLSection
+
+
+@dataclass(frozen=True, slots=True)
+class RLWorkers:
+    """The long-lived workers of one RL run; ``reference`` only when the KL term is on, ``critic``
+    only when the estimator reads values."""
+
+    learner: LearnerPool
+    engines: EnginePool
+    rewards: Scorers
+    reference: LearnerPool | None = None
+    critic: LearnerPool | None = None
+
+    @property
+    def trained(self) -> Learners:
+        """What a checkpoint holds."""
+        actor = {"actor": self.learner}
+        return actor if self.critic is None else {**actor, "critic": self.critic}
+
+
+def start_workers(
+    rl: RLSection,
+    workers: Workers,
+    policy: Path,
+    stack: ExitStack,
+    *,
+    reward_model: Path | None = None,
+    rewards: Scorers | None = None,
+) -> RLWorkers:
+    """Return the workers that train ``policy``; ``stack`` stops its learners, the engines live on.
+
+    All of it starts side by side. The engines are waited for; each learner's first call waits for
+    that learner.
+
+    ``reward_model``: the trained model's directory, where the recipe has one. ``rewards``: what
+    scores instead of the recipe's reward functions.
+    """
+    kl = rl.algorithm.kl
+
+    def stopped_in_the_end(learner: LearnerPool) -> LearnerPool:
+        stack.callback(learner.stop)
+        return learner
+
+    exact = kl.uses_reference and kl.estimator == "full"
+    learner = stopped_in_the_end(
+        workers.learner(
+            policy,
+            rl.update.optimizer,
+            name="learner",
+            reference_dir=policy if exact else None,
+        )
+    )
+    reference = critic = None
+    if kl.uses_reference and not exact:
+        reference = stopped_in_the_end(workers.reference(policy))
+    if rl.critic is not None:
+        start = reward_model if rl.critic.init == REWARD_MODEL else policy
+        assert start is not None, "the recipe trains the reward model that the critic starts from"
+        critic = stopped_in_the_end(
+            workers.learner(start, rl.critic.optimizer, name="critic", head="value")
+        )
+    return RLWorkers(
+        learner=learner,
+        engines=workers.engines(policy),
+        rewards=workers.rewards(reward_model) if rewards is None else rewards,
+        reference=reference,
+        critic=critic,
+    )

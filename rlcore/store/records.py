@@ -1,0 +1,200 @@
+"""Small documents of a store that change by compare-and-set: of two writers at once, one wins.
+
+A local store holds a file's lock meanwhile; S3 compares ETags (``If-Match``, ``If-None-Match``).
+"""
+
+import errno
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from typing import Any, Protocol
+from uuid import uuid4
+
+from rlcore.store.checks import ArtifactError
+
+LEASES = ".leases"  # where a store keeps them
+_LOCK_S = 30.0
+_ONE_WRITER = Lock()
+# What s3fs makes of "precondition failed" and of "conflicting conditional request".
+_PRECONDITION = (errno.EINVAL, errno.EBUSY)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A document and what names this version of it."""
+
+    content: bytes
+    version: str
+
+
+class Records(Protocol):
+    """Documents by name; a name is a plain relative path."""
+
+    def read(self, name: str) -> Record | None:
+        """Return the document, or None where there is none."""
+        ...
+
+    def exchange(self, name: str, found: Record | None, content: bytes) -> Record | None:
+        """Write ``content`` where the document is still ``found``; return it, or None if not."""
+        ...
+
+    def age_s(self, name: str) -> float:
+        """Return the seconds since the last write, by the store's own clock."""
+        ...
+
+    def guard(self, name: str) -> AbstractContextManager[None]:
+        """While it is open nobody exchanges the document, where the store can see to that."""
+        ...
+
+
+@dataclass(frozen=True)
+class LocalRecords:
+    """Documents below ``folder``."""
+
+    folder: Path
+
+    def read(self, name: str) -> Record | None:
+        """See ``Records``."""
+        try:
+            content = (self.folder / name).read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return Record(content, content.decode(errors="replace"))
+
+    def exchange(self, name: str, found: Record | None, content: bytes) -> Record | None:
+        """See ``Records``. Contents must differ from write to write: they are the version."""
+        with self.guard(name):
+            if self.read(name) != found:
+                return None
+            partial = self.folder / f".{uuid4().hex}"
+            try:
+                partial.write_bytes(content)
+                os.replace(partial, self.folder / name)
+            except OSError as error:
+                partial.unlink(missing_ok=True)
+                raise self._refused(error) from error
+            return self.read(name)
+
+    def age_s(self, name: str) -> float:
+        """See ``Records``; on a network drive that is the clock of its server."""
+        probe = self.folder / f".{uuid4().hex}"
+        probe.touch()
+        try:
+            return probe.stat().st_mtime - (self.folder / name).stat().st_mtime
+        finally:
+            probe.unlink()
+
+    @contextmanager
+    def guard(self, name: str) -> Iterator[None]:
+        """Hold the document's lock. Raises ArtifactError when it does not come free, or when the
+        folder cannot be written."""
+        path = self.folder / f"{name}.lock"
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError as error:
+            raise self._refused(error) from error
+        try:
+            deadline = time.monotonic() + _LOCK_S
+            while not _locked(handle):
+                if time.monotonic() > deadline:
+                    raise ArtifactError(
+                        f"{path} has been locked for {_LOCK_S:.0f} s by a process that stands"
+                        " still; find it with fuser, end it, and rerun"
+                    )
+                time.sleep(0.05)
+            yield
+        finally:
+            os.close(handle)
+
+    def _refused(self, error: OSError) -> ArtifactError:
+        return ArtifactError(
+            f"the artifact store {self.folder.parent} cannot be written: {error.strerror}. "
+            "Free space, choose another root or mend its permissions."
+        )
+
+
+def _locked(handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+class RemoteRecords:
+    """Documents below ``top`` of an fsspec filesystem.
+
+    S3 alone compares; elsewhere two processes that write in one instant can both win. ``told``
+    turns a failure of the network into one sentence.
+    """
+
+    def __init__(
+        self, fs: Any, top: str, told: Callable[[str], AbstractContextManager[None]]
+    ) -> None:
+        self._fs, self._top, self._told = fs, top, told
+        self._compares = "s3" in fs.protocol
+
+    def read(self, name: str) -> Record | None:
+        """See ``Records``."""
+        with self._told(f"read {self._path(name)}"):
+            try:
+                # In this order: what is written in between only makes an exchange fail.
+                version = self._version(name)
+                content = self._fs.cat_file(self._path(name))
+            except FileNotFoundError:
+                return None
+        return Record(content, version or content.decode(errors="replace"))
+
+    def exchange(self, name: str, found: Record | None, content: bytes) -> Record | None:
+        """See ``Records``. A write whose answer was lost and that was sent again is recognised by
+        its content, which must differ from write to write."""
+        with self._told(f"write {self._path(name)}"):
+            if not self._compares:
+                with _ONE_WRITER:
+                    if self.read(name) != found:
+                        return None
+                    self._fs.pipe_file(self._path(name), content)
+                    return self.read(name)
+            asked = {"mode": "create"} if found is None else {"IfMatch": found.version}
+            try:
+                self._fs.pipe_file(self._path(name), content, **asked)
+            except FileNotFoundError:
+                return None
+            except OSError as error:
+                if error.errno not in _PRECONDITION and not isinstance(error, FileExistsError):
+                    raise
+                if error.errno == errno.EINVAL and self.read(name) == found:
+                    raise  # nobody was first: the other side refuses the condition itself
+            written = self.read(name)
+        return written if written is not None and written.content == content else None
+
+    def age_s(self, name: str) -> float:
+        """See ``Records``."""
+        probe = self._path(f"clock-{uuid4().hex}")
+        with self._told(f"write {probe}"):
+            self._fs.pipe_file(probe, b"now")
+            self._fs.invalidate_cache()
+            try:
+                written = self._fs.modified(self._path(name))
+                return (self._fs.modified(probe) - written).total_seconds()
+            finally:
+                self._fs.rm_file(probe)
+
+    def guard(self, name: str) -> AbstractContextManager[None]:
+        """Nothing: an object store has no locks."""
+        del name
+        return nullcontext()
+
+    def _path(self, name: str) -> str:
+        return f"{self._top}/{name}"
+
+    def _version(self, name: str) -> str:
+        if not self._compares:
+            return ""
+        return self._fs.info(self._path(name), refresh=True)["ETag"]

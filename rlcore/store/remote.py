@@ -1,0 +1,209 @@
+"""Artifacts in an object store behind an fsspec URL (``s3://bucket/prefix``): manifest last.
+
+Readers get local copies from a cache that is addressed by content, so a stale copy cannot be met; a
+harmed one is fetched anew.
+"""
+
+import logging
+import os
+import posixpath
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from uuid import uuid4
+
+import fsspec
+
+from rlcore.store.checks import MANIFEST, ArtifactError, check_digest, file_digest
+from rlcore.store.records import LEASES, RemoteRecords
+from schemas.artifacts import Manifest
+from schemas.errors import UserError
+
+logger = logging.getLogger(__name__)
+
+
+class RemoteFiles:
+    """Files of the artifacts below the fsspec URL ``root``; a location is ``<kind>/<key>``."""
+
+    def __init__(self, root: str, cache: Path | None) -> None:
+        self.root = root.rstrip("/")
+        self.cache = cache or _default_cache()
+        try:
+            self._fs, self._top = fsspec.url_to_fs(self.root)
+        except (ValueError, ImportError) as error:
+            raise UserError(
+                f"artifact store {root!r} cannot be opened: {error}. "
+                "Give a local directory or the URL of an installed fsspec filesystem."
+            ) from None
+        self._errors = _errors_of(self.root)
+
+    def uri(self, location: str) -> str:
+        """Return the URL of an artifact."""
+        return f"{self.root}/{location}"
+
+    def read_manifest(self, location: str) -> bytes | None:
+        """Return the bytes of the manifest, or None where there is none."""
+        with self._told(f"read {self.uri(location)}"):
+            try:
+                return self._fs.cat_file(self._path(location, MANIFEST))
+            except FileNotFoundError:
+                return None
+
+    def read_manifests(self, locations: list[str]) -> list[bytes]:
+        """Return the manifests of complete artifacts, in the order asked, fetched together."""
+        if not locations:
+            return []
+        paths = [self._path(location, MANIFEST) for location in locations]
+        with self._told(f"read manifests below {self.root}"):
+            # A one-element list would come back as bare bytes from some filesystems.
+            found = {paths[0]: self._fs.cat_file(paths[0])}
+            if len(paths) > 1:
+                found.update(self._fs.cat(paths[1:]))
+        return [found[path] for path in paths]
+
+    def listing(self, location: str) -> dict[str, int]:
+        """Return relative path -> bytes of everything in the artifact but its manifest."""
+        top = self._path(location)
+        with self._told(f"list {self.uri(location)}"):
+            self._fs.invalidate_cache()
+            found = self._fs.find(top, detail=True)
+        sizes = {posixpath.relpath(path, top): int(info["size"]) for path, info in found.items()}
+        sizes.pop(MANIFEST, None)
+        return sizes
+
+    def fetch(self, location: str, name: str, manifest: Manifest) -> Path:
+        """Return the path of a local copy of one file, downloaded and verified once.
+
+        Raises DamagedArtifact when what arrives is not what the manifest recorded.
+        """
+        entry, target = manifest.files[name], self.cache / manifest.sha256 / name
+        if target.exists() and file_digest(target) != entry.sha256:
+            logger.warning(
+                f"{target} was changed after it was downloaded; it is fetched from"
+                f" {self.uri(location)} again"
+            )
+            target.unlink()
+        if not target.exists():
+            partial = self.cache / ".partial" / uuid4().hex
+            partial.parent.mkdir(parents=True, exist_ok=True)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                with self._told(f"download {self.uri(location)}/{name}"):
+                    self._fs.get_file(self._path(location, name), str(partial))
+                check_digest(partial, entry, self.uri(location), name)
+                os.replace(partial, target)
+            finally:
+                partial.unlink(missing_ok=True)
+        return target
+
+    def fetch_all(self, location: str, manifest: Manifest) -> Path:
+        """Return a local directory that holds all files of an artifact."""
+        folder = self.cache / manifest.sha256
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in manifest.files:
+            self.fetch(location, name, manifest)
+        return folder
+
+    def locations(self, kind: str, prefix: str) -> Iterator[str]:
+        """Yield the keys of ``kind`` that start with ``prefix`` and have a manifest, unsorted."""
+        top = self._path(kind)
+        with self._told(f"list {self.uri(kind)}"):
+            self._fs.invalidate_cache()
+            found = self._fs.find(posixpath.join(top, prefix.rpartition("/")[0]).rstrip("/"))
+        for path in found:
+            folder, name = posixpath.split(path)
+            key = posixpath.relpath(folder, top)
+            if name == MANIFEST and key.startswith(prefix):
+                yield key
+
+    def kinds(self) -> list[str]:
+        """Return the kinds that have a folder."""
+        with self._told(f"list {self.root}"):
+            self._fs.invalidate_cache()
+            try:
+                found = self._fs.ls(self._top, detail=True)
+            except FileNotFoundError:
+                return []
+        return sorted(
+            posixpath.basename(info["name"].rstrip("/"))
+            for info in found
+            if info["type"] == "directory"
+            and posixpath.basename(info["name"].rstrip("/")) != LEASES
+        )
+
+    def records(self) -> RemoteRecords:
+        """Return the store's leases."""
+        return RemoteRecords(self._fs, self._path(LEASES), self._told)
+
+    def publish(
+        self,
+        location: str,
+        contents: Mapping[str, bytes | Path],
+        manifest: Manifest,
+        fence: Callable[[], AbstractContextManager[None]],
+    ) -> bool:
+        """Upload the files, check that they arrived in full, upload the manifest. Always True.
+
+        Each write enters ``fence`` first, which raises once another holder may write here. Raises
+        ArtifactError when the other side refuses; nothing counts as stored then.
+        """
+        with self._told(f"write {self.uri(location)}"):
+            with fence():
+                for name in self.listing(location):
+                    self._fs.rm_file(self._path(location, name))
+            for name, content in contents.items():
+                path = self._path(location, name)
+                with fence():
+                    if isinstance(content, bytes):
+                        self._fs.pipe_file(path, content)
+                    else:
+                        self._fs.put_file(str(content), path)
+            arrived = self.listing(location)
+            for name, entry in manifest.files.items():
+                if arrived.get(name) != entry.bytes:
+                    raise ArtifactError(
+                        f"{self.uri(location)}/{name}: {arrived.get(name, 0)} of {entry.bytes} "
+                        "bytes arrived. Nothing was stored; rerun."
+                    )
+            document = manifest.model_dump_json(indent=1).encode()
+            with fence():
+                self._fs.pipe_file(self._path(location, MANIFEST), document)
+        return True
+
+    def remove(self, location: str) -> None:
+        """Remove an artifact: its manifest first, so that no reader meets half of it."""
+        with self._told(f"remove {self.uri(location)}"):
+            names = [MANIFEST] if self.read_manifest(location) is not None else []
+            for name in [*names, *self.listing(location)]:
+                self._fs.rm_file(self._path(location, name))
+
+    def _path(self, *parts: str) -> str:
+        return "/".join([self._top.rstrip("/"), *parts])
+
+    @contextmanager
+    def _told(self, action: str) -> Iterator[None]:
+        """Turn a failure of the network or of the other side into one sentence."""
+        try:
+            yield
+        except UserError:
+            raise
+        except self._errors as error:
+            raise ArtifactError(
+                f"could not {action}: {type(error).__name__}: {error}. Check the store's URL, "
+                "that its bucket exists, the credentials and the endpoint (AWS_* variables "
+                "for s3), then rerun."
+            ) from error
+
+
+def _default_cache() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "rl-pipeline" / "artifacts"
+
+
+def _errors_of(root: str) -> tuple[type[Exception], ...]:
+    """Return what the filesystem behind ``root`` raises; botocore's errors are no OSErrors."""
+    if not root.startswith(("s3://", "s3a://")):
+        return (OSError,)
+    from botocore.exceptions import BotoCoreError
+
+    return (OSError, BotoCoreError)

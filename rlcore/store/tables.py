@@ -1,0 +1,190 @@
+"""Tables in artifacts: the Pandera contract on the way in and out, and byte-stable Parquet.
+
+Equal content gives equal bytes (one pyarrow version): columns in the contract's order, bounded row
+groups, and neither times nor run ids nor recipes in the file. pandera takes seconds to import: it
+is imported when used.
+"""
+
+import io
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+from polars.datatypes import DataTypeClass
+
+from rlcore.store.checks import damaged, refuse_newer
+from schemas.errors import UserError, did_you_mean
+
+ROW_GROUP_ROWS = 8192
+_SHOWN_CHECKS = 5
+_SHOWN_ROWS = 3
+_SHOWN_CHARS = 80
+
+# (table, file sha256) that this process has validated; content does not change under a digest.
+_VALIDATED: set[tuple[str, str]] = set()
+
+_SCALARS: dict[DataTypeClass, pa.DataType] = {
+    pl.String: pa.string(),
+    pl.Boolean: pa.bool_(),
+    pl.Int8: pa.int8(),
+    pl.Int16: pa.int16(),
+    pl.Int32: pa.int32(),
+    pl.Int64: pa.int64(),
+    pl.Float32: pa.float32(),
+    pl.Float64: pa.float64(),
+}
+
+
+def encode_table(name: str, frame: pl.DataFrame, kind: str) -> bytes:
+    """Return ``frame`` as zstd Parquet bytes, checked against the contract of table ``name``.
+
+    Raises UserError naming the table, column, check and first bad rows.
+    """
+    from schemas.tables import schema_version
+
+    validate(name, frame)
+    metadata = {"rlp.kind": kind, "rlp.schema": schema_version(name)}
+    schema = arrow_schema(name).with_metadata(metadata)
+    # One chunk per column, so that how the frame was assembled leaves no trace in the pages.
+    frame = frame.select(schema.names).rechunk()
+    sink = io.BytesIO()
+    with pq.ParquetWriter(sink, schema, compression="zstd") as writer:
+        for start in range(0, max(frame.height, 1), ROW_GROUP_ROWS):
+            part = frame.slice(start, ROW_GROUP_ROWS).to_arrow()
+            writer.write_table(part.cast(schema), row_group_size=ROW_GROUP_ROWS)
+    return sink.getvalue()
+
+
+def decode_table(name: str, path: Path, digest: str, uri: str) -> pl.DataFrame:
+    """Return the table in the Parquet file at ``path``, whose content is known to have ``digest``.
+
+    Raises ArtifactError when it is no Parquet, no table of ours, newer, or breaks its contract.
+    """
+    where = f"{uri}/{path.name}"
+    try:
+        metadata = pl.read_parquet_metadata(path)
+        frame = pl.read_parquet(path)
+    except pl.exceptions.PolarsError as error:
+        first_line = str(error).partition("\n")[0]
+        raise damaged(uri, f"{where} is no readable Parquet file ({first_line})") from None
+    check_version(name, metadata.get("rlp.schema", ""), where, uri)
+    if (name, digest) not in _VALIDATED:
+        try:
+            validate(name, frame)
+        except UserError as error:
+            raise damaged(uri, f"{where}: {error}") from None
+        remember_valid(name, digest)
+    return frame
+
+
+def schema_versions(tables: Iterable[str]) -> dict[str, str]:
+    """Return table -> ``name/vN`` of the contracts we write."""
+    names = list(tables)
+    if not names:
+        return {}
+    from schemas.tables import schema_version
+
+    return {name: schema_version(name) for name in names}
+
+
+def remember_valid(name: str, digest: str) -> None:
+    """Record that the table ``name`` in the file of this digest keeps its contract."""
+    _VALIDATED.add((name, digest))
+
+
+def check_version(name: str, found: str, where: str, uri: str) -> None:
+    """Raise ArtifactError unless ``found`` is the schema version we read for table ``name``."""
+    from schemas.tables import schema_version
+
+    known = schema_version(check_table_name(name))
+    refuse_newer(found, known, where)
+    if found != known:
+        raise damaged(uri, f"{where} has schema {found or 'none'!r} where {known} is read")
+
+
+def check_table_name(name: str) -> str:
+    """Return ``name`` if a contract has it; raises UserError with the nearest name otherwise."""
+    from schemas.tables import TABLES
+
+    if name not in TABLES:
+        raise UserError(
+            f"table {name!r} has no contract in schemas/tables.py; "
+            f"there are {', '.join(TABLES)}{did_you_mean(name, TABLES)}"
+        )
+    return name
+
+
+def validate(name: str, frame: pl.DataFrame) -> None:
+    """Check ``frame`` against the contract of table ``name``, collecting every failure.
+
+    Raises UserError: one sentence, then a line per failed check with its first rows.
+    """
+    from pandera.errors import SchemaErrors
+
+    from schemas.tables import TABLES, schema_version
+
+    check_table_name(name)
+    if not isinstance(frame, pl.DataFrame):
+        # Pandera checks only the types of a LazyFrame: bad values would pass in silence.
+        raise UserError(f"table {name!r} must be a polars DataFrame, not {type(frame).__name__}")
+    try:
+        TABLES[name].validate(frame, lazy=True)
+    except SchemaErrors as error:
+        lines = _failures(error.failure_cases)
+        raise UserError(
+            f"table {name!r} breaks its contract {schema_version(name)}; "
+            f"mend what produced it:\n" + "\n".join(lines)
+        ) from None
+
+
+def _failures(cases: pl.DataFrame) -> list[str]:
+    groups = cases.group_by("column", "check", maintain_order=True)
+    lines = []
+    for (column, check), rows in groups:
+        lines.append(f"  - {_subject(str(column), str(check))}: {_first_rows(rows)}")
+    if len(lines) > _SHOWN_CHECKS:
+        lines[_SHOWN_CHECKS:] = [f"  - and {len(lines) - _SHOWN_CHECKS} more failed checks"]
+    return lines
+
+
+def _subject(column: str, check: str) -> str:
+    named = {
+        "column_in_dataframe": "missing column",
+        "column_in_schema": "undeclared column",
+        "field_uniqueness": f"column {column!r}, values must be unique",
+        "not_nullable": f"column {column!r}, values must not be null",
+    }
+    # Frame-wide checks are reported under the name of the schema's class.
+    frame_wide = column == "Table"
+    return named.get(check, f"check {check}" if frame_wide else f"column {column!r}, {check}")
+
+
+def _first_rows(rows: pl.DataFrame) -> str:
+    shown = []
+    for case, index in rows.select("failure_case", "index").head(_SHOWN_ROWS).iter_rows():
+        text = str(case)
+        text = text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "..."
+        shown.append(f"found {text}" if index is None else f"row {index}: {text}")
+    more = rows.height - len(shown)
+    return "; ".join(shown) + (f"; and {more} more" if more else "")
+
+
+@cache
+def arrow_schema(name: str) -> pa.Schema:
+    """Return the Parquet columns of table ``name``, in the contract's order."""
+    from schemas.tables import TABLES
+
+    columns = TABLES[name].to_schema().columns
+    return pa.schema([(column, _arrow_type(spec.dtype.type)) for column, spec in columns.items()])
+
+
+def _arrow_type(dtype: pl.DataType | DataTypeClass) -> pa.DataType:
+    # 32-bit offsets (list, string), which every Parquet reader understands; polars' own are 64-bit.
+    if isinstance(dtype, pl.List):
+        return pa.list_(_arrow_type(dtype.inner))
+    if isinstance(dtype, pl.Struct):
+        return pa.struct([(field.name, _arrow_type(field.dtype)) for field in dtype.fields])
+    return _SCALARS[dtype.base_type()]

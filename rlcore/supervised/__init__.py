@@ -1,0 +1,1 @@
+"""Supervised training: one resumable loop for SFT and the reward model."""

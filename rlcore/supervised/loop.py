@@ -1,0 +1,158 @@
+"""Supervised training, one term per optimizer step, resumable at any checkpoint: SFT and the
+reward model."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from time import perf_counter
+
+import numpy as np
+import polars as pl
+
+from rlcore.learner.pool import LearnerPool
+from rlcore.learner.schedule import optimizer_lr
+from rlcore.learner.spec import Term
+from rlcore.results.metrics import metrics_frame, publish_metrics
+from rlcore.seeds import stream_seed
+from rlcore.store.artifacts import ArtifactStore, Lineage
+from schemas.rl import Optimizer
+
+KIND = "checkpoint"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """One optimizer step done: ``step`` of ``total`` and its metrics; rates are of this process."""
+
+    step: int
+    total: int
+    metrics: dict[str, float]
+    tokens_per_s: float
+    eta_s: float
+
+
+class Training:
+    """``total_steps`` optimizer steps of a learner for the stage ``stage``.
+
+    ``key`` names its checkpoints, one every ``checkpoint_every`` steps, and metrics in the store.
+    """
+
+    def __init__(
+        self,
+        stage: str,
+        *,
+        learner: LearnerPool,
+        optimizer: Optimizer,
+        total_steps: int,
+        checkpoint_every: int,
+        store: ArtifactStore,
+        key: str,
+        lineage: Lineage,
+    ) -> None:
+        self.total_steps = total_steps
+        self._stage, self._learner, self._optimizer = stage, learner, optimizer
+        self._checkpoint_every = checkpoint_every
+        self._store, self._key, self._lineage = store, key, lineage
+        self._metrics: list[pl.DataFrame] = []
+
+    def run(
+        self,
+        term: Callable[[int], Term],
+        on_step: Callable[[Progress], None],
+        log: Callable[[str], None],
+    ) -> None:
+        """Train to the last step, from the newest complete checkpoint.
+
+        ``term``: what step i (from 0) minimises. A function of i alone, so that a resumed run takes
+        the steps that it would have taken.
+        """
+        first = self._restore(log)
+        began, tokens = perf_counter(), 0
+        for step, part, metrics in self._steps(first, term):
+            tokens += part.sequences.num_tokens
+            seconds = perf_counter() - began
+            rate = tokens / seconds
+            metrics["perf/throughput"] = rate
+            self._metrics.append(metrics_frame(self._stage, step, metrics))
+            left = (self.total_steps - step) * seconds / (step - first)
+            on_step(Progress(step, self.total_steps, metrics, rate, left))
+            if self._checkpoint_follows(step):
+                self._checkpoint(step)
+
+    def _steps(
+        self, first: int, term: Callable[[int], Term]
+    ) -> Iterator[tuple[int, Term, dict[str, float]]]:
+        """Yield (number, term, metrics) of each step after the first ``first``.
+
+        The learner has its next step before it ends one: it computes while this process makes the
+        batch and books the metrics. Not so across a checkpoint, which holds what is between two.
+        """
+        ahead = None
+        for step in range(first + 1, self.total_steps + 1):
+            part, finished = ahead or self._start(step - 1, term)
+            ahead = None
+            if step < self.total_steps and not self._checkpoint_follows(step):
+                ahead = self._start(step, term)
+            yield step, part, finished()
+
+    def _start(
+        self, done: int, term: Callable[[int], Term]
+    ) -> tuple[Term, Callable[[], dict[str, float]]]:
+        """Start the step that follows ``done`` steps."""
+        part = term(done)
+        lr = optimizer_lr(self._optimizer, done, self.total_steps)
+        return part, self._learner.start_step([part], lr)
+
+    def _checkpoint_follows(self, step: int) -> bool:
+        return step % self._checkpoint_every == 0 and step < self.total_steps
+
+    def publish(self, last: dict[str, float]) -> None:
+        """Publish the metrics of all steps, and ``last`` with the last step."""
+        frames = [*self._metrics, metrics_frame(self._stage, self.total_steps, last)]
+        publish_metrics(self._store, self._key, "end", pl.concat(frames), self._lineage)
+
+    def discard_checkpoints(self) -> None:
+        """Drop the run's checkpoints; call it once the model they led to is published."""
+        for key in self._store.keys(KIND, f"{self._key}/"):
+            self._store.discard(KIND, key)
+
+    def _checkpoint(self, step: int) -> None:
+        """Save after ``step`` steps, the metrics so far with it; the one before is superseded."""
+        with self._store.scratch() as scratch:
+            self._learner.save(str(scratch))
+            self._store.put(
+                KIND,
+                f"{self._key}/{step:06d}",
+                tables={"metrics": pl.concat(self._metrics)},
+                directory=scratch,
+                lineage=replace(self._lineage, metadata={"step": step}),
+            )
+        for key in self._store.keys(KIND, f"{self._key}/"):
+            if int(key.rsplit("/", 1)[1]) < step:
+                self._store.discard(KIND, key)
+
+    def _restore(self, log: Callable[[str], None]) -> int:
+        """Load the newest checkpoint and return its step, 0 when there is none."""
+        for key in sorted(self._store.keys(KIND, f"{self._key}/"), reverse=True):
+            ref = self._store.find_or_discard(KIND, key, log)
+            if ref is None:
+                continue
+            self._learner.load(str(self._store.directory(ref)))
+            self._metrics = [self._store.table(ref, "metrics")]
+            step = int(self._store.manifest(ref).metadata["step"])
+            log(f"{self._stage} continues after step {step} of {self.total_steps}")
+            return step
+        return 0
+
+
+def batch_rows(num_rows: int, batch_size: int, *, step: int, seed: int, stage: str) -> np.ndarray:
+    """Return the rows of optimizer step ``step``: seeded permutations, whole batches only."""
+    per_epoch = num_rows // batch_size
+    epoch, index = divmod(step, per_epoch)
+    order = _epoch_order(num_rows, stream_seed(seed, stage, epoch))
+    return order[index * batch_size : (index + 1) * batch_size]
+
+
+@lru_cache(maxsize=2)
+def _epoch_order(num_rows: int, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).permutation(num_rows)

@@ -1,0 +1,84 @@
+"""Stage 4: RL from the policy of SFT. The loop is a subflow, whose tasks are the five phases."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+from prefect.logging import get_run_logger
+
+from rlcore.cluster.workers import WORKER_MODULES
+from rlcore.models.files import MODEL_FOLDER, model_directory
+from rlcore.models.tokenizer import load_tokenizer
+from rlcore.recipes import user_functions
+from rlcore.rewards.registry import code_digests
+from rlcore.rl.phases import Phases
+from rlcore.rl.ptx import ptx_digests, ptx_sequences
+from rlcore.rl.state import LoopState
+from rlcore.rl.workers import start_workers
+from schemas.artifacts import ArtifactRef
+from schemas.names import REWARD_MODEL
+from tasks.run_page.report import IterationReport
+from tasks.runtime.caching import CachedStage, StageRun, cached_stage
+
+
+def rl_stage(loop: Callable[[Phases, IterationReport], LoopState], module: str) -> CachedStage:
+    """Return the stage whose iterations ``loop`` runs; ``module`` (dotted) defines the loop."""
+
+    @cached_stage(
+        "rl",
+        kind="policy",
+        code=(*WORKER_MODULES, module),
+        inputs=lambda recipe: {
+            **code_digests(user_functions(recipe)),
+            **ptx_digests(recipe.rl.ptx),
+        },
+    )
+    def rl(run: StageRun) -> ArtifactRef:
+        """RL from the policy of ``run.parents``; the result is the best policy by validation
+        accuracy."""
+        with (
+            run.store.scratch() as scratch,
+            open_phases(run) as phases,
+            IterationReport.open(run) as report,
+        ):
+            state = loop(phases, report)
+            phases.finish(state, scratch / MODEL_FOLDER)
+            best = state.best()[0]
+            get_run_logger().info(
+                f"RL ends after iteration {state.iteration}; best is iteration {best}"
+            )
+            return run.put(
+                directory=scratch,
+                metadata={"iteration": state.iteration, "best_iteration": best, **state.to_json()},
+            )
+
+    return rl
+
+
+@contextmanager
+def open_phases(run: StageRun) -> Iterator[Phases]:
+    """Yield the phases of one RL run; its learners end with the context, the engines live on."""
+    recipe, store = run.recipe, run.store
+    policy = model_directory(store.directory(run.parents["policy"]))
+    dataset = run.parents["dataset"]
+    reward_model = None
+    if REWARD_MODEL in run.parents:
+        reward_model = model_directory(store.directory(run.parents[REWARD_MODEL]))
+    with ExitStack() as stack:
+        workers = start_workers(recipe.rl, run.workers, policy, stack, reward_model=reward_model)
+        tokenizer = load_tokenizer(policy)
+        ptx = None
+        if recipe.rl.ptx is not None:
+            reads_demonstrations = recipe.rl.ptx.path is None
+            table = store.table(dataset, "demonstrations") if reads_demonstrations else None
+            ptx = ptx_sequences(recipe.rl.ptx, table, tokenizer)
+        yield Phases(
+            recipe,
+            store=store,
+            key=run.key,
+            lineage=run.lineage(),
+            prompts=store.table(dataset, "prompts"),
+            ptx=ptx,
+            tokenizer=tokenizer,
+            workers=workers,
+            log=get_run_logger().warning,
+        )

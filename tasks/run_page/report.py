@@ -1,0 +1,124 @@
+"""What a person sees of a running loop: a line in the run's log, what is wrong, and the curves."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import monotonic
+
+from prefect.logging import get_run_logger
+
+from rlcore.diagnostics.evidence import Evidence
+from rlcore.diagnostics.watch import Diagnostics, Finding, findings_frame, of_error
+from rlcore.results.metrics import stage_metrics
+from rlcore.rl.state import LoopState
+from rlcore.supervised.loop import Progress
+from tasks.run_page.artifacts import publish_diagnostics
+from tasks.run_page.tracking import Tracker
+from tasks.runtime.caching import StageRun
+
+SECONDS_BETWEEN_LINES = 5.0
+DIAGNOSTICS = "diagnostics"  # kind of the artifact, and its table
+
+
+class IterationReport:
+    """Logs each RL iteration in one line, judges its metrics, and sends them to the tracker.
+
+    Made by ``IterationReport.open``.
+    """
+
+    __slots__ = ("_began", "_diagnostics", "_first", "_iteration", "_run", "_total")
+
+    def __init__(self, run: StageRun) -> None:
+        self._run = run
+        self._total = run.recipe.rl.iterations
+        self._began = monotonic()
+        self._first: int | None = None
+        self._iteration = 0
+        self._diagnostics = Diagnostics(
+            run.recipe, log=get_run_logger().warning, evidence=Evidence(run.store, run.key)
+        )
+
+    @classmethod
+    @contextmanager
+    def open(cls, run: StageRun) -> "Iterator[IterationReport]":
+        """Yield the report of an RL stage; what its checks found is stored when the stage ends.
+
+        When it ends in an error, they stand on the run's page at once; else with the summary.
+        """
+        report = cls(run)
+        try:
+            yield report
+        except Exception as error:
+            report._close(stopped_by=error)
+            raise
+        report._close()
+
+    def __call__(self, state: LoopState, metrics: dict[str, float]) -> None:
+        """Report the iteration that ``state`` closes.
+
+        Raises DiagnosticError when a check says that going on is useless.
+        """
+        if self._first is None:
+            self._first = state.iteration - 1
+            self._began = monotonic() - metrics["timing_s/step"]
+            # Iteration 0 holds the first validation; a resumed run has more behind it.
+            history = stage_metrics(self._run.store, self._run.key)
+            self._diagnostics.replay(history, before=state.iteration)
+        self._iteration = state.iteration
+        per_iteration = (monotonic() - self._began) / (state.iteration - self._first)
+        left = (self._total - state.iteration) * per_iteration
+        validated = metrics.get("val/accuracy", metrics.get("val/score"))
+        validation = "" if validated is None else f"  validation {validated:.3f}"
+        get_run_logger().info(
+            f"iteration {state.iteration}/{self._total}"
+            f"  reward {metrics.get('critic/score/mean', float('nan')):.3f}{validation}"
+            f"  {metrics['timing_s/step']:.2f} s"
+            f"  {metrics['perf/throughput']:,.0f} tokens/s"
+            f"  at most {_clock(left)} left"
+        )
+        self._run.tracker.log(metrics, step=state.iteration, stage="rl")
+        self._diagnostics.observe(state.iteration, metrics)
+
+    def _close(self, stopped_by: Exception | None = None) -> None:
+        """Store the findings; ``stopped_by`` adds its own, if it has one, and they are shown."""
+        findings = self._diagnostics.findings
+        if stopped_by is not None:
+            if meaning := of_error(stopped_by, self._iteration + 1):
+                get_run_logger().error(meaning.sentence)
+                findings.append(meaning)
+            publish_diagnostics(findings, self._diagnostics.checks)
+        self._store(findings)
+
+    def _store(self, findings: list[Finding]) -> None:
+        """Replace the table that an earlier attempt left."""
+        store, key = self._run.store, self._run.key
+        store.discard(DIAGNOSTICS, key)
+        tables = {DIAGNOSTICS: findings_frame(findings)}
+        store.put(DIAGNOSTICS, key, tables=tables, lineage=self._run.lineage())
+
+
+class TrainingReport:
+    """Logs the progress of a supervised stage every few seconds, and sends its metrics to the
+    tracker."""
+
+    __slots__ = ("_last", "_stage", "_tracker")
+
+    def __init__(self, stage: str, tracker: Tracker) -> None:
+        self._stage, self._tracker = stage, tracker
+        self._last = 0.0
+
+    def __call__(self, progress: Progress) -> None:
+        """Report one optimizer step."""
+        self._tracker.log(progress.metrics, step=progress.step, stage=self._stage)
+        if monotonic() - self._last < SECONDS_BETWEEN_LINES and progress.step < progress.total:
+            return
+        self._last = monotonic()
+        get_run_logger().info(
+            f"{self._stage} step {progress.step}/{progress.total}"
+            f"  loss {progress.metrics[f'{self._stage}/loss']:.3f}"
+            f"  {progress.tokens_per_s:,.0f} tokens/s  {_clock(progress.eta_s)} left"
+        )
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(max(0.0, seconds)), 60)
+    return f"{minutes}:{rest:02d}"

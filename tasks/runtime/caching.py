@@ -1,0 +1,270 @@
+"""Stages that run once: the cache key of a stage and the decorator that obeys it.
+
+A stage is a Prefect task whose result, an ``ArtifactRef``, is kept as JSON under a key made of
+content: the stage's slice of the recipe, the digests of what it reads, and its code. The same key
+names the artifact in the store. Prefect's record is a view; the artifact decides: a hit is verified
+before use, and a stage whose artifact is whole is not run again, whatever the record says of it or
+when it is lost.
+
+    @cached_stage("sft", kind="policy")
+    def sft(run: StageRun) -> ArtifactRef:
+        demonstrations = run.store.table(run.parents["dataset"], "demonstrations")
+        ...
+        return run.put(directory=checkpoint)
+
+    dataset = prepare_data(pipeline)                              # in the flow
+    policy = sft(pipeline, dataset=dataset)
+"""
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+from prefect import Task
+from prefect.cache_policies import CacheKeyFnPolicy
+from prefect.logging import get_run_logger
+from prefect.runtime import flow_run
+
+from rlcore.cluster.workers import Workers
+from rlcore.recipes import recipe_digest
+from rlcore.store.artifacts import ArtifactStore, Lineage
+from rlcore.store.fingerprint import code_fingerprint
+from schemas.artifacts import ArtifactRef
+from schemas.recipe import Recipe
+from tasks.run_page.tracking import Tracker
+
+KEY_DIGITS = 32  # 128 bits of sha256: short enough to read, far too many to collide
+
+
+def stage_key(
+    stage: str,
+    recipe_slice: Mapping[str, Any],
+    parents: Mapping[str, ArtifactRef],
+    fingerprint: str,
+    inputs: Mapping[str, str] | None = None,
+) -> str:
+    """Return the content key (hex) of a stage's result.
+
+    ``recipe_slice``: JSON values, from ``Recipe.slice_for``. Of the parents only role and content
+    digest count, never where they lie. ``inputs``: content digests of what is read from outside the
+    store (a model directory, source files), by role. The stage's name is in the key because equal
+    inputs of two stages are not equal results.
+    """
+    content = {
+        "stage": stage,
+        "recipe": recipe_slice,
+        "parents": {role: ref.sha256 for role, ref in parents.items()},
+        "inputs": dict(inputs or {}),
+        "code": fingerprint,
+    }
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:KEY_DIGITS]
+
+
+@dataclass(frozen=True)
+class StageResult:
+    """A stage's artifact, whether it came from cache, and how long the call took."""
+
+    stage: str
+    ref: ArtifactRef
+    cached: bool
+    seconds: float
+
+
+class PipelineRun:
+    """One run of the pipeline: what all its stages share. ``directory`` is this run's own folder.
+
+    ``results`` collects what the stages returned, in order.
+    """
+
+    __slots__ = ("directory", "recipe", "results", "store", "tracker", "workers")
+
+    def __init__(
+        self, recipe: Recipe, directory: Path, *, workers: Workers, tracker: Tracker
+    ) -> None:
+        self.recipe = recipe
+        self.directory = directory
+        self.store = ArtifactStore(recipe.store, writer=f"flow run {flow_run.name} ({flow_run.id})")
+        self.workers = workers
+        self.tracker = tracker
+        self.results: list[StageResult] = []
+
+
+class StageRun:
+    """What the body of a stage is given: the pipeline run, and this stage's key and parents."""
+
+    __slots__ = (
+        "code_fingerprint",
+        "key",
+        "kind",
+        "parents",
+        "pipeline",
+        "recipe",
+        "reused",
+        "store",
+        "tracker",
+        "workers",
+    )
+
+    def __init__(
+        self,
+        pipeline: PipelineRun,
+        *,
+        kind: str,
+        key: str,
+        parents: Mapping[str, ArtifactRef],
+        code_fingerprint: str,
+    ) -> None:
+        self.pipeline = pipeline
+        self.recipe = pipeline.recipe
+        self.store = pipeline.store
+        self.tracker = pipeline.tracker
+        self.workers = pipeline.workers
+        self.kind = kind
+        self.key = key
+        self.parents = parents
+        self.code_fingerprint = code_fingerprint
+        self.reused = False
+
+    def lineage(self, metadata: Mapping[str, Any] | None = None) -> Lineage:
+        """Return what the manifest says of origin; ``metadata`` holds JSON values."""
+        return Lineage(
+            recipe_digest=recipe_digest(self.recipe),
+            code_fingerprint=self.code_fingerprint,
+            parents=self.parents,
+            producer=str(flow_run.id or ""),
+            metadata=metadata or {},
+        )
+
+    def put(
+        self,
+        *,
+        tables: Mapping[str, pl.DataFrame] | None = None,
+        directory: Path | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> ArtifactRef:
+        """Store the stage's result under its key; see ``ArtifactStore.put``."""
+        return self.store.put(
+            self.kind, self.key, tables=tables, directory=directory, lineage=self.lineage(metadata)
+        )
+
+
+class CachedStage:
+    """A stage as a callable: computes the key, runs or reuses, verifies (``cached_stage``)."""
+
+    def __init__(
+        self,
+        body: Callable[[StageRun], ArtifactRef],
+        *,
+        stage: str,
+        kind: str,
+        code: tuple[str, ...],
+        inputs: Callable[[Recipe], Mapping[str, str]],
+    ) -> None:
+        self.stage = stage
+        self.kind = kind
+        self._body = body
+        self._code = code
+        self._inputs = inputs
+        self.task = Task(
+            self._run,
+            name=stage,
+            description=body.__doc__,
+            persist_result=True,
+            result_serializer="json",
+            cache_policy=CacheKeyFnPolicy(cache_key_fn=_cache_key),
+        )
+
+    def prepare(self, pipeline: PipelineRun, **parents: ArtifactRef) -> StageRun:
+        """Return the run that a call with the same arguments makes, key included; runs nothing."""
+        fingerprint = code_fingerprint(*self._code)
+        recipe = pipeline.recipe
+        key = stage_key(
+            self.stage, recipe.slice_for(self.stage), parents, fingerprint, self._inputs(recipe)
+        )
+        return StageRun(
+            pipeline, kind=self.kind, key=key, parents=parents, code_fingerprint=fingerprint
+        )
+
+    def __call__(self, pipeline: PipelineRun, **parents: ArtifactRef) -> ArtifactRef:
+        """Return the stage's verified artifact, from cache or by running the body.
+
+        Call it inside a flow; ``parents`` are the artifacts it reads, by role. A cached artifact
+        that is missing or damaged is logged, discarded and made again. Raises what the body
+        raises, and ArtifactError when the store cannot be read.
+        """
+        run = self.prepare(pipeline, **parents)
+        start = time.monotonic()
+        state = self.task(run, parents, return_state=True)
+        ref: ArtifactRef = state.result()
+        cached = state.name == "Cached" or run.reused
+        if state.name == "Cached":  # by Prefect's record, which has not looked at the store
+            found = self._find(run)
+            if found is None:
+                get_run_logger().warning(f"{self.stage} is run again: {ref.uri} is not whole")
+                ref, cached = self.task.with_options(refresh_cache=True)(run, parents), False
+            else:
+                ref = found
+        pipeline.results.append(StageResult(self.stage, ref, cached, time.monotonic() - start))
+        return ref
+
+    def _run(self, run: StageRun, parents: dict[str, ArtifactRef]) -> ArtifactRef:
+        """Body of the Prefect task; ``parents`` stands alone so that the graph draws its arrows."""
+        existing = self._find(run)
+        if existing is None:
+            with run.store.hold(run.key):
+                existing = self._find(run)  # another run may have made it meanwhile
+                if existing is None:
+                    return self._make(run)
+        get_run_logger().info(f"{self.stage} is in the store already: {existing.uri}")
+        run.reused = True
+        return existing
+
+    def _make(self, run: StageRun) -> ArtifactRef:
+        ref = self._body(run)
+        assert (ref.kind, ref.key) == (run.kind, run.key), (
+            f"stage {self.stage} returned {ref.kind}/{ref.key}; return run.put(...)"
+        )
+        return ref
+
+    def _find(self, run: StageRun) -> ArtifactRef | None:
+        return run.store.find_or_discard(run.kind, run.key, get_run_logger().warning)
+
+
+def _reads_nothing_outside(recipe: Recipe) -> Mapping[str, str]:
+    del recipe
+    return {}
+
+
+def cached_stage(
+    stage: str,
+    *,
+    kind: str,
+    code: tuple[str, ...] = (),
+    inputs: Callable[[Recipe], Mapping[str, str]] = _reads_nothing_outside,
+) -> Callable[[Callable[[StageRun], ArtifactRef]], CachedStage]:
+    """Make a function of a ``StageRun`` a cached Prefect task.
+
+    ``stage`` names the task and the slice of the recipe; ``kind`` is that of its artifact.
+    ``code``: modules whose code counts beside the function's own. ``inputs``: content digests of
+    what the body reads from outside the store, by role; they count like parents.
+    """
+
+    def decorate(body: Callable[[StageRun], ArtifactRef]) -> CachedStage:
+        return CachedStage(
+            body, stage=stage, kind=kind, code=(body.__module__, *code), inputs=inputs
+        )
+
+    return decorate
+
+
+def _cache_key(context: Any, parameters: dict[str, Any]) -> str:
+    """Name Prefect's record: the content key, apart for each store (a record is of one store)."""
+    run: StageRun = parameters["run"]
+    store = hashlib.sha256(run.recipe.store.encode()).hexdigest()[:8]
+    return f"{context.task.name}-{run.key}-{store}"

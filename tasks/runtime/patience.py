@@ -1,0 +1,58 @@
+"""What a flow run does while the Prefect server is away, or its worker gone: it goes on.
+
+Prefect's clients wait for a server only once it has answered them, and a flow makes new clients all
+along; its events are dropped after ten seconds.
+"""
+
+import os
+from typing import Any
+
+import httpx
+from prefect.client.base import PrefectHttpxAsyncClient, PrefectHttpxSyncClient
+from prefect.events.clients import PrefectEventsClient
+from prefect.events.worker import EventsWorker
+from rich.console import Console
+from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
+
+PATIENCE_S = 600.0
+POLL_S = 1.0
+
+
+def wait_for_server() -> None:
+    """From now on, let this process wait ``PATIENCE_S`` seconds for a server that is away.
+
+    Calls and log lines are sent when it listens again, and the states of tasks, which are events.
+    Call it before the first task of a flow run; a second call does nothing.
+    """
+    patient = retry(
+        retry=retry_if_exception_type(httpx.ConnectError),
+        stop=stop_after_delay(PATIENCE_S),
+        wait=wait_fixed(POLL_S),
+        reraise=True,
+    )
+    for client in (PrefectHttpxAsyncClient, PrefectHttpxSyncClient):
+        if not hasattr(client.send, "__wrapped__"):
+            send: Any = client.send
+            client.send = patient(send)
+            # A client that was answered before would look again after 2, 4, 8, ... seconds.
+            never = property(lambda self: False, lambda self, value: None)
+            client._has_connected = never  # pyright: ignore[reportAttributeAccessIssue]
+    attempts = int(PATIENCE_S)  # a second apart
+    EventsWorker.set_client_override(PrefectEventsClient, reconnection_attempts=attempts)
+
+
+def go_on_unheard() -> None:
+    """From now on, let this process lose its output rather than end when nobody reads it.
+
+    A worker that is killed closes the pipe to which the runs that it started write, and rich, which
+    writes Prefect's log lines, then raises SystemExit. The lines reach the server all the same.
+    """
+
+    def silence(self: Console) -> None:
+        del self
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for output in (1, 2):
+            os.dup2(nowhere, output)
+        os.close(nowhere)
+
+    Console.on_broken_pipe = silence

@@ -1,0 +1,74 @@
+"""Opens and closes a pipeline run: resolved recipe, run folder, store, workers, tracker."""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+from prefect.logging import get_run_logger
+from prefect.runtime import flow_run
+
+from rlcore.cluster.workers import Workers
+from rlcore.dry_run.plan import plan
+from rlcore.recipes import load_recipe
+from rlcore.rewards.registry import check_recipe_functions
+from schemas.recipe import Recipe
+from tasks.run_page.tracking import Tracker
+from tasks.runtime.caching import PipelineRun
+from tasks.runtime.patience import go_on_unheard, wait_for_server
+
+RUNS = Path("runs")
+RECIPES = Path(__file__).parents[1] / "flows" / "recipes"
+
+
+@contextmanager
+def open_run(recipe_name: str, overrides: Mapping[str, Any]) -> Iterator[PipelineRun]:
+    """Yield the run of the flow under way; its workers end with the context.
+
+    A retried flow run keeps its folder and the recipe recorded there, so it means what it meant.
+    Raises UserError when the recipe is wrong or surely cannot fit this machine.
+    """
+    wait_for_server()
+    go_on_unheard()
+    directory = run_directory(recipe_name, str(flow_run.id))
+    recipe = _resolve(recipe_name, overrides, directory)
+    check_recipe_functions(recipe)
+    plan(recipe)
+    _record(recipe, directory)
+    get_run_logger().info(f"recipe {recipe.name}, seed {recipe.seed}, run folder {directory}")
+    tracking = Tracker.open(
+        recipe,
+        directory,
+        run_id=str(flow_run.id),
+        name=directory.name,
+        warn=get_run_logger().warning,
+    )
+    with Workers(recipe, warn=get_run_logger().warning) as workers, tracking as tracker:
+        yield PipelineRun(recipe, directory, workers=workers, tracker=tracker)
+
+
+def run_directory(recipe_name: str, flow_run_id: str) -> Path:
+    """Return the folder of a flow run: ``runs/<recipe>-<first 8 digits of the run's id>``."""
+    return RUNS / f"{Path(recipe_name).stem}-{flow_run_id[:8]}"
+
+
+def _resolve(recipe_name: str, overrides: Mapping[str, Any], directory: Path) -> Recipe:
+    recorded = directory / "recipe.yaml"
+    if recorded.is_file():
+        return load_recipe(str(recorded), directory=RECIPES)
+    return load_recipe(recipe_name, overrides, directory=RECIPES)
+
+
+def _record(recipe: Recipe, directory: Path) -> None:
+    """Write the resolved recipe and point ``runs/latest`` at the run; both atomically."""
+    directory.mkdir(parents=True, exist_ok=True)
+    text = yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    partial = directory / ".recipe.yaml"
+    partial.write_text(text, encoding="utf-8")
+    os.replace(partial, directory / "recipe.yaml")
+    link = RUNS / f".latest-{os.getpid()}"
+    link.unlink(missing_ok=True)
+    link.symlink_to(directory.name)
+    os.replace(link, RUNS / "latest")

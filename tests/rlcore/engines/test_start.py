@@ -1,0 +1,65 @@
+"""How engines start: what they refuse, and what they do not import."""
+
+import dataclasses
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rlcore.engines.types import EngineSpec
+from rlcore.engines.vllm_engine import VllmEngine, engine_env
+from schemas.errors import UserError
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_a_process_without_the_environment_is_refused(model_dirs, monkeypatch) -> None:
+    """With OpenMP's own thread count vLLM runs 24 times slower, and nothing says why."""
+    spec = EngineSpec(model_dir=str(model_dirs[True]))
+    for name, value in engine_env(spec).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    with pytest.raises(UserError, match="started without OMP_NUM_THREADS=1; start it with"):
+        VllmEngine(spec)
+
+
+def test_a_folder_without_a_model_is_refused(tmp_path) -> None:
+    with pytest.raises(UserError, match=r"has no config\.json; give a Hugging Face model"):
+        VllmEngine(EngineSpec(model_dir=str(tmp_path)))
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(UserError, match=r"holds no model\*\.safetensors"):
+        VllmEngine(EngineSpec(model_dir=str(tmp_path)))
+
+
+@pytest.mark.timeout(120)
+def test_vllm_refuses_what_cannot_run(vllm_process, model_dirs) -> None:
+    spec = EngineSpec(model_dir=str(model_dirs[True]), max_model_len=256)
+    with pytest.raises(UserError, match=r"device = 'cuda' and the installed vllm .* runs on 'cpu'"):
+        vllm_process.call("x", "build", dataclasses.replace(spec, device="cuda"))
+    with pytest.raises(UserError, match=r"kv_cache_gib = 1e-05 cannot hold one sequence"):
+        vllm_process.call("x", "build", dataclasses.replace(spec, kv_cache_gib=1e-5))
+
+
+def test_the_environment_fits_the_device() -> None:
+    cpu = engine_env(EngineSpec(model_dir="m", threads=3, tensor_parallel_size=2))
+    assert cpu["OMP_NUM_THREADS"] == "3"
+    assert cpu["VLLM_CPU_OMP_THREADS_BIND"] == "0|1"
+    assert "TORCH_COMPILE_DISABLE" not in engine_env(EngineSpec(model_dir="m", device="cuda"))
+
+
+def test_the_fallback_needs_no_vllm_ray_or_prefect() -> None:
+    """It exists for machines where those are not installed."""
+    code = (
+        "import sys, rlcore.engines.transformers_engine, rlcore.engines.vllm_engine;"
+        "print(sorted({'vllm', 'ray', 'prefect', 'deepspeed'} & set(sys.modules)))"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert run.stdout.strip().splitlines()[-1:] == ["[]"], run.stdout + run.stderr[-500:]

@@ -1,0 +1,291 @@
+"""SQL over the store: what the model said, what it earned, and what an export was made from."""
+
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from rlcore.results.queries import filter_rows, lineage, query
+from rlcore.store.artifacts import ArtifactError, ArtifactStore, Lineage
+from schemas.artifacts import ArtifactRef
+from schemas.errors import UserError
+
+
+def rollouts(count: int) -> pl.DataFrame:
+    tokens = [[1, 2, 3]] * count
+    return pl.DataFrame(
+        {
+            "trajectory_id": [f"t{i}" for i in range(count)],
+            "uid": ["u"] * count,
+            "sample": pl.Series(range(count), dtype=pl.Int32),
+            "iteration": pl.Series([0] * count, dtype=pl.Int32),
+            "prompt_ids": pl.Series(tokens, dtype=pl.List(pl.Int32)),
+            "token_ids": pl.Series(tokens, dtype=pl.List(pl.Int32)),
+            "loss_mask": pl.Series([[True] * 3] * count),
+            "sampler_logprobs": pl.Series([[-0.5] * 3] * count, dtype=pl.List(pl.Float32)),
+            "response": [f"answer {i}" for i in range(count)],
+            "finish_reason": ["stop"] * count,
+            "num_turns": pl.Series([1] * count, dtype=pl.Int32),
+            "seed": list(range(count)),
+            "weight_version": [0] * count,
+            "weight_digest": ["w"] * count,
+        }
+    )
+
+
+def rewards(count: int, score: float) -> pl.DataFrame:
+    return pl.DataFrame(
+        {
+            "trajectory_id": [f"t{i}" for i in range(count)],
+            "outcome": ["ok"] * count,
+            "score": [score] * count,
+            "correct": [True] * count,
+            "counts": [True] * count,
+            "parts": ["{}"] * count,
+            "detail": [""] * count,
+            "failures": ["{}"] * count,
+            "seconds": [0.1] * count,
+        }
+    )
+
+
+def advantages(count: int) -> pl.DataFrame:
+    values = pl.Series([[0.5] * 3] * count, dtype=pl.List(pl.Float32))
+    return pl.DataFrame(
+        {
+            "trajectory_id": [f"t{i}" for i in range(count)],
+            "advantages": values,
+            "old_logprobs": values,
+            "ref_logprobs": pl.Series([None] * count, dtype=pl.List(pl.Float32)),
+            "values": pl.Series([None] * count, dtype=pl.List(pl.Float32)),
+            "returns": pl.Series([None] * count, dtype=pl.List(pl.Float32)),
+            "positive": pl.Series([None] * count, dtype=pl.Boolean),
+        }
+    )
+
+
+def metrics(stage: str) -> pl.DataFrame:
+    return pl.DataFrame({"stage": [stage], "step": [0], "name": ["loss"], "value": [1.0]})
+
+
+def run(store: ArtifactStore, name: str, score: float) -> dict[str, ArtifactRef]:
+    """Store one iteration as the RL phases do: equal keys, parents by role."""
+
+    def made_from(**parents: ArtifactRef) -> Lineage:
+        return Lineage(f"recipe-{name}", "commit-1", parents, f"flow-{name}", {"iteration": 0})
+
+    dataset = store.put(
+        "dataset", name, tables={"metrics": metrics("prepare_data")}, lineage=made_from()
+    )
+    key = f"{name}/000000"
+    rolled = store.put(
+        "rollouts", key, tables={"rollouts": rollouts(3)}, lineage=made_from(dataset=dataset)
+    )
+    scored = store.put(
+        "rewards", key, tables={"rewards": rewards(3, score)}, lineage=made_from(rollouts=rolled)
+    )
+    judged = store.put(
+        "advantages",
+        key,
+        tables={"advantages": advantages(2)},
+        lineage=made_from(rollouts=rolled, rewards=scored),
+    )
+    updated = store.put(
+        "update", key, tables={"metrics": metrics("rl")}, lineage=made_from(advantages=judged)
+    )
+    return {"dataset": dataset, "rollouts": rolled, "rewards": scored, "update": updated}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ArtifactStore:
+    return ArtifactStore(tmp_path / "o'brien's store")
+
+
+def test_a_trajectory_is_one_row_though_runs_name_theirs_alike(store: ArtifactStore) -> None:
+    """A join by trajectory_id alone would give each run the other's rewards too."""
+    run(store, "a", 1.0)
+    run(store, "b", 0.25)
+    rows = query(
+        store,
+        "SELECT key, trajectory_id, response, score, advantages FROM trajectories ORDER BY ALL",
+    )
+    assert rows["key"].to_list() == ["a/000000"] * 3 + ["b/000000"] * 3
+    assert rows["score"].to_list() == [1.0] * 3 + [0.25] * 3
+    assert rows["response"].to_list() == ["answer 0", "answer 1", "answer 2"] * 2
+    assert rows["advantages"].is_null().to_list() == [False, False, True] * 2
+
+
+def test_rollouts_without_rewards_are_still_rows(store: ArtifactStore) -> None:
+    """A run that died in its reward phase is looked into through its rollouts."""
+    store.put("rollouts", "k", tables={"rollouts": rollouts(2)}, lineage=Lineage("r", "c"))
+    assert query(store, "SELECT score FROM trajectories")["score"].to_list() == [None, None]
+
+
+def test_the_newest_rewards_of_a_rollout_count(store: ArtifactStore) -> None:
+    refs = run(store, "a", 1.0)
+    again = Lineage("other recipe", "c", {"rollouts": refs["rollouts"]})
+    ref = store.put("rewards", "z", tables={"rewards": rewards(3, 0.5)}, lineage=again)
+    manifest = Path(ref.uri) / "manifest.json"
+    fields = json.loads(manifest.read_text()) | {"created_at": "2999-01-01T00:00:00+00:00"}
+    manifest.write_text(json.dumps(fields))
+    rows = query(store, "SELECT count(*) AS n, avg(score) AS score FROM trajectories")
+    assert rows.row(0) == (3, 0.5)
+
+
+def test_tables_of_all_stages_are_one_view(store: ArtifactStore) -> None:
+    run(store, "a", 1.0)
+    rows = query(store, "SELECT kind, key, stage FROM metrics ORDER BY stage")
+    assert rows.rows() == [("dataset", "a", "prepare_data"), ("update", "a/000000", "rl")]
+
+
+def test_views_of_tables_nobody_wrote_are_empty(store: ArtifactStore) -> None:
+    for view in ("trajectories", "completions", "eval_results", "artifacts", "lineage", "METRICS"):
+        assert query(store, f"SELECT * FROM {view}").height == 0
+    assert "num_samples" in query(store, "SELECT * FROM eval_results").columns
+
+
+def test_one_damaged_manifest_leaves_the_rest_to_be_asked(store: ArtifactStore) -> None:
+    refs = run(store, "a", 1.0)
+    manifest = Path(refs["rewards"].uri) / "manifest.json"
+    manifest.write_text(manifest.read_text()[:-20])
+    lines: list[str] = []
+    kinds = query(store, "select distinct kind from artifacts", lines.append)["kind"].to_list()
+    assert "rollouts" in kinds
+    assert "rewards" not in kinds
+    (line,) = lines
+    assert line.startswith(f"{refs['rewards'].uri} is left out: ")
+    assert "is not JSON" in line
+    assert "rerun" not in line, "a rerun that finds its stage whole makes no rewards anew"
+    with pytest.raises(ArtifactError, match="is not JSON"):
+        query(store, "select * from artifacts")
+
+
+def test_artifacts_without_a_manifest_are_not_seen(store: ArtifactStore) -> None:
+    refs = run(store, "a", 1.0)
+    (Path(refs["rewards"].uri) / "manifest.json").unlink()
+    assert query(store, "FROM rewards").height == 0
+    kinds = query(store, "SELECT kind FROM artifacts ORDER BY 1")["kind"].to_list()
+    assert kinds == ["advantages", "dataset", "rollouts", "update"]
+
+
+def test_artifacts_tell_sizes_rows_and_metadata(store: ArtifactStore) -> None:
+    run(store, "a", 1.0)
+    rows = query(
+        store,
+        "SELECT CAST(rows->>'rollouts' AS INT) AS n, metadata->>'iteration' AS i, bytes, producer "
+        "FROM artifacts WHERE kind = 'rollouts'",
+    )
+    n, iteration, size, producer = rows.row(0)
+    assert (n, iteration, producer) == (3, "0", "flow-a")
+    assert size > 1000
+
+
+def test_lineage_reaches_every_row_reward_and_commit(store: ArtifactStore) -> None:
+    refs = run(store, "a", 1.0)
+    run(store, "b", 1.0)
+    store.discard("dataset", "a")
+    rows = lineage(store, refs["update"])
+    assert rows.select("depth", "role", "kind", "present").rows() == [
+        (0, "self", "update", True),
+        (1, "advantages", "advantages", True),
+        (2, "rewards", "rewards", True),
+        (2, "rollouts", "rollouts", True),
+        (3, "dataset", "dataset", False),
+    ]
+    assert set(rows["key"]) == {"a", "a/000000"}
+    assert rows.filter(pl.col("present"))["code_fingerprint"].to_list() == ["commit-1"] * 4
+
+
+def test_lineage_of_a_long_run_is_quick(store: ArtifactStore) -> None:
+    """Each iteration has the one before among its parents, by two ways."""
+    ref = store.put("update", "0", tables={"metrics": metrics("rl")}, lineage=Lineage("r", "c"))
+    for step in range(1, 60):
+        half = Lineage("r", "c", {"policy": ref})
+        other = store.put("rollouts", f"{step}", tables={"metrics": metrics("x")}, lineage=half)
+        both = Lineage("r", "c", {"policy": ref, "rollouts": other})
+        ref = store.put("update", f"{step}", tables={"metrics": metrics("rl")}, lineage=both)
+    rows = lineage(store, ref)
+    assert rows.height == 119
+    assert rows["depth"].max() == 59
+
+
+BAD_SQL = {
+    "SELEC 1": "the query failed: Parser Error: syntax error at or near .*; views: artifacts",
+    "SELECT * FROM rollout": "Table with name rollout does not exist!; views: .*rollouts",
+    "SELECT scores FROM rewards": 'Referenced column "scores" not found.*Candidate bindings: .*sco',
+    "SELECT 1; SELECT 2": "one SELECT is expected, found SELECT, SELECT",
+    "DROP VIEW rewards": "one SELECT is expected, found DROP",
+    "": "one SELECT is expected, found nothing",
+    "COPY (SELECT 1) TO 'x.csv'": "one SELECT is expected, found COPY",
+    "SELECT * FROM read_text('/etc/hostname')": "Permission Error: Cannot access file",
+}
+
+
+@pytest.mark.parametrize("sql", BAD_SQL)
+def test_bad_sql_is_told_in_a_sentence(sql: str, store: ArtifactStore) -> None:
+    run(store, "a", 1.0)
+    with pytest.raises(UserError, match=BAD_SQL[sql]) as caught:
+        query(store, sql)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_damaged_table_is_named_not_half_read(store: ArtifactStore) -> None:
+    refs = run(store, "a", 1.0)
+    path = Path(refs["rewards"].uri) / "rewards.parquet"
+    path.write_bytes(path.read_bytes()[:-7])
+    with pytest.raises(ArtifactError, match=r"rewards\.parquet was changed after it was written"):
+        query(store, "FROM rewards")
+    assert query(store, "FROM rollouts").height == 3
+
+
+def test_a_remote_store_is_queried_alike(tmp_path: Path) -> None:
+    store = ArtifactStore("memory://queries", cache=tmp_path)
+    run(store, "a", 1.0)
+    assert query(store, "SELECT sum(score) AS s FROM trajectories")["s"].to_list() == [3.0]
+
+
+FRAME = pl.DataFrame(
+    {
+        "uid": ["a", "b", "c", "d"],
+        "length": [3, None, 1, 2],
+        "prompt": [[{"role": "user", "content": text}] for text in ("x", "yy", "zzz", "")],
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("condition", "kept"),
+    [
+        ("length >= 2", ["a", "d"]),
+        ("length IS NULL OR uid = 'c'", ["b", "c"]),
+        ("len(prompt[1].content) > 1", ["b", "c"]),
+        ("uid LIKE '%' -- all of them", ["a", "b", "c", "d"]),
+        ("false", []),
+    ],
+)
+def test_filters_keep_order_types_and_drop_null(condition: str, kept: list[str]) -> None:
+    found = filter_rows(FRAME, condition)
+    assert found["uid"].to_list() == kept
+    assert found.schema == FRAME.schema
+
+
+BAD_CONDITIONS = {
+    "lenght > 1": r'column "lenght" not found.*; columns: uid, length, prompt',
+    "length >": "is no SQL condition over the rows: Parser Error",
+    "": "is no SQL condition over the rows",
+    "count(*) > 1": "WHERE clause cannot contain aggregates",
+    "prompt": "Unimplemented type for cast",
+    "uid > 5": "Cannot compare values of type VARCHAR",
+    "true); DROP VIEW frame_rows; SELECT (1": "is no SQL condition over the rows: Parser Error",
+    "true) UNION ALL SELECT (7": "is no SQL condition over the rows",
+    "uid IN (SELECT content FROM read_text('/etc/hostname'))": "Permission Error",
+}
+
+
+@pytest.mark.parametrize("condition", BAD_CONDITIONS)
+def test_bad_conditions_name_the_columns(condition: str) -> None:
+    with pytest.raises(UserError, match=BAD_CONDITIONS[condition]) as caught:
+        filter_rows(FRAME, condition, where="data.sources.0.filter")
+    assert str(caught.value).startswith(f"data.sources.0.filter = {condition!r}")
+    assert str(caught.value).endswith("columns: uid, length, prompt")

@@ -1,0 +1,178 @@
+"""What a run shows on its page: everything is there, and nothing a model wrote becomes markup."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+from xml.etree import ElementTree
+
+import polars as pl
+import pytest
+from prefect import flow
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
+
+from rlcore.diagnostics.watch import Finding
+from rlcore.results.summary import proxy_and_truth
+from schemas.artifacts import ArtifactRef
+from tasks.run_page.artifacts import (
+    lineage_row,
+    publish_completions,
+    publish_diagnostics,
+    publish_evaluation,
+    publish_export,
+    publish_lineage,
+    publish_metrics,
+    publish_proxy,
+)
+from tasks.run_page.plots import MAX_POINTS, curves_svg, overlay_svg
+
+pytestmark = pytest.mark.timeout(120)
+
+HOSTILE = "```\n</code><script>alert(1)</script>\n\x1b[31m[x](javascript:alert(1))"
+
+
+def _published(publish: Callable[[], None]) -> dict[str, Any]:
+    """Return the artifacts, data by key, of a flow run that publishes."""
+
+    @flow(name="artifacts-test")
+    def run() -> str:
+        from prefect.runtime import flow_run
+
+        publish()
+        return str(flow_run.id)
+
+    flow_run_id = run()
+    with get_client(sync_client=True) as client:
+        only = ArtifactFilter(
+            flow_run_id=ArtifactFilterFlowRunId.model_validate({"any_": [flow_run_id]})
+        )
+        found = client.read_artifacts(artifact_filter=only)
+    return {artifact.key or "": artifact.data for artifact in found}
+
+
+def _completion(uid: str, checkpoint: str, outcome: str) -> dict[str, Any]:
+    return {
+        "checkpoint": checkpoint,
+        "uid": uid,
+        "data_source": "arith|metic",
+        "mode": "greedy",
+        "sample": 0,
+        "prompt": f"What is {uid}?",
+        "response": HOSTILE,
+        "ground_truth": "<b>41</b>",
+        "outcome": outcome,
+        "finish_reason": "stop",
+        "num_tokens": 22,
+    }
+
+
+def test_lineage_names_artifact_parents_and_producer(prefect_server: str) -> None:
+    parent = ArtifactRef(kind="dataset", key="d", uri="/d", sha256="d" * 64)
+    ref = ArtifactRef(kind="policy", key="p", uri="/p", sha256="p" * 64, rows={"metrics": 7})
+    row = lineage_row(
+        "sft", ref, cached=True, seconds=1.23, parents={"dataset": parent}, producer="run-1"
+    )
+    (shown,) = json.loads(_published(lambda: publish_lineage([row]))["lineage"])
+    assert shown["artifact"] == "policy/p"
+    assert shown["made from"] == f"dataset {'d' * 12}"
+    assert shown["made by flow run"] == "run-1"
+    assert shown["cached"] == "yes"
+    assert shown["rows"] == "metrics 7"
+
+
+def test_metrics_have_a_curve_and_a_row_each(prefect_server: str) -> None:
+    rows = [
+        {"stage": "rl", "step": step, "name": name, "value": value}
+        for name in ("actor/pg_loss", "critic/score/mean")
+        for step, value in enumerate([0.5, None, 2.0])
+    ]
+    text = _published(lambda: publish_metrics("rl", pl.DataFrame(rows)))["rl-metrics"]
+    assert "](data:image/svg+xml;base64," in text
+    assert "| `actor/pg_loss` | 2 | 0.5 | 2 | 0.5 | 2 |" in text
+    assert "| `critic/score/mean` |" in text
+
+
+def test_diagnostics_name_trouble_remedy_and_what_is_silent(prefect_server: str) -> None:
+    found = Finding("truncation", "warning", 12, None, 0.4, "40% are cut off", "raise it")
+    checks = [("truncation", 0.3), ("no_answers", 0.5)]
+    text = _published(lambda: publish_diagnostics([found], checks))["diagnostics"]
+    assert "| `truncation` | 12 to the end | warning | 40% are cut off | raise it |" in text
+    assert "`no_answers` (0.5)." in text
+    assert "truncation` (0.3)" not in text
+    quiet = _published(lambda: publish_diagnostics([], checks))["diagnostics"]
+    assert "truncation` (0.3)" in quiet
+
+
+def test_reward_hacking_is_a_gap_that_grows(prefect_server: str) -> None:
+    """A rising reward alone looks like success."""
+    rows = [
+        {"stage": "rl", "step": step, "name": name, "value": value}
+        for name, values in {
+            "critic/score/mean": [-1.0, 0.0, 1.0, 3.0],
+            "critic/accuracy": [0.5, 0.7, 0.9, 0.6],
+        }.items()
+        for step, value in enumerate(values, start=1)
+    ]
+    curves = proxy_and_truth(pl.DataFrame(rows))
+    assert curves is not None
+    assert curves["gap"].to_list() == pytest.approx([0.0, -0.25, -0.5, 0.75])
+    assert proxy_and_truth(pl.DataFrame(rows[:4])) is None
+    text = _published(lambda: publish_proxy(curves))["proxy-vs-true"]
+    assert "](data:image/svg+xml;base64," in text
+
+
+def test_evaluation_has_a_column_per_checkpoint(prefect_server: str) -> None:
+    rows = [
+        {
+            "checkpoint": checkpoint,
+            "data_source": "arithmetic",
+            "subset": "test",
+            "metric": "greedy/acc",
+            "value": value,
+            "ci_low": value - 0.01,
+            "ci_high": value + 0.01,
+            "num_prompts": 512,
+            "num_samples": 1,
+        }
+        for checkpoint, value in (("base", 0.02), ("sft", 0.6), ("rl", 0.98))
+    ]
+    (row,) = json.loads(_published(lambda: publish_evaluation(pl.DataFrame(rows)))["evaluation"])
+    assert row["sft"] == "0.600 (0.590-0.610)"
+    assert list(row)[-3:] == ["base", "sft", "rl"]
+
+
+def test_completions_are_shown_as_text_only(prefect_server: str) -> None:
+    """A completion that ends its code block could run script on the page of who reads it."""
+    rows = [
+        _completion("same", "sft", "ok"),
+        _completion("same", "rl", "ok"),
+        _completion("mended", "sft", "wrong"),
+        _completion("mended", "rl", "ok"),
+    ]
+    text = _published(lambda: publish_completions(pl.DataFrame(rows), limit=1))["completions"]
+    assert "What is mended?" in text, "the prompt on which the checkpoints differ comes first"
+    assert "What is same?" not in text
+    assert "\x1b" not in text
+    for line in text.splitlines():
+        escaped = line.startswith("    ") or "\\<" in line
+        assert escaped or "<" not in line, f"markup outside a code block: {line}"
+        assert line.startswith("    ") or not line.startswith("```")
+
+
+def test_export_is_a_link(prefect_server: str) -> None:
+    shown = _published(lambda: publish_export("/data/export/abc"))["export"]
+    assert "(file:///data/export/abc)" in shown
+
+
+def test_curves_are_valid_svg_of_bounded_size() -> None:
+    points = [(step, float(step % 7)) for step in range(10_000)]
+    svg = curves_svg({"a<b>": points, "flat": [(0, 1.0), (1, 1.0)], "single": [(3, 2.0)]})
+    root = ElementTree.fromstring(svg)
+    lines = [node for node in root.iter() if node.tag.endswith("polyline")]
+    assert len(lines) == 3
+    assert len(lines[0].attrib["points"].split()) == MAX_POINTS
+
+
+def test_overlaid_curves_share_one_panel() -> None:
+    root = ElementTree.fromstring(overlay_svg({"a<b>": [(1, 0.0), (9, 5.0)], "c": [(1, 2.0)]}))
+    assert len([node for node in root.iter() if node.tag.endswith("polyline")]) == 2

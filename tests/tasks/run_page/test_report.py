@@ -1,0 +1,129 @@
+"""What the checks find reaches the log, the store and the run's page, also when the run stops."""
+
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from prefect import flow
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
+
+from rlcore.cluster.workers import Workers
+from rlcore.diagnostics.watch import DiagnosticError
+from rlcore.results.metrics import metrics_frame, publish_metrics
+from rlcore.rl.state import LoopState
+from rlcore.store.artifacts import ArtifactStore
+from schemas.artifacts import ArtifactRef
+from tasks.run_page.report import IterationReport
+from tasks.run_page.tracking import Tracker
+from tasks.runtime.caching import PipelineRun, StageRun
+from tests.rlcore.diagnostics.records import put_dataset, put_iteration
+from tests.rlcore.diagnostics.streams import Metrics, broken, recipe
+
+pytestmark = pytest.mark.timeout(120)
+
+DEAD = broken(lambda i, m: {"actor/zero_gradient_steps": 2.0}, start=10, end=60)
+PLATEAU = {0: 0.58, 10: 0.91, 20: 0.9, 30: 0.908}  # validation accuracy by iteration
+RATES = {"timing_s/step": 1.0, "perf/throughput": 1.0}
+
+
+def _stage(tmp_path: Path, **parents: ArtifactRef) -> StageRun:
+    config = recipe(store=str(tmp_path / "store"))
+    pipeline = PipelineRun(
+        config, tmp_path, workers=Workers(config), tracker=Tracker(None, lambda line: None)
+    )
+    return StageRun(pipeline, kind="policy", key="abc", parents=parents, code_fingerprint="f")
+
+
+def _iterate(run: StageRun, stream: list[Metrics], iterations: range) -> None:
+    """Report iterations as the loop does: their metrics are stored first."""
+    with IterationReport.open(run) as report:
+        for iteration in iterations:
+            frame = metrics_frame("rl", iteration, stream[iteration])
+            publish_metrics(run.store, run.key, f"{iteration:06d}", frame, run.lineage())
+            if iteration:
+                report(LoopState(iteration=iteration), stream[iteration] | RATES)
+
+
+def test_a_hopeless_run_ends_and_its_page_says_why(prefect_server: str, tmp_path: Path) -> None:
+    """Killed at iteration 15 and resumed, it ends where it would have ended."""
+    run = _stage(tmp_path)
+
+    @flow(name="report-test")
+    def stage() -> None:
+        _iterate(run, DEAD, range(16))
+        _iterate(run, DEAD, range(16, 60))
+
+    state = stage(return_state=True)
+    with pytest.raises(DiagnosticError, match="20 iterations in a row up to iteration 29"):
+        state.result()
+    ref = run.store.find("diagnostics", run.key)
+    assert ref is not None
+    (found,) = run.store.table(ref, "diagnostics").to_dicts()
+    assert (found["check"], found["severity"], found["began"]) == ("dead_updates", "fatal", 10)
+    assert state.state_details.flow_run_id is not None
+    assert "`dead_updates` | 10 to the end | fatal" in _page(state.state_details.flow_run_id)
+
+
+def test_a_stall_names_the_prompts_and_shows_them(prefect_server: str, tmp_path: Path) -> None:
+    """A resumed run, which replays metrics, names the same."""
+    store = ArtifactStore(tmp_path / "store")
+    asked = {"a": "How many eggs?", "b": "How many cards?"}
+    run = _stage(tmp_path, dataset=put_dataset(store, asked))
+    for iteration in range(28, 31):
+        verdicts = {"a": [False] * 4, "b": [False, True]}
+        put_iteration(store, run.key, iteration, verdicts, parents=run.parents)
+    stream = [
+        {"critic/never_right_fraction": 0.5, "critic/score/mean": 0.4}
+        | ({"val/accuracy": PLATEAU[iteration]} if iteration in PLATEAU else {})
+        for iteration in range(33)
+    ]
+
+    @flow(name="report-test")
+    def stage() -> None:
+        _iterate(run, stream, range(31))
+        told.append(_stalled(run))
+        _iterate(run, stream, range(31, 33))
+        told.append(_stalled(run))
+
+    told: list[dict[str, Any]] = []
+    stage()
+    found, again = told
+    assert found == again
+    assert (found["check"], found["severity"], found["began"]) == ("stalled", "warning", 30)
+    assert "50.0% of the prompts" in found["message"]
+    assert "such as 'How many eggs?' (to see them: `rl-pipeline sql" in found["message"]
+    assert "How many cards?" not in found["message"]
+
+
+def test_an_error_with_a_remedy_is_told(prefect_server: str, tmp_path: Path) -> None:
+    run = _stage(tmp_path)
+
+    @flow(name="report-test")
+    def stage() -> None:
+        with IterationReport.open(run):
+            raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    state = stage(return_state=True)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        state.result()
+    assert state.state_details.flow_run_id is not None
+    assert "gradient\\_checkpointing" in _page(state.state_details.flow_run_id)
+
+
+def _stalled(run: StageRun) -> dict[str, Any]:
+    ref = run.store.find("diagnostics", run.key)
+    assert ref is not None
+    (found,) = run.store.table(ref, "diagnostics").to_dicts()
+    return found
+
+
+def _page(flow_run_id: UUID) -> str:
+    with get_client(sync_client=True) as client:
+        only = ArtifactFilter(
+            flow_run_id=ArtifactFilterFlowRunId.model_validate({"any_": [flow_run_id]})
+        )
+        found = client.read_artifacts(artifact_filter=only)
+    (shown,) = [artifact for artifact in found if artifact.key == "diagnostics"]
+    return str(shown.data)

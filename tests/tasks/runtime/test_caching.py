@@ -1,0 +1,284 @@
+"""Stages run once, are verified when reused, and run again when their artifact is harmed."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prefect import flow
+from prefect.settings import get_current_settings
+
+from rlcore.cluster.workers import Workers
+from rlcore.store.artifacts import ArtifactStore, LeaseError, Lineage
+from schemas.artifacts import ArtifactRef
+from schemas.errors import UserError
+from schemas.recipe import Recipe
+from tasks.run_page.tracking import Tracker
+from tasks.runtime.caching import (
+    CachedStage,
+    PipelineRun,
+    StageResult,
+    StageRun,
+    cached_stage,
+    stage_key,
+)
+
+pytestmark = pytest.mark.timeout(120)
+
+PARENT = ArtifactRef(kind="dataset", key="k", uri="a", sha256="0" * 64)
+
+
+def _recipe(store: Path, **changes: Any) -> Recipe:
+    tree: dict[str, Any] = {
+        "name": "test",
+        "store": str(store),
+        "model": {"path": "some/model", "dtype": "float32"},
+        "data": {"sources": [{"kind": "gsm8k"}]},
+        "reward": {"functions": [{"name": "gsm8k"}]},
+    }
+    return Recipe.model_validate({**tree, **changes})
+
+
+def _records(stage: str) -> list[Path]:
+    """Return Prefect's result records of a stage."""
+    return list(get_current_settings().results.local_storage_path.glob(f"{stage}-*"))
+
+
+class _Journal(list[str]):
+    """Which stage bodies were executed, in order."""
+
+
+def _stages(journal: _Journal, tmp_path: Path) -> tuple[CachedStage, CachedStage]:
+    """Return two stages that write a file each; the second reads the first's."""
+
+    def write(run: StageRun, text: str) -> ArtifactRef:
+        journal.append(run.kind)
+        directory = tmp_path / f"{run.kind}-{len(journal)}"
+        directory.mkdir()
+        (directory / "text.txt").write_text(text)
+        return run.put(directory=directory)
+
+    def prepare_data(run: StageRun) -> ArtifactRef:
+        """Write the seed."""
+        return write(run, str(run.recipe.seed))
+
+    def sft(run: StageRun) -> ArtifactRef:
+        """Write what the dataset said, and the number of epochs."""
+        dataset = run.store.directory(run.parents["dataset"])
+        return write(run, f"{(dataset / 'text.txt').read_text()} {run.recipe.sft.epochs}")
+
+    code = ("schemas.errors",)  # a test module's own code is in no key
+    return (
+        CachedStage(
+            prepare_data,
+            stage="prepare_data",
+            kind="dataset",
+            code=code,
+            inputs=lambda recipe: {"note": recipe.description},
+        ),
+        CachedStage(sft, stage="sft", kind="policy", code=code, inputs=lambda recipe: {}),
+    )
+
+
+def _open(recipe: Recipe) -> PipelineRun:
+    tracker = Tracker(None, warn=print)
+    return PipelineRun(recipe, Path(recipe.store), workers=Workers(recipe), tracker=tracker)
+
+
+@pytest.fixture
+def journal() -> _Journal:
+    return _Journal()
+
+
+@pytest.fixture
+def pipeline(prefect_server: str, journal: _Journal, tmp_path: Path) -> Any:
+    prepare_data, sft = _stages(journal, tmp_path)
+
+    @flow(name="caching-test")
+    def run(recipe: Recipe) -> list[StageResult]:
+        shared = _open(recipe)
+        sft(shared, dataset=prepare_data(shared))
+        return shared.results
+
+    return run
+
+
+def test_second_run_is_all_cached_and_equal(pipeline: Any, journal: _Journal, tmp_path: Path):
+    recipe = _recipe(tmp_path / "store")
+    first, second = pipeline(recipe), pipeline(recipe)
+    assert journal == ["dataset", "policy"]
+    assert [result.cached for result in first] == [False, False]
+    assert [result.cached for result in second] == [True, True]
+    assert [result.ref for result in first] == [result.ref for result in second]
+
+
+def test_a_changed_slice_reruns_its_stage_only(pipeline: Any, journal: _Journal, tmp_path: Path):
+    pipeline(_recipe(tmp_path / "store"))
+    results = pipeline(_recipe(tmp_path / "store", sft={"epochs": 2}))
+    assert [result.cached for result in results] == [True, False]
+    assert journal == ["dataset", "policy", "policy"]
+
+
+def test_hardware_reuses_everything(pipeline: Any, journal: _Journal, tmp_path: Path):
+    pipeline(_recipe(tmp_path / "store"))
+    results = pipeline(_recipe(tmp_path / "store", hardware={"learner": {"threads": 2}}))
+    assert [result.cached for result in results] == [True, True]
+
+
+def test_changed_outside_content_reruns(pipeline: Any, journal: _Journal, tmp_path: Path):
+    """A new source file under the old path must not be answered with the old data."""
+    pipeline(_recipe(tmp_path / "store"))
+    results = pipeline(_recipe(tmp_path / "store", description="other content"))
+    assert [result.cached for result in results] == [False, True], "early cut-off: equal output"
+
+
+@pytest.mark.parametrize("harm", ["changed", "truncated", "missing"])
+def test_damaged_artifact_is_made_again(
+    pipeline: Any, journal: _Journal, tmp_path: Path, harm: str
+):
+    """A hit on a damaged artifact would train on it, or end the run for good."""
+    recipe = _recipe(tmp_path / "store")
+    first = pipeline(recipe)
+    place = tmp_path / "store" / "policy" / first[1].ref.key
+    (file,) = place.glob("*.txt")
+    file.chmod(0o644)
+    if harm == "changed":
+        file.unlink()
+        file.write_text("9 9")
+    elif harm == "truncated":
+        file.unlink()
+        file.write_text("")
+    else:
+        (place / "manifest.json").unlink()
+    second = pipeline(recipe)
+    assert [result.cached for result in second] == [True, False]
+    assert journal == ["dataset", "policy", "policy"]
+    assert second[1].ref.sha256 == first[1].ref.sha256
+    third = pipeline(recipe)
+    assert [result.cached for result in third] == [True, True], "the new result was not recorded"
+
+
+def test_a_whole_artifact_outranks_the_record(
+    pipeline: Any, journal: _Journal, tmp_path: Path
+) -> None:
+    """Prefect's database may be older than the store: restored, shared, or of another machine."""
+    recipe = _recipe(tmp_path / "store")
+    first = pipeline(recipe)[1].ref
+    store = ArtifactStore(recipe.store)
+    store.discard(first.kind, first.key)
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "text.txt").write_text("made elsewhere")
+    made = store.put(first.kind, first.key, directory=other, lineage=Lineage("r", "c"))
+    assert made.sha256 != first.sha256
+    second = pipeline(recipe)[1]
+    assert (second.ref, second.cached) == (made, True)
+    assert journal == ["dataset", "policy"]
+    store.verify(made)
+
+
+def test_flipped_local_copies_cost_nothing_in_the_bucket(
+    pipeline: Any, journal: _Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    recipe = _recipe(tmp_path).model_copy(update={"store": f"memory://{tmp_path.name}"})
+    first = pipeline(recipe)
+    copies = list((tmp_path / "cache").rglob("*.txt"))
+    assert copies, "nothing was read back from the store"
+    for copy in copies:
+        copy.write_bytes(b"x" + copy.read_bytes()[1:])
+    second = pipeline(recipe)
+    assert [result.cached for result in second] == [True, True]
+    assert [result.ref for result in second] == [result.ref for result in first]
+    assert journal == ["dataset", "policy"]
+
+
+def test_whole_artifact_is_used_when_the_record_is_lost(
+    prefect_server: str, journal: _Journal, tmp_path: Path
+):
+    """A kill between the artifact and Prefect's record must not repeat the work."""
+    prepare_data, _ = _stages(journal, tmp_path)
+    recipe = _recipe(tmp_path / "store")
+
+    @flow(name="caching-lost-record")
+    def run() -> list[StageResult]:
+        shared = _open(recipe)
+        prepare_data(shared)
+        return shared.results
+
+    first = run()
+    for record in _records("prepare_data"):
+        record.unlink()
+    second = run()
+    assert journal == ["dataset"]
+    assert second[0].ref == first[0].ref
+    assert second[0].cached
+
+
+def test_a_stage_that_another_run_makes_is_refused(
+    pipeline: Any, journal: _Journal, tmp_path: Path
+):
+    """Both would prune the other's checkpoints. Once the first has ended, the second goes on."""
+    recipe = _recipe(tmp_path / "store")
+    dataset, policy = pipeline(recipe)
+    ArtifactStore(recipe.store).discard("policy", policy.ref.key)
+    first = ArtifactStore(recipe.store, writer="flow run first (1234)")
+    with (
+        first.hold(policy.ref.key),
+        pytest.raises(LeaseError, match=r"made by flow run first \(1234\)"),
+    ):
+        pipeline(recipe)
+    results = pipeline(recipe)
+    assert [result.cached for result in results] == [True, False]
+    assert results[0].ref == dataset.ref
+
+
+def test_records_are_json(pipeline: Any, tmp_path: Path):
+    """A pickled record runs code of whoever can write the results directory."""
+    pipeline(_recipe(tmp_path / "store", seed=77))
+    records = [path.read_bytes() for path in _records("sft")]
+    assert records
+    assert all(record.startswith(b"{") for record in records)
+    assert all(b'"type":"json"' in record.replace(b" ", b"") for record in records)
+
+
+def test_key_depends_on_content_not_on_place() -> None:
+    moved = PARENT.model_copy(update={"uri": "b", "key": "other"})
+    assert stage_key("sft", {"a": 1}, {"dataset": PARENT}, "f") == stage_key(
+        "sft", {"a": 1}, {"dataset": moved}, "f"
+    )
+
+
+@pytest.mark.parametrize(
+    ("stage", "recipe_slice", "parents", "fingerprint"),
+    [
+        ("rl", {"a": 1}, {"dataset": PARENT}, "f"),
+        ("sft", {"a": 2}, {"dataset": PARENT}, "f"),
+        ("sft", {"a": 1}, {"policy": PARENT}, "f"),
+        ("sft", {"a": 1}, {"dataset": PARENT.model_copy(update={"sha256": "1" * 64})}, "f"),
+        ("sft", {"a": 1}, {"dataset": PARENT}, "g"),
+    ],
+    ids=["stage", "recipe", "role", "parent", "code"],
+)
+def test_key_changes_with(stage: str, recipe_slice: dict, parents: dict, fingerprint: str) -> None:
+    base = stage_key("sft", {"a": 1}, {"dataset": PARENT}, "f")
+    assert stage_key(stage, recipe_slice, parents, fingerprint) != base
+
+
+def test_key_changes_with_what_lies_outside_the_store() -> None:
+    """A new file under the old path would be answered with the old data."""
+    keys = {
+        stage_key("sft", {}, {}, "f", inputs)
+        for inputs in ({}, {"model": "1"}, {"model": "2"}, {"file": "1"})
+    }
+    assert len(keys) == 4
+
+
+def test_decorated_stage_counts_its_own_module() -> None:
+    """A stage whose own file were left out would be served from before its last change."""
+
+    @cached_stage("sft", kind="policy")
+    def sft(run: StageRun) -> ArtifactRef:
+        return run.put()
+
+    with pytest.raises(UserError, match=r"test_caching' is no module of"):
+        sft.prepare(_open(_recipe(Path("store"))))

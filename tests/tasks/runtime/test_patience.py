@@ -1,0 +1,196 @@
+"""A flow run goes on while the Prefect server is away, and its calls arrive when it is back."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from flows import local, services
+
+ROOT = Path(__file__).parents[3]
+
+# New clients, of both kinds, that call before anybody listens.
+CLIENTS = """
+import asyncio, http.server, sys, threading, time
+import tasks.runtime.patience
+from prefect.client.base import PrefectHttpxAsyncClient, PrefectHttpxSyncClient
+port = int(sys.argv[1])
+tasks.runtime.patience.PATIENCE_S = float(sys.argv[2])
+tasks.runtime.patience.POLL_S = 0.1
+tasks.runtime.patience.wait_for_server()
+tasks.runtime.patience.wait_for_server()
+class Answer(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200), self.end_headers()
+def listen():
+    time.sleep(1.5)
+    http.server.HTTPServer(("127.0.0.1", port), Answer).serve_forever()
+threading.Thread(target=listen, daemon=True).start()
+url = f"http://127.0.0.1:{port}/"
+async def ask():
+    async with PrefectHttpxAsyncClient(enable_csrf_support=False) as client:
+        return (await client.get(url)).status_code
+with PrefectHttpxSyncClient(enable_csrf_support=False) as client:
+    print(client.get(url).status_code, asyncio.run(ask()))
+"""
+
+# Says when it has begun, then works through tasks and a subflow whatever becomes of the server.
+FLOW = """
+import sys, time
+from prefect import flow, task
+from prefect.logging import get_run_logger
+from tasks.runtime.patience import wait_for_server
+
+@task
+def step(number):
+    get_run_logger().warning(f"step {number}")
+
+@flow
+def below():
+    step(2)
+
+@flow
+def above():
+    wait_for_server()
+    step(0)
+    print("begun", flush=True)
+    sys.stdin.readline()
+    step(1)
+    below()
+    return 7
+
+print(above(), flush=True)
+"""
+
+
+def _clients(patience_s: float) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-c", CLIENTS, str(services.free_port()), str(patience_s)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_new_clients_wait_for_a_server_that_is_away() -> None:
+    assert _clients(30.0).stdout.split() == ["200", "200"]
+
+
+def test_they_do_not_wait_for_ever() -> None:
+    assert "ConnectError" in _clients(0.2).stderr
+
+
+UNHEARD = """
+import sys
+from rich.console import Console
+from tasks.runtime.patience import go_on_unheard
+go_on_unheard()
+console = Console(file=sys.stderr)
+print("ready", flush=True)
+sys.stdin.readline()
+for _ in range(3):
+    console.print("nobody reads this")
+    print("nor this", flush=True)
+open(sys.argv[1], "w").write("done")
+"""
+
+
+def test_a_run_goes_on_when_nobody_reads_its_output(tmp_path: Path) -> None:
+    """That of a killed worker ended with it: rich raises SystemExit at a closed pipe."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", UNHEARD, str(tmp_path / "done")],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.readline() == "ready\n"
+    process.stdout.close()
+    process.stderr.close()
+    process.stdin.write("go on\n")
+    process.stdin.close()
+    assert process.wait(timeout=30) == 0
+    assert (tmp_path / "done").read_text() == "done"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path
+    services.stop(tmp_path, "server")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_flow_outlives_a_killed_server(home: Path) -> None:
+    server = local.start_server(home)
+    local.wait_healthy(home, server)
+    assert server.port is not None
+    environment = {**os.environ, **local.client_settings(home, server.port)}
+    run = subprocess.Popen(
+        [sys.executable, "-c", FLOW],
+        cwd=ROOT,
+        env={**environment, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert run.stdout is not None
+        assert run.stdin is not None
+        assert run.stdout.readline() == "begun\n"
+        os.kill(server.pid, signal.SIGKILL)
+        run.stdin.write("go on\n")
+        run.stdin.flush()
+        time.sleep(20)  # past the patience of Prefect's own clients and events
+        assert run.poll() is None
+        again = local.start_server(home)
+        assert (again.port, again.pid != server.pid) == (server.port, True)
+        output, _ = run.communicate(timeout=120)
+    finally:
+        run.kill()
+    assert (output, run.returncode) == ("7\n", 0)
+    asked = subprocess.run(
+        [sys.executable, "-c", SEEN],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert asked.stdout.split("\n") == [
+        "above Completed",
+        "below Completed",
+        "step Completed",
+        "step Completed",
+        "step Completed",
+        "step 0",
+        "step 1",
+        "step 2",
+        "",
+    ]
+
+
+SEEN = """
+from prefect.client.orchestration import get_client
+with get_client(sync_client=True) as client:
+    flows = {flow.id: flow.name for flow in client.read_flows()}
+    for run in sorted(client.read_flow_runs(), key=lambda run: flows[run.flow_id]):
+        print(flows[run.flow_id], run.state_name)
+    for run in client.read_task_runs():
+        if run.name.startswith("step"):
+            print("step", run.state_name)
+    lines = [log.message for log in client.read_logs(limit=200)]
+    print("\\n".join(sorted(line for line in lines if line.startswith("step "))))
+"""
