@@ -5,10 +5,10 @@ import os
 import sys
 from pathlib import Path
 
+from flows.places import RECIPES
 from flows.study import add_study
 from schemas.errors import UserError
 
-RECIPES = Path(__file__).parent / "recipes"
 SCRIPTS = (".sh", ".yaml", ".yml", ".txt")  # what a verl run is kept in
 
 

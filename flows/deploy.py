@@ -37,12 +37,10 @@ from prefect.schedules import Cron, Schedule
 from prefect.states import Cancelled
 from prefect.types.entrypoint import EntrypointType
 
+from flows.places import AUTOMATIONS, RECIPES, ROOT
 from rlcore.recipes import recipe_names
 from tasks.runtime.crashes import OPEN_STATES, close_run
 
-ROOT = Path(__file__).parents[1]
-RECIPES = ROOT / "flows" / "recipes"
-AUTOMATIONS = ROOT / "infra" / "automations.yaml"
 POOL = "rl-pipeline"
 TAG = "recipe"  # marks the deployments that are ours to remove
 RETRAIN_CRON = "0 3 * * 1"  # Mondays 03:00 UTC

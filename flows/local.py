@@ -23,9 +23,9 @@ from pathlib import Path
 from urllib.error import HTTPError, URLError
 
 from flows import services
+from flows.places import ROOT
 from schemas.errors import UserError
 
-ROOT = Path(__file__).parents[1]
 HOME = ROOT / ".prefect"
 ENV_FILE = ROOT / ".env"
 ENV_BEGIN = "# written by `make up` of this project: its Prefect server (begin)"

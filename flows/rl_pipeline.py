@@ -5,6 +5,7 @@ from typing import Any
 
 from prefect import flow
 
+from flows.places import RECIPES
 from flows.rl_loop import rl
 from tasks.evaluate import evaluate
 from tasks.export import export
@@ -31,7 +32,7 @@ def rl_pipeline(
         recipe: name of a file in flows/recipes, or the path of a YAML file.
         overrides: dotted recipe keys and their values, e.g. {"rl.iterations": 5, "seed": 1}.
     """
-    with open_run(recipe, overrides or {}) as run:
+    with open_run(recipe, overrides or {}, recipes=RECIPES) as run:
         dataset = prepare_data(run)
         warm = sft(run, dataset=dataset) if run.recipe.sft.enabled else dataset
         scorer = {}

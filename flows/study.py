@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows.figure import Panel, ProxyPanel, draw
+from flows.places import RECIPES
 from schemas.errors import UserError
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from flows.local import Site
     from schemas.recipe import Recipe
 
-RECIPES = Path(__file__).parent / "recipes"
 LAST_LINES = 15  # of a failed run's log
 NO_ROOM = 0.99  # held-out accuracy above which a rise has no room left
 RL_SECONDS = "timing_s/step"

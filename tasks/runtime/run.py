@@ -20,12 +20,15 @@ from tasks.runtime.caching import PipelineRun
 from tasks.runtime.patience import go_on_unheard, wait_for_server
 
 RUNS = Path("runs")
-RECIPES = Path(__file__).parents[1] / "flows" / "recipes"
 
 
 @contextmanager
-def open_run(recipe_name: str, overrides: Mapping[str, Any]) -> Iterator[PipelineRun]:
+def open_run(
+    recipe_name: str, overrides: Mapping[str, Any], *, recipes: Path
+) -> Iterator[PipelineRun]:
     """Yield the run of the flow under way; its workers end with the context.
+
+    ``recipe_name``: that of a file in the directory ``recipes``, or the path of a YAML file.
 
     A retried flow run keeps its folder and the recipe recorded there, so it means what it meant.
     Raises UserError when the recipe is wrong or surely cannot fit this machine.
@@ -33,7 +36,7 @@ def open_run(recipe_name: str, overrides: Mapping[str, Any]) -> Iterator[Pipelin
     wait_for_server()
     go_on_unheard()
     directory = run_directory(recipe_name, str(flow_run.id))
-    recipe = _resolve(recipe_name, overrides, directory)
+    recipe = _resolve(recipe_name, overrides, directory, recipes)
     check_recipe_functions(recipe)
     plan(recipe)
     _record(recipe, directory)
@@ -54,11 +57,13 @@ def run_directory(recipe_name: str, flow_run_id: str) -> Path:
     return RUNS / f"{Path(recipe_name).stem}-{flow_run_id[:8]}"
 
 
-def _resolve(recipe_name: str, overrides: Mapping[str, Any], directory: Path) -> Recipe:
+def _resolve(
+    recipe_name: str, overrides: Mapping[str, Any], directory: Path, recipes: Path
+) -> Recipe:
     recorded = directory / "recipe.yaml"
     if recorded.is_file():
-        return load_recipe(str(recorded), directory=RECIPES)
-    return load_recipe(recipe_name, overrides, directory=RECIPES)
+        return load_recipe(str(recorded), directory=recipes)
+    return load_recipe(recipe_name, overrides, directory=recipes)
 
 
 def _record(recipe: Recipe, directory: Path) -> None:

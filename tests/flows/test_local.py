@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from flows import services
-from flows.deploy import RECIPES
 from flows.local import ENV_BEGIN, ROOT, down, password, write_env_file
+from flows.places import RECIPES
 
 pytestmark = pytest.mark.timeout(300)
 

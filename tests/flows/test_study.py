@@ -9,12 +9,12 @@ import yaml
 
 from flows.cli import main
 from flows.figure import Panel, ProxyPanel, draw
+from flows.places import RECIPES
 from flows.study import Outcome, panels, print_tables, read_outcome, shortfalls
 from rlcore.recipes import load_recipe
 from rlcore.results.metrics import metrics_frame, publish_metrics
 from rlcore.store.artifacts import ArtifactStore, Lineage
 
-RECIPES = Path(__file__).parents[2] / "flows" / "recipes"
 PNG_LIMIT = 200_000  # bytes; it stands in the README
 
 

@@ -2,15 +2,14 @@
 rule, what to do (SPEC A23). One row per rule of ``schemas.algorithm``, ``schemas.rl`` and
 ``schemas.recipe``."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from flows.places import RECIPES
 from rlcore.recipes import load_recipe
 from schemas.errors import UserError
 
-RECIPES = Path(__file__).parents[2] / "flows" / "recipes"
 PPO, GRPO, REMAX, GSPO, DAPO, VAPO = (
     f"quickstart{name}" for name in ("-ppo", "", "-remax", "-gspo", "-dapo", "-vapo")
 )

@@ -5,13 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from flows.places import RECIPES
 from rlcore.recipes import load_recipe, parse_override, recipe_digest, recipe_names
 from schemas.errors import UserError
 from schemas.recipe import SFTSection
 from schemas.reward_model import RewardModelSection
 from schemas.rl import Critic, RLSection
-
-RECIPES = Path(__file__).parents[2] / "flows" / "recipes"
 
 
 @pytest.mark.parametrize("name", recipe_names(RECIPES))

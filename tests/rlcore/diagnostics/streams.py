@@ -2,16 +2,15 @@
 
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from flows.places import RECIPES
 from rlcore.diagnostics.watch import Diagnostics, Finding
 from rlcore.recipes import load_recipe
 from schemas.recipe import Recipe
 
-RECIPES = Path(__file__).parents[3] / "flows" / "recipes"
 LENGTH = 100
 QUICKSTARTS = ("", "-ppo", "-dapo", "-rloo", "-gspo", "-gepo", "-vapo", "-remax")
 Metrics = dict[str, float]

@@ -1,15 +1,14 @@
 """The dry run says what each algorithm adds: other batches, other models, other memory."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from flows.places import RECIPES
 from rlcore.dry_run.plan import GIB, Machine, Plan, plan, render_plan
 from rlcore.recipes import load_recipe
 from schemas.errors import UserError
 
-RECIPES = Path(__file__).parents[3] / "flows" / "recipes"
 SAMPLED = {"kind": "samples", "max_new_tokens": 40}
 ROOMY = Machine(host=1024 * GIB, gpus=(), disk_free=1024 * GIB)
 # Qwen2.5-0.5B's sizes, never built

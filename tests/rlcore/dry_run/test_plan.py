@@ -7,6 +7,7 @@ import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from flows.places import RECIPES
 from rlcore.dry_run.batches import rl_batch
 from rlcore.dry_run.estimates import activation_bytes, learner_memory
 from rlcore.dry_run.plan import GIB, Machine, Plan, plan, render_plan
@@ -16,7 +17,6 @@ from schemas.errors import UserError
 from schemas.hardware import LearnerHardware
 from schemas.recipe import FromScratch, ModelSection, Recipe
 
-RECIPES = Path(__file__).parents[3] / "flows" / "recipes"
 ROOMY = Machine(host=1024 * GIB, gpus=(), disk_free=1024 * GIB)
 
 

@@ -269,7 +269,7 @@ def test_a_killed_export_leaves_nothing_and_the_next_one_succeeds(
         "export.export_model(Path(sys.argv[1]), Path(sys.argv[2]), dtype=None, card=card())\n"
     )
     here = Path(__file__).parent
-    environment = os.environ | {"PYTHONPATH": f"{here.parents[1]}", "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"PYTHONPATH": f"{here.parents[2]}", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, "-c", script, policy_dir, tmp_path / "out", here],
         env=environment,

@@ -6,13 +6,13 @@ from typing import Any
 import polars as pl
 import pytest
 
+from flows.places import RECIPES
 from rlcore.from_verl.entries import Part, To
 from rlcore.from_verl.keys import KEYS
 from rlcore.from_verl.translate import TOGETHER, Translation, render, translate
 from rlcore.recipes import load_recipe
 from schemas.errors import UserError
 
-RECIPES = Path(__file__).parents[3] / "flows" / "recipes"
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 WHOLE = (
     "python3 -m verl.trainer.main_ppo actor_rollout_ref.model.path=Qwen/Qwen2.5-0.5B"

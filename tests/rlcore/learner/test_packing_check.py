@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 import torch
 
+from flows.places import RECIPES
 from rlcore.algorithms.objective import PreferenceObjective, SftObjective
 from rlcore.cluster.workers import Workers
 from rlcore.learner.learner import Learner
@@ -35,7 +36,6 @@ from tests.rlcore.learner.samples import (
     write_tiny_model,
 )
 
-RECIPES = Path(__file__).parents[3] / "flows" / "recipes"
 Build = Callable[..., Learner]
 
 

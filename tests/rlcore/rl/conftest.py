@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from flows.places import RECIPES
 from rlcore.cluster.workers import Workers
 from rlcore.data.prepare import prepare
 from rlcore.models.files import model_directory
@@ -21,7 +22,6 @@ from rlcore.store.artifacts import ArtifactStore, Lineage
 from schemas.artifacts import ArtifactRef
 from tests.flows.small_run import INLINE, SMALL
 
-RECIPES = Path(__file__).parents[3] / "flows" / "recipes"
 LINEAGE = Lineage("recipe", "code")
 Score = Callable[[RewardRow], float | None]
 

@@ -1,12 +1,12 @@
 """Silent failures end the run in a sentence that says what happened."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
 
+from flows.places import RECIPES
 from rlcore.engines.types import WeightStamp
 from rlcore.recipes import load_recipe
 from rlcore.rl.guards import (
@@ -18,8 +18,6 @@ from rlcore.rl.guards import (
     check_sampler_gap,
 )
 from schemas.rl import GapBound, RewardFunction, RewardSection
-
-RECIPES = Path(__file__).parents[3] / "flows" / "recipes"
 
 
 def _stamped(*stamps: tuple[int, str]) -> pl.DataFrame:

@@ -1,10 +1,9 @@
 """Mini-batches and learning rates of an update."""
 
-from pathlib import Path
-
 import numpy as np
 import polars as pl
 
+from flows.places import RECIPES
 from rlcore.learner.schedule import optimizer_lr
 from rlcore.learner.spec import UpdateResult
 from rlcore.models.packing import Sequences
@@ -17,8 +16,6 @@ from rlcore.rl.update import (
     policy_request,
     update_metrics,
 )
-
-RECIPES = Path(__file__).parents[3] / "flows" / "recipes"
 
 
 def test_mini_batches_never_split_a_group_and_cover_every_row() -> None:
