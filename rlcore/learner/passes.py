@@ -9,9 +9,10 @@ import torch
 from rlcore.algorithms.objective_types import Metrics, TokenBatch, TokenOutputs
 from rlcore.cluster.progress import advance
 from rlcore.learner.engine import FrozenEngine, TrainEngine
-from rlcore.learner.plan import StepPlan, TermPlan
+from rlcore.learner.packing_check import PackingCheck
+from rlcore.learner.plan import StepPlan, TermPlan, plan_step, require_distinct_names
 from rlcore.learner.report import StepReport, over_ranks
-from rlcore.learner.spec import LearnerSpec
+from rlcore.learner.spec import LearnerSpec, Term
 from rlcore.models.packing import (
     MicroBatch,
     Sequences,
@@ -29,12 +30,31 @@ class Passes:
         engine: TrainEngine | FrozenEngine,
         spec: LearnerSpec,
         device: str,
-        *,
-        one_per_row: bool = False,
+        packing: PackingCheck,
     ) -> None:
-        """``one_per_row``: the model does not keep packed documents apart."""
+        """``packing``: what became of packed documents; rows hold one where they leak."""
         self._engine, self._spec, self._device = engine, spec, device
-        self._one_per_row = one_per_row
+        self._packing = packing
+
+    def plan(self, terms: Sequence[Term]) -> StepPlan:
+        """Return what this rank does in a step on ``terms``, by agreement with the other ranks.
+
+        A function of the sequences alone. Raises ``UserError`` when the spec does not serve a term.
+        """
+        require_distinct_names(terms)
+        for term in terms:
+            self._spec.require_head(term.objective.head, f"objective '{term.objective.name}'")
+            self._spec.require_reference(term.objective.full_kl)
+
+        def pack_rows(term: Term, kept: np.ndarray) -> list[MicroBatch]:
+            return self.pack(
+                term.sequences,
+                term.objective.targets,
+                whole_groups=term.objective.whole_groups,
+                kept=kept,
+            )
+
+        return plan_step(terms, pack_rows, self._engine.exchange)
 
     def pack(
         self,
@@ -55,8 +75,21 @@ class Passes:
             targets=targets,
             whole_groups=whole_groups,
             kept=kept,
-            one_per_row=self._one_per_row,
+            one_per_row=self._packing.leaks,
         )
+
+    def packing_warning(self, lengths: np.ndarray) -> str | None:
+        """Return why each row holds one document and what that costs, or None where rows are full.
+
+        ``lengths`` [sequences]: tokens of a batch.
+        """
+        if not self._packing.leaks:
+            return None
+        now, packed = (
+            self.padding_share(lengths, one_per_row=one_per_row) for one_per_row in (True, False)
+        )
+        unit = "nats" if self._spec.head == "lm" else "of a score's spread"
+        return self._packing.warning(unit, padding_now=now, padding_packed=packed)
 
     def padding_share(self, lengths: np.ndarray, *, one_per_row: bool) -> float:
         """Return which share of the tokens computed for ``lengths`` [sequences] is padding."""

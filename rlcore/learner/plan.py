@@ -56,6 +56,16 @@ class StepPlan:
     num_passes: int
 
 
+def require_distinct_names(terms: Sequence[Term]) -> None:
+    """Raise ``UserError`` unless there is a term and no two have one name."""
+    names = [term.objective.name for term in terms]
+    if len(set(names)) < max(1, len(names)):
+        raise UserError(
+            f"a step has the terms {', '.join(names) or '(none)'}; give it at least one, each "
+            "with a name of its own"
+        )
+
+
 def plan_step(
     terms: Sequence[Term],
     pack_rows: Callable[[Term, np.ndarray], list[MicroBatch]],

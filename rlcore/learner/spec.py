@@ -104,6 +104,22 @@ class LearnerSpec:
                 "model directory",
             )
 
+    def require_head(self, head: str, what: str) -> None:
+        """Raise ``UserError`` unless the learner's head is the one that ``what`` needs."""
+        _require(
+            self.head == head,
+            f"{what} needs a learner with head = '{head}' and this one has '{self.head}'; ask the"
+            " other model",
+        )
+
+    def require_reference(self, full_kl: bool) -> None:
+        """Raise ``UserError`` when the exact KL is wanted and there is no reference."""
+        _require(
+            not full_kl or self.reference_dir is not None,
+            "kl.estimator = 'full' compares whole distributions and this learner holds no "
+            "reference; set its reference_dir",
+        )
+
 
 @dataclass(frozen=True)
 class Term:
