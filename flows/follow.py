@@ -62,6 +62,7 @@ PHASES = {
     "update_actor": "update",
     "update_critic": "critic update",
     "sync": "sync",
+    "save_checkpoint": "checkpoint",
 }
 
 

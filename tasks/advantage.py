@@ -3,13 +3,13 @@
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
+from rlcore.rl.advantage import Advantages
 from rlcore.rl.groups import Groups
 from rlcore.rl.phases import Phases
 from rlcore.rl.state import LoopState
-from schemas.artifacts import ArtifactRef
 
 
 @task(task_run_name="advantage-{state.next_iteration:04d}", cache_policy=NO_CACHE)
-def advantage(phases: Phases, state: LoopState, groups: Groups) -> ArtifactRef:
+def advantage(phases: Phases, state: LoopState, groups: Groups) -> Advantages:
     """Return the iteration's advantages; see ``Phases.advantage``."""
     return phases.advantage(state, groups)

@@ -105,7 +105,7 @@ def _preferences(run: StageRun, policy: Path) -> ArtifactRef:
                 seed=run.recipe.seed,
                 stop_token_ids=(eos_token_id(tokenizer),),
                 generate=engines.generate,
-                score=run.workers.judges().score,
+                score=run.workers.rule_rewards().score,
                 decode=lambda ids: tokenizer.batch_decode(ids, skip_special_tokens=True),
                 reward=run.recipe.reward,
             )

@@ -3,13 +3,13 @@
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
+from rlcore.rl.advantage import Advantages
 from rlcore.rl.groups import Groups
 from rlcore.rl.phases import Phases
 from rlcore.rl.state import LoopState
-from schemas.artifacts import ArtifactRef
 
 
 @task(task_run_name="update-{state.next_iteration:04d}", cache_policy=NO_CACHE)
-def update(phases: Phases, state: LoopState, groups: Groups, advantages: ArtifactRef) -> LoopState:
+def update(phases: Phases, state: LoopState, groups: Groups, advantages: Advantages) -> LoopState:
     """Return the state with the new weight version; see ``Phases.update``."""
     return phases.update(state, groups, advantages)

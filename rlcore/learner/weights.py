@@ -60,5 +60,6 @@ class LearnerWeights:
 
     def _hashed(self, state: dict[str, torch.Tensor]) -> dict[str, str]:
         """The digests of rank 0's tensors, on every rank."""
-        self._digests = self._engine.exchange(tensor_digests(state.items()))[0]
-        return self._digests
+        digests: dict[str, str] = self._engine.exchange(tensor_digests(state.items()))[0]
+        self._digests = digests
+        return digests

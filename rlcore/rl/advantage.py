@@ -1,5 +1,6 @@
 """The advantage phase: from scores to what each token is credited with."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,21 @@ from rlcore.rl.measures import (
 )
 from rlcore.rl.scores import BatchScores, masked_mean
 from schemas.algorithm import Algorithm
+from schemas.artifacts import ArtifactRef
 from schemas.errors import UserError
 from schemas.rl import RLSection
+
+
+@dataclass(frozen=True, slots=True)
+class Advantages:
+    """What the advantage phase hands on: the recorded table, and what the KL controller reads.
+
+    ``mean_kl``: over sequences of their mean KL to the reference, nats per token; None without one.
+    """
+
+    ref: ArtifactRef
+    mean_kl: float | None
+    num_sequences: int
 
 
 def shaped_scores(batch: RolloutBatch, rl: RLSection) -> tuple[np.ndarray, dict[str, float]]:

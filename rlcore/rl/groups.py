@@ -54,6 +54,15 @@ class Groups:
         """Whether the batch is complete, or as complete as it will get."""
         return len(self.kept) >= self.wanted or self.exhausted
 
+    @property
+    def parents(self) -> dict[str, ArtifactRef]:
+        """What the batch is made from, by role: rollouts, rewards, rollouts-1, rewards-1, ..."""
+        return {
+            f"{role}{f'-{index}' if index else ''}": ref
+            for index, refs in enumerate(self.rounds)
+            for role, ref in zip(("rollouts", "rewards"), refs, strict=True)
+        }
+
     def metrics(self) -> dict[str, float]:
         """Return ``train/*`` over all rounds (SPEC M5)."""
         processed = len(self.kept) + len(self.spare) + self.surplus

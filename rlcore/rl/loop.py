@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from rlcore.rl.advantage import Advantages
 from rlcore.rl.groups import Groups
 from rlcore.rl.phases import Phases
 from rlcore.rl.state import LoopState
@@ -17,8 +18,8 @@ class Steps:
 
     rollout: Callable[[Phases, LoopState, Groups], ArtifactRef] = Phases.rollout
     reward: Callable[[Phases, LoopState, ArtifactRef], ArtifactRef] = Phases.reward
-    advantage: Callable[[Phases, LoopState, Groups], ArtifactRef] = Phases.advantage
-    update: Callable[[Phases, LoopState, Groups, ArtifactRef], LoopState] = Phases.update
+    advantage: Callable[[Phases, LoopState, Groups], Advantages] = Phases.advantage
+    update: Callable[[Phases, LoopState, Groups, Advantages], LoopState] = Phases.update
     sync: Callable[[Phases, LoopState], LoopState] = Phases.sync
 
 

@@ -1,8 +1,9 @@
 """The metrics of an RL run: one table per iteration, written before its checkpoint.
 
-Names are verl's. ``timing_s/<phase>`` are seconds; ``timing_s/step`` is the whole iteration and
-``timing_s/outside`` what no phase accounts for. Both, and ``timing_s/sync``, are known only once
-the iteration is over, so they are written with the next one.
+Names are verl's. ``timing_s/<part>`` are seconds: of the five phases, and apart from them of
+``testing`` (validation) and ``save_checkpoint``. ``timing_s/step`` is the whole iteration and
+``timing_s/outside`` what no part accounts for. These two and ``timing_s/save_checkpoint`` are known
+only once the iteration is over, so they are written with the next one.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,7 +16,8 @@ from rlcore.results.metrics import metrics_frame, publish_metrics
 from rlcore.store.artifacts import ArtifactStore, Lineage
 
 STAGE = "rl"
-PHASES = ("gen", "reward", "adv", "update_actor", "update_critic", "sync")
+PARTS = ("gen", "reward", "adv", "update_actor", "update_critic", "sync", "testing")
+SAVE = "save_checkpoint"
 
 
 class MetricsLog:
@@ -39,9 +41,9 @@ class MetricsLog:
         self._values = {**values, **self._values}
 
     @contextmanager
-    def timed(self, phase: str) -> Iterator[None]:
-        """Measure a phase as ``timing_s/<phase>``; the rounds of an iteration add up."""
-        began, name = perf_counter(), f"timing_s/{phase}"
+    def timed(self, part: str) -> Iterator[None]:
+        """Measure a part as ``timing_s/<part>``; the rounds of an iteration add up."""
+        began, name = perf_counter(), f"timing_s/{part}"
         try:
             yield
         finally:
@@ -62,12 +64,12 @@ class MetricsLog:
         """Close the iteration: ``latest`` holds all its metrics, whole-step figures included."""
         now = perf_counter()
         step = now - self._step_began
-        phases = {phase: self._values.get(f"timing_s/{phase}", 0.0) for phase in PHASES}
+        parts = {part: self._values.get(f"timing_s/{part}", 0.0) for part in (*PARTS, SAVE)}
         tokens = self._values.get("perf/total_num_tokens", 0.0)
         late = {
-            "timing_s/sync": phases["sync"],
+            f"timing_s/{SAVE}": parts[SAVE],
             "timing_s/step": step,
-            "timing_s/outside": step - sum(phases.values()),
+            "timing_s/outside": step - sum(parts.values()),
             "perf/throughput": tokens / step,
         }
         self._late = metrics_frame(STAGE, iteration, late)

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
 
 import polars as pl
 
+from rlcore.rl.batch import RolloutBatch, concat_batches
+from rlcore.rl.groups import Groups
 from rlcore.store.artifacts import ArtifactStore, Lineage
 from schemas.artifacts import ArtifactRef
 
@@ -38,20 +39,30 @@ class Records:
                 return None
         return found
 
+    def round(self, rollouts: ArtifactRef, rewards: ArtifactRef) -> RolloutBatch:
+        """Read the tables of one generation round."""
+        baselines = None
+        if "baselines" in rollouts.rows:
+            greedy = self.store.table(rollouts, "baselines").select("trajectory_id", "uid")
+            scored = self.store.table(rewards, "baseline_rewards")
+            baselines = greedy.join(scored, on="trajectory_id").select("uid", "score")
+        return RolloutBatch(
+            self.store.table(rollouts, "rollouts"), self.store.table(rewards, "rewards"), baselines
+        )
+
+    def drawn(self, groups: Groups) -> RolloutBatch:
+        """Read every group of all rounds; ``.only(groups.kept)`` are those that train."""
+        return concat_batches([self.round(*refs) for refs in groups.rounds])
+
     def put(
         self,
         kind: str,
         name: str,
         tables: Mapping[str, pl.DataFrame],
         parents: Mapping[str, ArtifactRef] | None = None,
-        metadata: Mapping[str, Any] | None = None,
     ) -> ArtifactRef:
         """Write ``tables`` as an artifact made from ``parents`` and the run's own."""
-        lineage = replace(
-            self._lineage,
-            parents={**self._lineage.parents, **(parents or {})},
-            metadata={**self._lineage.metadata, **(metadata or {})},
-        )
+        lineage = replace(self._lineage, parents={**self._lineage.parents, **(parents or {})})
         return self.store.put(kind, name, tables=dict(tables), lineage=lineage)
 
     def replace(

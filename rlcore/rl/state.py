@@ -3,6 +3,8 @@
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from rlcore.algorithms.kl import adaptive_coef
+from schemas.algorithm import KL
 from schemas.rl import RLSection
 
 
@@ -56,6 +58,21 @@ class LoopState:
             self,
             accuracies={**(self.accuracies or {}), str(self.iteration): accuracy},
             streak=self.streak + 1 if moved and target is not None and accuracy >= target else 0,
+        )
+
+    def next_kl_coef(self, kl: KL, measured: float | None, num_sequences: int) -> float | None:
+        """Return the coefficient after the iteration under way, which used the one before.
+
+        ``measured``: its mean KL to the reference, nats per token, over ``num_sequences``.
+        """
+        if self.kl_coef is None or measured is None or kl.controller == "fixed":
+            return self.kl_coef
+        return adaptive_coef(
+            self.kl_coef,
+            measured,
+            target=kl.target,
+            num_sequences=num_sequences,
+            horizon=kl.horizon,
         )
 
     def best(self, count: int = 1) -> list[int]:

@@ -1,10 +1,43 @@
 """Which prompts an iteration takes: an endless stream of seeded permutations, addressed by
 position."""
 
+from dataclasses import dataclass
+
 import numpy as np
+import polars as pl
 
 from rlcore.seeds import stream_seed
 from schemas.errors import UserError
+from schemas.rl import RLSection
+
+
+@dataclass(frozen=True, slots=True)
+class PromptStream:
+    """The training prompts in the order that iterations take them; ``seed``: the recipe's."""
+
+    prompts: pl.DataFrame
+    rl: RLSection
+    seed: int
+
+    @property
+    def round_size(self) -> int:
+        """Prompts of one generation round; at most all there are."""
+        wanted, dynamic = self.rl.rollout.prompts, self.rl.algorithm.dynamic_sampling
+        if dynamic is None:
+            return wanted
+        return max(wanted, min(wanted * dynamic.batch_factor, self.prompts.height))
+
+    def round(self, *, cursor: int, drawn: int) -> pl.DataFrame:
+        """Return the prompts of the next round of the iteration that began at ``cursor`` and has
+        used ``drawn`` places; none where every prompt was drawn (``draw_round``)."""
+        rows = draw_round(
+            self.prompts.height,
+            cursor=cursor,
+            drawn=drawn,
+            count=self.round_size,
+            seed=self.seed,
+        )
+        return self.prompts[rows.tolist()]
 
 
 def take_prompts(num_prompts: int, *, cursor: int, count: int, seed: int) -> np.ndarray:

@@ -69,16 +69,10 @@ def _install(point: str) -> None:
         import rlcore.rl.phases
         from rlcore.rl.sync import Synced
 
-        first = rlcore.rl.phases.sync_weights
-        calls = {"syncs": 0}
-
-        def only_at_the_start(learner: Any, engines: Any, canary: Any) -> Any:
-            calls["syncs"] += 1
-            if calls["syncs"] == 1:
-                return first(learner, engines, canary)
+        def skipped(learner: Any, engines: Any, canary: Any) -> Any:
             return Synced(learner.stamp(), canary_gap=0.0)
 
-        rlcore.rl.phases.sync_weights = only_at_the_start
+        rlcore.rl.phases.sync_weights = skipped  # not rlcore.rl.run's: the start is synced
     elif point == "export":
         import rlcore.export.export
 

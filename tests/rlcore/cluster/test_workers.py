@@ -23,7 +23,7 @@ from rlcore.cluster.workers import Workers
 with Workers(load_recipe("quickstart", {}, directory=Path("flows/recipes"))) as workers:
     workers.start_learner_ahead()
     workers.start_engines_ahead()
-    for started in workers._ahead.values():
+    for started in workers._processes._ahead.values():
         started.result()
 print(beside)
 """

@@ -47,7 +47,7 @@ def one_iteration(phases: Phases, state: LoopState) -> tuple[LoopState, pl.DataF
     table = phases.store.table
     seen = table(rollouts, "rollouts").join(table(rewards, "rewards"), on="trajectory_id")
     after = phases.update(state, groups, advantages)
-    return after, seen, table(advantages, "advantages")
+    return after, seen, table(advantages.ref, "advantages")
 
 
 def batch_of(seen: pl.DataFrame, advantages: pl.DataFrame) -> UpdateBatch:
@@ -161,7 +161,7 @@ def test_remax_subtracts_the_greedy_answers_reward(make_phases: Make) -> None:
         zip(greedy["uid"], greedy["token_ids"].to_list(), strict=True)
     )
     groups = phases.collect(state, groups, rollouts, rewards)
-    advantages = table(phases.advantage(state, groups), "advantages")
+    advantages = table(phases.advantage(state, groups).ref, "advantages")
     baseline = dict(zip(greedy["uid"], greedy["score"], strict=True))
     seen = table(rollouts, "rollouts").join(table(rewards, "rewards"), on="trajectory_id")
     joined = seen.join(advantages, on="trajectory_id")
@@ -338,7 +338,7 @@ def test_truncated_rows_can_be_left_out_of_the_loss(make_phases: Make) -> None:
     groups = phases.begin(state)
     rollouts = phases.rollout(state, groups)
     groups = phases.collect(state, groups, rollouts, phases.reward(state, rollouts))
-    advantages = phases.store.table(phases.advantage(state, groups), "advantages")
+    advantages = phases.store.table(phases.advantage(state, groups).ref, "advantages")
     seen = phases.store.table(rollouts, "rollouts")
     sequences = policy_sequences(batch_of(seen, advantages), phases.recipe.rl)
     kept = np.array([mask.any() for mask in sequences.loss_mask])

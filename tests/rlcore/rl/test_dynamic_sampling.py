@@ -71,7 +71,7 @@ def test_rounds_draw_new_prompts_until_the_batch_is_exactly_full(make_phases: Ma
     assert len(kept_before) < PROMPTS
 
     advantages = phases.advantage(state, groups)
-    assert advantages.rows["advantages"] == PROMPTS * SAMPLES
+    assert advantages.ref.rows["advantages"] == PROMPTS * SAMPLES
     metrics = groups.metrics()
     processed = PROMPTS + len(groups.spare) + groups.surplus
     assert metrics["train/filtered_ratio"] == len(groups.spare) / processed
@@ -87,7 +87,7 @@ def test_kept_groups_differ_and_are_whole(make_phases: Make) -> None:
     phases = make_phases("quickstart", half_teach, DAPO)
     state = phases.start()
     groups, _ = draw(phases, state)
-    advantages = phases.store.table(phases.advantage(state, groups), "advantages")
+    advantages = phases.store.table(phases.advantage(state, groups).ref, "advantages")
     assert all(any(row) for row in advantages["advantages"].to_list()), "a kept row teaches"
     assert advantages.height == PROMPTS * SAMPLES
 

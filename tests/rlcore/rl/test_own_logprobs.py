@@ -11,6 +11,7 @@ import pytest
 from rlcore.ragged import to_arrays
 from rlcore.recipes import load_recipe
 from rlcore.results.queries import query
+from rlcore.rl.advantage import Advantages
 from rlcore.rl.groups import Groups
 from rlcore.rl.phases import Phases
 from rlcore.rl.state import LoopState
@@ -30,7 +31,7 @@ GSPO: dict[str, Any] = {
 }
 
 
-def scored_iteration(phases: Phases, state: LoopState) -> tuple[Groups, ArtifactRef]:
+def scored_iteration(phases: Phases, state: LoopState) -> tuple[Groups, Advantages]:
     """Run the phases up to the update."""
     groups = phases.begin(state)
     rollouts = phases.rollout(state, groups)
@@ -80,7 +81,7 @@ def test_the_first_ratios_are_one_and_advantages_keep_the_first_scoring(
     phases = make_phases("quickstart-gspo", digits, GSPO)
     state = phases.start()
     groups, advantages = scored_iteration(phases, state)
-    table = phases.store.table(advantages, "advantages")
+    table = phases.store.table(advantages.ref, "advantages")
     noisy = table.with_columns(pl.col("old_logprobs").list.eval(pl.element() - 6e-4))
     steps = []
     update = Learner.update
@@ -157,5 +158,5 @@ def test_the_first_scoring_is_recorded_alone_by_default(make_phases: Make) -> No
     phases.update(state, groups, advantages)
     assert own_digest(phases.store) is None
     assert "training/old_logprobs_gap_max" not in phases.metrics._values
-    lists = phases.store.table(advantages, "advantages")["old_logprobs"]
+    lists = phases.store.table(advantages.ref, "advantages")["old_logprobs"]
     assert all(np.isfinite(row).all() for row in to_arrays(lists))

@@ -46,7 +46,8 @@ def test_learning_rate_ticks_per_optimizer_step() -> None:
 
 
 def test_best_checkpoint_is_the_later_of_equals_and_stop_needs_patience() -> None:
-    rl = load_recipe("quickstart", directory=RECIPES).rl
+    stop = {"rl.validation.stop_at": 0.995, "rl.validation.patience": 2}
+    rl = load_recipe("quickstart", stop, directory=RECIPES).rl
     state = LoopState().validated(0.5, rl)
     state = LoopState(iteration=10, accuracies=state.accuracies).validated(0.996, rl)
     assert not state.finished(rl)

@@ -13,8 +13,8 @@ from rlcore.rewards.pool import RewardPool
 from rlcore.rewards.types import Failure, Reward, RewardRow
 from rlcore.rewards.unscored import RewardFailureError
 from rlcore.rewards.worker import RewardWorker
-from rlcore.rl.rollout import validate
-from schemas.rl import RewardFunction, RewardSection, RolloutSection
+from rlcore.rl.validation import Validation
+from schemas.rl import RewardFunction, RewardSection
 
 SAMPLES = "reward_samples"
 GSM8K = RewardSection(functions=(RewardFunction(name="gsm8k"),), max_error_fraction=0.5)
@@ -78,10 +78,7 @@ def run(
         schema_overrides={"prompt_ids": pl.List(pl.Int32)},
     )
     engines = cast(EnginePool, Engines(aborted))
-    section_of_rollouts = RolloutSection(max_new_tokens=4)
-    return validate(
-        prompts, engines, rewards, section_of_rollouts, tokenizer=Tokenizer(), reward=section
-    )
+    return Validation(prompts, engines, rewards, Tokenizer(), 4, section).run()
 
 
 def test_an_aborted_answer_has_no_score_and_is_counted() -> None:

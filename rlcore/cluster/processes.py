@@ -1,0 +1,127 @@
+"""The processes that workers live in: started ahead of need, and used again by the next worker."""
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import import_module
+from threading import Event, Lock
+
+from rlcore.cluster.types import Cluster, Host, Pending, Placement, WorkerTimeout, gather
+from rlcore.cluster.watch import LOOK_S
+from schemas.hardware import HardwareSection
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """``count`` processes for objects of one class, "package.module:Class"."""
+
+    target: str
+    placement: Placement
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hosts:
+    """The processes of one layout; ranks of one process group stay together."""
+
+    layout: Layout
+    hosts: list[Host]
+
+
+class Processes:
+    """Owns the cluster of one run, which starts when it is first asked for."""
+
+    def __init__(self, hardware: HardwareSection) -> None:
+        self._hardware = hardware
+        self._lock = Lock()
+        self._cluster: Cluster | None = None
+        # The thread stays while the cluster does: Linux ends Ray's processes with the thread that
+        # started them.
+        self._starter = ThreadPoolExecutor(1, "start-ahead")
+        self._ahead: dict[str, Future[None]] = {}
+        self._in_need = Event()  # of what starts ahead
+        self._idle: list[Hosts] = []
+
+    @property
+    def cluster(self) -> Cluster:
+        """Return the cluster, starting it when this is the first use."""
+        with self._lock:
+            if self._cluster is None:
+                self._cluster = _start_cluster(self._hardware)
+            return self._cluster
+
+    def close(self) -> None:
+        """End every process."""
+        for started in self._ahead.values():
+            started.exception()  # wait; its own failure is of no interest any more
+        if self._cluster is not None:
+            self._cluster.close()
+            self._cluster = None
+        self._starter.shutdown()
+
+    def start_ahead(
+        self, what: str, layout: Callable[[], Layout], *, one_by_one: bool = False
+    ) -> None:
+        """Start the processes of ``layout`` in the background: they import their libraries.
+
+        Returns at once; a second call for ``what`` does nothing. What fails is raised by ``take``.
+        ``one_by_one``: until any are needed; the first leaves bytecode that the others would
+        compile too, and a core to the caller.
+        """
+        if what in self._ahead or self._hardware.cluster == "in_process":
+            return
+        self._in_need.clear()
+        # Imported here and not by the thread: it parses Python, and where two threads do so at
+        # once CPython fails one of them (SystemError: AST constructor recursion depth mismatch,
+        # python/cpython#106905).
+        import_module("rlcore.cluster.ray_cluster")
+
+        def start() -> None:
+            self._idle.append(self._start(layout(), what, one_by_one=one_by_one))
+
+        self._ahead[what] = self._starter.submit(start)
+
+    def take(self, layout: Layout, names: list[str]) -> Hosts:
+        """Return processes of ``layout``, called ``names``; idle ones where they fit."""
+        self._in_need.set()
+        for started in self._ahead.values():
+            started.result()
+        idle = [hosts for hosts in self._idle if hosts.layout == layout]
+        if idle:
+            self._idle.remove(idle[0])
+        taken = idle[0] if idle else self._start(layout, names[0])
+        for host, name in zip(taken.hosts, names, strict=True):
+            host.name = name
+        return taken
+
+    def give_back(self, hosts: Hosts) -> None:
+        """Free what the processes hold; they serve the next worker of the same layout."""
+        gather([host.clear() for host in hosts.hosts], self._hardware.timeouts.start_s)
+        self._idle.append(hosts)
+
+    def _start(self, layout: Layout, name: str, *, one_by_one: bool = False) -> Hosts:
+        self.cluster.require_gpus(layout.placement.gpus * layout.count)
+        hosts: list[Host] = []
+        for _ in range(layout.count):
+            host = self.cluster.host(layout.target, name=name, placement=layout.placement)
+            hosts.append(host)
+            if one_by_one:
+                self._wait_while_idle(host.clear())
+        return Hosts(layout, hosts)
+
+    def _wait_while_idle(self, loaded: Pending) -> None:
+        while not self._in_need.is_set():
+            with suppress(WorkerTimeout):
+                loaded.result(LOOK_S)
+                return
+
+
+def _start_cluster(hardware: HardwareSection) -> Cluster:
+    if hardware.cluster == "in_process":
+        from rlcore.cluster.in_process import InProcessCluster
+
+        return InProcessCluster()
+    from rlcore.cluster.ray_cluster import RayCluster
+
+    return RayCluster(hardware.ray_address, stall_s=hardware.timeouts.stall_s)

@@ -1,0 +1,85 @@
+"""From a recipe to what its workers are asked to be: their specs, environments and placements."""
+
+from pathlib import Path
+
+from rlcore.cluster.types import Placement
+from rlcore.engines.registry import ENGINES
+from rlcore.engines.types import EngineSpec
+from rlcore.learner.spec import LearnerSpec
+from schemas.recipe import Recipe
+from schemas.rl import Optimizer
+
+
+def learner_spec(
+    recipe: Recipe,
+    model_dir: Path,
+    optimizer: Optimizer | None,
+    *,
+    device: str,
+    head: str = "lm",
+    reference_dir: Path | None = None,
+) -> LearnerSpec:
+    """Return the spec of a learner of ``model_dir``; without an optimizer it only scores."""
+    hardware = recipe.hardware.learner
+    adamw = optimizer or Optimizer()
+    return LearnerSpec(
+        model_dir=str(model_dir),
+        dtype=recipe.model.dtype,
+        zero_stage=hardware.zero_stage,
+        offload_optimizer=hardware.offload_optimizer,
+        offload_params=hardware.offload_params,
+        lr=adamw.lr,
+        betas=adamw.betas,
+        eps=adamw.eps,
+        weight_decay=adamw.weight_decay,
+        grad_clip=adamw.grad_clip,
+        micro_batch_tokens=hardware.micro_batch_tokens,
+        row_tokens=hardware.row_tokens,
+        attn_implementation=hardware.attention,
+        gradient_checkpointing=hardware.gradient_checkpointing,
+        threads=hardware.threads,
+        seed=recipe.seed,
+        device=device,
+        trainable=optimizer is not None,
+        collective_timeout_s=recipe.hardware.timeouts.update_s,
+        head=head,
+        reference_dir=None if reference_dir is None else str(reference_dir),
+    )
+
+
+def learner_placement(recipe: Recipe, device: str) -> Placement:
+    """Return GPUs and environment of one learner rank."""
+    hardware = recipe.hardware.learner
+    # Waiting threads may spin for microseconds only: spinning on, the default, slows a learner
+    # ten times beside any other busy process, and not at all halves its speed on free cores.
+    env = {
+        "OMP_NUM_THREADS": str(hardware.threads),
+        "MKL_NUM_THREADS": str(hardware.threads),
+        "GOMP_SPINCOUNT": "20000",
+    }
+    if device == "cpu":
+        env["DS_ACCELERATOR"] = "cpu"
+    return Placement(gpus=hardware.gpus_per_rank if device == "cuda" else 0.0, env=env)
+
+
+def engine_spec(recipe: Recipe, model_dir: Path, device: str) -> EngineSpec:
+    """Return the spec of one rollout engine for the model of ``model_dir``."""
+    rollout = recipe.hardware.rollout
+    return EngineSpec(
+        model_dir=str(model_dir),
+        dtype=recipe.model.dtype,
+        max_model_len=recipe.model.max_tokens,
+        max_num_seqs=rollout.max_num_seqs,
+        gpu_memory_utilization=rollout.gpu_memory_utilization,
+        tensor_parallel_size=rollout.tensor_parallel,
+        kv_cache_gib=rollout.kv_cache_gib,
+        threads=rollout.threads,
+        device=device,
+    )
+
+
+def engine_placement(recipe: Recipe, device: str) -> Placement:
+    """Return GPUs and environment of one rollout engine."""
+    rollout = recipe.hardware.rollout
+    env = ENGINES[rollout.engine].environment(engine_spec(recipe, Path(), device))
+    return Placement(gpus=rollout.gpus_per_engine if device == "cuda" else 0.0, env=env)

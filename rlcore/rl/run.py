@@ -1,0 +1,130 @@
+"""One RL run: its data, workers and records; how it starts, continues where it was, and ends."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from rlcore.models.packing import Sequences
+from rlcore.rl.answers import RecentAnswers
+from rlcore.rl.checkpoint import Checkpoints
+from rlcore.rl.guards import (
+    StaleWeightsError,
+)
+from rlcore.rl.metrics import SAVE, MetricsLog
+from rlcore.rl.records import Records
+from rlcore.rl.state import LoopState, validation_due
+from rlcore.rl.stream import PromptStream
+from rlcore.rl.sync import CANARY_GAP, Canary, sync_weights
+from rlcore.rl.validation import Validation, validation_prompts
+from rlcore.rl.workers import RLWorkers
+from rlcore.store.artifacts import ArtifactStore, Lineage
+from schemas.recipe import Recipe
+
+
+class RLRun:
+    """Recipe, data, workers and store of one run; ``key`` names it in the store."""
+
+    # Slots keep an orchestrator that encodes a call's arguments from walking through tables.
+    __slots__ = (
+        "answers",
+        "canary",
+        "checkpoints",
+        "log",
+        "metrics",
+        "ptx",
+        "recipe",
+        "records",
+        "store",
+        "stream",
+        "tokenizer",
+        "train",
+        "validation",
+        "workers",
+    )
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        *,
+        store: ArtifactStore,
+        key: str,
+        lineage: Lineage,
+        prompts: pl.DataFrame,
+        ptx: Sequences | None,
+        tokenizer: Any,
+        workers: RLWorkers,
+        log: Callable[[str], None],
+    ) -> None:
+        """``ptx``: what PPO-ptx draws from, where the recipe has it."""
+        self.recipe = recipe
+        self.store = store
+        self.workers = workers
+        self.log = log
+        self.tokenizer = tokenizer
+        self.train = prompts.filter(pl.col("split") == "train")
+        self.stream = PromptStream(self.train, recipe.rl, recipe.seed)
+        self.validation = Validation(
+            validation_prompts(prompts, recipe.rl.validation.prompts, recipe.seed),
+            workers.engines,
+            workers.rewards,
+            tokenizer,
+            recipe.rl.rollout.max_new_tokens,
+            recipe.reward,
+        )
+        self.ptx = ptx
+        self.canary = Canary.of_prompts(self.train, recipe)
+        self.records = Records(store, key, lineage, log)
+        self.checkpoints = Checkpoints(store, key, lineage, recipe.rl.checkpoint)
+        self.metrics = MetricsLog(store, key, lineage)
+        self.answers = RecentAnswers(store, key, least=recipe.rl.rollout.prompts)
+
+    def start(self) -> LoopState:
+        """Return the state to continue from, with learners and engines holding its weights."""
+        restored = self.checkpoints.restore(self.workers.trained, log=self.log)
+        state = restored or LoopState.initial(self.recipe.rl)
+        synced = sync_weights(self.workers.learner, self.workers.engines, self.canary)
+        stamp = synced.stamp
+        if state.accuracies and stamp.digest != state.digest:
+            raise StaleWeightsError(
+                f"checkpoint {state.iteration} holds weights {stamp.digest[:12]} and its state says"
+                f" {state.digest[:12]}; delete it from the store and rerun"
+            )
+        if not state.accuracies:
+            self.metrics.add({CANARY_GAP: synced.canary_gap})
+            state = self.validated(replace(state, version=stamp.version, digest=stamp.digest))
+            self.metrics.publish(0)
+            self.save(state)
+        self.metrics.begin_step()
+        return state
+
+    def finish(self, state: LoopState, directory: Path) -> None:
+        """Export the best checkpoint's policy into ``directory``; close the metrics.
+
+        Best by the figure of greedy validation, a tie going to the later iteration.
+        """
+        (best,) = state.best()
+        if best != state.iteration or self.workers.learner.stamp().digest != state.digest:
+            self.checkpoints.load(self.workers.trained, best)
+        self.workers.learner.export_hf(directory)
+        self.metrics.close()
+
+    def validated(self, state: LoopState) -> LoopState:
+        """Return ``state`` with what greedy validation says of its weights."""
+        with self.metrics.timed("testing"):
+            figure, metrics = self.validation.run()
+        self.metrics.add(metrics)
+        return state.validated(figure, self.recipe.rl)
+
+    def save(self, state: LoopState) -> None:
+        """Publish the checkpoint of ``state``."""
+        with self.metrics.timed(SAVE):
+            self.checkpoints.publish(self.workers.trained, state)
+
+    def checkpoint_due(self, state: LoopState) -> bool:
+        """Validated weights are always kept: they may turn out the best."""
+        rl = self.recipe.rl
+        on_schedule = state.iteration % rl.checkpoint.every == 0
+        return on_schedule or validation_due(state, rl) or state.finished(rl)

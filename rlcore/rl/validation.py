@@ -1,0 +1,102 @@
+"""Greedy validation: the figure that chooses among checkpoints and ends the RL stage early."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from rlcore.engines.pool import EnginePool
+from rlcore.engines.types import Sampling
+from rlcore.models.tokenizer import eos_token_id
+from rlcore.ragged import to_arrays
+from rlcore.rewards.types import RewardRow, Scorers, score_finished
+from rlcore.rewards.unscored import RewardFailureError
+from rlcore.rl.guards import check_rewards
+from rlcore.rl.measures import failure_metrics, mean_of
+from rlcore.rl.reward import rewards_frame
+from rlcore.rl.rollout import decode
+from rlcore.seeds import stream_seed
+from schemas.rl import RewardSection
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """Answers ``prompts`` greedily with at most ``max_new_tokens`` tokens, and scores the answers.
+
+    ``section``: how many may go unscored.
+    """
+
+    prompts: pl.DataFrame
+    engines: EnginePool
+    rewards: Scorers
+    tokenizer: Any
+    max_new_tokens: int
+    section: RewardSection
+
+    def run(self) -> tuple[float, dict[str, float]]:
+        """Return the figure that chooses checkpoints, and the metrics.
+
+        The figure is the accuracy by the verdicts of functions that count, over the rows they
+        judged; the mean score over scored rows where they judge none: what is reported but not
+        trained on must not choose. A row without a score (aborted, error, timeout) is in neither.
+        Without prompts it is 0: nothing tells policies apart, and the last is the best.
+
+        Metrics: ``val/score``, ``val/accuracy`` over all judged rows, the shares of failures,
+        ``val/aborted_ratio``, and verl's ``val-core/<source>/...`` of the figure. Raises
+        RewardFailureError when ``section`` allows fewer failures, or no row has a score.
+        """
+        if not self.prompts.height:
+            return 0.0, {}
+        generations = self.engines.generate(
+            [ids.tolist() for ids in to_arrays(self.prompts["prompt_ids"])],
+            [0] * self.prompts.height,
+            Sampling(
+                temperature=0.0,
+                max_new_tokens=self.max_new_tokens,
+                stop_token_ids=(eos_token_id(self.tokenizer),),
+            ),
+        )
+        texts = decode(self.tokenizer, generations)
+        rows = [
+            RewardRow.of_prompt(prompt, trajectory_id=prompt["uid"], response=text, generation=g)
+            for prompt, text, g in zip(
+                self.prompts.iter_rows(named=True), texts, generations, strict=True
+            )
+        ]
+        scored = rewards_frame(score_finished(rows, self.rewards.score))
+        check_rewards(scored, self.section, rows="validation answers")
+        if scored["score"].null_count() == scored.height:
+            raise RewardFailureError(
+                f"none of the {scored.height} validation answers has a score, so no checkpoint can"
+                f" be chosen; the first is {scored['outcome'][0]}: {scored['detail'][0][:200]}"
+            )
+        return _figures(scored.with_columns(self.prompts["data_source"]))
+
+
+def validation_prompts(prompts: pl.DataFrame, count: int, seed: int) -> pl.DataFrame:
+    """Return ``count`` validation prompts, drawn by (seed, uid): of every source its share."""
+    rows = prompts.filter(pl.col("split") == "validation")
+    order = pl.Series("order", [stream_seed(seed, "validation", uid) for uid in rows["uid"]])
+    return rows.with_columns(order).sort("order").drop("order").head(count)
+
+
+def _figures(scored: pl.DataFrame) -> tuple[float, dict[str, float]]:
+    """Return the figure that chooses, and the metrics, of a Rewards table with ``data_source``."""
+    counted = scored.filter(pl.col("correct").is_not_null() & pl.col("counts"))
+    known = scored.filter(pl.col("score").is_not_null())
+    rows, column, suffix = (
+        (counted, "correct", "acc") if counted.height else (known, "score", "score")
+    )
+    metrics = {
+        f"val-core/{source}/{suffix}/mean@1": mean_of(mine[column])
+        for (source,), mine in rows.sort("data_source").group_by("data_source", maintain_order=True)
+    }
+    judged = scored["correct"].drop_nulls()
+    if judged.len():
+        metrics["val/accuracy"] = mean_of(judged)
+    metrics |= {
+        "val/score": mean_of(known["score"]),
+        "val/aborted_ratio": mean_of(scored["outcome"] == "aborted"),
+        **failure_metrics(scored, "val"),
+    }
+    return mean_of(rows[column]), metrics
