@@ -5,12 +5,12 @@ from time import perf_counter
 import polars as pl
 from prefect.logging import get_run_logger
 
-from rlcore.cluster.workers import WORKER_MODULES
+from rlcore.engines.loading import load_model_directory
 from rlcore.evaluation.evaluate import evaluate as evaluate_checkpoint
 from rlcore.models.files import model_directory
 from rlcore.models.tokenizer import eos_token_id, load_tokenizer
 from rlcore.rewards.registry import code_digests
-from rlcore.weights.loading import load_model_directory
+from rlcore.workers.workers import WORKER_MODULES
 from schemas.artifacts import ArtifactRef
 from schemas.names import REWARD_MODEL
 from tasks.runtime.caching import StageRun, cached_stage

@@ -7,7 +7,7 @@ from pathlib import Path
 import polars as pl
 from prefect.logging import get_run_logger
 
-from rlcore.cluster.workers import WORKER_MODULES
+from rlcore.engines.loading import load_model_directory
 from rlcore.models.files import MODEL_FOLDER, model_directory
 from rlcore.models.packing import Sequences
 from rlcore.models.tokenizer import eos_token_id, load_tokenizer
@@ -18,7 +18,7 @@ from rlcore.reward_model.sampled import sample_preferences
 from rlcore.reward_model.training import RewardModelTraining
 from rlcore.reward_model.zero import shift_bias, zero_sequences
 from rlcore.rewards.registry import code_digests
-from rlcore.weights.loading import load_model_directory
+from rlcore.workers.workers import WORKER_MODULES
 from schemas.artifacts import ArtifactRef
 from schemas.names import REWARD_MODEL
 from schemas.recipe import Recipe

@@ -5,7 +5,6 @@ from contextlib import ExitStack, contextmanager
 
 from prefect.logging import get_run_logger
 
-from rlcore.cluster.workers import WORKER_MODULES
 from rlcore.models.files import MODEL_FOLDER, model_directory
 from rlcore.models.tokenizer import load_tokenizer
 from rlcore.recipes import user_functions
@@ -14,6 +13,7 @@ from rlcore.rl.phases import Phases
 from rlcore.rl.ptx import ptx_digests, ptx_sequences
 from rlcore.rl.state import LoopState
 from rlcore.rl.workers import start_workers
+from rlcore.workers.workers import WORKER_MODULES
 from schemas.artifacts import ArtifactRef
 from schemas.names import REWARD_MODEL
 from tasks.run_page.report import IterationReport

@@ -2,9 +2,9 @@
 
 from prefect.logging import get_run_logger
 
-from rlcore.cluster.workers import WORKER_MODULES
 from rlcore.models.files import MODEL_FOLDER, model_directory
 from rlcore.supervised.sft import SFT, STAGE
+from rlcore.workers.workers import WORKER_MODULES
 from schemas.artifacts import ArtifactRef
 from tasks.run_page.report import TrainingReport
 from tasks.runtime.caching import StageRun, cached_stage

@@ -22,7 +22,6 @@ from rlcore.api.configs import TrainingConfig
 from rlcore.api.curves import Curves
 from rlcore.api.prompts import Prompt, prompts_frame
 from rlcore.api.recipe import Task, recipe_of
-from rlcore.cluster.workers import Workers
 from rlcore.diagnostics.watch import Diagnostics
 from rlcore.models.base import copy_base_model
 from rlcore.models.files import MODEL_FOLDER, locate_model, model_files
@@ -35,6 +34,7 @@ from rlcore.rl.phases import Phases
 from rlcore.rl.state import LoopState
 from rlcore.rl.workers import start_workers
 from rlcore.store.artifacts import ArtifactStore, Lineage
+from rlcore.workers.workers import Workers
 from schemas.errors import UserError
 from schemas.recipe import ModelSection, Recipe
 

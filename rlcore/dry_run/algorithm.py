@@ -14,7 +14,7 @@ def sampled_sequences(recipe: Recipe) -> int:
 
 
 def worker_counts(recipe: Recipe) -> dict[str, int]:
-    """Return the ranks of each model beside the engines, as ``cluster.workers`` starts them."""
+    """Return the ranks of each model beside the engines, as ``workers`` starts them."""
     ranks, kl = recipe.hardware.learner.ranks, recipe.rl.algorithm.kl
     counts = {
         "policy": ranks,

@@ -6,7 +6,8 @@ from time import monotonic
 from typing import Any
 
 from rlcore.cluster.types import Pending, Worker, gather
-from rlcore.engines.types import Generation, Sampling, WeightStamp, WeightSyncError, WeightUpdate
+from rlcore.engines.types import Generation, Sampling
+from rlcore.weights.stamp import WeightStamp, WeightSyncError, WeightUpdate
 
 
 class EnginePool:

@@ -7,18 +7,11 @@ from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel
 
 from rlcore.cluster.progress import advance
 from rlcore.engines.sampling import choose, processed_logprobs
-from rlcore.engines.types import (
-    NOISE,
-    UNPROVEN,
-    EngineSpec,
-    Generation,
-    Sampling,
-    WeightStamp,
-    WeightUpdate,
-    check_requests,
-)
+from rlcore.engines.types import NOISE, EngineSpec, Generation, Sampling, check_requests
 from rlcore.weights.check import prove_handed, read_update, require_proven
-from rlcore.weights.digest import DigestTap, canonical_names, checkpoint_shapes
+from rlcore.weights.digest import DigestTap, canonical_names
+from rlcore.weights.files import checkpoint_shapes
+from rlcore.weights.stamp import UNPROVEN, WeightStamp, WeightUpdate
 
 TORCH_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 

@@ -4,10 +4,11 @@ Producers: ``vllm_engine.VllmEngine``, ``transformers_engine.TransformersEngine`
 Consumers: the rollout phase, evaluation, the sync phase.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from rlcore.weights.stamp import WeightStamp, WeightUpdate
 from schemas.errors import UserError, did_you_mean
 
 FinishReason = Literal["stop", "length", "abort"]
@@ -18,10 +19,6 @@ MAX_TEMPERATURE = 2.0  # vLLM refuses more
 NOISE = (
     0.5  # a new engine's weights are uniform in (-NOISE, NOISE): far from any trained ones, finite
 )
-
-
-class WeightSyncError(UserError):
-    """The weights an engine holds are not the weights it was sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,33 +83,6 @@ class Generation:
     token_ids: list[int]
     logprobs: list[float]
     finish_reason: FinishReason
-
-
-@dataclass(frozen=True, slots=True)
-class WeightStamp:
-    """Which weights: the learner's version and ``models.digest.state_digest`` of the state."""
-
-    version: int
-    digest: str
-
-
-# What an engine holds until a load is proven: noise after it was built, wrong weights after a load
-# that was refused. Nothing is sampled from it.
-UNPROVEN = WeightStamp(version=-1, digest="unproven")
-
-
-@dataclass(frozen=True, slots=True)
-class WeightUpdate:
-    """Weights to load: ``path`` names a safetensors file written by ``models.digest.write_state``.
-
-    The file holds the whole canonical HF state (fp32 or bf16), commonly under /dev/shm.
-    ``tensors``: ``models.digest.tensor_digests`` of the sender's own tensors, which
-    ``stamp.digest`` combines.
-    """
-
-    stamp: WeightStamp
-    path: str
-    tensors: Mapping[str, str]
 
 
 class RolloutEngine(Protocol):

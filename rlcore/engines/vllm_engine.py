@@ -13,18 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from rlcore.cluster.loopback import LOOPBACK_ENV
 from rlcore.cluster.progress import advance
-from rlcore.engines.types import (
-    UNPROVEN,
-    EngineSpec,
-    Generation,
-    Sampling,
-    WeightStamp,
-    WeightSyncError,
-    WeightUpdate,
-    check_requests,
-)
+from rlcore.engines.types import EngineSpec, Generation, Sampling, check_requests
 from rlcore.weights.check import require_proven
-from rlcore.weights.digest import checkpoint_shapes
+from rlcore.weights.files import checkpoint_shapes
+from rlcore.weights.stamp import UNPROVEN, WeightStamp, WeightSyncError, WeightUpdate
 from schemas.errors import UserError
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 vLLM imports this module in every worker (``worker_extension_cls`` names a class of it), which
 registers the backend and the loader of a new engine's noise. One update is one file, written whole
-by ``models.digest.write_state``. Works wherever learner and engine see one file system (same host:
+by ``weights.files.write_state``. Works wherever learner and engine see one file system (same host:
 /dev/shm). vLLM's own nccl and ipc backends, for GPUs on several hosts, are not wired up here.
 """
 
@@ -28,7 +28,8 @@ from vllm.model_executor.model_loader.weight_utils import initialize_single_dumm
 
 from rlcore.engines.types import NOISE
 from rlcore.weights.check import prove_handed, prove_loaded, read_update
-from rlcore.weights.digest import DigestTap, checkpoint_shapes
+from rlcore.weights.digest import DigestTap
+from rlcore.weights.files import checkpoint_shapes
 from schemas.errors import UserError
 
 BACKEND = "rlcore_file"

@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from rlcore.engines.types import WeightStamp, WeightUpdate
 from rlcore.learner.engine import FrozenEngine, TrainEngine, make_deterministic, pick_device
 from rlcore.learner.model import load_model
 from rlcore.learner.packing_check import check_packing, worst
@@ -29,6 +28,7 @@ from rlcore.learner.state import load_state, save_state
 from rlcore.learner.versions import Versions
 from rlcore.learner.weights import LearnerWeights
 from rlcore.models.packing import MicroBatch, Sequences
+from rlcore.weights.stamp import WeightStamp, WeightUpdate
 from schemas.errors import UserError
 
 

@@ -10,7 +10,7 @@ from rlcore.learner.spec import LearnerSpec
 from rlcore.models.files import COMPANION_FILES
 from rlcore.models.logprobs import TokenLogprobModel, check_plain_head, turn_off_dropout
 from rlcore.models.values import SCORE_BIAS, TokenValueModel, put_score_head
-from rlcore.weights.digest import checkpoint_shapes, read_checkpoint
+from rlcore.weights.files import checkpoint_shapes, read_checkpoint
 from schemas.errors import UserError
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from rlcore.cluster.types import Pending, Worker, WorkerTimeout
-from rlcore.engines.types import WeightStamp, WeightUpdate
 from rlcore.learner.spec import Term, TokenScores, UpdateRequest, UpdateResult
 from rlcore.models.packing import Sequences, balance, balance_groups, groups_of
+from rlcore.weights.stamp import WeightStamp, WeightUpdate
 
 POLL_S = 0.5  # how long one rank is waited for before the others are looked at
 

@@ -7,7 +7,8 @@ import torch
 from rlcore.learner.engine import FrozenEngine, TrainEngine
 from rlcore.learner.model import write_hf_directory
 from rlcore.learner.spec import LearnerSpec
-from rlcore.weights.digest import combined_digest, tensor_digests, write_state
+from rlcore.weights.digest import combined_digest, tensor_digests
+from rlcore.weights.files import write_state
 
 
 class LearnerWeights:

@@ -13,7 +13,7 @@ import polars as pl
 from rlcore.models.packing import Sequences
 from rlcore.ragged import to_arrays
 from rlcore.seeds import stream_seed
-from rlcore.weights.digest import read_checkpoint
+from rlcore.weights.files import read_checkpoint
 from schemas.errors import UserError
 
 WEIGHTS = "model.safetensors"

@@ -6,10 +6,11 @@ import numpy as np
 import polars as pl
 
 from rlcore.engines.pool import EnginePool
-from rlcore.engines.types import Generation, Sampling, WeightStamp
+from rlcore.engines.types import Generation, Sampling
 from rlcore.models.tokenizer import eos_token_id
 from rlcore.ragged import from_arrays, to_arrays
 from rlcore.seeds import stream_seed
+from rlcore.weights.stamp import WeightStamp
 from schemas.rl import RolloutSection
 
 

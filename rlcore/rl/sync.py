@@ -13,11 +13,11 @@ import numpy as np
 import polars as pl
 
 from rlcore.engines.pool import EnginePool
-from rlcore.engines.types import WeightStamp, WeightSyncError
 from rlcore.learner.pool import LearnerPool
 from rlcore.models.packing import Sequences
 from rlcore.ragged import to_arrays
-from rlcore.weights.loading import exchange_file
+from rlcore.weights.files import exchange_file
+from rlcore.weights.stamp import WeightStamp, WeightSyncError
 from schemas.recipe import Recipe
 from schemas.rl import GapBound
 

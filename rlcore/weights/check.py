@@ -4,8 +4,9 @@ the model's loader was handed is what the learner holds."""
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from rlcore.engines.types import UNPROVEN, WeightStamp, WeightSyncError
-from rlcore.weights.digest import combined_digest, read_state
+from rlcore.weights.digest import combined_digest
+from rlcore.weights.files import read_state
+from rlcore.weights.stamp import UNPROVEN, WeightStamp, WeightSyncError
 from schemas.errors import did_you_mean
 
 if TYPE_CHECKING:

@@ -30,10 +30,10 @@ from prefect.cache_policies import CacheKeyFnPolicy
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 
-from rlcore.cluster.workers import Workers
 from rlcore.recipes import recipe_digest
 from rlcore.store.artifacts import ArtifactStore, Lineage
 from rlcore.store.fingerprint import code_fingerprint
+from rlcore.workers.workers import Workers
 from schemas.artifacts import ArtifactRef
 from schemas.recipe import Recipe
 from tasks.run_page.tracking import Tracker

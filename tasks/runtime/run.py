@@ -10,10 +10,10 @@ import yaml
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 
-from rlcore.cluster.workers import Workers
 from rlcore.dry_run.plan import plan
 from rlcore.recipes import load_recipe
 from rlcore.rewards.registry import check_recipe_functions
+from rlcore.workers.workers import Workers
 from schemas.recipe import Recipe
 from tasks.run_page.tracking import Tracker
 from tasks.runtime.caching import PipelineRun

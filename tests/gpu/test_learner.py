@@ -12,12 +12,12 @@ import torch
 
 from rlcore.algorithms.objective import SftObjective
 from rlcore.cluster.in_process import InProcessWorker
+from rlcore.engines.loading import load_model_directory
 from rlcore.engines.pool import EnginePool
 from rlcore.engines.transformers_engine import TransformersEngine
 from rlcore.engines.types import EngineSpec, Sampling
 from rlcore.learner.learner import Learner
 from rlcore.learner.spec import LearnerSpec, Term
-from rlcore.weights.loading import load_model_directory
 from tests.rlcore.learner.algorithms import ALGORITHMS, algorithm_batch, suited, terms_of
 from tests.rlcore.learner.samples import (
     assert_same_weights,

@@ -20,7 +20,7 @@ from ray.actor import ActorClass
 from rlcore.cluster.in_process import InProcessCluster
 from rlcore.cluster.ray_cluster import RayCluster
 from rlcore.cluster.types import Cluster, Placement, WorkerDied, WorkerTimeout, gather
-from rlcore.cluster.workers import ENGINES, LEARNER
+from rlcore.workers.workers import ENGINES, LEARNER
 from schemas.errors import UserError
 from tests.listeners import open_to_others
 from tests.rlcore.cluster.conftest import SECRET

@@ -17,21 +17,11 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from rlcore.engines.transformers_engine import TransformersEngine
-from rlcore.engines.types import (
-    EngineSpec,
-    Generation,
-    RolloutEngine,
-    Sampling,
-    WeightStamp,
-    WeightUpdate,
-)
+from rlcore.engines.types import EngineSpec, Generation, RolloutEngine, Sampling
 from rlcore.engines.vllm_engine import engine_env
-from rlcore.weights.digest import (
-    canonical_names,
-    combined_digest,
-    tensor_digests,
-    write_state,
-)
+from rlcore.weights.digest import canonical_names, combined_digest, tensor_digests
+from rlcore.weights.files import write_state
+from rlcore.weights.stamp import WeightStamp, WeightUpdate
 from tests.rlcore.engines.faults import inject
 
 ROOT = Path(__file__).parents[3]

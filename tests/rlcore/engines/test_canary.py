@@ -10,11 +10,12 @@ import pytest
 from rlcore.cluster.in_process import InProcessWorker
 from rlcore.engines.pool import EnginePool
 from rlcore.engines.transformers_engine import TransformersEngine
-from rlcore.engines.types import EngineSpec, RolloutEngine, WeightSyncError
+from rlcore.engines.types import EngineSpec, RolloutEngine
 from rlcore.learner.learner import Learner
 from rlcore.learner.pool import LearnerPool
 from rlcore.learner.spec import LearnerSpec
 from rlcore.rl.sync import CANARY_TOKENS, Canary, sync_weights
+from rlcore.weights.stamp import WeightSyncError
 from schemas.rl import GapBound
 from tests.rlcore.engines.conftest import (
     VOCAB,
@@ -117,7 +118,7 @@ def test_a_skipped_engine_is_named(
 
 
 def test_a_new_engine_holds_none_of_its_directorys_weights(model_dirs: dict[bool, Path]) -> None:
-    from rlcore.weights.digest import read_checkpoint
+    from rlcore.weights.files import read_checkpoint
 
     engine = transformers_engine(model_dirs[False])
     for name, tensor in engine._model.named_parameters():

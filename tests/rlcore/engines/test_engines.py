@@ -8,8 +8,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from rlcore.engines.types import UNPROVEN, Sampling, WeightSyncError, WeightUpdate
-from rlcore.weights.digest import write_state
+from rlcore.engines.types import Sampling
+from rlcore.weights.files import write_state
+from rlcore.weights.stamp import UNPROVEN, WeightSyncError, WeightUpdate
 from schemas.errors import UserError
 from tests.rlcore.engines import faults
 from tests.rlcore.engines.conftest import update_of

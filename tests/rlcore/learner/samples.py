@@ -14,7 +14,7 @@ from rlcore.learner.learner import Learner
 from rlcore.learner.pool import LearnerPool
 from rlcore.learner.spec import LearnerSpec, Term
 from rlcore.models.packing import Sequences
-from rlcore.weights.digest import read_checkpoint, read_state, write_state
+from rlcore.weights.files import read_checkpoint, read_state, write_state
 
 VOCABULARY = 61
 

@@ -11,7 +11,6 @@ import torch
 
 from flows.places import RECIPES
 from rlcore.algorithms.objective import PreferenceObjective, SftObjective
-from rlcore.cluster.workers import Workers
 from rlcore.learner.learner import Learner
 from rlcore.learner.pool import LearnerPool
 from rlcore.learner.spec import LearnerSpec, Term
@@ -20,6 +19,7 @@ from rlcore.recipes import load_recipe
 from rlcore.reward_model.training import ranked_sequences
 from rlcore.store.artifacts import ArtifactStore, Lineage
 from rlcore.supervised.sft import SFT
+from rlcore.workers.workers import Workers
 from schemas.errors import UserError
 from tests.flows.small_run import INLINE, SMALL
 from tests.rlcore.learner.architectures import (

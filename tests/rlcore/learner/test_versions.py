@@ -14,7 +14,8 @@ from safetensors.torch import load_file, save_file
 from rlcore.algorithms.objective import PolicyObjective, SftObjective
 from rlcore.learner.pool import LearnerPool
 from rlcore.learner.spec import Term, UpdateRequest, VersionConflict
-from rlcore.weights.digest import read_state, state_digest
+from rlcore.weights.digest import state_digest
+from rlcore.weights.files import read_state
 from schemas.errors import UserError
 from tests.rlcore.learner.rank_process import start_ranks
 from tests.rlcore.learner.samples import make_batch

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from flows.places import RECIPES
-from rlcore.cluster.workers import Workers
 from rlcore.data.prepare import prepare
 from rlcore.models.files import model_directory
 from rlcore.models.tokenizer import load_tokenizer
@@ -19,6 +18,7 @@ from rlcore.rl.phases import Phases
 from rlcore.rl.ptx import ptx_sequences
 from rlcore.rl.workers import start_workers
 from rlcore.store.artifacts import ArtifactStore, Lineage
+from rlcore.workers.workers import Workers
 from schemas.artifacts import ArtifactRef
 from tests.flows.small_run import INLINE, SMALL
 

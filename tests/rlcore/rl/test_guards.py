@@ -7,7 +7,6 @@ import polars as pl
 import pytest
 
 from flows.places import RECIPES
-from rlcore.engines.types import WeightStamp
 from rlcore.recipes import load_recipe
 from rlcore.rl.guards import (
     RewardFailureError,
@@ -17,6 +16,7 @@ from rlcore.rl.guards import (
     check_rewards,
     check_sampler_gap,
 )
+from rlcore.weights.stamp import WeightStamp
 from schemas.rl import GapBound, RewardFunction, RewardSection
 
 

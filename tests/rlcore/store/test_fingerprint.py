@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rlcore.cluster.workers import WORKER_MODULES
 from rlcore.store.fingerprint import NEUTRAL, ROOT, code_fingerprint, code_modules
+from rlcore.workers.workers import WORKER_MODULES
 from schemas.errors import UserError
 
 FILES = {

@@ -12,14 +12,11 @@ from rlcore.weights import digest
 from rlcore.weights.digest import (
     DigestTap,
     canonical_names,
-    checkpoint_shapes,
     combined_digest,
-    read_checkpoint,
-    read_state,
     state_digest,
     tensor_digests,
-    write_state,
 )
+from rlcore.weights.files import checkpoint_shapes, read_checkpoint, read_state, write_state
 from schemas.errors import UserError
 
 

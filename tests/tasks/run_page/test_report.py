@@ -9,11 +9,11 @@ from prefect import flow
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
 
-from rlcore.cluster.workers import Workers
 from rlcore.diagnostics.watch import DiagnosticError
 from rlcore.results.metrics import metrics_frame, publish_metrics
 from rlcore.rl.state import LoopState
 from rlcore.store.artifacts import ArtifactStore
+from rlcore.workers.workers import Workers
 from schemas.artifacts import ArtifactRef
 from tasks.run_page.report import IterationReport
 from tasks.run_page.tracking import Tracker

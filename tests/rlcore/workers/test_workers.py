@@ -19,7 +19,7 @@ def watched(*arguments, **options):
 
 ast.parse = watched
 from rlcore.recipes import load_recipe
-from rlcore.cluster.workers import Workers
+from rlcore.workers.workers import Workers
 with Workers(load_recipe("quickstart", {}, directory=Path("flows/recipes"))) as workers:
     workers.start_learner_ahead()
     workers.start_engines_ahead()

@@ -5,12 +5,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rlcore.cluster.processes import Hosts, Layout, Processes
-from rlcore.cluster.specs import engine_placement, engine_spec, learner_placement, learner_spec
 from rlcore.cluster.types import Cluster, Placement, Worker
 from rlcore.engines.pool import EnginePool
 from rlcore.engines.registry import ENGINES
 from rlcore.learner.pool import LearnerPool
 from rlcore.rewards.pool import RewardPool
+from rlcore.workers.specs import engine_placement, engine_spec, learner_placement, learner_spec
 from schemas.hardware import HardwareSection
 from schemas.names import REWARD_MODEL
 from schemas.recipe import Recipe

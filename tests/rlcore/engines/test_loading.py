@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from rlcore.weights.loading import exchange_file
+from rlcore.weights.files import exchange_file
 
 SHARED_MEMORY = Path("/dev/shm")
 NO_PID = 4194305  # above the kernel's largest
