@@ -2,13 +2,14 @@
 # make study  trains STUDY x SEEDS, prints their tables, draws FIGURE; fails where DEMANDS are missed
 # make test   all tests but the slow ones, on the real components; make test-slow runs those
 # make chaos  kills servers, workers, actors in mid-run; fails where a kill loses or leaves anything
+# make docs   writes docs/recipe.md and docs/recipe.schema.json from the schema
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
 .DELETE_ON_ERROR:
 # Heavy imports take seconds longer in every process when their bytecode may not be kept.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: run study test test-slow chaos lint format env up down clean-env
+.PHONY: run study test test-slow chaos docs lint format env up down clean-env
 
 RECIPE ?= quickstart
 OVERRIDES ?= {}
@@ -48,6 +49,9 @@ test-slow: $(STAMP)
 # Kills each process of deployed runs at three random points: about half an hour.
 chaos: $(STAMP)
 	@exec $(BIN)/python -m tests.chaos $(CHAOS)
+
+docs: $(STAMP)
+	@exec $(BIN)/python -m flows.reference
 
 lint: $(STAMP)
 	@$(BIN)/ruff check .

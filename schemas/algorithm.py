@@ -48,7 +48,7 @@ class GAE(Section):
 
 
 class KL(Section):
-    """KL to the frozen reference (SPEC K1-K6)."""
+    """KL to the frozen reference (docs/algorithms.md, "KL")."""
 
     where: Literal["none", "loss", "reward"] = "none"
     estimator: Literal["k1", "abs", "k2", "k3", "k1+", "k3+", "full"] = Field(
@@ -63,7 +63,7 @@ class KL(Section):
 
     @property
     def uses_reference(self) -> bool:
-        """Whether a frozen reference is needed at all (SPEC K6)."""
+        """Whether a frozen reference is needed at all."""
         return self.where != "none" and self.coef > 0
 
     @model_validator(mode="before")
@@ -94,7 +94,7 @@ class KL(Section):
 
 
 class ImportanceCorrection(Section):
-    """Truncated importance weights between learner and sampler (SPEC E3).
+    """Truncated importance weights between learner and sampler.
 
     ``old`` is what the ratio is measured against (``rl.update.old_logprobs``): ratio x weight is
     then the current policy over the sampler.
@@ -105,7 +105,7 @@ class ImportanceCorrection(Section):
 
 
 class PositiveNLL(Section):
-    """Language-model loss on the tokens of correct samples (VAPO, SPEC A20)."""
+    """Language-model loss on the tokens of correct samples (VAPO, arXiv 2504.05118 section 4.3)."""
 
     coef: float = Field(default=0.0, ge=0, description="mu; 0 = off")
     threshold: float | None = Field(
@@ -115,7 +115,7 @@ class PositiveNLL(Section):
 
 
 class Overlong(Section):
-    """Soft overlong punishment, added to the task reward (DAPO eq. 13, SPEC A11)."""
+    """Soft overlong punishment, added to the task reward (DAPO, arXiv 2503.14476 eq. 13)."""
 
     max_tokens: int | None = Field(
         default=None, ge=1, description="L_max; null = rl.rollout.max_new_tokens"
@@ -127,7 +127,7 @@ class Overlong(Section):
 
 
 class DynamicSampling(Section):
-    """Keep only prompts whose samples differ, and draw new ones until the batch is full (A9)."""
+    """Keep only prompts whose samples differ, and draw new ones until the batch is full (DAPO)."""
 
     metric: Literal["accuracy", "score", "final_score"] = Field(
         default="accuracy",

@@ -10,7 +10,7 @@ GSM8K_INSTRUCTION = 'Let\'s think step by step and output the final answer after
 
 
 class Gsm8kSource(Section):
-    """GSM8K from its original ``train.jsonl``/``test.jsonl``, or from the hub (SPEC D1)."""
+    """GSM8K from its original ``train.jsonl``/``test.jsonl``, or from the hub."""
 
     kind: Literal["gsm8k"] = "gsm8k"
     path: str | None = Field(
@@ -85,7 +85,7 @@ Source = Annotated[
 
 
 class DataSection(Section):
-    """Sources and the treatment of their rows, in the order the fields stand (SPEC D1-D4)."""
+    """Sources and the treatment of their rows, in the order of the fields."""
 
     sources: tuple[Source, ...] = Field(min_length=1)
     filters: tuple[str, ...] = Field(

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 PRESETS: dict[str, dict[str, Any]] = {
-    # PPO arXiv 1707.06347 with GAE 1506.02438; numbers: verl's GSM8K script on one GPU (S3).
+    # PPO arXiv 1707.06347 with GAE 1506.02438; numbers: verl's PPO-on-one-GPU example.
     "ppo": {
         "algorithm": {
             "advantage": "gae",
@@ -42,7 +42,8 @@ PRESETS: dict[str, dict[str, Any]] = {
         "critic": {"init": "reward_model", "clip": 0.2, "optimizer": {"lr": 9e-6}},
         "ptx": {"coef": 27.8, "sequences_per_sample": 8},
     },
-    # GRPO arXiv 2402.03300 eq. 3 (sequence mean of token means); KL and schedule: S0.
+    # GRPO arXiv 2402.03300 eq. 3 (sequence mean of token means); KL and schedule: AlphaApollo's
+    # training page.
     "grpo": {
         "algorithm": {
             "advantage": "grpo",
@@ -63,7 +64,7 @@ PRESETS: dict[str, dict[str, Any]] = {
             }
         },
     },
-    # REINFORCE leave-one-out arXiv 2402.14740, with verl's token-level clip (SPEC section 2).
+    # REINFORCE leave-one-out arXiv 2402.14740 eq. 8, with verl's token-level clip.
     "rloo": {
         "algorithm": {
             "advantage": "rloo",

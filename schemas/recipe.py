@@ -67,7 +67,7 @@ _SFT_OPTIMIZER = Optimizer(lr=1e-5, betas=(0.9, 0.95), schedule=Schedule(kind="c
 
 
 class SFTSection(Section):
-    """SFT warm start on the demonstrations (SPEC D5)."""
+    """SFT warm start on the demonstrations."""
 
     enabled: bool = True
     epochs: int = Field(default=1, ge=1)
@@ -79,7 +79,7 @@ class SFTSection(Section):
 
 
 class EvaluateSection(Section):
-    """Greedy and sampled evaluation on the test split (SPEC M7)."""
+    """Greedy and sampled evaluation on the test split."""
 
     checkpoints: tuple[Literal["base", "sft", "rl"], ...] = Field(
         default=("base", "sft", "rl"), min_length=1
@@ -108,7 +108,7 @@ class EvaluateSection(Section):
 
 
 class ExportSection(Section):
-    """The Hugging Face directory that a run ends with (SPEC P3)."""
+    """The Hugging Face directory that a run ends with."""
 
     dtype: Literal["float32", "bfloat16"] | None = Field(default=None, description="null = model's")
 

@@ -1,4 +1,4 @@
-"""Recipe section ``reward_model``: preferences and the model trained on them (SPEC D6)."""
+"""Recipe section ``reward_model``: preferences and the model trained on them."""
 
 from typing import Annotated, Literal
 

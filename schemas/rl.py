@@ -17,7 +17,7 @@ from schemas.section import Section
 
 
 class Schedule(Section):
-    """Learning-rate schedule; ticks once per optimizer step (SPEC L6)."""
+    """Learning-rate schedule in optimizer steps (docs/algorithms.md, "Learning rate")."""
 
     kind: Literal["constant", "linear", "cosine", "wsd"] = "constant"
     warmup_steps: int | None = Field(
@@ -68,7 +68,7 @@ class RewardFunction(Section):
 
 
 class RewardSection(Section):
-    """Weighted sum of reward functions, scored in worker processes (SPEC R1-R3, R6).
+    """Weighted sum of reward functions, scored in worker processes (docs/algorithms.md, "Rewards").
 
     A function of weight 0 is reported: it has no share in the score, chooses no checkpoint, ends no
     run, and a row on which it fails keeps its score. Its verdicts serve where a recipe asks for
@@ -161,7 +161,7 @@ class UpdateSection(Section):
 
 
 class Critic(Section):
-    """The value model: a model and an optimizer of its own (SPEC A4, A16, A22)."""
+    """The value model: a model and an optimizer of its own (docs/algorithms.md, "Value loss")."""
 
     init: Literal["policy", "reward_model"] = Field(
         default="policy", description="weights it starts from; from the policy its head is 0"
@@ -174,7 +174,7 @@ class Critic(Section):
 
 
 class Ptx(Section):
-    """PPO-ptx: coef x NLL of pretraining text beside each policy step (SPEC D7)."""
+    """PPO-ptx: coef x NLL of pretraining text beside each policy step (arXiv 2203.02155 eq. 2)."""
 
     coef: float = Field(default=27.8, gt=0, description="gamma (InstructGPT App. C.4)")
     sequences_per_sample: float = Field(

@@ -10,12 +10,14 @@ from typing import Any
 import pandera.polars as pa
 import polars as pl
 
+from schemas.outcomes import FinishReason, Outcome
+
 MESSAGE = pl.Struct({"role": pl.String, "content": pl.String})
 MESSAGES = pl.List(MESSAGE)
 SPLITS = ["train", "validation", "test"]
-OUTCOMES = ["ok", "wrong", "no_answer", "timeout", "error", "aborted"]
-UNSCORABLE = ["timeout", "error", "aborted"]
-FINISH_REASONS = ["stop", "length", "abort"]
+OUTCOMES = [outcome.value for outcome in Outcome]
+UNSCORABLE = [Outcome.TIMEOUT.value, Outcome.ERROR.value, Outcome.ABORTED.value]
+FINISH_REASONS = [reason.value for reason in FinishReason]
 LEVELS = ["correct", "wrong", "malformed"]  # of a response, best first
 
 

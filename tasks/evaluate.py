@@ -8,7 +8,7 @@ from prefect.logging import get_run_logger
 from rlcore.engines.loading import load_model_directory
 from rlcore.evaluation.evaluate import evaluate as evaluate_checkpoint
 from rlcore.models.files import model_directory
-from rlcore.models.tokenizer import eos_token_id, load_tokenizer
+from rlcore.models.tokenizer import load_tokenizer
 from rlcore.rewards.registry import code_digests
 from rlcore.workers.workers import WORKER_MODULES
 from schemas.artifacts import ArtifactRef
@@ -46,10 +46,9 @@ def evaluate(run: StageRun) -> ArtifactRef:
             checkpoint=name,
             section=recipe.evaluate,
             seed=recipe.seed,
-            stop_token_ids=(eos_token_id(tokenizer),),
-            generate=engines.generate,
-            score=rewards.score,
-            decode=lambda ids: tokenizer.batch_decode(ids, skip_special_tokens=True),
+            engines=engines,
+            tokenizer=tokenizer,
+            scorer=rewards.score,
             reward=recipe.reward,
         )
         results.append(figures)

@@ -1,4 +1,4 @@
-"""Stage 3: a reward model on ranked responses, for recipes that name one (SPEC D6)."""
+"""Stage 3: a reward model on ranked responses, for recipes that name one."""
 
 import json
 from dataclasses import replace
@@ -10,7 +10,7 @@ from prefect.logging import get_run_logger
 from rlcore.engines.loading import load_model_directory
 from rlcore.models.files import MODEL_FOLDER, model_directory
 from rlcore.models.packing import Sequences
-from rlcore.models.tokenizer import eos_token_id, load_tokenizer
+from rlcore.models.tokenizer import load_tokenizer
 from rlcore.reward_model.evaluation import evaluate_scores, last_token_scores
 from rlcore.reward_model.files import preference_digests, read_rankings, read_solutions
 from rlcore.reward_model.preferences import check_pairs, encode, fit, preference_sequences
@@ -103,10 +103,9 @@ def _preferences(run: StageRun, policy: Path) -> ArtifactRef:
                 source,
                 prompts,
                 seed=run.recipe.seed,
-                stop_token_ids=(eos_token_id(tokenizer),),
-                generate=engines.generate,
-                score=run.workers.rule_rewards().score,
-                decode=lambda ids: tokenizer.batch_decode(ids, skip_special_tokens=True),
+                engines=engines,
+                tokenizer=tokenizer,
+                scorer=run.workers.rule_rewards().score,
                 reward=run.recipe.reward,
             )
         case Gsm8kSolutions():

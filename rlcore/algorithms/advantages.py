@@ -32,7 +32,7 @@ class AdvantageInput:
 
     ``scores`` [R]: task score after shaping; NaN or None = could not be scored. ``group_ids`` [R]:
     prompt of each row, any sortable type. ``masks``: bool per response token, True where the policy
-    sampled it. ``token_kl``: kl_coef x kl_t per token, to be taken off the reward (SPEC K4).
+    sampled it. ``token_kl``: kl_coef x kl_t per token, to be taken off the reward.
     ``values``: the critic's value of the state before each token. ``baselines`` [R]: score of the
     greedy answer to the row's prompt. What stands off the mask is never read.
 
@@ -70,7 +70,7 @@ class AdvantageInput:
 
     @property
     def scorable(self) -> np.ndarray:
-        """Rows [R] bool with a score and a policy token to give it to (SPEC R2, R3)."""
+        """Rows [R] bool with a score and a policy token to give it to."""
         return ~np.isnan(self.scores) & (self.lengths > 0)
 
     def rewards(self) -> list[np.ndarray]:

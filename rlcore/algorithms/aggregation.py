@@ -67,7 +67,7 @@ def token_weights(
     whole step's (default: the share is the whole), ``groups`` [rows] int64 the prompt of each row.
     With N tokens, B non-empty rows, and P groups, of which the row's has n tokens:
 
-    - token-mean               1 / N           DAPO eq. 8 over the mini-batch (SPEC ruling)
+    - token-mean               1 / N           DAPO eq. 8 over the mini-batch, as in verl
     - group-token-mean         1 / (P n)       DAPO eq. 8 as printed: each prompt weighs the same
     - seq-mean-token-sum       1 / B
     - seq-mean-token-mean      1 / (B |y|)     GRPO paper eq. 3

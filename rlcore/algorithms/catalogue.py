@@ -77,7 +77,7 @@ class Recommendation:
     why: str
 
 
-# S2, "Summary Recommendations" and the decision tree under "Choosing the Right Algorithm".
+# StateSet's guide, "Summary Recommendations" and the tree of "Choosing the Right Algorithm".
 RECOMMENDATIONS = (
     Recommendation("customer service chatbot", ("grpo", "gspo"), "stable, well-tested"),
     Recommendation("math problem solving", ("vapo",), "SOTA performance (60.4 on AIME 2024)"),
@@ -95,7 +95,7 @@ TREE = {
 
 
 def recommend(scenario: str, *, sota: bool = False) -> Recommendation:
-    """Return what S2's table recommends for a scenario, or its tree for a use case.
+    """Return what StateSet's guide recommends for a scenario, or its tree for a use case.
 
     Use cases are dialogue, reasoning and distributed; ``sota`` asks for the best that reasoning has
     and changes nothing elsewhere. Raises UserError with the nearest name.

@@ -1,4 +1,4 @@
-"""Truncated importance sampling between the learner's and the sampler's log-probs (SPEC E3)."""
+"""Truncated importance sampling between the learner's and the sampler's log-probs."""
 
 import torch
 

@@ -69,7 +69,7 @@ def whitened(values_N: np.ndarray, counted_N: np.ndarray) -> np.ndarray:
     """Return (x - mean) / sqrt(var + 1e-8), both taken over the tokens of ``counted_N`` [N] bool.
 
     Variance is unbiased. With one counted token or none there is no scale: the values come back
-    unchanged (verl raises, SPEC A1). Equal values become exactly 0.
+    unchanged (verl raises). Equal values become exactly 0.
     """
     counted = values_N[counted_N]
     if len(counted) <= 1:

@@ -36,7 +36,7 @@ def group_statistics(
     """Return the statistics of ``scores`` [R] float64 (NaN = unscorable) by ``group_ids`` [R].
 
     Scores that differ by at most ``tolerance`` within a group are centred to exactly 0: the GRPO
-    formula in fp32 gives an advantage of .056 for eight rewards of .7 (SPEC A5). A group is
+    formula in fp32 gives an advantage of .056 for eight rewards of .7. A group is
     constant when its ``task_scores`` [R] (default: ``scores``) are so close: a penalty that no two
     answers share, such as the KL in the reward, is no verdict on them.
     """

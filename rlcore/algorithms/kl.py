@@ -21,10 +21,10 @@ def kl_estimate(logprobs: torch.Tensor, ref_logprobs: torch.Tensor, estimator: s
     k1 = d; abs = |d|; k2 = d^2 / 2; k3 = e^-d + d - 1 (http://joschu.net/blog/kl-approx.html).
 
     As a *loss* only k2 has the gradient of KL(policy || reference) in expectation: the gradient of
-    k1 is that of lp, reference or not, and averages to 0, that of k3 to the reverse KL's (SPEC K2),
-    that of abs to the one of sum_v |policy - reference|, twice the total variation. "k1+" and "k3+"
-    therefore show the base value and pass k2's gradient (straight through). Raises ``UserError``
-    for another name.
+    k1 is that of lp, reference or not, and averages to 0, that of k3 to the reverse KL's
+    (arXiv 2506.09477), that of abs to the one of sum_v |policy - reference|, twice the total
+    variation. "k1+" and "k3+" therefore show the base value and pass k2's gradient (straight
+    through). Raises ``UserError`` for another name.
     """
     if estimator not in ESTIMATORS:
         raise UserError(

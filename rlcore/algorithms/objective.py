@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SftObjective(Objective):
-    """Negative log-likelihood of the loss tokens; the global token mean by default (SPEC D5).
+    """Negative log-likelihood of the loss tokens; the global token mean by default.
 
-    Beside another objective it is an auxiliary language-model loss, such as PPO-ptx (SPEC D7).
+    Beside another objective it is an auxiliary language-model loss, such as that of PPO-ptx
+    (arXiv 2203.02155 eq. 2).
     """
 
     aggregation: str = "token-mean"
@@ -37,7 +38,7 @@ class SftObjective(Objective):
 
 @dataclass(frozen=True)
 class ValueObjective(Objective):
-    """A critic's clipped squared error (SPEC A4), on a model of its own.
+    """A critic's clipped squared error, on a model of its own.
 
     Per-token fields: ``returns`` and, with ``clip``, ``old_values`` (those of rollout time).
     """
@@ -71,7 +72,7 @@ class ValueObjective(Objective):
 
 @dataclass(frozen=True)
 class PreferenceObjective(Objective):
-    """A reward model's pairwise loss over ranked responses of a prompt (SPEC D6).
+    """A reward model's pairwise loss over ranked responses (arXiv 2203.02155 eq. 1).
 
     Per-token fields, read at each sequence's last token: ``ranks`` (lower is better, equal is a
     tie) and ``pair_weights`` (``preference_loss.pair_weights`` over the whole mini-batch, which
@@ -115,11 +116,11 @@ class PolicyObjective(Objective):
     sampler's expected sequence probability in the prompt's group on every token, instead of
     ``old_logprobs``, which is then not read. ``kl_estimator`` "full": the exact KL to the
     reference that the learner itself holds. ``nll_coef``: weight of the positive-example loss
-    (SPEC A20), sum of ``nll_weights`` x -logprob, the weights being 1 / tokens of correct responses
-    in the mini-batch on those and 0 elsewhere.
+    (VAPO, arXiv 2504.05118 section 4.3), sum of ``nll_weights`` x -logprob, the weights being
+    1 / tokens of correct responses in the mini-batch on those and 0 elsewhere.
 
     ``on_policy``: the step is the first and only one on its rollouts, so old = stop-gradient of the
-    current log-probs and the ratio is exactly 1 (SPEC L5); ``old_logprobs`` is then not read.
+    current log-probs and the ratio is exactly 1; ``old_logprobs`` is then not read.
     ``entropy_coef`` None leaves entropy out altogether, 0 reports it.
     ``skip_zero_advantage`` leaves rows of advantage 0 out of the forward pass when nothing else
     gives them a gradient; normalisers still count them, so the gradient stays the same.

@@ -34,7 +34,7 @@ def clipped_value_loss(
 def explained_variance(values: np.ndarray, returns: np.ndarray) -> float:
     """Return 1 - Var(ret - V) / (Var(ret) + 1e-5), unbiased, over valid tokens [tokens].
 
-    NaN when there is nothing to explain: fewer than two tokens, or constant returns (SPEC M2).
+    NaN when there is nothing to explain: fewer than two tokens, or constant returns.
     """
     values = np.asarray(values, dtype=np.float64)
     returns = np.asarray(returns, dtype=np.float64)

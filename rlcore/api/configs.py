@@ -193,7 +193,7 @@ class DAPOConfig(_ClipHigher):
     """Clip-higher, dynamic sampling, token-level loss, overlong shaping (arXiv 2503.14476).
 
     ``max_generation_length`` is L_max, from which the punishment is -1; responses may be as long
-    unless ``max_completion_length`` says otherwise. Lengths left at their defaults keep S2's
+    unless ``max_completion_length`` says otherwise. Lengths left at their defaults keep their
     proportion where the model's context or ``max_completion_length`` is shorter.
     """
 
@@ -293,7 +293,7 @@ class _WithCritic(TrainingConfig):
 
 
 class PPOConfig(_WithCritic):
-    """PPO with GAE and the KL in the reward (arXiv 1707.06347; numbers of S3)."""
+    """PPO with GAE and the KL in the reward (arXiv 1707.06347; numbers: verl's one-GPU example)."""
 
     preset = "ppo"
     group_size: int = Field(default=1, ge=1)

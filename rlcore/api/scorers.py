@@ -15,6 +15,7 @@ from typing import Any
 from rlcore.rewards.registry import reward_of
 from rlcore.rewards.types import Reward, RewardRow
 from schemas.errors import UserError
+from schemas.outcomes import Outcome
 
 CONCURRENT = 64  # awaited rows under way at once
 DETAIL_CHARACTERS = 500
@@ -63,10 +64,10 @@ class FunctionScorers:
             async with asyncio.timeout(self._timeout_s) as limit:
                 reward = await self._judged(row)
         except TimeoutError as error:
-            outcome = "timeout" if limit.expired() else "error"
+            outcome = Outcome.TIMEOUT if limit.expired() else Outcome.ERROR
             reward = _failed(row, outcome, error, f"no reward within {self._timeout_s:g} s")
         except Exception as error:  # noqa: BLE001 - a failure of the user's code is this row's outcome
-            reward = _failed(row, "error", error, "")
+            reward = _failed(row, Outcome.ERROR, error, "")
         return replace(reward, seconds=time.perf_counter() - began)
 
     async def _judged(self, row: RewardRow) -> Reward:
@@ -79,11 +80,11 @@ class FunctionScorers:
             verdict = await _result(self._verifier_fn(row.prompt, row.response))
             if verdict is None:
                 detail = "verifier_fn returned None"
-                return Reward(row.trajectory_id, "error", None, detail=detail)
+                return Reward(row.trajectory_id, Outcome.ERROR, None, detail=detail)
             correct = bool(verdict)
         elif correct is None:
             correct = reward.score > self._threshold
-        return replace(reward, correct=correct, outcome="ok" if correct else "wrong")
+        return replace(reward, correct=correct, outcome=Outcome.OK if correct else Outcome.WRONG)
 
 
 def check_signature(function: Any, name: str) -> None:

@@ -2,10 +2,12 @@
 
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
+
+POLL_S = 0.5  # how long one worker is waited for before the others are looked at
 
 
 class WorkerError(RuntimeError):
@@ -114,6 +116,35 @@ def new_meeting_file() -> str:
     handle, path = tempfile.mkstemp(prefix="rlp-ranks-")
     os.close(handle)
     return Path(path).as_uri()
+
+
+def as_completed(
+    pendings: Sequence[Pending], timeout_s: float, *, names: Sequence[str], method: str
+) -> Iterator[tuple[int, Any]]:
+    """Yield (index, result) as results come; the first failure ends the wait for the others.
+
+    A rank that failed leaves its peers in a collective: waiting for them first would hide its error
+    behind their timeout. Raises WorkerTimeout with the name of one that is not done within
+    ``timeout_s`` seconds, all together.
+    """
+    from time import monotonic
+
+    deadline = monotonic() + timeout_s
+    waiting = dict(enumerate(pendings))
+    while waiting:
+        for index in list(waiting):
+            left = deadline - monotonic()
+            try:
+                result = waiting[index].result(min(POLL_S, max(0.0, left)))
+            except WorkerTimeout as error:
+                if left <= 0:
+                    raise WorkerTimeout(
+                        f"{names[index]} did not finish {method} within {timeout_s:.0f} s; raise"
+                        " hardware.timeouts or look at its log"
+                    ) from error
+                continue
+            del waiting[index]
+            yield index, result
 
 
 def gather(pendings: Sequence[Pending], timeout_s: float) -> list[Any]:

@@ -41,7 +41,7 @@ def apply_filters(rows: list[Row], conditions: Sequence[str]) -> tuple[list[Row]
 def fit_prompts(
     tokenizer: "ChatTokenizer", rows: list[Row], data: DataSection
 ) -> tuple[list[tuple[Row, list[int]]], list[Reject]]:
-    """Return (row, prompt token ids) of the prompts within ``data.max_prompt_tokens`` (SPEC D4).
+    """Return (row, prompt token ids) of the prompts within ``data.max_prompt_tokens``.
 
     Longer ones are dropped, raise ``UserError``, or lose words of their longest message at the
     left, in the middle or at the right, as ``data.over_length`` says: roles and turn marks stay.

@@ -167,7 +167,7 @@ def _row(
 
 
 def _check(row: Row) -> None:
-    """SPEC D2: no empty turn, alternating roles, a ground truth for rule rows."""
+    """Refuse empty turns, roles that do not alternate, and rule rows without a ground truth."""
     if not row.prompt:
         raise _Bad("empty_prompt", "there is no message to answer")
     for message in row.messages:

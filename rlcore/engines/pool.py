@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from time import monotonic
 from typing import Any
 
-from rlcore.cluster.types import Pending, Worker, gather
+from rlcore.cluster.types import Pending, Worker, as_completed
 from rlcore.engines.types import Generation, Sampling
 from rlcore.weights.stamp import WeightStamp, WeightSyncError, WeightUpdate
 
@@ -23,14 +23,16 @@ class EnginePool:
         self._timeout_s = timeout_s
         self._sync_timeout_s = sync_timeout_s
 
-    def generate(
+    def stream(
         self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], sampling: Sampling
-    ) -> list[Generation]:
-        """Return one continuation per prompt, in order.
+    ) -> Iterator[tuple[int, Generation]]:
+        """Yield (index of the prompt, its continuation) as the engines complete their shares.
 
-        Engines get contiguous shares, so that the samples of one prompt share a prefix cache.
+        Shares are contiguous, so that the samples of one prompt share a prefix cache.
         """
-        share = -(-len(prompts) // len(self._workers))
+        share = max(1, -(-len(prompts) // len(self._workers)))
+        starts = range(0, len(prompts), share)
+        busy = self._workers[: len(starts)]
         pendings = [
             worker.start(
                 "generate",
@@ -38,11 +40,11 @@ class EnginePool:
                 [int(s) for s in seeds[start : start + share]],
                 sampling,
             )
-            for worker, start in zip(
-                self._workers, range(0, len(prompts), max(1, share)), strict=False
-            )
+            for worker, start in zip(busy, starts, strict=True)
         ]
-        return [one for part in gather(pendings, self._timeout_s) for one in part]
+        names = [f"rollout engine '{worker.name}'" for worker in busy]
+        for engine, part in as_completed(pendings, self._timeout_s, names=names, method="generate"):
+            yield from enumerate(part, starts[engine])
 
     def load_weights(self, update: WeightUpdate) -> WeightStamp:
         """Load ``update`` into every engine. Raises WeightSyncError naming the engine when one

@@ -12,6 +12,7 @@ from rlcore.weights.check import prove_handed, read_update, require_proven
 from rlcore.weights.digest import DigestTap, canonical_names
 from rlcore.weights.files import checkpoint_shapes
 from rlcore.weights.stamp import UNPROVEN, WeightStamp, WeightUpdate
+from schemas.outcomes import FinishReason
 
 TORCH_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -158,7 +159,7 @@ class TransformersEngine:
             inputs_BT, positions_BT = chosen_B[:, None], positions_BT[:, -1:] + 1
             mask_BT = torch.nn.functional.pad(mask_BT, (0, 1), value=1)
         return [
-            Generation(ids, lps, "stop" if stop else "length")
+            Generation(ids, lps, FinishReason.STOP if stop else FinishReason.LENGTH, self._stamp)
             for ids, lps, stop in zip(tokens, logprobs, stopped, strict=True)
         ]
 

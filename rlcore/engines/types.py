@@ -6,12 +6,12 @@ Consumers: the rollout phase, evaluation, the sync phase.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 from rlcore.weights.stamp import WeightStamp, WeightUpdate
 from schemas.errors import UserError, did_you_mean
+from schemas.outcomes import FinishReason
 
-FinishReason = Literal["stop", "length", "abort"]
 DTYPES = ("float32", "bfloat16")
 DEVICES = ("cpu", "cuda")
 MIN_TEMPERATURE = 0.01  # vLLM raises anything below to this silently
@@ -28,7 +28,7 @@ class Sampling:
     Log-probs are those of the distribution sampled from: logits / temperature, then (top_k,
     top_p) renormalised. Temperature 0 is greedy and its log-probs are at temperature 1.
     Training rollouts keep top_p = 1 and top_k = -1, else the importance ratio carries the log of
-    the kept mass (SPEC E2).
+    the kept mass.
 
     Raises ``UserError`` naming the field, its value, the rule and the remedy.
     """
@@ -76,13 +76,13 @@ class Generation:
     """One sampled continuation.
 
     ``token_ids`` holds the response only and INCLUDES the stop token; ``logprobs`` (nats) is
-    aligned with it. ``finish_reason``: "stop" (a stop token came), "length" (``max_new_tokens`` or
-    the context was full), "abort" (the engine gave up on the request).
+    aligned with it. ``stamp`` names the weights that it was sampled from.
     """
 
     token_ids: list[int]
     logprobs: list[float]
     finish_reason: FinishReason
+    stamp: WeightStamp
 
 
 class RolloutEngine(Protocol):

@@ -18,6 +18,7 @@ from rlcore.weights.check import require_proven
 from rlcore.weights.files import checkpoint_shapes
 from rlcore.weights.stamp import UNPROVEN, WeightStamp, WeightSyncError, WeightUpdate
 from schemas.errors import UserError
+from schemas.outcomes import FinishReason
 
 if TYPE_CHECKING:
     from vllm import RequestOutput, SamplingParams
@@ -109,7 +110,7 @@ class VllmEngine:
             for seed in seeds
         ]
         outputs = self._run(prompts, params)
-        return [_generation(output) for output in outputs]
+        return [_generation(output, self.stamp()) for output in outputs]
 
     def probe(self, token_ids: Sequence[Sequence[int]]) -> list[list[float]]:
         """Return log p(token t | tokens < t), t >= 1, at temperature 1; see ``RolloutEngine``."""
@@ -257,17 +258,18 @@ def _kv_cache_bytes(spec: EngineSpec) -> int:
     return min(limit, (spec.max_num_seqs * blocks + 1) * per_block)
 
 
-def _generation(output: "RequestOutput") -> Generation:
+def _generation(output: "RequestOutput", stamp: WeightStamp) -> Generation:
     from vllm.logprobs import FlatLogprobs
 
     completion = output.outputs[0]
-    if completion.finish_reason not in ("stop", "length", "abort"):
+    if completion.finish_reason not in set(FinishReason):
         raise RuntimeError(f"vLLM ended a request with '{completion.finish_reason}'")
     assert isinstance(completion.logprobs, FlatLogprobs), "asked for with flat_logprobs"
     return Generation(
         token_ids=list(completion.token_ids),
         logprobs=list(completion.logprobs.logprobs),
-        finish_reason=completion.finish_reason,
+        finish_reason=FinishReason(completion.finish_reason),
+        stamp=stamp,
     )
 
 

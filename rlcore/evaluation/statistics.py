@@ -1,4 +1,4 @@
-"""Estimators of evaluation (SPEC M7): pass@k, avg@k, maj@k and 95 % confidence intervals. Pure.
+"""Estimators of evaluation: pass@k, avg@k, maj@k and 95 % confidence intervals. Pure.
 
 Letters: n samples of one prompt, c of them correct, k the number a user would draw.
 """

@@ -33,6 +33,7 @@ from rlcore.evaluation.statistics import (
     wilson,
 )
 from rlcore.seeds import stream_seed
+from schemas.outcomes import FinishReason, Outcome
 from schemas.recipe import EvaluateSection
 
 ALL = "all"
@@ -122,9 +123,13 @@ def _conduct(completions: pl.DataFrame, mode: str) -> list[Figure]:
     columns = {
         "score": (scored, pl.col("score"), False),
         "response_length/mean": (completions, pl.col("num_tokens"), False),
-        "response_length/clip_ratio": (completions, pl.col("finish_reason") == "length", share),
+        "response_length/clip_ratio": (
+            completions,
+            pl.col("finish_reason") == FinishReason.LENGTH.value,
+            share,
+        ),
         "unscored": (completions, pl.col("score").is_null(), share),
-        "aborted": (completions, pl.col("outcome") == "aborted", share),
+        "aborted": (completions, pl.col("outcome") == Outcome.ABORTED.value, share),
         "judge_failed": (completions, pl.col("judge_failed"), share),
     }
     figures = []

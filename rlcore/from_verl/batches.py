@@ -13,7 +13,7 @@ from schemas.reward_model import SampledPreferences
 
 GSM8K_TRAIN_ROWS = 7473
 VALIDATION_FRACTION = 0.03  # of the training prompts: verl validates on what is our test split
-# What verl takes where a whole command is silent, and S3's single-GPU run where an excerpt is.
+# What verl takes where a whole command is silent, and its one-GPU example where an excerpt is.
 VERL_SIZES = {"prompts": 1024, "mini": 256, "epochs": 30}
 S3_SIZES = {"prompts": 64, "mini": 32, "epochs": 1}
 S3_MODEL = "Qwen/Qwen2.5-0.5B-Instruct"
@@ -31,7 +31,7 @@ def _sizes(run: Run) -> dict[str, int]:
 
 
 def lengths(run: Run) -> tuple[int, int]:
-    """Return the longest prompt and the longest response, tokens; 512 each in verl and S3."""
+    """Return the longest prompt and the longest response, tokens; verl's default is 512 each."""
     prompt = run.count("data.max_prompt_length", 512)
     return prompt, run.count("data.max_response_length", 512)
 
@@ -144,7 +144,7 @@ def _files(run: Run, key: str) -> list[str]:
 
 
 def _is_gsm8k(files: list[str]) -> bool:
-    """Return whether the files are GSM8K's by name; no files: S3's data, which is GSM8K."""
+    """Return whether the files are GSM8K's by name; no files: the data of verl's example, GSM8K."""
     return all("gsm8k" in file.lower() for file in files)
 
 
@@ -165,7 +165,7 @@ def trains_reward_model(run: Run) -> bool:
 
 
 def data(run: Run) -> dict[str, Any]:
-    """Model and data. A whole command names both; for an excerpt S3's are taken."""
+    """Model and data. A whole command names both; an excerpt takes those of verl's one-GPU example."""
     model, train = run.get(f"{MODEL}.path"), _files(run, "data.train_files")
     for key, found in ((f"{MODEL}.path", model), ("data.train_files", train)):
         if not found and not run.excerpt:

@@ -61,7 +61,7 @@ def filters(run: Run) -> bool:
 
 
 def advantage(run: Run) -> dict[str, Any]:
-    """Estimator, policy loss and aggregation. verl: token-mean over the mini-batch (S0's GRPO)."""
+    """Estimator, policy loss and aggregation. verl's default: token-mean over the mini-batch."""
     name, base = estimator(run), preset(run)
     if "algorithm.adv_estimator" not in run.values:
         run.remark("algorithm.adv_estimator is not set: gae, verl's default (PPO with a critic)")
@@ -138,10 +138,10 @@ def clips(run: Run) -> dict[str, Any]:
 
 
 def kl(run: Run) -> dict[str, Any]:
-    """One place for the KL: the loss (S0, option 1) or the reward (option 2).
+    """One place for the KL: the loss or the reward.
 
-    A kl_ctrl.kl_coef without either switch means the reward: so verl before 0.3 read it, and so S3
-    means it; verl 0.3 and later would leave it out.
+    A kl_ctrl.kl_coef without either switch means the reward: so verl before 0.3 read it, and so
+    verl's one-GPU example means it; verl 0.3 and later would leave it out.
     """
     in_loss, switch = run.flag(f"{ACTOR}.use_kl_loss"), "algorithm.use_kl_in_reward"
     in_reward = run.flag(switch)
@@ -194,7 +194,7 @@ def correction(run: Run) -> dict[str, Any]:
 
 
 def filter_groups(run: Run) -> dict[str, Any]:
-    """DAPO's dynamic sampling. Without a metric: what S0 says, all rewards of a group the same."""
+    """DAPO's dynamic sampling. Without a metric: by reward, as AlphaApollo's training page says."""
     batch, drawn = run.count("data.train_batch_size", 0), run.count("data.gen_batch_size", 0)
     if not filters(run):
         if drawn and drawn != batch:

@@ -26,8 +26,9 @@ class Notes:
 class Run:
     """A verl run: ``values`` by verl's full keys, and what the user said beside them.
 
-    ``excerpt``: settings that are not shown exist, so sizes that are missing are S3's and not
-    verl's defaults. ``train_rows`` and ``reward`` are the options of the command line.
+    ``excerpt``: settings that are not shown exist, so sizes that are missing are those of verl's
+    one-GPU example and not its defaults. ``train_rows`` and ``reward`` are the options of the
+    command line.
     """
 
     values: Mapping[str, Any]

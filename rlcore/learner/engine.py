@@ -104,7 +104,7 @@ class TrainEngine:
     def step(self, lr: float) -> StepOutcome:
         """Clip by the global norm, apply AdamW at ``lr``, clear gradients.
 
-        A non-finite norm leaves weights and optimizer state alone (SPEC L7).
+        A non-finite norm leaves weights and optimizer state alone.
         """
         for group in self._engine.optimizer.param_groups:
             group["lr"] = lr

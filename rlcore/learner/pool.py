@@ -3,17 +3,14 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 import numpy as np
 
-from rlcore.cluster.types import Pending, Worker, WorkerTimeout
+from rlcore.cluster.types import Pending, Worker, as_completed
 from rlcore.learner.spec import Term, TokenScores, UpdateRequest, UpdateResult
 from rlcore.models.packing import Sequences, balance, balance_groups, groups_of
 from rlcore.weights.stamp import WeightStamp, WeightUpdate
-
-POLL_S = 0.5  # how long one rank is waited for before the others are looked at
 
 
 class LearnerPool:
@@ -181,24 +178,9 @@ class LearnerPool:
         ]
 
     def _collect(self, method: str, pendings: Sequence[Pending], timeout_s: float) -> list[Any]:
-        """Return the answers in rank order; the first rank to fail ends the wait for the others.
-
-        A rank that failed leaves its peers in a collective, so waiting on them first would hide its
-        error behind their timeout.
-        """
-        deadline = monotonic() + timeout_s
-        answers: dict[int, Any] = {}
-        while len(answers) < len(pendings):
-            for rank in [rank for rank in range(len(pendings)) if rank not in answers]:
-                left = deadline - monotonic()
-                try:
-                    answers[rank] = pendings[rank].result(min(POLL_S, max(0.0, left)))
-                except WorkerTimeout as error:
-                    if left <= 0:
-                        raise WorkerTimeout(
-                            f"learner rank {rank} of {len(pendings)} did not finish {method} "
-                            f"within {timeout_s:.0f} s; raise hardware.timeouts or look at its log"
-                        ) from error
+        """Return the answers in rank order; the first rank to fail ends the wait for the others."""
+        names = [f"learner rank {rank} of {len(pendings)}" for rank in range(len(pendings))]
+        answers = dict(as_completed(pendings, timeout_s, names=names, method=method))
         return [answers[rank] for rank in range(len(pendings))]
 
 

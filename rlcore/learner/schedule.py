@@ -1,4 +1,4 @@
-"""Learning rate as a pure function of the step; what a step is, is the caller's word (SPEC L6)."""
+"""Learning rate as a pure function of the step; the caller decides what a step is."""
 
 from math import cos, pi
 

@@ -1,4 +1,4 @@
-"""The reward model (SPEC D6): ranked responses in, a scalar head trained on them out.
+"""The reward model: ranked responses in, a scalar head trained on them out.
 
 ``preferences``: what a Preferences table holds and how ranks come about; ``sampled`` and ``files``:
 the sources of one; ``training``: one optimizer step per batch of prompts, every pair of a prompt in

@@ -14,7 +14,7 @@ from schemas.errors import UserError
 from schemas.reward_model import FilePreferences, Gsm8kSolutions, SampledPreferences
 
 SOLUTIONS_FILE = "example_model_solutions.jsonl"
-# As the GSM8K rule reward reads "#### 18" (SPEC R1); what follows the number does not matter.
+# As the GSM8K rule reward reads "#### 18"; what follows the number does not matter.
 _ANSWER = re.compile(r"^A: (-?[0-9.,]+)", re.MULTILINE)
 _MARKER = re.compile(r"^A: ", re.MULTILINE)
 FORMS = "TRL (prompt, chosen, rejected) or ranked (prompt, responses, ranks)"

@@ -2,22 +2,24 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import polars as pl
 
-from rlcore.engines.types import Generation, Sampling
-from rlcore.ragged import to_arrays
+from rlcore.engines.types import Sampling
+from rlcore.models.tokenizer import eos_token_id
 from rlcore.reward_model.preferences import RANKS, Preferences, Ranked, preferences_table
-from rlcore.rewards.types import Reward, RewardRow, score_finished
+from rlcore.rewards.types import Reward, RewardRow
 from rlcore.rewards.unscored import check_unscored
 from rlcore.seeds import stream_seed
+from rlcore.trajectories.collect import Engines, collect, in_order, score
+from rlcore.trajectories.types import Request
 from schemas.errors import UserError
+from schemas.outcomes import Outcome
 from schemas.reward_model import SampledPreferences
 from schemas.rl import RewardSection
 
-Generate = Callable[[list[list[int]], list[int], Sampling], list[Generation]]
-Score = Callable[[list[RewardRow]], list[Reward]]
-Decode = Callable[[list[list[int]]], list[str]]  # token ids -> text, special tokens dropped
+Scorer = Callable[[list[RewardRow]], list[Reward]]
 
 
 def sample_preferences(
@@ -25,10 +27,9 @@ def sample_preferences(
     prompts: pl.DataFrame,
     *,
     seed: int,
-    stop_token_ids: Sequence[int],
-    generate: Generate,
-    score: Score,
-    decode: Decode,
+    engines: Engines,
+    tokenizer: Any,
+    scorer: Scorer,
     reward: RewardSection,
 ) -> Preferences:
     """Return K responses to each chosen prompt of splits train and validation, as sampled.
@@ -42,26 +43,26 @@ def sample_preferences(
         *choose_prompts(prompts, "train", section.prompts, seed),
         *choose_prompts(prompts, "validation", section.validation_prompts, seed),
     ]
-    draws = [
-        (prompt, sample)
+    requests = [
+        Request(
+            f"{prompt['uid']}-{sample:02d}",
+            prompt,
+            sample,
+            stream_seed(seed, "preferences", prompt["uid"], sample),
+        )
         for prompt in chosen
         for sample in range(num_responses(section, prompt["uid"], seed))
     ]
-    generations = generate(
-        [prompt["prompt_ids"] for prompt, _ in draws],
-        [stream_seed(seed, "preferences", prompt["uid"], sample) for prompt, sample in draws],
-        Sampling(
-            temperature=section.temperature,
-            max_new_tokens=section.max_new_tokens,
-            stop_token_ids=tuple(stop_token_ids),
-        ),
+    sampling = Sampling(
+        temperature=section.temperature,
+        max_new_tokens=section.max_new_tokens,
+        stop_token_ids=(eos_token_id(tokenizer),),
     )
-    texts = decode([generation.token_ids for generation in generations])
-    levels = _levels(draws, generations, texts, score, reward)
+    trajectories = in_order(requests, collect(requests, sampling, engines, tokenizer))
+    levels = _levels(score(trajectories, scorer), reward)
     ranked, token_ids, prompt_tokens = [], [], []
-    for (prompt, sample), generation, text, level in zip(
-        draws, generations, texts, levels, strict=True
-    ):
+    for trajectory, level in zip(trajectories, levels, strict=True):
+        prompt = trajectory.request.prompt
         if level not in RANKS:
             continue
         ranked.append(
@@ -69,14 +70,14 @@ def sample_preferences(
                 uid=prompt["uid"],
                 split=prompt["split"],
                 data_source=prompt["data_source"],
-                sample=sample,
+                sample=trajectory.request.sample,
                 prompt=prompt["prompt"],
-                response=text,
+                response=trajectory.text,
                 rank=RANKS[level],
                 level=level,
             )
         )
-        token_ids.append([*prompt["prompt_ids"], *generation.token_ids])
+        token_ids.append([*prompt["prompt_ids"], *trajectory.generation.token_ids])
         prompt_tokens.append(len(prompt["prompt_ids"]))
     left_out = Counter(level for level in levels if level not in RANKS)
     return Preferences(preferences_table(ranked, token_ids, prompt_tokens), dict(left_out))
@@ -101,23 +102,19 @@ def choose_prompts(prompts: pl.DataFrame, split: str, count: int, seed: int) -> 
         )
     order = pl.Series("order", [stream_seed(seed, "preferences", uid) for uid in rows["uid"]])
     chosen = rows.with_columns(order).sort("order").drop("order").head(count)
-    token_ids = [ids.tolist() for ids in to_arrays(chosen["prompt_ids"])]
-    return [
-        row | {"prompt_ids": ids}
-        for row, ids in zip(chosen.iter_rows(named=True), token_ids, strict=True)
-    ]
+    return list(chosen.iter_rows(named=True))
 
 
 def level_of(reward: Reward) -> str:
     """Return the level a verdict means, or why it means none: "aborted", "unscorable",
     "unjudged"."""
-    if reward.outcome == "aborted":
+    if reward.outcome == Outcome.ABORTED:
         return "aborted"
     if reward.correct is None:
         return "unscorable" if _failure(reward) else "unjudged"
     if reward.correct:
         return "correct"
-    return "malformed" if reward.outcome == "no_answer" else "wrong"
+    return "malformed" if reward.outcome == Outcome.NO_ANSWER else "wrong"
 
 
 def _failure(reward: Reward) -> tuple[str, str] | None:
@@ -131,26 +128,10 @@ def _failure(reward: Reward) -> tuple[str, str] | None:
     return None
 
 
-def _levels(
-    draws: Sequence[tuple[dict, int]],
-    generations: Sequence[Generation],
-    texts: Sequence[str],
-    score: Score,
-    section: RewardSection,
-) -> list[str]:
+def _levels(rewards: Sequence[Reward], section: RewardSection) -> list[str]:
     """Return each response's level, or why it has none."""
-    rows = [
-        RewardRow.of_prompt(
-            prompt,
-            trajectory_id=f"{prompt['uid']}-{sample:02d}",
-            response=text,
-            generation=generation,
-        )
-        for (prompt, sample), text, generation in zip(draws, texts, generations, strict=True)
-    ]
-    rewards = score_finished(rows, score)
     levels = [level_of(reward) for reward in rewards]
-    failures = [_failure(reward) or ("ok", "") for reward in rewards]
+    failures = [_failure(reward) or (Outcome.OK, "") for reward in rewards]
     check_unscored(failures, section, rows="sampled responses")
     unjudged = levels.count("unjudged")
     if unjudged:

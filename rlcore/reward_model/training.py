@@ -1,4 +1,4 @@
-"""Training on ranked responses: every pair of a prompt in one batch element (SPEC D6)."""
+"""Training on ranked responses: every pair of a prompt in one batch element."""
 
 from collections.abc import Callable
 

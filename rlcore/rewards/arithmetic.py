@@ -4,6 +4,7 @@ import re
 
 from rlcore.rewards.types import Reward, RewardRow, Scorer
 from schemas.errors import UserError
+from schemas.outcomes import FinishReason, Outcome
 
 _LAST_LINE = re.compile(r"#### ([0-9]{1,4})")
 
@@ -21,7 +22,7 @@ def scorer() -> Scorer:
 def _score(row: RewardRow) -> Reward:
     if row.ground_truth is None or not row.ground_truth.isdecimal():
         raise UserError(f"the ground_truth {row.ground_truth!r} is not a number in digits")
-    if row.finish_reason != "stop":
+    if row.finish_reason != FinishReason.STOP:
         return _no_answer(row, f"ended by {row.finish_reason}, not by itself")
     match = _LAST_LINE.fullmatch(row.response.rpartition("\n")[2])
     if match is None:
@@ -29,7 +30,7 @@ def _score(row: RewardRow) -> Reward:
     right = int(match[1]) == int(row.ground_truth)
     return Reward(
         row.trajectory_id,
-        "ok" if right else "wrong",
+        Outcome.OK if right else Outcome.WRONG,
         float(right),
         correct=right,
         answer=str(int(match[1])),
@@ -37,4 +38,4 @@ def _score(row: RewardRow) -> Reward:
 
 
 def _no_answer(row: RewardRow, why: str) -> Reward:
-    return Reward(row.trajectory_id, "no_answer", 0.0, correct=False, detail=why)
+    return Reward(row.trajectory_id, Outcome.NO_ANSWER, 0.0, correct=False, detail=why)

@@ -22,6 +22,7 @@ from typing import Any
 
 from rlcore.rewards.registry import build, failure_text
 from rlcore.rewards.types import Reward, RewardRow
+from schemas.outcomes import Outcome
 
 _DETAIL_CHARACTERS = 500
 _ANSWER_CHARACTERS = 200
@@ -100,7 +101,7 @@ def _serve(link: socket.socket) -> None:
             try:
                 reward = function(row)
             except (Exception, SystemExit) as error:  # noqa: BLE001 - a failure is this row's outcome
-                reward = Reward(row.trajectory_id, "error", None, detail=failure_text(error))
+                reward = Reward(row.trajectory_id, Outcome.ERROR, None, detail=failure_text(error))
             _send(link, [index, *_fields(reward, time.perf_counter() - start)])
 
 

@@ -1,4 +1,4 @@
-"""GSM8K rule reward (SPEC R1): the number after ``####``.
+"""GSM8K rule reward: the number after ``####``.
 
 ``strict`` agrees bit for bit with verl (volcengine/verl, verl/utils/reward_score/gsm8k.py, current
 main: last match within the last 300 characters). ``numeric`` compares values: it also accepts
@@ -12,6 +12,7 @@ from decimal import Decimal, InvalidOperation
 from rlcore.rewards.gsm8k_number import number_of, written
 from rlcore.rewards.types import Reward, RewardRow, Scorer
 from schemas.errors import UserError, did_you_mean
+from schemas.outcomes import Outcome
 
 STRICT_CHARACTERS = 300
 MODES = ("strict", "numeric")
@@ -39,10 +40,10 @@ def scorer(mode: str = "strict", format_score: float = 0.0) -> Scorer:
             answer = None if number is None else written(number)
             right = number == truth
         if answer is None:
-            return Reward(row.trajectory_id, "no_answer", 0.0, correct=False)
+            return Reward(row.trajectory_id, Outcome.NO_ANSWER, 0.0, correct=False)
         return Reward(
             row.trajectory_id,
-            "ok" if right else "wrong",
+            Outcome.OK if right else Outcome.WRONG,
             1.0 if right else float(format_score),
             correct=right,
             answer=answer,

@@ -10,6 +10,7 @@ from rlcore.learner.pool import LearnerPool
 from rlcore.models.packing import Sequences
 from rlcore.rewards.types import Reward, RewardRow
 from schemas.names import REWARD_MODEL
+from schemas.outcomes import Outcome
 
 
 class RewardPool:
@@ -53,7 +54,7 @@ class RewardPool:
 
     def _score_by_functions(self, rows: Sequence[RewardRow]) -> list[Reward]:
         if not self._workers:
-            return [Reward(row.trajectory_id, "ok", 0.0) for row in rows]
+            return [Reward(row.trajectory_id, Outcome.OK, 0.0) for row in rows]
         bare = [replace(row, token_ids=None) for row in rows]
         share = max(1, -(-len(bare) // len(self._workers)))
         pendings = [
@@ -81,7 +82,7 @@ def model_scores(model: LearnerPool, rows: Sequence[RewardRow]) -> np.ndarray:
 
 
 def add_model_score(reward: Reward, value: float, weight: float) -> Reward:
-    """Return ``reward`` with weight x value added to its score and told as a part (SPEC R6).
+    """Return ``reward`` with weight x value added to its score and listed as a part.
 
     A row that a function of weight other than 0 could not score stays without a score.
     """

@@ -17,6 +17,7 @@ from rlcore.cluster.progress import advance
 from rlcore.rewards.registry import Spec, check_environment
 from rlcore.rewards.types import Reward, RewardRow
 from schemas.errors import UserError
+from schemas.outcomes import Outcome
 
 _START_S = 60.0
 RECYCLE_ROWS = 10_000
@@ -139,11 +140,14 @@ class FunctionProcess:
                 answered, *values = child.receive(timeout_s)
             except TimeoutError:
                 self.close()
-                outcome = "timeout"
+                outcome = Outcome.TIMEOUT
                 detail = f"no score within {timeout_s:g} s; its process was killed"
             except _ChildEnded:
                 self._child = None
-                outcome, detail = "error", f"the reward process died in this row ({child.ending()})"
+                outcome, detail = (
+                    Outcome.ERROR,
+                    f"the reward process died in this row ({child.ending()})",
+                )
             else:
                 if answered != index:
                     raise RuntimeError(f"the reward process answered row {answered}, not {index}")

@@ -1,4 +1,4 @@
-"""Reward functions by name, and their weighted sum (SPEC R3, R6).
+"""Reward functions by name, and their weighted sum.
 
 A name is one of ``BUILTIN`` or ``package.module:function`` for a function of the user's, called as
 ``f(prompt, response)`` or ``f(data_source, solution, ground_truth, extra_info)``, plainly or as a
@@ -21,6 +21,7 @@ from rlcore.rewards import arithmetic, gsm8k
 from rlcore.rewards.types import Failure, Reward, RewardRow, Scorer
 from schemas.errors import UserError, did_you_mean
 from schemas.names import REWARD_MODEL
+from schemas.outcomes import Outcome
 
 if TYPE_CHECKING:  # a scoring process starts without the recipe's sections
     from schemas.recipe import Recipe
@@ -113,7 +114,7 @@ def combine(row: RewardRow, rewards: Sequence[tuple[str, float, Reward]]) -> Rew
     failed = next((r for r in counted if r.score is None), None)
     said = [*counted, *(r for _, r in watching if r.score is not None)]
     verdicts = [r for r in said if r.correct is not None]
-    judged = failed or (verdicts or said or [Reward(row.trajectory_id, "ok", 0.0)])[0]
+    judged = failed or (verdicts or said or [Reward(row.trajectory_id, Outcome.OK, 0.0)])[0]
     values: dict[str, float] = {}
     for name, _, reward in rewards:
         values.update({f"{name}/{key}": value for key, value in reward.parts.items()})
@@ -231,9 +232,13 @@ def reward_of(row: RewardRow, result: Any) -> Reward:
     Raises UserError for anything else, NaN and infinity included.
     """
     if result is None:
-        return Reward(row.trajectory_id, "error", None, detail="the reward function returned None")
+        return Reward(
+            row.trajectory_id, Outcome.ERROR, None, detail="the reward function returned None"
+        )
     if not isinstance(result, Mapping):
-        return Reward(row.trajectory_id, "ok", _finite(result, "the reward function returned"))
+        return Reward(
+            row.trajectory_id, Outcome.OK, _finite(result, "the reward function returned")
+        )
     if "score" not in result:
         raise UserError(f"the reward function returned a dict without 'score': {sorted(result)}")
     score = _finite(result["score"], "the reward function returned score")
@@ -246,7 +251,7 @@ def reward_of(row: RewardRow, result: Any) -> Reward:
     }
     return Reward(
         row.trajectory_id,
-        "wrong" if correct is False else "ok",
+        Outcome.WRONG if correct is False else Outcome.OK,
         score,
         correct=correct,
         parts={key: value for key, value in parts.items() if math.isfinite(value)},

@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from schemas.outcomes import FinishReason, Outcome
+
 if TYPE_CHECKING:
     from rlcore.engines.types import Generation
 
@@ -18,7 +20,7 @@ class RewardRow:
     response: str  # decoded, special tokens dropped
     ground_truth: str | None
     extra_info: Mapping[str, Any]
-    finish_reason: str  # "stop" | "length" | "abort"
+    finish_reason: str  # a ``FinishReason``
     num_tokens: int  # of the response, its stop token included
     prompt: str | None = None  # text of the prompt's messages; only f(prompt, response) reads it
     token_ids: Sequence[int] | None = None  # prompt and response; only a reward model reads them
@@ -50,7 +52,7 @@ class RewardRow:
 class Failure:
     """Why a reward function of weight 0 said nothing about a row; the row keeps its score."""
 
-    outcome: str  # "timeout" | "error"
+    outcome: str  # Outcome.TIMEOUT or Outcome.ERROR
     detail: str
 
 
@@ -60,7 +62,7 @@ class Reward:
     ended it), error (reward code, judge) or aborted (the engine)."""
 
     trajectory_id: str
-    outcome: str  # "ok" | "wrong" | "no_answer" | "timeout" | "error" | "aborted"
+    outcome: str  # an ``Outcome``
     score: float | None
     correct: bool | None = None  # None where the function judges no correctness
     counts: bool = True  # False: ``correct`` is the verdict of a function of weight 0
@@ -90,13 +92,15 @@ def score_finished(
     What it aborted, or left without a token, says nothing about the policy: outcome "aborted", no
     score. Rollouts, validation, evaluation and sampled preferences are all scored by this.
     """
-    finished = [row for row in rows if row.finish_reason != "abort" and row.num_tokens]
+    finished = [row for row in rows if row.finish_reason != FinishReason.ABORT and row.num_tokens]
     scored = iter(score(finished) if finished else [])
     kept = {id(row) for row in finished}
     return [
         next(scored)
         if id(row) in kept
-        else Reward(row.trajectory_id, "aborted", None, detail="the engine aborted the response")
+        else Reward(
+            row.trajectory_id, Outcome.ABORTED, None, detail="the engine aborted the response"
+        )
         for row in rows
     ]
 

@@ -9,10 +9,11 @@ from collections import Counter
 from collections.abc import Sequence
 
 from schemas.errors import UserError
+from schemas.outcomes import Outcome
 from schemas.rl import RewardSection
 
-ERRORS = ("error", "aborted")
-TIMEOUTS = ("timeout",)
+ERRORS = (Outcome.ERROR.value, Outcome.ABORTED.value)
+TIMEOUTS = (Outcome.TIMEOUT.value,)
 
 
 class RewardFailureError(UserError):

@@ -37,7 +37,7 @@ class Advantages:
 
 
 def shaped_scores(batch: RolloutBatch, rl: RLSection) -> tuple[np.ndarray, dict[str, float]]:
-    """Return the task scores [rows] (NaN = unscorable) with the overlong penalty added (A11)."""
+    """Return the task scores [rows] (NaN = unscorable) with the overlong penalty added."""
     scores = batch.scores()
     overlong = rl.algorithm.overlong
     if overlong is None:
@@ -58,7 +58,7 @@ def advantages_of(
 ) -> tuple[pl.DataFrame, dict[str, float]]:
     """Return the Advantages table and the iteration's batch metrics (verl's names).
 
-    ``kl_coef``: coefficient of the KL taken from the reward, None where none is (SPEC K4).
+    ``kl_coef``: coefficient of the KL taken from the reward, None where none is.
     """
     algorithm = rl.algorithm
     shaped, metrics = shaped_scores(batch, rl)
@@ -104,7 +104,7 @@ def signal_of(
     kl_coef: float | None,
     scores: BatchScores | None,
 ) -> np.ndarray:
-    """Return what must differ within a group for it to be kept [rows], NaN = unscorable (A9).
+    """Return what must differ within a group for it to be kept [rows], NaN = unscorable.
 
     accuracy: 0 or 1 as judged; score: before shaping; final_score: after overlong penalty and KL,
     for which ``scores`` is read.
@@ -138,7 +138,7 @@ def estimator_options(algorithm: Algorithm) -> dict[str, Any]:
 
 
 def _positive(batch: RolloutBatch, algorithm: Algorithm) -> pl.Series:
-    """Which rows count as correct: by the positive-NLL threshold, else as was judged (A20, R8).
+    """Which rows count as correct: by the positive-NLL threshold, else as was judged.
 
     Raises UserError when that loss is on and nothing judged a scored row: it would be 0 for ever.
     """

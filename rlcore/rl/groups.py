@@ -1,4 +1,4 @@
-"""The groups an iteration learns from: drawn in rounds, kept when their samples differ (SPEC A9).
+"""The groups an iteration learns from: drawn in rounds, kept when their samples differ.
 
 Without dynamic sampling one round fills the batch. With it, a group whose samples all agree is left
 out and the next round draws other prompts, until exactly ``rl.rollout.prompts`` groups are kept.
@@ -64,7 +64,7 @@ class Groups:
         }
 
     def metrics(self) -> dict[str, float]:
-        """Return ``train/*`` over all rounds (SPEC M5)."""
+        """Return ``train/*`` over all rounds."""
         processed = len(self.kept) + len(self.spare) + self.surplus
         return {
             "train/filtered_ratio": (len(self.spare) + self.padded) / max(1, processed),
@@ -133,7 +133,7 @@ def split_by_signal(
     """Return the uids whose ``values`` differ by more than ``tolerance``, and the others.
 
     ``values`` [rows] float64, NaN where a row could not be scored; a group with fewer than two
-    scored rows has no baseline and does not pass (SPEC section 2). Order: first appearance.
+    scored rows has no baseline and does not pass. Order: first appearance.
     """
     spread = (
         pl.DataFrame({"uid": uids, "value": pl.Series(values).fill_nan(None)})

@@ -1,4 +1,4 @@
-"""Metrics of one batch, under verl's names, from its tables (SPEC M1-M6)."""
+"""Metrics of one batch, under verl's names, from its tables."""
 
 import numpy as np
 import polars as pl
@@ -7,6 +7,7 @@ from rlcore.algorithms.advantages import AdvantageResult
 from rlcore.algorithms.value_loss import explained_variance
 from rlcore.rewards.parts import part_metrics
 from rlcore.rewards.unscored import ERRORS, TIMEOUTS
+from schemas.outcomes import FinishReason, Outcome
 
 
 def spread_metrics(name: str, values: np.ndarray) -> dict[str, float]:
@@ -25,7 +26,7 @@ def reward_metrics(rewards: pl.DataFrame) -> dict[str, float]:
     """Return ``critic/score/*`` over scored rows, accuracy over judged ones, and failures."""
     metrics = {
         **failure_metrics(rewards, "reward"),
-        "reward/no_answer_fraction": mean_of(rewards["outcome"] == "no_answer"),
+        "reward/no_answer_fraction": mean_of(rewards["outcome"] == Outcome.NO_ANSWER.value),
     }
     judged = rewards["correct"].drop_nulls()
     if judged.len():
@@ -59,7 +60,7 @@ def estimate_metrics(result: AdvantageResult, masks: list[np.ndarray]) -> dict[s
 def critic_metrics(
     values: list[np.ndarray], returns: list[np.ndarray], masks: list[np.ndarray]
 ) -> dict[str, float]:
-    """Return values, returns and explained variance over the tokens the critic learns from (M2)."""
+    """Return values, returns and explained variance over the tokens the critic learns from."""
     flat_values, flat_returns = _flat(values, masks), _flat(returns, masks)
     return {
         **spread_metrics("critic/values", flat_values),
@@ -77,8 +78,8 @@ def length_metrics(rollouts: pl.DataFrame) -> dict[str, float]:
         "response_length/mean": float(responses.mean()),
         "response_length/max": float(responses.max()),
         "response_length/min": float(responses.min()),
-        "response_length/clip_ratio": mean_of(reasons == "length"),
-        "response/aborted_ratio": mean_of(reasons == "abort"),
+        "response_length/clip_ratio": mean_of(reasons == FinishReason.LENGTH.value),
+        "response/aborted_ratio": mean_of(reasons == FinishReason.ABORT.value),
         "prompt_length/mean": float(prompts.mean()),
         "prompt_length/max": float(prompts.max()),
         "num_turns/mean": float(rollouts["num_turns"].to_numpy().mean()),

@@ -123,7 +123,7 @@ class Phases(RLRun):
     def update(self, state: LoopState, groups: Groups, advantages: Advantages) -> LoopState:
         """Step policy and critic once per mini-batch; return the state with what changed.
 
-        The policy rests while the critic warms up (SPEC A16). Which of the two goes first makes no
+        The policy rests while the critic warms up. Which of the two goes first makes no
         difference: advantages and returns are fixed by now.
         """
         batch = UpdateBatch(

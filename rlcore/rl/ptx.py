@@ -1,4 +1,4 @@
-"""What PPO-ptx mixes into each policy step: pretraining text, or the demonstrations (SPEC D7)."""
+"""What PPO-ptx mixes into each policy step: pretraining text, or the demonstrations."""
 
 from typing import Any
 

@@ -37,7 +37,7 @@ def rewards_frame(rewards: list[Reward]) -> pl.DataFrame:
     return pl.DataFrame(
         {
             "trajectory_id": [r.trajectory_id for r in rewards],
-            "outcome": [r.outcome for r in rewards],
+            "outcome": pl.Series([r.outcome for r in rewards], dtype=pl.String),
             "score": pl.Series([r.score for r in rewards], dtype=pl.Float64),
             "correct": pl.Series([r.correct for r in rewards], dtype=pl.Boolean),
             "counts": [r.counts for r in rewards],

@@ -6,11 +6,12 @@ import numpy as np
 import polars as pl
 
 from rlcore.engines.pool import EnginePool
-from rlcore.engines.types import Generation, Sampling
+from rlcore.engines.types import Sampling
 from rlcore.models.tokenizer import eos_token_id
-from rlcore.ragged import from_arrays, to_arrays
+from rlcore.ragged import from_arrays
 from rlcore.seeds import stream_seed
-from rlcore.weights.stamp import WeightStamp
+from rlcore.trajectories.collect import collect, in_order
+from rlcore.trajectories.types import Request, Trajectory
 from schemas.rl import RolloutSection
 
 
@@ -30,60 +31,39 @@ def sample_rollouts(
     drawn again alone. ``greedy``: one trajectory per prompt at temperature 0 instead, the baseline
     of ReMax (arXiv 2310.10505).
     """
-    n = 1 if greedy else section.samples
-    uids = prompts["uid"].to_list()
-    prompt_ids = [ids.tolist() for ids in to_arrays(prompts["prompt_ids"])]
-    seeds = [stream_seed(seed, "rollout", iteration, uid, s) for uid in uids for s in range(n)]
-    generations = engines.generate(
-        [ids for ids in prompt_ids for _ in range(n)],
-        seeds,
-        Sampling(
-            temperature=0.0 if greedy else section.temperature,
-            top_p=section.top_p,
-            top_k=section.top_k,
-            max_new_tokens=section.max_new_tokens,
-            stop_token_ids=(eos_token_id(tokenizer),),
-        ),
+    requests = [
+        Request(
+            f"{iteration:06d}-{prompt['uid']}-{'greedy' if greedy else f'{sample:02d}'}",
+            prompt,
+            sample,
+            stream_seed(seed, "rollout", iteration, prompt["uid"], sample),
+        )
+        for prompt in prompts.iter_rows(named=True)
+        for sample in range(1 if greedy else section.samples)
+    ]
+    sampling = Sampling(
+        temperature=0.0 if greedy else section.temperature,
+        top_p=section.top_p,
+        top_k=section.top_k,
+        max_new_tokens=section.max_new_tokens,
+        stop_token_ids=(eos_token_id(tokenizer),),
     )
-    return _rollouts_frame(
-        uids,
-        prompt_ids,
-        generations,
-        seeds=seeds,
-        iteration=iteration,
-        stamp=engines.stamp(),
-        texts=decode(tokenizer, generations),
-        greedy=greedy,
-    )
+    sampled = collect(requests, sampling, engines, tokenizer)
+    return rollouts_frame(in_order(requests, sampled), iteration)
 
 
-def _rollouts_frame(
-    uids: list[str],
-    prompt_ids: list[list[int]],
-    generations: list[Generation],
-    *,
-    seeds: list[int],
-    iteration: int,
-    stamp: WeightStamp,
-    texts: list[str],
-    greedy: bool,
-) -> pl.DataFrame:
-    """Return the Rollouts table; the samples of a prompt stand together, in the order of
-    ``uids``."""
-    n = len(generations) // len(uids)
-    samples = list(range(n)) * len(uids)
-    owners = [uid for uid in uids for _ in range(n)]
+def rollouts_frame(trajectories: list[Trajectory], iteration: int) -> pl.DataFrame:
+    """Return the Rollouts table of ``trajectories``, row for row."""
+    requests = [trajectory.request for trajectory in trajectories]
+    generations = [trajectory.generation for trajectory in trajectories]
     return pl.DataFrame(
         {
-            "trajectory_id": [
-                f"{iteration:06d}-{uid}-{'greedy' if greedy else f'{sample:02d}'}"
-                for uid, sample in zip(owners, samples, strict=True)
-            ],
-            "uid": owners,
-            "sample": pl.Series(samples, dtype=pl.Int32),
-            "iteration": pl.Series([iteration] * len(owners), dtype=pl.Int32),
+            "trajectory_id": [request.trajectory_id for request in requests],
+            "uid": [request.prompt["uid"] for request in requests],
+            "sample": pl.Series([request.sample for request in requests], dtype=pl.Int32),
+            "iteration": pl.Series([iteration] * len(requests), dtype=pl.Int32),
             "prompt_ids": from_arrays(
-                "prompt_ids", [ids for ids in prompt_ids for _ in range(n)], pl.Int32
+                "prompt_ids", [request.prompt["prompt_ids"] for request in requests], pl.Int32
             ),
             "token_ids": from_arrays("token_ids", [g.token_ids for g in generations], pl.Int32),
             "loss_mask": from_arrays(
@@ -94,17 +74,11 @@ def _rollouts_frame(
             "sampler_logprobs": from_arrays(
                 "sampler_logprobs", [np.minimum(g.logprobs, 0.0) for g in generations], pl.Float32
             ),
-            "response": texts,
-            "finish_reason": [g.finish_reason for g in generations],
-            "num_turns": pl.Series([1] * len(owners), dtype=pl.Int32),
-            "seed": pl.Series(seeds, dtype=pl.Int64),
-            "weight_version": pl.Series([stamp.version] * len(owners), dtype=pl.Int64),
-            "weight_digest": [stamp.digest] * len(owners),
+            "response": [trajectory.text for trajectory in trajectories],
+            "finish_reason": [g.finish_reason.value for g in generations],
+            "num_turns": pl.Series([1] * len(requests), dtype=pl.Int32),
+            "seed": pl.Series([request.seed for request in requests], dtype=pl.Int64),
+            "weight_version": pl.Series([g.stamp.version for g in generations], dtype=pl.Int64),
+            "weight_digest": [g.stamp.digest for g in generations],
         }
     )
-
-
-def decode(tokenizer: Any, generations: list[Generation]) -> list[str]:
-    """Return the texts, special tokens dropped. For rewards and people; training reads token
-    ids."""
-    return tokenizer.batch_decode([g.token_ids for g in generations], skip_special_tokens=True)

@@ -37,7 +37,7 @@ def score_batch(
     reference: LearnerPool | None,
     critic: LearnerPool | None,
 ) -> BatchScores:
-    """Recompute log-probs with the learner (SPEC E3 "decoupled"), at the rollout temperature."""
+    """Recompute log-probs with the learner, at the rollout temperature."""
     sequences = sequences_of(rollouts)
     exact = kl.uses_reference and kl.estimator == "full"
     scores = learner.logprobs(
@@ -86,6 +86,6 @@ def masked_mean(arrays: list[np.ndarray], masks: list[np.ndarray]) -> float:
 
 
 def mean_sequence_kl(kl: list[np.ndarray], masks: list[np.ndarray]) -> float:
-    """Return the mean over sequences of their masked mean, nats per token (SPEC K5)."""
+    """Return the mean over sequences of their masked mean, nats per token."""
     means = [row[mask].mean() for row, mask in zip(kl, masks, strict=True) if mask.any()]
     return float(np.mean(means)) if means else 0.0

@@ -44,9 +44,9 @@ def take_prompts(num_prompts: int, *, cursor: int, count: int, seed: int) -> np.
     """Return ``count`` row numbers (int64) at stream positions ``cursor .. cursor + count - 1``.
 
     Epoch ``e`` is a permutation of ``num_prompts`` drawn from (seed, e), so a position means the
-    same prompt in every process: a resume neither repeats nor skips data. An epoch
-    ends with its last whole iteration (drop_last, SPEC L4), so that no iteration takes a prompt
-    twice. Raises UserError when one iteration needs more prompts than there are.
+    same prompt in every process: a resume neither repeats nor skips data. An epoch ends with its
+    last whole iteration (drop_last), so that no iteration takes a prompt twice. Raises UserError
+    when one iteration needs more prompts than there are.
     """
     if count > num_prompts:
         raise UserError(

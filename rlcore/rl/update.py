@@ -14,6 +14,7 @@ from rlcore.models.packing import Sequences
 from rlcore.ragged import to_arrays
 from rlcore.rl.batch import sequences_of
 from rlcore.seeds import stream_seed
+from schemas.outcomes import FinishReason
 from schemas.recipe import Recipe
 from schemas.rl import Optimizer, RLSection
 
@@ -78,7 +79,7 @@ def policy_request(
 
 
 def critic_request(batch: UpdateBatch, *, recipe: Recipe, version: int) -> UpdateRequest:
-    """Return what the critic's learner is asked to do; ``version`` counts iterations (A4, A16).
+    """Return what the critic's learner is asked to do; ``version`` counts iterations.
 
     A mini-batch of which no row has a score makes no step.
     """
@@ -160,7 +161,7 @@ def policy_sequences(batch: UpdateBatch, rl: RLSection) -> Sequences:
         ]
     sequences = sequences_of(joined, per_token, groups=group)
     if algorithm.mask_truncated:
-        truncated = (joined["finish_reason"] == "length").to_numpy()
+        truncated = (joined["finish_reason"] == FinishReason.LENGTH.value).to_numpy()
         sequences = with_masked_rows(sequences, truncated)
     return sequences
 
@@ -168,7 +169,7 @@ def policy_sequences(batch: UpdateBatch, rl: RLSection) -> Sequences:
 def _group_expectations(
     sampler: list[np.ndarray], masks: list[np.ndarray], group: np.ndarray
 ) -> list[np.ndarray]:
-    """Return log E_q[q] of each row's group on every token (GEPO, SPEC A14); 0 on aborted rows."""
+    """Return log E_q[q] of each row's group on every token (GEPO); 0 on aborted rows."""
     filled = np.array([mask.any() for mask in masks], dtype=bool)
     means = np.array(
         [row[mask].mean() for row, mask in zip(sampler, masks, strict=True) if mask.any()]
@@ -179,7 +180,7 @@ def _group_expectations(
 
 
 def with_nll_weights(sequences: Sequences) -> Sequences:
-    """Return ``sequences`` with their 0/1 ``nll_weights`` divided by the number of ones (A20)."""
+    """Return ``sequences`` with their 0/1 ``nll_weights`` divided by the number of ones."""
     flags = sequences.per_token["nll_weights"]
     trained = zip(flags, sequences.loss_mask, strict=True)
     count = max(1.0, sum(float(row[mask].sum()) for row, mask in trained))
@@ -247,7 +248,7 @@ def policy_objective(rl: RLSection) -> PolicyObjective:
 
 
 def _mini_batches(batch: UpdateBatch, recipe: Recipe) -> list[np.ndarray]:
-    """Return the rows of every optimizer step: mini-batches by prompt, each epoch afresh (L4)."""
+    """Return the rows of every optimizer step: mini-batches by prompt, each epoch afresh."""
     update = recipe.rl.update
     uids = batch.rollouts["uid"].to_numpy()
     return [

@@ -5,17 +5,17 @@ from typing import Any
 
 import polars as pl
 
-from rlcore.engines.pool import EnginePool
 from rlcore.engines.types import Sampling
 from rlcore.models.tokenizer import eos_token_id
-from rlcore.ragged import to_arrays
-from rlcore.rewards.types import RewardRow, Scorers, score_finished
+from rlcore.rewards.types import Scorers
 from rlcore.rewards.unscored import RewardFailureError
 from rlcore.rl.guards import check_rewards
 from rlcore.rl.measures import failure_metrics, mean_of
 from rlcore.rl.reward import rewards_frame
-from rlcore.rl.rollout import decode
 from rlcore.seeds import stream_seed
+from rlcore.trajectories.collect import Engines, collect, in_order, score
+from rlcore.trajectories.types import Request
+from schemas.outcomes import Outcome
 from schemas.rl import RewardSection
 
 
@@ -27,7 +27,7 @@ class Validation:
     """
 
     prompts: pl.DataFrame
-    engines: EnginePool
+    engines: Engines
     rewards: Scorers
     tokenizer: Any
     max_new_tokens: int
@@ -47,23 +47,17 @@ class Validation:
         """
         if not self.prompts.height:
             return 0.0, {}
-        generations = self.engines.generate(
-            [ids.tolist() for ids in to_arrays(self.prompts["prompt_ids"])],
-            [0] * self.prompts.height,
-            Sampling(
-                temperature=0.0,
-                max_new_tokens=self.max_new_tokens,
-                stop_token_ids=(eos_token_id(self.tokenizer),),
-            ),
-        )
-        texts = decode(self.tokenizer, generations)
-        rows = [
-            RewardRow.of_prompt(prompt, trajectory_id=prompt["uid"], response=text, generation=g)
-            for prompt, text, g in zip(
-                self.prompts.iter_rows(named=True), texts, generations, strict=True
-            )
+        requests = [
+            Request(prompt["uid"], prompt, sample=0, seed=0)
+            for prompt in self.prompts.iter_rows(named=True)
         ]
-        scored = rewards_frame(score_finished(rows, self.rewards.score))
+        sampling = Sampling(
+            temperature=0.0,
+            max_new_tokens=self.max_new_tokens,
+            stop_token_ids=(eos_token_id(self.tokenizer),),
+        )
+        answered = collect(requests, sampling, self.engines, self.tokenizer)
+        scored = rewards_frame(score(in_order(requests, answered), self.rewards.score))
         check_rewards(scored, self.section, rows="validation answers")
         if scored["score"].null_count() == scored.height:
             raise RewardFailureError(
@@ -96,7 +90,7 @@ def _figures(scored: pl.DataFrame) -> tuple[float, dict[str, float]]:
         metrics["val/accuracy"] = mean_of(judged)
     metrics |= {
         "val/score": mean_of(known["score"]),
-        "val/aborted_ratio": mean_of(scored["outcome"] == "aborted"),
+        "val/aborted_ratio": mean_of(scored["outcome"] == Outcome.ABORTED.value),
         **failure_metrics(scored, "val"),
     }
     return mean_of(rows[column]), metrics

@@ -1,4 +1,4 @@
-"""SFT warm start: token-mean NLL on assistant tokens, resumable at any checkpoint (SPEC D5)."""
+"""SFT warm start: token-mean NLL on assistant tokens, resumable at any checkpoint."""
 
 from collections.abc import Callable
 

@@ -1,7 +1,8 @@
-"""The snippets of S2 (StateSet's guide), run as a user would paste them.
+"""The snippets of StateSet's guide to GRPO and its siblings, run as a user would paste them.
 
 As they stand there but for the import line, the model, and the two numbers that say how long a run
-is. Names that S2 leaves to the reader (prompts, score, reward_fn, verifier_fn) stand beside them.
+is. Names that the guide leaves to the reader (prompts, score, reward_fn, verifier_fn) are defined
+beside them.
 """
 
 import ast

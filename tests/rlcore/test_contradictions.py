@@ -1,5 +1,5 @@
 """Settings that contradict one another end before anything starts, in one sentence: where, which
-rule, what to do (SPEC A23). One row per rule of ``schemas.algorithm``, ``schemas.rl`` and
+rule, what to do. One row per rule of ``schemas.algorithm``, ``schemas.rl`` and
 ``schemas.recipe``."""
 
 from typing import Any
@@ -126,5 +126,5 @@ def test_contradictions_are_refused_with_path_rule_and_remedy(
 def test_what_only_looks_like_a_contradiction_is_taken(
     name: str, overrides: dict[str, Any]
 ) -> None:
-    """S0's table marks some cells "No" that are defaults, not limits."""
+    """AlphaApollo's table marks some cells "No" that are defaults, not limits."""
     assert load_recipe(name, overrides, directory=RECIPES)

@@ -54,7 +54,7 @@ def full_batch(scores, rng: np.random.Generator) -> AdvantageInput:
 
 
 def test_token_rewards_end_on_the_last_policy_token():
-    """SPEC R2, K4: an answer that ends in tool tokens must not lose its reward."""
+    """An answer that ends in tool tokens must not lose its reward."""
     batch = batch_of(
         [2.0, 1.0, np.nan],
         masks=[[1, 0, 1, 0], [0, 0], [1]],
@@ -68,7 +68,7 @@ def test_token_rewards_end_on_the_last_policy_token():
 
 
 def test_grpo_by_hand():
-    """SPEC A5: unbiased std, eps 1e-6, groups by id and not by position."""
+    """Unbiased std, eps 1e-6, groups by id and not by position (arXiv 2402.03300 section 4.1.2)."""
     scores = [1.0, 1, 0, 0, 0, 1, 0, 0]
     values = per_row("grpo", batch_of(scores, ["a", "b", "a", "a", "a", "b", "b", "b"]))
     np.testing.assert_allclose(values[[0, 2, 3, 4]], [1.5, -0.5, -0.5, -0.5], atol=1e-5)
@@ -83,7 +83,7 @@ def test_without_std_is_dr_grpo():
 
 
 def test_rloo_by_hand():
-    """SPEC A6: the mean of the others; the sum over the group is 0."""
+    """The baseline is the mean of the others; the sum over the group is 0."""
     values = per_row("rloo", batch_of([1.0, 0, 0, 0]))
     np.testing.assert_allclose(values, [1, -1 / 3, -1 / 3, -1 / 3], atol=1e-12)
     mixed = np.array([0.3, -1.0, 2.0])
@@ -92,7 +92,7 @@ def test_rloo_by_hand():
 
 
 def test_rloo_counts_trajectories_not_turns():
-    """SPEC ruling: a trajectory of three turns is one sample of the baseline."""
+    """A trajectory of three turns is one sample of the baseline."""
     turns = batch_of([1.0, 0, 0], masks=[[1, 0, 1, 1, 0, 1], [1], [1, 1]])
     arrays = estimate("rloo", turns).advantages
     np.testing.assert_allclose(arrays[0], [1, 0, 1, 1, 0, 1], atol=1e-12)
@@ -100,7 +100,7 @@ def test_rloo_counts_trajectories_not_turns():
 
 
 def test_kl_in_the_reward_is_part_of_the_group_score():
-    """SPEC A6: s_i holds -beta sum_t kl_t."""
+    """The score s_i holds -beta sum_t kl_t."""
     kl = [np.array([0.2, 9.0, 0.1]), np.zeros(1)]
     values = per_row("rloo", batch_of([1.0, 0.0], masks=[[1, 0, 1], [1]], token_kl=kl))
     np.testing.assert_allclose(values, [0.7, -0.7], atol=1e-12)
@@ -148,7 +148,7 @@ def test_a_right_answer_whose_kl_costs_all_it_earned_is_no_better_than_a_wrong_o
 
 
 def test_remax_by_hand():
-    """SPEC A7: reward to go less the greedy answer's score, which KL does not shape."""
+    """Reward to go less the greedy answer's score, which KL does not shape."""
     batch = batch_of(
         [1.0, 0.0],
         masks=[[1, 0, 1], [1, 1]],
@@ -170,7 +170,7 @@ def test_remax_without_a_greedy_score_leaves_the_row_out():
 
 
 def test_reinforce_plus_plus_carries_returns_over_observations():
-    """SPEC ruling: the answer's reward reaches the tokens before a tool call, discounted by policy
+    """The answer's reward reaches the tokens before a tool call, discounted by policy
     tokens only. Returns [.25, ., .5, 1] and [0] have mean .4375, unbiased variance .1822917."""
     batch = batch_of([1.0, 0.0], masks=[[1, 0, 1, 1], [1]])
     first, second = estimate("reinforce++", batch, gamma=0.5).advantages
@@ -195,7 +195,7 @@ def test_reinforce_plus_plus_baseline_by_hand():
 @pytest.mark.parametrize("size", [2, 3, 8, 100])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_equal_scores_teach_exactly_nothing(name, score, size, dtype):
-    """SPEC A5: rounding must not turn a constant group into a gradient."""
+    """Rounding must not turn a constant group into a gradient."""
     found = estimate(name, batch_of(np.full(size, score, dtype=dtype)))
     assert not np.concatenate(found.advantages).any()
     assert (found.num_constant_groups, found.constant_fraction) == (1, 1.0)
@@ -210,7 +210,7 @@ def test_constant_groups_stay_zero_beside_others(name):
 
 @pytest.mark.parametrize("name", GROUP_ESTIMATORS)
 def test_group_of_one_has_no_advantage(name):
-    """SPEC ruling: the raw reward is no baseline (verl's loop gives 1.0 for reward 1)."""
+    """The raw reward is no advantage (verl's loop gives 1.0 for reward 1)."""
     found = estimate(name, batch_of([1.0, np.nan, 5.0], [0, 0, 1]))
     assert np.concatenate(found.advantages).tolist() == [0.0, 0.0, 0.0]
     assert (found.num_singletons, found.num_groups, found.num_constant_groups) == (2, 2, 0)
@@ -225,7 +225,7 @@ def test_unscorable_rows_are_outside_the_baseline():
 
 
 def test_rows_without_policy_tokens_are_outside_the_baseline():
-    """SPEC R2: an aborted answer gets no reward, so its score of 0 is not the policy's."""
+    """An aborted answer gets no reward, so its score of 0 is not the policy's."""
     found = estimate("rloo", batch_of([1.0, 0, 0], masks=[[1], [0, 0], [1]]))
     assert [array.tolist() for array in found.advantages] == [[1.0], [0.0, 0.0], [-1.0]]
     assert found.num_unscorable == 1
@@ -256,7 +256,7 @@ def test_an_unscorable_row_changes_no_other(name):
 @pytest.mark.parametrize("name", ESTIMATORS)
 @pytest.mark.parametrize("garbage", [np.nan, 1e9, -np.inf])
 def test_what_stands_off_the_mask_changes_nothing(name, garbage):
-    """SPEC invariant 3."""
+    """Nothing outside the mask changes an advantage."""
     clean = full_batch([0.5, 1.0, 0.0, 0.25, 2.0, 1.5], np.random.default_rng(4))
     dirty = {
         field: [np.where(m, a, garbage) for m, a in zip(clean.masks, arrays, strict=True)]
@@ -291,7 +291,7 @@ def test_batches_without_anything_to_learn(name):
     st.lists(st.tuples(st.floats(-100, 100, width=32), st.integers(0, 5)), min_size=1, max_size=60)
 )
 def test_advantages_of_a_group_sum_to_zero_in_any_order(rows):
-    """SPEC invariant 4, and rows may be reordered."""
+    """Advantages of a group sum to 0, and rows may be reordered."""
     scores = np.array([score for score, _ in rows])
     groups = np.array([group for _, group in rows])
     order = np.random.default_rng(0).permutation(len(rows))

@@ -4,7 +4,7 @@ import pytest
 from rlcore.algorithms.aggregation import MODES, Totals, token_weights
 from schemas.errors import UserError
 
-# SPEC A15: two rows of losses, [1, 1, 1, 1] and [5, 5].
+# Two rows of losses, [1, 1, 1, 1] and [5, 5].
 LENGTHS = np.array([4, 2])
 LOSSES = [np.ones(4), np.full(2, 5.0)]
 EXPECTED = {
@@ -48,7 +48,7 @@ def test_shares_weigh_what_the_whole_weighs(mode):
 
 
 def test_scope_of_the_token_mean():
-    """SPEC ruling: the mean is over the mini-batch; "group-token-mean" is DAPO eq. 8 as printed,
+    """The token mean is over the mini-batch; "group-token-mean" is DAPO eq. 8 as printed,
     where a prompt of long answers weighs no more than another."""
     lengths, groups = np.array([4, 2, 1, 0]), np.array([0, 1, 1, 2])
     losses = [np.ones(4), np.full(2, 5.0), np.full(1, 2.0), np.zeros(0)]

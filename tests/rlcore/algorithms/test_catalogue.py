@@ -1,4 +1,4 @@
-"""What is said of the algorithms agrees with what they do; S2's advice is given as it stands."""
+"""The catalogue agrees with what the algorithms do; its advice is that of StateSet's guide."""
 
 import pytest
 

@@ -7,7 +7,7 @@ from schemas.errors import UserError
 
 
 def test_truncated_importance_weights():
-    """SPEC E3: min(exp(old - sampler), cap), per token or over the sequence's sum."""
+    """The weight is min(exp(old - sampler), cap), per token or over the sequence's sum."""
     old = torch.log(torch.tensor([0.5, 0.9, 0.2]))
     sampler = torch.log(torch.tensor([0.25, 0.1, 0.4]))
     rows = torch.tensor([0, 0, 1])

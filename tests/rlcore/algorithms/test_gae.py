@@ -24,14 +24,14 @@ def gae_of(scores, values, masks, **options):
 
 
 def test_one_turn_by_hand():
-    """SPEC A1: rewards [0, 0, 1], V = .5, lambda .95."""
+    """Rewards [0, 0, 1], V = .5, lambda .95 (arXiv 1506.02438 eq. 16)."""
     (advantages,), (returns,) = gae_of([1.0], [[0.5] * 3], [[1] * 3], lam=0.95, whiten=False)
     np.testing.assert_allclose(advantages, [0.45125, 0.475, 0.5], atol=1e-12)
     np.testing.assert_allclose(returns, [0.95125, 0.975, 1.0], atol=1e-12)
 
 
 def test_observations_are_skipped_not_zeroed():
-    """SPEC A1: what follows a tool's output is credited to the tokens before it."""
+    """What follows a tool's output is credited to the tokens before it."""
     mask = [1, 0, 0, 1, 0]
     (advantages,), (returns,) = gae_of(
         [1.0], [[0.2, 0.9, 0.9, 0.4, 0.9]], [mask], lam=0.9, whiten=False
@@ -58,7 +58,7 @@ def test_whitening_is_over_all_valid_tokens_of_the_batch():
 
 @pytest.mark.parametrize("masks", [[[0, 1, 0]], [[0, 1], [0, 0]]])
 def test_a_single_valid_token_is_not_whitened(masks):
-    """SPEC A1: one token has no variance; verl raises."""
+    """One token has no variance; verl raises."""
     scores = [1.0] * len(masks)
     advantages, returns = gae_of(scores, [[0.25] * len(m) for m in masks], masks)
     assert advantages[0][1] == 0.75
@@ -75,7 +75,7 @@ def test_monte_carlo_form():
 
 
 def test_decoupled_lambdas():
-    """SPEC A17: with lambda_critic 1 the target is the reward at every token, while the policy's
+    """With lambda_critic 1 the target is the reward at every token, while the policy's
     advantage uses its own lambda."""
     values = [[0.5] * 3]
     (advantages,), (returns,) = gae_of(
@@ -90,7 +90,7 @@ def test_decoupled_lambdas():
     [(10, 0.0), (20, 0.0), (21, 0.0476), (100, 0.8), (400, 0.95), (2000, 0.99), (0, 0.0)],
 )
 def test_length_adaptive_lambda(length, expected):
-    """SPEC A18 and its ruling: the paper's formula, clamped (.800 at 100 tokens, not .833)."""
+    """The formula of arXiv 2504.05118 section 4.2, clamped (.800 at 100 tokens, not .833)."""
     found = length_adaptive_lambda(np.array([length]), 0.05)
     assert float(found[0]) == pytest.approx(expected, abs=5e-5)
 
@@ -107,7 +107,7 @@ def test_length_adaptive_lambda_counts_policy_tokens():
 
 
 def test_gamma_below_one_forgets_the_reward_of_long_answers():
-    """SPEC ruling on VAPO's gamma: .99 leaves .0059 of the reward at the first of 512 tokens."""
+    """Why VAPO has gamma 1: .99 leaves .0059 of the reward at the first of 512 tokens."""
     rewards = np.zeros(512)
     rewards[-1] = 1.0
     lengths = np.array([512])

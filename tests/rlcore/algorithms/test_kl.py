@@ -7,7 +7,7 @@ import torch
 from rlcore.algorithms.kl import adaptive_coef, full_kl, kl_estimate
 from schemas.errors import UserError
 
-# The 3-logit toy of SPEC K2: a uniform policy, a reference of logits [1, 0, -1].
+# A toy of three logits: a uniform policy, a reference of logits [1, 0, -1].
 UNIFORM = torch.full((3,), 1 / 3, dtype=torch.float64)
 REFERENCE = torch.softmax(torch.tensor([1.0, 0, -1], dtype=torch.float64), 0)
 SKEWED = torch.tensor([0.6, 0.3, 0.1], dtype=torch.float64)
@@ -18,7 +18,7 @@ SKEWED = torch.tensor([0.6, 0.3, 0.1], dtype=torch.float64)
     [("k1", 0.1), ("abs", 0.1), ("k2", 0.005), ("k3", 0.00483742)],
 )
 def test_kl_estimates(estimator, expected):
-    """SPEC K1; the straight-through form shows the same value."""
+    """Values at d = .1; the straight-through form shows the same value."""
     logprobs = torch.tensor([-1.0], dtype=torch.float64)
     assert float(kl_estimate(logprobs, logprobs - 0.1, estimator)) == pytest.approx(expected, 1e-6)
     if estimator in ("k1", "k3"):
@@ -59,7 +59,7 @@ def exact_gradient(policy: torch.Tensor, reference: torch.Tensor) -> np.ndarray:
     ],
 )
 def test_gradients_in_expectation_of_the_spec(estimator, expected):
-    """SPEC K2: a penalty by k1 does nothing, and by k3 pulls in another direction than the KL."""
+    """A penalty by k1 does nothing, and by k3 pulls in another direction than the KL."""
     found = expected_gradient(estimator, UNIFORM, REFERENCE)
     np.testing.assert_allclose(found, expected, atol=5e-5)
 
@@ -98,7 +98,7 @@ def test_gradients_agree_with_finite_differences(estimator):
 
 
 def test_full_kl_is_the_sum_over_the_vocabulary():
-    """SPEC K1: brute force over five tokens, which is the mean of k1 over all samples."""
+    """Brute force over five tokens, which is the mean of k1 over all samples."""
     torch.manual_seed(0)
     policy, reference = (
         torch.log_softmax(torch.randn(4, 5, dtype=torch.float64), -1) for _ in range(2)
@@ -124,7 +124,7 @@ def test_full_kl_gradient_agrees_with_finite_differences():
 
 
 def test_adaptive_coefficient_by_hand():
-    """SPEC K5: the error is clipped at .2 either way, and n counts sequences."""
+    """The error is clipped at .2 either way, and n counts sequences (arXiv 1909.08593)."""
     step = {"target": 0.1, "num_sequences": 64, "horizon": 10_000}
     assert adaptive_coef(0.001, 0.2, **step) == pytest.approx(0.00100128, abs=1e-15)
     assert adaptive_coef(0.001, 0.0, **step) == pytest.approx(0.00099872, abs=1e-15)

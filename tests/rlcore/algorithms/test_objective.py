@@ -161,7 +161,7 @@ def test_gradient_agrees_with_finite_differences(name):
 
 
 def test_on_policy_gradient_is_the_score_function():
-    """SPEC invariant 2: at ratio 1 the gradient is -A grad log p, whatever the clips."""
+    """At ratio 1 the gradient is -A grad log p, whatever the clips."""
     gradients = []
     for on_policy in (True, False):
         model, batch = ToyLM(), toy_batch()
@@ -195,7 +195,7 @@ def test_sums_over_micro_batches_are_the_whole(name):
 
 
 def test_gspo_token_has_gspos_gradient():
-    """SPEC A13: equal in value and gradient when a sequence has one advantage."""
+    """Equal in value and gradient when a sequence has one advantage (arXiv 2507.18071 eq. 14)."""
     gradients = []
     for level in ("sequence", "sequence-token"):
         model, batch = ToyLM(), toy_batch(SEQUENCE)
@@ -261,7 +261,7 @@ def test_the_critics_metrics():
 
 
 def test_a_perfect_ranking_by_its_known_loss():
-    """SPEC D6: scores [2, 1, 0, -1] of one prompt; a tie makes no pair; prompts weigh the same."""
+    """Scores [2, 1, 0, -1] of one prompt; a tie makes no pair; prompts weigh the same."""
     scores, ranks = (
         torch.tensor([2.0, 1.0, 0.0, -1.0, 5.0, 5.0, 7.0]),
         np.array([0, 1, 2, 3, 1, 2, 1]),

@@ -6,7 +6,7 @@ from schemas.errors import UserError
 
 
 def test_values_of_the_paper():
-    """SPEC A11: L_max 20480, C 4096; the floor is -1 however long the answer (verl has none)."""
+    """L_max 20480, C 4096; the floor is -1 however long the answer (verl has none)."""
     lengths = np.array([0, 16384, 16385, 18432, 20480, 20481, 10**6])
     found = overlong_penalty(lengths, max_tokens=20480, cache_tokens=4096)
     np.testing.assert_array_equal(found, [0, 0, -1 / 4096, -0.5, -1, -1, -1])
@@ -16,7 +16,7 @@ def test_values_of_the_paper():
 
 
 def test_without_a_soft_interval_it_is_a_step():
-    """SPEC A11: C = 0 divides nothing."""
+    """With C = 0 nothing is divided by it."""
     found = overlong_penalty(np.array([99, 100, 101]), max_tokens=100, cache_tokens=0)
     assert found.tolist() == [0.0, 0.0, -1.0]
 

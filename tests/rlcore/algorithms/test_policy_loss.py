@@ -28,12 +28,12 @@ def loss_of(ratio: float, advantage: float, *, low=0.2, high=0.2, dual=None) -> 
     [(1.5, 1, -1.2), (0.5, 1, -0.5), (0.5, -1, 0.8), (1.5, -1, 1.5)],
 )
 def test_clipped_surrogate(ratio, advantage, expected):
-    """SPEC A2."""
+    """PPO's clip, arXiv 1707.06347 eq. 7."""
     assert loss_of(ratio, advantage) == pytest.approx(expected, abs=1e-12)
 
 
 def test_clip_higher_and_dual_clip():
-    """SPEC A8, A3."""
+    """Clip-higher (arXiv 2503.14476) and dual clip (arXiv 1912.09729 eq. 5)."""
     assert loss_of(1.5, 1, high=0.28) == pytest.approx(-1.28)
     assert loss_of(1.25, 1, high=0.28) == pytest.approx(-1.25)
     assert loss_of(5.0, -1, dual=3.0) == pytest.approx(3.0)
@@ -93,7 +93,7 @@ def test_cispo_bounds_the_weight_and_keeps_every_gradient():
 
 
 def test_reinforce_is_the_score_function_at_any_ratio():
-    """SPEC ruling on RLOO: the paper's plain form, as an option."""
+    """The plain form of the RLOO paper (arXiv 2402.14740), as an option."""
     logprobs, advantages = draw(0, -2).requires_grad_(), draw(1)
     found = policy_loss("reinforce", 5 * logprobs.detach().exp(), logprobs, advantages, **CLIP)
     found.loss.sum().backward()

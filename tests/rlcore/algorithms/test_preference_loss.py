@@ -20,7 +20,7 @@ def loss_of(scores, ranks, groups=None) -> float:
 
 
 def test_perfect_ranking_of_the_spec():
-    """SPEC D6: four responses in order, one apart."""
+    """Four responses in order, one apart."""
     assert loss_of([2.0, 1, 0, -1], [1, 2, 3, 4]) == pytest.approx(0.207038, abs=1e-6)
     assert loss_of([-1.0, 0, 1, 2], [4, 3, 2, 1]) == pytest.approx(0.207038, abs=1e-6)
 

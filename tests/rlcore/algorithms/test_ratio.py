@@ -38,7 +38,7 @@ def sequence_loss(level, logprobs, old, advantages, **clip) -> torch.Tensor:
 
 
 def test_sequence_ratio_is_the_geometric_mean_of_its_tokens():
-    """SPEC A13, sequence by sequence."""
+    """By hand, sequence by sequence (arXiv 2507.18071 eq. 7)."""
     logprobs, old = draw(0), draw(1)
     found = importance_ratio("sequence", logprobs, old, ROWS)
     for tokens in SEQUENCES:
@@ -68,7 +68,7 @@ def test_sequence_loss_is_one_surrogate_per_sequence():
 
 @pytest.mark.parametrize("clip", [GSPO_CLIP, WIDE_CLIP])
 def test_gspo_token_equals_gspo_when_advantages_are_uniform(clip):
-    """SPEC A13: equal value and gradient."""
+    """Equal value and gradient (arXiv 2507.18071 eq. 14)."""
     results = []
     for level in ("sequence", "sequence-token"):
         logprobs = draw(0, 0.1).requires_grad_()
@@ -90,8 +90,8 @@ def test_gspo_token_gives_each_token_its_own_advantage():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_numerical_noise_alone_clips_gspo_wholly(dtype):
-    """SPEC A13: learner and old log-probs 6e-4 apart leave no gradient at A > 0, so both must come
-    from one code path."""
+    """Learner and old log-probs 6e-4 apart leave no gradient at A > 0, so both must come from one
+    code path."""
     logprobs = draw(0).to(dtype).requires_grad_()
     old = logprobs.detach() - 6e-4
     ratio = importance_ratio("sequence", logprobs, old, ROWS)
@@ -104,7 +104,7 @@ def test_numerical_noise_alone_clips_gspo_wholly(dtype):
 
 @pytest.mark.parametrize("level", ["token", "sequence", "sequence-token"])
 def test_on_policy_gradient_is_the_score_function(level):
-    """SPEC invariant 2: ratio 1 exactly, gradient -A grad log p."""
+    """Ratio 1 exactly, gradient -A grad log p."""
     logprobs, advantages = draw(0).requires_grad_(), per_sequence([1.0, -0.5, 0.7])
     ratio = importance_ratio(level, logprobs, logprobs.detach(), ROWS)
     assert (ratio == 1.0).all()
@@ -132,7 +132,7 @@ def group_ratio(logprobs: torch.Tensor, sampler: torch.Tensor, groups: list[int]
 
 
 def test_gepo_by_hand():
-    """SPEC A14: q = p = [.5, .25] gives E = .41667 and w = [1.2, .6], on-policy or not."""
+    """With q = p = [.5, .25]: E = .41667 and w = [1.2, .6], on-policy or not."""
     mean_logq = np.log([0.5, 0.25])
     expectation = group_log_expectation(mean_logq, np.zeros(2))
     np.testing.assert_allclose(np.exp(expectation), 0.41667, atol=5e-6)
@@ -155,7 +155,7 @@ def test_gepo_groups_by_prompt_and_equals_gspo_when_all_q_are_equal():
 
 
 def test_gepo_needs_length_normalised_probabilities():
-    """SPEC ruling: with raw sums only the likeliest sample would learn."""
+    """With raw sums only the likeliest sample would learn."""
     sums = np.array([-100.0, -105.0, -110.0, -120.0])
     groups = np.zeros(4)
     raw = np.exp(sums - group_log_expectation(sums, groups))
@@ -183,7 +183,7 @@ def test_gepo_expectation_does_not_underflow_and_leaves_empty_rows_out():
 
 
 def test_gepo_weights_vary_less_than_gspo_ratios_off_policy():
-    """SPEC E7, the reason for GEPO: a stale sampler's q in the denominator explodes on its own."""
+    """The reason for GEPO: a stale sampler's q in the denominator explodes on its own."""
     rng = np.random.default_rng(0)
     logq = rng.normal(-2.0, 1.0, size=(500, 8))
     logp = logq + rng.normal(0.0, 1.0, size=logq.shape)

@@ -10,7 +10,7 @@ def tensor(*values: float) -> torch.Tensor:
 
 
 def test_by_hand():
-    """SPEC A4, clip .5 around V_old = 0: V = 1 counts as .5. Return 2: max(1, 2.25) / 2, bounded;
+    """Clip .5 around V_old = 0: V = 1 counts as .5. Return 2: max(1, 2.25) / 2, bounded;
     return 0: max(1, .25) / 2, not bounded; V = .3 lies within the clip: .49 / 2."""
     loss, clipped = clipped_value_loss(
         tensor(1, 1, 0.3), tensor(2, 0, 1), tensor(0, 0, 0), clip=0.5
@@ -44,7 +44,7 @@ def test_a_clipped_value_has_no_gradient():
 
 
 def test_explained_variance_by_hand():
-    """SPEC M2: residuals [1, -1, 0] have variance 1, returns [1, 2, 3] have 1."""
+    """Residuals [1, -1, 0] have variance 1, returns [1, 2, 3] have 1."""
     returns = np.array([1.0, 2.0, 3.0])
     assert explained_variance(returns, returns) == pytest.approx(1.0)
     assert explained_variance(returns - np.array([1.0, -1.0, 0.0]), returns) == pytest.approx(
@@ -56,5 +56,5 @@ def test_explained_variance_by_hand():
 
 @pytest.mark.parametrize("returns", [[], [1.0], [1.0, 1.0, 1.0], [0.7, np.float32(0.7)]])
 def test_nothing_to_explain_is_not_a_perfect_critic(returns):
-    """SPEC M2: constant returns give NaN, not 1."""
+    """Constant returns give NaN, not 1."""
     assert np.isnan(explained_variance(np.zeros(len(returns)), np.array(returns)))

@@ -1,4 +1,4 @@
-"""Configs: S2's names and defaults, errors in one sentence, and the recipe that each becomes."""
+"""Configs: names and defaults of StateSet's guide, errors in one sentence, the resulting recipe."""
 
 import re
 from pathlib import Path
@@ -27,7 +27,7 @@ CONFIGS = (
     *(GRPOConfig, PPOConfig, DAPOConfig, RLOOConfig),
     *(GSPOConfig, GEPOConfig, VAPOConfig, ReMaxConfig),
 )
-# Every row of S2's tables of key parameters.
+# Every row of the tables of key parameters in StateSet's guide.
 S2_DEFAULTS: dict[type[TrainingConfig], dict[str, Any]] = {
     GEPOConfig: {"group_size": 8, "clip_eps": 0.2, "learning_rate": 1e-6, "warmup_ratio": 0.03},
     DAPOConfig: {
@@ -179,7 +179,7 @@ def test_switches_switch() -> None:
 
 
 def test_overlong_lengths_keep_their_proportion_where_the_context_is_short() -> None:
-    """S2's 20480 and 4096 on a model of 1,100 tokens: punishment still begins at four fifths."""
+    """The default 20480 and 4096 on a model of 1,100 tokens: punishment begins at four fifths."""
     rl = recipe(DAPOConfig(), context=1100).rl
     assert rl.rollout.max_new_tokens == 1000
     assert rl.algorithm.overlong is not None

@@ -13,9 +13,11 @@ from rlcore.evaluation.evaluate import evaluate, generate_completions, select_pr
 from rlcore.rewards.types import Failure, Reward, RewardRow
 from rlcore.rewards.unscored import RewardFailureError
 from schemas.errors import UserError
+from schemas.outcomes import FinishReason
 from schemas.recipe import EvaluateSection
 from schemas.rl import RewardFunction, RewardSection
 from schemas.tables import Completions, EvalResults, Prompts
+from tests.rlcore.trajectories.scripted import STAMP, ScriptedEngines, ScriptedTokenizer
 
 EOS = 99
 
@@ -45,8 +47,8 @@ def prompts(*, per_subset: int = 2, split: str = "test") -> pl.DataFrame:
     return Prompts.validate(pl.DataFrame(rows, schema=schema))
 
 
-def decode(token_ids: list[list[int]]) -> list[str]:
-    return [" ".join(str(t) for t in ids if t != EOS) for ids in token_ids]
+def decode(token_ids: list[int]) -> str:
+    return " ".join(str(t) for t in token_ids if t != EOS)
 
 
 def score(rows: list[RewardRow]) -> list[Reward]:
@@ -81,8 +83,8 @@ def scripted(samples: dict[int, list[list[int]]]) -> Callable[..., list[Generati
                 script = samples[prompt]
                 ids = script[drawn.get(prompt, 0) % len(script)]
                 drawn[prompt] = drawn.get(prompt, 0) + 1
-            reason = "stop" if ids[-1] == EOS else "length"
-            generations.append(Generation(ids, [0.0] * len(ids), reason))
+            reason = FinishReason.STOP if ids[-1] == EOS else FinishReason.LENGTH
+            generations.append(Generation(ids, [0.0] * len(ids), reason, STAMP))
         return generations
 
     return generate
@@ -101,10 +103,9 @@ def run(**changes: Any) -> tuple[pl.DataFrame, pl.DataFrame]:
         "checkpoint": "rl",
         "section": SECTION,
         "seed": 0,
-        "stop_token_ids": [EOS],
-        "generate": scripted(SCRIPT),
-        "score": score,
-        "decode": decode,
+        "engines": ScriptedEngines(changes.pop("generate", None) or scripted(SCRIPT)),
+        "tokenizer": ScriptedTokenizer(decode, EOS),
+        "scorer": changes.pop("score", score),
         "reward": LENIENT,
     }
     return evaluate(changes.pop("rows", prompts()), **(arguments | changes))
@@ -189,7 +190,7 @@ def test_the_cap_holds_per_source_and_subset_and_draws_by_seed() -> None:
 def test_an_aborted_completion_is_no_wrong_answer() -> None:
     def abort_first(prompts: list[list[int]], seeds: list[int], sampling: Sampling) -> Any:
         done = scripted(SCRIPT)(prompts, seeds, sampling)
-        return [Generation([], [], "abort"), *done[1:]]
+        return [Generation([], [], FinishReason.ABORT, STAMP), *done[1:]]
 
     results, completions = run(
         generate=abort_first, section=EvaluateSection(samples=1, pass_k=(1,))
@@ -202,7 +203,7 @@ def test_an_aborted_completion_is_no_wrong_answer() -> None:
 
 def test_aborts_count_as_our_faults_and_timeouts_have_a_bound_of_their_own() -> None:
     def abort_all(prompts: list[list[int]], seeds: list[int], sampling: Sampling) -> Any:
-        return [Generation([], [], "abort") for _ in prompts]
+        return [Generation([], [], FinishReason.ABORT, STAMP) for _ in prompts]
 
     def slow(rows: list[RewardRow]) -> list[Reward]:
         return [Reward(row.trajectory_id, "timeout", None, detail="slow") for row in rows]
@@ -259,10 +260,9 @@ def test_drawn_rows_carry_the_verdict_behind_each_figure() -> None:
         checkpoint="rl",
         section=SECTION,
         seed=0,
-        stop_token_ids=[EOS],
-        generate=scripted(SCRIPT),
-        score=score,
-        decode=decode,
+        engines=ScriptedEngines(scripted(SCRIPT)),
+        tokenizer=ScriptedTokenizer(decode, EOS),
+        scorer=score,
     )
     (row,) = drawn.filter(pl.col("outcome") == "timeout").head(1).iter_rows(named=True)
     assert (row["prompt"], row["response"], row["detail"]) == ("What is 1?", "7", "too slow")

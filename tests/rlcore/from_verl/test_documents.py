@@ -1,6 +1,7 @@
-"""Every command line and config block of the source documents becomes a recipe that validates.
+"""Every command line and config block of two public pages becomes a recipe that validates.
 
-S0: AlphaApollo's RL training page. S3: verl's PPO in practice. Typed in as they stand there.
+The pages are AlphaApollo's RL training page and verl's PPO-on-one-GPU example; the text is typed
+in as it is there.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""SPEC section 4 through the real learner, for everything that any algorithm minimises."""
+"""The invariants of docs/algorithms.md on the real learner, for each objective of an algorithm."""
 
 from dataclasses import replace
 
@@ -55,7 +55,7 @@ LAYOUTS = {
 
 
 def test_layout_and_order_do_not_change_a_step(algorithm, suited_learner, tmp_path):
-    """Invariant 1: micro-batches, rows and padding, row order and stage are no hyperparameters."""
+    """Micro-batches, rows and padding, row order and stage are no hyperparameters."""
     terms, plain = terms_of(algorithm, algorithm_batch()), suited_learner()
     expected = plain.step(terms, 0.1)
     weights = weights_of(plain, tmp_path)
@@ -81,7 +81,7 @@ def test_two_ranks_train_what_one_trains(
 
 @pytest.mark.parametrize("poison", [np.nan, 1e9])
 def test_nothing_outside_the_mask_matters(poison, algorithm, suited_learner):
-    """Invariant 3, bit for bit."""
+    """Nothing outside the mask changes a step, bit for bit."""
     terms, plain, other = terms_of(algorithm, algorithm_batch()), suited_learner(), suited_learner()
     assert other.step(poisoned(terms, poison), 0.1) == plain.step(terms, 0.1)
     assert other.stamp() == plain.stamp()
@@ -103,7 +103,7 @@ FIRST_UPDATES = {
 
 @pytest.mark.parametrize("name", FIRST_UPDATES)
 def test_the_first_update_is_the_policy_gradient(name, learner_of, tmp_path):
-    """Invariant 2: ratio 1, nothing clipped, gradient -A grad log p, with recorded log-probs or
+    """Ratio 1, nothing clipped, gradient -A grad log p, with recorded log-probs or
     without; noise between scoring and training would fill GSPO's whole clip band.
 
     Recorded log-probs are of another pass: a CPU may round it differently, by far less than 3e-4.
@@ -123,7 +123,7 @@ def test_the_first_update_is_the_policy_gradient(name, learner_of, tmp_path):
 
 
 def test_terms_add_their_gradients(learner_of, tmp_path):
-    """SPEC D7: g = g_PPO + coef x g_LM, each with its own denominators."""
+    """PPO-ptx: g = g_PPO + coef x g_LM, each with its own denominators."""
     exact = {"grad_clip": None, "weight_decay": 0.0}
     terms = terms_of("ppo-ptx", algorithm_batch())
     parts = [
@@ -151,7 +151,7 @@ def test_terms_of_one_name_are_refused(learner_of, batch):
 def test_full_kl_is_the_sum_over_the_vocabulary(
     temperature, learner_of, model_dir, reference_dir, monkeypatch
 ):
-    """SPEC K1, in any chunk of a large vocabulary; 0 against the policy itself."""
+    """Exact in any chunk of a large vocabulary; 0 against the policy itself."""
     from transformers import AutoModelForCausalLM
 
     batch = make_batch(4)
@@ -223,7 +223,7 @@ def test_rows_without_loss_tokens_are_scored_as_zeros(learner_of, value_dir):
 
 
 def test_skipped_rows_keep_those_that_the_positive_loss_reads(learner_of, tmp_path):
-    """A correct answer in a group of correct answers has advantage 0 and still teaches (A20)."""
+    """A correct answer in a group of correct answers has advantage 0 and still teaches."""
     batch = algorithm_batch()
     nothing = [np.zeros_like(row) for row in batch.per_token["advantages"]]
     batch = replace(batch, per_token={**batch.per_token, "advantages": nothing})

@@ -1,4 +1,4 @@
-"""One optimizer step: what must not change it, and what it must equal (SPEC section 4)."""
+"""One optimizer step: what must not change it, and what it must equal."""
 
 from dataclasses import replace
 
@@ -58,7 +58,7 @@ def test_skipping_rows_without_advantage_changes_only_the_work(batch, learner_of
 
 
 def test_a_batch_of_constant_groups_has_zero_gradient_and_says_so(batch, learner_of):
-    """An update that teaches nothing must show up in the metrics (DESIGN 10)."""
+    """An update that teaches nothing must show up in the metrics."""
     nothing = [np.zeros_like(row) for row in batch.per_token["advantages"]]
     batch = replace(batch, per_token={**batch.per_token, "advantages": nothing})
     metrics = learner_of().step([Term(batch, PolicyObjective(skip_zero_advantage=True))], 0.1)
@@ -68,7 +68,7 @@ def test_a_batch_of_constant_groups_has_zero_gradient_and_says_so(batch, learner
 
 @pytest.mark.parametrize("zero_stage", [0, 1, 2, 3])
 def test_non_finite_gradient_skips_the_step(zero_stage, batch, learner_of, tmp_path):
-    """SPEC L7: one bad batch must not poison weights or optimizer state."""
+    """One bad batch must not poison weights or optimizer state."""
     learner, untouched = learner_of(zero_stage=zero_stage), learner_of(zero_stage=zero_stage)
     before = learner.stamp()
     bad = [row.copy() for row in batch.per_token["advantages"]]
@@ -83,7 +83,7 @@ def test_non_finite_gradient_skips_the_step(zero_stage, batch, learner_of, tmp_p
 
 
 def test_sft_loss_is_hugging_faces_cross_entropy(spec, learner_of):
-    """SPEC D5: response tokens only, global token mean."""
+    """Response tokens only, global token mean."""
     from transformers import AutoModelForCausalLM
 
     batch = make_batch(1, seed=5)

@@ -119,7 +119,7 @@ def test_checkpoint_of_a_critic_resumes_bit_for_bit(zero_stage, critic_of, learn
 
 
 def test_actor_and_critic_are_two_models(learner_of, tmp_path):
-    """SPEC A16, A22: critic-only steps leave the actor bit-identical, optimizer included; and the
+    """Critic-only steps leave the actor bit-identical, optimizer included; and the
     order of the two updates does not matter."""
     batch = make_batch(6)
     actor_term, critic_term = Term(batch, PolicyObjective()), Term(batch, CRITIC)

@@ -6,7 +6,7 @@ from rlcore.models.logprobs import TokenLogprobModel, scores_of_logits
 
 
 def test_scores_at_a_temperature():
-    """SPEC E2: log-probs and entropy of softmax(logits / T), in fp32 whatever the model's dtype."""
+    """Log-probs and entropy of softmax(logits / T), in fp32 whatever the model's dtype."""
     logits = torch.tensor([[1.0, 2.0, 4.0]], dtype=torch.bfloat16)
     found, entropy, _ = scores_of_logits(logits, torch.tensor([2]), 0.5, entropy_grad=False)
     distribution = torch.softmax(torch.tensor([2.0, 4.0, 8.0]), 0)

@@ -22,11 +22,13 @@ from rlcore.reward_model.preferences import check_pairs, encode, fit
 from rlcore.reward_model.sampled import num_responses, sample_preferences
 from rlcore.rewards.types import Failure, Reward, RewardRow
 from schemas.errors import UserError
+from schemas.outcomes import FinishReason
 from schemas.recipe import FromScratch, ModelSection
 from schemas.reward_model import FilePreferences, Gsm8kSolutions, SampledPreferences
 from schemas.rl import RewardFunction, RewardSection
 from schemas.tables import Preferences
 from tests.inputs import GSM8K, reads
+from tests.rlcore.trajectories.scripted import STAMP, ScriptedEngines, ScriptedTokenizer
 
 REWARD = RewardSection(functions=(RewardFunction(name="gsm8k"),))
 SECTION = SampledPreferences(prompts=30, validation_prompts=10, max_new_tokens=8)
@@ -57,7 +59,7 @@ def generate(ids: list[list[int]], seeds: list[int], sampling: Sampling) -> list
     """The seed decides the response: 1 right, 2 wrong, 3 malformed."""
     assert sampling.max_new_tokens == 8
     assert all(prompt == [7, 8] for prompt in ids)
-    return [Generation([1 + seed % 3, EOS], [0.0, 0.0], "stop") for seed in seeds]
+    return [Generation([1 + seed % 3, EOS], [0.0, 0.0], FinishReason.STOP, STAMP) for seed in seeds]
 
 
 def score(rows: list[RewardRow]) -> list[Reward]:
@@ -69,24 +71,24 @@ def score(rows: list[RewardRow]) -> list[Reward]:
     return rewards
 
 
-def decode(token_ids: list[list[int]]) -> list[str]:
-    return [str(ids[0]) for ids in token_ids]
+def decode(token_ids: list[int]) -> str:
+    return str(token_ids[0])
 
 
 def sample(**changes: Any) -> Any:
     arguments: dict[str, Any] = {
         "seed": 0,
-        "stop_token_ids": (EOS,),
-        "generate": generate,
-        "score": score,
-        "decode": decode,
+        "engines": ScriptedEngines(changes.pop("generate", generate)),
+        "tokenizer": ScriptedTokenizer(decode, EOS),
+        "scorer": changes.pop("score", score),
         "reward": REWARD,
     }
     return sample_preferences(SECTION, prompts(), **(arguments | changes))
 
 
 def test_every_prompt_gets_4_to_9_responses_and_the_same_again() -> None:
-    """S3: K = 4..9. A rerun that drew another K would train on other data under one key."""
+    """K = 4..9 as in InstructGPT. A rerun that drew another K would train on other data under one
+    key."""
     table = Preferences.validate(sample().table)
     sizes = table.group_by("uid").len()["len"].to_list()
     assert len(sizes) == 40
@@ -111,8 +113,8 @@ def test_the_verifier_ranks_correct_before_wrong_before_malformed() -> None:
 def test_what_cannot_be_ranked_is_left_out_and_counted() -> None:
     def some_fail(ids: list, seeds: list[int], sampling: Sampling) -> list[Generation]:
         made = generate(ids, seeds, sampling)
-        made[0] = Generation([4, EOS], [0.0, 0.0], "stop")  # its score times out
-        made[1] = Generation([2], [0.0], "abort")
+        made[0] = Generation([4, EOS], [0.0, 0.0], FinishReason.STOP, STAMP)  # its score times out
+        made[1] = Generation([2], [0.0], FinishReason.ABORT, STAMP)
         return made
 
     found, whole = sample(generate=some_fail), sample()

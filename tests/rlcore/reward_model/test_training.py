@@ -95,7 +95,7 @@ def test_too_few_prompts_that_compare_are_refused() -> None:
 
 
 def test_perfect_ranking_costs_what_the_paper_says() -> None:
-    """SPEC D6: scores [2, 1, 0, -1] in order of rank cost .207038, also beside another prompt."""
+    """Scores [2, 1, 0, -1] in order of rank cost .207038, also beside another prompt."""
     import torch
 
     sequences = Sequences(

@@ -30,7 +30,7 @@ def verl_strict(solution: str, truth: str) -> float:
     return 1.0 if found[-1].replace(",", "").replace("$", "") == truth else 0.0
 
 
-# SPEC R1, each run against verl: response, ground truth, strict.
+# Each run against verl: response, ground truth, strict.
 VERL = [
     ("#### 72", "72", True),
     ("#### 1,000", "1000", True),

@@ -62,7 +62,7 @@ ERROR = ("error", None)
 
 @pytest.mark.parametrize("command", ["loop", "sleep", "regex"])
 def test_a_row_that_hangs_is_a_timeout_and_the_rest_is_scored(start: Start, command: str) -> None:
-    """An unbounded row would stop the whole run; FIELD section 2 row 3."""
+    """An unbounded row would stop the whole run."""
     rewards = start().score(rows("fine", command, "fine", command, "fine"), timeout_s=0.5)
     assert outcomes(rewards) == [OK, TIMEOUT, OK, TIMEOUT, OK]
     assert 0.5 <= rewards[1].seconds < 60, "a row that hangs would never end"

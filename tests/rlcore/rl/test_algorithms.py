@@ -65,7 +65,7 @@ def test_no_worker_but_the_needed_ones(make_phases: Make) -> None:
 
 
 def test_kl_in_the_reward_is_zero_at_first_and_taken_afterwards(make_phases: Make) -> None:
-    """At step 0 policy and reference are one (K6); later the penalty must reach the reward."""
+    """At step 0 policy and reference are one; later the penalty must reach the reward."""
     phases = make_phases("quickstart-ppo", digits, {"rl.update.optimizer.lr": 0.01})
     state = phases.start()
     state, _, _ = one_iteration(phases, state)
@@ -114,7 +114,7 @@ def test_grpo_with_kl_in_the_reward_runs_as_verl_writes_it(make_phases: Make) ->
 
 
 def test_adaptive_controller_uses_the_old_coefficient_and_keeps_the_new(make_phases: Make) -> None:
-    """SPEC K5; a coefficient lost in a restart would change the reward."""
+    """A coefficient lost in a restart would change the reward."""
     over = {
         "rl.algorithm.kl.controller": "adaptive",
         "rl.algorithm.kl.target": 10.0,
@@ -144,7 +144,7 @@ def test_exact_kl_needs_no_second_learner(make_phases: Make, where: str) -> None
 
 
 def test_remax_subtracts_the_greedy_answers_reward(make_phases: Make) -> None:
-    """One extra answer at temperature 0 per prompt, the same each time, is the baseline (A7)."""
+    """One extra answer at temperature 0 per prompt, the same each time, is the baseline."""
     phases = make_phases("quickstart-remax", digits, {"rl.rollout.samples": 2})
     state = phases.start()
     groups = phases.begin(state)
@@ -171,7 +171,7 @@ def test_remax_subtracts_the_greedy_answers_reward(make_phases: Make) -> None:
 
 
 def test_warm_up_is_exact_and_leaves_the_policy_alone(make_phases: Make) -> None:
-    """W iterations of the critic alone; the policy and its schedule start untouched (A16)."""
+    """W iterations of the critic alone; the policy and its schedule start untouched."""
     over = {"rl.critic.warmup_iterations": 2, "rl.update.mini_batches": 2}
     phases = make_phases("quickstart-vapo", parity, {**over, "rl.rollout.samples": 4})
     digests, versions, rates = [], [], []
@@ -195,7 +195,7 @@ def test_warm_up_is_exact_and_leaves_the_policy_alone(make_phases: Make) -> None
 
 
 def test_critic_target_is_the_outcome_at_every_token(make_phases: Make) -> None:
-    """gamma 1, lambda_c 1, one terminal reward: return = R on every token (A17)."""
+    """gamma 1, lambda_c 1, one terminal reward: return = R on every token."""
     over = {"rl.critic.warmup_iterations": 1, "rl.update.mini_batches": 2}
     phases = make_phases("quickstart-vapo", digits, over)
     _, seen, advantages = one_iteration(phases, phases.start())
@@ -205,7 +205,7 @@ def test_critic_target_is_the_outcome_at_every_token(make_phases: Make) -> None:
 
 
 def test_critic_learns_a_learnable_return(make_phases: Make) -> None:
-    """The first token tells the score: half of the variance is there to be explained (A16)."""
+    """The first token tells the score: half of the variance is there to be explained."""
     over = {
         "rl.critic.warmup_iterations": 16,
         "rl.iterations": 17,
@@ -228,7 +228,7 @@ def test_critic_learns_a_learnable_return(make_phases: Make) -> None:
 
 
 def test_rows_without_a_score_teach_nobody(make_phases: Make) -> None:
-    """A row that failed must neither move the critic nor shift the whitening (R3)."""
+    """A row that failed must neither move the critic nor shift the whitening."""
 
     def sometimes(row: RewardRow) -> float | None:
         return None if row.trajectory_id.endswith("-01") else digits(row)
@@ -263,7 +263,7 @@ def test_an_update_without_a_row_to_learn_from_is_counted_as_one(make_phases: Ma
 
 
 def test_ptx_mixes_demonstrations_into_every_step(make_phases: Make) -> None:
-    """Eight demonstrations per trajectory, gamma times their loss, no demonstration twice (D7)."""
+    """Eight demonstrations per trajectory, gamma times their loss, no demonstration twice."""
     over = {"rl.ptx": {"coef": 0.5, "sequences_per_sample": 2}, "rl.update.mini_batches": 2}
     phases = make_phases("quickstart-ppo", digits, over)
     _, seen, advantages = one_iteration(phases, phases.start())
@@ -302,7 +302,7 @@ def test_ptx_reads_pretraining_text(make_phases: Make, tmp_path: Path) -> None:
 
 
 def test_gepo_measures_against_the_samplers_group(make_phases: Make) -> None:
-    """E_q[q] from the sampler's own log-probs, one per prompt, whatever the order (A14)."""
+    """E_q[q] from the sampler's own log-probs, one per prompt, whatever the order."""
     phases = make_phases("quickstart-gepo", digits, {})
     _, seen, advantages = one_iteration(phases, phases.start())
     shuffled = seen.sample(fraction=1.0, shuffle=True, seed=3)
@@ -317,7 +317,7 @@ def test_gepo_measures_against_the_samplers_group(make_phases: Make) -> None:
 
 
 def test_positive_loss_weighs_the_tokens_of_correct_samples(make_phases: Make) -> None:
-    """1 / their number in the mini-batch, by threshold or verdict; elsewhere 0 (A20)."""
+    """1 / their number in the mini-batch, by threshold or verdict; elsewhere 0."""
     phases = make_phases(
         "quickstart", parity, {"rl.algorithm.positive_nll.coef": 0.1, "rl.update.mini_batches": 1}
     )
@@ -332,7 +332,7 @@ def test_positive_loss_weighs_the_tokens_of_correct_samples(make_phases: Make) -
 
 
 def test_truncated_rows_can_be_left_out_of_the_loss(make_phases: Make) -> None:
-    """Overlong filtering: their tokens count nowhere, their scores still in the baseline (A12)."""
+    """Overlong filtering: their tokens count nowhere, their scores still in the baseline."""
     phases = make_phases("quickstart", digits, {"rl.algorithm.mask_truncated": True})
     state = phases.start()
     groups = phases.begin(state)
@@ -347,7 +347,7 @@ def test_truncated_rows_can_be_left_out_of_the_loss(make_phases: Make) -> None:
 
 
 def test_overlong_penalty_joins_the_score_and_not_the_filter() -> None:
-    """Shaping reaches what is trained on; the filter looks at the score before it (section 2)."""
+    """Shaping reaches what is trained on; the filter looks at the score before it."""
     recipe = load_recipe("quickstart-dapo", directory=RECIPES)
     lengths = [30, 36, 40, 40]
     rollouts = pl.DataFrame(

@@ -153,7 +153,7 @@ def test_half_full_batch_is_found_again(make_phases: Make, tmp_path: Path) -> No
 
 
 def test_filter_looks_at_the_chosen_metric() -> None:
-    """Groups of one scored row have no baseline and do not pass (SPEC section 2)."""
+    """Groups of one scored row have no baseline and do not pass."""
     uids = np.array(["a", "a", "b", "b", "c", "c", "d", "d"])
     values = np.array([0.0, 1.0, 1.0, 1.0, 0.5, np.nan, 0.1, 0.1 + 1e-12])
     assert split_by_signal(uids, values, tolerance=1e-9) == (["a"], ["b", "c", "d"])

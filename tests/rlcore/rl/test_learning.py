@@ -1,4 +1,4 @@
-"""Every algorithm learns a verifiable task from chance: SPEC section 4, invariant 11."""
+"""Every algorithm learns a verifiable task from chance."""
 
 from collections.abc import Callable
 from typing import Any

@@ -7,43 +7,36 @@ from typing import Any, cast
 import polars as pl
 import pytest
 
-from rlcore.engines.pool import EnginePool
 from rlcore.engines.types import Generation
 from rlcore.rewards.pool import RewardPool
 from rlcore.rewards.types import Failure, Reward, RewardRow
 from rlcore.rewards.unscored import RewardFailureError
 from rlcore.rewards.worker import RewardWorker
 from rlcore.rl.validation import Validation
+from schemas.outcomes import FinishReason
 from schemas.rl import RewardFunction, RewardSection
+from tests.rlcore.trajectories.scripted import STAMP, ScriptedEngines, ScriptedTokenizer
 
 SAMPLES = "reward_samples"
 GSM8K = RewardSection(functions=(RewardFunction(name="gsm8k"),), max_error_fraction=0.5)
 SOURCES = ["sums", "sums", "words"]
 
 
-class Tokenizer:
-    """Token ids are text."""
-
-    eos_token_id = 0
-
-    def batch_decode(self, rows: list[list[int]], *, skip_special_tokens: bool) -> list[str]:
-        assert skip_special_tokens
-        return [" ".join(str(token) for token in ids if token) for ids in rows]
+TOKENIZER = ScriptedTokenizer(lambda ids: " ".join(str(token) for token in ids if token))
 
 
-class Engines:
+def answers(aborted: Sequence[int]) -> ScriptedEngines:
     """Answers 1, 2, 3, ...; aborts those of ``aborted`` in the middle of their right answer."""
 
-    def __init__(self, aborted: Sequence[int]) -> None:
-        self._aborted = aborted
-
-    def generate(self, prompts: list[list[int]], *_: Any) -> list[Generation]:
+    def generate(prompts: list[list[int]], *_: Any) -> list[Generation]:
         return [
-            Generation([index + 1], [0.0], "abort")
-            if index in self._aborted
-            else Generation([index + 1, 0], [0.0, 0.0], "stop")
+            Generation([index + 1], [0.0], FinishReason.ABORT, STAMP)
+            if index in aborted
+            else Generation([index + 1, 0], [0.0, 0.0], FinishReason.STOP, STAMP)
             for index in range(len(prompts))
         ]
+
+    return ScriptedEngines(generate)
 
 
 class Scripted:
@@ -77,8 +70,7 @@ def run(
         ],
         schema_overrides={"prompt_ids": pl.List(pl.Int32)},
     )
-    engines = cast(EnginePool, Engines(aborted))
-    return Validation(prompts, engines, rewards, Tokenizer(), 4, section).run()
+    return Validation(prompts, answers(aborted), rewards, TOKENIZER, 4, section).run()
 
 
 def test_an_aborted_answer_has_no_score_and_is_counted() -> None:

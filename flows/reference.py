@@ -1,0 +1,299 @@
+"""The reference of recipes for readers (docs/recipe.md) and editors (docs/recipe.schema.json).
+
+Both come from one tree of JSON schema nodes, a node per key of a recipe, which holds what
+pydantic's own schema cannot say: the default at a key's place, and what validators check of it.
+"""
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import yaml
+
+from flows.places import ROOT
+from rlcore.rewards.registry import BUILTIN
+from schemas.algorithm import ADVANTAGES, KL, POLICY_LOSSES
+from schemas.names import REWARD_MODEL
+from schemas.presets import PRESETS
+from schemas.recipe import Recipe
+from schemas.rl import RLSection
+
+REFERENCE = ROOT / "docs" / "recipe.md"
+SCHEMA = ROOT / "docs" / "recipe.schema.json"
+
+Node = dict[str, Any]
+
+
+def _named(names: list[str]) -> Node:
+    """Return what a key may hold that names one of ``names`` or a function of the user's."""
+    return {"anyOf": [{"enum": names}, {"pattern": r"^[^:]+:[^\W\d]\w*$"}]}
+
+
+# What validators check of one key alone, by its dotted path.
+CHECKED: dict[str, Node] = {
+    "rl.preset": {"enum": list(PRESETS)},
+    "rl.algorithm.advantage": _named(list(ADVANTAGES)),
+    "rl.algorithm.policy_loss": _named(list(POLICY_LOSSES)),
+    "rl.rollout.top_p": {"enum": [1]},
+    "rl.rollout.top_k": {"enum": [-1, 0]},
+    "rl.max_logprob_gap": {"maximum": 10},
+    "reward.functions.0.name": _named([*BUILTIN, REWARD_MODEL]),
+    "evaluate.pass_k.0": {"minimum": 1},
+    "data.sources.0.steps.0": {"minimum": 1, "maximum": 3},
+}
+# Labels of the design, which readers of the reference do not have.
+LABELS = re.compile(r" \((?:SPEC )?[A-Z]\d[^)]*\)|, SPEC [A-Z]\d[^)]*(?=\))")
+
+HEAD = """# Recipe reference
+
+Written by `make docs` from `schemas/`: change the descriptions there. Editors that know the comment
+`# yaml-language-server: $schema=...` check a recipe against `recipe.schema.json` beside this file.
+
+- A **recipe** is a YAML file: `flows/recipes/NAME.yaml`, or any path. A file whose name begins with
+  `_` is no recipe, only what others extend. `name`, `model`, `data` and `reward` must be given.
+- `extends: other` starts from `other.yaml` of the same folder; of `extends: [one, two]`, what `two`
+  says holds over `one`, and what the file itself says over both. Sections are merged key by key;
+  values and lists are replaced whole. Two keys are not simply merged: an `rl.algorithm.kl` with
+  another `where` starts anew, and a `warmup_ratio` removes the `warmup_steps` beneath it.
+- `rl.preset` names an algorithm and fills what the recipe leaves out of `rl`: see
+  [Presets](#presets). Defaults are those of `preset: {preset}`; *by preset*: others change it.
+- `rl.algorithm.kl` with `where: reward` starts from `estimator: {estimator}` and `coef: {coef}`.
+- Overrides (`-o rl.iterations=5`) take the dotted paths below; a number indexes a list:
+  `data.sources.0.limit`.
+- Numbers may be written `2e-6`. `'off'` needs its quotes: YAML reads a bare `off` as false.
+- An unknown key is an error. Rules between keys are checked when a recipe is loaded, also by
+  `rl-pipeline run NAME --dry-run`.
+
+## Presets
+
+What `rl.preset` sets, where presets differ; empty: the preset has no such section.
+"""
+TYPES = {"string": "text", "boolean": "true or false", "object": "mapping"}
+SIGNS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
+
+
+def reference() -> str:
+    """Return the reference as Markdown: how recipes compose, the presets, a table per section."""
+    by_preset = _by_preset()
+    kl = KL.model_validate({"where": "reward"})
+    head = HEAD.format(preset=RLSection().preset, estimator=kl.estimator, coef=kl.coef)
+    parts = [head, *_presets(by_preset)]
+    for path, node in _sections(_tree()):
+        level = min(path.replace(".0", "").count(".") + 2, 4)
+        parts += ["", f"{'#' * level} {_heading(path, node)}", "", node["description"], ""]
+        parts += ["| key | type | default | limits | meaning |", "|---|---|---|---|---|"]
+        for key, child in node["properties"].items():
+            at = f"{path}.{key}" if path else key
+            parts.append(_row(at, child, at in by_preset))
+    return "\n".join(parts) + "\n"
+
+
+def json_schema() -> Node:
+    """Return the JSON schema (2020-12) of a recipe file, which may leave out what it extends."""
+    tree = _for_editors(_tree(), "", _by_preset())
+    said = "recipes of the same folder that this one starts from; a later one holds over the first"
+    base = {"description": said, "type": ["string", "array"], "items": {"type": "string"}}
+    tree["properties"] = {"extends": base, **tree["properties"]}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Recipe", **tree}
+
+
+def main() -> None:
+    """Write both files, each whole or not at all. Raises OSError where ``docs`` is not writable."""
+    schema = json.dumps(json_schema(), indent=1, ensure_ascii=False) + "\n"
+    for path, text in ((REFERENCE, reference()), (SCHEMA, schema)):
+        partial = path.with_name(f".{path.name}.{os.getpid()}")
+        partial.write_text(text, encoding="utf-8")
+        os.replace(partial, path)
+        print(f"wrote {path.relative_to(ROOT)}")
+
+
+def _tree() -> Node:
+    """Return the node of the whole recipe."""
+    raw = Recipe.model_json_schema()
+    return _node(raw, raw.pop("$defs"), "")
+
+
+def _node(raw: Node, defs: Mapping[str, Node], path: str) -> Node:
+    """Return the node at the dotted ``path``, without references, and all below it.
+
+    A node without ``default`` must be given. Below a list, which a file states as a whole, the
+    schema demands that of the file too.
+    """
+    if "anyOf" in raw:  # a value or null
+        (inner,) = [option for option in raw["anyOf"] if option != {"type": "null"}]
+        rest = {key: value for key, value in raw.items() if key != "anyOf"}
+        node = _node({**inner, **rest}, defs, path)
+        node["type"] = [node["type"], "null"]
+        return node | {"enum": [*node["enum"], None]} if "enum" in node else node
+    if "$ref" in raw:
+        section = defs[raw["$ref"].rpartition("/")[2]]
+        texts = [part["description"] for part in (section, raw) if "description" in part]
+        raw = {**section, **raw, "description": " ".join(texts)}
+    dropped = {"$ref", "title", "discriminator", "required", "oneOf", "prefixItems"}
+    node = {key: value for key, value in raw.items() if key not in dropped}
+    if "description" in node:
+        words = LABELS.sub("", node["description"]).replace("``", "`").split()
+        node["description"] = " ".join(words)
+    listed = "0" in path.split(".")
+    if "oneOf" in raw:
+        # Without the kind, which a file may leave to what it extends, several kinds can fit.
+        members = [_node(option, defs, path) for option in raw["oneOf"]]
+        node["oneOf" if listed else "anyOf"] = members
+    if "properties" in raw:
+        node["properties"] = nodes = _properties(raw, defs, path)
+        if listed:
+            node["required"] = [key for key in nodes if "default" not in nodes[key]]
+    items = raw.get("items") or next(iter(raw.get("prefixItems", ())), None)
+    if items:  # those of a tuple are alike
+        node["items"] = _node(items, defs, f"{path}.0")
+    return node | CHECKED.get(path, {})
+
+
+def _properties(raw: Node, defs: Mapping[str, Node], path: str) -> dict[str, Node]:
+    """Return the nodes of a section's keys; a default of the section holds over theirs."""
+    section, nodes = raw.get("default"), {}
+    for key, field in raw["properties"].items():
+        field = dict(field)
+        if "const" in field:  # the kind: pydantic asks for it in spite of its default
+            field.pop("default")
+        elif isinstance(section, dict):
+            field["default"] = section[key]
+        elif key not in raw.get("required", []):
+            field.setdefault("default", {})  # from a factory, which pydantic leaves out
+        nodes[key] = _node(field, defs, f"{path}.{key}" if path else key)
+    return nodes
+
+
+def _by_preset() -> dict[str, dict[str, str]]:
+    """Return, by dotted path, what each preset says of the keys on which not all agree."""
+    defaults = {
+        f"{path}.{key}": _shown(child.get("default"))
+        for path, node in _sections(_tree())
+        for key, child in node["properties"].items()
+    }
+    found: dict[str, dict[str, str]] = {}
+    for name in PRESETS:
+        section = RLSection.model_validate({"preset": name}).model_dump(mode="json")
+        for path, value in _below(section, "rl"):
+            found.setdefault(path, {})[name] = _shown(value)
+    del found["rl.preset"]
+    return {path: told for path, told in found.items() if set(told.values()) != {defaults[path]}}
+
+
+def _below(section: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any]]:
+    for key, value in section.items():
+        yield f"{path}.{key}", value
+        if isinstance(value, dict):
+            yield from _below(value, f"{path}.{key}")
+
+
+def _shown(value: Any) -> str:
+    """Return a value as a recipe has it; of a section, that it is one."""
+    if isinstance(value, dict) and value:
+        return "section"
+    text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=10_000)
+    return f"`{text.strip().removesuffix('...').strip()}`"  # which ends a document of one value
+
+
+def _presets(by_preset: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
+    yield from (f"| key | {' | '.join(PRESETS)} |", "|---" * (len(PRESETS) + 1) + "|")
+    for path, told in by_preset.items():
+        yield f"| `{path}` | {' | '.join(told.get(name, '') for name in PRESETS)} |"
+
+
+def _sections(node: Node, path: str = "") -> Iterator[tuple[str, Node]]:
+    """Yield dotted path and node of every section, in the order of the tree."""
+    if "properties" in node:
+        yield path, node
+        for key, child in node["properties"].items():
+            yield from _sections(child, f"{path}.{key}" if path else key)
+    for kind in _kinds(node):
+        yield from _sections(kind, path)
+    if "items" in node:
+        yield from _sections(node["items"], f"{path}.0")
+
+
+def _kinds(node: Node) -> list[Node]:
+    """Return the sections between which a key chooses by its ``kind``."""
+    members = node.get("oneOf") or node.get("anyOf") or []
+    return [member for member in members if "properties" in member]
+
+
+def _row(path: str, node: Node, by_preset: bool) -> str:
+    default = _shown(node["default"]) if "default" in node else "required"
+    default = default.removeprefix("section") + " *by preset*" * by_preset
+    meaning = ", ".join(_links(path, node)) or node.get("description", "")
+    cells = (f"`{path}`", _type(node), default, ", ".join(_limits(node)), meaning)
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|').strip() for cell in cells)} |"
+
+
+def _links(path: str, node: Node) -> Iterator[str]:
+    """Yield a link to each section that stands at ``path`` itself, or in its list."""
+    for at, section in _sections(node, path):
+        if at in (path, f"{path}.0"):
+            heading = _heading(at, section)
+            anchor = re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+            yield f"[{heading}](#{anchor})"
+
+
+def _heading(path: str, section: Node) -> str:
+    kind = section["properties"].get("kind", {}).get("const")
+    return f"{path}, kind {kind}" if kind else path or "Top level"
+
+
+def _type(node: Node) -> str:
+    """Return the type in plain words."""
+    kinds = node["type"] if isinstance(node.get("type"), list) else [node.get("type")]
+    if "items" in node:
+        count = f"{node['maxItems']} " if "maxItems" in node else ""
+        word = f"list of {count}{_type(node['items'])}s"
+    elif "enum" in node or "const" in node:
+        word = "choice"
+    elif "properties" in node or _kinds(node):
+        word = "section"
+    else:
+        word = TYPES.get(kinds[0], kinds[0])
+    return f"{word} or null" if "null" in kinds else word
+
+
+def _limits(node: Node) -> Iterator[str]:
+    """Yield the choices of a value, or its bounds."""
+    choices = node.get("enum") or ([node["const"]] if "const" in node else [])
+    if choices:
+        yield ", ".join(_shown(choice) for choice in choices if choice is not None)
+        return
+    yield from (f"{sign} {node[key]:g}" for key, sign in SIGNS.items() if key in node)
+    for option in [node, *node.get("anyOf", [])]:
+        if "pattern" in option:
+            yield f"`{option['pattern']}`" if option is node else "or `package.module:function`"
+        elif "enum" in option:
+            yield from _limits(option)
+    if node.get("minItems") == 1:
+        yield "not empty"
+    if "items" in node:
+        yield from (f"each {limit}" for limit in _limits(node["items"]))
+
+
+def _for_editors(node: Node, path: str, by_preset: Mapping[str, Mapping[str, str]]) -> Node:
+    """Return the node without what an editor would insert wrongly: defaults of whole sections, and
+    of one preset for all."""
+    node = dict(node)
+    if path in by_preset:
+        told = node.get("description", "")
+        node["description"] = f"{told} (default by rl.preset)".strip()
+    if path in by_preset or "properties" in node or _kinds(node):
+        node.pop("default", None)
+    if "items" in node:
+        node["items"] = _for_editors(node["items"], f"{path}.0", by_preset)
+    if "properties" in node:
+        node["properties"] = {
+            key: _for_editors(child, f"{path}.{key}" if path else key, by_preset)
+            for key, child in node["properties"].items()
+        }
+    return node
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Trajectories: the record of one sampled episode, and ``collect``, the one path that samples."""

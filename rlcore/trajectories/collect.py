@@ -1,0 +1,46 @@
+"""The one path that samples. What it yields is scored, recorded or ranked by whoever asked."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+from rlcore.engines.types import Generation, Sampling
+from rlcore.rewards.types import Reward, RewardRow, score_finished
+from rlcore.trajectories.types import Request, Trajectory
+
+
+class Engines(Protocol):
+    """What samples; ``engines.pool.EnginePool`` is the one in use."""
+
+    def stream(
+        self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], sampling: Sampling
+    ) -> Iterator[tuple[int, Generation]]:
+        """Yield (index of the prompt, its continuation) as they complete."""
+        ...
+
+
+def collect(
+    requests: Sequence[Request], sampling: Sampling, engines: Engines, tokenizer: Any
+) -> Iterator[Trajectory]:
+    """Sample every request; yield its trajectory as it completes, in no fixed order.
+
+    Whatever depends on the order, or on which rows share a batch, takes ``in_order``: no bit may
+    depend on which engine was faster.
+    """
+    prompts = [request.prompt["prompt_ids"] for request in requests]
+    seeds = [request.seed for request in requests]
+    for index, generation in engines.stream(prompts, seeds, sampling):
+        (text,) = tokenizer.batch_decode([generation.token_ids], skip_special_tokens=True)
+        yield Trajectory(requests[index], generation, text)
+
+
+def in_order(requests: Sequence[Request], trajectories: Iterator[Trajectory]) -> list[Trajectory]:
+    """Return the trajectories in the order of their ``requests``, once all are there."""
+    done = {trajectory.request.trajectory_id: trajectory for trajectory in trajectories}
+    return [done[request.trajectory_id] for request in requests]
+
+
+def score(
+    trajectories: Sequence[Trajectory], scorer: Callable[[list[RewardRow]], list[Reward]]
+) -> list[Reward]:
+    """Return one reward per trajectory, in order; what the engine aborted has no score."""
+    return score_finished([trajectory.reward_row() for trajectory in trajectories], scorer)

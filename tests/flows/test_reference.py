@@ -1,0 +1,188 @@
+"""The generated reference is current and whole, and editors are told what the loader would say."""
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import jsonschema
+import pytest
+import yaml
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+
+from flows.places import RECIPES
+from flows.reference import REFERENCE, SCHEMA, json_schema, reference
+from rlcore.recipes import load_recipe, recipe_names
+from rlcore.rewards.registry import check_recipe_functions
+from schemas.errors import UserError
+from schemas.recipe import Recipe
+
+VALIDATOR = jsonschema.Draft202012Validator(json_schema())
+MODELINE = "# yaml-language-server: $schema=../../docs/recipe.schema.json\n"
+FILES = sorted(RECIPES.glob("*.yaml"))
+
+# Keys that say all by their names; any other needs a description with its unit.
+SELF_EXPLANATORY: set[str] = set()
+
+
+class Yaml12(yaml.SafeLoader):
+    """Reads ``2e-6`` as a number, as editors and the loader of recipes do."""
+
+
+SCIENTIFIC = re.compile(r"[0-9][0-9.]*[eE][-+]?[0-9]+$")
+Yaml12.add_implicit_resolver("tag:yaml.org,2002:float", SCIENTIFIC, list("0123456789"))
+
+
+def _sections(annotation: Any) -> list[type[BaseModel]]:
+    """Return the sections inside an annotation such as ``tuple[Annotated[A | B], ...]``."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [section for part in get_args(annotation) for section in _sections(part)]
+
+
+def _leaves(
+    section: type[BaseModel], path: str = "", default: BaseModel | None = None
+) -> Iterator[tuple[str, str, Any, str | None]]:
+    """Yield dotted path, kind of the section, default and description of all below ``section``.
+
+    ``default`` is the section's own, which holds over those of its class.
+    """
+    tag = section.model_fields.get("kind")
+    is_member = tag is not None and len(get_args(tag.annotation)) == 1
+    kind = tag.default if tag and is_member else ""
+    for key, field in section.model_fields.items():
+        value = getattr(default, key) if default else field.get_default(call_default_factory=True)
+        if key == "kind" and is_member:
+            value = PydanticUndefined
+        at = f"{path}.{key}" if path else key
+        inner = _sections(field.annotation)
+        for below in inner:
+            of_this = value if isinstance(value, below) else None
+            listed = "tuple" in str(field.annotation)
+            yield from _leaves(below, f"{at}.0" if listed else at, of_this)
+        if not inner:
+            yield at, kind, value, field.description
+
+
+LEAVES = list(_leaves(Recipe))
+
+
+def _rows(text: str) -> Iterator[tuple[str, str, list[str]]]:
+    """Yield dotted path, kind of the section and further cells of the tables' rows."""
+    kind = ""
+    for line in text.partition("\n## Top level\n")[2].splitlines():
+        if line.startswith("#"):
+            kind = line.partition(", kind ")[2]
+        elif line.startswith("| `"):
+            path, *cells = (cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1])
+            yield path.strip("`"), kind, cells
+
+
+def test_the_files_are_those_of_the_schema() -> None:
+    message = "the schema has changed: run `make docs`"
+    assert REFERENCE.read_text(encoding="utf-8") == reference(), message
+    assert json.loads(SCHEMA.read_text(encoding="utf-8")) == json_schema(), message
+
+
+def test_every_key_stands_in_the_reference_with_its_default() -> None:
+    """The defaults are those at the key's place: SFT's learning rate is not RL's."""
+    told = {
+        (path, kind): cells[1].removesuffix(" *by preset*")
+        for path, kind, cells in _rows(reference())
+        if "section" not in cells[0]
+    }
+    assert len(told) == len(LEAVES) > 200
+    for path, kind, default, _ in LEAVES:
+        cell = told[path, kind]
+        if default is PydanticUndefined:
+            assert cell == "required", path
+        else:
+            value = list(default) if isinstance(default, tuple) else default
+            assert yaml.safe_load(cell.strip("`")) == value, path
+
+
+def test_every_key_says_what_it_means() -> None:
+    silent = {path.split(".")[-1] for path, _, _, description in LEAVES if not description}
+    assert silent == SELF_EXPLANATORY, "describe it, with its unit, in schemas/"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_recipe_file_is_valid_for_editors(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert text.startswith(MODELINE)
+    VALIDATOR.validate(yaml.load(text, Yaml12))
+
+
+@pytest.mark.parametrize("name", recipe_names(RECIPES))
+def test_a_whole_recipe_is_valid_for_editors(name: str) -> None:
+    """As every run records it: all keys, with all kinds of values."""
+    VALIDATOR.validate(load_recipe(name, directory=RECIPES).model_dump(mode="json"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "data: {max_prompt_tokens: 64}",
+        "data: {sources: [{kind: arithmetic}]}",
+        "rl: {preset: ppo, update: {optimizer: {lr: 2e-6}}}",
+        "rl: {preset: dapo, algorithm: {overlong: null}}",
+        "rl: {preset: ppo, critic: {optimizer: {eps: 1e-7}}}",
+        "rl: {algorithm: {advantage: 'json:dumps'}}",
+        "reward: {functions: [{name: 'json:dumps', options: {any: [1, {}]}}]}",
+        "extends: [quickstart, _hard]",
+        "{extends: quickstart-rlhf, reward_model: {preferences: {prompts: 3}}}",
+    ],
+)
+def test_a_part_that_the_loader_takes_is_valid_for_editors(text: str, tmp_path: Path) -> None:
+    _load(text, tmp_path)
+    VALIDATOR.validate(yaml.load(text, Yaml12))
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("{rol: {}}", ""),
+        ("rl: {iteratons: 3}", "rl"),
+        ("rl: {iterations: 0}", "rl.iterations"),
+        ("rl: {iterations: 2.5}", "rl.iterations"),
+        ("rl: {preset: grppo}", "rl.preset"),
+        ("rl: {max_logprob_gap: 50}", "rl.max_logprob_gap"),
+        ("rl: {rollout: {top_p: 0.9}}", "rl.rollout.top_p"),
+        ("rl: {rollout: {top_k: 5}}", "rl.rollout.top_k"),
+        ("rl: {algorithm: {advantage: gea}}", "rl.algorithm.advantage"),
+        ("rl: {algorithm: {policy_loss: 'json:'}}", "rl.algorithm.policy_loss"),
+        ("rl: {update: {optimizer: {lrr: 1}}}", "rl.update.optimizer"),
+        ("rl: {update: {optimizer: {betas: [0.9]}}}", "rl.update.optimizer.betas"),
+        ("rl: {critic: {clip: wide}}", "rl.critic.clip"),
+        ("sft: null", "sft"),
+        ("sft: {epochs: many}", "sft.epochs"),
+        ("data: {deduplicate: nearly}", "data.deduplicate"),
+        ("data: {deduplicate: off}", "data.deduplicate"),
+        ("data: {sources: []}", "data.sources"),
+        ("data: {sources: [{train: 4}]}", "data.sources.0"),
+        ("data: {sources: [{kind: file}]}", "data.sources.0"),
+        ("data: {sources: [{kind: arithmetic, steps: [2, 4]}]}", "data.sources.0"),
+        ("evaluate: {pass_k: [0]}", "evaluate.pass_k.0"),
+        ("evaluate: {checkpoints: best}", "evaluate.checkpoints"),
+        ("reward: {functions: [{name: gsm9k}]}", "reward.functions.0.name"),
+        ("reward: {functions: [{weight: 1}]}", "reward.functions.0"),
+        ("reward_model: {preferences: {kind: samples, path: x}}", "reward_model.preferences"),
+        ("name: My Recipe", "name"),
+    ],
+)
+def test_what_the_loader_refuses_is_marked_in_editors(text: str, path: str, tmp_path: Path) -> None:
+    errors = list(VALIDATOR.iter_errors(yaml.load(text, Yaml12)))
+    assert [".".join(map(str, error.absolute_path)) for error in errors] == [path]
+    with pytest.raises(UserError):
+        _load(text, tmp_path)
+
+
+def _load(text: str, folder: Path) -> None:
+    """Load and check what ``text`` says over the quickstart, unless it extends another recipe."""
+    shutil.copytree(RECIPES, folder, dirs_exist_ok=True)
+    tree = {"extends": "quickstart", "name": "mine", **yaml.safe_load(text)}
+    (folder / "mine.yaml").write_text(yaml.safe_dump(tree), encoding="utf-8")
+    check_recipe_functions(load_recipe("mine", directory=folder))

@@ -1,0 +1,33 @@
+"""Engines and tokenizers that answer by a function: for tests of what is made of the answers."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from rlcore.engines.types import Generation, Sampling
+from rlcore.weights.stamp import WeightStamp
+
+STAMP = WeightStamp(0, "digest")
+Generate = Callable[[list[list[int]], list[int], Sampling], list[Generation]]
+
+
+class ScriptedEngines:
+    """Answers by ``generate``; the last request completes first."""
+
+    def __init__(self, generate: Generate) -> None:
+        self._generate = generate
+
+    def stream(
+        self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], sampling: Sampling
+    ) -> Iterator[tuple[int, Generation]]:
+        done = self._generate([list(prompt) for prompt in prompts], list(seeds), sampling)
+        yield from reversed(list(enumerate(done)))
+
+
+class ScriptedTokenizer:
+    """Decodes a row by ``decode``."""
+
+    def __init__(self, decode: Callable[[list[int]], str], eos_token_id: int = 0) -> None:
+        self._decode, self.eos_token_id = decode, eos_token_id
+
+    def batch_decode(self, rows: list[list[int]], *, skip_special_tokens: bool) -> list[str]:
+        assert skip_special_tokens
+        return [self._decode(ids) for ids in rows]
