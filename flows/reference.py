@@ -43,8 +43,6 @@ CHECKED: dict[str, Node] = {
     "evaluate.pass_k.0": {"minimum": 1},
     "data.sources.0.steps.0": {"minimum": 1, "maximum": 3},
 }
-# Labels of the design, which readers of the reference do not have.
-LABELS = re.compile(r" \((?:SPEC )?[A-Z]\d[^)]*\)|, SPEC [A-Z]\d[^)]*(?=\))")
 
 HEAD = """# Recipe reference
 
@@ -82,7 +80,8 @@ def reference() -> str:
     parts = [head, *_presets(by_preset)]
     for path, node in _sections(_tree()):
         level = min(path.replace(".0", "").count(".") + 2, 4)
-        parts += ["", f"{'#' * level} {_heading(path, node)}", "", node["description"], ""]
+        about = re.sub(r"\bdocs/(\w+\.md)", r"[\g<0>](\1)", node["description"])
+        parts += ["", f"{'#' * level} {_heading(path, node)}", "", about, ""]
         parts += ["| key | type | default | limits | meaning |", "|---|---|---|---|---|"]
         for key, child in node["properties"].items():
             at = f"{path}.{key}" if path else key
@@ -134,8 +133,7 @@ def _node(raw: Node, defs: Mapping[str, Node], path: str) -> Node:
     dropped = {"$ref", "title", "discriminator", "required", "oneOf", "prefixItems"}
     node = {key: value for key, value in raw.items() if key not in dropped}
     if "description" in node:
-        words = LABELS.sub("", node["description"]).replace("``", "`").split()
-        node["description"] = " ".join(words)
+        node["description"] = " ".join(node["description"].replace("``", "`").split())
     listed = "0" in path.split(".")
     if "oneOf" in raw:
         # Without the kind, which a file may leave to what it extends, several kinds can fit.
@@ -245,7 +243,7 @@ def _heading(path: str, section: Node) -> str:
 
 def _type(node: Node) -> str:
     """Return the type in plain words."""
-    kinds = node["type"] if isinstance(node.get("type"), list) else [node.get("type")]
+    kinds = node["type"] if isinstance(node.get("type"), list) else [str(node.get("type"))]
     if "items" in node:
         count = f"{node['maxItems']} " if "maxItems" in node else ""
         word = f"list of {count}{_type(node['items'])}s"

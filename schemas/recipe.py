@@ -199,12 +199,12 @@ class Recipe(Section):
     def canary_bound(self) -> GapBound:
         """Return the bound on the gap between learner and engine on a sync's canary tokens.
 
-        In bfloat16 a single unlikely token is off by the spacing of its logit (0.125 from 16 on),
-        so it is the mean that a wrong layer must move.
+        It is the mean that a wrong layer must move: a single unlikely token is off by rounding, in
+        bfloat16 by the spacing of its logit (0.125 from 16 on), in float32 by more than 1e-4 in one
+        sync of thousands.
         """
-        if self.model.dtype == "float32":
-            return GapBound("rl.max_canary_gap", "max", self.rl.max_canary_gap or 1e-4)
-        return GapBound("rl.max_canary_gap", "mean", self.rl.max_canary_gap or 0.1)
+        default = 1e-4 if self.model.dtype == "float32" else 0.1
+        return GapBound("rl.max_canary_gap", "mean", self.rl.max_canary_gap or default)
 
     @model_validator(mode="after")
     def _context_holds_prompt_and_response(self) -> "Recipe":

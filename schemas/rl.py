@@ -247,8 +247,8 @@ class RLSection(Section):
         default=None,
         gt=0,
         le=10,
-        description="|learner - engine| log-prob (nats) of a few tokens after a sync, above which"
-        " the run stops; null = 1e-4 in float32 (largest), 0.1 in bfloat16 (mean)",
+        description="mean |learner - engine| log-prob (nats) of a few tokens after a sync, above"
+        " which the run stops; null = 1e-4 in float32, 0.1 in bfloat16",
     )
 
     @model_validator(mode="before")

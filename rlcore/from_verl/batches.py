@@ -165,7 +165,7 @@ def trains_reward_model(run: Run) -> bool:
 
 
 def data(run: Run) -> dict[str, Any]:
-    """Model and data. A whole command names both; an excerpt takes those of verl's one-GPU example."""
+    """Model and data. A whole command names both; an excerpt takes those of verl's example."""
     model, train = run.get(f"{MODEL}.path"), _files(run, "data.train_files")
     for key, found in ((f"{MODEL}.path", model), ("data.train_files", train)):
         if not found and not run.excerpt:
