@@ -29,3 +29,8 @@ def from_arrays(
         pa.array(offsets, pa.int64()), flat.cast(dtype).to_arrow()
     )
     return pl.Series(name, nested, dtype=pl.List(dtype))
+
+
+def mean_of(values: pl.Series) -> float:
+    """Return the mean of numbers, or the share of flags that are set."""
+    return float(values.to_numpy().mean())

@@ -125,7 +125,7 @@ class TrackingSection(Section):
 STAGE_SLICES: dict[str, dict[str, bool | set[str]]] = {
     "prepare_data": {"seed": True, "model": True, "data": True, "sft": {"enabled", "max_tokens"}},
     "sft": {"seed": True, "model": True, "sft": True},
-    "reward_model": {"seed": True, "model": True, "reward": True, "reward_model": True},
+    "reward_model": {"seed": True, "model": True, "reward_model": True},
     "rl": {"seed": True, "model": True, "reward": True, "rl": True},
     "evaluate": {"seed": True, "model": True, "reward": True, "evaluate": True},
     "export": {"model": True, "export": True},
@@ -166,7 +166,14 @@ class Recipe(Section):
         """Return the JSON-ready part of the recipe that ``stage`` depends on."""
         sections = STAGE_SLICES[stage]
         hidden = {name: keys for name, keys in NOT_IN_KEYS.items() if sections.get(name) is True}
-        return self.model_dump(mode="json", include=sections, exclude=hidden)
+        part = self.model_dump(mode="json", include=sections, exclude=hidden)
+        if stage == REWARD_MODEL:  # ranks by verdicts: whose count, and no sums of scores
+            part["reward"] = [
+                {"name": f.name, "options": f.options, "counts": f.weight != 0}
+                for f in self.reward.functions
+                if f.name != REWARD_MODEL
+            ]
+        return part
 
     @property
     def scores_own_logprobs(self) -> bool:

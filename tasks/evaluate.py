@@ -10,7 +10,7 @@ from rlcore.evaluation.evaluate import evaluate as evaluate_checkpoint
 from rlcore.models.files import model_directory
 from rlcore.models.tokenizer import load_tokenizer
 from rlcore.rewards.registry import code_digests
-from rlcore.workers.workers import WORKER_MODULES
+from rlcore.workers.workers import ENGINE_MODULES, LEARNER_MODULES, REWARD_MODULES
 from schemas.artifacts import ArtifactRef
 from schemas.names import REWARD_MODEL
 from tasks.runtime.caching import StageRun, cached_stage
@@ -19,7 +19,7 @@ from tasks.runtime.caching import StageRun, cached_stage
 @cached_stage(
     "evaluate",
     kind="evaluation",
-    code=WORKER_MODULES,
+    code=(*ENGINE_MODULES, *LEARNER_MODULES, *REWARD_MODULES),
     inputs=lambda recipe: code_digests([function.name for function in recipe.reward.functions]),
 )
 def evaluate(run: StageRun) -> ArtifactRef:

@@ -18,7 +18,7 @@ from rlcore.reward_model.sampled import sample_preferences
 from rlcore.reward_model.training import RewardModelTraining
 from rlcore.reward_model.zero import shift_bias, zero_sequences
 from rlcore.rewards.registry import code_digests
-from rlcore.workers.workers import WORKER_MODULES
+from rlcore.workers.workers import ENGINE_MODULES, LEARNER_MODULES, REWARD_MODULES
 from schemas.artifacts import ArtifactRef
 from schemas.names import REWARD_MODEL
 from schemas.recipe import Recipe
@@ -42,7 +42,12 @@ def _read_outside(recipe: Recipe) -> dict[str, str]:
     )
 
 
-@cached_stage(REWARD_MODEL, kind=REWARD_MODEL, code=WORKER_MODULES, inputs=_read_outside)
+@cached_stage(
+    REWARD_MODEL,
+    kind=REWARD_MODEL,
+    code=(*ENGINE_MODULES, *LEARNER_MODULES, *REWARD_MODULES),
+    inputs=_read_outside,
+)
 def reward_model(run: StageRun) -> ArtifactRef:
     """Rank responses, train a scalar head on the policy of ``run.parents``, judge it on held-out
     prompts; the result is a classifier directory with those figures."""

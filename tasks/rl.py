@@ -13,7 +13,7 @@ from rlcore.rl.phases import Phases
 from rlcore.rl.ptx import ptx_digests, ptx_sequences
 from rlcore.rl.state import LoopState
 from rlcore.rl.workers import start_workers
-from rlcore.workers.workers import WORKER_MODULES
+from rlcore.workers.workers import ENGINE_MODULES, LEARNER_MODULES, REWARD_MODULES
 from schemas.artifacts import ArtifactRef
 from schemas.names import REWARD_MODEL
 from tasks.run_page.report import IterationReport
@@ -26,7 +26,7 @@ def rl_stage(loop: Callable[[Phases, IterationReport], LoopState], module: str) 
     @cached_stage(
         "rl",
         kind="policy",
-        code=(*WORKER_MODULES, module),
+        code=(*ENGINE_MODULES, *LEARNER_MODULES, *REWARD_MODULES, module),
         inputs=lambda recipe: {
             **code_digests(user_functions(recipe)),
             **ptx_digests(recipe.rl.ptx),

@@ -4,13 +4,25 @@ from prefect.logging import get_run_logger
 
 from rlcore.models.files import MODEL_FOLDER, model_directory
 from rlcore.supervised.sft import SFT, STAGE
-from rlcore.workers.workers import WORKER_MODULES
+from rlcore.workers.workers import LEARNER_MODULES
 from schemas.artifacts import ArtifactRef
 from tasks.run_page.report import TrainingReport
 from tasks.runtime.caching import StageRun, cached_stage
 
+# What the learner can do beside SFT, and who samples and scores elsewhere.
+NOT_SFT = (
+    "rlcore.algorithms.correction",
+    "rlcore.algorithms.entropy",
+    "rlcore.algorithms.kl",
+    "rlcore.algorithms.policy_loss",
+    "rlcore.algorithms.preference_loss",
+    "rlcore.algorithms.value_loss",
+    "rlcore.engines",
+    "rlcore.rewards",
+)
 
-@cached_stage(STAGE, kind="policy", code=WORKER_MODULES)
+
+@cached_stage(STAGE, kind="policy", code=LEARNER_MODULES, without=NOT_SFT)
 def sft(run: StageRun) -> ArtifactRef:
     """Train the dataset's base model on its demonstrations; the result is a policy with its
     metrics."""

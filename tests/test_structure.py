@@ -35,7 +35,7 @@ CONFINED = {
     "ray": ("rlcore/cluster/ray_cluster.py",),
     "vllm": ("rlcore/engines/vllm_engine.py", "rlcore/engines/vllm_transfer.py"),
     "deepspeed": ("rlcore/learner/engine.py",),
-    "duckdb": ("rlcore/results/queries.py",),
+    "duckdb": ("rlcore/results/queries.py", "rlcore/results/conditions.py"),
     "matplotlib": ("flows/figure.py",),
     "transformers": (
         "rlcore/models/",

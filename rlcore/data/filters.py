@@ -25,7 +25,7 @@ def apply_filters(rows: list[Row], conditions: Sequence[str]) -> tuple[list[Row]
     """
     rejects: list[Reject] = []
     for condition in conditions:
-        from rlcore.results.queries import filter_rows
+        from rlcore.results.conditions import filter_rows
 
         frame = _prompt_columns(rows).with_row_index("position")
         kept = set(filter_rows(frame, condition, where="data.filters")["position"])

@@ -1,4 +1,4 @@
-"""SQL over everything a store holds, and SQL conditions as row filters (DuckDB).
+"""SQL over everything a store holds (DuckDB).
 
 Views, complete artifacts only:
 
@@ -20,16 +20,13 @@ import duckdb
 import polars as pl
 import pyarrow as pa
 
+from rlcore.results.conditions import ALONE, reason_of
 from rlcore.store.artifacts import ArtifactStore
 from rlcore.store.tables import arrow_schema
 from schemas.artifacts import ArtifactRef, Manifest
 from schemas.errors import UserError
 from schemas.tables import TABLES
 
-_ALONE: dict[str, str | bool | int | float | list[str]] = {
-    "autoinstall_known_extensions": "false",
-    "autoload_known_extensions": "false",
-}
 _JOINED = ("rollouts", "rewards", "advantages", "own_logprobs")
 _NAME = ["kind", "key", "sha256"]
 _ARTIFACTS = {
@@ -92,7 +89,7 @@ def query(
     for damage of a file that is read, it raises DamagedArtifact. Raises UserError for SQL that does
     not parse, bind or select, ArtifactError where the store cannot be read.
     """
-    with duckdb.connect(config=_ALONE) as connection:
+    with duckdb.connect(config=ALONE) as connection:
         try:
             _refuse_other_than_one_select(connection, sql)
             wanted = connection.get_table_names(sql)
@@ -100,7 +97,7 @@ def query(
             return connection.sql(sql).pl()
         except duckdb.Error as error:
             views = ", ".join(["artifacts", "lineage", "trajectories", *TABLES])
-            raise UserError(f"the query failed: {_reason(error)}; views: {views}") from None
+            raise UserError(f"the query failed: {reason_of(error)}; views: {views}") from None
 
 
 def lineage(store: ArtifactStore, ref: ArtifactRef) -> pl.DataFrame:
@@ -138,26 +135,6 @@ def lineage(store: ArtifactStore, ref: ArtifactRef) -> pl.DataFrame:
         .with_columns(pl.col("present").fill_null(False))
         .sort("depth", "kind", "key")
     )
-
-
-def filter_rows(frame: pl.DataFrame, sql_condition: str, where: str = "filter") -> pl.DataFrame:
-    """Return the rows of ``frame`` for which ``sql_condition`` (a WHERE clause) holds, in order.
-
-    A condition that is null for a row drops it, as in SQL. ``where`` names the condition in errors.
-    Raises UserError with the columns there are when the condition is no condition over them.
-    """
-    numbered = frame.with_row_index("__row")
-    with duckdb.connect(config={**_ALONE, "enable_external_access": False}) as connection:
-        connection.register("frame_rows", numbered.to_arrow())
-        try:
-            # A relation's filter is parsed as one expression, so nothing can be appended to it.
-            kept = connection.table("frame_rows").filter(sql_condition).select("__row").pl()
-        except duckdb.Error as error:
-            raise UserError(
-                f"{where} = {sql_condition!r} is no SQL condition over the rows: "
-                f"{_reason(error)}; columns: {', '.join(frame.columns)}"
-            ) from None
-    return frame[kept["__row"].sort()]
 
 
 def _refuse_other_than_one_select(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
@@ -260,9 +237,3 @@ def _plain(path: Path) -> Path:
 
 def _quoted(paths: Sequence[str]) -> str:
     return ", ".join("'" + path.replace("'", "''") + "'" for path in paths)
-
-
-def _reason(error: Exception) -> str:
-    """Return what DuckDB says on one line, without its excerpt of the SQL and wilder guesses."""
-    said = str(error).partition("\n\nLINE")[0].splitlines()
-    return " ".join(line for line in said if not line.startswith("Did you mean"))

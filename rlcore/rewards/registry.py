@@ -6,7 +6,6 @@ coroutine; its options are passed as keyword arguments. It returns a float, a di
 (and ``acc``, ``answer``, ``detail``), or None for what cannot be scored.
 """
 
-import hashlib
 import importlib
 import importlib.util
 import inspect
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlcore.rewards import arithmetic, gsm8k
 from rlcore.rewards.types import Failure, Reward, RewardRow, Scorer
+from rlcore.store.fingerprint import PACKAGES, code_fingerprint, module_digest
 from schemas.errors import UserError, did_you_mean
 from schemas.names import REWARD_MODEL
 from schemas.outcomes import Outcome
@@ -80,16 +80,22 @@ def check_recipe_functions(recipe: "Recipe") -> None:
 
 
 def code_digests(names: Sequence[str]) -> dict[str, str]:
-    """Return the sha256 of each user function's module file, by the function's dotted path.
+    """Return the digest of each user function's module, by the function's dotted path.
 
-    A changed reward is another run; what the module imports in turn is not seen.
+    A changed reward is another run, and so is one whose module's package changed
+    (``module_digest``).
     """
     digests = {}
     for name in names:
         if ":" in name:
             spec = importlib.util.find_spec(name.partition(":")[0])
             if spec is not None and spec.origin is not None:
-                digests[name] = hashlib.sha256(Path(spec.origin).read_bytes()).hexdigest()
+                ours = spec.name.split(".")[0] in PACKAGES
+                digests[name] = (
+                    code_fingerprint(spec.name)
+                    if ours
+                    else module_digest(spec.name, Path(spec.origin))
+                )
     return digests
 
 

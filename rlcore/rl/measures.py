@@ -5,6 +5,7 @@ import polars as pl
 
 from rlcore.algorithms.advantages import AdvantageResult
 from rlcore.algorithms.value_loss import explained_variance
+from rlcore.ragged import mean_of
 from rlcore.rewards.parts import part_metrics
 from rlcore.rewards.unscored import ERRORS, TIMEOUTS
 from schemas.outcomes import FinishReason, Outcome
@@ -90,8 +91,3 @@ def length_metrics(rollouts: pl.DataFrame) -> dict[str, float]:
 
 def _flat(arrays: list[np.ndarray], masks: list[np.ndarray]) -> np.ndarray:
     return np.concatenate(arrays)[np.concatenate(masks)]
-
-
-def mean_of(values: pl.Series) -> float:
-    """Return the mean of numbers, or the share of flags that are set."""
-    return float(values.to_numpy().mean())

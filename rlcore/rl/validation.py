@@ -7,10 +7,11 @@ import polars as pl
 
 from rlcore.engines.types import Sampling
 from rlcore.models.tokenizer import eos_token_id
+from rlcore.ragged import mean_of
 from rlcore.rewards.types import Scorers
 from rlcore.rewards.unscored import RewardFailureError
 from rlcore.rl.guards import check_rewards
-from rlcore.rl.measures import failure_metrics, mean_of
+from rlcore.rl.measures import failure_metrics
 from rlcore.rl.reward import rewards_frame
 from rlcore.seeds import stream_seed
 from rlcore.trajectories.collect import Engines, collect, in_order, score

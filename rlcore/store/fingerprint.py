@@ -18,17 +18,40 @@ from schemas.errors import UserError
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("flows", "tasks", "rlcore", "schemas")
-# They file, name and show results and cannot change one.
-NEUTRAL = frozenset(
-    {
-        "tasks.run_page.artifacts",
-        "tasks.runtime.caching",
-        "tasks.runtime.crashes",
-        "rlcore.store.fingerprint",
-        "tasks.run_page.plots",
-        "tasks.run_page.report",
-        "tasks.run_page.tracking",
-    }
+# Modules and packages that cannot change a result: they say where and how it is computed, keep it,
+# stop a run, or show it. The values of a recipe are in the keys, so its types are not.
+NEUTRAL = (
+    "rlcore.cluster",
+    "rlcore.recipes",
+    "rlcore.results.metrics",
+    "rlcore.results.queries",
+    "rlcore.results.summary",
+    "rlcore.rl.answers",
+    "rlcore.rl.guards",
+    "rlcore.rl.measures",
+    "rlcore.rl.metrics",
+    "rlcore.store.artifacts",
+    "rlcore.store.checks",
+    "rlcore.store.fingerprint",
+    "rlcore.store.leases",
+    "rlcore.store.leftovers",
+    "rlcore.store.local",
+    "rlcore.store.reader",
+    "rlcore.store.records",
+    "rlcore.store.remote",
+    "rlcore.workers.workers",
+    "schemas.algorithm",
+    "schemas.artifacts",
+    "schemas.data",
+    "schemas.errors",
+    "schemas.hardware",
+    "schemas.presets",
+    "schemas.recipe",
+    "schemas.reward_model",
+    "schemas.rl",
+    "schemas.section",
+    "tasks.run_page",
+    "tasks.runtime",
 )
 _ONE_PARSE = Lock()
 # Import name -> distributions that may provide it. Their numerics decide what is learnt.
@@ -42,16 +65,17 @@ LIBRARIES = {
 
 
 @cache
-def code_fingerprint(*modules: str, root: Path = ROOT) -> str:
+def code_fingerprint(*modules: str, without: tuple[str, ...] = (), root: Path = ROOT) -> str:
     """Return the sha256 (hex) over the code that ``modules`` (dotted names) depend on.
 
-    Comments, docstrings and formatting do not count. Raises UserError when a module is not one of
-    ours below ``root``.
+    ``without``: modules and packages that they import and that cannot change the result. Comments,
+    docstrings and formatting do not count. Raises UserError when a module is not one of ours below
+    ``root``.
 
     >>> code_fingerprint("schemas.errors") == code_fingerprint("schemas.errors")
     True
     """
-    reached, libraries = _reach(modules, root)
+    reached, libraries = _reach(modules, without, root)
     digest = hashlib.sha256()
     for name in sorted(reached):
         digest.update(f"{name} {_code_digest(_path(name, root))}\n".encode())
@@ -60,17 +84,78 @@ def code_fingerprint(*modules: str, root: Path = ROOT) -> str:
     return digest.hexdigest()
 
 
-def code_modules(*modules: str, root: Path = ROOT) -> list[str]:
+def code_modules(*modules: str, without: tuple[str, ...] = (), root: Path = ROOT) -> list[str]:
     """Return the modules that ``code_fingerprint`` of the same arguments covers, sorted."""
-    return sorted(_reach(modules, root)[0])
+    return sorted(_reach(modules, without, root)[0])
 
 
-def _reach(modules: tuple[str, ...], root: Path) -> tuple[set[str], set[str]]:
+def module_digest(name: str, path: Path) -> str:
+    """Return the sha256 (hex) of the user's module ``name`` in the file ``path`` and of what it
+    imports, at whatever depth, from its own package and from files beside it.
+
+    Nothing is imported to find that out. A module imported by a computed name is invisible.
+    """
+    depth = name.count(".") + (path.name == "__init__.py")
+    top, home = name.split(".")[0], path.resolve().parents[depth]
+    waiting, reached = [path.resolve()], set[Path]()
+    while waiting:
+        file = waiting.pop()
+        if file in reached:
+            continue
+        reached.add(file)
+        for target in _imported_by_user(file):
+            if target.split(".")[0] == top:
+                waiting += _files_of(home, target)
+            elif not target.startswith("."):
+                waiting += _files_of(file.parent, target)
+            else:  # one dot: the file's own folder
+                up = len(target) - len(target.lstrip("."))
+                waiting += _files_of(file.parents[up - 1], target.lstrip("."))
+    digest = hashlib.sha256()
+    for file in sorted(reached):
+        content = hashlib.sha256(file.read_bytes()).hexdigest()
+        digest.update(f"{file.relative_to(home).as_posix()} {content}\n".encode())
+    return digest.hexdigest()
+
+
+def _imported_by_user(path: Path) -> list[str]:
+    """Return the dotted names a user's file imports, relative ones with their dots."""
+    try:
+        tree = _parsed(path.read_bytes())
+    except SyntaxError:  # told where the function is loaded
+        return []
+    targets = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            targets += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            start = "." * node.level + (node.module or "")
+            joint = "" if start.endswith(".") or not start else "."
+            targets += [f"{start}{joint}{alias.name}" for alias in node.names]
+    return targets
+
+
+def _files_of(home: Path, target: str) -> list[Path]:
+    """Return the files that importing ``target`` below ``home`` reads: packages on the way, too."""
+    found, place = [], home
+    for part in target.split("."):
+        if (place / f"{part}.py").is_file():
+            found.append(place / f"{part}.py")
+            break
+        place = place / part
+        if (place / "__init__.py").is_file():
+            found.append(place / "__init__.py")
+    return found
+
+
+def _reach(
+    modules: tuple[str, ...], without: tuple[str, ...], root: Path
+) -> tuple[set[str], set[str]]:
     """Return our modules and the libraries reached from ``modules`` by imports."""
     waiting, reached, libraries = list(modules), set[str](), set[str]()
     while waiting:
         name = waiting.pop()
-        if name in reached or name in NEUTRAL:
+        if name in reached or _is_within(name, (*NEUTRAL, *without)):
             continue
         path = _path(name, root)
         if path is None:
@@ -86,6 +171,11 @@ def _reach(modules: tuple[str, ...], root: Path) -> tuple[set[str], set[str]]:
             elif top in PACKAGES and (found := _nearest_module(target, root)):
                 waiting.append(found)
     return reached, libraries
+
+
+def _is_within(name: str, places: tuple[str, ...]) -> bool:
+    """Return whether a module is one of ``places`` or in a package among them."""
+    return any(name == place or name.startswith(f"{place}.") for place in places)
 
 
 def _parsed(source: bytes) -> ast.Module:

@@ -21,12 +21,9 @@ logger = logging.getLogger(__name__)
 LEARNER = "rlcore.learner.learner:Learner"
 REWARD_WORKER = "rlcore.rewards.worker:RewardWorker"
 # Modules that workers load by name, for the code fingerprints of the stages that use them.
-WORKER_MODULES = (
-    "rlcore.learner.learner",
-    "rlcore.rewards.child",
-    "rlcore.rewards.worker",
-    *sorted({engine.module for engine in ENGINES.values()}),
-)
+LEARNER_MODULES = ("rlcore.learner.learner", "rlcore.learner.pool", "rlcore.workers.specs")
+ENGINE_MODULES = tuple(sorted({engine.module for engine in ENGINES.values()}))
+REWARD_MODULES = ("rlcore.rewards.child", "rlcore.rewards.pool", "rlcore.rewards.worker")
 
 
 class Workers:

@@ -165,11 +165,13 @@ class CachedStage:
         kind: str,
         code: tuple[str, ...],
         inputs: Callable[[Recipe], Mapping[str, str]],
+        without: tuple[str, ...] = (),
     ) -> None:
         self.stage = stage
         self.kind = kind
+        self.code = code
+        self.without = without
         self._body = body
-        self._code = code
         self._inputs = inputs
         self.task = Task(
             self._run,
@@ -182,7 +184,7 @@ class CachedStage:
 
     def prepare(self, pipeline: PipelineRun, **parents: ArtifactRef) -> StageRun:
         """Return the run that a call with the same arguments makes, key included; runs nothing."""
-        fingerprint = code_fingerprint(*self._code)
+        fingerprint = code_fingerprint(*self.code, without=self.without)
         recipe = pipeline.recipe
         key = stage_key(
             self.stage, recipe.slice_for(self.stage), parents, fingerprint, self._inputs(recipe)
@@ -246,18 +248,25 @@ def cached_stage(
     *,
     kind: str,
     code: tuple[str, ...] = (),
+    without: tuple[str, ...] = (),
     inputs: Callable[[Recipe], Mapping[str, str]] = _reads_nothing_outside,
 ) -> Callable[[Callable[[StageRun], ArtifactRef]], CachedStage]:
     """Make a function of a ``StageRun`` a cached Prefect task.
 
     ``stage`` names the task and the slice of the recipe; ``kind`` is that of its artifact.
-    ``code``: modules whose code counts beside the function's own. ``inputs``: content digests of
+    ``code``: modules whose code counts beside the function's own; ``without``: modules and packages
+    that these import and that cannot change the result. ``inputs``: content digests of
     what the body reads from outside the store, by role; they count like parents.
     """
 
     def decorate(body: Callable[[StageRun], ArtifactRef]) -> CachedStage:
         return CachedStage(
-            body, stage=stage, kind=kind, code=(body.__module__, *code), inputs=inputs
+            body,
+            stage=stage,
+            kind=kind,
+            code=(body.__module__, *code),
+            without=without,
+            inputs=inputs,
         )
 
     return decorate

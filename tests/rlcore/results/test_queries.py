@@ -6,7 +6,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from rlcore.results.queries import filter_rows, lineage, query
+from rlcore.results.conditions import filter_rows
+from rlcore.results.queries import lineage, query
 from rlcore.store.artifacts import ArtifactError, ArtifactStore, Lineage
 from schemas.artifacts import ArtifactRef
 from schemas.errors import UserError

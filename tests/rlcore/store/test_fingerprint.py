@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlcore.store.fingerprint import NEUTRAL, ROOT, code_fingerprint, code_modules
-from rlcore.workers.workers import WORKER_MODULES
+from rlcore.store.fingerprint import NEUTRAL, ROOT, code_fingerprint, code_modules, module_digest
 from schemas.errors import UserError
 
 FILES = {
@@ -83,12 +82,59 @@ def test_foreign_module_is_refused_in_a_sentence(tree: Path) -> None:
 def test_neutral_modules_exist() -> None:
     """A renamed neutral module would join every key unnoticed."""
     for name in NEUTRAL:
-        assert ROOT.joinpath(*name.split(".")).with_suffix(".py").is_file(), name
+        place = ROOT.joinpath(*name.split("."))
+        assert place.with_suffix(".py").is_file() or (place / "__init__.py").is_file(), name
 
 
-def test_the_process_that_scores_is_part_of_the_key() -> None:
-    """It is started by name, and what it makes of a failing row decides what is learnt."""
-    assert "rlcore.rewards.child" in code_modules("flows.rl_loop", *WORKER_MODULES)
+def write(folder: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+USERS = {
+    "mine/__init__.py": "",
+    "mine/rewards.py": "from mine.text import clean\nfrom . import units\nimport json\n",
+    "mine/text.py": "import re\n\nfrom mine.deep.signs import SIGN\n",
+    "mine/units.py": "X = 1\n",
+    "mine/deep/__init__.py": "",
+    "mine/deep/signs.py": "SIGN = 1\n",
+    "mine/other.py": "Y = 1\n",
+    "elsewhere.py": "Z = 1\n",
+    "flat/reward.py": "import helper\n",
+    "flat/helper.py": "W = 1\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("edited", "seen"),
+    [
+        ("mine/rewards.py", True),
+        ("mine/text.py", True),
+        ("mine/units.py", True),
+        ("mine/deep/signs.py", True),  # a sign flipped two imports deep
+        ("mine/deep/__init__.py", True),
+        ("mine/__init__.py", True),
+        ("mine/other.py", False),
+        ("elsewhere.py", False),
+    ],
+)
+def test_what_a_users_module_imports_counts(tmp_path: Path, edited: str, seen: bool) -> None:
+    """Else the policy trained on yesterday's sign comes back from the cache."""
+    write(tmp_path, USERS)
+    before = module_digest("mine.rewards", tmp_path / "mine/rewards.py")
+    (tmp_path / edited).write_text(USERS[edited] + "SIGN = -1\n")
+    assert (module_digest("mine.rewards", tmp_path / "mine/rewards.py") != before) == seen
+
+
+def test_a_file_beside_a_users_module_counts(tmp_path: Path) -> None:
+    write(tmp_path, USERS)
+    where = tmp_path / "flat/reward.py"
+    before = module_digest("reward", where)
+    assert before == module_digest("reward", where)
+    (tmp_path / "flat/helper.py").write_text("W = -1\n")
+    assert module_digest("reward", where) != before
 
 
 def test_another_thread_may_parse_meanwhile() -> None:

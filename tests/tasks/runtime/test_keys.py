@@ -1,0 +1,115 @@
+"""Which edit runs which stage again: what can change its result, and nothing else."""
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.places import RECIPES
+from flows.rl_loop import rl
+from rlcore.recipes import load_recipe
+from rlcore.store.fingerprint import code_modules
+from tasks.evaluate import evaluate
+from tasks.export import export
+from tasks.prepare_data import prepare_data
+from tasks.reward_model import reward_model
+from tasks.runtime.caching import CachedStage
+from tasks.sft import sft
+
+STAGES: Mapping[str, CachedStage] = {
+    stage.stage: stage for stage in (prepare_data, sft, reward_model, rl, evaluate, export)
+}
+LEARNT = {"sft", "reward_model", "rl"}
+SAMPLED = {"reward_model", "rl", "evaluate"}
+EDITS = {
+    "schemas.algorithm": set(),
+    "schemas.rl": set(),
+    "schemas.presets": set(),
+    "schemas.hardware": set(),
+    "rlcore.algorithms.advantages": {"rl"},
+    "rlcore.algorithms.policy_loss": {"reward_model", "rl"},
+    "rlcore.algorithms.aggregation": LEARNT | {"evaluate"},
+    "rlcore.algorithms.kl": {"reward_model", "rl", "evaluate"},
+    "rlcore.learner.passes": LEARNT | {"evaluate"},
+    "rlcore.learner.schedule": LEARNT,
+    "rlcore.supervised.loop": LEARNT,
+    "rlcore.models.packing": LEARNT | {"evaluate"},
+    "rlcore.engines.vllm_engine": SAMPLED,
+    "rlcore.engines.transformers_engine": SAMPLED,
+    "rlcore.trajectories.collect": SAMPLED,
+    "rlcore.rewards.gsm8k": SAMPLED,
+    "rlcore.rewards.pool": SAMPLED,
+    "rlcore.data.arithmetic": {"prepare_data"},
+    "rlcore.results.conditions": {"prepare_data"},
+    "rlcore.results.queries": set(),
+    "rlcore.results.summary": set(),
+    "rlcore.diagnostics.stall": set(),
+    "rlcore.rl.measures": set(),
+    "rlcore.rl.guards": set(),
+    "rlcore.rl.update": {"rl"},
+    "rlcore.rl.validation": {"rl"},
+    "rlcore.evaluation.statistics": {"reward_model", "evaluate"},
+    "rlcore.export.model_card": {"export"},
+    "rlcore.cluster.ray_cluster": set(),
+    "rlcore.store.leases": set(),
+    "rlcore.dry_run.plan": set(),
+    "tasks.run_page.plots": set(),
+    "tasks.runtime.caching": set(),
+    "tasks.update": {"rl"},
+}
+
+
+@cache
+def modules(stage: str) -> frozenset[str]:
+    made = STAGES[stage]
+    return frozenset(code_modules(*made.code, without=made.without))
+
+
+@pytest.mark.parametrize("module", EDITS)
+def test_an_edit_of_a_module_runs_these_stages_again(module: str) -> None:
+    assert {stage for stage in STAGES if module in modules(stage)} == EDITS[module]
+
+
+# Dotted path -> a value other than the recipe's -> the stages whose slice it is in.
+SETTINGS: dict[str, tuple[Any, set[str]]] = {
+    "sft.optimizer.lr": (9e-4, {"sft"}),
+    "sft.checkpoint_every": (7, set()),
+    "rl.update.optimizer.lr": (9e-4, {"rl"}),
+    "rl.max_canary_gap": (0.5, set()),
+    "reward.offset": (0.25, {"rl", "evaluate"}),
+    "reward.timeout_s": (77, {"rl", "evaluate"}),
+    "reward.functions.0.weight": (0.5, {"rl", "evaluate"}),
+    "hardware.learner.threads": (3, set()),
+    "tracking.wandb": (False, set()),
+    "evaluate.samples": (2, {"evaluate"}),
+    "export.dtype": ("bfloat16", {"export"}),
+    "data.max_prompt_tokens": (70, {"prepare_data"}),
+    "seed": (5, {"prepare_data", "sft", "reward_model", "rl", "evaluate"}),
+}
+
+
+@pytest.mark.parametrize("path", SETTINGS)
+def test_a_setting_runs_these_stages_again(path: str) -> None:
+    value, stages = SETTINGS[path]
+    more = {"evaluate.pass_k": [1, 2]}
+    before = load_recipe("quickstart", more, directory=RECIPES)
+    after = load_recipe("quickstart", {**more, path: value}, directory=RECIPES)
+    changed = {name for name in STAGES if before.slice_for(name) != after.slice_for(name)}
+    assert changed == stages
+
+
+def test_whether_a_verdict_counts_is_in_the_reward_models_key() -> None:
+    """Of two functions that judge, the one that counts ranks the responses."""
+    functions = [{"name": "arithmetic"}, {"name": "gsm8k", "weight": 0.0}]
+    first = load_recipe("quickstart", {"reward.functions": functions}, directory=RECIPES)
+    functions = [{"name": "arithmetic", "weight": 0.0}, {"name": "gsm8k"}]
+    second = load_recipe("quickstart", {"reward.functions": functions}, directory=RECIPES)
+    assert first.slice_for("reward_model") != second.slice_for("reward_model")
+
+
+def test_every_stage_of_the_flow_is_in_the_table() -> None:
+    text = (Path(RECIPES).parent / "rl_pipeline.py").read_text()
+    for stage in STAGES:
+        assert f"{stage}(run" in text, stage
