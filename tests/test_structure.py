@@ -255,3 +255,36 @@ def test_every_sentence_on_security_names_a_test_that_exists() -> None:
         assert named, f"no test holds: {sentence}"
         for file, test in named:
             assert f"def {test}(" in (ROOT / "tests" / file).read_text(), f"{file}::{test}"
+
+
+DOCUMENTS = [name for name in TRACKED if name.endswith(".md")]
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_every_link_of_a_document_resolves(name: str) -> None:
+    text = (ROOT / name).read_text()
+    anchors = {target: _anchors(target) for target in DOCUMENTS}
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        if link.startswith(("https://", "http://")):
+            continue
+        target, _, anchor = link.partition("#")
+        place = (ROOT / name).parent.joinpath(target).resolve() if target else ROOT / name
+        assert place.exists(), f"{name} links to {link}"
+        if anchor:
+            assert anchor in anchors[str(place.relative_to(ROOT))], f"{name} links to {link}"
+
+
+def _anchors(name: str) -> set[str]:
+    """Return the anchors of a document's headings, as GitHub makes them."""
+    headings = re.findall(r"(?m)^#+ +(.*)$", (ROOT / name).read_text())
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_no_sentence_cites_a_document_that_a_reader_cannot_open() -> None:
+    """Requirements and notes that are not in the repository; papers and public code are."""
+    cited = re.compile(r"\b(SPEC|DESIGN|FIELD|COMPUTE|PREFECT|QUICKSTART|STYLE)(\.md| [A-Z]?\d)")
+    this = str(Path(__file__).relative_to(ROOT))
+    for name in TRACKED:
+        if name != this and name.endswith((".py", ".md", ".yaml", "Makefile")):
+            hit = cited.search((ROOT / name).read_text())
+            assert hit is None, f"{name} cites {hit.group()!r}" if hit else ""
