@@ -23,7 +23,7 @@ def export_model(
 ) -> dict[str, Any]:
     """Publish the policy of ``policy_dir`` as ``out_dir``; return what was published.
 
-    Written to a hidden sibling, reloaded, compared (``models.publish.write_proven``), described by
+    Written to a hidden sibling, reloaded, compared (``export.publish.write_proven``), described by
     README.md and ``export.json``, and renamed into place last; any difference or interruption
     leaves ``out_dir`` as it was. ``dtype`` None keeps the policy's. Keys of the result: name,
     parameters, dtype, tied, weights_digest, chat_template_sha256, logits_max_abs_diff, files (name

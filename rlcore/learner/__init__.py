@@ -2,5 +2,5 @@
 
 CPU (gloo) and GPU (nccl), 1..N ranks, ZeRO 0-3. ``spec``: what is built and asked; ``engine``: the
 only file that imports deepspeed; ``plan`` and ``passes``: what an optimizer step is made of;
-``learner``: one rank; ``group``: all ranks as one; ``schedule``: learning rates.
+``learner``: one rank; ``pool``: all ranks as one; ``schedule``: learning rates.
 """

@@ -9,7 +9,7 @@ import polars as pl
 
 from rlcore.models.packing import Sequences
 from rlcore.rl.answers import RecentAnswers
-from rlcore.rl.checkpoint import Checkpoints
+from rlcore.rl.checkpoint import RLCheckpoints
 from rlcore.rl.guards import (
     StaleWeightsError,
 )
@@ -77,7 +77,7 @@ class RLRun:
         self.ptx = ptx
         self.canary = Canary.of_prompts(self.train, recipe)
         self.records = Records(store, key, lineage, log)
-        self.checkpoints = Checkpoints(store, key, lineage, recipe.rl.checkpoint)
+        self.checkpoints = RLCheckpoints(store, key, lineage, recipe.rl.checkpoint)
         self.metrics = MetricsLog(store, key, lineage)
         self.answers = RecentAnswers(store, key, least=recipe.rl.rollout.prompts)
 

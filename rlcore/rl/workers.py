@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlcore.engines.pool import EnginePool
+from rlcore.learner.checkpoints import Learners
 from rlcore.learner.pool import LearnerPool
 from rlcore.rewards.types import Scorers
-from rlcore.rl.checkpoint import Learners
 from rlcore.workers.workers import Workers
 from schemas.names import REWARD_MODEL
 from schemas.rl import RLSection

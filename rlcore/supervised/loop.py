@@ -2,13 +2,14 @@
 reward model."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from time import perf_counter
 
 import numpy as np
 import polars as pl
 
+from rlcore.learner.checkpoints import Checkpoints
 from rlcore.learner.pool import LearnerPool
 from rlcore.learner.schedule import optimizer_lr
 from rlcore.learner.spec import Term
@@ -17,7 +18,7 @@ from rlcore.seeds import stream_seed
 from rlcore.store.artifacts import ArtifactStore, Lineage
 from schemas.rl import Optimizer
 
-KIND = "checkpoint"
+LEARNER = "learner"  # the role in checkpoints
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,7 @@ class Training:
         self._stage, self._learner, self._optimizer = stage, learner, optimizer
         self._checkpoint_every = checkpoint_every
         self._store, self._key, self._lineage = store, key, lineage
+        self._checkpoints = Checkpoints(store, key, lineage)
         self._metrics: list[pl.DataFrame] = []
 
     def run(
@@ -113,36 +115,28 @@ class Training:
 
     def discard_checkpoints(self) -> None:
         """Drop the run's checkpoints; call it once the model they led to is published."""
-        for key in self._store.keys(KIND, f"{self._key}/"):
-            self._store.discard(KIND, key)
+        self._checkpoints.keep(())
 
     def _checkpoint(self, step: int) -> None:
         """Save after ``step`` steps, the metrics so far with it; the one before is superseded."""
-        with self._store.scratch() as scratch:
-            self._learner.save(str(scratch))
-            self._store.put(
-                KIND,
-                f"{self._key}/{step:06d}",
-                tables={"metrics": pl.concat(self._metrics)},
-                directory=scratch,
-                lineage=replace(self._lineage, metadata={"step": step}),
-            )
-        for key in self._store.keys(KIND, f"{self._key}/"):
-            if int(key.rsplit("/", 1)[1]) < step:
-                self._store.discard(KIND, key)
+        self._checkpoints.publish(
+            step,
+            {LEARNER: self._learner},
+            {"step": step},
+            tables={"metrics": pl.concat(self._metrics)},
+        )
+        self._checkpoints.keep({step})
 
     def _restore(self, log: Callable[[str], None]) -> int:
         """Load the newest checkpoint and return its step, 0 when there is none."""
-        for key in sorted(self._store.keys(KIND, f"{self._key}/"), reverse=True):
-            ref = self._store.find_or_discard(KIND, key, log)
-            if ref is None:
-                continue
-            self._learner.load(str(self._store.directory(ref)))
-            self._metrics = [self._store.table(ref, "metrics")]
-            step = int(self._store.manifest(ref).metadata["step"])
-            log(f"{self._stage} continues after step {step} of {self.total_steps}")
-            return step
-        return 0
+        ref = self._checkpoints.newest(log)
+        if ref is None:
+            return 0
+        self._checkpoints.load(ref, {LEARNER: self._learner})
+        self._metrics = [self._store.table(ref, "metrics")]
+        step = int(self._store.manifest(ref).metadata["step"])
+        log(f"{self._stage} continues after step {step} of {self.total_steps}")
+        return step
 
 
 def batch_rows(num_rows: int, batch_size: int, *, step: int, seed: int, stage: str) -> np.ndarray:

@@ -1,0 +1,83 @@
+"""Checkpoints of a stage that trains: what its learners continue from, each one artifact."""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+import polars as pl
+
+from rlcore.learner.pool import LearnerPool
+from rlcore.store.artifacts import ArtifactError, ArtifactStore, Lineage
+from schemas.artifacts import ArtifactRef
+
+KIND = "checkpoint"
+Learners = Mapping[str, LearnerPool]  # by role, which names the folder: "actor", "critic"
+
+
+class Checkpoints:
+    """The checkpoints ``<key>/<step>`` of one stage run."""
+
+    def __init__(self, store: ArtifactStore, key: str, lineage: Lineage) -> None:
+        self._store, self._key, self._lineage = store, key, lineage
+
+    def publish(
+        self,
+        step: int,
+        learners: Learners,
+        metadata: Mapping[str, Any],
+        tables: Mapping[str, pl.DataFrame] | None = None,
+    ) -> ArtifactRef:
+        """Save ``learners`` as they are after ``step`` steps, whole or not at all.
+
+        ``metadata``: JSON values that come back in the manifest of ``newest``.
+        """
+        with self._store.scratch() as scratch:
+            for role, learner in learners.items():
+                learner.save(str(scratch / role))
+            return self._store.put(
+                KIND,
+                self._name(step),
+                tables=tables,
+                directory=scratch,
+                lineage=replace(self._lineage, metadata=metadata),
+            )
+
+    def newest(self, log: Callable[[str], None]) -> ArtifactRef | None:
+        """Return the newest complete checkpoint; None when there is none.
+
+        A damaged one is reported and dropped, and the one before it is used: nothing is lost but
+        time.
+        """
+        for step in reversed(self.steps()):
+            if ref := self._store.find_or_discard(KIND, self._name(step), log):
+                return ref
+        return None
+
+    def at(self, step: int) -> ArtifactRef:
+        """Return one kept checkpoint. Raises ArtifactError when it is gone or damaged."""
+        ref = self._store.find(KIND, self._name(step))
+        if ref is None:
+            raise ArtifactError(
+                f"checkpoint {self._name(step)} is missing from the store; rerun its stage"
+            )
+        return ref
+
+    def load(self, ref: ArtifactRef, learners: Learners) -> None:
+        """Put ``learners`` back to where a checkpoint was saved."""
+        directory = self._store.directory(ref)
+        for role, learner in learners.items():
+            learner.load(str(directory / role))
+
+    def steps(self) -> list[int]:
+        """Return the steps that have a checkpoint, in order."""
+        keys = self._store.keys(KIND, f"{self._key}/")
+        return sorted(int(key.rsplit("/", 1)[1]) for key in keys)
+
+    def keep(self, kept: Collection[int]) -> None:
+        """Drop all but the checkpoints of the steps ``kept``."""
+        for step in self.steps():
+            if step not in kept:
+                self._store.discard(KIND, self._name(step))
+
+    def _name(self, step: int) -> str:
+        return f"{self._key}/{step:06d}"
