@@ -20,7 +20,8 @@ from ray.actor import ActorClass
 from rlcore.cluster.in_process import InProcessCluster
 from rlcore.cluster.ray_cluster import RayCluster
 from rlcore.cluster.types import Cluster, Placement, WorkerDied, WorkerTimeout, gather
-from rlcore.workers.workers import ENGINES, LEARNER
+from rlcore.engines.registry import ENGINES
+from rlcore.workers.workers import LEARNER
 from schemas.errors import UserError
 from tests.listeners import open_to_others
 from tests.rlcore.cluster.conftest import SECRET
@@ -190,7 +191,7 @@ def test_an_object_that_does_not_close_is_an_error(on_ray: RayCluster) -> None:
         host.clear().result(60)
 
 
-@pytest.mark.parametrize("target", [LEARNER, *ENGINES.values()])
+@pytest.mark.parametrize("target", [LEARNER, *(engine.target for engine in ENGINES.values())])
 def test_what_a_host_imports_ahead_exists(target: str) -> None:
     """A module that a new version of a library has moved would be imported late, in silence."""
     module, _, name = target.partition(":")
