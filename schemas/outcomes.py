@@ -1,4 +1,4 @@
-"""How a generation, and a row that was scored, came to its end."""
+"""How a generation, an episode, and a row that was scored, came to its end."""
 
 from enum import StrEnum
 
@@ -9,6 +9,19 @@ class FinishReason(StrEnum):
     STOP = "stop"  # a stop token was sampled
     LENGTH = "length"  # ``max_new_tokens`` or the context was full
     ABORT = "abort"  # the engine gave up on the request
+
+
+class StopReason(StrEnum):
+    """Why an episode ended."""
+
+    DONE = "done"  # its last generation sampled a stop token, and nothing answered it
+    LENGTH = "length"  # its last generation, or the context, ran out of tokens
+    ABORT = "abort"  # the engine gave up on its last generation
+
+    @classmethod
+    def of_single_turn(cls, reason: FinishReason) -> "StopReason":
+        """Return why an episode of one generation ended, given why the generation did."""
+        return cls.DONE if reason == FinishReason.STOP else cls(reason.value)
 
 
 class Outcome(StrEnum):

@@ -10,7 +10,7 @@ from typing import Any
 import pandera.polars as pa
 import polars as pl
 
-from schemas.outcomes import FinishReason, Outcome
+from schemas.outcomes import FinishReason, Outcome, StopReason
 
 MESSAGE = pl.Struct({"role": pl.String, "content": pl.String})
 MESSAGES = pl.List(MESSAGE)
@@ -18,6 +18,7 @@ SPLITS = ["train", "validation", "test"]
 OUTCOMES = [outcome.value for outcome in Outcome]
 UNSCORABLE = [Outcome.TIMEOUT.value, Outcome.ERROR.value, Outcome.ABORTED.value]
 FINISH_REASONS = [reason.value for reason in FinishReason]
+STOP_REASONS = [reason.value for reason in StopReason]
 LEVELS = ["correct", "wrong", "malformed"]  # of a response, best first
 
 
@@ -98,22 +99,32 @@ class Rejects(Table):
 class Rollouts(Table):
     """One trajectory as sampled, before anything is learnt from it. Token in, token out.
 
-    ``token_ids`` is the response, its stop token included; ``loss_mask`` is true on tokens the
-    policy sampled; ``sampler_logprobs`` are the engine's, at the sampling temperature, 0 where
-    masked.
+    ``token_ids`` is the whole episode: ``prompt_tokens`` of prompt, then the policy's turns, stop
+    tokens included, and what an environment answers between them. ``loss_mask`` is true on tokens
+    the policy sampled; ``sampler_logprobs`` are the engine's, at the sampling temperature, 0 where
+    masked. ``response`` is the text of the last turn. ``finish_reason`` says why the last
+    generation ended, ``stop_reason`` why the episode did.
+
+    Per turn: ``turn_ends``, the tokens of the episode up to and with the turn's last;
+    ``turn_rewards``, the environment's; ``turn_versions``, of the weights that sampled it;
+    ``valid_actions``, whether the environment could read it.
     """
 
     trajectory_id: pl.String = pa.Field(unique=True)
     uid: pl.String
     sample: pl.Int32 = pa.Field(ge=0)
     iteration: pl.Int32 = pa.Field(ge=0)
-    prompt_ids: pl.List = pa.Field(dtype_kwargs={"inner": pl.Int32})
     token_ids: pl.List = pa.Field(dtype_kwargs={"inner": pl.Int32})
+    prompt_tokens: pl.Int32 = pa.Field(ge=1)
     loss_mask: pl.List = pa.Field(dtype_kwargs={"inner": pl.Boolean})
     sampler_logprobs: pl.List = pa.Field(dtype_kwargs={"inner": pl.Float32})
     response: pl.String
     finish_reason: pl.String = pa.Field(isin=FINISH_REASONS)
-    num_turns: pl.Int32 = pa.Field(ge=1)
+    stop_reason: pl.String = pa.Field(isin=STOP_REASONS)
+    turn_ends: pl.List = pa.Field(dtype_kwargs={"inner": pl.Int32})
+    turn_rewards: pl.List = pa.Field(dtype_kwargs={"inner": pl.Float64})
+    turn_versions: pl.List = pa.Field(dtype_kwargs={"inner": pl.Int64})
+    valid_actions: pl.List = pa.Field(dtype_kwargs={"inner": pl.Boolean})
     seed: pl.Int64
     weight_version: pl.Int64 = pa.Field(ge=0)
     weight_digest: pl.String
@@ -121,6 +132,25 @@ class Rollouts(Table):
     @pa.dataframe_check
     def tokens_masks_and_logprobs_align(cls, data: Any) -> pl.LazyFrame:
         return _equal_lengths(data.lazyframe, ["token_ids", "loss_mask", "sampler_logprobs"])
+
+    @pa.dataframe_check
+    def the_prompt_is_masked(cls, data: Any) -> pl.LazyFrame:
+        prompt = pl.col("loss_mask").list.head(pl.col("prompt_tokens"))
+        return data.lazyframe.select(~prompt.list.any())
+
+    @pa.dataframe_check
+    def turns_align(cls, data: Any) -> pl.LazyFrame:
+        per_turn = ["turn_ends", "turn_rewards", "turn_versions", "valid_actions"]
+        return _equal_lengths(data.lazyframe, per_turn)
+
+    @pa.dataframe_check
+    def turns_end_within_the_episode(cls, data: Any) -> pl.LazyFrame:
+        ends = pl.col("turn_ends")
+        return data.lazyframe.select(
+            (ends.list.first() >= pl.col("prompt_tokens"))
+            & ends.list.eval(pl.element().diff().fill_null(0) >= 0).list.all()
+            & (ends.list.last() <= pl.col("token_ids").list.len())
+        )
 
     @pa.dataframe_check
     def logprobs_are_finite_and_not_positive(cls, data: Any) -> pl.LazyFrame:
@@ -152,7 +182,7 @@ class Rewards(Table):
 
 
 class Advantages(Table):
-    """What the update learns from: per response token, aligned with ``Rollouts.token_ids``.
+    """What the update learns from: per token, aligned with ``Rollouts.token_ids``, 0 where masked.
 
     ``ref_logprobs`` only with a KL term; ``values`` and ``returns`` (the critic's target) only with
     a critic, null where a row has no score; ``positive`` is what auxiliary losses take for correct.
@@ -184,7 +214,7 @@ class Advantages(Table):
 class OwnLogprobs(Table):
     """What the policy's ratios were measured against where ``rl.update.old_logprobs`` is own.
 
-    One row per trajectory that trained and ``epoch`` (from 0): log-probs (nats) of its response
+    One row per trajectory that trained and ``epoch`` (from 0): log-probs (nats) of its tokens
     under the policy before the update, packed as in that epoch; 0 where masked.
     """
 
@@ -350,9 +380,12 @@ TABLES: dict[str, type[Table]] = {
 # Raise a table's number when its columns or their meaning change: older files are then refused.
 VERSIONS: dict[str, int] = {
     **dict.fromkeys(TABLES, 1),
+    "rollouts": 2,
+    "baselines": 2,
     "rewards": 3,
     "baseline_rewards": 3,
-    "advantages": 2,
+    "advantages": 3,
+    "own_logprobs": 2,
 }
 
 

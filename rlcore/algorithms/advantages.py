@@ -28,10 +28,10 @@ from schemas.errors import UserError
 
 @dataclass(frozen=True)
 class AdvantageInput:
-    """One batch of trajectories, ragged over response tokens.
+    """One batch of trajectories, ragged over their tokens, prompts included.
 
     ``scores`` [R]: task score after shaping; NaN or None = could not be scored. ``group_ids`` [R]:
-    prompt of each row, any sortable type. ``masks``: bool per response token, True where the policy
+    prompt of each row, any sortable type. ``masks``: bool per token, True where the policy
     sampled it. ``token_kl``: kl_coef x kl_t per token, to be taken off the reward.
     ``values``: the critic's value of the state before each token. ``baselines`` [R]: score of the
     greedy answer to the row's prompt. What stands off the mask is never read.
@@ -74,7 +74,7 @@ class AdvantageInput:
         return ~np.isnan(self.scores) & (self.lengths > 0)
 
     def rewards(self) -> list[np.ndarray]:
-        """Return R_t per response token: -token_kl on policy tokens, + score on the last of them.
+        """Return R_t per token: -token_kl on policy tokens, + score on the last of them.
 
         NaN there for a row whose score is. Rows without a policy token get no reward.
         """
@@ -132,7 +132,7 @@ class AdvantageInput:
 
 @dataclass(frozen=True)
 class AdvantageResult:
-    """``advantages`` and ``returns`` (the critic's target, where there is one): per response token,
+    """``advantages`` and ``returns`` (the critic's target, where there is one): per token,
     float64, exactly 0 off the mask. The counts describe the prompt groups; ``estimate`` fills them.
     """
 
@@ -332,8 +332,8 @@ def _settled(name: str, arrays: Sequence[np.ndarray], batch: AdvantageInput) -> 
     shapes = [np.shape(array) for array in arrays]
     if shapes != [mask.shape for mask in batch.masks]:
         raise UserError(
-            f"advantage = '{name}' returned arrays of other lengths than the responses; "
-            "return one number per response token"
+            f"advantage = '{name}' returned arrays of other lengths than the trajectories; "
+            "return one number per token, prompt included"
         )
     settled = [
         np.where(mask & scorable, array, 0.0)
@@ -373,7 +373,7 @@ def _check_ragged(name: str, arrays: Sequence[np.ndarray], masks: Sequence[np.nd
         if np.shape(array) != mask.shape:
             raise UserError(
                 f"{name}[{row}] has shape {np.shape(array)} and masks[{row}] {mask.shape}; "
-                "pass one number per response token"
+                "pass one number per token"
             )
         if not np.isfinite(np.asarray(array)[mask]).all():
             raise UserError(f"{name}[{row}] is not finite on a policy token")

@@ -129,7 +129,6 @@ def _completions(
 ) -> pl.DataFrame:
     count = len(trajectories)
     owners = [trajectory.request.prompt for trajectory in trajectories]
-    generations = [trajectory.generation for trajectory in trajectories]
     columns = ("uid", "data_source", "subset", "ground_truth")
     of_prompt = {name: pl.Series([o[name] for o in owners], dtype=pl.String) for name in columns}
     return pl.DataFrame(
@@ -146,8 +145,8 @@ def _completions(
             "outcome": pl.Series([reward.outcome for reward in rewards], dtype=pl.String),
             "score": pl.Series([reward.score for reward in rewards], dtype=pl.Float64),
             "answer": pl.Series([reward.answer for reward in rewards], dtype=pl.String),
-            "finish_reason": [g.finish_reason.value for g in generations],
-            "num_tokens": pl.Series([len(g.token_ids) for g in generations], dtype=pl.Int32),
+            "finish_reason": [t.last.finish_reason.value for t in trajectories],
+            "num_tokens": pl.Series([t.num_tokens for t in trajectories], dtype=pl.Int32),
             "correct": pl.Series([reward.correct for reward in rewards], dtype=pl.Boolean),
             "detail": [reward.detail for reward in rewards],
             "judge_failed": [bool(reward.failures) for reward in rewards],

@@ -113,7 +113,6 @@ def _documents(vocab_size: int) -> list[np.ndarray]:
 def _whole(documents: list[np.ndarray]) -> Sequences:
     return Sequences(
         token_ids=documents,
-        prompt_lengths=np.ones(len(documents), dtype=np.int64),
         loss_mask=[np.arange(len(ids)) > 0 for ids in documents],
     )
 

@@ -12,7 +12,7 @@ predicted at place t - 1, and log-probs, masks, advantages and weights of t sit 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -25,29 +25,28 @@ Rows = tuple[list[np.ndarray], np.ndarray]  # per row its sequences, in order, a
 class Sequences:
     """Ragged token sequences and what is known per token.
 
-    ``token_ids``: int arrays, prompt then response. ``prompt_lengths`` [sequences]. ``loss_mask``:
-    bool arrays over the whole sequence, True on the tokens trained on; never on the first, which
-    nothing predicts. ``per_token``: float32 arrays aligned with ``token_ids`` (old_logprobs,
-    ref_logprobs, advantages, ...); anything may stand outside the mask, NaN included. ``groups``
-    [sequences] int64: the prompt group of each, where an objective or aggregation asks for it.
+    ``token_ids``: int arrays, prompt included. ``loss_mask``: bool arrays over the whole sequence,
+    True on the tokens trained on; never on the first, which nothing predicts. ``per_token``:
+    float32 arrays aligned with ``token_ids`` (old_logprobs, ref_logprobs, advantages, ...);
+    anything may stand outside the mask, NaN included. ``groups`` [sequences] int64: the prompt
+    group of each, where an objective or aggregation asks for it.
 
     Raises ``UserError`` naming the sequence for an empty sequence, lengths that differ, or a mask
     on the first token.
     """
 
     token_ids: list[np.ndarray]
-    prompt_lengths: np.ndarray
     loss_mask: list[np.ndarray]
     per_token: dict[str, list[np.ndarray]] = field(default_factory=dict)
     groups: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         lengths = self.lengths
-        for name, values in {"prompt_lengths": self.prompt_lengths, "groups": self.groups}.items():
-            if values is not None and len(values) != len(lengths):
-                raise UserError(
-                    f"{name} holds {len(values)} values for {len(lengths)} sequences; pass one each"
-                )
+        if self.groups is not None and len(self.groups) != len(lengths):
+            raise UserError(
+                f"groups holds {len(self.groups)} values for {len(lengths)} sequences; "
+                "pass one each"
+            )
         if len(lengths) and not lengths.min():
             raise UserError(f"token_ids[{int(lengths.argmin())}] is empty; drop it first")
         for name, arrays in {"loss_mask": self.loss_mask, **self.per_token}.items():
@@ -93,18 +92,17 @@ class Sequences:
         fields = [self.token_ids, self.loss_mask, *self.per_token.values()]
         flat = [np.concatenate(arrays) if arrays else None for arrays in fields]
         names = tuple(self.per_token)
-        prompt_lengths = np.asarray(self.prompt_lengths)
-        return _from_flat, (self.lengths, prompt_lengths, flat, names, self.groups)
+        return _from_flat, (self.lengths, flat, names, self.groups)
 
     def take(self, indices: np.ndarray) -> "Sequences":
         """Return the sequences at ``indices`` [any] (int), in that order."""
         order = np.asarray(indices, dtype=np.int64).tolist()
-        return Sequences(
-            [self.token_ids[i] for i in order],
-            np.asarray(self.prompt_lengths)[order],
-            [self.loss_mask[i] for i in order],
-            {name: [arrays[i] for i in order] for name, arrays in self.per_token.items()},
-            None if self.groups is None else np.asarray(self.groups)[order],
+        return replace(
+            self,
+            token_ids=[self.token_ids[i] for i in order],
+            loss_mask=[self.loss_mask[i] for i in order],
+            per_token={name: [arrays[i] for i in order] for name, arrays in self.per_token.items()},
+            groups=None if self.groups is None else np.asarray(self.groups)[order],
         )
 
     def target_lengths(self, targets: str) -> np.ndarray:
@@ -378,7 +376,6 @@ def balance_groups(lengths: np.ndarray, groups: np.ndarray, num_shares: int) -> 
 
 def _from_flat(
     lengths: np.ndarray,
-    prompt_lengths: np.ndarray,
     flat: list[np.ndarray | None],
     names: tuple[str, ...],
     groups: np.ndarray | None,
@@ -387,7 +384,7 @@ def _from_flat(
     cuts = np.cumsum(lengths)[:-1]
     token_ids, loss_mask, *fields = ([] if a is None else np.split(a, cuts) for a in flat)
     per_token = dict(zip(names, fields, strict=True))
-    return Sequences(token_ids, prompt_lengths, loss_mask, per_token, groups)
+    return Sequences(token_ids, loss_mask, per_token, groups)
 
 
 def _lengths(arrays: list[np.ndarray]) -> np.ndarray:

@@ -25,7 +25,7 @@ from rlcore.store.artifacts import ArtifactStore
 from rlcore.store.tables import arrow_schema
 from schemas.artifacts import ArtifactRef, Manifest
 from schemas.errors import UserError
-from schemas.tables import TABLES
+from schemas.tables import TABLES, schema_version
 
 _JOINED = ("rollouts", "rewards", "advantages", "own_logprobs")
 _NAME = ["kind", "key", "sha256"]
@@ -85,15 +85,17 @@ def query(
 ) -> pl.DataFrame:
     """Return the rows of one SELECT over the store's views; it cannot write, nor read elsewhere.
 
-    An artifact whose manifest is damaged is left out and told to ``on_damage``; without one, and
-    for damage of a file that is read, it raises DamagedArtifact. Raises UserError for SQL that does
-    not parse, bind or select, ArtifactError where the store cannot be read.
+    An artifact whose manifest is damaged is left out and reported to ``on_damage``, and so is a
+    table in an older schema, whose columns mean something else; without ``on_damage`` these raise
+    DamagedArtifact and UserError. Raises DamagedArtifact for damage of a file that is read,
+    UserError for SQL that does not parse, bind or select, ArtifactError where the store cannot be
+    read.
     """
     with duckdb.connect(config=ALONE) as connection:
         try:
             _refuse_other_than_one_select(connection, sql)
             wanted = connection.get_table_names(sql)
-            _create_views(connection, store.manifests(on_damage), store, wanted)
+            _create_views(connection, store, wanted, on_damage)
             return connection.sql(sql).pl()
         except duckdb.Error as error:
             views = ", ".join(["artifacts", "lineage", "trajectories", *TABLES])
@@ -151,22 +153,44 @@ def _refuse_other_than_one_select(connection: duckdb.DuckDBPyConnection, sql: st
 
 def _create_views(
     connection: duckdb.DuckDBPyConnection,
-    manifests: Sequence[Manifest],
     store: ArtifactStore,
     wanted: Iterable[str],
+    on_damage: Callable[[str], None] | None,
 ) -> None:
     """Create the views that a query names; files of other tables are neither verified nor read."""
+    manifests = store.manifests(on_damage)
     _create_manifest_views(connection, manifests)
     names = {name.lower() for name in wanted}
     tables = names | set(_JOINED) if "trajectories" in names else names
     paths: list[str] = []
     for table in sorted(tables & set(TABLES)):
-        paths += _create_table_view(connection, store, manifests, table)
+        holders = [m for m in manifests if table in m.rows]
+        current = _of_current_schema(holders, table, on_damage)
+        paths += _create_table_view(connection, store, current, table)
     if "trajectories" in names:
         connection.execute(_TRAJECTORIES)
     connection.execute(f"SET allowed_paths = [{_quoted(paths)}]")
     connection.execute("SET enable_external_access = false")
     connection.execute("SET lock_configuration = true")
+
+
+def _of_current_schema(
+    holders: Sequence[Manifest], table: str, on_damage: Callable[[str], None] | None
+) -> list[Manifest]:
+    """Return the holders of ``table`` whose columns mean what those we write do."""
+    current = schema_version(table)
+    others = [m for m in holders if m.schema_versions.get(table) != current]
+    if others:
+        first = others[0]
+        problem = (
+            f"table {table} of {len(others)} artifacts is left out: {first.kind}/{first.key} has"
+            f" schema {first.schema_versions.get(table)} and {current} is read; query them with the"
+            " version of this program that wrote them"
+        )
+        if on_damage is None:
+            raise UserError(problem)
+        on_damage(problem)
+    return [m for m in holders if m.schema_versions.get(table) == current]
 
 
 def _create_manifest_views(
@@ -207,11 +231,10 @@ def _name(thing: ArtifactRef) -> tuple[str, str, str]:
 def _create_table_view(
     connection: duckdb.DuckDBPyConnection,
     store: ArtifactStore,
-    manifests: Sequence[Manifest],
+    holders: Sequence[Manifest],
     table: str,
 ) -> list[str]:
-    """Create the view of one table over all artifacts; return the paths of the files it reads."""
-    holders = [m for m in manifests if table in m.rows]
+    """Create the view of one table over ``holders``; return the paths of the files it reads."""
     if not holders:
         text = [pa.field(name, pa.string()) for name in ("kind", "key")]
         connection.register(table, pa.schema([*text, *arrow_schema(table)]).empty_table())

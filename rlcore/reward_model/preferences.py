@@ -128,6 +128,5 @@ def preference_sequences(table: pl.DataFrame) -> Sequences:
     token_ids = to_arrays(table["token_ids"])
     return Sequences(
         token_ids=token_ids,
-        prompt_lengths=table["prompt_tokens"].to_numpy().astype(np.int64),
         loss_mask=[np.zeros(len(ids), dtype=bool) for ids in token_ids],
     )

@@ -77,7 +77,7 @@ def sample_preferences(
                 level=level,
             )
         )
-        token_ids.append([*prompt["prompt_ids"], *trajectory.generation.token_ids])
+        token_ids.append(trajectory.token_ids().tolist())
         prompt_tokens.append(len(prompt["prompt_ids"]))
     left_out = Counter(level for level in levels if level not in RANKS)
     return Preferences(preferences_table(ranked, token_ids, prompt_tokens), dict(left_out))

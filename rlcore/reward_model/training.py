@@ -1,6 +1,7 @@
 """Training on ranked responses: every pair of a prompt in one batch element."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -101,10 +102,8 @@ def ranked_sequences(sequences: Sequences, ranks: np.ndarray, groups: np.ndarray
     """
     per_sequence = {"ranks": ranks, "pair_weights": pair_weights(ranks, groups)}
     lengths = sequences.lengths.tolist()
-    return Sequences(
-        token_ids=sequences.token_ids,
-        prompt_lengths=sequences.prompt_lengths,
-        loss_mask=sequences.loss_mask,
+    return replace(
+        sequences,
         per_token={
             name: [
                 np.full(length, value, dtype=np.float32)

@@ -37,7 +37,6 @@ def zero_sequences(
     token_ids = to_arrays(chosen["token_ids"])
     return Sequences(
         token_ids=token_ids,
-        prompt_lengths=np.ones(len(token_ids), dtype=np.int64),
         loss_mask=[np.zeros(len(ids), dtype=bool) for ids in token_ids],
     )
 

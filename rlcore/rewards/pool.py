@@ -71,10 +71,8 @@ class RewardPool:
 def model_scores(model: LearnerPool, rows: Sequence[RewardRow]) -> np.ndarray:
     """Return [rows] float64: the reward model's score at the last token of prompt + response."""
     token_ids = [np.asarray(row.token_ids, dtype=np.int32) for row in rows]
-    lengths = [len(ids) - row.num_tokens for ids, row in zip(token_ids, rows, strict=True)]
     sequences = Sequences(
         token_ids=token_ids,
-        prompt_lengths=np.array(lengths, dtype=np.int64),
         loss_mask=[np.zeros(len(ids), dtype=bool) for ids in token_ids],
     )
     values = model.values(sequences, targets="last")

@@ -3,12 +3,9 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from schemas.outcomes import FinishReason, Outcome
-
-if TYPE_CHECKING:
-    from rlcore.engines.types import Generation
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +18,7 @@ class RewardRow:
     ground_truth: str | None
     extra_info: Mapping[str, Any]
     finish_reason: str  # a ``FinishReason``
-    num_tokens: int  # of the response, its stop token included
+    num_tokens: int  # that the policy sampled, stop token included
     prompt: str | None = None  # text of the prompt's messages; only f(prompt, response) reads it
     token_ids: Sequence[int] | None = None  # prompt and response; only a reward model reads them
 
@@ -32,19 +29,24 @@ class RewardRow:
         *,
         trajectory_id: str,
         response: str,
-        generation: "Generation",
+        finish_reason: str,
+        num_tokens: int,
+        token_ids: Sequence[int],
     ) -> "RewardRow":
-        """Build the row of one generation for ``prompt``, a row of the Prompts table."""
+        """Build the row of one response to ``prompt``, which has the columns of the Prompts table.
+
+        The other arguments are the fields of their name.
+        """
         return cls(
             trajectory_id=trajectory_id,
             data_source=prompt["data_source"],
             response=response,
             ground_truth=prompt["ground_truth"],
             extra_info=json.loads(prompt["extra_info"]),
-            finish_reason=generation.finish_reason,
-            num_tokens=len(generation.token_ids),
+            finish_reason=finish_reason,
+            num_tokens=num_tokens,
             prompt=prompt_text(prompt["prompt"]),
-            token_ids=[*prompt["prompt_ids"], *generation.token_ids],
+            token_ids=token_ids,
         )
 
 

@@ -122,7 +122,9 @@ def signal_of(
     shaped, _ = shaped_scores(batch, rl)
     if kl_coef is None or scores is None or scores.kl is None:
         return shaped
-    return shaped - kl_coef * np.array([row.sum() for row in scores.kl])
+    return shaped - kl_coef * np.array(
+        [row[mask].sum() for row, mask in zip(scores.kl, scores.masks, strict=True)]
+    )
 
 
 def estimator_options(algorithm: Algorithm) -> dict[str, Any]:

@@ -1,5 +1,4 @@
-"""From tables to what the learner takes: whole sequences, response columns aligned behind the
-prompt."""
+"""From tables to what the learner takes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,36 +15,20 @@ def sequences_of(
     per_token: Mapping[str, list[np.ndarray]] | None = None,
     groups: np.ndarray | None = None,
 ) -> Sequences:
-    """Return prompt + response of every rollout; ``per_token`` holds arrays over response tokens.
+    """Return the sequences of a Rollouts table, row for row.
 
-    Loss mask and per-token arrays are 0 on the prompt. ``groups`` [rows] numbers the prompts. Rows
-    keep their order.
+    ``per_token``: arrays aligned with ``token_ids``, made float32. ``groups`` [rows] numbers the
+    prompts.
     """
-    prompts = to_arrays(rollouts["prompt_ids"])
-    responses = to_arrays(rollouts["token_ids"])
-    masks = to_arrays(rollouts["loss_mask"])
-    lengths = [len(prompt) for prompt in prompts]
     return Sequences(
-        token_ids=[np.concatenate(pair) for pair in zip(prompts, responses, strict=True)],
-        prompt_lengths=np.array(lengths, dtype=np.int64),
-        loss_mask=[behind(n, mask, bool) for n, mask in zip(lengths, masks, strict=True)],
+        token_ids=to_arrays(rollouts["token_ids"]),
+        loss_mask=to_arrays(rollouts["loss_mask"]),
         per_token={
-            name: [behind(n, a, np.float32) for n, a in zip(lengths, arrays, strict=True)]
+            name: [array.astype(np.float32) for array in arrays]
             for name, arrays in (per_token or {}).items()
         },
         groups=groups,
     )
-
-
-def behind(prompt_length: int, response: np.ndarray, dtype: type) -> np.ndarray:
-    """Return ``response`` preceded by ``prompt_length`` zeros."""
-    return np.concatenate([np.zeros(prompt_length, dtype=dtype), response.astype(dtype)])
-
-
-def response_part(rollouts: pl.DataFrame, whole: list[np.ndarray]) -> list[np.ndarray]:
-    """Return the response part of arrays over whole sequences."""
-    lengths = rollouts["prompt_ids"].list.len()
-    return [array[length:] for array, length in zip(whole, lengths, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)

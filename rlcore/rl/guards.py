@@ -49,7 +49,7 @@ def check_sampler_gap(
     """Return the gap between sampler and learner log-probs; raise SamplerDriftError above
     ``bound``.
 
-    All arrays are per row, over response tokens. Metrics are verl's
+    All arrays are per row, aligned with its tokens. Metrics are verl's
     ``training/rollout_probs_diff_*`` (probabilities) beside the log-prob gap itself: maximum and
     mean in nats, and ``rollout_mult_prob_error`` = exp(mean).
     """

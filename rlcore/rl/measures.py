@@ -73,7 +73,8 @@ def critic_metrics(
 def length_metrics(rollouts: pl.DataFrame) -> dict[str, float]:
     """Return token counts of prompts and responses, truncation and aborts (verl's names)."""
     responses = rollouts["loss_mask"].list.sum().cast(pl.Int64).to_numpy()
-    prompts = rollouts["prompt_ids"].list.len().cast(pl.Int64).to_numpy()
+    prompts = rollouts["prompt_tokens"].cast(pl.Int64).to_numpy()
+    turns = rollouts["turn_ends"].list.len().to_numpy()
     reasons = rollouts["finish_reason"]
     return {
         "response_length/mean": float(responses.mean()),
@@ -83,7 +84,7 @@ def length_metrics(rollouts: pl.DataFrame) -> dict[str, float]:
         "response/aborted_ratio": mean_of(reasons == FinishReason.ABORT.value),
         "prompt_length/mean": float(prompts.mean()),
         "prompt_length/max": float(prompts.max()),
-        "num_turns/mean": float(rollouts["num_turns"].to_numpy().mean()),
+        "num_turns/mean": float(turns.mean()),
         "perf/total_num_tokens": float(prompts.sum() + responses.sum()),
         "perf/response_tokens": float(responses.sum()),
     }

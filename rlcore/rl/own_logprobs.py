@@ -26,7 +26,7 @@ def own_logprobs(
     names = batch.rollouts["trajectory_id"].to_list()
     trajectories: list[str] = []
     epochs: list[int] = []
-    responses: list[np.ndarray] = []
+    known: list[np.ndarray] = []
     gaps: list[np.ndarray] = []
     trained_before = np.zeros(len(names), dtype=np.int64)  # epochs; a row trains in all or in none
     steps = policy_steps(batch, recipe, sequences)
@@ -39,14 +39,13 @@ def own_logprobs(
             trajectories.append(names[row])
             epochs.append(int(trained_before[row]))
             trained_before[row] += 1
-            known = np.where(trained, own, np.float32(0.0))
-            responses.append(known[sequences.prompt_lengths[row] :])
+            known.append(np.where(trained, own, np.float32(0.0)))
             gaps.append(np.abs(own - sequences.per_token["old_logprobs"][row])[trained])
     frame = pl.DataFrame(
         {
             "trajectory_id": pl.Series(trajectories, dtype=pl.String),
             "epoch": pl.Series(epochs, dtype=pl.Int32),
-            "own_logprobs": from_arrays("own_logprobs", responses, pl.Float32),
+            "own_logprobs": from_arrays("own_logprobs", known, pl.Float32),
         }
     )
     if not gaps:

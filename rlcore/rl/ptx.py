@@ -49,6 +49,5 @@ def ptx_sequences(ptx: Ptx, demonstrations: pl.DataFrame | None, tokenizer: Any)
         raise UserError(f"{SETTING} = '{ptx.path}' holds no text; give rows with text")
     return Sequences(
         token_ids=token_ids,
-        prompt_lengths=np.ones(len(token_ids), dtype=np.int64),
         loss_mask=[np.arange(len(ids)) > 0 for ids in token_ids],
     )

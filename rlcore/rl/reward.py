@@ -5,7 +5,7 @@ from dataclasses import asdict
 
 import polars as pl
 
-from rlcore.rewards.types import Reward, RewardRow, Scorers, prompt_text, score_finished
+from rlcore.rewards.types import Reward, RewardRow, Scorers, score_finished
 
 
 def score_rollouts(rollouts: pl.DataFrame, prompts: pl.DataFrame, rewards: Scorers) -> pl.DataFrame:
@@ -13,19 +13,16 @@ def score_rollouts(rollouts: pl.DataFrame, prompts: pl.DataFrame, rewards: Score
     uid. What the engine aborted has outcome "aborted" and no score."""
     columns = ["uid", "data_source", "prompt", "ground_truth", "extra_info"]
     joined = rollouts.select(
-        "trajectory_id", "uid", "response", "finish_reason", "prompt_ids", "token_ids"
+        "trajectory_id", "uid", "response", "finish_reason", "loss_mask", "token_ids"
     ).join(prompts.select(columns), on="uid", how="left", maintain_order="left", validate="m:1")
     rows = [
-        RewardRow(
+        RewardRow.of_prompt(
+            row,
             trajectory_id=row["trajectory_id"],
-            data_source=row["data_source"],
             response=row["response"],
-            ground_truth=row["ground_truth"],
-            extra_info=json.loads(row["extra_info"]),
             finish_reason=row["finish_reason"],
-            num_tokens=len(row["token_ids"]),
-            prompt=prompt_text(row["prompt"]),
-            token_ids=[*row["prompt_ids"], *row["token_ids"]],
+            num_tokens=sum(row["loss_mask"]),
+            token_ids=row["token_ids"],
         )
         for row in joined.iter_rows(named=True)
     ]

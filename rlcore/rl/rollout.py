@@ -55,30 +55,42 @@ def sample_rollouts(
 def rollouts_frame(trajectories: list[Trajectory], iteration: int) -> pl.DataFrame:
     """Return the Rollouts table of ``trajectories``, row for row."""
     requests = [trajectory.request for trajectory in trajectories]
-    generations = [trajectory.generation for trajectory in trajectories]
+    last = [trajectory.last for trajectory in trajectories]
+    turns = [trajectory.turns for trajectory in trajectories]
     return pl.DataFrame(
         {
             "trajectory_id": [request.trajectory_id for request in requests],
             "uid": [request.prompt["uid"] for request in requests],
             "sample": pl.Series([request.sample for request in requests], dtype=pl.Int32),
             "iteration": pl.Series([iteration] * len(requests), dtype=pl.Int32),
-            "prompt_ids": from_arrays(
-                "prompt_ids", [request.prompt["prompt_ids"] for request in requests], pl.Int32
+            "token_ids": from_arrays("token_ids", [t.token_ids() for t in trajectories], pl.Int32),
+            "prompt_tokens": pl.Series(
+                [len(request.prompt["prompt_ids"]) for request in requests], dtype=pl.Int32
             ),
-            "token_ids": from_arrays("token_ids", [g.token_ids for g in generations], pl.Int32),
             "loss_mask": from_arrays(
-                "loss_mask",
-                [np.ones(len(g.token_ids), dtype=bool) for g in generations],
-                pl.Boolean,
+                "loss_mask", [t.loss_mask() for t in trajectories], pl.Boolean
             ),
             "sampler_logprobs": from_arrays(
-                "sampler_logprobs", [np.minimum(g.logprobs, 0.0) for g in generations], pl.Float32
+                "sampler_logprobs",
+                [np.minimum(t.logprobs(), 0.0) for t in trajectories],
+                pl.Float32,
             ),
             "response": [trajectory.text for trajectory in trajectories],
-            "finish_reason": [g.finish_reason.value for g in generations],
-            "num_turns": pl.Series([1] * len(requests), dtype=pl.Int32),
+            "finish_reason": [g.finish_reason.value for g in last],
+            "stop_reason": [trajectory.stop_reason.value for trajectory in trajectories],
+            "turn_ends": from_arrays("turn_ends", [t.turn_ends() for t in trajectories], pl.Int32),
+            "turn_rewards": pl.Series(
+                [[turn.reward for turn in row] for row in turns], dtype=pl.List(pl.Float64)
+            ),
+            "turn_versions": pl.Series(
+                [[turn.generation.stamp.version for turn in row] for row in turns],
+                dtype=pl.List(pl.Int64),
+            ),
+            "valid_actions": pl.Series(
+                [[turn.valid for turn in row] for row in turns], dtype=pl.List(pl.Boolean)
+            ),
             "seed": pl.Series([request.seed for request in requests], dtype=pl.Int64),
-            "weight_version": pl.Series([g.stamp.version for g in generations], dtype=pl.Int64),
-            "weight_digest": [g.stamp.digest for g in generations],
+            "weight_version": pl.Series([g.stamp.version for g in last], dtype=pl.Int64),
+            "weight_digest": [g.stamp.digest for g in last],
         }
     )

@@ -6,14 +6,13 @@ import numpy as np
 import polars as pl
 
 from rlcore.learner.pool import LearnerPool
-from rlcore.ragged import to_arrays
-from rlcore.rl.batch import response_part, sequences_of
+from rlcore.rl.batch import sequences_of
 from schemas.algorithm import KL
 
 
 @dataclass(frozen=True, slots=True)
 class BatchScores:
-    """Per row, over response tokens; 0 off the mask.
+    """Per row, aligned with ``token_ids``; 0 off the mask.
 
     ``old``: log-probs (nats) of the policy at the start of the update phase. ``ref``: the frozen
     reference's, where KL needs them. ``kl``: the estimate per token of the recipe's estimator, on
@@ -43,25 +42,19 @@ def score_batch(
     scores = learner.logprobs(
         sequences, temperature, targets="loss_mask", entropy=True, full_kl=exact
     )
-    old = response_part(rollouts, scores.logprobs)
-    masks = [mask.astype(bool) for mask in to_arrays(rollouts["loss_mask"])]
-    ref = per_token_kl = None
-    if exact:
-        per_token_kl = response_part(rollouts, scores.kls)
-    elif reference is not None:
-        whole = reference.logprobs(sequences, temperature, targets="loss_mask").logprobs
-        ref = response_part(rollouts, whole)
-        per_token_kl = _estimated_kl(old, ref, masks, kl.estimator)
-    values = None
-    if critic is not None:
-        values = response_part(rollouts, critic.values(sequences, targets="loss_mask"))
+    masks = sequences.loss_mask
+    ref = None
+    per_token_kl = scores.kls if exact else None
+    if reference is not None and not exact:
+        ref = reference.logprobs(sequences, temperature, targets="loss_mask").logprobs
+        per_token_kl = _estimated_kl(scores.logprobs, ref, masks, kl.estimator)
     return BatchScores(
         masks=masks,
-        old=old,
-        entropies=response_part(rollouts, scores.entropies),
+        old=scores.logprobs,
+        entropies=scores.entropies,
         ref=ref,
         kl=per_token_kl,
-        values=values,
+        values=None if critic is None else critic.values(sequences, targets="loss_mask"),
     )
 
 

@@ -67,7 +67,7 @@ def check_canary(learner: LearnerPool, engines: EnginePool, canary: Canary) -> f
     Raises WeightSyncError naming the engine above ``canary.bound``.
     """
     nothing_trained = np.zeros(len(canary.ids), dtype=bool)
-    sequences = Sequences([canary.ids], np.array([len(canary.ids)]), [nothing_trained])
+    sequences = Sequences([canary.ids], [nothing_trained])
     (learnt,) = learner.logprobs(sequences).logprobs
     bound, gaps = canary.bound, []
     for engine, (row,) in engines.probe([canary.ids.tolist()]).items():

@@ -1,7 +1,7 @@
 """The update phase: recorded advantages in, one optimizer step per mini-batch, for policy and
 critic."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
@@ -141,7 +141,7 @@ def policy_sequences(batch: UpdateBatch, rl: RLSection) -> Sequences:
     """Return the batch with every per-token field that the policy objective may read."""
     joined = batch.joined()
     _, group = np.unique(joined["uid"].to_numpy(), return_inverse=True)
-    masks = [mask.astype(bool) for mask in to_arrays(joined["loss_mask"])]
+    masks = to_arrays(joined["loss_mask"])
     sampler = to_arrays(joined["sampler_logprobs"])
     per_token = {
         "advantages": to_arrays(joined["advantages"]),
@@ -184,7 +184,8 @@ def with_nll_weights(sequences: Sequences) -> Sequences:
     flags = sequences.per_token["nll_weights"]
     trained = zip(flags, sequences.loss_mask, strict=True)
     count = max(1.0, sum(float(row[mask].sum()) for row, mask in trained))
-    return _replaced(sequences, "nll_weights", [row / count for row in flags])
+    weights = [row / count for row in flags]
+    return replace(sequences, per_token={**sequences.per_token, "nll_weights": weights})
 
 
 def with_masked_rows(sequences: Sequences, masked: np.ndarray) -> Sequences:
@@ -193,13 +194,7 @@ def with_masked_rows(sequences: Sequences, masked: np.ndarray) -> Sequences:
         np.zeros_like(mask) if off else mask
         for mask, off in zip(sequences.loss_mask, masked.tolist(), strict=True)
     ]
-    return Sequences(
-        sequences.token_ids,
-        sequences.prompt_lengths,
-        masks,
-        sequences.per_token,
-        sequences.groups,
-    )
+    return replace(sequences, loss_mask=masks)
 
 
 def drawn_rows(num_rows: int, count: int, seed: int) -> np.ndarray:
@@ -279,13 +274,3 @@ def _rates(
     return [
         optimizer_lr(optimizer, done * per_update + step, updates * per_update) for step in steps
     ]
-
-
-def _replaced(sequences: Sequences, name: str, arrays: list[np.ndarray]) -> Sequences:
-    return Sequences(
-        sequences.token_ids,
-        sequences.prompt_lengths,
-        sequences.loss_mask,
-        {**sequences.per_token, name: arrays},
-        sequences.groups,
-    )

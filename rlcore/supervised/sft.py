@@ -79,9 +79,7 @@ class SFT:
 
 def demonstration_sequences(demonstrations: pl.DataFrame) -> Sequences:
     """Return the rows of a Demonstrations table as sequences with their loss masks."""
-    masks = [mask.astype(bool) for mask in to_arrays(demonstrations["loss_mask"])]
     return Sequences(
         token_ids=to_arrays(demonstrations["token_ids"]),
-        prompt_lengths=np.array([int(mask.argmax()) for mask in masks], dtype=np.int64),
-        loss_mask=masks,
+        loss_mask=to_arrays(demonstrations["loss_mask"]),
     )

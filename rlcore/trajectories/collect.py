@@ -5,7 +5,8 @@ from typing import Any, Protocol
 
 from rlcore.engines.types import Generation, Sampling
 from rlcore.rewards.types import Reward, RewardRow, score_finished
-from rlcore.trajectories.types import Request, Trajectory
+from rlcore.trajectories.types import Request, Trajectory, Turn
+from schemas.outcomes import StopReason
 
 
 class Engines(Protocol):
@@ -30,7 +31,8 @@ def collect(
     seeds = [request.seed for request in requests]
     for index, generation in engines.stream(prompts, seeds, sampling):
         (text,) = tokenizer.batch_decode([generation.token_ids], skip_special_tokens=True)
-        yield Trajectory(requests[index], generation, text)
+        reason = StopReason.of_single_turn(generation.finish_reason)
+        yield Trajectory(requests[index], (Turn(generation),), text, reason)
 
 
 def in_order(requests: Sequence[Request], trajectories: Iterator[Trajectory]) -> list[Trajectory]:

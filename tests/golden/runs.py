@@ -4,7 +4,8 @@
     python -m tests.golden.runs compare DIRECTORY DIRECTORY
 
 Both recordings must come from one machine and one set of libraries: rounding is theirs. A checkout
-is run by this interpreter with its own code.
+is run by this interpreter with its own code. Where a table changed its layout, both sides are
+compared in the older one (``_as_before``).
 """
 
 import argparse
@@ -45,6 +46,18 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 # Who made a row and when; what it says is in the other columns.
 UNSTABLE = {"created_at", "producer", "wall_s", "seconds"}
+PER_TOKEN = (
+    "token_ids",
+    "loss_mask",
+    "sampler_logprobs",
+    "advantages",
+    "old_logprobs",
+    "ref_logprobs",
+    "values",
+    "returns",
+    "own_logprobs",
+)
+PER_TURN = ("turn_ends", "turn_rewards", "turn_versions", "valid_actions")
 
 
 def record(checkout: Path, directory: Path, names: list[str]) -> None:
@@ -81,6 +94,7 @@ def contents(store: Path) -> dict[str, str]:
     from one that changed. Names hold no cache key: those go with the code.
     """
     found = {}
+    prompts = _prompt_tokens(store)
     for kind in ("dataset", "policy", "reward_model", "rollouts", "rewards", "advantages"):
         for manifest in sorted((store / kind).rglob("manifest.json")):
             known = json.loads(manifest.read_text())
@@ -88,7 +102,7 @@ def contents(store: Path) -> dict[str, str]:
             for weights in sorted(manifest.parent.rglob("*.safetensors")):
                 found[f"{name} {weights.name}"] = hashlib.sha256(weights.read_bytes()).hexdigest()
             for table in sorted(manifest.parent.glob("*.parquet")):
-                for column, digest in _columns(table):
+                for column, digest in _columns(_as_before(pl.read_parquet(table), prompts)):
                     found[f"{name} {table.stem}.{column}"] = digest
     return found
 
@@ -101,8 +115,43 @@ def _name(kind: str, manifest: dict[str, Any]) -> str:
     return " ".join(part for part in (kind, stage, iteration) if part)
 
 
-def _columns(table: Path) -> Iterator[tuple[str, str]]:
-    frame = pl.read_parquet(table)
+def _prompt_tokens(store: Path) -> pl.DataFrame:
+    """Return (trajectory_id, prompt_tokens) of every rollout that is stored with its prompt."""
+    frames = [pl.DataFrame(schema={"trajectory_id": pl.String, "prompt_tokens": pl.Int32})]
+    for table in sorted((store / "rollouts").rglob("*.parquet")):
+        frame = pl.read_parquet(table)
+        if "prompt_tokens" in frame.columns:
+            frames.append(frame.select("trajectory_id", "prompt_tokens"))
+    return pl.concat(frames)
+
+
+def _as_before(frame: pl.DataFrame, prompts: pl.DataFrame) -> pl.DataFrame:
+    """Return a table of whole episodes with per-token columns of responses, prompts apart.
+
+    Tables in that layout come back as they are. Raises AssertionError where a prompt's token holds
+    anything but 0.
+    """
+    per_token = [name for name in PER_TOKEN if name in frame.columns]
+    if not per_token or "trajectory_id" not in frame.columns or prompts.is_empty():
+        return frame
+    frame = frame.drop("prompt_tokens", strict=False).join(
+        prompts, on="trajectory_id", how="left", maintain_order="left", validate="m:1"
+    )
+    length = pl.col("prompt_tokens")
+    if "token_ids" in frame.columns:
+        frame = frame.with_columns(
+            prompt_ids=pl.col("token_ids").list.head(length),
+            num_turns=pl.col("turn_ends").list.len().cast(pl.Int32),
+        )
+    for name in set(per_token) - {"token_ids"}:
+        prompt = frame.select(pl.col(name).list.head(length)).explode(name)[name].drop_nulls()
+        assert not prompt.cast(pl.Float64).any(), f"{name} is not 0 on a prompt"
+    return frame.with_columns(pl.col(name).list.slice(length) for name in per_token).drop(
+        "prompt_tokens", "stop_reason", *PER_TURN, strict=False
+    )
+
+
+def _columns(frame: pl.DataFrame) -> Iterator[tuple[str, str]]:
     for column in frame.columns:
         if column not in UNSTABLE:
             text = frame.select(column).write_ndjson()

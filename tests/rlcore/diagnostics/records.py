@@ -66,20 +66,24 @@ def rollouts(iteration: int, verdicts: Verdicts) -> pl.DataFrame:
     """Return the Rollouts table: a sample per verdict."""
     rows = [(uid, sample) for uid, given in verdicts.items() for sample in range(len(given))]
     count = len(rows)
-    tokens = pl.Series([[1]] * count, dtype=pl.List(pl.Int32))
+    tokens = pl.Series([[1, 2]] * count, dtype=pl.List(pl.Int32))
     return pl.DataFrame(
         {
             "trajectory_id": [f"{iteration:06d}-{uid}-{sample:02d}" for uid, sample in rows],
             "uid": [uid for uid, _ in rows],
             "sample": pl.Series([sample for _, sample in rows], dtype=pl.Int32),
             "iteration": pl.Series([iteration] * count, dtype=pl.Int32),
-            "prompt_ids": tokens,
             "token_ids": tokens,
-            "loss_mask": [[True]] * count,
-            "sampler_logprobs": pl.Series([[-0.5]] * count, dtype=pl.List(pl.Float32)),
+            "prompt_tokens": pl.Series([1] * count, dtype=pl.Int32),
+            "loss_mask": [[False, True]] * count,
+            "sampler_logprobs": pl.Series([[0.0, -0.5]] * count, dtype=pl.List(pl.Float32)),
             "response": ["#### 9"] * count,
             "finish_reason": ["stop"] * count,
-            "num_turns": pl.Series([1] * count, dtype=pl.Int32),
+            "stop_reason": ["done"] * count,
+            "turn_ends": pl.Series([[2]] * count, dtype=pl.List(pl.Int32)),
+            "turn_rewards": [[0.0]] * count,
+            "turn_versions": [[0]] * count,
+            "valid_actions": [[True]] * count,
             "seed": [0] * count,
             "weight_version": [0] * count,
             "weight_digest": ["w"] * count,
@@ -109,7 +113,7 @@ def rewards(samples: pl.DataFrame, verdicts: Verdicts) -> pl.DataFrame:
 
 def advantages(samples: pl.DataFrame) -> pl.DataFrame:
     """Return an Advantages table of zeros."""
-    zeros = pl.Series([[0.0]] * samples.height, dtype=pl.List(pl.Float32))
+    zeros = pl.Series([[0.0, 0.0]] * samples.height, dtype=pl.List(pl.Float32))
     nothing = pl.Series([None] * samples.height, dtype=pl.List(pl.Float32))
     return pl.DataFrame(
         {

@@ -62,7 +62,6 @@ def make_batch(num_sequences: int, seed: int = 0) -> Sequences:
 
     return Sequences(
         token_ids=[generator.integers(0, VOCABULARY, n).astype(np.int32) for n in lengths],
-        prompt_lengths=prompts,
         loss_mask=[np.arange(n) >= p for n, p in zip(lengths, prompts, strict=True)],
         per_token={
             "advantages": [np.full(n, generator.normal(), np.float32) for n in lengths],

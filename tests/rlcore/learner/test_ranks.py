@@ -71,11 +71,10 @@ def test_a_critic_of_two_ranks(spec, value_dir, pair, batch, learner_of, tmp_pat
 def test_bad_share_of_one_rank_ends_all_with_its_sentence(spec, pair, batch):
     """An error on one rank must not leave the other waiting in a collective."""
     group = pair.build(replace(spec, micro_batch_tokens=60))
-    long = Sequences([np.zeros(70, np.int32)], np.array([1]), [np.arange(70) > 0])
+    long = Sequences([np.zeros(70, np.int32)], [np.arange(70) > 0])
     fields = {name: [np.zeros(70, np.float32)] for name in batch.per_token}
     both = Sequences(
         [*batch.token_ids, *long.token_ids],
-        np.concatenate([batch.prompt_lengths, long.prompt_lengths]),
         [*batch.loss_mask, *long.loss_mask],
         {name: [*rows, *fields[name]] for name, rows in batch.per_token.items()},
     )

@@ -126,7 +126,7 @@ def test_bad_batches_are_told(batch, spec, learner_of):
     empty = replace(batch, loss_mask=[np.zeros_like(mask) for mask in batch.loss_mask])
     with pytest.raises(UserError, match="no token to train on"):
         learner.step([Term(empty, SftObjective())], 0.1)
-    long = Sequences([np.zeros(50, np.int32)], np.array([1]), [np.arange(50) > 0])
+    long = Sequences([np.zeros(50, np.int32)], [np.arange(50) > 0])
     with pytest.raises(UserError, match=r"raise hardware\.learner\.micro_batch_tokens"):
         learner.step([Term(long, SftObjective())], 0.1)
     with pytest.raises(UserError, match="set zero_stage to 1 or more"):

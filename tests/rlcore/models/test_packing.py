@@ -25,7 +25,7 @@ def sequences_of(lengths: list[int]) -> Sequences:
     ids = [np.arange(s, s + n, dtype=np.int32) for s, n in zip(starts, lengths, strict=True)]
     masks = [np.arange(n) >= max(1, n // 2) for n in lengths]
     values = [row.astype(np.float32) / 10 for row in ids]
-    return Sequences(ids, np.ones(len(lengths), int), masks, {"value": values})
+    return Sequences(ids, masks, {"value": values})
 
 
 @settings(max_examples=60, deadline=None)
@@ -150,7 +150,7 @@ def test_shares_of_whole_groups_are_complete(lengths, num_groups, num_shares):
 
 def test_sequences_travel_between_processes_unchanged():
     grouped = replace(sequences_of([3, 1, 7]), groups=np.array([4, 4, 2]))
-    for sequences in (grouped, Sequences([], np.zeros(0, int), [], {"value": []})):
+    for sequences in (grouped, Sequences([], [], {"value": []})):
         copy = pickle.loads(pickle.dumps(sequences))
         np.testing.assert_array_equal(copy.groups, sequences.groups)
         assert copy.per_token.keys() == sequences.per_token.keys()
@@ -170,11 +170,11 @@ def test_bad_sequences_are_told():
     for message, (ids, mask_lengths, fields) in cases.items():
         masks = [np.zeros(n, bool) for n in mask_lengths]
         with pytest.raises(UserError, match=message):
-            Sequences(ids, np.ones(2, int), masks, fields)
+            Sequences(ids, masks, fields)
     with pytest.raises(UserError, match="groups holds 1 values for 2 sequences"):
         replace(good, groups=np.zeros(1, int))
     with pytest.raises(UserError, match=r"loss_mask\[0\] is True on the first token"):
-        Sequences(good.token_ids, np.ones(2, int), [np.ones(4, bool), np.zeros(5, bool)])
+        Sequences(good.token_ids, [np.ones(4, bool), np.zeros(5, bool)])
     with pytest.raises(UserError, match="has 5 tokens and a packed row holds 4"):
         pack(good, micro_batch_tokens=8, row_tokens=4)
     with pytest.raises(UserError, match="a packed row has 5 tokens and a micro-batch at most 4"):

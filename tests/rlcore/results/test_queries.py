@@ -21,13 +21,17 @@ def rollouts(count: int) -> pl.DataFrame:
             "uid": ["u"] * count,
             "sample": pl.Series(range(count), dtype=pl.Int32),
             "iteration": pl.Series([0] * count, dtype=pl.Int32),
-            "prompt_ids": pl.Series(tokens, dtype=pl.List(pl.Int32)),
             "token_ids": pl.Series(tokens, dtype=pl.List(pl.Int32)),
-            "loss_mask": pl.Series([[True] * 3] * count),
+            "prompt_tokens": pl.Series([1] * count, dtype=pl.Int32),
+            "loss_mask": pl.Series([[False, True, True]] * count),
             "sampler_logprobs": pl.Series([[-0.5] * 3] * count, dtype=pl.List(pl.Float32)),
             "response": [f"answer {i}" for i in range(count)],
             "finish_reason": ["stop"] * count,
-            "num_turns": pl.Series([1] * count, dtype=pl.Int32),
+            "stop_reason": ["done"] * count,
+            "turn_ends": pl.Series([[3]] * count, dtype=pl.List(pl.Int32)),
+            "turn_rewards": [[0.0]] * count,
+            "turn_versions": [[0]] * count,
+            "valid_actions": [[True]] * count,
             "seed": list(range(count)),
             "weight_version": [0] * count,
             "weight_digest": ["w"] * count,
@@ -121,6 +125,21 @@ def test_rollouts_without_rewards_are_still_rows(store: ArtifactStore) -> None:
     """A run that died in its reward phase is looked into through its rollouts."""
     store.put("rollouts", "k", tables={"rollouts": rollouts(2)}, lineage=Lineage("r", "c"))
     assert query(store, "SELECT score FROM trajectories")["score"].to_list() == [None, None]
+
+
+def test_rows_of_an_older_schema_are_left_out_and_named(store: ArtifactStore) -> None:
+    """Their columns have the same names and mean something else: in one view they would mislead."""
+    run(store, "a", 1.0)
+    old = store.put("rollouts", "old", tables={"rollouts": rollouts(2)}, lineage=Lineage("r", "c"))
+    manifest = Path(old.uri) / "manifest.json"
+    manifest.write_text(manifest.read_text().replace("rollouts/v2", "rollouts/v1"))
+    problems: list[str] = []
+    assert query(store, "SELECT count(*) AS n FROM rollouts", problems.append)["n"].item() == 3
+    (said,) = problems
+    assert said.startswith("table rollouts of 1 artifacts is left out: rollouts/old has schema")
+    with pytest.raises(UserError, match="rollouts/v1 and rollouts/v2 is read"):
+        query(store, "SELECT count(*) FROM rollouts")
+    assert query(store, "SELECT count(*) AS n FROM metrics")["n"].item() == 2
 
 
 def test_the_newest_rewards_of_a_rollout_count(store: ArtifactStore) -> None:

@@ -98,9 +98,7 @@ def test_perfect_ranking_costs_what_the_paper_says() -> None:
     """Scores [2, 1, 0, -1] in order of rank cost .207038, also beside another prompt."""
     import torch
 
-    sequences = Sequences(
-        [np.array([1, 2], np.int32)] * 7, np.ones(7, np.int64), [np.zeros(2, bool)] * 7
-    )
+    sequences = Sequences([np.array([1, 2], np.int32)] * 7, [np.zeros(2, bool)] * 7)
     groups = np.array([0, 0, 0, 0, 1, 1, 2])
     batch = ranked_sequences(sequences, np.array([1, 2, 3, 4, 2, 2, 1]), groups)
     fields = {

@@ -24,10 +24,10 @@ def advantages(over: dict, correct: list[bool | None], *, critic: bool) -> None:
         {
             "trajectory_id": ["a", "b"],
             "uid": ["x", "x"],
-            "prompt_ids": [[1], [1]],
-            "loss_mask": [[True], [True]],
+            "prompt_tokens": [1, 1],
+            "loss_mask": [[False, True], [False, True]],
             "finish_reason": ["stop", "stop"],
-            "num_turns": [1, 1],
+            "turn_ends": [[2], [2]],
         }
     )
     rewards = pl.DataFrame(

@@ -167,7 +167,8 @@ def test_remax_subtracts_the_greedy_answers_reward(make_phases: Make) -> None:
     joined = seen.join(advantages, on="trajectory_id")
     for row in joined.iter_rows(named=True):
         wanted = row["score"] - baseline[row["uid"]]
-        assert np.allclose(row["advantages"], wanted, atol=1e-6)
+        whole = np.where(row["loss_mask"], wanted, 0.0)
+        assert np.allclose(row["advantages"], whole, atol=1e-6)
 
 
 def test_warm_up_is_exact_and_leaves_the_policy_alone(make_phases: Make) -> None:
@@ -201,7 +202,8 @@ def test_critic_target_is_the_outcome_at_every_token(make_phases: Make) -> None:
     _, seen, advantages = one_iteration(phases, phases.start())
     joined = seen.join(advantages, on="trajectory_id")
     for row in joined.iter_rows(named=True):
-        assert np.allclose(row["returns"], row["score"], atol=1e-6)
+        whole = np.where(row["loss_mask"], row["score"], 0.0)
+        assert np.allclose(row["returns"], whole, atol=1e-6)
 
 
 def test_critic_learns_a_learnable_return(make_phases: Make) -> None:
@@ -307,7 +309,10 @@ def test_gepo_measures_against_the_samplers_group(make_phases: Make) -> None:
     _, seen, advantages = one_iteration(phases, phases.start())
     shuffled = seen.sample(fraction=1.0, shuffle=True, seed=3)
     sequences = policy_sequences(batch_of(shuffled, advantages), phases.recipe.rl)
-    q = np.array([np.exp(np.mean(row)) for row in shuffled["sampler_logprobs"].to_list()])
+    sampled = zip(
+        to_arrays(shuffled["sampler_logprobs"]), to_arrays(shuffled["loss_mask"]), strict=True
+    )
+    q = np.array([np.exp(row[mask].mean()) for row, mask in sampled])
     uids = shuffled["uid"].to_numpy()
     for index, uid in enumerate(uids):
         group = q[uids == uid]

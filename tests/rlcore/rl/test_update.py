@@ -60,16 +60,15 @@ def test_best_checkpoint_is_the_later_of_equals_and_stop_needs_patience() -> Non
 
 
 def small_batch(finish: list[str], scored: list[bool]) -> UpdateBatch:
-    """One response of two tokens to each of ``finish`` prompts."""
+    """One response of two tokens to each of ``finish`` prompts of two."""
     names = [f"p{index}" for index in range(len(finish))]
-    numbers = [[-0.5, -0.5]] * len(names)
+    numbers = [[0.0, 0.0, -0.5, -0.5]] * len(names)
     rollouts = pl.DataFrame(
         {
             "trajectory_id": names,
             "uid": names,
-            "prompt_ids": [[1, 2]] * len(names),
-            "token_ids": [[3, 4]] * len(names),
-            "loss_mask": [[True, True]] * len(names),
+            "token_ids": [[1, 2, 3, 4]] * len(names),
+            "loss_mask": [[False, False, True, True]] * len(names),
             "sampler_logprobs": numbers,
             "finish_reason": finish,
         }
@@ -124,7 +123,7 @@ def test_ptx_draws_at_least_one_text() -> None:
         "rl.ptx": {"coef": 1.0, "sequences_per_sample": 0.2},
     }
     recipe = load_recipe("quickstart-ppo", over, directory=RECIPES)
-    text = Sequences([np.arange(3, dtype=np.int32)], np.ones(1), [np.array([False, True, True])])
+    text = Sequences([np.arange(3, dtype=np.int32)], [np.array([False, True, True])])
     request = policy_request(
         small_batch(["stop"] * 4, [True] * 4), recipe=recipe, version=0, ptx=text
     )

@@ -1,19 +1,21 @@
 """One path samples: what the engines finish first must decide nothing."""
 
 import threading
+from dataclasses import replace
 from typing import Any
 
 import polars as pl
 import pytest
+from pandera.errors import SchemaErrors
 
 from rlcore.cluster.types import WorkerTimeout
 from rlcore.engines.pool import EnginePool
 from rlcore.engines.types import Generation, Sampling
 from rlcore.rl.rollout import rollouts_frame
 from rlcore.trajectories.collect import collect, in_order
-from rlcore.trajectories.types import Request
+from rlcore.trajectories.types import Request, Trajectory, Turn
 from rlcore.weights.stamp import WeightStamp
-from schemas.outcomes import FinishReason
+from schemas.outcomes import FinishReason, StopReason
 from schemas.tables import TABLES
 from tests.rlcore.trajectories.scripted import STAMP, ScriptedTokenizer
 
@@ -87,6 +89,53 @@ def test_the_recorded_table_does_not_know_who_was_first() -> None:
     TABLES["rollouts"].validate(tables[0])
 
 
+def test_an_episode_of_several_turns_is_one_row() -> None:
+    """Observations stand between the turns, and only what was sampled trains or has a log-prob."""
+    reset = Turn(_generation([7, 8], STAMP), observation=[9, 9, 9], reward=0.5, valid=False)
+    last = Turn(_generation([5], STAMP), reward=1.0)
+    episode = Trajectory(requests(1)[0], (reset, last), "5", StopReason.DONE)
+    frame = rollouts_frame([episode], iteration=1)
+    TABLES["rollouts"].validate(frame)
+    row = frame.row(0, named=True)
+    assert row["token_ids"] == [0, 1, 7, 8, 9, 9, 9, 5]
+    assert row["prompt_tokens"] == 2
+    assert row["loss_mask"] == [False] * 2 + [True] * 2 + [False] * 3 + [True]
+    assert row["sampler_logprobs"] == [0, 0, -1, -1, 0, 0, 0, -1]
+    assert row["turn_ends"] == [4, 8]
+    assert (row["turn_rewards"], row["valid_actions"]) == ([0.5, 1.0], [False, True])
+    assert row["turn_versions"] == [0, 0]
+    text = {"data_source": "s", "ground_truth": None, "extra_info": "{}", "prompt": []}
+    asked = replace(episode.request, prompt={**episode.request.prompt, **text})
+    scored = replace(episode, request=asked).reward_row()
+    assert (scored.num_tokens, scored.token_ids) == (3, row["token_ids"])
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "check"),
+    [
+        ("loss_mask", [False, True, True, True], "the_prompt_is_masked"),
+        ("turn_ends", [5], "turns_end_within_the_episode"),
+        ("turn_ends", [1], "turns_end_within_the_episode"),
+        ("turn_rewards", [0.0, 0.0], "turns_align"),
+        ("sampler_logprobs", [0.0, -1.0], "tokens_masks_and_logprobs_align"),
+    ],
+)
+def test_a_table_whose_episode_contradicts_itself_is_refused(
+    column: str, value: list, check: str
+) -> None:
+    turn = Turn(_generation([7, 8], STAMP))
+    frame = rollouts_frame([Trajectory(requests(1)[0], (turn,), "7 8", StopReason.DONE)], 1)
+    wrong = frame.with_columns(pl.Series(column, [value], dtype=frame.schema[column]))
+    with pytest.raises(SchemaErrors, match=check):
+        TABLES["rollouts"].validate(wrong, lazy=True)
+
+
+@pytest.mark.parametrize("reason", list(FinishReason))
+def test_an_episode_of_one_turn_ends_as_its_generation_does(reason: FinishReason) -> None:
+    stop = StopReason.of_single_turn(reason)
+    assert stop == (StopReason.DONE if reason == FinishReason.STOP else reason)
+
+
 def test_each_row_carries_the_stamp_of_its_own_generation() -> None:
     """Asked afterwards, an engine may have loaded others."""
     stamps = [WeightStamp(3, "old"), WeightStamp(4, "new")]
@@ -103,6 +152,10 @@ def test_an_engine_that_does_not_answer_is_named() -> None:
     pool = EnginePool([stuck], timeout_s=0.2, sync_timeout_s=1)
     with pytest.raises(WorkerTimeout, match=r"'rollout-engine-1' did not finish generate within"):
         list(collect(requests(1), Sampling(), pool, TOKENIZER))
+
+
+def _generation(ids: list[int], stamp: WeightStamp) -> Generation:
+    return Generation(ids, [-1.0] * len(ids), FinishReason.STOP, stamp)
 
 
 def _one(stamp: WeightStamp) -> Any:
