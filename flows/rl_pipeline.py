@@ -1,5 +1,5 @@
-"""The pipeline: data -> SFT -> reward model -> RL -> evaluation -> export, each stage cached by
-content; SFT and the reward model where the recipe asks for them."""
+"""The pipeline: base model -> data -> SFT -> reward model -> RL -> evaluation -> export, each stage
+cached by content; SFT and the reward model where the recipe has them."""
 
 from typing import Any
 
@@ -7,6 +7,7 @@ from prefect import flow
 
 from flows.places import RECIPES
 from flows.rl_loop import rl
+from tasks.base_model import base_model
 from tasks.evaluate import evaluate
 from tasks.export import export
 from tasks.prepare_data import prepare_data
@@ -33,14 +34,17 @@ def rl_pipeline(
         overrides: dotted recipe keys and their values, e.g. {"rl.iterations": 5, "seed": 1}.
     """
     with open_run(recipe, overrides or {}, recipes=RECIPES) as run:
-        dataset = prepare_data(run)
-        warm = sft(run, dataset=dataset) if run.recipe.sft.enabled else dataset
+        base = base_model(run)
+        dataset = prepare_data(run, base_model=base)
+        warm = base
+        if run.recipe.sft.enabled:
+            warm = sft(run, base_model=base, dataset=dataset)
         scorer = {}
         if run.recipe.reward_model is not None:
             scorer["reward_model"] = reward_model(run, dataset=dataset, policy=warm)
         policy = rl(run, dataset=dataset, policy=warm, **scorer)
-        trained = {"sft": warm, "rl": policy} if warm is not dataset else {"rl": policy}
-        evaluation = evaluate(run, dataset=dataset, **trained, **scorer)
+        trained = {"sft": warm, "rl": policy} if warm is not base else {"rl": policy}
+        evaluation = evaluate(run, dataset=dataset, base_model=base, **trained, **scorer)
         exported = export(run, dataset=dataset, policy=policy, evaluation=evaluation)
         return publish_summary(
             run, warm=warm, policy=policy, evaluation=evaluation, exported=exported, **scorer

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from schemas.algorithm import SEQUENCE_RATIOS
 from schemas.data import DataSection
 from schemas.hardware import HardwareSection
-from schemas.names import REWARD_MODEL
+from schemas.names import BASE_MODEL, REWARD_MODEL
 from schemas.reward_model import RewardModelSection, SampledPreferences
 from schemas.rl import GapBound, Optimizer, RewardSection, RLSection, Schedule, rest_of
 from schemas.section import Section
@@ -121,14 +121,23 @@ class TrackingSection(Section):
     entity: str | None = None
 
 
+# How the weights of the base model, which are a parent, are loaded and run.
+_LOADED = {"dtype", "max_tokens", "trust_remote_code"}
 # What each stage's result depends on; a set names the keys of a section that count.
 STAGE_SLICES: dict[str, dict[str, bool | set[str]]] = {
-    "prepare_data": {"seed": True, "model": True, "data": True, "sft": {"enabled", "max_tokens"}},
-    "sft": {"seed": True, "model": True, "sft": True},
-    "reward_model": {"seed": True, "model": True, "reward_model": True},
-    "rl": {"seed": True, "model": True, "reward": True, "rl": True},
-    "evaluate": {"seed": True, "model": True, "reward": True, "evaluate": True},
-    "export": {"model": True, "export": True},
+    BASE_MODEL: {"model": {"chat_template", "trust_remote_code"}},
+    "prepare_data": {"seed": True, "data": True, "sft": {"enabled", "max_tokens"}},
+    "sft": {"seed": True, "model": _LOADED, "sft": True},
+    "reward_model": {"seed": True, "model": _LOADED, "reward_model": True},
+    "rl": {"seed": True, "model": _LOADED, "reward": True, "rl": True},
+    "evaluate": {"seed": True, "model": _LOADED, "reward": True, "evaluate": True},
+    "export": {"model": {"path", *_LOADED}, "export": True},  # the model card names the path
+}
+# A base model from scratch: its shape, its draw, and the text that its tokenizer is trained on.
+_FROM_SCRATCH: dict[str, bool | set[str]] = {
+    "seed": True,
+    "model": {"chat_template", "dtype", "from_scratch"},
+    "data": {"sources"},
 }
 
 
@@ -164,7 +173,8 @@ class Recipe(Section):
 
     def slice_for(self, stage: str) -> dict[str, Any]:
         """Return the JSON-ready part of the recipe that ``stage`` depends on."""
-        sections = STAGE_SLICES[stage]
+        from_scratch = stage == BASE_MODEL and self.model.from_scratch is not None
+        sections = _FROM_SCRATCH if from_scratch else STAGE_SLICES[stage]
         hidden = {name: keys for name, keys in NOT_IN_KEYS.items() if sections.get(name) is True}
         part = self.model_dump(mode="json", include=sections, exclude=hidden)
         if stage == REWARD_MODEL:  # ranks by verdicts: whose count, and no sums of scores

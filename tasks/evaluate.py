@@ -1,4 +1,4 @@
-"""Stage 5: base, SFT and RL policy on the held-out test split, greedy and sampled."""
+"""Stage 6: base, SFT and RL policy on the held-out test split, greedy and sampled."""
 
 from time import perf_counter
 
@@ -12,7 +12,7 @@ from rlcore.models.tokenizer import load_tokenizer
 from rlcore.rewards.registry import code_digests
 from rlcore.workers.workers import ENGINE_MODULES, LEARNER_MODULES, REWARD_MODULES
 from schemas.artifacts import ArtifactRef
-from schemas.names import REWARD_MODEL
+from schemas.names import BASE_MODEL, REWARD_MODEL
 from tasks.runtime.caching import StageRun, cached_stage
 
 
@@ -28,7 +28,7 @@ def evaluate(run: StageRun) -> ArtifactRef:
     prompts = store.table(run.parents["dataset"], "prompts")
     checkpoints = {
         name: model_directory(store.directory(run.parents[parent]))
-        for name, parent in (("base", "dataset"), ("sft", "sft"), ("rl", "rl"))
+        for name, parent in (("base", BASE_MODEL), ("sft", "sft"), ("rl", "rl"))
         if name in recipe.evaluate.checkpoints and parent in run.parents
     }
     tokenizer = load_tokenizer(next(iter(checkpoints.values())))

@@ -1,4 +1,4 @@
-"""Stage 6: a Hugging Face directory, reloaded and compared before it is published."""
+"""Stage 7: a Hugging Face directory, reloaded and compared before it is published."""
 
 from rlcore.export.export import export_model
 from rlcore.export.model_card import LineageRow, ModelCard

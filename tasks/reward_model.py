@@ -1,4 +1,4 @@
-"""Stage 3: a reward model on ranked responses, for recipes that name one."""
+"""Stage 4: a reward model on ranked responses, for recipes that name one."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Stage 2: SFT warm start. The base model learns the form of an answer from demonstrations."""
+"""Stage 3: SFT warm start. The base model learns the form of an answer from demonstrations."""
 
 from prefect.logging import get_run_logger
 
@@ -6,6 +6,7 @@ from rlcore.models.files import MODEL_FOLDER, model_directory
 from rlcore.supervised.sft import SFT, STAGE
 from rlcore.workers.workers import LEARNER_MODULES
 from schemas.artifacts import ArtifactRef
+from schemas.names import BASE_MODEL
 from tasks.run_page.report import TrainingReport
 from tasks.runtime.caching import StageRun, cached_stage
 
@@ -24,12 +25,13 @@ NOT_SFT = (
 
 @cached_stage(STAGE, kind="policy", code=LEARNER_MODULES, without=NOT_SFT)
 def sft(run: StageRun) -> ArtifactRef:
-    """Train the dataset's base model on its demonstrations; the result is a policy with its
-    metrics."""
+    """Train the base model on the dataset's demonstrations; the result is a policy."""
     run.workers.start_learner_ahead()
     dataset = run.parents["dataset"]
     learner = run.workers.learner(
-        model_directory(run.store.directory(dataset)), run.recipe.sft.optimizer, name="sft-learner"
+        model_directory(run.store.directory(run.parents[BASE_MODEL])),
+        run.recipe.sft.optimizer,
+        name="sft-learner",
     )
     run.workers.start_engines_ahead()  # SFT trains on cores of its own; sampling comes next
     training = SFT(

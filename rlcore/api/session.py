@@ -177,7 +177,7 @@ def _base_model(job: Job, scratch: Path) -> Path:
         return source
     logger.info("%s has no chat template; prompts are given to it as they stand", job.model_name)
     section = ModelSection(path=str(source), chat_template=PLAIN_TEMPLATE, max_tokens=16)
-    return copy_base_model(section, scratch / "base")
+    return copy_base_model(section, source, scratch / "base")
 
 
 def _task(job: Job, source: Path, prompts: Any, store: ArtifactStore, key: str) -> Task:

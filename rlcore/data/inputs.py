@@ -1,4 +1,4 @@
-"""Content digests of what preparation reads from outside the store: its part of the cache key."""
+"""Content digests of what a run reads from outside the store: their part of the cache keys."""
 
 import hashlib
 import os
@@ -11,12 +11,11 @@ from schemas.recipe import ModelSection
 CHUNK_BYTES = 1 << 22
 
 
-def input_digests(data: DataSection, model: ModelSection) -> dict[str, str]:
-    """Return a digest per outside input, by its role (``data.sources[0] train.jsonl``, ``model``).
+def data_digests(data: DataSection) -> dict[str, str]:
+    """Return a digest per file or hub dataset, by its role (``data.sources[0] train.jsonl``).
 
-    Files (local or fsspec) count by sha256, a local model directory by the names and sha256 of its
-    files, hub things by name and revision: an unpinned hub name counts as unchanged. Raises
-    ``UserError`` for a file that does not exist or cannot be read.
+    Files (local or fsspec) count by sha256, hub datasets by name and revision: an unpinned name
+    counts as unchanged. Raises ``UserError`` for a file that does not exist or cannot be read.
     """
     digests: dict[str, str] = {}
     for index, source in enumerate(data.sources):
@@ -37,12 +36,21 @@ def input_digests(data: DataSection, model: ModelSection) -> dict[str, str]:
                 for name in ("train.jsonl", "test.jsonl"):
                     path = f"{directory.rstrip('/')}/{name}"
                     digests[f"{role} {name}"] = file_digest(path, f"{setting}: the GSM8K file")
-    if model.path is not None:
-        local = Path(model.path).expanduser()
-        digests["model"] = (
-            _directory_digest(local) if local.is_dir() else _hub(model.path, model.revision)
-        )
     return digests
+
+
+def model_digests(model: ModelSection) -> dict[str, str]:
+    """Return the digest of the model that ``model.path`` names, by its role ``model``; else {}.
+
+    A local directory counts by the names and sha256 of its files, a hub name as in
+    ``data_digests``. Raises ``UserError`` for a file that cannot be read.
+    """
+    if model.path is None:
+        return {}
+    local = Path(model.path).expanduser()
+    if local.is_dir():
+        return {"model": _directory_digest(local)}
+    return {"model": _hub(model.path, model.revision)}
 
 
 def _hub(name: str, revision: str | None) -> str:

@@ -1,10 +1,9 @@
-"""The prepare_data stage: sources -> base model, Prompts, Demonstrations and Rejects."""
+"""The prepare_data stage: sources -> Prompts, Demonstrations and Rejects."""
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
@@ -14,19 +13,16 @@ from rlcore.data.filters import (
     fit_prompts,
     special_token_rejects,
 )
-from rlcore.data.generated import arithmetic_rows
-from rlcore.data.normalise import normalise
-from rlcore.data.rows import Reject, Row
+from rlcore.data.read import read_rows
+from rlcore.data.rows import Row
 from rlcore.data.screen import check_rejects, screen_demonstrations, screen_prompts
-from rlcore.data.sources import read_source
 from rlcore.data.split import is_validation
 from rlcore.data.write import demonstrations_table, prompts_table, rejects_table
-from rlcore.models.base import build_base_model, copy_base_model
-from rlcore.models.files import MODEL_FOLDER
-from rlcore.models.tokenizer import load_tokenizer
-from schemas.data import ArithmeticSource, DataSection
+from schemas.data import DataSection
 from schemas.errors import UserError
-from schemas.recipe import ModelSection
+
+if TYPE_CHECKING:
+    from rlcore.models.tokenizer import ChatTokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,33 +35,18 @@ class PreparedData:
 
 
 def prepare(
-    *,
-    data: DataSection,
-    model: ModelSection,
-    seed: int,
-    workdir: Path,
-    sft_max_tokens: int | None,
+    data: DataSection, *, tokenizer: "ChatTokenizer", seed: int, sft_max_tokens: int | None
 ) -> PreparedData:
-    """Make the tables and the base model; equal arguments and sources give equal bytes.
+    """Make the tables, encoded by ``tokenizer``; equal arguments and sources give equal bytes.
 
-    The base model lies in ``workdir/model``. ``sft_max_tokens`` None: no SFT follows, so there
-    may be no demonstrations. Raises ``UserError`` for a source, model or filter that cannot be
-    used, too many rejected rows, or a split that ends empty.
+    ``sft_max_tokens`` None: no SFT follows, so there may be no demonstrations. Raises ``UserError``
+    for a source or filter that cannot be used, too many rejected rows, or a split that ends empty.
     """
-    target = workdir / MODEL_FOLDER
-    if model.path is not None:
-        copy_base_model(model, target)
-    rows, rejects, totals = _read(data, seed)
+    rows, rejects, totals = read_rows(data, seed)
     before = Counter(row.split for row in rows if row.scored)
     rows, filtered = apply_filters(rows, data.filters)
     rejects += filtered
     check_rejects(rejects, totals, data)
-    if model.path is None:
-        texts = (m["content"] for r in rows if r.split == "train" for m in r.messages)
-        build_base_model(model, target, texts=texts, seed=seed)
-    tokenizer = load_tokenizer(
-        target, name=model.path or "from_scratch", trust_remote_code=model.trust_remote_code
-    )
     rows, special = special_token_rejects(tokenizer, rows)
     prompts, long = fit_prompts(tokenizer, [row for row in rows if row.scored], data)
     # A row whose prompt cannot be used has no use as a demonstration either; nor has a test row.
@@ -96,25 +77,6 @@ def prepare(
         "rejects": rejects_table(rejects),
     }
     return PreparedData(tables, _summary(tables, totals, len(tokenizer)))
-
-
-def _read(data: DataSection, seed: int) -> tuple[list[Row], list[Reject], dict[str, int]]:
-    """Return rows, rejects, and the number of raw rows per source."""
-    rows: list[Row] = []
-    rejects: list[Reject] = []
-    totals: Counter[str] = Counter()
-    for source in data.sources:
-        if isinstance(source, ArithmeticSource):
-            generated = arithmetic_rows(source, seed)
-            rows += generated
-            totals[generated[0].source] += len(generated)
-            continue
-        for table in read_source(source):
-            good, bad = normalise(table)
-            rows += good
-            rejects += bad
-            totals[table.source] += len(table.rows)
-    return rows, rejects, dict(totals)
 
 
 def _split_validation(rows: list[Row], fraction: float) -> None:

@@ -11,7 +11,7 @@ from rlcore.dry_run.estimates import (
     iteration_table_bytes,
 )
 from rlcore.dry_run.shape import ModelShape
-from schemas.names import REWARD_MODEL
+from schemas.names import BASE_MODEL, REWARD_MODEL
 from schemas.recipe import Recipe
 
 DATA_BYTES_PER_TOKEN = 8  # prompts and demonstrations: ids and text in Parquet
@@ -33,7 +33,7 @@ def stage_estimates(
     recipe: Recipe, shape: ModelShape, data: DataSize, batches: Batches, rates: Rates
 ) -> tuple[StageEstimate, ...]:
     """Return an estimate per stage, in the order in which they run."""
-    stages = [_prepare(recipe, data)]
+    stages = [_base_model(recipe, shape), _prepare(recipe, data)]
     if batches.sft is not None:
         stages.append(_sft(recipe, shape, batches.sft, rates))
     if batches.reward_model is not None:
@@ -53,6 +53,12 @@ def evaluation_tokens(recipe: Recipe, data: DataSize) -> tuple[int, int]:
     prompts = sum(min(n, section.max_prompts or n) for n in data.test or ())
     completions = prompts * (1 + (section.samples if section.samples > 1 else 0))
     return completions * section.max_new_tokens, completions
+
+
+def _base_model(recipe: Recipe, shape: ModelShape) -> StageEstimate:
+    weights = BYTES[recipe.model.dtype] * shape.parameters
+    seconds = 2 + weights / 0.2e9  # disk and hashing, as in export
+    return StageEstimate(BASE_MODEL, seconds, seconds, weights)
 
 
 def _prepare(recipe: Recipe, data: DataSize) -> StageEstimate:

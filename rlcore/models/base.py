@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from rlcore.models.files import copy_model, locate_model
+from rlcore.models.files import copy_model
 from rlcore.models.tokenizer import EOS, PAD, load_tokenizer, train_tokenizer
 from schemas.errors import UserError
 from schemas.recipe import ModelSection
@@ -12,15 +12,15 @@ from schemas.recipe import ModelSection
 TOKENIZER_TEXTS = 16384  # enough for every word of generated text; more only costs time
 
 
-def copy_base_model(model: ModelSection, target: Path) -> Path:
-    """Copy the model that ``model.path`` names to ``target``; return ``target``.
+def copy_base_model(model: ModelSection, source: Path, target: Path) -> Path:
+    """Copy the model that ``model.path`` names from ``source`` to ``target``; return ``target``.
 
-    Carries safetensors weights, configuration, tokenizer and ``model.chat_template`` if one is set.
-    Raises ``UserError`` when the model cannot be had (``locate_model``), lacks a part
-    (``copy_model``, ``load_tokenizer``), or its context is shorter than ``model.max_tokens``.
+    ``source``: the directory that ``locate_model`` returns for it. Carries safetensors weights,
+    configuration, tokenizer and ``model.chat_template`` if one is set. Raises ``UserError`` when
+    the model lacks a part (``copy_model``, ``load_tokenizer``), or its context is shorter than
+    ``model.max_tokens``.
     """
     assert model.path is not None, "a model from scratch is built, not copied"
-    source = locate_model(model.path, model.revision, trust_remote_code=model.trust_remote_code)
     copy_model(source, target, trust_remote_code=model.trust_remote_code)
     context = json.loads((target / "config.json").read_text()).get("max_position_embeddings")
     if context is not None and context < model.max_tokens:

@@ -34,7 +34,7 @@ MODEL_FILES = (
 )
 CODE_FILES = ("*.py",)  # only with trust_remote_code
 HUB_TIMEOUT_S = 5.0
-MODEL_FOLDER = "model"  # of a dataset, policy or export artifact: its Hugging Face directory
+MODEL_FOLDER = "model"  # of a base model, policy or export artifact: its Hugging Face directory
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 
 
@@ -45,7 +45,7 @@ def model_directory(artifact: Path) -> Path:
     """
     directory = artifact / MODEL_FOLDER
     if not (directory / "config.json").is_file():
-        raise UserError(f"artifact {artifact} holds no model; give a dataset, policy or export")
+        raise UserError(f"artifact {artifact} holds no model; give a base_model, policy or export")
     return directory
 
 
@@ -98,6 +98,11 @@ def locate_model(name: str, revision: str | None, *, trust_remote_code: bool = F
             " spelling, or set HF_TOKEN if it is private"
         ) from error
     return Path(path)
+
+
+def hub_commit(directory: Path) -> str | None:
+    """Return the commit of a hub snapshot in its cache; None for any other directory."""
+    return directory.name if directory.parent.name == "snapshots" else None
 
 
 def hub_unreachable() -> str:

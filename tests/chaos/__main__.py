@@ -110,7 +110,7 @@ class Site:
         self.stores += 1
         store = self.folder / f"store-{self.stores}"
         for manifest in ArtifactStore(self.untouched).manifests():
-            if manifest.kind == "dataset" or "steps" in manifest.metadata:
+            if manifest.kind in ("base_model", "dataset") or "steps" in manifest.metadata:
                 place = Path(manifest.kind) / manifest.key
                 shutil.copytree(self.untouched / place, store / place)
         return store

@@ -48,11 +48,11 @@ def test_readme_algorithm_trains(prefect_server: str, tmp_path: Path) -> None:
 
     rows = query(
         ArtifactStore(str(tmp_path / "runs" / "store")),
-        "select iteration, uid, score, advantages[1] as advantage from trajectories",
+        "select iteration, uid, score, advantages[turn_ends[1]] as advantage from trajectories",
     )
     for group in rows.partition_by("iteration", "uid"):
         scores = group["score"].to_numpy()
         wanted = scores - np.quantile(scores, 0.5)
         assert np.allclose(group["advantage"].to_numpy(), wanted, atol=1e-6)
     trained = set(model_digests(tmp_path, "policy").values())
-    assert trained != set(model_digests(tmp_path, "dataset").values()), "weights must move"
+    assert trained != set(model_digests(tmp_path, "base_model").values()), "weights must move"

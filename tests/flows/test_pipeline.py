@@ -56,7 +56,9 @@ def test_summary_has_what_people_and_scripts_read(finished: Path) -> None:
     assert summary["recipe"] == "quickstart"
     assert summary["flow_run_id"]
     assert set(summary["accuracy"]) == {"base", "sft", "rl"}
-    assert set(summary["seconds"]) == {"prepare_data", "sft", "rl", "evaluate", "export"}
+    assert set(summary["seconds"]) == {
+        *("base_model", "prepare_data", "sft", "rl", "evaluate", "export")
+    }
     assert {"sft", "rollout", "update", "evaluate"} <= set(summary["tokens_per_s"])
     assert (Path(summary["export"]) / "config.json").is_file()
 
@@ -94,7 +96,9 @@ def test_sampler_and_learner_agree_on_every_iteration(finished: Path) -> None:
 def test_unchanged_recipe_is_all_cached(finished: Path) -> None:
     again = run_small(finished, ON_RAY)
     assert again.returncode == 0, again.stdout[-4000:]
-    assert summary_of(finished)["cached"] == ["prepare_data", "sft", "rl", "evaluate", "export"]
+    assert summary_of(finished)["cached"] == [
+        *("base_model", "prepare_data", "sft", "rl", "evaluate", "export")
+    ]
     assert "Ray" not in again.stdout
 
 
@@ -102,13 +106,13 @@ def test_hardware_change_reuses_all(finished: Path) -> None:
     """What Ray and vLLM have made serves a run of one process without them."""
     moved = run_small(finished, INLINE)
     assert moved.returncode == 0, moved.stdout[-4000:]
-    assert len(summary_of(finished)["cached"]) == 5
+    assert len(summary_of(finished)["cached"]) == 6
 
 
 def test_rl_change_reuses_data_and_sft(finished: Path) -> None:
     changed = run_small(finished, {**INLINE, "rl.iterations": 1, "rl.validation.every": 1})
     assert changed.returncode == 0, changed.stdout[-4000:]
-    assert summary_of(finished)["cached"] == ["prepare_data", "sft"]
+    assert summary_of(finished)["cached"] == ["base_model", "prepare_data", "sft"]
 
 
 def test_damaged_artifact_is_made_again_not_used(finished: Path) -> None:
@@ -132,7 +136,7 @@ def test_lost_metrics_cost_their_figures_only(finished: Path) -> None:
         store.discard("metrics", key)
     again = run_small(finished, INLINE)
     assert again.returncode == 0, again.stdout[-4000:]
-    assert len(summary_of(finished)["cached"]) == 5
+    assert len(summary_of(finished)["cached"]) == 6
     assert "sft" not in summary_of(finished)["tokens_per_s"]
 
 
@@ -142,7 +146,15 @@ def test_lineage_leads_from_export_to_rollouts(finished: Path) -> None:
     joined = query(store, "select count(*) as n, count(score) as scored from trajectories")
     assert joined["n"][0] == joined["scored"][0] > 0
     kinds = {m.kind for m in store.manifests()}
-    assert {"dataset", "policy", "rollouts", "rewards", "advantages", "evaluation"} <= kinds
+    assert {
+        "base_model",
+        "dataset",
+        "policy",
+        "rollouts",
+        "rewards",
+        "advantages",
+        "evaluation",
+    } <= kinds
 
 
 @pytest.mark.slow

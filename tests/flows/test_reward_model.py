@@ -42,7 +42,7 @@ def test_a_reward_model_is_trained_judged_used_and_kept(
     done = run(tmp_path)
     assert done.returncode == 0, done.stdout[-4000:]
     summary = summary_of(tmp_path)
-    stages = ["prepare_data", "sft", "reward_model", "rl", "evaluate", "export"]
+    stages = ["base_model", "prepare_data", "sft", "reward_model", "rl", "evaluate", "export"]
     assert list(summary["seconds"]) == stages
     judged = {row["level"]: row for row in summary["reward_model"]["pair_accuracy"]}
     assert set(judged) == {"correct_over_wrong", "all"}
@@ -68,8 +68,10 @@ def test_a_reward_model_is_trained_judged_used_and_kept(
     assert parts["score"].to_numpy() == pytest.approx(parts["model"].to_numpy(), abs=1e-6)
     assert parts["judge"].null_count() == 0
     # A critic from the policy would say exactly 0 before its first step.
-    first = query(store, "select values from advantages where key like '%/000001'")
-    assert all(all(row) for row in first["values"].to_list())
+    first = query(store, "select values, loss_mask from trajectories where iteration = 1")
+    assert first.height > 0
+    for values, mask in first.rows():
+        assert [value != 0 for value in values] == mask
     lineage = query(store, "select role from lineage where kind = 'reward_model' order by role")
     assert lineage["role"].to_list() == ["dataset", "policy", "preferences"]
 

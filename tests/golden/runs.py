@@ -5,7 +5,7 @@
 
 Both recordings must come from one machine and one set of libraries: rounding is theirs. A checkout
 is run by this interpreter with its own code. Where a table changed its layout, both sides are
-compared in the older one (``_as_before``).
+compared in the older one (``_as_before``). The base model was part of the dataset.
 """
 
 import argparse
@@ -41,9 +41,19 @@ INLINE = {
 RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     "quickstart": ("quickstart", INLINE),
     **{name: (f"quickstart-{name}", INLINE) for name in ALGORITHMS},
-    "rlhf": ("quickstart-rlhf", {**INLINE, "rl.iterations": 2, "reward_model.max_steps": 60}),
+    "vapo": ("quickstart-vapo", {**INLINE, "rl.critic.warmup_iterations": 2}),
+    "rlhf": (
+        "quickstart-rlhf",
+        {
+            **INLINE,
+            "rl.iterations": 2,
+            "reward_model.preferences.prompts": 256,
+            "reward_model.preferences.validation_prompts": 64,
+        },
+    ),
     "ray-vllm": ("quickstart", {"rl.iterations": 3}),
 }
+KINDS = ("base_model", "dataset", "policy", "reward_model", "rollouts", "rewards", "advantages")
 # Who made a row and when; what it says is in the other columns.
 UNSTABLE = {"created_at", "producer", "wall_s", "seconds"}
 PER_TOKEN = (
@@ -95,7 +105,7 @@ def contents(store: Path) -> dict[str, str]:
     """
     found = {}
     prompts = _prompt_tokens(store)
-    for kind in ("dataset", "policy", "reward_model", "rollouts", "rewards", "advantages"):
+    for kind in KINDS:
         for manifest in sorted((store / kind).rglob("manifest.json")):
             known = json.loads(manifest.read_text())
             name = _name(kind, known)
@@ -109,6 +119,8 @@ def contents(store: Path) -> dict[str, str]:
 
 def _name(kind: str, manifest: dict[str, Any]) -> str:
     iteration = manifest["key"].partition("/")[2]
+    if kind == "base_model":
+        kind = "dataset"
     stage = ""
     if kind == "policy":
         stage = "rl" if "policy" in manifest["parents"] else "sft"

@@ -177,7 +177,7 @@ def test_hardware_and_tracking_are_in_no_cache_key() -> None:
         {"hardware.rollout.engines": 4, "tracking.wandb": False, "store": "elsewhere"},
         directory=RECIPES,
     )
-    for stage in ("prepare_data", "sft", "rl", "evaluate", "export"):
+    for stage in ("base_model", "prepare_data", "sft", "rl", "evaluate", "export"):
         assert recipe.slice_for(stage) == moved.slice_for(stage)
 
 
@@ -185,7 +185,7 @@ def test_rl_change_leaves_data_and_sft_keys_alone() -> None:
     recipe = load_recipe("quickstart", directory=RECIPES)
     changed = load_recipe("quickstart", {"rl.iterations": 5}, directory=RECIPES)
     assert recipe.slice_for("rl") != changed.slice_for("rl")
-    for stage in ("prepare_data", "sft"):
+    for stage in ("base_model", "prepare_data", "sft"):
         assert recipe.slice_for(stage) == changed.slice_for(stage)
 
 

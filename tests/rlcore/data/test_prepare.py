@@ -10,7 +10,9 @@ import polars as pl
 import pytest
 
 from rlcore.data.prepare import PreparedData, prepare
-from rlcore.models.files import model_directory
+from rlcore.data.read import training_texts
+from rlcore.models.base import build_base_model
+from rlcore.models.files import MODEL_FOLDER, model_directory
 from rlcore.models.tokenizer import load_tokenizer
 from rlcore.ragged import to_arrays
 from schemas.data import ArithmeticSource, DataSection, FileSource
@@ -39,10 +41,9 @@ def run(
     seed: int = 0,
     sft_max_tokens: int | None = 128,
 ) -> PreparedData:
-    workdir.mkdir(parents=True, exist_ok=True)
-    return prepare(
-        data=data, model=model, seed=seed, workdir=workdir, sft_max_tokens=sft_max_tokens
-    )
+    target = workdir / MODEL_FOLDER
+    build_base_model(model, target, texts=training_texts(data, seed), seed=seed)
+    return prepare(data, tokenizer=load_tokenizer(target), seed=seed, sft_max_tokens=sft_max_tokens)
 
 
 def digest(prepared: PreparedData, workdir: Path) -> str:

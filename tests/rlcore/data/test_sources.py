@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rlcore.data.inputs import input_digests
+from rlcore.data.inputs import data_digests, model_digests
 from rlcore.data.normalise import normalise
 from rlcore.data.sources import read_file, read_source
 from schemas.data import ArithmeticSource, DataSection, FileSource, Gsm8kSource
@@ -156,7 +156,7 @@ def test_an_unreachable_hub_is_one_sentence_with_the_remedy_within_seconds(tmp_p
     assert time.monotonic() - start < 90, "imports take seconds on a busy machine; waiting must not"
 
 
-def test_input_digests_change_with_content_alone(tmp_path: Path) -> None:
+def test_digests_change_with_content_alone(tmp_path: Path) -> None:
     """A stale cache after an edited file, or a missed one after a move, costs a whole run."""
 
     def digests(folder: str, rows: list[dict], weights: bytes) -> list[str]:
@@ -167,7 +167,7 @@ def test_input_digests_change_with_content_alone(tmp_path: Path) -> None:
         data = DataSection(
             sources=(ArithmeticSource(), FileSource(path=str(path))), deduplicate="off"
         )
-        found = input_digests(data, ModelSection(path=str(model)))
+        found = {**data_digests(data), **model_digests(ModelSection(path=str(model)))}
         assert set(found) == {"data.sources[1]", "model"}
         return list(found.values())
 
@@ -177,17 +177,15 @@ def test_input_digests_change_with_content_alone(tmp_path: Path) -> None:
     assert digests("a", VERL_ROWS[:2], b"v")[1] != first[1]
 
 
-def test_input_digests_of_what_is_not_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scratch = ModelSection(from_scratch=FromScratch())
+def test_digests_of_what_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert model_digests(ModelSection(from_scratch=FromScratch())) == {}
     data = DataSection(sources=(FileSource(path=str(tmp_path / "none.jsonl")),))
     with pytest.raises(
         UserError, match=r"data\.sources\[0\]\.path = '.*none\.jsonl' does not exist"
     ):
-        input_digests(data, scratch)
+        data_digests(data)
     monkeypatch.delenv("GSM8K_DIR", raising=False)
-    hub = input_digests(
-        DataSection(sources=(Gsm8kSource(),)), ModelSection(path="a/b", revision="c0ffee")
-    )
-    assert hub == {"data.sources[0]": "hub:openai/gsm8k@unpinned", "model": "hub:a/b@c0ffee"}
+    hub = data_digests(DataSection(sources=(Gsm8kSource(),)))
+    assert hub == {"data.sources[0]": "hub:openai/gsm8k@unpinned"}
+    pinned = model_digests(ModelSection(path="a/b", revision="c0ffee"))
+    assert pinned == {"model": "hub:a/b@c0ffee"}

@@ -127,7 +127,7 @@ def test_ptx_and_reward_model_are_counted() -> None:
     ):
         assert sentence in text, f"missing from the plan: {sentence}\n{text}"
     assert [stage.stage for stage in result.stages] == [
-        *("prepare_data", "sft", "reward_model", "rl", "evaluate", "export")
+        *("base_model", "prepare_data", "sft", "reward_model", "rl", "evaluate", "export")
     ]
 
 

@@ -101,7 +101,7 @@ def test_the_template_spends_few_tokens_and_only_grows(base: Path) -> None:
 
 
 def test_a_snapshot_of_links_is_copied_as_files(base: Path, tmp_path: Path) -> None:
-    """A dataset artifact of dangling links would outlive the cache that it points into."""
+    """An artifact of dangling links would outlive the cache that it points into."""
     blobs, snapshot, target = (tmp_path / name for name in ("blobs", "snapshot", "target"))
     blobs.mkdir()
     snapshot.mkdir()
@@ -109,7 +109,7 @@ def test_a_snapshot_of_links_is_copied_as_files(base: Path, tmp_path: Path) -> N
         (blobs / file.name).write_bytes(file.read_bytes())
         os.symlink(blobs / file.name, snapshot / file.name)
     (snapshot / "pytorch_model.bin").write_bytes(b"pickle")
-    copy_base_model(ModelSection(path=str(snapshot), max_tokens=64), target)
+    copy_base_model(ModelSection(path=str(snapshot), max_tokens=64), snapshot, target)
     assert not [file for file in target.iterdir() if file.is_symlink()]
     assert {f.name for f in target.iterdir()} == {f.name for f in base.iterdir()}
     AutoModelForCausalLM.from_pretrained(target)
@@ -118,7 +118,7 @@ def test_a_snapshot_of_links_is_copied_as_files(base: Path, tmp_path: Path) -> N
 def test_a_chat_template_of_the_recipe_replaces_the_models(base: Path, tmp_path: Path) -> None:
     template = "{% for m in messages %}[{{ m.content }}]{{ eos_token }}{% endfor %}"
     model = ModelSection(path=str(base), chat_template=template, max_tokens=64)
-    tokenizer = load_tokenizer(copy_base_model(model, tmp_path / "m"))
+    tokenizer = load_tokenizer(copy_base_model(model, base, tmp_path / "m"))
     chat = [{"role": "user", "content": "x"}]
     assert tokenizer.apply_chat_template(chat, tokenize=False) == "[x]" + str(tokenizer.eos_token)
     assert "[" not in str(load_tokenizer(base).apply_chat_template(chat, tokenize=False))
@@ -126,7 +126,7 @@ def test_a_chat_template_of_the_recipe_replaces_the_models(base: Path, tmp_path:
 
 def test_model_directory_refuses_what_is_none(base: Path, tmp_path: Path) -> None:
     assert model_directory(base.parent) == base
-    with pytest.raises(UserError, match=r"holds no model; give a dataset, policy or export"):
+    with pytest.raises(UserError, match=r"holds no model; give a base_model, policy or export"):
         model_directory(tmp_path)
 
 
@@ -139,7 +139,7 @@ def test_an_incomplete_model_is_told_what_it_lacks(
         file.unlink()
     shown = {"model.safetensors": r"weights \(\*\.safetensors\)", "tokenizer": "a tokenizer"}
     with pytest.raises(UserError, match=rf"has no {shown.get(missing, missing)}.*save_pretrained"):
-        copy_base_model(ModelSection(path=str(source), max_tokens=64), tmp_path / "target")
+        copy_base_model(ModelSection(path=str(source), max_tokens=64), source, tmp_path / "target")
 
 
 @pytest.mark.parametrize("path", ["./nowhere", "/nowhere/model", "a/b/c", "~/nowhere"])
@@ -153,7 +153,7 @@ def test_a_context_shorter_than_max_tokens_is_refused(base: Path, tmp_path: Path
         UserError,
         match=r"model\.max_tokens = 2048 exceeds max_position_embeddings = 512 of model .*lower",
     ):
-        copy_base_model(ModelSection(path=str(base)), tmp_path / "m")
+        copy_base_model(ModelSection(path=str(base)), base, tmp_path / "m")
 
 
 def test_a_vocabulary_below_the_bytes_is_refused() -> None:

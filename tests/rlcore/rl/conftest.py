@@ -10,7 +10,9 @@ import pytest
 
 from flows.places import RECIPES
 from rlcore.data.prepare import prepare
-from rlcore.models.files import model_directory
+from rlcore.data.read import training_texts
+from rlcore.models.base import build_base_model
+from rlcore.models.files import MODEL_FOLDER, model_directory
 from rlcore.models.tokenizer import load_tokenizer
 from rlcore.recipes import load_recipe
 from rlcore.rewards.types import Reward, RewardRow
@@ -47,10 +49,11 @@ class ScriptedRewards:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A prepared dataset and the store that holds it."""
+    """A prepared dataset, its base model, and the store that holds them."""
 
     store: ArtifactStore
     ref: ArtifactRef
+    base: ArtifactRef
 
 
 @pytest.fixture(scope="session")
@@ -59,15 +62,16 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     store = ArtifactStore(str(tmp_path_factory.mktemp("data") / "store"))
     recipe = load_recipe("quickstart", {**SMALL, **INLINE}, directory=RECIPES)
     with store.scratch() as scratch:
+        target = scratch / MODEL_FOLDER
+        texts = training_texts(recipe.data, seed=0)
+        build_base_model(recipe.model, target, texts=texts, seed=0)
+        tokenizer = load_tokenizer(target)
         prepared = prepare(
-            data=recipe.data,
-            model=recipe.model,
-            seed=0,
-            workdir=scratch,
-            sft_max_tokens=recipe.sft.max_tokens,
+            recipe.data, tokenizer=tokenizer, seed=0, sft_max_tokens=recipe.sft.max_tokens
         )
-        ref = store.put("dataset", "d", tables=prepared.tables, directory=scratch, lineage=LINEAGE)
-    return Dataset(store, ref)
+        base = store.put("base_model", "b", directory=scratch, lineage=LINEAGE)
+    ref = store.put("dataset", "d", tables=prepared.tables, lineage=LINEAGE)
+    return Dataset(store, ref, base)
 
 
 @pytest.fixture
@@ -83,7 +87,7 @@ def make_phases(dataset: Dataset, tmp_path: Path) -> Iterator[Callable[..., Phas
             store: ArtifactStore | None = None,
         ) -> Phases:
             recipe = load_recipe(name, {**SMALL, **INLINE, **overrides}, directory=RECIPES)
-            policy = model_directory(dataset.store.directory(dataset.ref))
+            policy = model_directory(dataset.store.directory(dataset.base))
             tokenizer = load_tokenizer(policy)
             table, ptx = dataset.store.table, recipe.rl.ptx
             return Phases(

@@ -1,12 +1,13 @@
-"""What the advantage phase refuses before anything is learnt from it."""
+"""What the advantage phase refuses, and what it shapes, before anything is learnt from it."""
 
 import numpy as np
 import polars as pl
 import pytest
 
 from rlcore.recipes import load_recipe
-from rlcore.rl.advantage import advantages_of
+from rlcore.rl.advantage import advantages_of, shaped_scores, signal_of
 from rlcore.rl.batch import RolloutBatch
+from rlcore.rl.groups import split_by_signal
 from rlcore.rl.scores import BatchScores
 from schemas.errors import UserError
 from tests.rlcore.rl.conftest import RECIPES
@@ -69,3 +70,31 @@ def test_positive_loss_needs_somebody_who_judges() -> None:
         advantages({}, [None, None], critic=True)
     advantages({"rl.algorithm.positive_nll.threshold": 0.5}, [None, None], critic=True)
     advantages({}, [True, None], critic=True)
+
+
+def test_overlong_penalty_joins_the_score_and_not_the_filter() -> None:
+    """Shaping reaches what is trained on; the filter looks at the score before it."""
+    recipe = load_recipe("quickstart-dapo", directory=RECIPES)
+    lengths = [30, 36, 40, 40]
+    rollouts = pl.DataFrame(
+        {
+            "trajectory_id": list("abcd"),
+            "uid": ["x", "x", "y", "y"],
+            "loss_mask": [[True] * n for n in lengths],
+        }
+    )
+    rewards = pl.DataFrame(
+        {
+            "trajectory_id": list("abcd"),
+            "score": [1.0, 1.0, 1.0, None],
+            "correct": [True, True, True, None],
+        }
+    )
+    batch = RolloutBatch(rollouts, rewards)
+    shaped, metrics = shaped_scores(batch, recipe.rl)
+    assert np.allclose(shaped, [1.0, 0.5, 0.0, np.nan], equal_nan=True)
+    assert metrics["reward/overlong_fraction"] == 0.75
+    signal = signal_of(batch, "accuracy", rl=recipe.rl, kl_coef=None, scores=None)
+    assert split_by_signal(rollouts["uid"].to_numpy(), signal, tolerance=1e-9)[0] == []
+    final = signal_of(batch, "final_score", rl=recipe.rl, kl_coef=None, scores=None)
+    assert split_by_signal(rollouts["uid"].to_numpy(), final, tolerance=1e-9)[0] == ["x"]

@@ -12,17 +12,12 @@ from rlcore.from_verl.translate import translate
 from rlcore.learner.schedule import optimizer_lr
 from rlcore.models.tokenizer import eos_token_id
 from rlcore.ragged import to_arrays
-from rlcore.recipes import load_recipe
 from rlcore.rewards.types import RewardRow
-from rlcore.rl.advantage import shaped_scores, signal_of
-from rlcore.rl.batch import RolloutBatch
-from rlcore.rl.groups import split_by_signal
 from rlcore.rl.loop import Steps, iterate
 from rlcore.rl.phases import Phases
 from rlcore.rl.state import LoopState
 from rlcore.rl.update import UpdateBatch, critic_request, policy_request, policy_sequences
 from schemas.errors import UserError
-from tests.rlcore.rl.conftest import RECIPES
 
 Make = Callable[..., Phases]
 
@@ -349,34 +344,6 @@ def test_truncated_rows_can_be_left_out_of_the_loss(make_phases: Make) -> None:
     kept = np.array([mask.any() for mask in sequences.loss_mask])
     assert list(kept) == list(seen["finish_reason"] != "length")
     assert not kept.all()
-
-
-def test_overlong_penalty_joins_the_score_and_not_the_filter() -> None:
-    """Shaping reaches what is trained on; the filter looks at the score before it."""
-    recipe = load_recipe("quickstart-dapo", directory=RECIPES)
-    lengths = [30, 36, 40, 40]
-    rollouts = pl.DataFrame(
-        {
-            "trajectory_id": list("abcd"),
-            "uid": ["x", "x", "y", "y"],
-            "loss_mask": [[True] * n for n in lengths],
-        }
-    )
-    rewards = pl.DataFrame(
-        {
-            "trajectory_id": list("abcd"),
-            "score": [1.0, 1.0, 1.0, None],
-            "correct": [True, True, True, None],
-        }
-    )
-    batch = RolloutBatch(rollouts, rewards)
-    shaped, metrics = shaped_scores(batch, recipe.rl)
-    assert np.allclose(shaped, [1.0, 0.5, 0.0, np.nan], equal_nan=True)
-    assert metrics["reward/overlong_fraction"] == 0.75
-    signal = signal_of(batch, "accuracy", rl=recipe.rl, kl_coef=None, scores=None)
-    assert split_by_signal(rollouts["uid"].to_numpy(), signal, tolerance=1e-9)[0] == []
-    final = signal_of(batch, "final_score", rl=recipe.rl, kl_coef=None, scores=None)
-    assert split_by_signal(rollouts["uid"].to_numpy(), final, tolerance=1e-9)[0] == ["x"]
 
 
 @pytest.mark.parametrize("recipe", ["ppo", "rloo", "remax", "dapo", "gspo", "gepo", "vapo"])

@@ -11,6 +11,7 @@ from flows.places import RECIPES
 from flows.rl_loop import rl
 from rlcore.recipes import load_recipe
 from rlcore.store.fingerprint import code_modules
+from tasks.base_model import base_model
 from tasks.evaluate import evaluate
 from tasks.export import export
 from tasks.prepare_data import prepare_data
@@ -19,7 +20,8 @@ from tasks.runtime.caching import CachedStage
 from tasks.sft import sft
 
 STAGES: Mapping[str, CachedStage] = {
-    stage.stage: stage for stage in (prepare_data, sft, reward_model, rl, evaluate, export)
+    stage.stage: stage
+    for stage in (base_model, prepare_data, sft, reward_model, rl, evaluate, export)
 }
 LEARNT = {"sft", "reward_model", "rl"}
 SAMPLED = {"reward_model", "rl", "evaluate"}
@@ -41,7 +43,10 @@ EDITS = {
     "rlcore.trajectories.collect": SAMPLED,
     "rlcore.rewards.gsm8k": SAMPLED,
     "rlcore.rewards.pool": SAMPLED,
-    "rlcore.data.arithmetic": {"prepare_data"},
+    "rlcore.models.base": {"base_model"},
+    "rlcore.models.tokenizer": {"base_model", "prepare_data", "export"} | SAMPLED,
+    "rlcore.data.arithmetic": {"base_model", "prepare_data"},
+    "rlcore.data.filters": {"prepare_data"},
     "rlcore.results.conditions": {"prepare_data"},
     "rlcore.results.queries": set(),
     "rlcore.results.summary": set(),
@@ -85,8 +90,12 @@ SETTINGS: dict[str, tuple[Any, set[str]]] = {
     "tracking.wandb": (False, set()),
     "evaluate.samples": (2, {"evaluate"}),
     "export.dtype": ("bfloat16", {"export"}),
+    "model.from_scratch.hidden_size": (256, {"base_model"}),
+    "model.max_tokens": (127, LEARNT | {"evaluate", "export"}),
+    "data.sources.0.train": (500, {"base_model", "prepare_data"}),
+    "data.filters": (["subset = 'x'"], {"prepare_data"}),
     "data.max_prompt_tokens": (70, {"prepare_data"}),
-    "seed": (5, {"prepare_data", "sft", "reward_model", "rl", "evaluate"}),
+    "seed": (5, {"base_model", "prepare_data", "sft", "reward_model", "rl", "evaluate"}),
 }
 
 

@@ -1,0 +1,42 @@
+"""All rows of a recipe's sources, before any filter."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from rlcore.data.generated import arithmetic_rows
+from rlcore.data.normalise import normalise
+from rlcore.data.rows import Reject, Row
+from rlcore.data.sources import read_source
+from schemas.data import ArithmeticSource, DataSection
+
+
+def read_rows(data: DataSection, seed: int) -> tuple[list[Row], list[Reject], dict[str, int]]:
+    """Return rows, rejects, and the number of raw rows per source.
+
+    Raises ``UserError`` as ``read_source`` and ``normalise`` do.
+    """
+    rows: list[Row] = []
+    rejects: list[Reject] = []
+    totals: Counter[str] = Counter()
+    for source in data.sources:
+        if isinstance(source, ArithmeticSource):
+            generated = arithmetic_rows(source, seed)
+            rows += generated
+            totals[generated[0].source] += len(generated)
+            continue
+        for table in read_source(source):
+            good, bad = normalise(table)
+            rows += good
+            rejects += bad
+            totals[table.source] += len(table.rows)
+    return rows, rejects, dict(totals)
+
+
+def training_texts(data: DataSection, seed: int) -> Iterator[str]:
+    """Yield the text of every message of the training rows: what a tokenizer is trained on.
+
+    Filters are not applied, so that a base model from scratch does not depend on them. Raises
+    ``UserError`` as ``read_rows`` does.
+    """
+    rows, _, _ = read_rows(data, seed)
+    return (message["content"] for row in rows if row.split == "train" for message in row.messages)
