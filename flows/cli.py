@@ -50,7 +50,7 @@ def _run(options: argparse.Namespace) -> int:
     # Prefect would take it for a crash, and the process would end before any state is told.
     control_listener._set_intent("cancel")
     try:
-        rl_pipeline(recipe=options.recipe, overrides=overrides)
+        rl_pipeline(recipe=options.recipe, overrides=overrides, accept_code=options.accept_code)
     except TerminationSignal as signal:
         print("Cancelled; the same command continues where this run was.", file=sys.stderr)
         EventsWorker.drain_all(timeout=10)
@@ -146,6 +146,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument(
         "--dry-run", action="store_true", help="print recipe, batch arithmetic and estimates only"
+    )
+    run.add_argument(
+        "--accept-code",
+        action="store_true",
+        help="let an RL run that stopped half-way go on though its code has changed since",
     )
     run.set_defaults(command=_run)
 

@@ -25,15 +25,18 @@ from tasks.sft import sft
     on_cancellation=[close_children],
 )
 def rl_pipeline(
-    recipe: str = "quickstart", overrides: dict[str, Any] | None = None
+    recipe: str = "quickstart",
+    overrides: dict[str, Any] | None = None,
+    accept_code: bool = False,
 ) -> dict[str, Any]:
     """Make a model from a recipe.
 
     Args:
         recipe: name of a file in flows/recipes, or the path of a YAML file.
         overrides: dotted recipe keys and their values, e.g. {"rl.iterations": 5, "seed": 1}.
+        accept_code: let an RL run that stopped half-way go on though its code has changed since.
     """
-    with open_run(recipe, overrides or {}, recipes=RECIPES) as run:
+    with open_run(recipe, overrides or {}, recipes=RECIPES, accept_code=accept_code) as run:
         base = base_model(run)
         dataset = prepare_data(run, base_model=base)
         warm = base

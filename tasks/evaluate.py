@@ -20,7 +20,7 @@ from tasks.runtime.caching import StageRun, cached_stage
     "evaluate",
     kind="evaluation",
     code=(*ENGINE_MODULES, *LEARNER_MODULES, *REWARD_MODULES),
-    inputs=lambda recipe: code_digests([function.name for function in recipe.reward.functions]),
+    user_code=lambda recipe: code_digests([function.name for function in recipe.reward.functions]),
 )
 def evaluate(run: StageRun) -> ArtifactRef:
     """Evaluate every checkpoint among the parents; the result holds figures and completions."""

@@ -34,19 +34,12 @@ from tasks.runtime.caching import StageRun, cached_stage
 PREFERENCES = "preferences"
 
 
-def _read_outside(recipe: Recipe) -> dict[str, str]:
-    """Return the digests of what the stage reads beside its parents."""
-    section = _section(recipe)
-    return preference_digests(section.preferences) | code_digests(
-        [function.name for function in recipe.reward.functions]
-    )
-
-
 @cached_stage(
     REWARD_MODEL,
     kind=REWARD_MODEL,
     code=(*ENGINE_MODULES, *LEARNER_MODULES, *REWARD_MODULES),
-    inputs=_read_outside,
+    inputs=lambda recipe: preference_digests(_section(recipe).preferences),
+    user_code=lambda recipe: code_digests([function.name for function in recipe.reward.functions]),
 )
 def reward_model(run: StageRun) -> ArtifactRef:
     """Rank responses, train a scalar head on the policy of ``run.parents``, judge it on held-out

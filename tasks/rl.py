@@ -18,6 +18,7 @@ from schemas.artifacts import ArtifactRef
 from schemas.names import REWARD_MODEL
 from tasks.run_page.report import IterationReport
 from tasks.runtime.caching import CachedStage, StageRun, cached_stage
+from tasks.runtime.drift import IDENTITY
 
 
 def rl_stage(loop: Callable[[Phases, IterationReport], LoopState], module: str) -> CachedStage:
@@ -27,10 +28,9 @@ def rl_stage(loop: Callable[[Phases, IterationReport], LoopState], module: str) 
         "rl",
         kind="policy",
         code=(*ENGINE_MODULES, *LEARNER_MODULES, *REWARD_MODULES, module),
-        inputs=lambda recipe: {
-            **code_digests(user_functions(recipe)),
-            **ptx_digests(recipe.rl.ptx),
-        },
+        inputs=lambda recipe: ptx_digests(recipe.rl.ptx),
+        user_code=lambda recipe: code_digests(user_functions(recipe)),
+        resumes=True,
     )
     def rl(run: StageRun) -> ArtifactRef:
         """RL from the policy of ``run.parents``; the result is the best policy by validation
@@ -74,8 +74,8 @@ def open_phases(run: StageRun) -> Iterator[Phases]:
         yield Phases(
             recipe,
             store=store,
-            key=run.key,
-            lineage=run.lineage(),
+            key=run.records,
+            lineage=run.lineage({IDENTITY: run.identity}),
             prompts=store.table(dataset, "prompts"),
             ptx=ptx,
             tokenizer=tokenizer,

@@ -29,7 +29,8 @@ class Checkpoints:
     ) -> ArtifactRef:
         """Save ``learners`` as they are after ``step`` steps, whole or not at all.
 
-        ``metadata``: JSON values that come back in the manifest of ``newest``.
+        ``metadata``: JSON values that come back in the manifest of ``newest``, beside those of the
+        lineage.
         """
         with self._store.scratch() as scratch:
             for role, learner in learners.items():
@@ -39,7 +40,7 @@ class Checkpoints:
                 self._name(step),
                 tables=tables,
                 directory=scratch,
-                lineage=replace(self._lineage, metadata=metadata),
+                lineage=replace(self._lineage, metadata={**self._lineage.metadata, **metadata}),
             )
 
     def newest(self, log: Callable[[str], None]) -> ArtifactRef | None:

@@ -49,12 +49,28 @@ class ArtifactReader:
         Names and sizes are checked, and in a local store the digests too; a remote store's
         digests are checked when its files are read. Raises ArtifactError on damage.
         """
-        manifest = self._whole(kind, key)
+        manifest = self.peek(kind, key)
         if manifest is None:
             return None
         if isinstance(self._files, LocalFiles):
             self._check_digests(manifest)
         return self._ref(manifest)
+
+    def peek(self, kind: str, key: str) -> Manifest | None:
+        """Return the manifest of an artifact, None where there is none; no file is read.
+
+        Raises ArtifactError when names or sizes of its files are not what was written.
+        """
+        place = location(kind, key)
+        uri = self._files.uri(place)
+        raw = self._files.read_manifest(place)
+        if raw is None:
+            return None
+        manifest = parse_manifest(raw, uri, kind, key)
+        for name, version in manifest.schema_versions.items():
+            check_version(name, version, f"{uri}/{MANIFEST}", uri)
+        check_listing(manifest, self._files.listing(place), uri)
+        return manifest
 
     def verify(self, ref: ArtifactRef) -> None:
         """Check names, sizes and digests of every file (a remote store's are downloaded once).
@@ -97,7 +113,7 @@ class ArtifactReader:
 
         Raises ArtifactError when the artifact is gone, damaged, or no longer what ``ref`` names.
         """
-        manifest = self._whole(ref.kind, ref.key)
+        manifest = self.peek(ref.kind, ref.key)
         uri = self._files.uri(location(ref.kind, ref.key))
         if manifest is None:
             raise ArtifactError(
@@ -145,18 +161,6 @@ class ArtifactReader:
         """Return the sorted keys of ``kind`` that start with ``prefix`` and have a manifest."""
         location(kind, "any")
         return sorted(self._files.locations(kind, prefix))
-
-    def _whole(self, kind: str, key: str) -> Manifest | None:
-        place = location(kind, key)
-        uri = self._files.uri(place)
-        raw = self._files.read_manifest(place)
-        if raw is None:
-            return None
-        manifest = parse_manifest(raw, uri, kind, key)
-        for name, version in manifest.schema_versions.items():
-            check_version(name, version, f"{uri}/{MANIFEST}", uri)
-        check_listing(manifest, self._files.listing(place), uri)
-        return manifest
 
     def _check_digests(self, manifest: Manifest) -> None:
         for name in manifest.files:

@@ -34,7 +34,7 @@ class IterationReport:
         self._first: int | None = None
         self._iteration = 0
         self._diagnostics = Diagnostics(
-            run.recipe, log=get_run_logger().warning, evidence=Evidence(run.store, run.key)
+            run.recipe, log=get_run_logger().warning, evidence=Evidence(run.store, run.records)
         )
 
     @classmethod
@@ -61,7 +61,7 @@ class IterationReport:
             self._first = state.iteration - 1
             self._began = monotonic() - metrics["timing_s/step"]
             # Iteration 0 holds the first validation; a resumed run has more behind it.
-            history = stage_metrics(self._run.store, self._run.key)
+            history = stage_metrics(self._run.store, self._run.records)
             self._diagnostics.replay(history, before=state.iteration)
         self._iteration = state.iteration
         per_iteration = (monotonic() - self._began) / (state.iteration - self._first)
@@ -90,7 +90,7 @@ class IterationReport:
 
     def _store(self, findings: list[Finding]) -> None:
         """Replace the table that an earlier attempt left."""
-        store, key = self._run.store, self._run.key
+        store, key = self._run.store, self._run.records
         store.discard(DIAGNOSTICS, key)
         tables = {DIAGNOSTICS: findings_frame(findings)}
         store.put(DIAGNOSTICS, key, tables=tables, lineage=self._run.lineage())

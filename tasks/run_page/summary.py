@@ -2,6 +2,8 @@
 
 import json
 import os
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from prefect.runtime import flow_run
@@ -31,6 +33,7 @@ from tasks.run_page.artifacts import (
     publish_reward_model,
 )
 from tasks.runtime.caching import PipelineRun
+from tasks.runtime.drift import RECORDS
 
 
 def publish_summary(
@@ -45,12 +48,14 @@ def publish_summary(
     """Write ``summary.json`` into the run's folder, fill the run page, return the summary."""
     store = run.store
     sft_metrics = stage_metrics(store, warm.key) if warm.kind == "policy" else None
-    rl_metrics = stage_metrics(store, policy.key)
+    trained = store.manifest(policy).metadata
+    records = trained.get(RECORDS, policy.key)
+    rl_metrics = stage_metrics(store, records)
     eval_results = store.table(evaluation, "eval_results")
     directory = model_directory(store.directory(exported))
     rates = token_rates(sft_metrics, rl_metrics)
     rates["evaluate"] = store.manifest(evaluation).metadata["tokens_per_s"]
-    diagnosed = diagnose(run.recipe, rl_metrics, Evidence(store, policy.key))
+    diagnosed = diagnose(run.recipe, rl_metrics, Evidence(store, records))
     judged = None if reward_model is None else _reward_model(run, reward_model)
     ui_url = flow_run.ui_url
     summary = {
@@ -65,16 +70,14 @@ def publish_summary(
         "tokens_per_s": {phase: round(rate, 1) for phase, rate in rates.items()},
         "iteration_seconds": phase_seconds(rl_metrics),
         "max_logprob_gap": worst_gap(rl_metrics),
-        "iterations": store.manifest(policy).metadata["iteration"],
-        "best_iteration": store.manifest(policy).metadata["best_iteration"],
+        "iterations": trained["iteration"],
+        "best_iteration": trained["best_iteration"],
         "diagnostics": [finding.to_json() for finding in diagnosed.findings],
         "export": str(directory),
         "artifacts": {result.stage: result.ref.uri for result in run.results},
         "ui": ui_url,
     }
-    partial = run.directory / ".summary.json"
-    partial.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-    os.replace(partial, run.directory / "summary.json")
+    _write(run.directory, summary)
     _publish_lineage(run)
     if sft_metrics is not None:
         publish_metrics("sft", sft_metrics)
@@ -93,6 +96,13 @@ def publish_summary(
     )
     publish_export(exported.uri)
     return summary
+
+
+def _write(directory: Path, summary: Mapping[str, Any]) -> None:
+    """Write ``summary.json`` into ``directory``, whole or not at all."""
+    partial = directory / ".summary.json"
+    partial.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    os.replace(partial, directory / "summary.json")
 
 
 def _reward_model(run: PipelineRun, ref: ArtifactRef) -> dict[str, Any]:

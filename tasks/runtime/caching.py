@@ -20,6 +20,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ from rlcore.workers.workers import Workers
 from schemas.artifacts import ArtifactRef
 from schemas.recipe import Recipe
 from tasks.run_page.tracking import Tracker
+from tasks.runtime.drift import RECORDS, SHOWN, HalfDone, earlier_runs, finished_runs
 
 KEY_DIGITS = 32  # 128 bits of sha256: short enough to read, far too many to collide
 
@@ -82,11 +84,19 @@ class PipelineRun:
     ``results`` collects what the stages returned, in order.
     """
 
-    __slots__ = ("directory", "recipe", "results", "store", "tracker", "workers")
+    __slots__ = ("accept_code", "directory", "recipe", "results", "store", "tracker", "workers")
 
     def __init__(
-        self, recipe: Recipe, directory: Path, *, workers: Workers, tracker: Tracker
+        self,
+        recipe: Recipe,
+        directory: Path,
+        *,
+        workers: Workers,
+        tracker: Tracker,
+        accept_code: bool = False,
     ) -> None:
+        """``accept_code``: a half-done stage that other code began goes on."""
+        self.accept_code = accept_code
         self.recipe = recipe
         self.directory = directory
         self.store = ArtifactStore(recipe.store, writer=f"flow run {flow_run.name} ({flow_run.id})")
@@ -96,15 +106,23 @@ class PipelineRun:
 
 
 class StageRun:
-    """What the body of a stage is given: the pipeline run, and this stage's key and parents."""
+    """What the body of a stage is given: the pipeline run, and this stage's key and parents.
+
+    ``records`` is the key of what the body keeps beside its result (checkpoints, metrics, ...). It
+    differs from ``key`` where the run goes on with one that other code began. ``identity``: the key
+    without the code.
+    """
 
     __slots__ = (
+        "_accepted",
         "code_fingerprint",
+        "identity",
         "key",
         "kind",
         "parents",
         "pipeline",
         "recipe",
+        "records",
         "reused",
         "store",
         "tracker",
@@ -117,6 +135,7 @@ class StageRun:
         *,
         kind: str,
         key: str,
+        identity: str,
         parents: Mapping[str, ArtifactRef],
         code_fingerprint: str,
     ) -> None:
@@ -126,10 +145,37 @@ class StageRun:
         self.tracker = pipeline.tracker
         self.workers = pipeline.workers
         self.kind = kind
-        self.key = key
+        self.key = self.records = key
+        self.identity = identity
         self.parents = parents
         self.code_fingerprint = code_fingerprint
         self.reused = False
+        self._accepted: dict[str, Any] = {}
+
+    def continuing(self, other: HalfDone) -> "StageRun":
+        """Return the run that goes on with ``other``, which other code began.
+
+        Its result has a key of its own: it is what neither code alone would have made.
+        """
+        text = f"{self.key} continues {other.key}"
+        run = StageRun(
+            self.pipeline,
+            kind=self.kind,
+            key=hashlib.sha256(text.encode()).hexdigest()[:KEY_DIGITS],
+            identity=self.identity,
+            parents=self.parents,
+            code_fingerprint=self.code_fingerprint,
+        )
+        run.records = other.key
+        run._accepted = {
+            RECORDS: other.key,
+            "accepted_code": {
+                "before": other.code,
+                "after": self.code_fingerprint,
+                "step": other.step,
+            },
+        }
+        return run
 
     def lineage(self, metadata: Mapping[str, Any] | None = None) -> Lineage:
         """Return what the manifest says of origin; ``metadata`` holds JSON values."""
@@ -138,7 +184,7 @@ class StageRun:
             code_fingerprint=self.code_fingerprint,
             parents=self.parents,
             producer=str(flow_run.id or ""),
-            metadata=metadata or {},
+            metadata={**self._accepted, **(metadata or {})},
         )
 
     def put(
@@ -154,6 +200,11 @@ class StageRun:
         )
 
 
+def _reads_nothing_outside(recipe: Recipe) -> Mapping[str, str]:
+    del recipe
+    return {}
+
+
 class CachedStage:
     """A stage as a callable: computes the key, runs or reuses, verifies (``cached_stage``)."""
 
@@ -165,7 +216,9 @@ class CachedStage:
         kind: str,
         code: tuple[str, ...],
         inputs: Callable[[Recipe], Mapping[str, str]],
+        user_code: Callable[[Recipe], Mapping[str, str]] = _reads_nothing_outside,
         without: tuple[str, ...] = (),
+        resumes: bool = False,
     ) -> None:
         self.stage = stage
         self.kind = kind
@@ -173,6 +226,8 @@ class CachedStage:
         self.without = without
         self._body = body
         self._inputs = inputs
+        self._user_code = user_code
+        self._resumes = resumes
         self.task = Task(
             self._run,
             name=stage,
@@ -184,13 +239,22 @@ class CachedStage:
 
     def prepare(self, pipeline: PipelineRun, **parents: ArtifactRef) -> StageRun:
         """Return the run that a call with the same arguments makes, key included; runs nothing."""
-        fingerprint = code_fingerprint(*self.code, without=self.without)
         recipe = pipeline.recipe
-        key = stage_key(
-            self.stage, recipe.slice_for(self.stage), parents, fingerprint, self._inputs(recipe)
-        )
+        code = {"": code_fingerprint(*self.code, without=self.without), **self._user_code(recipe)}
+        fingerprint = hashlib.sha256(json.dumps(code, sort_keys=True).encode()).hexdigest()
+        inputs = self._inputs(recipe)
+
+        def key(fingerprint: str) -> str:
+            part = recipe.slice_for(self.stage)
+            return stage_key(self.stage, part, parents, fingerprint, inputs)
+
         return StageRun(
-            pipeline, kind=self.kind, key=key, parents=parents, code_fingerprint=fingerprint
+            pipeline,
+            kind=self.kind,
+            key=key(fingerprint),
+            identity=key(""),
+            parents=parents,
+            code_fingerprint=fingerprint,
         )
 
     def __call__(self, pipeline: PipelineRun, **parents: ArtifactRef) -> ArtifactRef:
@@ -198,9 +262,11 @@ class CachedStage:
 
         Call it inside a flow; ``parents`` are the artifacts it reads, by role. A cached artifact
         that is missing or damaged is logged, discarded and made again. Raises what the body
-        raises, and ArtifactError when the store cannot be read.
+        raises, ArtifactError when the store cannot be read, and CodeDriftError when the stage
+        resumes from checkpoints, other code began the run, and the pipeline run does not accept
+        that.
         """
-        run = self.prepare(pipeline, **parents)
+        run = self._settled(self.prepare(pipeline, **parents))
         start = time.monotonic()
         state = self.task(run, parents, return_state=True)
         ref: ArtifactRef = state.result()
@@ -215,11 +281,37 @@ class CachedStage:
         pipeline.results.append(StageResult(self.stage, ref, cached, time.monotonic() - start))
         return ref
 
+    def _settled(self, run: StageRun) -> StageRun:
+        """Return ``run``, or the one that goes on with a half-done run of other code."""
+        if not self._resumes or self._find(run) is not None:
+            return run
+        log = get_run_logger().warning
+        store, code = run.store, run.code_fingerprint
+        earlier = earlier_runs(store, key=run.key, identity=run.identity, code=code, log=log)
+        finished = finished_runs(store, run.kind, log) if earlier else set()
+        accepts = run.pipeline.accept_code
+        for other in earlier:
+            continued = run.continuing(other)
+            if accepts and self._find(continued) is not None:
+                return continued
+            if other.key in finished and other.key != run.key:
+                continue
+            if not accepts:
+                raise other.refusal(self.stage, code, store)
+            log(
+                f"{self.stage} goes on after iteration {other.step} with other code, as accepted:"
+                f" digest {other.code[:SHOWN]} before, {code[:SHOWN]} now"
+            )
+            return continued
+        return run
+
     def _run(self, run: StageRun, parents: dict[str, ArtifactRef]) -> ArtifactRef:
         """Body of the Prefect task; ``parents`` stands alone so that the graph draws its arrows."""
         existing = self._find(run)
         if existing is None:
-            with run.store.hold(run.key):
+            with ExitStack() as held:
+                for key in sorted({run.key, run.records}):
+                    held.enter_context(run.store.hold(key))
                 existing = self._find(run)  # another run may have made it meanwhile
                 if existing is None:
                     return self._make(run)
@@ -238,11 +330,6 @@ class CachedStage:
         return run.store.find_or_discard(run.kind, run.key, get_run_logger().warning)
 
 
-def _reads_nothing_outside(recipe: Recipe) -> Mapping[str, str]:
-    del recipe
-    return {}
-
-
 def cached_stage(
     stage: str,
     *,
@@ -250,13 +337,18 @@ def cached_stage(
     code: tuple[str, ...] = (),
     without: tuple[str, ...] = (),
     inputs: Callable[[Recipe], Mapping[str, str]] = _reads_nothing_outside,
+    user_code: Callable[[Recipe], Mapping[str, str]] = _reads_nothing_outside,
+    resumes: bool = False,
 ) -> Callable[[Callable[[StageRun], ArtifactRef]], CachedStage]:
     """Make a function of a ``StageRun`` a cached Prefect task.
 
     ``stage`` names the task and the slice of the recipe; ``kind`` is that of its artifact.
     ``code``: modules whose code counts beside the function's own; ``without``: modules and packages
     that these import and that cannot change the result. ``inputs``: content digests of
-    what the body reads from outside the store, by role; they count like parents.
+    what the body reads from outside the store, by role; they count like parents. ``user_code``:
+    digests of the user's modules that the body runs, by function; they count like our code.
+    ``resumes``: the body continues from checkpoints whose metadata hold ``drift.IDENTITY``, so a
+    half-done run that other code began is refused unless the pipeline run accepts it.
     """
 
     def decorate(body: Callable[[StageRun], ArtifactRef]) -> CachedStage:
@@ -267,6 +359,8 @@ def cached_stage(
             code=(body.__module__, *code),
             without=without,
             inputs=inputs,
+            user_code=user_code,
+            resumes=resumes,
         )
 
     return decorate

@@ -24,11 +24,12 @@ RUNS = Path("runs")
 
 @contextmanager
 def open_run(
-    recipe_name: str, overrides: Mapping[str, Any], *, recipes: Path
+    recipe_name: str, overrides: Mapping[str, Any], *, recipes: Path, accept_code: bool = False
 ) -> Iterator[PipelineRun]:
     """Yield the run of the flow under way; its workers end with the context.
 
     ``recipe_name``: that of a file in the directory ``recipes``, or the path of a YAML file.
+    ``accept_code``: see ``PipelineRun``.
 
     A retried flow run keeps its folder and the recipe recorded there, so it means what it meant.
     Raises UserError when the recipe is wrong or surely cannot fit this machine.
@@ -49,7 +50,9 @@ def open_run(
         warn=get_run_logger().warning,
     )
     with Workers(recipe, warn=get_run_logger().warning) as workers, tracking as tracker:
-        yield PipelineRun(recipe, directory, workers=workers, tracker=tracker)
+        yield PipelineRun(
+            recipe, directory, workers=workers, tracker=tracker, accept_code=accept_code
+        )
 
 
 def run_directory(recipe_name: str, flow_run_id: str) -> Path:

@@ -101,10 +101,11 @@ def _install_within_iteration_2(phases_class: Any, point: str) -> None:
 def main() -> None:
     """Install the crash point, then run the pipeline."""
     point, recipe, overrides = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+    parameters = json.loads(sys.argv[4]) if len(sys.argv) > 4 else {}
     _install(point)
     from flows.rl_pipeline import rl_pipeline
 
-    rl_pipeline(recipe=recipe, overrides=overrides)
+    rl_pipeline(recipe=recipe, overrides=overrides, **parameters)
 
 
 if __name__ == "__main__":

@@ -157,7 +157,7 @@ def _as_before(frame: pl.DataFrame, prompts: pl.DataFrame) -> pl.DataFrame:
         )
     for name in set(per_token) - {"token_ids"}:
         prompt = frame.select(pl.col(name).list.head(length)).explode(name)[name].drop_nulls()
-        assert not prompt.cast(pl.Float64).any(), f"{name} is not 0 on a prompt"
+        assert not (prompt.cast(pl.Float64) != 0).any(), f"{name} is not 0 on a prompt"
     return frame.with_columns(pl.col(name).list.slice(length) for name in per_token).drop(
         "prompt_tokens", "stop_reason", *PER_TURN, strict=False
     )

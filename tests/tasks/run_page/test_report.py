@@ -33,7 +33,9 @@ def _stage(tmp_path: Path, **parents: ArtifactRef) -> StageRun:
     pipeline = PipelineRun(
         config, tmp_path, workers=Workers(config), tracker=Tracker(None, lambda line: None)
     )
-    return StageRun(pipeline, kind="policy", key="abc", parents=parents, code_fingerprint="f")
+    return StageRun(
+        pipeline, kind="policy", key="abc", identity="i", parents=parents, code_fingerprint="f"
+    )
 
 
 def _iterate(run: StageRun, stream: list[Metrics], iterations: range) -> None:

@@ -1,0 +1,86 @@
+"""A stage run that stopped half-way and would now go on with other code: found, refused, accepted.
+
+The code is part of a stage's key, so an edit gives a half-done run a key under which nothing is
+found: it would begin again, and what it had trained would be left behind without a word.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rlcore.learner.checkpoints import KIND
+from rlcore.store.artifacts import ArtifactStore, DamagedArtifact
+from rlcore.store.checks import location
+from schemas.artifacts import Manifest
+from schemas.errors import UserError
+
+IDENTITY = "identity"  # metadata of a checkpoint: the key of its stage run without the code
+RECORDS = "records"  # metadata of a result: the key of its checkpoints, where it is not its own
+SHOWN = 12  # digits of a digest in sentences
+
+
+class CodeDriftError(UserError):
+    """A half-done run was made by other code, and nobody has said that it may go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class HalfDone:
+    """A stage run that left checkpoints.
+
+    ``key``: of its checkpoints and records. ``code``: fingerprint of what wrote the newest.
+    """
+
+    key: str
+    step: int
+    code: str
+
+    def refusal(self, stage: str, code: str, store: ArtifactStore) -> CodeDriftError:
+        """Return the error for a run of ``stage`` under the fingerprint ``code``."""
+        checkpoints = f"{store.root}/{location(KIND, self.key)}"
+        return CodeDriftError(
+            f"{stage}: a run of this recipe stopped after iteration {self.step}, and its code has"
+            f" changed since: its digest was {self.code[:SHOWN]} and is {code[:SHOWN]}; run it with"
+            " --accept-code (flow parameter accept_code: true) to go on with the new code, delete"
+            f" {checkpoints} to begin again, or check out the code that began it"
+        )
+
+
+def earlier_runs(
+    store: ArtifactStore, *, key: str, identity: str, code: str, log: Callable[[str], None]
+) -> list[HalfDone]:
+    """Return the runs with checkpoints that ``identity`` names and other code began, most steps
+    first.
+
+    ``key``, ``code``: of the run about to start. Where it has checkpoints itself they alone count:
+    none of another run's, and its own where other code wrote the newest.
+    """
+    steps: dict[str, int] = {}
+    for name in store.keys(KIND):
+        run, _, step = name.rpartition("/")
+        if step.isdecimal():
+            steps[run] = max(int(step), steps.get(run, 0))
+    candidates = [key] if key in steps else sorted(steps, key=lambda run: -steps[run])
+    found = []
+    for run in candidates:
+        manifest = _manifest(store, KIND, f"{run}/{steps[run]:06d}", log)
+        if manifest is None or manifest.metadata.get(IDENTITY) != identity:
+            continue
+        if run != key or manifest.code_fingerprint != code:
+            found.append(HalfDone(run, steps[run], manifest.code_fingerprint))
+    return found
+
+
+def finished_runs(store: ArtifactStore, kind: str, log: Callable[[str], None]) -> set[str]:
+    """Return the keys of the checkpoints of all runs that have a result of ``kind``."""
+    results = {name: _manifest(store, kind, name, log) for name in store.keys(kind)}
+    continued = {m.metadata[RECORDS] for m in results.values() if m and RECORDS in m.metadata}
+    return set(results) | continued
+
+
+def _manifest(
+    store: ArtifactStore, kind: str, key: str, log: Callable[[str], None]
+) -> Manifest | None:
+    try:
+        return store.peek(kind, key)
+    except DamagedArtifact as damage:
+        log(f"{kind}/{key} is passed over: {damage.fault}")
+        return None
