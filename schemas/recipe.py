@@ -285,23 +285,23 @@ class Recipe(Section):
     @model_validator(mode="after")
     def _judged_by_something(self) -> "Recipe":
         algorithm = self.rl.algorithm
-        judges = [f for f in self.reward.functions if f.name != REWARD_MODEL]
+        rule_rewards = [f for f in self.reward.functions if f.name != REWARD_MODEL]
         filtered = algorithm.dynamic_sampling
         by_verdict = filtered is not None and filtered.metric == "accuracy"
         positive = algorithm.positive_nll
         section = self.reward_model
-        if not judges and section and isinstance(section.preferences, SampledPreferences):
+        if not rule_rewards and section and isinstance(section.preferences, SampledPreferences):
             raise ValueError(
                 "reward_model.preferences of kind 'samples' are ranked by correctness and"
                 " reward.functions holds no function that judges it; add one, of weight 0 if it is"
                 " not to be trained on"
             )
-        if not judges and by_verdict:
+        if not rule_rewards and by_verdict:
             raise ValueError(
                 "rl.algorithm.dynamic_sampling.metric = 'accuracy' and reward.functions holds no"
                 " function that judges correctness; add one of weight 0 or set metric to 'score'"
             )
-        if not judges and positive.coef > 0 and positive.threshold is None:
+        if not rule_rewards and positive.coef > 0 and positive.threshold is None:
             raise ValueError(
                 "rl.algorithm.positive_nll needs correct samples and reward.functions holds no"
                 " function that judges correctness; set positive_nll.threshold"

@@ -88,7 +88,7 @@ def _figures(group: pl.DataFrame, section: EvaluateSection) -> Iterator[Figure]:
         n = 1 if mode == "greedy" else section.samples
         judged = completions.filter(pl.col("correct").is_not_null())
         figures = _accuracies(judged, n, section.pass_k) if mode == "sampled" else [_greedy(judged)]
-        figures += _conduct(completions, mode)
+        figures += _score_length_and_failures(completions, mode)
         yield from (figure for figure in figures if len(figure.values))
 
 
@@ -116,7 +116,7 @@ def _accuracies(judged: pl.DataFrame, n: int, pass_k: tuple[int, ...]) -> list[F
     return [*figures, Figure(f"sampled/maj@{n}", majorities, True, judged.height)]
 
 
-def _conduct(completions: pl.DataFrame, mode: str) -> list[Figure]:
+def _score_length_and_failures(completions: pl.DataFrame, mode: str) -> list[Figure]:
     """Return score, length, truncation and failures, one value per prompt."""
     scored = completions.filter(pl.col("score").is_not_null())
     share = mode == "greedy"
