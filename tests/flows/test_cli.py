@@ -72,15 +72,15 @@ def test_a_damaged_manifest_is_named_beside_the_answer(
 ) -> None:
     """One flipped bit in years of runs must not end every query."""
     store = ArtifactStore(tmp_path)
-    for key in ("whole", "harmed"):
+    for key in ("whole", "damaged"):
         frame = metrics_frame("rl", 1, {"loss": 1.0})
         publish_metrics(store, "run", key, frame, Lineage("r", "c"))
-    manifest = tmp_path / "metrics" / "run" / "harmed" / "manifest.json"
+    manifest = tmp_path / "metrics" / "run" / "damaged" / "manifest.json"
     manifest.write_bytes(manifest.read_bytes().replace(b'"metrics"', b'"netrics"'))
     assert main(["sql", "select key from artifacts", "--store", str(tmp_path)]) == 0
     told = capsys.readouterr()
     assert "run/whole" in told.out
-    assert "run/harmed" not in told.out
+    assert "run/damaged" not in told.out
     assert f"{manifest.parent} is left out" in told.err
 
 

@@ -80,7 +80,7 @@ def test_damage_in_s3_is_refused_by_name(bucket: str, tmp_path: Path) -> None:
         store.find("m", "k")
 
 
-def test_a_harmed_local_copy_is_fetched_anew(bucket: str, tmp_path: Path) -> None:
+def test_a_damaged_local_copy_is_downloaded_again(bucket: str, tmp_path: Path) -> None:
     """The copies of a disk that flips bits must not cost the artifact in the bucket."""
     store = ArtifactStore(bucket, cache=tmp_path)
     ref = store.put("m", "k", tables={"metrics": FRAME}, lineage=LINEAGE)

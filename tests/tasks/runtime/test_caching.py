@@ -1,4 +1,4 @@
-"""Stages run once, are verified when reused, and run again when their artifact is harmed."""
+"""Stages run once, are verified when reused, and run again when their artifact is damaged."""
 
 from pathlib import Path
 from typing import Any
@@ -131,9 +131,9 @@ def test_changed_outside_content_reruns(pipeline: Any, journal: _Journal, tmp_pa
     assert [result.cached for result in results] == [False, True], "early cut-off: equal output"
 
 
-@pytest.mark.parametrize("harm", ["changed", "truncated", "missing"])
+@pytest.mark.parametrize("damage", ["changed", "truncated", "missing"])
 def test_damaged_artifact_is_made_again(
-    pipeline: Any, journal: _Journal, tmp_path: Path, harm: str
+    pipeline: Any, journal: _Journal, tmp_path: Path, damage: str
 ):
     """A hit on a damaged artifact would train on it, or end the run for good."""
     recipe = _recipe(tmp_path / "store")
@@ -141,10 +141,10 @@ def test_damaged_artifact_is_made_again(
     place = tmp_path / "store" / "policy" / first[1].ref.key
     (file,) = place.glob("*.txt")
     file.chmod(0o644)
-    if harm == "changed":
+    if damage == "changed":
         file.unlink()
         file.write_text("9 9")
-    elif harm == "truncated":
+    elif damage == "truncated":
         file.unlink()
         file.write_text("")
     else:
