@@ -15,8 +15,8 @@ GSM8K_TRAIN_ROWS = 7473
 VALIDATION_FRACTION = 0.03  # of the training prompts: verl validates on what is our test split
 # What verl takes where a whole command is silent, and its one-GPU example where an excerpt is.
 VERL_SIZES = {"prompts": 1024, "mini": 256, "epochs": 30}
-S3_SIZES = {"prompts": 64, "mini": 32, "epochs": 1}
-S3_MODEL = "Qwen/Qwen2.5-0.5B-Instruct"
+VERL_EXAMPLE_SIZES = {"prompts": 64, "mini": 32, "epochs": 1}
+VERL_EXAMPLE_MODEL = "Qwen/Qwen2.5-0.5B-Instruct"
 MICRO_BATCH_TOKENS = 16384  # verl's ppo_max_token_len_per_gpu
 TRUNCATIONS = {
     "error": "error",
@@ -27,7 +27,7 @@ TRUNCATIONS = {
 
 
 def _sizes(run: Run) -> dict[str, int]:
-    return S3_SIZES if run.excerpt else VERL_SIZES
+    return VERL_EXAMPLE_SIZES if run.excerpt else VERL_SIZES
 
 
 def lengths(run: Run) -> tuple[int, int]:
@@ -173,8 +173,8 @@ def data(run: Run) -> dict[str, Any]:
                 f"{key} is missing; set it, or write ... into the command for what it leaves out"
             )
     if model is None:
-        model = S3_MODEL
-        run.remark(f"{MODEL}.path is not shown: {S3_MODEL}, as in verl's GSM8K example")
+        model = VERL_EXAMPLE_MODEL
+        run.remark(f"{MODEL}.path is not shown: {VERL_EXAMPLE_MODEL}, as in verl's GSM8K example")
     prompt, response = lengths(run)
     warm = trains_reward_model(run)
     limit = run.count(f"{ROLLOUT}.max_model_len", prompt + response)

@@ -179,7 +179,7 @@ def run_snippet(text: str, model: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("text", [GEPO, DAPO, VAPO], ids=["gepo", "dapo", "vapo"])
-def test_quick_starts_of_s2_run_as_written(
+def test_quick_starts_of_the_guide_run_as_written(
     text: str, tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -192,7 +192,7 @@ def test_quick_starts_of_s2_run_as_written(
         assert (tmp_path / "outputs/dapo-math/model/model.safetensors").is_file()
 
 
-def test_the_example_of_s2_runs_as_written(
+def test_the_example_of_the_guide_runs_as_written(
     tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """verifier_fn decides accuracy, output_dir of the config counts, wandb needs no key."""

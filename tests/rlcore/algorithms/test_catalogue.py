@@ -26,7 +26,7 @@ def test_every_preset_has_its_source() -> None:
         ("vapo", True, False, "none", False, True),
     ],
 )
-def test_capabilities_are_those_of_s0s_table_with_specs_rulings(
+def test_capabilities_are_those_of_alphaapollos_table_with_our_exceptions(
     name: str, critic: bool, group: bool, kl: str, filtering: bool, gamma: bool
 ) -> None:
     row = capabilities(name)
@@ -49,7 +49,7 @@ def test_capabilities_are_those_of_s0s_table_with_specs_rulings(
         ("distributed", ("gepo",)),
     ],
 )
-def test_recommendations_are_s2s(scenario: str, presets: tuple[str, ...]) -> None:
+def test_recommendations_are_the_guides(scenario: str, presets: tuple[str, ...]) -> None:
     assert recommend(scenario).presets == presets
 
 

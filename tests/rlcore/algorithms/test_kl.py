@@ -58,7 +58,7 @@ def exact_gradient(policy: torch.Tensor, reference: torch.Tensor) -> np.ndarray:
         ("k3+", [-0.3333, 0.0, 0.3333]),
     ],
 )
-def test_gradients_in_expectation_of_the_spec(estimator, expected):
+def test_gradients_in_expectation_by_hand(estimator, expected):
     """A penalty by k1 does nothing, and by k3 pulls in another direction than the KL."""
     found = expected_gradient(estimator, UNIFORM, REFERENCE)
     np.testing.assert_allclose(found, expected, atol=5e-5)

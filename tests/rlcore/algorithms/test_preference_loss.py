@@ -19,7 +19,7 @@ def loss_of(scores, ranks, groups=None) -> float:
     )
 
 
-def test_perfect_ranking_of_the_spec():
+def test_loss_of_a_perfect_ranking_by_hand():
     """Four responses in order, one apart."""
     assert loss_of([2.0, 1, 0, -1], [1, 2, 3, 4]) == pytest.approx(0.207038, abs=1e-6)
     assert loss_of([-1.0, 0, 1, 2], [4, 3, 2, 1]) == pytest.approx(0.207038, abs=1e-6)

@@ -28,7 +28,7 @@ CONFIGS = (
     *(GSPOConfig, GEPOConfig, VAPOConfig, ReMaxConfig),
 )
 # Every row of the tables of key parameters in StateSet's guide.
-S2_DEFAULTS: dict[type[TrainingConfig], dict[str, Any]] = {
+GUIDE_DEFAULTS: dict[type[TrainingConfig], dict[str, Any]] = {
     GEPOConfig: {"group_size": 8, "clip_eps": 0.2, "learning_rate": 1e-6, "warmup_ratio": 0.03},
     DAPOConfig: {
         "clip_eps_low": 0.2,
@@ -71,10 +71,10 @@ def recipe(config: TrainingConfig, **changes: Any) -> Recipe:
     return recipe_of(config, Task(**{**task, **changes}))
 
 
-@pytest.mark.parametrize("config_type", list(S2_DEFAULTS))
-def test_the_defaults_are_those_of_s2s_tables(config_type: type[TrainingConfig]) -> None:
+@pytest.mark.parametrize("config_type", list(GUIDE_DEFAULTS))
+def test_the_defaults_are_those_of_the_guides_tables(config_type: type[TrainingConfig]) -> None:
     values = config_type().model_dump()
-    assert S2_DEFAULTS[config_type].items() <= values.items()
+    assert GUIDE_DEFAULTS[config_type].items() <= values.items()
 
 
 @pytest.mark.parametrize("config_type", CONFIGS)

@@ -12,7 +12,7 @@ from rlcore.from_verl.translate import Translation, render, translate
 from rlcore.recipes import load_recipe
 from schemas.errors import UserError
 
-S0_PPO = r"""
+ALPHAAPOLLO_PPO = r"""
 python3 -m verl.trainer.main_ppo \
 algorithm.adv_estimator=gae \
 algorithm.gamma=1.0 \
@@ -20,7 +20,7 @@ algorithm.lam=1.0 \
 actor_rollout_ref.rollout.n=1 \
 ...
 """
-S0_GRPO = r"""
+ALPHAAPOLLO_GRPO = r"""
 python3 -m verl.trainer.main_ppo \
 algorithm.adv_estimator=grpo \
 actor_rollout_ref.actor.use_kl_loss=True \
@@ -29,51 +29,51 @@ actor_rollout_ref.actor.kl_loss_type=low_var_kl \
 env.rollout.n=8 \
 ...
 """
-S0_DAPO = r"""
+ALPHAAPOLLO_DAPO = r"""
 python3 -m verl.trainer.main_ppo \
 algorithm.adv_estimator=grpo \
 algorithm.filter_groups.enable=True \
 algorithm.filter_groups.max_num_gen_batches=10 \
 ...
 """
-S0_RLOO = r"""
+ALPHAAPOLLO_RLOO = r"""
 python3 -m verl.trainer.main_ppo \
 algorithm.adv_estimator=rloo \
 env.rollout.n=8 \
 ...
 """
-S0_OPTIMISATION = """
+ALPHAAPOLLO_OPTIMISATION = """
 actor_rollout_ref.actor.optim.lr=1e-6
 actor_rollout_ref.actor.optim.lr_warmup_steps_ratio=0.1
 actor_rollout_ref.actor.optim.warmup_style=cosine # or constant
 actor_rollout_ref.actor.optim.weight_decay=0.01
 actor_rollout_ref.actor.grad_clip=1.0
 """
-S0_KL_LOSS = """
+ALPHAAPOLLO_KL_LOSS = """
 # Option 1: KL loss in the actor objective (recommended for GRPO)
 actor_rollout_ref.actor.use_kl_loss=True
 actor_rollout_ref.actor.kl_loss_coef=0.01
 actor_rollout_ref.actor.kl_loss_type=low_var_kl
 """
-S0_KL_REWARD = """
+ALPHAAPOLLO_KL_REWARD = """
 # Option 2: KL penalty in the reward
 algorithm.use_kl_in_reward=True
 algorithm.kl_ctrl.type=fixed
 algorithm.kl_ctrl.kl_coef=0.001
 """
-S0_INVALID_ACTION = """
+ALPHAAPOLLO_INVALID_ACTION = """
 actor_rollout_ref.actor.use_invalid_action_penalty=True
 actor_rollout_ref.actor.invalid_action_penalty_coef=0.1
 """
-S0_ONE_NODE = """
+ALPHAAPOLLO_ONE_NODE = """
 # Single node, 2 GPUs
 trainer.n_gpus_per_node=2 trainer.nnodes=1
 """
-S0_NODES = """
+ALPHAAPOLLO_NODES = """
 # Multi-node (4 nodes, 8 GPUs each)
 trainer.n_gpus_per_node=8 trainer.nnodes=4
 """
-S0_PARALLEL = """
+ALPHAAPOLLO_PARALLEL = """
 # Tensor parallelism for rollout
 actor_rollout_ref.rollout.tensor_model_parallel_size=2
 # Sequence parallelism for training
@@ -83,7 +83,7 @@ actor_rollout_ref.actor.fsdp_config.param_offload=True
 actor_rollout_ref.actor.fsdp_config.optimizer_offload=True
 actor_rollout_ref.ref.fsdp_config.param_offload=True # recommended for ref model >7B
 """
-S3_SINGLE_GPU = """
+VERL_ONE_GPU = """
 train_batch_size: 64
 max_prompt_length: 512
 max_response_length: 512
@@ -98,7 +98,7 @@ total_epochs: 1
 
 # text -> what must stand in the recipe, by dotted path
 EXPECTED: dict[str, dict[str, Any]] = {
-    S0_PPO: {
+    ALPHAAPOLLO_PPO: {
         "rl.preset": "ppo",
         "rl.algorithm.advantage": "gae",
         "rl.algorithm.gae.lam": 1.0,
@@ -107,7 +107,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "rl.rollout.samples": 1,
         "rl.critic.optimizer.lr": 1e-5,
     },
-    S0_GRPO: {
+    ALPHAAPOLLO_GRPO: {
         "rl.algorithm.advantage": "grpo",
         "rl.algorithm.aggregation": "token-mean",
         "rl.algorithm.kl.where": "loss",
@@ -116,7 +116,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "rl.rollout.samples": 8,
         "rl.critic": None,
     },
-    S0_DAPO: {
+    ALPHAAPOLLO_DAPO: {
         "rl.algorithm.dynamic_sampling.metric": "score",
         "rl.algorithm.dynamic_sampling.max_rounds": 10,
         "rl.algorithm.dynamic_sampling.batch_factor": 1,
@@ -124,44 +124,44 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "rl.algorithm.clip_high": 0.2,
         "rl.rollout.samples": 8,
     },
-    S0_RLOO: {
+    ALPHAAPOLLO_RLOO: {
         "rl.algorithm.advantage": "rloo",
         "rl.algorithm.kl.where": "none",
         "rl.rollout.samples": 8,
     },
-    S0_OPTIMISATION: {
+    ALPHAAPOLLO_OPTIMISATION: {
         "rl.update.optimizer.lr": 1e-6,
         "rl.update.optimizer.weight_decay": 0.01,
         "rl.update.optimizer.grad_clip": 1.0,
         "rl.update.optimizer.schedule.kind": "cosine",
         "rl.update.optimizer.schedule.warmup_ratio": 0.1,
     },
-    S0_KL_LOSS: {"rl.algorithm.kl.where": "loss", "rl.algorithm.kl.coef": 0.01},
-    S0_KL_REWARD: {
+    ALPHAAPOLLO_KL_LOSS: {"rl.algorithm.kl.where": "loss", "rl.algorithm.kl.coef": 0.01},
+    ALPHAAPOLLO_KL_REWARD: {
         "rl.algorithm.kl.where": "reward",
         "rl.algorithm.kl.estimator": "k1",
         "rl.algorithm.kl.controller": "fixed",
         "rl.algorithm.kl.coef": 0.001,
     },
-    S0_INVALID_ACTION: {"rl.preset": "ppo"},
-    S0_ONE_NODE: {
+    ALPHAAPOLLO_INVALID_ACTION: {"rl.preset": "ppo"},
+    ALPHAAPOLLO_ONE_NODE: {
         "hardware.learner.ranks": 1,
         "hardware.rollout.engines": 1,
         "hardware.rollout.gpus_per_engine": 1,
     },
-    S0_NODES: {
+    ALPHAAPOLLO_NODES: {
         "hardware.learner.ranks": 8,  # and as many of the critic
         "hardware.rollout.engines": 16,
         "hardware.learner.zero_stage": 2,
     },
-    S0_PARALLEL: {
+    ALPHAAPOLLO_PARALLEL: {
         "hardware.rollout.tensor_parallel": 2,
         "hardware.rollout.gpus_per_engine": 2,
         "hardware.learner.offload_params": True,
         "hardware.learner.offload_optimizer": True,
         "hardware.learner.zero_stage": 3,
     },
-    S3_SINGLE_GPU: {
+    VERL_ONE_GPU: {
         "model.path": "Qwen/Qwen2.5-0.5B-Instruct",
         "model.max_tokens": 1024,
         "rl.preset": "ppo",
@@ -198,13 +198,13 @@ def test_each_block_says_the_same_in_our_words(text: str, tmp_path: Any) -> None
 
 
 def test_what_environments_would_do_is_named_not_dropped_in_silence() -> None:
-    (note,) = translate(S0_INVALID_ACTION).notes.differs
+    (note,) = translate(ALPHAAPOLLO_INVALID_ACTION).notes.differs
     assert "use_invalid_action_penalty = True, " in note
     assert "invalid_action_penalty_coef = 0.1: the penalty belongs to multi-turn env" in note
 
 
 def test_sequence_parallelism_and_the_references_offload_are_named() -> None:
-    unneeded = " ".join(translate(S0_PARALLEL).notes.unneeded)
+    unneeded = " ".join(translate(ALPHAAPOLLO_PARALLEL).notes.unneeded)
     assert "ulysses_sequence_parallel_size = 2: no sequence parallelism yet" in unneeded
     assert "ref.fsdp_config.param_offload = True: the frozen reference lies as" in unneeded
 
