@@ -1,2 +1,2 @@
-"""Everything that would be true without Prefect: data, models, algorithms, learner, rollout,
-rewards, cluster."""
+"""Everything that does not need Prefect: data, models, algorithms, learner, rollout, rewards,
+cluster."""

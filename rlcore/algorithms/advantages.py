@@ -34,7 +34,7 @@ class AdvantageInput:
     prompt of each row, any sortable type. ``masks``: bool per token, True where the policy
     sampled it. ``token_kl``: kl_coef x kl_t per token, to be taken off the reward.
     ``values``: the critic's value of the state before each token. ``baselines`` [R]: score of the
-    greedy answer to the row's prompt. What stands off the mask is never read.
+    greedy answer to the row's prompt. Values outside the mask are never read.
 
     Raises ``UserError`` when shapes disagree or a number that is read is not finite.
     """
@@ -90,8 +90,8 @@ class AdvantageInput:
         return np.where(self.scorable, totals, np.nan)
 
     def groups(self, tolerance: float = 1e-9) -> Groups:
-        """Return the statistics of the sequence scores by prompt group, which is constant by the
-        task's score."""
+        """Return the statistics of the sequence scores by prompt group. The task's score alone
+        decides whether a group is constant."""
         return group_statistics(
             self.sequence_scores(), self.group_ids, tolerance, task_scores=self.scores
         )
@@ -114,7 +114,7 @@ class AdvantageInput:
         return np.concatenate(arrays)[np.concatenate(self.masks)].astype(np.float64)
 
     def spread(self, values_N: np.ndarray) -> list[np.ndarray]:
-        """Return ``values_N`` [N] as one array per row, 0 off the mask."""
+        """Return ``values_N`` [N] as one array per row, 0 outside the mask."""
         if not self.masks:
             return []
         flat = np.zeros(sum(len(mask) for mask in self.masks))
@@ -122,18 +122,18 @@ class AdvantageInput:
         return np.split(flat, np.cumsum([len(mask) for mask in self.masks])[:-1])
 
     def spread_rows(self, values_R: np.ndarray) -> list[np.ndarray]:
-        """Return ``values_R`` [R] on every policy token of its row, 0 off the mask."""
+        """Return ``values_R`` [R] on every policy token of its row, 0 outside the mask."""
         return self.spread(np.repeat(values_R, self.lengths))
 
     def counted_N(self) -> np.ndarray:
-        """Policy tokens [N] bool of scorable rows: what statistics over the batch may see."""
+        """Policy tokens [N] bool of scorable rows: those that statistics over the batch may use."""
         return np.repeat(self.scorable, self.lengths)
 
 
 @dataclass(frozen=True)
 class AdvantageResult:
-    """``advantages`` and ``returns`` (the critic's target, where there is one): per token,
-    float64, exactly 0 off the mask. The counts describe the prompt groups; ``estimate`` fills them.
+    """``advantages`` and ``returns`` (the critic's target, where there is one): per token, float64,
+    exactly 0 outside the mask. The counts are of prompt groups; ``estimate`` sets them.
     """
 
     advantages: list[np.ndarray]
@@ -145,7 +145,8 @@ class AdvantageResult:
 
     @property
     def constant_fraction(self) -> float:
-        """Share of groups that teach a group estimator nothing because their scores are equal."""
+        """Share of groups without a signal for a group estimator, because their scores are
+        equal."""
         return self.num_constant_groups / max(self.num_groups, 1)
 
 
@@ -160,13 +161,15 @@ def grpo(
     ``norm_by_std=False`` is Dr.GRPO (arXiv 2503.20783) and GEPO's group mean. Exactly 0 for groups
     whose scores differ by at most ``tolerance`` and for groups of one (verl: the raw reward).
 
-    With KL in the reward, a group of one task score holds nothing but its KL: A_i = mean_g k - k_i,
-    k the coefficient x KL of a row, without the division. Its standard deviation is proportional to
-    the coefficient, which would cancel: eight right answers whose penalties differ by 1e-5 would be
-    pushed as hard as right against wrong (verl's ``compute_grpo_outcome_advantage`` does that). Nor
-    is it 0: the objective E[score] - coef KL goes on holding a solved prompt to the reference, as
-    the KL in the loss does (arXiv 2402.03300 eq. 3; TRL issue 5588), and without the pull a policy
-    would leave that objective's optimum for the first answer it is sure of.
+    With KL in the reward, a group whose task scores are all equal differs in its KL alone. It gets
+    A_i = mean_g k - k_i, k the coefficient x KL of a row, without the division. The standard
+    deviation of such a group is proportional to the coefficient, so the division would cancel the
+    coefficient: eight right answers whose penalties differ by 1e-5 would be pushed as hard as right
+    against wrong (verl's ``compute_grpo_outcome_advantage`` does that). The advantage is not 0
+    either: the objective E[score] - coef KL keeps pulling a solved prompt towards the reference, as
+    the KL in the loss does (arXiv 2402.03300 eq. 3; TRL issue 5588). Without that pull the policy
+    would drift from the optimum of the objective to whichever correct answer it first becomes
+    certain of.
     """
     groups = batch.groups(tolerance)
     values_R = groups.centred_R
@@ -217,7 +220,8 @@ def gae(
     The policy's lambda is ``lam``, or by row length when ``length_adaptive_alpha`` is given; the
     critic's is ``lam_critic``, by default ``lam`` (VAPO decouples them: 1 for the critic). Returns
     are A + V before whitening; whitening is over all policy tokens of scorable rows of the batch.
-    Unscorable rows get their own values as returns: a critic loss of 0, where 0 would be a lesson.
+    Unscorable rows get their own values as returns, which makes their critic loss 0; a return of 0
+    would train the critic on it.
     """
     if batch.values is None:
         raise UserError(
@@ -225,7 +229,7 @@ def gae(
             "use an estimator without one (grpo, rloo, remax, reinforce++)"
         )
     lengths, counted_N = batch.lengths, batch.counted_N()
-    # Rows are independent, so zeroing unscorable ones here only keeps NaN out of the arithmetic.
+    # Rows are independent, so this only keeps the NaN of unscorable rows out of the arithmetic.
     rewards_N = np.where(counted_N, batch.rewards_N(), 0.0)
     values_N = batch.gather(batch.values)
 
@@ -257,9 +261,9 @@ def reinforce_plus_plus(batch: AdvantageInput, *, gamma: float = 1.0) -> Advanta
 def reinforce_plus_plus_baseline(batch: AdvantageInput) -> AdvantageResult:
     """s_i - mean_g on every policy token, whitened over the batch (arXiv 2501.03262 v3).
 
-    Groups of one task score, or of one row, enter the whitening with 0 and stay as they are: 0, as
-    shifted by the batch mean they would push every answer of the group alike, or what the KL in the
-    reward says of them, at the scale of its coefficient (see ``grpo``).
+    Groups of one task score, or of one row, enter the whitening as 0 and are not shifted by it: the
+    batch mean would push every answer of the group in the same direction. They keep 0, or with KL
+    in the reward their KL term at the scale of its coefficient (see ``grpo``).
     """
     groups, counted_N = batch.groups(), batch.counted_N()
     centred_N = np.repeat(groups.centred_R, batch.lengths)
@@ -282,7 +286,7 @@ ESTIMATORS: dict[str, Estimator] = {
 def estimate(name: str, batch: AdvantageInput, **options: object) -> AdvantageResult:
     """Return the advantages of ``batch`` by the estimator ``name``, with its ``options``.
 
-    Whatever the estimator gives, the result is exactly 0 off the mask and on unscorable rows.
+    Whatever the estimator returns, the result is exactly 0 outside the mask and on unscorable rows.
     Raises ``UserError`` for an unknown name or option, and for a result of the wrong shape or with
     a number that is not finite.
 
@@ -328,7 +332,8 @@ def _one_per_row(name: str, found: object, batch: AdvantageInput) -> np.ndarray:
 
 
 def _settled(name: str, arrays: Sequence[np.ndarray], batch: AdvantageInput) -> list[np.ndarray]:
-    """Return ``arrays`` with zeros where no advantage may stand; all else must be finite."""
+    """Return ``arrays`` with zeros outside the mask and on unscorable rows; all else must be
+    finite."""
     shapes = [np.shape(array) for array in arrays]
     if shapes != [mask.shape for mask in batch.masks]:
         raise UserError(

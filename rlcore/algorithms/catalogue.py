@@ -1,4 +1,4 @@
-"""Which algorithm needs what, and which to take: read off the presets, so never out of date."""
+"""Which algorithm needs what, and which one to choose, derived from the presets."""
 
 from dataclasses import dataclass
 
@@ -48,7 +48,7 @@ def capabilities(name: str) -> Capabilities:
         raise UserError(
             f"algorithm '{name}' is not one of {', '.join(PRESETS)}{did_you_mean(name, PRESETS)}"
         )
-    # as many iterations as any warm-up of the presets leaves something of
+    # more iterations than any preset's critic warm-up takes
     section = RLSection.model_validate({"preset": name, "iterations": 1000})
     algorithm, traits = section.algorithm, section.algorithm.traits
     return Capabilities(
@@ -97,8 +97,8 @@ TREE = {
 def recommend(scenario: str, *, sota: bool = False) -> Recommendation:
     """Return what StateSet's guide recommends for a scenario, or its tree for a use case.
 
-    Use cases are dialogue, reasoning and distributed; ``sota`` asks for the best that reasoning has
-    and changes nothing elsewhere. Raises UserError with the nearest name.
+    Use cases are dialogue, reasoning and distributed; ``sota`` selects the best known algorithm for
+    reasoning and changes nothing for the others. Raises UserError with the nearest name.
 
     >>> recommend("math problem solving").presets
     ('vapo',)

@@ -18,8 +18,8 @@ def importance_weights(
 ) -> torch.Tensor:
     """Return min(exp(old - rollout), cap) per token [tokens], without gradient.
 
-    ``rows`` [tokens] int64 tells the sequence of each token; at level "sequence" the log-ratios of
-    a sequence are summed first (verl rollout_corr_helper). Raises ``UserError`` for another level.
+    ``rows`` [tokens] int64: the sequence of each token; at level "sequence" the log-ratios of a
+    sequence are summed first (verl rollout_corr_helper). Raises ``UserError`` for another level.
     """
     if level not in LEVELS:
         raise UserError(

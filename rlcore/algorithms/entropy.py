@@ -6,6 +6,7 @@ import torch
 def categorical_entropy(log_softmax: torch.Tensor) -> torch.Tensor:
     """Return H [...] in nats from finite log-probabilities [..., vocabulary].
 
-    Logits are divided by the temperature beforehand: it is the entropy of what is sampled from.
+    The logits must already be divided by the temperature, so that this is the entropy of the
+    distribution that is sampled from.
     """
     return -(log_softmax.exp() * log_softmax).sum(-1)

@@ -1,8 +1,9 @@
 """Recursions over the policy tokens of many ragged rows at once, in float64 numpy.
 
 Axes: R rows, N all policy tokens of the batch, row after row. A masked slot (observation, padding)
-is skipped, not zeroed: what follows it is carried over it. That is the recursion over the policy
-tokens alone, so these functions see nothing else and no garbage off the mask can reach them.
+is skipped, not zeroed: the value that follows it is carried across it. That is the recursion over
+the policy tokens alone, so these functions get nothing else, and no garbage outside the mask can
+reach them.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """What the scorable rows of each group say. All counts are of trajectories."""
+    """Statistics over the scorable rows of each group. All counts are of trajectories."""
 
     index_R: np.ndarray  # int, group of each row
     scorable_R: np.ndarray  # bool
@@ -37,8 +37,8 @@ def group_statistics(
 
     Scores that differ by at most ``tolerance`` within a group are centred to exactly 0: the GRPO
     formula in fp32 gives an advantage of .056 for eight rewards of .7. A group is
-    constant when its ``task_scores`` [R] (default: ``scores``) are so close: a penalty that no two
-    answers share, such as the KL in the reward, is no verdict on them.
+    constant when its ``task_scores`` [R] (default: ``scores``) are so close: a penalty that differs
+    for every answer, such as the KL in the reward, says nothing about which one is right.
     """
     _, index_R = np.unique(group_ids, return_inverse=True)
     num_groups = int(index_R.max()) + 1 if len(scores) else 0

@@ -9,7 +9,7 @@ from schemas.errors import UserError, did_you_mean
 if TYPE_CHECKING:
     import torch
 
-LOG_RATIO_LIMIT = 20.0  # |ref - lp| inside exp: e^20 is the largest ratio anyone can use
+LOG_RATIO_LIMIT = 20.0  # |ref - lp| inside exp: keeps the ratio below e^20
 K3_LIMIT = 10.0  # nats; bounds one token's share of the loss (verl core_algos.kl_penalty_forward)
 ADAPTIVE_CLIP = 0.2  # largest relative error the controller acts on (arXiv 1909.08593 section 2.2)
 ESTIMATORS = ("k1", "abs", "k2", "k3", "k1+", "k3+")
@@ -21,10 +21,10 @@ def kl_estimate(logprobs: torch.Tensor, ref_logprobs: torch.Tensor, estimator: s
     k1 = d; abs = |d|; k2 = d^2 / 2; k3 = e^-d + d - 1 (http://joschu.net/blog/kl-approx.html).
 
     As a *loss* only k2 has the gradient of KL(policy || reference) in expectation: the gradient of
-    k1 is that of lp, reference or not, and averages to 0, that of k3 to the reverse KL's
-    (arXiv 2506.09477), that of abs to the one of sum_v |policy - reference|, twice the total
-    variation. "k1+" and "k3+" therefore show the base value and pass k2's gradient (straight
-    through). Raises ``UserError`` for another name.
+    k1 does not depend on the reference and averages to 0, that of k3 averages to the gradient of
+    the reverse KL (arXiv 2506.09477), and that of abs to the gradient of sum_v |policy -
+    reference|, twice the total variation. "k1+" and "k3+" therefore have the base value and the
+    gradient of k2 (straight through). Raises ``UserError`` for another name.
     """
     if estimator not in ESTIMATORS:
         raise UserError(

@@ -1,5 +1,5 @@
 """Objectives: ``objective(outputs, batch) -> (scalar, metrics)``. SFT, policy, critic and reward
-model differ here only. The rules they follow stand in ``objective_types``.
+model differ here only. ``objective_types`` has the rules that they follow.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class SftObjective(Objective):
     """Negative log-likelihood of the loss tokens; the global token mean by default.
 
-    Beside another objective it is an auxiliary language-model loss, such as that of PPO-ptx
+    Together with another objective it is an auxiliary language-model loss, such as that of PPO-ptx
     (arXiv 2203.02155 eq. 2).
     """
 
@@ -76,8 +76,8 @@ class PreferenceObjective(Objective):
 
     Per-token fields, read at each sequence's last token: ``ranks`` (lower is better, equal is a
     tie) and ``pair_weights`` (``preference_loss.pair_weights`` over the whole mini-batch, which
-    makes the loss a mean over prompts). ``Sequences.groups`` names the prompts. The loss mask has
-    no part in it.
+    makes the loss a mean over prompts). ``Sequences.groups`` names the prompts. The loss mask is
+    not used.
     """
 
     name: str = "reward_model"
@@ -159,7 +159,7 @@ class PolicyObjective(Objective):
 
     @property
     def entropy_grad(self) -> bool | None:
-        """Whether entropy is wanted (not None) and needs a gradient (True)."""
+        """Whether entropy is computed (not None) and whether with a gradient (True)."""
         return None if self.entropy_coef is None else self.entropy_coef != 0
 
     @property
@@ -175,7 +175,7 @@ class PolicyObjective(Objective):
         """False for rows whose advantages are all 0, when ``skip_zero_advantage`` may drop them."""
         if not self.skip_zero_advantage or self.kl_coef > 0 or self.entropy_grad:
             return None
-        if ":" in self.policy_loss:  # the user's may have a gradient where the advantage is 0
+        if ":" in self.policy_loss:  # a user's loss may have a gradient where the advantage is 0
             return None
         live = np.zeros(len(per_token["advantages"]), dtype=bool)
         for name in ("advantages", "nll_weights")[: 1 + (self.nll_coef > 0)]:
@@ -225,7 +225,8 @@ class PolicyObjective(Objective):
     def _extra_terms(
         self, outputs: TokenOutputs, batch: TokenBatch
     ) -> list[tuple[str, float, torch.Tensor]]:
-        """(metric, coefficient, loss) of what is added to the policy loss and has a coefficient."""
+        """(metric, coefficient, loss) of each term that is added to the policy loss with a
+        coefficient."""
         from rlcore.algorithms.kl import kl_estimate
 
         terms = []

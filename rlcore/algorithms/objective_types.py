@@ -1,11 +1,11 @@
 """What an objective is, what it is given, and what it returns.
 
 Axes: ``targets`` = the loss tokens of one micro-batch, flat (or, for targets "last", one entry per
-sequence). Positions outside the loss mask are never gathered, so whatever stands there (NaN, 1e9)
-cannot reach a loss.
+sequence). Positions outside the loss mask are never gathered, so no value there (NaN, 1e9) can
+reach a loss.
 
-torch is imported where it computes, so that the process that only describes an objective to the
-learner need not load it.
+torch is imported inside functions, so that a process that only describes an objective to the
+learner does not load it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _nothing() -> torch.Tensor:
 
 @dataclass(frozen=True, slots=True)
 class TokenOutputs:
-    """What the model says about the targets, fp32, [targets] each; empty where not asked for.
+    """Outputs of the model for the targets, fp32, [targets] each; empty where not requested.
 
     A language model's ``logprobs``, ``entropy`` and exact ``kl`` to its reference, in nats at the
     objective's temperature; a value model's ``values``.
@@ -96,7 +96,7 @@ class Objective(Protocol):
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """Names of the per-token arrays needed beside token ids and loss mask."""
+        """Names of the per-token arrays needed besides token ids and loss mask."""
         return ()
 
     @property
@@ -116,16 +116,17 @@ class Objective(Protocol):
 
     @property
     def entropy_grad(self) -> bool | None:
-        """None: no entropy wanted; False: as a metric; True: with gradient."""
+        """None: no entropy; False: as a metric only; True: with gradient."""
         return None
 
     @property
     def full_kl(self) -> bool:
-        """Whether the exact KL to the learner's own frozen reference is wanted."""
+        """Whether the loss uses the exact KL to the learner's own frozen reference."""
         return False
 
     def rows_with_gradient(self, per_token: dict[str, list[np.ndarray]]) -> np.ndarray | None:
-        """Return [rows] bool, False where a row's loss is 0 whatever the model says; None = all."""
+        """Return [rows] bool, False where a row's loss is 0 whatever the model outputs; None = all
+        True."""
         return None
 
     def __call__(

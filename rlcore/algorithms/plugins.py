@@ -13,7 +13,7 @@ def resolve(name: str, builtin: Mapping[str, Callable[..., Any]], where: str) ->
     """Return the function called ``name``; ``where`` is the dotted path shown in errors.
 
     Raises ``UserError`` with the nearest name when there is none. An error inside the user's module
-    itself is let through: its traceback says more than we could.
+    itself is not caught, so that its traceback is shown.
     """
     if ":" not in name:
         if name not in builtin:
@@ -28,7 +28,7 @@ def resolve(name: str, builtin: Mapping[str, Callable[..., Any]], where: str) ->
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        # Only the named module or a parent of it: what that module misses is its own error.
+        # Only the named module or a parent of it; an import that fails inside it is its own error.
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise
         raise UserError(

@@ -1,7 +1,7 @@
 """Importance ratios and policy losses, per token. Aggregation happens outside, by
 ``aggregation.token_weights``.
 
-torch is imported where it computes, so that a process without tensors need not load it.
+torch is imported inside functions, so that a process without tensors does not load it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ def sequence_ratio(
     is GEPO's w_i = p_i / E (``group_log_expectation``).
     """
     _, index, counts = rows.unique(return_inverse=True, return_counts=True)
-    # GSPO clips at 3e-4: thousands of fp32 additions would show, and in another order differ.
+    # GSPO clips at 3e-4: the rounding of thousands of fp32 additions is of that size, and depends
+    # on their order.
     difference = (logprobs - old_logprobs).double()
     mean = difference.new_zeros(len(counts)).index_add(0, index, difference) / counts
     bounded = mean.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
@@ -79,8 +80,8 @@ def importance_ratio(
 ) -> torch.Tensor:
     """Return the ratio [tokens] at ``level``; ``UserError`` with the nearest name otherwise.
 
-    ``rows`` [tokens] int64: the sequence of each token, any ids; a sequence stands here whole.
-    Level "group" reads the group's log-expectation as ``old_logprobs``.
+    ``rows`` [tokens] int64: the sequence of each token, any ids; sequences are never split. Level
+    "group" reads the group's log-expectation as ``old_logprobs``.
     """
     if level not in RATIOS:
         raise UserError(
@@ -97,7 +98,7 @@ def group_log_expectation(mean_logq: np.ndarray, group_ids: np.ndarray) -> np.nd
     q = exp(mean_logq) is the geometric mean of the token probabilities; NaN for a row without a
     policy token, which its group leaves out. NaN where a group has no other row. The q-weighted
     form and the length normalisation are those of the official code (HeteroRL_GEPO online_rl.py);
-    raw sums let only the likeliest sample learn (docs/algorithms.md, "GEPO").
+    with raw sums only the likeliest sample gets a gradient (docs/algorithms.md, "GEPO").
     """
     logq_R = np.asarray(mean_logq, dtype=np.float64)
     _, index_R = np.unique(np.asarray(group_ids), return_inverse=True)
@@ -163,9 +164,9 @@ def cispo(
     clip_high: float,
     clip_dual: float | None,
 ) -> ClippedLoss:
-    """L = -sg[clip(r, 1 - low, 1 + high)] A lp: bounds the weight, and every token learns.
+    """L = -sg[clip(r, 1 - low, 1 + high)] A lp: bounds the weight and keeps every token's gradient.
 
-    CISPO, MiniMax-M1 arXiv 2506.13585 eq. 4 and 5. ``clip_dual`` has no part in it.
+    CISPO, MiniMax-M1 arXiv 2506.13585 eq. 4 and 5. ``clip_dual`` is not used.
     """
     weight = ratio.detach().clamp(1.0 - clip_low, 1.0 + clip_high)
     outside_low = ratio.detach() < 1.0 - clip_low

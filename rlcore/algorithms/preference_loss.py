@@ -1,7 +1,7 @@
 """The reward model's loss over ranked responses (InstructGPT arXiv 2203.02155 eq. 1).
 
 Axes: R responses. Lower rank = better; equal ranks are ties and make no pair. All pairs of a prompt
-stand in one batch, so each response is passed through the model once.
+are in one batch, so each response is passed through the model once.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import numpy as np
 if TYPE_CHECKING:
     import torch
 
-CONSTANT_SPREAD = 1e-6  # returns closer together than this share of their size are fp32 noise
+CONSTANT_SPREAD = 1e-6  # relative spread of returns below which they differ by fp32 rounding only
 
 
 def clipped_value_loss(

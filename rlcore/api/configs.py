@@ -1,4 +1,4 @@
-"""One config per algorithm: the names people know, each a field of the recipe under another name.
+"""One config per algorithm: the usual names of its settings, each a field of the recipe.
 
 ``rlcore.api.recipe`` turns a config into a recipe; what a config leaves out comes from the preset
 of its algorithm (``schemas/presets.py``). A wrong name or value is a UserError of one sentence.
@@ -43,14 +43,17 @@ class TrainingConfig(Section):
         default=512, ge=1, description="of a response; cut to the model's context unless set"
     )
     correct_threshold: float = Field(
-        default=0.5, description="without verifier_fn, a reward above it is a correct answer"
+        default=0.5, description="without verifier_fn, a reward above it counts as correct"
     )
     reward_timeout_s: float = Field(default=60.0, gt=0, description="of one awaited reward")
     max_error_fraction: float = Field(
         default=0.05, ge=0, le=1, description="share of rows that fail, above which the run stops"
     )
     max_timeout_fraction: float = Field(
-        default=0.2, ge=0, le=1, description="share of rows that reward_timeout_s ends, likewise"
+        default=0.2,
+        ge=0,
+        le=1,
+        description="share of rows that time out, above which the run stops",
     )
     dtype: Literal["float32", "bfloat16"] | None = Field(
         default=None, description="None: bfloat16 on a GPU, else float32"
@@ -90,19 +93,20 @@ class TrainingConfig(Section):
     def lengths(self, room: int | None) -> tuple[int, dict[str, int]]:
         """Return the longest response, and ``rl.algorithm.overlong`` ({} where off), in tokens.
 
-        ``room``: what the model's context leaves behind the longest prompt; None: no bound.
+        ``room``: tokens that the model's context leaves after the longest prompt; None: no bound.
         """
         return self._fitting(room), {}
 
     def _fitting(self, room: int | None) -> int:
-        """Return the response length: a default is cut to ``room``, a length set is refused."""
+        """Return the response length: a default is reduced to ``room``; a length that was set and
+        exceeds it raises UserError."""
         limit: int = self.model_dump()[self.length_field]
         if room is None or limit <= room:
             return limit
         if self.length_field in self.model_fields_set:
             raise UserError(
                 f"{type(self).__name__}.{self.length_field} = {limit} and the model's context"
-                f" leaves {room} tokens behind the longest prompt; lower it to {room}"
+                f" leaves {room} tokens after the longest prompt; lower it to {room}"
             )
         return room
 
@@ -176,7 +180,8 @@ class _ClipHigher(TrainingConfig):
 
 
 class GSPOConfig(_ClipHigher):
-    """Sequence-level importance ratio (arXiv 2507.18071): its clips are thousand times smaller."""
+    """Sequence-level importance ratio (arXiv 2507.18071): its clip range is a thousand times
+    smaller."""
 
     preset = "gspo"
     clip_eps_low: float = Field(default=3e-4, gt=0, lt=1)
@@ -192,7 +197,7 @@ class GSPOConfig(_ClipHigher):
 class DAPOConfig(_ClipHigher):
     """Clip-higher, dynamic sampling, token-level loss, overlong shaping (arXiv 2503.14476).
 
-    ``max_generation_length`` is L_max, from which the punishment is -1; responses may be as long
+    ``max_generation_length`` is L_max, at which the penalty reaches -1; responses may be as long
     unless ``max_completion_length`` says otherwise. Lengths left at their defaults keep their
     proportion where the model's context or ``max_completion_length`` is shorter.
     """
@@ -234,7 +239,7 @@ class DAPOConfig(_ClipHigher):
         if room is not None and longest > room:
             raise UserError(
                 f"DAPOConfig.max_completion_length = {longest} and the model's context leaves"
-                f" {room} tokens behind the longest prompt; lower it to {room}"
+                f" {room} tokens after the longest prompt; lower it to {room}"
             )
         if not self.use_overlong_shaping:
             return longest, {}
@@ -347,13 +352,13 @@ def _kl(where: str, beta: float) -> dict[str, Any]:
 
 
 def _sentence(config: type[TrainingConfig], error: ValidationError) -> str:
-    """Tell the first error: class, field, value, rule, nearest name."""
+    """Return the first error as a sentence: class, field, value, rule, nearest name."""
     first = error.errors(include_url=False, include_context=False)[0]
     path = ".".join([config.__name__, *(str(part) for part in first["loc"])])
     if first["type"] == "extra_forbidden":
         fields = sorted(config.model_fields)
         near = did_you_mean(str(first["loc"][-1]), fields)
-        return f"{path} is no setting{near}; there are {', '.join(fields)}"
+        return f"{path} is not a setting{near}; there are {', '.join(fields)}"
     rule = first["msg"].removeprefix("Value error, ")
     if first["type"] == "value_error":
         return f"{path}: {rule}"

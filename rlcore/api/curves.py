@@ -1,4 +1,4 @@
-"""What a caller gets of a run: one list of numbers per curve, one number per iteration."""
+"""The curves that a run returns: one list of numbers per curve, one number per iteration."""
 
 from collections.abc import Mapping
 from math import nan
@@ -27,11 +27,10 @@ CURVES = {
 class Curves:
     """Collects ``CURVES``; every list is as long as the iterations seen.
 
-    NaN stands where a number is not defined: value_loss and explained_variance without a critic,
+    NaN where a number is not defined: value_loss and explained_variance without a critic,
     reference_kl without a reference, what belongs to the policy during value warm-up or where an
     update makes no step, explained_variance of constant returns, average_reward when no row could
-    be scored.
-    filtered_ratio is 0 without dynamic sampling.
+    be scored. filtered_ratio is 0 without dynamic sampling.
     """
 
     def __init__(self) -> None:

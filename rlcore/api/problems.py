@@ -1,4 +1,4 @@
-"""Mathematical problems with answers -> prompts, and the reward that judges them."""
+"""Mathematical problems with answers -> prompts, and the reward that checks the answers."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -35,5 +35,5 @@ def math_prompts(problems: Sequence[Mapping[str, Any]], instruction: str) -> lis
 
 
 def did_you_mean_of(key: str, row: Mapping[str, Any]) -> str:
-    """Return the nearest key of ``row``, asked back, or ""."""
+    """Return "did you mean" with the nearest key of ``row``, or ""."""
     return did_you_mean(key, [str(name) for name in row if name not in KEYS])

@@ -29,7 +29,7 @@ def prompts_frame(
     A prompt is a text, a list of messages, or a dict with ``prompt`` (either of the two) or
     ``messages``, and perhaps ``ground_truth``, ``data_source`` and ``extra_info``; other keys go to
     extra_info. Token ids are the chat template's, the assistant's turn opened. Raises UserError for
-    the first prompt that cannot be used, and for one above ``max_tokens``.
+    the first prompt that cannot be used, and for one of more than ``max_tokens`` tokens.
     """
     if isinstance(prompts, str | Mapping) or not prompts:
         raise UserError(

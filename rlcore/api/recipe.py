@@ -1,4 +1,4 @@
-"""A config of the Python API as a recipe: the only place where its names meet ours."""
+"""Converts a config of the Python API to a recipe: the only place that maps its names to ours."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ MICRO_BATCH_TOKENS = 4096
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a run is about, beside its config.
+    """The inputs of a run other than its config.
 
     ``context``: tokens of the model's context, None where it names none. ``longest_prompt``: in
-    tokens. ``functions``: entries of ``reward.functions``; a callable of the caller's is named for
-    the record only. ``prompts_file``: the Prompts table.
+    tokens. ``functions``: entries of ``reward.functions``; a callable passed by the caller appears
+    by name only, as a record. ``prompts_file``: the Prompts table.
     """
 
     model_dir: Path
@@ -96,10 +96,10 @@ def recipe_of(config: TrainingConfig, task: Task) -> Recipe:
 
 
 def batch_of(config: TrainingConfig, num_prompts: int) -> tuple[int, int]:
-    """Return prompts and optimizer steps per iteration; steps divide prompts.
+    """Return prompts and optimizer steps per iteration; the steps divide the prompts.
 
     Numbers of the preset shrink to what ``num_prompts`` allow; numbers that are set do not. Raises
-    UserError when those cannot be had.
+    UserError when those do not fit.
     """
     kind = type(config).__name__
     preset = RLSection(preset=config.preset, iterations=1 + _preset_warmup(config.preset))

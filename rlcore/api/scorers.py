@@ -17,16 +17,16 @@ from rlcore.rewards.types import Reward, RewardRow
 from schemas.errors import UserError
 from schemas.outcomes import Outcome
 
-CONCURRENT = 64  # awaited rows under way at once
+CONCURRENT = 64  # awaited rows in progress at once
 DETAIL_CHARACTERS = 500
 
 
 class FunctionScorers:
-    """Scores rows by ``reward_fn(prompt, response)``, correct as ``verifier_fn`` says.
+    """Scores rows by ``reward_fn(prompt, response)``, correct according to ``verifier_fn``.
 
     Both may be coroutine functions. Without ``verifier_fn`` a row is correct when its reward says
-    so (``acc``), else when the reward exceeds ``threshold``; that is looked at once the reward is
-    there. ``score`` is called from another thread than ``loop``'s.
+    so (``acc``), else when the reward exceeds ``threshold``. ``score`` must not be called from the
+    thread of ``loop``.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class FunctionScorers:
         self._threshold, self._timeout_s, self._loop = threshold, timeout_s, loop
 
     def score(self, rows: Sequence[RewardRow]) -> list[Reward]:
-        """Return one reward per row, in order; awaited rows run side by side."""
+        """Return one reward per row, in order; awaited rows run concurrently."""
         return asyncio.run_coroutine_threadsafe(self._score(rows), self._loop).result()
 
     async def _score(self, rows: Sequence[RewardRow]) -> list[Reward]:
@@ -98,7 +98,7 @@ def check_signature(function: Any, name: str) -> None:
             f"{name} has the signature {inspect.signature(function)} and is called with two"
             " arguments, prompt and response; change it"
         ) from None
-    except ValueError:  # a built-in without signature: the first call will tell
+    except ValueError:  # a built-in without a signature: the first call shows whether it works
         return
 
 

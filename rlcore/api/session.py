@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# A tokenizer without a chat template: the messages' texts as they stand.
+# For a tokenizer without a chat template: the messages' texts unchanged.
 PLAIN_TEMPLATE = (
     "{% for m in messages %}{{ m.content }}{% if m.role == 'assistant' %}{{ eos_token }}"
     "{% elif not loop.last %}{{ '\\n' }}{% endif %}{% endfor %}"
@@ -66,11 +66,11 @@ class Trained(NamedTuple):
 
 @dataclass(frozen=True)
 class Job:
-    """What to train and on what.
+    """What to train, and on which prompts.
 
     ``scorers``: None where the recipe's own ``functions`` score in a worker process. ``tracking``:
     the recipe's section of that name. ``on_start`` gets the recipe, ``on_metrics`` the number of
-    each iteration (from 1) and its metrics under verl's names; what either raises ends the run.
+    each iteration (from 1) and its metrics under verl's names; an exception of either ends the run.
     """
 
     config: TrainingConfig
@@ -91,10 +91,10 @@ def train(job: Job) -> Trained:
     """Train and return model, tokenizer and curves.
 
     With ``output_dir``, ``model`` below it is the exported Hugging Face directory (an earlier one
-    is replaced once the new one stands), ``recipe.yaml`` the recipe, and ``store`` keeps every
-    rollout, reward and metric. Every call trains afresh: a function of the caller's cannot be
-    compared with that of an earlier call. Raises UserError for anything in ``job`` that cannot
-    work, and what the loop raises.
+    is replaced once the new one is complete), ``recipe.yaml`` the recipe, and ``store`` keeps every
+    rollout, reward and metric. Every call trains from the start: there is no way to compare the
+    caller's functions with those of an earlier call. Raises UserError for anything in ``job`` that
+    cannot work, and what the loop raises.
     """
     with _ONE_RUN, _root(job.output_dir) as root, tempfile.TemporaryDirectory() as scratch:
         source = _base_model(job, Path(scratch))
@@ -124,7 +124,7 @@ def train(job: Job) -> Trained:
             state = iterate(phases, Steps(), _Report(job, recipe, curves))
             exported = Path(scratch) / "exported"
             phases.finish(state, exported)
-        for checkpoint in store.keys("checkpoint", f"{key}/"):  # no call can continue this one
+        for checkpoint in store.keys("checkpoint", f"{key}/"):  # no call can resume this one
             store.discard("checkpoint", checkpoint)
         published = _publish(exported, root / MODEL_FOLDER)
         model, tokenizer = load_pretrained(published)
@@ -132,7 +132,7 @@ def train(job: Job) -> Trained:
 
 
 class _Report:
-    """Called after each iteration. Raises DiagnosticError when going on is useless."""
+    """Called after each iteration. Raises DiagnosticError when a check ends the run."""
 
     def __init__(self, job: Job, recipe: Recipe, curves: Curves) -> None:
         self._on_metrics, self._total, self._curves = job.on_metrics, recipe.rl.iterations, curves
@@ -175,7 +175,7 @@ def _base_model(job: Job, scratch: Path) -> Path:
     model_files(source)
     if has_chat_template(source, name=job.model_name):
         return source
-    logger.info("%s has no chat template; prompts are given to it as they stand", job.model_name)
+    logger.info("%s has no chat template; prompts are passed to it unchanged", job.model_name)
     section = ModelSection(path=str(source), chat_template=PLAIN_TEMPLATE, max_tokens=16)
     return copy_base_model(section, source, scratch / "base")
 
@@ -199,7 +199,8 @@ def _task(job: Job, source: Path, prompts: Any, store: ArtifactStore, key: str) 
 
 
 def _publish(exported: Path, target: Path) -> Path:
-    """Move the export to ``target``; what stood there goes only once the new one stands."""
+    """Move the export to ``target``; an earlier one is removed only after the new one is in
+    place."""
     partial, old = target.with_name(f".{target.name}.partial"), target.with_name(".old-model")
     shutil.rmtree(partial, ignore_errors=True)
     shutil.rmtree(old, ignore_errors=True)
