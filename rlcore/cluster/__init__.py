@@ -2,5 +2,5 @@
 inline.
 
 A worker is any plain class; the cluster builds it elsewhere and forwards calls. Every wait has a
-deadline that names the worker and the method it waited for.
+deadline, and its error names the worker and the method.
 """

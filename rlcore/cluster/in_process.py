@@ -1,5 +1,5 @@
-"""A cluster of none: workers are built and called inline. For debugging, tests and machines without
-Ray."""
+"""A cluster without processes: workers are built and called inline. For debugging, tests and
+machines without Ray."""
 
 from dataclasses import dataclass
 from importlib import import_module
@@ -19,7 +19,7 @@ class _Done:
 
 
 class InProcessWorker:
-    """Calls the object directly; every method returns when its work is done."""
+    """Calls the object directly; every method returns once its work is done."""
 
     def __init__(self, name: str, target: str) -> None:
         self.name = name

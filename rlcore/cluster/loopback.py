@@ -1,8 +1,8 @@
-"""This machine alone: the network interface that no other machine reaches."""
+"""The loopback interface, which no other machine can reach."""
 
 import sys
 
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
-# gloo and NCCL listen, without asking who calls, on the interface that these name.
+# gloo and NCCL listen without authentication on the interface that these variables name.
 LOOPBACK_ENV = {"GLOO_SOCKET_IFNAME": LOOPBACK, "NCCL_SOCKET_IFNAME": LOOPBACK}

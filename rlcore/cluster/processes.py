@@ -1,4 +1,5 @@
-"""The processes that workers live in: started ahead of need, and used again by the next worker."""
+"""The processes that workers run in: started before they are needed, and reused by later
+workers."""
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -36,11 +37,11 @@ class Processes:
         self._hardware = hardware
         self._lock = Lock()
         self._cluster: Cluster | None = None
-        # The thread stays while the cluster does: Linux ends Ray's processes with the thread that
-        # started them.
+        # The thread lives as long as the cluster: Linux ends Ray's processes together with the
+        # thread that started them.
         self._starter = ThreadPoolExecutor(1, "start-ahead")
         self._ahead: dict[str, Future[None]] = {}
-        self._in_need = Event()  # of what starts ahead
+        self._in_need = Event()  # of the processes that start early
         self._idle: list[Hosts] = []
 
     @property
@@ -54,7 +55,7 @@ class Processes:
     def close(self) -> None:
         """End every process."""
         for started in self._ahead.values():
-            started.exception()  # wait; its own failure is of no interest any more
+            started.exception()  # wait; an error of the start no longer matters
         if self._cluster is not None:
             self._cluster.close()
             self._cluster = None
@@ -65,15 +66,15 @@ class Processes:
     ) -> None:
         """Start the processes of ``layout`` in the background: they import their libraries.
 
-        Returns at once; a second call for ``what`` does nothing. What fails is raised by ``take``.
-        ``one_by_one``: until any are needed; the first leaves bytecode that the others would
-        compile too, and a core to the caller.
+        Returns at once; a second call for ``what`` does nothing. ``take`` raises what failed.
+        ``one_by_one``: start one process after the other until any are needed, so that the later
+        ones find the bytecode that the first compiled, and the caller keeps a CPU core.
         """
         if what in self._ahead or self._hardware.cluster == "in_process":
             return
         self._in_need.clear()
-        # Imported here and not by the thread: it parses Python, and where two threads do so at
-        # once CPython fails one of them (SystemError: AST constructor recursion depth mismatch,
+        # Imported here and not in the thread: the import parses Python, and when two threads do so
+        # at once CPython fails one of them (SystemError: AST constructor recursion depth mismatch,
         # python/cpython#106905).
         import_module("rlcore.cluster.ray_cluster")
 
@@ -83,7 +84,7 @@ class Processes:
         self._ahead[what] = self._starter.submit(start)
 
     def take(self, layout: Layout, names: list[str]) -> Hosts:
-        """Return processes of ``layout``, called ``names``; idle ones where they fit."""
+        """Return processes of ``layout``, called ``names``; idle ones of that layout are reused."""
         self._in_need.set()
         for started in self._ahead.values():
             started.result()
@@ -96,7 +97,7 @@ class Processes:
         return taken
 
     def give_back(self, hosts: Hosts) -> None:
-        """Free what the processes hold; they serve the next worker of the same layout."""
+        """Free what the processes hold; the next worker of the same layout reuses them."""
         gather([host.clear() for host in hosts.hosts], self._hardware.timeouts.start_s)
         self._idle.append(hosts)
 

@@ -1,7 +1,7 @@
-"""Signs of progress from inside a long call, for whoever waits for it.
+"""Signs of progress from inside a long call, for the process that waits for it.
 
-A process that lives may be stuck, and one that is busy may not answer questions, so the call itself
-counts: micro-batches, engine steps, rows.
+A live process may be stuck, and a busy one may not answer, so the call itself counts what it has
+done: micro-batches, engine steps, rows.
 """
 
 import time
@@ -13,7 +13,7 @@ EVERY_S = 2.0  # between two reports
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """How often ``advance`` was called in process ``pid``, and what was last noted there."""
+    """How often ``advance`` was called in process ``pid``, and the last note of that process."""
 
     pid: int
     count: int
@@ -32,7 +32,8 @@ _COUNTER = _Counter()
 
 
 def advance(note: str = "") -> None:
-    """Say that the call under way got on; ``note``: what a person should know of it, told once."""
+    """Record that the current call has progressed; ``note``: a message for the user, logged
+    once."""
     counter = _COUNTER
     counter.count += 1
     counter.note = note or counter.note
@@ -43,5 +44,6 @@ def advance(note: str = "") -> None:
 
 
 def report_to(report: Callable[[int, str], None] | None) -> None:
-    """Give every ``EVERY_S`` seconds of progress, and every note, to ``report``."""
+    """Pass the progress to ``report``, at most every ``EVERY_S`` seconds, and every note at
+    once."""
     _COUNTER.report = report

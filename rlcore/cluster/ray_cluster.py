@@ -43,8 +43,8 @@ _NAMESPACE = b"rl-pipeline"
 _KV_S = 2.0
 _RAYS_OWN = (ray_constants.PROCESS_TYPE_GCS_SERVER, ray_constants.PROCESS_TYPE_RAYLET)
 _CONTINUES = "rerun the flow, it continues at the last complete iteration"
-# To the nodes of an existing cluster. Ray writes what it forwards into its logs, so no secret is
-# among it: the nodes need their own HF_TOKEN.
+# Forwarded to the nodes of an existing cluster. Ray logs what it forwards, so it includes no
+# secret: the nodes need their own HF_TOKEN.
 _FORWARDED = ("HF_HOME", "HF_HUB_OFFLINE", "PYTHONPATH")
 
 
@@ -58,7 +58,8 @@ class _Shell:
         self._failure: BaseException | None = None
 
     def load(self) -> None:
-        """Import what ``build`` needs. It imports again what fails here, and says why."""
+        """Import what ``build`` needs. Errors are ignored here: ``build`` imports again and raises
+        them."""
         _tell(self._label, 0, "")
         with suppress(Exception):
             for module in getattr(self._class(), "IMPORTS", ()):
@@ -90,7 +91,7 @@ class _Shell:
 
 
 class _Lookout:
-    """Looks after one worker while its calls are waited for."""
+    """Watches one worker while its calls are waited for."""
 
     def __init__(self, label: bytes, *, stall_s: float, local: bool) -> None:
         self.name = ""
@@ -109,9 +110,9 @@ class _Lookout:
         self._has_looked = False
 
     def answered(self, method: str) -> None:
-        """A call has come to its end."""
+        """A call has ended."""
         passed_s = time.monotonic() - self._looked
-        if self._has_looked:  # a short call costs no look
+        if self._has_looked:  # a short call is not checked
             self._watch.look(method, _sign_of(self._label), stopped=False, passed_s=passed_s)
             self._tell_notes()
             passed_s = 0.0
@@ -119,7 +120,7 @@ class _Lookout:
         self._looked, self._has_looked = time.monotonic(), False
 
     def look(self, method: str) -> None:
-        """Raise WorkerDied or WorkerHung when waiting on for ``method`` is useless."""
+        """Raise WorkerDied or WorkerHung when ``method`` can no longer finish."""
         now = time.monotonic()
         passed_s = now - self._looked
         if passed_s < LOOK_S:
@@ -151,13 +152,14 @@ class _Lookout:
 
 
 def _told(error: WorkerError) -> WorkerError:
-    """Log what is about to be raised: until the run has ended for it, many seconds may pass."""
+    """Log the error that is about to be raised: it can take many seconds until the run has
+    ended."""
     logger.error(str(error))
     return error
 
 
 def _sign_of(label: bytes) -> Sign | None:
-    with suppress(Exception):  # Ray's own failure; it is told apart elsewhere
+    with suppress(Exception):  # Ray's own failure, which is handled elsewhere
         client: Any = internal_kv_get_gcs_client()
         told = client.internal_kv_get(label, _NAMESPACE, timeout=_KV_S)
         return None if told is None else Sign(*json.loads(told))
@@ -179,13 +181,13 @@ def _is_stopped(pid: int) -> bool:
 
 
 class RayPending:
-    """One call under way in an actor."""
+    """One call in progress in an actor."""
 
     def __init__(self, lookout: _Lookout, method: str, reference: "ray.ObjectRef") -> None:
         self._lookout, self._method, self._reference = lookout, method, reference
 
     def result(self, timeout_s: float) -> Any:
-        """Wait for the call. The error of the call itself is raised as it was in the worker."""
+        """Wait for the call. An error of the call itself is raised unchanged."""
         deadline = time.monotonic() + timeout_s
         while True:
             left = max(0.0, deadline - time.monotonic())
@@ -241,7 +243,7 @@ class RayWorker:
 def _require_token() -> None:
     """Let only this user read the token that Ray's processes ask for.
 
-    Ray takes it from these variables or from its file, which it would make readable for all.
+    Ray reads it from these variables or from its file, which it would create readable for everyone.
     """
     if {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys():
         return
@@ -264,12 +266,14 @@ class RayCluster:
         """Start or join it. ``stall_s``: see ``Watch``."""
         self._stall_s = stall_s
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        # Ray runs workers at niceness 15: beside anything else on the machine they would starve.
+        # Ray runs workers at niceness 15, at which any other process on the machine would starve
+        # them.
         os.environ.setdefault("RAY_worker_niceness", "0")
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
         self._local = address is None
-        # Ray's switch for systems whose firewall asks about every open port: nothing else makes all
-        # of its processes listen on 127.0.0.1. They read the variable, and this one the constant.
+        # Ray's setting for systems whose firewall asks about every open port: nothing else makes
+        # all of its processes listen on 127.0.0.1. Its processes read the variable, this process
+        # the constant.
         os.environ[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR] = "0" if self._local else "1"
         ray_constants.ENABLE_RAY_CLUSTER = not self._local
         if self._local:
@@ -309,7 +313,7 @@ class RayCluster:
         return float(ray.cluster_resources().get("GPU", 0.0))
 
     def require_gpus(self, count: float) -> None:
-        """Raise UserError naming what the cluster has when it lacks ``count`` GPUs."""
+        """Raise UserError with the number of GPUs when the cluster has fewer than ``count``."""
         present = self.num_gpus()
         if count > present:
             raise UserError(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-POLL_S = 0.5  # how long one worker is waited for before the others are looked at
+POLL_S = 0.5  # wait for one worker before the others are checked
 
 
 class WorkerError(RuntimeError):
@@ -19,11 +19,11 @@ class WorkerTimeout(WorkerError):
 
 
 class WorkerHung(WorkerError):
-    """A worker lives, and its call does not get on."""
+    """A worker is alive, and its call makes no progress."""
 
 
 class WorkerDied(WorkerError):
-    """A worker's process is gone."""
+    """A worker's process has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +64,8 @@ class Host(Worker, Protocol):
     def build(self, *args: Any) -> None:
         """Start building an object of the host's class with ``args`` and return at once.
 
-        An object built before is closed first. An error of that or of the constructor is raised by
-        the next call's ``result``.
+        An object built earlier is closed first. An error of closing it, or of the constructor, is
+        raised by the next call's ``result``.
         """
         ...
 
@@ -80,13 +80,13 @@ class Cluster(Protocol):
     def host(self, target: str, *, name: str, placement: Placement) -> Host:
         """Start a process for ``target`` ("package.module:Class") and return at once.
 
-        It imports the class, and the modules that the class lists in ``IMPORTS``, if it does:
-        those that its constructor is slow to import.
+        It imports the class, and the modules that the class lists in ``IMPORTS``, if any: those
+        that make its constructor slow.
         """
         ...
 
     def spawn(self, target: str, *args: Any, name: str, placement: Placement) -> Host:
-        """Return a ``host`` of ``target`` that builds its object with ``args`` already.
+        """Return a ``host`` of ``target`` that has started to build its object with ``args``.
 
         The class is named, not passed, so that heavy imports happen in the worker only.
         """
@@ -102,8 +102,8 @@ class Cluster(Protocol):
 
     def rendezvous(self) -> str:
         """Return a new place where the ranks of one learner meet, as ``init_method`` of
-        ``torch.distributed``: a file where they share a machine, since its TCP store listens on
-        every address and asks no one who he is."""
+        ``torch.distributed``: a file where they share a machine, since the TCP store of torch
+        listens on every address without authentication."""
         ...
 
     def close(self) -> None:
@@ -123,9 +123,9 @@ def as_completed(
 ) -> Iterator[tuple[int, Any]]:
     """Yield (index, result) as results come; the first failure ends the wait for the others.
 
-    A rank that failed leaves its peers in a collective: waiting for them first would hide its error
-    behind their timeout. Raises WorkerTimeout with the name of one that is not done within
-    ``timeout_s`` seconds, all together.
+    A rank that failed leaves its peers in a collective: waiting for them first would replace its
+    error by their timeout. Raises WorkerTimeout with the name of one that has not finished when
+    ``timeout_s`` seconds, in total, have passed.
     """
     from time import monotonic
 

@@ -1,23 +1,23 @@
-"""Whether a worker's call gets on, judged by the signs that it gives (``progress``)."""
+"""Whether a worker's call makes progress, by the signs that it reports (``progress``)."""
 
 from dataclasses import dataclass, field
 
 from rlcore.cluster.progress import Sign
 
-# Methods that call ``advance`` all along. Others (load, save, publish) are bounded by their
+# Methods that call ``advance`` regularly. Others (load, save, publish) are bounded by their
 # timeouts alone.
 STEADY = {"step", "update", "logprobs", "values", "generate", "probe", "score"}
-STOPPED_S = 20.0  # of a process that was stopped, by a debugger or SIGSTOP
-USUAL = 5.0  # times the longest silence so far are still no stall
-LOOK_S = 1.0  # between two looks
+STOPPED_S = 20.0  # for a process that was stopped, by a debugger or SIGSTOP
+USUAL = 5.0  # times the longest silence so far is not yet a stall
+LOOK_S = 1.0  # between two checks
 _LOOK_AT_MOST_S = 5.0  # the waiting process may itself have been stopped meanwhile
 
 
 @dataclass
 class Watch:
-    """Follows one worker over all its calls. ``stall_s``: silence that is no stall anywhere.
-
-    What is slow here is learnt: a call that computes ten minutes per micro-batch is silent as long.
+    """Follows one worker over all its calls. ``stall_s``: silence that is never taken for a stall.
+    What is normal for this worker is learnt: a call that computes ten minutes per micro-batch is
+    silent for as long.
     """
 
     stall_s: float
@@ -26,28 +26,28 @@ class Watch:
     stopped_s: float = 0.0
     longest_s: float = 0.0
     heard: int = 0  # changes of the count
-    notes: list[str] = field(default_factory=list)  # not yet told
+    notes: list[str] = field(default_factory=list)  # not yet logged
 
     def begin(self) -> None:
         """A call is waited for from now on."""
         self.silent_s = self.stopped_s = 0.0
 
     def answered(self, method: str, *, passed_s: float) -> None:
-        """The call has come to its end ``passed_s`` seconds after the last look."""
+        """The call has ended ``passed_s`` seconds after the last check."""
         if method in STEADY:
             self.heard += 1
             self.longest_s = max(self.longest_s, self.silent_s + passed_s)
         self.begin()  # for a call that was started before this one ended
 
     def take_notes(self) -> list[str]:
-        """Return what the worker noted since this was last asked."""
+        """Return the worker's notes since the last call of this method."""
         notes, self.notes = self.notes, []
         return notes
 
     def look(self, method: str, sign: Sign | None, *, stopped: bool, passed_s: float) -> str | None:
-        """Take in what was seen ``passed_s`` seconds after the last look; return why to give up.
-
-        ``stopped``: the worker's process is stopped, which only its own machine can say.
+        """Update with the state ``passed_s`` seconds after the last check; return why to give up,
+        if at all. ``stopped``: the worker's process is stopped, which is known on its own machine
+        only.
         """
         passed_s = min(passed_s, _LOOK_AT_MOST_S)
         self.stopped_s = self.stopped_s + passed_s if stopped else 0.0
@@ -63,7 +63,7 @@ class Watch:
         who = "" if self.sign is None else f" (process {self.sign.pid})"
         if self.stopped_s >= STOPPED_S:
             return f"has been stopped{who} for {self.stopped_s:.0f} s, by SIGSTOP or a debugger"
-        # The first call compiles, allocates and loads; nobody knows yet how long is usual.
+        # The first call compiles, allocates and loads, and there is no normal duration yet.
         known = self.heard > 1 and method in STEADY
         if known and self.silent_s >= max(self.stall_s, USUAL * self.longest_s):
             return f"hangs{who}: no progress for {self.silent_s:.0f} s"

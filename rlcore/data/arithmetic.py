@@ -6,9 +6,9 @@ A response holds one line per step, ``AA op BB:CU,T=TU`` with two-digit numbers,
     91-50:01,4=41        T: tens digit of the result; TU: the result
     #### 41
 
-Every intermediate and result lies in 1..99. Whether a problem may be trained on is a property of
-its numbers, not of a seed: a tenth of the single steps (a, op, b) occurs in ``test_steps`` only,
-and of the other operand tuples a digest sends a tenth to ``test`` and a tenth to ``validation``.
+Every intermediate and result is in 1..99. Whether a problem may be trained on depends on its
+numbers, not on a seed: a tenth of the single steps (a, op, b) occurs in ``test_steps`` only, and of
+the other operand tuples a digest assigns a tenth to ``test`` and a tenth to ``validation``.
 """
 
 import hashlib
@@ -163,10 +163,11 @@ def kinds_of(steps: tuple[int, int]) -> list[str]:
 def generate(source: ArithmeticSource, seed: int) -> tuple[list[Example], list[Example]]:
     """Return (prompts, demonstrations), both a pure function of ``source`` and ``seed``.
 
-    Prompts of one subset are distinct operand tuples; kinds are drawn evenly, and where a kind runs
-    out (mul has 89 tuples) the others fill up. Demonstrations are distinct questions over ``train``
-    tuples, then ``VALIDATION_DEMONSTRATIONS`` over ``validation`` tuples; no held-out step occurs
-    in one, not even in a wrong one. Raises ``UserError`` when a subset has too few problems.
+    Prompts of one subset are distinct operand tuples; kinds are drawn evenly, and where a kind is
+    exhausted (mul has 89 tuples) the others make up for it. Demonstrations are distinct questions
+    over ``train`` tuples, then ``VALIDATION_DEMONSTRATIONS`` over ``validation`` tuples; no
+    held-out step occurs in one, not even in a wrong one. Raises ``UserError`` when a subset has too
+    few problems.
     """
     sizes = {
         "train": source.train,
@@ -205,10 +206,9 @@ def demonstrate(problem: Problem, rates: ArithmeticSource, rng: random.Random) -
 
     ``wrong_operation``: one step uses another operation, its arithmetic consistent and carried
     through. ``off_result``: one result is off by 1, 2 or 10 and carried through. Both are left out
-    where all their forms leave 1..99 or write a held-out step. ``stop_early``: a problem that
-    begins with a product ends after step 1; others do half as often, so that SFT alone learns to
-    finish some problems.
-    ``malformed``: the last line breaks the ``#### N`` form.
+    where all their forms leave 1..99 or contain a held-out step. ``stop_early``: a problem that
+    begins with a product ends after step 1; other problems do so half as often, so that SFT alone
+    learns to finish some of them. ``malformed``: the last line breaks the ``#### N`` form.
     """
     multiplies = KINDS[problem.kind][0] == "*"
     stop_rate = rates.stop_early if multiplies else rates.stop_early / 2

@@ -1,7 +1,7 @@
 """Messages -> token ids, by the tokenizer's chat template.
 
 A demonstration is tokenized in the pieces that a rollout consists of: the prompt as rollouts see
-it, then the assistant's tokens up to its EOS. So SFT teaches token for token what is sampled.
+it, then the assistant's tokens up to its EOS. So SFT trains exactly the tokens that are sampled.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ class Encoded:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Why a chat cannot be rendered or masked: a reason of the Rejects table, and its detail."""
+    """Why a chat cannot be rendered or masked: a reason for the Rejects table, and its detail."""
 
     reason: str
     detail: str
@@ -48,10 +48,10 @@ def encode_demonstrations(
 ) -> list[Encoded | Refused]:
     """Return token ids and loss mask per demonstration; tokens after the last EOS are left out.
 
-    Every assistant turn carries loss, from the end of its generation prompt to its EOS. A template
-    that renders a turn otherwise once more turns follow (rewrites history) has no such mask: those
-    rows are refused. Raises ``UserError`` when the template ends assistant turns without the EOS
-    token, or when the tokenizer does not encode piecewise.
+    Every assistant turn carries loss, from the end of its generation prompt to its EOS. With a
+    template that renders a turn differently once more turns follow (rewrites history) there is no
+    such mask: those rows are refused. Raises ``UserError`` when the template ends assistant turns
+    without the EOS token, or when the tokenizer does not encode piecewise.
     """
     pieces = _pieces(tokenizer, demonstrations)
     kept = [row for row in pieces if not isinstance(row, Refused)]
@@ -103,8 +103,9 @@ def _split(
         if not (before.startswith(done) and after.startswith(before)):
             return Refused(
                 "template_rewrites_history",
-                "the chat template renders an earlier turn otherwise once another follows, so no"
-                " mask of assistant tokens is right; set model.chat_template to one that does not",
+                "the chat template renders an earlier turn differently once another follows, so no"
+                " mask of assistant tokens is correct; set model.chat_template to one that does"
+                " not",
             )
         turn = after[len(before) :]
         end = turn.rfind(eos)
@@ -131,9 +132,9 @@ def _probe(
         whole = _tokenize(tokenizer, ["".join(text for text, _ in row)])[0]
         if tokenizer.decode(tokens.token_ids) != tokenizer.decode(whole):
             raise UserError(
-                f"tokenizer '{tokenizer.name_or_path}' encodes a text otherwise in pieces (it adds"
-                " spaces at their start), so prompts and responses would not join; use a byte-level"
-                " tokenizer"
+                f"tokenizer '{tokenizer.name_or_path}' encodes a text differently in pieces (it"
+                " adds spaces at their start), so prompts and responses would not join; use a"
+                " byte-level tokenizer"
             )
 
 
@@ -152,7 +153,7 @@ def _render(
         return []
     try:
         return list(render(chats))
-    except TemplateError:  # the template refuses some row: find out which
+    except TemplateError:  # the template raises for some row: find out which
         rows: list[str | Refused] = []
         for chat in chats:
             try:

@@ -1,4 +1,4 @@
-"""Duplicates within training data, and training data that evaluation holds."""
+"""Duplicates within training data, and training data that is also in the evaluation data."""
 
 import math
 from collections import Counter, defaultdict
@@ -46,11 +46,10 @@ def near_duplicates(texts: Sequence[str], jaccard: float) -> dict[int, int]:
 
 
 def contaminated(texts: Sequence[str], evaluation: Sequence[str]) -> dict[int, int]:
-    """Return {row of ``texts``: row of ``evaluation``} for texts that evaluation holds.
-
-    A text is held when its words equal an evaluation text's, or when the two share a run of 13
-    words, numbers included and boilerplate left out. Texts below 13 words are compared as a whole:
-    short generated problems share all of their words but the numbers.
+    """Return {row of ``texts``: row of ``evaluation``} for contaminated texts. A text is
+    contaminated when its words equal an evaluation text's, or when the two share a run of 13 words,
+    numbers included and boilerplate left out. Texts below 13 words are compared as a whole: short
+    generated problems share all of their words but the numbers.
     """
     eval_words = [words_of(text) for text in evaluation]
     own_words = [words_of(text) for text in texts]

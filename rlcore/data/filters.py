@@ -1,4 +1,4 @@
-"""Rows that the recipe does not want: SQL conditions, prompts that are too long."""
+"""Rows that the recipe excludes: by SQL conditions, and prompts that are too long."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -14,11 +14,11 @@ from schemas.tables import MESSAGES
 if TYPE_CHECKING:
     from rlcore.models.tokenizer import ChatTokenizer
 
-_SHRINKS = 4  # re-renderings until a truncated prompt fits; one nearly always does
+_SHRINKS = 4  # re-renderings until a truncated prompt fits; one is nearly always enough
 
 
 def apply_filters(rows: list[Row], conditions: Sequence[str]) -> tuple[list[Row], list[Reject]]:
-    """Return the rows for which every SQL condition holds, and a Reject for each other row.
+    """Return the rows for which every SQL condition is true, and a Reject for each other row.
 
     A condition sees the columns split, subset, data_source, prompt, ability, reward_style,
     ground_truth, extra_info. Raises ``UserError`` for a condition that DuckDB does not understand.
@@ -92,7 +92,7 @@ def fit_demonstrations(
 def special_token_rejects(
     tokenizer: "ChatTokenizer", rows: list[Row]
 ) -> tuple[list[Row], list[Reject]]:
-    """Reject rows whose text holds a special token: it would open or end a turn of its own."""
+    """Reject rows whose text contains a special token, which would open or end a turn."""
     tokens = [str(token) for token in tokenizer.all_special_tokens]
     kept, rejects = [], []
     for row in rows:
@@ -108,7 +108,7 @@ def special_token_rejects(
 def _truncate(
     tokenizer: "ChatTokenizer", row: Row, ids: list[int], data: DataSection
 ) -> list[int] | None:
-    """Shorten ``row.prompt`` in place; return its ids, or None where no text is left to give."""
+    """Shorten ``row.prompt`` in place; return its ids, or None where no text is left to remove."""
     side = data.over_length.removeprefix("truncate_")
     longest = max(row.prompt, key=lambda message: len(message["content"]))
     for _ in range(_SHRINKS):

@@ -7,8 +7,8 @@
   last turn, if it speaks last.
 - GSM8K: ``question`` and ``answer`` (a source of kind "gsm8k"). Both.
 
-``prompt`` and ``completion`` are a string or a list of messages. Columns beyond a form's go to
-``extra_info``. A prompt without ground truth is one for a reward model (style "model").
+``prompt`` and ``completion`` are a string or a list of messages. Columns that are not part of the
+form go to ``extra_info``. A prompt without ground truth is for a reward model (style "model").
 """
 
 import json
@@ -41,9 +41,8 @@ class _Bad(Exception):
 
 
 def normalise(table: RawTable) -> tuple[list[Row], list[Reject]]:
-    """Return the usable rows of ``table``, and a Reject for each other one.
-
-    Raises ``UserError`` when the columns are of no accepted form, naming both.
+    """Return the usable rows of ``table``, and a Reject for each other row. Raises ``UserError``
+    naming the columns and the accepted forms when they do not match.
     """
     form = _form(table)
     make = {"verl": _verl, "trl": _trl, "messages": _messages, "gsm8k": _gsm8k}[form]

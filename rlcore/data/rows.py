@@ -1,4 +1,4 @@
-"""What a row is between its source and the tables: the types that ``rlcore.data`` speaks."""
+"""The types of a row on its way from a source to the tables."""
 
 import json
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ CONTENT_CHARS = 2000  # of a rejected row, kept for reading
 
 @dataclass(frozen=True, slots=True)
 class RawTable:
-    """One file or hub split as it came: ``rows`` as dicts, in order. ``source`` names it in errors.
+    """One file or hub split as read: ``rows`` as dicts, in order. ``source`` names it in errors.
 
     ``data_source`` (verl's name of a task) overrides the rows' own; ``instruction`` is appended to
     GSM8K questions.
@@ -31,7 +31,7 @@ class Row:
     """One normalised row. ``index`` counts within ``source``, from 0.
 
     ``prompt``: messages up to the turn to be answered; empty ``solution``: no demonstration.
-    ``scored``: it becomes a Prompts row. ``raw``: what to show of it if it is rejected.
+    ``scored``: it becomes a Prompts row. ``raw``: shown if the row is rejected.
     """
 
     source: str

@@ -9,7 +9,7 @@ from rlcore.data.rows import Reject, Row
 from schemas.data import DataSection
 from schemas.errors import UserError
 
-Tokens = TypeVar("Tokens")  # whatever rides along with a row
+Tokens = TypeVar("Tokens")  # anything that accompanies a row
 Held = dict[str, list[str]]  # evaluation split -> its prompts; training may hold none of them
 
 REMEDIES = {
@@ -21,7 +21,7 @@ REMEDIES = {
     "contaminated": "remove the rows that the test split holds, or set data.decontaminate to false",
     "null_ground_truth": "fill reward_model.ground_truth",
     "template_rewrites_history": "set model.chat_template",
-    "template": "set model.chat_template or mend the rows",
+    "template": "set model.chat_template or fix the rows",
 }
 
 
@@ -30,8 +30,8 @@ def screen_prompts(
 ) -> tuple[list[tuple[Row, Tokens]], list[Reject]]:
     """Return the prompts without duplicates and contamination, validation first, test last.
 
-    Test rows stay as they are: their number is what published figures refer to. Of two equal rows
-    the validation split keeps its own.
+    Test rows are never removed, since published figures refer to all of them. Of two equal rows the
+    one of the validation split is kept.
     """
     order = {"validation": 0, "train": 1, "test": 2}
     ordered = sorted(prompts, key=lambda pair: order[pair[0].split])
@@ -47,9 +47,8 @@ def screen_prompts(
 def screen_demonstrations(
     demonstrations: list[tuple[Row, Tokens]], held: Held, data: DataSection
 ) -> tuple[list[tuple[Row, Tokens]], list[Reject]]:
-    """Return the demonstrations without repeated ones and without questions of evaluation.
-
-    One question with several solutions is no repetition: whole conversations are compared.
+    """Return the demonstrations without duplicates and without evaluation questions. Several
+    solutions of one question are no duplicates: whole conversations are compared.
     """
     rows = [row for row, _ in demonstrations]
     texts = ["\n".join(message["content"] for message in row.messages) for row in rows]
@@ -64,7 +63,7 @@ def screen_demonstrations(
 def check_rejects(rejects: Sequence[Reject], totals: dict[str, int], data: DataSection) -> None:
     """Raise ``UserError`` when a source loses more than ``data.max_reject_fraction`` of its rows.
 
-    Says how many, which reason dominates with an example, and what to change.
+    The error has the number, the most frequent reason with an example, and the remedy.
     """
     for source, total in totals.items():
         lost = [reject for reject in rejects if reject.source == source]
@@ -76,7 +75,7 @@ def check_rejects(rejects: Sequence[Reject], totals: dict[str, int], data: DataS
         raise UserError(
             f"{source}: {count} of {total} rows rejected, over data.max_reject_fraction ="
             f" {data.max_reject_fraction:g}; {times} for '{reason}', as row {example.row}:"
-            f" {example.detail}; {REMEDIES.get(reason, 'mend the rows')}, or raise"
+            f" {example.detail}; {REMEDIES.get(reason, 'fix the rows')}, or raise"
             " data.max_reject_fraction"
         )
 

@@ -20,7 +20,7 @@ def read_source(source: Gsm8kSource | FileSource | HubSource) -> list[RawTable]:
     """Return the tables of one source, at most ``source.limit`` rows each.
 
     Raises ``UserError`` naming the file (and line) that is missing, unreadable or not of a known
-    kind, or the hub dataset that cannot be had, with the remedy.
+    kind, or the hub dataset that cannot be loaded, with the remedy.
     """
     match source:
         case Gsm8kSource():
@@ -39,8 +39,8 @@ def read_source(source: Gsm8kSource | FileSource | HubSource) -> list[RawTable]:
 def read_file(path: str, limit: int | None = None, *, setting: str) -> list[dict[str, Any]]:
     """Return the rows of a .parquet, .jsonl or .json file; ``setting`` is named in errors.
 
-    Raises ``UserError`` for a missing or unreadable file, an unknown ending, a Parquet file that is
-    none, or a line (counted from 1) that is no JSON object.
+    Raises ``UserError`` for a missing or unreadable file, an unknown ending, an invalid Parquet
+    file, or a line (counted from 1) that is not a JSON object.
     """
     import fsspec
 
@@ -57,7 +57,7 @@ def read_file(path: str, limit: int | None = None, *, setting: str) -> list[dict
         raise UserError(f"{setting} = '{path}' does not exist; give an existing file") from None
     except UserError:
         raise
-    except (OSError, ImportError, ValueError) as error:  # storage that is not ours: name the file
+    except (OSError, ImportError, ValueError) as error:  # of any storage: name the file
         raise UserError(f"{setting} = '{path}' cannot be read: {error}") from error
 
 
@@ -71,7 +71,8 @@ def _parquet(file: Any, path: str) -> Iterator[dict[str, Any]]:
             yield from batch.to_pylist()
     except pa.ArrowInvalid as error:
         raise UserError(
-            f"{path} is no readable Parquet file ({str(error).partition('.')[0]}); write it again"
+            f"{path} is not a readable Parquet file ({str(error).partition('.')[0]}); write it"
+            " again"
         ) from error
 
 
@@ -85,7 +86,7 @@ def _json(file: Any, path: str) -> Iterator[dict[str, Any]]:
     try:
         rows = json.load(file)
     except ValueError as error:
-        raise UserError(f"{path} is not JSON ({error}); mend it") from error
+        raise UserError(f"{path} is not JSON ({error}); fix it") from error
     if not isinstance(rows, list):
         raise UserError(
             f"{path} holds a JSON {type(rows).__name__}, not an array of rows; write an array, or"
@@ -93,7 +94,7 @@ def _json(file: Any, path: str) -> Iterator[dict[str, Any]]:
         )
     for index, row in enumerate(rows):
         if not isinstance(row, dict):
-            raise UserError(f"{path} row {index} is no JSON object; mend or remove it")
+            raise UserError(f"{path} row {index} is not a JSON object; fix or remove it")
         yield row
 
 
@@ -101,9 +102,9 @@ def _object(line: bytes, where: str) -> dict[str, Any]:
     try:
         row = json.loads(line)
     except ValueError as error:
-        raise UserError(f"{where} is not JSON ({error}); mend or remove that line") from error
+        raise UserError(f"{where} is not JSON ({error}); fix or remove that line") from error
     if not isinstance(row, dict):
-        raise UserError(f"{where} is no JSON object; mend or remove that line")
+        raise UserError(f"{where} is not a JSON object; fix or remove that line")
     return row
 
 
@@ -159,7 +160,7 @@ def _read_hub(
     except (ConnectionError, DatasetNotFoundError, HfHubHTTPError, OSError, ValueError) as error:
         reason = unreachable or str(error).strip().partition("\n")[0]
         raise UserError(
-            f"hub dataset '{name}' (split '{hub_split}') cannot be had: {reason}; {remedy}"
+            f"hub dataset '{name}' (split '{hub_split}') cannot be loaded: {reason}; {remedy}"
         ) from error
     finally:
         settings.HF_HUB_OFFLINE = offline

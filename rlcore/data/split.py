@@ -1,4 +1,4 @@
-"""Identity of a prompt, and the validation split that hangs on it."""
+"""Identity of a prompt, and the validation split that depends on it."""
 
 import hashlib
 import json
@@ -7,7 +7,7 @@ from rlcore.data.chat import Message
 
 
 def content_uid(*parts: str | list[Message] | None) -> str:
-    """Return 16 hex digits of sha256 over the JSON of ``parts``: a matter of content alone."""
+    """Return 16 hex digits of sha256 over the JSON of ``parts``: a function of content alone."""
     text = json.dumps(parts, ensure_ascii=False, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -15,7 +15,7 @@ def content_uid(*parts: str | list[Message] | None) -> str:
 def is_validation(prompt: list[Message], fraction: float) -> bool:
     """Whether a training prompt is kept for validation, by the hash of its messages.
 
-    Neither order nor number of rows nor seed matters, so a prompt and its demonstrations stay on
-    the same side, and rows added later move none.
+    It does not depend on order, number of rows or seed, so a prompt and its demonstrations are in
+    the same split, and adding rows moves none.
     """
     return int(content_uid("validation", prompt), 16) < fraction * 2**64

@@ -28,9 +28,9 @@ def grams(words: Sequence[str], length: int) -> list[tuple[str, ...]]:
 
 
 class Boilerplate:
-    """Word 5-grams that stand in at least 2 % (and 20) of ``texts``: instructions, templates.
-
-    Without them two questions are not alike, or contaminated, for sharing an instruction.
+    """Word 5-grams that occur in at least 2 % (and 20) of ``texts``: instructions, templates. They
+    are left out so that sharing an instruction does not make two questions duplicates, or one
+    contaminated.
     """
 
     def __init__(self, texts: Iterable[tuple[str, ...]]) -> None:
@@ -43,7 +43,7 @@ class Boilerplate:
         self.grams = {gram for gram, count in counts.items() if count >= least}
 
     def strip(self, words: tuple[str, ...]) -> tuple[str, ...]:
-        """Return ``words`` without those that such a 5-gram covers."""
+        """Return ``words`` without those covered by such a 5-gram."""
         covered: set[int] = set()
         for i, gram in enumerate(grams(words, BOILERPLATE_GRAM)):
             if gram in self.grams:

@@ -1,4 +1,4 @@
-"""Rows and their tokens -> the tables of the seam."""
+"""Rows and their tokens -> the output tables."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -64,7 +64,7 @@ def rejects_table(rejects: Sequence[Reject]) -> pl.DataFrame:
 
 
 def _unique(uids: Iterable[str]) -> pl.Series:
-    """Number repeated uids: rows that deduplication was told to keep."""
+    """Number repeated uids: equal rows that deduplication is configured to keep."""
     seen: Counter[str] = Counter()
     numbered = []
     for uid in uids:

@@ -98,7 +98,7 @@ def test_every_number_is_in_range(generated) -> None:
 
 
 def test_errors_come_at_their_rates() -> None:
-    """Where demonstrations are all clean, SFT leaves nothing for RL to mend."""
+    """Where demonstrations are all clean, SFT leaves nothing for RL to correct."""
     base = {"stop_early": 0, "wrong_operation": 0, "off_result": 0, "malformed": 0}
     problem = Problem("mulsub", (31, 2, 30))
 

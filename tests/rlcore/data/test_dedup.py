@@ -41,9 +41,9 @@ def test_near_duplicates_are_those_of_brute_force(threshold: float) -> None:
     kept: list[int] = []
     expected = {}
     for i, own in enumerate(sets):
-        twins = [k for k in kept if len(own & sets[k]) >= threshold * len(own | sets[k])]
-        if twins:
-            expected[i] = twins[0]
+        similar = [k for k in kept if len(own & sets[k]) >= threshold * len(own | sets[k])]
+        if similar:
+            expected[i] = similar[0]
         else:
             kept.append(i)
     assert expected

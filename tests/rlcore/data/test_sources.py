@@ -90,15 +90,15 @@ def test_a_url_is_read_like_a_path() -> None:
     ("name", "content", "sentence"),
     [
         ("rows.csv", b"a,b", r"rows.csv' ends in '\.csv'; give a file of \.parquet, \.jsonl"),
-        ("rows.jsonl", b'{"a": 1}\n{"a": \n', r"rows\.jsonl line 2 is not JSON .*mend or remove"),
-        ("rows.jsonl", b"[1, 2]\n", r"rows\.jsonl line 1 is no JSON object; mend or remove"),
+        ("rows.jsonl", b'{"a": 1}\n{"a": \n', r"rows\.jsonl line 2 is not JSON .*fix or remove"),
+        ("rows.jsonl", b"[1, 2]\n", r"rows\.jsonl line 1 is not a JSON object; fix or remove"),
         ("rows.json", b'{"a": 1}', r"rows\.json holds a JSON dict, not an array of rows; write"),
-        ("rows.json", b"[1]", r"rows\.json row 0 is no JSON object"),
+        ("rows.json", b"[1]", r"rows\.json row 0 is not a JSON object"),
         ("rows.json", b"[", r"rows\.json is not JSON"),
-        ("rows.parquet", b"PAR1 no", r"rows\.parquet is no readable Parquet file .*write it again"),
+        ("rows.parquet", b"PAR1 no", r"rows\.parquet is not a readable Parquet file .*write it"),
     ],
 )
-def test_an_unreadable_file_is_named_with_the_place_and_the_mend(
+def test_an_unreadable_file_is_named_with_the_place_and_the_remedy(
     tmp_path: Path, name: str, content: bytes, sentence: str
 ) -> None:
     (tmp_path / name).write_bytes(content)
