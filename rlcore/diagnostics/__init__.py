@@ -1,4 +1,4 @@
-"""Named checks over the metric stream of an RL run: threshold, message and remedy of each trouble.
+"""Named checks over the metric stream of an RL run: threshold, message and remedy of each problem.
 
 ``watch.Diagnostics`` runs them live, ``watch.diagnose`` over the metrics table of a finished run;
 ``reward_checks``, ``dead_updates``, ``policy_checks`` and ``stall`` list them.

@@ -1,4 +1,5 @@
-"""Checks of whether an update changed anything; what to do about one that did not goes by cause."""
+"""Checks of whether an update changed anything; the remedy for one that did not depends on the
+cause."""
 
 from collections.abc import Callable
 
@@ -36,7 +37,7 @@ def _cut_off(stream: Stream) -> float:
 def _actor_says(stream: Stream) -> str:
     if stream.now["actor/optimizer_steps"]:
         return (
-            "an update taught nothing: {now[actor/zero_gradient_steps]:.0f} of its optimizer steps"
+            "an update changed nothing: {now[actor/zero_gradient_steps]:.0f} of its optimizer steps"
             " had a zero gradient and {now[actor/skipped_steps]:.0f} were not finite"
         )
     return (

@@ -1,4 +1,4 @@
-"""What the records of an RL run show behind a finding: the prompts by name, and how to see them."""
+"""What the records of an RL run add to a finding: the prompts concerned, and how to list them."""
 
 import shlex
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Evidence:
         """Return the end of a sentence: some of the prompts that were wrong in every sample of the
         iterations up to ``iteration``, and the command that shows all of them.
 
-        What cannot be read is said instead: a look into the store must not end a run.
+        If the store cannot be read, return the reason instead: that must not end a run.
         """
         see = f"to see them: `{command(self.store, never_right_query(self.key, iteration))}`"
         try:
@@ -49,10 +49,10 @@ class Evidence:
 
 def never_right_query(key: str, iteration: int) -> str:
     """Return the SELECT over the store's views (``results.queries``) of every prompt of the run
-    ``key`` that was wrong in all its samples, with what was answered.
+    ``key`` that was wrong in all its samples, with the answers given.
 
-    It counts as ``RecentAnswers.answered`` does, and has no character that a shell expands between
-    double quotes.
+    It counts as ``RecentAnswers.answered`` does, and contains no character that a shell expands
+    between double quotes.
     """
     first = iteration - RECENT + 1
     return (

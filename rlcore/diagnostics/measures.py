@@ -1,13 +1,13 @@
-"""What several checks measure, and what explains trouble away."""
+"""What several checks measure, and the conditions that explain a problem."""
 
 from collections.abc import Callable, Sequence
 
 from rlcore.diagnostics.types import Stream
 from schemas.recipe import Recipe
 
-HOPELESS = 20  # iterations in a row of trouble that leaves nothing to train on: the run ends
+HOPELESS = 20  # iterations in a row without anything to train on, after which the run ends
 PERSISTENT = 5
-START = 3  # iterations whose mean stands for how the run began
+START = 3  # iterations whose mean is the baseline of the run
 WINDOW = 20
 
 ACCURACY = "critic/accuracy"
@@ -17,10 +17,11 @@ TRUNCATED = "response_length/clip_ratio"
 ABORTED = "response/aborted_ratio"
 CLIPPED = "actor/pg_clipfrac"
 CLIPPED_FIRST = "actor/pg_clipfrac_first_step"  # before a weight has moved
-# What may keep a check quiet or tell its cause, whatever that check itself reads.
+# Metrics that may silence a check or determine its cause, in addition to those that it reads.
 EXPLAINING = frozenset({ACCURACY, VALIDATION, TRUNCATED, ABORTED, CLIPPED_FIRST})
-# Of log-ratios that are normal noise 1.2 times as wide as the clip range: P(z > 1 / 1.2). Noise far
-# wider clips one half, what it moves along the advantage, so no bound above that can fire.
+# Of log-ratios that are normal noise 1.2 times as wide as the clip range: P(z > 1 / 1.2). With much
+# wider noise one half of the tokens is clipped, those that it moves in the direction of the
+# advantage, so a bound above one half can never fire.
 CLIPPED_BY_NOISE = 0.2
 
 BIGGER_GROUPS = "raise rl.rollout.samples"
@@ -32,7 +33,7 @@ FINITE_CRITIC_STEPS = "lower rl.critic.optimizer.lr or its grad_clip, or use mod
 
 
 def latest(name: str) -> Callable[[Stream], float | None]:
-    """Measure the metric as it stands."""
+    """Measure the metric itself."""
     return lambda stream: stream.now[name]
 
 
@@ -47,10 +48,11 @@ def share_of_start(name: str) -> Callable[[Stream], float | None]:
 
 
 def mostly_right(stream: Stream) -> bool:
-    """Return whether nine answers in ten are right: little is left to learn, so little signal.
+    """Return whether nine answers in ten are right: there is little left to learn, hence little
+    signal.
 
-    Under dynamic sampling the batch's own accuracy is that of the prompts still in doubt, so the
-    last validation counts as well.
+    Under dynamic sampling the accuracy of the batch is that of the prompts that are not yet solved,
+    so the last validation counts as well.
     """
     validated = stream.history(VALIDATION)
     return stream.now.get(ACCURACY, 0.0) >= 0.9 or (bool(validated) and validated[-1] >= 0.9)

@@ -1,4 +1,4 @@
-"""Checks of whether policy and critic stay sane."""
+"""Checks of whether policy and critic stay healthy."""
 
 from collections.abc import Callable
 from statistics import median
@@ -46,7 +46,7 @@ def _spike(name: str, *, floor: float) -> Callable[[Stream], float | None]:
 
 
 def _growth_without_gain(stream: Stream) -> float | None:
-    """Length over its start, unless the score has risen with it (long thoughts that pay)."""
+    """Length over its start, unless the score has risen with it (longer reasoning that helps)."""
     before, after = stream.start(SCORE, START), stream.recent(SCORE, START)
     if before is None or after is None:
         return None
@@ -69,8 +69,8 @@ def _ratio_move(stream: Stream) -> float | None:
 
 
 def _truncation_remedy(stream: Stream) -> str:
-    """Name what is not on yet. Where everything is cut off, only room helps: shaping punishes all
-    responses alike, and masking leaves none."""
+    """Name the options that are not on yet. Where everything is cut off, only a higher limit helps:
+    shaping penalises all responses alike, and masking leaves none."""
     algorithm = stream.recipe.rl.algorithm
     others = {
         "rl.algorithm.overlong (soft punishment)": algorithm.overlong is None,
@@ -90,10 +90,11 @@ def _length_remedy(stream: Stream) -> str:
 
 
 def _clipped_in_place(stream: Stream) -> float | None:
-    """Share of the tokens that an update's first step clips, from which no weight has moved; of all
-    steps where the first's is not on record.
+    """Share of the tokens that the first step of an update clips, when no weight has moved yet; of
+    all steps where that of the first was not recorded.
 
-    The later steps of a healthy GSPO run clip nine tokens in ten: they have moved that far.
+    The later steps of a healthy GSPO run clip nine tokens in ten, because the policy has moved that
+    far.
     """
     return stream.now.get(CLIPPED_FIRST, stream.now[CLIPPED])
 
@@ -104,7 +105,7 @@ def _clipped_bound(recipe: Recipe) -> float:
 
 
 def _soft_start(recipe: Recipe) -> float:
-    """Tokens from which overlong shaping punishes."""
+    """Length in tokens from which overlong shaping applies its penalty."""
     section = recipe.rl.algorithm.overlong or Overlong()
     limit = section.max_tokens or recipe.rl.rollout.max_new_tokens
     return limit - (limit // 5 if section.cache_tokens is None else section.cache_tokens)
@@ -252,8 +253,8 @@ POLICY_CHECKS = (
         below=True,
         patience=3,
         quiet=mostly_right,
-        says="responses have shrunk to {value:.0%} of their first length",
-        remedy="the reward pays for brevity: read responses, then mend it",
+        says="responses have shrunk to {value:.0%} of their initial length",
+        remedy="the reward favours short responses: read some, then fix the reward",
     ),
     Check(
         name="length_explosion",

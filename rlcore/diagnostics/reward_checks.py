@@ -48,7 +48,7 @@ RECIPE_CHECKS = (
         below=True,
         applies=has_critic,
         says="rl.critic.optimizer.lr is {value:.2g} of rl.update.optimizer.lr",
-        remedy="a critic must keep up with the policy: set its lr to the actor's or above",
+        remedy="the critic must keep up with the policy: set its lr to the actor's or above",
     ),
     Check(
         name="vapo_without_warmup",
@@ -105,8 +105,8 @@ def _score_spread(stream: Stream) -> float | None:
 
 
 def _accuracy_lost_to_score(stream: Stream) -> float | None:
-    """How far accuracy (mean of 5 iterations) lies below its peak while the score lies above
-    its value there."""
+    """How far accuracy (mean of 5 iterations) is below its peak while the score is above its value
+    at that peak."""
     accuracy, score = smooth(stream.history(ACCURACY)), smooth(stream.history(SCORE))
     if len(accuracy) != len(score) or not accuracy:
         return None
@@ -132,7 +132,7 @@ REWARD_CHECKS = (
         says="every response scores {now[critic/score/mean]:.4g}: no answer is better than another",
         remedy=(
             "read responses (`rl-pipeline sql 'select response, outcome, detail from trajectories"
-            " limit 5'`), then mend the reward, or give prompts that the policy sometimes solves"
+            " limit 5'`), then fix the reward, or give prompts that the policy sometimes solves"
         ),
     ),
     Check(

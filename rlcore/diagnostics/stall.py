@@ -1,4 +1,4 @@
-"""The check that says when learning has stalled although prompts are left to learn."""
+"""The check for learning that has stalled although there are prompts left to learn."""
 
 from bisect import bisect_right
 
@@ -7,19 +7,20 @@ from rlcore.diagnostics.types import Check, Stream
 from rlcore.rl.answers import NEVER_RIGHT, RECENT
 from schemas.names import REWARD_MODEL
 
-POOLED = 10  # iterations whose validations count as one figure
+POOLED = 10  # iterations whose validations are averaged into one figure
 WRONG_SHARE = 0.05
 
 
 def iterations_without_gain(stream: Stream) -> float | None:
     """Return how long before the last validation its figure last rose above noise, in iterations.
 
-    As in early stopping, a gain is a figure that lies more than the noise above that of the last
-    gain: small gains add up, and a wobble around a plateau is none. The figure at a validation is
-    the mean over the ``POOLED`` iterations up to it, so that frequent validation does not take its
-    best draw for a gain. The noise is one standard error of a proportion over
-    ``rl.validation.prompts``: every validation asks the same prompts, so two of them differ by less
-    than two samples of prompts would. A critic's warm-up does not count: the policy rests in it.
+    As in early stopping, a gain is a figure that exceeds that of the last gain by more than the
+    noise: small gains add up, and fluctuation around a plateau is no gain. The figure at a
+    validation is the mean over the ``POOLED`` iterations up to it, so that with frequent validation
+    the luckiest one does not count as a gain. The noise is one standard error of a proportion over
+    ``rl.validation.prompts``: every validation uses the same prompts, so two of them differ by less
+    than two samples of prompts would. A critic's warm-up does not count, since the policy is not
+    trained in it.
     """
     steps, values = stream.steps(VALIDATION), stream.history(VALIDATION)
     if not steps:
@@ -36,7 +37,7 @@ def iterations_without_gain(stream: Stream) -> float | None:
 
 def _standard_error(accuracy: float, prompts: int) -> float:
     """Of an accuracy over ``prompts``; with one right and one wrong answer added (Laplace), since
-    0 and 1 are uncertain, too."""
+    figures of 0 and 1 are uncertain as well."""
     p = (accuracy * prompts + 1) / (prompts + 2)
     return (p * (1 - p) / prompts) ** 0.5
 
@@ -53,8 +54,8 @@ def _little_to_learn(stream: Stream) -> bool:
 
 
 def remedies(stream: Stream) -> str:
-    """Return what to look at, in the order of StateSet's guide for low accuracy: reward, dynamic
-    sampling, critic with warm-up, verifier. What is on already is not proposed."""
+    """Return what to check, in the order of StateSet's guide for low accuracy: reward, dynamic
+    sampling, critic with warm-up, verifier. What is already on is not proposed."""
     rl = stream.recipe.rl
     if rl.algorithm.dynamic_sampling is not None:
         sampling = "see in train/filtered_ratio whether dynamic sampling filters too many prompts"

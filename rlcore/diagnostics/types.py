@@ -1,4 +1,4 @@
-"""What a diagnostic check is made of: the metrics so far, and a rule over them."""
+"""The parts of a diagnostic check: the metrics so far, and a rule over them."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -9,7 +9,7 @@ from schemas.recipe import Recipe
 
 
 class Stream:
-    """The metrics that some check reads: of this iteration and, oldest first, of those before.
+    """The metrics that checks read: of this iteration and, oldest first, of those before.
 
     A value that is not finite counts as NaN in ``now`` and is left out of the histories.
     """
@@ -26,7 +26,7 @@ class Stream:
     def add(self, iteration: int, values: Mapping[str, float]) -> None:
         """Move on to ``iteration``."""
         self.iteration = iteration
-        # The metrics table keeps no infinities; a replay must see what the run saw.
+        # The metrics table stores no infinities, and a replay must see the same values as the run.
         self.now = {n: v if math.isfinite(v) else math.nan for n, v in values.items()}
         for name, value in self.now.items():
             if not math.isnan(value):
@@ -43,7 +43,7 @@ class Stream:
 
     @property
     def last(self) -> dict[str, float]:
-        """The newest finite value of each metric, whichever iteration it is of."""
+        """The newest finite value of each metric, of any iteration."""
         return {name: values[-1] for name, values in self._values.items()}
 
     def start(self, name: str, count: int) -> float | None:
@@ -71,14 +71,15 @@ def _never(stream: Stream) -> bool:
 class Check:
     """One rule.
 
-    ``reads``: metrics an iteration must have for the rule to be asked; none = asked once, at the
-    start, of the recipe. ``measure`` returns the number judged, or None or NaN when nothing can be
-    said yet. Trouble is a number at or above ``threshold`` (at or below it with ``below``), unless
+    ``reads``: metrics an iteration must have for the rule to apply; none = applied once, to the
+    recipe, at the start. ``measure`` returns the measured number, or None or NaN when there is none
+    yet. A problem is a number at or above ``threshold`` (at or below it with ``below``), unless
     ``quiet`` explains it. ``says`` is a format string over ``value``, ``threshold``, ``now`` (the
     iteration's metrics), ``last`` (each metric's newest value) and ``lasted`` (iterations).
-    ``patience``: iterations in a row until it is said; ``fatal_after``: until the run ends, None =
-    never. Where words or remedy depend on the cause, or on what the recipe has switched on, they
-    are functions of the stream. ``shows`` adds what the run's records show at an iteration.
+    ``patience``: iterations in a row until it is reported; ``fatal_after``: until the run ends,
+    None = never. Where message or remedy depend on the cause, or on what the recipe has switched
+    on, they are functions of the stream. ``shows`` adds what the records of the run show at an
+    iteration.
     """
 
     name: str

@@ -1,12 +1,11 @@
-"""Runs the checks over the metric stream of an RL run and remembers each episode of trouble.
+"""Runs the checks over the metric stream of an RL run and records each episode of a problem: it is
+logged once it has lasted for a check's ``patience``, and again when it is over. A check with
+``fatal_after`` ends the run once its problem has lasted that long.
 
-Trouble is told once per episode: when it has lasted a check's ``patience``, and again when it is
-over. A check with ``fatal_after`` ends the run once trouble has lasted that long.
-
-What is known is a function of the recipe and the stored metrics alone (the prompts that a message
-names: of the stored rollouts and rewards). A resumed run replays the metrics tables, silently, and
-goes on as if never interrupted. A run that a check ended and that is started again judges the next
-iteration with that history, and ends there unless the trouble is over.
+The state is a function of the recipe and the stored metrics alone (the prompts that a message
+names: of the stored rollouts and rewards). A resumed run replays the metrics tables without
+logging, and continues as if never interrupted. A run that a check ended and that is started again
+checks the next iteration with that history, and ends there unless the problem is over.
 """
 
 import math
@@ -36,19 +35,20 @@ CHECKS = (
     + CRITIC_CHECKS
     + STALL_CHECKS
 )
-CLEAR_AFTER = 5  # healthy iterations in a row that end an episode; fewer are noise
+CLEAR_AFTER = 5  # healthy iterations in a row that end an episode; fewer count as noise
 
 
 class DiagnosticError(UserError):
-    """A check found that going on is useless."""
+    """A check found a problem that ends the run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One episode of trouble: told at iteration ``began`` and over at ``ended`` (None: it lasts).
+    """One episode of a problem: reported at iteration ``began`` and over at ``ended`` (None: it
+    lasts).
 
     Iteration 0 is before the first: the recipe itself. ``value`` is what the check measured when it
-    told.
+    reported.
     """
 
     check: str
@@ -65,13 +65,13 @@ class Finding:
 
     @property
     def sentence(self) -> str:
-        """What is wrong and what mends it."""
+        """What is wrong and how to fix it."""
         return f"{self.message} ({self.check}): {self.remedy}"
 
 
 @dataclass(slots=True)
 class _Watch:
-    """What is known of one check: iterations of trouble and of health in a row, and the episode."""
+    """The state of one check: iterations in a row with and without the problem, and the episode."""
 
     check: Check
     limit: float
@@ -82,7 +82,7 @@ class _Watch:
     ended: list[Finding] = field(default_factory=list)
 
     def ask(self, stream: Stream) -> Finding | None:
-        """Judge this iteration; return the episode when it has just begun, ended or turned
+        """Check this iteration; return the episode when it has just begun, ended or become
         fatal."""
         check = self.check
         if not all(name in stream.now for name in check.reads):
@@ -140,7 +140,7 @@ class _Watch:
 
     @property
     def fatal(self) -> bool:
-        """Whether the run has nothing to gain from going on."""
+        """Whether the problem has lasted so long that the run ends."""
         return (
             self.finding is not None
             and self.check.fatal_after is not None
@@ -166,7 +166,8 @@ class Diagnostics:
         checks: Sequence[Check] = CHECKS,
         evidence: Evidence | None = None,
     ) -> None:
-        """``log`` takes one line per episode that begins or ends; the recipe is judged at once.
+        """``log`` takes one line per episode that begins or ends; the recipe itself is checked at
+        once.
 
         ``evidence``: the run's records; without them a finding has its figures only.
         """
@@ -180,7 +181,7 @@ class Diagnostics:
 
     @property
     def findings(self) -> list[Finding]:
-        """Every episode so far, by the iteration it was told at."""
+        """Every episode so far, by the iteration it was reported at."""
         found = [finding for watch in self._watches for finding in watch.ended]
         found += [watch.finding for watch in self._watches if watch.finding is not None]
         return sorted(found, key=lambda finding: (finding.began, finding.check))
@@ -191,7 +192,8 @@ class Diagnostics:
         return [(watch.check.name, watch.limit) for watch in self._watches]
 
     def replay(self, metrics: pl.DataFrame, *, before: int | None = None) -> None:
-        """Take in a Metrics table up to but without iteration ``before``; tells and ends nothing.
+        """Replay a Metrics table up to but without iteration ``before``; logs nothing and ends no
+        run.
 
         A null is a value that was not finite.
         """
@@ -204,18 +206,18 @@ class Diagnostics:
             self._judge(step, known)
 
     def observe(self, iteration: int, metrics: Mapping[str, float]) -> list[Finding]:
-        """Judge one iteration; log and return the episodes that begin or end with it.
+        """Check one iteration; log and return the episodes that begin or end with it.
 
-        Raises DiagnosticError, in one sentence, when a check says that going on is useless.
+        Raises DiagnosticError, in one sentence, when a check ends the run.
         """
-        told = self._judge(iteration, metrics)
-        for finding in told:
+        changed = self._judge(iteration, metrics)
+        for finding in changed:
             if finding.ended is None:
                 self._log(f"iteration {iteration}: {finding.sentence}")
             else:
                 self._log(
-                    f"iteration {iteration}: {finding.check}, told at iteration {finding.began},"
-                    " is over"
+                    f"iteration {iteration}: {finding.check}, reported at iteration"
+                    f" {finding.began}, is over"
                 )
         for watch in self._watches:
             if watch.fatal and watch.finding is not None:
@@ -223,12 +225,12 @@ class Diagnostics:
                     f"{watch.finding.message} ({watch.check.name}, {watch.troubled} iterations in a"
                     f" row up to iteration {iteration}): {watch.finding.remedy}"
                 )
-        return told
+        return changed
 
     def _judge(self, iteration: int, values: Mapping[str, float]) -> list[Finding]:
         self._stream.add(iteration, {n: v for n, v in values.items() if n in self._reads})
         watches = [watch for watch in self._watches if watch.check.reads]
-        return [told for watch in watches if (told := watch.ask(self._stream)) is not None]
+        return [changed for watch in watches if (changed := watch.ask(self._stream)) is not None]
 
 
 def diagnose(
@@ -255,9 +257,8 @@ def findings_frame(findings: Sequence[Finding]) -> pl.DataFrame:
 
 
 def of_error(error: BaseException, iteration: int) -> Finding | None:
-    """Return what an error that ends the run means, when it is one with a remedy of its own.
-
-    Today that is memory that ran out.
+    """Return a finding for an error that ends the run, when its remedy is known: memory that ran
+    out.
     """
     if not isinstance(error, MemoryError) and "out of memory" not in str(error).lower():
         return None

@@ -1,1 +1,1 @@
-"""The dry run: what a recipe comes to in batches, memory, time and disk, before anything starts."""
+"""The dry run: batches, memory, time and disk of a recipe, computed before anything starts."""

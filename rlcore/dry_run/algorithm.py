@@ -1,4 +1,4 @@
-"""What the algorithm adds to the arithmetic of an iteration: in numbers, and in words."""
+"""What the algorithm adds to the arithmetic of an iteration: in numbers, and as sentences."""
 
 from rlcore.dry_run.batches import Batch
 from schemas.names import REWARD_MODEL
@@ -7,14 +7,14 @@ from schemas.recipe import Recipe
 
 def sampled_sequences(recipe: Recipe) -> int:
     """Return the sequences of one generation round: all samples of its prompts, and one greedy
-    answer each where the estimator wants it."""
+    answer each where the estimator needs it."""
     rollout, filtered = recipe.rl.rollout, recipe.rl.algorithm.dynamic_sampling
     prompts = rollout.prompts * (1 if filtered is None else filtered.batch_factor)
     return prompts * (rollout.samples + (1 if rollout.greedy_baseline else 0))
 
 
 def worker_counts(recipe: Recipe) -> dict[str, int]:
-    """Return the ranks of each model beside the engines, as ``workers`` starts them."""
+    """Return the ranks of each model, engines excluded, as ``workers`` starts them."""
     ranks, kl = recipe.hardware.learner.ranks, recipe.rl.algorithm.kl
     counts = {
         "policy": ranks,
@@ -48,8 +48,8 @@ def _sampling_lines(recipe: Recipe) -> list[str]:
     lines = []
     if rollout.greedy_baseline:
         lines.append(
-            f"greedy baseline: {rollout.prompts:,} greedy answers an iteration beside its"
-            f" {rollout.prompts * rollout.samples:,} samples, scored and not learnt from"
+            f"greedy baseline: {rollout.prompts:,} greedy answers an iteration besides its"
+            f" {rollout.prompts * rollout.samples:,} samples, scored but not trained on"
         )
     filtered = section.algorithm.dynamic_sampling
     if filtered is not None:
@@ -120,7 +120,7 @@ def _loss_lines(recipe: Recipe, rl: Batch) -> list[str]:
         )
         lines.append(
             f"ptx: {ptx.sequences_per_sample:g} x {rl.sequences_per_step:,} = {count:,}"
-            f" {what} beside each policy step, at most {count * longest:,}"
+            f" {what} added to each policy step, at most {count * longest:,}"
             f" tokens, coefficient {ptx.coef:g}"
         )
     return lines

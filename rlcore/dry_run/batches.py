@@ -12,7 +12,7 @@ GSM8K_ROWS = {"train": 7473, "test": 1319}  # of the original files
 
 @dataclass(frozen=True, slots=True)
 class DataSize:
-    """Rows the sources hold before any is rejected; None: known once prepare_data has counted.
+    """Rows of the sources before any is rejected; None: not known before prepare_data has run.
 
     ``test`` has one number per source and subset, as ``evaluate.max_prompts`` caps each of them.
     """
@@ -49,7 +49,7 @@ class Batch:
 
     @property
     def tokens_per_step(self) -> int:
-        """Most tokens, prompts included, that one optimizer step learns from."""
+        """Most tokens, prompts included, in one optimizer step."""
         return self.sequences_per_step * self.longest
 
 
@@ -63,7 +63,7 @@ class Batches:
 
     @property
     def fullest(self) -> Batch:
-        """The one whose full micro-batch holds the most tokens."""
+        """The stage whose full micro-batch holds the most tokens."""
         known = [batch for batch in (self.sft, self.reward_model, self.rl) if batch is not None]
         return max(known, key=lambda batch: batch.micro_batch_tokens)
 
@@ -74,7 +74,7 @@ def all_batches(recipe: Recipe, demonstrations: int | None) -> Batches:
 
 
 def data_size(data: DataSection) -> DataSize:
-    """Return how many rows the sources hold, as far as the recipe alone says."""
+    """Return how many rows the sources hold, as far as the recipe alone determines it."""
     train = validation = demonstrations = 0
     test: list[int] = []
     for source in data.sources:

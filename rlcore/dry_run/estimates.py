@@ -1,4 +1,4 @@
-"""Memory, time and disk of a run, in closed form. Pure; every constant says where it comes from.
+"""Memory, time and disk of a run, in closed form. Pure; every constant has its source.
 
 These are planning figures. Memory of weights, gradients and optimizer is arithmetic; activations
 follow a formula that is exact for Qwen2; times rest on ``Rates``: assumptions, not promises.
@@ -17,10 +17,10 @@ ENGINE_PROCESS_BYTES = 3 * GIB // 2  # the same with vLLM
 
 # Parquet with zstd, bytes per sampled token; measured on Zipf tokens and random log-probs
 ROLLOUT_BYTES_PER_TOKEN = 7.5  # ids 1.9, log-probs 3.7, text 1.7, prompts and masks 0.2
-ADVANTAGE_BYTES_PER_TOKEN = 4.0  # old log-probs; advantages are constant along a row
-OWN_LOGPROBS_BYTES_PER_TOKEN = 4.0  # those that the update scores for itself, per epoch
+ADVANTAGE_BYTES_PER_TOKEN = 4.0  # old log-probs; advantages are constant within a row
+OWN_LOGPROBS_BYTES_PER_TOKEN = 4.0  # old log-probs that the update computes itself, per epoch
 REFERENCE_BYTES_PER_TOKEN = 4.0
-CRITIC_BYTES_PER_TOKEN = 12.0  # values, returns, and advantages that differ along a row
+CRITIC_BYTES_PER_TOKEN = 12.0  # values, returns, and advantages that vary within a row
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def gpu_rates() -> Rates:
 
 @dataclass(frozen=True, slots=True)
 class LearnerMemory:
-    """Bytes of one learner rank. ``offloaded`` sits in host memory although the rank has a GPU."""
+    """Bytes of one learner rank. ``offloaded`` is in host memory although the rank has a GPU."""
 
     weights: int
     gradients: int
@@ -88,7 +88,7 @@ class LearnerMemory:
     activations: int
     logits: int
     offloaded: int
-    reference: int = 0  # weights of the frozen copy it holds itself, for the exact KL
+    reference: int = 0  # weights of its own frozen copy, for the exact KL
 
     @property
     def states(self) -> int:
@@ -139,8 +139,8 @@ def learner_memory(
     partition (DeepSpeed docs, memory.rst: 2 + 2 + 16/N). ZeRO-1, 2, 3 divide optimizer,
     gradients, weights by the ranks. Bytes a parameter measured on CPU, one rank, 52 M parameters
     (resident, at the peak of a step): fp32 ZeRO-0 16.9, 21.4 for 16 computed; ZeRO-1 21.7, 29.7 and
-    ZeRO-2 22.4, 26.4 for 24; bf16 ZeRO-1 21.7, 22.2 and ZeRO-2 17.6, 29.6 for 20. So a step passes
-    its states by up to 10 for a moment, and ZeRO-3 holds up to 12 more in gather buffers.
+    ZeRO-2 22.4, 26.4 for 24; bf16 ZeRO-1 21.7, 22.2 and ZeRO-2 17.6, 29.6 for 20. So a step briefly
+    needs up to 10 more than its states, and ZeRO-3 up to 12 more for gather buffers.
     """
     ranks, stage, width = hardware.ranks, hardware.zero_stage, BYTES[dtype]
     count = shape.parameters
@@ -192,10 +192,10 @@ def checkpoint_bytes(shape: ModelShape) -> int:
 def iteration_table_bytes(
     sampled_tokens: int, trained_tokens: int, *, reference: bool, critic: bool, own: int = 0
 ) -> int:
-    """Return the Parquet bytes that one RL iteration leaves behind.
+    """Return the Parquet bytes that one RL iteration stores.
 
-    ``sampled_tokens``: of all responses; ``trained_tokens``: of those that are learnt from;
-    ``own``: epochs whose old log-probs the update scores for itself.
+    ``sampled_tokens``: of all responses; ``trained_tokens``: of those that are trained on; ``own``:
+    epochs whose old log-probs the update computes itself.
     """
     trained = ADVANTAGE_BYTES_PER_TOKEN
     trained += REFERENCE_BYTES_PER_TOKEN if reference else 0.0

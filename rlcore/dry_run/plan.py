@@ -1,4 +1,4 @@
-"""The dry run: what a recipe comes to in batches, memory, time and disk, before anything starts."""
+"""The dry run: batches, memory, time and disk of a recipe, computed before anything starts."""
 
 import os
 import shutil
@@ -84,10 +84,10 @@ class Plan:
 def plan(recipe: Recipe, machine: Machine | None = None) -> Plan:
     """Return the plan of ``recipe`` on ``machine`` (default: this one).
 
-    Raises ``UserError`` when the run surely cannot fit: a legal sequence longer than a micro-batch,
-    fewer GPUs than asked for, more weights, gradients and optimizer state than a visible GPU or the
-    host holds, less free disk than the run writes. A model that cannot be looked up is no error:
-    its figures are left out and the printout says why.
+    Raises ``UserError`` when the run certainly cannot fit: a legal sequence longer than a
+    micro-batch, fewer GPUs than asked for, more weights, gradients and optimizer state than a
+    visible GPU or the host holds, less free disk than the run writes. A model that cannot be looked
+    up is not an error: its figures are left out and the plan says why.
     """
     shape, note = find_shape(recipe.model)
     data = data_size(recipe.data)
@@ -176,7 +176,8 @@ def _memory(
 
 
 def _check_gpus(result: Plan) -> None:
-    """Refuse what the visible GPUs cannot hold; with none visible the run is for elsewhere."""
+    """Refuse what the visible GPUs cannot hold; with none visible, assume that the run is for
+    another machine."""
     gpus, hardware = result.machine.gpus, result.recipe.hardware
     if not gpus or result.device != "cuda":
         return
@@ -210,7 +211,8 @@ def _check_gpus(result: Plan) -> None:
 
 
 def _check_host(result: Plan) -> None:
-    """Refuse CPU learners whose states alone exceed the memory they share."""
+    """Refuse CPU learners whose weights, gradients and optimizer alone exceed the memory they
+    share."""
     memory, hardware = result.memory, result.recipe.hardware
     if memory is None or result.device == "cuda" or hardware.ray_address is not None:
         return
@@ -237,7 +239,7 @@ def _check_disk(result: Plan) -> None:
 
 def render_plan(result: Plan) -> str:
     """Return the plan as plain text: recipe, batches, memory, time and disk, assumptions, and what
-    the diagnostics say of the recipe before the run has begun."""
+    the diagnostics report on the recipe alone."""
     recipe = yaml.safe_dump(
         result.recipe.model_dump(mode="json"), sort_keys=False, allow_unicode=True
     )
@@ -257,7 +259,7 @@ def render_plan(result: Plan) -> str:
 
 
 def recipe_warnings(recipe: Recipe) -> list[str]:
-    """Return what the run will warn of when it starts, one sentence each."""
+    """Return the warnings that the run will log when it starts, one sentence each."""
     warnings: list[str] = []
     Diagnostics(recipe, log=warnings.append)
     return warnings

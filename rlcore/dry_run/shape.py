@@ -13,12 +13,12 @@ from typing import Any
 from schemas.errors import UserError
 from schemas.recipe import FromScratch, ModelSection
 
-HUB_TIMEOUT_S = 5.0  # a plan is printed at once or says what it does not know
+HUB_TIMEOUT_S = 5.0  # a plan must not wait for the hub: it is printed without the sizes instead
 
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """Sizes of a decoder. ``exact`` is false where the tokenizer is still to be trained."""
+    """Sizes of a decoder. ``exact`` is false where the tokenizer has not been trained yet."""
 
     name: str
     parameters: int
@@ -171,9 +171,9 @@ def _hub_shape(name: str, revision: str | None) -> tuple[ModelShape | None, str]
             name, revision=revision, timeout=HUB_TIMEOUT_S, expand=["safetensors"]
         )
         config = hf_hub_download(name, "config.json", revision=revision, etag_timeout=HUB_TIMEOUT_S)
-    # a plan without sizes is still a plan: the hub may be unreachable from where it is printed
+    # the hub may be unreachable from this machine, and a plan without sizes is still useful
     except (OSError, OfflineModeIsEnabled, HTTPError) as error:
         return None, f"unknown: model not at hand ('{name}': {type(error).__name__})"
     if info.safetensors is None:
-        return None, f"unknown: the hub does not say how many parameters '{name}' has"
+        return None, f"unknown: the hub does not give the number of parameters of '{name}'"
     return _shape_of_config(name, json.loads(Path(config).read_text()), info.safetensors.total), ""

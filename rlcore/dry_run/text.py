@@ -1,4 +1,4 @@
-"""The lines of a printed plan. Numbers come in, words go out."""
+"""The lines of a printed plan, from its numbers."""
 
 from collections.abc import Sequence
 
@@ -11,20 +11,20 @@ from schemas.recipe import Recipe
 
 
 def gib(num_bytes: float) -> str:
-    """Return bytes in words: ``"1.5 GiB"``, ``"12.0 MiB"``."""
+    """Return bytes as text: ``"1.5 GiB"``, ``"12.0 MiB"``."""
     unit, name = (GIB, "GiB") if num_bytes >= GIB else (2**20, "MiB")
     return f"{num_bytes / unit:.1f} {name}"
 
 
 def duration(seconds: float) -> str:
-    """Return seconds in words: ``"45 s"``, ``"3.2 min"``, ``"1.5 h"``."""
+    """Return seconds as text: ``"45 s"``, ``"3.2 min"``, ``"1.5 h"``."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.1f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def batch_lines(recipe: Recipe, data: DataSize, batches: Batches) -> list[str]:
-    """Return the arithmetic of each stage, one quantity becoming the next."""
+    """Return the arithmetic of each stage, from prompts to optimizer steps."""
     sft, rl = batches.sft, batches.rl
     lines = [
         f"data: {_count(data.train)} training prompts,"
@@ -82,7 +82,8 @@ def _rl_lines(recipe: Recipe, data: DataSize, rl: Batch) -> list[str]:
 
 
 def _micro_batch_line(stage: str, recipe: Recipe, batch: Batch) -> str:
-    """Say how one optimizer step is cut at the longest lengths; real batches need fewer passes."""
+    """Return how one optimizer step is split at the longest lengths; real batches need fewer
+    passes."""
     hardware = recipe.hardware.learner
     return (
         f"{stage}, per optimizer step: {batch.sequences_per_step:,} sequences over"
@@ -163,9 +164,10 @@ def stage_lines(stages: Sequence[StageEstimate], store: str, room: str) -> list[
 
 
 def assumption_lines(rates: Rates) -> list[str]:
-    """Return what the times rest on."""
+    """Return the assumptions behind the times."""
     return [
-        "Times rest on ASSUMED speeds, not on promises; the run prints the measured ones.",
+        "Times are computed from ASSUMED speeds and are not guaranteed; the run prints the measured"
+        " ones.",
         f"device class: {rates.device} ({rates.source})",
         f"learner: {rates.learner_flops / 1e9:,.0f} GFLOP/s per rank; 2 FLOPs per parameter and"
         " token forward, 6 with backward; one forward each for old log-probs (and for the update's"

@@ -33,7 +33,7 @@ def test_an_episode_is_told_at_its_start_and_its_end() -> None:
         diagnostics.observe(iteration, metrics)
     over = 20 + CLEAR_AFTER - 1
     assert [line.split(":")[0] for line in said] == ["iteration 12", f"iteration {over}"]
-    assert said[1] == f"iteration {over}: truncation, told at iteration 12, is over"
+    assert said[1] == f"iteration {over}: truncation, reported at iteration 12, is over"
     (found,) = diagnostics.findings
     assert (found.began, found.ended) == (12, over)
 

@@ -56,7 +56,7 @@ def planned(name: str, machine: Machine = ROOMY, **overrides: Any) -> Plan:
         ),
         (
             "gsm8k-remax",
-            ["greedy baseline: 64 greedy answers an iteration beside its 256 samples"],
+            ["greedy baseline: 64 greedy answers an iteration besides its 256 samples"],
         ),
         (
             "gsm8k-dapo",
@@ -121,7 +121,7 @@ def test_ptx_and_reward_model_are_counted() -> None:
         "reward model: 1,024 prompts x 4 to 9 samples of the policy (and 256 held-out prompts) ->"
         " all pairs of a prompt in one of 64 batch elements x 1 epoch(s) -> at most 16 optimizer"
         " steps of at most 576 responses, 120 tokens each",
-        "ptx: 2 x 128 = 256 demonstrations beside each policy step, at most 32,768 tokens,"
+        "ptx: 2 x 128 = 256 demonstrations added to each policy step, at most 32,768 tokens,"
         " coefficient 27.8",
         "reward model, one rank, frozen: weights 1.4 MiB",
     ):
