@@ -16,6 +16,7 @@ _LOOK_AT_MOST_S = 5.0  # the waiting process may itself have been stopped meanwh
 @dataclass
 class Watch:
     """Follows one worker over all its calls. ``stall_s``: silence that is never taken for a stall.
+
     What is normal for this worker is learnt: a call that computes ten minutes per micro-batch is
     silent for as long.
     """
@@ -46,8 +47,9 @@ class Watch:
 
     def look(self, method: str, sign: Sign | None, *, stopped: bool, passed_s: float) -> str | None:
         """Update with the state ``passed_s`` seconds after the last check; return why to give up,
-        if at all. ``stopped``: the worker's process is stopped, which is known on its own machine
-        only.
+        if at all.
+
+        ``stopped``: the worker's process is stopped, which is known on its own machine only.
         """
         passed_s = min(passed_s, _LOOK_AT_MOST_S)
         self.stopped_s = self.stopped_s + passed_s if stopped else 0.0

@@ -46,10 +46,11 @@ def near_duplicates(texts: Sequence[str], jaccard: float) -> dict[int, int]:
 
 
 def contaminated(texts: Sequence[str], evaluation: Sequence[str]) -> dict[int, int]:
-    """Return {row of ``texts``: row of ``evaluation``} for contaminated texts. A text is
-    contaminated when its words equal an evaluation text's, or when the two share a run of 13 words,
-    numbers included and boilerplate left out. Texts below 13 words are compared as a whole: short
-    generated problems share all of their words but the numbers.
+    """Return {row of ``texts``: row of ``evaluation``} for contaminated texts.
+
+    A text is contaminated when its words equal an evaluation text's, or when the two share a run of
+    13 words, numbers included and boilerplate left out. Texts below 13 words are compared as a
+    whole: short generated problems share all of their words but the numbers.
     """
     eval_words = [words_of(text) for text in evaluation]
     own_words = [words_of(text) for text in texts]

@@ -41,8 +41,9 @@ class _Bad(Exception):
 
 
 def normalise(table: RawTable) -> tuple[list[Row], list[Reject]]:
-    """Return the usable rows of ``table``, and a Reject for each other row. Raises ``UserError``
-    naming the columns and the accepted forms when they do not match.
+    """Return the usable rows of ``table``, and a Reject for each other row.
+
+    Raises ``UserError`` naming the columns and the accepted forms when they do not match.
     """
     form = _form(table)
     make = {"verl": _verl, "trl": _trl, "messages": _messages, "gsm8k": _gsm8k}[form]

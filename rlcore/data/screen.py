@@ -47,8 +47,9 @@ def screen_prompts(
 def screen_demonstrations(
     demonstrations: list[tuple[Row, Tokens]], held: Held, data: DataSection
 ) -> tuple[list[tuple[Row, Tokens]], list[Reject]]:
-    """Return the demonstrations without duplicates and without evaluation questions. Several
-    solutions of one question are no duplicates: whole conversations are compared.
+    """Return the demonstrations without duplicates and without evaluation questions.
+
+    Several solutions of one question are no duplicates: whole conversations are compared.
     """
     rows = [row for row, _ in demonstrations]
     texts = ["\n".join(message["content"] for message in row.messages) for row in rows]

@@ -28,8 +28,9 @@ def grams(words: Sequence[str], length: int) -> list[tuple[str, ...]]:
 
 
 class Boilerplate:
-    """Word 5-grams that occur in at least 2 % (and 20) of ``texts``: instructions, templates. They
-    are left out so that sharing an instruction does not make two questions duplicates, or one
+    """Word 5-grams that occur in at least 2 % (and 20) of ``texts``: instructions, templates.
+
+    They are left out so that sharing an instruction does not make two questions duplicates, or one
     contaminated.
     """
 

@@ -1,4 +1,5 @@
-"""Weights of a model directory into running engines, by the same way that training syncs them."""
+"""Loads the weights of a model directory into running engines, the same way as training syncs
+them."""
 
 from pathlib import Path
 

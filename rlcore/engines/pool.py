@@ -53,18 +53,20 @@ class EnginePool:
         return self._agreed(stamps, update.stamp)
 
     def probe(self, token_ids: Sequence[Sequence[int]]) -> dict[str, list[list[float]]]:
-        """Return what each engine says of the same ids, by its name; see
+        """Return each engine's log-probs of the same ids, by engine name; see
         ``RolloutEngine.probe``."""
         answers = self._of_each("probe", [list(map(int, ids)) for ids in token_ids])
         return {worker.name: rows for worker, rows in zip(self._workers, answers, strict=True)}
 
     def stamp(self) -> WeightStamp:
-        """Return what all engines sample from. Raises WeightSyncError when they differ."""
+        """Return the stamp that all engines sample from. Raises WeightSyncError when they
+        differ."""
         stamps = self._of_each("stamp")
         return self._agreed(stamps, stamps[0])
 
     def _of_each(self, method: str, *arguments: Any) -> list[Any]:
-        """Call ``method`` on every engine, all at once; a refusal gets the engine's name."""
+        """Call ``method`` on every engine, all at once; an engine's refusal is raised with its
+        name."""
         deadline = monotonic() + self._sync_timeout_s
         pendings: list[Pending] = []
         answers = []
@@ -82,14 +84,14 @@ class EnginePool:
                 raise WeightSyncError(
                     f"rollout engine '{worker.name}' holds weights version {stamp.version}"
                     f" (digest {stamp.digest[:12]}) but version {expected.version} (digest"
-                    f" {expected.digest[:12]}) was expected; rerun the flow to sync it afresh"
+                    f" {expected.digest[:12]}) was expected; rerun the flow to sync it again"
                 )
         return expected
 
 
 @contextmanager
 def _naming(worker: Worker) -> Iterator[None]:
-    """Put the engine's name before what it refuses."""
+    """Prefix the engine's name to its refusal."""
     try:
         yield
     except WeightSyncError as error:

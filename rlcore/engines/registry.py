@@ -1,6 +1,6 @@
-"""Which rollout engines there are.
+"""The registered rollout engines.
 
-A new one: its entry here, its file beside this one, and its name in
+To add one: its entry here, its file in this package, and its name in
 ``schemas.hardware.RolloutHardware.engine``.
 """
 
@@ -14,7 +14,7 @@ from rlcore.engines.types import EngineSpec
 class EngineKind:
     """``target``: "package.module:Class" of a ``RolloutEngine``, loaded in the worker only.
 
-    ``environment``: what its process must start with.
+    ``environment``: variables that its process must be started with.
     """
 
     target: str

@@ -20,8 +20,8 @@ TORCH_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 class TransformersEngine:
     """``RolloutEngine`` on a transformers model.
 
-    Row i's random numbers come from its own generator, seeded by ``seeds[i]``: which rows share a
-    batch changes its result by float rounding only.
+    Row i's random numbers come from its own generator, seeded by ``seeds[i]``, so that the
+    composition of the batch changes a row by float rounding only.
     """
 
     def __init__(self, spec: EngineSpec) -> None:
@@ -61,7 +61,7 @@ class TransformersEngine:
         results: dict[int, list[float]] = {}
         for rows in self._batches(token_ids):
             batch = [token_ids[row] for row in rows]
-            # Padded on the right: no token looks ahead, so padding needs no mask.
+            # Padded on the right: attention is causal, so the padding needs no mask.
             ids_BT = torch.zeros(len(batch), max(map(len, batch)), dtype=torch.long)
             for row, ids in enumerate(batch):
                 ids_BT[row, : len(ids)] = torch.tensor(list(ids))
@@ -75,7 +75,7 @@ class TransformersEngine:
 
     @torch.no_grad()
     def load_weights(self, update: WeightUpdate) -> WeightStamp:
-        """Copy a state file into the model; see ``RolloutEngine``. No cache outlives a call."""
+        """Copy a state file into the model; see ``RolloutEngine``. There is no cache to drop."""
         own = self._model.state_dict()
         expected = {name: tuple(own[name].shape) for name in self._names}
         state = read_update(update.path, expected)
@@ -87,11 +87,11 @@ class TransformersEngine:
         return self._stamp
 
     def stamp(self) -> WeightStamp:
-        """Return what is sampled from now."""
+        """Return the stamp of the weights sampled from."""
         return self._stamp
 
     def close(self) -> None:
-        """Nothing outlives the object."""
+        """Nothing to free."""
 
     def _check(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int]) -> None:
         require_proven(self._stamp)
@@ -99,7 +99,7 @@ class TransformersEngine:
         check_requests(prompts, seeds, self._spec.max_model_len, vocab_size)
 
     def _batches(self, prompts: Sequence[Sequence[int]]) -> Iterator[list[int]]:
-        """Yield row numbers in batches of like length, longest first: little is padding."""
+        """Yield row numbers in batches of similar length, longest first, to keep padding small."""
         order = sorted(range(len(prompts)), key=lambda row: -len(prompts[row]))
         for start in range(0, len(order), self._spec.max_num_seqs):
             yield order[start : start + self._spec.max_num_seqs]

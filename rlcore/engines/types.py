@@ -1,4 +1,4 @@
-"""What every rollout engine takes and returns. Imports nothing heavy.
+"""The inputs and outputs of every rollout engine. Imports nothing heavy.
 
 Producers: ``vllm_engine.VllmEngine``, ``transformers_engine.TransformersEngine``.
 Consumers: the rollout phase, evaluation, the sync phase.
@@ -14,11 +14,9 @@ from schemas.outcomes import FinishReason
 
 DTYPES = ("float32", "bfloat16")
 DEVICES = ("cpu", "cuda")
-MIN_TEMPERATURE = 0.01  # vLLM raises anything below to this silently
-MAX_TEMPERATURE = 2.0  # vLLM refuses more
-NOISE = (
-    0.5  # a new engine's weights are uniform in (-NOISE, NOISE): far from any trained ones, finite
-)
+MIN_TEMPERATURE = 0.01  # vLLM silently raises lower temperatures to this
+MAX_TEMPERATURE = 2.0  # the limit of vLLM
+NOISE = 0.5  # a new engine's weights are uniform in (-NOISE, NOISE): finite, unlike any trained
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +25,8 @@ class Sampling:
 
     Log-probs are those of the distribution sampled from: logits / temperature, then (top_k,
     top_p) renormalised. Temperature 0 is greedy and its log-probs are at temperature 1.
-    Training rollouts keep top_p = 1 and top_k = -1, else the importance ratio carries the log of
-    the kept mass.
+    Training rollouts keep top_p = 1 and top_k = -1, otherwise the importance ratio would contain
+    the probability mass that was kept.
 
     Raises ``UserError`` naming the field, its value, the rule and the remedy.
     """
@@ -60,8 +58,8 @@ class Sampling:
         )
         _require(
             self.max_new_tokens >= 1,
-            f"sampling.max_new_tokens = {self.max_new_tokens} must be >= 1; raise it to the length "
-            "of the longest wanted answer, in tokens",
+            f"sampling.max_new_tokens = {self.max_new_tokens} must be >= 1; raise it to the longest"
+            " response that you need, in tokens",
         )
         negative = [token for token in self.stop_token_ids if token < 0]
         _require(
@@ -88,9 +86,10 @@ class Generation:
 class RolloutEngine(Protocol):
     """A sampler that knows which weights it holds.
 
-    It is built with noise for weights: ``load_weights`` is the only way in, so a tensor that nobody
-    sends stays noise and shows in every log-prob, instead of being right until the first update.
-    ``generate`` and ``probe`` raise ``WeightSyncError`` before the first proven load.
+    It starts with noise for weights and gets weights through ``load_weights`` only: a tensor that
+    is missing from a sync stays noise and shows in every log-prob. Had the engine read the model
+    directory, that tensor would be right until the first update. ``generate`` and ``probe`` raise
+    ``WeightSyncError`` before the first verified load.
     """
 
     def generate(
@@ -109,20 +108,20 @@ class RolloutEngine(Protocol):
         The stamp's digest is of the bytes that the model's loader was handed. Raises
         ``WeightSyncError`` naming the tensors when names or shapes are not the model's (nothing is
         touched and the old stamp holds), or when bytes are not the sender's or the loader left a
-        tensor out (the engine then refuses to sample until a load is proven).
+        tensor out (the engine then refuses to sample until a load is verified).
         """
         ...
 
     def probe(self, token_ids: Sequence[Sequence[int]]) -> list[list[float]]:
         """Return log p(token t | tokens < t) for t >= 1 of each sequence, at temperature 1.
 
-        Lengths are len(sequence) - 1. What the learner computes for the same ids must agree:
-        the independent proof that a sync reached the layers.
+        Lengths are len(sequence) - 1. They must agree with what the learner computes for the same
+        ids, which shows independently of the digest that a sync reached the layers.
         """
         ...
 
     def stamp(self) -> WeightStamp:
-        """Return the stamp of the weights sampled from now; ``UNPROVEN`` before a proven load."""
+        """Return the stamp of the weights sampled from; ``UNPROVEN`` before a verified load."""
         ...
 
     def close(self) -> None:
@@ -143,12 +142,12 @@ class EngineSpec:
     max_num_seqs: int = 512  # sequences decoded at once
     gpu_memory_utilization: float = 0.5  # share of GPU memory for weights + KV cache (GPU only)
     tensor_parallel_size: int = 1
-    kv_cache_gib: float = 1.0  # most KV cache on CPU, in GiB; less is taken where less will do
+    kv_cache_gib: float = 1.0  # limit of the KV cache on CPU; less if that is enough
     seed: int = 0
     threads: int = 1  # OpenMP threads on CPU
     block_size: int = 32  # tokens per KV block on CPU; a multiple of 32
     device: str = "cpu"  # "cpu" or "cuda"
-    sleep_mode: bool = False  # GPU: memory can be lent to a colocated learner between phases
+    sleep_mode: bool = False  # GPU: free memory for a colocated learner between phases
 
     def __post_init__(self) -> None:
         _require(
@@ -164,7 +163,7 @@ class EngineSpec:
         _require(
             0.0 < self.gpu_memory_utilization <= 1.0,
             f"rollout gpu_memory_utilization = {self.gpu_memory_utilization} must lie in (0, 1]; "
-            "it is the engine's share of one GPU's memory",
+            "it is the share of one GPU's memory that the engine may use",
         )
         for name, value in (
             ("max_model_len", self.max_model_len),
@@ -187,7 +186,7 @@ class EngineSpec:
 def check_requests(
     prompts: Sequence[Sequence[int]], seeds: Sequence[int], max_model_len: int, vocab_size: int
 ) -> None:
-    """Refuse requests no engine can serve, before the engine is called.
+    """Refuse requests that no engine can serve, before the engine is called.
 
     Raises ``UserError`` for unequal counts, a seed outside [0, 2**63), an empty prompt, a token id
     outside the vocabulary, or a prompt that leaves no room for one new token.
@@ -203,7 +202,8 @@ def check_requests(
         )
         _require(
             len(prompt) > 0,
-            f"prompts[{row}] is empty; give every prompt at least one token (a BOS token will do)",
+            f"prompts[{row}] is empty; give every prompt at least one token (a BOS token is"
+            " enough)",
         )
         _require(
             len(prompt) < max_model_len,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from vllm import RequestOutput, SamplingParams
 
 T = TypeVar("T")
-MIN_PREFILL_TOKENS = 16384  # per step on CPU; a whole quickstart batch prefills in one step
+MIN_PREFILL_TOKENS = 16384  # tokens per step on CPU; a whole quickstart batch prefills in one step
 
 
 def engine_env(spec: EngineSpec) -> dict[str, str]:
@@ -56,7 +56,7 @@ class VllmEngine:
     own generator, seeded by ``seeds[i]``.
     """
 
-    IMPORTS = ("vllm.entrypoints.llm", "vllm.v1.worker.gpu_worker")  # ten seconds of a core
+    IMPORTS = ("vllm.entrypoints.llm", "vllm.v1.worker.gpu_worker")  # takes ten seconds of a core
 
     def __init__(self, spec: EngineSpec) -> None:
         """Build the engine of ``spec.model_dir`` with noise for weights; see ``RolloutEngine``.
@@ -88,7 +88,7 @@ class VllmEngine:
         """Return one continuation per prompt, in order; see ``RolloutEngine.generate``.
 
         Starts from an empty prefix cache (rows of one call share prefixes), so that a rerun of the
-        same call gives the same bits whatever ran before it.
+        same call gives the same bits, independent of earlier calls.
         """
         from vllm import SamplingParams
 
@@ -100,9 +100,9 @@ class VllmEngine:
                 top_k=sampling.top_k,
                 max_tokens=sampling.max_new_tokens,
                 stop_token_ids=list(sampling.stop_token_ids),
-                ignore_eos=True,  # stop_token_ids alone decide, whatever generation_config says
+                ignore_eos=True,  # stop_token_ids alone decide, not generation_config
                 seed=seed,
-                logprobs=0,  # the sampled token's only
+                logprobs=0,  # log-probs of the sampled token only
                 flat_logprobs=True,
                 detokenize=False,
                 skip_clone=True,
@@ -150,10 +150,11 @@ class VllmEngine:
         return self._stamp
 
     def stamp(self) -> WeightStamp:
-        """Return what is sampled from now; ``WeightSyncError`` after a load that broke off."""
+        """Return the stamp of the weights sampled from; ``WeightSyncError`` after an incomplete
+        load."""
         if self._stamp is None:
             raise WeightSyncError(
-                "the last weight load broke off half-way; build a new engine and load again"
+                "the last weight load was not completed; build a new engine and load again"
             )
         return self._stamp
 
@@ -168,7 +169,7 @@ class VllmEngine:
             self._llm.wake_up()
 
     def close(self) -> None:
-        """Shut the engine down. Idempotent; any other call after it is a mistake."""
+        """Shut the engine down. Idempotent; nothing else may be called afterwards."""
         if not self._closed:
             self._closed = True
             self._llm.llm_engine.engine_core.shutdown()
@@ -183,7 +184,7 @@ class VllmEngine:
 
 
 def _counted(step: Callable[[], T]) -> Callable[[], T]:
-    """Let every step of the engine be a sign of progress."""
+    """Report every step of the engine as a sign of progress."""
 
     def counted() -> T:
         outputs = step()
@@ -205,7 +206,7 @@ def _llm_arguments(spec: EngineSpec) -> dict[str, Any]:
         "seed": spec.seed,
         "logprobs_mode": "processed_logprobs",
         "skip_tokenizer_init": True,
-        "generation_config": "vllm",  # the model directory's sampling defaults must not leak in
+        "generation_config": "vllm",  # ignore the sampling defaults of the model directory
         "load_format": vllm_transfer.NOISE_FORMAT,
         "weight_transfer_config": {"backend": vllm_transfer.BACKEND},
         "worker_extension_cls": vllm_transfer.EXTENSION,
@@ -219,19 +220,20 @@ def _llm_arguments(spec: EngineSpec) -> dict[str, Any]:
         "enforce_eager": True,
         "block_size": spec.block_size,
         "kv_cache_memory_bytes": _kv_cache_bytes(spec),
-        # vLLM rewinds the seeded generator of a half-prefilled row by offset, which CPU generators
-        # do not have: it raises. Whole prompts only, and room for many of them in a step.
+        # With chunked prefill vLLM rewinds the seeded generator of a partly prefilled row by its
+        # offset, and raises since CPU generators have none. So prompts are prefilled whole, many
+        # per step.
         "enable_chunked_prefill": False,
         "max_num_batched_tokens": max(MIN_PREFILL_TOKENS, spec.max_model_len),
     }
 
 
 def _kv_cache_bytes(spec: EngineSpec) -> int:
-    """Return the KV cache to allocate on CPU, in bytes: what full batches need, within the limit.
+    """Return the KV cache to allocate on CPU, in bytes: enough for full batches, within the limit.
 
     vLLM fills the whole cache with zeros at start-up (3 s a GiB on a small machine). Raises
     ``UserError`` when one sequence does not fit into the limit, or when vLLM's CPU attention has no
-    kernel for the model's head size (it would say so at the first batch).
+    kernel for the model's head size (vLLM itself would fail at the first batch).
     """
     from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
 

@@ -1,9 +1,10 @@
 """The worker side of weight sync: vLLM's weight-transfer protocol over a file in shared memory.
 
 vLLM imports this module in every worker (``worker_extension_cls`` names a class of it), which
-registers the backend and the loader of a new engine's noise. One update is one file, written whole
-by ``weights.files.write_state``. Works wherever learner and engine see one file system (same host:
-/dev/shm). vLLM's own nccl and ipc backends, for GPUs on several hosts, are not wired up here.
+registers the backend and the loader of a new engine's noise. One update is one file, written
+atomically by ``weights.files.write_state``. Works wherever learner and engine share a file system
+(on one host: /dev/shm). vLLM's own nccl and ipc backends, for GPUs on several hosts, are not used
+here.
 """
 
 from collections.abc import Iterator
@@ -39,12 +40,12 @@ EXTENSION = "rlcore.engines.vllm_transfer.TransferExtension"
 
 @dataclass
 class FileInitInfo(WeightTransferInitInfo):
-    """No rendezvous: the file is the whole channel."""
+    """Empty: a file needs no rendezvous."""
 
 
 @dataclass
 class FileUpdateInfo(WeightTransferUpdateInfo):
-    """``path``: safetensors file; ``tensors``: ``tensor_digests`` of what the learner holds."""
+    """``path``: safetensors file; ``tensors``: ``tensor_digests`` of the learner's weights."""
 
     path: str
     tensors: dict[str, str]
@@ -54,8 +55,8 @@ class FileUpdateInfo(WeightTransferUpdateInfo):
 class TransferOutcome:
     """What one worker did with an update.
 
-    ``digest``: of the bytes its model's loader was handed. ``problem`` is empty when they are the
-    learner's and all are in; ``touched``: whether a layer was changed.
+    ``digest``: of the bytes that the model's loader was given. ``problem`` is empty when these are
+    the learner's and all were loaded; ``touched``: whether a layer was changed.
     """
 
     digest: str = ""
@@ -64,10 +65,10 @@ class TransferOutcome:
 
 
 class FileTransferEngine(WeightTransferEngine[FileInitInfo, FileUpdateInfo]):
-    """Loads a state file through vLLM's layerwise reload and proves what the loader was handed.
+    """Loads a state file through vLLM's layerwise reload and verifies what the loader was given.
 
-    Names and shapes are checked before the first layer is touched, because a layerwise reload that
-    is missing a tensor keeps or invents that layer's weights with only a log line.
+    Names and shapes are checked before the first layer is touched, because a layerwise reload
+    without a tensor keeps that layer's old weights, or uninitialised ones, and only logs a line.
     """
 
     init_info_cls = FileInitInfo
@@ -87,7 +88,7 @@ class FileTransferEngine(WeightTransferEngine[FileInitInfo, FileUpdateInfo]):
         """Check that the file fits the model, load it, and compare what was loaded."""
         try:
             state = read_update(update_info.path, checkpoint_shapes(self.model_config.model))
-        except UserError as error:  # reported through ``outcome``: an RPC loses exception types
+        except UserError as error:  # reported through ``outcome``: an RPC loses the type
             self.outcome = TransferOutcome(problem=str(error))
             return
         tap = DigestTap()
@@ -101,17 +102,18 @@ class FileTransferEngine(WeightTransferEngine[FileInitInfo, FileUpdateInfo]):
         self.outcome = TransferOutcome(digest, problem="", touched=True)
 
     def _load(self, weights: Iterator[tuple[str, torch.Tensor]]) -> set[str]:
-        """Load ``weights``; return the parameters that none of them went into."""
+        """Load ``weights``; return the parameters that got none of them."""
         before = {name for name, _ in self.model.named_parameters()}
         initialize_layerwise_reload(self.model)
-        # Names that hold in both states: repacking renames some, and a tied head has none after.
+        # Names that are valid before and after: repacking renames some, and removes that of a tied
+        # head.
         names = before & {name for name, _ in self.model.named_parameters()}
         with torch.device(self.device):
             loader: Any = self.model  # vLLM's models take (name, tensor) pairs; nn.Module does not
             loaded: set[str] | None = loader.load_weights(weights)
             finalize_layerwise_reload(self.model, self.model_config)
         _refresh_heads(self.model)
-        return set() if loaded is None else names - loaded  # few models do not say
+        return set() if loaded is None else names - loaded  # a few models return no names
 
     def finish_weight_update(self) -> None:
         """Nothing left to do: an update is one file, loaded whole by ``receive_weights``."""
@@ -125,14 +127,14 @@ class NoiseLoader(DummyModelLoader):
     """Gives a new model noise for weights; see ``RolloutEngine``. Reads no file."""
 
     def load_weights(self, model: torch.nn.Module, model_config: ModelConfig) -> None:
-        """Fill every parameter; buffers are built from the config and hold what they should."""
+        """Fill every parameter; buffers are computed from the config and are already right."""
         del model_config
         for parameter in model.parameters():
             initialize_single_dummy_weight(parameter, -NOISE, NOISE)
 
 
 class TransferExtension:
-    """Mixed into vLLM's worker: lets the driver ask what the worker loaded."""
+    """Mixed into vLLM's worker, for the driver to query what the worker loaded."""
 
     if TYPE_CHECKING:
         weight_transfer_engine: FileTransferEngine
@@ -143,7 +145,7 @@ class TransferExtension:
 
 
 def _refresh_heads(model: torch.nn.Module) -> None:
-    """Repack every LM head from the weight it now holds.
+    """Repack every LM head from its current weight.
 
     On CPU a linear layer multiplies by a packed copy of its weight. A tied head shares the
     embedding's parameter, so the reload processes the embedding only and the head would go on
@@ -154,5 +156,5 @@ def _refresh_heads(model: torch.nn.Module) -> None:
             module.quant_method.process_weights_after_loading(module)
 
 
-# vLLM imports a module once per process; a second registration would raise.
+# Registering a second time in one process would raise.
 WeightTransferEngineFactory.register_engine(BACKEND, FileTransferEngine)

@@ -1,5 +1,6 @@
-"""Evaluation of one checkpoint: completions drawn, scored and summed up with confidence intervals.
+"""Evaluation of one checkpoint: completions sampled, scored and summarised with confidence
+intervals.
 
-``statistics`` holds the pure estimators, ``summary`` the figures made of them, ``evaluate`` draws
-the completions.
+``statistics`` holds the pure estimators, ``summary`` the figures computed with them, ``evaluate``
+samples the completions.
 """

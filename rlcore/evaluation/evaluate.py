@@ -1,4 +1,4 @@
-"""One checkpoint on the test split: greedy and sampled completions, scored and summed up.
+"""One checkpoint on the test split: greedy and sampled completions, scored and summarised.
 
 Seeds do not depend on the checkpoint, so checkpoints are compared on the same noise.
 """
@@ -37,9 +37,10 @@ def evaluate(
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return (EvalResults, Completions) of the weights that ``engines`` sample from.
 
-    Evaluates the rows of ``prompts`` with split "test". ``checkpoint`` labels the rows; a result
-    says in ``num_prompts`` and ``num_samples`` what it rests on. Raises ``UserError`` when there is
-    no test prompt, RewardFailureError when fewer completions may go unscored by ``reward``.
+    Evaluates the rows of ``prompts`` with split "test". ``checkpoint`` labels the rows;
+    ``num_prompts`` and ``num_samples`` of a result count what it is computed from. Raises
+    ``UserError`` when there is no test prompt, RewardFailureError when more completions are
+    unscored than ``reward`` allows.
     """
     drawn = generate_completions(
         prompts,
@@ -96,7 +97,7 @@ def generate_completions(
             for sample in range(n)
         ]
         drawn[mode] = in_order(requests, collect(requests, sampling, engines, tokenizer))
-    # All at once: how many may go unscored is a share of all.
+    # All in one call: the limit on unscored completions is a share of all.
     rewards = iter(score([t for mode in drawn.values() for t in mode], scorer))
     return pl.concat(
         _completions(checkpoint, mode, trajectories, list(islice(rewards, len(trajectories))))
@@ -107,8 +108,8 @@ def generate_completions(
 def select_prompts(prompts: pl.DataFrame, max_prompts: int | None, seed: int) -> pl.DataFrame:
     """Return the test prompts, at most ``max_prompts`` of each source and subset, in table order.
 
-    Which ones is a function of (seed, uid), so the cap draws no easy beginning of an ordered file.
-    Raises ``UserError`` when there is none.
+    Which ones is a function of (seed, uid), so that the cap does not select the easy beginning of
+    an ordered file. Raises ``UserError`` when there is none.
     """
     rows = prompts.filter(pl.col("split") == "test")
     if rows.is_empty():

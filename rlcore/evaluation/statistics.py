@@ -19,7 +19,7 @@ RESAMPLES = 2000  # bootstrap draws: the ends of a 95 % interval move by about 1
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A figure with the ends of its 95 % confidence interval."""
+    """A figure with the bounds of its 95 % confidence interval."""
 
     value: float
     low: float
@@ -27,7 +27,7 @@ class Estimate:
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
-    """Return the unbiased chance that at least one of k samples is correct.
+    """Return the unbiased estimate of the probability that at least one of k samples is correct.
 
     ``1 - C(n-c, k) / C(n, k)``, arXiv 2107.03374 eq. 1, as the running product of its reference
     code, which neither overflows nor cancels. Raises ``UserError`` unless 1 <= k <= n and
@@ -50,11 +50,12 @@ def avg_at_k(correct: Sequence[bool]) -> float:
 
 
 def majority(answers: Sequence[str | None]) -> int | None:
-    """Return the index of the first sample that holds the winning answer; None when none has one.
+    """Return the index of the first sample with the winning answer; None when no sample has an
+    answer.
 
-    ``answers`` are the extracted answers in the order drawn; None (no answer) never wins, however
-    frequent. A tie goes to the tied answer that was drawn first. maj@k is whether the returned
-    sample is correct, and False for None.
+    ``answers`` are the extracted answers in the order sampled; None (no answer) never wins, however
+    frequent. A tie goes to the answer that was sampled first. maj@k is whether the returned sample
+    is correct, and False for None.
     """
     counts = Counter(answer for answer in answers if answer is not None)
     if not counts:
@@ -99,8 +100,8 @@ def bootstrap_mean(values: Sequence[float] | np.ndarray, seed: int) -> Estimate:
 def bootstrap_share(successes: np.ndarray, counts: np.ndarray, seed: int) -> Estimate:
     """Return sum(successes) / sum(counts) with its 95 % percentile bootstrap interval.
 
-    [prompts] each, every count at least 1: a share of things that hang together within a prompt, so
-    prompts are what is resampled, as in ``bootstrap_mean``. Raises ``UserError`` without prompts.
+    [prompts] each, every count at least 1: a share of items that are correlated within a prompt, so
+    prompts are resampled, as in ``bootstrap_mean``. Raises ``UserError`` without prompts.
     """
     if not len(counts):
         raise UserError("a share over prompts needs at least one prompt; got none")

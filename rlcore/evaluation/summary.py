@@ -1,4 +1,5 @@
-"""From scored completions to the EvalResults table: each figure per source and subset, and in all.
+"""From scored completions to the EvalResults table: each figure per source and subset, and over
+all.
 
 Metrics, with n = ``evaluate.samples``:
 
@@ -12,10 +13,10 @@ Metrics, with n = ``evaluate.samples``:
     {greedy,sampled}/aborted                  share that the engine aborted
     {greedy,sampled}/judge_failed             share on which a reward function of weight 0 failed
 
-Completions without a score are left out of the first four lines and counted in ``unscored``; a row
-no prompt qualifies for is left out, as are the accuracies of rewards that judge no correctness.
-Shares of prompts carry Wilson intervals, the others a bootstrap over prompts. "all" weighs every
-prompt alike.
+Completions without a score are left out of the first four lines and counted in ``unscored``; a
+figure that no prompt qualifies for is left out, as are accuracies where no reward function checks
+correctness. Shares of prompts carry Wilson intervals, the others a bootstrap over prompts. "all"
+weighs every prompt alike.
 """
 
 from collections.abc import Callable, Iterator
@@ -41,7 +42,7 @@ ALL = "all"
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One metric of one group of prompts: a value per prompt it rests on."""
+    """One metric of one group of prompts: a value per prompt that it is computed from."""
 
     metric: str
     values: np.ndarray
@@ -49,7 +50,8 @@ class Figure:
     num_samples: int
 
     def estimate(self, seed: int) -> Estimate:
-        """Return mean and interval; the bootstrap's stream is ``seed``'s and the metric's."""
+        """Return mean and interval; the bootstrap's random stream depends on ``seed`` and the
+        metric."""
         if self.is_share:
             return wilson(int(self.values.sum()), len(self.values))
         return bootstrap_mean(self.values, stream_seed(seed, "bootstrap", self.metric))
@@ -97,7 +99,7 @@ def _greedy(judged: pl.DataFrame) -> Figure:
 
 
 def _accuracies(judged: pl.DataFrame, n: int, pass_k: tuple[int, ...]) -> list[Figure]:
-    """Return avg@n, pass@k and maj@n over prompts with enough judged samples."""
+    """Return avg@n, pass@k and maj@n over prompts with enough samples that have a verdict."""
     prompts = judged.group_by("uid", maintain_order=True).agg("correct", "answer")
     correct_P = prompts["correct"].to_list()
     answers_P = prompts["answer"].to_list()
@@ -109,7 +111,7 @@ def _accuracies(judged: pl.DataFrame, n: int, pass_k: tuple[int, ...]) -> list[F
     for k in pass_k:
         enough = [correct for correct in correct_P if len(correct) >= k]
         figures.append(
-            # with k = n a prompt passes or does not: a share of prompts
+            # with k = n each prompt's value is 0 or 1: a share of prompts
             _over(f"sampled/pass@{k}", enough, lambda c, k=k: pass_at_k(len(c), sum(c), k), k == n)
         )
     majorities = np.array(winners, dtype=float)

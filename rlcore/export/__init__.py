@@ -1,1 +1,1 @@
-"""The end of a run: a Hugging Face directory that is proven to be the policy, with a model card."""
+"""The export: a Hugging Face directory that is verified to be the policy, with a model card."""

@@ -1,4 +1,4 @@
-"""The end of a run: a Hugging Face directory with a model card, published whole or not at all."""
+"""The export: a Hugging Face directory with a model card, published whole or not at all."""
 
 import json
 import shutil
@@ -10,7 +10,7 @@ from rlcore.export.model_card import ModelCard, render_card
 from rlcore.export.publish import write_proven
 from schemas.errors import UserError
 
-RECORD = "export.json"  # also marks a directory as ours to replace
+RECORD = "export.json"  # also marks a directory that an export may replace
 
 
 def export_model(
@@ -29,8 +29,8 @@ def export_model(
     parameters, dtype, tied, weights_digest, chat_template_sha256, logits_max_abs_diff, files (name
     -> bytes).
 
-    Raises ``UserError`` when ``out_dir`` holds something that is no earlier export, ``ExportError``
-    when the reloaded model is not the policy.
+    Raises ``UserError`` when ``out_dir`` holds something other than an earlier export,
+    ``ExportError`` when the reloaded model is not the policy.
     """
     out_dir = out_dir.absolute()
     _check_target(out_dir)
@@ -55,13 +55,14 @@ def _check_target(out_dir: Path) -> None:
         return
     if not out_dir.is_dir() or (any(out_dir.iterdir()) and not (out_dir / RECORD).is_file()):
         raise UserError(
-            f"export.directory = '{out_dir}' exists and is no earlier export (it has no {RECORD});"
-            " give a new or empty directory"
+            f"export.directory = '{out_dir}' exists and is not an earlier export (it has no"
+            f" {RECORD}); give a new or empty directory"
         )
 
 
 def _replace(out_dir: Path, partial: Path) -> None:
-    """Rename ``partial`` to ``out_dir``; what stood there goes only once the new one stands."""
+    """Rename ``partial`` to ``out_dir``; an earlier one is removed only after the new one is in
+    place."""
     old = out_dir.with_name(f".{out_dir.name}.old")
     shutil.rmtree(old, ignore_errors=True)
     if out_dir.exists():

@@ -77,7 +77,7 @@ class LineageRow:
 
 @dataclass(frozen=True, slots=True)
 class ModelCard:
-    """What the card says beside what the weights say themselves.
+    """The contents of the card that do not follow from the weights.
 
     ``checkpoint``: label of the exported weights in ``results`` (an EvalResults table).
     ``base_model`` and ``datasets`` go to the metadata when they are hub names (owner/name).
@@ -97,7 +97,7 @@ class ModelCard:
 
 
 def render_card(card: "ModelCard", proof: Proof) -> str:
-    """Return README.md of an export. All text that comes from outside is escaped.
+    """Return README.md of an export. All text from outside is escaped.
 
     Raises ``UserError`` when ``card.results`` holds no row of ``card.checkpoint``.
     """
@@ -108,7 +108,7 @@ def render_card(card: "ModelCard", proof: Proof) -> str:
             f" {', '.join(names) or 'none'}; add it to evaluate.checkpoints"
         )
     environment = Environment(
-        finalize=escape_markdown,  # every expression, so none can be forgotten
+        finalize=escape_markdown,  # for every expression, so that none is missed
         autoescape=False,
         undefined=StrictUndefined,
         keep_trailing_newline=True,
@@ -157,7 +157,7 @@ def _result_rows(results: pl.DataFrame, checkpoints: list[str]) -> list[dict[str
 
 
 def _front_matter(card: "ModelCard") -> str:
-    """Return the hub's metadata as YAML; names that are no hub names stay out of it."""
+    """Return the hub's metadata as YAML; names that are not hub names are left out."""
     from huggingface_hub import EvalResult, ModelCardData
 
     mine = card.results.filter(
@@ -190,7 +190,7 @@ def _front_matter(card: "ModelCard") -> str:
 
 
 def _hub_name(name: str | None) -> str | None:
-    """Return ``name`` if it is one of the hub; a path of this machine is nobody's business."""
+    """Return ``name`` if it is a hub name; a path of this machine must not be published."""
     if name is None or not _HUB_NAME.fullmatch(name) or Path(name).exists():
         return None
     return name

@@ -1,4 +1,4 @@
-"""A policy as a Hugging Face directory that is proven to be the policy."""
+"""A policy as a Hugging Face directory that is verified to be the policy."""
 
 import hashlib
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 SHARD_SIZE = "5GB"  # the hub's convention
 PROBE_ROWS, PROBE_TOKENS = 4, 64
-# Relative to the largest logit. Equal weights may still round apart: kernels of some CPUs depend on
-# where in memory a matrix begins, and two files place it differently.
+# Relative to the largest logit. Equal weights may still give different rounding: on some CPUs it
+# depends on the alignment of a matrix in memory, which differs between two files.
 LOGITS_TOLERANCE = {"torch.bfloat16": 0.05, "torch.float16": 0.01}
 FULL_PRECISION_TOLERANCE = 1e-4
 PROBE_TEXTS = (
@@ -96,7 +96,7 @@ def _load(directory: Path, dtype: str, trust_remote_code: bool) -> "PreTrainedMo
         model = AutoModelForCausalLM.from_pretrained(
             directory, dtype=dtype, trust_remote_code=trust_remote_code
         )
-    except (OSError, ValueError, KeyError) as error:  # untrusted files: say which model
+    except (OSError, ValueError, KeyError) as error:  # untrusted files: name the model
         first_line = str(error).strip().partition("\n")[0]
         raise UserError(
             f"model in {directory} cannot be loaded: {first_line}; give a directory written by"
@@ -106,7 +106,7 @@ def _load(directory: Path, dtype: str, trust_remote_code: bool) -> "PreTrainedMo
 
 
 def _same(what: str, expected: Any, found: Any, target: Path) -> Any:
-    """Return ``found`` when it equals ``expected``; values are quoted where they are short."""
+    """Return ``found`` when it equals ``expected``, else raise; the error quotes short values."""
     if expected == found:
         return found
     values = f": {expected!r} became {found!r}"
@@ -157,7 +157,7 @@ def _logits_difference(
 
 
 def _tokenizer_probes(tokenizer: "PreTrainedTokenizerBase") -> dict[str, Any]:
-    """Return everything about a tokenizer that training and serving rest on."""
+    """Return everything about a tokenizer that training and serving depend on."""
     encoded = [tokenizer.encode(text, add_special_tokens=False) for text in PROBE_TEXTS]
     return {
         "vocabulary": tokenizer.get_vocab(),

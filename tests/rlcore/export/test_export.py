@@ -287,7 +287,9 @@ def test_a_directory_that_is_no_export_is_not_replaced(policy_dir: Path, tmp_pat
     out = tmp_path / "out"
     out.mkdir()
     (out / "thesis.tex").write_text("years of work")
-    with pytest.raises(UserError, match=r"exists and is no earlier export .* give a new or empty"):
+    with pytest.raises(
+        UserError, match=r"exists and is not an earlier export .* give a new or empty"
+    ):
         export_model(policy_dir, out, dtype=None, card=card())
     assert (out / "thesis.tex").read_text() == "years of work"
 
