@@ -12,8 +12,9 @@ from schemas.names import REWARD_MODEL
 from schemas.reward_model import SampledPreferences
 
 GSM8K_TRAIN_ROWS = 7473
-VALIDATION_FRACTION = 0.03  # of the training prompts: verl validates on what is our test split
-# What verl takes where a whole command is silent, and its one-GPU example where an excerpt is.
+VALIDATION_FRACTION = 0.03  # of the training prompts; verl validates on the test split
+# Values of settings that are not given: verl's defaults for a whole command, and those of its
+# one-GPU example for an excerpt.
 VERL_SIZES = {"prompts": 1024, "mini": 256, "epochs": 30}
 VERL_EXAMPLE_SIZES = {"prompts": 64, "mini": 32, "epochs": 1}
 VERL_EXAMPLE_MODEL = "Qwen/Qwen2.5-0.5B-Instruct"
@@ -31,7 +32,7 @@ def _sizes(run: Run) -> dict[str, int]:
 
 
 def lengths(run: Run) -> tuple[int, int]:
-    """Return the longest prompt and the longest response, tokens; verl's default is 512 each."""
+    """Return the longest prompt and the longest response, in tokens; verl's default is 512 each."""
     prompt = run.count("data.max_prompt_length", 512)
     return prompt, run.count("data.max_response_length", 512)
 
@@ -81,7 +82,7 @@ def batches(run: Run) -> dict[str, Any]:
 
 
 def _micro_batch_tokens(run: Run) -> int:
-    """Sequences per GPU and pass, as tokens at the longest lengths; at least one of them."""
+    """Sequences per GPU and pass, converted to tokens at the longest lengths; at least one."""
     longest = sum(lengths(run))
     dynamic = run.flag(f"{ACTOR}.use_dynamic_bsz")
     micro = run.count(f"{ACTOR}.ppo_micro_batch_size_per_gpu", 0)
@@ -121,7 +122,7 @@ def _iterations(run: Run, prompts: int) -> int:
 
 
 def _train_rows(run: Run) -> tuple[int, str]:
-    """Return the number of training rows and how it is known."""
+    """Return the number of training rows and its source."""
     if run.train_rows is not None:
         return run.train_rows, "--train-rows"
     files = _files(run, "data.train_files")
@@ -132,8 +133,8 @@ def _train_rows(run: Run) -> tuple[int, str]:
     if _is_gsm8k(files):
         return GSM8K_TRAIN_ROWS, "GSM8K"
     raise UserError(
-        f"trainer.total_epochs needs the number of training rows and {files[0]} is not here to be"
-        " counted; say --train-rows N, or set trainer.total_training_steps"
+        f"trainer.total_epochs needs the number of training rows and {files[0]} is not available to"
+        " count them; pass --train-rows N, or set trainer.total_training_steps"
     )
 
 
@@ -144,33 +145,35 @@ def _files(run: Run, key: str) -> list[str]:
 
 
 def _is_gsm8k(files: list[str]) -> bool:
-    """Return whether the files are GSM8K's by name; no files: the data of verl's example, GSM8K."""
+    """Return whether the file names are those of GSM8K, or there are none (verl's example uses
+    GSM8K)."""
     return all("gsm8k" in file.lower() for file in files)
 
 
 def trains_reward_model(run: Run) -> bool:
-    """Return whether a learned reward model scores. verl loads one, ours is trained by the run.
+    """Return whether a learned reward model scores. verl loads one; here the run trains it.
 
-    Raises UserError for data that brings neither demonstrations nor a rule to rank samples by.
+    Raises UserError for data with neither demonstrations nor a rule to rank samples by.
     """
     if run.reward is not None or not run.flag("reward_model.enable"):
         return False
     if not _is_gsm8k(_files(run, "data.train_files")):
         raise UserError(
-            "reward_model.enable = True loads a reward model and ours is trained by the run, which"
-            " here knows no preferences; say --reward package.module:function, then add the section"
-            " reward_model to the recipe"
+            "reward_model.enable = True loads a reward model and here the run trains its own, for"
+            " which it has no preferences; pass --reward package.module:function, then add the"
+            " section reward_model to the recipe"
         )
     return True
 
 
 def data(run: Run) -> dict[str, Any]:
-    """Model and data. A whole command names both; an excerpt takes those of verl's example."""
+    """Model and data. A whole command must name both; an excerpt defaults to those of verl's
+    example."""
     model, train = run.get(f"{MODEL}.path"), _files(run, "data.train_files")
     for key, found in ((f"{MODEL}.path", model), ("data.train_files", train)):
         if not found and not run.excerpt:
             raise UserError(
-                f"{key} is missing; set it, or write ... into the command for what it leaves out"
+                f"{key} is missing; set it, or add ... to the command to mark it as an excerpt"
             )
     if model is None:
         model = VERL_EXAMPLE_MODEL
@@ -196,7 +199,7 @@ def data(run: Run) -> dict[str, Any]:
     }
     run.remark(
         f"validation takes {VALIDATION_FRACTION:.0%} of the training prompts; verl's val_files are"
-        " the test split, judged once at the end"
+        " the test split, evaluated once at the end"
     )
     return ours
 
@@ -211,7 +214,7 @@ def _sources(run: Run, train: list[str]) -> list[dict[str, Any]]:
         return [{"kind": "gsm8k"}]
     held = _files(run, "data.val_files")
     if not held:
-        raise UserError("data.val_files is missing; set it: the trained model is judged on it")
+        raise UserError("data.val_files is missing; set it: the trained model is evaluated on it")
     for file in (*train, *held):
         if not re.search(r"\.(parquet|jsonl?)$", file):
             raise UserError(f"data file '{file}' is neither .parquet nor .jsonl; give such a file")
@@ -221,7 +224,7 @@ def _sources(run: Run, train: list[str]) -> list[dict[str, Any]]:
 
 
 def reward(run: Run) -> dict[str, Any]:
-    """The reward: a function of the user's, a trained model, or GSM8K's rule."""
+    """The reward: a user's function, a trained model, or GSM8K's rule."""
     if run.reward is not None:
         return {"reward.functions": [{"name": run.reward}]}
     path = run.get("custom_reward_function.path")
@@ -233,7 +236,8 @@ def reward(run: Run) -> dict[str, Any]:
         _, response = lengths(run)
         run.remark(
             "reward_model.enable: the run trains its reward model itself, after a warm start on the"
-            " demonstrations, on samples ranked by GSM8K's rule; the rule is told, not trained on"
+            " demonstrations, on samples ranked by GSM8K's rule; the rule is reported, not trained"
+            " on"
         )
         return {
             "reward_model.preferences": {"kind": "samples", "max_new_tokens": response},
@@ -248,7 +252,7 @@ def reward(run: Run) -> dict[str, Any]:
         return {"reward.functions": [{"name": "gsm8k", "options": {"mode": "strict"}}]}
     raise UserError(
         f"verl picks the reward of {files[0]} by its data_source and only GSM8K's rule has a"
-        " counterpart; set custom_reward_function.path or say --reward package.module:function"
+        " counterpart; set custom_reward_function.path or pass --reward package.module:function"
     )
 
 
@@ -278,12 +282,12 @@ def bookkeeping(run: Run) -> dict[str, Any]:
     if save > 0:
         ours["rl.checkpoint.every"] = save
     elif run.has("trainer.save_freq"):
-        run.remark("trainer.save_freq <= 0: checkpoints stay on, as a killed run continues there")
+        run.remark("trainer.save_freq <= 0: checkpoints stay on, as a killed run resumes there")
     return ours
 
 
 def names(run: Run) -> dict[str, Any]:
-    """Whether wandb is told. The recipe's name is the caller's."""
+    """Whether to log to wandb. The caller sets the recipe's name."""
     if not run.has("trainer.logger"):
         return {}
     loggers = run.get("trainer.logger")

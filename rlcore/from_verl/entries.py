@@ -1,4 +1,4 @@
-"""What may become of one of verl's keys: one of ours, a part of several, or nothing, and why."""
+"""How a key of verl is translated: to one of our keys, together with others, or not, and why."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,7 +7,8 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class To:
-    """One key, one of ours. ``convert`` may raise ValueError with the rule it breaks."""
+    """One key that becomes one of ours. ``convert`` may raise ValueError with the rule that the
+    value breaks."""
 
     ours: str
     convert: Callable[[Any], Any]
@@ -23,9 +24,9 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Lacks:
-    """No counterpart. ``off``: values that ask for nothing, besides null, False and 0.
+    """No counterpart. ``off``: values that switch it off, besides null, False and 0.
 
-    ``differs``: the run learns something else for it; otherwise it is layout or bookkeeping.
+    ``differs``: without it the run learns something else; otherwise it is layout or bookkeeping.
     """
 
     why: str
@@ -33,7 +34,7 @@ class Lacks:
     off: tuple[Any, ...] = ()
 
     def asks_nothing(self, value: Any) -> bool:
-        """Return whether the value switches off what the key stands for."""
+        """Return whether the value switches the feature off."""
         return value in (None, False, 0, *self.off)
 
 

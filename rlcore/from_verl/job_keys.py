@@ -1,4 +1,4 @@
-"""verl's keys of models, data, reward, trainer and environments, and what becomes of each."""
+"""verl's keys of models, data, reward, trainer and environments, and how each is translated."""
 
 from rlcore.from_verl.entries import (
     MODEL,
@@ -13,7 +13,7 @@ from rlcore.from_verl.entries import (
     text,
 )
 
-NO_ENVIRONMENTS = "multi-turn environments are not there yet"
+NO_ENVIRONMENTS = "multi-turn environments are not supported"
 
 _MODELS: dict[str, Entry] = {
     f"{MODEL}.path": Part("data"),
@@ -25,7 +25,7 @@ _MODELS: dict[str, Entry] = {
         one_of(flash_attention_2="flash_attention_2", sdpa="sdpa", eager="eager"),
     ),
     f"{MODEL}.override_config.*": Lacks("the model's own config holds", True),
-    f"{MODEL}.lora_rank": Lacks("no LoRA yet: all weights are trained", True),
+    f"{MODEL}.lora_rank": Lacks("LoRA is not supported: all weights are trained", True),
     f"{MODEL}.lora_alpha": Lacks("read by lora_rank only"),
     f"{MODEL}.target_modules": Lacks("read by lora_rank only"),
     f"{MODEL}.exclude_modules": Lacks("read by lora_rank only"),
@@ -38,13 +38,13 @@ _MODELS: dict[str, Entry] = {
         )
     },
     f"{REF}.fsdp_config.param_offload": Lacks(
-        "the frozen reference lies as the learner does: hardware.learner.offload_params"
+        "the frozen reference is placed like the learner: hardware.learner.offload_params"
     ),
     f"{REF}.log_prob_*": Lacks("forward passes use hardware.learner.micro_batch_tokens"),
-    f"{REF}.ulysses_sequence_parallel_size": Lacks("no sequence parallelism yet", off=(1,)),
+    f"{REF}.ulysses_sequence_parallel_size": Lacks("no sequence parallelism", off=(1,)),
     f"{REF}.model": Lacks("the reference is the policy that RL starts from", True),
     **{
-        f"{REF}.{key}": Lacks("the reference lies as the learner does")
+        f"{REF}.{key}": Lacks("the reference is placed like the learner")
         for key in (
             *("strategy", "use_torch_compile", "fsdp_config.*", "megatron.*", "profiler.*"),
             *("entropy_*", "use_remove_padding", "rollout_n"),
@@ -70,7 +70,7 @@ _DATA: dict[str, Entry] = {
         "the reward is named in the recipe, not by row", off=("data_source",)
     ),
     "data.tokenizer": Lacks("the model's own tokenizer is used", True),
-    "data.trust_remote_code": Lacks("model.trust_remote_code holds for the tokenizer too"),
+    "data.trust_remote_code": Lacks("model.trust_remote_code applies to the tokenizer too"),
     "data.val_batch_size": Lacks("validation takes all of rl.validation.prompts at once"),
     "data.custom_cls.*": Lacks(
         "give the files in one of the forms that data.sources reads", True, off=("null",)
@@ -98,7 +98,7 @@ _REWARD: dict[str, Entry] = {
     "reward_model.model.path": Lacks(
         "the reward model is trained by the stage reward_model, not loaded"
     ),
-    "reward_model.model.*": Lacks("the reward model lies as the learner does"),
+    "reward_model.model.*": Lacks("the reward model is placed like the learner"),
     "reward_model.reward_manager": Lacks("rewards are scored row by row in worker processes"),
     "reward_model.max_length": Lacks("set reward_model.max_tokens"),
     "reward_model.reward_kwargs.max_resp_len": Part("overlong"),
@@ -138,8 +138,8 @@ _TRAINER: dict[str, Entry] = {
     "trainer.max_actor_ckpt_to_keep": To("rl.checkpoint.keep_last", count),
     "trainer.max_critic_ckpt_to_keep": Lacks("actor and critic are one checkpoint"),
     "trainer.device": To("hardware.device", one_of(cuda="cuda", cpu="cpu")),
-    "trainer.val_only": Lacks("a run trains; query or evaluate with a recipe of its own", True),
-    "trainer.val_before_train": Lacks("the stage evaluate judges the base model, too"),
+    "trainer.val_only": Lacks("a run always trains; evaluate with a separate recipe", True),
+    "trainer.val_before_train": Lacks("the stage evaluate also evaluates the base model"),
     "trainer.resume_mode": Lacks("a run started again always continues"),
     "trainer.resume_from_path": Lacks("a run started again always continues"),
     "trainer.default_local_dir": Lacks("set store"),

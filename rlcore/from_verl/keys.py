@@ -1,4 +1,4 @@
-"""verl's keys and what becomes of each, looked up by their full or short name.
+"""verl's keys and how each is translated, looked up by their full or short name.
 
 Key names: verl's trainer config of 2025 and 2026, its DAPO recipe, AlphaApollo's ``env``.
 """
@@ -16,7 +16,7 @@ KEYS: dict[str, Entry] = {**LEARNING, **JOB}
 
 
 def entry(key: str) -> Entry:
-    """Return what becomes of verl's full ``key``: its own entry, else the first pattern's.
+    """Return how verl's full ``key`` is translated: its own entry, else that of the first pattern.
 
     Raises UserError with the nearest known key.
     """
@@ -26,13 +26,13 @@ def entry(key: str) -> Entry:
         if "*" in pattern and fnmatchcase(key, pattern):
             return found
     raise UserError(
-        f"'{key}' is not a setting of verl that is known here{did_you_mean(key, KEYS)}; mend or"
-        " drop it"
+        f"'{key}' is not a known setting of verl{did_you_mean(key, KEYS)}; fix or remove it"
     )
 
 
 def full_key(key: str) -> str:
-    """Return verl's full key for one written short, as ``actor.optim.lr``: its only ending.
+    """Return verl's full key for a short form such as ``actor.optim.lr``, when it is the ending of
+    only one key.
 
     Unknown keys come back unchanged.
     """
@@ -54,7 +54,7 @@ def convert(key: str, rule: To, value: Any) -> Any:
 
 
 def lacking(values: Mapping[str, Any]) -> dict[str, Lacks]:
-    """Return the set keys that ask for something and have no counterpart."""
+    """Return the keys that are set, not off, and have no counterpart."""
     entries = {key: entry(key) for key in values}
     return {
         key: found

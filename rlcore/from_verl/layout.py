@@ -1,4 +1,4 @@
-"""GPUs of a verl run: there all roles take turns on all of them, here each keeps its own."""
+"""GPUs of a verl run: in verl all roles take turns on all of them, here each keeps its own."""
 
 from typing import Any
 
@@ -9,11 +9,11 @@ from rlcore.from_verl.settings import Run
 
 ENGINES = {"vllm": "vllm", "hf": "transformers", "sglang": "vllm"}
 SHARED = 0.2  # of one GPU: actor, critic, reference, reward model and engine make 1.0
-SHARED_MEMORY = 0.4  # of the GPU for an engine that learners sit beside
+SHARED_MEMORY = 0.4  # of the GPU for an engine that shares it with learners
 
 
 def layout(run: Run) -> dict[str, Any]:
-    """Ranks, engines and offload. None of it changes what is learnt."""
+    """Ranks, engines and offload. None of it changes the result of training."""
     gpus = run.count("trainer.n_gpus_per_node", 1) * run.count("trainer.nnodes", 1)
     width = run.count(f"{ROLLOUT}.tensor_model_parallel_size", 1)
     if run.get(f"{ROLLOUT}.name") == "sglang":
@@ -34,17 +34,17 @@ def _placement(run: Run, gpus: int, width: int) -> dict[str, Any]:
     """Divide ``gpus`` among learner ranks and engines of ``width`` GPUs each.
 
     Actor and critic have equal ranks, reference and reward model one each. One GPU is shared by
-    all, as is the learners' one when only one can be spared; otherwise a rank has a GPU of its own,
-    about half of them learn, and the engines get the rest.
+    all. When only one GPU is left for the learners, they share it; otherwise each rank has its own
+    GPU, about half of the GPUs train, and the engines get the rest.
     """
     groups = 2 if estimator(run) == "gae" else 1
     term = kl(run)
     own_reference = term["rl.algorithm.kl.where"] != "none"
     if term.get("rl.algorithm.kl.estimator") == "full":
-        own_reference = False  # the learner holds it: the exact KL needs both models' logits
+        own_reference = False  # in the learner: the exact KL needs both models' logits
     singles = int(own_reference) + int(trains_reward_model(run))
     if gpus == 1 and width > 1 and not run.has("trainer.n_gpus_per_node"):
-        gpus = 1 + width  # an excerpt that shows the engine's width only
+        gpus = 1 + width  # an excerpt with only the engine's width
     if gpus == 1:
         return _places(run, 1, SHARED, 1, 1, shared=True)
     if width > gpus - 1:
@@ -69,8 +69,8 @@ def _places(
     memory = run.number(key, 0.5)
     if shared and memory > SHARED_MEMORY and run.has(key):
         run.remark(
-            f"{key} = {memory:g}: {SHARED_MEMORY:g}, as our engine does not sleep while the learner"
-            " beside it trains"
+            f"{key} = {memory:g}: {SHARED_MEMORY:g}, as our engine keeps its memory while the"
+            " learner on that GPU trains"
         )
     memory = min(memory, SHARED_MEMORY) if shared else memory
     run.remark(

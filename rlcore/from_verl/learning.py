@@ -1,4 +1,4 @@
-"""Settings of verl that decide together what is learnt: estimator, loss, KL, filter, optimizers."""
+"""Settings of verl that together define the algorithm: estimator, loss, KL, filter, optimizers."""
 
 from typing import Any
 
@@ -48,7 +48,7 @@ def estimator(run: Run) -> str:
 
 
 def preset(run: Run) -> str:
-    """Return the preset that stands nearest; what verl has otherwise is written beside it."""
+    """Return the closest preset; the recipe lists the settings in which verl differs."""
     if run.choice(f"{ACTOR}.policy_loss.loss_mode", LOSS_MODES, "vanilla") == "gspo":
         return "gspo"
     near = {"gae": "ppo", "grpo": "grpo", "remax": "remax"}
@@ -71,21 +71,21 @@ def advantage(run: Run) -> dict[str, Any]:
         if reads:
             ours[f"rl.algorithm.gae.{path}"] = run.number(f"algorithm.{key}", 1.0)
         elif run.number(f"algorithm.{key}", 1.0) != 1:
-            run.remark(f"algorithm.{key} is left out: {name} reads none, in verl neither")
+            run.remark(f"algorithm.{key} is left out: {name} does not use it, nor in verl")
     if name == "grpo":
         ours["rl.algorithm.norm_by_std"] = run.flag("algorithm.norm_adv_by_std_in_grpo", True)
     mode = run.choice(f"{ACTOR}.policy_loss.loss_mode", LOSS_MODES, "vanilla")
     aggregation = run.choice(f"{ACTOR}.loss_agg_mode", AGGREGATIONS, "token-mean")
     if mode == "gspo":
         if aggregation != "seq-mean-token-mean" and run.has(f"{ACTOR}.loss_agg_mode"):
-            run.remark(f"{ACTOR}.loss_agg_mode: gspo is a mean over sequences, in verl too")
+            run.remark(f"{ACTOR}.loss_agg_mode: gspo is a mean over sequences, also in verl")
         return ours
     if mode == "cispo":
         ours["rl.algorithm.policy_loss"] = "cispo"
     if not run.has(f"{ACTOR}.loss_agg_mode") and base == "grpo":
         run.remark(
-            f"{ACTOR}.loss_agg_mode is not set: token-mean, verl's default, where the GRPO"
-            " paper and our preset take seq-mean-token-mean"
+            f"{ACTOR}.loss_agg_mode is not set: token-mean, verl's default, where the GRPO paper"
+            " and our preset use seq-mean-token-mean"
         )
     return ours | {"rl.algorithm.aggregation": aggregation}
 
@@ -97,7 +97,7 @@ def samples(run: Run) -> dict[str, Any]:
     if len(set(asked.values())) > 1:
         raise UserError(
             f"{ROLLOUT}.n = {sizes[f'{ROLLOUT}.n']} and env.rollout.n = {sizes['env.rollout.n']}"
-            " both say how often a prompt is sampled; set one of them"
+            " both set how often a prompt is sampled; set one of them"
         )
     size = max(sizes.values())
     needs = f"algorithm.adv_estimator={run.get('algorithm.adv_estimator', 'gae')}"
@@ -123,8 +123,8 @@ def clips(run: Run) -> dict[str, Any]:
         run.remark(f"{keys['c']}: verl's gspo loss reads no c; the dual clip is off")
         if not given:
             run.remark(
-                f"{ACTOR}.clip_ratio_*: verl's .2 would never clip a sequence's ratio; the"
-                " preset's 3e-4 and 4e-4 (GSPO paper) hold"
+                f"{ACTOR}.clip_ratio_*: verl's .2 would never clip a sequence's ratio; the preset's"
+                " 3e-4 and 4e-4 (GSPO paper) are used"
             )
             return {}
         dual = None
@@ -138,28 +138,28 @@ def clips(run: Run) -> dict[str, Any]:
 
 
 def kl(run: Run) -> dict[str, Any]:
-    """One place for the KL: the loss or the reward.
+    """Where the KL applies: in the loss or in the reward.
 
-    A kl_ctrl.kl_coef without either switch means the reward: so verl before 0.3 read it, and so
-    verl's one-GPU example means it; verl 0.3 and later would leave it out.
+    A kl_ctrl.kl_coef without either switch is read as KL in the reward: verl before 0.3 did so, and
+    verl's one-GPU example relies on it; verl 0.3 and later ignore it.
     """
     in_loss, switch = run.flag(f"{ACTOR}.use_kl_loss"), "algorithm.use_kl_in_reward"
     in_reward = run.flag(switch)
     if in_loss and in_reward:
         raise UserError(
-            f"{ACTOR}.use_kl_loss and {switch} are both True and our KL has one place; set one of"
+            f"{ACTOR}.use_kl_loss and {switch} are both True and a recipe has one KL; set one of"
             " them to False"
         )
     coefficient = "algorithm.kl_ctrl.kl_coef"
     if not in_loss and switch not in run.values and run.number(coefficient, 0.0):
         in_reward = True
         run.remark(
-            f"{coefficient} is set and {switch} is not: read as KL in the reward, as verl did"
-            f" before it had the switch; for none, set {switch}=False"
+            f"{coefficient} is set and {switch} is not: read as KL in the reward, as in verl before"
+            f" the switch existed; for no KL, set {switch}=False"
         )
     for key, on in ((f"{ACTOR}.kl_loss_coef", in_loss), (coefficient, in_reward)):
         if run.number(key, 0.0) and not on:
-            run.remark(f"{key} is left out: its switch is off, and verl leaves it out too")
+            run.remark(f"{key} is left out: its switch is off, so verl ignores it too")
     path = "rl.algorithm.kl"
     if in_loss:
         name = run.choice(f"{ACTOR}.kl_loss_type", KL_ESTIMATORS, "low_var_kl")
@@ -187,18 +187,18 @@ def kl(run: Run) -> dict[str, Any]:
 
 
 def correction(run: Run) -> dict[str, Any]:
-    """Truncated importance weights by their older name."""
+    """Truncated importance weights by their old name."""
     cap = run.number(f"{ACTOR}.tis_imp_ratio_cap", -1)
     path = "rl.algorithm.importance_correction"
     return {f"{path}.level": "token", f"{path}.cap": cap} if cap > 0 else {}
 
 
 def filter_groups(run: Run) -> dict[str, Any]:
-    """DAPO's dynamic sampling. Without a metric: by reward, as AlphaApollo's training page says."""
+    """DAPO's dynamic sampling. Without a metric: by reward, as on AlphaApollo's training page."""
     batch, drawn = run.count("data.train_batch_size", 0), run.count("data.gen_batch_size", 0)
     if not filters(run):
         if drawn and drawn != batch:
-            run.remark("data.gen_batch_size is left out: it draws more prompts for filter_groups")
+            run.remark("data.gen_batch_size is left out: it applies to filter_groups only")
         return {}
     if drawn and (not batch or drawn % batch):
         raise UserError(
@@ -208,8 +208,8 @@ def filter_groups(run: Run) -> dict[str, Any]:
     metric = run.choice("algorithm.filter_groups.metric", FILTER_METRICS, "seq_reward")
     rounds = run.count("algorithm.filter_groups.max_num_gen_batches", 0)
     run.remark(
-        "algorithm.filter_groups: each round draws new prompts, and the run ends when the"
-        " last allowed round has not filled the batch, as in verl's DAPO"
+        "algorithm.filter_groups: each round draws new prompts, and the run ends when the last"
+        " allowed round has not filled the batch, as in verl's DAPO"
     )
     path = "rl.algorithm.dynamic_sampling"
     return {
@@ -220,7 +220,7 @@ def filter_groups(run: Run) -> dict[str, Any]:
 
 
 def overlong(run: Run) -> dict[str, Any]:
-    """DAPO's soft punishment of long responses, by its two names."""
+    """DAPO's soft penalty for long responses, by its two names."""
     for place in ("reward_model.overlong_buffer", "reward_model.reward_kwargs.overlong_buffer_cfg"):
         if run.flag(f"{place}.enable"):
             _, longest = lengths(run)

@@ -1,4 +1,4 @@
-"""verl's keys of algorithm, actor, critic and rollout, and what becomes of each."""
+"""verl's keys of algorithm, actor, critic and rollout, and how each is translated."""
 
 from rlcore.from_verl.entries import (
     ACTOR,
@@ -13,7 +13,7 @@ from rlcore.from_verl.entries import (
     switch,
 )
 
-ONE_TURN = "episodes have one turn: environments are not there yet"
+ONE_TURN = "episodes have one turn: environments are not supported"
 OPTIMIZERS = {f"{ACTOR}.optim": "rl.update.optimizer", "critic.optim": "rl.critic.optimizer"}
 
 _OPTIMIZER: dict[str, Entry] = {
@@ -57,7 +57,7 @@ _ALGORITHM: dict[str, Entry] = {
     "algorithm.rollout_correction.rollout_is_threshold": To(
         "rl.algorithm.importance_correction.cap", number
     ),
-    "algorithm.rollout_correction.*": Lacks("only truncated importance weights are there", True),
+    "algorithm.rollout_correction.*": Lacks("only truncated importance weights exist", True),
     "algorithm.use_pf_ppo": Lacks("no preference-feedback resampling of rollouts", True),
     "algorithm.pf_ppo.*": Lacks("read by use_pf_ppo only"),
 }
@@ -87,13 +87,13 @@ _ACTOR: dict[str, Entry] = {
     f"{ACTOR}.use_dynamic_bsz": Part("batches"),
     f"{ACTOR}.tis_imp_ratio_cap": Part("correction"),
     f"{ACTOR}.use_invalid_action_penalty": Lacks(
-        "the penalty belongs to multi-turn environments, which are not there yet", True
+        "the penalty belongs to multi-turn environments, which do not exist here", True
     ),
     f"{ACTOR}.invalid_action_penalty_coef": Lacks(
-        "the penalty belongs to multi-turn environments, which are not there yet", True
+        "the penalty belongs to multi-turn environments, which do not exist here", True
     ),
     f"{ACTOR}.ulysses_sequence_parallel_size": Lacks(
-        "no sequence parallelism yet: a rank holds whole sequences", off=(1,)
+        "no sequence parallelism: a rank holds whole sequences", off=(1,)
     ),
     f"{ACTOR}.fsdp_config.param_offload": Part("layout"),
     f"{ACTOR}.fsdp_config.optimizer_offload": Part("layout"),
@@ -105,7 +105,7 @@ _ACTOR: dict[str, Entry] = {
     f"{ACTOR}.use_remove_padding": Lacks("sequences are always packed"),
     f"{ACTOR}.use_fused_kernels": Lacks("speed only"),
     f"{ACTOR}.entropy_*": Lacks("entropy is always computed in chunks"),
-    f"{ACTOR}.data_loader_seed": Lacks("drawn from the recipe's seed"),
+    f"{ACTOR}.data_loader_seed": Lacks("derived from the recipe's seed"),
     f"{ACTOR}.rollout_n": Lacks("repeats rollout.n"),
     f"{ACTOR}.profiler.*": Lacks("phases are timed by the run itself"),
 }
@@ -139,7 +139,7 @@ _ROLLOUT: dict[str, Entry] = {
     f"{ROLLOUT}.agent.*": Lacks(ONE_TURN),
     f"{ROLLOUT}.ignore_eos": Lacks("a response ends at its stop token", True),
     f"{ROLLOUT}.log_prob_*": Lacks("forward passes use hardware.learner.micro_batch_tokens"),
-    f"{ROLLOUT}.mode": Lacks("engines are always called together and waited for"),
+    f"{ROLLOUT}.mode": Lacks("engines are always called together and synchronously"),
     f"{ROLLOUT}.free_cache_engine": Lacks("engines keep their memory between rollouts"),
     f"{ROLLOUT}.engine_kwargs.*": Lacks("engines are set up by hardware.rollout"),
     f"{ROLLOUT}.calculate_log_probs": Lacks("sampler and learner are compared at every iteration"),
@@ -163,10 +163,10 @@ _CRITIC: dict[str, Entry] = {
     "critic.ppo_mini_batch_size": Part("critic"),
     "critic.ppo_epochs": Part("critic"),
     "critic.loss_agg_mode": Part("critic"),
-    "critic.model.*": Lacks("the critic lies as the learner does (hardware.learner)"),
+    "critic.model.*": Lacks("the critic is placed like the learner (hardware.learner)"),
     "critic.*micro_batch_size*": Lacks("the critic uses hardware.learner.micro_batch_tokens"),
     "critic.*max_token_len_per_gpu": Lacks("the critic uses hardware.learner.micro_batch_tokens"),
-    "critic.ulysses_sequence_parallel_size": Lacks("no sequence parallelism yet", off=(1,)),
+    "critic.ulysses_sequence_parallel_size": Lacks("no sequence parallelism", off=(1,)),
     **{
         f"critic.{key}": Lacks("the critic is trained as the actor is")
         for key in (

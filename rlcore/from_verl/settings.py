@@ -1,4 +1,4 @@
-"""The settings of one verl run as the translator reads them: typed, interpolated, and noted."""
+"""The settings of one verl run, typed and interpolated, and the notes on their translation."""
 
 import re
 from collections.abc import Mapping
@@ -15,20 +15,20 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Notes:
-    """What the reader of the recipe should know, in the order it came up."""
+    """Notes for the reader of the recipe, in the order of translation."""
 
-    differs: list[str] = field(default_factory=list)  # no counterpart, and the run is another
-    unneeded: list[str] = field(default_factory=list)  # no counterpart, and none is needed
-    remarks: list[str] = field(default_factory=list)  # read in another unit, or settled by default
+    differs: list[str] = field(default_factory=list)  # no counterpart, and the run differs
+    unneeded: list[str] = field(default_factory=list)  # no counterpart needed
+    remarks: list[str] = field(default_factory=list)  # converted to another unit, or set by default
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A verl run: ``values`` by verl's full keys, and what the user said beside them.
+    """A verl run: ``values`` by verl's full keys, and the user's options.
 
-    ``excerpt``: settings that are not shown exist, so sizes that are missing are those of verl's
-    one-GPU example and not its defaults. ``train_rows`` and ``reward`` are the options of the
-    command line.
+    ``excerpt``: the text is not complete, so missing sizes default to those of verl's one-GPU
+    example and not to verl's defaults. ``train_rows`` and ``reward`` are the options of the command
+    line.
     """
 
     values: Mapping[str, Any]
@@ -50,7 +50,7 @@ class Run:
         """Return the value for a note: as written, where an interpolation cannot be resolved."""
         try:
             return self.get(key)
-        except UserError:  # of a key without counterpart, so nothing hangs on it
+        except UserError:  # of a key without counterpart, so the value is not needed
             return self.values[key]
 
     def number(self, key: str, default: float) -> float:
@@ -60,7 +60,7 @@ class Run:
             if not isinstance(value, bool):
                 return float(value)
         except (TypeError, ValueError):
-            pass  # told below, with the key
+            pass  # reported below, with the key
         raise UserError(f"{key} = {value!r} is not a number; set it to one")
 
     def count(self, key: str, default: int) -> int:

@@ -20,7 +20,7 @@ NOT_TRAINERS = {
     " dataset in data.sources of a recipe",
     "model_merger": "every run ends with its model in Hugging Face form (stage export), so there is"
     " nothing to merge",
-    "sft_trainer": "SFT is the section sft of a recipe, not a run of its own",
+    "sft_trainer": "SFT is the section sft of a recipe, not a separate run",
 }
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)(?::-([^{}]*))?\})")
 _ARITHMETIC = re.compile(r"\$\(\(([^()$]+)\)\)")
@@ -36,7 +36,7 @@ _OPERATORS = {
 class Settings:
     """What the text sets, by dotted key as written; later settings replace earlier ones.
 
-    ``excerpt``: the text shows a part of a run only (``...``, or no command around the settings).
+    ``excerpt``: the text is part of a run only (``...``, or settings without a command).
     ``deleted``: keys after Hydra's ``~``. ``config_files``: values of --config-name and the like.
     """
 
@@ -92,7 +92,8 @@ def _check_trainer(module: str) -> None:
 
 
 def _variables(statements: list[list[str]]) -> dict[str, str]:
-    """Return what lines such as ``NAME=value`` and ``export NAME=value`` before the command set."""
+    """Return the variables set by lines such as ``NAME=value`` and ``export NAME=value`` before the
+    command."""
     variables: dict[str, str] = {}
     for words in statements:
         for word in words[1:] if words[0] in {"export", "local", "readonly"} else words:
@@ -129,7 +130,7 @@ def _number(expression: str, variables: Mapping[str, str]) -> int:
             return int(variables[node.id])
         if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
             return _OPERATORS[type(node.op)](evaluate(node.left), evaluate(node.right))
-        raise UserError(f"$(({expression})) is more arithmetic than is read here; write the number")
+        raise UserError(f"$(({expression})) is arithmetic that is not supported; write the number")
 
     try:
         return evaluate(ast.parse(expression.strip(), mode="eval").body)
@@ -162,7 +163,7 @@ def _read_overrides(words: list[str], *, excerpt: bool) -> Settings:
 def _override(word: str) -> tuple[str, Any]:
     key, separator, value = word.partition("=")
     if not separator or not key:
-        raise UserError(f"'{word}' is not of the form key=value; mend or drop it")
+        raise UserError(f"'{word}' is not of the form key=value; fix or remove it")
     try:
         return parse_override(word)
     except UserError:

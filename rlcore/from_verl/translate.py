@@ -1,4 +1,4 @@
-"""A verl run becomes a recipe: the settings one by one, those that belong together, the notes."""
+"""Translates a verl run to a recipe: single settings, settings that belong together, and notes."""
 
 import re
 import textwrap
@@ -72,8 +72,7 @@ def translate(
     ``name``: of the recipe; default: trainer.experiment_name. ``train_rows``: rows of the training
     files, where they cannot be counted here. ``reward``: 'package.module:function' for data whose
     reward is built into verl. Raises UserError for an unknown key, settings that contradict one
-    another, a setting without counterpart that the run cannot do without, and a recipe that does
-    not validate.
+    another, an essential setting without counterpart, and a recipe that does not validate.
     """
     read = read_settings(text)
     notes = Notes()
@@ -137,7 +136,7 @@ def _comment(item: str) -> list[str]:
 def _slug(text: str) -> str:
     slug = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
     if not slug:
-        raise UserError(f"trainer.experiment_name = {text!r} gives no name; say --name NAME")
+        raise UserError(f"trainer.experiment_name = {text!r} is no valid name; pass --name NAME")
     return slug
 
 

@@ -96,7 +96,7 @@ rollout.gpu_memory_utilization: 0.75
 total_epochs: 1
 """
 
-# text -> what must stand in the recipe, by dotted path
+# text -> expected in the recipe, by dotted path
 EXPECTED: dict[str, dict[str, Any]] = {
     ALPHAAPOLLO_PPO: {
         "rl.preset": "ppo",
@@ -189,15 +189,17 @@ def at(translation: Translation, path: str) -> Any:
 
 
 @pytest.mark.parametrize("text", EXPECTED)
-def test_each_block_says_the_same_in_our_words(text: str, tmp_path: Any) -> None:
+def test_each_block_becomes_the_expected_settings(text: str, tmp_path: Any) -> None:
     translation = translate(text)
     assert {path: at(translation, path) for path in EXPECTED[text]} == EXPECTED[text]
     file = tmp_path / "translated.yaml"
     file.write_text(render(translation))
-    assert load_recipe(str(file), directory=tmp_path) == translation.recipe, "YAML means another"
+    assert load_recipe(str(file), directory=tmp_path) == translation.recipe, (
+        "YAML reads back differently"
+    )
 
 
-def test_what_environments_would_do_is_named_not_dropped_in_silence() -> None:
+def test_settings_of_environments_are_reported_not_dropped_silently() -> None:
     (note,) = translate(ALPHAAPOLLO_INVALID_ACTION).notes.differs
     assert "use_invalid_action_penalty = True, " in note
     assert "invalid_action_penalty_coef = 0.1: the penalty belongs to multi-turn env" in note
@@ -205,8 +207,8 @@ def test_what_environments_would_do_is_named_not_dropped_in_silence() -> None:
 
 def test_sequence_parallelism_and_the_references_offload_are_named() -> None:
     unneeded = " ".join(translate(ALPHAAPOLLO_PARALLEL).notes.unneeded)
-    assert "ulysses_sequence_parallel_size = 2: no sequence parallelism yet" in unneeded
-    assert "ref.fsdp_config.param_offload = True: the frozen reference lies as" in unneeded
+    assert "ulysses_sequence_parallel_size = 2: no sequence parallelism" in unneeded
+    assert "ref.fsdp_config.param_offload = True: the frozen reference is placed" in unneeded
 
 
 @pytest.mark.parametrize(
@@ -221,7 +223,7 @@ def test_sequence_parallelism_and_the_references_offload_are_named() -> None:
         ("python3 -m http.server", "is not verl's trainer"),
     ],
 )  # fmt: skip
-def test_commands_that_train_nothing_are_told_what_does_their_work(
+def test_commands_that_do_not_train_are_refused_with_the_replacement(
     command: str, remedy: str
 ) -> None:
     with pytest.raises(UserError, match=remedy):

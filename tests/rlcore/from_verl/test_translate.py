@@ -37,7 +37,7 @@ def refusal(*settings: str) -> str:
     return str(error.value)
 
 
-def test_every_key_has_one_known_fate() -> None:
+def test_every_key_has_one_translation() -> None:
     """A key whose function does not exist would be dropped in silence."""
     functions = {found.function for found in KEYS.values() if isinstance(found, Part)}
     assert functions <= set(TOGETHER)
@@ -162,7 +162,7 @@ def test_gspo_without_clips_gets_the_papers_not_verls() -> None:
         (["~trainer.loger"], ["did you mean 'trainer.logger'"]),
         (["algorithm.adv_estimator=grpoo"], ["grpoo", "did you mean 'grpo'"]),
         ([f"{ACTOR}.policy_loss.loss_mode=gpg"], ["loss_mode = 'gpg'", "vanilla, gspo, cispo"]),
-        ([f"{ACTOR}.use_kl_loss=True", "algorithm.use_kl_in_reward=True"], ["both", "one place"]),
+        ([f"{ACTOR}.use_kl_loss=True", "algorithm.use_kl_in_reward=True"], ["both", "one KL"]),
         ([f"{ACTOR}.ppo_mini_batch_size=24"], ["24 does not divide", "train_batch_size = 64"]),
         ([f"{ROLLOUT}.n=4", "env.rollout.n=8"], ["n = 4", "n = 8", "set one of them"]),
         ([f"{ROLLOUT}.n=1"], ["algorithm.adv_estimator=grpo", "at least 2"]),
@@ -175,7 +175,7 @@ def test_gspo_without_clips_gets_the_papers_not_verls() -> None:
           "custom_reward_function.path=r.py"], ["--train-rows N"]),
         (["data.train_files=math.parquet", "data.val_files=m.parquet",
           "trainer.total_training_steps=9"], ["--reward package.module:function"]),
-        (["reward_model.enable=True", "data.train_files=h.jsonl"], ["ours is trained by the run"]),
+        (["reward_model.enable=True", "data.train_files=h.jsonl"], ["the run trains its own"]),
         ([f"{ROLLOUT}.top_p=0.9"], ["rl.rollout", "set top_p to 1"]),
         (["ppo_epochs=2"], ["'ppo_epochs' is the end of", "write it in full"]),
         ([f"{ACTOR}.shuffle=${{data.nowhere}}"], ["refers to 'data.nowhere'"]),
@@ -195,7 +195,7 @@ def test_a_critic_on_other_mini_batches_than_the_actor_is_refused() -> None:
 
 def test_a_whole_command_must_name_model_and_data() -> None:
     start = "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=gae"
-    with pytest.raises(UserError, match=r"actor_rollout_ref.model.path is missing.* write \.\.\."):
+    with pytest.raises(UserError, match=r"actor_rollout_ref.model.path is missing.* add \.\.\."):
         translate(start)
     assert translate(f"{start} ...").recipe.model.path == "Qwen/Qwen2.5-0.5B-Instruct"
 
@@ -270,15 +270,15 @@ def test_reward_by_file_by_option_and_by_model() -> None:
     assert by_model.sft.enabled
 
 
-def test_switched_off_settings_are_not_told() -> None:
+def test_switched_off_settings_are_not_reported() -> None:
     """A verl config lists everything; the reader wants what makes a difference."""
     notes = excerpt("actor_rollout_ref.model.lora_rank=0", "data.shuffle=True").notes
     assert not notes.differs
     notes = excerpt("actor_rollout_ref.model.lora_rank=32").notes
-    assert "lora_rank = 32: no LoRA yet" in notes.differs[0]
+    assert "lora_rank = 32: LoRA is not supported" in notes.differs[0]
 
 
-def test_a_setting_that_follows_another_is_told_by_its_value() -> None:
+def test_a_setting_that_follows_another_is_reported_by_value() -> None:
     config = """
 algorithm.adv_estimator: gae
 global_profiler: {tool: null}
@@ -288,13 +288,13 @@ actor_rollout_ref.actor.profiler.tool: ${oc.select:global_profiler.tool,null}
 trainer.default_local_dir: ${oc.env:HERE}
 """
     assert translate(config).notes.unneeded == [
-        "actor_rollout_ref.ref.strategy = fsdp2: the reference lies as the learner does",
+        "actor_rollout_ref.ref.strategy = fsdp2: the reference is placed like the learner",
         "actor_rollout_ref.actor.strategy = fsdp2: the learner is DeepSpeed's",
         "trainer.default_local_dir = ${oc.env:HERE}: set store",
     ]
 
 
-def test_notes_stand_above_the_recipe_as_comments() -> None:
+def test_notes_are_comments_above_the_recipe() -> None:
     text = render(excerpt("env.max_steps=4"))
     assert text.startswith("# Without counterpart, and the run differs for it:")
     assert all(len(line) <= 100 for line in text.splitlines())
@@ -309,7 +309,7 @@ def test_recipes_and_overrides_know_only_our_names(path: str) -> None:
 
 
 @pytest.mark.parametrize("theirs", ["kl", "k1"])
-def test_k1_as_a_loss_is_remarked_upon(theirs: str) -> None:
+def test_k1_as_a_loss_is_noted(theirs: str) -> None:
     said = render(excerpt(f"{ACTOR}.use_kl_loss=True", f"{ACTOR}.kl_loss_type={theirs}"))
     text = " ".join(said.replace("#", " ").split())
     assert f"kl_loss_type = {theirs}: as a loss its expected gradient is zero" in text
