@@ -1,4 +1,4 @@
-"""Checkpoints of a stage that trains: what its learners continue from, each one artifact."""
+"""Checkpoints of a stage that trains: the state to resume its learners from, one artifact each."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
@@ -29,7 +29,7 @@ class Checkpoints:
     ) -> ArtifactRef:
         """Save ``learners`` as they are after ``step`` steps, whole or not at all.
 
-        ``metadata``: JSON values that come back in the manifest of ``newest``, beside those of the
+        ``metadata``: JSON values, returned in the manifest of ``newest`` beside those of the
         lineage.
         """
         with self._store.scratch() as scratch:
@@ -46,8 +46,7 @@ class Checkpoints:
     def newest(self, log: Callable[[str], None]) -> ArtifactRef | None:
         """Return the newest complete checkpoint; None when there is none.
 
-        A damaged one is reported and dropped, and the one before it is used: nothing is lost but
-        time.
+        A damaged one is reported and dropped, and the one before it is used, which costs only time.
         """
         for step in reversed(self.steps()):
             if ref := self._store.find_or_discard(KIND, self._name(step), log):
@@ -55,7 +54,7 @@ class Checkpoints:
         return None
 
     def at(self, step: int) -> ArtifactRef:
-        """Return one kept checkpoint. Raises ArtifactError when it is gone or damaged."""
+        """Return one kept checkpoint. Raises ArtifactError when it is missing or damaged."""
         ref = self._store.find(KIND, self._name(step))
         if ref is None:
             raise ArtifactError(
@@ -64,7 +63,7 @@ class Checkpoints:
         return ref
 
     def load(self, ref: ArtifactRef, learners: Learners) -> None:
-        """Put ``learners`` back to where a checkpoint was saved."""
+        """Restore ``learners`` to the state in a checkpoint."""
         directory = self._store.directory(ref)
         for role, learner in learners.items():
             learner.load(str(directory / role))
@@ -75,7 +74,7 @@ class Checkpoints:
         return sorted(int(key.rsplit("/", 1)[1]) for key in keys)
 
     def keep(self, kept: Collection[int]) -> None:
-        """Drop all but the checkpoints of the steps ``kept``."""
+        """Delete all checkpoints except those of the steps ``kept``."""
         for step in self.steps():
             if step not in kept:
                 self._store.discard(KIND, self._name(step))

@@ -1,7 +1,8 @@
 """One rank of a DeepSpeed engine: gradients summed over passes and ranks, steps.
 
-The only file that imports deepspeed. The engine's own notions of batch size, accumulation and
-schedule are switched off: a step here is any number of passes whose losses add up.
+The only file that imports deepspeed. DeepSpeed's batch size, gradient accumulation and schedule are
+not used: a step is any number of passes, and the weights of the token losses already hold the
+global counts, so gradients are summed and never averaged.
 """
 
 import os
@@ -24,19 +25,21 @@ from rlcore.learner.spec import LearnerSpec
 from rlcore.weights.digest import canonical_names
 from schemas.errors import UserError
 
-BUCKET_ELEMENTS = 5 * 10**8  # DeepSpeed's default; capped by the model, as the buffer is allocated
+BUCKET_ELEMENTS = 5 * 10**8  # DeepSpeed's default; _config caps it at the model's size
 
 
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
-    """``grad_norm``: before clipping, over all ranks; inf when the step was skipped for it."""
+    """``grad_norm``: before clipping, over all ranks; inf when the step was skipped because of
+    it."""
 
     grad_norm: float
     applied: bool
 
 
 def pick_device(wanted: str) -> str:
-    """Return "cpu" or "cuda"; "auto" takes CUDA where it is. ``UserError`` when it is not."""
+    """Return "cpu" or "cuda"; "auto" is CUDA where available. ``UserError`` for "cuda" without a
+    GPU."""
     available = torch.cuda.is_available()
     if wanted == "cuda" and not available:
         raise UserError("learner device = 'cuda' and this process sees no GPU; use 'auto' or 'cpu'")
@@ -46,7 +49,8 @@ def pick_device(wanted: str) -> str:
 def make_deterministic(spec: LearnerSpec, device: str) -> None:
     """Fix threads, seed and kernels of this process.
 
-    On CUDA an operation without a deterministic kernel only warns, as some models need one.
+    On CUDA an operation without a deterministic kernel only warns, since some models need such
+    operations.
     """
     if device == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -54,7 +58,7 @@ def make_deterministic(spec: LearnerSpec, device: str) -> None:
     torch.set_num_threads(spec.threads)
     torch.manual_seed(spec.seed)
     torch.use_deterministic_algorithms(True, warn_only=device == "cuda")
-    # Costs a write of every fresh buffer and finds only reads of memory nobody wrote.
+    # Filling every new buffer costs a write, and would only reveal reads of uninitialised memory.
     deterministic.fill_uninitialized_memory = False  # pyright: ignore[reportAttributeAccessIssue]
 
 
@@ -86,7 +90,7 @@ class TrainEngine:
 
     @property
     def lockstep(self) -> bool:
-        """Whether even a forward pass is collective, so ranks must make equally many."""
+        """Whether a forward pass is collective too, so that all ranks must make the same number."""
         return self.spec.zero_stage == 3 and self.world_size > 1
 
     def forward(self, **inputs: Any) -> tuple[torch.Tensor, ...]:
@@ -94,17 +98,19 @@ class TrainEngine:
         return self._engine(**inputs)
 
     def backward(self, loss: torch.Tensor) -> None:
-        """Add the gradient of ``loss``; the factor turns DeepSpeed's mean over ranks into a sum."""
+        """Add the gradient of ``loss``. DeepSpeed averages gradients over ranks; the factor makes
+        that a sum, since the losses are normalised by global counts."""
         self._engine.backward(loss * self.world_size, scale_wrt_gas=False)
 
     def begin_pass(self, *, last: bool) -> None:
-        """Announce a pass with gradient, before its forward; ``last``: the step's final one."""
+        """Announce a pass with gradient, before its forward. DeepSpeed reduces the gradients over
+        the ranks in the ``last`` pass of a step only."""
         self._engine.set_gradient_accumulation_boundary(last)
 
     def step(self, lr: float) -> StepOutcome:
         """Clip by the global norm, apply AdamW at ``lr``, clear gradients.
 
-        A non-finite norm leaves weights and optimizer state alone.
+        With a non-finite norm, weights and optimizer state do not change.
         """
         for group in self._engine.optimizer.param_groups:
             group["lr"] = lr
@@ -115,14 +121,16 @@ class TrainEngine:
         return StepOutcome(norm, applied=bool(self._engine.was_step_applied()) and isfinite(norm))
 
     def _step_unsharded(self) -> StepOutcome:
-        """ZeRO 0: gradients are whole and equal on every rank, and DeepSpeed checks no norm."""
+        """ZeRO 0: every rank has the full reduced gradient, and DeepSpeed would step on a
+        non-finite norm."""
         gradients = [p.grad for p in self._engine.module.parameters() if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
         if not isfinite(float(norm)):
             self._engine.module.zero_grad(set_to_none=True)
             return StepOutcome(float("inf"), applied=False)
         if self.spec.grad_clip is not None:
-            # DeepSpeed's ZeRO formula, so that stages agree.
+            # DeepSpeed's formula for the other stages, so that the stage does not change the
+            # result.
             factor = ((norm + 1e-6) / self.spec.grad_clip).clamp(min=1.0)
             for gradient in gradients:
                 gradient.div_(factor)
@@ -138,7 +146,8 @@ class TrainEngine:
         return values
 
     def state(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield the canonical HF state, each tensor whole, under ZeRO 3 gathered one at a time.
+        """Yield the canonical HF state, each tensor whole; under ZeRO 3 they are gathered one at a
+        time.
 
         The tensors are the live weights: use each before the next, and all before the next step.
         """
@@ -152,7 +161,7 @@ class TrainEngine:
                 yield name, tensor.detach()
 
     def save(self, stem: Path) -> dict[str, Any]:
-        """Write this rank's shards beside ``stem``; return what ``load`` must be given."""
+        """Write this rank's shards beside ``stem``; return the entries that ``load`` needs."""
         return write_shards(self._engine, self.spec.zero_stage, stem)
 
     def load(self, stem: Path, entries: dict[str, Any]) -> None:
@@ -200,13 +209,13 @@ def _import_deepspeed(device: str) -> Any:
 
     logger.setLevel("ERROR")
     accelerator = get_accelerator()
-    assert accelerator is not None, "DeepSpeed knows the accelerator DS_ACCELERATOR names"
+    assert accelerator is not None, "DeepSpeed knows the accelerator named by DS_ACCELERATOR"
     if (held := accelerator.device_name()) != device:
         raise UserError(
             f"this process already runs DeepSpeed on {held} and a learner asks for {device}; give "
             "each device its own process"
         )
-    # Built with g++ at start-up and used by tensor-parallel inference alone; ours is data parallel.
+    # Would be compiled with g++ at start-up, and is used by tensor-parallel inference only.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     return deepspeed
 
@@ -219,7 +228,7 @@ def _connect(
     world_size: int,
     rendezvous: str,
 ) -> None:
-    """Join the process group, once per process; ranks of one machine listen on its loopback."""
+    """Join the process group, once per process; ranks on one machine listen on loopback only."""
     backend = "nccl" if device == "cuda" else "gloo"
     timeout = timedelta(seconds=spec.collective_timeout_s)
     # A rank sees its own GPU only.
@@ -246,7 +255,7 @@ def _connect(
 
 
 def _optimizer(model: TokenModel, spec: LearnerSpec, device: str) -> torch.optim.Optimizer:
-    """AdamW over all parameters, decay on all (as verl), torch's own: nothing to compile.
+    """AdamW over all parameters, decay on all (as in verl); torch's own needs no compiler.
 
     Offloaded from a GPU it is DeepSpeed's CPU Adam, built on first use, several times faster there.
     """
@@ -264,18 +273,19 @@ def _optimizer(model: TokenModel, spec: LearnerSpec, device: str) -> torch.optim
 
 
 def _config(spec: LearnerSpec, num_parameters: int) -> dict[str, Any]:
-    bucket = min(BUCKET_ELEMENTS, num_parameters + num_parameters % 2)  # ZeRO wants an even one
+    bucket = min(BUCKET_ELEMENTS, num_parameters + num_parameters % 2)  # ZeRO needs an even size
     zero: dict[str, Any] = {
         "stage": spec.zero_stage,
         "reduce_bucket_size": bucket,
         "allgather_bucket_size": bucket,
-        "overlap_comm": False,  # a fixed order of reductions
+        "overlap_comm": False,  # overlap would vary the order of reductions, and so the rounding
     }
     if spec.offload_optimizer:
         zero["offload_optimizer"] = {"device": "cpu"}
     if spec.offload_params:
         zero["offload_param"] = {"device": "cpu"}
     config: dict[str, Any] = {
+        # DeepSpeed wants both; ``begin_pass`` sets the boundary of accumulation instead.
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": 1,
         "steps_per_print": None,
@@ -285,10 +295,10 @@ def _config(spec: LearnerSpec, num_parameters: int) -> dict[str, Any]:
         "zero_force_ds_cpu_optimizer": False,
     }
     if spec.zero_stage == 0:
-        config["gradient_clipping"] = 0.0
+        config["gradient_clipping"] = 0.0  # ``_step_unsharded`` clips
     if spec.dtype == "bfloat16":
         config["bf16"] = {"enabled": True}
-        # Sums over many passes and ranks lose their small terms in bf16.
+        # In bf16, with 8 significant bits, a sum over many passes and ranks loses its small terms.
         config["data_types"] = {"grad_accum_dtype": "fp32"}
         config["communication_data_type"] = "fp32"
     return config

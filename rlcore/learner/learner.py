@@ -37,11 +37,11 @@ class Learner:
 
     That is an ``init_method`` of ``torch.distributed``; a lone rank needs none. A model that does
     not keep packed documents apart gets rows of one document (``packing_warning``). Raises
-    ``UserError`` when device, model or process group cannot be what ``spec`` asks for, or the model
-    cannot be padded.
+    ``UserError`` when device, model or process group do not fit ``spec``, or the model cannot be
+    padded.
     """
 
-    # What deepspeed.initialize and from_pretrained import in their own time: five seconds.
+    # Modules that deepspeed.initialize and from_pretrained import late, which takes five seconds.
     IMPORTS = (
         "deepspeed.runtime.zero.muon.muon_optimizer",
         "transformers.models.auto.modeling_auto",
@@ -73,17 +73,17 @@ class Learner:
             else None
         )
         self._engine = self._trained or FrozenEngine(model, self.device)
-        # Ranks on CPUs of different kinds could round to different decisions.
+        # On different kinds of CPUs ranks could round differently, and so decide differently.
         packing = worst(self._engine.exchange(packing))
         self._passes = Passes(self._engine, spec, self.device, packing)
         self._versions = Versions()
         self._weights = LearnerWeights(self._engine, spec, rank)
 
     def packing_warning(self, lengths: np.ndarray) -> str | None:
-        """Return why each row holds one document and what that costs, or None where rows are full.
+        """Return why each row holds one document and what that costs; None when documents are
+        packed.
 
-        ``lengths``: tokens of the sequences of a batch, all ranks together. Nothing passes through
-        the model.
+        ``lengths``: tokens of the sequences of a batch, all ranks together. The model is not run.
         """
         return self._passes.packing_warning(lengths)
 
@@ -96,10 +96,10 @@ class Learner:
         entropy: bool = False,
         full_kl: bool = False,
     ) -> TokenScores:
-        """Return log-probs (nats) of this rank's ``sequences``; entropies and KLs when asked for.
+        """Return log-probs (nats) of this rank's ``sequences``; entropies and KLs on request.
 
         ``targets``: "all" tokens with a predecessor, or "loss_mask" (the head then runs on those
-        alone); other places are 0. ``full_kl``: exact KL(policy || reference) of each token's
+        only); other places are 0. ``full_kl``: exact KL(policy || reference) of each token's
         distribution, at ``temperature``; ``UserError`` without ``reference_dir``.
         """
         self.spec.require_head("lm", "logprobs")
@@ -124,8 +124,8 @@ class Learner:
     def values(self, sequences: Sequences, *, targets: str = "loss_mask") -> list[np.ndarray]:
         """Return a value model's scores of this rank's ``sequences``, aligned with ``token_ids``.
 
-        ``targets``: "loss_mask", the value of the state *before* each such token (what GAE wants);
-        or "last", the score of the whole text, read at its last token and found at its place. Other
+        ``targets``: "loss_mask", the value of the state *before* each such token (as GAE needs it);
+        or "last", the score of the whole text, read at its last token and stored there. Other
         places are 0. Raises ``UserError`` when the head is not "value".
         """
         self.spec.require_head("value", "values")
@@ -138,16 +138,16 @@ class Learner:
         """Make one optimizer step on the sum of ``terms`` over all ranks; return global metrics.
 
         Raises ``UserError``, on every rank, when any rank's share cannot be packed or lacks a
-        field, when a term has no token to train on, or is for another head.
+        field, or a term has no token to train on or needs another head.
         """
         return self._step(terms, lr).flat()
 
     def update(self, request: UpdateRequest) -> UpdateResult:
-        """Step once per mini-batch and count the weight version up, as a compare-and-set.
+        """Step once per mini-batch and increment the weight version, as a compare-and-set.
 
-        Asked again for the update that led to the present version (same version and batch digest),
-        return its recorded result. Any other version raises ``VersionConflict``; so does every
-        update after one that broke off between steps, until ``load``.
+        For a repeated request of the update that led to the current version (same version and batch
+        digest), return its recorded result. Any other version raises ``VersionConflict``; so does
+        every update after one that failed between steps, until ``load``.
         """
         if (recorded := self._versions.recorded(request)) is not None:
             return recorded
@@ -172,13 +172,13 @@ class Learner:
         return result
 
     def stamp(self) -> WeightStamp:
-        """Return version and digest of the weights held now. Hashes them once per change."""
+        """Return version and digest of the current weights. Hashes them once per change."""
         return WeightStamp(self._versions.held, self._weights.digest())
 
     def publish(self, path: str | Path, version: int | None = None) -> WeightUpdate:
         """Write the canonical HF state to the safetensors file ``path`` (rank 0; atomic).
 
-        ``version`` guards against publishing other weights than meant: ``VersionConflict``.
+        Raises ``VersionConflict`` unless the weights have the given ``version``.
         """
         self._versions.require(version)
         tensors = self._weights.write(path)
@@ -189,7 +189,7 @@ class Learner:
         self._weights.export(Path(directory), architecture=self._architecture)
 
     def save(self, directory: str | Path) -> None:
-        """Write all that training continues from: shards, RNG, version, last update.
+        """Write the complete training state: shards, RNG, version, last update.
 
         Safetensors and JSON, of which each rank has its own; ``directory`` must be one that every
         rank reaches. Not atomic; the caller publishes it.
@@ -205,12 +205,12 @@ class Learner:
         self._weights.changed()
 
     def close(self) -> None:
-        """Free the model; the process and its group stay, for a learner built after this one."""
+        """Free the model; the process and its group stay, for the next learner."""
         self._engine.close()
         del self._engine, self._trained, self._passes, self._weights
         if self.device == "cuda":
             gc.collect()
-            torch.cuda.empty_cache()  # what is only cached here is missing to other processes
+            torch.cuda.empty_cache()  # cached memory is not available to other processes
 
     def _step(self, terms: Sequence[Term], lr: float) -> StepReport:
         """One optimizer step on all ranks' shares."""
@@ -219,7 +219,7 @@ class Learner:
         return optimizer_step(engine, self._passes, plan, lr)
 
     def _rescored(self, terms: Sequence[Term]) -> np.ndarray:
-        """The log-probs of the first term's trained tokens, packed as ``_step`` packs them."""
+        """The log-probs of the first term's trained tokens, in the packing of ``_step``."""
         return self._passes.rescore(self._passes.plan(terms).terms[0])
 
     def _training(self) -> TrainEngine:

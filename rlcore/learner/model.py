@@ -1,4 +1,5 @@
-"""The model a learner trains or scores with: loaded, dropout off, head checked; and written."""
+"""The model a learner trains or scores with: loading, without dropout and with a checked head;
+writing."""
 
 import json
 import shutil
@@ -25,12 +26,12 @@ def load_model(spec: LearnerSpec, device: str) -> TokenModel:
     """Return the model of ``spec.model_dir`` on ``device`` in ``spec.dtype``, in train mode.
 
     Dropout is 0 everywhere: in modules, and in the configuration that attention code reads.
-    Raises ``UserError`` for an architecture whose logits are not a plain head's or that has no
-    plain score head, or when flash attention is asked for on CPU.
+    Raises ``UserError`` for an architecture that changes the logits after the head or has no plain
+    score head, and for flash attention on CPU.
     """
     from transformers.utils.logging import disable_progress_bar
 
-    disable_progress_bar()  # a rank has no terminal of its own
+    disable_progress_bar()  # a rank has no terminal
     if device == "cpu" and spec.attn_implementation.startswith("flash"):
         raise UserError(
             f"learner attn_implementation = '{spec.attn_implementation}' runs on CUDA only and the "
@@ -72,7 +73,8 @@ def _load_lm(spec: LearnerSpec, directory: str) -> "PreTrainedModel":
 
 
 def _load_value(spec: LearnerSpec) -> "PreTrainedModel":
-    """A classifier with our score head: the directory's own, or zeros where it has none."""
+    """A classifier with our score head: the weights of the directory, or zeros where it has
+    none."""
     from transformers import AutoModelForSequenceClassification
     from transformers.utils import logging
 
@@ -86,7 +88,7 @@ def _load_value(spec: LearnerSpec) -> "PreTrainedModel":
     arguments = _loading(spec, spec.model_dir)
     arguments["config"].num_labels = 1
     verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()  # it would warn of the head, which is ours to set
+    logging.set_verbosity_error()  # it would warn about the head, which is set below
     lm = AutoModelForSequenceClassification.from_pretrained(spec.model_dir, **arguments)
     logging.set_verbosity(verbosity)
     has_bias = SCORE_BIAS in shapes
@@ -122,8 +124,8 @@ def write_hf_directory(
     """Write ``state`` as model.safetensors with ``source``'s config, tokenizer and template.
 
     ``config.json`` is ``source``'s with the weights' ``dtype``; a value model's names
-    ``architecture``, one label and the padding token, as transformers' classifiers want. The caller
-    makes the directory atomic (write elsewhere, then rename).
+    ``architecture``, one label and the padding token, as transformers' classifiers require. The
+    caller makes the directory atomic (write elsewhere, then rename).
     """
     from safetensors.torch import save_file
 
@@ -151,9 +153,9 @@ def write_hf_directory(
 def padding_token(model_dir: Path) -> int | None:
     """Return the padding token id of ``config.json`` or ``generation_config.json``.
 
-    transformers' classifiers score the last token that is *not* padding. Where a text's end serves
-    as padding, or nothing does, return None: they then take one text at a time and score its last
-    token, as we do.
+    transformers' classifiers score the last token that is *not* padding. Where EOS is also the
+    padding token, or there is none, return None: they then accept one text at a time and score its
+    last token, as we do.
     """
     found: dict[str, Any] = {}
     for name in ("generation_config.json", "config.json"):

@@ -1,9 +1,9 @@
-"""Whether a model keeps packed documents apart; asked of the model itself, once, at load.
+"""Whether a model keeps packed documents apart; measured on the model itself, once, at load.
 
 Positions that restart within a row tell most architectures where a document begins. Others ignore
-them: a recurrent or convolutional state runs on across the border (LFM2, Falcon-H1, Qwen3.5), or
-attention sees the whole row (OPT, Falcon). No configuration says which, so two short documents are
-packed and compared with each alone.
+them: a recurrent or convolutional state continues across the boundary (LFM2, Falcon-H1, Qwen3.5),
+or attention sees the whole row (OPT, Falcon). No configuration key tells which, so two short
+documents are packed and compared with each alone.
 """
 
 from dataclasses import dataclass
@@ -17,17 +17,17 @@ from rlcore.models.packing import MicroBatch, Sequences, pack
 from rlcore.models.values import TokenValueModel
 from schemas.errors import UserError
 
-# Nats. Rounding stays below, five times the model's own rounding too; the smallest leak seen is .1.
+# Nats. Rounding is smaller, also times ROUNDING_FACTOR; the smallest leak observed is .1.
 FLOORS = {"float32": 1e-4, "bfloat16": 0.05}
 ROUNDING_FACTOR = 5.0
-DOCUMENTS = (11, 7)  # tokens; short, as a state forgets and a border shows best in the next tokens
+DOCUMENTS = (11, 7)  # tokens; short, as a leak shows best right after the boundary
 PAIRS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class PackingCheck:
-    """``leak``: how far packing moves the log-prob of a token, at most, in nats; of a value model,
-    the score of a head of unit scale. ``limit``: how far rounding may move it."""
+    """``leak``: the largest change of a token's log-prob by packing, in nats; for a value model, of
+    the score of a head of unit scale. ``limit``: the change that rounding can explain."""
 
     architecture: str
     leak: float
@@ -35,11 +35,12 @@ class PackingCheck:
 
     @property
     def leaks(self) -> bool:
-        """Whether a document reads its neighbours in the row."""
+        """Whether the outputs of a document depend on its neighbours in the row."""
         return not self.leak <= self.limit  # NaN is a leak
 
     def warning(self, unit: str, *, padding_now: float, padding_packed: float) -> str:
-        """Return what a leak costs; ``unit``: of ``leak``; paddings: shares of computed tokens."""
+        """Return a sentence on the leak and its cost; ``unit``: of ``leak``; paddings: shares of
+        computed tokens."""
         return (
             f"architecture {self.architecture} does not keep packed documents apart (one moves its"
             f" neighbour's outputs by up to {self.leak:.2g} {unit}, rounding by at most"
@@ -50,11 +51,11 @@ class PackingCheck:
 
 
 def check_packing(model: TokenModel, spec: LearnerSpec, device: str) -> PackingCheck:
-    """Return what packing does to ``model``, or to its reference where that is worse.
+    """Return the effect of packing on ``model``, or on its reference where that is larger.
 
     The limit is the larger of ``FLOORS`` and five times the gap of one document in two row lengths.
     Raises ``UserError`` for an architecture whose output changes with what follows a document, or
-    from call to call: it cannot be padded either.
+    from call to call: its batches cannot be padded either.
     """
     models = [model]
     if not isinstance(model, TokenValueModel) and model.reference is not None:
@@ -63,7 +64,7 @@ def check_packing(model: TokenModel, spec: LearnerSpec, device: str) -> PackingC
 
 
 def worst(checks: list[PackingCheck]) -> PackingCheck:
-    """Return the one that leaks most beyond its limit."""
+    """Return the check whose leak exceeds its limit most."""
     return max(checks, key=lambda check: check.leak / check.limit)
 
 
@@ -84,16 +85,16 @@ def _check(model: TokenModel, spec: LearnerSpec, device: str) -> PackingCheck:
         return np.split(flat, np.cumsum([len(ids) for ids in sequences])[:-1])
 
     alone = np.concatenate([read([ids], 1, one_per_row=True)[0] for ids in documents])
-    # A row as long as the packed one; the documents are padded beside it.
+    # With a row as long as the packed one in the batch, the documents are padded to its width.
     longest = np.concatenate(documents[: len(DOCUMENTS)])
     _, *padded = read([longest, *documents], 1 + len(documents), one_per_row=True)
-    # Flash attention keeps documents of one row apart, and does not look for them in several.
+    # Flash attention separates the documents of a single row, and not those of several rows.
     flash = spec.attn_implementation.startswith("flash") and spec.row_tokens is None
     packed = read(documents, 1 if flash else PAIRS, one_per_row=False)
     scale = float(np.sqrt(np.mean(alone**2))) if isinstance(model, TokenValueModel) else 1.0
     padding, packing = (np.abs(np.concatenate(rows) - alone) / scale for rows in (padded, packed))
     architecture, floor = type(model.lm).__name__, FLOORS[spec.dtype]
-    if padding.mean() > floor:  # rounding of bf16 moves a few tokens, but not their mean
+    if padding.mean() > floor:  # bf16 rounding changes a few tokens, not the mean
         raise UserError(
             f"architecture {architecture} changes its output for a document by"
             f" {padding.mean():.2g} on average when the row goes on after it, so it is not causal"
@@ -121,7 +122,7 @@ def _whole(documents: list[np.ndarray]) -> Sequences:
 def _outputs(model: TokenModel, batch: MicroBatch, device: str) -> np.ndarray:
     """Return [targets] float64: log-probs in nats, or scores of a fixed head on a value model.
 
-    A value model's own head cannot be asked: a fresh one is 0 everywhere.
+    A value model's own head cannot be used: a new one returns 0 everywhere.
     """
     inputs = [
         torch.from_numpy(array).to(device)

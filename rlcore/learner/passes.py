@@ -23,7 +23,7 @@ from rlcore.models.packing import (
 
 
 class Passes:
-    """Micro-batches and forward passes by ``spec``, whatever the head."""
+    """Micro-batches and forward passes by ``spec``, for every head."""
 
     def __init__(
         self,
@@ -32,12 +32,12 @@ class Passes:
         device: str,
         packing: PackingCheck,
     ) -> None:
-        """``packing``: what became of packed documents; rows hold one where they leak."""
+        """``packing``: result of the packing check; with a leak, each row holds one document."""
         self._engine, self._spec, self._device = engine, spec, device
         self._packing = packing
 
     def plan(self, terms: Sequence[Term]) -> StepPlan:
-        """Return what this rank does in a step on ``terms``, by agreement with the other ranks.
+        """Return this rank's work for a step on ``terms``, agreed on with the other ranks.
 
         A function of the sequences alone. Raises ``UserError`` when the spec does not serve a term.
         """
@@ -64,9 +64,11 @@ class Passes:
         whole_groups: bool = False,
         kept: np.ndarray | None = None,
     ) -> list[MicroBatch]:
-        """Pack by the device's rule: one long row under flash attention, else the longest's.
+        """Pack for the device: one long row under flash attention, else rows of the longest
+        sequence.
 
-        Every pass of the learner, with gradient or without, is laid out here.
+        Every pass of the learner, with gradient or without, is packed here: log-probs from another
+        packing differ by rounding.
         """
         return pack(
             sequences,
@@ -92,7 +94,7 @@ class Passes:
         return self._packing.warning(unit, padding_now=now, padding_packed=packed)
 
     def padding_share(self, lengths: np.ndarray, *, one_per_row: bool) -> float:
-        """Return which share of the tokens computed for ``lengths`` [sequences] is padding."""
+        """Return the share of padding among the tokens computed for ``lengths`` [sequences]."""
         computed = padded_tokens(
             lengths,
             micro_batch_tokens=self._spec.micro_batch_tokens,
@@ -114,7 +116,7 @@ class Passes:
         entropy_grad: bool | None = None,
         full_kl: bool = False,
     ) -> TokenOutputs:
-        """One forward pass; the keywords are a language model's."""
+        """One forward pass; the keywords apply to a language model only."""
         inputs: dict[str, Any] = {
             "input_ids": self.tensor(batch.input_ids),
             "position_ids": self.tensor(batch.position_ids),
@@ -139,9 +141,9 @@ class Passes:
         num_quantities: int,
         read: Callable[[MicroBatch], list[torch.Tensor]],
     ) -> list[list[np.ndarray]]:
-        """Spread the quantities [targets] that ``read`` gives for a batch over the sequences.
+        """Spread the quantities [targets] that ``read`` returns for a batch over the sequences.
 
-        Each becomes float32 arrays aligned with ``token_ids``, 0 off the targets.
+        Each becomes float32 arrays aligned with ``token_ids``, 0 except at the targets.
         """
         flat = np.zeros((num_quantities, sequences.num_tokens), dtype=np.float32)
         self._fill(flat, self.pack(sequences, targets), read)
@@ -149,10 +151,12 @@ class Passes:
         return [np.split(row, cuts) if len(row) else [] for row in flat]
 
     def rescore(self, term: TermPlan) -> np.ndarray:
-        """Return the log-probs of the tokens that ``term`` trains on, in the very micro-batches in
-        which it does: [tokens of all its sequences] float32, NaN on every other token.
+        """Return the log-probs of the tokens that ``term`` trains on, from the same micro-batches:
+        [tokens of all its sequences] float32, NaN on every other token.
 
-        Until the weights change these are bit for bit what its passes with gradient compute.
+        Until the weights change they equal those of the passes with gradient bit for bit, so that
+        the first ratios are exactly 1: the rounding of another packing would exceed GSPO's clip
+        range.
         """
 
         def read(batch: MicroBatch) -> list[torch.Tensor]:
@@ -172,7 +176,7 @@ class Passes:
         batches: Sequence[MicroBatch],
         read: Callable[[MicroBatch], list[torch.Tensor]],
     ) -> None:
-        """Put what ``read`` gives for each batch at its targets' places in ``flat``
+        """Write what ``read`` returns for each batch to its targets' places in ``flat``
         [quantities, tokens of all sequences]."""
         with torch.no_grad():
             for batch in self._in_lockstep(batches):
@@ -183,7 +187,8 @@ class Passes:
                         row[batch.sources] = values.float().cpu().numpy()
 
     def _in_lockstep(self, batches: Sequence[MicroBatch]) -> list[MicroBatch]:
-        """Add idle passes where a forward pass is collective and another rank makes more."""
+        """Add idle passes where a forward pass is collective and another rank makes more: a rank
+        that stopped early would leave the others waiting."""
         if not self._engine.lockstep:
             return list(batches)
         num_passes = max(self._engine.exchange(len(batches)))
@@ -191,7 +196,8 @@ class Passes:
 
 
 def optimizer_step(engine: TrainEngine, passes: Passes, plan: StepPlan, lr: float) -> StepReport:
-    """Run ``plan``'s passes, all terms' gradients into one optimizer step at ``lr``.
+    """Run ``plan``'s passes and apply the summed gradients of all terms in one optimizer step at
+    ``lr``.
 
     Gradient norm, learning rate and the step's counts are reported under the first term's name.
     """
@@ -203,6 +209,7 @@ def optimizer_step(engine: TrainEngine, passes: Passes, plan: StepPlan, lr: floa
         if index < len(work):
             loss, metrics = _loss(passes, *work[index])
         else:
+            # Its gradient is 0, but its backward joins the collectives of the other ranks.
             idle = passes.outputs(idle_micro_batch())
             loss, metrics = (idle.logprobs.sum() + idle.values.sum()) * 0.0, Metrics()
         engine.backward(loss)
@@ -213,6 +220,7 @@ def optimizer_step(engine: TrainEngine, passes: Passes, plan: StepPlan, lr: floa
             maxes.setdefault(name, []).append(value)
     outcome = engine.step(lr)
     advance()
+    # Sums, as each pass's loss and metrics are already divided by the global counts.
     mine = StepReport(
         means={name: float(torch.stack(values).sum()) for name, values in sums.items()},
         maxes={name: float(torch.stack(values).max()) for name, values in maxes.items()},

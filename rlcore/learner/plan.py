@@ -1,4 +1,4 @@
-"""What the ranks agree on before an optimizer step: global counts, and how many passes to make."""
+"""What the ranks agree on before an optimizer step: global counts and the number of passes."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from schemas.errors import UserError
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a rank tells the others of a term: its counts, or why it cannot take part."""
+    """A rank's message to the others about a term: its counts, or why it cannot take part."""
 
     totals: Totals
     scored_targets: int  # targets that pass through the model
@@ -24,7 +24,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A rank's own work for a term, and what of it the others need to know."""
+    """A rank's own work for a term, and the share of it that the others need to know."""
 
     share: Share
     batches: list[MicroBatch]
@@ -33,7 +33,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class TermPlan:
-    """A rank's work for one term in the light of all shares.
+    """A rank's work for one term, given all shares.
 
     ``weights`` and ``fields``: [tokens of all this rank's sequences] float32. ``groups``
     [sequences] int64, empty where the batch names none. ``mean_weight``: 1 / scored targets.
@@ -50,19 +50,19 @@ class TermPlan:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """A rank's work in one step; it may have fewer passes than ``num_passes``, which all make."""
+    """A rank's work in one step; every rank makes ``num_passes``, of which some may be idle."""
 
     terms: list[TermPlan]
     num_passes: int
 
 
 def require_distinct_names(terms: Sequence[Term]) -> None:
-    """Raise ``UserError`` unless there is a term and no two have one name."""
+    """Raise ``UserError`` unless there is a term and all names are distinct."""
     names = [term.objective.name for term in terms]
     if len(set(names)) < max(1, len(names)):
         raise UserError(
-            f"a step has the terms {', '.join(names) or '(none)'}; give it at least one, each "
-            "with a name of its own"
+            f"a step has the terms {', '.join(names) or '(none)'}; give it at least one, each with"
+            " a name of its own"
         )
 
 
@@ -71,10 +71,10 @@ def plan_step(
     pack_rows: Callable[[Term, np.ndarray], list[MicroBatch]],
     exchange: Callable[[list[Share]], list[list[Share]]],
 ) -> StepPlan:
-    """Agree with the other ranks on counts and passes, and lay out this rank's work.
+    """Agree with the other ranks on counts and passes, and plan this rank's work.
 
     ``pack_rows`` packs a term's sequences at the given indices; ``exchange`` returns every rank's
-    shares. Raises ``UserError``, alike on every rank, when one could not pack its share or a term
+    shares. Raises the same ``UserError`` on every rank when one could not pack its share or a term
     has no token to train on.
     """
     offers = [_offer(term, pack_rows) for term in terms]
@@ -90,8 +90,8 @@ def plan_step(
 def _offer(term: Term, pack_rows: Callable[[Term, np.ndarray], list[MicroBatch]]) -> Offer:
     """Prepare this rank's share of ``term``.
 
-    A ``UserError`` goes into the share instead of up: raised here alone it would leave the other
-    ranks waiting.
+    A ``UserError`` is put into the share instead of raised: raised on one rank only, it would leave
+    the others waiting.
     """
     sequences, objective = term.sequences, term.objective
     lengths = sequences.target_lengths(objective.targets)

@@ -1,4 +1,4 @@
-"""All ranks of a learner as one: batches are split over them and answers put back in order."""
+"""All ranks of a learner as one: batches are split over them and results put back in order."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -16,10 +16,10 @@ from rlcore.weights.stamp import WeightStamp, WeightUpdate
 class LearnerPool:
     """One worker per rank, in rank order, each holding a ``Learner``.
 
-    Sequences are shared out so that ranks hold about equal tokens. Every call reaches every rank
-    and waits at most ``timeout_s`` seconds for all of them; a rank's error is raised as it came.
-    ``warn`` gets ``Learner.packing_warning`` of the first batch, where there is one.
-    ``start_s``: seconds that the first call allows the ranks to be built in; None where they are.
+    Sequences are distributed so that ranks hold about equally many tokens. Every call reaches every
+    rank and waits at most ``timeout_s`` seconds for all of them; a rank's error is raised
+    unchanged. ``warn`` gets ``Learner.packing_warning`` of the first batch, if any. ``start_s``:
+    seconds that the first call allows for building the ranks; None when they are built.
     """
 
     def __init__(
@@ -77,15 +77,16 @@ class LearnerPool:
         return self.start_step(terms, lr)()
 
     def start_step(self, terms: Sequence[Term], lr: float) -> Callable[[], dict[str, float]]:
-        """Start ``step``, after those started before it; return what waits for its metrics.
+        """Start ``step``, after those started before it; return a function that waits for its
+        metrics.
 
-        Results are to be taken in the order of the starts.
+        The functions must be called in the order of the starts.
         """
         pendings = self._start("step", [(part, lr) for part in self._split(terms)])
         return lambda: self._collect("step", pendings, self._timeout_s)[0]
 
     def update(self, request: UpdateRequest) -> UpdateResult:
-        """``Learner.update`` with each mini-batch shared out over the ranks.
+        """``Learner.update`` with each mini-batch split over the ranks.
 
         ``old_logprobs`` of the result are in the order of the request's own sequences.
         """
@@ -129,7 +130,8 @@ class LearnerPool:
             worker.stop()
 
     def _shares(self, sequences: Sequences) -> list[np.ndarray]:
-        """Return each rank's indices of a batch; the first batch shows what its layout costs."""
+        """Return each rank's indices of a batch; on the first batch, warn about the cost of its
+        packing."""
         if self._warn is not None and len(sequences):
             warn, self._warn = self._warn, None
             arguments = [(sequences.lengths,)] * len(self._workers)
@@ -138,7 +140,8 @@ class LearnerPool:
         return balance(sequences.lengths, len(self._workers))
 
     def _split(self, terms: Sequence[Term]) -> list[list[Term]]:
-        """Return each rank's part of ``terms``, whole groups where the objective wants them."""
+        """Return each rank's part of ``terms``, with whole groups where the objective needs
+        them."""
         parts: list[list[Term]] = [[] for _ in self._workers]
         for term in terms:
             for part, share in zip(parts, self._shares_of(term), strict=True):
@@ -166,7 +169,7 @@ class LearnerPool:
         arguments: Sequence[tuple] | None = None,
         **keywords: Any,
     ) -> list[Any]:
-        """Start ``method`` on every rank, then collect the answers in rank order."""
+        """Start ``method`` on every rank, then collect the results in rank order."""
         per_rank = arguments or [()] * len(self._workers)
         return self._collect(method, self._start(method, per_rank, **keywords), self._timeout_s)
 
@@ -178,14 +181,14 @@ class LearnerPool:
         ]
 
     def _collect(self, method: str, pendings: Sequence[Pending], timeout_s: float) -> list[Any]:
-        """Return the answers in rank order; the first rank to fail ends the wait for the others."""
+        """Return the results in rank order; the first rank to fail ends the wait for the others."""
         names = [f"learner rank {rank} of {len(pendings)}" for rank in range(len(pendings))]
         answers = dict(as_completed(pendings, timeout_s, names=names, method=method))
         return [answers[rank] for rank in range(len(pendings))]
 
 
 def _in_order(shares: Sequence[np.ndarray], parts: Sequence[Sequence]) -> list:
-    """Undo the sharing out: entry ``shares[r][i]`` of the result is ``parts[r][i]``."""
+    """Undo the split: entry ``shares[r][i]`` of the result is ``parts[r][i]``."""
     merged: list = [None] * sum(len(share) for share in shares)
     for share, part in zip(shares, parts, strict=True):
         for index, value in zip(share.tolist(), part, strict=True):

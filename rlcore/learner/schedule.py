@@ -1,4 +1,4 @@
-"""Learning rate as a pure function of the step; the caller decides what a step is."""
+"""Learning rate as a pure function of the step; the caller defines the step."""
 
 from math import cos, pi
 
@@ -20,20 +20,20 @@ def learning_rate(
 ) -> float:
     """Return the rate of ``step`` (from 0) of ``total_steps``, above 0 at every one of them.
 
-    It is the textbook curve (HF's ``get_cosine_schedule_with_warmup`` and its sisters) of
-    ``total_steps`` + 1 ticks, read at tick t = step + 1. That curve is 0 at tick 0, and 0 again at
-    its end where ``min_ratio`` is 0; both lie outside the run, so a run of a single step learns.
+    It is the usual curve (HF's ``get_cosine_schedule_with_warmup`` and the like) of ``total_steps``
+    + 1 ticks, read at tick t = step + 1. That curve is 0 at tick 0, and 0 again at its end where
+    ``min_ratio`` is 0; both are outside the run, so that even a run of a single step learns.
 
     Warm-up: peak x t / warmup_steps, so step ``warmup_steps`` - 1 is at the peak. Afterwards the
-    rate falls towards ``min_ratio`` x peak, which it would reach one step after the last:
+    rate falls towards ``min_ratio`` x peak, which it would reach one step after the last step:
 
     - constant: not at all
     - linear, cosine (half a period): over all steps after warm-up
     - wsd: linear over the last ``decay_fraction`` of ``total_steps``, at the peak before
 
-    Steps past the end keep the last rate. Counting optimizer steps or rollout steps gives other
-    curves: say which where ``step`` and ``total_steps`` are set. Raises ``UserError`` for an
-    unknown kind, a warm-up longer than the run, or a ratio outside [0, 1].
+    Steps past the end keep the last rate. Counting optimizer steps or rollout steps gives different
+    curves: the caller documents which it passes. Raises ``UserError`` for an unknown kind, a
+    warm-up longer than the run, or a ratio outside [0, 1].
     """
     if kind not in KINDS:
         raise UserError(

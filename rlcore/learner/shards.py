@@ -1,7 +1,7 @@
-"""What a rank's optimizer holds, parameter by parameter, and the files it is kept in.
+"""The optimizer state of a rank, by parameter, and its files.
 
-DeepSpeed's own checkpoints are pickles: reading one runs what its writer put there. Here each role
-(fp32 weights, first and second moments of AdamW) is one safetensors file per rank, named by
+DeepSpeed's own checkpoints are pickles: reading one can run code of whoever wrote it. Here each
+role (fp32 weights, first and second moments of AdamW) is one safetensors file per rank, named by
 parameter; JSON says which part of the flattened parameter a rank holds and after how many steps.
 """
 
@@ -25,7 +25,7 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 class Shard:
     """A rank's part of one parameter: ``numel`` elements from ``start`` of the flattened whole.
 
-    They lie at ``offset`` of ``flat``, the fp32 tensor that the base optimizer steps.
+    They are at ``offset`` of ``flat``, the fp32 tensor that the base optimizer steps.
     """
 
     name: str
@@ -36,18 +36,19 @@ class Shard:
     offset: int
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the part of ``tensor``, which is laid out as ``flat``, as a view."""
+        """Return the part of ``tensor``, which has the layout of ``flat``, as a view."""
         return tensor.data.view(-1).narrow(0, self.offset, self.numel)
 
     def place(self) -> dict[str, Any]:
-        """Return what the manifest says of it."""
+        """Return its entry in the manifest."""
         return {"shape": list(self.shape), "start": self.start, "numel": self.numel}
 
 
 def shards(engine: Any, zero_stage: int) -> Iterator[Shard]:
-    """Yield this rank's shards of a DeepSpeed engine; parameters it holds nothing of are left out.
+    """Yield this rank's shards of a DeepSpeed engine; parameters without a part on this rank are
+    left out.
 
-    ZeRO 0 steps each parameter as it is, 1 and 2 one flat tensor whose parts DeepSpeed maps to the
+    ZeRO 0 steps each parameter itself, 1 and 2 one flat tensor whose parts DeepSpeed maps to the
     parameters, 3 flat tensors of equal parts of each parameter, padded at the end.
     """
     zero = engine.optimizer
@@ -65,7 +66,7 @@ def shards(engine: Any, zero_stage: int) -> Iterator[Shard]:
                 yield Shard(name, tuple(parameter.ds_shape), start, numel, flat, offset)
         elif (part := parameter._hp_mapping) is not None:
             here, whole = part.get_hp_fragment_address(), part.lp_fragment_address
-            # DeepSpeed has an optimizer of its own for ZeRO 1 in bfloat16.
+            # DeepSpeed has a separate optimizer class for ZeRO 1 in bfloat16.
             own = hasattr(zero, "fp32_groups_flat_partition")
             groups = (
                 zero.fp32_groups_flat_partition if own else zero.single_partition_of_fp32_groups
@@ -94,7 +95,7 @@ def write_shards(engine: Any, zero_stage: int, stem: Path) -> dict[str, Any]:
 
 
 def read_shards(engine: Any, zero_stage: int, stem: Path, entries: dict[str, Any]) -> None:
-    """Put back what ``write_shards`` wrote for the same model, ranks and stage, bit for bit.
+    """Restore, bit for bit, the files of ``write_shards`` for the same model, ranks and stage.
 
     Raises UserError when a file is missing or damaged, or holds other parameters.
     """
@@ -111,7 +112,7 @@ def read_shards(engine: Any, zero_stage: int, stem: Path, entries: dict[str, Any
     )
     if places != expected or not whole:
         raise UserError(
-            f"checkpoint {stem.parent} holds other parameters than this model; start the stage anew"
+            f"checkpoint {stem.parent} holds other parameters than this model; restart the stage"
         )
     for name, shard in parts.items():
         shard.of(shard.flat).copy_(held[WEIGHTS][name])
@@ -136,14 +137,14 @@ def _base(engine: Any) -> torch.optim.Optimizer:
 
 
 def _no_moments(base: torch.optim.Optimizer, flat: torch.Tensor) -> dict[str, Any]:
-    """Return AdamW's state before its first step, which makes it."""
-    fused = bool(base.defaults.get("fused"))  # torch's own; DeepSpeed's counts in a plain int
+    """Return empty AdamW state, as its first step would create it."""
+    fused = bool(base.defaults.get("fused"))  # torch's own optimizer; DeepSpeed's counts in an int
     step = torch.zeros((), dtype=torch.float32, device=flat.device) if fused else 0
     return {"step": step, **{role: torch.zeros_like(flat.data) for role in MOMENTS}}
 
 
 def _refresh_model(zero: Any, zero_stage: int) -> None:
-    """Give the model the weights of the fp32 shards, on all ranks."""
+    """Copy the weights of the fp32 shards into the model, on all ranks."""
     if zero_stage in (1, 2):
         zero.update_lp_params()
     elif zero_stage == 3:
@@ -186,5 +187,5 @@ def read_tensors(path: Path) -> dict[str, torch.Tensor]:
 
 def _damaged(path: Path, error: Exception) -> UserError:
     return UserError(
-        f"{path} is missing or damaged ({error}); take another checkpoint, or start the stage anew"
+        f"{path} is missing or damaged ({error}); take another checkpoint, or restart the stage"
     )

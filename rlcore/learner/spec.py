@@ -1,4 +1,4 @@
-"""What a learner is asked to be, and what it is asked to do. Imports nothing heavy."""
+"""Settings of a learner, and its requests and results. Imports nothing heavy."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +18,7 @@ HEADS = ("lm", "value")
 
 
 class VersionConflict(UserError):
-    """An update was asked for weights that the learner does not hold."""
+    """An update was requested for weights that the learner does not hold."""
 
 
 @dataclass(frozen=True)
@@ -27,11 +27,11 @@ class LearnerSpec:
 
     ``model_dir``: local Hugging Face directory. ``head``: "lm", or "value" for one scalar per token
     (critic, reward model), whose directory is a ``<X>ForSequenceClassification`` or a causal LM;
-    then the score starts at exactly 0. ``reference_dir``: a frozen causal LM held whole beside the
-    policy on every rank, for the exact KL only. ``trainable`` False: a frozen model that only
-    scores, without optimizer and without DeepSpeed. ``micro_batch_tokens``: padded
-    tokens of one pass; on CPU about 4k is fastest. ``row_tokens`` None: the longest sequence, or
-    one row of ``micro_batch_tokens`` under flash attention. ``grad_clip`` None: no clipping.
+    then the score starts at exactly 0. ``reference_dir``: a frozen causal LM, kept whole on every
+    rank in addition to the policy, for the exact KL only. ``trainable`` False: a frozen model that
+    only scores, without optimizer and without DeepSpeed. ``micro_batch_tokens``: padded tokens of
+    one pass; on CPU about 4k is fastest. ``row_tokens`` None: the longest sequence, or one row of
+    ``micro_batch_tokens`` under flash attention. ``grad_clip`` None: no clipping.
     ``collective_timeout_s``: how long a rank waits for its peers.
 
     Raises ``UserError`` naming the field, its value, the rule and the remedy.
@@ -108,12 +108,12 @@ class LearnerSpec:
         """Raise ``UserError`` unless the learner's head is the one that ``what`` needs."""
         _require(
             self.head == head,
-            f"{what} needs a learner with head = '{head}' and this one has '{self.head}'; ask the"
+            f"{what} needs a learner with head = '{head}' and this one has '{self.head}'; use the"
             " other model",
         )
 
     def require_reference(self, full_kl: bool) -> None:
-        """Raise ``UserError`` when the exact KL is wanted and there is no reference."""
+        """Raise ``UserError`` when the exact KL is requested and there is no reference."""
         _require(
             not full_kl or self.reference_dir is not None,
             "kl.estimator = 'full' compares whole distributions and this learner holds no "
@@ -139,10 +139,10 @@ class UpdateRequest:
 
     ``version``: the weights the batch was made for. ``batch_digest``: content digest of the batch.
     ``mini_batches``: the terms of each step. ``lrs``: learning rate of each step.
-    ``own_logprobs``: before the first step the learner scores the micro-batches of every step's
-    first term, whose ``old_logprobs`` these take the place of. Policies then differ by their
-    weights alone: log-probs from another packing differ by rounding, in bfloat16 by more than GSPO
-    clips at.
+    ``own_logprobs``: before the first step the learner computes the log-probs of the micro-batches
+    of every step's first term, and uses them in place of its ``old_logprobs``. The ratio then
+    depends on the weights alone: log-probs from another packing differ by rounding, in bfloat16 by
+    more than GSPO's clip range.
     """
 
     version: int
@@ -163,7 +163,7 @@ class UpdateRequest:
 class UpdateResult:
     """``version``: of the weights after the update. ``metrics``: over its steps (means averaged,
     maxima taken, counts added). ``steps``: each step's own metrics. ``old_logprobs``: where the
-    request has ``own_logprobs``, what each step measured against, [tokens of its first term's
+    request has ``own_logprobs``, the old log-probs that each step used, [tokens of its first term's
     sequences] float32, NaN on tokens it did not train on. A checkpoint does not keep them."""
 
     version: int
@@ -177,8 +177,8 @@ class TokenScores:
     """Per sequence and token, float32, aligned with ``token_ids``; 0 where nothing was scored."""
 
     logprobs: list[np.ndarray]
-    entropies: list[np.ndarray]  # empty when not asked for
-    kls: list[np.ndarray]  # exact KL(policy || reference) in nats; empty when not asked for
+    entropies: list[np.ndarray]  # empty unless requested
+    kls: list[np.ndarray]  # exact KL(policy || reference) in nats; empty unless requested
 
 
 def _require(condition: bool, message: str) -> None:

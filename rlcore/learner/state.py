@@ -1,4 +1,4 @@
-"""What training continues from, as files: shards of the optimizer, RNG, version, last update."""
+"""The training state as files: shards of the optimizer, RNG, version, last update."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ from schemas.errors import UserError
 
 
 def save_state(engine: TrainEngine, versions: Versions, directory: Path) -> None:
-    """Write this rank's files into ``directory``, which every rank reaches. Not atomic."""
+    """Write this rank's files into ``directory``, which all ranks share. Not atomic."""
     stem = _stem(engine, directory)
     stem.parent.mkdir(parents=True, exist_ok=True)
     parameters = engine.save(stem)
@@ -27,7 +27,7 @@ def save_state(engine: TrainEngine, versions: Versions, directory: Path) -> None
 
 
 def load_state(engine: TrainEngine, directory: Path) -> Versions:
-    """Put back what ``save_state`` wrote, bit for bit, in any process; return its versions.
+    """Restore the state of ``save_state`` bit for bit, in any process; return its versions.
 
     Raises ``UserError`` when the checkpoint is missing or was written by another layout.
     """
@@ -35,8 +35,8 @@ def load_state(engine: TrainEngine, directory: Path) -> Versions:
     path = Path(f"{stem}.json")
     if stem.with_suffix(".pt").is_file():
         raise UserError(
-            f"checkpoint {directory} is of an earlier version, whose pickled shards are not"
-            " read any more; remove it, or finish its run with the version that wrote it"
+            f"checkpoint {directory} is of an earlier version, whose pickled shards are no longer"
+            " read; remove it, or finish its run with the version that wrote it"
         )
     if not path.is_file():
         raise UserError(
@@ -64,7 +64,7 @@ def _stem(engine: TrainEngine, directory: Path) -> Path:
 
 
 def _layout(engine: TrainEngine) -> dict[str, Any]:
-    """Return what a checkpoint's shards depend on."""
+    """Return the settings that the layout of the shards depends on."""
     return {
         "world_size": engine.world_size,
         "zero_stage": engine.spec.zero_stage,

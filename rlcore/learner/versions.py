@@ -1,4 +1,4 @@
-"""Updates of a learner as a compare-and-set: asked twice, one steps once."""
+"""Updates of a learner as a compare-and-set: a repeated request steps once only."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ from rlcore.learner.spec import UpdateRequest, UpdateResult, VersionConflict
 
 
 class Versions:
-    """Which weights a learner holds, and the recorded update that led to them."""
+    """The version of a learner's weights, and the recorded update that led to it."""
 
     def __init__(self) -> None:
         self.held = 0
@@ -17,22 +17,23 @@ class Versions:
         self._half_done: int | None = None
 
     def recorded(self, request: UpdateRequest) -> UpdateResult | None:
-        """Return the result of the update that led to the present version, if ``request`` is it.
+        """Return the result of the update that led to the current version, if ``request`` is it.
 
         Returns None where it is to be made now. Raises ``VersionConflict`` for any other version,
-        and after an update that broke off between steps.
+        and after an update that failed between steps.
         """
         asked = (request.version, request.batch_digest)
         if self._last is not None and self._last[:2] == asked and self._half_done is None:
             return self._last[2]
         if self._half_done is not None:
             raise VersionConflict(
-                f"the update of version {self._half_done} broke off between optimizer steps, so "
-                "the weights are neither old nor new; load a checkpoint first"
+                f"the update of version {self._half_done} failed between optimizer steps, so the"
+                " weights are neither old nor new; load a checkpoint first"
             )
         if request.version != self.held:
             raise VersionConflict(
-                f"an update was asked for version {request.version} and the learner holds version "
+                f"an update was requested for version {request.version} and the learner holds"
+                " version "
                 f"{self.held}; load the checkpoint of version {request.version} or make the "
                 "batch anew"
             )

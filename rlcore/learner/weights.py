@@ -1,4 +1,4 @@
-"""A learner's weights as others see them: their digest, one file, a Hugging Face directory."""
+"""Output of a learner's weights: their digest, one file, a Hugging Face directory."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from rlcore.weights.files import write_state
 
 
 class LearnerWeights:
-    """The canonical HF state behind one rank's engine. Every method is collective."""
+    """The canonical HF state of one rank's engine. Every method is collective."""
 
     def __init__(self, engine: TrainEngine | FrozenEngine, spec: LearnerSpec, rank: int) -> None:
         self._engine, self._spec, self._rank = engine, spec, rank
@@ -50,7 +50,7 @@ class LearnerWeights:
     def _on_first_rank(self) -> dict[str, torch.Tensor]:
         """The whole canonical state on CPU on rank 0; other ranks take part and keep nothing.
 
-        A frozen learner has no peers: each of its ranks keeps its own.
+        The ranks of a frozen learner are independent: each keeps its own copy.
         """
         gathered = self._spec.zero_stage == 3 and self._spec.trainable
         state: dict[str, torch.Tensor] = {}

@@ -1,7 +1,7 @@
 """The files of a Hugging Face model directory: found locally or on the hub, checked, copied.
 
 The hub is asked at most once and briefly: an unreachable hub is an error within seconds, with the
-remedy, unless its cache already holds what is wanted.
+remedy, unless its cache already holds the files.
 """
 
 import os
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from schemas.errors import UserError
 
-# What a Hugging Face directory holds beside weights and architecture.
+# Files of a Hugging Face directory besides weights and architecture.
 COMPANION_FILES = (
     "generation_config.json",
     "tokenizer*",
@@ -25,7 +25,8 @@ COMPANION_FILES = (
     "spiece.model",
     "*.tiktoken",
 )
-# What this project loads. Pickled weights (*.bin, *.pt) are left out: loading one runs its code.
+# Files that this project loads. Pickled weights (*.bin, *.pt) are left out: loading one can run
+# code.
 MODEL_FILES = (
     "config.json",
     "*.safetensors",
@@ -34,7 +35,7 @@ MODEL_FILES = (
 )
 CODE_FILES = ("*.py",)  # only with trust_remote_code
 HUB_TIMEOUT_S = 5.0
-MODEL_FOLDER = "model"  # of a base model, policy or export artifact: its Hugging Face directory
+MODEL_FOLDER = "model"  # the model in a base_model, policy or export artifact
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 
 
@@ -52,16 +53,16 @@ def model_directory(artifact: Path) -> Path:
 def locate_model(name: str, revision: str | None, *, trust_remote_code: bool = False) -> Path:
     """Return the local directory of a model: ``name`` itself, or its snapshot of the hub.
 
-    Raises ``UserError`` when there is no such directory and ``name`` is no hub name, when the hub
-    cannot be reached and its cache does not hold the model, or when the hub does not know it.
+    Raises ``UserError`` when there is no such directory and ``name`` is not a hub name, when the
+    hub cannot be reached and its cache does not hold the model, or when the hub does not know it.
     """
     local = Path(name).expanduser()
     if local.is_dir():
         return local
     if name.startswith((".", "~", "/")) or not _HUB_NAME.fullmatch(name):
         raise UserError(
-            f"model.path = '{name}' is no directory; give a local Hugging Face directory or a hub"
-            " name as owner/name"
+            f"model.path = '{name}' is not a directory; give a local Hugging Face directory or a"
+            " hub name as owner/name"
         )
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import (
@@ -80,7 +81,7 @@ def locate_model(name: str, revision: str | None, *, trust_remote_code: bool = F
         )
     except LocalEntryNotFoundError as error:
         raise UserError(
-            f"model.path = '{name}' is no local directory and not in the hub's cache{at}, and"
+            f"model.path = '{name}' is not a local directory and not in the hub's cache{at}, and"
             f" {unreachable or 'the hub did not answer'}; set model.path to a local directory, or"
             " download it once where the hub can be reached and set HF_HOME to that cache"
         ) from error
@@ -106,7 +107,7 @@ def hub_commit(directory: Path) -> str | None:
 
 
 def hub_unreachable() -> str:
-    """Return why the hub cannot be asked, or ``""`` when it answers within ``HUB_TIMEOUT_S``."""
+    """Return why the hub cannot be reached, or ``""`` when it answers within ``HUB_TIMEOUT_S``."""
     from huggingface_hub import constants
 
     if constants.is_offline_mode():
@@ -114,7 +115,7 @@ def hub_unreachable() -> str:
     request = urllib.request.Request(constants.ENDPOINT, method="HEAD")
     try:
         urllib.request.urlopen(request, timeout=HUB_TIMEOUT_S).close()
-    except urllib.error.HTTPError:  # it answered; what it holds is asked elsewhere
+    except urllib.error.HTTPError:  # it answered, if with an error
         return ""
     except OSError as error:
         return f"the hub at {constants.ENDPOINT} cannot be reached ({error})"
@@ -124,7 +125,7 @@ def hub_unreachable() -> str:
 def model_files(source: Path, *, trust_remote_code: bool = False) -> set[Path]:
     """Return the files of ``MODEL_FILES`` in ``source``.
 
-    Raises ``UserError`` naming what ``source`` lacks: configuration, safetensors, tokenizer.
+    Raises ``UserError`` naming the missing part: configuration, safetensors, tokenizer.
     """
     patterns = [*MODEL_FILES, *(CODE_FILES if trust_remote_code else ())]
     files = {f for pattern in patterns for f in source.glob(pattern) if f.is_file()}
@@ -153,7 +154,7 @@ def copy_model(source: Path, target: Path, *, trust_remote_code: bool = False) -
     for file in sorted(files):
         resolved = file.resolve()
         if file.is_symlink():
-            # A hub snapshot: its blobs are never rewritten, so a second name costs no disk.
+            # In a hub snapshot blobs are never rewritten, so a hard link saves the copy.
             _link_or_copy(resolved, target / file.name)
         else:
             shutil.copyfile(resolved, target / file.name)
@@ -163,5 +164,5 @@ def _link_or_copy(source: Path, target: Path) -> None:
     target.unlink(missing_ok=True)
     try:
         os.link(source, target)
-    except OSError:  # another file system: a copy does as well
+    except OSError:  # another file system: copy
         shutil.copyfile(source, target)

@@ -13,8 +13,8 @@ from schemas.errors import UserError
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-CHUNK_LOGITS = 64 * 2**20  # fp32 logits alive at once: 256 MiB; a few such tensors live in backward
-HEAD_TOLERANCE = 1e-3  # relative; bf16 heads differ by their rounding only
+CHUNK_LOGITS = 64 * 2**20  # fp32 logits at once: 256 MiB; backward holds a few such tensors
+HEAD_TOLERANCE = 1e-3  # relative; covers the rounding of bf16 heads
 
 Scores = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
@@ -22,15 +22,16 @@ Scores = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 class TokenLogprobModel(nn.Module):
     """A causal LM that returns log-probs of chosen tokens instead of logits of all.
 
-    The head runs on the predicting positions only, in chunks that are recomputed in backward once
-    the logits exceed ``CHUNK_LOGITS`` (fp32 elements), so a vocabulary of 150 k fits.
+    The head runs on the predicting positions only. Once the logits exceed ``CHUNK_LOGITS`` (fp32
+    elements) it runs in chunks that are recomputed in backward, so that a vocabulary of 150 k fits.
     """
 
     def __init__(self, lm: "PreTrainedModel", reference: "TokenLogprobModel | None" = None) -> None:
         """``reference``: a frozen model of the same vocabulary, for the exact KL."""
         super().__init__()
         self.lm = lm
-        # In a list it is no submodule: neither trained, nor sharded, nor in a checkpoint.
+        # In a list, so that it is not a submodule: neither trained, nor sharded, nor in a
+        # checkpoint.
         self._reference = [] if reference is None else [reference]
 
     @property
@@ -62,7 +63,8 @@ class TokenLogprobModel(nn.Module):
             return scores_of_logits(head(hidden), ids, temperature, entropy_grad, theirs)
 
         hidden, head = self._hidden(input_ids, position_ids, predictors), _head(self.lm)
-        # By what is held and not by what is asked: chunks of another size round otherwise.
+        # Depends on the models held and not on the quantities requested: another chunk size would
+        # round differently, and scoring must equal training bit for bit.
         models = 1 + len(self._reference)
         logits_per_token = self.lm.config.get_text_config().vocab_size * models
         chunk_tokens = max(1, CHUNK_LOGITS // logits_per_token)
@@ -128,7 +130,7 @@ def _log_softmax(logits: torch.Tensor, temperature: float) -> torch.Tensor:
 
 
 def check_plain_head(lm: "PreTrainedModel") -> None:
-    """Prove on eight tokens that logits = head(decoder output) for this architecture.
+    """Verify on eight tokens that logits = head(decoder output) for this architecture.
 
     Some families scale or cap logits after the head; training without that would silently
     optimise another model. Raises ``UserError`` naming the architecture.

@@ -2,13 +2,14 @@
 
 A micro-batch is ``[rows, row_tokens]`` with ``position_ids`` that restart at 0 for every document
 and no attention mask: the model library derives the block-diagonal causal mask from the restarts
-(call it with ``use_cache=False`` and without ``attention_mask``, else it silently does not). The
-padding at the end of a row is a document of its own and nothing is read from it. Where the library
-derives no such mask (``rlcore.learner.packing_check``), rows hold one document each; positions then
-count on through the padding, which a causal model needs no mask for.
+(only with ``use_cache=False`` and without ``attention_mask``, else it silently does not). The
+padding at the end of a row is a document of its own whose outputs are never used. Where the library
+derives no such mask (``rlcore.learner.packing_check``), rows hold one document each, and the
+positions continue through the padding: it follows the document, so a causal model needs no mask for
+it.
 
 Every per-token quantity is addressed by its *target*: the token at place t of a sequence is
-predicted at place t - 1, and log-probs, masks, advantages and weights of t sit with t.
+predicted at place t - 1, and log-probs, masks, advantages and weights of t are stored at t.
 """
 
 from collections.abc import Callable
@@ -26,10 +27,10 @@ class Sequences:
     """Ragged token sequences and what is known per token.
 
     ``token_ids``: int arrays, prompt included. ``loss_mask``: bool arrays over the whole sequence,
-    True on the tokens trained on; never on the first, which nothing predicts. ``per_token``:
-    float32 arrays aligned with ``token_ids`` (old_logprobs, ref_logprobs, advantages, ...);
-    anything may stand outside the mask, NaN included. ``groups`` [sequences] int64: the prompt
-    group of each, where an objective or aggregation asks for it.
+    True on the tokens trained on; never on the first, which no token predicts. ``per_token``:
+    float32 arrays aligned with ``token_ids`` (old_logprobs, ref_logprobs, advantages, ...); values
+    outside the mask may be anything, also NaN. ``groups`` [sequences] int64: the prompt group of
+    each, where an objective or aggregation asks for it.
 
     Raises ``UserError`` naming the sequence for an empty sequence, lengths that differ, or a mask
     on the first token.
@@ -76,7 +77,7 @@ class Sequences:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens in all, prompts included."""
+        """Total number of tokens, prompts included."""
         return int(self.lengths.sum())
 
     @property
@@ -88,7 +89,7 @@ class Sequences:
         return np.add.reduceat(np.concatenate(self.loss_mask).astype(np.int64), starts)
 
     def __reduce__(self) -> tuple:
-        """Travel as one buffer per field: thousands of small arrays would each cost a message."""
+        """Pickle one buffer per field: thousands of small arrays would be sent one by one."""
         fields = [self.token_ids, self.loss_mask, *self.per_token.values()]
         flat = [np.concatenate(arrays) if arrays else None for arrays in fields]
         names = tuple(self.per_token)
@@ -112,13 +113,13 @@ class Sequences:
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """One forward pass. ``targets`` run over the tokens whose log-prob or value is wanted.
+    """One forward pass. ``targets`` are the tokens whose log-prob or value is computed.
 
     ``input_ids``, ``position_ids``: [rows, row_tokens] int64. ``predictors`` [targets] int64: flat
     place (row x row_tokens + column) whose output is read for the target: the one before it, or
     under targets "last" its own. ``target_ids`` [targets]
     int64. ``sequences`` [targets] int64: sequence of each target. ``sources`` [targets] int64:
-    place of the target in the concatenation of all sequences. ``num_tokens``: tokens that are no
+    place of the target in the concatenation of all sequences. ``num_tokens``: tokens without
     padding.
     """
 
@@ -136,8 +137,8 @@ def plan_rows(
 ) -> list[np.ndarray]:
     """First-fit-decreasing: return, per row, the indices of the sequences it holds, in order.
 
-    Ties keep the given order, so the plan depends on nothing but ``lengths``. ``one_per_row``: no
-    row holds two, longest first. Raises ``UserError`` when a sequence is longer than a row.
+    Ties keep the given order, so that the plan depends on ``lengths`` alone. ``one_per_row``: one
+    sequence per row, longest first. Raises ``UserError`` when a sequence is longer than a row.
     """
     if len(lengths) and int(lengths.max()) > row_tokens:
         longest = int(lengths.argmax())
@@ -172,7 +173,7 @@ def pack(
     kept: np.ndarray | None = None,
     one_per_row: bool = False,
 ) -> list[MicroBatch]:
-    """Cut ``sequences`` into micro-batches of at most ``micro_batch_tokens`` padded tokens.
+    """Split ``sequences`` into micro-batches of at most ``micro_batch_tokens`` padded tokens.
 
     ``row_tokens`` None makes rows as long as the longest sequence; a micro-batch is trimmed to its
     own longest row. ``targets``: "loss_mask"; "all" tokens that have a predecessor; or "last", one
@@ -180,7 +181,7 @@ def pack(
     share a micro-batch. ``kept``: indices of the sequences to pack (default all). ``one_per_row``:
     each row holds one sequence and is padded to the longest of its micro-batch. Raises
     ``UserError`` when a sequence does not fit a row, a row or group does not fit a micro-batch, or
-    groups are wanted and ``sequences`` has none.
+    groups are required and ``sequences`` has none.
     """
     kept = np.arange(len(sequences)) if kept is None else kept
     if not len(kept):
@@ -244,7 +245,8 @@ def _filled_rows(
 ) -> Rows:
     """Return rows of sequence indices and the tokens in each, fullest first.
 
-    FFD fills rows unevenly; neighbours of like fill share a micro-batch and its trimmed width.
+    FFD fills rows unevenly; after sorting, rows of similar length share a micro-batch, which is
+    trimmed to its longest row.
     """
     plan = plan_rows(lengths[members], row_tokens, one_per_row=one_per_row)
     rows = [members[row] for row in plan]
@@ -259,7 +261,8 @@ def _whole_groups(
     micro_batch_tokens: int,
     fill: Callable[[np.ndarray], Rows],
 ) -> list[tuple[list[np.ndarray], int]]:
-    """Return (rows, width) of each micro-batch, groups added to one until the next does not fit.
+    """Return (rows, width) of each micro-batch, each filled with groups until the next group does
+    not fit.
 
     ``fill``: ``_filled_rows`` of the sequences at the given indices.
     """
@@ -317,8 +320,9 @@ class _Layout:
         source = np.repeat(self._starts[members], size) + within
 
         input_ids = np.zeros(len(rows) * width, dtype=np.int64)
-        # Padding counts up from 0 after the last document of its row, or on from a lone one: a row
-        # without a restart is plain causal to every attention kernel.
+        # The padding's positions restart at 0, which makes it a document of its own. With one
+        # document per row they continue instead: without a restart every attention kernel is plain
+        # causal.
         counted_from = np.arange(len(rows)) * width + (0 if self._one_per_row else used)
         position_ids = np.arange(len(rows) * width) - np.repeat(counted_from, width)
         input_ids[place] = self._token_ids[source]
@@ -336,9 +340,10 @@ class _Layout:
 
 
 def idle_micro_batch() -> MicroBatch:
-    """A pass of two tokens for a rank that has run out of work while others have not.
+    """A pass of two tokens for a rank that has no work left while others have.
 
-    Collectives need every rank in every pass; its loss is multiplied by 0.
+    Collective operations need every rank in every pass; the loss of an idle pass is multiplied by
+    0.
     """
     zero = np.zeros(1, dtype=np.int64)
     return MicroBatch(
@@ -355,8 +360,9 @@ def idle_micro_batch() -> MicroBatch:
 def balance(lengths: np.ndarray, num_shares: int) -> list[np.ndarray]:
     """Split sequences into ``num_shares`` index arrays of about equal tokens, each ascending.
 
-    Longest first to the lightest share (ties: the lower share), so the split is a function of
-    ``lengths`` alone. Shares may be empty when there are fewer sequences than shares.
+    Each sequence, longest first, goes to the share with the fewest tokens (ties: the lower index),
+    so that the split is a function of ``lengths`` alone. Shares may be empty when there are fewer
+    sequences than shares.
     """
     load = np.zeros(num_shares, dtype=np.int64)
     shares: list[list[int]] = [[] for _ in range(num_shares)]
@@ -368,7 +374,7 @@ def balance(lengths: np.ndarray, num_shares: int) -> list[np.ndarray]:
 
 
 def balance_groups(lengths: np.ndarray, groups: np.ndarray, num_shares: int) -> list[np.ndarray]:
-    """``balance`` that never splits a group: [sequences] lengths and groups to index arrays."""
+    """``balance`` without splitting a group: [sequences] lengths and groups to index arrays."""
     _, group_of = np.unique(groups, return_inverse=True)
     tokens = np.bincount(group_of, weights=lengths).astype(np.int64)
     return [np.flatnonzero(np.isin(group_of, share)) for share in balance(tokens, num_shares)]
@@ -380,7 +386,7 @@ def _from_flat(
     names: tuple[str, ...],
     groups: np.ndarray | None,
 ) -> Sequences:
-    """Undo ``Sequences.__reduce__``: the arrays are views of the buffers that travelled."""
+    """Undo ``Sequences.__reduce__``: the arrays are views of the pickled buffers."""
     cuts = np.cumsum(lengths)[:-1]
     token_ids, loss_mask, *fields = ([] if a is None else np.split(a, cuts) for a in flat)
     per_token = dict(zip(names, fields, strict=True))

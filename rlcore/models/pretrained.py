@@ -1,4 +1,4 @@
-"""Model and tokenizer of a Hugging Face directory, for whoever trained it or is about to."""
+"""Loads model and tokenizer of a Hugging Face directory, before or after training."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

@@ -10,7 +10,7 @@ from schemas.errors import UserError
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase as ChatTokenizer
 
-# Qwen2Tokenizer, which every loader takes for a Qwen2 model, makes "<|endoftext|>" special.
+# Loaders use Qwen2Tokenizer for every Qwen2 model, and it makes "<|endoftext|>" special.
 PAD, EOS, SYSTEM, USER, ASSISTANT = (
     "<|endoftext|>",
     "<|end|>",
@@ -31,9 +31,9 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> "ChatTokenizer":
     """Return a byte-level BPE tokenizer of at most ``vocab_size`` entries, minimal chat template.
 
     Any text (NFC) is encoded and decoded without loss; each digit is a token. Equal texts give an
-    equal tokenizer. It is a ``Qwen2Tokenizer``: loaders impose that class, and with it its rules of
-    cutting text into words, on a Qwen2 directory whatever its tokenizer.json says. Raises
-    ``UserError`` when ``vocab_size`` is below 256 bytes + the special tokens.
+    equal tokenizer. It is a ``Qwen2Tokenizer``: loaders use that class, and its pre-tokenizer, for
+    a Qwen2 directory whatever tokenizer.json says. Raises ``UserError`` when ``vocab_size`` is
+    below 256 bytes + the special tokens.
     """
     from tokenizers import Tokenizer, models, trainers
     from tokenizers.pre_tokenizers import ByteLevel
@@ -72,7 +72,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> "ChatTokenizer":
 def load_tokenizer(
     directory: Path, *, name: str = "", trust_remote_code: bool = False
 ) -> "ChatTokenizer":
-    """Return the tokenizer of a model directory; ``name`` is what to call it in errors.
+    """Return the tokenizer of a model directory; ``name`` is its name in errors.
 
     Raises ``UserError`` when it cannot be loaded or has no EOS token, pad token or chat template.
     """
@@ -95,7 +95,7 @@ def load_tokenizer(
 
 
 def has_chat_template(directory: Path, *, name: str) -> bool:
-    """Return whether the tokenizer of ``directory`` brings a chat template.
+    """Return whether the tokenizer of ``directory`` has a chat template.
 
     Raises ``UserError`` when it cannot be loaded.
     """
@@ -107,7 +107,7 @@ def _read(directory: Path, name: str, trust_remote_code: bool) -> "ChatTokenizer
 
     try:
         return AutoTokenizer.from_pretrained(directory, trust_remote_code=trust_remote_code)
-    except (OSError, ValueError, KeyError) as error:  # untrusted files: say which model
+    except (OSError, ValueError, KeyError) as error:  # untrusted files: name the model
         first_line = str(error).strip().partition("\n")[0]
         raise UserError(f"tokenizer of model '{name}' cannot be loaded: {first_line}") from error
 

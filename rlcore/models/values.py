@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 SCORE = "score"  # the head's name in every <X>ForSequenceClassification decoder
-SCORE_BIAS = f"{SCORE}.bias"  # ours: transformers' head has none
+SCORE_BIAS = f"{SCORE}.bias"  # our addition: transformers' head has no bias
 
 
 class ScoreHead(nn.Linear):
@@ -44,7 +44,7 @@ class TokenValueModel(nn.Module):
     def hidden(
         self, input_ids: torch.Tensor, position_ids: torch.Tensor, predictors: torch.Tensor
     ) -> torch.Tensor:
-        """Return what the head reads at ``predictors``: [targets, hidden]."""
+        """Return the input of the head at ``predictors``: [targets, hidden]."""
         hidden = self.lm.base_model(
             input_ids=input_ids, position_ids=position_ids, use_cache=False
         ).last_hidden_state

@@ -346,7 +346,7 @@ def test_a_model_without_chat_template_gets_prompts_as_they_stand(tmp_path: Path
         ({"reward_fn": lambda response: 1.0}, "reward_fn has the signature"),
         ({"config": GRPOConfig(num_prompts_per_batch=3)}, "num_prompts_per_batch = 3"),
         ({"config": GRPOConfig(overrides={"rl.algorithm.clip_lwo": 1})}, "did you mean 'clip_low'"),
-        ({"model_name": "./no-such-model"}, "is no directory"),
+        ({"model_name": "./no-such-model"}, "is not a directory"),
         ({"model_name": str(ROOT / "tests")}, "has no config.json"),
     ],
 )

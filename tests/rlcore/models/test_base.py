@@ -143,8 +143,8 @@ def test_an_incomplete_model_is_told_what_it_lacks(
 
 
 @pytest.mark.parametrize("path", ["./nowhere", "/nowhere/model", "a/b/c", "~/nowhere"])
-def test_a_path_that_is_no_directory_is_not_taken_for_a_hub_name(path: str) -> None:
-    with pytest.raises(UserError, match=r"is no directory; give a local Hugging Face directory or"):
+def test_a_missing_path_is_not_taken_for_a_hub_name(path: str) -> None:
+    with pytest.raises(UserError, match=r"is not a directory; give a local Hugging Face directory"):
         locate_model(path, None)
 
 
