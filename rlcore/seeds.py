@@ -1,4 +1,4 @@
-"""One seed per named stream: every random choice is a pure function of (recipe seed, names)."""
+"""One seed per named stream: every random choice is a function of (recipe seed, names)."""
 
 import hashlib
 import json

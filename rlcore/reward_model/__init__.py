@@ -1,7 +1,7 @@
-"""The reward model: ranked responses in, a scalar head trained on them out.
+"""The reward model: a scalar head trained on ranked responses.
 
-``preferences``: what a Preferences table holds and how ranks come about; ``sampled`` and ``files``:
-the sources of one; ``training``: one optimizer step per batch of prompts, every pair of a prompt in
-it; ``evaluation``: accuracy per difficulty and calibration on held-out prompts; ``zero``: the bias
-that gives demonstrations mean 0.
+``preferences``: the Preferences table; ``sampled`` and ``files``: its sources; ``training``:
+optimizer steps over batches of prompts with all pairs of each; ``evaluation``: accuracy per
+difficulty and calibration on held-out prompts; ``zero``: the bias that makes the mean score of
+demonstrations 0.
 """

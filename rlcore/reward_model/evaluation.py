@@ -1,4 +1,4 @@
-"""How well a reward model orders held-out responses: per difficulty, and how well it knows.
+"""How well a reward model orders held-out responses, per difficulty, and how well it is calibrated.
 
 A pair is two responses of unequal rank to one prompt; it is right when the better one scores
 higher (equal scores are wrong). Its difficulty is the pair of levels, e.g. "correct_over_wrong".
@@ -48,7 +48,7 @@ class Evaluation:
 
 
 def evaluate_scores(preferences: pl.DataFrame, scores: np.ndarray, seed: int) -> Evaluation:
-    """Judge ``scores`` [rows] of held-out ``preferences`` (Preferences rows, some of unequal
+    """Evaluate ``scores`` [rows] of held-out ``preferences`` (Preferences rows, some of unequal
     rank)."""
     pairs = pairs_of(preferences, scores)
     bins, error = calibration(pairs)
@@ -61,7 +61,7 @@ def evaluate_scores(preferences: pl.DataFrame, scores: np.ndarray, seed: int) ->
 
 
 def last_token_scores(learner: LearnerPool, sequences: Sequences) -> np.ndarray:
-    """Return [sequences] float64: what a value head says at the last token of each."""
+    """Return [sequences] float64: the output of a value head at the last token of each."""
     values = learner.values(sequences, targets="last")
     return np.array([value[-1] for value in values], dtype=np.float64)
 
@@ -81,7 +81,8 @@ def pairs_of(preferences: pl.DataFrame, scores: np.ndarray) -> pl.DataFrame:
 
 
 def pair_accuracy(pairs: pl.DataFrame, seed: int) -> pl.DataFrame:
-    """Return the PairAccuracy table of ``pairs``: a row per difficulty that occurs, then "all"."""
+    """Return the PairAccuracy table of ``pairs``: one row per difficulty that occurs, then
+    "all"."""
     rows = []
     for level in (*DIFFICULTIES, ALL):
         mine = pairs if level == ALL else pairs.filter(pl.col("level") == level)

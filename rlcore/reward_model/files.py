@@ -14,7 +14,7 @@ from schemas.errors import UserError
 from schemas.reward_model import FilePreferences, Gsm8kSolutions, SampledPreferences
 
 SOLUTIONS_FILE = "example_model_solutions.jsonl"
-# As the GSM8K rule reward reads "#### 18"; what follows the number does not matter.
+# Like the GSM8K rule reward on "#### 18": the text after the number is ignored.
 _ANSWER = re.compile(r"^A: (-?[0-9.,]+)", re.MULTILINE)
 _MARKER = re.compile(r"^A: ", re.MULTILINE)
 FORMS = "TRL (prompt, chosen, rejected) or ranked (prompt, responses, ranks)"
@@ -37,8 +37,8 @@ def read_solutions(section: Gsm8kSolutions) -> list[Ranked]:
     """Return four responses per question of GSM8K's example model solutions, ranked by their flag.
 
     A solution without a line ``A: <number>`` is malformed (its generation was cut off), any other
-    that is not correct is wrong. ``A: `` becomes ``section.answer_marker``, so that what is judged
-    has the form that the policy writes. Raises ``UserError`` for a file of another form.
+    that is not correct is wrong. ``A: `` becomes ``section.answer_marker``, so that the solutions
+    have the form that the policy writes. Raises ``UserError`` for a file of another form.
     """
     path, setting = _place(section)
     rows: list[Ranked] = []
@@ -74,7 +74,7 @@ def read_solutions(section: Gsm8kSolutions) -> list[Ranked]:
 
 
 def solution_level(solution: str, is_correct: bool) -> str:
-    """Return the level of a model solution with its flag."""
+    """Return the level of a model solution, given its flag."""
     if is_correct:
         return "correct"
     return "wrong" if _ANSWER.search(solution) else "malformed"
@@ -124,7 +124,7 @@ def _ranked_row(row: dict[str, Any], where: str) -> tuple[list[Message], list[tu
         responses = [_reply(_chat(r, "assistant", where), where) for r in row["responses"]]
         ranks = row["ranks"]
         if len(ranks) != len(responses) or not all(isinstance(r, int) and r >= 1 for r in ranks):
-            raise UserError(f"{where} needs one rank of 1 (best) or more per response; mend it")
+            raise UserError(f"{where} needs one rank of 1 (best) or more per response; fix it")
         prompt = _chat(row["prompt"], "user", where)
         return _asked(prompt, where), list(zip(responses, ranks, strict=True))
     raise UserError(f"{where} has columns {', '.join(row)}; the form must be {FORMS}")
@@ -141,19 +141,19 @@ def _chat(value: Any, role: str, where: str) -> list[Message]:
     if not isinstance(value, list) or not all(
         isinstance(m, dict) and {"role", "content"} <= set(m) for m in value
     ):
-        raise UserError(f"{where} holds {value!r:.80}, no text and no list of messages; mend it")
+        raise UserError(f"{where} holds {value!r:.80}, neither text nor messages; fix it")
     return [{"role": str(m["role"]), "content": str(m["content"])} for m in value]
 
 
 def _asked(prompt: list[Message], where: str) -> list[Message]:
     if not prompt or prompt[-1]["role"] != "user":
-        raise UserError(f"{where}: a prompt ends with a user's turn; mend it")
+        raise UserError(f"{where}: a prompt ends with a user's turn; fix it")
     return prompt
 
 
 def _reply(turns: list[Message], where: str) -> str:
     if len(turns) != 1 or turns[0]["role"] != "assistant" or not turns[0]["content"].strip():
-        raise UserError(f"{where}: a response is one assistant turn that says something; mend it")
+        raise UserError(f"{where}: a response is one assistant turn that is not empty; fix it")
     return turns[0]["content"]
 
 
@@ -162,7 +162,7 @@ def _split(prompt: list[Message], validation_fraction: float) -> str:
 
 
 def _place(section: Gsm8kSolutions | FilePreferences) -> tuple[str, str]:
-    """Return the file and the name of what set it."""
+    """Return the file and the setting that names it."""
     if section.path is not None:
         return section.path, "reward_model.preferences.path"
     directory = os.environ.get("GSM8K_DIR")

@@ -59,7 +59,7 @@ class Preferences:
 def encode(rows: Sequence[Ranked], tokenizer: "ChatTokenizer") -> Preferences:
     """Tokenise ``rows`` by the chat template, as prompts and demonstrations are.
 
-    Rows that the template refuses are left out under its reason. Raises ``UserError`` where
+    Rows that the template refuses are left out and counted by reason. Raises ``UserError`` where
     ``encode_demonstrations`` does.
     """
     chats = [[*row.prompt, {"role": "assistant", "content": row.response}] for row in rows]
@@ -98,7 +98,7 @@ def preferences_table(
 
 
 def fit(preferences: Preferences, max_tokens: int) -> Preferences:
-    """Leave out responses of more than ``max_tokens`` with their prompt."""
+    """Leave out responses of more than ``max_tokens``, prompt included."""
     fits = pl.col("token_ids").list.len() <= max_tokens
     table = preferences.table.filter(fits)
     long = preferences.table.height - table.height

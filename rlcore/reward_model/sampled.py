@@ -36,8 +36,8 @@ def sample_preferences(
 
     Which prompts, K and each response's seed are functions of (seed, uid, sample). Responses that
     the engine aborted or that could not be scored are left out, and counted. Raises ``UserError``
-    when a split has no prompts or nothing judged correctness, RewardFailureError when ``reward``
-    allows fewer without a verdict.
+    when a split has no prompts or no function checked correctness, RewardFailureError when more
+    responses have no verdict than ``reward`` allows.
     """
     chosen = [
         *choose_prompts(prompts, "train", section.prompts, seed),
@@ -106,7 +106,7 @@ def choose_prompts(prompts: pl.DataFrame, split: str, count: int, seed: int) -> 
 
 
 def level_of(reward: Reward) -> str:
-    """Return the level a verdict means, or why it means none: "aborted", "unscorable",
+    """Return the level that follows from a verdict, or why there is none: "aborted", "unscorable",
     "unjudged"."""
     if reward.outcome == Outcome.ABORTED:
         return "aborted"
@@ -118,8 +118,8 @@ def level_of(reward: Reward) -> str:
 
 
 def _failure(reward: Reward) -> tuple[str, str] | None:
-    """Return outcome and detail of what kept a response from a verdict: here, where verdicts are
-    what is wanted, also the failure of a function of weight 0."""
+    """Return outcome and detail of a response without a verdict. Ranking needs verdicts, so here
+    the failure of a function of weight 0 counts too."""
     if reward.score is None:
         return reward.outcome, reward.detail
     if reward.correct is None and reward.failures:

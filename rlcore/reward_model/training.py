@@ -56,7 +56,7 @@ class RewardModelTraining:
         self._training.publish(figures)
 
     def discard_checkpoints(self) -> None:
-        """Drop the run's checkpoints; call it once the model they led to is published."""
+        """Delete the run's checkpoints; call it once the model is published."""
         self._training.discard_checkpoints()
 
 
@@ -95,7 +95,7 @@ class PreferenceBatches:
 
 
 def ranked_sequences(sequences: Sequences, ranks: np.ndarray, groups: np.ndarray) -> Sequences:
-    """Return one optimizer step's ``sequences`` with what ``PreferenceObjective`` reads.
+    """Return one optimizer step's ``sequences`` with the fields that ``PreferenceObjective`` reads.
 
     ``ranks``, ``groups`` [sequences] int, lower ranks better. The pair weights make the loss the
     mean over prompts of the mean over their pairs of unequal rank.

@@ -1,7 +1,7 @@
-"""The zero of a reward model: its bias is shifted until demonstrations score 0 on average.
+"""The zero of a reward model: its bias is shifted so that demonstrations score 0 on average.
 
-The pairwise loss leaves the level of scores open, and a reward's level decides what the KL penalty
-and a truncated response compare with (InstructGPT arXiv 2203.02155 App. C.2).
+The pairwise loss does not determine the absolute level of scores, but that level matters relative
+to the KL penalty and to truncated responses (InstructGPT arXiv 2203.02155 App. C.2).
 """
 
 import os
@@ -25,7 +25,8 @@ def zero_sequences(
 ) -> Sequences:
     """Return at most ``count`` training demonstrations, drawn by (seed, uid), to score 0.
 
-    Where there are none (no SFT), the best-ranked training responses of ``preferences`` stand in.
+    Where there are none (no SFT), the best-ranked training responses of ``preferences`` are used
+    instead.
     """
     rows = demonstrations.filter(pl.col("split") == "train").select("uid", "token_ids")
     if rows.is_empty():

@@ -13,8 +13,8 @@ def scorer() -> Scorer:
     """Return the reward function: 1 or 0.
 
     1 when the response ended by itself, its last line is ``#### `` and 1 to 4 digits, and the
-    integer is the ground truth. Text that runs on to the length limit is no answer, whatever it
-    holds.
+    integer is the ground truth. A response cut off at the length limit is no answer, whatever it
+    contains.
     """
     return _score
 

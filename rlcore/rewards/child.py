@@ -1,10 +1,10 @@
 """The process of one reward function: reads batches of rows from a socket, answers row by row.
 
 Started by ``rlcore.rewards.process`` as ``python -m rlcore.rewards.child <socket> <pipe>``. It
-forks at once: the first process only watches, and ends whatever the second one, which runs the
-function, has started, when that ends or when the pipe says that nobody waits for it any more, a
-killed parent included. Lines are JSON, so neither side runs what the other sends. What the function
-prints is dropped.
+forks at once: the second process runs the function, the first only watches. When the second ends,
+or the pipe closes because the parent no longer waits or was killed, the first ends everything that
+the second has started. Messages are JSON, so neither side can execute what the other sends. The
+function's output is dropped.
 """
 
 import ctypes
@@ -32,7 +32,7 @@ _PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
 
 def main(link_descriptor: int, life_descriptor: int) -> None:
     """Serve the parent on the socket ``link_descriptor``, until ``life_descriptor`` closes."""
-    # What loses its own parent becomes this process's child, so that nothing escapes its sight.
+    # Orphaned descendants become children of this process, so that it can find and end them.
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     function = os.fork()
     if function:
@@ -43,24 +43,25 @@ def main(link_descriptor: int, life_descriptor: int) -> None:
 
 
 def _watch(function: int, life: int) -> None:
-    """Wait for the end of process ``function`` or of the pipe ``life``, then end as it did."""
+    """Wait for the end of process ``function`` or of the pipe ``life``, then end in the same
+    way."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     ended = os.pidfd_open(function)
     select.select([ended, life], [], [])
-    os.kill(function, signal.SIGKILL)  # not reaped yet: the id is its own
+    os.kill(function, signal.SIGKILL)  # not reaped yet, so the pid is still its own
     _, status = os.waitpid(function, 0)
     _end_descendants()
     if os.WIFSIGNALED(status):
-        with suppress(OSError):  # SIGKILL has no handler to take back
+        with suppress(OSError):  # SIGKILL has no handler to reset
             signal.signal(os.WTERMSIG(status), signal.SIG_DFL)
         os.kill(os.getpid(), os.WTERMSIG(status))
     os._exit(os.waitstatus_to_exitcode(status))
 
 
 def _end_descendants() -> None:
-    import psutil  # once, at the end: every start would wait for it
+    import psutil  # imported here only, since it would slow down every start
 
     while left := psutil.Process().children(recursive=True):
         for process in left:
@@ -85,7 +86,7 @@ def _serve(link: socket.socket) -> None:
     setup = json.loads(lines.readline())
     try:
         function = build((setup["name"], 1.0, setup["options"]), setup["path"])
-    except Exception as error:  # noqa: BLE001 - the user's module may fail in any way; it is told
+    except Exception as error:  # noqa: BLE001 - the user's module may fail in any way; reported
         _send(link, {"refused": f"{type(error).__name__}: {error}"[:_DETAIL_CHARACTERS]})
         return
     if setup["memory_bytes"]:

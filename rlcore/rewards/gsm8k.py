@@ -3,7 +3,8 @@
 ``strict`` agrees bit for bit with verl (volcengine/verl, verl/utils/reward_score/gsm8k.py, current
 main: last match within the last 300 characters). ``numeric`` compares values: it also accepts
 ``#### 72.``, ``#### $72``, ``#### 72.0``, ``####72``, ``\\boxed{72}``, ``1 000``, ``7/2`` for
-3.5, and takes no expression for the number it begins with (``rlcore.rewards.gsm8k_number``).
+3.5, and does not take an expression for the number that it begins with
+(``rlcore.rewards.gsm8k_number``).
 """
 
 import re
@@ -59,8 +60,8 @@ def extract_strict(response: str) -> str | None:
 
 
 def _truth(ground_truth: str) -> Decimal:
-    """Return the value of a ground truth; thousands separators, dollar signs, a last stop
-    dropped."""
+    """Return the value of a ground truth, without thousands separators, dollar signs and a final
+    full stop."""
     plain = re.sub(r"[\s,$\\]", "", ground_truth).replace("−", "-").rstrip(".")
     try:
         value = Decimal(plain)

@@ -1,7 +1,8 @@
 r"""The one number that a response gives as its answer: ``72``, ``$1,000.00``, ``7 1/2``, ``1e3``.
 
-An expression is not the number it begins with. Behind the number may stand a unit or a remark, but
-no operator, no second number, and no word that makes it another (``72 or 80``, ``5 million``).
+An expression is not the number that it begins with. The number may be followed by a unit or a
+remark, but not by an operator, a second number, or a word that changes it (``72 or 80``, ``5
+million``).
 """
 
 import re
@@ -9,7 +10,8 @@ import unicodedata
 from decimal import Decimal
 from fractions import Fraction
 
-# Every repeat is bounded or of one class, so matching stays linear on hostile text.
+# Every repetition is bounded or of a single character class, so matching stays linear on hostile
+# text.
 _SPACE = r"[^\S\n]"
 _CURRENCY = r"(?:\\?\$|[€£¥₹₩]|(?:USD|EUR|GBP|Rs\.?)(?![A-Za-z]))"
 _DECORATION = rf"(?:\\boxed\{{|\\text\{{|\\\(|{_CURRENCY}|[\s$*_`]){{0,8}}"
@@ -43,8 +45,9 @@ _OTHER_NUMBER = re.compile(
 
 
 def number_of(response: str) -> Fraction | Decimal | None:
-    """Return the number behind the last ``####``, else in the last ``\\boxed{}``; None where that
-    is no single number. A mark that no number follows is none. A Fraction has no finite decimals.
+    """Return the number after the last ``####``, else in the last ``\\boxed{}``; None where that is
+    not a single number. A ``####`` without a number is ignored. Numbers without a finite decimal
+    form are returned as Fraction.
     """
     for mark in (_MARKED, _BOXED):
         places = list(mark.finditer(response))
@@ -59,13 +62,14 @@ def number_of(response: str) -> Fraction | Decimal | None:
 
 
 def written(value: Fraction | Decimal) -> str:
-    """Return a number written one way: ``72``, not ``72.0`` or ``072``; ``3.5``, but ``7/3``."""
+    """Return the canonical form of a number: ``72``, not ``72.0`` or ``072``; ``3.5``, but
+    ``7/3``."""
     text = str(value) if isinstance(value, Fraction) else format(value, "f")
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def _leading_number(line: str) -> Fraction | Decimal | None:
-    """Return the number that ``line`` begins with, None where what follows makes it another."""
+    """Return the number that ``line`` begins with, None where the text after it changes it."""
     plain = _PLAIN.match(line)
     whole = "0" if plain is None else re.sub(r"[^0-9.]", "", plain[0])
     end = 0 if plain is None else plain.end() - plain[0].endswith(".")
@@ -82,7 +86,7 @@ def _leading_number(line: str) -> Fraction | Decimal | None:
 
 
 def _ratio(top: int, bottom: int) -> Fraction | Decimal | None:
-    """Return top / bottom, as a Decimal where it has finitely many; None of nothing by zero."""
+    """Return top / bottom, as a Decimal where it is finite; None for division by zero."""
     if bottom == 0:
         return None
     ratio = Fraction(top, bottom)
@@ -94,7 +98,7 @@ def _ratio(top: int, bottom: int) -> Fraction | Decimal | None:
 
 
 def _goes_on(rest: str) -> bool:
-    """Return whether ``rest``, behind a number on its line, makes another number of it."""
+    """Return whether ``rest``, the text after a number on its line, changes the number."""
     remark = _inside(_NEXT_SENTENCE.split(rest, maxsplit=1)[0])
     if _OTHER_NUMBER.match(remark.lstrip("*} ") if remark[:1] == "*" else remark):
         return True
@@ -103,7 +107,7 @@ def _goes_on(rest: str) -> bool:
 
 
 def _inside(rest: str) -> str:
-    """Return ``rest`` up to the brace that closes what stood open before it."""
+    """Return ``rest`` up to the brace that closes a group opened before it."""
     depth = 0
     for place, character in enumerate(rest):
         depth += (character == "{") - (character == "}")

@@ -3,11 +3,11 @@
 The answer of a response is its last ``\\boxed{}``, else what follows the last "####", "A:" or
 "answer is/:", else its last line, from the last "is", "are", "get" or "equals" on. Equal texts are
 equal answers; otherwise math-verify compares values (1/2 and 0.5, ``x = 2`` and 2, sets of
-solutions), each text read as one LaTeX formula: a number found somewhere in a sentence is no
-answer. A ground truth of words alone is compared as text: letters are no variables there.
+solutions), each text read as one LaTeX formula: a number somewhere in a sentence is not an answer.
+A ground truth of words only is compared as text, where letters are not variables.
 
-An answer beyond the limits of ``rlcore.rewards.math_limits`` is wrong, with the reason: what a
-policy writes has a verdict, whatever it is.
+An answer beyond the limits of ``rlcore.rewards.math_limits`` is wrong, with the reason: every
+response gets a verdict.
 """
 
 import logging
@@ -15,13 +15,13 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-# Here and not at first use: seconds of import are not the first row's.
+# Not at first use, where seconds of import would count as the first row's time.
 from math_verify import LatexExtractionConfig, parse, verify
 
 from rlcore.rewards.math_limits import too_much
 from schemas.errors import UserError
 
-# It warns at each call that its alarms are off; they would undo the worker's own.
+# It warns at each call that its alarms are off; they would replace the worker's own.
 logging.getLogger("math_verify").setLevel(logging.ERROR)
 
 _MARKER = re.compile(r"(?:####|answer\s*(?:is\b|:)|^A:)\s*:?", re.IGNORECASE | re.MULTILINE)
@@ -47,7 +47,7 @@ def math_answer(
 
 
 def final_answer(response: str) -> str:
-    """Return the part of ``response`` that is its answer; "" when it is empty."""
+    """Return the answer in ``response``; "" when it is empty."""
     boxed = _last_boxed(response)
     if boxed is not None:
         return boxed.strip()
@@ -63,7 +63,8 @@ def final_answer(response: str) -> str:
 
 
 def judge(answer: str, ground_truth: str) -> tuple[bool, str]:
-    """Return whether the two are the same text or value, and why no value was looked at."""
+    """Return whether the two are the same text or value, and why the values were not compared, if
+    so."""
     if not answer:
         return False, "the response holds no answer"
     if _plain(answer) == _plain(ground_truth):
@@ -77,7 +78,7 @@ def judge(answer: str, ground_truth: str) -> tuple[bool, str]:
 
 
 def _same_value(answer: str, ground_truth: str) -> bool:
-    # As LaTeX only: a search for expressions would take "> 7" and "not 7." for 7.
+    # As LaTeX only: extracting expressions would read "> 7" and "not 7." as 7.
     truth, given = (
         parse(rf"\boxed{{{text}}}", [LatexExtractionConfig()], parsing_timeout=0)
         for text in (ground_truth, answer)
@@ -103,6 +104,7 @@ def _last_boxed(text: str) -> str | None:
 
 
 def _plain(text: str) -> str:
-    """Return ``text`` without spaces, dollar signs, thousands commas and a last stop, one case."""
+    """Return ``text`` in lower case without spaces, dollar signs, thousands commas and a final full
+    stop."""
     bare = _DECORATION.sub(lambda match: match[1] or "", text).casefold().rstrip(".")
     return re.sub(r"(?<=\d),(?=\d{3}\b)", "", re.sub(r"\s", "", bare))

@@ -1,10 +1,10 @@
 r"""Which answers are compared by value: small ones.
 
-A policy can write a text that sympy works on for ever; it must end with a verdict that no clock
-decides. The bounds are on the text, so they hold before anything is parsed: its length, the depth
-of its brackets, the digits of its numbers, its powers and factorials, how often it holds what
-doubles the work, and no operators that compute (sums, integrals, determinants, ...). Answers of
-competition problems stay far below: under 160 characters, brackets 5 deep, exponents of one or two
+A policy can write a text that sympy would evaluate forever, and the verdict on it must not depend
+on a timeout. The bounds are checked on the text before anything is parsed: its length, the depth of
+its brackets, the digits of its numbers, its powers and factorials, the number of constructs that
+double the work, and no operators that compute (sums, integrals, determinants, ...). Answers of
+competition problems are far below: under 160 characters, brackets 5 deep, exponents of one or two
 digits.
 """
 
@@ -20,7 +20,7 @@ MAX_GROUP_DEGREE = 24  # product of the exponents of brackets
 MAX_MATRIX_POWER = 3
 MAX_TERMS = 400  # of products and powers of sums, multiplied out
 MAX_FACTORIAL = 1_000
-MAX_CHOSEN = 20  # numbers beside a binomial with letters
+MAX_CHOSEN = 20  # numbers in an answer with a binomial of letters
 MAX_COUNTS = {
     "bars": (re.compile(r"\||\\[lr]?[vV]ert\b"), 8),
     r"signs \pm": (re.compile(r"\\[pm][pm]\b|[±∓]"), 4),
@@ -57,7 +57,7 @@ def too_much(answer: str) -> str | None:
     if (depth := _depth(answer)) > MAX_DEPTH:
         return f"its brackets are {depth} deep, more than {MAX_DEPTH}"
     if (operator := _COMPUTES.search(answer)) is not None:
-        return f"it holds {operator[0]!r}, which computes and is no value"
+        return f"it holds {operator[0]!r}, which is a computation and not a value"
     longest = max((_digits(number[0]) for number in _NUMBER.finditer(answer)), default=0)
     if longest > MAX_DIGITS or _E_NOTATION.search(answer):
         return f"one of its numbers has more than {MAX_DIGITS} digits"
@@ -146,7 +146,7 @@ def _exponent(text: str, start: int) -> str:
 
 
 def _closing(text: str, start: int) -> int:
-    """Return the place behind the group that opens at ``start``."""
+    """Return the place after the group that opens at ``start``."""
     depth = 0
     for place in range(start, len(text)):
         depth += (text[place] in _OPEN) - (text[place] in _CLOSE)
@@ -173,8 +173,8 @@ def _base(before: str) -> str | None:
 def _bound(exponent: str) -> float:
     """Return an upper bound of the value of ``exponent``; letters count as 1, e and pi as 4.
 
-    One number is itself. Of several, the product of each plus one exceeds sum and product; that is
-    raised to the exponents that stand in ``exponent``, but for those of letters (x^2).
+    One number is itself. For several numbers, the product of each plus one exceeds their sum and
+    product; it is raised to the exponents inside ``exponent``, except those of letters (x^2).
     """
     tower, rest = 1.0, exponent
     while (sign := _POWER.search(rest)) is not None:
@@ -192,7 +192,7 @@ def _bound(exponent: str) -> float:
 
 
 def _size(number: str) -> float:
-    """Return a number's value, of one below 1 the inverse: it may stand below a fraction line."""
+    """Return a number's value, or its inverse below 1, since it may be a denominator."""
     digits = number.replace(",", "").rstrip(".")
     try:
         value = float(digits)
@@ -213,7 +213,7 @@ def _large_factorial(answer: str) -> str | None:
             return "it holds the factorial of an expression"
     if _CHOICES.search(answer):
         if _POWER.search(answer) or "!" in answer:
-            return "it holds a binomial or permutation beside powers or factorials"
+            return "it holds a binomial or permutation together with powers or factorials"
         letters = re.search("[A-Za-z]", re.sub(r"\\[A-Za-z]+", "", answer))
         most = MAX_CHOSEN if letters else MAX_FACTORIAL
         if any(_size(number[0]) > most for number in _NUMBER.finditer(answer)):

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 def part_metrics(rewards: "pl.DataFrame") -> dict[str, float]:
     """Return ``reward/<function>/mean`` of a Rewards table: unweighted, over the rows that have it.
 
-    One function alone says nothing that ``critic/score/mean`` does not, and yields no metric.
+    A single function gets no metric, as it would equal ``critic/score/mean``.
     """
     values: dict[str, list[float]] = defaultdict(list)
     for parts in rewards["parts"]:

@@ -14,12 +14,12 @@ from schemas.outcomes import Outcome
 
 
 class RewardPool:
-    """Splits rows over reward workers and adds what the reward model says.
+    """Splits rows over reward workers and adds the scores of the reward model.
 
-    ``row_timeout_s`` bounds one row, in seconds; a whole ``score`` may take that for each of a
-    worker's rows, and ``timeout_s`` more. ``offset`` is added to every score; ``model`` (frozen,
-    head "value") counts with ``model_weight``. Without workers the model alone is the reward, and
-    nothing judges correctness.
+    ``row_timeout_s`` bounds one row, in seconds; one call of ``score`` may take that for each of a
+    worker's rows, plus ``timeout_s``. ``offset`` is added to every score; ``model`` (frozen, head
+    "value") counts with ``model_weight``. Without workers the model alone is the reward, and there
+    are no verdicts on correctness.
     """
 
     def __init__(

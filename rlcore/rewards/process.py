@@ -1,4 +1,4 @@
-"""A reward function in a child process that can be killed: a bad row costs its own score only."""
+"""A reward function in a child process that can be killed: a bad row loses only its own score."""
 
 import json
 import os
@@ -24,20 +24,20 @@ RECYCLE_ROWS = 10_000
 _START_ATTEMPTS = 3
 _EXIT_S = 1.0
 _KILL_S = 5.0
-# What a reward function's process gets of the environment; the rest may hold keys and tokens.
+# Environment variables that a reward function's process gets; others may hold keys and tokens.
 _PASSED = {
     *("PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "TMPDIR"),
     *("LD_LIBRARY_PATH", "VIRTUAL_ENV", "OMP_NUM_THREADS", "MKL_NUM_THREADS"),
     *("PYTHONHASHSEED", "PYTHONDONTWRITEBYTECODE", "SSL_CERT_FILE", "SSL_CERT_DIR"),
-    "CUDA_VISIBLE_DEVICES",  # without it a function would see the GPUs of learner and engines
+    "CUDA_VISIBLE_DEVICES",  # empty, else a function would see the GPUs of learner and engines
 }
 
 
 class FunctionProcess:
-    """Runs one reward function in a child process; not for several threads at once.
+    """Runs one reward function in a child process; not thread-safe.
 
-    A row that outlasts its limit, kills the process or exhausts its memory is marked, the process
-    is started anew, and the rows after it are scored as if nothing had happened.
+    A row that exceeds its time limit, kills the process or exhausts its memory is marked, the
+    process is restarted, and the rows after it are scored as usual.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class FunctionProcess:
     ) -> None:
         """Start the child process; ``path``: where the recipe names the function.
 
-        Raises UserError when the function cannot be had.
+        Raises UserError when the function cannot be loaded.
         """
         self.name, _, options = spec
         self._setup = {
@@ -62,7 +62,7 @@ class FunctionProcess:
         }
         self._environment = environment
         self._recycle_rows = recycle_rows
-        self._lost = 0  # rows in a row
+        self._lost = 0  # consecutive lost rows
         self._child: _Child | None = self._start()
 
     def score(
@@ -71,10 +71,10 @@ class FunctionProcess:
         timeout_s: float,
         check: Callable[[Sequence[Reward]], None] | None = None,
     ) -> list[Reward]:
-        """Return what the function says of each row, in order; ``timeout_s``: seconds of one row.
+        """Return the function's reward for each row, in order; ``timeout_s``: seconds of one row.
 
-        ``check`` is given all so far whenever a row ended its process; what it raises ends the
-        work. Raises RuntimeError when no child process stays alive.
+        ``check`` gets all results so far whenever a row ended its process; an exception from it
+        ends the call. Raises RuntimeError when no child process stays alive.
         """
         rewards: list[Reward] = []
         while len(rewards) < len(rows):
@@ -99,7 +99,7 @@ class FunctionProcess:
         return self._child
 
     def _start(self) -> "_Child":
-        """Start a child; one that is killed while it starts (memory pressure) is tried again."""
+        """Start a child; one that is killed while it starts (memory pressure) is started again."""
         for _ in range(_START_ATTEMPTS):
             child = _Child.spawn(self._environment)
             try:
@@ -120,18 +120,18 @@ class FunctionProcess:
             return child
         raise RuntimeError(
             f"the reward process ended {_START_ATTEMPTS} times while starting; "
-            "its error output, if any, stands in this process's log"
+            "its error output, if any, is in this process's log"
         )
 
     def _score_some(
         self, child: "_Child", rows: Sequence[RewardRow], timeout_s: float
     ) -> list[Reward]:
-        """Score rows until all are, or until one ends the child; that one is the last returned."""
+        """Score rows until all are done or one ends the child; that one is the last returned."""
         rewards: list[Reward] = []
         try:
             child.send({"rows": [_fields(row) for row in rows]})
         except _ChildEnded:
-            # It died between two batches: no row is to blame.
+            # It died between two batches, so no row caused it.
             self.close()
             return rewards
         for index, row in enumerate(rows):
@@ -164,7 +164,7 @@ class FunctionProcess:
         return rewards
 
     def _noted(self, detail: str) -> str:
-        """Return what a person should know of the row just lost; of many in a row not each."""
+        """Return a note about the row just lost; of many consecutive ones only some get a note."""
         match self._lost:
             case 1:
                 return f"{self.name} lost a row: {detail}"
@@ -181,13 +181,13 @@ class _ChildEnded(Exception):
 class _Child:
     process: subprocess.Popen[bytes]  # it watches the one that runs the function
     link: socket.socket
-    life: int  # the write end of a pipe: closed, or this process killed, the child ends
+    life: int  # write end of a pipe: the child ends when it closes
     rows_scored: int = 0
     unread: bytearray = field(default_factory=bytearray)
 
     @classmethod
     def spawn(cls, environment: Mapping[str, str]) -> "_Child":
-        """Start the process in its own session, out of reach of the terminal's signals."""
+        """Start the process in its own session, so that it does not get the terminal's signals."""
         ours, theirs = socket.socketpair()
         watched, life = os.pipe()
         # multiprocessing's spawn would import the parent's __main__, an actor's or a flow's.
@@ -205,7 +205,7 @@ class _Child:
         return cls(process, ours, life)
 
     def send(self, message: Any) -> None:
-        """Send one message. Raises _ChildEnded when nobody reads."""
+        """Send one message. Raises _ChildEnded when the child has closed its end."""
         self.link.settimeout(_START_S)
         try:
             self.link.sendall(json.dumps(message).encode() + b"\n")
@@ -213,7 +213,8 @@ class _Child:
             raise _ChildEnded from None
 
     def receive(self, timeout_s: float) -> Any:
-        """Return the next message. Raises TimeoutError, or _ChildEnded when there will be none."""
+        """Return the next message. Raises TimeoutError, or _ChildEnded when the child has closed
+        its end."""
         deadline = time.perf_counter() + timeout_s
         while (end := self.unread.find(b"\n")) < 0:
             self.link.settimeout(max(deadline - time.perf_counter(), 1e-6))
@@ -229,20 +230,20 @@ class _Child:
         return json.loads(line)
 
     def kill(self) -> None:
-        """End the process and all that it started."""
+        """End the process and everything that it started."""
         if self.process.returncode is not None:
             return
         self.link.close()
         os.close(self.life)
         self._ended_within(_KILL_S)
-        # A function may have ended its watcher; that is not reaped yet, so its id is no other's.
+        # A function may have killed its watcher, which is not reaped yet, so its pid is not reused.
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
     def ending(self) -> str:
-        """Say how a process that closed its end has ended, and clear up what it left."""
-        # The socket closes a moment before the exit status is there.
+        """Return how a process that closed its end has ended, and end what it has left running."""
+        # The socket closes shortly before the exit status is available.
         self._ended_within(_EXIT_S)
         look = os.WEXITED | os.WNOWAIT | os.WNOHANG
         status = os.waitid(os.P_PID, self.process.pid, look)
@@ -265,7 +266,7 @@ class _Child:
 
 
 def environment_of(named: Sequence[str]) -> dict[str, str]:
-    """Return what of this process's environment a reward function gets.
+    """Return the part of this process's environment that a reward function gets.
 
     Raises UserError for a variable of ``reward.env`` that is not set.
     """

@@ -1,6 +1,6 @@
 """Reward functions by name, and their weighted sum.
 
-A name is one of ``BUILTIN`` or ``package.module:function`` for a function of the user's, called as
+A name is one of ``BUILTIN`` or ``package.module:function`` for a user's function, called as
 ``f(prompt, response)`` or ``f(data_source, solution, ground_truth, extra_info)``, plainly or as a
 coroutine; its options are passed as keyword arguments. It returns a float, a dict with ``score``
 (and ``acc``, ``answer``, ``detail``), or None for what cannot be scored.
@@ -23,7 +23,7 @@ from schemas.errors import UserError, did_you_mean
 from schemas.names import REWARD_MODEL
 from schemas.outcomes import Outcome
 
-if TYPE_CHECKING:  # a scoring process starts without the recipe's sections
+if TYPE_CHECKING:  # scoring processes do not import the recipe's sections
     from schemas.recipe import Recipe
 
 BUILTIN: dict[str, Callable[..., Scorer]] = {
@@ -37,13 +37,13 @@ Spec = tuple[str, float, Mapping[str, Any]]
 def check_functions(specs: Sequence[Spec], where: str = "reward.functions") -> None:
     """Raise UserError for a spec that cannot work, without importing the user's modules.
 
-    Looks at names, options of the built-in functions, weights, doubles, and that modules exist.
+    Checks names, options of the built-in functions, weights, duplicates, and that modules exist.
     """
     names = [name for name, _, _ in specs]
     for index, (name, weight, options) in enumerate(specs):
         path = f"{where}[{index}]"
         if names.index(name) != index:
-            raise UserError(f"{path}.name = {name!r} stands there twice; add the weights up")
+            raise UserError(f"{path}.name = {name!r} is listed twice; add the weights up")
         if not math.isfinite(weight):
             raise UserError(f"{path}.weight = {weight} must be a finite number")
         if name == REWARD_MODEL:
@@ -67,9 +67,9 @@ def check_environment(named: Sequence[str]) -> None:
 
 
 def check_recipe_functions(recipe: "Recipe") -> None:
-    """Raise UserError for a function that the recipe names and that cannot work: rewards by
-    ``check_functions`` and, unless a cluster that runs already will score, by their environment;
-    the user's estimator and policy loss by whether their modules exist."""
+    """Raise UserError for a function named by the recipe that cannot work: rewards by
+    ``check_functions`` and, unless they run on an existing cluster, by their environment; the
+    user's estimator and policy loss by whether their modules exist."""
     check_functions([(f.name, f.weight, f.options) for f in recipe.reward.functions])
     if recipe.hardware.ray_address is None:
         check_environment(recipe.reward.env)
@@ -82,7 +82,7 @@ def check_recipe_functions(recipe: "Recipe") -> None:
 def code_digests(names: Sequence[str]) -> dict[str, str]:
     """Return the digest of each user function's module, by the function's dotted path.
 
-    A changed reward is another run, and so is one whose module's package changed
+    A changed reward makes it a different run, and so does a change in the module's package
     (``module_digest``).
     """
     digests = {}
@@ -102,7 +102,7 @@ def code_digests(names: Sequence[str]) -> dict[str, str]:
 def build(spec: Spec, path: str) -> Scorer:
     """Return the scorer of one function; ``path``: where the recipe names it.
 
-    Raises UserError when the function cannot be had.
+    Raises UserError when the function cannot be loaded.
     """
     name, _, options = spec
     return (_user_function if ":" in name else _builtin)(name, options, path)
@@ -111,9 +111,10 @@ def build(spec: Spec, path: str) -> Scorer:
 def combine(row: RewardRow, rewards: Sequence[tuple[str, float, Reward]]) -> Reward:
     """Return the weighted sum of (name, weight, reward) as one reward with its parts.
 
-    Outcome, correctness and answer are those of the first function that judges correctness, one
-    that counts before one of weight 0. The latter's verdict does not ``counts``: it is reported. A
-    function of weight 0 without a score is a failure of its own, and the row keeps its score.
+    Outcome, correctness and answer are those of the first function that checks correctness;
+    functions with a weight come before those of weight 0, whose verdict is reported only
+    (``counts`` is False). A failure of a function of weight 0 is recorded separately, and the row
+    keeps its score.
     """
     counted = [r for _, weight, r in rewards if weight]
     watching = [(name, r) for name, weight, r in rewards if not weight]
@@ -149,14 +150,14 @@ def failure_text(error: BaseException) -> str:
 def _builtin(name: str, options: Mapping[str, Any], path: str) -> Scorer:
     if name not in BUILTIN:
         raise UserError(
-            f"{path}.name = {name!r} is no reward function; there are {', '.join(BUILTIN)}, "
+            f"{path}.name = {name!r} is not a reward function; there are {', '.join(BUILTIN)}, "
             f"{REWARD_MODEL} and 'package.module:function'{did_you_mean(name, BUILTIN)}"
         )
     known = inspect.signature(BUILTIN[name]).parameters
     for option in options:
         if option not in known:
             raise UserError(
-                f"{path}.options.{option} is no option of {name!r}; it takes "
+                f"{path}.options.{option} is not an option of {name!r}; it takes "
                 f"{', '.join(known) or 'none'}{did_you_mean(option, known)}"
             )
     try:
@@ -195,7 +196,7 @@ def _user_function(name: str, options: Mapping[str, Any], path: str) -> Scorer:
         if rich:
             arguments = (row.data_source, row.response, row.ground_truth, dict(row.extra_info))
         elif row.prompt is None:
-            raise UserError(f"{name} takes (prompt, response), and the row carries no prompt text")
+            raise UserError(f"{name} takes (prompt, response), and the row has no prompt text")
         else:
             arguments = (row.prompt, row.response)
         return reward_of(row, finish(function(*arguments, **options)))
@@ -204,7 +205,7 @@ def _user_function(name: str, options: Mapping[str, Any], path: str) -> Scorer:
 
 
 def _event_loop() -> Callable[[Any], Any]:
-    # asyncio takes a third of the process's start, and few functions need it.
+    # Importing asyncio takes a third of the start-up time, and few functions need it.
     import asyncio
 
     return asyncio.Runner().run
@@ -217,7 +218,7 @@ def _as_is(result: Any) -> Any:
 def _takes_ground_truth(
     function: Callable[..., Any], options: Mapping[str, Any], name: str, path: str
 ) -> bool:
-    """Tell the two signatures apart by what the function asks for; options fill the rest."""
+    """Distinguish the two signatures by the function's parameters; options fill the rest."""
     signature = inspect.signature(function)
     for count in (4, 2):
         try:
@@ -233,7 +234,8 @@ def _takes_ground_truth(
 
 
 def reward_of(row: RewardRow, result: Any) -> Reward:
-    """Return what a user's function gave as a Reward: a number, a dict with ``score``, or None.
+    """Convert the result of a user's function to a Reward: a number, a dict with ``score``, or
+    None.
 
     Raises UserError for anything else, NaN and infinity included.
     """
@@ -268,5 +270,5 @@ def reward_of(row: RewardRow, result: Any) -> Reward:
 
 def _finite(value: Any, what: str) -> float:
     if not isinstance(value, numbers.Real) or not math.isfinite(value):
-        raise UserError(f"{what} {str(value)[:80]!r}, which is no finite number")
+        raise UserError(f"{what} {str(value)[:80]!r}, which is not a finite number")
     return float(value)

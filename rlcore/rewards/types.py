@@ -1,4 +1,4 @@
-"""What is scored and what comes of it."""
+"""The input and output of scoring."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +10,7 @@ from schemas.outcomes import FinishReason, Outcome
 
 @dataclass(frozen=True, slots=True)
 class RewardRow:
-    """One response and what its prompt says about it; all values are JSON values."""
+    """One response with the data of its prompt; all values are JSON values."""
 
     trajectory_id: str
     data_source: str
@@ -20,7 +20,7 @@ class RewardRow:
     finish_reason: str  # a ``FinishReason``
     num_tokens: int  # that the policy sampled, stop token included
     prompt: str | None = None  # text of the prompt's messages; only f(prompt, response) reads it
-    token_ids: Sequence[int] | None = None  # prompt and response; only a reward model reads them
+    token_ids: Sequence[int] | None = None  # of prompt and response; only a reward model reads them
 
     @classmethod
     def of_prompt(
@@ -52,7 +52,7 @@ class RewardRow:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a reward function of weight 0 said nothing about a row; the row keeps its score."""
+    """Why a reward function of weight 0 has no result for a row; the row keeps its score."""
 
     outcome: str  # Outcome.TIMEOUT or Outcome.ERROR
     detail: str
@@ -66,12 +66,12 @@ class Reward:
     trajectory_id: str
     outcome: str  # an ``Outcome``
     score: float | None
-    correct: bool | None = None  # None where the function judges no correctness
+    correct: bool | None = None  # None where the function does not check correctness
     counts: bool = True  # False: ``correct`` is the verdict of a function of weight 0
     parts: Mapping[str, float] = field(default_factory=dict)  # unweighted, by function name
     detail: str = ""
     seconds: float = 0.0  # wall clock
-    answer: str | None = None  # what was taken for the answer
+    answer: str | None = None  # the answer extracted from the response
     failures: Mapping[str, Failure] = field(default_factory=dict)  # by function of weight 0
 
 
@@ -89,10 +89,12 @@ class Scorers(Protocol):
 def score_finished(
     rows: Sequence[RewardRow], score: Callable[[list[RewardRow]], list[Reward]]
 ) -> list[Reward]:
-    """Return one reward per row, in order: ``score``'s of those that the engine finished.
+    """Return one reward per row, in order: that of ``score`` for responses that the engine
+    finished.
 
-    What it aborted, or left without a token, says nothing about the policy: outcome "aborted", no
-    score. Rollouts, validation, evaluation and sampled preferences are all scored by this.
+    Responses that it aborted, or that have no token, get the outcome "aborted" and no score, since
+    they say nothing about the policy. Rollouts, validation, evaluation and sampled preferences are
+    all scored by this.
     """
     finished = [row for row in rows if row.finish_reason != FinishReason.ABORT and row.num_tokens]
     scored = iter(score(finished) if finished else [])

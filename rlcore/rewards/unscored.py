@@ -1,8 +1,8 @@
-"""How much may go unscored before a stage stops.
+"""How many rows may be unscored before a stage stops.
 
-Errors are our faults: reward code, judge, engine (rows "error" and "aborted"). Timeouts are the
-clock's: another machine could have scored the row. Each has a bound of its own. What a policy wrote
-has a verdict and is neither.
+Errors are failures of our side: reward code, judge, engine (rows "error" and "aborted"). Timeouts
+depend on speed: another machine could have scored the row. Each has its own bound. A bad response
+of the policy gets a verdict and is neither.
 """
 
 from collections import Counter
@@ -30,8 +30,8 @@ def check_unscored(
     """Raise RewardFailureError when too many of ``outcomes`` (outcome and detail of each row) are
     errors, or timeouts; ``rows`` says what they are, in the plural.
 
-    ``of``: how many rows there are, where ``outcomes`` are those of the first ones only: raises as
-    soon as the rows to come cannot make up for them any more.
+    ``of``: the total number of rows, where ``outcomes`` are those of the first ones only: raises as
+    soon as the bound is exceeded even if all other rows are scored.
     """
     total = len(outcomes) if of is None else of
     bounds = (

@@ -1,4 +1,4 @@
-"""Scores rows by the reward functions of a recipe, each in a process of its own."""
+"""Scores rows by the reward functions of a recipe, each in its own process."""
 
 import math
 from collections.abc import Sequence
@@ -13,17 +13,17 @@ from schemas.rl import RewardSection
 
 
 class RewardWorker:
-    """The weighted sum of a recipe's reward functions; not for several threads at once.
+    """The weighted sum of a recipe's reward functions; not thread-safe.
 
-    A function sees neither the others nor what adds them up: whatever it patches in its process,
-    only its own scores can be wrong.
+    A function has no access to the others or to the sum: whatever it patches in its process, only
+    its own scores can be wrong.
     """
 
     def __init__(self, section: RewardSection, recycle_rows: int = RECYCLE_ROWS) -> None:
         """Start the processes; ``recycle_rows``: rows after which one is replaced (leaks).
 
-        Raises UserError when a reward function cannot be had (name, module, signature, options), or
-        a variable of ``section.env`` is not set.
+        Raises UserError when a reward function cannot be loaded (name, module, signature, options),
+        or a variable of ``section.env`` is not set.
         """
         specs = [(f.name, f.weight, f.options) for f in section.functions]
         check_functions(specs)
@@ -52,9 +52,9 @@ class RewardWorker:
         """Return one reward per row, in order.
 
         ``timeout_s``: wall clock of one function on one row, in seconds. ``of``: how many rows are
-        scored in all, here and by other workers; None: that is nobody's business here. Raises
-        UserError for a limit that is none, RewardFailureError as soon as more of these rows are
-        without a score than the recipe allows of all, RuntimeError when no process stays alive.
+        scored in all, here and by other workers; None: no check here. Raises UserError for an
+        invalid limit, RewardFailureError as soon as more of these rows are unscored than the recipe
+        allows of all rows, RuntimeError when no process stays alive.
         """
         if not (timeout_s > 0 and math.isfinite(timeout_s)):
             raise UserError(f"reward timeout_s = {timeout_s} must be a positive number of seconds")

@@ -240,7 +240,7 @@ def test_chosen_rejected_and_ranked_files(tokenizer, tmp_path) -> None:
     [
         ({"prompt": "a", "completion": "b"}, "the form must be TRL"),
         ({"prompt": "a", "responses": ["b", "c"], "ranks": [1]}, "one rank of 1"),
-        ({"prompt": "a", "chosen": "b", "rejected": " "}, "one assistant turn that says"),
+        ({"prompt": "a", "chosen": "b", "rejected": " "}, "one assistant turn that is not"),
         ({"chosen": "b", "rejected": "c"}, "a prompt ends with a user's turn"),
     ],
 )

@@ -37,14 +37,20 @@ def build(specs: list[Spec]) -> Callable[[RewardRow], Reward]:
 
 
 BAD: dict[str, tuple[list[tuple[str, float, Mapping[str, Any]]], str]] = {
-    "unknown": ([("gms8k", 1, {})], r"functions\[0\].name = 'gms8k' is no reward.*mean 'gsm8k'"),
-    "option": ([("gsm8k", 1, {"mod": "x"})], r"options.mod is no option of 'gsm8k'.*mean 'mode'"),
+    "unknown": ([("gms8k", 1, {})], r"functions\[0\].name = 'gms8k' is not a reward.*mean 'gsm8k'"),
+    "option": (
+        [("gsm8k", 1, {"mod": "x"})],
+        r"options.mod is not an option of 'gsm8k'.*mean 'mode'",
+    ),
     "option value": (
         [("gsm8k", 1, {"mode": "numerc"})],
         r"functions\[0\]: option mode = 'numerc' .*must be strict or numeric; did you mean 'numeri",
     ),
-    "no options": ([("arithmetic", 1, {"x": 1})], "options.x is no option of 'arithmetic'.*none"),
-    "twice": ([("gsm8k", 1, {}), ("gsm8k", 2, {})], r"functions\[1\].name = 'gsm8k' stands there"),
+    "no options": (
+        [("arithmetic", 1, {"x": 1})],
+        "options.x is not an option of 'arithmetic'.*none",
+    ),
+    "twice": ([("gsm8k", 1, {}), ("gsm8k", 2, {})], r"functions\[1\].name = 'gsm8k' is listed"),
     "model with options": ([("reward_model", 1, {"a": 1})], "'reward_model' takes none"),
     "weight nan": ([("gsm8k", float("nan"), {})], "weight = nan must be a finite number"),
     "module": ([("nowhere.at_all:f", 1, {})], "there is no module 'nowhere.at_all'"),
@@ -120,18 +126,18 @@ def test_both_signatures_work_plain_and_async(
 
 @pytest.mark.parametrize("command", ["nan", "text"])
 def test_a_result_that_is_no_finite_number_is_an_error(command: str) -> None:
-    with pytest.raises(UserError, match="which is no finite number"):
+    with pytest.raises(UserError, match="which is not a finite number"):
         build([("reward_samples:by_command", 1, {})])(row(command))
 
 
 def test_a_function_of_the_prompt_needs_one() -> None:
     """Scoring an absent prompt as an empty one would be a silent fault."""
-    with pytest.raises(UserError, match="the row carries no prompt text"):
+    with pytest.raises(UserError, match="the row has no prompt text"):
         build([("reward_samples:length", 1, {})])(row("72", prompt=None))
 
 
 def test_weight_zero_judges_without_counting() -> None:
-    """RLHF must tell true accuracy beside the reward model's score without training on it."""
+    """RLHF must report true accuracy next to the reward model's score without training on it."""
     judge = Reward("t", "wrong", 0.0, correct=False)
     taught = Reward("t", "ok", 0.7)
     both = combine(row("x", truth="1"), [("true", 0.0, judge), ("proxy", 2.0, taught)])

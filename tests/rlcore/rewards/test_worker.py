@@ -77,7 +77,7 @@ def test_a_row_that_hangs_is_a_timeout_and_the_rest_is_scored(start: Start, comm
         ("abort", "the reward process died in this row (signal SIGABRT)"),
         ("sysexit", "SystemExit: leaving"),
         ("raise key", "KeyError: 'key'"),
-        ("nan", "UserError: the reward function returned 'nan', which is no finite number"),
+        ("nan", "UserError: the reward function returned 'nan', which is not a finite number"),
         ("none", "the reward function returned None"),
         ("close", "the reward process died in this row (exit code 1)"),
     ],
@@ -134,14 +134,14 @@ def test_the_rest_is_not_tried_once_too_many_rows_are_lost(start: Start) -> None
 
 
 def test_lost_rows_are_noted_and_of_many_in_a_row_not_each(start: Start) -> None:
-    told: list[str] = []
-    report_to(lambda count, note: told.append(note))
+    notes: list[str] = []
+    report_to(lambda count, note: notes.append(note))
     try:
         start().score(rows("ok", *["sleep"] * 5, "ok"), 0.3)
     finally:
         report_to(None)
     detail = "no score within 0.3 s; its process was killed"
-    assert [note for note in dict.fromkeys(told) if note] == [
+    assert [note for note in dict.fromkeys(notes) if note] == [
         f"reward_samples:by_command lost a row: {detail}",
         f"reward_samples:by_command lost 3 rows in a row: {detail}",
     ]
@@ -265,7 +265,7 @@ def test_a_limit_that_is_none_is_refused(start: Start, limit: float) -> None:
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("gms8k", r"reward.functions\[0\].name = 'gms8k' is no reward function.*did you mean"),
+        ("gms8k", r"reward.functions\[0\].name = 'gms8k' is not a reward function.*did you mean"),
         ("reward_samples:lenght", "has no lenght.*did you mean 'length'"),
         ("broken_reward:f", "ZeroDivisionError: division by zero"),
     ],
