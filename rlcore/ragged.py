@@ -32,5 +32,5 @@ def from_arrays(
 
 
 def mean_of(values: pl.Series) -> float:
-    """Return the mean of numbers, or the share of flags that are set."""
+    """Return the mean of numbers, or the share of True flags."""
     return float(values.to_numpy().mean())

@@ -19,10 +19,10 @@ def load_recipe(
 ) -> Recipe:
     """Return the recipe ``name`` of ``directory`` (or the YAML file at the path ``name``).
 
-    A file with ``extends: other`` says only what differs from the recipe ``other`` of its folder;
-    of ``extends: [one, two]``, what ``two`` says holds over ``one``.
-    ``overrides`` maps dotted paths to values, e.g. ``{"rl.update.optimizer.lr": 2e-6}``; a number
-    indexes a list. Raises UserError with dotted path, value, rule and remedy.
+    A file with ``extends: other`` holds only what differs from the recipe ``other`` of its folder;
+    with ``extends: [one, two]``, the values of ``two`` override those of ``one``. ``overrides``
+    maps dotted paths to values, e.g. ``{"rl.update.optimizer.lr": 2e-6}``; a number indexes a list.
+    Raises UserError with dotted path, value, rule and remedy.
     """
     return resolve_recipe(name, _read(name, directory), overrides)
 
@@ -32,7 +32,7 @@ def resolve_recipe(
 ) -> Recipe:
     """Return the recipe that ``tree`` holds once the dotted ``overrides`` are set in it.
 
-    ``name`` is what errors call it. Raises UserError with dotted path, value, rule and remedy.
+    ``name`` is its name in errors. Raises UserError with dotted path, value, rule and remedy.
     """
     for path, value in (overrides or {}).items():
         _set(tree, path, value)
@@ -43,12 +43,14 @@ def resolve_recipe(
 
 
 def recipe_names(directory: Path) -> list[str]:
-    """Return the names of the recipes in ``directory``, sorted; ``_base.yaml`` is none of them."""
+    """Return the names of the recipes in ``directory``, sorted, without files such as
+    ``_base.yaml``."""
     return sorted(path.stem for path in directory.glob("[!_]*.yaml"))
 
 
 def user_functions(recipe: Recipe) -> list[str]:
-    """Return what the RL stage calls by 'package.module:function': rewards, estimator, loss."""
+    """Return the functions that the RL stage imports as 'package.module:function': rewards,
+    estimator, loss."""
     algorithm = recipe.rl.algorithm
     names = [function.name for function in recipe.reward.functions]
     return [name for name in (*names, algorithm.advantage, algorithm.policy_loss) if ":" in name]
@@ -63,7 +65,7 @@ def recipe_digest(recipe: Recipe) -> str:
 def parse_override(text: str) -> tuple[str, Any]:
     """Split ``"rl.iterations=5"`` into path and value; the value is read as YAML.
 
-    Raises UserError when there is no ``=``, or the value is no YAML.
+    Raises UserError when there is no ``=``, or the value is not YAML.
     """
     path, separator, value = text.partition("=")
     if not separator or not path:
@@ -117,7 +119,7 @@ def _base(name: str, path: Path, seen: tuple[str, ...]) -> dict[str, Any]:
         raise UserError(f"recipe file '{path}' extends '{name}', which leads back to itself")
     if not (path.parent / f"{name}.yaml").is_file():
         raise UserError(
-            f"recipe file '{path}' extends '{name}', and there is no {name}.yaml beside it;"
+            f"recipe file '{path}' extends '{name}', and there is no {name}.yaml in its folder;"
             " name a recipe of the same folder"
         )
     return _read(name, path.parent, (*seen, path.stem))
@@ -133,7 +135,7 @@ def _numbers(tree: Any) -> Any:
 
 
 def _set(tree: Any, path: str, value: Any) -> None:
-    """Assign ``value`` at the dotted ``path``, making missing sections on the way."""
+    """Assign ``value`` at the dotted ``path``, creating missing sections."""
     *parents, last = path.split(".")
     node = tree
     for depth, part in enumerate(parents):
@@ -166,7 +168,8 @@ def _index(items: list[Any], part: str, path: str) -> int:
 
 
 def _sentence(name: str, error: ValidationError) -> str:
-    """Tell the first error: dotted path, value, rule, nearest valid name; and how many follow."""
+    """Return the first error as a sentence: dotted path, value, rule, nearest valid name, and the
+    number of further errors."""
     errors = error.errors(include_url=False, include_context=False)
     first = errors[0]
     parts, fields = _located(first["loc"])

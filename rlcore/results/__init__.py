@@ -1,1 +1,1 @@
-"""What runs left behind: metrics, SQL over all artifacts, and the summary of one run."""
+"""The results of runs: metrics, SQL over all artifacts, and the summary of one run."""

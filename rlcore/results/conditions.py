@@ -5,7 +5,7 @@ import polars as pl
 
 from schemas.errors import UserError
 
-# Nothing is downloaded.
+# No extension is downloaded.
 ALONE: dict[str, str | bool | int | float | list[str]] = {
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
@@ -16,13 +16,13 @@ def filter_rows(frame: pl.DataFrame, sql_condition: str, where: str = "filter") 
     """Return the rows of ``frame`` for which ``sql_condition`` (a WHERE clause) holds, in order.
 
     A condition that is null for a row drops it, as in SQL. ``where`` names the condition in errors.
-    Raises UserError with the columns there are when the condition is no condition over them.
+    Raises UserError listing the columns when the condition is not valid over them.
     """
     numbered = frame.with_row_index("__row")
     with duckdb.connect(config={**ALONE, "enable_external_access": False}) as connection:
         connection.register("frame_rows", numbered.to_arrow())
         try:
-            # A relation's filter is parsed as one expression, so nothing can be appended to it.
+            # A relation's filter is parsed as a single expression, so no statement can be injected.
             kept = connection.table("frame_rows").filter(sql_condition).select("__row").pl()
         except duckdb.Error as error:
             raise UserError(
@@ -33,6 +33,6 @@ def filter_rows(frame: pl.DataFrame, sql_condition: str, where: str = "filter") 
 
 
 def reason_of(error: Exception) -> str:
-    """Return what DuckDB says on one line, without its excerpt of the SQL and wilder guesses."""
+    """Return DuckDB's message on one line, without its excerpt of the SQL and its suggestions."""
     said = str(error).partition("\n\nLINE")[0].splitlines()
     return " ".join(line for line in said if not line.startswith("Did you mean"))

@@ -1,7 +1,7 @@
 """Metrics as rows of the metrics table, and where a stage keeps them.
 
-They hold timings, so they are artifacts of their own below the stage's key: a policy's digest, on
-which later cache keys rest, depends on weights alone.
+They contain timings, so they are separate artifacts below the stage's key: a policy's digest, on
+which later cache keys depend, must depend on the weights alone.
 """
 
 import logging
@@ -33,16 +33,16 @@ def metrics_frame(stage: str, step: int, values: Mapping[str, float]) -> pl.Data
 def publish_metrics(
     store: ArtifactStore, key: str, name: str, frame: pl.DataFrame, lineage: Lineage
 ) -> None:
-    """Write ``frame`` as ``metrics/<key>/<name>``; one left by a killed attempt is replaced."""
+    """Write ``frame`` as ``metrics/<key>/<name>``; one that a killed attempt left is replaced."""
     store.discard(KIND, f"{key}/{name}")
     store.put(KIND, f"{key}/{name}", tables={"metrics": frame}, lineage=lineage)
 
 
 def stage_metrics(store: ArtifactStore, key: str) -> pl.DataFrame:
-    """Return all metrics of the stage run ``key`` that are left, by step.
+    """Return all stored metrics of the stage run ``key``, by step.
 
-    Damaged ones are left out, with a warning: what was measured is not measured again, and a
-    finished run must not fail for the want of its curves.
+    Damaged ones are left out, with a warning: they cannot be measured again, and a finished run
+    must not fail because of missing curves.
     """
     frames = []
     for name in sorted(store.keys(KIND, f"{key}/")):

@@ -51,8 +51,8 @@ _LINEAGE = {
     "parent_sha256": pl.String,
 }
 
-# Two runs may name a trajectory alike, so rows are joined through the lineage of their artifacts;
-# of several rewards (or advantages) of one rollout artifact the newest counts.
+# Trajectory ids are not unique across runs, so rows are joined through the lineage of their
+# artifacts; of several rewards (or advantages) of one rollout artifact the newest is used.
 _NEWEST_CHILD = """
     SELECT l.parent_kind, l.parent_key, l.kind, l.key
     FROM lineage l JOIN artifacts a USING (kind, key)
@@ -83,7 +83,8 @@ _TRAJECTORIES = f"""
 def query(
     store: ArtifactStore, sql: str, on_damage: Callable[[str], None] | None = None
 ) -> pl.DataFrame:
-    """Return the rows of one SELECT over the store's views; it cannot write, nor read elsewhere.
+    """Return the rows of one SELECT over the store's views; it can neither write nor read other
+    files.
 
     An artifact whose manifest is damaged is left out and reported to ``on_damage``, and so is a
     table in an older schema, whose columns mean something else; without ``on_damage`` these raise
@@ -103,13 +104,13 @@ def query(
 
 
 def lineage(store: ArtifactStore, ref: ArtifactRef) -> pl.DataFrame:
-    """Return everything that ``ref`` was made from, itself first: which rows, rewards and commits.
+    """Return all artifacts that ``ref`` was made from, itself first, with their rows and code.
 
     Columns: depth (fewest steps away), role, kind, key, sha256, present (still in the store),
     recipe_digest, code_fingerprint, producer, created_at, rows.
     """
-    # Breadth first instead of a recursive query: each artifact is met once however many ways lead
-    # to it, and a long RL run has as many ways as it has iterations.
+    # Breadth first instead of a recursive query: it visits each artifact once, however many paths
+    # lead to it, and a long RL run has at least one path per iteration.
     known = {(m.kind, m.key, m.sha256): m for m in store.manifests()}
     rows: dict[tuple[str, str, str], tuple[int, str]] = {_name(ref): (0, "self")}
     layer = [_name(ref)]
@@ -142,7 +143,7 @@ def lineage(store: ArtifactStore, ref: ArtifactRef) -> pl.DataFrame:
 def _refuse_other_than_one_select(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
     statements = connection.extract_statements(sql)
     kinds = [statement.type for statement in statements]
-    # PIVOT is a SELECT that DuckDB plans as several steps.
+    # DuckDB splits a PIVOT, which is a SELECT, into several statements.
     if len(kinds) != 1 or kinds[0] not in (
         duckdb.StatementType.SELECT,
         duckdb.StatementType.MULTI,
@@ -157,7 +158,7 @@ def _create_views(
     wanted: Iterable[str],
     on_damage: Callable[[str], None] | None,
 ) -> None:
-    """Create the views that a query names; files of other tables are neither verified nor read."""
+    """Create the views that a query uses; files of other tables are neither verified nor read."""
     manifests = store.manifests(on_damage)
     _create_manifest_views(connection, manifests)
     names = {name.lower() for name in wanted}
@@ -254,7 +255,7 @@ def _create_table_view(
 
 def _plain(path: Path) -> Path:
     if any(char in str(path) for char in "*?["):
-        raise UserError(f"{path} cannot be queried: DuckDB takes '*', '?' and '[' for patterns")
+        raise UserError(f"{path} cannot be queried: DuckDB treats '*', '?' and '[' as patterns")
     return path
 
 

@@ -1,4 +1,5 @@
-"""What a run came to, from its tables alone: accuracies, rates, and the time outside the phases."""
+"""The summary of a run, from its tables alone: accuracies, rates, and the time outside the
+phases."""
 
 import polars as pl
 
@@ -7,9 +8,9 @@ HELD_OUT = "test"
 
 
 def accuracies(eval_results: pl.DataFrame, metric: str = "greedy/acc") -> dict[str, float | None]:
-    """Return accuracy per checkpoint on subset "test", prompts of all sources weighing alike.
+    """Return accuracy per checkpoint on subset "test", with equal weight for all prompts.
 
-    ``metric``: how the name begins, e.g. "sampled/avg@". None for a checkpoint without it.
+    ``metric``: prefix of its name, e.g. "sampled/avg@". None for a checkpoint without it.
     """
     named = pl.col("metric").str.starts_with(metric)
     rows = eval_results.filter(named & (pl.col("subset") == HELD_OUT))
@@ -22,7 +23,7 @@ def token_rates(sft: pl.DataFrame | None, rl: pl.DataFrame) -> dict[str, float]:
     """Return tokens per second: SFT and update count trained tokens, rollout sampled ones,
     iteration all tokens of the batch over the whole iteration.
 
-    What the metrics do not tell, because they are lost, has no rate.
+    A rate whose metrics are lost is left out.
     """
     rates: dict[str, float] = {}
     if sft is not None:
@@ -51,11 +52,12 @@ def phase_seconds(rl: pl.DataFrame) -> dict[str, float]:
 
 
 def proxy_and_truth(rl: pl.DataFrame) -> pl.DataFrame | None:
-    """Return step, proxy, truth and gap of each iteration; None where correctness is not judged.
+    """Return step, proxy, truth and gap of each iteration; None where there are no verdicts on
+    correctness.
 
-    proxy: ``critic/score/mean``, what is maximised; truth: ``critic/accuracy``, what is meant. They
+    proxy: ``critic/score/mean``, which is maximised; truth: ``critic/accuracy``, the goal. They
     have different units, so each is scaled to [0, 1] by its own least and greatest of the run;
-    ``gap`` is scaled proxy less scaled truth. A gap that grows is reward hacking.
+    ``gap`` is scaled proxy minus scaled truth. A growing gap is reward hacking.
     """
     names = {"critic/score/mean": "proxy", "critic/accuracy": "truth"}
     rows = rl.filter(pl.col("name").is_in(list(names))).drop_nulls("value")
