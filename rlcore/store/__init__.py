@@ -1,4 +1,4 @@
-"""The artifact store: what a stage wrote is whole, verified and traceable, or it is not there.
+"""The artifact store: the output of a stage is complete, verified and traceable, or absent.
 
 Local directories and object stores, tables, leases, and the fingerprint of code.
 """

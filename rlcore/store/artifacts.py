@@ -1,4 +1,4 @@
-"""The artifact store: what a stage wrote is whole, verified and traceable, or it is not there."""
+"""The artifact store: the output of a stage is complete, verified and traceable, or absent."""
 
 import hashlib
 import shutil
@@ -35,7 +35,7 @@ __all__ = ["ArtifactError", "ArtifactStore", "DamagedArtifact", "LeaseError", "L
 
 @dataclass(frozen=True)
 class Lineage:
-    """What an artifact was made from and by; kept in its manifest."""
+    """The inputs and the producer of an artifact; kept in its manifest."""
 
     recipe_digest: str
     code_fingerprint: str
@@ -52,7 +52,8 @@ class ArtifactStore(ArtifactReader):
     ) -> None:
         """Open the store at ``root``; nothing is created before the first ``put``.
 
-        ``writer``: what others are told of who holds a key. See ``ArtifactReader``.
+        ``writer``: the name of the key's holder in errors of other processes. See
+        ``ArtifactReader``.
         """
         super().__init__(root, cache)
         self._writer = writer
@@ -62,9 +63,8 @@ class ArtifactStore(ArtifactReader):
     def hold(self, key: str) -> Iterator[None]:
         """Be the only writer of ``key`` and all below it, of every kind; others are refused.
 
-        May be entered again by who holds it. Raises LeaseError while another process holds it;
-        ``put`` and ``discard`` raise it from the moment on at which this process is taken for dead
-        and replaced.
+        Reentrant for the holder. Raises LeaseError while another process holds it; ``put`` and
+        ``discard`` raise it once this process was considered dead and replaced.
         """
         if key in self._leases:
             yield
@@ -88,11 +88,11 @@ class ArtifactStore(ArtifactReader):
     ) -> ArtifactRef:
         """Store tables (as ``<name>.parquet``) and the files of ``directory`` as one artifact.
 
-        If the artifact exists already it is verified and returned unchanged. A local store
-        hard-links the files of ``directory``: their owner must not write to them afterwards
-        (empty folders are not kept). Raises UserError when a table breaks its contract,
-        ArtifactError when the artifact that exists is damaged or the disk refuses; nothing
-        half-written becomes visible.
+        An artifact that already exists is verified and returned unchanged. A local store hard-links
+        the files of ``directory``: their owner must not write to them afterwards (empty folders are
+        not kept). Raises UserError when a table breaks its contract, ArtifactError when the
+        artifact that exists is damaged or the disk is full or read-only; nothing half-written
+        becomes visible.
         """
         if (existing := self.find(kind, key)) is not None:
             return existing
@@ -121,7 +121,7 @@ class ArtifactStore(ArtifactReader):
         if not self._files.publish(place, contents, manifest, lambda: self._fence(key)):
             winner = self.find(kind, key)
             if winner is None:
-                raise ArtifactError(f"{uri} is being written and removed by others at once; rerun")
+                raise ArtifactError(f"{uri} is being written and removed by other processes; rerun")
             return winner
         for name in tables:
             remember_valid(name, entries[f"{name}.parquet"].sha256)
@@ -132,10 +132,10 @@ class ArtifactStore(ArtifactReader):
     ) -> ArtifactRef | None:
         """Return the artifact's ref, all its files verified; a damaged one is logged and dropped.
 
-        Damage is what two looks at the artifact's own place agree on; a harmed local copy of a
-        remote file is none. Raises ArtifactError for what cannot be read for another reason
-        (network, credentials, a newer format) and LeaseError for what another process works on:
-        nothing is dropped then.
+        An artifact counts as damaged when two reads of the stored files agree; a damaged local copy
+        of a remote file does not count. Raises ArtifactError when it cannot be read for another
+        reason (network, credentials, a newer format) and LeaseError when another process works on
+        it: nothing is dropped then.
         """
         for look in (1, 2):
             try:
@@ -153,9 +153,11 @@ class ArtifactStore(ArtifactReader):
 
     @contextmanager
     def scratch(self) -> Iterator[Path]:
-        """Yield a folder to prepare an artifact's files in; it goes afterwards, or with its writer.
+        """Yield a folder to prepare an artifact's files in; it is removed afterwards, or once its
+        writer is dead.
 
-        In a local store it lies on the store's own filesystem: ``put`` then links and never copies.
+        In a local store it is on the store's own filesystem, so that ``put`` links and never
+        copies.
         """
         if not isinstance(self._files, LocalFiles):
             with tempfile.TemporaryDirectory(prefix="rl-pipeline-") as folder:
@@ -168,7 +170,7 @@ class ArtifactStore(ArtifactReader):
             shutil.rmtree(folder, ignore_errors=True)
 
     def discard(self, kind: str, key: str) -> None:
-        """Remove an artifact, its manifest first; nothing happens where there is none."""
+        """Remove an artifact, its manifest first; does nothing where there is none."""
         place = location(kind, key)
         with self._fence(key):
             self._files.remove(place)
@@ -201,10 +203,10 @@ def _directory_files(directory: Path, taken: Mapping[str, Any], uri: str) -> dic
         if name in taken or not is_safe_name(name):
             raise UserError(
                 f"{path} cannot be stored as {uri}/{name}: "
-                "the name is the store's own or not plain; rename the file"
+                "the name is reserved or contains unsupported characters; rename the file"
             )
         if not path.is_file():
-            raise UserError(f"{path} cannot be stored as {uri}/{name}: it is not a plain file")
+            raise UserError(f"{path} cannot be stored as {uri}/{name}: it is not a regular file")
         files[name] = path.resolve()
     if not files:
         raise UserError(f"{directory} cannot be stored as {uri}: it holds no files")

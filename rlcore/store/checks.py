@@ -1,8 +1,8 @@
-"""What makes an artifact whole: names, digests, the manifest; and the sentence when one is not.
+"""Checks of artifacts: names, digests, the manifest, and the errors for damaged ones.
 
-Everything here judges input that nobody vouches for (a directory on disk, a bucket), so each
-failure is an ``ArtifactError`` that names the file, says what is wrong and how to mend it: a
-``DamagedArtifact`` where the artifact itself is not what was written.
+Everything here checks untrusted input (a directory on disk, a bucket), so each failure is an
+``ArtifactError`` with the file, the fault and the remedy: a ``DamagedArtifact`` where the stored
+artifact differs from what was written.
 """
 
 import hashlib
@@ -27,21 +27,21 @@ _DIGESTS: dict[str, tuple[int, int, int, str]] = {}
 
 
 class ArtifactError(UserError):
-    """An artifact cannot be trusted or stored: names the file, the fault and the mend."""
+    """An artifact cannot be trusted or stored: names the file, the fault and the remedy."""
 
 
 class DamagedArtifact(ArtifactError):
-    """What lies at the artifact's own place is not what was written: only making it anew mends it.
+    """The stored files differ from what was written, and only making the artifact again helps.
 
-    A network that fails, a lack of rights or a newer format are no damage. ``fault``: what is
-    wrong, without the mend.
+    A network failure, missing permissions or a newer format are not damage. ``fault``: what is
+    wrong, without the remedy.
     """
 
     fault = ""
 
 
 def damaged(uri: str, fault: str) -> DamagedArtifact:
-    """Return the error for a damaged artifact; the mend is to let its stage run again."""
+    """Return the error for a damaged artifact; the remedy is to let its stage run again."""
     error = DamagedArtifact(
         f"{fault}. Delete {uri} and rerun: the stage that wrote it will be run again."
     )
@@ -50,7 +50,7 @@ def damaged(uri: str, fault: str) -> DamagedArtifact:
 
 
 def location(kind: str, key: str) -> str:
-    """Return ``<kind>/<key>``, the artifact's place below the store's root.
+    """Return ``<kind>/<key>``, the artifact's path below the store's root.
 
     Raises UserError for a name that could leave the root or hide from listings.
     """
@@ -65,7 +65,7 @@ def location(kind: str, key: str) -> str:
 
 
 def is_safe_name(name: str) -> bool:
-    """Tell whether ``name`` is a plain relative path that stays inside the artifact."""
+    """Return whether ``name`` is a plain relative path inside the artifact."""
     parts = name.split("/")
     return (
         not any(part in ("", ".", "..") for part in parts)
@@ -81,7 +81,7 @@ def content_digest(files: Mapping[str, FileEntry]) -> str:
 
 
 def file_digest(path: Path) -> str:
-    """Return the sha256 of a file, reading it only when its size, mtime or inode is new to us."""
+    """Return the sha256 of a file, reading it only when its size, mtime or inode has changed."""
     stat = os.stat(path)
     known = _DIGESTS.get(str(path))
     if known and known[:3] == (stat.st_size, stat.st_mtime_ns, stat.st_ino):
@@ -93,16 +93,16 @@ def file_digest(path: Path) -> str:
 
 
 def remember_digest(path: Path, digest: str, stat: os.stat_result | None = None) -> None:
-    """Record the digest of a file whose bytes this process has just read or written."""
+    """Record the digest of a file that this process has just read or written."""
     stat = stat or os.stat(path)
     _DIGESTS[str(path)] = (stat.st_size, stat.st_mtime_ns, stat.st_ino, digest)
 
 
 def parse_manifest(raw: bytes, uri: str, kind: str, key: str) -> Manifest:
-    """Return the manifest that ``raw`` holds, once it is known to be ours, of this place, and safe.
+    """Return the manifest in ``raw``, checked to be valid, of this artifact, and safe.
 
-    Raises DamagedArtifact when it is not JSON, of another artifact, at odds with itself, or when it
-    names a file outside the artifact; ArtifactError when it is of a newer format.
+    Raises DamagedArtifact when it is not JSON, of another artifact, inconsistent, or names a file
+    outside the artifact; ArtifactError when it is of a newer format.
     """
     where = f"{uri}/{MANIFEST}"
     try:
@@ -116,7 +116,7 @@ def parse_manifest(raw: bytes, uri: str, kind: str, key: str) -> Manifest:
     except ValidationError as error:
         first = error.errors()[0]
         path = ".".join(str(part) for part in first["loc"]) or "the document"
-        raise damaged(uri, f"{where} is no manifest of ours: {path}: {first['msg']}") from None
+        raise damaged(uri, f"{where} is not a valid manifest: {path}: {first['msg']}") from None
     if (manifest.kind, manifest.key) != (kind, key):
         raise damaged(
             uri,
@@ -145,22 +145,22 @@ def refuse_newer(found: str, known: str, where: str) -> None:
 def check_listing(manifest: Manifest, listing: Mapping[str, int], uri: str) -> None:
     """Raise DamagedArtifact unless the files below ``uri`` are the manifest's, in full size.
 
-    ``listing``: relative path -> bytes without the manifest; -1 marks what is no plain file.
+    ``listing``: relative path -> bytes, without the manifest; -1 marks anything but a regular file.
     """
     for name, entry in manifest.files.items():
         size = listing.get(name)
         if size is None:
             raise damaged(uri, f"{uri}/{name} is missing")
         if size == _NOT_A_FILE:
-            raise damaged(uri, f"{uri}/{name} is a link or device, not a plain file")
+            raise damaged(uri, f"{uri}/{name} is a link or device, not a regular file")
         if size != entry.bytes:
             raise damaged(uri, f"{uri}/{name} has {size} bytes where {entry.bytes} were written")
     if extra := sorted(set(listing) - set(manifest.files)):
-        raise damaged(uri, f"{uri}/{extra[0]} is not in the manifest: a foreign file")
+        raise damaged(uri, f"{uri}/{extra[0]} is not in the manifest")
 
 
 def check_digest(path: Path, entry: FileEntry, uri: str, name: str) -> None:
-    """Raise DamagedArtifact unless the file's content is what the manifest recorded."""
+    """Raise DamagedArtifact unless the file has the content recorded in the manifest."""
     found = file_digest(path)
     if found != entry.sha256:
         raise damaged(

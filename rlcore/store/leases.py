@@ -1,8 +1,8 @@
 """One writer per key: a lease with a heartbeat and a generation, kept in the store.
 
-Who holds the lease of a stage's key may write and remove what lies below it. Each holder has a
-generation higher than the one before; every write first compares its own with the store's, so that
-a holder which stood still and was replaced writes nothing when it goes on.
+The holder of the lease of a stage's key may write and remove artifacts below it. Each holder has a
+higher generation than the one before, and compares it with the store's before every write, so that
+a holder that was suspended and replaced writes nothing when it resumes.
 """
 
 import json
@@ -26,12 +26,12 @@ from rlcore.store.records import Record, Records
 logger = logging.getLogger(__name__)
 
 BEAT_S = 5.0
-STALE_S = 60.0  # without a heartbeat, after which a lease may be taken over
-_STARTED_S = 1.0  # by which two readings of a process's start may differ
+STALE_S = 60.0  # time without a heartbeat after which a lease may be taken over
+_STARTED_S = 1.0  # tolerance between two readings of a process's start time
 
 
 class LeaseError(ArtifactError):
-    """Another process works on this key, or has taken it over: names it."""
+    """Another process holds this key, or has taken it over; the message names it."""
 
 
 class Lease:
@@ -44,12 +44,12 @@ class Lease:
 
     @property
     def generation(self) -> int:
-        """Return this holder's number: one more than that of the holder before."""
+        """Return this holder's number: one more than the previous holder's."""
         return self._document["generation"]
 
     @contextmanager
     def fence(self) -> Iterator[None]:
-        """Enter only while this lease stands; in a local store nobody takes it over meanwhile.
+        """Enter only while this lease is valid; in a local store nobody can take it over meanwhile.
 
         Raises LeaseError, naming the new holder, when it was taken over.
         """
@@ -58,13 +58,13 @@ class Lease:
             if now.get("token") != self._document["token"]:
                 raise LeaseError(
                     f"{self.key} was taken over by {_holder(now)}: this process ({_who()}, "
-                    f"generation {self.generation}) gave no sign for {STALE_S:.0f} s. Nothing was"
-                    " written; let that run finish, or end it, and rerun"
+                    f"generation {self.generation}) sent no heartbeat for {STALE_S:.0f} s. Nothing"
+                    " was written; let that run finish, or end it, and rerun"
                 )
             yield
 
     def beat(self) -> bool:
-        """Show that the holder lives; False once the lease was taken over."""
+        """Renew the lease; False once it was taken over."""
         with self._beating:
             content = _encode({**self._document, "beat": uuid4().hex})
             record = self._records.exchange(self.key, self._record, content)
@@ -73,7 +73,7 @@ class Lease:
             return record is not None
 
     def release(self) -> None:
-        """Give the key back; nothing happens where it was taken over."""
+        """Release the key; does nothing where it was taken over."""
         with self._beating:
             gone = {"generation": self.generation, "token": uuid4().hex}
             self._records.exchange(self.key, self._record, _encode(gone))
@@ -84,12 +84,12 @@ def hold(records: Records, key: str, *, run: str) -> Iterator[Lease]:
     """Hold the lease of ``key`` and keep it alive; ``run`` names the flow run in messages.
 
     Raises LeaseError, naming the holder, while another process works on the key. The lease of a
-    holder that is dead is taken over: at once where it was a process of this machine, else when its
+    dead holder is taken over: immediately where it was a process of this machine, else when its
     last heartbeat is ``STALE_S`` old by the store's clock.
     """
     lease = _take(records, key, run)
     ended = threading.Event()
-    # In the caller's context, so that its warnings are lines of the caller's flow run.
+    # In the caller's context, so that its warnings are logged in the caller's flow run.
     beats = threading.Thread(
         target=copy_context().run, args=(_keep, lease, ended), name=f"lease-{key}", daemon=True
     )
@@ -101,8 +101,8 @@ def hold(records: Records, key: str, *, run: str) -> Iterator[Lease]:
         beats.join()
         try:
             lease.release()
-        except ArtifactError as error:  # what was made counts, and what went wrong before
-            logger.warning(f"the lease of {key} was not given back, and will expire: {error}")
+        except ArtifactError as error:  # the result, or an earlier error, matters more
+            logger.warning(f"the lease of {key} was not released, and will expire: {error}")
 
 
 def _take(records: Records, key: str, run: str) -> Lease:
@@ -110,16 +110,16 @@ def _take(records: Records, key: str, run: str) -> Lease:
     while True:
         record, document = _read(records, key)
         if record is not None and _is_held(records, key, document):
-            # Nobody of this machine: alive is who shows a heartbeat, dead who shows none for long.
+            # Not a process of this machine, so only the heartbeat shows whether it is alive.
             if _is_here(document) or (seen is not None and seen != record):
                 raise LeaseError(
-                    f"{key} is being made by {_holder(document)}. Let it finish and rerun, which"
-                    " then takes what it made; or cancel it"
+                    f"{key} is being made by {_holder(document)}. Let it finish and rerun to use"
+                    " its result, or cancel it"
                 )
             if seen is None:
                 logger.warning(
                     f"{key} is held by {_holder(document)}; waiting for its heartbeat, or until"
-                    f" it has shown none for {STALE_S:.0f} s"
+                    f" there is none for {STALE_S:.0f} s"
                 )
             seen = record
             time.sleep(BEAT_S / 5)
@@ -141,7 +141,8 @@ def _take(records: Records, key: str, run: str) -> Lease:
 
 
 def _keep(lease: Lease, ended: threading.Event) -> None:
-    """Beat until ``ended``; a failure of the network is tried again, and every write looks."""
+    """Send heartbeats until ``ended``. Network failures are retried: every write checks the lease
+    itself."""
     while not ended.wait(BEAT_S):
         try:
             if not lease.beat():
@@ -175,7 +176,8 @@ def _lives(pid: int, started: float) -> bool:
 
 
 def _machine() -> str:
-    """Name what a pid is of: this boot of this kernel, and the namespace of its pids."""
+    """Return the scope in which a pid is unique: this boot of this kernel, and the pid
+    namespace."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     if not boot.exists():
         return f"{socket.gethostname()}, up since {psutil.boot_time():.0f}"
@@ -189,7 +191,7 @@ def _read(records: Records, key: str) -> tuple[Record | None, dict[str, Any]]:
     try:
         return record, dict(json.loads(record.content))
     except (ValueError, TypeError):
-        return record, {}  # no lease of ours: whoever wrote it holds nothing
+        return record, {}  # not a valid lease, so it has no holder
 
 
 def _encode(document: dict[str, Any]) -> bytes:

@@ -1,17 +1,17 @@
-"""Files whose names hold the pid of their maker: whether that process still lives."""
+"""Files with their writer's pid in the name: whether that process is still alive."""
 
 from pathlib import Path
 
 import psutil
 
-_CLOCKS_S = 2.0  # between the kernel's start times and a filesystem's
+_CLOCKS_S = 2.0  # tolerance between process start times and file times
 
 
 def is_abandoned(path: Path, pid: int) -> bool:
-    """Tell whether process ``pid`` of this machine, which made ``path``, has ended.
+    """Return whether process ``pid`` of this machine, which made ``path``, has ended.
 
     Pids are reused: a process that started after ``path`` was last changed did not make it. False
-    for a path that is gone.
+    for a path that does not exist.
     """
     try:
         process = psutil.Process(pid)

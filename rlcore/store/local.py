@@ -1,4 +1,4 @@
-"""Artifacts in a local directory: one appears whole, by one rename of a finished directory."""
+"""Artifacts in a local directory: one appears atomically, by renaming a finished directory."""
 
 import errno
 import os
@@ -42,7 +42,8 @@ class LocalFiles:
         return [(self.root / location / MANIFEST).read_bytes() for location in locations]
 
     def listing(self, location: str) -> dict[str, int]:
-        """Return relative path -> bytes of all but the manifest; -1 for what is no plain file."""
+        """Return relative path -> bytes of all but the manifest; -1 for anything but a regular
+        file."""
         top = self.root / location
         return dict(_walk(top, "")) if top.is_dir() else {}
 
@@ -57,7 +58,7 @@ class LocalFiles:
     def locations(self, kind: str, prefix: str) -> Iterator[str]:
         """Yield the keys of ``kind`` that start with ``prefix`` and have a manifest, unsorted."""
         top = self.root / kind
-        # Only the directory part of the prefix narrows the walk: the last part may be a beginning.
+        # Only the directory part of the prefix narrows the walk: the last part may be incomplete.
         start = top / prefix.rpartition("/")[0]
         for folder, subfolders, files in os.walk(start):
             if MANIFEST in files:
@@ -87,11 +88,11 @@ class LocalFiles:
         manifest: Manifest,
         fence: Callable[[], AbstractContextManager[None]],
     ) -> bool:
-        """Make the artifact appear, manifest and all, by one rename; False if it exists already.
+        """Make the artifact visible, manifest included, by one rename; False if it already exists.
 
-        ``fence`` is open at that moment, or raises. Files given as paths are hard-linked where the
-        filesystem allows, copied elsewhere.
-        Raises ArtifactError when the disk refuses (full, read-only); nothing is left then.
+        ``fence`` is entered for the rename, or raises. Files given as paths are hard-linked where
+        the filesystem allows, copied elsewhere. Raises ArtifactError when the disk is full or
+        read-only; nothing is left then.
         """
         uri, top = self.uri(location), self.root / location
         self._refuse_nesting(location)
@@ -114,7 +115,7 @@ class LocalFiles:
                 return False
             raise ArtifactError(
                 f"{uri} could not be written: {os.strerror(error.errno or 0)}. Nothing was stored; "
-                f"free space or mend the permissions of {self.root}, then rerun."
+                f"free space or fix the permissions of {self.root}, then rerun."
             ) from error
         finally:
             shutil.rmtree(staged, ignore_errors=True)
@@ -123,7 +124,7 @@ class LocalFiles:
         return True
 
     def remove(self, location: str) -> None:
-        """Remove an artifact: its manifest first, so that no reader meets half of it."""
+        """Remove an artifact: its manifest first, so that no reader sees half of it."""
         top = self.root / location
         (top / MANIFEST).unlink(missing_ok=True)
         if top.is_dir():
@@ -131,7 +132,7 @@ class LocalFiles:
             shutil.rmtree(top)
 
     def staging_folder(self) -> Path:
-        """Make and return a folder of this process; folders of dead processes are swept."""
+        """Create and return a folder of this process; folders of dead processes are removed."""
         staging = self.root / _STAGING
         mine = f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}"
         try:
@@ -143,17 +144,17 @@ class LocalFiles:
         except OSError as error:
             raise ArtifactError(
                 f"the artifact store {self.root} cannot be written: {error.strerror}. "
-                "Choose another root or mend its permissions."
+                "Choose another root or fix its permissions."
             ) from error
         return staging / mine
 
     def _refuse_nesting(self, location: str) -> None:
-        """An artifact inside another would count as a foreign file of the outer one."""
+        """An artifact inside another would be an unknown file in the outer one."""
         kind, *parts = location.split("/")
         for depth in range(1, len(parts)):
             outer = "/".join([kind, *parts[:depth]])
             if (self.root / outer / MANIFEST).exists():
-                raise ArtifactError(f"{location} lies inside the artifact {outer}; choose its key")
+                raise ArtifactError(f"{location} is inside the artifact {outer}; choose its key")
         for key in self.locations(kind, "/".join(parts) + "/"):
             raise ArtifactError(
                 f"{location} would enclose the artifact {kind}/{key}; choose its key"
@@ -190,8 +191,8 @@ def _refuse_short(path: Path, size: int, name: str) -> None:
     found = path.stat().st_size
     if found != size:
         raise ArtifactError(
-            f"{name}: {found} bytes arrived where {size} were given: "
-            "its source changed meanwhile or the disk failed. Nothing was stored; rerun."
+            f"{name}: {found} bytes were written instead of {size}: the source changed meanwhile or"
+            " the disk failed. Nothing was stored; rerun."
         )
 
 
@@ -204,7 +205,8 @@ def _fsync_folder(path: Path) -> None:
 
 
 def _is_abandoned(entry: os.DirEntry[str]) -> bool:
-    """Tell whether a staging folder's writer is dead (this host) or a day late (another host)."""
+    """Return whether a staging folder's writer is dead (this host) or the folder a day old (another
+    host)."""
     host, _, pid = entry.name.rpartition("-")[0].rpartition("-")
     if host == socket.gethostname() and pid.isdecimal():
         return is_abandoned(Path(entry.path), int(pid))

@@ -1,8 +1,8 @@
-"""Reading artifacts, each verified before anything of it is used.
+"""Reading artifacts, each verified before any of it is used.
 
 An artifact is the directory ``<root>/<kind>/<key>/`` of Parquet tables and files with a
-``manifest.json`` that lists them with their digests and names what they were made from.
-No manifest, no artifact.
+``manifest.json`` that lists them with their digests and the artifacts they were made from. Without
+a manifest there is no artifact.
 """
 
 from collections.abc import Callable
@@ -75,7 +75,7 @@ class ArtifactReader:
     def verify(self, ref: ArtifactRef) -> None:
         """Check names, sizes and digests of every file (a remote store's are downloaded once).
 
-        Raises ArtifactError naming the file, what is wrong, and the mend.
+        Raises ArtifactError with the file, the fault and the remedy.
         """
         self._check_digests(self.manifest(ref))
 
@@ -100,7 +100,8 @@ class ArtifactReader:
         return frame
 
     def directory(self, ref: ArtifactRef) -> Path:
-        """Return a local directory with the artifact's files, verified; they must not be changed.
+        """Return a local directory with the artifact's files, verified; callers must not change
+        them.
 
         A remote store's files are downloaded once. Raises ArtifactError on damage.
         """
@@ -111,7 +112,7 @@ class ArtifactReader:
     def manifest(self, ref: ArtifactRef) -> Manifest:
         """Return the manifest behind ``ref``, names and sizes of its files checked.
 
-        Raises ArtifactError when the artifact is gone, damaged, or no longer what ``ref`` names.
+        Raises ArtifactError when the artifact is gone, damaged, or has other content than ``ref``.
         """
         manifest = self.peek(ref.kind, ref.key)
         uri = self._files.uri(location(ref.kind, ref.key))
@@ -123,14 +124,14 @@ class ArtifactReader:
         if manifest.sha256 != ref.sha256:
             raise ArtifactError(
                 f"{uri} holds content {manifest.sha256[:12]}... where {ref.sha256[:12]}... "
-                "is asked for: it was written anew since. Rerun the pipeline."
+                "was requested: it has been written again since. Rerun the pipeline."
             )
         return manifest
 
     def manifests(self, on_damage: Callable[[str], None] | None = None) -> list[Manifest]:
         """Return the manifests of all complete artifacts by kind and key; files unchecked.
 
-        A damaged manifest is left out and told to ``on_damage``; without one it raises
+        A damaged manifest is left out and reported to ``on_damage``; without a callback it raises
         DamagedArtifact.
         """
         found = []

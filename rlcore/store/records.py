@@ -1,6 +1,6 @@
-"""Small documents of a store that change by compare-and-set: of two writers at once, one wins.
+"""Small documents of a store that change by compare-and-set: of two concurrent writers one wins.
 
-A local store holds a file's lock meanwhile; S3 compares ETags (``If-Match``, ``If-None-Match``).
+A local store locks a file meanwhile; S3 compares ETags (``If-Match``, ``If-None-Match``).
 """
 
 import errno
@@ -17,16 +17,16 @@ from uuid import uuid4
 
 from rlcore.store.checks import ArtifactError
 
-LEASES = ".leases"  # where a store keeps them
+LEASES = ".leases"  # folder of the records in a store
 _LOCK_S = 30.0
 _ONE_WRITER = Lock()
-# What s3fs makes of "precondition failed" and of "conflicting conditional request".
+# s3fs's exceptions for "precondition failed" and for "conflicting conditional request".
 _PRECONDITION = (errno.EINVAL, errno.EBUSY)
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A document and what names this version of it."""
+    """A document and the identifier of this version."""
 
     content: bytes
     version: str
@@ -40,7 +40,7 @@ class Records(Protocol):
         ...
 
     def exchange(self, name: str, found: Record | None, content: bytes) -> Record | None:
-        """Write ``content`` where the document is still ``found``; return it, or None if not."""
+        """Write ``content`` if the document is still ``found``; return it, or None if it is not."""
         ...
 
     def age_s(self, name: str) -> float:
@@ -48,7 +48,8 @@ class Records(Protocol):
         ...
 
     def guard(self, name: str) -> AbstractContextManager[None]:
-        """While it is open nobody exchanges the document, where the store can see to that."""
+        """While it is entered nobody else can exchange the document, where the store supports
+        that."""
         ...
 
 
@@ -67,7 +68,7 @@ class LocalRecords:
         return Record(content, content.decode(errors="replace"))
 
     def exchange(self, name: str, found: Record | None, content: bytes) -> Record | None:
-        """See ``Records``. Contents must differ from write to write: they are the version."""
+        """See ``Records``. The content is the version, so each write must have a different one."""
         with self.guard(name):
             if self.read(name) != found:
                 return None
@@ -81,7 +82,7 @@ class LocalRecords:
             return self.read(name)
 
     def age_s(self, name: str) -> float:
-        """See ``Records``; on a network drive that is the clock of its server."""
+        """See ``Records``; on a network drive, by the clock of its server."""
         probe = self.folder / f".{uuid4().hex}"
         probe.touch()
         try:
@@ -91,7 +92,7 @@ class LocalRecords:
 
     @contextmanager
     def guard(self, name: str) -> Iterator[None]:
-        """Hold the document's lock. Raises ArtifactError when it does not come free, or when the
+        """Hold the document's lock. Raises ArtifactError when it is not released in time, or the
         folder cannot be written."""
         path = self.folder / f"{name}.lock"
         try:
@@ -104,8 +105,8 @@ class LocalRecords:
             while not _locked(handle):
                 if time.monotonic() > deadline:
                     raise ArtifactError(
-                        f"{path} has been locked for {_LOCK_S:.0f} s by a process that stands"
-                        " still; find it with fuser, end it, and rerun"
+                        f"{path} has been locked for {_LOCK_S:.0f} s by a process that hangs; find"
+                        " it with fuser, end it, and rerun"
                     )
                 time.sleep(0.05)
             yield
@@ -115,7 +116,7 @@ class LocalRecords:
     def _refused(self, error: OSError) -> ArtifactError:
         return ArtifactError(
             f"the artifact store {self.folder.parent} cannot be written: {error.strerror}. "
-            "Free space, choose another root or mend its permissions."
+            "Free space, choose another root or fix its permissions."
         )
 
 
@@ -130,21 +131,21 @@ def _locked(handle: int) -> bool:
 class RemoteRecords:
     """Documents below ``top`` of an fsspec filesystem.
 
-    S3 alone compares; elsewhere two processes that write in one instant can both win. ``told``
-    turns a failure of the network into one sentence.
+    Only S3 supports the comparison; on others two processes that write at the same moment can both
+    win. ``translate_errors`` turns a network failure into one sentence.
     """
 
     def __init__(
-        self, fs: Any, top: str, told: Callable[[str], AbstractContextManager[None]]
+        self, fs: Any, top: str, translate_errors: Callable[[str], AbstractContextManager[None]]
     ) -> None:
-        self._fs, self._top, self._told = fs, top, told
+        self._fs, self._top, self._translate_errors = fs, top, translate_errors
         self._compares = "s3" in fs.protocol
 
     def read(self, name: str) -> Record | None:
         """See ``Records``."""
-        with self._told(f"read {self._path(name)}"):
+        with self._translate_errors(f"read {self._path(name)}"):
             try:
-                # In this order: what is written in between only makes an exchange fail.
+                # In this order, a write in between only makes an exchange fail.
                 version = self._version(name)
                 content = self._fs.cat_file(self._path(name))
             except FileNotFoundError:
@@ -152,9 +153,9 @@ class RemoteRecords:
         return Record(content, version or content.decode(errors="replace"))
 
     def exchange(self, name: str, found: Record | None, content: bytes) -> Record | None:
-        """See ``Records``. A write whose answer was lost and that was sent again is recognised by
+        """See ``Records``. A write that was repeated because its response was lost is recognised by
         its content, which must differ from write to write."""
-        with self._told(f"write {self._path(name)}"):
+        with self._translate_errors(f"write {self._path(name)}"):
             if not self._compares:
                 with _ONE_WRITER:
                     if self.read(name) != found:
@@ -170,14 +171,14 @@ class RemoteRecords:
                 if error.errno not in _PRECONDITION and not isinstance(error, FileExistsError):
                     raise
                 if error.errno == errno.EINVAL and self.read(name) == found:
-                    raise  # nobody was first: the other side refuses the condition itself
+                    raise  # there was no other writer: the server does not support the condition
             written = self.read(name)
         return written if written is not None and written.content == content else None
 
     def age_s(self, name: str) -> float:
         """See ``Records``."""
         probe = self._path(f"clock-{uuid4().hex}")
-        with self._told(f"write {probe}"):
+        with self._translate_errors(f"write {probe}"):
             self._fs.pipe_file(probe, b"now")
             self._fs.invalidate_cache()
             try:

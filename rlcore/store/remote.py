@@ -1,7 +1,7 @@
 """Artifacts in an object store behind an fsspec URL (``s3://bucket/prefix``): manifest last.
 
-Readers get local copies from a cache that is addressed by content, so a stale copy cannot be met; a
-harmed one is fetched anew.
+Readers get local copies from a cache that is addressed by content, so it cannot return a stale
+copy; a damaged one is downloaded again.
 """
 
 import logging
@@ -43,7 +43,7 @@ class RemoteFiles:
 
     def read_manifest(self, location: str) -> bytes | None:
         """Return the bytes of the manifest, or None where there is none."""
-        with self._told(f"read {self.uri(location)}"):
+        with self._translate_errors(f"read {self.uri(location)}"):
             try:
                 return self._fs.cat_file(self._path(location, MANIFEST))
             except FileNotFoundError:
@@ -54,8 +54,8 @@ class RemoteFiles:
         if not locations:
             return []
         paths = [self._path(location, MANIFEST) for location in locations]
-        with self._told(f"read manifests below {self.root}"):
-            # A one-element list would come back as bare bytes from some filesystems.
+        with self._translate_errors(f"read manifests below {self.root}"):
+            # Some filesystems return bare bytes for a list of one element.
             found = {paths[0]: self._fs.cat_file(paths[0])}
             if len(paths) > 1:
                 found.update(self._fs.cat(paths[1:]))
@@ -64,7 +64,7 @@ class RemoteFiles:
     def listing(self, location: str) -> dict[str, int]:
         """Return relative path -> bytes of everything in the artifact but its manifest."""
         top = self._path(location)
-        with self._told(f"list {self.uri(location)}"):
+        with self._translate_errors(f"list {self.uri(location)}"):
             self._fs.invalidate_cache()
             found = self._fs.find(top, detail=True)
         sizes = {posixpath.relpath(path, top): int(info["size"]) for path, info in found.items()}
@@ -74,12 +74,12 @@ class RemoteFiles:
     def fetch(self, location: str, name: str, manifest: Manifest) -> Path:
         """Return the path of a local copy of one file, downloaded and verified once.
 
-        Raises DamagedArtifact when what arrives is not what the manifest recorded.
+        Raises DamagedArtifact when the download differs from the digest in the manifest.
         """
         entry, target = manifest.files[name], self.cache / manifest.sha256 / name
         if target.exists() and file_digest(target) != entry.sha256:
             logger.warning(
-                f"{target} was changed after it was downloaded; it is fetched from"
+                f"{target} was changed after it was downloaded; it is downloaded from"
                 f" {self.uri(location)} again"
             )
             target.unlink()
@@ -88,7 +88,7 @@ class RemoteFiles:
             partial.parent.mkdir(parents=True, exist_ok=True)
             target.parent.mkdir(parents=True, exist_ok=True)
             try:
-                with self._told(f"download {self.uri(location)}/{name}"):
+                with self._translate_errors(f"download {self.uri(location)}/{name}"):
                     self._fs.get_file(self._path(location, name), str(partial))
                 check_digest(partial, entry, self.uri(location), name)
                 os.replace(partial, target)
@@ -107,7 +107,7 @@ class RemoteFiles:
     def locations(self, kind: str, prefix: str) -> Iterator[str]:
         """Yield the keys of ``kind`` that start with ``prefix`` and have a manifest, unsorted."""
         top = self._path(kind)
-        with self._told(f"list {self.uri(kind)}"):
+        with self._translate_errors(f"list {self.uri(kind)}"):
             self._fs.invalidate_cache()
             found = self._fs.find(posixpath.join(top, prefix.rpartition("/")[0]).rstrip("/"))
         for path in found:
@@ -118,7 +118,7 @@ class RemoteFiles:
 
     def kinds(self) -> list[str]:
         """Return the kinds that have a folder."""
-        with self._told(f"list {self.root}"):
+        with self._translate_errors(f"list {self.root}"):
             self._fs.invalidate_cache()
             try:
                 found = self._fs.ls(self._top, detail=True)
@@ -133,7 +133,7 @@ class RemoteFiles:
 
     def records(self) -> RemoteRecords:
         """Return the store's leases."""
-        return RemoteRecords(self._fs, self._path(LEASES), self._told)
+        return RemoteRecords(self._fs, self._path(LEASES), self._translate_errors)
 
     def publish(
         self,
@@ -145,9 +145,9 @@ class RemoteFiles:
         """Upload the files, check that they arrived in full, upload the manifest. Always True.
 
         Each write enters ``fence`` first, which raises once another holder may write here. Raises
-        ArtifactError when the other side refuses; nothing counts as stored then.
+        ArtifactError when a request fails; nothing counts as stored then.
         """
-        with self._told(f"write {self.uri(location)}"):
+        with self._translate_errors(f"write {self.uri(location)}"):
             with fence():
                 for name in self.listing(location):
                     self._fs.rm_file(self._path(location, name))
@@ -171,8 +171,8 @@ class RemoteFiles:
         return True
 
     def remove(self, location: str) -> None:
-        """Remove an artifact: its manifest first, so that no reader meets half of it."""
-        with self._told(f"remove {self.uri(location)}"):
+        """Remove an artifact: its manifest first, so that no reader sees half of it."""
+        with self._translate_errors(f"remove {self.uri(location)}"):
             names = [MANIFEST] if self.read_manifest(location) is not None else []
             for name in [*names, *self.listing(location)]:
                 self._fs.rm_file(self._path(location, name))
@@ -181,8 +181,8 @@ class RemoteFiles:
         return "/".join([self._top.rstrip("/"), *parts])
 
     @contextmanager
-    def _told(self, action: str) -> Iterator[None]:
-        """Turn a failure of the network or of the other side into one sentence."""
+    def _translate_errors(self, action: str) -> Iterator[None]:
+        """Turn a network or server error into one sentence."""
         try:
             yield
         except UserError:
@@ -201,7 +201,7 @@ def _default_cache() -> Path:
 
 
 def _errors_of(root: str) -> tuple[type[Exception], ...]:
-    """Return what the filesystem behind ``root`` raises; botocore's errors are no OSErrors."""
+    """Return the exceptions of the filesystem of ``root``; those of botocore are not OSErrors."""
     if not root.startswith(("s3://", "s3a://")):
         return (OSError,)
     from botocore.exceptions import BotoCoreError

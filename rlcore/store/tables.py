@@ -23,7 +23,7 @@ _SHOWN_CHECKS = 5
 _SHOWN_ROWS = 3
 _SHOWN_CHARS = 80
 
-# (table, file sha256) that this process has validated; content does not change under a digest.
+# (table, file sha256) pairs that this process has validated.
 _VALIDATED: set[tuple[str, str]] = set()
 
 _SCALARS: dict[DataTypeClass, pa.DataType] = {
@@ -48,7 +48,7 @@ def encode_table(name: str, frame: pl.DataFrame, kind: str) -> bytes:
     validate(name, frame)
     metadata = {"rlp.kind": kind, "rlp.schema": schema_version(name)}
     schema = arrow_schema(name).with_metadata(metadata)
-    # One chunk per column, so that how the frame was assembled leaves no trace in the pages.
+    # One chunk per column, so that the pages do not depend on how the frame was assembled.
     frame = frame.select(schema.names).rechunk()
     sink = io.BytesIO()
     with pq.ParquetWriter(sink, schema, compression="zstd") as writer:
@@ -59,9 +59,10 @@ def encode_table(name: str, frame: pl.DataFrame, kind: str) -> bytes:
 
 
 def decode_table(name: str, path: Path, digest: str, uri: str) -> pl.DataFrame:
-    """Return the table in the Parquet file at ``path``, whose content is known to have ``digest``.
+    """Return the table in the Parquet file at ``path``, whose digest is already verified.
 
-    Raises ArtifactError when it is no Parquet, no table of ours, newer, or breaks its contract.
+    Raises ArtifactError when it is not Parquet, has no or a newer schema version, or breaks its
+    contract.
     """
     where = f"{uri}/{path.name}"
     try:
@@ -69,7 +70,7 @@ def decode_table(name: str, path: Path, digest: str, uri: str) -> pl.DataFrame:
         frame = pl.read_parquet(path)
     except pl.exceptions.PolarsError as error:
         first_line = str(error).partition("\n")[0]
-        raise damaged(uri, f"{where} is no readable Parquet file ({first_line})") from None
+        raise damaged(uri, f"{where} is not a readable Parquet file ({first_line})") from None
     check_version(name, metadata.get("rlp.schema", ""), where, uri)
     if (name, digest) not in _VALIDATED:
         try:
@@ -128,7 +129,7 @@ def validate(name: str, frame: pl.DataFrame) -> None:
 
     check_table_name(name)
     if not isinstance(frame, pl.DataFrame):
-        # Pandera checks only the types of a LazyFrame: bad values would pass in silence.
+        # Pandera checks only the types of a LazyFrame: bad values would pass silently.
         raise UserError(f"table {name!r} must be a polars DataFrame, not {type(frame).__name__}")
     try:
         TABLES[name].validate(frame, lazy=True)
@@ -136,7 +137,7 @@ def validate(name: str, frame: pl.DataFrame) -> None:
         lines = _failures(error.failure_cases)
         raise UserError(
             f"table {name!r} breaks its contract {schema_version(name)}; "
-            f"mend what produced it:\n" + "\n".join(lines)
+            f"fix its producer:\n" + "\n".join(lines)
         ) from None
 
 
@@ -157,7 +158,7 @@ def _subject(column: str, check: str) -> str:
         "field_uniqueness": f"column {column!r}, values must be unique",
         "not_nullable": f"column {column!r}, values must not be null",
     }
-    # Frame-wide checks are reported under the name of the schema's class.
+    # Pandera reports checks of the whole frame under the name of the schema's class.
     frame_wide = column == "Table"
     return named.get(check, f"check {check}" if frame_wide else f"column {column!r}, {check}")
 

@@ -185,7 +185,7 @@ def test_missing_and_undeclared_columns_are_named(tmp_path: Path) -> None:
 def test_a_directory_may_not_use_the_stores_own_names(tmp_path: Path) -> None:
     source = model_folder(tmp_path / "model")
     (source / "tokenizer" / "manifest.json").write_text("{}")
-    with pytest.raises(UserError, match=r"the name is the store's own"):
+    with pytest.raises(UserError, match=r"the name is reserved"):
         ArtifactStore(tmp_path / "s").put("policy", "k", directory=source, lineage=LINEAGE)
 
 
@@ -195,7 +195,7 @@ def test_artifacts_do_not_nest(tmp_path: Path) -> None:
     store.put("m", "a/b", tables={"metrics": metrics()}, lineage=LINEAGE)
     with pytest.raises(ArtifactError, match=r"m/a would enclose the artifact m/a/b"):
         store.put("m", "a", tables={"metrics": metrics()}, lineage=LINEAGE)
-    with pytest.raises(ArtifactError, match=r"m/a/b/c lies inside the artifact m/a/b"):
+    with pytest.raises(ArtifactError, match=r"m/a/b/c is inside the artifact m/a/b"):
         store.put("m", "a/b/c", tables={"metrics": metrics()}, lineage=LINEAGE)
     assert store.keys("m") == ["a/b"]
 
@@ -211,7 +211,7 @@ def test_a_ref_to_what_is_gone_or_replaced_is_refused(tmp_path: Path) -> None:
     store = ArtifactStore(tmp_path)
     ref = store.put("m", "k", tables={"metrics": metrics()}, lineage=LINEAGE)
     other = ArtifactRef(kind="m", key="k", uri=ref.uri, sha256="0" * 64)
-    with pytest.raises(ArtifactError, match=r"000000000000... is asked for: it was written anew"):
+    with pytest.raises(ArtifactError, match=r"000000000000... was requested: it has been written"):
         store.table(other, "metrics")
     store.discard("m", "k")
     with pytest.raises(ArtifactError, match=r"m/k is not in the store \(its manifest is missing\)"):

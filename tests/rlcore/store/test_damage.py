@@ -1,4 +1,4 @@
-"""Damage in the store: each file that cannot be trusted is refused by name, with the mend."""
+"""Damage in the store: each file that cannot be trusted is refused by name, with the remedy."""
 
 import hashlib
 import json
@@ -89,10 +89,10 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda a: (a / "manifest.json").write_bytes(b"\xff\xfe\0"),
         "manifest.json is not JSON",
     ),
-    "manifest a list": (lambda a: (a / "manifest.json").write_text("[]"), "no manifest of ours"),
+    "manifest a list": (lambda a: (a / "manifest.json").write_text("[]"), "not a valid manifest"),
     "manifest of others": (
         lambda a: (a / "manifest.json").write_text('{"name": "web app"}'),
-        "manifest.json is no manifest of ours: kind: Field required",
+        "manifest.json is not a valid manifest: kind: Field required",
     ),
     "manifest moved": (
         lambda a: edit(a, lambda fields: fields.update(key="other")),
@@ -102,7 +102,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda a: (a / "manifest.json").write_text(
             (a / "manifest.json").read_text().replace('"bytes": 1000', '"bytes": 1000, "x": 1')
         ),
-        "no manifest of ours: files.weights.bin.x",
+        "not a valid manifest: files.weights.bin.x",
     ),
     "manifest digest": (
         lambda a: (a / "manifest.json").write_text(
@@ -115,7 +115,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("case", DAMAGE)
-def test_damage_is_refused_by_name_with_the_mend(case: str, artifact: Path) -> None:
+def test_damage_is_refused_by_name_with_the_remedy(case: str, artifact: Path) -> None:
     damage, sentence = DAMAGE[case]
     damage(artifact)
     store = ArtifactStore(artifact.parents[1])
@@ -126,7 +126,7 @@ def test_damage_is_refused_by_name_with_the_mend(case: str, artifact: Path) -> N
         store.put("m", "k", tables={"metrics": frame()}, lineage=LINEAGE)
 
 
-def test_the_mend_works(artifact: Path) -> None:
+def test_the_remedy_works(artifact: Path) -> None:
     flip(artifact / "metrics.parquet")
     store = ArtifactStore(artifact.parents[1])
     store.discard("m", "k")
@@ -149,7 +149,7 @@ def test_damage_after_a_first_good_read_is_seen(artifact: Path) -> None:
 
 @pytest.mark.parametrize("field", ["manifest", "table"])
 def test_a_newer_schema_asks_for_an_update(field: str, artifact: Path) -> None:
-    """The mend is another one: deleting would lose what a newer installation wrote."""
+    """The remedy differs: deleting would lose what a newer installation wrote."""
 
     def age(fields: dict) -> None:
         if field == "manifest":
@@ -200,7 +200,7 @@ def test_a_foreign_parquet_is_refused(artifact: Path, tmp_path: Path) -> None:
 
 def test_what_is_no_parquet_is_refused(artifact: Path) -> None:
     ref = _replace_table(artifact, b"step,value\n1,2\n")
-    with pytest.raises(ArtifactError, match=r"metrics.parquet is no readable Parquet file"):
+    with pytest.raises(ArtifactError, match=r"metrics.parquet is not a readable Parquet file"):
         ArtifactStore(artifact.parents[1]).table(ref, "metrics")
 
 

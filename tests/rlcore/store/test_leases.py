@@ -212,7 +212,7 @@ def test_one_of_eight_writers_wins(root: str) -> None:
 def test_a_store_that_knows_no_conditions_says_so(
     bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Some S3 look-alikes refuse If-None-Match: nobody was first, and asking again is no help."""
+    """Some S3-compatible stores refuse If-None-Match: a retry is useless."""
     store = ArtifactStore(bucket)
     filesystem = store._files._fs  # type: ignore[union-attr]
 
@@ -251,7 +251,7 @@ def test_a_lease_that_cannot_be_given_back_costs_no_result(
     with ArtifactStore(tmp_path).hold("k"):
         shutil.rmtree(tmp_path / LEASES)
         (tmp_path / LEASES).write_text("a file where the folder was")
-    assert "the lease of k was not given back, and will expire" in caplog.text
+    assert "the lease of k was not released, and will expire" in caplog.text
 
 
 def test_a_store_that_cannot_be_written_says_so(tmp_path: Path) -> None:
