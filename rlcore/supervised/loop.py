@@ -18,12 +18,13 @@ from rlcore.seeds import stream_seed
 from rlcore.store.artifacts import ArtifactStore, Lineage
 from schemas.rl import Optimizer
 
-LEARNER = "learner"  # the role in checkpoints
+LEARNER = "learner"  # the learner's role in checkpoints
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One optimizer step done: ``step`` of ``total`` and its metrics; rates are of this process."""
+    """One optimizer step done: ``step`` of ``total`` and its metrics; rates cover this process
+    only."""
 
     step: int
     total: int
@@ -65,8 +66,8 @@ class Training:
     ) -> None:
         """Train to the last step, from the newest complete checkpoint.
 
-        ``term``: what step i (from 0) minimises. A function of i alone, so that a resumed run takes
-        the steps that it would have taken.
+        ``term``: what step i (from 0) minimises. It must be a function of i alone, so that a
+        resumed run takes the same steps.
         """
         first = self._restore(log)
         began, tokens = perf_counter(), 0
@@ -86,8 +87,9 @@ class Training:
     ) -> Iterator[tuple[int, Term, dict[str, float]]]:
         """Yield (number, term, metrics) of each step after the first ``first``.
 
-        The learner has its next step before it ends one: it computes while this process makes the
-        batch and books the metrics. Not so across a checkpoint, which holds what is between two.
+        The next step is started before the current one ends, so that the learner computes while
+        this process builds the batch and records the metrics. Not across a checkpoint, which needs
+        the state between two steps.
         """
         ahead = None
         for step in range(first + 1, self.total_steps + 1):
@@ -114,11 +116,11 @@ class Training:
         publish_metrics(self._store, self._key, "end", pl.concat(frames), self._lineage)
 
     def discard_checkpoints(self) -> None:
-        """Drop the run's checkpoints; call it once the model they led to is published."""
+        """Delete the run's checkpoints; call it once the model is published."""
         self._checkpoints.keep(())
 
     def _checkpoint(self, step: int) -> None:
-        """Save after ``step`` steps, the metrics so far with it; the one before is superseded."""
+        """Save after ``step`` steps, with the metrics so far; replaces the previous checkpoint."""
         self._checkpoints.publish(
             step,
             {LEARNER: self._learner},

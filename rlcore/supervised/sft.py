@@ -63,7 +63,7 @@ class SFT:
         self._training.publish({"sft/validation_loss": self._validation_loss()} if held_out else {})
 
     def discard_checkpoints(self) -> None:
-        """Drop the run's checkpoints; call it once the policy they led to is published."""
+        """Delete the run's checkpoints; call it once the policy is published."""
         self._training.discard_checkpoints()
 
     def _term(self, step: int) -> Term:

@@ -1,5 +1,5 @@
-"""What both engines check of an update: the file fits the model before a layer is touched, and what
-the model's loader was handed is what the learner holds."""
+"""What both engines check of an update: the file fits the model before a layer is touched, and the
+model's loader was given exactly the learner's weights."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ from schemas.errors import did_you_mean
 if TYPE_CHECKING:
     import torch
 
-NAMED = 3  # tensors that a message names
+NAMED = 3  # tensors named in a message
 
 
 def read_update(path: str, expected: "Mapping[str, tuple[int, ...]]") -> "dict[str, torch.Tensor]":
@@ -75,7 +75,7 @@ def prove_loaded(unloaded: set[str]) -> None:
 
 
 def require_proven(stamp: WeightStamp) -> None:
-    """Raise ``WeightSyncError`` when ``stamp`` says that nothing may be sampled."""
+    """Raise ``WeightSyncError`` when ``stamp`` is not of verified weights."""
     if stamp == UNPROVEN:
         raise WeightSyncError(
             "this engine holds no proven weights: none were loaded since it was built, or the last"

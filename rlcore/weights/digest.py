@@ -18,16 +18,16 @@ from schemas.errors import UserError
 if TYPE_CHECKING:
     import torch
 
-CHUNK_BYTES = 16 * 2**20  # leaf of the hash tree: one big embedding still hashes on every core
-HASHED_AHEAD = 8  # tensors whose hashes are under way while their taker works on another
+CHUNK_BYTES = 16 * 2**20  # leaf of the hash tree, so that one big embedding is hashed on all cores
+HASHED_AHEAD = 8  # tensors hashed ahead while the consumer works on another
 
 
 class DigestTap:
-    """Hashes the tensors of a state on their way from ``items`` to whoever takes them.
+    """Hashes the tensors of a state on their way from ``items`` to the consumer.
 
-    Each tensor is hashed before it is handed on, so the digests are of the bytes its taker got. A
-    few tensors are hashed ahead, on ``threads`` threads (0: one per core; hashlib releases the
-    GIL). A contiguous CPU tensor is read once and not copied.
+    Each tensor is hashed before it is yielded, so the digests are of the bytes that the consumer
+    got. A few tensors are hashed ahead, on ``threads`` threads (0: one per core; hashlib releases
+    the GIL). A contiguous CPU tensor is read once and not copied.
     """
 
     def __init__(self, *, threads: int = 0) -> None:
@@ -37,7 +37,7 @@ class DigestTap:
     def through(
         self, items: "Iterable[tuple[str, torch.Tensor]]"
     ) -> "Iterator[tuple[str, torch.Tensor]]":
-        """Yield ``items``; ``digests`` then holds those that were taken.
+        """Yield ``items``; ``digests`` then has those of the consumed tensors.
 
         Raises ``UserError`` when a name comes twice.
         """
@@ -102,8 +102,8 @@ def state_digest(items: "Iterable[tuple[str, torch.Tensor]]", *, threads: int = 
 def canonical_names(model: "torch.nn.Module") -> list[str]:
     """Return the names of ``model.state_dict()``, a shared tensor under its first name only.
 
-    Sharing is identity of the parameter object, so the names are right under ZeRO-3 as well, where
-    every parameter is an empty placeholder.
+    Sharing is determined by identity of the parameter object, so the names are right under ZeRO-3
+    too, where every parameter is an empty placeholder.
     """
     seen: set[int] = set()
     names = []

@@ -21,9 +21,9 @@ _EXCHANGE_FILE = re.compile(r"rl-weights-(\d+)-[0-9a-f]{8}\.safetensors")
 
 @contextmanager
 def exchange_file() -> Iterator[Path]:
-    """Yield a path in shared memory for one weights file; the file is gone afterwards.
+    """Yield a path in shared memory for one weights file, which is removed afterwards.
 
-    Files that killed processes of this machine left there are swept first.
+    Files left there by killed processes of this machine are removed first.
     """
     shared_memory = Path("/dev/shm")
     folder = shared_memory if shared_memory.is_dir() else Path(tempfile.gettempdir())
@@ -42,7 +42,7 @@ def _sweep(folder: Path) -> None:
             continue
         try:
             ours = entry.stat(follow_symlinks=False).st_uid == os.getuid()
-        except FileNotFoundError:  # another run's sync has just ended
+        except FileNotFoundError:  # removed by another run's sync meanwhile
             continue
         if ours and is_abandoned(Path(entry.path), int(found[1])):
             Path(entry.path).unlink(missing_ok=True)
@@ -51,9 +51,9 @@ def _sweep(folder: Path) -> None:
 def write_state(path: str | Path, state: "Mapping[str, torch.Tensor]") -> None:
     """Write ``state`` (canonical names) to a safetensors file: complete or absent.
 
-    Written beside ``path`` and renamed over it, so a reader never sees a half-written file. Tensors
-    may live on any device; views and strides are flattened. safetensors raises ``RuntimeError``
-    when two of them share memory: the names were not canonical.
+    Written next to ``path`` and renamed over it, so a reader never sees a half-written file.
+    Tensors may live on any device; views and strides are flattened. safetensors raises
+    ``RuntimeError`` when two of them share memory: the names were not canonical.
     """
     from safetensors.torch import save_file
 

@@ -1,7 +1,7 @@
 """Which weights an engine samples from: a version with the digest of the bytes.
 
-Imports nothing heavy. The learner makes stamps, an engine answers with the stamp of what it loaded,
-and every recorded row carries the one it was sampled from.
+Imports nothing heavy. The learner makes stamps, an engine returns the stamp of the weights that it
+loaded, and every recorded row has the stamp of the weights that it was sampled from.
 """
 
 from collections.abc import Mapping
@@ -22,8 +22,8 @@ class WeightStamp:
     digest: str
 
 
-# What an engine holds until a load is proven: noise after it was built, wrong weights after a load
-# that was refused. Nothing is sampled from it.
+# The stamp of an engine before a verified load: it holds noise after it was built, and wrong
+# weights after a refused load. It does not sample.
 UNPROVEN = WeightStamp(version=-1, digest="unproven")
 
 

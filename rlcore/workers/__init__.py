@@ -1,1 +1,1 @@
-"""The long-lived workers of a run: what the recipe asks for, and the pools that it gets."""
+"""The long-lived workers of a run: their settings by the recipe, and the pools built from them."""

@@ -1,4 +1,4 @@
-"""From a recipe to what its workers are asked to be: their specs, environments and placements."""
+"""From a recipe to the settings of its workers: specs, environments and placements."""
 
 from pathlib import Path
 
@@ -50,8 +50,9 @@ def learner_spec(
 def learner_placement(recipe: Recipe, device: str) -> Placement:
     """Return GPUs and environment of one learner rank."""
     hardware = recipe.hardware.learner
-    # Waiting threads may spin for microseconds only: spinning on, the default, slows a learner
-    # ten times beside any other busy process, and not at all halves its speed on free cores.
+    # Waiting threads spin for microseconds only: unlimited spinning, the default, makes a learner
+    # ten times slower next to any other busy process, and no spinning halves its speed on idle
+    # cores.
     env = {
         "OMP_NUM_THREADS": str(hardware.threads),
         "MKL_NUM_THREADS": str(hardware.threads),

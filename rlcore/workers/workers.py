@@ -1,4 +1,4 @@
-"""The long-lived workers of a run, built from ``recipe.hardware`` when first needed."""
+"""The long-lived workers of a run, built from ``recipe.hardware`` on first use."""
 
 import logging
 from collections.abc import Callable
@@ -27,12 +27,12 @@ REWARD_MODULES = ("rlcore.rewards.child", "rlcore.rewards.pool", "rlcore.rewards
 
 
 class Workers:
-    """The workers of one run; nothing starts before it is asked for. Use as a context.
+    """The workers of one run; nothing starts before its first use. Use as a context manager.
 
-    Learners are returned while they still start, so that workers start side by side; a learner's
-    first call, or its ``ready``, waits for it and raises what its constructor raised.
+    Learners are returned while they are still starting, so that workers start in parallel; a
+    learner's first call, or its ``ready``, waits for it and raises what its constructor raised.
 
-    ``warn`` gets a sentence, once a run, when the model cannot be packed.
+    ``warn`` gets a sentence, once per run, when the model cannot be packed.
     """
 
     def __init__(self, recipe: Recipe, *, warn: Callable[[str], None] = logger.warning) -> None:
@@ -86,7 +86,7 @@ class Workers:
         """Return a learner that trains ``model_dir``, in the process of one ``released`` if any.
 
         ``head`` "value" makes it a critic or reward model. ``reference_dir``: a frozen copy that it
-        holds beside the policy, for the exact KL.
+        holds in addition to the policy, for the exact KL.
         """
         ranks = self._hardware.learner.ranks
         return self._learner(
@@ -94,7 +94,7 @@ class Workers:
         )
 
     def release(self, learner: LearnerPool) -> None:
-        """Free what ``learner`` holds; its processes serve the next learner of the same layout."""
+        """Free ``learner``; the next learner of the same layout reuses its processes."""
         (entry,) = [entry for entry in self._learners if entry[0] is learner]
         self._processes.give_back(entry[1])
         self._learners.remove(entry)
@@ -114,13 +114,14 @@ class Workers:
     def engines(self, model_dir: Path) -> EnginePool:
         """Return the rollout engines; built for the model of ``model_dir`` at the first call.
 
-        They hold noise until a load; later calls return the same engines, whatever they hold then.
+        They hold noise until a load; later calls return the same engines with their current
+        weights.
         """
         if self._engines is None:
             layout = self._engine_layout()
             names = [f"rollout-engine-{index}" for index in range(layout.count)]
             hosts = self._processes.take(layout, names)
-            if self.device == "cuda":  # vLLM measures what is free; nobody may allocate meanwhile
+            if self.device == "cuda":  # vLLM measures free memory; nothing may allocate meanwhile
                 for learner, _ in self._learners:
                     learner.ready()
             for host in hosts.hosts:
