@@ -1,7 +1,8 @@
-"""Recipe section ``rl.algorithm``: the axes along which policy-gradient algorithms differ.
+"""Recipe section ``rl.algorithm``: the dimensions in which policy-gradient algorithms differ.
 
 Advantage estimator x importance ratio x policy loss x aggregation x KL x group filter x reward
-shaping x auxiliary losses. PPO, GRPO, DAPO, ... are choices along them (``schemas/presets.py``).
+shaping x auxiliary losses. PPO, GRPO, DAPO, ... are combinations of choices
+(``schemas/presets.py``).
 """
 
 from typing import Any, Literal, NamedTuple
@@ -13,7 +14,7 @@ from schemas.section import Section
 
 
 class Traits(NamedTuple):
-    """What an advantage estimator reads beside scores."""
+    """The inputs of an advantage estimator other than scores."""
 
     critic: bool = False
     group: bool = False
@@ -58,12 +59,12 @@ class KL(Section):
     controller: Literal["fixed", "adaptive"] = Field(
         default="fixed", description="adaptive: Ziegler et al. 2019, for KL in the reward"
     )
-    target: float = Field(default=0.1, gt=0, description="adaptive: KL per token aimed at, nats")
+    target: float = Field(default=0.1, gt=0, description="adaptive: target KL per token, nats")
     horizon: int = Field(default=10_000, ge=1, description="adaptive: sequences")
 
     @property
     def uses_reference(self) -> bool:
-        """Whether a frozen reference is needed at all."""
+        """Whether a frozen reference is needed."""
         return self.where != "none" and self.coef > 0
 
     @model_validator(mode="before")
@@ -96,8 +97,8 @@ class KL(Section):
 class ImportanceCorrection(Section):
     """Truncated importance weights between learner and sampler.
 
-    ``old`` is what the ratio is measured against (``rl.update.old_logprobs``): ratio x weight is
-    then the current policy over the sampler.
+    ``old``: the denominator of the ratio (``rl.update.old_logprobs``), so that ratio x weight is
+    the current policy over the sampler.
     """
 
     level: Literal["none", "token", "sequence"] = "none"
@@ -110,12 +111,12 @@ class PositiveNLL(Section):
     coef: float = Field(default=0.0, ge=0, description="mu; 0 = off")
     threshold: float | None = Field(
         default=None,
-        description="score above which a sample is correct; null = as the reward functions judge",
+        description="score above which a sample is correct; null = by the reward functions",
     )
 
 
 class Overlong(Section):
-    """Soft overlong punishment, added to the task reward (DAPO, arXiv 2503.14476 eq. 13)."""
+    """Soft overlong penalty, added to the task reward (DAPO, arXiv 2503.14476 eq. 13)."""
 
     max_tokens: int | None = Field(
         default=None, ge=1, description="L_max; null = rl.rollout.max_new_tokens"
@@ -151,7 +152,7 @@ class Algorithm(Section):
         default="grpo", description=f"{', '.join(ADVANTAGES)}, or 'package.module:function'"
     )
     advantage_options: dict[str, Any] = Field(
-        default_factory=dict, description="keyword arguments of a function of your own"
+        default_factory=dict, description="keyword arguments of your own function"
     )
     norm_by_std: bool = Field(default=True, description="grpo: false = Dr.GRPO (arXiv 2503.20783)")
     gae: GAE = GAE()
@@ -183,12 +184,12 @@ class Algorithm(Section):
 
     @property
     def traits(self) -> Traits:
-        """What the estimator needs; a function of the user's gets what the recipe provides."""
+        """What the estimator needs; a user's function gets what the recipe provides."""
         return ADVANTAGES.get(self.advantage, Traits())
 
     @property
     def is_custom(self) -> bool:
-        """Whether the estimator is a function of the user's."""
+        """Whether the estimator is a user's function."""
         return ":" in self.advantage
 
     @field_validator("advantage")
@@ -222,7 +223,7 @@ class Algorithm(Section):
             )
         if self.advantage_options and not self.is_custom:
             raise ValueError(
-                f"advantage_options belong to a function of your own and advantage ="
+                f"advantage_options belong to your own function and advantage ="
                 f" {self.advantage!r} is built in; leave them out"
             )
         return self

@@ -19,7 +19,7 @@ class ArtifactRef(BaseModel):
 
     kind: str = Field(description="what it is: dataset, policy, rollouts, checkpoint, ...")
     key: str = Field(description="content key within the kind; may hold slashes")
-    uri: str = Field(description="where the producing store kept it; never part of a cache key")
+    uri: str = Field(description="location in the store that wrote it; never part of a cache key")
     sha256: str = Field(description="content digest over all files, equal to the manifest's")
     rows: dict[str, int] = Field(default_factory=dict, description="rows per table")
 
@@ -34,7 +34,7 @@ class FileEntry(BaseModel):
 
 
 class Manifest(BaseModel):
-    """What ``manifest.json`` says: content, schema versions and lineage of one artifact."""
+    """``manifest.json``: content, schema versions and lineage of one artifact."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

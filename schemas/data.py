@@ -1,4 +1,4 @@
-"""Recipe section ``data``: where prompts and demonstrations come from and what is done to them."""
+"""Recipe section ``data``: the sources of prompts and demonstrations, and their preparation."""
 
 from typing import Annotated, Literal
 
@@ -17,9 +17,11 @@ class Gsm8kSource(Section):
         default=None,
         description="directory of train.jsonl and test.jsonl; default: $GSM8K_DIR, else the hub",
     )
-    hub_name: str = Field(default="openai/gsm8k", description="hub dataset used without a path")
+    hub_name: str = Field(
+        default="openai/gsm8k", description="hub dataset to use when there is no path"
+    )
     instruction: str = Field(default=GSM8K_INSTRUCTION, description="appended to each question")
-    demonstrations: bool = Field(default=True, description="also make SFT rows of its solutions")
+    demonstrations: bool = Field(default=True, description="also make SFT rows from its solutions")
     limit: int | None = Field(default=None, ge=1, description="first rows of each file; null = all")
 
 
@@ -63,7 +65,7 @@ class ArithmeticSource(Section):
         default=0.60,
         ge=0,
         le=1,
-        description="share ending after step 1 of 2 or 3 where that is a product; else half of it",
+        description="share ending after step 1 of 2 or 3 if that is a product; else half of it",
     )
     wrong_operation: float = Field(default=0.35, ge=0, le=1, description="share with a wrong step")
     off_result: float = Field(default=0.08, ge=0, le=1, description="share with a wrong result")
@@ -74,7 +76,8 @@ class ArithmeticSource(Section):
     def _steps_exist(cls, value: tuple[int, int]) -> tuple[int, int]:
         if not 1 <= value[0] <= value[1] <= 3:
             raise ValueError(
-                f"steps = {list(value)} is no range within 1 to 3; give [fewest, most], e.g. [2, 3]"
+                f"steps = {list(value)} is not a range within 1 to 3; give [fewest, most], "
+                " e.g. [2, 3]"
             )
         return value
 
@@ -97,7 +100,10 @@ class DataSection(Section):
     )
     deduplicate: Literal["exact", "near", "off"] = "near"
     near_duplicate_jaccard: float = Field(
-        default=0.9, gt=0, le=1, description="word-5-gram similarity from which rows are duplicates"
+        default=0.9,
+        gt=0,
+        le=1,
+        description="word-5-gram similarity at which rows count as duplicates",
     )
     decontaminate: bool = Field(
         default=True, description="drop training rows that share a 13-gram with an evaluation row"
@@ -109,7 +115,7 @@ class DataSection(Section):
         description="share of training prompts kept for validation, by hash",
     )
     max_reject_fraction: float = Field(
-        default=0.1, ge=0, le=1, description="share of rejected rows from which the stage fails"
+        default=0.1, ge=0, le=1, description="share of rejected rows above which the stage fails"
     )
 
     @model_validator(mode="after")

@@ -1,11 +1,11 @@
-"""The one error type whose message is written for the person who runs the pipeline."""
+"""The error type whose messages are for the person who runs the pipeline."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
 
 
 class UserError(ValueError):
-    """Bad input, told in one sentence: dotted path, value, rule, remedy."""
+    """Bad input, reported in one sentence: dotted path, value, rule, remedy."""
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:

@@ -1,5 +1,5 @@
-"""Recipe section ``hardware``: layout only. Nothing here may change what is learnt, so it stays
-out of every cache key."""
+"""Recipe section ``hardware``: layout only. Nothing here may change the result of training, so it
+is in no cache key."""
 
 from typing import Literal
 
@@ -67,7 +67,7 @@ class RolloutHardware(Section):
 
 
 class Timeouts(Section):
-    """Seconds until a wait ends with the name of whom it waited for."""
+    """Limits of waits, in seconds; the error names what was waited for."""
 
     start_s: float = Field(default=300, gt=0)
     rollout_s: float = Field(default=1800, gt=0)
@@ -77,8 +77,8 @@ class Timeouts(Section):
     stall_s: float = Field(
         default=45,
         gt=0,
-        description="silence of a call that counts its micro-batches, engine steps or rows, after"
-        " which its worker hangs; five times the longest silence so far where that is more",
+        description="time without progress (micro-batches, engine steps or rows) after which a"
+        " worker counts as hanging, or five times its longest such time so far where that is more",
     )
 
 
@@ -98,8 +98,8 @@ class HardwareSection(Section):
     @model_validator(mode="after")
     def _ranks_have_gpus_of_their_own(self) -> "HardwareSection":
         ranks, share = self.learner.ranks, self.learner.gpus_per_rank
-        # Several ranks on one GPU start, and NCCL refuses their first collective ("Duplicate GPU
-        # detected"), after all that runs before the learner.
+        # Several ranks on one GPU would start, and NCCL would refuse their first collective
+        # ("Duplicate GPU detected") only after the stages before the learner.
         if ranks > 1 and share < 1 and self.device != "cpu":
             raise ValueError(
                 f"learner.gpus_per_rank = {share:g} places several of learner.ranks = {ranks} on"
@@ -117,7 +117,7 @@ class HardwareSection(Section):
             )
         if self.cluster == "in_process" and self.rollout.engine == "vllm":
             raise ValueError(
-                "vLLM patches the process it runs in and would slow the learner beside it;"
+                "vLLM patches the process it runs in and would slow the learner in it;"
                 " set rollout.engine to 'transformers' or cluster to 'ray'"
             )
         return self

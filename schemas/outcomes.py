@@ -1,4 +1,4 @@
-"""How a generation, an episode, and a row that was scored, came to its end."""
+"""How a generation, an episode, and the scoring of a row ended."""
 
 from enum import StrEnum
 
@@ -25,11 +25,11 @@ class StopReason(StrEnum):
 
 
 class Outcome(StrEnum):
-    """What became of one response when it was scored."""
+    """The result of scoring one response."""
 
-    OK = "ok"  # the function gave a score, or found the answer right
-    WRONG = "wrong"  # an answer was found, and it is not the right one
+    OK = "ok"  # the function returned a score, or the answer is right
+    WRONG = "wrong"  # there is an answer, and it is wrong
     NO_ANSWER = "no_answer"  # the response holds no answer, or none in the form asked for
-    TIMEOUT = "timeout"  # the clock ended the scoring: no score
+    TIMEOUT = "timeout"  # scoring timed out: no score
     ERROR = "error"  # reward code or a judge failed: no score
     ABORTED = "aborted"  # the engine aborted the response: no score

@@ -1,4 +1,4 @@
-"""Algorithms by name: what each preset sets in the section ``rl``, and where the numbers are from.
+"""Algorithms by name: what each preset sets in the section ``rl``, and the source of the numbers.
 
 A recipe may override every one of them. Learning rates are those of 0.5-32 B models; warm-up
 counts optimizer steps.
@@ -168,9 +168,9 @@ PRESETS: dict[str, dict[str, Any]] = {
 def overlay(base: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``base`` with ``values`` over it, mapping by mapping; anything else is replaced.
 
-    A ``kl`` that says where it acts stands for itself: a preset's coefficient for the loss means
-    nothing for a reward. A ``warmup_ratio`` does away with the ``warmup_steps`` beneath it, which
-    would win.
+    A ``kl`` with ``where`` replaces the one in ``base``: a preset's coefficient for the loss has no
+    meaning for the reward. A ``warmup_ratio`` removes the ``warmup_steps`` of ``base``, which would
+    take precedence.
     """
     merged = dict(base)
     if "warmup_ratio" in values:

@@ -1,4 +1,4 @@
-"""The recipe: one frozen tree that says everything about a run. A deployment is a recipe.
+"""The recipe: one frozen tree that fully describes a run. A deployment is a recipe.
 
 ``Recipe.slice_for(stage)`` is the part of it that a stage's result depends on (its cache key);
 hardware, store and tracking are in no slice.
@@ -108,7 +108,7 @@ class EvaluateSection(Section):
 
 
 class ExportSection(Section):
-    """The Hugging Face directory that a run ends with."""
+    """The Hugging Face directory that a run exports."""
 
     dtype: Literal["float32", "bfloat16"] | None = Field(default=None, description="null = model's")
 
@@ -123,7 +123,7 @@ class TrackingSection(Section):
 
 # How the weights of the base model, which are a parent, are loaded and run.
 _LOADED = {"dtype", "max_tokens", "trust_remote_code"}
-# What each stage's result depends on; a set names the keys of a section that count.
+# The sections that each stage's result depends on; a set lists keys of a section.
 STAGE_SLICES: dict[str, dict[str, bool | set[str]]] = {
     BASE_MODEL: {"model": {"chat_template", "trust_remote_code"}},
     "prepare_data": {"seed": True, "data": True, "sft": {"enabled", "max_tokens"}},
@@ -141,7 +141,7 @@ _FROM_SCRATCH: dict[str, bool | set[str]] = {
 }
 
 
-# Guards, bookkeeping and display: they may end or show a run otherwise, not change its result.
+# Guards, bookkeeping and display: they may end a run or show it differently, not change its result.
 NOT_IN_KEYS: dict[str, set[str]] = {
     "sft": {"checkpoint_every"},
     "reward_model": {"checkpoint_every"},
@@ -177,7 +177,9 @@ class Recipe(Section):
         sections = _FROM_SCRATCH if from_scratch else STAGE_SLICES[stage]
         hidden = {name: keys for name, keys in NOT_IN_KEYS.items() if sections.get(name) is True}
         part = self.model_dump(mode="json", include=sections, exclude=hidden)
-        if stage == REWARD_MODEL:  # ranks by verdicts: whose count, and no sums of scores
+        if (
+            stage == REWARD_MODEL
+        ):  # it ranks by verdicts: which functions count matters, the weights do not
             part["reward"] = [
                 {"name": f.name, "options": f.options, "counts": f.weight != 0}
                 for f in self.reward.functions
@@ -189,8 +191,8 @@ class Recipe(Section):
     def scores_own_logprobs(self) -> bool:
         """Whether the update scores its own micro-batches (``rl.update.old_logprobs``).
 
-        Never where no old log-probs are read: the only step of an update has ratios of exactly 1,
-        and group ratios are measured against the sampler.
+        Never where old log-probs are not read: with a single step per update the ratios are exactly
+        1, and group ratios use the sampler's log-probs.
         """
         update, level = self.rl.update, self.rl.algorithm.ratio_level
         if update.steps == 1 or level == "group":
@@ -203,7 +205,7 @@ class Recipe(Section):
     def sampler_gap_bound(self) -> GapBound:
         """Return the bound on the gap between sampler and learner, by ``model.dtype``.
 
-        float32: on the maximum. bfloat16: on exp(mean |gap|), which a single token cannot decide;
+        float32: on the maximum. bfloat16: on exp(mean |gap|), which a single token cannot exceed;
         NeMo-RL's ``token_mult_prob_error`` is mean(exp |gap|), equal to first order, and 1.05 is
         the limit of its own tests.
         """
@@ -216,9 +218,9 @@ class Recipe(Section):
     def canary_bound(self) -> GapBound:
         """Return the bound on the gap between learner and engine on a sync's canary tokens.
 
-        It is the mean that a wrong layer must move: a single unlikely token is off by rounding, in
-        bfloat16 by the spacing of its logit (0.125 from 16 on), in float32 by more than 1e-4 in one
-        sync of thousands.
+        The bound is on the mean, which a wrong layer must move. A maximum would fail on rounding: a
+        single unlikely token can be off in bfloat16 by the spacing of its logit (0.125 from 16 on),
+        in float32 by more than 1e-4 in one sync of thousands.
         """
         default = 1e-4 if self.model.dtype == "float32" else 0.1
         return GapBound("rl.max_canary_gap", "mean", self.rl.max_canary_gap or default)
@@ -293,8 +295,8 @@ class Recipe(Section):
         if not rule_rewards and section and isinstance(section.preferences, SampledPreferences):
             raise ValueError(
                 "reward_model.preferences of kind 'samples' are ranked by correctness and"
-                " reward.functions holds no function that judges it; add one, of weight 0 if it is"
-                " not to be trained on"
+                " reward.functions holds no function that checks it; add one, of weight 0 if it"
+                " must not be trained on"
             )
         if not rule_rewards and by_verdict:
             raise ValueError(
@@ -340,8 +342,8 @@ class Recipe(Section):
             )
         if self.model.dtype == "float32" and typical is not None:
             raise ValueError(
-                f"rl.max_mult_prob_error = {typical:g} bounds the mean gap, behind which a wrong"
-                " token hides, and in float32 every token agrees; remove it, rl.max_logprob_gap"
-                " bounds the largest"
+                f"rl.max_mult_prob_error = {typical:g} bounds the mean gap, which can hide a wrong"
+                " token, and in float32 every token agrees; remove it, rl.max_logprob_gap bounds"
+                " the largest"
             )
         return self

@@ -10,13 +10,13 @@ from schemas.section import Section
 
 
 class SampledPreferences(Section):
-    """Responses of the warm-started policy to the dataset's prompts, ranked by the judgement of the
+    """Responses of the warm-started policy to the dataset's prompts, ranked by the verdicts of the
     reward functions: correct, wrong, malformed."""
 
     kind: Literal["samples"] = "samples"
     prompts: int = Field(default=1024, ge=1, description="training prompts sampled, at most")
     validation_prompts: int = Field(
-        default=256, ge=1, description="held-out prompts sampled, at most: the stage's figures"
+        default=256, ge=1, description="held-out prompts sampled, at most; for the stage's figures"
     )
     min_responses: int = Field(default=4, ge=2, description="K is drawn between the two")
     max_responses: int = Field(default=9, ge=2)
@@ -42,15 +42,15 @@ class Gsm8kSolutions(Section):
     instruction: str = Field(default=GSM8K_INSTRUCTION, description="appended to each question")
     answer_marker: str = Field(
         default="#### ",
-        description="written for the solutions' 'A: ', as the policy's demonstrations have it",
+        description="replaces the solutions' 'A: ', to match the policy's demonstrations",
     )
     validation_fraction: float = Field(default=0.2, gt=0, lt=1, description="by question hash")
     limit: int | None = Field(default=None, ge=1, description="first questions; null = all")
 
 
 class FilePreferences(Section):
-    """A Parquet or JSONL file: TRL's ``prompt, chosen, rejected`` (the prompt may stand in both
-    conversations), or ``prompt, responses, ranks`` with rank 1 the best."""
+    """A Parquet or JSONL file: TRL's ``prompt, chosen, rejected`` (the prompt may be repeated in
+    both conversations), or ``prompt, responses, ranks`` with rank 1 the best."""
 
     kind: Literal["file"] = "file"
     path: str = Field(description="local path or fsspec URL of a .parquet, .jsonl or .json file")
@@ -74,7 +74,9 @@ class RewardModelSection(Section):
 
     preferences: Preferences = SampledPreferences()
     epochs: int = Field(
-        default=1, ge=1, description="more overfit at once (InstructGPT arXiv 2203.02155 App. C.2)"
+        default=1,
+        ge=1,
+        description="more than one overfits (InstructGPT arXiv 2203.02155 App. C.2)",
     )
     batch_prompts: int = Field(default=64, ge=1, description="prompts per optimizer step")
     max_tokens: int = Field(

@@ -1,7 +1,7 @@
-"""Recipe sections ``reward`` and ``rl``: what is rewarded, and how the policy learns from it.
+"""Recipe sections ``reward`` and ``rl``: the reward, and how the policy is trained on it.
 
 ``rl.preset`` names an algorithm (``schemas/presets.py``) and fills what a recipe leaves out; its
-axes are ``rl.algorithm`` (``schemas/algorithm.py``).
+settings are ``rl.algorithm`` (``schemas/algorithm.py``).
 """
 
 from collections.abc import Mapping
@@ -48,7 +48,7 @@ class Optimizer(Section):
 def rest_of(default: Optimizer) -> BeforeValidator:
     """Fill what a recipe leaves out of a section's optimizer from that section's ``default``.
 
-    Without it, naming one key would silently put the others back to those of ``Optimizer``.
+    Without this, setting one key would silently reset the others to the defaults of ``Optimizer``.
     """
     known = default.model_dump(exclude_unset=True)
     return BeforeValidator(
@@ -70,9 +70,9 @@ class RewardFunction(Section):
 class RewardSection(Section):
     """Weighted sum of reward functions, scored in worker processes (docs/algorithms.md, "Rewards").
 
-    A function of weight 0 is reported: it has no share in the score, chooses no checkpoint, ends no
-    run, and a row on which it fails keeps its score. Its verdicts serve where a recipe asks for
-    verdicts and no function that counts gives any: accuracy metrics, dynamic sampling by accuracy,
+    A function of weight 0 is reported only: it does not change the score, select a checkpoint or
+    end a run, and a row on which it fails keeps its score. Its verdicts are used where verdicts are
+    needed and no function with a weight gives any: accuracy metrics, dynamic sampling by accuracy,
     the positive-example loss, ranking of sampled preferences.
     """
 
@@ -84,12 +84,12 @@ class RewardSection(Section):
     memory_gib: float | None = Field(
         default=4.0,
         gt=0,
-        description="addresses that the process of one reward function may take; null: no limit",
+        description="address space of the process of one reward function; null: no limit",
     )
     env: tuple[str, ...] = Field(
         default=(),
-        description="environment variables that reward functions are given beside PATH, HOME,"
-        " locale and the like; no key, token or proxy is among them unless it is named here",
+        description="environment variables passed to reward functions besides PATH, HOME, locale"
+        " and the like; no key, token or proxy is passed unless it is named here",
     )
     max_error_fraction: float = Field(
         default=0.05,
@@ -99,7 +99,7 @@ class RewardSection(Section):
         " stops",
     )
     max_timeout_fraction: float = Field(
-        default=0.2, ge=0, le=1, description="share of rows that timeout_s ended, likewise"
+        default=0.2, ge=0, le=1, description="share of rows that timed out, above which a run stops"
     )
 
     @model_validator(mode="after")
@@ -122,7 +122,7 @@ class RolloutSection(Section):
     top_k: int = Field(default=-1, ge=-1, description="-1 = off")
     max_new_tokens: int = Field(default=512, ge=1)
     greedy_baseline: bool = Field(
-        default=False, description="also answer each prompt greedily: the baseline of ReMax"
+        default=False, description="also answer each prompt greedily, as the baseline of ReMax"
     )
 
     @model_validator(mode="after")
@@ -146,9 +146,9 @@ class UpdateSection(Section):
     )
     old_logprobs: Literal["first", "own"] | None = Field(
         default=None,
-        description="what ratios (and importance_correction) take for the policy before the"
-        " update: first = the log-probs that advantages and KL rest on; own = those of the update's"
-        " own micro-batches, scored once more before its first step, so that no ratio holds the"
+        description="old log-probs for ratios and importance_correction: first = those of the"
+        " scoring before the update, which advantages and KL use; own = those of the update's own"
+        " micro-batches, scored again before its first step, so that no ratio contains the"
         " rounding of another packing; null = own where ratios are of whole sequences or"
         " model.dtype is bfloat16, else first",
     )
@@ -174,7 +174,7 @@ class Critic(Section):
 
 
 class Ptx(Section):
-    """PPO-ptx: coef x NLL of pretraining text beside each policy step (arXiv 2203.02155 eq. 2)."""
+    """PPO-ptx: adds coef x NLL of pretraining text to each policy step (arXiv 2203.02155 eq. 2)."""
 
     coef: float = Field(default=27.8, gt=0, description="gamma (InstructGPT App. C.4)")
     sequences_per_sample: float = Field(
@@ -187,7 +187,7 @@ class Ptx(Section):
 
 
 class ValidationSection(Section):
-    """Greedy validation during RL; the only split that may choose a checkpoint."""
+    """Greedy validation during RL; the only split that may select a checkpoint."""
 
     every: int = Field(default=10, ge=1, description="iterations between validations")
     prompts: int = Field(default=256, ge=1, description="validation prompts used")
@@ -198,7 +198,7 @@ class ValidationSection(Section):
 
 
 class CheckpointSection(Section):
-    """Which RL checkpoints stay on disk."""
+    """Which RL checkpoints are kept on disk."""
 
     every: int = Field(default=1, ge=1, description="iterations between checkpoints")
     keep_last: int = Field(default=2, ge=1)

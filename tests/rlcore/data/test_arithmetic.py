@@ -52,7 +52,9 @@ def test_three_steps_are_written_and_split_like_two() -> None:
 
 
 def test_steps_out_of_range_are_refused_with_a_remedy() -> None:
-    with pytest.raises(ValidationError, match=r"steps = \[2, 4\] is no range within 1 to 3; give"):
+    with pytest.raises(
+        ValidationError, match=r"steps = \[2, 4\] is not a range within 1 to 3; give"
+    ):
         ArithmeticSource(steps=(2, 4))
 
 
