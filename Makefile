@@ -1,19 +1,19 @@
 # make run    everything from nothing: environment, server, worker, deployments; runs RECIPE to its table
-# make study  trains STUDY x SEEDS, prints their tables, draws FIGURE; fails where DEMANDS are missed
+# make study  trains STUDY x SEEDS, prints their tables, draws FIGURE; fails unless DEMANDS are met
 # make test   all tests but the slow ones, on the real components; make test-slow runs those
-# make chaos  kills servers, workers, actors in mid-run; fails where a kill loses or leaves anything
+# make chaos  kills servers, workers, actors during a run; fails if a kill loses or leaves anything
 # make docs   writes docs/recipe.md and docs/recipe.schema.json from the schema
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
 .DELETE_ON_ERROR:
-# Heavy imports take seconds longer in every process when their bytecode may not be kept.
+# Heavy imports take seconds longer in every process if their bytecode is not cached.
 unexport PYTHONDONTWRITEBYTECODE
 .PHONY: run study test test-slow chaos docs lint format env up down clean-env
 
 RECIPE ?= quickstart
 OVERRIDES ?= {}
-# Runs of all deployments together that this machine may execute at once.
+# Limit of concurrent runs on this machine, over all deployments.
 RUNS ?= 1
 STUDY ?= $(foreach a,grpo ppo dapo rloo gspo gepo vapo remax,hard-$(a))
 SEEDS ?= 0 1 2
@@ -30,7 +30,7 @@ STAMP := .venv/.installed-$(EXTRA)
 run: $(STAMP)
 	@exec $(BIN)/python -m flows.local run --recipe '$(RECIPE)' --overrides '$(OVERRIDES)' --runs $(RUNS)
 
-# Continues where an earlier one was stopped.
+# Continues an earlier study that was stopped.
 study: $(STAMP)
 	@exec $(BIN)/rl-pipeline study $(STUDY) --seeds $(SEEDS) $(DEMANDS) --png $(FIGURE)
 
@@ -67,8 +67,8 @@ env: $(STAMP)
 # uv resolves and unpacks in parallel. Wheels found through pip's own settings (environment or
 # pip.conf) are offered to it as well: the CPU build of torch often comes that way.
 $(STAMP): pyproject.toml infra/constraints.txt infra/overrides.txt
-	@if [ -z "$(PYTHON)" ]; then echo "make: no Python 3.11-3.13 on the PATH; install one or say make PYTHON=/path/to/python3.11" >&2; exit 1; fi
-	echo "Setting up .venv ($(EXTRA)) with $$($(PYTHON) --version); a first time takes a minute or two."
+	@if [ -z "$(PYTHON)" ]; then echo "make: no Python 3.11-3.13 on the PATH; install one or run make PYTHON=/path/to/python3.11" >&2; exit 1; fi
+	echo "Setting up .venv ($(EXTRA)) with $$($(PYTHON) --version); the first time takes a minute or two."
 	[ -x $(BIN)/python ] || $(PYTHON) -m venv .venv
 	[ -x $(BIN)/uv ] || $(BIN)/python -m pip --quiet --quiet --disable-pip-version-check install --constraint infra/constraints.txt uv
 	links="$${UV_FIND_LINKS:-$${PIP_FIND_LINKS:-$$($(BIN)/python -m pip config get global.find-links 2>/dev/null || true)}}"
