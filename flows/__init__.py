@@ -1,1 +1,1 @@
-"""What happens, in order: the pipeline flow, the RL loop, and how they are deployed."""
+"""The pipeline flow, the RL loop, the command line, and their deployment."""

@@ -1,6 +1,6 @@
-"""Deployments: one per recipe of ``flows/recipes``. The recipe is the only source; this reads it.
+"""Deployments: one per recipe of ``flows/recipes``, which is their only source.
 
-A plain script in place of ``prefect.yaml``, which would repeat every recipe's name, description and
+A plain script instead of ``prefect.yaml``, which would repeat every recipe's name, description and
 parameters. Needs a reachable server (``PREFECT_API_URL``); idempotent.
 """
 
@@ -42,11 +42,11 @@ from rlcore.recipes import recipe_names
 from tasks.runtime.crashes import OPEN_STATES, close_run
 
 POOL = "rl-pipeline"
-TAG = "recipe"  # marks the deployments that are ours to remove
+TAG = "recipe"  # marks the deployments that this script may remove
 RETRAIN_CRON = "0 3 * * 1"  # Mondays 03:00 UTC
 RETRAIN_SLUG = "weekly-retrain"
-# Where data, models and devices are: given to the run as they stand when deploying. Secrets are not
-# among them: a deployment is stored in the server's database, the worker's environment is not.
+# Locations of data, models and devices, passed to runs with their values at deployment. No secrets:
+# a deployment is stored in the server's database, unlike the worker's environment.
 PASSED_ON = (
     "CUDA_VISIBLE_DEVICES",
     "GSM8K_DIR",
@@ -58,7 +58,8 @@ PASSED_ON = (
 
 
 def ensure_pool(client: SyncPrefectClient, runs: int) -> None:
-    """Make the process work pool, or set its limit: ``runs`` flow runs at once over all recipes."""
+    """Create the process work pool, or set its limit: ``runs`` concurrent flow runs over all
+    recipes."""
     try:
         client.read_work_pool(POOL)
     except ObjectNotFound:
@@ -68,7 +69,7 @@ def ensure_pool(client: SyncPrefectClient, runs: int) -> None:
 
 
 def ensure_automations(client: SyncPrefectClient, path: Path = AUTOMATIONS) -> None:
-    """Create the automations of a YAML list by name; one whose text changed is replaced."""
+    """Create the automations of a YAML list by name; one whose definition changed is replaced."""
     for entry in yaml.safe_load(path.read_text()):
         wanted = AutomationCore.model_validate(entry)
         existing = client.read_automations_by_name(wanted.name)
@@ -90,9 +91,9 @@ def deploy_recipes(
 ) -> list[str]:
     """Deploy every recipe and remove the deployments of recipes that are gone; return the names.
 
-    ``environment``: variables of each run, beside those of ``PASSED_ON`` that are set here. A
-    schedule that was switched on stays on. The run works in ``root``: after moving a checkout,
-    deploy again.
+    ``environment``: variables of each run, besides those of ``PASSED_ON`` that are set here. A
+    schedule that was switched on stays on. Runs work in ``root``: after moving a checkout, deploy
+    again.
     """
     passed_on = {name: os.environ[name] for name in PASSED_ON if os.environ.get(name)}
     names = []
@@ -120,9 +121,9 @@ def worker_reported(since: float) -> bool:
 
 
 def close_orphans(message: str) -> int:
-    """Close the pool's unfinished runs, for when no worker is left to do so; return how many.
+    """Close the pool's unfinished runs when there is no worker to do so; return how many.
 
-    A run whose own process lives needs no worker to end.
+    A run whose own process is alive ends without a worker.
     """
     with get_client(sync_client=True) as client:
         runs = [run for run in _runs_of_pool(client, OPEN_STATES) if executing(run) is None]
@@ -132,7 +133,7 @@ def close_orphans(message: str) -> int:
 
 
 def executing(run: FlowRun) -> int | None:
-    """Return the pid of the process of this machine that executes a run, if it lives."""
+    """Return the pid of the process on this machine that executes a run, if it is alive."""
     pid = run.infrastructure_pid or ""
     try:
         command = psutil.Process(int(pid)).cmdline() if pid.isdecimal() else []
@@ -142,15 +143,15 @@ def executing(run: FlowRun) -> int | None:
 
 
 def has_active_runs() -> bool:
-    """Return whether a run of the pool has begun and not ended."""
+    """Return whether a run of the pool is in progress."""
     with get_client(sync_client=True) as client:
         return bool(_runs_of_pool(client, OPEN_STATES))
 
 
 def cancel_waiting(message: str) -> int:
-    """Cancel the pool's runs that have not started, unless a schedule made them; return how many.
+    """Cancel the pool's runs that have not started, except scheduled ones; return how many.
 
-    Scheduled ones of the future come anew from their schedule, as long as that is switched on.
+    The schedule, while it is switched on, would create those again.
     """
     waiting = [StateType.SCHEDULED, StateType.PENDING]
     with get_client(sync_client=True) as client:

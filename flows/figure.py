@@ -1,4 +1,5 @@
-"""The picture of a learning study: small multiples as a PNG that reads on light and dark ground."""
+"""The figure of a learning study: small multiples as a PNG, readable on light and dark
+backgrounds."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,7 +9,7 @@ from typing import Any
 COLUMNS = 4
 PANEL_INCHES = (2.5, 1.9)
 DPI = 110
-INK = "#7d8590"  # text and axes: contrast above 4 on white and on GitHub's dark ground
+INK = "#7d8590"  # text and axes: contrast above 4 on white and on GitHub's dark background
 COLOURS = ("#4c9aff", "#e8833a", "#2da44e", "#bf5af2", "#d29922", "#db61a2")
 PROXY, TRUTH = COLOURS[0], COLOURS[1]
 
@@ -28,7 +29,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class ProxyPanel:
-    """What a reward model says and what is true, per iteration; a pair of lines per seed."""
+    """Reward model score and true accuracy per iteration; a pair of lines per seed."""
 
     title: str
     pairs: Sequence[tuple[Points, Points]]

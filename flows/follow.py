@@ -1,4 +1,4 @@
-"""Following a flow run from the terminal: its tasks, its log lines, its end, its table."""
+"""Follows a flow run in the terminal: its tasks, its log lines, its end, its table."""
 
 import json
 import time
@@ -37,11 +37,11 @@ POLL_S = 1.0
 START_DEADLINE_S = 90.0
 SERVER_PATIENCE_S = 600.0
 LOG_PAGE = 200
-LATE_LINES = timedelta(seconds=10)  # processes send their lines in batches, not in order
+LATE_LINES = timedelta(seconds=10)  # log lines arrive in batches, out of order
 EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 QUIET_STATES = ("Pending", "Scheduled", "Submitting")
 LEVELS = {30: "yellow", 40: "red", 50: "bold red"}
-# Said of every task and process; the stages' own lines say more.
+# Logged for every task and process; the stages' own lines are more specific.
 NOISE = (
     "All deployment steps completed",
     "Beginning ",
@@ -69,7 +69,7 @@ PHASES = {
 def create_run(
     recipe: str, overrides: dict[str, Any] | None = None, *, known: Sequence[str] = ()
 ) -> FlowRun:
-    """Create a run of the deployment ``rl-pipeline/<recipe>`` for the worker to take.
+    """Create a run of the deployment ``rl-pipeline/<recipe>`` for the worker to execute.
 
     Raises UserError naming the nearest deployment when there is none of that name.
     """
@@ -87,7 +87,7 @@ def create_run(
 
 @dataclass
 class _Follower:
-    """What has been printed of one flow run and of the runs below it."""
+    """Tracks what has been printed of one flow run and its child runs."""
 
     client: SyncPrefectClient
     flow_run_id: UUID
@@ -100,7 +100,7 @@ class _Follower:
     stages: dict[UUID, str] = field(default_factory=dict)
 
     def poll(self) -> FlowRun:
-        """Print what is new; return the flow run as it stands."""
+        """Print what is new; return the current flow run."""
         run = self.client.read_flow_run(self.flow_run_id)
         self._find_family()
         if (name := run.state_name or "unknown") != self.state:
@@ -126,16 +126,16 @@ class _Follower:
             self.stages[stage.id] = name
             took = f" after {stage.total_run_time.total_seconds():.1f} s"
             ended = stage.state is not None and stage.state.is_final() and name != "Cached"
-            title = stage.name.rsplit("-", 1)[0]  # Prefect adds digits of its own
+            title = stage.name.rsplit("-", 1)[0]  # Prefect appends digits of its own
             self._say(f"{title}: {name}{took if ended else ''}", "cyan")
 
     def _say(self, text: str, style: str) -> None:
         self.console.print(Text(f"{datetime.now():%H:%M:%S} {text}", style=style))
 
     def without_worker(self, worker_log: Path | None) -> None:
-        """Say that the worker ended; its run goes on in a process of its own.
+        """Print that the worker ended; its run continues in its own process.
 
-        Raises UserError when that has ended too, and nobody is left to say how the run ended.
+        Raises UserError when that process has ended too, and nothing can report how the run ended.
         """
         run = self.client.read_flow_run(self.flow_run_id)
         process = executing(run)
@@ -149,8 +149,8 @@ class _Follower:
         if process is not None and not self.alone:
             self.alone = True
             self.console.print(
-                f"The worker ended; {run.name} goes on in process {process}. `make up` starts a"
-                " worker for the runs to come.",
+                f"The worker ended; {run.name} continues in process {process}. `make up` starts a"
+                " worker for later runs.",
                 style="yellow",
             )
 
@@ -198,11 +198,11 @@ def follow(
     """Print a flow run's log lines and states until it ends, then its table or its error.
 
     Returns 0 when it completed and 1 otherwise. Ctrl-C stops following, not the run. ``root``: the
-    project, which holds the run folders. Raises UserError when nobody starts the run, or the server
-    is away for ``SERVER_PATIENCE_S``.
+    project, which holds the run folders. Raises UserError when no worker starts the run, or the
+    server does not answer for ``SERVER_PATIENCE_S``.
     """
     console = console or Console(highlight=False, soft_wrap=True)
-    # The client would try again for a minute before it says that nobody answers.
+    # The client would retry for a minute before it reports that the server does not answer.
     with (
         temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}),
         get_client(sync_client=True) as client,
@@ -221,19 +221,19 @@ def follow(
                     _answer(check, console)
         except KeyboardInterrupt:
             console.print(
-                f"Not followed any more; the run goes on. Cancel it: prefect flow-run cancel"
+                f"No longer following; the run continues. To cancel it: prefect flow-run cancel"
                 f" {flow_run_id}"
             )
             return 1
-        time.sleep(POLL_S)  # the last lines arrive after the last state
+        time.sleep(POLL_S)  # the last log lines arrive after the final state
         _answer(follower.poll, console)
     assert run.state is not None, "an ended run has a state"
     link = f"{ui_url}/runs/flow-run/{flow_run_id}"
     if not run.state.is_completed():
         console.print(Text(f"{run.state.name}: {_sentence(run.state.message)}", style="red"))
-        console.print(f"The whole story: {link}" + (f" and {worker_log}" if worker_log else ""))
+        console.print(f"Details: {link}" + (f" and {worker_log}" if worker_log else ""))
         return 1
-    from tasks.runtime.run import run_directory  # at the end: it imports much
+    from tasks.runtime.run import run_directory  # only at the end, as it imports much
 
     summary = root / run_directory(run.parameters["recipe"], str(run.id)) / "summary.json"
     if summary.is_file():
@@ -244,7 +244,7 @@ def follow(
 
 
 def _answer(ask: Callable[[], T], console: Console) -> T:
-    """Return what ``ask`` does, once the server answers; say so when it does not."""
+    """Return the result of ``ask`` once the server answers; print when it does not."""
     gone_since: float | None = None
     while True:
         try:
@@ -256,7 +256,7 @@ def _answer(ask: Callable[[], T], console: Console) -> T:
                 gone_since = time.monotonic()
                 console.print(
                     "The Prefect server does not answer; `make up` in another terminal starts it"
-                    " again. The run goes on and waits for it for ten minutes.",
+                    " again. The run continues and waits for it for ten minutes.",
                     style="yellow",
                 )
             if time.monotonic() - gone_since > SERVER_PATIENCE_S:
@@ -319,7 +319,7 @@ def print_summary(summary: dict[str, Any], *, console: Console | None = None) ->
 
 
 def _print_reward_model(judged: dict[str, Any], console: Console) -> None:
-    """Print how often it orders held-out responses rightly, by what they are."""
+    """Print how often it orders held-out responses correctly, by level."""
     levels = ", ".join(
         f"{row['level'].replace('_', ' ')} {row['accuracy']:.3f}" for row in judged["pair_accuracy"]
     )
@@ -330,8 +330,7 @@ def _print_reward_model(judged: dict[str, Any], console: Console) -> None:
 
 
 def _print_findings(findings: list[dict[str, Any]] | None, console: Console) -> None:
-    """Print what the checks over the RL metrics found; a run of before there were checks has
-    None."""
+    """Print the findings of the checks over the RL metrics; None in a run without checks."""
     if findings is None:
         return
     if not findings:
@@ -362,7 +361,7 @@ def _check_pickup(
 
 
 def _others_run(run: FlowRun) -> bool:
-    """Return whether the pool is busy with another run, so that waiting is right."""
+    """Return whether the pool is busy with another run, so that this one is only queued."""
     with get_client(sync_client=True) as client:
         candidates = client.read_flow_runs(
             flow_run_filter=FlowRunFilter(id=FlowRunFilterId(not_any_=[run.id]))
@@ -374,7 +373,7 @@ def _others_run(run: FlowRun) -> bool:
 
 
 def _worth_telling(log: Log) -> bool:
-    """Return whether a line is of the run's own doing; the run page keeps all of them."""
+    """Return whether a line is from the run itself; the run page keeps all lines."""
     ours = log.name in ("prefect.flow_runs", "prefect.task_runs") or log.name.startswith("rlcore")
     return ours and not log.message.startswith(NOISE)
 
@@ -387,7 +386,7 @@ def _line(log: Log) -> Text:
 
 
 def _sentence(message: str | None) -> str:
-    """Return a failed state's message without the machinery's words before ours."""
+    """Return a failed state's message without Prefect's prefix."""
     text = message or "no message; the log above has more"
     for prefix in EXCEPTION_PREFIXES:
         text = text.removeprefix(prefix)

@@ -1,10 +1,10 @@
 """Bring-up on one machine: Prefect server, work pool, automation, deployments, worker.
 
-Everything lies below ``.prefect`` of the project and listens on 127.0.0.1. ``up`` writes the
-settings into ``.env`` (a marked block; other lines are kept), which Prefect reads from the working
-directory: ``prefect ...`` in the project finds this server, and its password, with nothing
-exported. A second ``up`` reuses what runs. Prefect is imported only once its settings stand in the
-environment.
+All files are below ``.prefect`` of the project, and everything listens on 127.0.0.1 only. ``up``
+writes the settings into ``.env`` (a marked block; other lines are kept), which Prefect reads from
+the working directory: ``prefect ...`` in the project finds this server and its password without
+exported variables. A second ``up`` reuses what is running. Prefect is imported only after its
+settings are in the environment.
 """
 
 import argparse
@@ -35,9 +35,9 @@ LOGIN_HINT = (
     "The UI asks for a password once: `.venv/bin/rl-pipeline open` logs your browser in; it"
     " is PREFECT_API_AUTH_STRING in .env."
 )
-# Variables that differ between two terminals and concern no run.
+# Variables that differ between terminals and do not affect a run.
 OF_THE_SHELL = {"_", "PWD", "OLDPWD", "SHLVL", "PS1", "COLUMNS", "LINES", "DISPLAY", "WINDOWID"}
-OF_THE_SHELL |= {"_RJEM_MALLOC_CONF"}  # Polars sets it when it is imported
+OF_THE_SHELL |= {"_RJEM_MALLOC_CONF"}  # set by Polars on import
 OF_THE_SHELL |= {"VIRTUAL_ENV", "VIRTUAL_ENV_PROMPT", "PATH", "STY", "TMUX", "TMUX_PANE"}
 OF_THE_SESSION = ("TERM", "SSH_", "XDG_", "DBUS_", "MAKE", "MFLAGS", "PYTEST_", "VSCODE_")
 SERVER_DEADLINE_S = 120.0
@@ -62,12 +62,12 @@ class Site:
 
 
 def settings(home: Path, port: int) -> dict[str, str]:
-    """Return what server, worker, flow runs and clients alike have in their environment.
+    """Return the environment that server, worker, flow runs and clients share.
 
-    No secret is among it: a deployment's copy is stored in the server's database.
-    PREFECT_HOME alone would leave results and the memo store in the user's home. Results are JSON:
-    unpickling runs code of whoever can write the directory. Heartbeats every 30 s: the automation
-    that closes dead runs allows four times that.
+    It contains no secret: a deployment's copy is stored in the server's database. PREFECT_HOME
+    alone would leave results and the memo store in the user's home. Results are JSON, since
+    unpickling would run code of anyone who can write the directory. Heartbeats are sent every 30 s:
+    the automation that closes dead runs allows four times that.
     """
     return {
         "PREFECT_HOME": str(home),
@@ -79,8 +79,8 @@ def settings(home: Path, port: int) -> dict[str, str]:
         "PREFECT_RESULTS_DEFAULT_SERIALIZER": "json",
         "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
         "PREFECT_WORKER_QUERY_SECONDS": "2",
-        # A client that has been answered once waits for a server that went away: 2, 4, 8, ...
-        # seconds, some nine minutes in all.
+        # A client that got an answer before waits for a server that went away: 2, 4, 8, ...
+        # seconds, about nine minutes in total.
         "PREFECT_CLIENT_MAX_RETRIES": "8",
         "PREFECT_LOGGING_EXTRA_LOGGERS": "rlcore",
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
@@ -91,12 +91,13 @@ def settings(home: Path, port: int) -> dict[str, str]:
 
 
 def client_settings(home: Path, port: int) -> dict[str, str]:
-    """Return ``settings`` and the password: what may call the server, in no database."""
+    """Return ``settings`` with the server's password, which must not be stored in a database."""
     return settings(home, port) | {"PREFECT_API_AUTH_STRING": password(home)}
 
 
 def server_settings(home: Path, port: int) -> dict[str, str]:
-    """Return the environment of the server itself: ``flows.server`` says what it defends against.
+    """Return the environment of the server itself: ``flows.server`` documents the attacks that it
+    defends against.
 
     The UI calls the API by a relative address: the page may be opened as localhost, or through
     ``ssh -L`` on another port.
@@ -110,7 +111,7 @@ def server_settings(home: Path, port: int) -> dict[str, str]:
 
 
 def password(home: Path) -> str:
-    """Return ``user:password`` of this home's server, made when first asked for (mode 0600)."""
+    """Return ``user:password`` of this home's server, created on first use (mode 0600)."""
     path = home / "password"
     if not path.exists():
         home.mkdir(parents=True, exist_ok=True)
@@ -119,11 +120,11 @@ def password(home: Path) -> str:
 
 
 def start_server(home: Path = HOME, port: int = PORT) -> services.Service:
-    """Return the server of ``home``, started if need be but not waited for (``wait_healthy``).
+    """Return the server of ``home``, started if necessary but not waited for (``wait_healthy``).
 
-    ``port`` is taken when free or when this server had it before, else any free one.
+    ``port`` is used if it is free or this server had it before, else any free port.
     """
-    before = services.last_port(home, "server")  # first: ``find`` removes what names no process
+    before = services.last_port(home, "server")  # before ``find``, which removes stale pid files
     running = services.find(home, "server")
     if running is not None:
         return running
@@ -134,20 +135,20 @@ def start_server(home: Path = HOME, port: int = PORT) -> services.Service:
 
 
 def wait_healthy(home: Path, server: services.Service) -> None:
-    """Return once the server answers. Raises UserError with the log file when it does not, and
-    for a server that asks for no password."""
+    """Return once the server answers. Raises UserError with the log file when it does not, and for
+    a server without a password."""
     services.wait_ready(
         home, server, lambda: _healthy(home, server), SERVER_DEADLINE_S, what="the Prefect server"
     )
     if _answers(server.port, "version") != 401:
         raise UserError(
-            f"the Prefect server on port {server.port} asks for no password: an older version of"
-            " this project started it; `make down`, then start again"
+            f"the Prefect server on port {server.port} has no password: an older version of this"
+            " project started it; `make down`, then start again"
         )
 
 
 def connect(home: Path = HOME) -> Site:
-    """Return the server of ``home``, started if need be, and let this process call it.
+    """Return the server of ``home``, started if necessary, and configure this process to call it.
 
     Sets Prefect's settings in this process's environment, so call it before importing Prefect.
     """
@@ -160,10 +161,11 @@ def connect(home: Path = HOME) -> Site:
 
 
 def up(home: Path = HOME, *, runs: int = 1, env_file: Path = ENV_FILE) -> Site:
-    """Bring everything up and return where it is; ``runs`` flow runs may execute at once.
+    """Start everything and return its addresses; ``runs``: limit of concurrent flow runs.
 
     Sets Prefect's settings in this process's environment, so call it before importing Prefect. A
-    second bring-up of ``home`` waits for the first. Raises UserError naming whom it waited for.
+    second bring-up of ``home`` waits for the first. Raises UserError with the process that it
+    waited for.
     """
     with services.locked(home):
         return _up(home, runs, env_file)
@@ -196,9 +198,9 @@ def _up(home: Path, runs: int, env_file: Path) -> Site:
 
 
 def down(home: Path = HOME) -> list[str]:
-    """End worker and server, if they run; return the names of those that did.
+    """End worker and server, if they run; return the names of those that ran.
 
-    Runs that wait for the worker are cancelled: the next one would begin with them.
+    Runs that wait for the worker are cancelled, as the next worker would start them.
     """
     with services.locked(home):
         server = services.find(home, "server")
@@ -212,7 +214,7 @@ def down(home: Path = HOME) -> list[str]:
 
 @contextmanager
 def _client_of(home: Path, port: int) -> Iterator[None]:
-    """Let this process call the server of ``home`` for a while, whichever it calls otherwise."""
+    """Configure this process to call the server of ``home`` within the context."""
     before = dict(os.environ)
     os.environ.update(client_settings(home, port))
     try:
@@ -229,7 +231,7 @@ def _client_of(home: Path, port: int) -> Iterator[None]:
 def write_env_file(path: Path, environment: Mapping[str, str]) -> None:
     """Put ``environment`` into the marked block of a dotenv file; keep all other lines.
 
-    People keep keys there: the file is its owner's alone, whatever its mode was.
+    Users keep keys there, so the file is made readable by its owner only.
     """
     lines = path.read_text().splitlines() if path.exists() else []
     if ENV_BEGIN in lines and ENV_END in lines:
@@ -241,7 +243,8 @@ def write_env_file(path: Path, environment: Mapping[str, str]) -> None:
 def _ensure_worker(home: Path, environment: Mapping[str, str]) -> services.Service:
     """Return the running worker, or start one; runs of a worker that died are closed first.
 
-    Runs inherit the worker's environment: one of another environment is replaced when it is idle.
+    Runs inherit the worker's environment, so a worker with another environment is replaced when
+    idle.
     """
     from flows import deploy
 
@@ -256,7 +259,7 @@ def _ensure_worker(home: Path, environment: Mapping[str, str]) -> services.Servi
         if deploy.has_active_runs():
             print(
                 "A run is active, so the worker keeps the environment that it was started with;"
-                f" {', '.join(changed)} changed since. `make up` again when the run has ended.",
+                f" {', '.join(changed)} changed since. Run `make up` again when the run has ended.",
                 file=sys.stderr,
             )
             return running
@@ -269,7 +272,8 @@ def _ensure_worker(home: Path, environment: Mapping[str, str]) -> services.Servi
 
 
 def _marks(home: Path, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return a mark per variable that runs could need; it tells a changed value, not the value."""
+    """Return a fingerprint per variable that runs may need; it shows that a value changed, not the
+    value."""
     key = password(home).encode()
     return {
         name: hmac.digest(key, value.encode(errors="surrogateescape"), "sha256").hex()
@@ -279,12 +283,12 @@ def _marks(home: Path, environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _healthy(home: Path, server: services.Service) -> bool:
-    """Return whether this server answers, and not another one that was first to take its port."""
+    """Return whether this server answers, and not another one on its port."""
     return _answers(server.port, "version", password(home)) == 200
 
 
 def _answers(port: int | None, path: str, password: str | None = None) -> int | None:
-    """Return the status of an API path; None where nobody listens."""
+    """Return the status of an API path; None where nothing listens."""
     request = urllib.request.Request(f"http://{services.HOST}:{port}/api/{path}")
     if password is not None:
         encoded = base64.b64encode(password.encode()).decode()
@@ -302,7 +306,7 @@ def _warn_of_other_server(api_url: str) -> None:
     other = os.environ.get("PREFECT_API_URL", api_url)
     if other != api_url:
         print(
-            f"PREFECT_API_URL is {other} in this shell and outranks .env; `unset PREFECT_API_URL`"
+            f"PREFECT_API_URL is {other} in this shell and overrides .env; `unset PREFECT_API_URL`"
             f" to reach this project's server at {api_url}",
             file=sys.stderr,
         )
@@ -311,8 +315,8 @@ def _warn_of_other_server(api_url: str) -> None:
 def run(site: Site, recipe: str, overrides: dict[str, object], started: float) -> int:
     """Start a run of a recipe's deployment and follow it to its table; return the exit code.
 
-    ``started``: when the bring-up began, by ``time.monotonic``. Raises what ``create_run`` and
-    ``follow`` raise.
+    ``started``: start of the bring-up by ``time.monotonic``. Raises the errors of ``create_run``
+    and ``follow``.
     """
     from flows.follow import create_run, follow
 
@@ -334,7 +338,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("action", choices=["run", "up", "down"])
     parser.add_argument("--recipe", default="quickstart")
     parser.add_argument("--overrides", default="{}", help="JSON object of dotted paths to values")
-    parser.add_argument("--runs", type=int, default=1, help="flow runs that may execute at once")
+    parser.add_argument("--runs", type=int, default=1, help="limit of concurrent flow runs")
     return parser.parse_args(arguments)
 
 
@@ -367,7 +371,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("Stopped here; what was started goes on. `make down` ends it.", file=sys.stderr)
+        print("Stopped here; what was started keeps running. `make down` ends it.", file=sys.stderr)
         return 130
 
 

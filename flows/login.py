@@ -1,4 +1,4 @@
-"""The way past the password of the Prefect UI: a one-time link, opened where there is a display."""
+"""Login to the Prefect UI without typing its password: a one-time link, opened in a browser."""
 
 import os
 import sys
@@ -13,7 +13,7 @@ def login_link(site: Site) -> str:
     from prefect.client.orchestration import get_client
 
     with get_client(sync_client=True) as client:
-        # The client's type knows Prefect's own routes only.
+        # The client's type covers Prefect's own routes only.
         reply = cast(Any, client).request("POST", "/login-links")
     return site.ui_url + reply.json()["path"]
 

@@ -1,4 +1,4 @@
-"""Where things lie in a checkout; ``flows`` hands these paths down to whoever reads them."""
+"""Paths in a checkout, which ``flows`` passes to the code that reads them."""
 
 from pathlib import Path
 

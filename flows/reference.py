@@ -1,7 +1,7 @@
 """The reference of recipes for readers (docs/recipe.md) and editors (docs/recipe.schema.json).
 
-Both come from one tree of JSON schema nodes, a node per key of a recipe, which holds what
-pydantic's own schema cannot say: the default at a key's place, and what validators check of it.
+Both come from one tree of JSON schema nodes, a node per key of a recipe, with what pydantic's own
+schema lacks: the default at that key's place, and the checks of validators.
 """
 
 import json
@@ -27,11 +27,11 @@ Node = dict[str, Any]
 
 
 def _named(names: list[str]) -> Node:
-    """Return what a key may hold that names one of ``names`` or a function of the user's."""
+    """Return the schema of a key that holds one of ``names`` or a user's function."""
     return {"anyOf": [{"enum": names}, {"pattern": r"^[^:]+:[^\W\d]\w*$"}]}
 
 
-# What validators check of one key alone, by its dotted path.
+# Checks of validators on a single key, by its dotted path.
 CHECKED: dict[str, Node] = {
     "rl.preset": {"enum": list(PRESETS)},
     "rl.algorithm.advantage": _named(list(ADVANTAGES)),
@@ -50,12 +50,13 @@ Written by `make docs` from `schemas/`: change the descriptions there. Editors t
 `# yaml-language-server: $schema=...` check a recipe against `recipe.schema.json` beside this file.
 
 - A **recipe** is a YAML file: `flows/recipes/NAME.yaml`, or any path. A file whose name begins with
-  `_` is no recipe, only what others extend. `name`, `model`, `data` and `reward` must be given.
-- `extends: other` starts from `other.yaml` of the same folder; of `extends: [one, two]`, what `two`
-  says holds over `one`, and what the file itself says over both. Sections are merged key by key;
-  values and lists are replaced whole. Two keys are not simply merged: an `rl.algorithm.kl` with
-  another `where` starts anew, and a `warmup_ratio` removes the `warmup_steps` beneath it.
-- `rl.preset` names an algorithm and fills what the recipe leaves out of `rl`: see
+  `_` is not a recipe, only a base for others. `name`, `model`, `data` and `reward` must be given.
+- `extends: other` starts from `other.yaml` of the same folder; with `extends: [one, two]`, values
+  of `two` override those of `one`, and values of the file itself override both. Sections are merged
+  key by key; values and lists are replaced whole. Two keys are not simply merged: an
+  `rl.algorithm.kl` with another `where` replaces the inherited one, and a `warmup_ratio` removes
+  the inherited `warmup_steps`.
+- `rl.preset` names an algorithm and sets what the recipe leaves out of `rl`: see
   [Presets](#presets). Defaults are those of `preset: {preset}`; *by preset*: others change it.
 - `rl.algorithm.kl` with `where: reward` starts from `estimator: {estimator}` and `coef: {coef}`.
 - Overrides (`-o rl.iterations=5`) take the dotted paths below; a number indexes a list:
@@ -92,14 +93,14 @@ def reference() -> str:
 def json_schema() -> Node:
     """Return the JSON schema (2020-12) of a recipe file, which may leave out what it extends."""
     tree = _for_editors(_tree(), "", _by_preset())
-    said = "recipes of the same folder that this one starts from; a later one holds over the first"
+    said = "recipes of the same folder that this one extends; a later one overrides the first"
     base = {"description": said, "type": ["string", "array"], "items": {"type": "string"}}
     tree["properties"] = {"extends": base, **tree["properties"]}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Recipe", **tree}
 
 
 def main() -> None:
-    """Write both files, each whole or not at all. Raises OSError where ``docs`` is not writable."""
+    """Write both files atomically. Raises OSError where ``docs`` is not writable."""
     schema = json.dumps(json_schema(), indent=1, ensure_ascii=False) + "\n"
     for path, text in ((REFERENCE, reference()), (SCHEMA, schema)):
         partial = path.with_name(f".{path.name}.{os.getpid()}")
@@ -117,8 +118,8 @@ def _tree() -> Node:
 def _node(raw: Node, defs: Mapping[str, Node], path: str) -> Node:
     """Return the node at the dotted ``path``, without references, and all below it.
 
-    A node without ``default`` must be given. Below a list, which a file states as a whole, the
-    schema demands that of the file too.
+    A node without ``default`` is required. Below a list, which a file must give as a whole, the
+    schema requires it in the file too.
     """
     if "anyOf" in raw:  # a value or null
         (inner,) = [option for option in raw["anyOf"] if option != {"type": "null"}]
@@ -136,7 +137,7 @@ def _node(raw: Node, defs: Mapping[str, Node], path: str) -> Node:
         node["description"] = " ".join(node["description"].replace("``", "`").split())
     listed = "0" in path.split(".")
     if "oneOf" in raw:
-        # Without the kind, which a file may leave to what it extends, several kinds can fit.
+        # Without the kind, which a file may inherit, several kinds can fit.
         members = [_node(option, defs, path) for option in raw["oneOf"]]
         node["oneOf" if listed else "anyOf"] = members
     if "properties" in raw:
@@ -144,28 +145,28 @@ def _node(raw: Node, defs: Mapping[str, Node], path: str) -> Node:
         if listed:
             node["required"] = [key for key in nodes if "default" not in nodes[key]]
     items = raw.get("items") or next(iter(raw.get("prefixItems", ())), None)
-    if items:  # those of a tuple are alike
+    if items:  # the items of a tuple have the same type
         node["items"] = _node(items, defs, f"{path}.0")
     return node | CHECKED.get(path, {})
 
 
 def _properties(raw: Node, defs: Mapping[str, Node], path: str) -> dict[str, Node]:
-    """Return the nodes of a section's keys; a default of the section holds over theirs."""
+    """Return the nodes of a section's keys; a default of the section overrides theirs."""
     section, nodes = raw.get("default"), {}
     for key, field in raw["properties"].items():
         field = dict(field)
-        if "const" in field:  # the kind: pydantic asks for it in spite of its default
+        if "const" in field:  # the kind: pydantic requires it although it has a default
             field.pop("default")
         elif isinstance(section, dict):
             field["default"] = section[key]
         elif key not in raw.get("required", []):
-            field.setdefault("default", {})  # from a factory, which pydantic leaves out
+            field.setdefault("default", {})  # default from a factory, which pydantic's schema omits
         nodes[key] = _node(field, defs, f"{path}.{key}" if path else key)
     return nodes
 
 
 def _by_preset() -> dict[str, dict[str, str]]:
-    """Return, by dotted path, what each preset says of the keys on which not all agree."""
+    """Return, by dotted path, the values of each preset for the keys in which presets differ."""
     defaults = {
         f"{path}.{key}": _shown(child.get("default"))
         for path, node in _sections(_tree())
@@ -177,7 +178,7 @@ def _by_preset() -> dict[str, dict[str, str]]:
         for path, value in _below(section, "rl"):
             found.setdefault(path, {})[name] = _shown(value)
     del found["rl.preset"]
-    return {path: told for path, told in found.items() if set(told.values()) != {defaults[path]}}
+    return {path: row for path, row in found.items() if set(row.values()) != {defaults[path]}}
 
 
 def _below(section: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any]]:
@@ -188,17 +189,17 @@ def _below(section: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any]]:
 
 
 def _shown(value: Any) -> str:
-    """Return a value as a recipe has it; of a section, that it is one."""
+    """Return a value in the form of a recipe; for a section, a note that it is one."""
     if isinstance(value, dict) and value:
         return "section"
     text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=10_000)
-    return f"`{text.strip().removesuffix('...').strip()}`"  # which ends a document of one value
+    return f"`{text.strip().removesuffix('...').strip()}`"  # YAML's end marker
 
 
 def _presets(by_preset: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
     yield from (f"| key | {' | '.join(PRESETS)} |", "|---" * (len(PRESETS) + 1) + "|")
-    for path, told in by_preset.items():
-        yield f"| `{path}` | {' | '.join(told.get(name, '') for name in PRESETS)} |"
+    for path, row in by_preset.items():
+        yield f"| `{path}` | {' | '.join(row.get(name, '') for name in PRESETS)} |"
 
 
 def _sections(node: Node, path: str = "") -> Iterator[tuple[str, Node]]:
@@ -214,7 +215,7 @@ def _sections(node: Node, path: str = "") -> Iterator[tuple[str, Node]]:
 
 
 def _kinds(node: Node) -> list[Node]:
-    """Return the sections between which a key chooses by its ``kind``."""
+    """Return the sections that a key selects from by its ``kind``."""
     members = node.get("oneOf") or node.get("anyOf") or []
     return [member for member in members if "properties" in member]
 
@@ -228,7 +229,7 @@ def _row(path: str, node: Node, by_preset: bool) -> str:
 
 
 def _links(path: str, node: Node) -> Iterator[str]:
-    """Yield a link to each section that stands at ``path`` itself, or in its list."""
+    """Yield a link to each section at ``path`` itself, or in its list."""
     for at, section in _sections(node, path):
         if at in (path, f"{path}.0"):
             heading = _heading(at, section)
@@ -275,12 +276,12 @@ def _limits(node: Node) -> Iterator[str]:
 
 
 def _for_editors(node: Node, path: str, by_preset: Mapping[str, Mapping[str, str]]) -> Node:
-    """Return the node without what an editor would insert wrongly: defaults of whole sections, and
-    of one preset for all."""
+    """Return the node without the defaults that an editor should not insert: those of whole
+    sections, and those of a single preset."""
     node = dict(node)
     if path in by_preset:
-        told = node.get("description", "")
-        node["description"] = f"{told} (default by rl.preset)".strip()
+        described = node.get("description", "")
+        node["description"] = f"{described} (default by rl.preset)".strip()
     if path in by_preset or "properties" in node or _kinds(node):
         node.pop("default", None)
     if "items" in node:

@@ -1,10 +1,10 @@
 """The Prefect server of this project: Prefect's own application for the people of this machine.
 
-Whoever may call its API may run any command (a flow run's ``job_variables.command``), so four
-defences stand, none relying on another: a password for every call (Prefect's basic auth), a CSRF
-token for every change (Prefect's), and, by the guard here, a Host header that names this machine
-(against DNS rebinding) and an Origin header, where there is one, of the page's own server (against
-other web pages, also over WebSockets, which CORS does not cover).
+Anyone who can call its API can run any command (a flow run's ``job_variables.command``), so there
+are four independent defences: a password for every call (Prefect's basic auth), a CSRF token for
+every change (Prefect's), and, by the guard here, a Host header that names this machine (against DNS
+rebinding) and an Origin header, where there is one, of the page's own server (against other web
+pages, also over WebSockets, which CORS does not cover).
 
 The login page of Prefect's UI keeps its password in the browser; a one-time link does that for
 ``rl-pipeline open``.
@@ -25,7 +25,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-LINK_S = 300.0  # a login link is good for this long, once
+LINK_S = 300.0  # a login link is valid for this long, once
 HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'none'; script-src 'nonce-{nonce}'",
@@ -40,7 +40,7 @@ def refusal(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
     """Return why a request with these headers is refused, or None where it may pass.
 
     Any port of this machine is accepted (``ssh -L`` maps one to another); Origin must then name the
-    same host and port as Host, since a page that this server gave out calls no other.
+    same host and port as Host, since a page of this server calls no other.
     """
     hosts = [value for name, value in headers if name == b"host"]
     if len(hosts) != 1:
@@ -75,21 +75,22 @@ class Guard:
         if reason is None:
             await self._app(scope, receive, send)
         elif scope["type"] == "websocket":
-            await receive()  # the handshake; closing before accepting answers it with 403
+            await receive()  # the handshake; closing before accepting returns 403
             await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": reason})
         else:
             await JSONResponse({"detail": reason}, status_code=403)(scope, receive, send)
 
 
 class LoginLinks:
-    """Links that log one browser in, each once and for ``LINK_S`` seconds."""
+    """Links that log one browser in, each valid once and for ``LINK_S`` seconds."""
 
     def __init__(self, password: str) -> None:
         self._password = password
         self._expiry: dict[str, float] = {}  # by token, on the monotonic clock
 
     async def create(self, request: Request) -> Response:
-        """Answer with the path of a new link. The route lies in Prefect's API, behind its auth."""
+        """Answer with the path of a new link. The route is in Prefect's API, so it requires the
+        password."""
         del request
         now = time.monotonic()
         self._expiry = {token: end for token, end in self._expiry.items() if end > now}
@@ -98,7 +99,7 @@ class LoginLinks:
         return JSONResponse({"path": f"/login/{token}"}, status_code=201)
 
     async def redeem(self, request: Request) -> Response:
-        """Answer with a page that stores the login where Prefect's UI looks for it."""
+        """Answer with a page that stores the login where Prefect's UI expects it."""
         end = self._expiry.pop(request.path_params["token"], 0.0)
         if end <= time.monotonic():
             text = "This link was used or is too old. Run `rl-pipeline open` again.\n"
@@ -117,7 +118,7 @@ class LoginLinks:
 def create_guarded_app() -> ASGIApp:
     """Return Prefect's application behind the guard, with the routes of login links.
 
-    Raises RuntimeError where Prefect's settings leave out a defence.
+    Raises RuntimeError where Prefect's settings disable a defence.
     """
     from prefect.server.api.server import create_app
     from prefect.settings import get_current_settings

@@ -1,6 +1,6 @@
 """Long-lived processes of this project: started detached, found again by pid file, ended by pid.
 
-A pid file is trusted only while the process it names started when the file says: pids are reused.
+A pid file is valid only if the process's start time matches the file, since pids are reused.
 """
 
 import fcntl
@@ -19,9 +19,9 @@ import psutil
 from schemas.errors import UserError
 
 HOST = "127.0.0.1"
-START_TOLERANCE_S = 2.0  # clock ticks and boot-time rounding of process start times
+START_TOLERANCE_S = 2.0  # tolerance for the rounding of process start times
 STOP_S = 20.0
-CHILDREN_STOP_S = 10.0  # a flow run closes its actors when told to end
+CHILDREN_STOP_S = 10.0  # a flow run closes its actors on SIGTERM
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Service:
     port: int | None = None
 
     def alive(self) -> bool:
-        """Return whether this very process (not another of the same pid) still runs."""
+        """Return whether this process (and not another with the same pid) is still running."""
         try:
             process = psutil.Process(self.pid)
             same = abs(process.create_time() - self.started_at) < START_TOLERANCE_S
@@ -55,7 +55,7 @@ def find(home: Path, name: str) -> Service | None:
         service = Service(**json.loads(path.read_text()))
     except FileNotFoundError:
         return None
-    except (ValueError, TypeError):  # a half-written file of a killed bring-up
+    except (ValueError, TypeError):  # incomplete file of a killed bring-up
         path.unlink(missing_ok=True)
         return None
     if service.alive():
@@ -65,7 +65,7 @@ def find(home: Path, name: str) -> Service | None:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file that its owner alone may read, whole or not at all."""
+    """Write atomically a file that only its owner may read."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         os.fchmod(file.fileno(), 0o600)
@@ -78,12 +78,12 @@ def locked(home: Path) -> Iterator[None]:
     """Hold the bring-up of ``home`` for one process; a second one waits for the first."""
     home.mkdir(parents=True, exist_ok=True)
     with (home / "lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # the kernel lets go of it when the process ends
+        fcntl.flock(file, fcntl.LOCK_EX)  # the kernel releases it when the process ends
         yield
 
 
 def last_port(home: Path, name: str) -> int | None:
-    """Return the port in the pid file of ``name``, whether or not it runs: worth taking again."""
+    """Return the port in the pid file of ``name``, whether or not it runs, to reuse it."""
     try:
         return Service(**json.loads((home / f"{name}.json").read_text())).port
     except (FileNotFoundError, ValueError, TypeError):
@@ -99,7 +99,7 @@ def start(
     cwd: Path,
     port: int | None = None,
 ) -> Service:
-    """Start ``command`` in a session of its own, so that it outlives the terminal; return it."""
+    """Start ``command`` in its own session, so that it outlives the terminal; return it."""
     log = log_path(home, name)
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as output:
@@ -138,7 +138,7 @@ def wait_ready(
 def stop(home: Path, name: str) -> bool:
     """End the service and the processes it started; return whether it ran.
 
-    SIGTERM, to the service first, so that it may end its own; what is left is killed.
+    SIGTERM goes to the service first, so that it can end its own processes; the rest is killed.
     """
     service = find(home, name)
     if service is None:
@@ -162,7 +162,7 @@ def _end(processes: Sequence[psutil.Process], patience_s: float) -> None:
 
 
 def free_port(preferred: Sequence[int] = ()) -> int:
-    """Return the first of ``preferred`` that nobody listens on, else any free port of HOST."""
+    """Return the first of ``preferred`` that is free, else any free port of HOST."""
     for port in (*preferred, 0):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,7 +1,7 @@
-"""A learning study: recipes x seeds through the deployed flow, then its tables and one picture.
+"""A learning study: recipes x seeds through the deployed flow, then its tables and one figure.
 
-Runs go to this machine's server and worker one after the other. What has been trained comes from
-the store, so a study that was interrupted is continued by the same command.
+Runs go to this machine's server and worker one after the other. Finished training is read from the
+store, so that the same command continues an interrupted study.
 """
 
 import argparse
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from schemas.recipe import Recipe
 
 LAST_LINES = 15  # of a failed run's log
-NO_ROOM = 0.99  # held-out accuracy above which a rise has no room left
+NO_ROOM = 0.99  # held-out accuracy above which no rise is required
 RL_SECONDS = "timing_s/step"
 VALIDATION = "val/accuracy"
 TRAINING = "critic/accuracy"
@@ -32,9 +32,9 @@ TRAINING = "critic/accuracy"
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one run came to. ``sft``, ``rl``: held-out accuracy, of greedy answers or of samples;
-    ``curve``: that of validation, or of the samples trained on; ``seconds``: of all RL iterations,
-    whenever they were trained. ``proxy``: ``proxy_and_truth``, with a reward model."""
+    """The result of one run. ``sft``, ``rl``: held-out accuracy, of greedy answers or of samples;
+    ``curve``: accuracy in validation, or of the samples trained on; ``seconds``: of all RL
+    iterations, also those trained earlier. ``proxy``: ``proxy_and_truth``, with a reward model."""
 
     recipe: str
     seed: int
@@ -53,7 +53,7 @@ class Outcome:
 
 def add_study(commands: Any) -> None:
     """Add the subcommand ``study`` to a command line's subparsers."""
-    parser = commands.add_parser("study", help="train recipes x seeds; a table and a picture")
+    parser = commands.add_parser("study", help="train recipes x seeds; a table and a figure")
     parser.add_argument("recipes", nargs="+", metavar="RECIPE", help="name in flows/recipes")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], metavar="SEED")
     parser.add_argument("--png", type=Path, help="draw accuracy over iterations here")
@@ -68,7 +68,7 @@ def add_study(commands: Any) -> None:
     parser.add_argument(
         "--sampled",
         action="store_true",
-        help="judge by the accuracy of samples, which RL trains, not by that of greedy answers",
+        help="use the accuracy of samples, which RL trains, instead of that of greedy answers",
     )
     parser.add_argument(
         "--min-rise",
@@ -94,7 +94,7 @@ def add_study(commands: Any) -> None:
 
 
 def study(options: argparse.Namespace) -> int:
-    """Run the study; return 0 when every run ended well and rose as far as asked."""
+    """Run the study; return 0 when every run completed and met the demands."""
     from flows.local import up
     from rlcore.recipes import load_recipe, parse_override
 
@@ -109,7 +109,7 @@ def study(options: argparse.Namespace) -> int:
         try:
             outcome = _run(site, recipe, {**overrides, "seed": seed}, sampled=options.sampled)
         except KeyboardInterrupt:
-            print("Stopped; the run under way goes on. The same command continues the study.")
+            print("Stopped; the current run continues. The same command continues the study.")
             return 130
         if outcome is not None:
             print(f"    held-out accuracy {outcome.sft:.3f} -> {outcome.rl:.3f}", flush=True)
@@ -134,11 +134,11 @@ def study(options: argparse.Namespace) -> int:
 
 
 def _check(recipe: "Recipe", *, sampled: bool) -> None:
-    """Raise UserError unless the recipe's runs have a rise to study."""
+    """Raise UserError unless the recipe's runs give a rise in accuracy."""
     if sampled and recipe.evaluate.samples == 1:
         raise UserError(
             f"recipe '{recipe.name}' evaluates with evaluate.samples = 1, greedy answers only, and"
-            " --sampled judges samples; give it more, or leave --sampled out"
+            " --sampled needs samples; give it more, or leave --sampled out"
         )
     if not recipe.sft.enabled or not {"sft", "rl"} <= set(recipe.evaluate.checkpoints):
         raise UserError(
@@ -181,8 +181,8 @@ def shortfalls(
 
 @dataclass(frozen=True)
 class Average:
-    """Held-out accuracy of a recipe over its seeds: means, and the sample standard deviation of
-    where RL ended (0 for a single seed)."""
+    """Held-out accuracy of a recipe over its seeds: means, and the sample standard deviation of the
+    accuracy after RL (0 for a single seed)."""
 
     recipe: str
     seeds: int
@@ -192,7 +192,7 @@ class Average:
 
 
 def averages(outcomes: Sequence[Outcome]) -> list[Average]:
-    """Return a row per recipe, in the order in which ``outcomes`` first name them."""
+    """Return a row per recipe, in the order of first appearance in ``outcomes``."""
     by_recipe: dict[str, list[Outcome]] = {}
     for outcome in outcomes:
         by_recipe.setdefault(outcome.recipe, []).append(outcome)
@@ -221,14 +221,14 @@ def _run(site: "Site", recipe: str, overrides: dict[str, Any], *, sampled: bool)
     flow_run = create_run(recipe, overrides, known=site.deployments)
     print(f"    {site.ui_url}/runs/flow-run/{flow_run.id}", flush=True)
     worker = services.find(site.home, "worker")
-    told = io.StringIO()
+    output = io.StringIO()
     code = follow(
         flow_run.id,
         root=ROOT,
         ui_url=site.ui_url,
         worker_alive=lambda: worker is not None and worker.alive(),
         worker_log=services.log_path(site.home, "worker"),
-        console=Console(file=told, width=120),
+        console=Console(file=output, width=120),
     )
     if code == 0:
         directory = ROOT / run_directory(recipe, str(flow_run.id))
@@ -236,15 +236,15 @@ def _run(site: "Site", recipe: str, overrides: dict[str, Any], *, sampled: bool)
     with get_client(sync_client=True) as client:
         state = client.read_flow_run(flow_run.id).state
     if state is None or not state.is_final():
-        raise KeyboardInterrupt  # taken by ``follow``: the run goes on, the study does not
-    print("\n".join(f"    {line}" for line in told.getvalue().splitlines()[-LAST_LINES:]))
+        raise KeyboardInterrupt  # handled by ``follow``: the run continues, the study ends
+    print("\n".join(f"    {line}" for line in output.getvalue().splitlines()[-LAST_LINES:]))
     return None
 
 
 def read_outcome(root: Path, directory: Path, *, sampled: bool = False) -> Outcome:
-    """Return what the run of folder ``directory`` came to, from its summary and its store.
+    """Return the result of the run in folder ``directory``, from its summary and its store.
 
-    ``root``: the project, from which a store without a scheme is reached.
+    ``root``: the project, to which the path of a local store is relative.
     """
     import polars as pl
 
@@ -264,8 +264,8 @@ def read_outcome(root: Path, directory: Path, *, sampled: bool = False) -> Outco
     sft, rl = accuracy["sft"], accuracy["rl"]
     if sft is None or rl is None:
         raise UserError(
-            f"recipe '{recipe.name}' has no held-out accuracy: its reward judges no correctness;"
-            " let a reward function return 'acc' beside 'score'"
+            f"recipe '{recipe.name}' has no held-out accuracy: its reward checks no correctness;"
+            " let a reward function return 'acc' besides 'score'"
         )
     return Outcome(
         recipe=recipe.name,
@@ -312,7 +312,7 @@ def print_tables(outcomes: Sequence[Outcome], *, sampled: bool = False) -> None:
 
 
 def panels(outcomes: Sequence[Outcome], *, sampled: bool = False) -> list[Panel | ProxyPanel]:
-    """Return a panel per recipe, and two more where a reward model is what is maximised."""
+    """Return a panel per recipe, and two more where a reward model is maximised."""
     accuracy, proxies = [], []
     for average in averages(outcomes):
         recipe, runs = average.recipe, [o for o in outcomes if o.recipe == average.recipe]
@@ -329,7 +329,7 @@ def panels(outcomes: Sequence[Outcome], *, sampled: bool = False) -> list[Panel 
                 ProxyPanel(f"{recipe}: proxy, truth", pairs),
                 Panel(
                     f"{recipe}: gap",
-                    "scaled proxy less scaled truth",
+                    "scaled proxy minus scaled truth",
                     {label: _points(proxy, "gap") for label, proxy in judged.items()},
                     y_label="gap",
                     limits=(-1.05, 1.05),

@@ -1,1 +1,1 @@
-"""What a person sees of a run: its page in the Prefect UI, reports, summary, live curves."""
+"""The presentation of a run: its page in the Prefect UI, reports, summary, live curves."""

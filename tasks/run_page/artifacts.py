@@ -1,4 +1,4 @@
-"""What a run shows on its page in the Prefect UI: tables and reports, made from stored tables.
+"""The page of a run in the Prefect UI: tables and reports, made from stored tables.
 
 Each call is a synchronous request of about 40 ms: once per stage, never inside an iteration. Text
 from models and data is escaped. Artifact keys are lower-case letters, digits and dashes.
@@ -24,7 +24,7 @@ MARKDOWN_CHARACTERS = str.maketrans({c: f"\\{c}" for c in r"\`*_{}[]<>()#+-.!|~$
 
 
 def publish_lineage(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Publish what was made from what: one row per stage, keys as given (``lineage_row``)."""
+    """Publish the lineage: one row per stage, keys as given (``lineage_row``)."""
     create_table_artifact(
         key="lineage",
         table=[dict(row) for row in rows],
@@ -88,7 +88,7 @@ def publish_metrics(stage: str, metrics: pl.DataFrame) -> None:
 
 
 def publish_proxy(curves: pl.DataFrame) -> None:
-    """Publish ``proxy_and_truth``: what a reward model says beside what is right."""
+    """Publish ``proxy_and_truth``: reward model score and true accuracy."""
     named = {"proxy": "reward (proxy)", "truth": "accuracy (truth)", "gap": "gap, both scaled 0-1"}
     lines = {label: list(curves.select("step", name).iter_rows()) for name, label in named.items()}
     create_markdown_artifact(
@@ -96,14 +96,14 @@ def publish_proxy(curves: pl.DataFrame) -> None:
         markdown=(
             "## Reward model and truth\n\n"
             f"![reward, accuracy and their gap]({data_uri(overlay_svg(lines))})\n\n"
-            "A gap that grows says that the policy learns what the model likes, not what is right."
+            "A growing gap means that the policy learns what the model prefers, not what is right."
         ),
-        description="Mean reward of each iteration beside the true accuracy of the same samples.",
+        description="Mean reward of each iteration and the true accuracy of the same samples.",
     )
 
 
 def publish_diagnostics(findings: Sequence[Finding], checks: Sequence[tuple[str, float]]) -> None:
-    """Publish what the live checks found, and which they were: name and threshold of each."""
+    """Publish the findings of the live checks, and name and threshold of each check."""
     lines = ["## Diagnostics", ""]
     if findings:
         lines += ["| check | iterations | | what | remedy |", "|:-|:-|:-|:-|:-|"]
@@ -111,8 +111,8 @@ def publish_diagnostics(findings: Sequence[Finding], checks: Sequence[tuple[str,
         span = "start" if found.began == 0 else f"{found.began} to {found.ended or 'the end'}"
         cells = [f"`{found.check}`", span, found.severity, found.message, found.remedy]
         lines.append(f"| {' | '.join([cells[0], *map(_plain, cells[1:])])} |")
-    told = {found.check for found in findings}
-    silent = [f"`{name}` ({limit:.3g})" for name, limit in checks if name not in told]
+    reported = {found.check for found in findings}
+    silent = [f"`{name}` ({limit:.3g})" for name, limit in checks if name not in reported]
     lines += ["", f"Silent, threshold in brackets: {', '.join(silent)}."]
     create_markdown_artifact(
         key="diagnostics",
@@ -124,7 +124,7 @@ def publish_diagnostics(findings: Sequence[Finding], checks: Sequence[tuple[str,
 def publish_reward_model(pair_accuracy: pl.DataFrame, calibration: pl.DataFrame) -> None:
     """Publish the tables ``pair_accuracy`` and ``calibration`` of a reward model."""
     lines = [
-        "## Reward model: pairs of held-out responses it orders rightly",
+        "## Reward model: accuracy on pairs of held-out responses",
         "",
         "| pairs | prompts | pairs | accuracy | 95 % interval |",
         "|:-|-:|-:|-:|-:|",
@@ -134,7 +134,7 @@ def publish_reward_model(pair_accuracy: pl.DataFrame, calibration: pl.DataFrame)
         lines.append(f"| {' | '.join(map(str, cells))} | {low:.3f} to {high:.3f} |")
     lines += [
         "",
-        "How sure it is, and how often it is then right:",
+        "Claimed confidence, and accuracy at that confidence:",
         "",
         "| claimed between | pairs | claimed, mean | right |",
         "|:-|-:|-:|-:|",
@@ -170,8 +170,8 @@ def publish_evaluation(eval_results: pl.DataFrame) -> None:
 def publish_completions(completions: pl.DataFrame, *, limit: int) -> None:
     """Publish up to ``limit`` prompts of a ``completions`` table with every checkpoint's answer.
 
-    Greedy answers where there are any; prompts on which the checkpoints differ come first. What the
-    model wrote stands in code blocks that it cannot end.
+    Greedy answers where there are any; prompts on which the checkpoints differ come first. The
+    model's output is in code blocks that it cannot close.
     """
     greedy = completions.filter(pl.col("mode") == "greedy")
     shown = greedy if greedy.height else completions.filter(pl.col("sample") == 0)
@@ -200,12 +200,12 @@ def publish_export(uri: str, text: str = "Exported model") -> None:
 
 
 def _plain(text: str) -> str:
-    """Return text that Markdown shows as it stands."""
+    """Return text that Markdown shows literally."""
     return text.translate(MARKDOWN_CHARACTERS).replace("\n", " ")
 
 
 def _block(text: str) -> str:
-    """Return text as an indented code block, which no content can close; control codes removed."""
+    """Return text as an indented code block, which no content can close, without control codes."""
     cut = text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]} ..."
     printable = "".join(c if c.isprintable() or c == "\n" else "�" for c in cut)
     return "\n".join(f"    {line}" for line in printable.split("\n")) + "\n"

@@ -1,6 +1,6 @@
 """Curves as an SVG of small multiples: drawn by hand so that a run page needs no plotting library.
 
-The Prefect UI drops inline SVG and shows an image in Markdown, also one carried in a data URI.
+The Prefect UI drops inline SVG but shows images in Markdown, also from data URIs.
 """
 
 import base64
@@ -54,7 +54,7 @@ def overlay_svg(curves: Mapping[str, Sequence[tuple[int, float]]]) -> str:
 
 
 def data_uri(svg: str) -> str:
-    """Return an SVG as the address of an image."""
+    """Return an SVG as a data URI."""
     return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
 
 

@@ -1,4 +1,5 @@
-"""What a person sees of a running loop: a line in the run's log, what is wrong, and the curves."""
+"""The report of a running loop: a log line per iteration, the findings of checks, and the
+curves."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ DIAGNOSTICS = "diagnostics"  # kind of the artifact, and its table
 
 
 class IterationReport:
-    """Logs each RL iteration in one line, judges its metrics, and sends them to the tracker.
+    """Logs each RL iteration in one line, checks its metrics, and sends them to the tracker.
 
     Made by ``IterationReport.open``.
     """
@@ -40,9 +41,10 @@ class IterationReport:
     @classmethod
     @contextmanager
     def open(cls, run: StageRun) -> "Iterator[IterationReport]":
-        """Yield the report of an RL stage; what its checks found is stored when the stage ends.
+        """Yield the report of an RL stage; the findings of its checks are stored when the stage
+        ends.
 
-        When it ends in an error, they stand on the run's page at once; else with the summary.
+        After an error they are shown on the run's page at once, else with the summary.
         """
         report = cls(run)
         try:
@@ -55,12 +57,12 @@ class IterationReport:
     def __call__(self, state: LoopState, metrics: dict[str, float]) -> None:
         """Report the iteration that ``state`` closes.
 
-        Raises DiagnosticError when a check says that going on is useless.
+        Raises DiagnosticError when a check ends the run.
         """
         if self._first is None:
             self._first = state.iteration - 1
             self._began = monotonic() - metrics["timing_s/step"]
-            # Iteration 0 holds the first validation; a resumed run has more behind it.
+            # Iteration 0 is the first validation; a resumed run starts later.
             history = stage_metrics(self._run.store, self._run.records)
             self._diagnostics.replay(history, before=state.iteration)
         self._iteration = state.iteration
@@ -79,7 +81,7 @@ class IterationReport:
         self._diagnostics.observe(state.iteration, metrics)
 
     def _close(self, stopped_by: Exception | None = None) -> None:
-        """Store the findings; ``stopped_by`` adds its own, if it has one, and they are shown."""
+        """Store and show the findings, with that of the error ``stopped_by``, if any."""
         findings = self._diagnostics.findings
         if stopped_by is not None:
             if meaning := of_error(stopped_by, self._iteration + 1):

@@ -1,7 +1,7 @@
-"""Live curves in wandb: a view of the metrics tables, never their source, never in the way.
+"""Live curves in wandb: a view of the metrics tables, which never delays or stops a run.
 
-The only file that imports wandb. A thread of its own does the importing, opening and sending, so
-that no iteration waits for it; what it cannot do is said once and otherwise forgotten.
+The only file that imports wandb. A separate thread imports, opens and sends, so that no iteration
+waits for it; its first error is logged and the others are ignored.
 """
 
 import os
@@ -25,7 +25,7 @@ STEP_METRICS = {
 
 
 class Tracker:
-    """Takes metrics at once and sends them when it can. Made by ``Tracker.open``."""
+    """Queues metrics and sends them in the background. Made by ``Tracker.open``."""
 
     def __init__(self, settings: Mapping[str, Any] | None, warn: Callable[[str], None]) -> None:
         """``settings``: arguments of ``wandb.init``; None drops everything."""
@@ -51,8 +51,8 @@ class Tracker:
     ) -> "Iterator[Tracker]":
         """Yield the tracker of a run; its files go below ``directory``/wandb.
 
-        Offline unless WANDB_API_KEY is set (WANDB_MODE outranks that). A run opened again under its
-        ``run_id`` continues its wandb run; ``name`` is what people read.
+        Offline unless WANDB_API_KEY is set (WANDB_MODE overrides that). A run opened again under
+        its ``run_id`` continues its wandb run; ``name`` is its display name.
         """
         settings = _settings(recipe, directory, run_id, name) if recipe.tracking.wandb else None
         tracker = cls(settings, warn)

@@ -1,1 +1,2 @@
-"""What every stage runs in: cache keys, the run's folder and workers, crashes, an absent server."""
+"""The runtime of every stage: cache keys, the run's folder and workers, crashes, an absent
+server."""

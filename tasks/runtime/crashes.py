@@ -1,8 +1,7 @@
-"""Closing what a dead flow run leaves open, so that no run or task stays Running for ever.
+"""Closes the runs and tasks of a dead flow run, so that none stays Running forever.
 
-Used as hooks, ``@flow(on_crashed=[close_children], on_cancellation=[close_children])``: they run
-in the worker's process, so after a kill -9 of the flow as well. Idempotent: Prefect may call them
-twice.
+Used as hooks, ``@flow(on_crashed=[close_children], on_cancellation=[close_children])``: they run in
+the worker's process, so also after a kill -9 of the flow. Idempotent: Prefect may call them twice.
 """
 
 from typing import Any
@@ -22,7 +21,7 @@ from prefect.client.schemas.filters import (
 from prefect.client.schemas.objects import StateType
 from prefect.states import Crashed
 
-# Paused runs wait for a person and hold no process.
+# Paused runs wait for a person and have no process.
 OPEN_STATES = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
 PAGE = 200
 

@@ -1,7 +1,7 @@
-"""What a flow run does while the Prefect server is away, or its worker gone: it goes on.
+"""Lets a flow run continue while the Prefect server is unreachable, or its worker dead.
 
-Prefect's clients wait for a server only once it has answered them, and a flow makes new clients all
-along; its events are dropped after ten seconds.
+Prefect's clients wait for a server only after a first answer, and a flow keeps creating new
+clients; its events are dropped after ten seconds.
 """
 
 import os
@@ -19,10 +19,10 @@ POLL_S = 1.0
 
 
 def wait_for_server() -> None:
-    """From now on, let this process wait ``PATIENCE_S`` seconds for a server that is away.
+    """From now on, let this process wait ``PATIENCE_S`` seconds for an unreachable server.
 
-    Calls and log lines are sent when it listens again, and the states of tasks, which are events.
-    Call it before the first task of a flow run; a second call does nothing.
+    Calls, log lines and the states of tasks, which are events, are sent when it listens again. Call
+    it before the first task of a flow run; a second call does nothing.
     """
     patient = retry(
         retry=retry_if_exception_type(httpx.ConnectError),
@@ -34,7 +34,7 @@ def wait_for_server() -> None:
         if not hasattr(client.send, "__wrapped__"):
             send: Any = client.send
             client.send = patient(send)
-            # A client that was answered before would look again after 2, 4, 8, ... seconds.
+            # A client that got an answer before would retry after 2, 4, 8, ... seconds.
             never = property(lambda self: False, lambda self, value: None)
             client._has_connected = never  # pyright: ignore[reportAttributeAccessIssue]
     attempts = int(PATIENCE_S)  # a second apart
@@ -42,10 +42,10 @@ def wait_for_server() -> None:
 
 
 def go_on_unheard() -> None:
-    """From now on, let this process lose its output rather than end when nobody reads it.
+    """From now on, let this process drop its output instead of ending when nothing reads it.
 
     A worker that is killed closes the pipe to which the runs that it started write, and rich, which
-    writes Prefect's log lines, then raises SystemExit. The lines reach the server all the same.
+    writes Prefect's log lines, then raises SystemExit. The lines still reach the server.
     """
 
     def silence(self: Console) -> None:

@@ -1,4 +1,4 @@
-"""A study's table and picture hold what the runs' own records say."""
+"""A study's table and figure hold what the runs' own records say."""
 
 import json
 from pathlib import Path
@@ -94,7 +94,7 @@ def _outcomes() -> list[Outcome]:
     ]
 
 
-def test_picture_is_small_and_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_figure_is_small_and_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "figures" / "learning.png"
     shown = panels(_outcomes())
     assert len(shown) == 11

@@ -36,7 +36,7 @@ CONTRADICTIONS: list[tuple[str, dict[str, Any], list[str]]] = [
     (GRPO, {"rl.algorithm.gae": {"gamma": 0.9}},
      ["rl.algorithm:", "reads neither gamma nor lambda", "leave gae out"]),
     (GRPO, {"rl.algorithm.advantage_options": {"x": 1}},
-     ["advantage_options belong to a function of your own", "leave them out"]),
+     ["advantage_options belong to your own function", "leave them out"]),
     (GRPO, {"rl.algorithm.advantage": "grppo"},
      ["rl.algorithm.advantage", "'grppo' is not one of", "did you mean 'grpo'"]),
     (GRPO, {"rl.algorithm.policy_loss": "clipp"},
