@@ -45,7 +45,7 @@ def draw(panels: Sequence[Panel | ProxyPanel], path: Path) -> None:
     grid = figure.subplots(rows, columns, squeeze=False).flat
     for panel, axes in zip(panels, grid, strict=False):
         axes.set_title(panel.title, fontsize=9, color=INK, loc="left", fontweight="bold")
-        _dress(axes)
+        _style(axes)
         if isinstance(panel, Panel):
             _draw_lines(axes, panel)
         else:
@@ -79,7 +79,7 @@ def _draw_lines(axes: Any, panel: Panel) -> None:
 
 def _draw_proxy(axes: Any, panel: ProxyPanel) -> None:
     truth_axes = axes.twinx()
-    _dress(truth_axes)
+    _style(truth_axes)
     for proxy, truth in panel.pairs:
         axes.plot(*zip(*proxy, strict=True), color=PROXY, linewidth=1.0)
         truth_axes.plot(*zip(*truth, strict=True), color=TRUTH, linewidth=1.0)
@@ -88,7 +88,7 @@ def _draw_proxy(axes: Any, panel: ProxyPanel) -> None:
     truth_axes.set_ylim(0, 1.03)
 
 
-def _dress(axes: Any) -> None:
+def _style(axes: Any) -> None:
     axes.tick_params(labelsize=7, colors=INK, length=2)
     for name, spine in axes.spines.items():
         spine.set_visible(name in ("left", "bottom"))

@@ -106,14 +106,14 @@ class _Follower:
         if (name := run.state_name or "unknown") != self.state:
             self.state = name
             if name not in QUIET_STATES:
-                self._say(f"{run.name}: {name}", "cyan")
+                self._print_lines(f"{run.name}: {name}", "cyan")
         for log in self._new_logs():
-            if _worth_telling(log):
+            if _is_shown(log):
                 self.console.print(_line(log))
-        self._tell_stages()
+        self._print_stages()
         return run
 
-    def _tell_stages(self) -> None:
+    def _print_stages(self) -> None:
         """Print the tasks of the run itself (its stages, not the loop's) as they change state."""
         stages = self.client.read_task_runs(
             flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[self.flow_run_id])),
@@ -127,9 +127,9 @@ class _Follower:
             took = f" after {stage.total_run_time.total_seconds():.1f} s"
             ended = stage.state is not None and stage.state.is_final() and name != "Cached"
             title = stage.name.rsplit("-", 1)[0]  # Prefect appends digits of its own
-            self._say(f"{title}: {name}{took if ended else ''}", "cyan")
+            self._print_lines(f"{title}: {name}{took if ended else ''}", "cyan")
 
-    def _say(self, text: str, style: str) -> None:
+    def _print_lines(self, text: str, style: str) -> None:
         self.console.print(Text(f"{datetime.now():%H:%M:%S} {text}", style=style))
 
     def without_worker(self, worker_log: Path | None) -> None:
@@ -372,7 +372,7 @@ def _others_run(run: FlowRun) -> bool:
     )
 
 
-def _worth_telling(log: Log) -> bool:
+def _is_shown(log: Log) -> bool:
     """Return whether a line is from the run itself; the run page keeps all lines."""
     ours = log.name in ("prefect.flow_runs", "prefect.task_runs") or log.name.startswith("rlcore")
     return ours and not log.message.startswith(NOISE)

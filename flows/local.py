@@ -115,7 +115,7 @@ def password(home: Path) -> str:
     path = home / "password"
     if not path.exists():
         home.mkdir(parents=True, exist_ok=True)
-        services.write_whole(path, f"admin:{secrets.token_urlsafe(24)}")
+        services.write_atomically(path, f"admin:{secrets.token_urlsafe(24)}")
     return path.read_text()
 
 
@@ -237,7 +237,7 @@ def write_env_file(path: Path, environment: Mapping[str, str]) -> None:
     if ENV_BEGIN in lines and ENV_END in lines:
         del lines[lines.index(ENV_BEGIN) : lines.index(ENV_END) + 1]
     block = [ENV_BEGIN, *(f'{name}="{value}"' for name, value in environment.items()), ENV_END]
-    services.write_whole(path, "\n".join([*lines, *block]) + "\n")
+    services.write_atomically(path, "\n".join([*lines, *block]) + "\n")
 
 
 def _ensure_worker(home: Path, environment: Mapping[str, str]) -> services.Service:
@@ -267,7 +267,7 @@ def _ensure_worker(home: Path, environment: Mapping[str, str]) -> services.Servi
     deploy.close_orphans("the worker that ran it is gone")
     command = [sys.executable, "-m", "prefect", "worker", "start"]
     command += ["--pool", deploy.POOL, "--type", "process", "--name", f"local-{os.getpid()}"]
-    services.write_whole(record, json.dumps(marks))
+    services.write_atomically(record, json.dumps(marks))
     return services.start(home, "worker", command, {**os.environ, **environment}, cwd=ROOT)
 
 

@@ -64,7 +64,7 @@ def find(home: Path, name: str) -> Service | None:
     return None
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_atomically(path: Path, text: str) -> None:
     """Write atomically a file that only its owner may read."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
@@ -113,7 +113,7 @@ def start(
             start_new_session=True,
         )
     service = Service(name, process.pid, psutil.Process(process.pid).create_time(), port)
-    write_whole(home / f"{name}.json", json.dumps(asdict(service)))
+    write_atomically(home / f"{name}.json", json.dumps(asdict(service)))
     return service
 
 

@@ -285,7 +285,7 @@ class Recipe(Section):
         return self
 
     @model_validator(mode="after")
-    def _judged_by_something(self) -> "Recipe":
+    def _has_verdicts_where_needed(self) -> "Recipe":
         algorithm = self.rl.algorithm
         rule_rewards = [f for f in self.reward.functions if f.name != REWARD_MODEL]
         filtered = algorithm.dynamic_sampling

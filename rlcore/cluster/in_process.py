@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from rlcore.cluster.types import Placement, new_meeting_file
+from rlcore.cluster.types import Placement, new_rendezvous_file
 from schemas.errors import UserError
 
 
@@ -90,7 +90,7 @@ class InProcessCluster:
 
     def rendezvous(self) -> str:
         """Return the URL of a new file."""
-        return new_meeting_file()
+        return new_rendezvous_file()
 
     def close(self) -> None:
         """Close every worker."""

@@ -32,7 +32,7 @@ from rlcore.cluster.types import (
     WorkerError,
     WorkerHung,
     WorkerTimeout,
-    new_meeting_file,
+    new_rendezvous_file,
 )
 from rlcore.cluster.watch import LOOK_S, Watch
 from schemas.errors import UserError
@@ -53,14 +53,14 @@ class _Shell:
 
     def __init__(self, target: str, label: bytes) -> None:
         self._target, self._label = target, label
-        report_to(partial(_tell, label))
+        report_to(partial(_report_progress, label))
         self._object: Any = None
         self._failure: BaseException | None = None
 
     def load(self) -> None:
         """Import what ``build`` needs. Errors are ignored here: ``build`` imports again and raises
         them."""
-        _tell(self._label, 0, "")
+        _report_progress(self._label, 0, "")
         with suppress(Exception):
             for module in getattr(self._class(), "IMPORTS", ()):
                 import_module(module)
@@ -90,7 +90,7 @@ class _Shell:
         return getattr(self._object, method)(*args, **kwargs)
 
 
-class _Lookout:
+class _CallWatch:
     """Watches one worker while its calls are waited for."""
 
     def __init__(self, label: bytes, *, stall_s: float, local: bool) -> None:
@@ -114,7 +114,7 @@ class _Lookout:
         passed_s = time.monotonic() - self._looked
         if self._has_looked:  # a short call is not checked
             self._watch.look(method, _sign_of(self._label), stopped=False, passed_s=passed_s)
-            self._tell_notes()
+            self._log_notes()
             passed_s = 0.0
         self._watch.answered(method, passed_s=passed_s)
         self._looked, self._has_looked = time.monotonic(), False
@@ -131,11 +131,11 @@ class _Lookout:
         sign = _sign_of(self._label)
         stopped = self._local and sign is not None and _is_stopped(sign.pid)
         reason = self._watch.look(method, sign, stopped=stopped, passed_s=passed_s)
-        self._tell_notes()
+        self._log_notes()
         if reason is not None:
-            raise _told(WorkerHung(f"worker '{self.name}' {reason}, in {method}; {_CONTINUES}"))
+            raise _logged(WorkerHung(f"worker '{self.name}' {reason}, in {method}; {_CONTINUES}"))
 
-    def _tell_notes(self) -> None:
+    def _log_notes(self) -> None:
         for note in self._watch.take_notes():
             logger.warning(f"{self.name}: {note}")
 
@@ -143,7 +143,7 @@ class _Lookout:
         node: Any = ray_worker._global_node
         for kind, process in node.dead_processes() if node is not None else ():
             if kind in _RAYS_OWN:
-                raise _told(
+                raise _logged(
                     WorkerDied(
                         f"Ray's {kind} (process {process.pid}) ended while worker '{self.name}'"
                         f" was in {method}; {_CONTINUES}"
@@ -151,7 +151,7 @@ class _Lookout:
                 )
 
 
-def _told(error: WorkerError) -> WorkerError:
+def _logged(error: WorkerError) -> WorkerError:
     """Log the error that is about to be raised: it can take many seconds until the run has
     ended."""
     logger.error(str(error))
@@ -161,16 +161,16 @@ def _told(error: WorkerError) -> WorkerError:
 def _sign_of(label: bytes) -> Sign | None:
     with suppress(Exception):  # Ray's own failure, which is handled elsewhere
         client: Any = internal_kv_get_gcs_client()
-        told = client.internal_kv_get(label, _NAMESPACE, timeout=_KV_S)
-        return None if told is None else Sign(*json.loads(told))
+        stored = client.internal_kv_get(label, _NAMESPACE, timeout=_KV_S)
+        return None if stored is None else Sign(*json.loads(stored))
     return None
 
 
-def _tell(label: bytes, count: int, note: str) -> None:
+def _report_progress(label: bytes, count: int, note: str) -> None:
     with suppress(Exception):
         client: Any = internal_kv_get_gcs_client()
-        told = json.dumps([os.getpid(), count, note]).encode()
-        client.internal_kv_put(label, told, True, _NAMESPACE, timeout=_KV_S)
+        stored = json.dumps([os.getpid(), count, note]).encode()
+        client.internal_kv_put(label, stored, True, _NAMESPACE, timeout=_KV_S)
 
 
 def _is_stopped(pid: int) -> bool:
@@ -183,8 +183,8 @@ def _is_stopped(pid: int) -> bool:
 class RayPending:
     """One call in progress in an actor."""
 
-    def __init__(self, lookout: _Lookout, method: str, reference: "ray.ObjectRef") -> None:
-        self._lookout, self._method, self._reference = lookout, method, reference
+    def __init__(self, call_watch: _CallWatch, method: str, reference: "ray.ObjectRef") -> None:
+        self._call_watch, self._method, self._reference = call_watch, method, reference
 
     def result(self, timeout_s: float) -> Any:
         """Wait for the call. An error of the call itself is raised unchanged."""
@@ -192,12 +192,12 @@ class RayPending:
         while True:
             left = max(0.0, deadline - time.monotonic())
             if ray.wait([self._reference], timeout=min(left, LOOK_S))[0]:
-                self._lookout.answered(self._method)
+                self._call_watch.answered(self._method)
                 return self._answer()
-            self._lookout.look(self._method)
+            self._call_watch.look(self._method)
             if left <= LOOK_S:
                 raise WorkerTimeout(
-                    f"worker '{self._lookout.name}' did not finish {self._method} within"
+                    f"worker '{self._call_watch.name}' did not finish {self._method} within"
                     f" {timeout_s:.0f} s; raise hardware.timeouts or look at its log in the Ray"
                     " session directory"
                 )
@@ -206,8 +206,8 @@ class RayPending:
         try:
             return ray.get(self._reference)
         except RayActorError as error:
-            died = f"worker '{self._lookout.name}' died during {self._method}: {error}"
-            raise _told(WorkerDied(f"{died}; {_CONTINUES}")) from error
+            died = f"worker '{self._call_watch.name}' died during {self._method}: {error}"
+            raise _logged(WorkerDied(f"{died}; {_CONTINUES}")) from error
         except RayTaskError as error:
             if isinstance(error.cause, UserError):
                 raise error.cause from None
@@ -217,9 +217,9 @@ class RayPending:
 class RayWorker:
     """Handle on one actor."""
 
-    def __init__(self, name: str, actor: Any, lookout: _Lookout) -> None:
+    def __init__(self, name: str, actor: Any, call_watch: _CallWatch) -> None:
         self.name = name
-        self._actor, self._lookout = actor, lookout
+        self._actor, self._call_watch = actor, call_watch
 
     def build(self, *args: Any) -> None:
         """Queue building the object; ``start`` raises what its constructor raised."""
@@ -227,13 +227,13 @@ class RayWorker:
 
     def clear(self) -> RayPending:
         """Queue closing the object."""
-        self._lookout.begin(self.name, "clear")
-        return RayPending(self._lookout, "clear", self._actor.clear.remote())
+        self._call_watch.begin(self.name, "clear")
+        return RayPending(self._call_watch, "clear", self._actor.clear.remote())
 
     def start(self, method: str, *args: Any, **kwargs: Any) -> RayPending:
         """Queue ``method``; the actor serves calls in order."""
-        self._lookout.begin(self.name, method)
-        return RayPending(self._lookout, method, self._actor.call.remote(method, args, kwargs))
+        self._call_watch.begin(self.name, method)
+        return RayPending(self._call_watch, method, self._actor.call.remote(method, args, kwargs))
 
     def stop(self) -> None:
         """Kill the actor's process."""
@@ -297,8 +297,8 @@ class RayCluster:
             .remote(target, label)
         )
         actor.load.remote()
-        lookout = _Lookout(label, stall_s=self._stall_s, local=self._local)
-        worker = RayWorker(name, actor, lookout)
+        call_watch = _CallWatch(label, stall_s=self._stall_s, local=self._local)
+        worker = RayWorker(name, actor, call_watch)
         self._workers.append(worker)
         return worker
 
@@ -324,7 +324,7 @@ class RayCluster:
     def rendezvous(self) -> str:
         """Return the URL of a new file, or of a free port of this node as other nodes see it."""
         if self._local:
-            return new_meeting_file()
+            return new_rendezvous_file()
         with socket.socket() as probe:
             probe.bind(("", 0))
             return f"tcp://{ray.util.get_node_ip_address()}:{probe.getsockname()[1]}"

@@ -111,7 +111,7 @@ class Cluster(Protocol):
         ...
 
 
-def new_meeting_file() -> str:
+def new_rendezvous_file() -> str:
     """Return the URL of an empty file that only this user may open. The last rank removes it."""
     handle, path = tempfile.mkstemp(prefix="rlp-ranks-")
     os.close(handle)

@@ -203,14 +203,14 @@ class Diagnostics:
         table = rows.sort("step", maintain_order=True).select("step", "name", "value").iter_rows()
         for step, values in groupby(table, key=itemgetter(0)):
             known = {name: math.nan if value is None else value for _, name, value in values}
-            self._judge(step, known)
+            self._check(step, known)
 
     def observe(self, iteration: int, metrics: Mapping[str, float]) -> list[Finding]:
         """Check one iteration; log and return the episodes that begin or end with it.
 
         Raises DiagnosticError, in one sentence, when a check ends the run.
         """
-        changed = self._judge(iteration, metrics)
+        changed = self._check(iteration, metrics)
         for finding in changed:
             if finding.ended is None:
                 self._log(f"iteration {iteration}: {finding.sentence}")
@@ -227,7 +227,7 @@ class Diagnostics:
                 )
         return changed
 
-    def _judge(self, iteration: int, values: Mapping[str, float]) -> list[Finding]:
+    def _check(self, iteration: int, values: Mapping[str, float]) -> list[Finding]:
         self._stream.add(iteration, {n: v for n, v in values.items() if n in self._reads})
         watches = [watch for watch in self._watches if watch.check.reads]
         return [changed for watch in watches if (changed := watch.ask(self._stream)) is not None]

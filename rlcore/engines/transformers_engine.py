@@ -8,10 +8,10 @@ from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel
 from rlcore.cluster.progress import advance
 from rlcore.engines.sampling import choose, processed_logprobs
 from rlcore.engines.types import NOISE, EngineSpec, Generation, Sampling, check_requests
-from rlcore.weights.check import prove_handed, read_update, require_proven
+from rlcore.weights.check import read_update, require_verified, verify_handed
 from rlcore.weights.digest import DigestTap, canonical_names
 from rlcore.weights.files import checkpoint_shapes
-from rlcore.weights.stamp import UNPROVEN, WeightStamp, WeightUpdate
+from rlcore.weights.stamp import UNVERIFIED, WeightStamp, WeightUpdate
 from schemas.outcomes import FinishReason
 
 TORCH_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -40,7 +40,7 @@ class TransformersEngine:
         generator = torch.Generator(spec.device).manual_seed(spec.seed)
         for parameter in self._model.requires_grad_(False).parameters():
             parameter.uniform_(-NOISE, NOISE, generator=generator)
-        self._stamp = UNPROVEN
+        self._stamp = UNVERIFIED
 
     @torch.no_grad()
     def generate(
@@ -79,10 +79,10 @@ class TransformersEngine:
         own = self._model.state_dict()
         expected = {name: tuple(own[name].shape) for name in self._names}
         state = read_update(update.path, expected)
-        self._stamp, tap = UNPROVEN, DigestTap()
+        self._stamp, tap = UNVERIFIED, DigestTap()
         for name, tensor in tap.through(state.items()):
             own[name].copy_(tensor)
-        digest = prove_handed(tap.digests, update.tensors)
+        digest = verify_handed(tap.digests, update.tensors)
         self._stamp = WeightStamp(update.stamp.version, digest)
         return self._stamp
 
@@ -94,7 +94,7 @@ class TransformersEngine:
         """Nothing to free."""
 
     def _check(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int]) -> None:
-        require_proven(self._stamp)
+        require_verified(self._stamp)
         vocab_size = self._model.config.get_text_config().vocab_size
         check_requests(prompts, seeds, self._spec.max_model_len, vocab_size)
 

@@ -121,7 +121,7 @@ class RolloutEngine(Protocol):
         ...
 
     def stamp(self) -> WeightStamp:
-        """Return the stamp of the weights sampled from; ``UNPROVEN`` before a verified load."""
+        """Return the stamp of the weights sampled from; ``UNVERIFIED`` before a verified load."""
         ...
 
     def close(self) -> None:

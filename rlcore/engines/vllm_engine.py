@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from rlcore.cluster.loopback import LOOPBACK_ENV
 from rlcore.cluster.progress import advance
 from rlcore.engines.types import EngineSpec, Generation, Sampling, check_requests
-from rlcore.weights.check import require_proven
+from rlcore.weights.check import require_verified
 from rlcore.weights.files import checkpoint_shapes
-from rlcore.weights.stamp import UNPROVEN, WeightStamp, WeightSyncError, WeightUpdate
+from rlcore.weights.stamp import UNVERIFIED, WeightStamp, WeightSyncError, WeightUpdate
 from schemas.errors import UserError
 from schemas.outcomes import FinishReason
 
@@ -80,7 +80,7 @@ class VllmEngine:
         self._llm.llm_engine.step = _counted(self._llm.llm_engine.step)
         self._closed = False
         self._vocab_size = self._llm.model_config.get_vocab_size()
-        self._stamp: WeightStamp | None = UNPROVEN
+        self._stamp: WeightStamp | None = UNVERIFIED
 
     def generate(
         self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], sampling: Sampling
@@ -143,7 +143,7 @@ class VllmEngine:
         outcomes: list[tuple[str, str, bool]] = llm.collective_rpc("transfer_outcome")
         problems = [problem for _, problem, _ in outcomes if problem]
         if problems:
-            self._stamp = UNPROVEN if any(touched for _, _, touched in outcomes) else before
+            self._stamp = UNVERIFIED if any(touched for _, _, touched in outcomes) else before
             raise WeightSyncError(f"weight sync to version {update.stamp.version}: {problems[0]}")
         llm.reset_prefix_cache()
         self._stamp = WeightStamp(version=update.stamp.version, digest=outcomes[0][0])
@@ -177,7 +177,7 @@ class VllmEngine:
     def _run(
         self, prompts: Sequence[Sequence[int]], params: "list[SamplingParams]"
     ) -> "list[RequestOutput]":
-        require_proven(self.stamp())
+        require_verified(self.stamp())
         self._llm.reset_prefix_cache()
         inputs: Any = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
         return self._llm.generate(inputs, params, use_tqdm=False)

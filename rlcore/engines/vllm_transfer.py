@@ -28,7 +28,7 @@ from vllm.model_executor.model_loader.reload import (
 from vllm.model_executor.model_loader.weight_utils import initialize_single_dummy_weight
 
 from rlcore.engines.types import NOISE
-from rlcore.weights.check import prove_handed, prove_loaded, read_update
+from rlcore.weights.check import read_update, verify_handed, verify_loaded
 from rlcore.weights.digest import DigestTap
 from rlcore.weights.files import checkpoint_shapes
 from schemas.errors import UserError
@@ -94,8 +94,8 @@ class FileTransferEngine(WeightTransferEngine[FileInitInfo, FileUpdateInfo]):
         tap = DigestTap()
         unloaded = self._load(tap.through(state.items()))
         try:
-            digest = prove_handed(tap.digests, update_info.tensors)
-            prove_loaded(unloaded)
+            digest = verify_handed(tap.digests, update_info.tensors)
+            verify_loaded(unloaded)
         except UserError as error:  # as above
             self.outcome = TransferOutcome(problem=str(error), touched=True)
             return

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rlcore.export.model_card import ModelCard, render_card
-from rlcore.export.publish import write_proven
+from rlcore.export.publish import write_verified
 from schemas.errors import UserError
 
 RECORD = "export.json"  # also marks a directory that an export may replace
@@ -23,7 +23,7 @@ def export_model(
 ) -> dict[str, Any]:
     """Publish the policy of ``policy_dir`` as ``out_dir``; return what was published.
 
-    Written to a hidden sibling, reloaded, compared (``export.publish.write_proven``), described by
+    Written to a hidden sibling, reloaded, compared (``publish.write_verified``), described by
     README.md and ``export.json``, and renamed into place last; any difference or interruption
     leaves ``out_dir`` as it was. ``dtype`` None keeps the policy's. Keys of the result: name,
     parameters, dtype, tied, weights_digest, chat_template_sha256, logits_max_abs_diff, files (name
@@ -38,7 +38,9 @@ def export_model(
     shutil.rmtree(partial, ignore_errors=True)  # of a killed export
     partial.mkdir(parents=True)
     try:
-        proof = write_proven(policy_dir, partial, dtype=dtype, trust_remote_code=trust_remote_code)
+        proof = write_verified(
+            policy_dir, partial, dtype=dtype, trust_remote_code=trust_remote_code
+        )
         files = {file.name: file.stat().st_size for file in sorted(partial.iterdir())}
         record = {"name": card.name, **asdict(proof), "files": files}
         (partial / "README.md").write_text(render_card(card, proof), encoding="utf-8")

@@ -48,7 +48,7 @@ class Proof:
     logits_max_abs_diff: float
 
 
-def write_proven(
+def write_verified(
     policy_dir: Path,
     target: Path,
     *,

@@ -67,8 +67,8 @@ def batches(run: Run) -> dict[str, Any]:
     ):
         if not run.has(key):
             whose = "as in verl's GSM8K example" if run.excerpt else "verl's default"
-            run.remark(f"{key} is not set: {size}, {whose}")
-    run.remark(
+            run.note(f"{key} is not set: {size}, {whose}")
+    run.note(
         f"{ACTOR}.ppo_mini_batch_size is in prompts: {prompts} / {prompts // mini_batches} ="
         f" rl.update.mini_batches {mini_batches}"
     )
@@ -93,7 +93,7 @@ def _micro_batch_tokens(run: Run) -> int:
     least = longest * (SampledPreferences().max_responses if trains_reward_model(run) else 1)
     if micro and not dynamic:
         tokens = max(least, micro * longest)
-        run.remark(
+        run.note(
             f"{ACTOR}.ppo_micro_batch_size_per_gpu: {micro} x {longest} tokens"
             + (", raised" if tokens > micro * longest else "")
             + f" = hardware.learner.micro_batch_tokens {tokens}"
@@ -114,7 +114,7 @@ def _iterations(run: Run, prompts: int) -> int:
             " it"
         )
     iterations = rows // prompts * epochs
-    run.remark(
+    run.note(
         f"trainer.total_epochs: {rows} rows ({whence}) // {prompts} x {epochs} epoch(s) ="
         f" {iterations} iterations"
     )
@@ -177,7 +177,7 @@ def data(run: Run) -> dict[str, Any]:
             )
     if model is None:
         model = VERL_EXAMPLE_MODEL
-        run.remark(f"{MODEL}.path is not shown: {VERL_EXAMPLE_MODEL}, as in verl's GSM8K example")
+        run.note(f"{MODEL}.path is not shown: {VERL_EXAMPLE_MODEL}, as in verl's GSM8K example")
     prompt, response = lengths(run)
     warm = trains_reward_model(run)
     limit = run.count(f"{ROLLOUT}.max_model_len", prompt + response)
@@ -197,7 +197,7 @@ def data(run: Run) -> dict[str, Any]:
         "evaluate.checkpoints": ["base", *(["sft"] if warm else []), "rl"],
         "evaluate.max_new_tokens": response,
     }
-    run.remark(
+    run.note(
         f"validation takes {VALIDATION_FRACTION:.0%} of the training prompts; verl's val_files are"
         " the test split, evaluated once at the end"
     )
@@ -206,7 +206,7 @@ def data(run: Run) -> dict[str, Any]:
 
 def _sources(run: Run, train: list[str]) -> list[dict[str, Any]]:
     if not train or trains_reward_model(run):
-        run.remark(
+        run.note(
             "data.train_files: GSM8K with its demonstrations, from $GSM8K_DIR or the hub"
             if train
             else "data.train_files is not shown: GSM8K, as in verl's example"
@@ -230,11 +230,11 @@ def reward(run: Run) -> dict[str, Any]:
     path = run.get("custom_reward_function.path")
     if path is not None:
         name = f"{Path(path).stem}:{run.get('custom_reward_function.name', 'compute_score')}"
-        run.remark(f"custom_reward_function: {name}; its folder must be on PYTHONPATH")
+        run.note(f"custom_reward_function: {name}; its folder must be on PYTHONPATH")
         return {"reward.functions": [{"name": name}]}
     if trains_reward_model(run):
         _, response = lengths(run)
-        run.remark(
+        run.note(
             "reward_model.enable: the run trains its reward model itself, after a warm start on the"
             " demonstrations, on samples ranked by GSM8K's rule; the rule is reported, not trained"
             " on"
@@ -267,7 +267,7 @@ def evaluation(run: Run) -> dict[str, Any]:
     if number > 1:
         ours |= {"evaluate.samples": number, "evaluate.pass_k": [1, number]}
     if ours:
-        run.remark(f"{theirs}: of the stage evaluate; validation during RL is greedy")
+        run.note(f"{theirs}: of the stage evaluate; validation during RL is greedy")
     return ours
 
 
@@ -278,11 +278,11 @@ def bookkeeping(run: Run) -> dict[str, Any]:
     if validate > 0:
         ours["rl.validation.every"] = validate
     elif run.has("trainer.test_freq"):
-        run.remark("trainer.test_freq <= 0: validation stays on, as it chooses the checkpoint")
+        run.note("trainer.test_freq <= 0: validation stays on, as it chooses the checkpoint")
     if save > 0:
         ours["rl.checkpoint.every"] = save
     elif run.has("trainer.save_freq"):
-        run.remark("trainer.save_freq <= 0: checkpoints stay on, as a killed run resumes there")
+        run.note("trainer.save_freq <= 0: checkpoints stay on, as a killed run resumes there")
     return ours
 
 

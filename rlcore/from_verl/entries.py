@@ -23,7 +23,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Lacks:
+class Unsupported:
     """No counterpart. ``off``: values that switch it off, besides null, False and 0.
 
     ``differs``: without it the run learns something else; otherwise it is layout or bookkeeping.
@@ -33,12 +33,12 @@ class Lacks:
     differs: bool = False
     off: tuple[Any, ...] = ()
 
-    def asks_nothing(self, value: Any) -> bool:
+    def is_off(self, value: Any) -> bool:
         """Return whether the value switches the feature off."""
         return value in (None, False, 0, *self.off)
 
 
-Entry = To | Part | Lacks
+Entry = To | Part | Unsupported
 
 
 def number(value: Any) -> float:

@@ -4,9 +4,9 @@ from rlcore.from_verl.entries import (
     MODEL,
     REF,
     Entry,
-    Lacks,
     Part,
     To,
+    Unsupported,
     count,
     one_of,
     switch,
@@ -24,34 +24,34 @@ _MODELS: dict[str, Entry] = {
         "hardware.learner.attention",
         one_of(flash_attention_2="flash_attention_2", sdpa="sdpa", eager="eager"),
     ),
-    f"{MODEL}.override_config.*": Lacks("the model's own config holds", True),
-    f"{MODEL}.lora_rank": Lacks("LoRA is not supported: all weights are trained", True),
-    f"{MODEL}.lora_alpha": Lacks("read by lora_rank only"),
-    f"{MODEL}.target_modules": Lacks("read by lora_rank only"),
-    f"{MODEL}.exclude_modules": Lacks("read by lora_rank only"),
-    f"{MODEL}.use_remove_padding": Lacks("sequences are always packed"),
+    f"{MODEL}.override_config.*": Unsupported("the model's own config holds", True),
+    f"{MODEL}.lora_rank": Unsupported("LoRA is not supported: all weights are trained", True),
+    f"{MODEL}.lora_alpha": Unsupported("read by lora_rank only"),
+    f"{MODEL}.target_modules": Unsupported("read by lora_rank only"),
+    f"{MODEL}.exclude_modules": Unsupported("read by lora_rank only"),
+    f"{MODEL}.use_remove_padding": Unsupported("sequences are always packed"),
     **{
-        f"{MODEL}.{key}": Lacks("speed or place only")
+        f"{MODEL}.{key}": Unsupported("speed or place only")
         for key in (
             *("use_shm", "external_lib", "enable_activation_offload", "use_liger"),
             *("use_fused_kernels", "fused_kernel_options.*", "tokenizer_path"),
         )
     },
-    f"{REF}.fsdp_config.param_offload": Lacks(
+    f"{REF}.fsdp_config.param_offload": Unsupported(
         "the frozen reference is placed like the learner: hardware.learner.offload_params"
     ),
-    f"{REF}.log_prob_*": Lacks("forward passes use hardware.learner.micro_batch_tokens"),
-    f"{REF}.ulysses_sequence_parallel_size": Lacks("no sequence parallelism", off=(1,)),
-    f"{REF}.model": Lacks("the reference is the policy that RL starts from", True),
+    f"{REF}.log_prob_*": Unsupported("forward passes use hardware.learner.micro_batch_tokens"),
+    f"{REF}.ulysses_sequence_parallel_size": Unsupported("no sequence parallelism", off=(1,)),
+    f"{REF}.model": Unsupported("the reference is the policy that RL starts from", True),
     **{
-        f"{REF}.{key}": Lacks("the reference is placed like the learner")
+        f"{REF}.{key}": Unsupported("the reference is placed like the learner")
         for key in (
             *("strategy", "use_torch_compile", "fsdp_config.*", "megatron.*", "profiler.*"),
             *("entropy_*", "use_remove_padding", "rollout_n"),
         )
     },
-    "actor_rollout_ref.hybrid_engine": Lacks("learner and engines are workers of their own"),
-    "actor_rollout_ref.nccl_timeout": Lacks("set hardware.timeouts"),
+    "actor_rollout_ref.hybrid_engine": Unsupported("learner and engines are workers of their own"),
+    "actor_rollout_ref.nccl_timeout": Unsupported("set hardware.timeouts"),
 }
 
 _DATA: dict[str, Entry] = {
@@ -64,22 +64,26 @@ _DATA: dict[str, Entry] = {
     "data.train_batch_size": Part("batches"),
     "data.gen_batch_size": Part("filter_groups"),
     "data.seed": To("seed", count),
-    "data.shuffle": Lacks("prompts are always shuffled", True, off=(True,)),
-    "data.prompt_key": Lacks("prompts are read from the column prompt", True, off=("prompt",)),
-    "data.reward_fn_key": Lacks(
+    "data.shuffle": Unsupported("prompts are always shuffled", True, off=(True,)),
+    "data.prompt_key": Unsupported(
+        "prompts are read from the column prompt", True, off=("prompt",)
+    ),
+    "data.reward_fn_key": Unsupported(
         "the reward is named in the recipe, not by row", off=("data_source",)
     ),
-    "data.tokenizer": Lacks("the model's own tokenizer is used", True),
-    "data.trust_remote_code": Lacks("model.trust_remote_code applies to the tokenizer too"),
-    "data.val_batch_size": Lacks("validation takes all of rl.validation.prompts at once"),
-    "data.custom_cls.*": Lacks(
+    "data.tokenizer": Unsupported("the model's own tokenizer is used", True),
+    "data.trust_remote_code": Unsupported("model.trust_remote_code applies to the tokenizer too"),
+    "data.val_batch_size": Unsupported("validation takes all of rl.validation.prompts at once"),
+    "data.custom_cls.*": Unsupported(
         "give the files in one of the forms that data.sources reads", True, off=("null",)
     ),
-    "data.sampler.*": Lacks("prompts are drawn in shuffled epochs", True),
-    "data.datagen.*": Lacks("prompts come from data.sources", True),
-    "data.apply_chat_template_kwargs.*": Lacks("the chat template is called without options", True),
+    "data.sampler.*": Unsupported("prompts are drawn in shuffled epochs", True),
+    "data.datagen.*": Unsupported("prompts come from data.sources", True),
+    "data.apply_chat_template_kwargs.*": Unsupported(
+        "the chat template is called without options", True
+    ),
     **{
-        f"data.{key}": Lacks("loading only")
+        f"data.{key}": Unsupported("loading only")
         for key in (
             *("use_shm", "return_*", "dataloader_num_workers", "validation_shuffle"),
             *("filter_overlong_prompts_workers", "image_key", "video_key", "train_max_samples"),
@@ -92,15 +96,15 @@ _REWARD: dict[str, Entry] = {
     "reward_model.enable": Part("reward"),
     "custom_reward_function.path": Part("reward"),
     "custom_reward_function.name": Part("reward"),
-    "custom_reward_function.reward_kwargs.*": Lacks(
+    "custom_reward_function.reward_kwargs.*": Unsupported(
         "set reward.functions[0].options in the recipe", True
     ),
-    "reward_model.model.path": Lacks(
+    "reward_model.model.path": Unsupported(
         "the reward model is trained by the stage reward_model, not loaded"
     ),
-    "reward_model.model.*": Lacks("the reward model is placed like the learner"),
-    "reward_model.reward_manager": Lacks("rewards are scored row by row in worker processes"),
-    "reward_model.max_length": Lacks("set reward_model.max_tokens"),
+    "reward_model.model.*": Unsupported("the reward model is placed like the learner"),
+    "reward_model.reward_manager": Unsupported("rewards are scored row by row in worker processes"),
+    "reward_model.max_length": Unsupported("set reward_model.max_tokens"),
     "reward_model.reward_kwargs.max_resp_len": Part("overlong"),
     **{
         f"{place}.{key}": Part("overlong")
@@ -110,12 +114,12 @@ _REWARD: dict[str, Entry] = {
         )
         for key in ("enable", "len", "penalty_factor")
     },
-    "reward_model.overlong_buffer.log": Lacks("shaping is always recorded"),
-    "reward_model.reward_kwargs.overlong_buffer_cfg.log": Lacks("shaping is always recorded"),
-    "reward_model.sandbox_fusion.url": Lacks("no remote sandbox", True),
-    "reward_model.sandbox_fusion.*": Lacks("read by sandbox_fusion.url only"),
+    "reward_model.overlong_buffer.log": Unsupported("shaping is always recorded"),
+    "reward_model.reward_kwargs.overlong_buffer_cfg.log": Unsupported("shaping is always recorded"),
+    "reward_model.sandbox_fusion.url": Unsupported("no remote sandbox", True),
+    "reward_model.sandbox_fusion.*": Unsupported("read by sandbox_fusion.url only"),
     **{
-        f"reward_model.{key}": Lacks("layout only")
+        f"reward_model.{key}": Unsupported("layout only")
         for key in (
             *("strategy", "micro_batch_size*", "use_dynamic_bsz", "forward_max_token_len_per_gpu"),
             *("ulysses_sequence_parallel_size", "launch_reward_fn_async", "profiler.*"),
@@ -136,20 +140,20 @@ _TRAINER: dict[str, Entry] = {
     "trainer.test_freq": Part("bookkeeping"),
     "trainer.save_freq": Part("bookkeeping"),
     "trainer.max_actor_ckpt_to_keep": To("rl.checkpoint.keep_last", count),
-    "trainer.max_critic_ckpt_to_keep": Lacks("actor and critic are one checkpoint"),
+    "trainer.max_critic_ckpt_to_keep": Unsupported("actor and critic are one checkpoint"),
     "trainer.device": To("hardware.device", one_of(cuda="cuda", cpu="cpu")),
-    "trainer.val_only": Lacks("a run always trains; evaluate with a separate recipe", True),
-    "trainer.val_before_train": Lacks("the stage evaluate also evaluates the base model"),
-    "trainer.resume_mode": Lacks("a run started again always continues"),
-    "trainer.resume_from_path": Lacks("a run started again always continues"),
-    "trainer.default_local_dir": Lacks("set store"),
-    "trainer.default_hdfs_dir": Lacks("set store to an object store's URL"),
-    "trainer.rollout_data_dir": Lacks("every rollout is in the store"),
-    "trainer.validation_data_dir": Lacks("every completion is in the store"),
-    "trainer.log_val_generations": Lacks("set evaluate.completions_shown"),
-    "trainer.balance_batch": Lacks("micro-batches are packed by length"),
+    "trainer.val_only": Unsupported("a run always trains; evaluate with a separate recipe", True),
+    "trainer.val_before_train": Unsupported("the stage evaluate also evaluates the base model"),
+    "trainer.resume_mode": Unsupported("a run started again always continues"),
+    "trainer.resume_from_path": Unsupported("a run started again always continues"),
+    "trainer.default_local_dir": Unsupported("set store"),
+    "trainer.default_hdfs_dir": Unsupported("set store to an object store's URL"),
+    "trainer.rollout_data_dir": Unsupported("every rollout is in the store"),
+    "trainer.validation_data_dir": Unsupported("every completion is in the store"),
+    "trainer.log_val_generations": Unsupported("set evaluate.completions_shown"),
+    "trainer.balance_batch": Unsupported("micro-batches are packed by length"),
     **{
-        f"trainer.{key}": Lacks("running of verl's own processes")
+        f"trainer.{key}": Unsupported("running of verl's own processes")
         for key in (
             *(
                 "del_local_ckpt_after_load",
@@ -166,14 +170,16 @@ _TRAINER: dict[str, Entry] = {
         )
     },
     **{
-        key: Lacks("running of verl's own processes")
+        key: Unsupported("running of verl's own processes")
         for key in ("ray_init.*", "ray_kwargs.*", "global_profiler.*", "hydra.*", "defaults")
     },
-    "transfer_queue.*": Lacks("what passes between phases is Parquet in the store"),
-    "env.env_name": Lacks(f"{NO_ENVIRONMENTS}: an episode has one turn", differs=True),
-    "env.max_steps": Lacks(f"{NO_ENVIRONMENTS}: an episode has one turn", differs=True, off=(1,)),
+    "transfer_queue.*": Unsupported("what passes between phases is Parquet in the store"),
+    "env.env_name": Unsupported(f"{NO_ENVIRONMENTS}: an episode has one turn", differs=True),
+    "env.max_steps": Unsupported(
+        f"{NO_ENVIRONMENTS}: an episode has one turn", differs=True, off=(1,)
+    ),
     **{
-        f"env.{key}": Lacks(NO_ENVIRONMENTS)
+        f"env.{key}": Unsupported(NO_ENVIRONMENTS)
         for key in (
             *("seed", "history_length", "resources_per_worker.*", "alfworld.*", "search.*"),
             *("webshop.*", "sokoban.*", "healthcare.*", "mol_optim.*", "informal_math.*"),

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
-from rlcore.from_verl.entries import Entry, Lacks, To
+from rlcore.from_verl.entries import Entry, To, Unsupported
 from rlcore.from_verl.job_keys import JOB
 from rlcore.from_verl.learning_keys import LEARNING
 from schemas.errors import UserError, did_you_mean
@@ -53,11 +53,11 @@ def convert(key: str, rule: To, value: Any) -> Any:
         raise UserError(f"{key} = {value!r} {why}; it becomes {rule.ours}") from None
 
 
-def lacking(values: Mapping[str, Any]) -> dict[str, Lacks]:
+def lacking(values: Mapping[str, Any]) -> dict[str, Unsupported]:
     """Return the keys that are set, not off, and have no counterpart."""
     entries = {key: entry(key) for key in values}
     return {
         key: found
         for key, found in entries.items()
-        if isinstance(found, Lacks) and not found.asks_nothing(values[key])
+        if isinstance(found, Unsupported) and not found.is_off(values[key])
     }

@@ -17,7 +17,7 @@ def layout(run: Run) -> dict[str, Any]:
     gpus = run.count("trainer.n_gpus_per_node", 1) * run.count("trainer.nnodes", 1)
     width = run.count(f"{ROLLOUT}.tensor_model_parallel_size", 1)
     if run.get(f"{ROLLOUT}.name") == "sglang":
-        run.remark(f"{ROLLOUT}.name = sglang: vLLM samples here")
+        run.note(f"{ROLLOUT}.name = sglang: vLLM samples here")
     offload = run.flag(f"{ACTOR}.fsdp_config.param_offload")
     ours: dict[str, Any] = {
         "hardware.rollout.engine": run.choice(f"{ROLLOUT}.name", ENGINES, "vllm"),
@@ -48,7 +48,7 @@ def _placement(run: Run, gpus: int, width: int) -> dict[str, Any]:
     if gpus == 1:
         return _places(run, 1, SHARED, 1, 1, shared=True)
     if width > gpus - 1:
-        run.remark(
+        run.note(
             f"{ROLLOUT}.tensor_model_parallel_size = {width} would leave the learner none of {gpus}"
             f" GPUs: {gpus - 1}"
         )
@@ -68,12 +68,12 @@ def _places(
     key = f"{ROLLOUT}.gpu_memory_utilization"
     memory = run.number(key, 0.5)
     if shared and memory > SHARED_MEMORY and run.has(key):
-        run.remark(
+        run.note(
             f"{key} = {memory:g}: {SHARED_MEMORY:g}, as our engine keeps its memory while the"
             " learner on that GPU trains"
         )
     memory = min(memory, SHARED_MEMORY) if shared else memory
-    run.remark(
+    run.note(
         f"trainer.*: {ranks} learner rank(s) and {engines} engine(s) of {width} GPU(s) that stay in"
         " place; verl's roles take turns on all GPUs"
     )

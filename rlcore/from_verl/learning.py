@@ -64,26 +64,26 @@ def advantage(run: Run) -> dict[str, Any]:
     """Estimator, policy loss and aggregation. verl's default: token-mean over the mini-batch."""
     name, base = estimator(run), preset(run)
     if "algorithm.adv_estimator" not in run.values:
-        run.remark("algorithm.adv_estimator is not set: gae, verl's default (PPO with a critic)")
+        run.note("algorithm.adv_estimator is not set: gae, verl's default (PPO with a critic)")
     ours: dict[str, Any] = {"rl.preset": base, "rl.algorithm.advantage": name}
     for key, path in (("gamma", "gamma"), ("lam", "lam")):
         reads = name == "gae" or (key == "gamma" and ADVANTAGES[name].gamma)
         if reads:
             ours[f"rl.algorithm.gae.{path}"] = run.number(f"algorithm.{key}", 1.0)
         elif run.number(f"algorithm.{key}", 1.0) != 1:
-            run.remark(f"algorithm.{key} is left out: {name} does not use it, nor in verl")
+            run.note(f"algorithm.{key} is left out: {name} does not use it, nor in verl")
     if name == "grpo":
         ours["rl.algorithm.norm_by_std"] = run.flag("algorithm.norm_adv_by_std_in_grpo", True)
     mode = run.choice(f"{ACTOR}.policy_loss.loss_mode", LOSS_MODES, "vanilla")
     aggregation = run.choice(f"{ACTOR}.loss_agg_mode", AGGREGATIONS, "token-mean")
     if mode == "gspo":
         if aggregation != "seq-mean-token-mean" and run.has(f"{ACTOR}.loss_agg_mode"):
-            run.remark(f"{ACTOR}.loss_agg_mode: gspo is a mean over sequences, also in verl")
+            run.note(f"{ACTOR}.loss_agg_mode: gspo is a mean over sequences, also in verl")
         return ours
     if mode == "cispo":
         ours["rl.algorithm.policy_loss"] = "cispo"
     if not run.has(f"{ACTOR}.loss_agg_mode") and base == "grpo":
-        run.remark(
+        run.note(
             f"{ACTOR}.loss_agg_mode is not set: token-mean, verl's default, where the GRPO paper"
             " and our preset use seq-mean-token-mean"
         )
@@ -110,7 +110,7 @@ def samples(run: Run) -> dict[str, Any]:
                 " least 2"
             )
         size = PRESETS[preset(run)]["rollout"].get("samples", 8)
-        run.remark(f"{ROLLOUT}.n is not shown: {size}, as in our preset")
+        run.note(f"{ROLLOUT}.n is not shown: {size}, as in our preset")
     return {"rl.rollout.samples": size}
 
 
@@ -120,9 +120,9 @@ def clips(run: Run) -> dict[str, Any]:
     both = run.number(f"{ACTOR}.clip_ratio", 0.2)
     if preset(run) == "gspo":
         given = any(run.has(key) for key in (keys["low"], keys["high"], f"{ACTOR}.clip_ratio"))
-        run.remark(f"{keys['c']}: verl's gspo loss reads no c; the dual clip is off")
+        run.note(f"{keys['c']}: verl's gspo loss reads no c; the dual clip is off")
         if not given:
-            run.remark(
+            run.note(
                 f"{ACTOR}.clip_ratio_*: verl's .2 would never clip a sequence's ratio; the preset's"
                 " 3e-4 and 4e-4 (GSPO paper) are used"
             )
@@ -153,18 +153,18 @@ def kl(run: Run) -> dict[str, Any]:
     coefficient = "algorithm.kl_ctrl.kl_coef"
     if not in_loss and switch not in run.values and run.number(coefficient, 0.0):
         in_reward = True
-        run.remark(
+        run.note(
             f"{coefficient} is set and {switch} is not: read as KL in the reward, as in verl before"
             f" the switch existed; for no KL, set {switch}=False"
         )
     for key, on in ((f"{ACTOR}.kl_loss_coef", in_loss), (coefficient, in_reward)):
         if run.number(key, 0.0) and not on:
-            run.remark(f"{key} is left out: its switch is off, so verl ignores it too")
+            run.note(f"{key} is left out: its switch is off, so verl ignores it too")
     path = "rl.algorithm.kl"
     if in_loss:
         name = run.choice(f"{ACTOR}.kl_loss_type", KL_ESTIMATORS, "low_var_kl")
         if name == "k1":
-            run.remark(
+            run.note(
                 f"{ACTOR}.kl_loss_type = {run.get(f'{ACTOR}.kl_loss_type')}: as a loss its expected"
                 " gradient is zero; set rl.algorithm.kl.estimator to k2 or k1+, which pull towards"
                 " the reference"
@@ -198,7 +198,7 @@ def filter_groups(run: Run) -> dict[str, Any]:
     batch, drawn = run.count("data.train_batch_size", 0), run.count("data.gen_batch_size", 0)
     if not filters(run):
         if drawn and drawn != batch:
-            run.remark("data.gen_batch_size is left out: it applies to filter_groups only")
+            run.note("data.gen_batch_size is left out: it applies to filter_groups only")
         return {}
     if drawn and (not batch or drawn % batch):
         raise UserError(
@@ -207,7 +207,7 @@ def filter_groups(run: Run) -> dict[str, Any]:
         )
     metric = run.choice("algorithm.filter_groups.metric", FILTER_METRICS, "seq_reward")
     rounds = run.count("algorithm.filter_groups.max_num_gen_batches", 0)
-    run.remark(
+    run.note(
         "algorithm.filter_groups: each round draws new prompts, and the run ends when the last"
         " allowed round has not filled the batch, as in verl's DAPO"
     )
@@ -256,7 +256,7 @@ def optimizers(run: Run) -> dict[str, Any]:
         if steps >= 0:
             ticks = steps * iteration_steps(run)
             ours[f"{path}.schedule.warmup_steps"] = ticks
-            run.remark(f"{theirs}.lr_warmup_steps = {steps} iterations: {ticks} optimizer steps")
+            run.note(f"{theirs}.lr_warmup_steps = {steps} iterations: {ticks} optimizer steps")
         else:
             ratio = run.number(f"{theirs}.lr_warmup_steps_ratio", 0.0)
             ours[f"{path}.schedule.warmup_ratio"] = ratio
@@ -269,7 +269,7 @@ def critic(run: Run) -> dict[str, Any]:
     if estimator(run) != "gae":
         given = sorted(key for key in run.values if key.startswith("critic.") and run.has(key))
         if given:
-            run.remark(f"critic.*: {estimator(run)} has no critic; {len(given)} settings left out")
+            run.note(f"critic.*: {estimator(run)} has no critic; {len(given)} settings left out")
         return {}
     if not run.flag("critic.enable", True):
         raise UserError(
@@ -289,7 +289,7 @@ def critic(run: Run) -> dict[str, Any]:
         )
     warmup = run.count("trainer.critic_warmup", 0)
     if warmup:
-        run.remark(
+        run.note(
             f"trainer.critic_warmup: exactly {warmup} iterations; verl's count gives {warmup - 1}"
         )
     return {

@@ -4,9 +4,9 @@ from rlcore.from_verl.entries import (
     ACTOR,
     ROLLOUT,
     Entry,
-    Lacks,
     Part,
     To,
+    Unsupported,
     count,
     number,
     one_of,
@@ -28,12 +28,12 @@ _OPTIMIZER: dict[str, Entry] = {
         f"{theirs}.warmup_style": Part("optimizers"),
         f"{theirs}.lr_scheduler_type": Part("optimizers"),
         f"{theirs}.min_lr_ratio": Part("optimizers"),
-        f"{theirs}.total_training_steps": Lacks("counted by the run itself", off=(-1,)),
-        f"{theirs}.num_cycles": Lacks("cosine is half a period", True, off=(0.5,)),
-        f"{theirs}.optimizer": Lacks("the optimizer is AdamW", True, off=("AdamW",)),
-        f"{theirs}.optimizer_impl": Lacks("the optimizer is DeepSpeed's AdamW"),
-        f"{theirs}.override_optimizer_config": Lacks("the optimizer is AdamW", True),
-        f"{theirs}.clip_grad": Lacks("set grad_clip"),
+        f"{theirs}.total_training_steps": Unsupported("counted by the run itself", off=(-1,)),
+        f"{theirs}.num_cycles": Unsupported("cosine is half a period", True, off=(0.5,)),
+        f"{theirs}.optimizer": Unsupported("the optimizer is AdamW", True, off=("AdamW",)),
+        f"{theirs}.optimizer_impl": Unsupported("the optimizer is DeepSpeed's AdamW"),
+        f"{theirs}.override_optimizer_config": Unsupported("the optimizer is AdamW", True),
+        f"{theirs}.clip_grad": Unsupported("set grad_clip"),
     }.items()
 }
 
@@ -57,16 +57,16 @@ _ALGORITHM: dict[str, Entry] = {
     "algorithm.rollout_correction.rollout_is_threshold": To(
         "rl.algorithm.importance_correction.cap", number
     ),
-    "algorithm.rollout_correction.*": Lacks("only truncated importance weights exist", True),
-    "algorithm.use_pf_ppo": Lacks("no preference-feedback resampling of rollouts", True),
-    "algorithm.pf_ppo.*": Lacks("read by use_pf_ppo only"),
+    "algorithm.rollout_correction.*": Unsupported("only truncated importance weights exist", True),
+    "algorithm.use_pf_ppo": Unsupported("no preference-feedback resampling of rollouts", True),
+    "algorithm.pf_ppo.*": Unsupported("read by use_pf_ppo only"),
 }
 
 _ACTOR: dict[str, Entry] = {
     f"{ACTOR}.policy_loss.loss_mode": Part("advantage"),
-    f"{ACTOR}.policy_loss.*": Lacks("read by loss modes that have no counterpart"),
+    f"{ACTOR}.policy_loss.*": Unsupported("read by loss modes that have no counterpart"),
     f"{ACTOR}.loss_agg_mode": Part("advantage"),
-    f"{ACTOR}.loss_scale_factor": Lacks(
+    f"{ACTOR}.loss_scale_factor": Unsupported(
         "the horizon of seq-mean-token-sum-norm is the longest response", True
     ),
     f"{ACTOR}.clip_ratio": Part("clips"),
@@ -86,28 +86,28 @@ _ACTOR: dict[str, Entry] = {
     f"{ACTOR}.ppo_max_token_len_per_gpu": Part("batches"),
     f"{ACTOR}.use_dynamic_bsz": Part("batches"),
     f"{ACTOR}.tis_imp_ratio_cap": Part("correction"),
-    f"{ACTOR}.use_invalid_action_penalty": Lacks(
+    f"{ACTOR}.use_invalid_action_penalty": Unsupported(
         "the penalty belongs to multi-turn environments, which do not exist here", True
     ),
-    f"{ACTOR}.invalid_action_penalty_coef": Lacks(
+    f"{ACTOR}.invalid_action_penalty_coef": Unsupported(
         "the penalty belongs to multi-turn environments, which do not exist here", True
     ),
-    f"{ACTOR}.ulysses_sequence_parallel_size": Lacks(
+    f"{ACTOR}.ulysses_sequence_parallel_size": Unsupported(
         "no sequence parallelism: a rank holds whole sequences", off=(1,)
     ),
     f"{ACTOR}.fsdp_config.param_offload": Part("layout"),
     f"{ACTOR}.fsdp_config.optimizer_offload": Part("layout"),
-    f"{ACTOR}.fsdp_config.*": Lacks("DeepSpeed's ZeRO shards instead of FSDP"),
-    f"{ACTOR}.megatron.*": Lacks("DeepSpeed's ZeRO shards instead of Megatron"),
-    f"{ACTOR}.strategy": Lacks("the learner is DeepSpeed's"),
-    f"{ACTOR}.checkpoint.*": Lacks("a checkpoint holds all that a resumed run needs"),
-    f"{ACTOR}.use_torch_compile": Lacks("speed only"),
-    f"{ACTOR}.use_remove_padding": Lacks("sequences are always packed"),
-    f"{ACTOR}.use_fused_kernels": Lacks("speed only"),
-    f"{ACTOR}.entropy_*": Lacks("entropy is always computed in chunks"),
-    f"{ACTOR}.data_loader_seed": Lacks("derived from the recipe's seed"),
-    f"{ACTOR}.rollout_n": Lacks("repeats rollout.n"),
-    f"{ACTOR}.profiler.*": Lacks("phases are timed by the run itself"),
+    f"{ACTOR}.fsdp_config.*": Unsupported("DeepSpeed's ZeRO shards instead of FSDP"),
+    f"{ACTOR}.megatron.*": Unsupported("DeepSpeed's ZeRO shards instead of Megatron"),
+    f"{ACTOR}.strategy": Unsupported("the learner is DeepSpeed's"),
+    f"{ACTOR}.checkpoint.*": Unsupported("a checkpoint holds all that a resumed run needs"),
+    f"{ACTOR}.use_torch_compile": Unsupported("speed only"),
+    f"{ACTOR}.use_remove_padding": Unsupported("sequences are always packed"),
+    f"{ACTOR}.use_fused_kernels": Unsupported("speed only"),
+    f"{ACTOR}.entropy_*": Unsupported("entropy is always computed in chunks"),
+    f"{ACTOR}.data_loader_seed": Unsupported("derived from the recipe's seed"),
+    f"{ACTOR}.rollout_n": Unsupported("repeats rollout.n"),
+    f"{ACTOR}.profiler.*": Unsupported("phases are timed by the run itself"),
 }
 
 _ROLLOUT: dict[str, Entry] = {
@@ -117,12 +117,12 @@ _ROLLOUT: dict[str, Entry] = {
     f"{ROLLOUT}.temperature": To("rl.rollout.temperature", number),
     f"{ROLLOUT}.top_p": To("rl.rollout.top_p", number),
     f"{ROLLOUT}.top_k": To("rl.rollout.top_k", lambda value: count(value) or -1),
-    f"{ROLLOUT}.do_sample": Lacks("training rollouts are always sampled", True, off=(True,)),
+    f"{ROLLOUT}.do_sample": Unsupported("training rollouts are always sampled", True, off=(True,)),
     f"{ROLLOUT}.dtype": To(
         "model.dtype", one_of(bfloat16="bfloat16", float32="float32"), "learner and engine share it"
     ),
-    f"{ROLLOUT}.prompt_length": Lacks("repeats data.max_prompt_length"),
-    f"{ROLLOUT}.response_length": Lacks("repeats data.max_response_length"),
+    f"{ROLLOUT}.prompt_length": Unsupported("repeats data.max_prompt_length"),
+    f"{ROLLOUT}.response_length": Unsupported("repeats data.max_response_length"),
     f"{ROLLOUT}.gpu_memory_utilization": Part("layout"),
     f"{ROLLOUT}.tensor_model_parallel_size": Part("layout"),
     f"{ROLLOUT}.max_num_seqs": To("hardware.rollout.max_num_seqs", count),
@@ -130,21 +130,23 @@ _ROLLOUT: dict[str, Entry] = {
     f"{ROLLOUT}.val_kwargs.n": Part("evaluation"),
     f"{ROLLOUT}.val_kwargs.temperature": Part("evaluation"),
     f"{ROLLOUT}.val_kwargs.top_p": Part("evaluation"),
-    f"{ROLLOUT}.val_kwargs.top_k": Lacks("evaluation samples without top-k", True, off=(-1,)),
-    f"{ROLLOUT}.val_kwargs.do_sample": Lacks(
+    f"{ROLLOUT}.val_kwargs.top_k": Unsupported("evaluation samples without top-k", True, off=(-1,)),
+    f"{ROLLOUT}.val_kwargs.do_sample": Unsupported(
         "evaluation gives both the greedy and the sampled figures"
     ),
-    f"{ROLLOUT}.multi_turn.enable": Lacks(ONE_TURN, differs=True),
-    f"{ROLLOUT}.multi_turn.*": Lacks(ONE_TURN),
-    f"{ROLLOUT}.agent.*": Lacks(ONE_TURN),
-    f"{ROLLOUT}.ignore_eos": Lacks("a response ends at its stop token", True),
-    f"{ROLLOUT}.log_prob_*": Lacks("forward passes use hardware.learner.micro_batch_tokens"),
-    f"{ROLLOUT}.mode": Lacks("engines are always called together and synchronously"),
-    f"{ROLLOUT}.free_cache_engine": Lacks("engines keep their memory between rollouts"),
-    f"{ROLLOUT}.engine_kwargs.*": Lacks("engines are set up by hardware.rollout"),
-    f"{ROLLOUT}.calculate_log_probs": Lacks("sampler and learner are compared at every iteration"),
+    f"{ROLLOUT}.multi_turn.enable": Unsupported(ONE_TURN, differs=True),
+    f"{ROLLOUT}.multi_turn.*": Unsupported(ONE_TURN),
+    f"{ROLLOUT}.agent.*": Unsupported(ONE_TURN),
+    f"{ROLLOUT}.ignore_eos": Unsupported("a response ends at its stop token", True),
+    f"{ROLLOUT}.log_prob_*": Unsupported("forward passes use hardware.learner.micro_batch_tokens"),
+    f"{ROLLOUT}.mode": Unsupported("engines are always called together and synchronously"),
+    f"{ROLLOUT}.free_cache_engine": Unsupported("engines keep their memory between rollouts"),
+    f"{ROLLOUT}.engine_kwargs.*": Unsupported("engines are set up by hardware.rollout"),
+    f"{ROLLOUT}.calculate_log_probs": Unsupported(
+        "sampler and learner are compared at every iteration"
+    ),
     **{
-        f"{ROLLOUT}.{key}": Lacks("engine setting without effect on what is learnt")
+        f"{ROLLOUT}.{key}": Unsupported("engine setting without effect on what is learnt")
         for key in (
             *("enforce_eager", "enable_chunked_prefill", "max_num_batched_tokens", "load_format"),
             *("disable_log_stats", "layered_summon", "cudagraph_capture_sizes", "chat_scheduler"),
@@ -163,12 +165,14 @@ _CRITIC: dict[str, Entry] = {
     "critic.ppo_mini_batch_size": Part("critic"),
     "critic.ppo_epochs": Part("critic"),
     "critic.loss_agg_mode": Part("critic"),
-    "critic.model.*": Lacks("the critic is placed like the learner (hardware.learner)"),
-    "critic.*micro_batch_size*": Lacks("the critic uses hardware.learner.micro_batch_tokens"),
-    "critic.*max_token_len_per_gpu": Lacks("the critic uses hardware.learner.micro_batch_tokens"),
-    "critic.ulysses_sequence_parallel_size": Lacks("no sequence parallelism", off=(1,)),
+    "critic.model.*": Unsupported("the critic is placed like the learner (hardware.learner)"),
+    "critic.*micro_batch_size*": Unsupported("the critic uses hardware.learner.micro_batch_tokens"),
+    "critic.*max_token_len_per_gpu": Unsupported(
+        "the critic uses hardware.learner.micro_batch_tokens"
+    ),
+    "critic.ulysses_sequence_parallel_size": Unsupported("no sequence parallelism", off=(1,)),
     **{
-        f"critic.{key}": Lacks("the critic is trained as the actor is")
+        f"critic.{key}": Unsupported("the critic is trained as the actor is")
         for key in (
             *("strategy", "rollout_n", "use_dynamic_bsz", "shuffle", "checkpoint.*"),
             *("profiler.*", "megatron.*", "nccl_timeout", "data_loader_seed", "fsdp_config.*"),

@@ -87,7 +87,7 @@ class Run:
             )
         return names[value]
 
-    def remark(self, text: str) -> None:
+    def note(self, text: str) -> None:
         """Note how something was read."""
         if text not in self.notes.remarks:
             self.notes.remarks.append(text)

@@ -100,7 +100,7 @@ def translate(
         if isinstance(rule, To) and run.has(key):
             paths[rule.ours] = convert(key, rule, run.get(key))
             if rule.remark:
-                run.remark(f"{key}: {rule.remark}")
+                run.note(f"{key}: {rule.remark}")
     title = name or _slug(str(run.get("trainer.experiment_name", "from-verl")))
     tree = _tree({"name": title, "description": "Translated from verl.", **paths})
     return Translation(tree, resolve_recipe(title, tree), notes)

@@ -111,7 +111,7 @@ def _take(records: Records, key: str, run: str) -> Lease:
         record, document = _read(records, key)
         if record is not None and _is_held(records, key, document):
             # Not a process of this machine, so only the heartbeat shows whether it is alive.
-            if _is_here(document) or (seen is not None and seen != record):
+            if _is_on_this_machine(document) or (seen is not None and seen != record):
                 raise LeaseError(
                     f"{key} is being made by {_holder(document)}. Let it finish and rerun to use"
                     " its result, or cancel it"
@@ -155,16 +155,16 @@ def _keep(lease: Lease, ended: threading.Event) -> None:
 def _is_held(records: Records, key: str, document: dict[str, Any]) -> bool:
     if "pid" not in document:
         return False
-    if _is_here(document) and not _lives(document["pid"], document["started"]):
+    if _is_on_this_machine(document) and not _is_alive(document["pid"], document["started"]):
         return False
     return records.age_s(key) < STALE_S
 
 
-def _is_here(document: dict[str, Any]) -> bool:
+def _is_on_this_machine(document: dict[str, Any]) -> bool:
     return document["machine"] == _machine()
 
 
-def _lives(pid: int, started: float) -> bool:
+def _is_alive(pid: int, started: float) -> bool:
     try:
         process = psutil.Process(pid)
         return (

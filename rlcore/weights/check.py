@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rlcore.weights.digest import combined_digest
 from rlcore.weights.files import read_state
-from rlcore.weights.stamp import UNPROVEN, WeightStamp, WeightSyncError
+from rlcore.weights.stamp import UNVERIFIED, WeightStamp, WeightSyncError
 from schemas.errors import did_you_mean
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def read_update(path: str, expected: "Mapping[str, tuple[int, ...]]") -> "dict[s
     return state
 
 
-def prove_handed(handed: Mapping[str, str], sent: Mapping[str, str]) -> str:
+def verify_handed(handed: Mapping[str, str], sent: Mapping[str, str]) -> str:
     """Return the state digest of ``handed``, the tensor digests taken at the model's loader.
 
     Raises ``WeightSyncError`` naming the tensors in which it differs from ``sent``, the sender's.
@@ -64,7 +64,7 @@ def prove_handed(handed: Mapping[str, str], sent: Mapping[str, str]) -> str:
     return combined_digest(handed)
 
 
-def prove_loaded(unloaded: set[str]) -> None:
+def verify_loaded(unloaded: set[str]) -> None:
     """Raise ``WeightSyncError`` naming the model's parameters that no sent tensor was loaded
     into."""
     if unloaded:
@@ -74,9 +74,9 @@ def prove_loaded(unloaded: set[str]) -> None:
         )
 
 
-def require_proven(stamp: WeightStamp) -> None:
+def require_verified(stamp: WeightStamp) -> None:
     """Raise ``WeightSyncError`` when ``stamp`` is not of verified weights."""
-    if stamp == UNPROVEN:
+    if stamp == UNVERIFIED:
         raise WeightSyncError(
             "this engine holds no proven weights: none were loaded since it was built, or the last"
             " load was refused; load weights before sampling"

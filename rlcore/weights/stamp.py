@@ -24,7 +24,7 @@ class WeightStamp:
 
 # The stamp of an engine before a verified load: it holds noise after it was built, and wrong
 # weights after a refused load. It does not sample.
-UNPROVEN = WeightStamp(version=-1, digest="unproven")
+UNVERIFIED = WeightStamp(version=-1, digest="unproven")
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ def wait_for_server() -> None:
     EventsWorker.set_client_override(PrefectEventsClient, reconnection_attempts=attempts)
 
 
-def go_on_unheard() -> None:
+def ignore_lost_output() -> None:
     """From now on, let this process drop its output instead of ending when nothing reads it.
 
     A worker that is killed closes the pipe to which the runs that it started write, and rich, which

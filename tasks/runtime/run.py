@@ -17,7 +17,7 @@ from rlcore.workers.workers import Workers
 from schemas.recipe import Recipe
 from tasks.run_page.tracking import Tracker
 from tasks.runtime.caching import PipelineRun
-from tasks.runtime.patience import go_on_unheard, wait_for_server
+from tasks.runtime.patience import ignore_lost_output, wait_for_server
 
 RUNS = Path("runs")
 
@@ -35,7 +35,7 @@ def open_run(
     Raises UserError when the recipe is wrong or surely cannot fit this machine.
     """
     wait_for_server()
-    go_on_unheard()
+    ignore_lost_output()
     directory = run_directory(recipe_name, str(flow_run.id))
     recipe = _resolve(recipe_name, overrides, directory, recipes)
     check_recipe_functions(recipe)

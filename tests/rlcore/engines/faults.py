@@ -23,7 +23,7 @@ def drop(state: State) -> State:
 
 
 def swap(state: State) -> State:
-    """Hand on two tensors of one shape under each other's name."""
+    """Swap the names of two tensors of one shape."""
     first, second = SWAPPED
     return state | {first: state[second], second: state[first]}
 

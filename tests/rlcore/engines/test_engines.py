@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from rlcore.engines.types import Sampling
 from rlcore.weights.files import write_state
-from rlcore.weights.stamp import UNPROVEN, WeightSyncError, WeightUpdate
+from rlcore.weights.stamp import UNVERIFIED, WeightSyncError, WeightUpdate
 from schemas.errors import UserError
 from tests.rlcore.engines import faults
 from tests.rlcore.engines.conftest import update_of
@@ -178,7 +178,7 @@ def test_bytes_that_are_not_the_senders_are_refused_by_name(
     prompts, greedy = prompts_of(2), Sampling(temperature=0.0, max_new_tokens=4)
     with synced.fault(fault), pytest.raises(WeightSyncError, match=sentence):
         synced.engine.load_weights(update)
-    assert synced.engine.stamp() == UNPROVEN
+    assert synced.engine.stamp() == UNVERIFIED
     for refused in (
         lambda: synced.engine.generate(prompts, [0, 1], greedy),
         lambda: synced.engine.probe(prompts),
@@ -199,7 +199,7 @@ def test_a_file_changed_after_stamping_is_refused(synced) -> None:
     write_state(update.path, state)
     with pytest.raises(WeightSyncError, match=r"other bytes .*: 'model\.norm\.weight'"):
         synced.engine.load_weights(update)
-    assert synced.engine.stamp() == UNPROVEN
+    assert synced.engine.stamp() == UNVERIFIED
 
 
 def test_a_partial_or_foreign_state_is_refused(synced) -> None:
@@ -241,7 +241,7 @@ def test_a_new_process_draws_the_same_tokens(engine_of, start_process) -> None:
     here = synced.engine.generate(prompts, range(24), sampling)
     process = start_process(synced.spec)
     process.call("again", "build", synced.spec)
-    assert process.call("again", "stamp") == UNPROVEN
+    assert process.call("again", "stamp") == UNVERIFIED
     with pytest.raises(WeightSyncError, match="holds no proven weights"):
         process.call("again", "generate", prompts, range(24), sampling)
     process.call("again", "load_weights", update)

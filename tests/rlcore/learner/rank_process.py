@@ -6,7 +6,7 @@ import sys
 from multiprocessing.connection import Connection
 from typing import Any
 
-from rlcore.cluster.types import WorkerTimeout, new_meeting_file
+from rlcore.cluster.types import WorkerTimeout, new_rendezvous_file
 
 
 class Pending:
@@ -52,7 +52,7 @@ class RankProcess:
 
 
 def start_ranks(world_size: int) -> list[RankProcess]:
-    rendezvous = new_meeting_file()
+    rendezvous = new_rendezvous_file()
     return [RankProcess(rank, world_size, rendezvous) for rank in range(world_size)]
 
 

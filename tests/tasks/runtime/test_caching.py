@@ -233,7 +233,7 @@ def test_a_stage_that_another_run_makes_is_refused(
 
 
 def test_records_are_json(pipeline: Any, tmp_path: Path):
-    """A pickled record runs code of whoever can write the results directory."""
+    """A pickled record runs code of anyone who can write the results directory."""
     pipeline(_recipe(tmp_path / "store", seed=77))
     records = [path.read_bytes() for path in _records("sft")]
     assert records

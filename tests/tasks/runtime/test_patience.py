@@ -90,8 +90,8 @@ def test_they_do_not_wait_for_ever() -> None:
 UNHEARD = """
 import sys
 from rich.console import Console
-from tasks.runtime.patience import go_on_unheard
-go_on_unheard()
+from tasks.runtime.patience import ignore_lost_output
+ignore_lost_output()
 console = Console(file=sys.stderr)
 print("ready", flush=True)
 sys.stdin.readline()
