@@ -1,10 +1,10 @@
-"""Which tests may be skipped, and one real Prefect server for all of them, apart from anything of
-the user's.
+"""Which tests may be skipped, and one real Prefect server for all of them, separate from the
+user's.
 
 Prefect reads its settings when it is first imported, so they are set here, before any test module.
 
 ``make test`` runs two processes: what needs the Prefect server in the first one, which starts it,
-the other directories in whichever is free, each as a whole, so that what its tests share is made
+the other directories in whichever is free, each as a whole, so that its shared fixtures are made
 once.
 """
 
@@ -35,13 +35,13 @@ MAY_SKIP = pytest.StashKey[bool]()
 TESTS = Path(__file__).parent
 WITH_SERVER = ("flows", "tasks")  # their directories
 if PROCESS is not None:
-    # Threads of one process that spin while those of the other compute slow both down.
+    # Spinning threads of one process slow down the computing threads of the other.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Share the tests out by what they share: the server's are one piece of work, and each other
+    """Distribute the tests by shared fixtures: those with the server are one unit, and each other
     directory is one."""
     from xdist.scheduler import LoadScopeScheduling
 
@@ -54,18 +54,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the longest piece of work first, and skip what may be skipped."""
+    """Put the longest unit first, and skip what may be skipped."""
     items.sort(key=lambda item: not _needs_server(item.path.parent.relative_to(TESTS.parent)))
     _mark_skips(items)
 
 
 def _needs_server(folder: Path) -> bool:
-    """Tell whether tests of ``folder``, relative to the project, may use the Prefect server."""
+    """Return whether tests of ``folder``, relative to the project, may use the Prefect server."""
     return len(folder.parts) > 1 and folder.parts[1] in WITH_SERVER
 
 
 def _mark_skips(items: list[pytest.Item]) -> None:
-    """Skip ``gpu`` without a CUDA device (torch is asked only for such tests), and ``shared``
+    """Skip ``gpu`` without a CUDA device (torch is imported only for such tests), and ``shared``
     without its file."""
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if marked:
@@ -103,7 +103,7 @@ def pytest_sessionfinish() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, Any]:
-    """A skip that no mark explains is a failure: what is never run proves nothing."""
+    """A skip that no mark explains is a failure: a test that never runs proves nothing."""
     report = yield
     if report.skipped and not item.stash.get(MAY_SKIP, False):
         return _failed(report)
@@ -132,4 +132,4 @@ def prefect_server() -> Iterator[str]:
     yield os.environ["PREFECT_API_URL"]
     from prefect.logging.handlers import APILogHandler
 
-    APILogHandler().flush()  # what is still queued would complain that nobody listens
+    APILogHandler().flush()  # queued events would log that the server does not answer

@@ -1,4 +1,4 @@
-"""Inputs that lie beside the checkout, and the mark of a test that reads them.
+"""Inputs next to the checkout, and the mark of a test that reads them.
 
 A marked test is skipped only where the file is missing (see ``conftest``).
 """

@@ -28,7 +28,7 @@ def open_to_others() -> set[str]:
 
 @contextmanager
 def watched(every_s: float = 0.5) -> Iterator[set[str]]:
-    """Look again and again until the block ends; the set holds all that was seen."""
+    """Check repeatedly until the block ends; the set has everything that was seen."""
     seen: set[str] = set()
     ended = threading.Event()
 

@@ -6,5 +6,5 @@ PROCESS = os.environ.get("PYTEST_XDIST_WORKER")  # None where there is one only
 
 
 def starts_ahead() -> bool:
-    """Tell whether this process runs the tests with a server; both collect all of them."""
+    """Return whether this process runs the tests with a server; both collect all of them."""
     return PROCESS in (None, "gw0")

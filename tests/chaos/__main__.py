@@ -4,8 +4,8 @@ Exit code 1 if a kill lost anything, was not named in time, or left a process be
 
 python -m tests.chaos [--victims engine learner ...] [--points 3] [--seed 0]
 
-All in a bring-up of its own. A rerun continues what was killed and is killed in turn; the policy of
-a run that survives, else of the last rerun, must be that of a run nobody touched.
+All in a separate bring-up. A rerun continues what was killed and is killed in turn; the policy of a
+run that survives, else of the last rerun, must equal that of a run that was never killed.
 """
 
 import argparse
@@ -33,12 +33,12 @@ from tests.flows.small_run import ROOT, SMALL
 
 ITERATIONS = 24
 KILLED_WITHIN = range(3, 19)  # iterations
-NAMED_S = 15.0  # until the terminal says it
-STOPPED_S = 60.0  # likewise, of a process that lives
+NAMED_S = 15.0  # until the terminal shows it
+STOPPED_S = 60.0  # the same for a process that is stopped, not killed
 STATE_S = 150.0  # until the run's state does
 GONE_S = 90.0  # until no process of the run is left; agents of Ray look once a minute
 RUN_S = 600.0
-# What a terminal must say of each, besides that the run did not complete.
+# What a terminal must show for each, besides that the run did not complete.
 CAUSES = {
     "server": "The Prefect server does not answer",
     "worker": "The worker ended",
@@ -55,7 +55,7 @@ CAUSES = {
 
 @dataclass
 class Terminal:
-    """A person's terminal, with the time at which each line came."""
+    """A user's terminal, with the time of each line."""
 
     process: "subprocess.Popen[bytes]"
     path: Path
@@ -71,7 +71,7 @@ class Terminal:
 
 @dataclass
 class Kill:
-    """One kill and what came of it."""
+    """One kill and its outcome."""
 
     victim: str
     iteration: int
@@ -79,7 +79,7 @@ class Kill:
     named_s: float | None = None  # seconds until the terminal named it
     state: str = ""
     survived: bool = False  # the run did
-    family: list[psutil.Process] = field(default_factory=list)  # what the run consisted of
+    family: list[psutil.Process] = field(default_factory=list)  # the processes of the run
     terminal: Path = Path()
 
 
@@ -98,15 +98,15 @@ class Site:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.home = folder, folder / "home"
-        self.untouched = folder / "untouched"  # the store of a run that nobody killed
+        self.untouched = folder / "untouched"  # the store of a run that was not killed
         self.terminals = self.stores = 0
 
     def up(self) -> None:
-        """Start what does not run."""
+        """Start what is not running."""
         local.up(self.home, env_file=self.home / ".env")
 
     def new_store(self) -> Path:
-        """Return a store with what lies before RL."""
+        """Return a store with the results of the stages before RL."""
         self.stores += 1
         store = self.folder / f"store-{self.stores}"
         for manifest in ArtifactStore(self.untouched).manifests():
@@ -157,8 +157,8 @@ def ordeal(
 ) -> Iterator[Kill]:
     """Kill ``victim`` in run after run, each of which continues the one before; yield each kill.
 
-    A run that survives is complete, and the next kill is of a new one. The last kill is told once
-    the weights are there to be compared.
+    A run that survives is complete, and the next kill is of a new one. The last kill is reported
+    once there are weights to compare.
     """
     kills: list[Kill] = []
     store = site.new_store()
@@ -181,7 +181,7 @@ def ordeal(
 
 
 def kill(site: Site, store: Path, done: Kill, rng: random.Random) -> Kill:
-    """Let a run come to an iteration, kill the victim, and see what is said of it."""
+    """Let a run reach an iteration, kill the victim, and check what is reported."""
     done.iteration = max(done.iteration, rollouts(store) + 2)
     terminal = site.terminal(store)
     stopped = done.victim in victims.STOPPED
@@ -245,7 +245,7 @@ def _final_state(limit_s: float) -> tuple[float | None, str]:
 
 
 def _living(family: list[psutil.Process]) -> list[str]:
-    """Return what still runs of a run's processes."""
+    """Return the processes of a run that are still running."""
     found = []
     for process in family:
         with contextlib.suppress(psutil.NoSuchProcess):

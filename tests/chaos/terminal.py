@@ -1,4 +1,4 @@
-"""What a person's terminal does: bring everything up, start a run, follow it to its end.
+"""What a user does in a terminal: bring everything up, start a run, follow it to its end.
 
 python -m tests.chaos.terminal HOME OVERRIDES_JSON
 """

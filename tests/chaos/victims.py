@@ -1,4 +1,4 @@
-"""Finding the processes of a run by what they are, among those that its worker started."""
+"""Finds the processes of a run by their kind, among those that its worker started."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,18 +7,18 @@ import psutil
 
 from flows import services
 
-# What tells an actor from the others: variables that only its kind is started with.
+# What distinguishes an actor: variables that only its kind is started with.
 ACTORS = {
     "engine": lambda env: "VLLM_NO_USAGE_STATS" in env,
     "learner": lambda env: "DS_ACCELERATOR" in env,
     "reward": lambda env: "VLLM_NO_USAGE_STATS" not in env and "DS_ACCELERATOR" not in env,
 }
 KILLED = ("server", "worker", "flow", "gcs", "raylet", *ACTORS)
-STOPPED = ("stopped-engine", "stopped-learner")  # by SIGSTOP: they live and do not get on
+STOPPED = ("stopped-engine", "stopped-learner")  # by SIGSTOP: they are alive and make no progress
 
 
 def find(home: Path, victim: str) -> psutil.Process:
-    """Return one process of the run under way. Raises LookupError when there is none."""
+    """Return one process of the current run. Raises LookupError when there is none."""
     victim = victim.removeprefix("stopped-")
     if victim in ("server", "worker"):
         service = services.find(home, victim)
@@ -54,5 +54,5 @@ def _is(process: psutil.Process, victim: str) -> bool:
 
 
 def shared_weights() -> Iterator[Path]:
-    """Yield what a sync keeps in /dev/shm."""
+    """Yield the files of a sync in /dev/shm."""
     yield from Path("/dev/shm").glob("rl-weights-*")

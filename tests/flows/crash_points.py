@@ -20,7 +20,7 @@ def _die(*_: Any, **__: Any) -> None:
 
 
 def _then_die(function: Callable[..., Any], when: Callable[..., bool]) -> Callable[..., Any]:
-    """Return ``function`` followed by death, on calls for which ``when`` says so."""
+    """Return ``function`` followed by SIGKILL, on calls for which ``when`` is true."""
 
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -37,13 +37,13 @@ def _install(point: str) -> None:
     from rlcore.rl.phases import Phases
 
     if point in KILL_ITERATION:
-        # The phase has done its work and nobody has heard of it.
+        # The phase is done, and its result is not recorded yet.
         def at(phases: Phases, state: Any, *_: Any) -> bool:
             return state.next_iteration == KILL_ITERATION[point]
 
         setattr(Phases, point, _then_die(getattr(Phases, point), at))
     elif point == "before-sync":
-        # Weights are stepped, engines and disk still hold the old ones.
+        # The weights are updated; engines and disk still have the old ones.
         def before(phases: Phases, state: Any, *_: Any) -> None:
             if state.next_iteration == 4:
                 _die()
@@ -76,16 +76,16 @@ def _install(point: str) -> None:
     elif point == "export":
         import rlcore.export.export
 
-        # The model is written and proven; it is not yet where it belongs.
+        # The model is written and verified; it is not yet in its final place.
         rlcore.export.export._replace = _die
     elif point:
         raise SystemExit(f"unknown crash point {point!r}")
 
 
 def _install_within_iteration_2(phases_class: Any, point: str) -> None:
-    """Die where only some algorithms come by."""
+    """Install the crash points that only some algorithms reach."""
     if point == "half-full":
-        # One more generation round is scored and kept, and does not fill the batch.
+        # One more generation round is scored and stored, and does not fill the batch.
         def second_round(phases: Any, state: Any, rollouts: Any) -> bool:
             return rollouts.key.endswith("000002-1")
 

@@ -1,11 +1,11 @@
-"""Imports the pipeline once and forks a process for every run: ten seconds less for each.
+"""Imports the pipeline once and forks a process for every run, which saves ten seconds each.
 
 python -m tests.flows.run_server SOCKET
 
 A request is (working directory, environment, file for the output, arguments of ``crash_points``);
 the answers are the run's pid and, once it has ended, its return code as ``subprocess`` has it. The
-run is a process of its own that a test may kill. The server, and the run under way with it, end
-with whoever started it.
+run is a process of its own that a test may kill. The server, and its current run, end with the
+process that started it.
 """
 
 import os

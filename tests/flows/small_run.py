@@ -62,7 +62,7 @@ def run_small(
 ) -> subprocess.CompletedProcess[str]:
     """Run a quickstart recipe, made small, with ``directory`` as working directory.
 
-    ``kill_at`` names a point of ``crash_points``: the process sends itself SIGKILL there.
+    ``kill_at`` names a point of ``crash_points``, where the process sends itself SIGKILL.
     ``fresh``: see ``run_recipe``.
     """
     arguments = [kill_at, recipe, json.dumps({**SMALL, **(overrides or {})})]
@@ -74,7 +74,7 @@ def run_recipe(
 ) -> subprocess.CompletedProcess[str]:
     """Run ``tests.flows.crash_points`` with ``arguments``; kill its whole group after the limit.
 
-    ``fresh``: in a new interpreter, with hash seeds of its own, instead of a fork of one that has
+    ``fresh``: in a new interpreter, with its own hash seeds, instead of a fork of one that has
     imported everything.
     """
     directory.mkdir(parents=True, exist_ok=True)

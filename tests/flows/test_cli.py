@@ -78,10 +78,10 @@ def test_a_damaged_manifest_is_named_beside_the_answer(
     manifest = tmp_path / "metrics" / "run" / "damaged" / "manifest.json"
     manifest.write_bytes(manifest.read_bytes().replace(b'"metrics"', b'"netrics"'))
     assert main(["sql", "select key from artifacts", "--store", str(tmp_path)]) == 0
-    told = capsys.readouterr()
-    assert "run/whole" in told.out
-    assert "run/damaged" not in told.out
-    assert f"{manifest.parent} is left out" in told.err
+    output = capsys.readouterr()
+    assert "run/whole" in output.out
+    assert "run/damaged" not in output.out
+    assert f"{manifest.parent} is left out" in output.err
 
 
 def test_a_store_that_is_not_there_is_not_an_empty_answer(

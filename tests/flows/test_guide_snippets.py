@@ -1,8 +1,7 @@
-"""The snippets of StateSet's guide to GRPO and its siblings, run as a user would paste them.
+"""The snippets of StateSet's guide to GRPO and related algorithms, run as a user would paste them.
 
-As they stand there but for the import line, the model, and the two numbers that say how long a run
-is. Names that the guide leaves to the reader (prompts, score, reward_fn, verifier_fn) are defined
-beside them.
+Unchanged except for the import line, the model, and the two numbers that set the length of a run.
+Names that the guide leaves to the reader (prompts, score, reward_fn, verifier_fn) are defined here.
 """
 
 import ast

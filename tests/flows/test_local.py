@@ -143,7 +143,7 @@ def test_second_up_reuses_what_runs_and_a_wrong_key_ends_in_a_sentence(site: _Br
     assert "Traceback" not in result.stdout
 
 
-def test_the_password_lies_in_two_files_of_their_owner_only(site: _BroughtUp) -> None:
+def test_the_password_is_in_two_files_readable_by_their_owner_only(site: _BroughtUp) -> None:
     """Neither in the database, where every deployment's variables are, nor in a log."""
     secret = password(site.home).encode()
     folder = site.home.parent
@@ -205,7 +205,7 @@ def test_bring_ups_at_once_are_one_and_outlive_their_server(
         down(home)
 
 
-def test_everything_lies_below_the_home(prefect_server: str) -> None:
+def test_all_files_are_below_the_home(prefect_server: str) -> None:
     """PREFECT_HOME alone leaves results and memo store in the user's home."""
     from prefect.settings import get_current_settings
 

@@ -54,7 +54,7 @@ def test_reused_pid_is_not_ours(tmp_path: Path) -> None:
     assert not services.stop(tmp_path, "server")
 
 
-def test_service_that_ends_at_once_shows_its_last_words(tmp_path: Path) -> None:
+def test_service_that_ends_at_once_shows_its_last_output(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "raise SystemExit('no database here')"]
     service = services.start(tmp_path, "server", command, os.environ, cwd=tmp_path)
     with pytest.raises(UserError, match=r"the server ended .*server\.log .*no database here"):

@@ -63,9 +63,7 @@ def test_summary_has_what_people_and_scripts_read(finished: Path) -> None:
     assert (Path(summary["export"]) / "config.json").is_file()
 
 
-def test_no_secret_lies_in_what_a_run_leaves(
-    request: pytest.FixtureRequest, finished: Path
-) -> None:
+def test_no_secret_is_in_the_files_of_a_run(request: pytest.FixtureRequest, finished: Path) -> None:
     """Neither a key of the environment nor the server's password: store, logs, Ray, database."""
     home = Path(os.environ["PREFECT_HOME"])
     sessions = [path for path in Path("/tmp/ray").glob("session_*") if not path.is_symlink()]

@@ -1,4 +1,4 @@
-"""The generated reference is current and whole, and editors are told what the loader would say."""
+"""The generated reference is current and complete, and editors report what the loader would."""
 
 import json
 import re
@@ -24,7 +24,7 @@ VALIDATOR = jsonschema.Draft202012Validator(json_schema())
 MODELINE = "# yaml-language-server: $schema=../../docs/recipe.schema.json\n"
 FILES = sorted(RECIPES.glob("*.yaml"))
 
-# Keys without a description: those that say all by their names,
+# Keys without a description: those with self-explanatory names,
 SELF_EXPLANATORY = """
     betas coef config data_source description dtype enabled engine engines entity entropy_coef eps
     gamma gradient_checkpointing hidden_size intermediate_size keep_last kind max_new_tokens
@@ -32,7 +32,7 @@ SELF_EXPLANATORY = """
     project reward_workers seed split temperature tensor_parallel tie_word_embeddings top_p wandb
     weight_decay zero_stage
 """
-# and those that still want one: what is counted, of what it is a share, what each choice does.
+# and those that still need one: what is counted, of what it is a share, what each choice does.
 UNDESCRIBED = """
     aggregation attention checkpoints clip_high clip_low cluster deduplicate epochs factor
     gpu_memory_utilization level limit max_num_seqs max_responses options over_length pass_k
@@ -60,7 +60,7 @@ def _leaves(
 ) -> Iterator[tuple[str, str, Any, str | None]]:
     """Yield dotted path, kind of the section, default and description of all below ``section``.
 
-    ``default`` is the section's own, which holds over those of its class.
+    ``default`` is the section's own, which overrides those of its class.
     """
     tag = section.model_fields.get("kind")
     is_member = tag is not None and len(get_args(tag.annotation)) == 1
@@ -99,16 +99,16 @@ def test_the_files_are_those_of_the_schema() -> None:
     assert json.loads(SCHEMA.read_text(encoding="utf-8")) == json_schema(), message
 
 
-def test_every_key_stands_in_the_reference_with_its_default() -> None:
+def test_every_key_is_in_the_reference_with_its_default() -> None:
     """The defaults are those at the key's place: SFT's learning rate is not RL's."""
-    told = {
+    documented = {
         (path, kind): cells[1].removesuffix(" *by preset*")
         for path, kind, cells in _rows(reference())
         if "section" not in cells[0]
     }
-    assert len(told) == len(LEAVES) > 200
+    assert len(documented) == len(LEAVES) > 200
     for path, kind, default, _ in LEAVES:
-        cell = told[path, kind]
+        cell = documented[path, kind]
         if default is PydanticUndefined:
             assert cell == "required", path
         else:

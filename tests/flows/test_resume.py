@@ -11,7 +11,7 @@ from tests.flows.small_run import INLINE, artifact_digests, model_digests, run_s
 
 pytestmark = pytest.mark.timeout(900)
 
-# In the order in which one run meets them: each rerun goes further and dies at the next.
+# In the order in which one run reaches them: each rerun is killed at the next one.
 CRASHES = (
     "sft",
     "rollout",
@@ -35,7 +35,7 @@ def uninterrupted(prefect_server: str, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture(scope="module")
 def killed(prefect_server: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that died at every crash point in turn before it was let through."""
+    """A run that was killed at every crash point in turn before it could complete."""
     directory = tmp_path_factory.mktemp("killed")
     for point in CRASHES:
         run = run_small(directory, INLINE, kill_at=point)
@@ -64,7 +64,7 @@ def test_every_table_trained_on_is_the_same(uninterrupted: Path, killed: Path, k
 
 
 def test_nothing_half_written_remains(killed: Path) -> None:
-    """Leftovers of dead writers are swept, and no file lies outside an artifact."""
+    """Leftovers of dead writers are removed, and no file is outside an artifact."""
     store = killed / "runs" / "store"
     staged = list((store / ".staging").glob("*"))
     assert not staged

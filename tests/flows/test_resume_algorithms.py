@@ -1,4 +1,4 @@
-"""Kill -9 where an algorithm holds more than a policy: the rerun ends at the same weights.
+"""Kill -9 where an algorithm has more state than a policy: the rerun ends at the same weights.
 
 PPO with its critic, DAPO with a half-full batch, VAPO inside the critic's warm-up.
 """
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
 
 
 class Case(NamedTuple):
-    """A recipe, what makes it small, and where it dies, one run after the other."""
+    """A recipe, the overrides that make it small, and the crash points, one per run."""
 
     recipe: str
     overrides: dict[str, Any]

@@ -1,4 +1,4 @@
-"""Classic RLHF at its smallest: a reward model trained by the flow is what PPO then learns from."""
+"""Classic RLHF at its smallest: PPO trains on a reward model that the flow trained."""
 
 import json
 import subprocess
@@ -58,7 +58,7 @@ def test_a_reward_model_is_trained_judged_used_and_kept(
     assert ranked["least"].to_numpy().min() >= 4
     assert ranked["most"].to_numpy().max() <= 9
 
-    # What PPO was rewarded with is the model's score; the judge of weight 0 is told beside it.
+    # PPO's reward is the model's score; the rule reward of weight 0 is logged only.
     parts = query(
         store,
         "select score, (parts->>'reward_model')::double as model,"
@@ -67,7 +67,7 @@ def test_a_reward_model_is_trained_judged_used_and_kept(
     assert parts.height == 2 * 4
     assert parts["score"].to_numpy() == pytest.approx(parts["model"].to_numpy(), abs=1e-6)
     assert parts["judge"].null_count() == 0
-    # A critic from the policy would say exactly 0 before its first step.
+    # A critic from the policy would return exactly 0 before its first step.
     first = query(store, "select values, loss_mask from trajectories where iteration = 1")
     assert first.height > 0
     for values, mask in first.rows():

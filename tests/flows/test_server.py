@@ -76,7 +76,7 @@ def _pools(server: _Server) -> list[str]:
     return [pool["name"] for pool in json.loads(text)]
 
 
-def test_one_who_may_call_can_change_things(server: _Server) -> None:
+def test_a_client_with_the_password_can_change_things(server: _Server) -> None:
     """Without this the refusals below could be those of a wrong request."""
     status, _, text = server.call(
         "POST", "/api/work_pools/", {**POOL, "name": "ours"}, **server.csrf()
@@ -129,7 +129,7 @@ def test_no_other_page_is_allowed_to_read(server: _Server) -> None:
     assert headers["Access-Control-Allow-Origin"] != "*"
 
 
-def test_a_csrf_token_costs_the_password(server: _Server) -> None:
+def test_a_csrf_token_needs_the_password(server: _Server) -> None:
     path = "/api/csrf-token?client=attack"
     assert server.call("GET", path)[0] == 200
     assert server.call("GET", path, Authorization=None)[0] == 401
@@ -216,7 +216,7 @@ def test_a_login_link_works_once(server: _Server) -> None:
     assert "rl-pipeline open" in text
 
 
-def test_only_one_who_may_call_gets_a_login_link(server: _Server) -> None:
+def test_only_a_client_with_the_password_gets_a_login_link(server: _Server) -> None:
     for headers in ({"Authorization": None}, {"Prefect_Csrf_Token": None}):
         status, _, text = server.call("POST", "/api/login-links", **(server.csrf() | headers))
         assert status in (401, 403), text
@@ -253,7 +253,7 @@ def test_an_old_login_link_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         ("0.0.0.0:4200", None, False),
     ],
 )
-def test_what_the_guard_lets_pass(host: str, origin: str | None, passes: bool) -> None:
+def test_what_the_guard_accepts(host: str, origin: str | None, passes: bool) -> None:
     headers = [(b"host", host.encode())]
     if origin is not None:
         headers.append((b"origin", origin.encode()))

@@ -15,11 +15,11 @@ from rlcore.recipes import load_recipe
 from rlcore.results.metrics import metrics_frame, publish_metrics
 from rlcore.store.artifacts import ArtifactStore, Lineage
 
-PNG_LIMIT = 200_000  # bytes; it stands in the README
+PNG_LIMIT = 200_000  # bytes; it is shown in the README
 
 
 def _finished_run(root: Path, name: str) -> Path:
-    """Lay down what a finished run leaves: its recipe, its summary and its metrics tables."""
+    """Write the files of a finished run: its recipe, its summary and its metrics tables."""
     recipe = load_recipe(name, {"seed": 2}, directory=RECIPES)
     directory = root / "runs" / f"{name}-12345678"
     directory.mkdir(parents=True)
@@ -42,7 +42,7 @@ def _finished_run(root: Path, name: str) -> Path:
 
 
 def test_outcome_is_what_the_store_says(tmp_path: Path) -> None:
-    """A run that came from cache tells the seconds of when it was trained."""
+    """A cached run reports the seconds of the time when it was trained."""
     outcome = read_outcome(tmp_path, _finished_run(tmp_path, "quickstart"))
     assert (outcome.recipe, outcome.seed, outcome.iterations) == ("quickstart", 2, 3)
     assert (outcome.sft, outcome.rl, outcome.rise) == (0.55, 0.9, pytest.approx(0.35))
@@ -102,9 +102,9 @@ def test_figure_is_small_and_whole(tmp_path: Path, capsys: pytest.CaptureFixture
     assert path.read_bytes().startswith(b"\x89PNG")
     assert path.stat().st_size < PNG_LIMIT
     print_tables(_outcomes())
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
     for cell in ("quickstart-7", "0.500", "0.900", "+0.400", "100", "60"):
-        assert cell in told
+        assert cell in output
 
 
 def _ended(recipe: str, *accuracies: float, sft: float = 0.5) -> list[Outcome]:

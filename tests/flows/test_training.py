@@ -47,7 +47,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def variety(prompt: str, response: str) -> float:
-    """A reward that tells the samples of an untrained model apart: 0, 0.5 or 1."""
+    """A reward that differs between samples of an untrained model: 0, 0.5 or 1."""
     return (len(response) % 3) / 2
 
 
@@ -88,7 +88,7 @@ def test_every_algorithm_takes_a_real_step(name: str, tiny: str, tmp_path: Path)
 
 
 def test_the_reward_rises(tiny: str) -> None:
-    """Ask an untrained model for spaces: what is rewarded must become frequent."""
+    """Reward an untrained model for spaces, which must become frequent."""
 
     def spaces(prompt: str, response: str) -> float:
         return response.count(" ") / max(1, len(response))
@@ -129,7 +129,7 @@ def test_same_seed_same_metrics_and_another_seed_others(tiny: str) -> None:
 
 def test_without_a_verifier_correctness_follows_the_reward(tiny: str) -> None:
     """Dynamic sampling keeps the groups that the reward splits; a verdict taken before rewards
-    exist would filter every group, for ever."""
+    exist would filter every group, forever."""
     config = DAPOConfig(**SMALL, group_size=16, on_exhausted="error")
     metrics = train_with_dapo_sync(
         tiny, lambda prompt, response: float(len(response) % 2), PROMPTS, config
@@ -359,7 +359,7 @@ def test_what_cannot_work_ends_early_in_one_sentence(
     assert "\n" not in str(caught.value)
 
 
-def test_a_folder_of_somebody_elses_is_never_replaced(tiny: str, tmp_path: Path) -> None:
+def test_a_foreign_folder_is_never_replaced(tiny: str, tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "precious.txt").write_text("mine")
     with pytest.raises(UserError, match="no earlier run wrote"):

@@ -6,7 +6,7 @@ inputs here, and ``digest`` proves that they built the same.
 
 Axes: a batch has rows (trajectories) of different lengths; per-token fields are flat over all
 tokens of the batch, row after row. ``mask`` is True on the tokens the policy sampled; it has holes
-where a tool spoke. What lies in a hole is junk on purpose.
+where a tool responded. Values in a hole are junk on purpose.
 """
 
 import hashlib
@@ -39,7 +39,7 @@ KL_TARGET, KL_HORIZON, KL_START = 0.1, 10_000, 1e-3
 
 
 def setting(settings: Sequence, batch: int):
-    """The setting of batch number ``batch``: they take turns."""
+    """The setting of batch number ``batch``, cycling through all."""
     return settings[batch % len(settings)]
 
 
@@ -191,7 +191,8 @@ def critic_batch(batch: int) -> CriticBatch:
 
 
 def group_batch(batch: int) -> GroupBatch:
-    """No constant group and no group of one: those are rulings, tested by hand."""
+    """No constant group and no group of one: there we differ on purpose, which other tests
+    cover."""
     rng = _generator("group", batch)
     ids, scores = [], []
     for group in rng.choice(100, size=rng.integers(1, 4), replace=False):

@@ -34,7 +34,8 @@ def goldens() -> dict[str, np.ndarray]:
 def assert_golden(
     name: str, ours: list[np.ndarray], counted: list[np.ndarray] | None = None
 ) -> None:
-    """Compare one array per batch; ``counted`` leaves out what the oracle has no say in."""
+    """Compare one array per batch; ``counted`` leaves out entries that the oracle does not
+    define."""
     expected = goldens()[name]
     sizes = [np.size(each) for each in ours]
     found = np.concatenate([np.ravel(each) for each in ours]).astype(np.float64)

@@ -18,7 +18,7 @@ from tests.golden.comparison import assert_golden, family
 
 
 def holed(shape: made.Shape, flat: np.ndarray) -> list[np.ndarray]:
-    """Ragged, with NaN off the mask: what stands there must not matter."""
+    """Ragged, with NaN outside the mask, where values must not matter."""
     return shape.ragged(np.where(shape.mask, flat, np.nan))
 
 
@@ -53,7 +53,7 @@ def on_mask(shape: made.Shape, arrays: list[np.ndarray] | None) -> np.ndarray:
     """The policy tokens; everything else must be exactly 0."""
     assert arrays is not None
     flat = np.concatenate(arrays)
-    assert not flat[~shape.mask].any(), "a number stands off the mask"
+    assert not flat[~shape.mask].any(), "there is a number outside the mask"
     return flat[shape.mask]
 
 

@@ -1,4 +1,4 @@
-"""The golden inputs are what they were, every golden is compared, and the files stay small."""
+"""The golden inputs are unchanged, every golden is compared, and the files stay small."""
 
 import pytest
 
@@ -15,12 +15,12 @@ def test_inputs_are_those_of_the_oracles(name: str) -> None:
 
 
 def test_every_golden_is_compared() -> None:
-    """A golden that nobody reads would pass for a check."""
+    """A golden that no test reads would look like a check."""
     texts = [path.read_text(encoding="utf-8") for path in HERE.glob("test_*.py")]
     names = VERSIONS["oracles"].keys()
     assert {golden.split("/")[0] for golden in goldens()} == set(names)
     missing = [name for name in names if not any(f'"{name}' in text for text in texts)]
-    assert not missing, f"{missing} stand in the files, and no test reads them"
+    assert not missing, f"{missing} are in the files, and no test reads them"
 
 
 def test_the_files_stay_small() -> None:

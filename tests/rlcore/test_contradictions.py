@@ -69,7 +69,7 @@ CONTRADICTIONS: list[tuple[str, dict[str, Any], list[str]]] = [
       "leave update.old_logprobs out"]),
     (GSPO, {"rl.update.old_logprobs": "new"},
      ["rl.update.old_logprobs", "'first' or 'own'"]),
-    # switches that could never act
+    # settings that could never take effect
     (VAPO, {"rl.critic.warmup_iterations": 100},
      ["rl:", "leaves none of iterations = 100 to the policy", "raise iterations or lower it"]),
     (DAPO, {"rl.algorithm.overlong": {"cache_tokens": 41}},

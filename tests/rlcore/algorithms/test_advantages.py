@@ -20,7 +20,7 @@ GROUP_ESTIMATORS = ("grpo", "rloo", "reinforce++-baseline")
 
 
 def batch_of(scores, groups=None, masks=None, **fields) -> AdvantageInput:
-    """One policy token per row and one group unless told otherwise."""
+    """One policy token per row and one group unless given otherwise."""
     scores = np.asarray(scores)
     groups = np.zeros(len(scores)) if groups is None else np.asarray(groups)
     masks = [[1]] * len(scores) if masks is None else masks
@@ -194,7 +194,7 @@ def test_reinforce_plus_plus_baseline_by_hand():
 @pytest.mark.parametrize("score", [0.7, 0.1, 1e6, -3.3, 0.0])
 @pytest.mark.parametrize("size", [2, 3, 8, 100])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_equal_scores_teach_exactly_nothing(name, score, size, dtype):
+def test_equal_scores_give_advantage_zero(name, score, size, dtype):
     """Rounding must not turn a constant group into a gradient."""
     found = estimate(name, batch_of(np.full(size, score, dtype=dtype)))
     assert not np.concatenate(found.advantages).any()
@@ -202,7 +202,7 @@ def test_equal_scores_teach_exactly_nothing(name, score, size, dtype):
 
 
 @pytest.mark.parametrize("name", GROUP_ESTIMATORS)
-def test_constant_groups_stay_zero_beside_others(name):
+def test_constant_groups_stay_zero_among_others(name):
     values = per_row(name, batch_of([0.7, 1, 0.7, 0, 0.7, 0], [0, 1, 0, 1, 0, 1]))
     assert values[[0, 2, 4]].tolist() == [0.0, 0.0, 0.0]
     assert values[1] > 0 > values[3] == values[5]
@@ -255,7 +255,7 @@ def test_an_unscorable_row_changes_no_other(name):
 
 @pytest.mark.parametrize("name", ESTIMATORS)
 @pytest.mark.parametrize("garbage", [np.nan, 1e9, -np.inf])
-def test_what_stands_off_the_mask_changes_nothing(name, garbage):
+def test_values_outside_the_mask_change_nothing(name, garbage):
     """Nothing outside the mask changes an advantage."""
     clean = full_batch([0.5, 1.0, 0.0, 0.25, 2.0, 1.5], np.random.default_rng(4))
     dirty = {
@@ -303,7 +303,7 @@ def test_advantages_of_a_group_sum_to_zero_in_any_order(rows):
         np.testing.assert_allclose(moved, values[order], atol=1e-9)
 
 
-def test_an_estimator_of_the_users_own(tmp_path, monkeypatch):
+def test_a_users_estimator(tmp_path, monkeypatch):
     """A function in any module is an algorithm; one number per row is spread over its tokens."""
     (tmp_path / "my_estimators.py").write_text(
         "import numpy as np\n"
@@ -343,7 +343,7 @@ def test_a_broken_module_of_the_users_shows_its_own_error(tmp_path, monkeypatch)
         estimate("needs_more:f", batch_of([1.0]))
 
 
-def test_bad_input_is_told():
+def test_bad_input_is_reported():
     batch = batch_of([1.0, 0.0])
     with pytest.raises(UserError, match="did you mean 'grpo'"):
         estimate("gpro", batch)

@@ -59,7 +59,7 @@ def test_scope_of_the_token_mean():
     assert Totals.of(lengths, groups).groups == {0: 4, 1: 3}
 
 
-def test_bad_input_is_told():
+def test_bad_input_is_reported():
     with pytest.raises(UserError, match="did you mean 'token-mean'"):
         token_weights("token_mean", LENGTHS)
     with pytest.raises(UserError, match="horizon = None"):

@@ -18,7 +18,7 @@ def test_truncated_importance_weights():
     assert importance_weights(old, sampler, rows, level="none", cap=2.0).tolist() == [1, 1, 1]
 
 
-def test_unknown_level_is_told_the_nearest():
+def test_unknown_level_is_answered_with_the_nearest():
     one = torch.zeros(1)
     with pytest.raises(UserError, match="did you mean 'sequence'"):
         importance_weights(one, one, one.long(), level="sequences", cap=1.0)

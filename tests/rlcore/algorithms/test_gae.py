@@ -115,7 +115,7 @@ def test_gamma_below_one_forgets_the_reward_of_long_answers():
     assert discounted_returns(rewards, lengths)[0] == 1.0
 
 
-def test_an_unscorable_row_does_not_teach_the_critic():
+def test_an_unscorable_row_does_not_train_the_critic():
     """A return of 0 would pull its values down; its own values as target ask for nothing."""
     advantages, returns = gae_of([np.nan, 1.0, 0.0], [[0.7, 0.6], [0.5], [0.5]], [[1, 1], [1], [1]])
     assert advantages[0].tolist() == [0.0, 0.0]
@@ -164,6 +164,6 @@ def test_whitening_of_equal_values_is_exactly_zero():
     assert not whitened(values, np.ones(7, dtype=bool)).any()
 
 
-def test_bad_alpha_is_told():
+def test_bad_alpha_is_reported():
     with pytest.raises(UserError, match="length_adaptive_alpha = 0 must be above 0"):
         length_adaptive_lambda(np.array([3]), 0)

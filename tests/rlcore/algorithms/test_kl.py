@@ -132,7 +132,7 @@ def test_adaptive_coefficient_by_hand():
     assert adaptive_coef(0.001, 0.1, **step) == 0.001
 
 
-def test_bad_input_is_told():
+def test_bad_input_is_reported():
     one = torch.zeros(1)
     with pytest.raises(UserError, match="did you mean 'k3'"):
         kl_estimate(one, one, "k33")

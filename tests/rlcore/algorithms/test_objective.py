@@ -302,7 +302,7 @@ def test_entropy_of_a_categorical_in_closed_form():
     )
 
 
-def test_rows_that_may_be_skipped():
+def test_rows_that_can_be_skipped():
     """A row of advantage 0 has no gradient, unless KL, entropy or a loss of one's own gives one."""
     rows = {"advantages": [np.zeros(3), np.array([0.0, 0.5]), np.zeros(1)]}
     skipping = PolicyObjective(skip_zero_advantage=True)
@@ -322,6 +322,6 @@ def test_rows_that_may_be_skipped():
         assert keeps_all.rows_with_gradient(rows) is None
 
 
-def test_objectives_travel_between_processes():
+def test_objectives_are_picklable():
     for objective in (OBJECTIVES | STOPPED).values():
         assert pickle.loads(pickle.dumps(objective)) == objective

@@ -22,7 +22,7 @@ def test_without_a_soft_interval_it_is_a_step():
 
 
 @pytest.mark.parametrize("cache", [-1, 101])
-def test_bad_interval_is_told(cache):
+def test_bad_interval_is_reported(cache):
     with pytest.raises(UserError, match=f"cache_tokens = {cache} must lie between 0 and max"):
         overlong_penalty(np.array([1]), max_tokens=100, cache_tokens=cache)
 

@@ -123,7 +123,7 @@ def test_gradient_agrees_with_finite_differences(name, level):
     torch.testing.assert_close(whole, through_logprobs, rtol=0, atol=1e-14)
 
 
-def test_a_loss_of_the_users_own(tmp_path, monkeypatch):
+def test_a_users_loss(tmp_path, monkeypatch):
     (tmp_path / "my_losses.py").write_text(
         "def squared(ratio, logprobs, advantages, *, clip_low, clip_high, clip_dual):\n"
         "    return (ratio - 1) ** 2 * advantages + clip_low\n"
@@ -139,7 +139,7 @@ def test_a_loss_of_the_users_own(tmp_path, monkeypatch):
         policy_loss("my_losses:reduced", ratio, ratio, advantages, **CLIP)
 
 
-def test_unknown_names_are_told_the_nearest():
+def test_unknown_names_are_answered_with_the_nearest():
     one = torch.zeros(1)
     with pytest.raises(UserError, match=r"policy_loss = 'cipso' is unknown.*did you mean 'cispo'"):
         policy_loss("cipso", one, one, one, **CLIP)

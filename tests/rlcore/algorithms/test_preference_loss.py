@@ -25,7 +25,7 @@ def test_loss_of_a_perfect_ranking_by_hand():
     assert loss_of([-1.0, 0, 1, 2], [4, 3, 2, 1]) == pytest.approx(0.207038, abs=1e-6)
 
 
-def test_equal_scores_know_nothing():
+def test_loss_of_equal_scores():
     assert loss_of([0.3] * 5, [1, 2, 3, 4, 5]) == pytest.approx(np.log(2), abs=1e-12)
 
 
@@ -76,7 +76,7 @@ def test_no_pair_is_no_loss():
     assert loss_of([], []) == 0.0
 
 
-def test_who_is_preferred():
+def test_which_response_is_preferred():
     """A lower rank is better, and only within a prompt."""
     found = is_preferred(torch.tensor([1, 2, 1]), torch.tensor([0, 0, 1]))
     assert found.nonzero().tolist() == [[0, 1]]

@@ -192,7 +192,7 @@ def test_gepo_weights_vary_less_than_gspo_ratios_off_policy():
     assert np.exp(logp - expectation).var() < np.exp(logp - logq).var()
 
 
-def test_unknown_level_is_told_the_nearest():
+def test_unknown_level_is_answered_with_the_nearest():
     one = torch.zeros(1)
     with pytest.raises(UserError, match="did you mean 'token'"):
         importance_ratio("tokens", one, one, one.long())

@@ -224,7 +224,7 @@ def test_contradictions_are_refused_when_written(values: dict[str, Any], sentenc
         (GRPOConfig, {"clip_eps": 1.5}, "GRPOConfig.clip_eps = 1.5 is refused: .* less than 1"),
     ],
 )
-def test_wrong_names_and_values_are_told_in_one_sentence(
+def test_wrong_names_and_values_are_reported_in_one_sentence(
     config_type: type[TrainingConfig], values: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(UserError, match=sentence) as caught:

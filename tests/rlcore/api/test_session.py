@@ -20,7 +20,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def variety(prompt: str, response: str) -> float:
-    """A reward that tells the samples of an untrained model apart: 0, 0.5 or 1."""
+    """A reward that differs between samples of an untrained model: 0, 0.5 or 1."""
     return (len(response) % 3) / 2
 
 

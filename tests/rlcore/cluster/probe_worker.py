@@ -1,4 +1,4 @@
-"""What the cluster tests run elsewhere."""
+"""The worker that the cluster tests run in other processes."""
 
 import os
 import sys
@@ -12,7 +12,7 @@ ENVIRONMENT_AT_IMPORT = os.environ.get("PROBE", "")
 
 
 class Probe:
-    """Does what it is told."""
+    """A worker whose methods the tests choose."""
 
     IMPORTS = ("colorsys",)
     built: ClassVar[list[int]] = []

@@ -1,4 +1,4 @@
-"""A worker behaves the same in a Ray actor and inline, and no wait is without end or culprit."""
+"""A worker behaves the same in a Ray actor and inline, and every wait ends and names its worker."""
 
 import os
 import stat
@@ -41,7 +41,7 @@ def test_calls_are_served_in_order_by_one_object(cluster: Cluster) -> None:
     assert gather([worker.start("add", n) for n in (1, 2, 3)], timeout_s=60) == [2, 4, 7]
 
 
-def test_a_sentence_for_people_arrives_as_it_was_said(cluster: Cluster) -> None:
+def test_a_user_error_arrives_unchanged(cluster: Cluster) -> None:
     worker = cluster.spawn(PROBE, 1, name="probe", placement=PLAIN)
     with pytest.raises(UserError, match=r"^this is refused; ask for something else$"):
         worker.start("refuse").result(60)
@@ -70,14 +70,14 @@ def test_workers_have_the_secrets_and_no_file_of_ray_has(on_ray: RayCluster) -> 
     assert not [path for path in files if SECRET.encode() in path.read_bytes()]
 
 
-def test_rays_token_is_its_owners(on_ray: RayCluster) -> None:
+def test_rays_token_is_readable_by_its_owner_only(on_ray: RayCluster) -> None:
     worker = on_ray.spawn(PROBE, 0, name="probe", placement=PLAIN)
     home = worker.start("variable", "HOME").result(60)
     assert stat.S_IMODE((Path(home) / ".ray" / "auth_token").stat().st_mode) == 0o600
     assert worker.start("variable", "RAY_AUTH_MODE").result(60) == "token", "none is asked for"
 
 
-def test_ray_refuses_who_has_no_token(on_ray: RayCluster) -> None:
+def test_ray_refuses_clients_without_a_token(on_ray: RayCluster) -> None:
     on_ray.spawn(PROBE, 0, name="probe", placement=PLAIN).start("add", 1).result(60)
     node = ray_worker._global_node
     assert node is not None
@@ -106,7 +106,7 @@ def test_ray_refuses_who_has_no_token(on_ray: RayCluster) -> None:
     assert listening
     for port, command in listening.items():
         if "/ray/" in command or "ray::" in command:
-            # The monitor takes no commands; it tells figures of the autoscaler, which is not used.
+            # The monitor takes no commands; it serves metrics of the autoscaler, which is not used.
             assert _status(port) in (401, None, 200 if "monitor.py" in command else None), command
 
 
@@ -147,7 +147,7 @@ def test_on_a_cluster_of_ones_own_ranks_meet_at_a_port(
     assert on_ray.rendezvous().startswith("tcp://")
 
 
-def test_our_own_ray_listens_to_no_other_machine(on_ray: RayCluster) -> None:
+def test_our_own_ray_listens_on_loopback_only(on_ray: RayCluster) -> None:
     on_ray.spawn(PROBE, 0, name="probe", placement=PLAIN).start("add", 1).result(60)
     assert open_to_others() == set()
 
@@ -212,7 +212,7 @@ def test_a_wait_ends_with_the_name_of_whom_it_waited_for(on_ray: RayCluster) -> 
     worker.stop()
 
 
-def test_a_dead_worker_is_told_apart_from_a_slow_one(on_ray: RayCluster) -> None:
+def test_a_dead_worker_is_distinguished_from_a_slow_one(on_ray: RayCluster) -> None:
     worker = on_ray.spawn(PROBE, 0, name="mortal-probe", placement=PLAIN)
     with pytest.raises(WorkerDied, match="'mortal-probe' died during die"):
         worker.start("die").result(60)

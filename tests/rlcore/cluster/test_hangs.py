@@ -1,4 +1,4 @@
-"""A worker that lives and does not get on, and a Ray that is gone, are named in seconds."""
+"""A worker that is alive but makes no progress, and a dead Ray, are named within seconds."""
 
 import json
 import os
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(180)
 PROBE = "tests.rlcore.cluster.probe_worker:Probe"
 ROOT = Path(__file__).parents[3]
 
-# Loses one of Ray's own processes in the middle of a call; prints what was said of it, and ends.
+# Kills one of Ray's own processes during a call, prints the error, and ends.
 WITHOUT_RAY = """
 import json, os, signal, sys, time
 from rlcore.cluster.ray_cluster import RayCluster
@@ -55,14 +55,14 @@ def worker(on_ray: RayCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[RayW
     worker.stop()
 
 
-def test_a_call_that_hangs_is_named_though_its_process_lives(worker: RayWorker) -> None:
+def test_a_call_that_hangs_is_named_although_its_process_is_alive(worker: RayWorker) -> None:
     with pytest.raises(
         WorkerHung, match=r"worker 'probe' hangs .process \d+.*no progress.*in step"
     ):
         worker.start("step", [0.1, 100]).result(60)
 
 
-def test_a_call_that_gets_on_slowly_is_not(worker: RayWorker) -> None:
+def test_a_call_that_progresses_slowly_is_not(worker: RayWorker) -> None:
     assert worker.start("step", [2.2] * 3).result(60) > 0
 
 
@@ -87,8 +87,8 @@ def test_what_a_call_notes_is_logged(worker: RayWorker, caplog: pytest.LogCaptur
 
 
 @pytest.mark.parametrize("kind", ["gcs_server", "raylet"])
-def test_the_loss_of_ray_itself_is_named(kind: str) -> None:
-    """Left to itself, Ray ends this process after a minute, without a word."""
+def test_a_failure_of_ray_itself_is_named(kind: str) -> None:
+    """Ray alone would end this process after a minute, without a message."""
     run = subprocess.run(
         [sys.executable, "-c", WITHOUT_RAY, kind],
         cwd=ROOT,
@@ -107,7 +107,7 @@ def test_the_loss_of_ray_itself_is_named(kind: str) -> None:
 
 
 def _looks(looking: Watch, method: str, counts: list[int]) -> str | None:
-    """Look once a second; return why to give up, when that was found."""
+    """Check once a second; return why to give up, once that is found."""
     for count in counts:
         reason = looking.look(method, Sign(7, count), stopped=False, passed_s=1.0)
         if reason is not None:
@@ -115,7 +115,7 @@ def _looks(looking: Watch, method: str, counts: list[int]) -> str | None:
     return None
 
 
-def test_what_is_usual_is_learnt() -> None:
+def test_the_usual_silence_is_learnt() -> None:
     looking = Watch(stall_s=10.0)
     assert _looks(looking, "step", [0] * 60) is None, "the first call loads and compiles"
     looking.answered("step", passed_s=0.0)

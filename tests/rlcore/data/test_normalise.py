@@ -1,4 +1,5 @@
-"""Every accepted form becomes the same rows; every bad row is told by reason, none is lost."""
+"""Every accepted form becomes the same rows; every bad row is reported with its reason, none is
+lost."""
 
 import json
 from typing import Any

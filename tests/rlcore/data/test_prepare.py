@@ -199,7 +199,7 @@ def test_sql_filters_reject_by_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("policy", ["truncate_left", "truncate_middle", "truncate_right"])
 def test_truncation_cuts_the_text_and_keeps_the_turns(tmp_path: Path, policy: str) -> None:
-    """A prompt cut in its token ids loses the marks that tell the model to answer."""
+    """A prompt cut in its token ids loses the markers that make the model answer."""
     story = " ".join(f"w{n}" for n in range(100))
     train = [*sums(range(20)), *sums([50], story + " {n}")]
     data = files(tmp_path, train, sums([100]), over_length=policy, max_prompt_tokens=60)

@@ -1,4 +1,4 @@
-"""Each check speaks once about the trouble it is for, and none about a run that learns."""
+"""Each check reports its problem once, and none reports a run that learns."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -24,13 +24,13 @@ from tests.rlcore.diagnostics.streams import (
 class Trouble:
     """One check's trouble: what changes from ``start`` on, in which recipe.
 
-    ``company``: other checks that rightly speak about the same trouble. ``told``: the iteration at
-    which it is said, and what the sentence holds.
+    ``company``: other checks that correctly report the same problem. ``reported``: the iteration at
+    which it is reported; ``says``: what the sentence contains.
     """
 
     check: str
     change: Callable[[int, Metrics], Metrics]
-    told: int
+    reported: int
     says: str
     start: int = 10
     recipe: str = "quickstart"
@@ -44,52 +44,54 @@ TROUBLES = [
     Trouble(
         "reward_dead",
         fixed(critic__score__max=0.0, critic__score__min=0.0, **NOTHING_TO_LEARN),
-        told=14,
+        reported=14,
         says="every response scores 0:",
         company=frozenset({"reward_hacking"}),
     ),
-    Trouble("everything_right", fixed(critic__accuracy=1.0), told=14, says="for 5 iterations"),
-    Trouble("reward_errors", fixed(reward__error_fraction=0.03), told=10, says="3.0% of the rows"),
+    Trouble("everything_right", fixed(critic__accuracy=1.0), reported=14, says="for 5 iterations"),
+    Trouble(
+        "reward_errors", fixed(reward__error_fraction=0.03), reported=10, says="3.0% of the rows"
+    ),
     Trouble(
         "reward_timeouts",
         fixed(reward__timeout_fraction=0.15),
-        told=10,
+        reported=10,
         says="scoring of 15.0% of the rows",
     ),
     Trouble(
         "judge_failures",
         fixed(reward__judge_failed_fraction=0.5),
-        told=12,
+        reported=12,
         says="weight 0 fails on 50.0%",
     ),
-    Trouble("no_answers", fixed(reward__no_answer_fraction=0.6), told=14, says="60% of the"),
+    Trouble("no_answers", fixed(reward__no_answer_fraction=0.6), reported=14, says="60% of the"),
     Trouble(
         "reward_hacking",
         lambda iteration, metrics: {
             "critic/score/mean": 0.1 * iteration,
             "critic/accuracy": 0.7 - 0.01 * (iteration - 10),
         },
-        told=20,
+        reported=20,
         says="below its best while",
         recipe="quickstart-rlhf",
     ),
     Trouble(
         "constant_groups",
         fixed(critic__zero_std_group_fraction=0.95),
-        told=14,
+        reported=14,
         says="95% of the groups",
     ),
     Trouble(
         "filtered_ratio",
         fixed(train__filtered_ratio=0.62),
-        told=10,
+        reported=10,
         says="62% of the prompts, not below 50%",
         recipe="quickstart-dapo",
     ),
     Trouble(
         "generation_rounds",
         fixed(train__num_gen_batches=9.0),
-        told=10,
+        reported=10,
         says="took 9 generation rounds",
         recipe="quickstart-dapo",
     ),
@@ -99,71 +101,73 @@ TROUBLES = [
             "actor/zero_gradient_steps": float(iteration < 20),
             "actor/skipped_steps": float(iteration < 20),
         },
-        told=10,
+        reported=10,
         says="1 of its optimizer steps had a zero gradient and 1 were not finite",
         company=frozenset({"not_finite"}),
     ),
     Trouble(
         "dead_critic_updates",
         fixed(critic__zero_gradient_steps=2.0),
-        told=10,
+        reported=10,
         says="2 of its optimizer steps had a zero gradient",
         recipe="quickstart-ppo",
     ),
-    Trouble("entropy_collapse", fixed(actor__entropy=0.01), told=14, says="fallen to"),
-    Trouble("entropy_explosion", fixed(actor__entropy=2.0), told=13, says="2 nats"),
-    Trouble("kl_spike", fixed(actor__ppo_kl=-0.3), told=10, says="by -0.3 nats per token"),
-    Trouble("reference_kl_spike", fixed(actor__ref_kl=0.5), told=10, says="jumped to 0.5 nats"),
-    Trouble("everything_clipped", fixed(actor__pg_clipfrac=0.97), told=11, says="97% of the"),
+    Trouble("entropy_collapse", fixed(actor__entropy=0.01), reported=14, says="fallen to"),
+    Trouble("entropy_explosion", fixed(actor__entropy=2.0), reported=13, says="2 nats"),
+    Trouble("kl_spike", fixed(actor__ppo_kl=-0.3), reported=10, says="by -0.3 nats per token"),
+    Trouble("reference_kl_spike", fixed(actor__ref_kl=0.5), reported=10, says="jumped to 0.5 nats"),
+    Trouble("everything_clipped", fixed(actor__pg_clipfrac=0.97), reported=11, says="97% of the"),
     Trouble(
         "ratio_never_moves",
         fixed(actor__ratio_mean=1.0 + 1e-7, actor__ratio_max=1.0),
-        told=14,
+        reported=14,
         says="after 5 iterations",
     ),
     Trouble(
         "not_finite",
         fixed(actor__grad_norm=float("nan"), actor__skipped_steps=1.0),
-        told=10,
+        reported=10,
         says="1 optimizer steps had a gradient that is not finite",
     ),
     Trouble(
         "sampler_drift",
         fixed(training__rollout_logprobs_gap_max=7e-4),
-        told=10,
+        reported=10,
         says="differ by 0.0007 nats",
     ),
     Trouble(
         "sampler_drift_on_average",
         fixed(training__rollout_mult_prob_error=1.03, training__rollout_logprobs_gap_max=0.6),
-        told=10,
+        reported=10,
         says="is 1.030 (largest gap 0.6 nats)",
         overrides={"model.dtype": "bfloat16"},
     ),
-    Trouble("truncation", fixed(response_length__clip_ratio=0.4), told=12, says="40% of the"),
-    Trouble("length_collapse", fixed(response_length__mean=2.0), told=14, says="shrunk to"),
+    Trouble("truncation", fixed(response_length__clip_ratio=0.4), reported=12, says="40% of the"),
+    Trouble("length_collapse", fixed(response_length__mean=2.0), reported=14, says="shrunk to"),
     Trouble(
         "length_explosion",
         lambda iteration, metrics: {
             "response_length/mean": 90.0,
             "critic/score/mean": 0.5,
         },
-        told=13,
+        reported=13,
         says="times as long as at first",
     ),
     Trouble(
         "overlong_never_acts",
         fixed(response_length__max=30.0),
-        told=20,
+        reported=20,
         says="from 32 tokens on and the longest response had 30",
         start=1,
         recipe="quickstart-dapo",
     ),
-    Trouble("aborted_responses", fixed(response__aborted_ratio=0.2), told=10, says="20% of the"),
+    Trouble(
+        "aborted_responses", fixed(response__aborted_ratio=0.2), reported=10, says="20% of the"
+    ),
     Trouble(
         "validation_drop",
         lambda iteration, metrics: {"val/accuracy": 0.3} if iteration % 10 == 0 else {},
-        told=20,
+        reported=20,
         says="validation accuracy is 0.300",
         start=20,
     ),
@@ -173,14 +177,14 @@ TROUBLES = [
             "critic/never_right_fraction": 0.09,
             **({"val/accuracy": 0.9} if iteration % 10 == 0 else {}),
         },
-        told=40,
+        reported=40,
         says="validation accuracy (0.900) has not risen above noise for 20 iterations",
         start=20,
     ),
     Trouble(
         "critic_not_learning",
         fixed(critic__vf_explained_var=0.01),
-        told=24,
+        reported=24,
         says="risen by 0.000 only (now 0.01)",
         start=1,
         recipe="quickstart-ppo",
@@ -188,21 +192,21 @@ TROUBLES = [
     Trouble(
         "value_loss_explosion",
         fixed(critic__vf_loss=9.0),
-        told=12,
+        reported=12,
         says="(now 9)",
         recipe="quickstart-vapo",
     ),
     Trouble(
         "critic_not_finite",
         fixed(critic__grad_norm=float("nan"), critic__skipped_steps=1.0),
-        told=10,
+        reported=10,
         says="1 critic steps had a gradient that is not finite",
         recipe="quickstart-ppo",
     ),
     Trouble(
         "critic_lr_below_actor_lr",
         fixed(),
-        told=0,
+        reported=0,
         says="is 0.33 of rl.update.optimizer.lr",
         recipe="quickstart-ppo",
         overrides={"rl__critic__optimizer__lr": 1e-4},
@@ -210,7 +214,7 @@ TROUBLES = [
     Trouble(
         "vapo_without_warmup",
         fixed(),
-        told=0,
+        reported=0,
         says="rl.critic.warmup_iterations is 0",
         recipe="quickstart-vapo",
         overrides={"rl__critic__warmup_iterations": 0},
@@ -218,14 +222,14 @@ TROUBLES = [
     Trouble(
         "kl_without_pull",
         fixed(),
-        told=0,
+        reported=0,
         says="adds 0.02 x k1 to the loss, whose gradient does not depend on the reference",
         overrides={"rl__algorithm__kl": {"where": "loss", "estimator": "k1", "coef": 0.02}},
     ),
     Trouble(
         "filter_sees_kl",
         fixed(),
-        told=0,
+        reported=0,
         says="no two answers have the same",
         recipe="quickstart-dapo",
         overrides={
@@ -236,7 +240,7 @@ TROUBLES = [
     Trouble(
         "sequence_ratio_of_one",
         fixed(),
-        told=0,
+        reported=0,
         says="always exactly 1",
         recipe="quickstart-gspo",
         overrides={"rl__update__mini_batches": 1, "rl__update__epochs": 1},
@@ -250,11 +254,11 @@ def test_every_check_has_its_trouble() -> None:
 
 
 @pytest.mark.parametrize("trouble", TROUBLES, ids=lambda trouble: trouble.check)
-def test_trouble_is_told_once(trouble: Trouble) -> None:
-    """A warning in every iteration is not read; one that never comes costs a run."""
+def test_trouble_is_reported_once(trouble: Trouble) -> None:
+    """A warning in every iteration is not read; a missing one costs a run."""
     config = recipe(trouble.recipe, **trouble.overrides)
     stream = broken(trouble.change, start=trouble.start, end=trouble.start + 19)
-    if trouble.told >= trouble.start + 18:  # judged over a longer stretch
+    if trouble.reported >= trouble.start + 18:  # judged over a longer stretch
         stream = broken(trouble.change, start=trouble.start, end=trouble.start + 40)
     said, findings = watch(config, stream)
     assert {found.check for found in findings} - trouble.company == {trouble.check}
@@ -263,7 +267,7 @@ def test_trouble_is_told_once(trouble: Trouble) -> None:
     assert len(begun) == 1
     assert trouble.says in found.message
     assert found.remedy in begun[0], "a warning without a remedy is a riddle"
-    assert found.began == trouble.told
+    assert found.began == trouble.reported
     assert found.severity == "warning"
 
 
@@ -308,7 +312,7 @@ def test_a_model_reward_that_serves_the_truth_is_left_alone() -> None:
 
 
 def test_a_solved_task_does_not_end_in_an_error() -> None:
-    """All right means zero gradients and one score: the model is made, not broken."""
+    """All right means zero gradients and one score: the model is trained, not broken."""
     solved = fixed(
         actor__zero_gradient_steps=2.0,
         critic__score__max=1.0,

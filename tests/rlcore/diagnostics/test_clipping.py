@@ -1,4 +1,5 @@
-"""Clipped ratios: noise in the clip range is said, the clips of a run that learns are not."""
+"""Clipped ratios: noise as wide as the clip range is reported, the clips of a run that learns are
+not."""
 
 import numpy as np
 import pytest
@@ -33,9 +34,9 @@ def _clipped_by(noise: np.ndarray, advantages: np.ndarray, rule: Algorithm) -> f
 
 @pytest.mark.parametrize("noise", NOISES)
 @pytest.mark.parametrize("first", [True, False])
-def test_noise_in_gspos_clip_range_is_told(noise: str, first: bool) -> None:
+def test_noise_in_gspos_clip_range_is_reported(noise: str, first: bool) -> None:
     """bfloat16's rounding of 6e-4 per token clips a quarter to a half of groups that differ, and
-    no more however wide it is; told from the first step's clips, and without them, too."""
+    no more however wide it is; detected with and without the clips of the first step."""
     config, rng = recipe("gsm8k-gspo"), np.random.default_rng(0)
     rows = 4096
     shares = []

@@ -1,4 +1,4 @@
-"""An update that teaches nothing ends the run, and the remedy goes by its cause."""
+"""An update that changes nothing ends the run, and the remedy depends on its cause."""
 
 from collections.abc import Callable
 from typing import Any
@@ -97,7 +97,7 @@ def test_the_critics_remedy_goes_by_its_cause() -> None:
 def test_a_remedy_names_what_is_not_on_yet(
     overrides: dict[str, Any], cut_off: float, remedy: str
 ) -> None:
-    """Where every response is cut off, masking would leave nothing and shaping tells none apart."""
+    """Where every response is cut off, masking would leave none, and shaping treats all alike."""
     stream = broken(fixed(response_length__clip_ratio=cut_off), start=10, end=29)
     _, (found,) = watch(recipe(**overrides), stream)
     assert (found.check, found.remedy) == ("truncation", remedy)

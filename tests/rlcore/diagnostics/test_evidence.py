@@ -71,7 +71,7 @@ def test_the_command_works_when_it_is_pasted(
     assert PROMPTS["b"] not in shown
 
 
-def test_a_prompt_is_one_short_printable_line(store: ArtifactStore) -> None:
+def test_a_prompt_is_shown_as_one_short_printable_line(store: ArtifactStore) -> None:
     """It goes to logs, pages and terminals."""
     said = Evidence(store, "run").never_right(22)
     names = said[: said.index(" (to see them")]

@@ -1,4 +1,4 @@
-"""Learning that has stalled is said, on recorded runs and on scripted ones; slow learning is not.
+"""Stalled learning is reported, on recorded runs and on scripted ones; slow learning is not.
 
 ``quickstart_runs.csv``: the metrics that the check reads, of the recipe quickstart at commit
 fdeab5b on seeds 0, 7 and 11, rounded to 6 digits. ``critic/never_right_fraction`` is what
@@ -34,7 +34,7 @@ def test_recorded_runs_that_learn_are_left_alone(run: str) -> None:
     assert _recorded(run) == []
 
 
-def _told(
+def _reported(
     validations: dict[int, float],
     wrong: float = 0.08,
     *,
@@ -62,57 +62,59 @@ PLATEAU = _every(10, 0.58, 0.914, 0.906, 0.91, 0.898, 0.914, 0.91, 0.902, 0.91, 
 
 
 def test_best_at_iteration_10_is_said_at_30_and_not_at_the_end() -> None:
-    assert _told(PLATEAU) == [(30, None)]
+    assert _reported(PLATEAU) == [(30, None)]
 
 
-@pytest.mark.parametrize(("wrong", "told"), [(0.05, [(30, None)]), (0.049, [])])
-def test_prompts_that_are_sometimes_right_can_still_be_learnt(wrong: float, told: Episodes) -> None:
-    assert _told(PLATEAU, wrong) == told
+@pytest.mark.parametrize(("wrong", "reported"), [(0.05, [(30, None)]), (0.049, [])])
+def test_prompts_that_are_sometimes_right_can_still_be_learnt(
+    wrong: float, reported: Episodes
+) -> None:
+    assert _reported(PLATEAU, wrong) == reported
 
 
 def test_below_its_target_is_what_counts() -> None:
     at_target = {step: min(value, 0.9) for step, value in PLATEAU.items()}
-    assert _told(at_target, rl__validation__stop_at=0.9) == []
-    assert _told(at_target, rl__validation__stop_at=0.95) == [(30, None)]
-    assert _told(at_target, rl__validation__stop_at=None) == [(30, None)]
-    assert _told(_every(10, *[1.0] * 8), rl__validation__stop_at=None) == []
+    assert _reported(at_target, rl__validation__stop_at=0.9) == []
+    assert _reported(at_target, rl__validation__stop_at=0.95) == [(30, None)]
+    assert _reported(at_target, rl__validation__stop_at=None) == [(30, None)]
+    assert _reported(_every(10, *[1.0] * 8), rl__validation__stop_at=None) == []
 
 
 def test_a_target_for_a_reward_model_is_none_for_accuracy() -> None:
     """``stop_at`` then bounds the model's score, which may be anything."""
-    assert _told(PLATEAU, name="quickstart-rlhf", rl__validation__stop_at=0.5) == [(30, None)]
+    assert _reported(PLATEAU, name="quickstart-rlhf", rl__validation__stop_at=0.5) == [(30, None)]
 
 
 def test_slow_learning_adds_up_to_a_gain() -> None:
     """Each step is below the noise of one validation, three are above."""
-    assert _told(_every(5, *(0.5 + 0.011 * i for i in range(21)))) == []
-    assert _told(_every(10, *(0.5 + 0.022 * i for i in range(11)))) == []
+    assert _reported(_every(5, *(0.5 + 0.011 * i for i in range(21)))) == []
+    assert _reported(_every(10, *(0.5 + 0.022 * i for i in range(11)))) == []
 
 
 def test_it_is_over_once_there_is_a_gain() -> None:
     breaks_through = _every(10, 0.58, 0.91, 0.91, 0.91, 0.96, 0.97, 0.98)
-    assert _told(breaks_through) == [(30, 44)]
+    assert _reported(breaks_through) == [(30, 44)]
 
 
 def test_trouble_returns_with_a_second_plateau() -> None:
     twice = _every(10, 0.58, 0.8, 0.8, 0.8, 0.9, 0.9, 0.9, 0.9)
-    assert _told(twice) == [(30, 44), (60, None)]
+    assert _reported(twice) == [(30, 44), (60, None)]
 
 
 def test_frequent_validation_does_not_take_luck_for_a_gain() -> None:
     """Of ten validations one lies two standard errors up; their mean does not."""
     lucky = [0.9 + (0.03 if step % 10 == 7 else -0.003) for step in range(1, 61)]
-    assert _told(_every(1, 0.9, *lucky)) == [(20, None)]
+    assert _reported(_every(1, 0.9, *lucky)) == [(20, None)]
 
 
 def test_rare_validation_is_not_judged_before_it_happens() -> None:
-    assert _told(_every(50, 0.58, 0.59, 0.6)) == [(50, None)]
+    assert _reported(_every(50, 0.58, 0.59, 0.6)) == [(50, None)]
 
 
 def test_warm_up_of_a_critic_is_no_stall() -> None:
     resting = _every(10, 0.5, 0.5, 0.5, 0.5, 0.5, 0.6, 0.6)
-    assert _told(resting, name="quickstart-vapo", rl__critic__warmup_iterations=30) == []
-    assert _told(resting, name="quickstart-vapo") == [(30, 54)]
+    assert _reported(resting, name="quickstart-vapo", rl__critic__warmup_iterations=30) == []
+    assert _reported(resting, name="quickstart-vapo") == [(30, 54)]
 
 
 def test_without_verdicts_nothing_is_said() -> None:
@@ -137,7 +139,7 @@ CRITIC, WARM_UP = "rl.preset: vapo", "rl.critic.warmup_iterations"
         ("quickstart-ppo", PPO_GROUPS, [REWARD, SAMPLING, WARM_UP, VERIFIER]),
     ],
 )
-def test_remedies_stand_in_their_order_and_none_is_on_already(
+def test_remedies_are_in_order_and_none_is_on_already(
     name: str, overrides: dict[str, Any], proposed: list[str]
 ) -> None:
     said = remedies(Stream(recipe(name, **overrides)))

@@ -1,4 +1,4 @@
-"""Episodes begin and end once, and a resumed run knows what an uninterrupted one would."""
+"""Episodes begin and end once, and a resumed run has the state of an uninterrupted one."""
 
 import math
 
@@ -26,7 +26,7 @@ def _table(stream: list[Metrics]) -> pl.DataFrame:
     return pl.concat([metrics_frame("rl", step, metrics) for step, metrics in enumerate(stream)])
 
 
-def test_an_episode_is_told_at_its_start_and_its_end() -> None:
+def test_an_episode_is_reported_at_its_start_and_its_end() -> None:
     said: list[str] = []
     diagnostics = Diagnostics(recipe(), log=said.append)
     for iteration, metrics in enumerate(_truncated(10, 20)):
@@ -38,7 +38,7 @@ def test_an_episode_is_told_at_its_start_and_its_end() -> None:
     assert (found.began, found.ended) == (12, over)
 
 
-def test_trouble_that_comes_back_is_told_again_but_flicker_is_not() -> None:
+def test_trouble_that_comes_back_is_reported_again_but_flicker_is_not() -> None:
     stream = _truncated(10, 20)
     for iteration in (22, 24, 50, 51, 52):
         stream[iteration] = {**stream[iteration], "response_length/clip_ratio": 0.5}
@@ -79,7 +79,7 @@ def test_a_resumed_run_ends_where_an_uninterrupted_one_ends() -> None:
         resumed.observe(29, dead[29])
 
 
-def test_a_run_started_again_after_its_end_goes_on_only_once_mended() -> None:
+def test_a_run_started_again_after_its_end_continues_only_once_fixed() -> None:
     dead = broken(lambda i, m: {"actor/zero_gradient_steps": 2.0}, start=10, end=30)
     again = Diagnostics(recipe(), log=lambda line: None)
     again.replay(_table(dead), before=30)

@@ -122,7 +122,7 @@ def test_steps_past_the_end_keep_the_last_rate():
     assert last == pytest.approx(2.0 * (0.1 + 0.9 / 101))
 
 
-def test_bad_input_is_told():
+def test_bad_input_is_reported():
     with pytest.raises(UserError, match="did you mean 'cosine'"):
         learning_rate(0, peak=1.0, kind="cosin", total_steps=10)
     with pytest.raises(UserError, match="warmup_steps = 20 must lie in"):

@@ -118,7 +118,7 @@ def test_bf16_steps_close_to_fp32(zero_stage, batch, learner_of, tmp_path):
     assert_same_weights(state, weights_of(plain, tmp_path), 0.01)
 
 
-def test_bad_batches_are_told(batch, spec, learner_of):
+def test_bad_batches_are_reported(batch, spec, learner_of):
     learner = learner_of(micro_batch_tokens=45)
     poor = replace(batch, per_token={"advantages": batch.per_token["advantages"]})
     with pytest.raises(UserError, match=r"reads per_token\['rollout_logprobs'\]"):

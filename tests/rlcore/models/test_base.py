@@ -131,7 +131,7 @@ def test_model_directory_refuses_what_is_none(base: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("missing", ["config.json", "model.safetensors", "tokenizer"])
-def test_an_incomplete_model_is_told_what_it_lacks(
+def test_the_error_for_an_incomplete_model_names_what_it_lacks(
     base: Path, tmp_path: Path, missing: str
 ) -> None:
     source = copied(base, tmp_path / "source")

@@ -117,7 +117,7 @@ def test_last_tokens_of_whole_groups(lengths, num_groups, row_tokens):
         np.testing.assert_array_equal(read, batch.sources)
 
 
-def test_groups_that_cannot_be_kept_whole_are_told():
+def test_groups_that_cannot_be_kept_whole_are_reported():
     sequences = sequences_of([5, 5, 5])
     with pytest.raises(UserError, match=r"set Sequences\.groups"):
         pack(sequences, micro_batch_tokens=20, whole_groups=True)
@@ -160,7 +160,7 @@ def test_sequences_travel_between_processes_unchanged():
                 assert ours.dtype == theirs.dtype
 
 
-def test_bad_sequences_are_told():
+def test_bad_sequences_are_reported():
     good = sequences_of([4, 5])
     cases = {
         r"token_ids\[1\] is empty": ([good.token_ids[0], np.zeros(0, int)], [4, 5], {}),

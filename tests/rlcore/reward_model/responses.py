@@ -18,7 +18,8 @@ def ranked(uid: str, levels: list[str], *, split: str = "train") -> list[Ranked]
 
 
 def make_preferences(num_prompts: int, *, split: str = "train", seed: int = 0) -> pl.DataFrame:
-    """Prompts with 4 to 9 responses, whose last token tells the level: something to learn."""
+    """Prompts with 4 to 9 responses, whose last token determines the level, so that there is
+    something to learn."""
     generator = np.random.default_rng(seed)
     rows, token_ids = [], []
     for number in range(num_prompts):

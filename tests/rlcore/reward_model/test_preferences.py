@@ -183,7 +183,7 @@ def solutions(count: int) -> list[dict]:
     ]
 
 
-def test_model_solutions_become_ranked_answers_of_the_policys_form(tokenizer, tmp_path) -> None:
+def test_model_solutions_become_ranked_answers_in_the_policys_form(tokenizer, tmp_path) -> None:
     """Cut off before 'A: ' is malformed; 'A: 21' is judged as the '#### 21' the policy writes."""
     path = write(tmp_path / SOLUTIONS_FILE, solutions(40))
     section = Gsm8kSolutions(path=str(path), instruction="Answer.")

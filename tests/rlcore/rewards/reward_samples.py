@@ -41,7 +41,7 @@ def size(prompt: str, response: str) -> float:
 
 
 def by_command(prompt: str, response: str):
-    """Do what the response says."""
+    """Execute the command in the response."""
     command, _, rest = response.partition(" ")
     if command == "loop":
         while True:

@@ -1,4 +1,4 @@
-"""The reward worker: whatever a reward function does, it costs its own row only."""
+"""The reward worker: whatever a reward function does, it loses its own row only."""
 
 import os
 import signal
@@ -118,7 +118,9 @@ def test_what_a_function_of_weight_zero_does_costs_no_score(
     assert [bool(reward.failures) for reward in rewards] == [False, True, False]
     failure = rewards[1].failures["reward_samples:by_command"]
     assert (failure.outcome, failure.detail) == (outcome, detail)
-    assert list(rewards[1].failures) == ["reward_samples:by_command"], "one cost another its say"
+    assert list(rewards[1].failures) == ["reward_samples:by_command"], (
+        "one function cost another its score"
+    )
     assert (rewards[1].correct, rewards[1].counts) == (False, False)
 
 
@@ -147,8 +149,8 @@ def test_lost_rows_are_noted_and_of_many_in_a_row_not_each(start: Start) -> None
     ]
 
 
-def test_a_function_cannot_touch_what_another_says(start: Start) -> None:
-    """It runs in the process of none but itself."""
+def test_a_function_cannot_change_the_score_of_another(start: Start) -> None:
+    """Each function runs in its own process."""
     names = ("reward_samples:patches_all", "gsm8k", "reward_samples:length")
     functions = tuple(RewardFunction(name=name) for name in names)
     rewards = start(functions=functions).score(rows("#### 72", "#### 72", "#### 5"), timeout_s=10)
@@ -158,7 +160,7 @@ def test_a_function_cannot_touch_what_another_says(start: Start) -> None:
         assert reward.score is None or reward.score == pytest.approx(sum(reward.parts.values()))
 
 
-def test_there_is_a_memory_limit_without_asking(start: Start) -> None:
+def test_there_is_a_memory_limit_by_default(start: Start) -> None:
     """The kernel would kill whatever is largest: the learner."""
     section = RewardSection(functions=(RewardFunction(name="reward_samples:by_command"),))
     worker = RewardWorker(section)
@@ -198,7 +200,7 @@ def test_what_a_row_started_is_killed_with_it(start: Start) -> None:
 
 
 @pytest.mark.parametrize("command", ["daemon 60", "orphan 60"])
-def test_nothing_that_a_row_started_outlives_the_worker(start: Start, command: str) -> None:
+def test_no_process_of_a_row_outlives_the_worker(start: Start, command: str) -> None:
     """In a session of its own, or after ending its watcher: killing a process group misses both."""
     worker = start()
     (reward,) = worker.score(rows(command), timeout_s=2)
@@ -321,7 +323,7 @@ def _is_running(pid: int) -> bool:
 
 
 def test_a_reward_function_is_in_no_sandbox(tmp_path: Path, start: Start) -> None:
-    """Said in docs/security.md, so that nobody trusts in one."""
+    """Stated in docs/security.md, so that nobody relies on one."""
     secret = tmp_path / "secret"
     secret.write_text("mine")
     own = Path(f"/proc/{os.getpid()}/environ")

@@ -218,7 +218,7 @@ def test_a_ref_to_what_is_gone_or_replaced_is_refused(tmp_path: Path) -> None:
         store.manifest(ref)
 
 
-def test_a_root_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_a_root_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     store = ArtifactStore(tmp_path / "file")
     assert store.find("m", "k") is None

@@ -118,7 +118,7 @@ def test_a_discard_cut_short_is_absent_and_can_be_put_again(tmp_path: Path, mode
     store.verify(store.put("m", "k", directory=model, lineage=LINEAGE))
 
 
-def test_a_full_disk_is_told_and_nothing_remains(tmp_path: Path, model: Path) -> None:
+def test_a_full_disk_is_reported_and_nothing_remains(tmp_path: Path, model: Path) -> None:
     """RLIMIT_FSIZE cuts a write short as a full disk does."""
     message, code = write("limit", model, 600, 601, tmp_path / "store{}")
     assert code == "3"

@@ -25,7 +25,7 @@ from rlcore.store.records import LEASES, LocalRecords, Records
 LINEAGE = Lineage(recipe_digest="r", code_fingerprint="c")
 FRAME = pl.DataFrame({"stage": ["rl"], "step": [0], "name": ["loss"], "value": [1.0]})
 
-# Holds the key "k", then does what each line that it reads says, and prints what came of it.
+# Holds the key "k", then executes each line that it reads, and prints the result.
 HOLDER = """
 import sys
 import polars as pl
@@ -62,7 +62,7 @@ class Holder:
         assert self._line() == "holds"
 
     def does(self, action: str) -> str:
-        """Return what came of ``action``."""
+        """Return the result of ``action``."""
         assert self.process.stdin is not None
         self.process.stdin.write(action + "\n")
         self.process.stdin.flush()
@@ -93,7 +93,7 @@ def holder_of() -> Iterator[Callable[[str], Holder]]:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leases, "BEAT_S", 0.2)
-    # S3 tells times in whole seconds.
+    # S3 has times in whole seconds.
     monkeypatch.setattr(leases, "STALE_S", 3.0)
 
 
@@ -140,7 +140,7 @@ def test_a_killed_run_is_replaced_at_once(
     assert "its lease is taken over" in caplog.text
 
 
-def test_a_run_that_stood_still_writes_nothing_once_it_was_replaced(
+def test_a_suspended_run_writes_nothing_once_it_was_replaced(
     root: str, quick: None, holder_of: Callable[[str], Holder]
 ) -> None:
     holder = holder_of(root)
@@ -165,7 +165,7 @@ def test_a_run_that_stood_still_writes_nothing_once_it_was_replaced(
 def test_a_run_on_another_machine_lives_by_its_heartbeat(
     root: str, quick: None, beats: bool
 ) -> None:
-    """Its pid says nothing here, though a process of that number lives."""
+    """Its pid means nothing here, although a process with that number is alive."""
     foreign = {
         "generation": 7,
         "token": "t",
@@ -236,7 +236,7 @@ def test_a_filesystem_without_comparison_serves_one_process() -> None:
     assert stores[1].manifests()[0].kind == "m"
 
 
-def test_a_lock_that_nobody_gives_back_is_named(
+def test_a_lock_that_is_not_released_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rlcore.store.records._LOCK_S", 0.2)
@@ -245,7 +245,7 @@ def test_a_lock_that_nobody_gives_back_is_named(
         records.exchange("k", None, b"x")
 
 
-def test_a_lease_that_cannot_be_given_back_costs_no_result(
+def test_a_lease_that_cannot_be_released_loses_no_result(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with ArtifactStore(tmp_path).hold("k"):

@@ -147,7 +147,7 @@ def test_a_bucket_that_does_not_answer_costs_nothing(
     assert store.find_or_discard("m", "k", lines.append) == ref
 
 
-def test_a_missing_bucket_is_told(bucket: str) -> None:
+def test_a_missing_bucket_is_reported(bucket: str) -> None:
     store = ArtifactStore("s3://no-such-bucket/x")
     with pytest.raises(
         ArtifactError, match=r"could not list s3://no-such-bucket/x/m/k: .*bucket does not"
@@ -155,7 +155,7 @@ def test_a_missing_bucket_is_told(bucket: str) -> None:
         store.put("m", "k", tables={"metrics": FRAME}, lineage=LINEAGE)
 
 
-def test_a_dead_endpoint_is_told(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dead_endpoint_is_reported(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     fsspec.get_filesystem_class("s3").clear_instance_cache()
@@ -164,7 +164,7 @@ def test_a_dead_endpoint_is_told(bucket: str, monkeypatch: pytest.MonkeyPatch) -
         store.find("m", "k")
 
 
-def test_an_unknown_protocol_is_told() -> None:
+def test_an_unknown_protocol_is_reported() -> None:
     with pytest.raises(UserError, match=r"artifact store 'nope://x' cannot be opened: Protocol"):
         ArtifactStore("nope://x")
 

@@ -1,4 +1,4 @@
-"""Engines and tokenizers that answer by a function: for tests of what is made of the answers."""
+"""Engines and tokenizers that answer by a function: for tests of the code that uses the answers."""
 
 from collections.abc import Callable, Iterator, Sequence
 

@@ -146,11 +146,11 @@ def test_completions_are_shown_as_text_only(prefect_server: str) -> None:
     rows = [
         _completion("same", "sft", "ok"),
         _completion("same", "rl", "ok"),
-        _completion("mended", "sft", "wrong"),
-        _completion("mended", "rl", "ok"),
+        _completion("corrected", "sft", "wrong"),
+        _completion("corrected", "rl", "ok"),
     ]
     text = _published(lambda: publish_completions(pl.DataFrame(rows), limit=1))["completions"]
-    assert "What is mended?" in text, "the prompt on which the checkpoints differ comes first"
+    assert "What is corrected?" in text, "the prompt on which the checkpoints differ comes first"
     assert "What is same?" not in text
     assert "\x1b" not in text
     for line in text.splitlines():

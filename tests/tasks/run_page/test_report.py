@@ -85,13 +85,13 @@ def test_a_stall_names_the_prompts_and_shows_them(prefect_server: str, tmp_path:
     @flow(name="report-test")
     def stage() -> None:
         _iterate(run, stream, range(31))
-        told.append(_stalled(run))
+        reported.append(_stalled(run))
         _iterate(run, stream, range(31, 33))
-        told.append(_stalled(run))
+        reported.append(_stalled(run))
 
-    told: list[dict[str, Any]] = []
+    reported: list[dict[str, Any]] = []
     stage()
-    found, again = told
+    found, again = reported
     assert found == again
     assert (found["check"], found["severity"], found["began"]) == ("stalled", "warning", 30)
     assert "50.0% of the prompts" in found["message"]
@@ -99,7 +99,7 @@ def test_a_stall_names_the_prompts_and_shows_them(prefect_server: str, tmp_path:
     assert "How many cards?" not in found["message"]
 
 
-def test_an_error_with_a_remedy_is_told(prefect_server: str, tmp_path: Path) -> None:
+def test_an_error_with_a_remedy_is_reported(prefect_server: str, tmp_path: Path) -> None:
     run = _stage(tmp_path)
 
     @flow(name="report-test")
