@@ -311,21 +311,22 @@ def print_summary(summary: dict[str, Any], *, console: Console | None = None) ->
         )
     if (gap := summary.get("max_logprob_gap")) is not None:
         console.print(f"Sampler and learner log-probs agree within {gap:.1e} on every iteration")
-    if judged := summary.get("reward_model"):
-        _print_reward_model(judged, console)
+    if evaluation := summary.get("reward_model"):
+        _print_reward_model(evaluation, console)
     _print_findings(summary.get("diagnostics"), console)
     if summary.get("export"):
         console.print(f"Export: {summary['export']}")
 
 
-def _print_reward_model(judged: dict[str, Any], console: Console) -> None:
+def _print_reward_model(evaluation: dict[str, Any], console: Console) -> None:
     """Print how often it orders held-out responses correctly, by level."""
     levels = ", ".join(
-        f"{row['level'].replace('_', ' ')} {row['accuracy']:.3f}" for row in judged["pair_accuracy"]
+        f"{row['level'].replace('_', ' ')} {row['accuracy']:.3f}"
+        for row in evaluation["pair_accuracy"]
     )
     console.print(
         f"Reward model, held-out pairs in the right order: {levels}; calibration error"
-        f" {judged['calibration_error']:.3f}"
+        f" {evaluation['calibration_error']:.3f}"
     )
 
 

@@ -320,17 +320,17 @@ def panels(outcomes: Sequence[Outcome], *, sampled: bool = False) -> list[Panel 
         held_out = f"held-out {average.sft:.2f} to {average.rl:.2f}"
         label = "accuracy of samples" if sampled else "validation accuracy"
         accuracy.append(Panel(recipe, held_out, lines, y_label=label))
-        judged = {f"seed {o.seed}": o.proxy for o in runs if o.proxy is not None}
-        if judged:
+        by_seed = {f"seed {o.seed}": o.proxy for o in runs if o.proxy is not None}
+        if by_seed:
             pairs = [
-                (_points(proxy, "proxy"), _points(proxy, "truth")) for proxy in judged.values()
+                (_points(proxy, "proxy"), _points(proxy, "truth")) for proxy in by_seed.values()
             ]
             proxies += [
                 ProxyPanel(f"{recipe}: proxy, truth", pairs),
                 Panel(
                     f"{recipe}: gap",
                     "scaled proxy minus scaled truth",
-                    {label: _points(proxy, "gap") for label, proxy in judged.items()},
+                    {label: _points(proxy, "gap") for label, proxy in by_seed.items()},
                     y_label="gap",
                     limits=(-1.05, 1.05),
                 ),

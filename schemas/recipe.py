@@ -301,12 +301,12 @@ class Recipe(Section):
         if not rule_rewards and by_verdict:
             raise ValueError(
                 "rl.algorithm.dynamic_sampling.metric = 'accuracy' and reward.functions holds no"
-                " function that judges correctness; add one of weight 0 or set metric to 'score'"
+                " function that checks correctness; add one of weight 0 or set metric to 'score'"
             )
         if not rule_rewards and positive.coef > 0 and positive.threshold is None:
             raise ValueError(
                 "rl.algorithm.positive_nll needs correct samples and reward.functions holds no"
-                " function that judges correctness; set positive_nll.threshold"
+                " function that checks correctness; set positive_nll.threshold"
             )
         return self
 

@@ -161,7 +161,7 @@ class UpdateSection(Section):
 
 
 class Critic(Section):
-    """The value model: a model and an optimizer of its own (docs/algorithms.md, "Value loss")."""
+    """The value model: a separate model and optimizer (docs/algorithms.md, "Value loss")."""
 
     init: Literal["policy", "reward_model"] = Field(
         default="policy", description="weights it starts from; from the policy its head is 0"

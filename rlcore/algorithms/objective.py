@@ -38,7 +38,7 @@ class SftObjective(Objective):
 
 @dataclass(frozen=True)
 class ValueObjective(Objective):
-    """A critic's clipped squared error, on a model of its own.
+    """A critic's clipped squared error, on a separate model.
 
     Per-token fields: ``returns`` and, with ``clip``, ``old_values`` (those of rollout time).
     """

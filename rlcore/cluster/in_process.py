@@ -28,7 +28,7 @@ class InProcessWorker:
 
     @classmethod
     def of(cls, name: str, built: Any) -> "InProcessWorker":
-        """Return a worker around the object ``built``, made by whoever calls."""
+        """Return a worker around the object ``built`` by the caller."""
         worker = cls(name, f"{type(built).__module__}:{type(built).__qualname__}")
         worker._object = built
         return worker

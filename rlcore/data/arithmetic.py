@@ -155,7 +155,7 @@ class Example:
 
 
 def kinds_of(steps: tuple[int, int]) -> list[str]:
-    """Return the kinds whose number of steps lies in ``steps`` (fewest, most)."""
+    """Return the kinds whose number of steps is within ``steps`` (fewest, most)."""
     fewest, most = steps
     return [kind for kind, operations in KINDS.items() if fewest <= len(operations) <= most]
 

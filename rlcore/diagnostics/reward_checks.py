@@ -141,7 +141,7 @@ REWARD_CHECKS = (
         measure=latest(ACCURACY),
         threshold=1.0,
         patience=PERSISTENT,
-        says="every response has been judged right for {lasted} iterations",
+        says="every response has been right for {lasted} iterations",
         remedy=(
             "nothing is left to learn: set rl.validation.stop_at or take harder prompts; if it"
             " comes too early, the reward accepts wrong answers"

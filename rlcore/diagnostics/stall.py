@@ -46,8 +46,8 @@ def _little_to_learn(stream: Stream) -> bool:
     """Return whether few prompts are wrong in every sample, or a validation of the last ``RECENT``
     iterations was at the target: 1 without ``stop_at``, or where that bounds another figure."""
     recipe = stream.recipe
-    judges = any(f.weight and f.name != REWARD_MODEL for f in recipe.reward.functions)
-    target = recipe.rl.validation.stop_at if judges else None
+    rule_rewards = any(f.weight and f.name != REWARD_MODEL for f in recipe.reward.functions)
+    target = recipe.rl.validation.stop_at if rule_rewards else None
     steps, values = stream.steps(VALIDATION), stream.history(VALIDATION)
     best = max(values[bisect_right(steps, steps[-1] - RECENT) :])
     return stream.now[NEVER_RIGHT] < WRONG_SHARE or best >= (1.0 if target is None else target)

@@ -195,15 +195,15 @@ def _check_gpus(result: Plan) -> None:
     if result.memory is None:
         return
     smallest = min(gpus)
-    states, reserved, beside = result.memory.learner.states, 0, ""
+    states, reserved, engine = result.memory.learner.states, 0, ""
     if share < 1 and engine_share < 1:
         reserved = int(hardware.rollout.gpu_memory_utilization * smallest)
-        beside = f", the engine that shares it {gib(reserved)},"
+        engine = f", the engine that shares it {gib(reserved)},"
     if share <= 0.5:  # a second rank fits the GPU: the critic's, and the frozen models
         states = result.memory.states
     if states + reserved > smallest:
         raise UserError(
-            f"hardware.learner: weights, gradients and optimizer take {gib(states)} per GPU{beside}"
+            f"hardware.learner: weights, gradients and optimizer take {gib(states)} per GPU{engine}"
             f" and the GPU has {gib(smallest)}; raise learner.zero_stage (now"
             f" {hardware.learner.zero_stage}) or learner.ranks (now {hardware.learner.ranks}), or"
             " set learner.offload_optimizer to true"

@@ -88,19 +88,25 @@ def _figures(group: pl.DataFrame, section: EvaluateSection) -> Iterator[Figure]:
     for mode in group["mode"].unique(maintain_order=True):
         completions = group.filter(pl.col("mode") == mode).sort("uid", "sample")
         n = 1 if mode == "greedy" else section.samples
-        judged = completions.filter(pl.col("correct").is_not_null())
-        figures = _accuracies(judged, n, section.pass_k) if mode == "sampled" else [_greedy(judged)]
+        with_verdict = completions.filter(pl.col("correct").is_not_null())
+        figures = (
+            _accuracies(with_verdict, n, section.pass_k)
+            if mode == "sampled"
+            else [_greedy(with_verdict)]
+        )
         figures += _score_length_and_failures(completions, mode)
         yield from (figure for figure in figures if len(figure.values))
 
 
-def _greedy(judged: pl.DataFrame) -> Figure:
-    return Figure("greedy/acc", judged["correct"].to_numpy().astype(float), True, judged.height)
+def _greedy(with_verdict: pl.DataFrame) -> Figure:
+    return Figure(
+        "greedy/acc", with_verdict["correct"].to_numpy().astype(float), True, with_verdict.height
+    )
 
 
-def _accuracies(judged: pl.DataFrame, n: int, pass_k: tuple[int, ...]) -> list[Figure]:
+def _accuracies(with_verdict: pl.DataFrame, n: int, pass_k: tuple[int, ...]) -> list[Figure]:
     """Return avg@n, pass@k and maj@n over prompts with enough samples that have a verdict."""
-    prompts = judged.group_by("uid", maintain_order=True).agg("correct", "answer")
+    prompts = with_verdict.group_by("uid", maintain_order=True).agg("correct", "answer")
     correct_P = prompts["correct"].to_list()
     answers_P = prompts["answer"].to_list()
     winners = [
@@ -115,7 +121,7 @@ def _accuracies(judged: pl.DataFrame, n: int, pass_k: tuple[int, ...]) -> list[F
             _over(f"sampled/pass@{k}", enough, lambda c, k=k: pass_at_k(len(c), sum(c), k), k == n)
         )
     majorities = np.array(winners, dtype=float)
-    return [*figures, Figure(f"sampled/maj@{n}", majorities, True, judged.height)]
+    return [*figures, Figure(f"sampled/maj@{n}", majorities, True, with_verdict.height)]
 
 
 def _score_length_and_failures(completions: pl.DataFrame, mode: str) -> list[Figure]:

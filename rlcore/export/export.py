@@ -1,4 +1,4 @@
-"""The export: a Hugging Face directory with a model card, published whole or not at all."""
+"""The export: a Hugging Face directory with a model card, published atomically."""
 
 import json
 import shutil

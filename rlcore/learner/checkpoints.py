@@ -27,7 +27,7 @@ class Checkpoints:
         metadata: Mapping[str, Any],
         tables: Mapping[str, pl.DataFrame] | None = None,
     ) -> ArtifactRef:
-        """Save ``learners`` as they are after ``step`` steps, whole or not at all.
+        """Save ``learners`` after ``step`` steps, atomically.
 
         ``metadata``: JSON values, returned in the manifest of ``newest`` beside those of the
         lineage.

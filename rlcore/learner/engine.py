@@ -161,7 +161,7 @@ class TrainEngine:
                 yield name, tensor.detach()
 
     def save(self, stem: Path) -> dict[str, Any]:
-        """Write this rank's shards beside ``stem``; return the entries that ``load`` needs."""
+        """Write this rank's shards as ``<stem>.*``; return the entries that ``load`` needs."""
         return write_shards(self._engine, self.spec.zero_stage, stem)
 
     def load(self, stem: Path, entries: dict[str, Any]) -> None:

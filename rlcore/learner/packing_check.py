@@ -97,7 +97,7 @@ def _check(model: TokenModel, spec: LearnerSpec, device: str) -> PackingCheck:
     if padding.mean() > floor:  # bf16 rounding changes a few tokens, not the mean
         raise UserError(
             f"architecture {architecture} changes its output for a document by"
-            f" {padding.mean():.2g} on average when the row goes on after it, so it is not causal"
+            f" {padding.mean():.2g} on average when the row continues after it, so it is not causal"
             " (or not deterministic) and the learner can neither pack nor pad its batches; use a"
             " causal language model"
         )

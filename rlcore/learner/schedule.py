@@ -27,7 +27,7 @@ def learning_rate(
     Warm-up: peak x t / warmup_steps, so step ``warmup_steps`` - 1 is at the peak. Afterwards the
     rate falls towards ``min_ratio`` x peak, which it would reach one step after the last step:
 
-    - constant: not at all
+    - constant: never
     - linear, cosine (half a period): over all steps after warm-up
     - wsd: linear over the last ``decay_fraction`` of ``total_steps``, at the peak before
 

@@ -121,7 +121,7 @@ def combine(row: RewardRow, rewards: Sequence[tuple[str, float, Reward]]) -> Rew
     failed = next((r for r in counted if r.score is None), None)
     said = [*counted, *(r for _, r in watching if r.score is not None)]
     verdicts = [r for r in said if r.correct is not None]
-    judged = failed or (verdicts or said or [Reward(row.trajectory_id, Outcome.OK, 0.0)])[0]
+    verdict = failed or (verdicts or said or [Reward(row.trajectory_id, Outcome.OK, 0.0)])[0]
     values: dict[str, float] = {}
     for name, _, reward in rewards:
         values.update({f"{name}/{key}": value for key, value in reward.parts.items()})
@@ -130,13 +130,13 @@ def combine(row: RewardRow, rewards: Sequence[tuple[str, float, Reward]]) -> Rew
     details = [reward.detail for reward in said if reward.detail]
     return Reward(
         row.trajectory_id,
-        judged.outcome,
+        verdict.outcome,
         None if failed else sum(w * r.score for _, w, r in rewards if w and r.score is not None),
-        correct=None if failed else judged.correct,
-        counts=judged.correct is None or any(judged is r for r in counted),
+        correct=None if failed else verdict.correct,
+        counts=verdict.correct is None or any(verdict is r for r in counted),
         parts=values,
-        detail=judged.detail if failed else "; ".join(details),
-        answer=judged.answer,
+        detail=verdict.detail if failed else "; ".join(details),
+        answer=verdict.answer,
         failures={name: Failure(r.outcome, r.detail) for name, r in watching if r.score is None},
     )
 

@@ -66,7 +66,7 @@ class Workers:
 
     def start_learner_ahead(self) -> None:
         """Begin in the background what a run needs in any case: the cluster and the learner's
-        processes, which import their libraries while the caller goes on."""
+        processes, which import their libraries while the caller continues."""
         ranks = self._hardware.learner.ranks
         self._processes.start_ahead("learner", lambda: self._learner_layout(ranks))
 
@@ -155,10 +155,10 @@ class Workers:
         weights = {function.name: function.weight for function in section.functions}
         functions = tuple(f for f in section.functions if f.name != REWARD_MODEL)
         if self._reward_workers is None:
-            judged = section.model_copy(update={"functions": functions})
+            scored = section.model_copy(update={"functions": functions})
             self._reward_workers = [
                 self.cluster.spawn(
-                    REWARD_WORKER, judged, name=f"reward-{index}", placement=Placement()
+                    REWARD_WORKER, scored, name=f"reward-{index}", placement=Placement()
                 )
                 for index in range(self._hardware.reward_workers if functions else 0)
             ]

@@ -56,7 +56,7 @@ def publish_summary(
     rates = token_rates(sft_metrics, rl_metrics)
     rates["evaluate"] = store.manifest(evaluation).metadata["tokens_per_s"]
     diagnosed = diagnose(run.recipe, rl_metrics, Evidence(store, records))
-    judged = None if reward_model is None else _reward_model(run, reward_model)
+    reward_model_figures = None if reward_model is None else _reward_model(run, reward_model)
     ui_url = flow_run.ui_url
     summary = {
         "recipe": run.recipe.name,
@@ -64,7 +64,7 @@ def publish_summary(
         "flow_run_id": str(flow_run.id),
         "accuracy": accuracies(eval_results),
         "sampled_accuracy": accuracies(eval_results, "sampled/avg@"),
-        "reward_model": judged,
+        "reward_model": reward_model_figures,
         "seconds": {result.stage: round(result.seconds, 2) for result in run.results},
         "cached": [result.stage for result in run.results if result.cached],
         "tokens_per_s": {phase: round(rate, 1) for phase, rate in rates.items()},

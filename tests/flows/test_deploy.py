@@ -62,7 +62,7 @@ def test_deployment_says_what_the_recipe_says(
     environment = deployment.job_variables["env"]
     assert environment["A"] == "1"
     assert environment["GSM8K_DIR"] == "/data/gsm8k"
-    assert "WANDB_API_KEY" not in environment, "a secret would lie in the server's database"
+    assert "WANDB_API_KEY" not in environment, "a secret would be in the server's database"
     (schedule,) = deployment.schedules
     assert not schedule.active, "a fresh checkout would retrain by itself"
 

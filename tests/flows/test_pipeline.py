@@ -127,7 +127,7 @@ def test_damaged_artifact_is_made_again_not_used(finished: Path) -> None:
 
 
 def test_lost_metrics_cost_their_figures_only(finished: Path) -> None:
-    """A finished run's curves are written once: a rerun that asked for them would fail for ever."""
+    """A finished run's curves are written once: a rerun that needed them would fail forever."""
     store = ArtifactStore(finished / "runs" / "store")
     sft = summary_of(finished)["artifacts"]["sft"].rsplit("/", 1)[1]
     for key in store.keys("metrics", f"{sft}/"):

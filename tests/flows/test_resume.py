@@ -59,7 +59,7 @@ def test_final_weights_are_those_of_an_uninterrupted_run(uninterrupted: Path, ki
 
 @pytest.mark.parametrize("kind", ["dataset", "rollouts", "advantages"])
 def test_every_table_trained_on_is_the_same(uninterrupted: Path, killed: Path, kind: str) -> None:
-    """No prompt is skipped, repeated or sampled anew."""
+    """No prompt is skipped, repeated or sampled again."""
     assert artifact_digests(killed, kind) == artifact_digests(uninterrupted, kind)
 
 

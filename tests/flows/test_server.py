@@ -37,8 +37,8 @@ class _Server:
     def call(
         self, method: str, path: str, body: Any = None, **headers: str | None
     ) -> tuple[int, http.client.HTTPMessage, str]:
-        """Send a request with exactly these headers beside a Host and the password; ``None`` leaves
-        one out."""
+        """Send a request with exactly these headers besides a Host and the password; ``None``
+        leaves one out."""
         sent = {"Host": f"127.0.0.1:{self.port}", "Authorization": self.authorization}
         sent |= {name.replace("_", "-"): value for name, value in headers.items()}
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)

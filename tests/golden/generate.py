@@ -1,14 +1,13 @@
 """Makes the golden tensors again: what verl, TRL and OpenRLHF return for seeded random batches.
 
-Run it in an environment of its own with verl 0.9.1, trl 1.16.0, openrlhf 0.11.2 and torch (a CPU
-build will do; of what openrlhf depends on, only deepspeed is imported), from the root of this
-repository:
+Run it in a separate environment with verl 0.9.1, trl 1.16.0, openrlhf 0.11.2 and torch (a CPU build
+will do; of what openrlhf depends on, only deepspeed is imported), from the root of this repository:
 
     python tests/golden/generate.py
 
 It writes ``*.npz`` (numbers only: the outputs; the inputs are ``tests/golden/batches.py`` with seed
 20260314) and ``VERSIONS.json`` (packages, seed, what is the oracle of each function, and where we
-differ on purpose) beside itself. The same versions write the same bytes.
+differ on purpose) next to itself. The same versions write the same bytes.
 """
 
 import json

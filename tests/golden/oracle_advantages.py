@@ -1,8 +1,8 @@
 """What verl says about advantages, returns and token rewards, batch by batch, in float64.
 
 Rows that could not be scored are taken out before verl sees them: it has no such notion.
-The score lies on the last policy token of its row (verl's own placement looks at the attention
-mask and loses the reward of an episode that ends with a tool, so it is not used).
+The score is on the last policy token of its row (verl's own placement looks at the attention mask
+and loses the reward of an episode that ends with a tool, so it is not used).
 """
 
 import importlib

@@ -88,7 +88,7 @@ CONTRADICTIONS: list[tuple[str, dict[str, Any], list[str]]] = [
      ["rl.ptx mixes in demonstrations and sft.enabled is false", "rl.ptx to null"]),
     (DAPO, {"reward.functions": MODEL_REWARD, "reward_model": {
         "preferences": {"kind": "gsm8k_solutions"}}},
-     ["dynamic_sampling.metric = 'accuracy'", "no function that judges correctness",
+     ["dynamic_sampling.metric = 'accuracy'", "no function that checks correctness",
       "set metric to 'score'"]),
     (VAPO, {"reward.functions": MODEL_REWARD, "reward_model": {
         "preferences": {"kind": "gsm8k_solutions"}}},

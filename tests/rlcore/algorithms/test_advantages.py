@@ -125,7 +125,7 @@ def test_the_coefficient_acts_in_a_solved_group(name):
     weak, strong = advantages(1e-5), advantages(2e-5)
     np.testing.assert_allclose(weak[:8], 1e-5 * (kl.mean() - kl), rtol=1e-6)
     np.testing.assert_allclose(strong[:8], 2 * weak[:8], rtol=1e-6)
-    assert weak[8] > 0.5, "beside it, right against wrong keeps its scale"
+    assert weak[8] > 0.5, "in another group, right against wrong keeps its scale"
     np.testing.assert_allclose(weak[8:], strong[8:], atol=1e-4)
 
 

@@ -1,4 +1,4 @@
-"""Functions of the caller as a reward: what failing means, and who judges correctness."""
+"""Functions of the caller as a reward: failures, and the source of verdicts on correctness."""
 
 import asyncio
 import threading

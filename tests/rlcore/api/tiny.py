@@ -1,4 +1,4 @@
-"""A language model of a few thousand weights in a directory of its own."""
+"""A language model of a few thousand weights in its own directory."""
 
 from pathlib import Path
 

@@ -1,5 +1,5 @@
-"""One Ray for the tests of this directory: its token, read once a process, lies in a home of its
-own."""
+"""One Ray for the tests of this directory: its token, read once per process, is in a separate
+home."""
 
 from collections.abc import Iterator
 

@@ -48,7 +48,7 @@ def test_a_user_error_arrives_unchanged(cluster: Cluster) -> None:
 
 
 def test_more_gpus_than_there_are_is_refused_before_any_worker(cluster: Cluster) -> None:
-    """Ray would wait for them for ever."""
+    """Ray would wait for them forever."""
     with pytest.raises(UserError, match=r"hardware needs \d+ GPUs but"):
         cluster.require_gpus(cluster.num_gpus() + 1)
 

@@ -23,7 +23,7 @@ PROMPTS = {
 
 @pytest.fixture
 def store(tmp_path: Path) -> ArtifactStore:
-    """Two runs on one dataset, which stands there twice; the folder's name needs quotes."""
+    """Two runs on one dataset, which is stored twice; the folder's name needs quotes."""
     store = ArtifactStore(tmp_path / "my store")
     parents = {"dataset": put_dataset(store, PROMPTS)}
     put_dataset(store, PROMPTS, "again")

@@ -102,7 +102,7 @@ def test_trouble_returns_with_a_second_plateau() -> None:
 
 
 def test_frequent_validation_does_not_take_luck_for_a_gain() -> None:
-    """Of ten validations one lies two standard errors up; their mean does not."""
+    """Of ten validations one is two standard errors higher; their mean is not."""
     lucky = [0.9 + (0.03 if step % 10 == 7 else -0.003) for step in range(1, 61)]
     assert _reported(_every(1, 0.9, *lucky)) == [(20, None)]
 

@@ -48,7 +48,7 @@ def test_trouble_that_comes_back_is_reported_again_but_flicker_is_not() -> None:
 
 @pytest.mark.parametrize("killed_after", [1, 11, 15, 22, 40])
 def test_a_resumed_run_says_what_was_not_said(killed_after: int) -> None:
-    """Told twice after every kill, or for ever silent, a warning means nothing."""
+    """A warning that is repeated after every kill, or never appears, means nothing."""
     stream = _truncated(10, 20)
     before: list[str] = []
     first = Diagnostics(recipe(), log=before.append)

@@ -66,7 +66,7 @@ def test_vllm_layers_that_keep_other_weights_are_found(
     new_vllm: Synced, model_dirs: dict[bool, Path], other_dir: Path
 ) -> None:
     """One engine from its first sync on. It was built for the learner's own directory: read from
-    there, a tensor that nobody sends would be right until the first update."""
+    there, a tensor missing from the sync would be right until the first update."""
     same, other = learner_of(model_dirs[True]), learner_of(other_dir)
     engines = engines_of(new_vllm.engine)
     with (

@@ -192,7 +192,7 @@ def test_bytes_that_are_not_the_senders_are_refused_by_name(
 
 
 def test_a_file_changed_after_stamping_is_refused(synced) -> None:
-    """Training on samples of weights nobody stamped is the failure this digest exists for."""
+    """The digest exists to prevent training on samples of weights without a stamp."""
     update = synced.publish(synced.model)
     state = load_file(update.path)
     state["model.norm.weight"] = state["model.norm.weight"] + 1e-3

@@ -1,4 +1,4 @@
-"""The figures that a run is judged by are right, to the last case."""
+"""The figures that measure a run are right, edge cases included."""
 
 from fractions import Fraction
 from itertools import combinations

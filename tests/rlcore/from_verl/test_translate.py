@@ -1,4 +1,4 @@
-"""A verl run keeps its meaning: units, defaults, contradictions, and keys that nobody knows."""
+"""A verl run keeps its meaning: units, defaults, contradictions, and unknown keys."""
 
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ WHOLE = (
 
 
 def command(*settings: str) -> Translation:
-    """Translate a whole command with these settings beside the essentials."""
+    """Translate a whole command with these settings besides the essential ones."""
     return translate(f"{WHOLE} {' '.join(settings)}")
 
 

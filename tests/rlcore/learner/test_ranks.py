@@ -37,7 +37,7 @@ def test_a_rank_needs_neither_cluster_nor_workflow(spec, pair):
 
 
 def test_ranks_of_one_machine_listen_on_loopback_only(spec, pair):
-    """gloo and torch's TCP store ask no one who he is."""
+    """gloo and torch's TCP store have no authentication."""
     pair.build(spec)
     assert open_to_others() == set()
 

@@ -1,4 +1,4 @@
-"""Base models: made from scratch or copied; what lies on disk is what every loader reads back."""
+"""Base models: made from scratch or copied; every loader reads back what is on disk."""
 
 import json
 import os

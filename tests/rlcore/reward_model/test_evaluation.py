@@ -1,4 +1,4 @@
-"""Per-level figures on scores made by hand: what issue after issue will be judged by."""
+"""Per-level figures on scores made by hand."""
 
 import numpy as np
 import polars as pl

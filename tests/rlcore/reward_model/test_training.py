@@ -95,7 +95,7 @@ def test_too_few_prompts_that_compare_are_refused() -> None:
 
 
 def test_perfect_ranking_costs_what_the_paper_says() -> None:
-    """Scores [2, 1, 0, -1] in order of rank cost .207038, also beside another prompt."""
+    """Scores [2, 1, 0, -1] in order of rank cost .207038, also together with another prompt."""
     import torch
 
     sequences = Sequences([np.array([1, 2], np.int32)] * 7, [np.zeros(2, bool)] * 7)
@@ -114,7 +114,7 @@ def test_perfect_ranking_costs_what_the_paper_says() -> None:
 
 
 def test_it_learns_what_the_ranks_say(model_dir, learner_of, tmp_path) -> None:
-    """The level stands in the last token: a model that does not find it is read elsewhere."""
+    """The level is in the last token: a model that does not learn it is read at another place."""
     learner = learner_of(model_dir)
     assert trained(learner, ArtifactStore(tmp_path / "store")) == 12
     held_out = make_preferences(16, split="validation", seed=1)

@@ -82,7 +82,7 @@ def test_the_answer_is_boxed_marked_or_last() -> None:
 
 @pytest.mark.parametrize("truth", [None, "", "  "])
 def test_a_row_without_truth_is_an_error(truth: str | None) -> None:
-    """An empty answer stands in every response."""
+    """An empty answer is contained in every response."""
     with pytest.raises(UserError, match="no ground_truth"):
         math_answer("math", "2", truth, {})
 
@@ -134,7 +134,7 @@ HOSTILE = {
 
 
 def test_what_a_policy_writes_has_a_verdict() -> None:
-    """sympy would work on most of these for ever; unscored, they would stop the run."""
+    """sympy would work on most of these forever; without a score they would stop the run."""
     worker = RewardWorker(RewardSection(functions=(RewardFunction(name=NAME),)))
     rows = [RewardRow(name, "math", text, "x = 2", {}, "stop", 1) for name, text in HOSTILE.items()]
     try:

@@ -23,7 +23,7 @@ def judge(mode: str, response: str, truth: str | None = "72") -> Reward:
 
 
 def verl_strict(solution: str, truth: str) -> float:
-    """What verl's compute_score(method="strict") computes, stated anew from its definition."""
+    """What verl's compute_score(method="strict") computes, reimplemented from its definition."""
     found = re.findall("#### (\\-?[0-9\\.\\,]+)", solution[-300:] if solution else solution)
     if not found:
         return 0.0

@@ -232,7 +232,7 @@ def test_the_child_is_replaced_after_its_rows(start: Start) -> None:
 
 
 def test_the_child_stays_light(start: Start) -> None:
-    """A child that imports torch takes seconds to start anew after each hang."""
+    """A child that imports torch takes seconds to restart after each hang."""
     assert start().score(rows("modules"), timeout_s=10)[0].score == 0.0
 
 
@@ -295,7 +295,7 @@ score("%s", 1.0)
 
 @pytest.mark.parametrize("command", ["sleep", "fine"])
 def test_the_child_ends_when_its_parent_is_killed(command: str) -> None:
-    """Kill -9 of a run must not leave a process that spins for ever."""
+    """Kill -9 of a run must not leave a process that spins forever."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(HERE)])}
     parent = subprocess.Popen(
         [sys.executable, "-c", PARENT % command],

@@ -1,4 +1,4 @@
-"""What starts beside a run must not disturb it."""
+"""Processes that start ahead of a run must not disturb it."""
 
 import subprocess
 import sys

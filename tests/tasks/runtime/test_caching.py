@@ -217,7 +217,7 @@ def test_whole_artifact_is_used_when_the_record_is_lost(
 def test_a_stage_that_another_run_makes_is_refused(
     pipeline: Any, journal: _Journal, tmp_path: Path
 ):
-    """Both would prune the other's checkpoints. Once the first has ended, the second goes on."""
+    """Both would prune the other's checkpoints. Once the first has ended, the second continues."""
     recipe = _recipe(tmp_path / "store")
     dataset, policy = pipeline(recipe)
     ArtifactStore(recipe.store).discard("policy", policy.ref.key)

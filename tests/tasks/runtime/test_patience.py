@@ -1,4 +1,4 @@
-"""A flow run goes on while the Prefect server is away, and its calls arrive when it is back."""
+"""A flow run continues while the Prefect server is down, and its calls arrive when it is back."""
 
 import os
 import signal
