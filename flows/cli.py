@@ -1,4 +1,4 @@
-"""The command line: run or plan a recipe, choose or translate one, query what runs left behind."""
+"""The command line: run or plan a recipe, choose or translate one, query what runs recorded."""
 
 import argparse
 import os
@@ -46,8 +46,8 @@ def _run(options: argparse.Namespace) -> int:
 
     from flows.rl_pipeline import rl_pipeline
 
-    # A worker says so before it ends a run on somebody's behalf; here SIGTERM itself says so.
-    # Prefect would take it for a crash, and the process would end before any state is told.
+    # A worker sets this intent before it cancels a run; here SIGTERM itself means cancel. Without
+    # it Prefect records a crash, and the process ends before the state is reported.
     control_listener._set_intent("cancel")
     try:
         rl_pipeline(recipe=options.recipe, overrides=overrides, accept_code=options.accept_code)

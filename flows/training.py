@@ -12,7 +12,7 @@
     print(metrics["accuracy"][-1])
 
 The pipeline's own loop runs in this process, without Prefect, Ray or vLLM; each ``train_with_*``
-has a blocking twin ``train_with_*_sync``, which also works where an event loop runs (notebooks).
+has a blocking variant ``train_with_*_sync``, which also works where an event loop runs (notebooks).
 Rewards are called on the event loop of the caller, one after the other, or side by side where they
 are coroutines; training goes on in a thread, so the loop stays responsive. Cancelling (Ctrl-C) ends
 the run after the iteration under way.
@@ -261,7 +261,7 @@ async def _in_thread(job: Job, on_metrics: OnMetrics | None) -> Trained:
     except asyncio.CancelledError:
         cancelled.set()
         await asyncio.wait([training])
-        training.exception()  # seen: nobody is left to be told
+        training.exception()  # retrieved: no caller is left to report it to
         raise
 
 

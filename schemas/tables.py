@@ -36,7 +36,7 @@ class Table(pa.DataFrameModel):
 
 
 class Prompts(Table):
-    """One prompt to learn or be judged on (verl's columns plus uid, split and token ids).
+    """One prompt to learn or be evaluated on (verl's columns plus uid, split and token ids).
 
     Produced by prepare_data; consumed by rollout and evaluate. ``subset`` names a test split
     within a source ("test", "test_steps"); ``extra_info`` is a JSON object.
@@ -278,7 +278,7 @@ class Preferences(Table):
     """One response to a prompt with its rank among that prompt's (1 = best; equal ranks are a tie).
 
     ``token_ids``: prompt and response, ``prompt_tokens`` of them prompt. ``level`` is what a
-    verifier says of the response; null where nobody judged it. Split "validation" is never trained
+    verifier says of the response; null without a verdict. Split "validation" is never trained
     on.
     """
 
@@ -345,7 +345,7 @@ class Calibration(Table):
 
 
 class Diagnostics(Table):
-    """One episode of trouble that a check met in an RL run; ``ended`` is null while it lasts."""
+    """One period in which a check failed in an RL run; ``ended`` is null while it lasts."""
 
     check: pl.String
     severity: pl.String = pa.Field(isin=["warning", "fatal"])

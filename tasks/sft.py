@@ -10,7 +10,7 @@ from schemas.names import BASE_MODEL
 from tasks.run_page.report import TrainingReport
 from tasks.runtime.caching import StageRun, cached_stage
 
-# What the learner can do beside SFT, and who samples and scores elsewhere.
+# What the learner does in other stages, and what samples and scores there.
 NOT_SFT = (
     "rlcore.algorithms.correction",
     "rlcore.algorithms.entropy",

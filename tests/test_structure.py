@@ -1,6 +1,6 @@
 """The shape of the repository: what is where, who imports whom, and how large a part may grow.
 
-Each rule has an exception list beside it; all of them are empty, and stay so.
+Each rule has an exception list next to it; all of them are empty, and must stay empty.
 """
 
 import ast
@@ -26,7 +26,7 @@ MAX_FUNCTION_LINES = 60
 MAX_CLASS_LINES = 200
 ONE_SCREEN_LINES = {"flows/rl_pipeline.py": 120, "flows/rl_loop.py": 200}
 
-# A package may import itself and what stands to its right.
+# A package may import itself and the ones to its right.
 DIRECTION = ("flows", "tasks", "rlcore", "schemas")
 SCHEMA_LIBRARIES = {"pydantic", "pandera", "polars"}
 CONFINED = {
@@ -108,7 +108,7 @@ def _room(module: str) -> str:
 
 
 def test_rooms_import_each_other_in_no_circle() -> None:
-    """What stands in a circle can be understood, tested and replaced only as a whole."""
+    """Packages in an import circle can be understood, tested and replaced only together."""
     rooms: dict[str, set[str]] = {}
     for name in OURS:
         room = _room(name.removesuffix(".py").removesuffix("/__init__").replace("/", "."))
@@ -180,7 +180,7 @@ def test_empty_exception_lists() -> None:
 
 
 def test_dependencies_are_declared_and_used() -> None:
-    """What is imported is installed by ``make env``, and nothing is installed for nobody."""
+    """What is imported is installed by ``make env``, and nothing else is."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     lines = project["dependencies"] + [
         line for extra in ("cpu", "gpu") for line in project["optional-dependencies"][extra]

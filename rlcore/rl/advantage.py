@@ -106,8 +106,8 @@ def signal_of(
 ) -> np.ndarray:
     """Return what must differ within a group for it to be kept [rows], NaN = unscorable.
 
-    accuracy: 0 or 1 as judged; score: before shaping; final_score: after overlong penalty and KL,
-    for which ``scores`` is read.
+    accuracy: the verdict, 0 or 1; score: before shaping; final_score: after overlong penalty and
+    KL, for which ``scores`` is read.
     """
     if metric == "accuracy":
         correct = batch.rewards_in_order()["correct"]
@@ -140,9 +140,9 @@ def estimator_options(algorithm: Algorithm) -> dict[str, Any]:
 
 
 def _positive(batch: RolloutBatch, algorithm: Algorithm) -> pl.Series:
-    """Which rows count as correct: by the positive-NLL threshold, else as was judged.
+    """Which rows count as correct: by the positive-NLL threshold, else by the verdict.
 
-    Raises UserError when that loss is on and nothing judged a scored row: it would be 0 for ever.
+    Raises UserError when that loss is on and no scored row has a verdict: it would always be 0.
     """
     positive, rewards = algorithm.positive_nll, batch.rewards_in_order()
     if positive.threshold is not None:

@@ -6,9 +6,9 @@ from rlcore.rl.batch import RolloutBatch
 from rlcore.store.artifacts import ArtifactStore
 
 RECENT = 20  # iterations looked back on
-LEAST_ANSWERS = 2  # judged samples that it takes to say that a prompt is never answered correctly
+LEAST_ANSWERS = 2  # samples with a verdict before a prompt counts as never answered correctly
 NEVER_RIGHT = "critic/never_right_fraction"
-_TALLY = {"uid": pl.String, "judged": pl.Int64, "right": pl.Int64}
+_TALLY = {"uid": pl.String, "verdicts": pl.Int64, "right": pl.Int64}
 
 
 class RecentAnswers:
@@ -31,7 +31,7 @@ class RecentAnswers:
         """Take in what ``iteration`` drew; return ``critic/never_right_fraction``.
 
         It is the share of the ``answered`` prompts whose every sample was wrong. It is left out
-        while fewer than ``least`` prompts are answered: where no function judges correctness, and
+        while fewer than ``least`` prompts are answered: where no function checks correctness, and
         with one sample per prompt until prompts come round again.
         """
         self._tallies[iteration] = _tally(drawn.rollouts, drawn.rewards)
@@ -41,10 +41,10 @@ class RecentAnswers:
         return {NEVER_RIGHT: float((answered["right"] == 0).to_numpy().mean())}
 
     def answered(self, iteration: int) -> pl.DataFrame:
-        """Return (uid, judged, right) over the ``RECENT`` iterations up to ``iteration``: samples
+        """Return (uid, verdicts, right) over the ``RECENT`` iterations up to ``iteration``: samples
         with a verdict, and correct ones, of each prompt that has ``LEAST_ANSWERS`` verdicts.
 
-        The most often judged come first.
+        Those with the most verdicts come first.
         """
         recent = range(max(1, iteration - RECENT + 1), iteration + 1)
         self._tallies = {
@@ -53,9 +53,9 @@ class RecentAnswers:
         return (
             pl.concat(self._tallies.values())
             .group_by("uid")
-            .agg(pl.col("judged").sum(), pl.col("right").sum())
-            .filter(pl.col("judged") >= LEAST_ANSWERS)
-            .sort("judged", "uid", descending=[True, False])
+            .agg(pl.col("verdicts").sum(), pl.col("right").sum())
+            .filter(pl.col("verdicts") >= LEAST_ANSWERS)
+            .sort("verdicts", "uid", descending=[True, False])
         )
 
     def _recorded(self, iteration: int) -> pl.DataFrame:
@@ -77,13 +77,13 @@ class RecentAnswers:
 
 
 def _tally(rollouts: pl.DataFrame, rewards: pl.DataFrame) -> pl.DataFrame:
-    """Return (uid, judged, right) of tables that are joined by trajectory_id."""
+    """Return (uid, verdicts, right) of tables that are joined by trajectory_id."""
     return (
         rollouts.select("trajectory_id", "uid")
         .join(rewards.select("trajectory_id", "correct"), on="trajectory_id", validate="1:1")
         .group_by("uid")
         .agg(
-            judged=pl.col("correct").count().cast(pl.Int64),
+            verdicts=pl.col("correct").count().cast(pl.Int64),
             right=pl.col("correct").sum().cast(pl.Int64),
         )
     )

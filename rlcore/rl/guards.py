@@ -35,7 +35,7 @@ def check_fresh(rollouts: pl.DataFrame, learner: WeightStamp) -> None:
             raise StaleWeightsError(
                 f"rollouts were sampled from weights version {version} (digest {digest[:12]}) but"
                 f" the learner holds version {learner.version} (digest {learner.digest[:12]}): the"
-                " engine was not synced after the last update; rerun the flow to sync it afresh"
+                " engine was not synced after the last update; rerun the flow to sync it again"
             )
 
 
@@ -50,7 +50,7 @@ def check_sampler_gap(
     ``bound``.
 
     All arrays are per row, aligned with its tokens. Metrics are verl's
-    ``training/rollout_probs_diff_*`` (probabilities) beside the log-prob gap itself: maximum and
+    ``training/rollout_probs_diff_*`` (probabilities) and the log-prob gap itself: maximum and
     mean in nats, and ``rollout_mult_prob_error`` = exp(mean).
     """
     mask = np.concatenate(masks).astype(bool)
@@ -68,7 +68,7 @@ def check_sampler_gap(
             f"sampler and learner log-probs differ on the same {gap.size:,} tokens:"
             f" {what}, above {bound.option} = {bound.limit:g} (max {worst:.3g}, mean"
             f" {gap.mean():.3g} nats): the engine does not sample from the weights it reports, or"
-            " its numerics differ; rerun to sync it afresh, or raise the bound if the precision"
+            " its numerics differ; rerun to sync it again, or raise the bound if the precision"
             " explains it"
         )
     return {

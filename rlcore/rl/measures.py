@@ -24,14 +24,14 @@ def spread_metrics(name: str, values: np.ndarray) -> dict[str, float]:
 
 
 def reward_metrics(rewards: pl.DataFrame) -> dict[str, float]:
-    """Return ``critic/score/*`` over scored rows, accuracy over judged ones, and failures."""
+    """Return ``critic/score/*`` over scored rows, accuracy over verdicts, and failures."""
     metrics = {
         **failure_metrics(rewards, "reward"),
         "reward/no_answer_fraction": mean_of(rewards["outcome"] == Outcome.NO_ANSWER.value),
     }
-    judged = rewards["correct"].drop_nulls()
-    if judged.len():
-        metrics["critic/accuracy"] = mean_of(judged)
+    with_verdict = rewards["correct"].drop_nulls()
+    if with_verdict.len():
+        metrics["critic/accuracy"] = mean_of(with_verdict)
     scores = rewards["score"].drop_nulls().to_numpy()
     return metrics | spread_metrics("critic/score", scores) | part_metrics(rewards)
 

@@ -1,4 +1,4 @@
-"""The old log-probs that an update scored for itself, beside those that advantages rest on.
+"""The old log-probs that an update scored for itself, and their gap to those of the advantages.
 
 Both are of the policy before the update. They differ by the rounding of two packings, which in
 bfloat16 is as wide as GSPO's clip range.

@@ -49,7 +49,7 @@ class Phases(RLRun):
                 sampled = self.store.table(found, "rollouts")
                 if set(sampled["weight_digest"]) == {state.digest}:
                     return found
-                self.log(f"rollouts {name} came from other weights; they are sampled anew")
+                self.log(f"rollouts {name} came from other weights; they are sampled again")
                 self.store.discard("rollouts", name)
             prompts = self.stream.round(cursor=state.cursor, drawn=groups.drawn)
             tables = {"rollouts": self._sample(prompts, state)}

@@ -22,7 +22,7 @@ class Records:
         self.store, self._key, self._lineage, self._log = store, key, lineage, log
 
     def name(self, iteration: int, suffix: str = "") -> str:
-        """Return the key of an iteration's record; ``suffix`` tells generation rounds apart."""
+        """Return the key of an iteration's record; ``suffix`` distinguishes generation rounds."""
         return f"{self._key}/{iteration:06d}{suffix}"
 
     def find(

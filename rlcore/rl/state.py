@@ -50,7 +50,7 @@ class LoopState:
     def validated(self, accuracy: float, rl: RLSection) -> "LoopState":
         """Return the state after validating the current weights.
 
-        While the critic warms up the policy stands still, and equal figures are no streak.
+        While the critic warms up the policy does not change, and equal figures are no streak.
         """
         target = rl.validation.stop_at
         moved = rl.critic is None or self.iteration > rl.critic.warmup_iterations

@@ -3,8 +3,8 @@
 Two proofs, of different things. The digest is taken where an engine's loader is handed each tensor:
 nothing was lost, swapped or changed on the way. The canary, a few tokens whose log-probs learner
 and engines compute, sees what the loader made of them: a layer that went on with old weights, a
-tied head, a tensor that nobody sends (a new engine holds noise, see ``RolloutEngine``). In bfloat16
-one step changes too few elements for a canary or the sampler gap to see; the digest does.
+tied head, a tensor that is never sent (a new engine holds noise, see ``RolloutEngine``). In
+bfloat16 one step changes too few elements for a canary or the sampler gap to see; the digest does.
 """
 
 from dataclasses import dataclass
@@ -78,7 +78,7 @@ def check_canary(learner: LearnerPool, engines: EnginePool, canary: Canary) -> f
                 f"rollout engine '{engine}' was handed the learner's weights, and its log-probs of"
                 f" {len(row)} canary tokens are not the learner's: {bound.measure} |gap| ="
                 f" {gaps[-1]:.3g} nats, above {bound.option} = {bound.limit:g}; a layer does not"
-                " use what was loaded, or numerics differ: rerun to sync afresh, or raise the bound"
+                " use what was loaded, or numerics differ: rerun to sync again, or raise the bound"
                 " if the device's precision explains it"
             )
     return max(gaps)

@@ -116,7 +116,7 @@ def update_metrics(name: str, request: UpdateRequest, result: UpdateResult) -> d
     """Return the metrics of an update of ``name``, "actor" or "critic".
 
     ``<name>/optimizer_steps`` and the counts of steps that changed nothing are among them always,
-    so that an update of no step at all can be told from one that was not asked for.
+    so that an update without a step differs from one that was not requested.
     ``actor/pg_clipfrac_first_step`` is of the first step, before a weight has moved; it is left out
     where no row of that step had an advantage.
     """
@@ -243,7 +243,7 @@ def policy_objective(rl: RLSection) -> PolicyObjective:
 
 
 def _mini_batches(batch: UpdateBatch, recipe: Recipe) -> list[np.ndarray]:
-    """Return the rows of every optimizer step: mini-batches by prompt, each epoch afresh."""
+    """Return the rows of every optimizer step: mini-batches by prompt, each epoch again."""
     update = recipe.rl.update
     uids = batch.rollouts["uid"].to_numpy()
     return [

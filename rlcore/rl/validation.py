@@ -38,12 +38,12 @@ class Validation:
         """Return the figure that chooses checkpoints, and the metrics.
 
         The figure is the accuracy by the verdicts of functions that count, over the rows they
-        judged; the mean score over scored rows where they judge none: what is reported but not
+        judged; the mean score over scored rows where they give no verdict: what is reported but not
         trained on must not choose. A row without a score (aborted, error, timeout) is in neither.
-        Without prompts it is 0: nothing tells policies apart, and the last is the best.
+        Without prompts it is 0: policies do not differ, and the last is the best.
 
-        Metrics: ``val/score``, ``val/accuracy`` over all judged rows, the shares of failures,
-        ``val/aborted_ratio``, and verl's ``val-core/<source>/...`` of the figure. Raises
+        Metrics: ``val/score``, ``val/accuracy`` over all rows with a verdict, the shares of
+        failures, ``val/aborted_ratio``, and verl's ``val-core/<source>/...`` of the figure. Raises
         RewardFailureError when ``section`` allows fewer failures, or no row has a score.
         """
         if not self.prompts.height:
@@ -86,9 +86,9 @@ def _figures(scored: pl.DataFrame) -> tuple[float, dict[str, float]]:
         f"val-core/{source}/{suffix}/mean@1": mean_of(mine[column])
         for (source,), mine in rows.sort("data_source").group_by("data_source", maintain_order=True)
     }
-    judged = scored["correct"].drop_nulls()
-    if judged.len():
-        metrics["val/accuracy"] = mean_of(judged)
+    with_verdict = scored["correct"].drop_nulls()
+    if with_verdict.len():
+        metrics["val/accuracy"] = mean_of(with_verdict)
     metrics |= {
         "val/score": mean_of(known["score"]),
         "val/aborted_ratio": mean_of(scored["outcome"] == Outcome.ABORTED.value),

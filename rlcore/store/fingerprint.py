@@ -122,7 +122,7 @@ def _imported_by_user(path: Path) -> list[str]:
     """Return the dotted names a user's file imports, relative ones with their dots."""
     try:
         tree = _parsed(path.read_bytes())
-    except SyntaxError:  # told where the function is loaded
+    except SyntaxError:  # reported where the function is loaded
         return []
     targets = []
     for node in ast.walk(tree):

@@ -1,4 +1,4 @@
-"""The one path that samples. What it yields is scored, recorded or ranked by whoever asked."""
+"""The one path that samples. Its callers score, record or rank what it yields."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol

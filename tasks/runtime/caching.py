@@ -108,9 +108,9 @@ class PipelineRun:
 class StageRun:
     """What the body of a stage is given: the pipeline run, and this stage's key and parents.
 
-    ``records`` is the key of what the body keeps beside its result (checkpoints, metrics, ...). It
-    differs from ``key`` where the run goes on with one that other code began. ``identity``: the key
-    without the code.
+    ``records`` is the key of checkpoints, metrics and what else the body keeps apart from its
+    result. It differs from ``key`` where the run goes on with one that other code began.
+    ``identity``: the key without the code.
     """
 
     __slots__ = (
@@ -306,7 +306,7 @@ class CachedStage:
         return run
 
     def _run(self, run: StageRun, parents: dict[str, ArtifactRef]) -> ArtifactRef:
-        """Body of the Prefect task; ``parents`` stands alone so that the graph draws its arrows."""
+        """Body of the Prefect task; as a parameter of its own ``parents`` shows in its graph."""
         existing = self._find(run)
         if existing is None:
             with ExitStack() as held:
@@ -343,8 +343,8 @@ def cached_stage(
     """Make a function of a ``StageRun`` a cached Prefect task.
 
     ``stage`` names the task and the slice of the recipe; ``kind`` is that of its artifact.
-    ``code``: modules whose code counts beside the function's own; ``without``: modules and packages
-    that these import and that cannot change the result. ``inputs``: content digests of
+    ``code``: modules whose code counts in addition to the function's own; ``without``: modules and
+    packages that these import and that cannot change the result. ``inputs``: content digests of
     what the body reads from outside the store, by role; they count like parents. ``user_code``:
     digests of the user's modules that the body runs, by function; they count like our code.
     ``resumes``: the body continues from checkpoints whose metadata hold ``drift.IDENTITY``, so a

@@ -1,7 +1,7 @@
 """A stage run that stopped half-way and would now go on with other code: found, refused, accepted.
 
-The code is part of a stage's key, so an edit gives a half-done run a key under which nothing is
-found: it would begin again, and what it had trained would be left behind without a word.
+The code is part of a stage's key, so after an edit a half-done run has a key under which nothing is
+found: it would begin again without a message, and what it had trained would be lost.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ SHOWN = 12  # digits of a digest in sentences
 
 
 class CodeDriftError(UserError):
-    """A half-done run was made by other code, and nobody has said that it may go on."""
+    """A half-done run was made by other code, and it was not accepted."""
 
 
 @dataclass(frozen=True, slots=True)

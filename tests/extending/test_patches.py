@@ -2,7 +2,7 @@
 
 A patch holds what a contributor writes, its tests among it; what `make docs` writes is left out. To
 renew one after a refactoring, apply it with ``git apply --reject``, finish it by hand, and write
-``git diff -U2`` over it.
+``git diff -U1`` over it.
 """
 
 import os

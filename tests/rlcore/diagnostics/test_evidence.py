@@ -48,7 +48,7 @@ def test_the_query_finds_what_the_metric_counts(store: ArtifactStore) -> None:
         counted = RecentAnswers(store, "run").answered(iteration).filter(right=0)
         found = query(store, never_right_query("run", iteration))
         assert found.select("uid", "samples").rows() == expected
-        assert counted.select("uid", "judged").rows() == expected
+        assert counted.select("uid", "verdicts").rows() == expected
     assert found.row(0, named=True) == {
         "uid": "a",
         "prompt": PROMPTS["a"],
