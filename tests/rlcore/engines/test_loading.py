@@ -1,27 +1,48 @@
-"""Weights on their way to the engines leave nothing in shared memory."""
+"""A model directory reaches every engine whole, and leaves nothing in shared memory."""
 
-import os
 from pathlib import Path
 
-from rlcore.weights.files import exchange_file
+import pytest
+import torch
 
-SHARED_MEMORY = Path("/dev/shm")
-NO_PID = 4194305  # above the kernel's largest
+from rlcore.cluster.in_process import InProcessWorker
+from rlcore.engines.loading import load_model_directory
+from rlcore.engines.pool import EnginePool
+from rlcore.weights.digest import state_digest
+from rlcore.weights.files import read_checkpoint, read_state, write_state
+from rlcore.weights.stamp import WeightStamp, WeightUpdate
 
 
-def test_what_a_kill_left_is_swept_and_what_others_use_is_kept() -> None:
-    """28 GB for each kill of a 7B run, until the machine has none left."""
-    dead = SHARED_MEMORY / f"rl-weights-{NO_PID}-0123abcd.safetensors"
-    live = SHARED_MEMORY / f"rl-weights-{os.getpid()}-0123abcd.safetensors"
-    foreign = SHARED_MEMORY / f"rl-weights-{NO_PID}-notes.txt"
-    files = (dead, live, foreign)
-    try:
-        for file in files:
-            file.write_bytes(b"weights")
-        with exchange_file() as path:
-            path.write_bytes(b"new weights")
-            assert [file.exists() for file in files] == [False, True, True]
-        assert not path.exists()
-    finally:
-        for file in files:
-            file.unlink(missing_ok=True)
+class Receiver:
+    """Keeps what it was sent."""
+
+    def __init__(self) -> None:
+        self.update: WeightUpdate | None = None
+        self.state: dict[str, torch.Tensor] = {}
+
+    def load_weights(self, update: WeightUpdate) -> WeightStamp:
+        self.update = update
+        self.state = {name: t.clone() for name, t in read_state(update.path).items()}
+        return WeightStamp(update.stamp.version, state_digest(self.state.items()))
+
+
+@pytest.fixture
+def model_dir(tmp_path: Path) -> Path:
+    (tmp_path / "config.json").write_text("{}")
+    write_state(
+        tmp_path / "model.safetensors", {"a": torch.arange(6.0).reshape(2, 3), "b": torch.ones(2)}
+    )
+    return tmp_path
+
+
+def test_every_engine_gets_the_directorys_weights(model_dir: Path) -> None:
+    """An engine that evaluates other weights reports another model's accuracy."""
+    receivers = [Receiver(), Receiver()]
+    workers = [InProcessWorker.of(f"e{i}", receiver) for i, receiver in enumerate(receivers)]
+    stamp = load_model_directory(EnginePool(workers, timeout_s=5, sync_timeout_s=5), model_dir)
+    expected = read_checkpoint(model_dir)
+    assert stamp == WeightStamp(0, state_digest(expected.items()))
+    for receiver in receivers:
+        assert receiver.state.keys() == expected.keys()
+        assert receiver.update is not None
+        assert not Path(receiver.update.path).exists(), "weights stay in shared memory"

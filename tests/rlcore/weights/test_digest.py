@@ -1,22 +1,17 @@
-"""One digest for one state, however it is held; the transfer file is whole or absent."""
+"""One digest for one state, however it is held."""
 
 from itertools import islice
-from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
-from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from rlcore.weights import digest
 from rlcore.weights.digest import (
     DigestTap,
-    canonical_names,
     combined_digest,
     state_digest,
     tensor_digests,
 )
-from rlcore.weights.files import checkpoint_shapes, read_checkpoint, read_state, write_state
 from schemas.errors import UserError
 
 
@@ -28,19 +23,6 @@ def state() -> dict[str, torch.Tensor]:
         "scalar": torch.tensor(2),
         "empty": torch.zeros(0, 4),
     }
-
-
-def model(*, tied: bool) -> Qwen2ForCausalLM:
-    config = Qwen2Config(
-        vocab_size=40,
-        hidden_size=16,
-        intermediate_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        tie_word_embeddings=tied,
-    )
-    return Qwen2ForCausalLM(config)
 
 
 def test_digest_is_frozen() -> None:
@@ -117,54 +99,3 @@ def test_tensor_digests_tell_which_tensor_changed() -> None:
 def test_a_name_given_twice_is_refused() -> None:
     with pytest.raises(UserError, match="holds 'w' twice"):
         state_digest([("w", torch.ones(1)), ("w", torch.ones(1))])
-
-
-@pytest.mark.parametrize("tied", [True, False])
-def test_learner_and_checkpoint_agree_on_the_canonical_state(tmp_path: Path, tied: bool) -> None:
-    """A tied head counted on one side only would make every sync a mismatch."""
-    learner = model(tied=tied)
-    learner.save_pretrained(tmp_path)
-    names = canonical_names(learner)
-    assert ("lm_head.weight" in names) is not tied
-    held = state_digest((name, learner.state_dict()[name]) for name in names)
-    assert held == state_digest(read_checkpoint(tmp_path).items())
-    assert checkpoint_shapes(tmp_path) == {
-        name: tuple(learner.state_dict()[name].shape) for name in names
-    }
-
-
-def test_a_repeated_tied_head_in_a_checkpoint_is_dropped(tmp_path: Path) -> None:
-    learner = model(tied=True)
-    learner.save_pretrained(tmp_path)
-    file = tmp_path / "model.safetensors"
-    repeated = load_file(file)
-    repeated["lm_head.weight"] = repeated["model.embed_tokens.weight"].clone()
-    save_file(repeated, file)
-    assert "lm_head.weight" not in read_checkpoint(tmp_path)
-    assert "lm_head.weight" not in checkpoint_shapes(tmp_path)
-
-
-def test_transfer_file_round_trip_leaves_nothing_else(tmp_path: Path) -> None:
-    write_state(tmp_path / "weights.safetensors", state())
-    write_state(tmp_path / "weights.safetensors", state())
-    assert [path.name for path in tmp_path.iterdir()] == ["weights.safetensors"]
-    read = read_state(tmp_path / "weights.safetensors")
-    assert state_digest(read.items()) == state_digest(state().items())
-
-
-def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
-    path = tmp_path / "weights.safetensors"
-    write_state(path, state())
-    shared = torch.ones(3)
-    with pytest.raises(RuntimeError, match="share memory"):
-        write_state(path, {"a": shared, "b": shared})
-    assert [entry.name for entry in tmp_path.iterdir()] == ["weights.safetensors"]
-    assert state_digest(read_state(path).items()) == state_digest(state().items())
-
-
-def test_a_truncated_file_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "weights.safetensors"
-    write_state(path, state())
-    path.write_bytes(path.read_bytes()[:-5])
-    with pytest.raises(UserError, match=r"weights\.safetensors is not a readable safetensors"):
-        read_state(path)

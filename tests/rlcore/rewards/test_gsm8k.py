@@ -1,4 +1,4 @@
-"""The built-in rule rewards: GSM8K (strict as verl has it, numeric) and the arithmetic task."""
+"""The GSM8K reward: strict as verl has it, and numeric."""
 
 import json
 import re
@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlcore.rewards import arithmetic, gsm8k
+from rlcore.rewards import gsm8k
 from rlcore.rewards.types import Reward, RewardRow
 from schemas.errors import UserError
 from tests.inputs import GSM8K, reads
 
 
-def row(response: str, truth: str | None = "72", finish: str = "stop") -> RewardRow:
-    return RewardRow("t", "gsm8k", response, truth, {}, finish, 5)
+def row(response: str, truth: str | None = "72") -> RewardRow:
+    return RewardRow("t", "gsm8k", response, truth, {}, "stop", 5)
 
 
 def judge(mode: str, response: str, truth: str | None = "72") -> Reward:
@@ -61,91 +61,9 @@ def test_strict_is_verl_on_anything(response: str, truth: str) -> None:
     assert judge("strict", response, truth).score == verl_strict(response, truth)
 
 
-NUMERIC = {
-    "#### 72": "72",
-    "#### 72.": "72",
-    "#### $72": "72",
-    "#### 72.0": "72",
-    "#### 72.00.": "72",
-    "####72": "72",
-    "####  72": "72",
-    "####\n72": "72",
-    r"#### \boxed{72}": "72",
-    r"so it is \boxed{72}": "72",
-    r"#### \$72": "72",
-    "#### **72**": "72",
-    "#### 72 dollars": "72",
-    "#### 72%": "72",
-    "#### 1,000": "1000",
-    "#### $1,000.00": "1000",
-    "#### -$5": "-5",
-    "#### $-5": "-5",
-    "#### −5": "-5",
-    "#### 3 #### 72": "72",
-    "#### 72\n#### ?": "72",
-    "#### 0.5": ".50",
-    "#### 072": "72",
-    "#### 72" + "x" * 294: "72",
-    "#### 7/2": "3.5",
-    "#### 7 / 2 hours": "3.5",
-    "#### 7 1/2": "7.5",
-    r"#### 7\frac{1}{2}": "7.5",
-    r"so \boxed{\frac{7}{2}}": "3.5",
-    "#### -7/2": "-3.5",
-    "#### 1e3": "1000",
-    "#### 1{,}000": "1000",
-    "#### 1 000": "1000",
-    "#### 1\u202f000\u00a0000": "1000000",
-    r"#### 1\,000.50": "1000.5",
-    "#### 1'000": "1000",
-    "#### 1,00,000": "100000",
-    "#### 72 €": "72",
-    "#### €72": "72",
-    "#### USD 72": "72",
-    "#### 72 km/h": "72",
-    "#### 72 m^2": "72",
-    "#### 72 cm²": "72",
-    "#### 72. Because 8*9 = 72": "72",
-    r"so \boxed{72\text{ eggs}} after 3 days": "72",
-}
-
-
-@pytest.mark.parametrize("response", NUMERIC)
-def test_numeric_accepts_what_says_the_number(response: str) -> None:
-    reward = judge("numeric", response, NUMERIC[response])
-    assert (reward.outcome, reward.score) == ("ok", 1.0)
-
-
 @pytest.mark.parametrize("response", ["#### 72 #### 3", "#### 7.2", "#### 720", "#### -72"])
 def test_numeric_refuses_other_numbers(response: str) -> None:
     assert judge("numeric", response).outcome == "wrong"
-
-
-EXPRESSIONS = [
-    *(
-        "7/2",
-        "1e3",
-        "7 1/2",
-        "7 or 8",
-        "7 to 8",
-        "7-8",
-        "7 - 8",
-        "7, 8",
-        "7;8",
-        "7:30",
-        "7!",
-        "7^2",
-    ),
-    *("7**2", "7*2", "7*x", "7x", "7 x 2", "7+1", "7 = 7*1", r"7\pi", "7√2", "7½", "7 and a half"),
-    *("7 million", "7k", "7.0.1", "7,5", "7 (7 of 8)", "7 apples and 2 pears", "7\u0667", "7 8"),
-    *(r"\boxed{7\text{ or }8}", r"\boxed{7+1}", "7. Or 8", "7/0", "7e9999", "1e99999999999"),
-]
-
-
-@pytest.mark.parametrize("expression", EXPRESSIONS)
-def test_numeric_takes_no_expression_for_the_number_it_begins_with(expression: str) -> None:
-    reward = judge("numeric", f"#### {expression}", "7")
-    assert (reward.outcome in ("wrong", "no_answer"), reward.score) == (True, 0.0)
 
 
 @pytest.mark.parametrize("mode", gsm8k.MODES)
@@ -241,37 +159,3 @@ def test_every_gsm8k_solution_earns_the_reward() -> None:
         truth = solution.rpartition("#### ")[2].replace(",", "")
         assert judge("strict", solution, truth).correct
         assert judge("numeric", solution, truth).correct
-
-
-ARITHMETIC = [
-    ("78+13:11,9=91\n91-50:01,4=41\n#### 41", "stop", "ok"),
-    ("#### 41", "stop", "ok"),
-    ("#### 041", "stop", "ok"),
-    ("#### 42", "stop", "wrong"),
-    ("#### 9999", "stop", "wrong"),
-    ("#### 41", "length", "no_answer"),
-    ("#### 41", "abort", "no_answer"),
-    ("#### 41\n", "stop", "no_answer"),
-    ("#### 41 ", "stop", "no_answer"),
-    (" #### 41", "stop", "no_answer"),
-    ("####41", "stop", "no_answer"),
-    ("#### 00041", "stop", "no_answer"),
-    ("#### 41\n1+1", "stop", "no_answer"),
-    ("#### ٤١", "stop", "no_answer"),
-    ("", "stop", "no_answer"),
-    ("\0🦆", "stop", "no_answer"),
-]
-
-
-@pytest.mark.parametrize(("response", "finish", "outcome"), ARITHMETIC)
-def test_arithmetic_needs_a_finished_bounded_answer(
-    response: str, finish: str, outcome: str
-) -> None:
-    reward = arithmetic.scorer()(row(response, "41", finish))
-    assert (reward.outcome, reward.score) == (outcome, float(outcome == "ok"))
-
-
-@pytest.mark.parametrize("truth", [None, "", "4.5", "x"])
-def test_arithmetic_refuses_a_ground_truth_that_is_none(truth: str | None) -> None:
-    with pytest.raises(UserError, match="is not a number in digits"):
-        arithmetic.scorer()(row("#### 41", truth))

@@ -1,0 +1,29 @@
+"""Rows in verl's form, and files of rows."""
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+VERL_ROWS = [
+    {
+        "data_source": "sums",
+        "prompt": [{"role": "user", "content": f"What is {n} + {n}?"}],
+        "ability": "math",
+        "reward_model": {"style": "rule", "ground_truth": str(2 * n)},
+        "extra_info": {"split": "train", "index": n},
+    }
+    for n in range(3000)
+]
+
+
+def write(path: Path, rows: list[dict]) -> Path:
+    """Write ``rows`` in the format that the suffix names; return ``path``."""
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    elif path.suffix == ".json":
+        path.write_text(json.dumps(rows))
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
