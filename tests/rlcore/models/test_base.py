@@ -9,24 +9,7 @@ from rlcore.models.base import build_base_model, copy_base_model
 from rlcore.models.tokenizer import load_tokenizer
 from schemas.errors import UserError
 from schemas.recipe import FromScratch, ModelSection
-
-TEXTS = [
-    f"Tom has {n} pens and buys {n + 3}. How many now?\n{n}+{n + 3}\n#### {2 * n + 3}"
-    for n in range(10, 99)
-]
-SCRATCH = ModelSection(
-    from_scratch=FromScratch(
-        hidden_size=32, num_layers=1, num_heads=1, num_kv_heads=1, vocab_size=300
-    ),
-    dtype="float32",
-    max_tokens=64,
-)
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    target = tmp_path_factory.mktemp("artifact") / "model"
-    return build_base_model(SCRATCH, target, texts=TEXTS, seed=0)
+from tests.rlcore.models.scratch import SCRATCH, TEXTS
 
 
 def test_the_quickstart_shape_is_below_a_million_parameters_and_knows_its_end(

@@ -1,48 +1,16 @@
 """A model directory is found, or what it lacks is said."""
 
-import json
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 from transformers import AutoModelForCausalLM
 
-from rlcore.models.base import build_base_model, copy_base_model
-from rlcore.models.files import locate_model, model_directory
+from rlcore.models.base import copy_base_model
+from rlcore.models.files import copy_model, locate_model, model_directory, model_files
 from schemas.errors import UserError
-from schemas.recipe import FromScratch, ModelSection
-
-TEXTS = [
-    f"Tom has {n} pens and buys {n + 3}. How many now?\n{n}+{n + 3}\n#### {2 * n + 3}"
-    for n in range(10, 99)
-]
-
-
-SCRATCH = ModelSection(
-    from_scratch=FromScratch(
-        hidden_size=32, num_layers=1, num_heads=1, num_kv_heads=1, vocab_size=300
-    ),
-    dtype="float32",
-    max_tokens=64,
-)
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    target = tmp_path_factory.mktemp("artifact") / "model"
-    return build_base_model(SCRATCH, target, texts=TEXTS, seed=0)
-
-
-def copied(base: Path, target: Path, **edits: Any) -> Path:
-    """A model directory whose tokenizer_config.json has ``edits``; None removes a key."""
-    target.mkdir()
-    for file in base.iterdir():
-        (target / file.name).write_bytes(file.read_bytes())
-    path = target / "tokenizer_config.json"
-    config = json.loads(path.read_text()) | edits
-    path.write_text(json.dumps({k: v for k, v in config.items() if v is not None}))
-    return target
+from schemas.recipe import ModelSection
+from tests.rlcore.models.scratch import copied
 
 
 def test_a_snapshot_of_links_is_copied_as_files(base: Path, tmp_path: Path) -> None:
@@ -82,3 +50,32 @@ def test_an_incomplete_model_is_told_what_it_lacks(
 def test_a_path_that_is_no_directory_is_not_taken_for_a_hub_name(path: str) -> None:
     with pytest.raises(UserError, match=r"is no directory; give a local Hugging Face directory or"):
         locate_model(path, None)
+
+
+def test_pickled_weights_and_foreign_code_stay_behind(base: Path, tmp_path: Path) -> None:
+    """Loading either runs what somebody else wrote."""
+    source = copied(base, tmp_path / "source")
+    for name in ("pytorch_model.bin", "optimizer.pt", "modeling_x.py", "notes.txt"):
+        (source / name).write_bytes(b"x")
+    copy_model(source, tmp_path / "target")
+    assert {f.name for f in (tmp_path / "target").iterdir()} == {f.name for f in base.iterdir()}
+    trusted = {file.name for file in model_files(source, trust_remote_code=True)}
+    assert trusted - {f.name for f in base.iterdir()} == {"modeling_x.py"}
+
+
+def test_a_model_outside_the_hub_is_found_where_it_lies(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(base.parent))
+    assert locate_model("~/model", None) == locate_model(str(base), "any revision") == base
+
+
+def test_a_model_that_the_cache_lacks_is_told_offline_with_its_revision(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(
+        UserError,
+        match=r"'nobody/none' .* the hub's cache at revision 'c0ffee', and HF_HUB_OFFLINE is",
+    ):
+        locate_model("nobody/none", "c0ffee")

@@ -2,46 +2,18 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from transformers import AutoTokenizer
 
-from rlcore.models.base import build_base_model
-from rlcore.models.tokenizer import load_tokenizer, train_tokenizer
-from schemas.errors import UserError
-from schemas.recipe import FromScratch, ModelSection
-
-TEXTS = [
-    f"Tom has {n} pens and buys {n + 3}. How many now?\n{n}+{n + 3}\n#### {2 * n + 3}"
-    for n in range(10, 99)
-]
-
-
-SCRATCH = ModelSection(
-    from_scratch=FromScratch(
-        hidden_size=32, num_layers=1, num_heads=1, num_kv_heads=1, vocab_size=300
-    ),
-    dtype="float32",
-    max_tokens=64,
+from rlcore.models.tokenizer import (
+    SPECIAL_TOKENS,
+    has_chat_template,
+    load_tokenizer,
+    train_tokenizer,
 )
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    target = tmp_path_factory.mktemp("artifact") / "model"
-    return build_base_model(SCRATCH, target, texts=TEXTS, seed=0)
-
-
-def copied(base: Path, target: Path, **edits: Any) -> Path:
-    """A model directory whose tokenizer_config.json has ``edits``; None removes a key."""
-    target.mkdir()
-    for file in base.iterdir():
-        (target / file.name).write_bytes(file.read_bytes())
-    path = target / "tokenizer_config.json"
-    config = json.loads(path.read_text()) | edits
-    path.write_text(json.dumps({k: v for k, v in config.items() if v is not None}))
-    return target
+from schemas.errors import UserError
+from tests.rlcore.models.scratch import TEXTS, copied
 
 
 def test_the_reloaded_tokenizer_is_the_trained_one(base: Path) -> None:
@@ -82,12 +54,16 @@ def test_a_vocabulary_below_the_bytes_is_refused() -> None:
         train_tokenizer(TEXTS, 100)
 
 
-def test_a_tokenizer_without_eos_is_refused(base: Path, tmp_path: Path) -> None:
-    """Its model could never say that it has finished."""
-    source = copied(base, tmp_path / "m", eos_token=None, tokenizer_class="PreTrainedTokenizerFast")
+@pytest.mark.parametrize("token", ["eos_token", "pad_token"])
+def test_a_tokenizer_without_end_or_padding_is_refused(
+    base: Path, tmp_path: Path, token: str
+) -> None:
+    """Its model could never say that it has finished, or would take padding for text."""
+    edits = {token: None, "tokenizer_class": "PreTrainedTokenizerFast"}
+    source = copied(base, tmp_path / "m", **edits)
     config = json.loads((source / "config.json").read_text()) | {"model_type": "llama"}
     (source / "config.json").write_text(json.dumps(config))
-    with pytest.raises(UserError, match=r"tokenizer of model 'mine' has no eos_token; set"):
+    with pytest.raises(UserError, match=rf"tokenizer of model 'mine' has no {token}; set"):
         load_tokenizer(source, name="mine")
 
 
@@ -96,3 +72,24 @@ def test_a_tokenizer_without_chat_template_is_refused(base: Path, tmp_path: Path
     (source / "chat_template.jinja").unlink()
     with pytest.raises(UserError, match=r"'mine' has no chat template; set model\.chat_template"):
         load_tokenizer(source, name="mine")
+
+
+def test_files_that_are_no_tokenizer_name_the_model_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(UserError, match=r"tokenizer of model 'mine' cannot be loaded: ") as error:
+        load_tokenizer(tmp_path, name="mine")
+    assert "\n" not in str(error.value)
+
+
+def test_a_model_says_whether_it_brings_a_chat_template(base: Path, tmp_path: Path) -> None:
+    source = copied(base, tmp_path / "m")
+    assert has_chat_template(source, name="mine")
+    (source / "chat_template.jinja").unlink()
+    assert not has_chat_template(source, name="mine")
+
+
+def test_equal_texts_train_an_equal_tokenizer_that_keeps_turn_marks_whole() -> None:
+    """A mark in pieces would cost tokens in every turn, and could be sampled by accident."""
+    one, other = (train_tokenizer(TEXTS, 300) for _ in range(2))
+    assert one.get_vocab() == other.get_vocab()
+    assert [len(one(token)["input_ids"]) for token in SPECIAL_TOKENS] == [1] * len(SPECIAL_TOKENS)

@@ -1,0 +1,15 @@
+"""The model that ``scratch`` describes, built once."""
+
+from pathlib import Path
+
+import pytest
+
+from rlcore.models.base import build_base_model
+from tests.rlcore.models.scratch import SCRATCH, TEXTS
+
+
+@pytest.fixture(scope="session")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Its directory, in an artifact's place."""
+    target = tmp_path_factory.mktemp("artifact") / "model"
+    return build_base_model(SCRATCH, target, texts=TEXTS, seed=0)
