@@ -295,14 +295,7 @@ def test_metrics_have_the_names_dashboards_expect():
     assert "training/rollout_probs_diff_max" in metrics.maxes
 
 
-def test_entropy_of_a_categorical_in_closed_form():
-    log_softmax = torch.log(torch.tensor([[0.5, 0.25, 0.25], [1 / 3, 1 / 3, 1 / 3]]))
-    np.testing.assert_allclose(
-        categorical_entropy(log_softmax), [1.5 * np.log(2), np.log(3)], rtol=1e-6
-    )
-
-
-def test_rows_that_can_be_skipped():
+def test_rows_that_may_be_skipped():
     """A row of advantage 0 has no gradient, unless KL, entropy or a loss of one's own gives one."""
     rows = {"advantages": [np.zeros(3), np.array([0.0, 0.5]), np.zeros(1)]}
     skipping = PolicyObjective(skip_zero_advantage=True)
