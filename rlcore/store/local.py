@@ -17,7 +17,7 @@ from rlcore.store.records import LEASES, LocalRecords
 from schemas.artifacts import Manifest
 
 _STAGING = ".staging"
-_STALE_S = 24 * 3600
+STALE_S = 24 * 3600
 
 
 @dataclass(frozen=True)
@@ -211,6 +211,6 @@ def _is_abandoned(entry: os.DirEntry[str]) -> bool:
     if host == socket.gethostname() and pid.isdecimal():
         return is_abandoned(Path(entry.path), int(pid))
     try:
-        return time.time() - entry.stat().st_mtime > _STALE_S
+        return time.time() - entry.stat().st_mtime > STALE_S
     except FileNotFoundError:
         return False

@@ -17,8 +17,8 @@ from uuid import uuid4
 
 from rlcore.store.checks import ArtifactError
 
-LEASES = ".leases"  # folder of the records in a store
-_LOCK_S = 30.0
+LEASES = ".leases"  # where a store keeps them
+LOCK_S = 30.0
 _ONE_WRITER = Lock()
 # s3fs's exceptions for "precondition failed" and for "conflicting conditional request".
 _PRECONDITION = (errno.EINVAL, errno.EBUSY)
@@ -101,12 +101,12 @@ class LocalRecords:
         except OSError as error:
             raise self._refused(error) from error
         try:
-            deadline = time.monotonic() + _LOCK_S
+            deadline = time.monotonic() + LOCK_S
             while not _locked(handle):
                 if time.monotonic() > deadline:
                     raise ArtifactError(
-                        f"{path} has been locked for {_LOCK_S:.0f} s by a process that hangs; find"
-                        " it with fuser, end it, and rerun"
+                        f"{path} has been locked for {LOCK_S:.0f} s by a process that stands"
+                        " still; find it with fuser, end it, and rerun"
                     )
                 time.sleep(0.05)
             yield

@@ -138,9 +138,9 @@ def test_a_bucket_that_does_not_answer_costs_nothing(
     def time_out(*arguments: Any, **options: Any) -> None:
         raise ReadTimeoutError(endpoint_url="http://bucket")
 
-    assert isinstance(store._files, RemoteFiles)
+    filesystem, _ = fsspec.url_to_fs(bucket)  # the store's own: fsspec keeps one per place
     with monkeypatch.context() as patch:
-        patch.setattr(store._files._fs, "get_file", time_out)
+        patch.setattr(filesystem, "get_file", time_out)
         with pytest.raises(ArtifactError, match="could not download s3://artifacts/runs/m/k"):
             store.find_or_discard("m", "k", lines.append)
     assert not lines

@@ -1,5 +1,6 @@
-"""A writer that dies or runs out of disk leaves the store with a whole artifact or none."""
+"""A local store: a writer that dies or runs out of disk leaves a whole artifact or none."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -7,7 +8,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from rlcore.store.artifacts import ArtifactStore, Lineage
+from rlcore.store import local
+from rlcore.store.artifacts import ArtifactError, ArtifactStore, Lineage
 
 ROOT = Path(__file__).parents[3]
 LINEAGE = Lineage(recipe_digest="r", code_fingerprint="c")
@@ -134,3 +136,41 @@ def test_two_writers_of_one_key_agree(tmp_path: Path, model: Path) -> None:
     store = ArtifactStore(tmp_path / "store")
     assert store.keys("m") == ["a/b"]
     assert not list((tmp_path / "store" / ".staging").iterdir())
+
+
+def test_artifacts_do_not_nest(tmp_path: Path) -> None:
+    """An artifact inside another would make the outer one look damaged."""
+    store = ArtifactStore(tmp_path)
+    store.put("m", "a/b", tables={"metrics": FRAME}, lineage=LINEAGE)
+    with pytest.raises(ArtifactError, match=r"m/a would enclose the artifact m/a/b"):
+        store.put("m", "a", tables={"metrics": FRAME}, lineage=LINEAGE)
+    with pytest.raises(ArtifactError, match=r"m/a/b/c lies inside the artifact m/a/b"):
+        store.put("m", "a/b/c", tables={"metrics": FRAME}, lineage=LINEAGE)
+    assert store.keys("m") == ["a/b"]
+
+
+def test_a_root_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    store = ArtifactStore(tmp_path / "file")
+    assert store.find("m", "k") is None
+    with pytest.raises(ArtifactError, match=r"artifact store .*/file cannot be written"):
+        store.put("m", "k", tables={"metrics": FRAME}, lineage=LINEAGE)
+
+
+def test_leftovers_of_dead_writers_are_swept_and_living_ones_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = ArtifactStore(tmp_path)
+    store.put("m", "k", tables={"metrics": FRAME}, lineage=LINEAGE)
+    staging = tmp_path / ".staging"
+    assert not list(staging.iterdir())
+    host = os.uname().nodename
+    dead, alive = staging / f"{host}-4194305-aa", staging / f"{host}-{os.getpid()}-bb"
+    (dead / "sub").mkdir(parents=True)
+    alive.mkdir()
+    monkeypatch.setattr(local, "STALE_S", -1)  # as if a stage had worked in it for a day
+    store.put("m", "k2", tables={"metrics": FRAME}, lineage=LINEAGE)
+    assert list(staging.iterdir()) == [alive]
+    os.utime(alive, (1, 1))  # older than this process, which has got its maker's pid
+    store.put("m", "k3", tables={"metrics": FRAME}, lineage=LINEAGE)
+    assert not list(staging.iterdir())

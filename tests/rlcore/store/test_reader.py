@@ -12,6 +12,7 @@ import pytest
 from rlcore.store.artifacts import ArtifactError, ArtifactStore, Lineage
 from rlcore.store.checks import content_digest
 from schemas.artifacts import ArtifactRef, FileEntry
+from schemas.errors import UserError
 
 LINEAGE = Lineage(recipe_digest="r", code_fingerprint="c")
 MEND = "Delete .*/m/k and rerun: the stage that wrote it will be run again"
@@ -223,3 +224,21 @@ def test_rows_that_the_manifest_does_not_know_are_refused(artifact: Path) -> Non
     assert ref is not None
     with pytest.raises(ArtifactError, match=r"metrics.parquet has 50 rows, not 49"):
         store.table(ref, "metrics")
+
+
+def test_a_table_that_an_artifact_lacks_is_named(tmp_path: Path) -> None:
+    store = ArtifactStore(tmp_path)
+    ref = store.put("m", "k", tables={"metrics": frame()}, lineage=LINEAGE)
+    with pytest.raises(UserError, match=r"has no table 'metric'; it holds metrics; did you mean"):
+        store.table(ref, "metric")
+
+
+def test_a_ref_to_what_is_gone_or_replaced_is_refused(tmp_path: Path) -> None:
+    store = ArtifactStore(tmp_path)
+    ref = store.put("m", "k", tables={"metrics": frame()}, lineage=LINEAGE)
+    other = ArtifactRef(kind="m", key="k", uri=ref.uri, sha256="0" * 64)
+    with pytest.raises(ArtifactError, match=r"000000000000... is asked for: it was written anew"):
+        store.table(other, "metrics")
+    store.discard("m", "k")
+    with pytest.raises(ArtifactError, match=r"m/k is not in the store \(its manifest is missing\)"):
+        store.manifest(ref)

@@ -1,0 +1,117 @@
+"""Tables on their way in and out: the contract first, and files that only content decides."""
+
+import hashlib
+from pathlib import Path
+
+import polars as pl
+import pyarrow.parquet as pq
+import pytest
+
+from rlcore.store.artifacts import ArtifactStore, Lineage
+from rlcore.store.checks import ArtifactError
+from rlcore.store.tables import check_version, decode_table, encode_table, validate
+from schemas.errors import UserError
+
+LINEAGE = Lineage(recipe_digest="r" * 64, code_fingerprint="c" * 64)
+
+
+def metrics(rows: int = 4, name: str = "actor/pg_loss") -> pl.DataFrame:
+    return pl.DataFrame(
+        {
+            "stage": ["rl"] * rows,
+            "step": list(range(rows)),
+            "name": [name] * rows,
+            "value": [0.5] * rows,
+        },
+        schema={"stage": pl.String, "step": pl.Int64, "name": pl.String, "value": pl.Float64},
+    )
+
+
+def test_parquet_carries_kind_and_schema_and_plain_lists(tmp_path: Path) -> None:
+    store = ArtifactStore(tmp_path)
+    store.put("curves", "k", tables={"metrics": metrics(20_000)}, lineage=LINEAGE)
+    file = pq.ParquetFile(tmp_path / "curves" / "k" / "metrics.parquet")
+    metadata = file.schema_arrow.metadata
+    assert metadata[b"rlp.kind"] == b"curves"
+    assert metadata[b"rlp.schema"] == b"metrics/v1"
+    assert str(file.schema_arrow.field("name").type) == "string"
+    assert file.metadata.num_row_groups == 3, "row groups must stay bounded for readers in pieces"
+    assert file.metadata.row_group(0).column(0).compression == "ZSTD"
+
+
+def test_a_table_that_breaks_its_contract_is_refused_with_its_first_rows(tmp_path: Path) -> None:
+    bad = metrics(6).with_columns(step=pl.Series([0, -1, 2, -3, -4, -5]))
+    with pytest.raises(UserError) as caught:
+        ArtifactStore(tmp_path).put("m", "k", tables={"metrics": bad}, lineage=LINEAGE)
+    message = str(caught.value)
+    assert "table 'metrics' breaks its contract metrics/v1" in message
+    assert "column 'step', greater_than_or_equal_to(0): row 1: -1; row 3: -3" in message
+    assert "and 1 more" in message
+    assert not (tmp_path / "m").exists()
+
+
+def test_missing_and_undeclared_columns_are_named(tmp_path: Path) -> None:
+    bad = metrics().rename({"value": "valeu"}).with_columns(step=pl.col("step").cast(pl.Int32))
+    with pytest.raises(UserError) as caught:
+        ArtifactStore(tmp_path).put("m", "k", tables={"metrics": bad}, lineage=LINEAGE)
+    for part in ("missing column: found value", "undeclared column: found valeu", "dtype('Int64')"):
+        assert part in str(caught.value)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "metrics.parquet"
+
+
+def read(path: Path, content: bytes) -> pl.DataFrame:
+    path.write_bytes(content)
+    return decode_table("metrics", path, hashlib.sha256(content).hexdigest(), "store/m/k")
+
+
+def test_how_a_frame_was_put_together_leaves_no_trace(path: Path) -> None:
+    """A digest that hung on chunks would make a resumed run another run."""
+    whole = metrics(10)
+    chunks = pl.concat([whole[:3], whole[3:]], rechunk=False)
+    turned = chunks.select(reversed(whole.columns))
+    contents = {encode_table("metrics", frame, "m") for frame in (whole, chunks, turned)}
+    assert len(contents) == 1
+    assert read(path, contents.pop()).equals(whole)
+
+
+def test_an_empty_table_is_read_with_its_columns(path: Path) -> None:
+    assert read(path, encode_table("metrics", metrics(0), "m")).schema == metrics().schema
+
+
+def test_what_is_checked_is_a_table_that_is_there() -> None:
+    """Of a LazyFrame pandera would check the types alone."""
+    with pytest.raises(UserError, match=r"'metrics' must be a polars DataFrame, not LazyFrame"):
+        validate("metrics", metrics().lazy())  # pyright: ignore[reportArgumentType]
+
+
+def test_a_table_without_contract_names_the_nearest() -> None:
+    with pytest.raises(UserError, match=r"table 'metrisc' has no contract .*mean 'metrics'\?"):
+        encode_table("metrisc", metrics(), "m")
+
+
+@pytest.mark.parametrize(
+    ("found", "sentence"),
+    [
+        ("metrics/v999", r"has schema metrics/v999, newer than metrics/v\d.*Update"),
+        ("metrics/v0", r"has schema 'metrics/v0' where metrics/v\d+ is read\. Delete store/m/k"),
+        ("prompts/v999", r"has schema 'prompts/v999' where metrics/v\d+ is read\. Delete"),
+        ("", r"has schema 'none' where metrics/v\d+ is read\. Delete"),
+    ],
+)
+def test_a_newer_table_asks_for_an_update_and_any_other_for_a_rerun(
+    found: str, sentence: str
+) -> None:
+    with pytest.raises(ArtifactError, match=sentence):
+        check_version("metrics", found, "store/m/k/metrics.parquet", "store/m/k")
+
+
+def test_long_values_and_many_failures_stay_readable() -> None:
+    bad = metrics(9).with_columns(step=pl.lit(-1, pl.Int64), stage=pl.lit("x" * 500))
+    with pytest.raises(UserError) as error:
+        validate("metrics", bad)
+    assert "and 6 more" in str(error.value)
+    assert max(map(len, str(error.value).splitlines())) < 400
