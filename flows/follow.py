@@ -210,23 +210,23 @@ def follow(
         follower = _Follower(client, flow_run_id, console)
         waiting_since = time.monotonic()
         try:
-            while not _ended(run := _answer(follower.poll, console)):
+            while not _ended(run := patient_answer(follower.poll, console)):
                 if follower.state not in (*QUIET_STATES, "Late"):
                     waiting_since = time.monotonic()
                 time.sleep(POLL_S)
                 if not worker_alive():
-                    _answer(partial(follower.without_worker, worker_log), console)
+                    patient_answer(partial(follower.without_worker, worker_log), console)
                 else:
                     check = partial(_check_pickup, run, waiting_since, worker_log)
-                    _answer(check, console)
+                    patient_answer(check, console)
         except KeyboardInterrupt:
             console.print(
                 f"No longer following; the run continues. To cancel it: prefect flow-run cancel"
                 f" {flow_run_id}"
             )
             return 1
-        time.sleep(POLL_S)  # the last log lines arrive after the final state
-        _answer(follower.poll, console)
+        time.sleep(POLL_S)  # the last lines arrive after the last state
+        patient_answer(follower.poll, console)
     assert run.state is not None, "an ended run has a state"
     link = f"{ui_url}/runs/flow-run/{flow_run_id}"
     if not run.state.is_completed():
@@ -243,8 +243,8 @@ def follow(
     return 0
 
 
-def _answer(ask: Callable[[], T], console: Console) -> T:
-    """Return the result of ``ask`` once the server answers; print when it does not."""
+def patient_answer(ask: Callable[[], T], console: Console) -> T:
+    """Return what ``ask`` does, once the server answers; say so when it does not."""
     gone_since: float | None = None
     while True:
         try:

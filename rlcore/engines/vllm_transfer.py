@@ -112,8 +112,8 @@ class FileTransferEngine(WeightTransferEngine[FileInitInfo, FileUpdateInfo]):
             loader: Any = self.model  # vLLM's models take (name, tensor) pairs; nn.Module does not
             loaded: set[str] | None = loader.load_weights(weights)
             finalize_layerwise_reload(self.model, self.model_config)
-        _refresh_heads(self.model)
-        return set() if loaded is None else names - loaded  # a few models return no names
+        refresh_heads(self.model)
+        return set() if loaded is None else names - loaded  # few models do not say
 
     def finish_weight_update(self) -> None:
         """Nothing left to do: an update is one file, loaded whole by ``receive_weights``."""
@@ -144,8 +144,8 @@ class TransferExtension:
         return astuple(self.weight_transfer_engine.outcome)
 
 
-def _refresh_heads(model: torch.nn.Module) -> None:
-    """Repack every LM head from its current weight.
+def refresh_heads(model: torch.nn.Module) -> None:
+    """Repack every LM head from the weight it now holds.
 
     On CPU a linear layer multiplies by a packed copy of its weight. A tied head shares the
     embedding's parameter, so the reload processes the embedding only and the head would go on

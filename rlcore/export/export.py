@@ -45,7 +45,7 @@ def export_model(
         record = {"name": card.name, **asdict(proof), "files": files}
         (partial / "README.md").write_text(render_card(card, proof), encoding="utf-8")
         (partial / RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-        _replace(out_dir, partial)
+        put_in_place(out_dir, partial)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return record
@@ -62,9 +62,8 @@ def _check_target(out_dir: Path) -> None:
         )
 
 
-def _replace(out_dir: Path, partial: Path) -> None:
-    """Rename ``partial`` to ``out_dir``; an earlier one is removed only after the new one is in
-    place."""
+def put_in_place(out_dir: Path, partial: Path) -> None:
+    """Rename ``partial`` to ``out_dir``; what stood there goes only once the new one stands."""
     old = out_dir.with_name(f".{out_dir.name}.old")
     shutil.rmtree(old, ignore_errors=True)
     if out_dir.exists():

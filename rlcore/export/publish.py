@@ -63,11 +63,11 @@ def write_verified(
     weights, logits (beyond rounding), tied embeddings, configuration, tokenizer or chat template;
     the caller must then not publish ``target``.
     """
-    source = _load(policy_dir, dtype or "auto", trust_remote_code)
+    source = load_policy(policy_dir, dtype or "auto", trust_remote_code)
     source_tokenizer = load_tokenizer(policy_dir, trust_remote_code=trust_remote_code)
     source.save_pretrained(target, max_shard_size=shard_size)
     source_tokenizer.save_pretrained(target)
-    written = _load(target, "auto", trust_remote_code)
+    written = load_policy(target, "auto", trust_remote_code)
     written_tokenizer = load_tokenizer(target, trust_remote_code=trust_remote_code)
     digest = _same("weights", _digest(source), _digest(written), target)
     tied = _same("tied embeddings", _is_tied(source), _is_tied(written), target)
@@ -89,7 +89,8 @@ def write_verified(
     )
 
 
-def _load(directory: Path, dtype: str, trust_remote_code: bool) -> "PreTrainedModel":
+def load_policy(directory: Path, dtype: str, trust_remote_code: bool) -> "PreTrainedModel":
+    """Return the model of ``directory`` in eval mode. Raises ``UserError`` where there is none."""
     from transformers import AutoModelForCausalLM
 
     try:

@@ -13,7 +13,7 @@ from prefect.client.orchestration import get_client
 from prefect.logging.handlers import APILogHandler
 from rich.console import Console
 
-from flows.follow import _answer, create_run, follow, print_summary
+from flows.follow import create_run, follow, patient_answer, print_summary
 from schemas.errors import UserError
 
 pytestmark = pytest.mark.timeout(120)
@@ -86,13 +86,13 @@ def test_a_server_that_went_away_is_waited_for(monkeypatch: pytest.MonkeyPatch) 
             raise answer
         return answer
 
-    assert _answer(ask, Console(file=output, width=200)) == "the run"
+    assert patient_answer(ask, Console(file=output, width=200)) == "the run"
     assert output.getvalue().count("The Prefect server does not answer; `make up`") == 1
     assert "answers again" in output.getvalue()
     monkeypatch.setattr("flows.follow.SERVER_PATIENCE_S", 0.0)
     answers = iter([ConnectError("refused")] * 5)
     with pytest.raises(UserError, match="did not answer for 0 s; `make up` starts it"):
-        _answer(ask, Console(file=output))
+        patient_answer(ask, Console(file=output))
 
 
 def test_dead_worker_is_named(prefect_server: str, tmp_path: Path) -> None:

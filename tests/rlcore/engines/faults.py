@@ -45,7 +45,7 @@ def inject(fault: str) -> Callable[[], None]:
     from rlcore.engines import vllm_transfer
 
     if fault == "stale head":
-        return _patch(vllm_transfer, "_refresh_heads", lambda model: None)
+        return _patch(vllm_transfer, "refresh_heads", lambda model: None)
     from vllm.model_executor.models.qwen2 import Qwen2ForCausalLM
 
     load = Qwen2ForCausalLM.load_weights

@@ -1,0 +1,60 @@
+"""A policy to export and a card to export it with."""
+
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import yaml
+
+from rlcore.export.model_card import LineageRow, ModelCard
+from rlcore.models.base import build_base_model
+from schemas.recipe import FromScratch, ModelSection
+from schemas.tables import EvalResults
+
+TEXTS = [f"What is {a} + {b}? {a}+{b}={a + b}\n#### {a + b}" for a in range(40) for b in range(40)]
+
+
+def policy(directory: Path, **shape: Any) -> Path:
+    # vLLM on CPU wants heads of at least 32
+    sizes = {"hidden_size": 64, "num_heads": 2, "num_kv_heads": 1, "max_position_embeddings": 256}
+    section = ModelSection(
+        from_scratch=FromScratch.model_validate(sizes | shape), dtype="float32", max_tokens=256
+    )
+    return build_base_model(section, directory, texts=TEXTS, seed=0)
+
+
+def results() -> pl.DataFrame:
+    rows = [
+        (checkpoint, source, subset, metric, value, value - 0.05, value + 0.05, 512, 512)
+        for checkpoint, value in (("sft", 0.6), ("rl", 0.9))
+        for source, subset in (("openai/gsm8k", "test"), ("all", "all"))
+        for metric in ("greedy/acc", "sampled/pass@4", "greedy/response_length/mean")
+    ]
+    schema = EvalResults.to_schema().columns
+    return EvalResults.validate(
+        pl.DataFrame(rows, schema=list(schema), orient="row").with_columns(
+            pl.col("num_prompts", "num_samples").cast(pl.Int64)
+        )
+    )
+
+
+def card(**changes: Any) -> ModelCard:
+    facts: dict[str, Any] = {
+        "name": "quickstart",
+        "checkpoint": "rl",
+        "results": results(),
+        "lineage": (
+            LineageRow("prepare_data", "dataset", "a1b2", "0" * 64),
+            LineageRow("rl", "policy", "c3d4/000007", "f" * 64),
+        ),
+        "base_model": "Qwen/Qwen2.5-0.5B-Instruct",
+        "datasets": ("openai/gsm8k", "arithmetic"),
+        "training": {"algorithm": "grpo", "iterations": "100"},
+        "evaluation": {"seed": "0", "temperature": "1.0"},
+    }
+    return ModelCard(**(facts | changes))
+
+
+def front_matter(directory: Path) -> dict[str, Any]:
+    text = (directory / "README.md").read_text()
+    return yaml.safe_load(text.split("---\n")[1])
