@@ -8,9 +8,6 @@ import pytest
 from flows.places import RECIPES
 from rlcore.recipes import load_recipe, parse_override, recipe_digest, recipe_names
 from schemas.errors import UserError
-from schemas.recipe import SFTSection
-from schemas.reward_model import RewardModelSection
-from schemas.rl import Critic, RLSection
 
 
 @pytest.mark.parametrize("name", recipe_names(RECIPES))
@@ -89,38 +86,6 @@ def test_bad_override_names_path_rule_and_remedy(overrides: dict, words: list[st
 
 
 @pytest.mark.parametrize(
-    ("name", "overrides", "option", "limit"),
-    [
-        ("quickstart", {}, "rl.max_logprob_gap", 1e-3),
-        ("quickstart", {"rl.max_logprob_gap": 0.01}, "rl.max_logprob_gap", 0.01),
-        ("quickstart", {"model.dtype": "bfloat16"}, "rl.max_mult_prob_error", 1.05),
-        ("gsm8k-grpo", {}, "rl.max_mult_prob_error", 1.05),
-        ("gsm8k-grpo", {"model.dtype": "float32"}, "rl.max_logprob_gap", 1e-3),
-    ],
-)
-def test_the_precision_decides_how_the_sampler_gap_is_bounded(
-    name: str, overrides: dict, option: str, limit: float
-) -> None:
-    """A recipe that changes its precision alone keeps a bound that fits."""
-    bound = load_recipe(name, overrides, directory=RECIPES).sampler_gap_bound
-    assert (bound.option, bound.limit) == (option, limit)
-
-
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        {"hardware.learner.ranks": 2, "hardware.device": "cpu"},
-        {"hardware.learner.ranks": 2, "hardware.learner.gpus_per_rank": 1},
-        {"hardware.learner.ranks": 1, "hardware.learner.gpus_per_rank": 0.2},
-    ],
-)
-def test_ranks_without_a_shared_gpu_are_accepted(overrides: dict) -> None:
-    """On CPU the share of a GPU means nothing; a lone rank may share its GPU with an engine."""
-    learner = load_recipe("quickstart", overrides, directory=RECIPES).hardware.learner
-    assert learner.ranks == overrides["hardware.learner.ranks"]
-
-
-@pytest.mark.parametrize(
     ("overrides", "words"),
     [
         (
@@ -167,51 +132,6 @@ def test_override_text_is_read_as_yaml_and_scientific_numbers_are_numbers() -> N
     assert parse_override("evaluate.pass_k=[1, 2]") == ("evaluate.pass_k", [1, 2])
     with pytest.raises(UserError, match="path=value"):
         parse_override("rl.iterations")
-
-
-def test_hardware_and_tracking_are_in_no_cache_key() -> None:
-    """Moving a run to other machines must reuse every stage."""
-    recipe = load_recipe("quickstart", directory=RECIPES)
-    moved = load_recipe(
-        "quickstart",
-        {"hardware.rollout.engines": 4, "tracking.wandb": False, "store": "elsewhere"},
-        directory=RECIPES,
-    )
-    for stage in ("base_model", "prepare_data", "sft", "rl", "evaluate", "export"):
-        assert recipe.slice_for(stage) == moved.slice_for(stage)
-
-
-def test_rl_change_leaves_data_and_sft_keys_alone() -> None:
-    recipe = load_recipe("quickstart", directory=RECIPES)
-    changed = load_recipe("quickstart", {"rl.iterations": 5}, directory=RECIPES)
-    assert recipe.slice_for("rl") != changed.slice_for("rl")
-    for stage in ("base_model", "prepare_data", "sft"):
-        assert recipe.slice_for(stage) == changed.slice_for(stage)
-
-
-def test_dataset_key_sees_what_preparation_takes_from_sft_and_no_more() -> None:
-    """Demonstrations over sft.max_tokens are rejected, so that limit is part of the dataset."""
-    recipe = load_recipe("quickstart", directory=RECIPES)
-    shorter = load_recipe("quickstart", {"sft.max_tokens": 64}, directory=RECIPES)
-    slower = load_recipe("quickstart", {"sft.optimizer.lr": 1e-4}, directory=RECIPES)
-    assert recipe.slice_for("prepare_data") != shorter.slice_for("prepare_data")
-    assert recipe.slice_for("prepare_data") == slower.slice_for("prepare_data")
-
-
-def test_part_of_an_optimizer_leaves_the_sections_own_rest_alone() -> None:
-    """One key put all others back to those of RL's optimizer: SFT at 1e-6 without its schedule."""
-    sft = SFTSection.model_validate({"optimizer": {"weight_decay": 0.1}}).optimizer
-    assert (sft.lr, sft.betas, sft.schedule.kind) == (1e-5, (0.9, 0.95), "cosine")
-    scorer = RewardModelSection.model_validate({"optimizer": {"schedule": {"min_lr_ratio": 0.1}}})
-    assert (scorer.optimizer.lr, scorer.optimizer.schedule.warmup_ratio) == (1e-5, 0.03)
-    assert Critic.model_validate({"optimizer": {"weight_decay": 0.0}}).optimizer.lr == 1e-5
-
-
-def test_warm_up_by_ratio_replaces_the_presets_steps() -> None:
-    """DAPO's 320 steps won over a ratio that a recipe asked for, without a word."""
-    schedule = {"update": {"optimizer": {"schedule": {"warmup_ratio": 0.05}}}}
-    found = RLSection.model_validate({"preset": "dapo", **schedule}).update.optimizer.schedule
-    assert (found.warmup_steps, found.warmup_ratio) == (None, 0.05)
 
 
 def test_of_two_bases_the_later_one_holds(tmp_path: Path) -> None:

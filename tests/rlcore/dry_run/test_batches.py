@@ -41,7 +41,6 @@ def test_longest_sequences_fill_micro_batches_as_packing_does(
     count = 256
     sequences = Sequences(
         token_ids=[np.ones(120, dtype=np.int32)] * count,
-        prompt_lengths=np.full(count, 80),
         loss_mask=[np.arange(120) >= 80] * count,
     )
     packed = pack(sequences, micro_batch_tokens=4096, row_tokens=row_tokens)

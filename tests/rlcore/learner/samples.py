@@ -9,10 +9,11 @@ import numpy as np
 import torch
 
 from rlcore.algorithms.aggregation import token_weights
+from rlcore.algorithms.objective import PolicyObjective
 from rlcore.algorithms.objective_types import TokenBatch, TokenOutputs
 from rlcore.learner.learner import Learner
 from rlcore.learner.pool import LearnerPool
-from rlcore.learner.spec import LearnerSpec, Term
+from rlcore.learner.spec import LearnerSpec, Term, UpdateRequest
 from rlcore.models.packing import Sequences
 from rlcore.weights.files import read_checkpoint, read_state, write_state
 
@@ -72,6 +73,12 @@ def make_batch(num_sequences: int, seed: int = 0) -> Sequences:
             "old_values": field(0.1),
         },
     )
+
+
+def request_of(version: int, digest: str, seed: int = 0) -> UpdateRequest:
+    """An update of two steps."""
+    batches = [[Term(make_batch(6, seed + step), PolicyObjective())] for step in range(2)]
+    return UpdateRequest(version, digest, batches, [0.05, 0.04])
 
 
 def weights_of(learner: Learner | LearnerPool, path: Path) -> dict[str, torch.Tensor]:

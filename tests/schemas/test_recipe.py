@@ -1,6 +1,6 @@
 """Settings that contradict one another end before anything starts, in one sentence: where, which
 rule, what to do. One row per rule of ``schemas.algorithm``, ``schemas.rl`` and
-``schemas.recipe``."""
+``schemas.recipe``. And a stage's key holds what decides its result, and no more."""
 
 from typing import Any
 
@@ -9,6 +9,7 @@ import pytest
 from flows.places import RECIPES
 from rlcore.recipes import load_recipe
 from schemas.errors import UserError
+from schemas.recipe import STAGE_SLICES, EvaluateSection, FromScratch, ModelSection
 
 PPO, GRPO, REMAX, GSPO, DAPO, VAPO = (
     f"quickstart{name}" for name in ("-ppo", "", "-remax", "-gspo", "-dapo", "-vapo")
@@ -128,3 +129,114 @@ def test_what_only_looks_like_a_contradiction_is_taken(
 ) -> None:
     """AlphaApollo's table marks some cells "No" that are defaults, not limits."""
     assert load_recipe(name, overrides, directory=RECIPES)
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "option", "limit"),
+    [
+        ("quickstart", {}, "rl.max_logprob_gap", 1e-3),
+        ("quickstart", {"rl.max_logprob_gap": 0.01}, "rl.max_logprob_gap", 0.01),
+        ("quickstart", {"model.dtype": "bfloat16"}, "rl.max_mult_prob_error", 1.05),
+        ("gsm8k-grpo", {}, "rl.max_mult_prob_error", 1.05),
+        ("gsm8k-grpo", {"model.dtype": "float32"}, "rl.max_logprob_gap", 1e-3),
+    ],
+)
+def test_the_precision_decides_how_the_sampler_gap_is_bounded(
+    name: str, overrides: dict, option: str, limit: float
+) -> None:
+    """A recipe that changes its precision alone keeps a bound that fits."""
+    bound = load_recipe(name, overrides, directory=RECIPES).sampler_gap_bound
+    assert (bound.option, bound.limit) == (option, limit)
+
+
+def test_hardware_and_tracking_are_in_no_cache_key() -> None:
+    """Moving a run to other machines must reuse every stage."""
+    recipe = load_recipe("quickstart", directory=RECIPES)
+    moved = load_recipe(
+        "quickstart",
+        {"hardware.rollout.engines": 4, "tracking.wandb": False, "store": "elsewhere"},
+        directory=RECIPES,
+    )
+    for stage in ("base_model", "prepare_data", "sft", "rl", "evaluate", "export"):
+        assert recipe.slice_for(stage) == moved.slice_for(stage)
+
+
+def test_rl_change_leaves_data_and_sft_keys_alone() -> None:
+    recipe = load_recipe("quickstart", directory=RECIPES)
+    changed = load_recipe("quickstart", {"rl.iterations": 5}, directory=RECIPES)
+    assert recipe.slice_for("rl") != changed.slice_for("rl")
+    for stage in ("base_model", "prepare_data", "sft"):
+        assert recipe.slice_for(stage) == changed.slice_for(stage)
+
+
+def test_dataset_key_sees_what_preparation_takes_from_sft_and_no_more() -> None:
+    """Demonstrations over sft.max_tokens are rejected, so that limit is part of the dataset."""
+    recipe = load_recipe("quickstart", directory=RECIPES)
+    shorter = load_recipe("quickstart", {"sft.max_tokens": 64}, directory=RECIPES)
+    slower = load_recipe("quickstart", {"sft.optimizer.lr": 1e-4}, directory=RECIPES)
+    assert recipe.slice_for("prepare_data") != shorter.slice_for("prepare_data")
+    assert recipe.slice_for("prepare_data") == slower.slice_for("prepare_data")
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "own"),
+    [
+        (GRPO, {}, False),
+        (GRPO, {"rl.update.old_logprobs": "own"}, True),
+        (GRPO, {"model.dtype": "bfloat16"}, True),
+        (GSPO, {}, True),
+        (GSPO, {"rl.update.old_logprobs": "first"}, False),
+        (GSPO, {"rl.update.mini_batches": 1, "rl.update.epochs": 1}, False),
+    ],
+)
+def test_log_probs_are_scored_again_where_rounding_would_clip(
+    name: str, overrides: dict[str, Any], own: bool
+) -> None:
+    """GSPO's clips are as narrow as the rounding of bfloat16; a lone step has ratios of 1."""
+    assert load_recipe(name, overrides, directory=RECIPES).scores_own_logprobs is own
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("sft.checkpoint_every", 7),
+        ("rl.checkpoint.keep_last", 9),
+        ("rl.max_canary_gap", 0.5),
+        ("reward.max_error_fraction", 0.5),
+        ("evaluate.completions_shown", 0),
+    ],
+)
+def test_guards_and_display_make_no_stage_run_again(path: str, value: Any) -> None:
+    recipe, changed = (load_recipe(GRPO, o, directory=RECIPES) for o in ({}, {path: value}))
+    assert [recipe.slice_for(s) for s in STAGE_SLICES] == [
+        changed.slice_for(s) for s in STAGE_SLICES
+    ]
+
+
+def test_a_model_comes_from_one_place() -> None:
+    for fields, state in (({}, "neither is"), ({"path": "a/b", "from_scratch": {}}, "both are")):
+        with pytest.raises(ValueError, match=f"{state} set of path and from_scratch; set exactly"):
+            ModelSection.model_validate(fields)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "sentence"),
+    [
+        ({"hidden_size": 100, "num_heads": 3}, "100 is not a multiple of num_heads = 3"),
+        (
+            {"num_heads": 4, "num_kv_heads": 3},
+            "= 4 is not a multiple of num_kv_heads = 3",
+        ),
+    ],
+)
+def test_a_model_from_scratch_whose_heads_do_not_divide_is_refused(
+    sizes: dict[str, int], sentence: str
+) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        FromScratch.model_validate(sizes)
+
+
+@pytest.mark.parametrize("k", [0, 9])
+def test_pass_at_k_needs_k_samples(k: int) -> None:
+    with pytest.raises(ValueError, match=rf"pass_k = {k} needs between 1 and samples = 8"):
+        EvaluateSection(pass_k=(1, k))

@@ -1,0 +1,46 @@
+"""Sources and their treatment that cannot work are refused where they are written."""
+
+from typing import Any
+
+import pytest
+
+from schemas.data import ArithmeticSource, DataSection, Gsm8kSource, HubSource
+
+
+def test_a_source_is_known_by_its_kind() -> None:
+    data = DataSection.model_validate(
+        {"sources": [{"kind": "gsm8k"}, {"kind": "hub", "name": "a/b", "split": "test"}]}
+    )
+    assert [type(source) for source in data.sources] == [Gsm8kSource, HubSource]
+    with pytest.raises(ValueError, match="'gsm8k', 'file', 'hub', 'arithmetic'"):
+        DataSection.model_validate({"sources": [{"kind": "huggingface"}]})
+    with pytest.raises(ValueError, match="at least 1 item"):
+        DataSection(sources=())
+
+
+def test_generated_problems_are_not_compared_nearly() -> None:
+    """They differ in numbers only: all but one would be dropped."""
+    with pytest.raises(ValueError, match=r"set data\.deduplicate to 'exact'"):
+        DataSection(sources=(ArithmeticSource(),), deduplicate="near")
+
+
+@pytest.mark.parametrize("steps", [(0, 1), (2, 1), (1, 4), (4, 4)])
+def test_steps_of_a_problem_are_a_range(steps: tuple[int, int]) -> None:
+    with pytest.raises(ValueError, match=r"is no range within 1 to 3; give \[fewest, most\]"):
+        ArithmeticSource(steps=steps)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"validation_fraction": 1.0},
+        {"near_duplicate_jaccard": 0.0},
+        {"max_reject_fraction": 1.1},
+        {"max_prompt_tokens": 0},
+        {"dedupe": "exact"},
+    ],
+)
+def test_shares_are_shares_and_unknown_keys_are_refused(fields: dict[str, Any]) -> None:
+    """A key that is ignored is a setting that a person believes in."""
+    with pytest.raises(ValueError, match=next(iter(fields))):
+        DataSection.model_validate({"sources": [{"kind": "gsm8k"}], **fields})

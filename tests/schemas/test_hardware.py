@@ -1,0 +1,60 @@
+"""Layouts that cannot work are refused before anything starts."""
+
+from typing import Any
+
+import pytest
+
+from flows.places import RECIPES
+from rlcore.recipes import load_recipe
+from schemas.hardware import HardwareSection
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {"hardware.learner.ranks": 2, "hardware.device": "cpu"},
+        {"hardware.learner.ranks": 2, "hardware.learner.gpus_per_rank": 1},
+        {"hardware.learner.ranks": 1, "hardware.learner.gpus_per_rank": 0.2},
+    ],
+)
+def test_ranks_without_a_shared_gpu_are_accepted(overrides: dict) -> None:
+    """On CPU the share of a GPU means nothing; a lone rank may share its GPU with an engine."""
+    learner = load_recipe("quickstart", overrides, directory=RECIPES).hardware.learner
+    assert learner.ranks == overrides["hardware.learner.ranks"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"learner": {"offload_params": True}}, "offload_params needs zero_stage 3, not 1; set"),
+        (
+            {"learner": {"offload_optimizer": True, "zero_stage": 0}},
+            "offload_optimizer needs zero_stage 1 or more; set zero_stage to 1",
+        ),
+        (
+            {"rollout": {"tensor_parallel": 2, "gpus_per_engine": 1}},
+            "tensor_parallel = 2 needs gpus_per_engine = 2, not 1",
+        ),
+        (
+            {"learner": {"ranks": 2}},
+            r"gpus_per_rank = 0\.3 places several of learner\.ranks = 2 on one GPU, which NCCL",
+        ),
+        (
+            {"cluster": "in_process", "learner": {"ranks": 2, "gpus_per_rank": 1}},
+            "cluster 'in_process' holds one learner rank, not 2",
+        ),
+        ({"cluster": "in_process"}, r"set rollout\.engine to 'transformers' or cluster to 'ray'"),
+    ],
+)
+def test_a_layout_that_would_fail_in_the_run_is_refused(
+    fields: dict[str, Any], sentence: str
+) -> None:
+    """NCCL refuses its first collective after all that runs before the learner."""
+    with pytest.raises(ValueError, match=sentence):
+        HardwareSection.model_validate(fields)
+
+
+def test_the_layout_without_ray_is_one_process_of_each() -> None:
+    HardwareSection.model_validate(
+        {"cluster": "in_process", "rollout": {"engine": "transformers"}, "device": "cpu"}
+    )

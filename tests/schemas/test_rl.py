@@ -1,0 +1,51 @@
+"""Settings of the RL stage that a recipe leaves out, or names in part."""
+
+import pytest
+
+from schemas.recipe import SFTSection
+from schemas.reward_model import RewardModelSection
+from schemas.rl import Critic, RewardFunction, RewardSection, RLSection
+
+
+def test_part_of_an_optimizer_leaves_the_sections_own_rest_alone() -> None:
+    """One key put all others back to those of RL's optimizer: SFT at 1e-6 without its schedule."""
+    sft = SFTSection.model_validate({"optimizer": {"weight_decay": 0.1}}).optimizer
+    assert (sft.lr, sft.betas, sft.schedule.kind) == (1e-5, (0.9, 0.95), "cosine")
+    scorer = RewardModelSection.model_validate({"optimizer": {"schedule": {"min_lr_ratio": 0.1}}})
+    assert (scorer.optimizer.lr, scorer.optimizer.schedule.warmup_ratio) == (1e-5, 0.03)
+    assert Critic.model_validate({"optimizer": {"weight_decay": 0.0}}).optimizer.lr == 1e-5
+
+
+def test_warm_up_by_ratio_replaces_the_presets_steps() -> None:
+    """DAPO's 320 steps won over a ratio that a recipe asked for, without a word."""
+    schedule = {"update": {"optimizer": {"schedule": {"warmup_ratio": 0.05}}}}
+    found = RLSection.model_validate({"preset": "dapo", **schedule}).update.optimizer.schedule
+    assert (found.warmup_steps, found.warmup_ratio) == (None, 0.05)
+
+
+def test_what_a_recipe_says_wins_over_its_preset_and_the_rest_stays() -> None:
+    section = RLSection.model_validate(
+        {"preset": "dapo", "algorithm": {"clip_high": 0.3}, "rollout": {"samples": 4}}
+    )
+    preset = RLSection.model_validate({"preset": "dapo"})
+    assert (section.algorithm.clip_high, section.rollout.samples) == (0.3, 4)
+    assert section.algorithm.dynamic_sampling == preset.algorithm.dynamic_sampling
+    assert section.rollout.prompts == preset.rollout.prompts
+
+
+def test_iterations_that_warm_the_critic_up_do_not_train_the_policy() -> None:
+    section = RLSection.model_validate({"preset": "vapo", "iterations": 116})
+    assert section.actor_iterations == 66
+    assert RLSection.model_validate({"preset": "grpo", "iterations": 116}).actor_iterations == 116
+
+
+def test_a_reward_of_weight_zero_alone_teaches_nothing() -> None:
+    judge = RewardFunction(name="gsm8k", weight=0)
+    with pytest.raises(ValueError, match="every weight of functions is 0"):
+        RewardSection(functions=(judge,))
+    RewardSection(functions=(judge, RewardFunction(name="arithmetic", weight=-1)))
+
+
+def test_an_optimizer_that_is_no_mapping_is_left_to_validation() -> None:
+    with pytest.raises(ValueError, match="optimizer"):
+        Critic.model_validate({"optimizer": "adam"})
