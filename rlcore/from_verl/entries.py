@@ -50,7 +50,7 @@ def number(value: Any) -> float:
 
 def count(value: Any) -> int:
     """Return a whole number."""
-    if number(value) != int(number(value)):
+    if not number(value).is_integer():
         raise ValueError("must be a whole number")
     return int(number(value))
 

@@ -249,7 +249,7 @@ def optimizers(run: Run) -> dict[str, Any]:
         ours[f"{path}.lr"] = run.number(f"{theirs}.lr", rates[theirs])
         ours[f"{path}.weight_decay"] = run.number(f"{theirs}.weight_decay", 0.01)
         if run.has(f"{theirs}.betas"):
-            ours[f"{path}.betas"] = [float(beta) for beta in run.get(f"{theirs}.betas")]
+            ours[f"{path}.betas"] = run.numbers(f"{theirs}.betas")
         style = "warmup_style" if run.has(f"{theirs}.warmup_style") else "lr_scheduler_type"
         ours[f"{path}.schedule.kind"] = run.choice(f"{theirs}.{style}", kinds, "constant")
         steps = run.count(f"{theirs}.lr_warmup_steps", -1)

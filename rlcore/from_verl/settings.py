@@ -66,9 +66,17 @@ class Run:
     def count(self, key: str, default: int) -> int:
         """Return a whole number."""
         value = self.number(key, default)
-        if value != int(value):
+        if not value.is_integer():
             raise UserError(f"{key} = {value:g} is not a whole number; set it to one")
         return int(value)
+
+    def numbers(self, key: str) -> list[float]:
+        """Return a list of numbers."""
+        value = self.get(key)
+        try:
+            return [float(each) for each in value]
+        except (TypeError, ValueError):
+            raise UserError(f"{key} = {value!r} is no list of numbers; set it to one") from None
 
     def flag(self, key: str, default: bool = False) -> bool:
         """Return a truth value."""

@@ -74,10 +74,17 @@ def _statements(text: str) -> list[list[str]]:
     joined = re.sub(r"\\[ \t]*\n", " ", text)
     joined = _ARITHMETIC.sub(lambda match: "".join(match[0].split()), joined)
     try:
-        split = [shlex.split(line, comments=True) for line in joined.splitlines()]
+        split = [_words(line) for line in joined.splitlines()]
     except ValueError as error:
         raise UserError(f"the command does not read as shell: {error}; close the quotes") from None
     return [words for words in split if words]
+
+
+def _words(line: str) -> list[str]:
+    """Split as the shell does; ``;`` ends a word."""
+    words = shlex.shlex(line, posix=True, punctuation_chars=";")
+    words.whitespace_split = True
+    return list(words)
 
 
 def _check_trainer(module: str) -> None:
@@ -134,7 +141,7 @@ def _number(expression: str, variables: Mapping[str, str]) -> int:
 
     try:
         return evaluate(ast.parse(expression.strip(), mode="eval").body)
-    except SyntaxError:
+    except (SyntaxError, ZeroDivisionError):
         raise UserError(f"$(({expression})) is not arithmetic; write the number") from None
 
 

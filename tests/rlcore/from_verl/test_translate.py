@@ -7,9 +7,7 @@ import polars as pl
 import pytest
 
 from flows.places import RECIPES
-from rlcore.from_verl.entries import Part, To
-from rlcore.from_verl.keys import KEYS
-from rlcore.from_verl.translate import TOGETHER, Translation, render, translate
+from rlcore.from_verl.translate import Translation, render, translate
 from rlcore.recipes import load_recipe
 from schemas.errors import UserError
 
@@ -37,17 +35,7 @@ def refusal(*settings: str) -> str:
     return str(error.value)
 
 
-def test_every_key_has_one_translation() -> None:
-    """A key whose function does not exist would be dropped in silence."""
-    functions = {found.function for found in KEYS.values() if isinstance(found, Part)}
-    assert functions <= set(TOGETHER)
-    for key, found in KEYS.items():
-        if isinstance(found, To):
-            section, *_ = found.ours.split(".")
-            assert section in translate("trainer.nnodes=1").recipe.model_dump(), key
-
-
-def test_a_whole_command_gets_verls_defaults_and_an_excerpt_its_examples() -> None:
+def test_a_whole_command_gets_verls_defaults_and_an_excerpt_s3s() -> None:
     whole = command().recipe
     assert (whole.rl.rollout.prompts, whole.rl.update.mini_batches) == (1024, 4)
     assert whole.rl.iterations == 7473 // 1024 * 30

@@ -1,0 +1,47 @@
+"""Every key of verl's has one known fate, and a key that nobody knows is asked back."""
+
+from typing import Any
+
+import pytest
+
+from rlcore.from_verl.entries import Part, To, count
+from rlcore.from_verl.keys import KEYS, convert, entry, full_key, lacking
+from rlcore.from_verl.translate import TOGETHER, translate
+from schemas.errors import UserError
+
+
+def test_every_key_has_one_known_fate() -> None:
+    """A key whose function does not exist would be dropped in silence."""
+    functions = {found.function for found in KEYS.values() if isinstance(found, Part)}
+    assert functions <= set(TOGETHER)
+    for key, found in KEYS.items():
+        if isinstance(found, To):
+            section, *_ = found.ours.split(".")
+            assert section in translate("trainer.nnodes=1").recipe.model_dump(), key
+
+
+def test_an_unknown_key_is_answered_with_the_nearest() -> None:
+    with pytest.raises(UserError, match=r"'trainer\.nnode' is not a setting .*'trainer\.nnodes'\?"):
+        entry("trainer.nnode")
+
+
+def test_a_short_key_is_its_only_ending_or_is_asked_back() -> None:
+    """Taken for one of two, a learning rate would go to the wrong model."""
+    assert full_key("rollout.top_p") == "actor_rollout_ref.rollout.top_p"
+    assert full_key("trainer.nnodes") == "trainer.nnodes"
+    assert full_key("no.such_key") == "no.such_key"
+    with pytest.raises(UserError, match=r"'rollout\.n' is the end of .* and of .*; write it in"):
+        full_key("rollout.n")
+
+
+@pytest.mark.parametrize("value", ["many", None, [], float("inf")])
+def test_a_value_that_cannot_be_read_names_its_key_and_ours(value: Any) -> None:
+    with pytest.raises(UserError, match=r"^a\.b = .*(must be|cannot be read).*; it becomes rl\.x"):
+        convert("a.b", To("rl.x", count), value)
+
+
+def test_only_what_asks_for_something_is_told() -> None:
+    found = lacking(
+        {"actor_rollout_ref.model.lora_rank": 32, "trainer.nnodes": 1, "data.shuffle": True}
+    )
+    assert list(found) == ["actor_rollout_ref.model.lora_rank"]
