@@ -1,7 +1,5 @@
 """Configs: names and defaults of StateSet's guide, errors in one sentence, the resulting recipe."""
 
-import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,11 +15,10 @@ from rlcore.api.configs import (
     TrainingConfig,
     VAPOConfig,
 )
-from rlcore.api.recipe import Task, batch_of, recipe_of
 from schemas.errors import UserError
 from schemas.presets import PRESETS
-from schemas.recipe import Recipe
 from schemas.rl import RLSection
+from tests.rlcore.api.tiny import recipe
 
 CONFIGS = (
     *(GRPOConfig, PPOConfig, DAPOConfig, RLOOConfig),
@@ -53,26 +50,8 @@ GUIDE_DEFAULTS: dict[type[TrainingConfig], dict[str, Any]] = {
 }
 
 
-def recipe(config: TrainingConfig, **changes: Any) -> Recipe:
-    """The recipe of ``config`` for a model of 32k tokens and 1,024 prompts."""
-    task: dict[str, Any] = {
-        "model_dir": Path("model"),
-        "context": 32768,
-        "num_prompts": 1024,
-        "longest_prompt": 100,
-        "prompts_file": "store/dataset/k/prompts.parquet",
-        "store": Path("store"),
-        "functions": [{"name": "python:reward_fn"}],
-        "reward_offset": 0.0,
-        "tracking": {"wandb": False},
-        "dtype": "float32",
-        "threads": 1,
-    }
-    return recipe_of(config, Task(**{**task, **changes}))
-
-
-@pytest.mark.parametrize("config_type", list(GUIDE_DEFAULTS))
-def test_the_defaults_are_those_of_the_guides_tables(config_type: type[TrainingConfig]) -> None:
+@pytest.mark.parametrize("config_type", list(S2_DEFAULTS))
+def test_the_defaults_are_those_of_s2s_tables(config_type: type[TrainingConfig]) -> None:
     values = config_type().model_dump()
     assert GUIDE_DEFAULTS[config_type].items() <= values.items()
 
@@ -178,20 +157,6 @@ def test_switches_switch() -> None:
     assert dapo.update.optimizer.schedule.warmup_steps == 20 * dapo.update.mini_batches
 
 
-def test_overlong_lengths_keep_their_proportion_where_the_context_is_short() -> None:
-    """The default 20480 and 4096 on a model of 1,100 tokens: punishment begins at four fifths."""
-    rl = recipe(DAPOConfig(), context=1100).rl
-    assert rl.rollout.max_new_tokens == 1000
-    assert rl.algorithm.overlong is not None
-    assert (rl.algorithm.overlong.max_tokens, rl.algorithm.overlong.cache_tokens) == (1000, 200)
-    capped = recipe(DAPOConfig(max_completion_length=500)).rl
-    assert capped.algorithm.overlong is not None
-    assert (capped.algorithm.overlong.max_tokens, capped.algorithm.overlong.cache_tokens) == (
-        500,
-        100,
-    )
-
-
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
@@ -235,46 +200,3 @@ def test_wrong_names_and_values_are_reported_in_one_sentence(
 def test_a_config_is_frozen() -> None:
     with pytest.raises(ValueError, match="frozen"):
         GRPOConfig().seed = 3  # pyright: ignore[reportAttributeAccessIssue]
-
-
-@pytest.mark.parametrize(
-    ("config", "num_prompts", "batch"),
-    [
-        (DAPOConfig(), 2, (2, 2)),
-        (DAPOConfig(), 100, (100, 10)),
-        (DAPOConfig(), 5000, (512, 16)),
-        (DAPOConfig(num_gradient_updates=16), 100, (96, 16)),
-        (GRPOConfig(), 1, (1, 1)),
-        (GRPOConfig(num_prompts_per_batch=9, num_gradient_updates=3), 10, (9, 3)),
-    ],
-)
-def test_batches_shrink_to_the_prompts_there_are(
-    config: TrainingConfig, num_prompts: int, batch: tuple[int, int]
-) -> None:
-    assert batch_of(config, num_prompts) == batch
-
-
-@pytest.mark.parametrize(
-    ("config", "sentence"),
-    [
-        (GRPOConfig(num_prompts_per_batch=11), "num_prompts_per_batch = 11 and train_prompts hold"),
-        (
-            GRPOConfig(num_prompts_per_batch=9, num_gradient_updates=2),
-            "num_gradient_updates = 2 does not divide the 9 prompts",
-        ),
-        (GRPOConfig(num_gradient_updates=11), "num_gradient_updates = 11 does not divide"),
-    ],
-)
-def test_batches_that_cannot_be_are_refused(config: TrainingConfig, sentence: str) -> None:
-    with pytest.raises(UserError, match=sentence):
-        batch_of(config, 10)
-
-
-def test_lengths_that_cannot_be_are_refused() -> None:
-    for config in (GRPOConfig(max_completion_length=101), DAPOConfig(max_generation_length=101)):
-        with pytest.raises(UserError, match=re.escape("= 101 and the model's context leaves 100")):
-            recipe(config, context=200)
-    with pytest.raises(UserError, match="the model's context holds 100"):
-        recipe(GRPOConfig(), context=100)
-    assert recipe(GRPOConfig(), context=200).rl.rollout.max_new_tokens == 100
-    assert recipe(GRPOConfig(), context=None).rl.rollout.max_new_tokens == 512

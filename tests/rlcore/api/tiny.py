@@ -1,9 +1,12 @@
 """A language model of a few thousand weights in its own directory."""
 
 from pathlib import Path
+from typing import Any
 
+from rlcore.api.configs import TrainingConfig
+from rlcore.api.recipe import Task, recipe_of
 from rlcore.models.base import build_base_model
-from schemas.recipe import FromScratch, ModelSection
+from schemas.recipe import FromScratch, ModelSection, Recipe
 
 CONTEXT = 96  # tokens
 TEXTS = (
@@ -31,3 +34,21 @@ def write_tiny_model(target: Path, *, chat_template: str | None = None) -> Path:
         chat_template=chat_template,
     )
     return build_base_model(section, target, texts=TEXTS, seed=0)
+
+
+def recipe(config: TrainingConfig, **changes: Any) -> Recipe:
+    """The recipe of ``config`` for a model of 32k tokens and 1,024 prompts."""
+    task: dict[str, Any] = {
+        "model_dir": Path("model"),
+        "context": 32768,
+        "num_prompts": 1024,
+        "longest_prompt": 100,
+        "prompts_file": "store/dataset/k/prompts.parquet",
+        "store": Path("store"),
+        "functions": [{"name": "python:reward_fn"}],
+        "reward_offset": 0.0,
+        "tracking": {"wandb": False},
+        "dtype": "float32",
+        "threads": 1,
+    }
+    return recipe_of(config, Task(**{**task, **changes}))

@@ -1,5 +1,8 @@
 """Preferences of two-token prompts, made by hand."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import polars as pl
 
@@ -29,3 +32,24 @@ def make_preferences(num_prompts: int, *, split: str = "train", seed: int = 0) -
             middle = generator.integers(10, VOCABULARY, generator.integers(1, 8)).tolist()
             token_ids.append([5, 6, *middle, 1 + LEVELS.index(level)])
     return Preferences.validate(preferences_table(rows, token_ids, [2] * len(rows)))
+
+
+def write(path: Path, rows: list[dict]) -> Path:
+    """Write JSONL; return ``path``."""
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def solutions(count: int) -> list[dict]:
+    """Rows in the form of GSM8K's example model solutions."""
+    return [
+        {
+            "question": f"What is {n} + 1?",
+            "ground_truth": f"{n}+1={n + 1}\nA: {n + 1}",
+            "6b_finetuning": {"is_correct": True, "solution": f"{n}+1={n + 1}\nA: {n + 1}"},
+            "6b_verification": {"is_correct": False, "solution": f"{n}+1={n}\nA: {n}"},
+            "175b_finetuning": {"is_correct": False, "solution": f"{n}+1=11111111"},
+            "175b_verification": {"is_correct": False, "solution": f"{n}+1=9\nA: 9 or so"},
+        }
+        for n in range(20, 20 + count)
+    ]
