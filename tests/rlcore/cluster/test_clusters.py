@@ -5,8 +5,6 @@ import stat
 import subprocess
 import sys
 from http.client import HTTPException
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -20,8 +18,6 @@ from ray.actor import ActorClass
 from rlcore.cluster.in_process import InProcessCluster
 from rlcore.cluster.ray_cluster import RayCluster
 from rlcore.cluster.types import Cluster, Placement, WorkerDied, WorkerTimeout, gather
-from rlcore.engines.registry import ENGINES
-from rlcore.workers.workers import LEARNER
 from schemas.errors import UserError
 from tests.listeners import open_to_others
 from tests.rlcore.cluster.conftest import SECRET
@@ -189,19 +185,6 @@ def test_an_object_that_does_not_close_is_an_error(on_ray: RayCluster) -> None:
     host.build(13)
     with pytest.raises(UserError, match="13 does not close"):
         host.clear().result(60)
-
-
-@pytest.mark.parametrize("target", [LEARNER, *(engine.target for engine in ENGINES.values())])
-def test_what_a_host_imports_ahead_exists(target: str) -> None:
-    """A module that a new version of a library has moved would be imported late, in silence."""
-    module, _, name = target.partition(":")
-    for imported in getattr(getattr(import_module(module), name), "IMPORTS", ()):
-        package, _, last = imported.rpartition(".")
-        root = find_spec(imported.partition(".")[0])
-        assert root is not None
-        assert root.origin is not None
-        below = Path(root.origin).parent.joinpath(*package.split(".")[1:])
-        assert (below / f"{last}.py").is_file(), imported
 
 
 def test_a_wait_ends_with_the_name_of_whom_it_waited_for(on_ray: RayCluster) -> None:

@@ -22,7 +22,7 @@ def estimates(**overrides: Any) -> dict[str, StageEstimate]:
 
 
 def test_stages_are_listed_as_they_run_and_one_that_is_off_is_not() -> None:
-    assert list(estimates()) == ["prepare_data", "sft", "rl", "evaluate", "export"]
+    assert list(estimates()) == [*("base_model", "prepare_data", "sft", "rl", "evaluate", "export")]
     assert "sft" not in estimates(sft__enabled=False)
 
 

@@ -165,15 +165,3 @@ def test_demonstrations_score_zero_after_reload(model_dir, learner_of, tmp_path)
     after = last_token_scores(reloaded, zeros)
     assert after.mean() == pytest.approx(0.0, abs=1e-5)
     np.testing.assert_allclose(after - after.mean(), before - before.mean(), atol=1e-5)
-
-
-def test_without_demonstrations_the_best_responses_are_the_zero() -> None:
-    preferences = make_preferences(6)
-    zeros = zero_sequences(preferences.clear(), preferences, 1000, seed=0)
-    best = pl.col("rank") == pl.col("rank").min().over("uid")
-    assert len(zeros) == preferences.filter(best).height
-
-
-def test_a_policy_has_no_bias_to_shift(model_dir) -> None:
-    with pytest.raises(UserError, match=r"holds no score\.bias"):
-        shift_bias(model_dir, 1.0)

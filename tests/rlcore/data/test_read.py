@@ -1,0 +1,53 @@
+"""All rows of all sources are read once, and counted by their source."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rlcore.data.read import read_rows, training_texts
+from schemas.data import ArithmeticSource, DataSection, FileSource
+from schemas.errors import UserError
+
+SMALL = ArithmeticSource(train=5, validation=2, test=2, test_steps=2, demonstrations=4)
+
+
+def file(path: Path, rows: list[dict], split: str = "train") -> FileSource:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return FileSource.model_validate({"path": str(path), "split": split})
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> DataSection:
+    good = {"prompt": "1?", "completion": "one", "ground_truth": "1"}
+    train = file(tmp_path / "train.jsonl", [good, {"prompt": 7}])
+    test = file(tmp_path / "test.jsonl", [good | {"prompt": "secret?"}], "test")
+    return DataSection(sources=(SMALL, train, test), deduplicate="off", filters=("1 = 0",))
+
+
+def test_rows_and_rejects_add_up_to_what_each_source_holds(data: DataSection) -> None:
+    """Shares of rejected rows are judged by these totals."""
+    rows, rejects, totals = read_rows(data, seed=0)
+    counted = dict.fromkeys(totals, 0)
+    for source in [*(row.source for row in rows), *(reject.source for reject in rejects)]:
+        counted[source] += 1
+    assert counted == totals
+    assert [reject.row for reject in rejects] == [1]
+    assert {name.rpartition("/")[2] for name in totals} == {
+        "arithmetic",
+        "train.jsonl",
+        "test.jsonl",
+    }
+
+
+def test_a_tokenizer_is_trained_on_training_text_alone(data: DataSection) -> None:
+    """And on what filters drop: the model from scratch must not hang on them."""
+    texts = list(training_texts(data, seed=0))
+    assert {"1?", "one"} <= set(texts)
+    assert "secret?" not in texts
+
+
+def test_a_source_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    missing = DataSection(sources=(FileSource(path=str(tmp_path / "none.jsonl")),))
+    with pytest.raises(UserError, match=r"none\.jsonl"):
+        read_rows(missing, seed=0)
