@@ -264,7 +264,7 @@ class RayCluster:
 
     def __init__(self, address: str | None = None, *, stall_s: float = 45.0) -> None:
         """Start or join it. ``stall_s``: see ``Watch``."""
-        self._stall_s = stall_s
+        self.stall_s = stall_s
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         # Ray runs workers at niceness 15, at which any other process on the machine would starve
         # them.
@@ -297,8 +297,8 @@ class RayCluster:
             .remote(target, label)
         )
         actor.load.remote()
-        call_watch = _CallWatch(label, stall_s=self._stall_s, local=self._local)
-        worker = RayWorker(name, actor, call_watch)
+        lookout = _Lookout(label, stall_s=self.stall_s, local=self._local)
+        worker = RayWorker(name, actor, lookout)
         self._workers.append(worker)
         return worker
 

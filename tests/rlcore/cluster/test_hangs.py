@@ -45,7 +45,7 @@ print("\\n" + json.dumps([said, named_s, time.monotonic() - begun]))
 
 @pytest.fixture
 def worker(on_ray: RayCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[RayWorker]:
-    monkeypatch.setattr(on_ray, "_stall_s", 3.0)
+    monkeypatch.setattr(on_ray, "stall_s", 3.0)
     worker = on_ray.spawn(PROBE, 0, name="probe", placement=Placement())
     for _ in range(2):
         worker.start("step", [0.1]).result(60)

@@ -14,7 +14,7 @@ LEAKED = "In a far away harbour seven red ships carry forty crates of tea each d
 
 def section(**fields: Any) -> DataSection:
     sources = (FileSource(path="rows.jsonl"),)
-    return DataSection(sources=sources, **({"deduplicate": "exact"} | fields))
+    return DataSection.model_validate({"sources": sources, "deduplicate": "exact"} | fields)
 
 
 def row(text: str, index: int = 0, split: str = "train", answer: str = "") -> Row:

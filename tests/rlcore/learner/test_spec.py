@@ -35,8 +35,9 @@ def folder(tmp_path: Path) -> str:
 def test_a_learner_that_cannot_be_is_refused(
     folder: str, changes: dict[str, Any], sentence: str
 ) -> None:
+    fields: dict[str, Any] = {"model_dir": folder} | changes
     with pytest.raises(UserError, match=rf"^learner .*{sentence}"):
-        LearnerSpec(**({"model_dir": folder} | changes))
+        LearnerSpec(**fields)
 
 
 def test_a_frozen_bfloat16_model_needs_no_master_weights(folder: str) -> None:

@@ -11,8 +11,14 @@ from schemas.errors import UserError
 
 
 def tiny(**changes: Any) -> Qwen2Config:
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    config = Qwen2Config(vocab_size=20, num_key_value_heads=1, intermediate_size=16, **sizes)
+    config = Qwen2Config(
+        vocab_size=20,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        intermediate_size=16,
+    )
     config.num_labels = 1
     config.update(changes)
     return config
