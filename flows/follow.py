@@ -225,7 +225,7 @@ def follow(
                 f" {flow_run_id}"
             )
             return 1
-        time.sleep(POLL_S)  # the last lines arrive after the last state
+        time.sleep(POLL_S)  # the last log lines arrive after the final state
         patient_answer(follower.poll, console)
     assert run.state is not None, "an ended run has a state"
     link = f"{ui_url}/runs/flow-run/{flow_run_id}"
@@ -244,7 +244,7 @@ def follow(
 
 
 def patient_answer(ask: Callable[[], T], console: Console) -> T:
-    """Return what ``ask`` does, once the server answers; say so when it does not."""
+    """Return the result of ``ask`` once the server answers; print when it does not."""
     gone_since: float | None = None
     while True:
         try:

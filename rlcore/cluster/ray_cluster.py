@@ -297,8 +297,8 @@ class RayCluster:
             .remote(target, label)
         )
         actor.load.remote()
-        lookout = _Lookout(label, stall_s=self.stall_s, local=self._local)
-        worker = RayWorker(name, actor, lookout)
+        call_watch = _CallWatch(label, stall_s=self.stall_s, local=self._local)
+        worker = RayWorker(name, actor, call_watch)
         self._workers.append(worker)
         return worker
 

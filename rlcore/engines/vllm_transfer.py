@@ -113,7 +113,7 @@ class FileTransferEngine(WeightTransferEngine[FileInitInfo, FileUpdateInfo]):
             loaded: set[str] | None = loader.load_weights(weights)
             finalize_layerwise_reload(self.model, self.model_config)
         refresh_heads(self.model)
-        return set() if loaded is None else names - loaded  # few models do not say
+        return set() if loaded is None else names - loaded  # a few models return no names
 
     def finish_weight_update(self) -> None:
         """Nothing left to do: an update is one file, loaded whole by ``receive_weights``."""
@@ -145,7 +145,7 @@ class TransferExtension:
 
 
 def refresh_heads(model: torch.nn.Module) -> None:
-    """Repack every LM head from the weight it now holds.
+    """Repack every LM head from its current weight.
 
     On CPU a linear layer multiplies by a packed copy of its weight. A tied head shares the
     embedding's parameter, so the reload processes the embedding only and the head would go on

@@ -63,7 +63,8 @@ def _check_target(out_dir: Path) -> None:
 
 
 def put_in_place(out_dir: Path, partial: Path) -> None:
-    """Rename ``partial`` to ``out_dir``; what stood there goes only once the new one stands."""
+    """Rename ``partial`` to ``out_dir``; an earlier one is removed only after the new one is in
+    place."""
     old = out_dir.with_name(f".{out_dir.name}.old")
     shutil.rmtree(old, ignore_errors=True)
     if out_dir.exists():

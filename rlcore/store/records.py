@@ -17,7 +17,7 @@ from uuid import uuid4
 
 from rlcore.store.checks import ArtifactError
 
-LEASES = ".leases"  # where a store keeps them
+LEASES = ".leases"  # folder of the records in a store
 LOCK_S = 30.0
 _ONE_WRITER = Lock()
 # s3fs's exceptions for "precondition failed" and for "conflicting conditional request".
@@ -105,8 +105,8 @@ class LocalRecords:
             while not _locked(handle):
                 if time.monotonic() > deadline:
                     raise ArtifactError(
-                        f"{path} has been locked for {LOCK_S:.0f} s by a process that stands"
-                        " still; find it with fuser, end it, and rerun"
+                        f"{path} has been locked for {LOCK_S:.0f} s by a process that hangs; find"
+                        " it with fuser, end it, and rerun"
                     )
                 time.sleep(0.05)
             yield

@@ -76,7 +76,7 @@ def _install(point: str) -> None:
     elif point == "export":
         import rlcore.export.export
 
-        # The model is written and proven; it is not yet where it belongs.
+        # The model is written and verified; it is not yet in its final place.
         rlcore.export.export.put_in_place = _die
     elif point:
         raise SystemExit(f"unknown crash point {point!r}")

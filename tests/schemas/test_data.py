@@ -26,7 +26,7 @@ def test_generated_problems_are_not_compared_nearly() -> None:
 
 @pytest.mark.parametrize("steps", [(0, 1), (2, 1), (1, 4), (4, 4)])
 def test_steps_of_a_problem_are_a_range(steps: tuple[int, int]) -> None:
-    with pytest.raises(ValueError, match=r"is no range within 1 to 3; give \[fewest, most\]"):
+    with pytest.raises(ValueError, match=r"is not a range within 1 to 3; give \[fewest, most\]"):
         ArithmeticSource(steps=steps)
 
 

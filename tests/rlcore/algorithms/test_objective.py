@@ -295,7 +295,7 @@ def test_metrics_have_the_names_dashboards_expect():
     assert "training/rollout_probs_diff_max" in metrics.maxes
 
 
-def test_rows_that_may_be_skipped():
+def test_rows_that_can_be_skipped():
     """A row of advantage 0 has no gradient, unless KL, entropy or a loss of one's own gives one."""
     rows = {"advantages": [np.zeros(3), np.array([0.0, 0.5]), np.zeros(1)]}
     skipping = PolicyObjective(skip_zero_advantage=True)

@@ -50,8 +50,8 @@ GUIDE_DEFAULTS: dict[type[TrainingConfig], dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("config_type", list(S2_DEFAULTS))
-def test_the_defaults_are_those_of_s2s_tables(config_type: type[TrainingConfig]) -> None:
+@pytest.mark.parametrize("config_type", list(GUIDE_DEFAULTS))
+def test_the_defaults_are_those_of_the_guides_tables(config_type: type[TrainingConfig]) -> None:
     values = config_type().model_dump()
     assert GUIDE_DEFAULTS[config_type].items() <= values.items()
 

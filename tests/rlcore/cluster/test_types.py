@@ -7,7 +7,7 @@ from urllib.parse import urlparse
 
 import pytest
 
-from rlcore.cluster.types import WorkerTimeout, as_completed, gather, new_meeting_file
+from rlcore.cluster.types import WorkerTimeout, as_completed, gather, new_rendezvous_file
 
 
 class Answer:
@@ -59,7 +59,7 @@ def test_gathered_results_keep_their_order() -> None:
 
 def test_ranks_meet_in_a_file_of_this_user_only() -> None:
     """torch's own store listens on every address and asks no one who he is."""
-    path = Path(urlparse(new_meeting_file()).path)
+    path = Path(urlparse(new_rendezvous_file()).path)
     try:
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert path.read_bytes() == b""

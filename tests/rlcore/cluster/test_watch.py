@@ -5,7 +5,7 @@ from rlcore.cluster.watch import Watch
 
 
 def _looks(looking: Watch, method: str, counts: list[int]) -> str | None:
-    """Look once a second; return why to give up, when that was found."""
+    """Check once a second; return why to give up, once that is found."""
     for count in counts:
         reason = looking.look(method, Sign(7, count), stopped=False, passed_s=1.0)
         if reason is not None:
@@ -13,7 +13,7 @@ def _looks(looking: Watch, method: str, counts: list[int]) -> str | None:
     return None
 
 
-def test_what_is_usual_is_learnt() -> None:
+def test_the_usual_silence_is_learnt() -> None:
     looking = Watch(stall_s=10.0)
     assert _looks(looking, "step", [0] * 60) is None, "the first call loads and compiles"
     looking.answered("step", passed_s=0.0)

@@ -20,7 +20,7 @@ def test_the_printout_says_the_arithmetic_in_words_and_labels_its_assumptions() 
         "46,080 demonstrations in batches of 64 -> 720 optimizer steps per epoch x 1 epoch(s)",
         "3 checkpoints x 768 prompts x 9 completions",
         "at most 361,600 parameters",
-        "ASSUMED speeds, not on promises",
+        "ASSUMED speeds and are not guaranteed",
         "hardware.device = 'auto' means cpu here",
     ):
         assert sentence in text, f"missing from the plan: {sentence}\n{text}"

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from rlcore.export.export import export_model
-from rlcore.export.publish import ExportError, write_proven
+from rlcore.export.publish import ExportError, write_verified
 from schemas.errors import UserError
 from tests.rlcore.export.cards import card
 
 
 def test_large_weights_are_sharded(policy_dir: Path, tmp_path: Path) -> None:
-    proof = write_proven(policy_dir, tmp_path, dtype=None, shard_size="100KB")
+    proof = write_verified(policy_dir, tmp_path, dtype=None, shard_size="100KB")
     assert len(list(tmp_path.glob("model-*-of-*.safetensors"))) > 1
     assert (tmp_path / "model.safetensors.index.json").is_file()
     assert proof.logits_max_abs_diff <= 1e-4
@@ -81,9 +81,9 @@ def test_only_rounding_may_move_the_logits(
     monkeypatch.setattr(publish, "load_policy", load_moved)
     if not published:
         with pytest.raises(ExportError, match="logits: max abs difference of the reloaded model"):
-            write_proven(policy_dir, tmp_path, dtype=None)
+            write_verified(policy_dir, tmp_path, dtype=None)
         return
-    assert 0.0 < write_proven(policy_dir, tmp_path, dtype=None).logits_max_abs_diff < 1e-4
+    assert 0.0 < write_verified(policy_dir, tmp_path, dtype=None).logits_max_abs_diff < 1e-4
 
 
 def _damage(path: Path, kind: str) -> None:

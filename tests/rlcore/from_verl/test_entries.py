@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rlcore.from_verl.entries import Lacks, betas, count, number, one_of, switch
+from rlcore.from_verl.entries import Unsupported, betas, count, number, one_of, switch
 
 
 @pytest.mark.parametrize(
@@ -51,4 +51,4 @@ def test_a_value_that_is_none_breaks_a_rule(
 )
 def test_a_setting_that_is_switched_off_asks_for_nothing(value: Any, nothing: bool) -> None:
     """A verl config lists everything: told all of it, nobody reads what makes a difference."""
-    assert Lacks("no such thing", off=("sync",)).asks_nothing(value) is nothing
+    assert Unsupported("no such thing", off=("sync",)).is_off(value) is nothing

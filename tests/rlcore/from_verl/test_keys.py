@@ -10,7 +10,7 @@ from rlcore.from_verl.translate import TOGETHER, translate
 from schemas.errors import UserError
 
 
-def test_every_key_has_one_known_fate() -> None:
+def test_every_key_has_one_translation() -> None:
     """A key whose function does not exist would be dropped in silence."""
     functions = {found.function for found in KEYS.values() if isinstance(found, Part)}
     assert functions <= set(TOGETHER)
@@ -21,7 +21,7 @@ def test_every_key_has_one_known_fate() -> None:
 
 
 def test_an_unknown_key_is_answered_with_the_nearest() -> None:
-    with pytest.raises(UserError, match=r"'trainer\.nnode' is not a setting .*'trainer\.nnodes'\?"):
+    with pytest.raises(UserError, match=r"'trainer\.nnode' is not a known .*'trainer\.nnodes'\?"):
         entry("trainer.nnode")
 
 

@@ -95,8 +95,8 @@ def test_a_name_without_counterpart_is_answered_with_those_that_have() -> None:
         run(x="grop").choice("x", names, "grpo")
 
 
-def test_a_remark_is_made_once() -> None:
+def test_a_note_is_made_once() -> None:
     settings = run()
     for _ in range(2):
-        settings.remark("read per GPU")
+        settings.note("read per GPU")
     assert settings.notes.remarks == ["read per GPU"]

@@ -81,7 +81,7 @@ def test_yaml_leaves_out_what_hydra_does_not_set() -> None:
         (f"{MAIN} a=$NOBODY_SET_THIS", r"shell variable \$NOBODY_SET_THIS has no value"),
         (f"{MAIN} lonely", "'lonely' is not of the form key=value"),
         (f"{MAIN} =3", "'=3' is not of the form key=value"),
-        (f"{MAIN} a=$((2**8))", r"\$\(\(2\*\*8\)\) is more arithmetic than is read here"),
+        (f"{MAIN} a=$((2**8))", r"\$\(\(2\*\*8\)\) is arithmetic that is not supported"),
         (f"{MAIN} a=$((2 +))", r"\$\(\(2\+\)\) is not arithmetic; write the number"),
         (f"{MAIN} a=$((1 / 0))", r"\$\(\(1/0\)\) is not arithmetic; write the number"),
         ("a: [1", "the config is not valid YAML"),

@@ -35,7 +35,7 @@ def refusal(*settings: str) -> str:
     return str(error.value)
 
 
-def test_a_whole_command_gets_verls_defaults_and_an_excerpt_s3s() -> None:
+def test_a_whole_command_gets_verls_defaults_and_an_excerpt_its_examples() -> None:
     whole = command().recipe
     assert (whole.rl.rollout.prompts, whole.rl.update.mini_batches) == (1024, 4)
     assert whole.rl.iterations == 7473 // 1024 * 30

@@ -29,7 +29,7 @@ def test_frozen_learner_scores_and_refuses_to_step(learner_of, batch):
     for ours, theirs in zip(
         frozen.logprobs(batch).logprobs, policy.logprobs(batch).logprobs, strict=True
     ):
-        # DeepSpeed lays out the policy's weights anew, and a CPU may round by their alignment.
+        # DeepSpeed moves the policy's weights, and on a CPU rounding may depend on their alignment.
         np.testing.assert_allclose(ours, theirs, atol=1e-5)
     assert frozen.stamp() == policy.stamp()
     with pytest.raises(UserError, match="is frozen"):

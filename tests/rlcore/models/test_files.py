@@ -35,7 +35,7 @@ def test_model_directory_refuses_what_is_none(base: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("missing", ["config.json", "model.safetensors", "tokenizer"])
-def test_an_incomplete_model_is_told_what_it_lacks(
+def test_the_error_for_an_incomplete_model_names_what_it_lacks(
     base: Path, tmp_path: Path, missing: str
 ) -> None:
     source = copied(base, tmp_path / "source")
@@ -47,8 +47,8 @@ def test_an_incomplete_model_is_told_what_it_lacks(
 
 
 @pytest.mark.parametrize("path", ["./nowhere", "/nowhere/model", "a/b/c", "~/nowhere"])
-def test_a_path_that_is_no_directory_is_not_taken_for_a_hub_name(path: str) -> None:
-    with pytest.raises(UserError, match=r"is no directory; give a local Hugging Face directory or"):
+def test_a_missing_path_is_not_taken_for_a_hub_name(path: str) -> None:
+    with pytest.raises(UserError, match=r"is not a directory; give a local Hugging Face directory"):
         locate_model(path, None)
 
 

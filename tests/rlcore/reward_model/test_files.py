@@ -21,7 +21,7 @@ from tests.inputs import GSM8K, reads
 from tests.rlcore.reward_model.responses import solutions, write
 
 
-def test_model_solutions_become_ranked_answers_of_the_policys_form(tokenizer, tmp_path) -> None:
+def test_model_solutions_become_ranked_answers_in_the_policys_form(tokenizer, tmp_path) -> None:
     """Cut off before 'A: ' is malformed; 'A: 21' is judged as the '#### 21' the policy writes."""
     path = write(tmp_path / SOLUTIONS_FILE, solutions(40))
     section = Gsm8kSolutions(path=str(path), instruction="Answer.")
@@ -70,7 +70,7 @@ def test_chosen_rejected_and_ranked_files(tokenizer, tmp_path) -> None:
     [
         ({"prompt": "a", "completion": "b"}, "the form must be TRL"),
         ({"prompt": "a", "responses": ["b", "c"], "ranks": [1]}, "one rank of 1"),
-        ({"prompt": "a", "chosen": "b", "rejected": " "}, "one assistant turn that says"),
+        ({"prompt": "a", "chosen": "b", "rejected": " "}, "one assistant turn that is not"),
         ({"chosen": "b", "rejected": "c"}, "a prompt ends with a user's turn"),
     ],
 )

@@ -32,7 +32,7 @@ ARITHMETIC = [
 
 
 @pytest.mark.parametrize(("response", "finish", "outcome"), ARITHMETIC)
-def test_arithmetic_wants_a_finished_bounded_answer(
+def test_arithmetic_needs_a_finished_bounded_answer(
     response: str, finish: str, outcome: str
 ) -> None:
     reward = arithmetic.scorer()(row(response, "41", finish))

@@ -30,7 +30,7 @@ def test_the_limits_bound_every_exponent_that_a_text_can_mean(pieces: list[str])
     [
         ("1+" * 125 + "1", "it has 251 characters, more than 250"),
         ("(" * 9 + "1" + ")" * 9, "its brackets are 9 deep, more than 8"),
-        (r"\sum_{i=1}^{9} i", "it holds '\\\\sum', which computes and is no value"),
+        (r"\sum_{i=1}^{9} i", "it holds '\\\\sum', which is a computation and not a value"),
         ("7" * 101, "one of its numbers has more than 100 digits"),
         ("1e999", "one of its numbers has more than 100 digits"),
         (r"\sqrt{2}" * 9, "it holds 9 radicals, more than 8"),
@@ -42,7 +42,10 @@ def test_the_limits_bound_every_exponent_that_a_text_can_mean(pieces: list[str])
         ("2^{3!}", "an exponent of it holds a factorial or a binomial"),
         ("1001!", "it holds the factorial of a number above 1000"),
         ("(20+3)!", "it holds the factorial of an expression"),
-        (r"\binom{5}{2}^2", "it holds a binomial or permutation beside powers or factorials"),
+        (
+            r"\binom{5}{2}^2",
+            "it holds a binomial or permutation together with powers",
+        ),
         (r"\binom{21}{k}", "it holds a binomial or permutation and a number above 20"),
     ],
 )

@@ -96,8 +96,8 @@ def test_our_own_manifest_is_taken() -> None:
     [
         ({"key": "other"}, "belongs to m/other, not to m/k: it was copied or moved here by hand"),
         ({"sha256": "0" * 64}, "contradicts itself: its sha256 is not that of its files"),
-        ({"files": []}, "is no manifest of ours: files: "),
-        ({"extra": 1}, "is no manifest of ours: extra: "),
+        ({"files": []}, "is not a valid manifest: files: "),
+        ({"extra": 1}, "is not a valid manifest: extra: "),
     ],
 )
 def test_a_manifest_that_cannot_be_true_is_damage_with_its_mend(
@@ -129,8 +129,8 @@ def test_only_a_later_version_of_one_name_is_newer(found: str) -> None:
     [
         ({"a.bin": 3}, "sub/b is missing"),
         ({"a.bin": 2, "sub/b": 0}, "a.bin has 2 bytes where 3 were written"),
-        ({"a.bin": -1, "sub/b": 0}, "a.bin is a link or device, not a plain file"),
-        ({"a.bin": 3, "sub/b": 0, "z": 1, "c": 1}, "c is not in the manifest: a foreign file"),
+        ({"a.bin": -1, "sub/b": 0}, "a.bin is a link or device, not a regular file"),
+        ({"a.bin": 3, "sub/b": 0, "z": 1, "c": 1}, "c is not in the manifest"),
     ],
 )
 def test_files_that_are_not_the_manifests_are_named(listing: dict[str, int], fault: str) -> None:

@@ -211,7 +211,7 @@ def test_a_filesystem_without_comparison_serves_one_process() -> None:
     assert stores[1].manifests()[0].kind == "m"
 
 
-def test_a_lease_that_cannot_be_given_back_costs_no_result(
+def test_a_lease_that_cannot_be_released_loses_no_result(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with ArtifactStore(tmp_path).hold("k"):

@@ -144,12 +144,12 @@ def test_artifacts_do_not_nest(tmp_path: Path) -> None:
     store.put("m", "a/b", tables={"metrics": FRAME}, lineage=LINEAGE)
     with pytest.raises(ArtifactError, match=r"m/a would enclose the artifact m/a/b"):
         store.put("m", "a", tables={"metrics": FRAME}, lineage=LINEAGE)
-    with pytest.raises(ArtifactError, match=r"m/a/b/c lies inside the artifact m/a/b"):
+    with pytest.raises(ArtifactError, match=r"m/a/b/c is inside the artifact m/a/b"):
         store.put("m", "a/b/c", tables={"metrics": FRAME}, lineage=LINEAGE)
     assert store.keys("m") == ["a/b"]
 
 
-def test_a_root_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_a_root_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     store = ArtifactStore(tmp_path / "file")
     assert store.find("m", "k") is None

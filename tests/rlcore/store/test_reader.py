@@ -237,7 +237,7 @@ def test_a_ref_to_what_is_gone_or_replaced_is_refused(tmp_path: Path) -> None:
     store = ArtifactStore(tmp_path)
     ref = store.put("m", "k", tables={"metrics": frame()}, lineage=LINEAGE)
     other = ArtifactRef(kind="m", key="k", uri=ref.uri, sha256="0" * 64)
-    with pytest.raises(ArtifactError, match=r"000000000000... is asked for: it was written anew"):
+    with pytest.raises(ArtifactError, match=r"000000000000... was requested: it has been written"):
         store.table(other, "metrics")
     store.discard("m", "k")
     with pytest.raises(ArtifactError, match=r"m/k is not in the store \(its manifest is missing\)"):

@@ -42,7 +42,7 @@ def test_one_of_eight_writers_wins(root: str) -> None:
 def test_a_store_that_knows_no_conditions_says_so(
     bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Some S3 look-alikes refuse If-None-Match: nobody was first, and asking again is no help."""
+    """Some S3-compatible stores refuse If-None-Match: a retry is useless."""
     store = ArtifactStore(bucket)
     filesystem, _ = fsspec.url_to_fs(bucket)  # the store's own: fsspec keeps one per place
 
@@ -54,7 +54,7 @@ def test_a_store_that_knows_no_conditions_says_so(
         pass
 
 
-def test_a_lock_that_nobody_gives_back_is_named(
+def test_a_lock_that_is_not_released_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rlcore.store.records.LOCK_S", 0.2)

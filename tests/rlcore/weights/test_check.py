@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from rlcore.weights.check import prove_handed, prove_loaded, read_update, require_proven
+from rlcore.weights.check import read_update, require_verified, verify_handed, verify_loaded
 from rlcore.weights.digest import state_digest, tensor_digests
 from rlcore.weights.files import write_state
-from rlcore.weights.stamp import UNPROVEN, WeightStamp, WeightSyncError
+from rlcore.weights.stamp import UNVERIFIED, WeightStamp, WeightSyncError
 
 STATE = {"embed": torch.arange(6.0).reshape(3, 2), "head": torch.ones(2)}
 SHAPES = {name: tuple(tensor.shape) for name, tensor in STATE.items()}
@@ -49,7 +49,7 @@ def test_a_foreign_name_close_to_one_of_the_models_is_told(tmp_path: Path) -> No
 
 def test_what_the_loader_was_handed_is_the_state_that_was_sent() -> None:
     sent = tensor_digests(STATE.items())
-    assert prove_handed(sent, sent) == state_digest(STATE.items())
+    assert verify_handed(sent, sent) == state_digest(STATE.items())
 
 
 def test_tensors_that_were_lost_or_changed_on_their_way_are_named() -> None:
@@ -58,18 +58,18 @@ def test_tensors_that_were_lost_or_changed_on_their_way_are_named() -> None:
     with pytest.raises(
         WeightSyncError, match=r"5 of 9 tensors never .*'layer\.4', 'layer\.5', 'layer\.6', \.\.\.;"
     ):
-        prove_handed({name: sent[name] for name in list(sent)[:4]}, sent)
+        verify_handed({name: sent[name] for name in list(sent)[:4]}, sent)
     with pytest.raises(WeightSyncError, match=r"1 of 9 tensors .* other bytes .*'layer\.2'; rerun"):
-        prove_handed(sent | {"layer.2": "x"}, sent)
+        verify_handed(sent | {"layer.2": "x"}, sent)
 
 
 def test_parameters_that_got_no_tensor_are_named() -> None:
-    prove_loaded(set())
+    verify_loaded(set())
     with pytest.raises(WeightSyncError, match=r"2 of the model's parameters .*: 'a', 'b'; learner"):
-        prove_loaded({"b", "a"})
+        verify_loaded({"b", "a"})
 
 
 def test_nothing_is_sampled_from_weights_that_are_not_proven() -> None:
-    require_proven(WeightStamp(0, "d"))
+    require_verified(WeightStamp(0, "d"))
     with pytest.raises(WeightSyncError, match=r"holds no proven weights.*load weights before"):
-        require_proven(UNPROVEN)
+        require_verified(UNVERIFIED)
