@@ -1,4 +1,4 @@
-"""Greedy validation: the figure that chooses among checkpoints and ends the RL stage early."""
+"""Greedy validation: the figure by which ``rl/state.py`` chooses a checkpoint and ends RL early."""
 
 from dataclasses import dataclass
 from typing import Any
