@@ -5,6 +5,7 @@ import os
 import sys
 from pathlib import Path
 
+from flows.commands.watch import add_watch
 from flows.places import RECIPES
 from flows.study import add_study
 from schemas.errors import UserError
@@ -169,6 +170,7 @@ def _parser() -> argparse.ArgumentParser:
     recipes.set_defaults(command=_recipes)
     _add_choosing(commands)
     add_study(commands)
+    add_watch(commands)
     return parser
 
 

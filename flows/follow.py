@@ -13,6 +13,8 @@ from uuid import UUID
 from httpx import TransportError
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import (
+    FlowFilter,
+    FlowFilterName,
     FlowRunFilter,
     FlowRunFilterId,
     FlowRunFilterParentFlowRunId,
@@ -21,14 +23,14 @@ from prefect.client.schemas.filters import (
     LogFilterTimestamp,
 )
 from prefect.client.schemas.objects import FlowRun, Log
-from prefect.client.schemas.sorting import LogSort, TaskRunSort
+from prefect.client.schemas.sorting import FlowRunSort, LogSort, TaskRunSort
 from prefect.exceptions import PrefectHTTPStatusError
 from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from flows.deploy import executing
+from flows.summary_table import print_summary
 from schemas.errors import UserError, did_you_mean
 
 T = TypeVar("T")
@@ -55,16 +57,6 @@ NOISE = (
 )
 EXCEPTION_PREFIXES = ("Flow run encountered an exception: ", "UserError: ", "ArtifactError: ")
 
-PHASES = {
-    "gen": "rollout",
-    "reward": "reward",
-    "adv": "advantage",
-    "update_actor": "update",
-    "update_critic": "critic update",
-    "sync": "sync",
-    "save_checkpoint": "checkpoint",
-}
-
 
 def create_run(
     recipe: str, overrides: dict[str, Any] | None = None, *, known: Sequence[str] = ()
@@ -83,6 +75,34 @@ def create_run(
         return client.create_flow_run_from_deployment(
             deployment.id, parameters={"recipe": recipe, "overrides": overrides or {}}
         )
+
+
+def find_run(name: str) -> FlowRun:
+    """Return the pipeline's run that ``name`` means: its folder below ``runs/``, the beginning of
+    its id, or "latest" for the one that was created last.
+
+    Raises UserError with the runs there are when none or several match.
+    """
+    with get_client(sync_client=True) as client:
+        runs = client.read_flow_runs(
+            flow_filter=FlowFilter(name=FlowFilterName(any_=[FLOW_NAME])),
+            sort=FlowRunSort.START_TIME_DESC,
+            limit=LOG_PAGE,
+        )
+    # A folder is called after the recipe and the first eight digits of the id.
+    prefix = name.rpartition("-")[2] if "/" not in name and name.count("-") < 4 else name
+    found = runs[:1] if name == "latest" else [run for run in runs if _is_called(run, name, prefix)]
+    if len(found) == 1:
+        return found[0]
+    shown = ", ".join(f"{run.name}-{str(run.id)[:8]} ({run.state_name})" for run in runs[:5])
+    what = "several runs" if found else "no run"
+    raise UserError(
+        f"{what} of the Prefect server match '{name}'; the newest are {shown or 'none'}"
+    )
+
+
+def _is_called(run: FlowRun, name: str, prefix: str) -> bool:
+    return len(prefix) >= 4 and (str(run.id).startswith((name, prefix)))
 
 
 @dataclass
@@ -269,79 +289,6 @@ def patient_answer(ask: Callable[[], T], console: Console) -> T:
         if gone_since is not None:
             console.print("The Prefect server answers again.", style="yellow")
         return answer
-
-
-def print_summary(summary: dict[str, Any], *, console: Console | None = None) -> None:
-    """Print a run's ``summary.json``: accuracies, seconds per stage, tokens/s per phase, export."""
-    console = console or Console(highlight=False, soft_wrap=True)
-    accuracy = Table(title=f"{summary['recipe']}: held-out greedy accuracy", title_justify="left")
-    accuracy.add_column("checkpoint")
-    accuracy.add_column("accuracy", justify="right")
-    accuracy.add_column("gain", justify="right")
-    before: float | None = None
-    for checkpoint, value in summary["accuracy"].items():
-        if value is None:
-            continue
-        gain = "" if before is None else f"{value - before:+.3f}"
-        accuracy.add_row(checkpoint, f"{value:.3f}", gain)
-        before = value
-    console.print(accuracy)
-    work = Table()
-    work.add_column("stage or phase")
-    work.add_column("seconds", justify="right")
-    work.add_column("tokens/s", justify="right")
-    seconds, rates = summary["seconds"], summary["tokens_per_s"]
-    for name in [*seconds, *(name for name in rates if name not in seconds)]:
-        rate = rates.get(name)
-        spent = seconds.get(name)
-        work.add_row(
-            name,
-            "" if spent is None else f"{spent:.1f}",
-            "" if rate is None else f"{rate:,.0f}",
-        )
-    console.print(work)
-    if phases := summary.get("iteration_seconds"):
-        outside, step = phases["outside"], phases["step"]
-        parts = ", ".join(
-            f"{name} {phases[key]:.2f}" for key, name in PHASES.items() if key in phases
-        )
-        console.print(
-            f"Median RL iteration: {step:.2f} s ({parts}); outside the five phases"
-            f" {outside * 1000:.0f} ms, {outside / step:.1%}"
-        )
-    if (gap := summary.get("max_logprob_gap")) is not None:
-        console.print(f"Sampler and learner log-probs agree within {gap:.1e} on every iteration")
-    if evaluation := summary.get("reward_model"):
-        _print_reward_model(evaluation, console)
-    _print_findings(summary.get("diagnostics"), console)
-    if summary.get("export"):
-        console.print(f"Export: {summary['export']}")
-
-
-def _print_reward_model(evaluation: dict[str, Any], console: Console) -> None:
-    """Print how often it orders held-out responses correctly, by level."""
-    levels = ", ".join(
-        f"{row['level'].replace('_', ' ')} {row['accuracy']:.3f}"
-        for row in evaluation["pair_accuracy"]
-    )
-    console.print(
-        f"Reward model, held-out pairs in the right order: {levels}; calibration error"
-        f" {evaluation['calibration_error']:.3f}"
-    )
-
-
-def _print_findings(findings: list[dict[str, Any]] | None, console: Console) -> None:
-    """Print the findings of the checks over the RL metrics; None in a run without checks."""
-    if findings is None:
-        return
-    if not findings:
-        console.print("Diagnostics: nothing to report")
-        return
-    console.print("Diagnostics")
-    for found in findings:
-        span = f"iterations {found['began']} to {found['ended'] or 'end'}"
-        console.print(Text(f"  {found['check']}, {span if found['began'] else 'from the start'}"))
-        console.print(Text(f"    {found['message']}: {found['remedy']}", style="yellow"))
 
 
 def _ended(run: FlowRun) -> bool:

@@ -105,6 +105,9 @@ def server_settings(home: Path, port: int) -> dict[str, str]:
     return client_settings(home, port) | {
         "PREFECT_SERVER_API_AUTH_STRING": password(home),
         "PREFECT_SERVER_CSRF_PROTECTION_ENABLED": "true",
+        # `prefect deployment run --watch` shows log lines only with both.
+        "PREFECT_SERVER_LOGS_STREAM_OUT_ENABLED": "true",
+        "PREFECT_SERVER_LOGS_STREAM_PUBLISHING_ENABLED": "true",
         "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": f"http://{services.HOST}:{port}",
         "PREFECT_UI_API_URL": "/api",
     }

@@ -5,6 +5,7 @@ from time import perf_counter
 import polars as pl
 from prefect.logging import get_run_logger
 
+from rlcore.cluster.activity import activity
 from rlcore.engines.loading import load_model_directory
 from rlcore.evaluation.evaluate import evaluate as evaluate_checkpoint
 from rlcore.models.files import model_directory
@@ -41,16 +42,17 @@ def evaluate(run: StageRun) -> ArtifactRef:
     began = perf_counter()
     for name, directory in checkpoints.items():
         load_model_directory(engines, directory)
-        figures, drawn = evaluate_checkpoint(
-            prompts,
-            checkpoint=name,
-            section=recipe.evaluate,
-            seed=recipe.seed,
-            engines=engines,
-            tokenizer=tokenizer,
-            scorer=rewards.score,
-            reward=recipe.reward,
-        )
+        with activity(f"evaluation of {name}"):
+            figures, drawn = evaluate_checkpoint(
+                prompts,
+                checkpoint=name,
+                section=recipe.evaluate,
+                seed=recipe.seed,
+                engines=engines,
+                tokenizer=tokenizer,
+                scorer=rewards.score,
+                reward=recipe.reward,
+            )
         results.append(figures)
         completions.append(drawn)
         shown = figures.filter(pl.col("metric") == "greedy/acc")

@@ -1,7 +1,5 @@
 """Stage 2: sources become prompts, demonstrations and rejects, in the base model's tokens."""
 
-import json
-
 from prefect.logging import get_run_logger
 
 from rlcore.data.inputs import data_digests
@@ -35,5 +33,5 @@ def prepare_data(run: StageRun) -> ArtifactRef:
             "data: no validation prompts, which alone may choose a checkpoint; set"
             " data.validation_fraction, e.g. to 0.05, or add a source with split: validation"
         )
-    get_run_logger().info(f"prepared {json.dumps(prepared.summary)}")
+    get_run_logger().info(prepared.sentence())
     return run.put(tables=prepared.tables, metadata={"counts": prepared.summary})

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from threading import Event, Lock
 
+from rlcore.cluster.activity import activity
 from rlcore.cluster.types import Cluster, Host, Pending, Placement, WorkerTimeout, gather
 from rlcore.cluster.watch import LOOK_S
 from schemas.hardware import HardwareSection
@@ -86,8 +87,9 @@ class Processes:
     def take(self, layout: Layout, names: list[str]) -> Hosts:
         """Return processes of ``layout``, called ``names``; idle ones of that layout are reused."""
         self._in_need.set()
-        for started in self._ahead.values():
-            started.result()
+        with activity(f"the start of the process of {names[0]}"):
+            for started in self._ahead.values():
+                started.result()
         idle = [hosts for hosts in self._idle if hosts.layout == layout]
         if idle:
             self._idle.remove(idle[0])

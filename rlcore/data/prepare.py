@@ -33,6 +33,19 @@ class PreparedData:
     tables: dict[str, pl.DataFrame]
     summary: dict[str, Any]
 
+    def sentence(self) -> str:
+        """Return the counts in one line: prompts and demonstrations by split, rejected rows."""
+        prompts, demonstrations = self.tables["prompts"], self.tables["demonstrations"]
+        rejects = self.tables["rejects"]
+        reasons = ", ".join(
+            f"{count:,} {reason}"
+            for reason, count in rejects["reason"].value_counts(sort=True).rows()
+        )
+        return (
+            f"prepared {_by_split(prompts)} prompts and {_by_split(demonstrations)} demonstrations;"
+            f" {rejects.height:,} rows rejected{f' ({reasons})' if reasons else ''}"
+        )
+
 
 def prepare(
     data: DataSection, *, tokenizer: "ChatTokenizer", seed: int, sft_max_tokens: int | None
@@ -121,6 +134,11 @@ def _summary(
         },
         **{f"{name}_max": int(s.max(initial=0)) for name, s in lengths.items()},
     }
+
+
+def _by_split(frame: pl.DataFrame) -> str:
+    counts = frame["split"].value_counts(sort=True).rows()
+    return " + ".join(f"{count:,} {split}" for split, count in counts) or "no"
 
 
 def _counts(frame: pl.DataFrame, columns: list[str]) -> dict[str, int]:

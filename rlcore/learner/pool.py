@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from rlcore.cluster.activity import activity
 from rlcore.cluster.types import Pending, Worker, as_completed
 from rlcore.learner.spec import Term, TokenScores, UpdateRequest, UpdateResult
 from rlcore.models.packing import Sequences, balance, balance_groups, groups_of
@@ -39,7 +40,8 @@ class LearnerPool:
         """Wait until every rank is built; raises what a rank's constructor raised."""
         if self._start_s is not None:
             pendings = [worker.start("stamp") for worker in self._workers]
-            self._collect("its start", pendings, self._start_s)
+            with activity(f"the start of {self._workers[0].name} and its ranks"):
+                self._collect("its start", pendings, self._start_s)
             self._start_s = None
 
     def logprobs(

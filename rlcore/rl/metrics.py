@@ -12,6 +12,7 @@ from time import perf_counter
 
 import polars as pl
 
+from rlcore.cluster.activity import activity
 from rlcore.results.metrics import metrics_frame, publish_metrics
 from rlcore.store.artifacts import ArtifactStore, Lineage
 
@@ -45,7 +46,8 @@ class MetricsLog:
         """Measure a part as ``timing_s/<part>``; the rounds of an iteration add up."""
         began, name = perf_counter(), f"timing_s/{part}"
         try:
-            yield
+            with activity(f"RL phase {part}"):
+                yield
         finally:
             self._values[name] = self._values.get(name, 0.0) + perf_counter() - began
 

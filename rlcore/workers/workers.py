@@ -3,7 +3,9 @@
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from time import monotonic
 
+from rlcore.cluster.activity import activity
 from rlcore.cluster.processes import Hosts, Layout, Processes
 from rlcore.cluster.types import Cluster, Placement, Worker
 from rlcore.engines.pool import EnginePool
@@ -31,14 +33,19 @@ class Workers:
 
     Learners are returned while they are still starting, so that workers start in parallel; a
     learner's first call, or its ``ready``, waits for it and raises what its constructor raised.
-
-    ``warn`` gets a sentence, once per run, when the model cannot be packed.
+    ``warn`` gets a sentence, once per run, when the model cannot be packed; ``log`` one per engine
+    that is ready.
     """
 
-    def __init__(self, recipe: Recipe, *, warn: Callable[[str], None] = logger.warning) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        *,
+        warn: Callable[[str], None] = logger.warning,
+        log: Callable[[str], None] = logger.info,
+    ) -> None:
         self._recipe = recipe
-        self._warn = warn
-        self._warned = False
+        self._warn, self._log, self._warned = warn, log, False
         self._processes = Processes(recipe.hardware)
         self._learners: list[tuple[LearnerPool, Hosts]] = []
         self._engines: EnginePool | None = None
@@ -127,8 +134,7 @@ class Workers:
             for host in hosts.hosts:
                 host.build(engine_spec(self._recipe, model_dir, self.device))
             timeouts = self._hardware.timeouts
-            for host in hosts.hosts:
-                host.start("stamp").result(timeouts.start_s)
+            _wait_for_engines(hosts, timeouts.start_s, self._log)
             self._engines = EnginePool(
                 hosts.hosts, timeout_s=timeouts.rollout_s, sync_timeout_s=timeouts.sync_s
             )
@@ -221,3 +227,13 @@ class Workers:
         rollout = self._hardware.rollout
         placement = engine_placement(self._recipe, self.device)
         return Layout(ENGINES[rollout.engine].target, placement, rollout.engines)
+
+
+def _wait_for_engines(hosts: Hosts, timeout_s: float, log: Callable[[str], None]) -> None:
+    """Return once every engine is built; log each, with the seconds since this call."""
+    began = monotonic()
+    for number, host in enumerate(hosts.hosts, start=1):
+        what = f"rollout engine {number} of {len(hosts.hosts)}"
+        with activity(f"the start of {what}"):
+            host.start("stamp").result(timeout_s)
+        log(f"{what} is ready, {monotonic() - began:.0f} s")

@@ -1,10 +1,11 @@
 """The report of a running loop: a log line per iteration, the findings of checks, and the
 curves."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from time import monotonic
 
+import polars as pl
 from prefect.logging import get_run_logger
 
 from rlcore.diagnostics.evidence import Evidence
@@ -17,6 +18,7 @@ from tasks.run_page.tracking import Tracker
 from tasks.runtime.caching import StageRun
 
 SECONDS_BETWEEN_LINES = 5.0
+SHOWN_CHARS = 120  # of a prompt or a response in a log line
 DIAGNOSTICS = "diagnostics"  # kind of the artifact, and its table
 
 
@@ -68,17 +70,33 @@ class IterationReport:
         self._iteration = state.iteration
         per_iteration = (monotonic() - self._began) / (state.iteration - self._first)
         left = (self._total - state.iteration) * per_iteration
-        validated = metrics.get("val/accuracy", metrics.get("val/score"))
-        validation = "" if validated is None else f"  validation {validated:.3f}"
         get_run_logger().info(
-            f"iteration {state.iteration}/{self._total}"
-            f"  reward {metrics.get('critic/score/mean', float('nan')):.3f}{validation}"
+            f"iteration {state.iteration}/{self._total}{_figures(metrics)}"
             f"  {metrics['timing_s/step']:.2f} s"
             f"  {metrics['perf/throughput']:,.0f} tokens/s"
             f"  at most {_clock(left)} left"
         )
+        if "val/score" in metrics:
+            get_run_logger().info(self._completion(state.iteration))
         self._run.tracker.log(metrics, step=state.iteration, stage="rl")
         self._diagnostics.observe(state.iteration, metrics)
+
+    def _completion(self, iteration: int) -> str:
+        """Return one response of the iteration's batch, its prompt's end and its score."""
+        store, key = self._run.store, f"{self._run.records}/{iteration:06d}"
+        found = [store.find(kind, key) for kind in ("rollouts", "rewards")]
+        if None in found:
+            return "no completion is stored"
+        rollouts, rewards = (ref for ref in found if ref is not None)
+        rows = store.table(rollouts, "rollouts").join(
+            store.table(rewards, "rewards"), on="trajectory_id", maintain_order="left"
+        )
+        row = rows.row(iteration % rows.height, named=True)
+        prompts = store.table(self._run.parents["dataset"], "prompts")
+        prompt = prompts.row(by_predicate=pl.col("uid") == row["uid"], named=True)["prompt"]
+        asked, answered = (_shortened(text) for text in (prompt[-1]["content"], row["response"]))
+        score = "no score" if row["score"] is None else f"score {row['score']:.2f}"
+        return f"a sample of iteration {iteration}: {asked} -> {answered}  ({score})"
 
     def _close(self, stopped_by: Exception | None = None) -> None:
         """Store and show the findings, with that of the error ``stopped_by``, if any."""
@@ -119,6 +137,33 @@ class TrainingReport:
             f"  loss {progress.metrics[f'{self._stage}/loss']:.3f}"
             f"  {progress.tokens_per_s:,.0f} tokens/s  {_clock(progress.eta_s)} left"
         )
+
+
+# Metric, its name in the line per iteration, its format.
+_SHOWN = (
+    ("critic/score/mean", "reward", ".3f"),
+    ("critic/accuracy", "accuracy", ".3f"),
+    ("val/accuracy", "validation", ".3f"),
+    ("response_length/mean", "length", ".1f"),
+    ("actor/entropy", "entropy", ".3f"),
+    ("actor/ref_kl", "KL", ".4f"),
+)
+
+
+def _figures(metrics: Mapping[str, float]) -> str:
+    """Return the figures of an iteration; validation by its score where nothing is judged."""
+    shown = {"val/accuracy": metrics.get("val/score"), **metrics}
+    return "".join(
+        f"  {label} {shown[name]:{form}}"
+        for name, label, form in _SHOWN
+        if shown.get(name) is not None
+    )
+
+
+def _shortened(text: str) -> str:
+    """Return ``text`` in quotes and one line, its end where it is long."""
+    line = " ".join(text.split())
+    return f'"{line if len(line) <= SHOWN_CHARS else "..." + line[-SHOWN_CHARS:]}"'
 
 
 def _clock(seconds: float) -> str:

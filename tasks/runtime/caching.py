@@ -31,6 +31,7 @@ from prefect.cache_policies import CacheKeyFnPolicy
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 
+from rlcore.cluster.activity import activity
 from rlcore.recipes import recipe_digest
 from rlcore.store.artifacts import ArtifactStore, Lineage
 from rlcore.store.fingerprint import code_fingerprint
@@ -320,7 +321,8 @@ class CachedStage:
         return existing
 
     def _make(self, run: StageRun) -> ArtifactRef:
-        ref = self._body(run)
+        with activity(f"stage {self.stage}"):
+            ref = self._body(run)
         assert (ref.kind, ref.key) == (run.kind, run.key), (
             f"stage {self.stage} returned {ref.kind}/{ref.key}; return run.put(...)"
         )

@@ -18,6 +18,7 @@ from schemas.recipe import Recipe
 from tasks.run_page.tracking import Tracker
 from tasks.runtime.caching import PipelineRun
 from tasks.runtime.patience import ignore_lost_output, wait_for_server
+from tasks.runtime.pulse import pulse
 
 RUNS = Path("runs")
 
@@ -49,7 +50,12 @@ def open_run(
         name=directory.name,
         warn=get_run_logger().warning,
     )
-    with Workers(recipe, warn=get_run_logger().warning) as workers, tracking as tracker:
+    log = get_run_logger()
+    with (
+        pulse(log.info),
+        Workers(recipe, warn=log.warning, log=log.info) as workers,
+        tracking as tracker,
+    ):
         yield PipelineRun(
             recipe, directory, workers=workers, tracker=tracker, accept_code=accept_code
         )

@@ -13,7 +13,7 @@ from prefect.client.orchestration import get_client
 from prefect.logging.handlers import APILogHandler
 from rich.console import Console
 
-from flows.follow import create_run, follow, patient_answer, print_summary
+from flows.follow import create_run, find_run, follow, patient_answer
 from schemas.errors import UserError
 
 pytestmark = pytest.mark.timeout(120)
@@ -109,37 +109,18 @@ def test_dead_worker_is_named(prefect_server: str, tmp_path: Path) -> None:
         )
 
 
+def test_a_run_is_found_by_folder_id_and_as_the_latest(prefect_server: str) -> None:
+    """`rl-pipeline watch` in another terminal: nobody types 36 digits."""
+    for name in ("first", "second"):
+        flow(name="rl-pipeline", flow_run_name=name)(lambda: None)()
+    run = find_run("latest")
+    assert run.name == "second"
+    for name in (str(run.id), str(run.id)[:8], f"second-{str(run.id)[:8]}"):
+        assert find_run(name).id == run.id
+    with pytest.raises(UserError, match=r"no run of the Prefect server match 'gone'; .* second-"):
+        find_run("gone")
+
+
 def test_unknown_recipe_names_the_nearest() -> None:
     with pytest.raises(UserError, match=r"'quickstrat' has no deployment.*did you mean 'quickst"):
         create_run("quickstrat", known=["gsm8k-grpo", "quickstart"])
-
-
-def test_table_shows_accuracy_seconds_and_rates() -> None:
-    output = io.StringIO()
-    print_summary(SUMMARY, console=Console(file=output, width=120))
-    text = output.getvalue()
-    for shown in ("base", "0.002", "prepare_data", "8.1", "rollout", "11,000", "/data/export/abc"):
-        assert shown in text
-
-
-def test_table_shows_what_the_checks_found() -> None:
-    found = {
-        "check": "truncation",
-        "began": 12,
-        "ended": None,
-        "message": "40% of the responses are cut off",
-        "remedy": "raise it",
-    }
-    output = io.StringIO()
-    for findings in ([found], []):
-        console = Console(file=output, width=120, soft_wrap=True)
-        print_summary({**SUMMARY, "diagnostics": findings}, console=console)
-    text = output.getvalue()
-    for shown in (
-        "truncation",
-        "iterations 12 to end",
-        "40% of the responses are cut off",
-        "raise it",
-    ):
-        assert shown in text
-    assert "Diagnostics: nothing to report" in text

@@ -1,0 +1,1 @@
+"""The subcommands of ``rl-pipeline``, one file each."""

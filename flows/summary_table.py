@@ -1,0 +1,90 @@
+"""The table that a run ends with in a terminal, from its ``summary.json``."""
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+PHASES = {
+    "gen": "rollout",
+    "reward": "reward",
+    "adv": "advantage",
+    "update_actor": "update",
+    "update_critic": "critic update",
+    "sync": "sync",
+    "save_checkpoint": "checkpoint",
+}
+
+
+def print_summary(summary: dict[str, Any], *, console: Console | None = None) -> None:
+    """Print a run's ``summary.json``: accuracies, seconds per stage, tokens/s per phase, export."""
+    console = console or Console(highlight=False, soft_wrap=True)
+    accuracy = Table(title=f"{summary['recipe']}: held-out greedy accuracy", title_justify="left")
+    accuracy.add_column("checkpoint")
+    accuracy.add_column("accuracy", justify="right")
+    accuracy.add_column("gain", justify="right")
+    before: float | None = None
+    for checkpoint, value in summary["accuracy"].items():
+        if value is None:
+            continue
+        gain = "" if before is None else f"{value - before:+.3f}"
+        accuracy.add_row(checkpoint, f"{value:.3f}", gain)
+        before = value
+    console.print(accuracy)
+    work = Table()
+    work.add_column("stage or phase")
+    work.add_column("seconds", justify="right")
+    work.add_column("tokens/s", justify="right")
+    seconds, rates = summary["seconds"], summary["tokens_per_s"]
+    for name in [*seconds, *(name for name in rates if name not in seconds)]:
+        rate = rates.get(name)
+        spent = seconds.get(name)
+        work.add_row(
+            name,
+            "" if spent is None else f"{spent:.1f}",
+            "" if rate is None else f"{rate:,.0f}",
+        )
+    console.print(work)
+    if phases := summary.get("iteration_seconds"):
+        outside, step = phases["outside"], phases["step"]
+        parts = ", ".join(
+            f"{name} {phases[key]:.2f}" for key, name in PHASES.items() if key in phases
+        )
+        console.print(
+            f"Median RL iteration: {step:.2f} s ({parts}); outside the five phases"
+            f" {outside * 1000:.0f} ms, {outside / step:.1%}"
+        )
+    if (gap := summary.get("max_logprob_gap")) is not None:
+        console.print(f"Sampler and learner log-probs agree within {gap:.1e} on every iteration")
+    if evaluation := summary.get("reward_model"):
+        _print_reward_model(evaluation, console)
+    _print_findings(summary.get("diagnostics"), console)
+    if summary.get("export"):
+        console.print(f"Export: {summary['export']}")
+
+
+def _print_reward_model(evaluation: dict[str, Any], console: Console) -> None:
+    """Print how often it orders held-out responses correctly, by level."""
+    levels = ", ".join(
+        f"{row['level'].replace('_', ' ')} {row['accuracy']:.3f}"
+        for row in evaluation["pair_accuracy"]
+    )
+    console.print(
+        f"Reward model, held-out pairs in the right order: {levels}; calibration error"
+        f" {evaluation['calibration_error']:.3f}"
+    )
+
+
+def _print_findings(findings: list[dict[str, Any]] | None, console: Console) -> None:
+    """Print the findings of the checks over the RL metrics; None in a run without checks."""
+    if findings is None:
+        return
+    if not findings:
+        console.print("Diagnostics: nothing to report")
+        return
+    console.print("Diagnostics")
+    for found in findings:
+        span = f"iterations {found['began']} to {found['ended'] or 'end'}"
+        console.print(Text(f"  {found['check']}, {span if found['began'] else 'from the start'}"))
+        console.print(Text(f"    {found['message']}: {found['remedy']}", style="yellow"))

@@ -1,0 +1,46 @@
+"""The table at the end of a run: accuracy, seconds, rates, and what the checks found."""
+
+import io
+
+from rich.console import Console
+
+from flows.summary_table import print_summary
+
+SUMMARY = {
+    "recipe": "quickstart",
+    "accuracy": {"base": 0.002, "sft": 0.61, "rl": 0.994},
+    "seconds": {"prepare_data": 8.1, "rl": 92.4},
+    "tokens_per_s": {"rollout": 11000.0},
+    "export": "/data/export/abc",
+}
+
+
+def test_table_shows_accuracy_seconds_and_rates() -> None:
+    output = io.StringIO()
+    print_summary(SUMMARY, console=Console(file=output, width=120))
+    text = output.getvalue()
+    for shown in ("base", "0.002", "prepare_data", "8.1", "rollout", "11,000", "/data/export/abc"):
+        assert shown in text
+
+
+def test_table_shows_what_the_checks_found() -> None:
+    found = {
+        "check": "truncation",
+        "began": 12,
+        "ended": None,
+        "message": "40% of the responses are cut off",
+        "remedy": "raise it",
+    }
+    output = io.StringIO()
+    for findings in ([found], []):
+        console = Console(file=output, width=120, soft_wrap=True)
+        print_summary({**SUMMARY, "diagnostics": findings}, console=console)
+    text = output.getvalue()
+    for shown in (
+        "truncation",
+        "iterations 12 to end",
+        "40% of the responses are cut off",
+        "raise it",
+    ):
+        assert shown in text
+    assert "Diagnostics: nothing to report" in text
