@@ -1,10 +1,10 @@
 """The command line: run or plan a recipe, choose or translate one, query what runs recorded."""
 
 import argparse
-import os
 import sys
 from pathlib import Path
 
+from flows.commands.run import add_run
 from flows.commands.watch import add_watch
 from flows.places import RECIPES
 from flows.study import add_study
@@ -22,43 +22,6 @@ def main(arguments: list[str] | None = None) -> int:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-
-
-def _run(options: argparse.Namespace) -> int:
-    from rlcore.recipes import load_recipe, parse_override
-
-    overrides = dict(parse_override(text) for text in options.override)
-    recipe = load_recipe(options.recipe, overrides, directory=RECIPES)
-    if options.dry_run:
-        from rlcore.dry_run.plan import plan, render_plan
-        from rlcore.rewards.registry import check_recipe_functions
-
-        check_recipe_functions(recipe)
-        print(render_plan(plan(recipe)))
-        return 0
-    if "PREFECT_API_URL" not in os.environ:  # which would name a server of one's own
-        from flows import local
-
-        print(f"Prefect server: {local.connect(local.HOME).ui_url}; `make down` ends it.")
-    from prefect._internal import control_listener
-    from prefect.events.worker import EventsWorker
-    from prefect.exceptions import TerminationSignal
-    from prefect.logging.handlers import APILogHandler
-
-    from flows.rl_pipeline import rl_pipeline
-
-    # A worker sets this intent before it cancels a run; here SIGTERM itself means cancel. Without
-    # it Prefect records a crash, and the process ends before the state is reported.
-    control_listener._set_intent("cancel")
-    try:
-        rl_pipeline(recipe=options.recipe, overrides=overrides, accept_code=options.accept_code)
-    except TerminationSignal as signal:
-        print("Cancelled; the same command continues where this run was.", file=sys.stderr)
-        EventsWorker.drain_all(timeout=10)
-        APILogHandler().flush()
-        sys.stderr.flush()
-        os._exit(128 + signal.signal)  # Ray's threads would abort a process that ends otherwise
-    return 0
 
 
 def _open(options: argparse.Namespace) -> int:
@@ -135,26 +98,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="rl-pipeline", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    run = commands.add_parser("run", help="run a recipe in this process, or plan it")
-    run.add_argument("recipe", help="name in flows/recipes, or path of a YAML file")
-    run.add_argument(
-        "-o",
-        "--override",
-        action="append",
-        default=[],
-        metavar="PATH=VALUE",
-        help="e.g. -o rl.iterations=5; may be given many times",
-    )
-    run.add_argument(
-        "--dry-run", action="store_true", help="print recipe, batch arithmetic and estimates only"
-    )
-    run.add_argument(
-        "--accept-code",
-        action="store_true",
-        help="let an RL run that stopped half-way go on though its code has changed since",
-    )
-    run.set_defaults(command=_run)
-
+    add_run(commands)
     sql = commands.add_parser("sql", help="query rollouts, rewards, metrics, lineage with DuckDB")
     sql.add_argument("statement", help='e.g. "select outcome, count(*) from rollouts group by 1"')
     sql.add_argument("--store", default="runs/store", help="artifact store (default: %(default)s)")

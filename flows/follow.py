@@ -29,6 +29,7 @@ from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 from rich.console import Console
 from rich.text import Text
 
+from flows.console import first_line, is_shown
 from flows.deploy import executing
 from flows.summary_table import print_summary
 from schemas.errors import UserError, did_you_mean
@@ -43,18 +44,6 @@ LATE_LINES = timedelta(seconds=10)  # log lines arrive in batches, out of order
 EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 QUIET_STATES = ("Pending", "Scheduled", "Submitting")
 LEVELS = {30: "yellow", 40: "red", 50: "bold red"}
-# Logged for every task and process; the stages' own lines are more specific.
-NOISE = (
-    "All deployment steps completed",
-    "Beginning ",
-    "Created ",
-    "Deployment step ",
-    "Encountered exception during execution",
-    "Executing deployment step",
-    "Finished in state ",
-    "Running 1 deployment pull step",
-    "Task run failed with exception",
-)
 EXCEPTION_PREFIXES = ("Flow run encountered an exception: ", "UserError: ", "ArtifactError: ")
 
 
@@ -128,7 +117,7 @@ class _Follower:
             if name not in QUIET_STATES:
                 self._print_lines(f"{run.name}: {name}", "cyan")
         for log in self._new_logs():
-            if _is_shown(log):
+            if is_shown(log.name, log.message):
                 self.console.print(_line(log))
         self._print_stages()
         return run
@@ -320,17 +309,9 @@ def _others_run(run: FlowRun) -> bool:
     )
 
 
-def _is_shown(log: Log) -> bool:
-    """Return whether a line is from the run itself; the run page keeps all lines."""
-    ours = log.name in ("prefect.flow_runs", "prefect.task_runs") or log.name.startswith("rlcore")
-    return ours and not log.message.startswith(NOISE)
-
-
 def _line(log: Log) -> Text:
-    """Return the first line of a message; a traceback is on the run page."""
     local = log.timestamp.astimezone()
-    message = log.message.strip().split("\n")[0]
-    return Text(f"{local:%H:%M:%S} {message}", style=LEVELS.get(log.level, ""))
+    return Text(f"{local:%H:%M:%S} {first_line(log.message)}", style=LEVELS.get(log.level, ""))
 
 
 def _sentence(message: str | None) -> str:

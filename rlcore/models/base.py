@@ -41,6 +41,7 @@ def build_base_model(model: ModelSection, target: Path, *, texts: Iterable[str],
     """
     import torch
     from transformers import GenerationConfig, Qwen2Config, Qwen2ForCausalLM
+    from transformers.utils.logging import disable_progress_bar
 
     shape = model.from_scratch
     assert shape is not None, "a model with a path is copied, not built"
@@ -68,6 +69,7 @@ def build_base_model(model: ModelSection, target: Path, *, texts: Iterable[str],
         lm = Qwen2ForCausalLM(config)
     torch.nn.Module.to(lm, torch.float32 if model.dtype == "float32" else torch.bfloat16)
     lm.generation_config = GenerationConfig(eos_token_id=eos, pad_token_id=pad)
+    disable_progress_bar()  # of one file
     lm.save_pretrained(target)
     tokenizer.save_pretrained(target)
     return target

@@ -161,8 +161,13 @@ def _figures(metrics: Mapping[str, float]) -> str:
 
 
 def _shortened(text: str) -> str:
-    """Return ``text`` in quotes and one line, its end where it is long."""
-    line = " ".join(text.split())
+    """Return ``text`` in quotes and one line, its end where it is long.
+
+    A policy may write anything: what a terminal would take for a command is shown as a box.
+    """
+    line = "".join(
+        c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in " ".join(text.split())
+    )
     return f'"{line if len(line) <= SHOWN_CHARS else "..." + line[-SHOWN_CHARS:]}"'
 
 

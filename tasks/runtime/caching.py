@@ -275,7 +275,7 @@ class CachedStage:
         if state.name == "Cached":  # by Prefect's record, which has not looked at the store
             found = self._find(run)
             if found is None:
-                get_run_logger().warning(f"{self.stage} is run again: {ref.uri} is not whole")
+                get_run_logger().warning(f"{self.stage} is run again: {ref.uri} is gone or damaged")
                 ref, cached = self.task.with_options(refresh_cache=True)(run, parents), False
             else:
                 ref = found

@@ -1,0 +1,50 @@
+"""`rl-pipeline run` ends in a table or in one sentence, whatever Prefect has to say."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.flows.small_run import INLINE, ROOT, SMALL
+
+pytestmark = pytest.mark.timeout(240)
+FEW = {**SMALL, **INLINE, "sft.enabled": False, "rl.iterations": 1, "evaluate.samples": 1}
+
+
+def run(folder: Path, overrides: dict, *options: str) -> subprocess.CompletedProcess[str]:
+    words = [word for k, v in overrides.items() for word in ("-o", f"{k}={json.dumps(v)}")]
+    return subprocess.run(
+        [sys.executable, "-m", "flows.cli", "run", "quickstart", *words, *options],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+
+
+def test_a_failed_run_prints_one_sentence_and_no_traceback(
+    prefect_server: str, tmp_path: Path
+) -> None:
+    """It printed 35 to 270 lines of traceback before the sentence that counts."""
+    (tmp_path / "train.jsonl").write_text('{"prompt": "1+1?", "ground_truth": "2"}\n' * 3)
+    source = {"kind": "file", "path": str(tmp_path / "train.jsonl"), "split": "train"}
+    done = run(tmp_path, {**FEW, "data.sources": [source], "evaluate.pass_k": [1]})
+    assert done.returncode == 2
+    lines = (done.stdout + done.stderr).strip().splitlines()
+    assert "Traceback" not in done.stdout + done.stderr
+    assert len(lines) < 12, lines
+    assert done.stderr.strip().splitlines()[-1].startswith("error: "), done.stderr
+
+
+@pytest.mark.slow
+def test_a_run_ends_in_its_table_and_export(prefect_server: str, tmp_path: Path) -> None:
+    done = run(tmp_path, {**FEW, "evaluate.pass_k": [1]})
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "held-out greedy accuracy" in done.stdout
+    exported = done.stdout.rpartition("Export: ")[2].strip()
+    assert (Path(exported) / "model.safetensors").is_file()
+    assert "Finished in state" not in done.stdout + done.stderr
