@@ -8,6 +8,7 @@ from flows.commands.run import add_run
 from flows.commands.watch import add_watch
 from flows.places import RECIPES
 from flows.study import add_study
+from rlcore.telemetry import switch_off
 from schemas.errors import UserError
 
 SCRIPTS = (".sh", ".yaml", ".yml", ".txt")  # what a verl run is kept in
@@ -17,6 +18,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one command; return its exit code. A UserError ends in its sentence, without a
     traceback."""
     options = _parser().parse_args(arguments)
+    switch_off()
     try:
         return options.command(options)
     except UserError as error:

@@ -24,6 +24,7 @@ from urllib.error import HTTPError, URLError
 
 from flows import services
 from flows.places import ROOT
+from rlcore.telemetry import OFF
 from schemas.errors import UserError
 
 HOME = ROOT / ".prefect"
@@ -83,10 +84,8 @@ def settings(home: Path, port: int) -> dict[str, str]:
         # seconds, about nine minutes in total.
         "PREFECT_CLIENT_MAX_RETRIES": "8",
         "PREFECT_LOGGING_EXTRA_LOGGERS": "rlcore",
-        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
-        "DO_NOT_TRACK": "1",
-        "RAY_USAGE_STATS_ENABLED": "0",
+        **OFF,
     }
 
 

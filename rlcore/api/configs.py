@@ -60,6 +60,9 @@ class TrainingConfig(Section):
     )
     threads: int | None = Field(default=None, ge=1, description="None: as torch is set")
     gradient_checkpointing: bool = False
+    show_progress: bool = Field(
+        default=True, description="a bar with reward and tokens/s on standard error"
+    )
     overrides: dict[str, Any] = Field(
         default_factory=dict, description="dotted recipe keys, for everything else"
     )

@@ -20,6 +20,7 @@ import yaml
 
 from rlcore.api.configs import TrainingConfig
 from rlcore.api.curves import Curves
+from rlcore.api.progress import TrainingBar
 from rlcore.api.prompts import Prompt, prompts_frame
 from rlcore.api.recipe import Task, recipe_of
 from rlcore.diagnostics.watch import Diagnostics
@@ -34,6 +35,7 @@ from rlcore.rl.phases import Phases
 from rlcore.rl.state import LoopState
 from rlcore.rl.workers import start_workers
 from rlcore.store.artifacts import ArtifactStore, Lineage
+from rlcore.telemetry import switch_off
 from rlcore.workers.workers import Workers
 from schemas.errors import UserError
 from schemas.recipe import ModelSection, Recipe
@@ -96,6 +98,7 @@ def train(job: Job) -> Trained:
     caller's functions with those of an earlier call. Raises UserError for anything in ``job`` that
     cannot work, and what the loop raises.
     """
+    switch_off()
     with _ONE_RUN, _root(job.output_dir) as root, tempfile.TemporaryDirectory() as scratch:
         source = _base_model(job, Path(scratch))
         tokenizer = load_tokenizer(source, name=job.model_name)
@@ -121,7 +124,11 @@ def train(job: Job) -> Trained:
                 workers=start_workers(recipe.rl, workers, source, stack, rewards=job.scorers),
                 log=logger.warning,
             )
-            state = iterate(phases, Steps(), _Report(job, recipe, curves))
+            bar = TrainingBar(
+                job.config.preset, recipe.rl.iterations, shown=job.config.show_progress
+            )
+            with bar:
+                state = iterate(phases, Steps(), _Report(job, recipe, curves, bar))
             exported = Path(scratch) / "exported"
             phases.finish(state, exported)
         for checkpoint in store.keys("checkpoint", f"{key}/"):  # no call can resume this one
@@ -134,7 +141,8 @@ def train(job: Job) -> Trained:
 class _Report:
     """Called after each iteration. Raises DiagnosticError when a check ends the run."""
 
-    def __init__(self, job: Job, recipe: Recipe, curves: Curves) -> None:
+    def __init__(self, job: Job, recipe: Recipe, curves: Curves, bar: TrainingBar) -> None:
+        self._bar = bar
         self._on_metrics, self._total, self._curves = job.on_metrics, recipe.rl.iterations, curves
         self._diagnostics = Diagnostics(recipe, log=logger.warning)
 
@@ -148,6 +156,7 @@ class _Report:
             self._curves.values["accuracy"][-1],
             metrics["timing_s/step"],
         )
+        self._bar.show(state.iteration, metrics)
         self._on_metrics(state.iteration, metrics)
         self._diagnostics.observe(state.iteration, metrics)
 

@@ -35,6 +35,7 @@ from rlcore.cluster.types import (
     new_rendezvous_file,
 )
 from rlcore.cluster.watch import LOOK_S, Watch
+from rlcore.telemetry import switch_off
 from schemas.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -265,7 +266,7 @@ class RayCluster:
     def __init__(self, address: str | None = None, *, stall_s: float = 45.0) -> None:
         """Start or join it. ``stall_s``: see ``Watch``."""
         self.stall_s = stall_s
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        switch_off()
         # Ray runs workers at niceness 15, at which any other process on the machine would starve
         # them.
         os.environ.setdefault("RAY_worker_niceness", "0")

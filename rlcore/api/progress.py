@@ -1,0 +1,66 @@
+"""What a training call shows while it runs: a bar with reward and tokens/s, on standard error."""
+
+from collections.abc import Mapping
+from time import monotonic
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+)
+
+LINE_EVERY_S = 5.0  # where standard error is no terminal
+
+
+class TrainingBar:
+    """The bar of one run of ``total`` iterations; a line every few seconds where nothing can be
+    redrawn. Use as a context manager."""
+
+    def __init__(self, title: str, total: int, *, shown: bool, console: Console | None = None):
+        self._title, self._total = title, total
+        self._console = console or Console(stderr=True, soft_wrap=True)
+        self._lines = shown and not (self._console.is_terminal or self._console.is_jupyter)
+        self._shown_s = float("-inf")
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[figures]}"),
+            TimeRemainingColumn(),
+            console=self._console,
+            disable=not shown or self._lines,
+        )
+        self._task = self._bar.add_task(title, total=total, figures="")
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._bar.stop()
+
+    def show(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        """Show the figures of an iteration (from 1), whose ``metrics`` have verl's names."""
+        reward, rate = metrics.get("critic/score/mean"), metrics.get("perf/throughput")
+        figures = "  ".join(
+            text
+            for value, text in (
+                (reward, f"reward {reward or 0.0:.3f}"),
+                (rate, f"{rate or 0.0:,.0f} tokens/s"),
+            )
+            if value is not None
+        )
+        self._bar.update(self._task, completed=iteration, figures=figures)
+        if self._lines and (monotonic() - self._shown_s > LINE_EVERY_S or iteration == self._total):
+            self._shown_s = monotonic()
+            self._console.print(f"{self._title} {iteration}/{self._total}  {figures}")
