@@ -4,8 +4,9 @@ import errno
 import os
 import shutil
 import socket
+import stat
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,6 +103,7 @@ class LocalFiles:
                 _write(staged / name, content)
                 _refuse_short(staged / name, manifest.files[name].bytes, f"{uri}/{name}")
             _write(staged / MANIFEST, manifest.model_dump_json(indent=1).encode())
+            _let_read(staged, contents)
             for folder, _, _ in os.walk(staged):
                 _fsync_folder(Path(folder))
             top.parent.mkdir(parents=True, exist_ok=True)
@@ -185,6 +187,21 @@ def _write(path: Path, content: bytes | Path) -> None:
             shutil.copyfile(content, path)
     with open(path, "rb") as file:
         os.fsync(file.fileno())
+
+
+def _let_read(folder: Path, names: Iterable[str]) -> None:
+    """Let everyone whom the umask lets read ``folder``'s manifest read its files ``names``.
+
+    safetensors writes every file with mode 0600, whatever the umask (safetensors issue 782), so
+    nobody else could load an export. Another user's file, hard-linked from a shared cache of the
+    hub, keeps the mode that its owner gave it.
+    """
+    readers = (folder / MANIFEST).stat().st_mode & 0o444
+    for path in (folder / name for name in names):
+        status = path.stat()
+        mode = stat.S_IMODE(status.st_mode)
+        if readers & ~mode and status.st_uid == os.getuid():
+            path.chmod(mode | readers)
 
 
 def _refuse_short(path: Path, size: int, name: str) -> None:

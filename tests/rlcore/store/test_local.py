@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
 
@@ -100,6 +101,32 @@ def test_kill_9_at_every_step_leaves_a_whole_artifact_or_none(tmp_path: Path, mo
     assert present.count(False) >= 8, "the kills must fall before the artifact appears"
     assert codes.count("-9") > present.count(False), "and after it"
     assert present == sorted(present), "once it has appeared it must stay"
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o027, 0o640), (0o077, 0o600)])
+def test_whoever_may_read_the_manifest_may_read_the_files(
+    tmp_path: Path, umask: int, mode: int
+) -> None:
+    """safetensors writes with 0600 whatever the umask: nobody else could load an export."""
+    from safetensors.numpy import save_file
+
+    before = os.umask(umask)
+    try:
+        (tmp_path / "model").mkdir()
+        save_file({"w": np.zeros(3)}, tmp_path / "model" / "model.safetensors")
+        (tmp_path / "model" / "config.json").write_text("{}")
+        (tmp_path / "model" / "run.sh").touch(0o700)
+        store = ArtifactStore(tmp_path / "store")
+        ref = store.put("m", "a", directory=tmp_path / "model", lineage=LINEAGE)
+    finally:
+        os.umask(before)
+    modes = {p.name: p.stat().st_mode & 0o777 for p in store.directory(ref).iterdir()}
+    assert modes == {
+        "config.json": mode,
+        "manifest.json": mode,
+        "model.safetensors": mode,
+        "run.sh": 0o700 | (mode & 0o044),
+    }
 
 
 def test_a_dead_writers_files_are_swept(tmp_path: Path, model: Path) -> None:
