@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from schemas.algorithm import SEQUENCE_RATIOS
 from schemas.data import DataSection
 from schemas.hardware import HardwareSection
+from schemas.licenses import LicenseName
 from schemas.names import BASE_MODEL, REWARD_MODEL
 from schemas.reward_model import RewardModelSection, SampledPreferences
 from schemas.rl import GapBound, Optimizer, RewardSection, RLSection, Schedule, rest_of
@@ -111,6 +112,11 @@ class ExportSection(Section):
     """The Hugging Face directory that a run exports."""
 
     dtype: Literal["float32", "bfloat16"] | None = Field(default=None, description="null = model's")
+    license: LicenseName | None = Field(
+        default=None,
+        description="in the model card: a license name of the hub or an SPDX id, e.g. apache-2.0;"
+        " null = the base model's, where its own card names one",
+    )
 
 
 class TrackingSection(Section):
@@ -131,7 +137,8 @@ STAGE_SLICES: dict[str, dict[str, bool | set[str]]] = {
     "reward_model": {"seed": True, "model": _LOADED, "reward_model": True},
     "rl": {"seed": True, "model": _LOADED, "reward": True, "rl": True},
     "evaluate": {"seed": True, "model": _LOADED, "reward": True, "evaluate": True},
-    "export": {"model": {"path", *_LOADED}, "export": True},  # the model card names the path
+    # The model card names the recipe and the model's path.
+    "export": {"name": True, "model": {"path", *_LOADED}, "export": True},
 }
 # A base model from scratch: its shape, its draw, and the text that its tokenizer is trained on.
 _FROM_SCRATCH: dict[str, bool | set[str]] = {

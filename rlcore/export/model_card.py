@@ -1,6 +1,7 @@
-"""README.md of an export: YAML front matter for the hub, then lineage, results and training."""
+"""README.md of an export: YAML front matter for the hub, then use, results and origin."""
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import polars as pl
 from jinja2 import Environment, StrictUndefined
 
+from rlcore.export.license import License
 from rlcore.export.publish import Proof
 from schemas.errors import UserError
 
@@ -21,10 +23,21 @@ _TEMPLATE = """\
 # {{ card.name }}
 
 {% if base %}{{ base }}, post-trained{% else %}A model trained from scratch
-{%- endif %} with reinforcement learning on verifiable rewards.
+{%- endif %} with reinforcement learning on {{ learnt_from }}.
 {{ "{:,}".format(proof.parameters) }} parameters, {{ proof.dtype }},
-{{ "tied" if proof.tied else "untied" }} embeddings. License: {{ card.license or "unknown" }}.
+{{ "tied" if proof.tied else "untied" }} embeddings. License:
+{% if card.license %}{{ card.license.text }}{% else -%}
+not stated; the recipe's key export.license states it
+{%- endif %}.
 
+{% if card.snippet -%}
+## Use
+
+```python
+{{ literal(card.snippet) -}}
+```
+
+{% endif -%}
 ## Results
 
 Value with its 95 % confidence interval, per source and subset of the test split. This model is
@@ -39,40 +52,83 @@ the checkpoint {{ card.checkpoint }}.
 {% if card.evaluation -%}
 How it was evaluated:
 
-{% for fact, value in card.evaluation.items() -%}
-* {{ fact }}: {{ value }}
-{% endfor %}
+{{ facts(card.evaluation) }}
 {% endif -%}
 ## How it was trained
 
-{% for fact, value in card.training.items() -%}
-* {{ fact }}: {{ value }}
-{% else -%}
+{% if card.training -%}
+{{ facts(card.training) }}
+{%- else -%}
 Not recorded.
+{% endif %}
+Recipe:
+
+{{ facts(card.recipe) }}
+## Reward
+
+| function | weight | |
+|---|---|---|
+{% for term in card.reward -%}
+| {{ term.name }} | {{ "%g"|format(term.weight) }} |
+{%- if not term.weight %} reported, not trained on{% elif term.is_model %} a trained model
+{%- endif %} |
 {% endfor %}
+{% if card.reward_model -%}
+The reward model:
+
+{{ facts(card.reward_model) }}
+{% endif -%}
+## Data
+
+{% for source in card.sources -%}
+* {{ source }}
+{% endfor %}
+| source | split | subset | prompts |
+|---|---|---|---|
+{% for row in card.prompts -%}
+| {{ row.source }} | {{ row.split }} | {{ row.subset }} | {{ row.prompts }} |
+{% endfor %}
+{{ facts(card.data) }}
 ## Lineage
 
-Every artifact that this model descends from, by content.
+The artifacts that this model and its figures descend from, by content.
 
-| stage | kind | key | sha256 |
+| what | kind | key | sha256 |
 |---|---|---|---|
-{% for row in card.lineage -%}
-| {{ row.stage }} | {{ row.kind }} | {{ row.key }} | {{ row.sha256 }} |
+{% for row in card.ancestors -%}
+| {{ row.what }} | {{ row.kind }} | {{ row.key }} | {{ row.sha256 }} |
 {% endfor %}
 Digest of the weights: {{ proof.weights_digest }}; of the chat template:
 {{ proof.chat_template_sha256 }}. Before it was published the directory was reloaded and its
 logits, tokenizer and chat template compared with the trained policy: no difference.
+
+Made with:
+
+{{ facts(card.versions) -}}
 """
 
 
-@dataclass(frozen=True, slots=True)
-class LineageRow:
-    """One artifact that the model descends from."""
+class _Literal(str):
+    """Text that is already what it should be in the card."""
 
-    stage: str
+
+@dataclass(frozen=True, slots=True)
+class Ancestor:
+    """One artifact that the model or its figures descend from, and what it is."""
+
     kind: str
     key: str
     sha256: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class RewardTerm:
+    """One reward function; of weight 0 it is reported only."""
+
+    name: str
+    weight: float
+    is_model: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,19 +137,29 @@ class ModelCard:
 
     ``checkpoint``: label of the exported weights in ``results`` (an EvalResults table).
     ``base_model`` and ``datasets`` go to the metadata when they are hub names (owner/name).
-    ``training`` and ``evaluation``: fact -> value, printed in order. ``license`` None: unknown.
+    ``sources`` are the recipe's, ``prompts`` a row per source, split and subset: source, split,
+    subset, prompts. The dicts hold fact -> value, printed in order. ``snippet``: Python, see
+    ``render_snippet``.
     """
 
     name: str
     checkpoint: str
     results: pl.DataFrame
-    lineage: tuple[LineageRow, ...]
+    ancestors: tuple[Ancestor, ...]
+    recipe: dict[str, str]
+    reward: tuple[RewardTerm, ...]
+    sources: tuple[str, ...]
+    prompts: tuple[dict[str, str], ...]
+    data: dict[str, str]
+    versions: dict[str, str]
+    reward_model: dict[str, str] = field(default_factory=dict)
     base_model: str | None = None
     datasets: tuple[str, ...] = ()
-    license: str | None = None
+    license: License | None = None
     tags: tuple[str, ...] = ("reinforcement-learning", "rl-pipeline")
     training: dict[str, str] = field(default_factory=dict)
     evaluation: dict[str, str] = field(default_factory=dict)
+    snippet: str | None = None
 
 
 def render_card(card: "ModelCard", proof: Proof) -> str:
@@ -108,7 +174,8 @@ def render_card(card: "ModelCard", proof: Proof) -> str:
             f" {', '.join(names) or 'none'}; add it to evaluate.checkpoints"
         )
     environment = Environment(
-        finalize=escape_markdown,  # for every expression, so that none is missed
+        # For every expression, so that none is missed.
+        finalize=lambda value: value if isinstance(value, _Literal) else escape_markdown(value),
         autoescape=False,
         undefined=StrictUndefined,
         keep_trailing_newline=True,
@@ -119,6 +186,9 @@ def render_card(card: "ModelCard", proof: Proof) -> str:
         base=_hub_name(card.base_model) or Path(card.base_model or "").name,
         checkpoints=names,
         results=_result_rows(card.results, names),
+        learnt_from=_learnt_from(card.reward),
+        facts=_facts,
+        literal=_Literal,
     )
     return f"---\n{_front_matter(card)}\n---\n\n{body}"
 
@@ -131,6 +201,21 @@ def escape_markdown(value: Any) -> str:
     """
     text = _one_line(str(value)).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return _MARKDOWN.sub(r"\\\1", text)
+
+
+def _facts(facts: Mapping[str, str]) -> _Literal:
+    """Return the lines of a list: each fact and its value, escaped."""
+    lines = [f"* {escape_markdown(fact)}: {escape_markdown(v)}\n" for fact, v in facts.items()]
+    return _Literal("".join(lines))
+
+
+def _learnt_from(reward: Sequence[RewardTerm]) -> str:
+    """Return what gave the reward that was trained on."""
+    counted = [term for term in reward if term.weight]
+    functions = sum(not term.is_model for term in counted)
+    model = ["a trained reward model"] if functions < len(counted) else []
+    rules = {0: [], 1: ["a reward function"]}.get(functions, [f"{functions} reward functions"])
+    return " and ".join([*model, *rules])
 
 
 def _result_rows(results: pl.DataFrame, checkpoints: list[str]) -> list[dict[str, Any]]:
@@ -176,12 +261,16 @@ def _front_matter(card: "ModelCard") -> str:
         for row in mine.iter_rows(named=True)
         if (kind := _METRIC_TYPES.get(row["metric"].partition("@")[0]))
     ]
+    stated = card.license
     data = ModelCardData(
         base_model=_hub_name(card.base_model),
         datasets=[name for name in card.datasets if _hub_name(name)] or None,
         eval_results=evaluations or None,
         library_name="transformers",
-        license=_one_line(card.license or "unknown"),
+        # The hub calls a license that nobody stated unknown.
+        license="unknown" if stated is None else _one_line(stated.id),
+        license_name=None if stated is None or not stated.name else _one_line(stated.name),
+        license_link=None if stated is None or not stated.link else _one_line(stated.link),
         model_name=_one_line(card.name),
         pipeline_tag="text-generation",
         tags=[_one_line(tag) for tag in card.tags],

@@ -80,7 +80,7 @@ def code_fingerprint(*modules: str, without: tuple[str, ...] = (), root: Path = 
     for name in sorted(reached):
         digest.update(f"{name} {_code_digest(_path(name, root))}\n".encode())
     for library in sorted(libraries):
-        digest.update(f"{library} {_installed(library)}\n".encode())
+        digest.update(f"{library} {installed(library)}\n".encode())
     return digest.hexdigest()
 
 
@@ -239,7 +239,8 @@ def _code_digest(path: Path | None) -> str:
     return hashlib.sha256(ast.dump(tree).encode()).hexdigest()
 
 
-def _installed(library: str) -> str:
+def installed(library: str) -> str:
+    """Return ``distribution==version`` of one of ``LIBRARIES``, or "absent"."""
     for distribution in LIBRARIES[library]:
         try:
             # A local tag (+cpu, +cu130) names a build of the same release.

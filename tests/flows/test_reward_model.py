@@ -75,6 +75,14 @@ def test_a_reward_model_is_trained_judged_used_and_kept(
     lineage = query(store, "select role from lineage where kind = 'reward_model' order by role")
     assert lineage["role"].to_list() == ["dataset", "policy", "preferences"]
 
+    card = (Path(summary["export"]) / "README.md").read_text()
+    assert "reinforcement learning on a trained reward model." in " ".join(card.split())
+    assert "| reward\\_model | 1 | a trained model |" in card
+    assert "| tests.flows.small\\_reward:even\\_length | 0 | reported, not trained on |" in card
+    assert "* held-out pairs ordered rightly: " in card
+    assert "| scalar head that scores responses | reward\\_model | " in card
+    assert "| ranked responses that the reward model was trained on | preferences | " in card
+
     again = run(tmp_path)
     assert again.returncode == 0, again.stdout[-4000:]
     assert summary_of(tmp_path)["cached"] == stages

@@ -3,10 +3,13 @@
 import json
 import os
 import signal
+import tempfile
 import time
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+import yaml
 
 from rlcore.models.base import build_base_model
 from rlcore.results.queries import query
@@ -15,8 +18,15 @@ from schemas.recipe import FromScratch, ModelSection
 from tests.flows.small_run import INLINE, model_digests, run_recipe, run_small, summary_of
 from tests.inputs import GSM8K, reads
 from tests.listeners import watched
+from tests.rlcore.export.snippets import run_snippet
 
 pytestmark = pytest.mark.timeout(600)
+CHANGED = {
+    **INLINE,
+    "rl.iterations": 1,
+    "rl.validation.every": 1,
+    "export.license": "Apache-2.0",
+}
 ON_RAY = {"hardware.rollout.engines": 1, "hardware.learner.threads": 1, "evaluate.samples": 2}
 
 
@@ -91,6 +101,49 @@ def test_sampler_and_learner_agree_on_every_iteration(finished: Path) -> None:
     assert metrics["value"].to_numpy().max() < 1e-4
 
 
+def test_the_cards_snippet_gives_the_evaluations_greedy_answer(
+    finished: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What vLLM said of the trained weights, transformers says of the exported directory."""
+    summary = summary_of(finished)
+    export = Path(summary["export"])
+    recorded = query(
+        ArtifactStore(finished / "runs" / "store"),
+        "select response from completions where checkpoint = 'rl' and mode = 'greedy'"
+        " order by outcome <> 'ok', length(prompt), uid limit 1",
+    )["response"][0]
+    answer = run_snippet(export, monkeypatch)
+    assert answer == recorded
+    assert f"\n# The evaluation recorded: {recorded!r}\n" in (export / "README.md").read_text()
+
+
+def test_the_model_card_names_all_that_the_model_was_made_from(finished: Path) -> None:
+    """And nothing twice: a reader follows it from the export to the base model."""
+    summary = summary_of(finished)
+    export = Path(summary["export"])
+    card = (export / "README.md").read_text()
+    of_stage = {stage: Path(uri).name for stage, uri in summary["artifacts"].items()}
+    made = [key for stage, key in of_stage.items() if stage != "export"]
+    lineage = card.split("## Lineage\n")[1]
+    rows = [line for line in lineage.splitlines() if line.startswith("| ")][1:]
+    assert sorted(row.split(" | ")[2] for row in rows) == sorted(made)
+    assert f"the policy after SFT, with which RL started | policy | {of_stage['sft']}" in card
+    assert "reinforcement learning on a reward function." in " ".join(card.split())
+    assert "| tests.flows.small\\_reward:digits | 1 | |" in card
+    assert "* name: quickstart\n" in card
+    assert f"* torch: {version('torch').split('+')[0]}\n" in card
+    assert "| arithmetic | train | train | 64 |" in card
+    modes = {path.name: path.stat().st_mode & 0o777 for path in export.iterdir()}
+    assert set(modes.values()) == {0o666 & ~_umask()}, modes
+
+
+def _umask() -> int:
+    """Return the umask as a new file shows it; reading it would change it for other threads."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "new").touch()
+        return 0o666 & ~(Path(folder) / "new").stat().st_mode
+
+
 def test_unchanged_recipe_is_all_cached(finished: Path) -> None:
     again = run_small(finished, ON_RAY)
     assert again.returncode == 0, again.stdout[-4000:]
@@ -108,9 +161,12 @@ def test_hardware_change_reuses_all(finished: Path) -> None:
 
 
 def test_rl_change_reuses_data_and_sft(finished: Path) -> None:
-    changed = run_small(finished, {**INLINE, "rl.iterations": 1, "rl.validation.every": 1})
+    changed = run_small(finished, CHANGED)
     assert changed.returncode == 0, changed.stdout[-4000:]
-    assert summary_of(finished)["cached"] == ["base_model", "prepare_data", "sft"]
+    summary = summary_of(finished)
+    assert summary["cached"] == ["base_model", "prepare_data", "sft"]
+    card = (Path(summary["export"]) / "README.md").read_text()
+    assert yaml.safe_load(card.split("---\n")[1])["license"] == "apache-2.0"
 
 
 def test_damaged_artifact_is_made_again_not_used(finished: Path) -> None:
@@ -120,7 +176,7 @@ def test_damaged_artifact_is_made_again_not_used(finished: Path) -> None:
     weights = export / "model.safetensors"
     weights.chmod(0o644)
     weights.write_bytes(weights.read_bytes()[:-7])
-    again = run_small(finished, {**INLINE, "rl.iterations": 1, "rl.validation.every": 1})
+    again = run_small(finished, CHANGED)
     assert again.returncode == 0, again.stdout[-4000:]
     assert "is run again" in again.stdout
     assert "export" not in summary_of(finished)["cached"]

@@ -6,7 +6,7 @@ from typing import Any
 import polars as pl
 import yaml
 
-from rlcore.export.model_card import LineageRow, ModelCard
+from rlcore.export.model_card import Ancestor, ModelCard, RewardTerm
 from rlcore.models.base import build_base_model
 from schemas.recipe import FromScratch, ModelSection
 from schemas.tables import EvalResults
@@ -43,10 +43,18 @@ def card(**changes: Any) -> ModelCard:
         "name": "quickstart",
         "checkpoint": "rl",
         "results": results(),
-        "lineage": (
-            LineageRow("prepare_data", "dataset", "a1b2", "0" * 64),
-            LineageRow("rl", "policy", "c3d4/000007", "f" * 64),
+        "ancestors": (
+            Ancestor("policy", "c3d4/000007", "f" * 64, "the policy after RL: this model"),
+            Ancestor("dataset", "a1b2", "0" * 64, "prompts and demonstrations"),
         ),
+        "recipe": {"name": "quickstart", "digest": "b" * 64, "seed": "0"},
+        "reward": (RewardTerm("gsm8k", 1.0, False),),
+        "sources": ("GSM8K (openai/gsm8k)",),
+        "prompts": (
+            {"source": "openai/gsm8k", "split": "train", "subset": "train", "prompts": "7,473"},
+        ),
+        "data": {"demonstrations": "7,473"},
+        "versions": {"rl-pipeline": "0.1.0", "torch": "2.13.0"},
         "base_model": "Qwen/Qwen2.5-0.5B-Instruct",
         "datasets": ("openai/gsm8k", "arithmetic"),
         "training": {"algorithm": "grpo", "iterations": "100"},

@@ -1,0 +1,224 @@
+"""The facts of a model card: from the recipe, and from the artifacts that the model descends from.
+
+What the store recorded is preferred to what the recipe asked for, and no path of this machine is
+published.
+"""
+
+from collections.abc import Callable, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import PurePosixPath
+
+import polars as pl
+
+from rlcore.export.license import export_license
+from rlcore.export.model_card import Ancestor, ModelCard, RewardTerm
+from rlcore.export.snippet import choose_example, render_snippet
+from rlcore.recipes import recipe_digest
+from rlcore.results.queries import lineage
+from rlcore.store.artifacts import ArtifactStore
+from rlcore.store.fingerprint import installed
+from schemas.artifacts import ArtifactRef
+from schemas.data import ArithmeticSource, FileSource, Gsm8kSource, HubSource, Source
+from schemas.names import BASE_MODEL, REWARD_MODEL
+from schemas.recipe import Recipe
+from schemas.reward_model import FilePreferences, Gsm8kSolutions, RewardModelSection
+
+CHECKPOINT = "rl"  # label of the exported weights among the evaluation's checkpoints
+LIBRARIES = ("torch", "transformers", "vllm", "deepspeed")
+
+
+def gather_card(
+    recipe: Recipe,
+    store: ArtifactStore,
+    parents: Mapping[str, ArtifactRef],
+    *,
+    warn: Callable[[str], None],
+) -> ModelCard:
+    """Return the card of the policy among ``parents`` (dataset, policy, evaluation).
+
+    ``warn``: see ``export_license``. Raises ArtifactError where a parent cannot be read.
+    """
+    dataset, policy, evaluation = (parents[r] for r in ("dataset", "policy", "evaluation"))
+    prompts = store.table(dataset, "prompts")
+    base = store.manifest(store.manifest(dataset).parents[BASE_MODEL]).metadata.get("origin", {})
+    scorer = store.manifest(policy).parents.get(REWARD_MODEL)
+    example = choose_example(
+        store.table(evaluation, "completions"),
+        prompts,
+        checkpoint=CHECKPOINT,
+        max_new_tokens=recipe.evaluate.max_new_tokens,
+    )
+    trust = recipe.model.trust_remote_code
+    return ModelCard(
+        name=f"{recipe.name}-seed{recipe.seed}",
+        checkpoint=CHECKPOINT,
+        results=store.table(evaluation, "eval_results"),
+        ancestors=ancestors(store, policy, evaluation),
+        base_model=recipe.model.path,
+        datasets=_hub_datasets(recipe),
+        license=export_license(recipe, commit=base.get("commit"), warn=warn),
+        recipe={"name": recipe.name, "digest": recipe_digest(recipe), "seed": str(recipe.seed)},
+        reward=reward_terms(recipe),
+        reward_model=_reward_model(recipe, store, scorer),
+        sources=tuple(_source(source) for source in recipe.data.sources),
+        prompts=_prompt_counts(prompts),
+        data=_data(store, dataset),
+        training=_training(recipe, store, policy),
+        evaluation=_evaluation(recipe),
+        versions=versions(),
+        snippet=None if example is None else render_snippet(example, trust_remote_code=trust),
+    )
+
+
+def ancestors(
+    store: ArtifactStore, policy: ArtifactRef, evaluation: ArtifactRef
+) -> tuple[Ancestor, ...]:
+    """Return what the store knows that ``policy`` and ``evaluation`` were made from, they first.
+
+    Each artifact stands once, however many paths lead to it.
+    """
+    rows = pl.concat([lineage(store, policy), lineage(store, evaluation)])
+    rows = rows.unique(["kind", "key", "sha256"], keep="first", maintain_order=True)
+    rows = rows.sort(pl.col("role") != "self", "depth", maintain_order=True)
+    made = (policy.kind, policy.key)
+    return tuple(
+        Ancestor(
+            kind=row["kind"],
+            key=row["key"],
+            sha256=row["sha256"],
+            what=_THE_POLICY if (row["kind"], row["key"]) == made else _WHAT.get(row["kind"], ""),
+        )
+        for row in rows.iter_rows(named=True)
+    )
+
+
+_THE_POLICY = "the policy after RL: this model"
+_WHAT = {
+    "evaluation": "completions on the test split and the figures of this card",
+    "policy": "the policy after SFT, with which RL started",
+    REWARD_MODEL: "scalar head that scores responses",
+    "preferences": "ranked responses that the reward model was trained on",
+    "dataset": "prompts and demonstrations",
+    BASE_MODEL: "weights and tokenizer that training started from",
+}
+
+
+def reward_terms(recipe: Recipe) -> tuple[RewardTerm, ...]:
+    """Return the reward functions, in the recipe's order."""
+    return tuple(
+        RewardTerm(f.name, f.weight, f.name == REWARD_MODEL) for f in recipe.reward.functions
+    )
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of this package and of the libraries that decide what is learnt."""
+    try:
+        own = version("rl-pipeline")
+    except PackageNotFoundError:
+        own = "not installed, run from its source"
+    return {
+        "rl-pipeline": own,
+        **{name: installed(name).partition("==")[2] or "absent" for name in LIBRARIES},
+    }
+
+
+def _reward_model(
+    recipe: Recipe, store: ArtifactStore, scorer: ArtifactRef | None
+) -> dict[str, str]:
+    """Return what there is to say of the reward model; {} where there is none."""
+    if recipe.reward_model is None or scorer is None:
+        return {}
+    judged = store.table(scorer, "pair_accuracy")
+    row = judged.filter(pl.col("level") == "all").row(0, named=True)
+    interval = f"[{row['ci_low']:.3f}, {row['ci_high']:.3f}]"
+    accuracy = {
+        "held-out pairs ordered rightly": f"{row['accuracy']:.3f} {interval} of"
+        f" {row['num_pairs']:,}"
+    }
+    trained_on = {"trained on": _preferences(recipe.reward_model)}
+    critic = recipe.rl.critic
+    starts = {"also": "the critic starts from it"}
+    return trained_on | accuracy | (starts if critic and critic.init == REWARD_MODEL else {})
+
+
+def _preferences(section: RewardModelSection) -> str:
+    match section.preferences:
+        case FilePreferences(path=path):
+            return f"the rankings of the file {PurePosixPath(path).name}"
+        case Gsm8kSolutions():
+            return "GSM8K's example model solutions, ranked by their flag"
+        case _:
+            return "samples of the policy that RL started with, ranked by the reward functions"
+
+
+def _source(source: Source) -> str:
+    """Return where rows came from; of a path its last part only."""
+    match source:
+        case Gsm8kSource(hub_name=name):
+            return f"GSM8K ({name})"
+        case FileSource(path=path, split=split):
+            return f"file {PurePosixPath(path).name}, as {split}"
+        case HubSource():
+            pinned = "".join(f", {part}" for part in (source.config, source.revision) if part)
+            return f"hub dataset {source.name}{pinned}, its {source.hub_split} as {source.split}"
+        case ArithmeticSource():
+            fewest, most = source.steps
+            return f"generated arithmetic word problems of {fewest} to {most} steps"
+
+
+def _prompt_counts(prompts: pl.DataFrame) -> tuple[dict[str, str], ...]:
+    keys = ["data_source", "split", "subset"]
+    groups = prompts.group_by(keys, maintain_order=True).len()
+    return tuple(
+        {"source": source, "split": split, "subset": subset, "prompts": f"{count:,}"}
+        for source, split, subset, count in groups.iter_rows()
+    )
+
+
+def _data(store: ArtifactStore, dataset: ArtifactRef) -> dict[str, str]:
+    rows = store.manifest(dataset).rows
+    return {
+        "demonstrations": f"{rows['demonstrations']:,}",
+        "rows rejected in preparation": f"{rows['rejects']:,}",
+    }
+
+
+def _training(recipe: Recipe, store: ArtifactStore, policy: ArtifactRef) -> dict[str, str]:
+    rl, done = recipe.rl, store.manifest(policy).metadata
+    schedule = f"{recipe.sft.epochs} epoch(s)"
+    if recipe.sft.max_steps is not None:
+        schedule += f", at most {recipe.sft.max_steps:,} steps"
+    return {
+        "algorithm": f"{rl.preset} (advantage {rl.algorithm.advantage},"
+        f" loss {rl.algorithm.policy_loss})",
+        "SFT": schedule if recipe.sft.enabled else "none",
+        "RL iterations": f"{done['iteration']}; iteration {done['best_iteration']}, the best by"
+        " validation, is this model",
+        "prompts x samples": f"{rl.rollout.prompts} x {rl.rollout.samples}",
+        "RL learning rate": f"{rl.update.optimizer.lr:g}",
+        "precision": recipe.model.dtype,
+    }
+
+
+def _evaluation(recipe: Recipe) -> dict[str, str]:
+    section = recipe.evaluate
+    most = "all" if section.max_prompts is None else f"at most {section.max_prompts:,}"
+    sampled = {
+        "sampled": f"{section.samples} per prompt, T = {section.temperature:g},"
+        f" top_p = {section.top_p:g}"
+    }
+    return {
+        "prompts": f"{most} of each source and subset of the test split",
+        **(sampled if section.samples > 1 else {}),
+        "longest answer": f"{section.max_new_tokens} tokens",
+    }
+
+
+def _hub_datasets(recipe: Recipe) -> tuple[str, ...]:
+    """Return the hub names of the recipe's sources."""
+    names = [
+        source.hub_name if isinstance(source, Gsm8kSource) else source.name
+        for source in recipe.data.sources
+        if isinstance(source, Gsm8kSource | HubSource)
+    ]
+    return tuple(dict.fromkeys(names))
