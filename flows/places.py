@@ -1,7 +1,10 @@
-"""Paths in a checkout, which ``flows`` passes to the code that reads them."""
+"""Where files are: those that are installed with ``flows``, and the project's own folder."""
 
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
-RECIPES = ROOT / "flows" / "recipes"
-AUTOMATIONS = ROOT / "infra" / "automations.yaml"
+_PACKAGE = Path(__file__).parent
+RECIPES = _PACKAGE / "recipes"
+AUTOMATIONS = _PACKAGE / "automations.yaml"
+# Server, runs and stores keep their files there, which must not be among installed packages.
+_is_checkout = (_PACKAGE.parent / "pyproject.toml").is_file()
+ROOT = _PACKAGE.parent if _is_checkout else Path.cwd()
