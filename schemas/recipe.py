@@ -257,10 +257,11 @@ class Recipe(Section):
         return self
 
     @model_validator(mode="after")
-    def _some_checkpoint_is_evaluated(self) -> "Recipe":
-        if not self.sft.enabled and self.evaluate.checkpoints == ("sft",):
+    def _what_is_exported_is_evaluated(self) -> "Recipe":
+        if "rl" not in self.evaluate.checkpoints:
             raise ValueError(
-                "evaluate.checkpoints names sft alone and sft.enabled is false; add base or rl"
+                f"evaluate.checkpoints = {list(self.evaluate.checkpoints)} lacks rl, which is"
+                " exported and whose figures the model card states; add rl"
             )
         return self
 

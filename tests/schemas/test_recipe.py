@@ -94,8 +94,8 @@ CONTRADICTIONS: list[tuple[str, dict[str, Any], list[str]]] = [
     (VAPO, {"reward.functions": MODEL_REWARD, "reward_model": {
         "preferences": {"kind": "gsm8k_solutions"}}},
      ["positive_nll needs correct samples", "set positive_nll.threshold"]),
-    (GRPO, {"sft.enabled": False, "evaluate.checkpoints": ["sft"]},
-     ["evaluate.checkpoints names sft alone", "add base or rl"]),
+    (GRPO, {"evaluate.checkpoints": ["base", "sft"]},
+     ["evaluate.checkpoints = ['base', 'sft'] lacks rl", "is exported", "add rl"]),
 ]  # fmt: skip
 
 
