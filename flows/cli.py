@@ -4,6 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from flows.commands.deploy import add_deploy
 from flows.commands.run import add_run
 from flows.commands.watch import add_watch
 from flows.places import RECIPES
@@ -117,6 +118,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_choosing(commands)
     add_study(commands)
     add_watch(commands)
+    add_deploy(commands)
     return parser
 
 

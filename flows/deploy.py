@@ -38,11 +38,13 @@ from prefect.states import Cancelled
 from prefect.types.entrypoint import EntrypointType
 
 from flows.places import AUTOMATIONS, RECIPES, ROOT
-from rlcore.recipes import recipe_names
+from rlcore.recipes import load_recipe, recipe_names
+from schemas.errors import UserError
 from tasks.runtime.crashes import OPEN_STATES, close_run
 
 POOL = "rl-pipeline"
 TAG = "recipe"  # marks the deployments that this script may remove
+OWN_TAG = "own-recipe"  # of ``deploy_own``: no bring-up touches them
 RETRAIN_CRON = "0 3 * * 1"  # Mondays 03:00 UTC
 RETRAIN_SLUG = "weekly-retrain"
 # Locations of data, models and devices, passed to runs with their values at deployment. No secrets:
@@ -112,6 +114,36 @@ def deploy_recipes(
     return names
 
 
+def deploy_own(
+    flow: Flow[..., Any],
+    path: Path,
+    *,
+    environment: dict[str, str] | None = None,
+    root: Path = ROOT,
+) -> str:
+    """Deploy the recipe file ``path`` of a user's; return the deployment's name, its recipe's.
+
+    Modules in the file's folder can be imported by its runs. Raises UserError for a recipe that
+    cannot be used, and when a recipe of ``RECIPES`` has the name.
+    """
+    path = path.expanduser().resolve()
+    name = load_recipe(str(path), directory=RECIPES).name
+    if name in recipe_names(RECIPES):
+        raise UserError(
+            f"recipe file '{path}': name = '{name}' is that of a deployment of this project; give"
+            " it another name"
+        )
+    passed_on = {name: os.environ[name] for name in PASSED_ON if os.environ.get(name)}
+    modules = os.pathsep.join(filter(None, (str(path.parent), os.environ.get("PYTHONPATH"))))
+    variables = {**(environment or {}), **passed_on, "PYTHONPATH": modules}
+    deployment = _deployment(
+        flow, path, variables, _retrain_schedule(None), name=name, recipe=str(path), tag=OWN_TAG
+    )
+    deployment.storage = LocalStorage(str(root))
+    deployment.apply(work_pool_name=POOL)
+    return name
+
+
 def worker_reported(since: float) -> bool:
     """Return whether a worker of the pool sent a heartbeat after ``since`` (epoch seconds)."""
     with get_client(sync_client=True) as client:
@@ -172,15 +204,24 @@ def _runs_of_pool(client: SyncPrefectClient, states: list[StateType]) -> list[Fl
 
 
 def _deployment(
-    flow: Flow[..., Any], path: Path, environment: dict[str, str], schedule: Schedule
+    flow: Flow[..., Any],
+    path: Path,
+    environment: dict[str, str],
+    schedule: Schedule,
+    *,
+    name: str | None = None,
+    recipe: str | None = None,
+    tag: str = TAG,
 ) -> RunnerDeployment:
-    recipe = yaml.safe_load(path.read_text()) or {}
+    """Return the deployment of the recipe file ``path``; ``name`` and the flow's parameter
+    ``recipe`` are those of a recipe of the project unless they are given."""
+    content = yaml.safe_load(path.read_text()) or {}
     return RunnerDeployment.from_flow(
         flow,
-        name=path.stem,
-        description=recipe.get("description", ""),
-        tags=[TAG],
-        parameters={"recipe": path.stem, "overrides": {}},
+        name=name or path.stem,
+        description=content.get("description", ""),
+        tags=[tag],
+        parameters={"recipe": recipe or path.stem, "overrides": {}},
         enforce_parameter_schema=True,
         concurrency_limit=ConcurrencyLimitConfig(
             limit=1, collision_strategy=ConcurrencyLimitStrategy.ENQUEUE

@@ -62,7 +62,7 @@ def create_run(
     with get_client(sync_client=True) as client:
         deployment = client.read_deployment_by_name(f"{FLOW_NAME}/{recipe}")
         return client.create_flow_run_from_deployment(
-            deployment.id, parameters={"recipe": recipe, "overrides": overrides or {}}
+            deployment.id, parameters={**deployment.parameters, "overrides": overrides or {}}
         )
 
 

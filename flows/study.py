@@ -9,7 +9,7 @@ import io
 import json
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +54,7 @@ class Outcome:
 def add_study(commands: Any) -> None:
     """Add the subcommand ``study`` to a command line's subparsers."""
     parser = commands.add_parser("study", help="train recipes x seeds; a table and a figure")
-    parser.add_argument("recipes", nargs="+", metavar="RECIPE", help="name in flows/recipes")
+    parser.add_argument("recipes", nargs="+", metavar="RECIPE", help="name, or path of a file")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], metavar="SEED")
     parser.add_argument("--png", type=Path, help="draw accuracy over iterations here")
     parser.add_argument(
@@ -99,10 +99,12 @@ def study(options: argparse.Namespace) -> int:
     from rlcore.recipes import load_recipe, parse_override
 
     overrides = dict(parse_override(text) for text in options.override)
-    for name in options.recipes:
-        _check(load_recipe(name, overrides, directory=RECIPES), sampled=options.sampled)
-    site = up()
-    runs = [(recipe, seed) for seed in options.seeds for recipe in options.recipes]
+    given = {name: load_recipe(name, overrides, directory=RECIPES) for name in options.recipes}
+    for checked in given.values():
+        _check(checked, sampled=options.sampled)
+    site = _with_own(up(), [Path(name) for name in given if Path(name).suffix])
+    names = [checked.name for checked in given.values()]
+    runs = [(recipe, seed) for seed in options.seeds for recipe in names]
     outcomes: list[Outcome] = []
     for number, (recipe, seed) in enumerate(runs, start=1):
         print(f"{number}/{len(runs)} {recipe} seed {seed}", flush=True)
@@ -114,7 +116,7 @@ def study(options: argparse.Namespace) -> int:
         if outcome is not None:
             print(f"    held-out accuracy {outcome.sft:.3f} -> {outcome.rl:.3f}", flush=True)
             outcomes.append(outcome)
-    outcomes.sort(key=lambda outcome: (options.recipes.index(outcome.recipe), outcome.seed))
+    outcomes.sort(key=lambda outcome: (names.index(outcome.recipe), outcome.seed))
     if outcomes:
         print_tables(outcomes, sampled=options.sampled)
     if outcomes and options.png:
@@ -131,6 +133,17 @@ def study(options: argparse.Namespace) -> int:
     )
     print(*missed, sep="\n", end="\n" if missed else "")
     return 1 if failed or missed else 0
+
+
+def _with_own(site: "Site", paths: list[Path]) -> "Site":
+    """Deploy the recipe files ``paths``; return ``site`` with their deployments."""
+    from flows.deploy import deploy_own
+    from flows.local import settings
+    from flows.rl_pipeline import rl_pipeline
+
+    variables = settings(site.home, site.port)
+    own = [deploy_own(rl_pipeline, path, environment=variables) for path in paths]
+    return replace(site, deployments=(*site.deployments, *own))
 
 
 def _check(recipe: "Recipe", *, sampled: bool) -> None:
@@ -231,7 +244,7 @@ def _run(site: "Site", recipe: str, overrides: dict[str, Any], *, sampled: bool)
         console=Console(file=output, width=120),
     )
     if code == 0:
-        directory = ROOT / run_directory(recipe, str(flow_run.id))
+        directory = ROOT / run_directory(flow_run.parameters["recipe"], str(flow_run.id))
         return read_outcome(ROOT, directory, sampled=sampled)
     with get_client(sync_client=True) as client:
         state = client.read_flow_run(flow_run.id).state

@@ -15,10 +15,13 @@ from flows.deploy import (
     AUTOMATIONS,
     POOL,
     RETRAIN_SLUG,
+    deploy_own,
     deploy_recipes,
     ensure_automations,
     ensure_pool,
 )
+from flows.places import RECIPES
+from schemas.errors import UserError
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -111,3 +114,20 @@ def test_automation_exists_once_and_follows_its_file(
     (second,) = client.read_automations_by_name(name)
     assert second.id != first.id
     assert second.trigger.model_dump()["within"].total_seconds() == 240
+
+
+def test_a_recipe_of_ones_own_stays_when_those_of_the_project_are_deployed_again(
+    client: SyncPrefectClient, recipes: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    base = yaml.safe_load((RECIPES / "_quickstart.yaml").read_text())
+    (folder / "mine.yaml").write_text(yaml.safe_dump({**base, "name": "mine-grpo"}))
+    assert deploy_own(pipeline, folder / "mine.yaml") == "mine-grpo"
+    deploy_recipes(pipeline, recipes=recipes)
+    deployment = _read(client, "mine-grpo")
+    assert deployment.parameters["recipe"] == str(folder / "mine.yaml")
+    assert deployment.job_variables["env"]["PYTHONPATH"].split(":")[0] == str(folder)
+    (folder / "mine.yaml").write_text(yaml.safe_dump({**base, "name": "quickstart"}))
+    with pytest.raises(UserError, match="name = 'quickstart' is that of a deployment of this"):
+        deploy_own(pipeline, folder / "mine.yaml")
