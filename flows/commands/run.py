@@ -3,7 +3,7 @@
 import argparse
 import os
 import sys
-from typing import Any
+from typing import Any, NoReturn
 
 from flows.places import RECIPES
 from schemas.errors import UserError
@@ -36,9 +36,10 @@ def add_run(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run or plan the recipe; return 0 when it completed, 1 after an error that is not the user's.
+    """Run or plan the recipe; return 0 when it completed.
 
-    Raises UserError, without a traceback, for what the user can change.
+    A run that fails ends the process: with 2 for what the user can change, else with 1. Raises
+    UserError for a recipe that is wrong.
     """
     from rlcore.recipes import load_recipe, parse_override
 
@@ -55,19 +56,7 @@ def run(options: argparse.Namespace) -> int:
         from flows import local
 
         print(f"Prefect server: {local.connect(local.HOME).ui_url}; `make down` ends it.")
-    try:
-        summary = _execute(options, overrides)
-    except UserError:
-        raise
-    except Exception as error:
-        if options.debug:
-            raise
-        what = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-        print(
-            f"error: {what}; its traceback is on the run's page, and here with --debug",
-            file=sys.stderr,
-        )
-        return 1
+    summary = _execute(options, overrides)
     from flows.summary_table import print_summary
 
     print_summary(summary)
@@ -75,13 +64,11 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _execute(options: argparse.Namespace, overrides: dict[str, Any]) -> dict[str, Any]:
-    """Run the flow; SIGTERM cancels it and ends this process."""
+    """Run the flow and return its summary; a run that failed or was cancelled ends this process."""
     from prefect._internal import control_listener
-    from prefect.events.worker import EventsWorker
     from prefect.exceptions import TerminationSignal
-    from prefect.logging.handlers import APILogHandler
 
-    from flows.console import simplify
+    from flows.console import first_line, simplify
     from flows.rl_pipeline import rl_pipeline
 
     if not options.debug:
@@ -94,8 +81,27 @@ def _execute(options: argparse.Namespace, overrides: dict[str, Any]) -> dict[str
             recipe=options.recipe, overrides=overrides, accept_code=options.accept_code
         )
     except TerminationSignal as signal:
-        print("Cancelled; the same command continues where this run was.", file=sys.stderr)
-        EventsWorker.drain_all(timeout=10)
-        APILogHandler().flush()
-        sys.stderr.flush()
-        os._exit(128 + signal.signal)  # Ray's threads would abort a process that ends otherwise
+        _end("Cancelled; the same command continues where this run was.", 128 + signal.signal)
+    except UserError as error:
+        _end(f"error: {error}", 2)
+    except Exception as error:
+        if options.debug:
+            raise
+        what = f"{type(error).__name__}: {first_line(str(error))}"
+        _end(f"error: {what}; its traceback is on the run's page, and here with --debug", 1)
+
+
+def _end(sentence: str, code: int) -> NoReturn:
+    """Print the sentence and end the process, once Prefect has been told.
+
+    Not by returning: threads that are under way would abort an interpreter that shuts down, or
+    print what libraries left in memory after the sentence.
+    """
+    from prefect.events.worker import EventsWorker
+    from prefect.logging.handlers import APILogHandler
+
+    EventsWorker.drain_all(timeout=10)
+    APILogHandler().flush()
+    sys.stdout.flush()
+    print(sentence, file=sys.stderr, flush=True)
+    os._exit(code)
