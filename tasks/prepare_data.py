@@ -4,6 +4,7 @@ from prefect.logging import get_run_logger
 
 from rlcore.data.inputs import data_digests
 from rlcore.data.prepare import prepare
+from rlcore.data.split import no_prompts
 from rlcore.models.files import model_directory
 from rlcore.models.tokenizer import load_tokenizer
 from schemas.artifacts import ArtifactRef
@@ -29,9 +30,6 @@ def prepare_data(run: StageRun) -> ArtifactRef:
         sft_max_tokens=recipe.sft.max_tokens if recipe.sft.enabled else None,
     )
     if "validation" not in prepared.tables["prompts"]["split"]:
-        raise UserError(
-            "data: no validation prompts, which alone may choose a checkpoint; set"
-            " data.validation_fraction, e.g. to 0.05, or add a source with split: validation"
-        )
+        raise UserError(no_prompts("validation"))
     get_run_logger().info(prepared.sentence())
     return run.put(tables=prepared.tables, metadata={"counts": prepared.summary})

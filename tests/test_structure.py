@@ -75,7 +75,6 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
     ),
     "tests/flows/test_reward_model.py": ("tasks/reward_model.py",),
     "tests/tasks/run_page/test_artifacts.py": ("tasks/run_page/plots.py",),
-    "tests/tasks/runtime/test_caching.py": ("tasks/runtime/run.py",),
     "tests/rlcore/cluster/test_clusters.py": (
         *("rlcore/cluster/ray_cluster.py", "rlcore/cluster/processes.py"),
     ),
@@ -90,6 +89,8 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
     ),
     "tests/rlcore/learner/test_passes.py": ("rlcore/learner/engine.py",),
     "tests/rlcore/learner/test_state.py": ("rlcore/learner/shards.py",),
+    "tests/rlcore/preflight/test_functions.py": ("rlcore/preflight/loaders.py",),
+    "tests/rlcore/preflight/test_start.py": ("rlcore/preflight/files.py",),
     "tests/rlcore/results/test_queries.py": ("rlcore/results/conditions.py", "schemas/tables.py"),
     "tests/rlcore/reward_model/test_training.py": ("rlcore/supervised/loop.py",),
     "tests/rlcore/rewards/test_worker.py": (

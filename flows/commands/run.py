@@ -46,11 +46,10 @@ def run(options: argparse.Namespace) -> int:
     overrides = dict(parse_override(text) for text in options.override)
     recipe = load_recipe(options.recipe, overrides, directory=RECIPES)
     if options.dry_run:
-        from rlcore.dry_run.plan import plan, render_plan
-        from rlcore.rewards.registry import check_recipe_functions
+        from rlcore.dry_run.plan import render_plan
+        from rlcore.preflight.start import check_start
 
-        check_recipe_functions(recipe)
-        print(render_plan(plan(recipe)))
+        print(render_plan(check_start(recipe)))
         return 0
     if "PREFECT_API_URL" not in os.environ:  # which would name a server of one's own
         from flows import local

@@ -10,7 +10,7 @@ Axes: R rows (trajectories), N all policy tokens of the batch, row after row.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,7 +23,7 @@ from rlcore.algorithms.gae import (
 )
 from rlcore.algorithms.grouping import Groups, group_statistics
 from rlcore.algorithms.plugins import resolve
-from schemas.errors import UserError
+from schemas.errors import UserError, did_you_mean
 
 
 @dataclass(frozen=True)
@@ -294,21 +294,31 @@ def estimate(name: str, batch: AdvantageInput, **options: object) -> AdvantageRe
     >>> np.concatenate(estimate("rloo", batch).advantages).round(3)
     array([ 1.   , -0.333, -0.333, -0.333])
     """
-    function = resolve(name, ESTIMATORS, "advantage")
-    signature = inspect.signature(function)
-    try:
-        signature.bind(batch, **options)
-    except TypeError as error:
-        takes = ", ".join(list(signature.parameters)[1:]) or "none"
-        raise UserError(
-            f"advantage = '{name}' with options {options}: {error}; its options are {takes}"
-        ) from None
-    found = function(batch, **options)
+    found = find_estimator(name, options)(batch, **options)
     if not isinstance(found, AdvantageResult):
         found = AdvantageResult(batch.spread_rows(_one_per_row(name, found, batch)))
     if not found.num_groups:
         found = _counted(found, batch.groups())
     return replace(found, advantages=_settled(name, found.advantages, batch))
+
+
+def find_estimator(name: str, options: Mapping[str, object], where: str = "advantage") -> Estimator:
+    """Return the estimator ``name``, once it can be called with ``options``.
+
+    ``where``: the dotted path shown in errors. Raises ``UserError`` for an unknown name or option.
+    """
+    function = resolve(name, ESTIMATORS, where)
+    signature = inspect.signature(function)
+    try:
+        signature.bind(None, **options)
+    except TypeError as error:
+        takes = list(signature.parameters)[1:]
+        near = "".join(did_you_mean(option, takes) for option in options if option not in takes)
+        raise UserError(
+            f"{where} = '{name}' with options {dict(options)}: {error}; it is called as"
+            f" f(batch, **options), and its options are {', '.join(takes) or 'none'}{near}"
+        ) from None
+    return function
 
 
 def _counted(result: AdvantageResult, groups: Groups) -> AdvantageResult:

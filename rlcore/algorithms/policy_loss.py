@@ -6,9 +6,10 @@ torch is imported inside functions, so that a process without tensors does not l
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -211,7 +212,7 @@ def policy_loss(
     ClippedLoss when it has clips to report. Raises ``UserError`` for an unknown name and for a loss
     of another shape.
     """
-    function = resolve(name, LOSSES, "policy_loss")
+    function = find_loss(name)
     found = function(
         ratio, logprobs, advantages, clip_low=clip_low, clip_high=clip_high, clip_dual=clip_dual
     )
@@ -223,6 +224,23 @@ def policy_loss(
             f"loss per token, {tuple(advantages.shape)}, which the pipeline aggregates"
         )
     return found
+
+
+def find_loss(name: str, where: str = "policy_loss") -> Callable[..., Any]:
+    """Return the loss called ``name``, once it takes what it is called with.
+
+    ``where``: the dotted path shown in errors. Raises ``UserError`` for an unknown name and for
+    another signature.
+    """
+    function = resolve(name, LOSSES, where)
+    try:
+        inspect.signature(function).bind(None, None, None, clip_low=0, clip_high=0, clip_dual=0)
+    except TypeError as error:
+        raise UserError(
+            f"{where} = '{name}': {error}; it is called as"
+            " f(ratio, logprobs, advantages, *, clip_low, clip_high, clip_dual)"
+        ) from None
+    return function
 
 
 def _unclipped(loss: torch.Tensor) -> ClippedLoss:

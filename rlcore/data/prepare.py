@@ -16,7 +16,7 @@ from rlcore.data.filters import (
 from rlcore.data.read import read_rows
 from rlcore.data.rows import Row
 from rlcore.data.screen import check_rejects, screen_demonstrations, screen_prompts
-from rlcore.data.split import is_validation
+from rlcore.data.split import NO_DEMONSTRATIONS, is_validation, no_prompts
 from rlcore.data.write import demonstrations_table, prompts_table, rejects_table
 from schemas.data import DataSection
 from schemas.errors import UserError
@@ -80,10 +80,7 @@ def prepare(
     _split_validation([row for row, _ in [*prompts, *demonstrations]], data.validation_fraction)
     _check_splits(before, prompts)
     if sft_max_tokens is not None and not any(r.split == "train" for r, _ in demonstrations):
-        raise UserError(
-            "data.sources give no training demonstrations, which SFT needs; add a source of"
-            " messages or prompt/completion, or set sft.enabled to false"
-        )
+        raise UserError(NO_DEMONSTRATIONS)
     tables = {
         "prompts": prompts_table(prompts),
         "demonstrations": demonstrations_table(demonstrations),
@@ -108,10 +105,7 @@ def _check_splits(before: Counter[str], prompts: Sequence[tuple[Row, list[int]]]
             )
     for split in ("train", "test"):
         if not left[split]:
-            raise UserError(
-                f"data.sources give no {split} prompts; add a source with split: {split} whose rows"
-                " can be scored (a prompt, and a ground truth for rule rewards)"
-            )
+            raise UserError(no_prompts(split))
 
 
 def _summary(

@@ -18,13 +18,13 @@ def read_rows(data: DataSection, seed: int) -> tuple[list[Row], list[Reject], di
     rows: list[Row] = []
     rejects: list[Reject] = []
     totals: Counter[str] = Counter()
-    for source in data.sources:
+    for index, source in enumerate(data.sources):
         if isinstance(source, ArithmeticSource):
             generated = arithmetic_rows(source, seed)
             rows += generated
             totals[generated[0].source] += len(generated)
             continue
-        for table in read_source(source):
+        for table in read_source(source, f"data.sources[{index}]"):
             good, bad = normalise(table)
             rows += good
             rejects += bad

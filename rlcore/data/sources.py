@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -10,23 +11,29 @@ from typing import Any
 from rlcore.data.rows import RawTable
 from rlcore.models.files import hub_unreachable
 from schemas.data import FileSource, Gsm8kSource, HubSource
-from schemas.errors import UserError
+from schemas.errors import UserError, did_you_mean
 
 GSM8K = "openai/gsm8k"
+GSM8K_SPLITS = ("train", "test")
 SUFFIXES = (".parquet", ".jsonl", ".json")
+# Tables of text -> how polars reads them.
+_CONVERTED = {".csv": "read_csv({!r})", ".tsv": "read_csv({!r}, separator='\\t')"}
 
 
-def read_source(source: Gsm8kSource | FileSource | HubSource) -> list[RawTable]:
+def read_source(
+    source: Gsm8kSource | FileSource | HubSource, where: str = "data.sources"
+) -> list[RawTable]:
     """Return the tables of one source, at most ``source.limit`` rows each.
 
-    Raises ``UserError`` naming the file (and line) that is missing, unreadable or not of a known
-    kind, or the hub dataset that cannot be loaded, with the remedy.
+    ``where``: its dotted path, shown in errors. Raises ``UserError`` naming the file (and line)
+    that is missing, unreadable or not of a known kind, or the hub dataset that cannot be loaded,
+    with the remedy.
     """
     match source:
         case Gsm8kSource():
-            return _read_gsm8k(source)
+            return _read_gsm8k(source, where)
         case FileSource():
-            rows = read_file(source.path, source.limit, setting="data.sources.path")
+            rows = read_file(source.path, source.limit, setting=f"{where}.path")
             return [RawTable(source.path, source.split, rows, data_source=source.data_source)]
         case HubSource():
             rows = _read_hub(source.name, source.config, source.hub_split, source, source.revision)
@@ -36,29 +43,87 @@ def read_source(source: Gsm8kSource | FileSource | HubSource) -> list[RawTable]:
             ]
 
 
+def source_files(source: Gsm8kSource | FileSource | HubSource) -> list[str]:
+    """Return the files that ``read_source`` makes a table each of, in order; none for the hub."""
+    if isinstance(source, FileSource):
+        return [source.path]
+    directory = _gsm8k_directory(source) if isinstance(source, Gsm8kSource) else None
+    return [f"{directory}/{split}.jsonl" for split in GSM8K_SPLITS] if directory else []
+
+
+def _gsm8k_directory(source: Gsm8kSource) -> str | None:
+    directory = source.path or os.environ.get("GSM8K_DIR")
+    return directory.rstrip("/") if directory else None
+
+
 def read_file(path: str, limit: int | None = None, *, setting: str) -> list[dict[str, Any]]:
     """Return the rows of a .parquet, .jsonl or .json file; ``setting`` is named in errors.
 
     Raises ``UserError`` for a missing or unreadable file, an unknown ending, an invalid Parquet
     file, or a line (counted from 1) that is not a JSON object.
     """
+    suffix = _suffix(path, setting)
+    with _opened(path, setting) as file:
+        rows = {".parquet": _parquet, ".jsonl": _jsonl, ".json": _json}[suffix](file, path)
+        return list(islice(rows, limit))
+
+
+def count_rows(path: str, *, setting: str) -> int | None:
+    """Return the number of rows that ``read_file`` would return of the whole file; None for a
+    remote file that would have to be fetched for it.
+
+    A line of JSONL is counted unparsed. Raises ``UserError`` as ``read_file`` does.
+    """
+    import pyarrow.parquet as pq
+
+    suffix = _suffix(path, setting)
+    if suffix != ".parquet" and "://" in path:
+        return None
+    with _opened(path, setting) as file:
+        if suffix == ".parquet":
+            return pq.ParquetFile(file).metadata.num_rows
+        lines = _json(file, path) if suffix == ".json" else (line for line in file if line.strip())
+        return sum(1 for _ in lines)
+
+
+def _suffix(path: str, setting: str) -> str:
+    suffix = Path(path).suffix.lower()
+    if suffix in SUFFIXES:
+        return suffix
+    remedy = f"give a file of {', '.join(SUFFIXES)}"
+    if suffix in _CONVERTED:
+        target = str(Path(path).with_suffix(".parquet"))
+        read = _CONVERTED[suffix].format(path)
+        command = f"import polars as pl; pl.{read}.write_parquet({target!r})"
+        remedy = f'convert it: `python -c "{command}"`'
+    raise UserError(
+        f"{setting} = '{path}' ends in '{suffix}', and {', '.join(SUFFIXES)} are read; {remedy}"
+    )
+
+
+@contextmanager
+def _opened(path: str, setting: str) -> Iterator[Any]:
+    """Open a file of any storage; whatever fails while it is read names the file."""
     import fsspec
 
-    suffix = Path(path).suffix.lower()
-    if suffix not in SUFFIXES:
-        raise UserError(
-            f"{setting} = '{path}' ends in '{suffix}'; give a file of {', '.join(SUFFIXES)}"
-        )
     try:
         with fsspec.open(path, "rb") as file:
-            rows = {".parquet": _parquet, ".jsonl": _jsonl, ".json": _json}[suffix](file, path)
-            return list(islice(rows, limit))
+            yield file
     except FileNotFoundError:
-        raise UserError(f"{setting} = '{path}' does not exist; give an existing file") from None
+        raise UserError(
+            f"{setting} = '{path}' does not exist; give an existing file{_near(path)}"
+        ) from None
     except UserError:
         raise
-    except (OSError, ImportError, ValueError) as error:  # of any storage: name the file
+    except (OSError, ImportError, ValueError) as error:
         raise UserError(f"{setting} = '{path}' cannot be read: {error}") from error
+
+
+def _near(path: str) -> str:
+    folder = Path(path).parent
+    if "://" in path or not folder.is_dir():
+        return ""
+    return did_you_mean(Path(path).name, [entry.name for entry in folder.iterdir()])
 
 
 def _parquet(file: Any, path: str) -> Iterator[dict[str, Any]]:
@@ -108,13 +173,13 @@ def _object(line: bytes, where: str) -> dict[str, Any]:
     return row
 
 
-def _read_gsm8k(source: Gsm8kSource) -> list[RawTable]:
-    directory = source.path or os.environ.get("GSM8K_DIR")
+def _read_gsm8k(source: Gsm8kSource, where: str) -> list[RawTable]:
+    directory = _gsm8k_directory(source)
     tables = []
-    for split in ("train", "test"):
+    for split in GSM8K_SPLITS:
         if directory:
-            origin = "data.sources.path" if source.path else "GSM8K_DIR"
-            file = f"{directory.rstrip('/')}/{split}.jsonl"
+            origin = f"{where}.path" if source.path else "GSM8K_DIR"
+            file = f"{directory}/{split}.jsonl"
             rows = read_file(file, source.limit, setting=f"GSM8K file (of {origin})")
         else:
             rows = _read_hub(source.hub_name, "main", split, source)

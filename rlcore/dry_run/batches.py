@@ -1,8 +1,9 @@
 """Batch arithmetic: prompts x samples -> sequences -> mini-batches -> optimizer steps -> tokens."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from schemas.data import ArithmeticSource, DataSection, Gsm8kSource
+from schemas.data import ArithmeticSource, DataSection, Gsm8kSource, Source
 from schemas.errors import UserError
 from schemas.recipe import Recipe
 from schemas.reward_model import Gsm8kSolutions, SampledPreferences
@@ -73,26 +74,67 @@ def all_batches(recipe: Recipe, demonstrations: int | None) -> Batches:
     return Batches(sft_batch(recipe, demonstrations), reward_model_batch(recipe), rl_batch(recipe))
 
 
-def data_size(data: DataSection) -> DataSize:
-    """Return how many rows the sources hold, as far as the recipe alone determines it."""
-    train = validation = demonstrations = 0
-    test: list[int] = []
-    for source in data.sources:
-        if isinstance(source, ArithmeticSource):
-            train += source.train
-            validation += source.validation
-            test += [source.test, source.test_steps]
-            demonstrations += source.demonstrations
-        elif isinstance(source, Gsm8kSource):
-            rows = {k: min(n, source.limit or n) for k, n in GSM8K_ROWS.items()}
-            held_out = int(rows["train"] * data.validation_fraction)
-            train += rows["train"] - held_out
-            validation += held_out
-            test.append(rows["test"])
-            demonstrations += rows["train"] - held_out if source.demonstrations else 0
-        else:
-            return DataSize(None, None, None, None)
-    return DataSize(train, validation, tuple(test), demonstrations)
+def data_size(data: DataSection, files: Mapping[int, DataSize] | None = None) -> DataSize:
+    """Return how many rows the sources hold.
+
+    ``files``: the sizes of sources whose files have been looked at, by the source's index; of the
+    others only what the recipe alone determines is known.
+    """
+    known, fraction = files or {}, data.validation_fraction
+    return total_size(
+        known.get(index) or _size_of(source, fraction) for index, source in enumerate(data.sources)
+    )
+
+
+def size_of_rows(
+    split: str, prompts: int | None, demonstrations: int | None, fraction: float
+) -> DataSize:
+    """Return the size of a file of one split, None where its numbers are not known.
+
+    ``fraction``: the share of training rows that is kept for validation.
+    """
+    if split != "train":
+        test = None if prompts is None else (prompts,)
+        held = prompts if split == "validation" else 0
+        return DataSize(0, held, test if split == "test" else (), 0)
+    held = 0 if not fraction else None if prompts is None else int(prompts * fraction)
+    return DataSize(
+        train=None if prompts is None else prompts - (held or 0),
+        validation=held,
+        test=(),
+        demonstrations=None
+        if demonstrations is None
+        else demonstrations - int(demonstrations * fraction),
+    )
+
+
+def total_size(sizes: Iterable[DataSize]) -> DataSize:
+    """Return the sum of ``sizes``; what is unknown in one is unknown in it."""
+    all_of = list(sizes)
+    tests = [size.test for size in all_of]
+    return DataSize(
+        _total(size.train for size in all_of),
+        _total(size.validation for size in all_of),
+        None if None in tests else tuple(n for test in tests for n in test or ()),
+        _total(size.demonstrations for size in all_of),
+    )
+
+
+def _total(counts: Iterable[int | None]) -> int | None:
+    known = list(counts)
+    return None if None in known else sum(count or 0 for count in known)
+
+
+def _size_of(source: Source, fraction: float) -> DataSize:
+    if isinstance(source, ArithmeticSource):
+        test = (source.test, source.test_steps)
+        return DataSize(source.train, source.validation, test, source.demonstrations)
+    if isinstance(source, Gsm8kSource):
+        rows = {split: min(n, source.limit or n) for split, n in GSM8K_ROWS.items()}
+        solved = rows["train"] if source.demonstrations else 0
+        train = size_of_rows("train", rows["train"], solved, fraction)
+        return total_size([train, size_of_rows("test", rows["test"], 0, fraction)])
+    return size_of_rows(source.split, None, None, fraction)
 
 
 def rl_batch(recipe: Recipe) -> Batch:

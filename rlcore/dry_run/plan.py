@@ -81,8 +81,10 @@ class Plan:
         return total + sum(PROCESS_BYTES + (0 if on_gpu else weights) for weights in frozen)
 
 
-def plan(recipe: Recipe, machine: Machine | None = None) -> Plan:
+def plan(recipe: Recipe, machine: Machine | None = None, *, data: DataSize | None = None) -> Plan:
     """Return the plan of ``recipe`` on ``machine`` (default: this one).
+
+    ``data``: the rows of its sources; default: those that the recipe alone determines.
 
     Raises ``UserError`` when the run certainly cannot fit: a legal sequence longer than a
     micro-batch, fewer GPUs than asked for, more weights, gradients and optimizer state than a
@@ -90,7 +92,7 @@ def plan(recipe: Recipe, machine: Machine | None = None) -> Plan:
     up is not an error: its figures are left out and the plan says why.
     """
     shape, note = find_shape(recipe.model)
-    data = data_size(recipe.data)
+    data = data or data_size(recipe.data)
     hardware = recipe.hardware
     machine = machine or this_machine(recipe.store, gpus=hardware.device != "cpu")
     device = hardware.device

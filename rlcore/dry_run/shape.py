@@ -10,10 +10,19 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from rlcore.models.files import read_config
 from schemas.errors import UserError
 from schemas.recipe import FromScratch, ModelSection
 
 HUB_TIMEOUT_S = 5.0  # a plan must not wait for the hub: it is printed without the sizes instead
+
+_OTHER_NAMES = {
+    "n_embd": "hidden_size",
+    "n_layer": "num_hidden_layers",
+    "n_head": "num_attention_heads",
+    "n_inner": "intermediate_size",
+    "ffn_dim": "intermediate_size",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +79,9 @@ def find_shape(model: ModelSection) -> tuple[ModelShape | None, str]:
     if model.from_scratch is not None:
         return from_scratch_shape(model.from_scratch), ""
     path = model.path or ""
-    if Path(path).is_dir():
-        return _directory_shape(Path(path), path), ""
+    local = Path(path).expanduser()
+    if local.is_dir():
+        return _directory_shape(local, path), ""
     if path.startswith(("/", "./", "../", "~")) or path.count("/") > 1:
         raise UserError(
             f"model.path = '{path}' does not exist; give a Hugging Face model directory or a hub"
@@ -118,18 +128,18 @@ def _safetensors_header(file: Path) -> dict[str, Any]:
 
 
 def _directory_shape(directory: Path, name: str) -> ModelShape:
-    config_file = directory / "config.json"
-    if not config_file.is_file():
-        raise UserError(
-            f"model.path = '{directory}' has no config.json; give a Hugging Face model directory"
-        )
-    config = json.loads(config_file.read_text(encoding="utf-8"))
+    config = read_config(directory)
     tied = bool(config.get("tie_word_embeddings", False))
     return _shape_of_config(name, config, count_parameters(directory, tied=tied))
 
 
 def _shape_of_config(name: str, config: dict[str, Any], parameters: int) -> ModelShape:
-    """Read the keys that Llama-like configs share (Llama, Mistral, Qwen2, Qwen3, Gemma, ...)."""
+    """Read the keys that Llama-like configs share (Llama, Mistral, Qwen2, Qwen3, Gemma, ...), or
+    those of GPT-2 and OPT."""
+    known = {ours: config[theirs] for theirs, ours in _OTHER_NAMES.items() if theirs in config}
+    config = known | config
+    if "n_inner" in config:  # GPT-2's null means four times the hidden size
+        config["intermediate_size"] = config["n_inner"] or 4 * config["hidden_size"]
     needed = (
         "vocab_size",
         "hidden_size",

@@ -3,34 +3,76 @@
 import json
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
-from rlcore.models.files import copy_model
-from rlcore.models.tokenizer import EOS, PAD, load_tokenizer, train_tokenizer
+from rlcore.models.files import copy_model, model_files, read_config
+from rlcore.models.tokenizer import EOS, PAD, eos_token_id, load_tokenizer, train_tokenizer
 from schemas.errors import UserError
 from schemas.recipe import ModelSection
 
 TOKENIZER_TEXTS = 16384  # enough for every word of generated text; more only costs time
 
 
-def copy_base_model(model: ModelSection, source: Path, target: Path) -> Path:
-    """Copy the model that ``model.path`` names from ``source`` to ``target``; return ``target``.
+def check_base_model(model: ModelSection, source: Path) -> None:
+    """Raise ``UserError`` when a run could not start from the model of the directory ``source``.
 
-    ``source``: the directory that ``locate_model`` returns for it. Carries safetensors weights,
-    configuration, tokenizer and ``model.chat_template`` if one is set. Raises ``UserError`` when
-    the model lacks a part (``copy_model``, ``load_tokenizer``), or its context is shorter than
-    ``model.max_tokens``.
+    It lacks a part (``model_files``), its context is shorter than ``model.max_tokens``, or its
+    tokenizer cannot be loaded, has no pad token, no EOS token that the model knows, or no chat
+    template that is Jinja.
     """
-    assert model.path is not None, "a model from scratch is built, not copied"
-    copy_model(source, target, trust_remote_code=model.trust_remote_code)
-    context = json.loads((target / "config.json").read_text()).get("max_position_embeddings")
+    model_files(source, trust_remote_code=model.trust_remote_code)
+    config = read_config(source)
+    context = config.get("max_position_embeddings")
     if context is not None and context < model.max_tokens:
         raise UserError(
             f"model.max_tokens = {model.max_tokens} exceeds max_position_embeddings = {context} of"
             f" model '{model.path}'; lower model.max_tokens"
         )
+    tokenizer = load_tokenizer(
+        source,
+        name=model.path or str(source),
+        trust_remote_code=model.trust_remote_code,
+        chat_template=model.chat_template,
+    )
+    vocab_size = config.get("vocab_size")
+    if vocab_size is not None and eos_token_id(tokenizer) >= vocab_size:
+        raise UserError(
+            f"tokenizer of model '{model.path}' has the EOS token '{tokenizer.eos_token}' with id"
+            f" {tokenizer.eos_token_id}, which the model cannot sample, whose config.json has"
+            f' vocab_size = {vocab_size}; set "eos_token" in its tokenizer_config.json to a token'
+            " of its vocabulary"
+        )
+    _check_template(tokenizer, model)
+
+
+def _check_template(tokenizer: Any, model: ModelSection) -> None:
+    from jinja2 import TemplateError, TemplateSyntaxError
+
+    question = [{"role": "user", "content": "What is 1 + 1?"}]
+    try:
+        tokenizer.apply_chat_template(question, tokenize=False)
+    except TemplateSyntaxError as error:
+        whose = f"tokenizer of model '{model.path}'"
+        raise UserError(
+            f"{whose if model.chat_template is None else 'model.chat_template'}: the chat template"
+            f" is not Jinja (line {error.lineno}: {error.message}); fix model.chat_template"
+        ) from None
+    except TemplateError:  # it compiles, and refuses this conversation only
+        pass
+
+
+def copy_base_model(model: ModelSection, source: Path, target: Path) -> Path:
+    """Copy the model that ``model.path`` names from ``source`` to ``target``; return ``target``.
+
+    ``source``: the directory that ``locate_model`` returns for it. Carries safetensors weights,
+    configuration, tokenizer and ``model.chat_template`` if one is set. Raises ``UserError`` as
+    ``check_base_model`` does.
+    """
+    assert model.path is not None, "a model from scratch is built, not copied"
+    check_base_model(model, source)
+    copy_model(source, target, trust_remote_code=model.trust_remote_code)
     if model.chat_template is not None:
         _set_chat_template(target, model)
-    load_tokenizer(target, name=model.path, trust_remote_code=model.trust_remote_code)
     return target
 
 

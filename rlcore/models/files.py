@@ -4,15 +4,18 @@ The hub is asked at most once and briefly: an unreachable hub is an error within
 remedy, unless its cache already holds the files.
 """
 
+import json
 import os
 import re
 import shutil
 import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 from schemas.errors import UserError
 
+INDEX_FILE = "model.safetensors.index.json"
 # Files of a Hugging Face directory besides weights and architecture.
 COMPANION_FILES = (
     "generation_config.json",
@@ -30,7 +33,7 @@ COMPANION_FILES = (
 MODEL_FILES = (
     "config.json",
     "*.safetensors",
-    "model.safetensors.index.json",
+    INDEX_FILE,
     *COMPANION_FILES,
 )
 CODE_FILES = ("*.py",)  # only with trust_remote_code
@@ -141,7 +144,42 @@ def model_files(source: Path, *, trust_remote_code: bool = False) -> set[Path]:
             f"model.path = '{source}' has no {missing[0]}; give a directory written by"
             " save_pretrained of the model and of its tokenizer"
         )
+    _check_shards(source, names)
     return files
+
+
+def _check_shards(source: Path, names: set[str]) -> None:
+    index = source / INDEX_FILE
+    if not index.is_file():
+        return
+    try:
+        shards = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+    except (OSError, ValueError, KeyError, AttributeError) as error:
+        raise UserError(f"{index} cannot be read: {error}; fetch the model again") from error
+    if missing := sorted(shards - names):
+        raise UserError(
+            f"model.path = '{source}' lacks {len(missing)} of {len(shards)} weight files of its"
+            f" index, such as {missing[0]}; fetch the model again"
+        )
+
+
+def read_config(directory: Path) -> dict[str, Any]:
+    """Return the config.json of a model directory.
+
+    Raises ``UserError`` when there is none, or it holds no JSON object.
+    """
+    file = directory / "config.json"
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(
+            f"model.path = '{directory}' has no config.json; give a Hugging Face model directory"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{file} cannot be read: {error}; fetch or save the model again") from error
+    if not isinstance(config, dict):
+        raise UserError(f"{file} holds no JSON object; fetch or save the model again")
+    return config
 
 
 def copy_model(source: Path, target: Path, *, trust_remote_code: bool = False) -> None:

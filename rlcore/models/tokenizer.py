@@ -70,11 +70,16 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> "ChatTokenizer":
 
 
 def load_tokenizer(
-    directory: Path, *, name: str = "", trust_remote_code: bool = False
+    directory: Path,
+    *,
+    name: str = "",
+    trust_remote_code: bool = False,
+    chat_template: str | None = None,
 ) -> "ChatTokenizer":
     """Return the tokenizer of a model directory; ``name`` is its name in errors.
 
-    Raises ``UserError`` when it cannot be loaded or has no EOS token, pad token or chat template.
+    ``chat_template``: replaces its own. Raises ``UserError`` when it cannot be loaded or has no EOS
+    token, pad token or chat template.
     """
     name = name or str(directory)
     tokenizer = _read(directory, name, trust_remote_code)
@@ -87,6 +92,8 @@ def load_tokenizer(
                 f"tokenizer of model '{name}' has no {token}; set \"{token}\" in its"
                 " tokenizer_config.json to one of its special tokens"
             )
+    if chat_template is not None:
+        tokenizer.chat_template = chat_template
     if not tokenizer.chat_template:
         raise UserError(
             f"tokenizer of model '{name}' has no chat template; set model.chat_template"

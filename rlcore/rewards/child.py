@@ -5,6 +5,8 @@ forks at once: the second process runs the function, the first only watches. Whe
 or the pipe closes because the parent no longer waits or was killed, the first ends everything that
 the second has started. Messages are JSON, so neither side can execute what the other sends. The
 function's output is dropped.
+
+Asked to look at functions, the second process calls none: it loads each in a process of its own.
 """
 
 import ctypes
@@ -17,11 +19,14 @@ import socket
 import sys
 import time
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from rlcore.rewards.modules import import_failure
 from rlcore.rewards.registry import build, failure_text
 from rlcore.rewards.types import Reward, RewardRow
+from schemas.errors import UserError
 from schemas.outcomes import Outcome
 
 _DETAIL_CHARACTERS = 500
@@ -84,17 +89,18 @@ def _serve(link: socket.socket) -> None:
         os.dup2(silence, stream)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     setup = json.loads(lines.readline())
+    if "functions" in setup:
+        for named in setup["functions"]:
+            _send(link, _looked_at(named))
+        return
     try:
         function = build((setup["name"], 1.0, setup["options"]), setup["path"])
     except Exception as error:  # noqa: BLE001 - the user's module may fail in any way; reported
         _send(link, {"refused": f"{type(error).__name__}: {error}"[:_DETAIL_CHARACTERS]})
         return
-    if setup["memory_bytes"]:
-        taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        if setup["memory_bytes"] < taken + _ROOM_BYTES:
-            _send(link, {"refused": _too_little(setup["memory_bytes"], taken)})
-            return
-        resource.setrlimit(resource.RLIMIT_AS, (setup["memory_bytes"],) * 2)
+    if refused := _limit_memory(setup["memory_bytes"]):
+        _send(link, {"refused": refused})
+        return
     _send(link, {"ready": True})
     for line in lines:
         for index, fields in enumerate(json.loads(line)["rows"]):
@@ -104,6 +110,54 @@ def _serve(link: socket.socket) -> None:
             except (Exception, SystemExit) as error:  # noqa: BLE001 - a failure is this row's outcome
                 reward = Reward(row.trajectory_id, Outcome.ERROR, None, detail=failure_text(error))
             _send(link, [index, *_fields(reward, time.perf_counter() - start)])
+
+
+def _looked_at(named: dict[str, Any]) -> dict[str, Any]:
+    """Load one function in a process of its own; return why it is refused, or how that ended."""
+    read, write = os.pipe()
+    loader = os.fork()
+    if not loader:
+        os.close(read)
+        with os.fdopen(write, "w") as answer:
+            answer.write(json.dumps(_refusal(named)) + "\n")
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as answer:
+        said = answer.readline()
+    _, status = os.waitpid(loader, 0)
+    if said:
+        return {"refused": json.loads(said)}
+    code = os.waitstatus_to_exitcode(status)
+    how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+    return {
+        "refused": f"{named['path']} = {named['name']!r}: the process that imported its module"
+        f" ended with {how}; import nothing that ends Python, and run nothing at module level"
+    }
+
+
+def _refusal(named: dict[str, Any]) -> str:
+    """Return why a function cannot be used, "" when it can."""
+    name, path = named["name"], named["path"]
+    try:
+        # By a computed name: what looks at functions is no part of the code that scores.
+        module, _, loader = named["loader"].partition(":")
+        getattr(import_module(module), loader)(name, named["options"], path)
+        return _limit_memory(named["memory_bytes"])
+    except UserError as error:
+        return str(error)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's module may fail in any way
+        return import_failure(error, name, path)
+
+
+def _limit_memory(memory_bytes: int | None) -> str:
+    """Limit this process's address space; return why that leaves no room, "" when it does."""
+    if not memory_bytes:
+        return ""
+    taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    if memory_bytes < taken + _ROOM_BYTES:
+        return _too_little(memory_bytes, taken)
+    resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
+    return ""
 
 
 def _fields(reward: Reward, seconds: float) -> list[Any]:

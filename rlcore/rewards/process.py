@@ -20,6 +20,7 @@ from schemas.errors import UserError
 from schemas.outcomes import Outcome
 
 _START_S = 60.0
+LOOK_S = 15.0
 RECYCLE_ROWS = 10_000
 _START_ATTEMPTS = 3
 _EXIT_S = 1.0
@@ -263,6 +264,39 @@ class _Child:
             return bool(ending.poll(timeout_s * 1000))
         finally:
             os.close(handle)
+
+
+def look_at_functions(
+    functions: Sequence[Mapping[str, Any]], *, environment: Mapping[str, str]
+) -> None:
+    """Load functions of the user in one child process, and call none of them.
+
+    Each has ``name``, ``options``, ``path`` (where the recipe names it), ``loader``
+    ("package.module:function", called with these three) and ``memory_bytes`` (the address space it
+    will get, or None), and ``LOOK_S`` seconds. Raises UserError with what the loader says, or
+    when the import raises, ends its process or exceeds the limit.
+    """
+    child = _Child.spawn(environment)
+    try:
+        child.send({"functions": list(functions)})
+        for function in functions:
+            if refused := _answer_on(function, child):
+                raise UserError(refused)
+    finally:
+        child.kill()
+
+
+def _answer_on(function: Mapping[str, Any], child: _Child) -> str:
+    where = f"{function['path']} = {function['name']!r}"
+    try:
+        return child.receive(LOOK_S)["refused"]
+    except TimeoutError:
+        return (
+            f"{where} was not imported within {LOOK_S:g} s; import heavy packages inside the"
+            " function, and run nothing at module level"
+        )
+    except _ChildEnded:
+        return f"{where}: the process that imported it ended ({child.ending()}); import less"
 
 
 def environment_of(named: Sequence[str]) -> dict[str, str]:

@@ -1,13 +1,10 @@
 """Reward functions by name, and their weighted sum.
 
-A name is one of ``BUILTIN`` or ``package.module:function`` for a user's function, called as
-``f(prompt, response)`` or ``f(data_source, solution, ground_truth, extra_info)``, plainly or as a
-coroutine; its options are passed as keyword arguments. It returns a float, a dict with ``score``
-(and ``acc``, ``answer``, ``detail``), or None for what cannot be scored.
+A name is one of ``BUILTIN`` or ``package.module:function`` for a user's function (``signatures``
+says how it is called), plain or a coroutine. It returns a float, a dict with ``score`` (and
+``acc``, ``answer``, ``detail``), or None for what cannot be scored.
 """
 
-import importlib
-import importlib.util
 import inspect
 import math
 import numbers
@@ -17,6 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlcore.rewards import arithmetic, gsm8k
+from rlcore.rewards.modules import check_module, find_module, import_module
+from rlcore.rewards.signatures import takes_ground_truth
 from rlcore.rewards.types import Failure, Reward, RewardRow, Scorer
 from rlcore.store.fingerprint import PACKAGES, code_fingerprint, module_digest
 from schemas.errors import UserError, did_you_mean
@@ -51,7 +50,7 @@ def check_functions(specs: Sequence[Spec], where: str = "reward.functions") -> N
                 raise UserError(f"{path}.options: '{REWARD_MODEL}' takes none; leave them out")
             continue
         if ":" in name:
-            _check_module(name, f"{path}.name")
+            check_module(name, f"{path}.name")
         else:
             _builtin(name, options, path)
 
@@ -76,7 +75,7 @@ def check_recipe_functions(recipe: "Recipe") -> None:
     algorithm = recipe.rl.algorithm
     for path, name in (("advantage", algorithm.advantage), ("policy_loss", algorithm.policy_loss)):
         if ":" in name:
-            _check_module(name, f"rl.algorithm.{path}")
+            check_module(name, f"rl.algorithm.{path}")
 
 
 def code_digests(names: Sequence[str]) -> dict[str, str]:
@@ -88,7 +87,7 @@ def code_digests(names: Sequence[str]) -> dict[str, str]:
     digests = {}
     for name in names:
         if ":" in name:
-            spec = importlib.util.find_spec(name.partition(":")[0])
+            spec = find_module(name.partition(":")[0])
             if spec is not None and spec.origin is not None:
                 ours = spec.name.split(".")[0] in PACKAGES
                 digests[name] = (
@@ -166,29 +165,14 @@ def _builtin(name: str, options: Mapping[str, Any], path: str) -> Scorer:
         raise UserError(f"{path}: {error}") from None
 
 
-def _check_module(name: str, path: str) -> None:
-    module, _, function = name.partition(":")
-    if not module or not function.isidentifier():
-        raise UserError(f"{path} = {name!r} must be written 'package.module:function'")
-    try:
-        found = importlib.util.find_spec(module)
-    except (ModuleNotFoundError, ValueError):
-        found = None
-    if found is None:
-        raise UserError(
-            f"{path} = {name!r}: there is no module {module!r}; "
-            "put its folder on PYTHONPATH or install its package"
-        )
-
-
 def _user_function(name: str, options: Mapping[str, Any], path: str) -> Scorer:
     module_name, _, function_name = name.partition(":")
-    module = importlib.import_module(module_name)
+    module = import_module(module_name, name, f"{path}.name")
     function = vars(module).get(function_name)
     if not callable(function):
         near = did_you_mean(function_name, vars(module))
         raise UserError(f"{path}.name = {name!r}: {module_name} has no {function_name}(){near}")
-    rich = _takes_ground_truth(function, options, name, path)
+    rich = takes_ground_truth(function, options, name, path)
     is_async = inspect.iscoroutinefunction(function)
     finish: Callable[[Any], Any] = _event_loop() if is_async else _as_is
 
@@ -213,24 +197,6 @@ def _event_loop() -> Callable[[Any], Any]:
 
 def _as_is(result: Any) -> Any:
     return result
-
-
-def _takes_ground_truth(
-    function: Callable[..., Any], options: Mapping[str, Any], name: str, path: str
-) -> bool:
-    """Distinguish the two signatures by the function's parameters; options fill the rest."""
-    signature = inspect.signature(function)
-    for count in (4, 2):
-        try:
-            signature.bind(*[None] * count, **options)
-        except TypeError:
-            continue
-        return count == 4
-    raise UserError(
-        f"{path}.name = {name!r} has the signature {signature}; with the options "
-        f"{sorted(options)} it must take (prompt, response) or "
-        "(data_source, solution, ground_truth, extra_info)"
-    )
 
 
 def reward_of(row: RewardRow, result: Any) -> Reward:

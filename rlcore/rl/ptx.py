@@ -21,6 +21,23 @@ def ptx_digests(ptx: Ptx | None) -> dict[str, str]:
     return {} if ptx is None or ptx.path is None else {SETTING: file_digest(ptx.path, SETTING)}
 
 
+def ptx_texts(path: str, limit: int | None = None) -> list[str]:
+    """Return the texts of the first ``limit`` rows of ``rl.ptx.path``, None = all.
+
+    Raises ``UserError`` when the file cannot be read, has no rows, or one of them has no text.
+    """
+    rows = read_file(path, limit, setting=SETTING)
+    if not rows:
+        raise UserError(f"{SETTING} = '{path}' holds no rows; give rows with text")
+    for row in rows:
+        if not isinstance(row.get("text"), str):
+            raise UserError(
+                f"{SETTING} = '{path}' has a row without a text: {sorted(row)}; give a Parquet"
+                " or JSONL file with the column text"
+            )
+    return [row["text"] for row in rows]
+
+
 def ptx_sequences(ptx: Ptx, demonstrations: pl.DataFrame | None, tokenizer: Any) -> Sequences:
     """Return the sequences to draw from: each text of ``ptx.path``, or the training demonstrations.
 
@@ -31,14 +48,7 @@ def ptx_sequences(ptx: Ptx, demonstrations: pl.DataFrame | None, tokenizer: Any)
     if ptx.path is None:
         assert demonstrations is not None, "the recipe prepares demonstrations where ptx reads them"
         return demonstration_sequences(demonstrations.filter(pl.col("split") == "train"))
-    texts = []
-    for row in read_file(ptx.path, setting=SETTING):
-        if not isinstance(row.get("text"), str):
-            raise UserError(
-                f"{SETTING} = '{ptx.path}' has a row without a text: {sorted(row)}; give a Parquet"
-                " or JSONL file with the column text"
-            )
-        texts.append(row["text"])
+    texts = ptx_texts(ptx.path)
     encoded = tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
     token_ids = [
         np.array([*ids, eos_token_id(tokenizer)][: ptx.max_tokens], dtype=np.int32)

@@ -10,9 +10,8 @@ import yaml
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 
-from rlcore.dry_run.plan import plan
+from rlcore.preflight.start import check_start
 from rlcore.recipes import load_recipe
-from rlcore.rewards.registry import check_recipe_functions
 from rlcore.workers.workers import Workers
 from schemas.recipe import Recipe
 from tasks.run_page.tracking import Tracker
@@ -33,14 +32,13 @@ def open_run(
     ``accept_code``: see ``PipelineRun``.
 
     A retried flow run keeps its folder and the recipe recorded there, so it means what it meant.
-    Raises UserError when the recipe is wrong or surely cannot fit this machine.
+    Raises UserError when the recipe is wrong, or ``check_start`` refuses it.
     """
     wait_for_server()
     ignore_lost_output()
     directory = run_directory(recipe_name, str(flow_run.id))
     recipe = _resolve(recipe_name, overrides, directory, recipes)
-    check_recipe_functions(recipe)
-    plan(recipe)
+    check_start(recipe)
     _record(recipe, directory)
     get_run_logger().info(f"recipe {recipe.name}, seed {recipe.seed}, run folder {directory}")
     tracking = Tracker.open(

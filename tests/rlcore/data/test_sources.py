@@ -11,7 +11,7 @@ import fsspec
 import pytest
 
 from rlcore.data.normalise import normalise
-from rlcore.data.sources import read_file, read_source
+from rlcore.data.sources import count_rows, read_file, read_source
 from schemas.data import FileSource, Gsm8kSource
 from schemas.errors import UserError
 from tests.inputs import GSM8K, ROOT, reads
@@ -66,7 +66,7 @@ def test_a_url_is_read_like_a_path() -> None:
 @pytest.mark.parametrize(
     ("name", "content", "sentence"),
     [
-        ("rows.csv", b"a,b", r"rows.csv' ends in '\.csv'; give a file of \.parquet, \.jsonl"),
+        ("rows.txt", b"a,b", r"rows.txt' ends in '\.txt', and .* are read; give a file of"),
         ("rows.jsonl", b'{"a": 1}\n{"a": \n', r"rows\.jsonl line 2 is not JSON .*fix or remove"),
         ("rows.jsonl", b"[1, 2]\n", r"rows\.jsonl line 1 is not a JSON object; fix or remove"),
         ("rows.json", b'{"a": 1}', r"rows\.json holds a JSON dict, not an array of rows; write"),
@@ -83,11 +83,34 @@ def test_an_unreadable_file_is_named_with_the_place_and_the_remedy(
         read_source(FileSource(path=str(tmp_path / name)))
 
 
+def test_the_command_for_a_csv_file_converts_it(tmp_path: Path) -> None:
+    """A spreadsheet is what most people have."""
+    (tmp_path / "rows.csv").write_text("prompt,ground_truth\nWhat is 1 + 1?,2\n")
+    with pytest.raises(UserError, match=r"rows\.csv' ends in '\.csv', .*; convert it: `") as error:
+        read_source(FileSource(path=str(tmp_path / "rows.csv")))
+    code = str(error.value).partition('-c "')[2].rpartition('"`')[0]
+    exec(code, {})
+    rows = read_file(str(tmp_path / "rows.parquet"), setting="x")
+    assert rows == [{"prompt": "What is 1 + 1?", "ground_truth": 2}]
+
+
+def test_rows_are_counted_without_reading_them_all_into_memory(tmp_path: Path) -> None:
+    for suffix in (".parquet", ".jsonl", ".json"):
+        path = write(tmp_path / f"rows{suffix}", VERL_ROWS)
+        assert count_rows(str(path), setting="x") == len(VERL_ROWS)
+    with fsspec.open("memory://bucket/rows.jsonl", "wb") as file:
+        file.write(b"{}\n")  # pyright: ignore[reportAttributeAccessIssue]
+    assert count_rows("memory://bucket/rows.jsonl", setting="x") is None
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"path = '.*none\.jsonl' does not exist; give an existing"):
         read_source(FileSource(path=str(tmp_path / "none.jsonl")))
+    (tmp_path / "train.jsonl").write_text("")
+    with pytest.raises(UserError, match=r"data\.sources\[2\]\.path .*mean 'train\.jsonl'\?"):
+        read_source(FileSource(path=str(tmp_path / "tran.jsonl")), "data.sources[2]")
     with pytest.raises(UserError, match=r"GSM8K file.* = '.*train\.jsonl' does not exist"):
-        read_source(Gsm8kSource(path=str(tmp_path)))
+        read_source(Gsm8kSource(path=str(tmp_path / "gsm8k")))
 
 
 UNREACHABLE = """

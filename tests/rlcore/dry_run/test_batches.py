@@ -2,7 +2,14 @@
 
 import pytest
 
-from rlcore.dry_run.batches import DataSize, all_batches, data_size, rl_batch, sft_batch
+from rlcore.dry_run.batches import (
+    DataSize,
+    all_batches,
+    data_size,
+    rl_batch,
+    sft_batch,
+    size_of_rows,
+)
 from rlcore.dry_run.plan import plan
 from schemas.data import ArithmeticSource, DataSection, FileSource, Gsm8kSource
 from schemas.errors import UserError
@@ -107,7 +114,18 @@ def test_rows_of_a_source_are_counted_where_the_recipe_says_them() -> None:
 def test_a_file_is_not_guessed_at() -> None:
     """A plan that is wrong about the data is wrong about every hour after it."""
     sources = (Gsm8kSource(), FileSource(path="rows.jsonl"))
-    assert data_size(DataSection(sources=sources)) == DataSize(None, None, None, None)
+    assert data_size(DataSection(sources=sources)) == DataSize(None, 0, (1319,), None)
+    held_out = DataSection(sources=sources, validation_fraction=0.1)
+    assert data_size(held_out) == DataSize(None, None, (1319,), None)
+    tested = FileSource(path="rows.jsonl", split="test")
+    assert data_size(DataSection(sources=(Gsm8kSource(), tested))).test is None
+
+
+def test_a_file_that_was_looked_at_counts_with_the_others() -> None:
+    sources = (Gsm8kSource(), FileSource(path="rows.jsonl"))
+    found = {1: size_of_rows("train", 200, 50, 0.1)}
+    size = data_size(DataSection(sources=sources, validation_fraction=0.1), found)
+    assert size == DataSize(6726 + 180, 747 + 20, (1319,), 6726 + 45)
 
 
 def test_steps_of_unknown_demonstrations_are_bounded_by_the_cap_alone() -> None:

@@ -62,7 +62,10 @@ BAD: dict[str, tuple[list[tuple[str, float, Mapping[str, Any]]], str]] = {
         [("reward_samples:wrong_signature", 1, {})],
         r"has the signature \(response: str\).*must take \(prompt, response\) or",
     ),
-    "user option": ([("reward_samples:rich", 1, {"bonsu": 1})], r"with the options \['bonsu'\]"),
+    "user option": (
+        [("reward_samples:rich", 1, {"bonsu": 1})],
+        r"options.bonsu is not a parameter of 'reward_samples:rich'.*did you mean 'bonus'",
+    ),
 }
 
 

@@ -1,0 +1,32 @@
+"""What must hold before a run starts, asked by the dry run and by the run itself."""
+
+from pathlib import Path
+
+from rlcore.dry_run.plan import Plan, plan
+from rlcore.models.base import check_base_model
+from rlcore.preflight.files import check_files
+from rlcore.preflight.functions import check_functions
+from rlcore.rewards.registry import check_recipe_functions
+from schemas.recipe import ModelSection, Recipe
+
+
+def check_start(recipe: Recipe) -> Plan:
+    """Return the plan of a run that may start here.
+
+    Raises UserError when the recipe names a function, a file, a model directory that cannot be
+    used, or the run surely cannot fit this machine. Nothing is fetched from the hub, and
+    nothing of the user's is imported in this process but what ``model.trust_remote_code`` allows.
+    """
+    check_recipe_functions(recipe)
+    size = check_files(recipe)
+    planned = plan(recipe, data=size)
+    _check_model(recipe.model)
+    check_functions(recipe)
+    return planned
+
+
+def _check_model(model: ModelSection) -> None:
+    if model.path is not None:
+        directory = Path(model.path).expanduser()
+        if directory.is_dir():  # a hub name is looked up when the run reads it
+            check_base_model(model, directory)

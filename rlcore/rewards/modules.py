@@ -1,0 +1,103 @@
+"""The user's modules: found without running them, and why one cannot be imported."""
+
+import importlib
+import os
+import sys
+import traceback
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+
+from schemas.errors import UserError
+
+_OS = (os.__file__, "<frozen os>")  # whose environ raises KeyError for a variable that is not set
+
+
+def find_module(name: str) -> ModuleSpec | None:
+    """Return the spec of the module ``name`` (dotted), or None when there is none.
+
+    Unlike ``importlib.util.find_spec`` it imports no package on the way, so nothing of the user's
+    runs.
+    """
+    if name in sys.modules:
+        return sys.modules[name].__spec__
+    places: list[str] | None = None  # None: sys.path
+    spec = None
+    reached: list[str] = []
+    for part in name.split("."):
+        if reached and places is None:  # a module, which holds no others
+            return None
+        reached.append(part)
+        spec = _find(".".join(reached), places) if part else None
+        if spec is None:
+            return None
+        found = spec.submodule_search_locations
+        places = None if found is None else list(found)
+    return spec
+
+
+def _find(name: str, places: list[str] | None) -> ModuleSpec | None:
+    try:
+        found = (finder.find_spec(name, places) for finder in sys.meta_path)
+        return next((spec for spec in found if spec is not None), None)
+    except KeyError:  # a folder without __init__.py in a package that is not imported
+        spec = ModuleSpec(name, None, is_package=True)
+        folders = [Path(place, name.rpartition(".")[2]) for place in places or ()]
+        spec.submodule_search_locations = [str(folder) for folder in folders if folder.is_dir()]
+        return spec
+
+
+def check_module(name: str, path: str) -> None:
+    """Raise UserError when ``name`` is not 'package.module:function' or there is no such module.
+
+    ``path``: where the recipe names it. Nothing of the user's is imported.
+    """
+    module, _, function = name.partition(":")
+    if not module or not function.isidentifier():
+        raise UserError(f"{path} = {name!r} must be written 'package.module:function'")
+    if find_module(module) is None:
+        raise UserError(
+            f"{path} = {name!r}: there is no module {module!r}; "
+            "put its folder on PYTHONPATH or install its package"
+        )
+
+
+def import_module(module: str, name: str, path: str) -> ModuleType:
+    """Return the user's module, imported here. Raises UserError naming what failed, and where."""
+    try:
+        return importlib.import_module(module)
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise UserError(import_failure(error, name, path)) from error
+
+
+def import_failure(error: BaseException, name: str, path: str) -> str:
+    """Return the sentence on an import of the user's module that raised ``error``."""
+    place, remedy = "", "fix the module"
+    if isinstance(error, SyntaxError):
+        place = f" ({_short(error.filename)} line {error.lineno})"
+        what = error.msg
+    else:
+        frames = traceback.extract_tb(error.__traceback__)
+        if isinstance(error, KeyError) and frames and frames[-1].filename in _OS:
+            remedy = "name the variable in reward.env and set it, or read it inside the function"
+        if isinstance(error, ModuleNotFoundError):
+            remedy = "install what it imports, or put its folder on PYTHONPATH"
+        shown = [frame for frame in frames if not _is_machinery(frame.filename)]
+        if shown:
+            place = f" ({_short(shown[-1].filename)} line {shown[-1].lineno})"
+        what = " ".join(str(error).split())
+    return (
+        f"{path} = {name!r} cannot be imported: {type(error).__name__}: {what[:300]}{place};"
+        f" {remedy}"
+    )
+
+
+def _is_machinery(filename: str) -> bool:
+    """Whether a frame belongs to Python's import, or to what reports its errors."""
+    return filename.startswith("<") or filename in (__file__, importlib.__file__, *_OS)
+
+
+def _short(filename: str | None) -> str:
+    return Path(filename or "unknown file").name

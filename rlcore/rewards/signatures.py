@@ -1,0 +1,118 @@
+"""How a user's reward function is called, by its signature.
+
+Taken are ``f(prompt, response)`` and ``f(data_source, solution, ground_truth, extra_info)``, each
+with the function's options as keyword arguments. Functions that would be called with something else
+than their parameters' names say are refused: they would return wrong scores, not errors.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from schemas.errors import UserError, did_you_mean
+
+SHORT = ("prompt", "response")
+LONG = ("data_source", "solution", "ground_truth", "extra_info")
+TAKEN = f"({', '.join(SHORT)}) or ({', '.join(LONG)})"
+# Names with a meaning of their own -> the argument that they stand for.
+_MEANS = {
+    **{name: name for name in (*SHORT, *LONG)},
+    "question": "prompt",
+    "completion": "response",
+    "solution_str": "solution",
+}
+_SAME = {"response": "solution", "solution": "response"}
+# TRL calls its functions once per batch, with lists.
+_BATCHES = ("prompts", "completions", "completion_ids")
+
+
+def takes_ground_truth(
+    function: Callable[..., Any], options: Mapping[str, Any], name: str, path: str
+) -> bool:
+    """Return whether ``function`` is called with the four arguments of ``LONG``, not ``SHORT``.
+
+    ``path``: where the recipe names it. Raises UserError for any other signature, and for an option
+    that is no parameter.
+    """
+    if inspect.isclass(function):
+        raise UserError(
+            f"{path}.name = {name!r} is a class; name a function, or an instance that can be called"
+        )
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        raise UserError(
+            f"{path}.name = {name!r} has no signature that Python can read; name a function of"
+            f" {TAKEN} that calls it"
+        ) from None
+    _refuse_batches(signature, name, path)
+    _check_options(signature, options, name, path)
+    for wanted in (LONG, SHORT):
+        try:
+            bound = signature.bind(*wanted, **options)
+        except TypeError:
+            continue
+        _check_names(signature, bound, wanted, options, name, path)
+        return wanted is LONG
+    raise UserError(
+        f"{path}.name = {name!r} has the signature {signature}; with the options "
+        f"{sorted(options)} it must take {TAKEN}"
+    )
+
+
+def _refuse_batches(signature: inspect.Signature, name: str, path: str) -> None:
+    batches = [parameter for parameter in _BATCHES if parameter in signature.parameters]
+    if batches:
+        raise UserError(
+            f"{path}.name = {name!r} has TRL's signature {signature}, which takes lists; a function"
+            f" here scores one response: take {TAKEN}, or call it from one, as"
+            " `def f(prompt, response): return"
+            f" {name.partition(':')[2]}({_call_of(signature)})[0]`"
+        )
+
+
+def _call_of(signature: inspect.Signature) -> str:
+    ours = {"prompts": "[prompt]", "completions": "[response]"}
+    return ", ".join(f"{p}={ours[p]}" for p in ours if p in signature.parameters)
+
+
+def _check_options(
+    signature: inspect.Signature, options: Mapping[str, Any], name: str, path: str
+) -> None:
+    parameters = signature.parameters.values()
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return
+    known = [p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    for option in options:
+        if option not in known:
+            raise UserError(
+                f"{path}.options.{option} is not a parameter of {name!r}, which has the signature"
+                f" {signature}{did_you_mean(option, known) or '; leave it out'}"
+            )
+
+
+def _check_names(
+    signature: inspect.Signature,
+    bound: inspect.BoundArguments,
+    wanted: tuple[str, ...],
+    options: Mapping[str, Any],
+    name: str,
+    path: str,
+) -> None:
+    """Refuse a parameter that is named as one argument and would be given another, or none."""
+    for parameter in signature.parameters.values():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            continue
+        meant = _MEANS.get(parameter.name)
+        if meant is None or parameter.name in options:
+            continue
+        given = bound.arguments.get(parameter.name)
+        if given in (meant, _SAME.get(meant)) and given is not None:
+            continue
+        if given is None and not (wanted is SHORT and meant in LONG):
+            continue
+        what = "is never given" if given is None else f"would be the {given}"
+        raise UserError(
+            f"{path}.name = {name!r} has the signature {signature} and is called with"
+            f" ({', '.join(wanted)}), so that its {parameter.name} {what}; it must take {TAKEN}"
+        )

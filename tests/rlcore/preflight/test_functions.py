@@ -1,0 +1,70 @@
+"""Functions are loaded in a process with the limits of reward functions, and its time."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.places import RECIPES
+from rlcore.preflight.functions import check_functions
+from rlcore.recipes import load_recipe
+from rlcore.rewards import process
+from schemas.errors import UserError
+
+LOOKS = """
+import os, pathlib
+pathlib.Path(__file__).with_suffix('.seen').write_text(
+    f"{os.environ.get('HF_TOKEN')} {os.environ.get('JUDGE_KEY')} {os.getpid()}")
+def f(prompt, response): return 1.0
+def g(prompt, response): return 1.0
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+def check(*names: str, **overrides: Any) -> None:
+    functions = [{"name": name} for name in names]
+    paths = {path.replace("__", "."): value for path, value in overrides.items()}
+    given = {"reward.functions": functions, **paths}
+    check_functions(load_recipe("quickstart", given, directory=RECIPES))
+
+
+def test_a_module_that_hangs_ends_within_the_limit_by_name(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "fn_fine.py").write_text(LOOKS)
+    (folder / "fn_hangs.py").write_text("import time; time.sleep(60)\n")
+    monkeypatch.setattr(process, "LOOK_S", 1.0)
+    begun = time.monotonic()
+    said = r"^reward\.functions\[1\]\.name = 'fn_hangs:f' was not imported within 1 s; import heavy"
+    with pytest.raises(UserError, match=said):
+        check("fn_fine:f", "fn_hangs:f")
+    assert time.monotonic() - begun < 10
+
+
+def test_a_module_sees_the_variables_that_are_named_and_no_key(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "planted")
+    monkeypatch.setenv("JUDGE_KEY", "named")
+    (folder / "fn_looks.py").write_text(LOOKS)
+    check("fn_looks:f", reward__env=["JUDGE_KEY"])
+    token, key, _ = (folder / "fn_looks.seen").read_text().split()
+    assert (token, key) == ("None", "named")
+
+
+def test_a_crash_of_one_is_not_blamed_on_another(folder: Path) -> None:
+    (folder / "fn_crashes.py").write_text("import os; os.abort()\n")
+    (folder / "fn_good.py").write_text(LOOKS)
+    with pytest.raises(UserError, match=r"functions\[1\].*'fn_crashes:f': .* signal SIGABRT"):
+        check("fn_good:f", "fn_crashes:f", "fn_good:g")
+
+
+def test_without_functions_of_the_user_no_process_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process.subprocess, "Popen", None)
+    check("arithmetic")

@@ -1,0 +1,30 @@
+"""A run looks at what it is given before it makes anything."""
+
+from pathlib import Path
+
+import pytest
+from prefect import flow
+
+from flows.places import RECIPES
+from schemas.errors import UserError
+from tasks.runtime.run import open_run
+from tests.flows.small_run import INLINE, SMALL
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def test_a_run_that_cannot_work_ends_before_it_has_a_folder(
+    prefect_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SFT had been trained before the reward function was imported for the first time."""
+    monkeypatch.chdir(tmp_path)
+    misspelt = {"reward.functions": [{"name": "tests.flows.small_reward:digit"}]}
+
+    @flow(name="start-test")
+    def start() -> None:
+        with open_run("quickstart", {**SMALL, **INLINE, **misspelt}, recipes=RECIPES):
+            pytest.fail("the run began")
+
+    with pytest.raises(UserError, match="mean 'digits'"):
+        start(return_state=True).result()
+    assert not list(tmp_path.iterdir())
