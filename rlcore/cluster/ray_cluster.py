@@ -10,6 +10,7 @@ import logging
 import os
 import secrets
 import socket
+import sys
 import time
 import uuid
 from contextlib import suppress
@@ -22,9 +23,11 @@ import psutil
 import ray
 from ray._private import ray_constants
 from ray._private import worker as ray_worker
+from ray._raylet import GcsClient  # pyright: ignore[reportAttributeAccessIssue]
 from ray.exceptions import RayActorError, RayTaskError
 from ray.experimental.internal_kv import internal_kv_get_gcs_client
 
+from rlcore.cluster.address import check_address
 from rlcore.cluster.progress import Sign, report_to
 from rlcore.cluster.types import (
     Placement,
@@ -257,6 +260,18 @@ def _require_token() -> None:
         path.chmod(0o600)
 
 
+def _join(address: str, options: dict[str, Any]) -> None:
+    check_address(address)
+    try:
+        ray.init(address=address, **options)
+    except (ConnectionError, RuntimeError) as error:  # none is found, or it has other versions
+        reason = " ".join(str(error).split())[:300]
+        raise UserError(
+            f"hardware.ray_address = '{address}' cannot be joined: {reason}; set it to null for a"
+            " cluster of the run's own"
+        ) from error
+
+
 class RayCluster:
     """A local Ray runtime of our own, or an existing cluster's when ``address`` is given.
 
@@ -277,10 +292,12 @@ class RayCluster:
         # the constant.
         os.environ[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR] = "0" if self._local else "1"
         ray_constants.ENABLE_RAY_CLUSTER = not self._local
-        if self._local:
+        if address is None:
             _require_token()
             options |= {"include_dashboard": False, "num_cpus": max(4, os.cpu_count() or 1)}
-        ray.init(address=address or "local", **options)
+            ray.init(address="local", **options)
+        else:
+            _join(address, options)
         self._workers: list[RayWorker] = []
 
     def host(self, target: str, *, name: str, placement: Placement) -> RayWorker:
@@ -314,12 +331,14 @@ class RayCluster:
         return float(ray.cluster_resources().get("GPU", 0.0))
 
     def require_gpus(self, count: float) -> None:
-        """Raise UserError with the number of GPUs when the cluster has fewer than ``count``."""
-        present = self.num_gpus()
+        """Raise UserError with the number of GPUs when every host has fewer than ``count``."""
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        present = max((resources.get("GPU", 0.0) for resources in nodes), default=0.0)
         if count > present:
             raise UserError(
-                f"hardware needs {count:g} GPUs but the Ray cluster has {present:g}; lower"
-                " hardware.learner.ranks or hardware.rollout.engines, or join more nodes"
+                f"hardware needs {count:g} GPUs but the largest host of the Ray cluster has"
+                f" {present:g}; lower hardware.learner.ranks or hardware.rollout.engines, or take a"
+                " host with more GPUs (a run cannot use two hosts yet)"
             )
 
     def rendezvous(self) -> str:
@@ -336,3 +355,7 @@ class RayCluster:
             worker.stop()
         self._workers.clear()
         ray.shutdown()
+
+
+if __name__ == "__main__":  # ``check_address`` asks in a process of its own: Ray would warn here
+    GcsClient(sys.argv[1]).internal_kv_keys(b"", None, 5)

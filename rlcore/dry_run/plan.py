@@ -192,7 +192,8 @@ def _check_gpus(result: Plan) -> None:
         raise UserError(
             f"hardware: ranks ({who}) x learner.gpus_per_rank = {share:g} plus {engines} engine(s)"
             f" x rollout.gpus_per_engine = {engine_share:g} need {needed:g} GPUs and {len(gpus)}"
-            " are visible; lower these or set hardware.ray_address to a larger cluster"
+            " are visible; lower these or take a machine with more GPUs (a run cannot use two"
+            " hosts yet)"
         )
     if result.memory is None:
         return

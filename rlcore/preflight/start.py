@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from rlcore.cluster.address import check_address
 from rlcore.dry_run.plan import Plan, plan
 from rlcore.models.base import check_base_model
 from rlcore.preflight.files import check_files
@@ -13,14 +14,16 @@ from schemas.recipe import ModelSection, Recipe
 def check_start(recipe: Recipe) -> Plan:
     """Return the plan of a run that may start here.
 
-    Raises UserError when the recipe names a function, a file, a model directory that cannot be
-    used, or the run surely cannot fit this machine. Nothing is fetched from the hub, and
+    Raises UserError when the recipe names a function, a file, a model directory or a cluster that
+    cannot be used, or the run surely cannot fit this machine. Nothing is fetched from the hub, and
     nothing of the user's is imported in this process but what ``model.trust_remote_code`` allows.
     """
     check_recipe_functions(recipe)
     size = check_files(recipe)
     planned = plan(recipe, data=size)
     _check_model(recipe.model)
+    if recipe.hardware.ray_address is not None:
+        check_address(recipe.hardware.ray_address)
     check_functions(recipe)
     return planned
 

@@ -49,6 +49,17 @@ def test_more_gpus_than_there_are_is_refused_before_any_worker(cluster: Cluster)
         cluster.require_gpus(cluster.num_gpus() + 1)
 
 
+def test_gpus_of_two_hosts_are_not_added_up(
+    on_ray: RayCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A larger cluster was advised, and a run over two hosts ended with files that one lacks."""
+    two = [{"Alive": True, "Resources": {"GPU": 4.0}}, {"Alive": True, "Resources": {"GPU": 8.0}}]
+    monkeypatch.setattr("ray.nodes", lambda: [*two, {"Alive": False, "Resources": {"GPU": 64.0}}])
+    on_ray.require_gpus(8)
+    with pytest.raises(UserError, match=r"9 GPUs but the largest host .* has 8; .* two hosts yet"):
+        on_ray.require_gpus(9)
+
+
 def test_environment_is_set_before_the_worker_imports(on_ray: RayCluster) -> None:
     """OpenMP and vLLM read theirs once, at import."""
     worker = on_ray.spawn(PROBE, 0, name="probe", placement=Placement(env={"PROBE": "early"}))

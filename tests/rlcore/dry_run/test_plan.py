@@ -64,7 +64,8 @@ def test_more_gpus_than_are_visible_are_refused() -> None:
         ),
         machine,
     )
-    assert "need 3 GPUs and 2 are visible; lower these or set hardware.ray_address" in message
+    assert "need 3 GPUs and 2 are visible; lower these or take a machine with more" in message
+    assert "two hosts yet" in message, "a larger cluster would not help"
 
 
 def test_a_model_too_large_for_the_host_is_refused() -> None:
