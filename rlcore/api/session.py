@@ -23,7 +23,9 @@ from rlcore.api.curves import Curves
 from rlcore.api.progress import TrainingBar
 from rlcore.api.prompts import Prompt, prompts_frame
 from rlcore.api.recipe import Task, recipe_of
+from rlcore.diagnostics.memory import explained
 from rlcore.diagnostics.watch import Diagnostics
+from rlcore.dry_run.plan import plan
 from rlcore.models.base import copy_base_model
 from rlcore.models.files import MODEL_FOLDER, locate_model, model_files
 from rlcore.models.pretrained import load_pretrained
@@ -96,7 +98,8 @@ def train(job: Job) -> Trained:
     is replaced once the new one is complete), ``recipe.yaml`` the recipe, and ``store`` keeps every
     rollout, reward and metric. Every call trains from the start: there is no way to compare the
     caller's functions with those of an earlier call. Raises UserError for anything in ``job`` that
-    cannot work, and what the loop raises.
+    cannot work or cannot fit this machine and for memory that runs out (with keys of
+    ``config.overrides``), and what the loop raises.
     """
     switch_off()
     with _ONE_RUN, _root(job.output_dir) as root, tempfile.TemporaryDirectory() as scratch:
@@ -106,13 +109,18 @@ def train(job: Job) -> Trained:
         store = ArtifactStore(root / STORE_FOLDER)
         key = f"{job.config.preset}-{uuid.uuid4().hex[:12]}"
         recipe = recipe_of(job.config, _task(job, source, prompts, store, key))
+        plan(recipe)  # refuses what surely cannot fit this machine
         lineage = Lineage(recipe_digest(recipe), code_fingerprint="")
         store.put("dataset", key, tables={"prompts": prompts}, lineage=lineage)
         text = yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
         (root / RECIPE_FILE).write_text(text, encoding="utf-8")
         job.on_start(recipe)
         curves = Curves()
-        with Workers(recipe, warn=logger.warning) as workers, ExitStack() as stack:
+        with (
+            explained(recipe, "rl"),
+            Workers(recipe, warn=logger.warning) as workers,
+            ExitStack() as stack,
+        ):
             phases = Phases(
                 recipe,
                 store=store,

@@ -20,6 +20,7 @@ import polars as pl
 from rlcore.diagnostics.dead_updates import DEAD_UPDATE_CHECKS
 from rlcore.diagnostics.evidence import Evidence
 from rlcore.diagnostics.measures import EXPLAINING
+from rlcore.diagnostics.memory import MESSAGE, OUT_OF_MEMORY, ran_out, remedy
 from rlcore.diagnostics.policy_checks import CRITIC_CHECKS, POLICY_CHECKS
 from rlcore.diagnostics.reward_checks import RECIPE_CHECKS, REWARD_CHECKS
 from rlcore.diagnostics.stall import STALL_CHECKS
@@ -256,22 +257,16 @@ def findings_frame(findings: Sequence[Finding]) -> pl.DataFrame:
     return pl.DataFrame([finding.to_json() for finding in findings], schema=schema, orient="row")
 
 
-def of_error(error: BaseException, iteration: int) -> Finding | None:
-    """Return a finding for an error that ends the run, when its remedy is known: memory that ran
-    out.
-    """
-    if not isinstance(error, MemoryError) and "out of memory" not in str(error).lower():
+def of_error(error: BaseException, iteration: int, recipe: Recipe) -> Finding | None:
+    """Return a finding for an error that ends RL, when its remedy is known: memory that ran out."""
+    if isinstance(error, UserError) or not ran_out(error):
         return None
     return Finding(
-        check="out_of_memory",
+        check=OUT_OF_MEMORY,
         severity="fatal",
         began=iteration,
         ended=None,
         value=None,
-        message="memory ran out",
-        remedy=(
-            "lower hardware.learner.micro_batch_tokens or set hardware.learner."
-            "gradient_checkpointing to true (neither changes the result); else lower"
-            " rl.rollout.max_new_tokens or rl.rollout.samples"
-        ),
+        message=MESSAGE,
+        remedy=remedy(recipe, "rl"),
     )

@@ -187,7 +187,8 @@ def _check_gpus(result: Plan) -> None:
     ranks, share = sum(roles.values()), hardware.learner.gpus_per_rank
     engines, engine_share = hardware.rollout.engines, hardware.rollout.gpus_per_engine
     needed = ranks * share + engines * engine_share
-    if hardware.ray_address is None and needed > len(gpus) + 1e-9:
+    one_process = hardware.cluster == "in_process"  # which puts all of them on one GPU
+    if not one_process and hardware.ray_address is None and needed > len(gpus) + 1e-9:
         who = " + ".join(f"{count} of the {role}" for role, count in roles.items())
         raise UserError(
             f"hardware: ranks ({who}) x learner.gpus_per_rank = {share:g} plus {engines} engine(s)"
@@ -199,18 +200,31 @@ def _check_gpus(result: Plan) -> None:
         return
     smallest = min(gpus)
     states, reserved, engine = result.memory.learner.states, 0, ""
-    if share < 1 and engine_share < 1:
-        reserved = int(hardware.rollout.gpu_memory_utilization * smallest)
+    if one_process or (share < 1 and engine_share < 1):
+        reserved = _engine_bytes(result, smallest)
         engine = f", the engine that shares it {gib(reserved)},"
-    if share <= 0.5:  # a second rank fits the GPU: the critic's, and the frozen models
+    # a second rank fits the GPU: the critic's, and the frozen models
+    if one_process or share <= 0.5:
         states = result.memory.states
     if states + reserved > smallest:
+        split = (
+            f"raise learner.zero_stage (now {hardware.learner.zero_stage}) or learner.ranks (now"
+            f" {hardware.learner.ranks}), or"
+        )
         raise UserError(
             f"hardware.learner: weights, gradients and optimizer take {gib(states)} per GPU{engine}"
-            f" and the GPU has {gib(smallest)}; raise learner.zero_stage (now"
-            f" {hardware.learner.zero_stage}) or learner.ranks (now {hardware.learner.ranks}), or"
-            " set learner.offload_optimizer to true"
+            f" and the GPU has {gib(smallest)};"
+            f" {'use a smaller model or' if one_process else split} set learner.offload_optimizer"
+            " to true"
         )
+
+
+def _engine_bytes(result: Plan, gpu: int) -> int:
+    """Return what one engine holds of a GPU of ``gpu`` bytes in any case."""
+    rollout, shape = result.recipe.hardware.rollout, result.shape
+    if rollout.engine == "vllm":
+        return int(rollout.gpu_memory_utilization * gpu)
+    return 0 if shape is None else BYTES[result.recipe.model.dtype] * shape.parameters
 
 
 def _check_host(result: Plan) -> None:

@@ -32,6 +32,7 @@ from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 
 from rlcore.cluster.activity import activity
+from rlcore.diagnostics.memory import explained
 from rlcore.recipes import recipe_digest
 from rlcore.store.artifacts import ArtifactStore, Lineage
 from rlcore.store.fingerprint import code_fingerprint
@@ -263,9 +264,9 @@ class CachedStage:
 
         Call it inside a flow; ``parents`` are the artifacts it reads, by role. A cached artifact
         that is missing or damaged is logged, discarded and made again. Raises what the body
-        raises, ArtifactError when the store cannot be read, and CodeDriftError when the stage
-        resumes from checkpoints, other code began the run, and the pipeline run does not accept
-        that.
+        raises, UserError with the remedy where it runs out of memory, ArtifactError when the store
+        cannot be read, and CodeDriftError when the stage resumes from checkpoints, other code began
+        the run, and the pipeline run does not accept that.
         """
         run = self._settled(self.prepare(pipeline, **parents))
         start = time.monotonic()
@@ -321,7 +322,7 @@ class CachedStage:
         return existing
 
     def _make(self, run: StageRun) -> ArtifactRef:
-        with activity(f"stage {self.stage}"):
+        with activity(f"stage {self.stage}"), explained(run.recipe, self.stage):
             ref = self._body(run)
         assert (ref.kind, ref.key) == (run.kind, run.key), (
             f"stage {self.stage} returned {ref.kind}/{ref.key}; return run.put(...)"

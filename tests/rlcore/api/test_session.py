@@ -8,7 +8,10 @@ from safetensors.torch import load_file, save_file
 
 from flows.training import GRPOConfig, train_with_grpo_sync
 from rlcore.diagnostics.watch import DiagnosticError
+from rlcore.dry_run import plan
+from rlcore.dry_run.plan import Machine
 from rlcore.models.tokenizer import eos_token_id, load_tokenizer
+from schemas.errors import UserError
 from tests.rlcore.api.tiny import write_tiny_model
 
 pytestmark = pytest.mark.timeout(180)
@@ -73,3 +76,21 @@ def test_masking_every_answer_ends_the_run_and_says_what_helps(tmp_path: Path) -
     assert "made no optimizer step" in str(ended.value)
     assert ": raise rl.rollout.max_new_tokens (now 3)" in str(ended.value)
     assert "mask_truncated" not in str(ended.value)
+
+
+def test_a_model_that_cannot_fit_is_refused_before_anything_is_loaded(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = Machine(host=2**17, gpus=(), disk_free=None)
+    monkeypatch.setattr(plan, "this_machine", lambda store, gpus: machine)
+    with pytest.raises(UserError, match=r"optimizer of 1 rank\(s\) take .* and this machine has"):
+        train_with_grpo_sync(str(tiny), variety, ["What is 2 + 2?"], GRPOConfig(threads=1))
+
+
+def test_memory_that_runs_out_ends_in_a_sentence(tiny: Path) -> None:
+    def hungry(iteration: int, metrics: object) -> None:
+        raise MemoryError("Unable to allocate 7 GiB")
+
+    config = GRPOConfig(max_completion_length=10, threads=1, group_size=2)
+    with pytest.raises(UserError, match=r"^memory ran out in rl \(out_of_memory\): lower hardware"):
+        train_with_grpo_sync(str(tiny), variety, ["What is 2 + 2?"], config, on_metrics=hungry)

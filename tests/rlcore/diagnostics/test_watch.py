@@ -107,9 +107,9 @@ def test_metrics_that_an_algorithm_does_not_have_are_not_asked_for() -> None:
 
 def test_findings_are_rows_of_their_table() -> None:
     findings = diagnose(recipe(), _table(_truncated(10, 20))).findings
-    out_of_memory = of_error(RuntimeError("CUDA out of memory. Tried to allocate 2 GiB"), 7)
+    out_of_memory = of_error(RuntimeError("CUDA out of memory. Tried 2 GiB"), 7, recipe())
     assert out_of_memory is not None
     assert "hardware.learner.gradient_checkpointing" in out_of_memory.remedy
     for found in ([], findings, [*findings, out_of_memory]):
         TABLES["diagnostics"].validate(findings_frame(found))
-    assert of_error(RuntimeError("the learner died"), 7) is None
+    assert of_error(RuntimeError("the learner died"), 7, recipe()) is None

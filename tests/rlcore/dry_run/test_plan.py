@@ -53,6 +53,21 @@ def test_a_model_too_large_for_the_visible_gpu_is_refused_with_the_remedy() -> N
     assert plan(big(**own_gpu, hardware__device="cpu"), machine).device == "cpu"
 
 
+def test_one_process_puts_all_on_one_gpu() -> None:
+    """The Python API: no engine of vLLM reserves half of the GPU, and no second GPU is needed."""
+    machine = Machine(host=1024 * GIB, gpus=(200 * GIB,), disk_free=None)
+    inline = {
+        "hardware__cluster": "in_process",
+        "hardware__rollout__engine": "transformers",
+        "hardware__rollout__gpus_per_engine": 1,
+        "hardware__learner__gpus_per_rank": 1,
+    }
+    assert plan(big(**inline), machine).device == "cuda"
+    less = Machine(host=1024 * GIB, gpus=(180 * GIB,), disk_free=None)
+    message = refused(big(**inline), less)  # 170.2 GiB and, in fp32, 28.4 of the engine
+    assert "the engine that shares it 28.4 GiB, and the GPU has 180.0 GiB; use a smaller" in message
+
+
 def test_more_gpus_than_are_visible_are_refused() -> None:
     machine = Machine(host=1024 * GIB, gpus=(80 * GIB,) * 2, disk_free=None)
     message = refused(

@@ -79,6 +79,18 @@ def test_heads_that_a_config_leaves_out_follow_from_the_others(tmp_path: Path) -
     assert (shape.num_kv_heads, shape.head_dim) == (heads, config["hidden_size"] // heads)
 
 
+def test_other_names_of_the_same_sizes_are_known(tmp_path: Path) -> None:
+    """The Python API trains GPT-2 and OPT too, and asks for their memory."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    model = GPT2LMHeadModel(GPT2Config(n_embd=32, n_layer=2, n_head=2, vocab_size=300))
+    model.save_pretrained(tmp_path)
+    shape, _ = find_shape(ModelSection(path=str(tmp_path)))
+    assert shape is not None
+    assert shape.parameters == model.num_parameters()
+    assert (shape.hidden_size, shape.num_layers, shape.intermediate_size) == (32, 2, 128)
+
+
 @pytest.mark.parametrize("content", [b"", b"abc", b"\x10" + b"\0" * 7 + b"{", b"\xff" * 8 + b"{}"])
 def test_a_damaged_weight_file_is_named_not_read_into_memory(
     tmp_path: Path, content: bytes

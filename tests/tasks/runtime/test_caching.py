@@ -282,3 +282,25 @@ def test_decorated_stage_counts_its_own_module() -> None:
 
     with pytest.raises(UserError, match=r"test_caching' is no module of"):
         sft.prepare(_open(_recipe(Path("store"))))
+
+
+def test_a_stage_that_runs_out_of_memory_says_what_to_lower(
+    prefect_server: str, tmp_path: Path
+) -> None:
+    """Only RL had a remedy; SFT and evaluation ended in CUDA's traceback."""
+
+    def sft(run: StageRun) -> ArtifactRef:
+        raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    stage = CachedStage(
+        sft, stage="sft", kind="policy", code=("schemas.errors",), inputs=lambda recipe: {}
+    )
+
+    @flow(name="caching-test")
+    def run() -> None:
+        stage(_open(_recipe(tmp_path / "store")))
+
+    with pytest.raises(
+        UserError, match=r"^memory ran out in sft \(out_of_memory\): .*sft\.max_tok"
+    ):
+        run()
