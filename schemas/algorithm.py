@@ -162,7 +162,7 @@ class Algorithm(Section):
     policy_loss: str = Field(
         default="clip", description=f"{', '.join(POLICY_LOSSES)}, or 'package.module:function'"
     )
-    clip_low: float = Field(default=0.2, gt=0, lt=1)
+    clip_low: float = Field(default=0.2, gt=0, le=1)
     clip_high: float = Field(default=0.2, gt=0)
     clip_dual: float | None = Field(default=3.0, gt=1, description="dual clip c; null = off")
     aggregation: Literal[

@@ -59,7 +59,7 @@ CONTRADICTIONS: list[tuple[str, dict[str, Any], list[str]]] = [
     (GRPO, {"rl.algorithm.kl.where": ["loss", "reward"]},
      ["rl.algorithm.kl.where", "'none', 'loss' or 'reward'"]),
     (GRPO, {"rl.algorithm.clip_dual": 0.5}, ["rl.algorithm.clip_dual = 0.5", "greater than 1"]),
-    (GRPO, {"rl.algorithm.clip_low": 1.5}, ["rl.algorithm.clip_low = 1.5", "less than 1"]),
+    (GRPO, {"rl.algorithm.clip_low": 1.5}, ["rl.algorithm.clip_low = 1.5", "than or equal to 1"]),
     (GRPO, {"rl.rollout.top_p": 0.7},
      ["rl.rollout:", "cuts the distribution the learner's log-probs assume", "set top_p to 1"]),
     (GRPO, {"rl.rollout.top_k": 50}, ["rl.rollout:", "top_k > 0", "top_k to -1"]),
