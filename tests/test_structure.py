@@ -83,6 +83,7 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
         *("rlcore/diagnostics/measures.py", "rlcore/diagnostics/types.py"),
     ),
     "tests/rlcore/engines/test_engines.py": ("rlcore/engines/vllm_transfer.py",),
+    "tests/rlcore/from_verl/shell/test_expansion.py": ("rlcore/from_verl/shell/value.py",),
     "tests/rlcore/from_verl/test_translate.py": (
         *("rlcore/from_verl/batches.py", "rlcore/from_verl/layout.py"),
         "rlcore/from_verl/learning.py",

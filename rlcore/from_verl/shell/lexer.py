@@ -1,0 +1,269 @@
+"""Shell text as tokens: words made of pieces, operators, and line ends."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rlcore.from_verl.shell.scanner import Scanner
+from schemas.errors import UserError
+
+OPERATORS = (
+    *("&>>", "<<<", "<<-", "&&", "||", ";;", "&>", "<<", ">>", ">&", "<&", ">|"),
+    *("(", ")", ";", "&", "|", "<", ">", "\n"),
+)
+BLANKS = " \t"
+_ENDS = frozenset(" \t\n;&|<>()")
+_NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]")
+_BRACES = re.compile(r"(#?)([A-Za-z_]\w*|[0-9]+|[@*#?$!-])(?:\[([^\]{}]*)\])?")
+_DEFAULTS = (":-", ":=", ":+", ":?", "-", "=", "+", "?")
+_PLAIN = re.compile(r"[\w./:,=+\-%@\[\]*]+")  # ends no word and begins nothing
+_ARRAY = re.compile(r"[A-Za-z_]\w*\+?=")
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """Text that stands for itself."""
+
+    text: str
+    quoted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """``${name[index] operator operand}``; operator "#" is the length, "other" one not read."""
+
+    name: str
+    index: str | None = None
+    operator: str = ""
+    operand: "Word | None" = None
+    quoted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Arithmetic:
+    """``$((body))``."""
+
+    body: "Word"
+    quoted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Substitution:
+    """``$(text)`` or the same in backticks."""
+
+    text: str
+    line: int
+    quoted: bool = False
+
+
+Piece = Literal | Variable | Arithmetic | Substitution
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """Pieces without a blank between them; ``array`` holds the elements of ``NAME=( ... )``."""
+
+    pieces: tuple[Piece, ...]
+    line: int
+    array: "tuple[Word, ...] | None" = None
+
+    @property
+    def bare(self) -> str | None:
+        """The text of a word that is one unquoted literal; else None."""
+        match self.pieces:
+            case (Literal(text=text, quoted=False),) if self.array is None:
+                return text
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One of ``OPERATORS``."""
+
+    text: str
+    line: int
+
+
+Token = Word | Operator
+
+
+def tokens(text: str) -> list[Token]:
+    """Return the tokens of shell ``text``. Raises UserError where a quote or bracket stays open."""
+    return _Lexer(re.sub(r"\\[ \t\r]+\n", "\\\n", text.replace("\r\n", "\n"))).tokens()
+
+
+class _Lexer(Scanner):
+    def tokens(self) -> list[Token]:
+        found: list[Token] = []
+        waiting: list[str] = []  # delimiters of here-documents that begin at the line's end
+        while self._skip_blanks():
+            operator = self._operator()
+            if operator is None:
+                word = self.word()
+                if self.text[self.at : self.at + 1] in ("<", ">") and (word.bare or "").isdigit():
+                    continue  # the number of the file that is redirected
+                if found and isinstance(found[-1], Operator) and found[-1].text in ("<<", "<<-"):
+                    waiting.append("".join(p.text for p in word.pieces if isinstance(p, Literal)))
+                found.append(word)
+                continue
+            found.append(Operator(operator, self.line))
+            if operator == "\n":
+                self.line += 1
+                for delimiter in waiting:
+                    self._skip_document(delimiter)
+                waiting = []
+        return found
+
+    def word(self) -> Word:
+        """Read one word, which begins here."""
+        start, line = self.at, self.line
+        pieces = self._pieces(_ENDS)
+        begun = self.text[start : self.at]
+        if self.text[self.at : self.at + 1] == "(" and _ARRAY.fullmatch(begun):
+            return Word(tuple(pieces), line, self._array())
+        return Word(tuple(pieces), line)
+
+    def _array(self) -> tuple[Word, ...]:
+        self.at += 1
+        elements: list[Word] = []
+        while True:
+            while self._skip_blanks() and self.text[self.at] == "\n":
+                self.at, self.line = self.at + 1, self.line + 1
+            if self.at >= len(self.text):
+                raise self.missing(")")
+            if self.text[self.at] == ")":
+                self.at += 1
+                return tuple(elements)
+            if self.text[self.at] in _ENDS:
+                raise UserError(
+                    f"line {self.line}: '{self.text[self.at]}' stands in an array, which holds"
+                    " words only; quote it"
+                )
+            elements.append(self.word())
+
+    def _pieces(self, ends: frozenset[str], *, quoted: bool = False) -> list[Piece]:
+        """Read pieces up to one of ``ends``; ``quoted``: within double quotes."""
+        pieces: list[Piece] = []
+
+        texts: list[str] = []  # of the literal that is being read
+        literal = False  # whether that is quoted
+
+        def end_literal() -> None:
+            if texts:
+                pieces.append(Literal("".join(texts), literal))
+                texts.clear()
+
+        def add(text: str, quoted: bool) -> None:
+            nonlocal literal
+            if quoted != literal:
+                end_literal()
+                literal = quoted
+            texts.append(text)
+
+        while self.at < len(self.text) and self.text[self.at] not in ends:
+            character = self.text[self.at]
+            if character == "\\":
+                self._escape(add, quoted)
+            elif character == "'" and not quoted:
+                add(self.until("'"), True)
+            elif character == '"' and '"' not in ends:
+                self.at += 1
+                inner = self._pieces(frozenset('"'), quoted=True)
+                self.close('"')
+                end_literal()
+                pieces += inner or [Literal("", True)]
+            elif self.text.startswith("$'", self.at) and not quoted:
+                self.at += 1
+                add(self.escaped(), True)
+            elif character == "$":
+                end_literal()
+                pieces.append(self._dollar(quoted))
+            elif character == "`":
+                end_literal()
+                line = self.line
+                pieces.append(Substitution(self.until("`"), line, quoted))
+            else:
+                plain = _PLAIN.match(self.text, self.at)
+                add(self._take(plain.end() if plain else self.at + 1), quoted)
+        end_literal()
+        return pieces
+
+    def _escape(self, add: Callable[[str, bool], None], quoted: bool) -> None:
+        following = self.text[self.at + 1 : self.at + 2]
+        self.at += 2
+        if following == "\n":
+            self.line += 1
+        elif quoted and following not in '$`"\\':
+            add("\\" + following, True)
+        else:
+            add(following, True)
+
+    def _dollar(self, quoted: bool) -> Piece:
+        self.at += 1
+        if self.text.startswith("((", self.at):
+            inner = self.arithmetic()
+            body = _Lexer(inner, self.line)
+            return Arithmetic(
+                Word(tuple(body._pieces(frozenset(), quoted=True)), self.line), quoted
+            )
+        if self.text.startswith("(", self.at):
+            line = self.line
+            return Substitution(self.parenthesis(), line, quoted)
+        if self.text.startswith("{", self.at):
+            return self._braces(quoted)
+        if match := _NAME.match(self.text, self.at):
+            self.at = match.end()
+            return Variable(match[0], quoted=quoted)
+        return Literal("$", quoted)
+
+    def _braces(self, quoted: bool) -> Piece:
+        """Read ``${...}``. ``${a.b}`` and ``${name:a.b}`` are Hydra's and stand for themselves."""
+        start = self.at - 1
+        match = _BRACES.match(self.text, self.at + 1)
+        if match is not None:
+            length, name, index = match.groups()
+            rest = match.end()
+            if self.text.startswith("}", rest):
+                self.at = rest + 1
+                return Variable(name, index, "#" if length else "", quoted=quoted)
+            operator = next((o for o in _DEFAULTS if self.text.startswith(o, rest)), None)
+            if operator is not None and not length:
+                self.at = rest + len(operator)
+                line = self.line
+                operand = Word(tuple(self._pieces(frozenset("}"), quoted=quoted)), line)
+                self.close("}")
+                return Variable(name, index, operator, operand, quoted)
+        self.braces()
+        if match is not None and self.text[match.end()] in "%#/^,@:!":
+            return Variable(match[2], match[3], "other", quoted=quoted)
+        return Literal(self.text[start : self.at], quoted)
+
+    def _operator(self) -> str | None:
+        for operator in OPERATORS:
+            if self.text.startswith(operator, self.at):
+                self.at += len(operator)
+                return operator
+        return None
+
+    def _skip_blanks(self) -> bool:
+        """Move behind blanks, joined lines and a comment; return whether text is left."""
+        while self.at < len(self.text):
+            if self.text[self.at] in BLANKS:
+                self.at += 1
+            elif self.text.startswith("\\\n", self.at):
+                self.at, self.line = self.at + 2, self.line + 1
+            elif self.text[self.at] == "#":
+                end = self.text.find("\n", self.at)
+                self.at = len(self.text) if end < 0 else end
+            else:
+                return True
+        return False
+
+    def _skip_document(self, delimiter: str) -> None:
+        while self.at < len(self.text):
+            end = self.text.find("\n", self.at)
+            end = len(self.text) if end < 0 else end
+            line, self.at = self.text[self.at : end], end + 1
+            self.line += 1
+            if line.strip("\t") == delimiter:
+                return
