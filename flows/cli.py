@@ -12,7 +12,7 @@ from flows.study import add_study
 from rlcore.telemetry import switch_off
 from schemas.errors import UserError
 
-SCRIPTS = (".sh", ".yaml", ".yml", ".txt")  # what a verl run is kept in
+SCRIPTS = (".sh", ".yaml", ".yml", ".txt", ".log")  # what a verl run is kept in
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -129,8 +129,12 @@ def _add_choosing(commands: "argparse._SubParsersAction[argparse.ArgumentParser]
     )
     algorithms.set_defaults(command=_algorithms)
 
-    verl = commands.add_parser("from-verl", help="translate a verl command or config to a recipe")
-    verl.add_argument("command_or_file", help="the command line in quotes, or a file with it")
+    verl = commands.add_parser("from-verl", help="translate a verl script or config to a recipe")
+    verl.add_argument(
+        "command_or_file",
+        help="a script (read, never run), what `bash -x` printed of one, Hydra's config.yaml, or a"
+        " command line in quotes",
+    )
     verl.add_argument("--name", help="name of the recipe (default: trainer.experiment_name)")
     verl.add_argument("--out", type=Path, metavar="FILE", help="write the recipe there")
     verl.add_argument(

@@ -60,6 +60,7 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
     ),
     "tables of keys, read by tests/rlcore/from_verl/test_keys.py": (
         *("rlcore/from_verl/job_keys.py", "rlcore/from_verl/learning_keys.py"),
+        "rlcore/from_verl/config_keys.py",
     ),
     "tests/test_wheel.py": ("flows/places.py",),
     "tests/flows/test_study.py": ("flows/figure.py",),

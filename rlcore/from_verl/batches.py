@@ -11,7 +11,16 @@ from schemas.errors import UserError
 from schemas.names import REWARD_MODEL
 from schemas.reward_model import SampledPreferences
 
-GSM8K_TRAIN_ROWS = 7473
+# Training rows of data sets by what the file's path holds: the names that verl's scripts give them.
+GSM8K_ROWS = 7473
+TRAIN_ROWS = {
+    "gsm8k": GSM8K_ROWS,
+    r"/math/train\.parquet$": 7500,
+    r"/dapo-math-17k\.parquet$": 1_791_700,
+}
+# Path words of data whose answers are compared by value: verl has a rule for each data_source.
+MATHEMATICS = {"gsm8k", "math", "aime"}
+MATH_ANSWER = "rlcore.rewards.math_answer:math_answer"
 VALIDATION_FRACTION = 0.03  # of the training prompts; verl validates on the test split
 # Values of settings that are not given: verl's defaults for a whole command, and those of its
 # one-GPU example for an excerpt.
@@ -125,20 +134,26 @@ def _train_rows(run: Run) -> tuple[int, str]:
     """Return the number of training rows and its source."""
     if run.train_rows is not None:
         return run.train_rows, "--train-rows"
-    files = _files(run, "data.train_files")
-    if files and all(Path(file).is_file() and file.endswith(".parquet") for file in files):
+    train = files(run, "data.train_files")
+    if train and all(Path(file).is_file() and file.endswith(".parquet") for file in train):
         import polars as pl
 
-        return pl.scan_parquet(files).select(pl.len()).collect().item(), "counted"
-    if _is_gsm8k(files):
-        return GSM8K_TRAIN_ROWS, "GSM8K"
-    raise UserError(
-        f"trainer.total_epochs needs the number of training rows and {files[0]} is not available to"
-        " count them; pass --train-rows N, or set trainer.total_training_steps"
-    )
+        return pl.scan_parquet(train).select(pl.len()).collect().item(), "counted"
+    if not train:
+        return GSM8K_ROWS, "GSM8K"
+    known = {file: _known_rows(file) for file in train}
+    for file, rows in known.items():
+        if rows is None:
+            raise UserError(
+                f"trainer.total_epochs needs the number of training rows and {file} is not"
+                " available to count them; pass --train-rows N, or set trainer.total_training_steps"
+            )
+    counts = [rows for rows in known.values() if rows is not None]
+    return sum(counts), " + ".join(f"{count:,}" for count in counts) + " by the files' names"
 
 
-def _files(run: Run, key: str) -> list[str]:
+def files(run: Run, key: str) -> list[str]:
+    """Return the files of a key, the home directory written out."""
     value = run.get(key, [])
     listed = value if isinstance(value, list) else [value]
     return [os.path.expanduser(str(file)) for file in listed]
@@ -150,6 +165,17 @@ def _is_gsm8k(files: list[str]) -> bool:
     return all("gsm8k" in file.lower() for file in files)
 
 
+def _words(file: str) -> set[str]:
+    """Return the words of a path, the home directory left out."""
+    return set(re.findall(r"[a-z0-9]+", file.removeprefix(os.path.expanduser("~")).lower()))
+
+
+def _known_rows(file: str) -> int | None:
+    """Return the training rows of a public data set that the file is named after."""
+    path = f"/{file.lower()}"
+    return next((rows for name, rows in TRAIN_ROWS.items() if re.search(name, path)), None)
+
+
 def trains_reward_model(run: Run) -> bool:
     """Return whether a learned reward model scores. verl loads one; here the run trains it.
 
@@ -157,7 +183,7 @@ def trains_reward_model(run: Run) -> bool:
     """
     if run.reward is not None or not run.flag("reward_model.enable"):
         return False
-    if not _is_gsm8k(_files(run, "data.train_files")):
+    if not _is_gsm8k(files(run, "data.train_files")):
         raise UserError(
             "reward_model.enable = True loads a reward model and here the run trains its own, for"
             " which it has no preferences; pass --reward package.module:function, then add the"
@@ -169,7 +195,7 @@ def trains_reward_model(run: Run) -> bool:
 def data(run: Run) -> dict[str, Any]:
     """Model and data. A whole command must name both; an excerpt defaults to those of verl's
     example."""
-    model, train = run.get(f"{MODEL}.path"), _files(run, "data.train_files")
+    model, train = run.get(f"{MODEL}.path"), files(run, "data.train_files")
     for key, found in ((f"{MODEL}.path", model), ("data.train_files", train)):
         if not found and not run.excerpt:
             raise UserError(
@@ -197,6 +223,9 @@ def data(run: Run) -> dict[str, Any]:
         "evaluate.checkpoints": ["base", *(["sft"] if warm else []), "rl"],
         "evaluate.max_new_tokens": response,
     }
+    if ours["data.sources"][0]["kind"] == "file":
+        ours["data.deduplicate"] = "off"
+        run.note("data.train_files: no row is dropped as a duplicate, as verl drops none")
     run.note(
         f"validation takes {VALIDATION_FRACTION:.0%} of the training prompts; verl's val_files are"
         " the test split, evaluated once at the end"
@@ -212,7 +241,7 @@ def _sources(run: Run, train: list[str]) -> list[dict[str, Any]]:
             else "data.train_files is not shown: GSM8K, as in verl's example"
         )
         return [{"kind": "gsm8k"}]
-    held = _files(run, "data.val_files")
+    held = files(run, "data.val_files")
     if not held:
         raise UserError("data.val_files is missing; set it: the trained model is evaluated on it")
     for file in (*train, *held):
@@ -247,13 +276,21 @@ def reward(run: Run) -> dict[str, Any]:
                 {"name": "gsm8k", "weight": 0, "options": {"mode": "strict"}},
             ],
         }
-    files = _files(run, "data.train_files")
-    if _is_gsm8k(files):
+    named = [*files(run, "data.train_files"), *files(run, "data.val_files")]
+    if _is_gsm8k(named):
         return {"reward.functions": [{"name": "gsm8k", "options": {"mode": "strict"}}]}
-    raise UserError(
-        f"verl picks the reward of {files[0]} by its data_source and only GSM8K's rule has a"
-        " counterpart; set custom_reward_function.path or pass --reward package.module:function"
+    for file in named:
+        if not _words(file) & MATHEMATICS:
+            raise UserError(
+                f"verl picks the reward of {file} by its data_source and only the rules of GSM8K"
+                " and of mathematics have a counterpart; set custom_reward_function.path or pass"
+                " --reward package.module:function"
+            )
+    run.notes.differs.append(
+        "the reward: verl has a rule for each data_source, which looks for the answer's text in"
+        f" one form; {MATH_ANSWER} compares the last answer of every row by its value"
     )
+    return {"reward.functions": [{"name": MATH_ANSWER}]}
 
 
 def evaluation(run: Run) -> dict[str, Any]:

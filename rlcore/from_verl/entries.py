@@ -24,7 +24,8 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Unsupported:
-    """No counterpart. ``off``: values that switch it off, besides null, False and 0.
+    """No counterpart. ``off``: values that switch it off, besides null, False and 0, or besides
+    null only where it is on by default (``is_on``).
 
     ``differs``: without it the run learns something else; otherwise it is layout or bookkeeping.
     """
@@ -32,10 +33,13 @@ class Unsupported:
     why: str
     differs: bool = False
     off: tuple[Any, ...] = ()
+    is_on: bool = False
 
     def is_off(self, value: Any) -> bool:
         """Return whether the value switches the feature off."""
-        return value in (None, False, 0, *self.off)
+        return (
+            value is None or value in self.off or (not self.is_on and value in (False, 0, [], {}))
+        )
 
 
 Entry = To | Part | Unsupported

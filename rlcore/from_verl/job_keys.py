@@ -13,6 +13,9 @@ from rlcore.from_verl.entries import (
     text,
 )
 
+ONE_RANK = "is frozen and one rank, which holds the whole model"
+REFERENCE = f"a reference, where the KL needs one, {ONE_RANK}"
+REWARD_MODEL = f"a reward model as scorer {ONE_RANK}"
 NO_ENVIRONMENTS = "multi-turn environments are not supported"
 
 _MODELS: dict[str, Entry] = {
@@ -33,21 +36,22 @@ _MODELS: dict[str, Entry] = {
     **{
         f"{MODEL}.{key}": Unsupported("speed or place only")
         for key in (
-            *("use_shm", "external_lib", "enable_activation_offload", "use_liger"),
-            *("use_fused_kernels", "fused_kernel_options.*", "tokenizer_path"),
+            *("use_shm", "enable_activation_offload", "use_liger"),
+            *("use_fused_kernels", "fused_kernel_options.*"),
         )
     },
-    f"{REF}.fsdp_config.param_offload": Unsupported(
-        "the frozen reference is placed like the learner: hardware.learner.offload_params"
-    ),
+    f"{MODEL}.tokenizer_path": Unsupported("the tokenizer is that of model.path", True),
+    f"{MODEL}.external_lib": Unsupported("no library is imported for the model", True),
     f"{REF}.log_prob_*": Unsupported("forward passes use hardware.learner.micro_batch_tokens"),
     f"{REF}.ulysses_sequence_parallel_size": Unsupported("no sequence parallelism", off=(1,)),
     f"{REF}.model": Unsupported("the reference is the policy that RL starts from", True),
+    f"{REF}.profiler.*": Unsupported("phases are timed by the run itself"),
+    f"{REF}.rollout_n": Unsupported("repeats rollout.n"),
     **{
-        f"{REF}.{key}": Unsupported("the reference is placed like the learner")
+        f"{REF}.{key}": Unsupported(REFERENCE)
         for key in (
-            *("strategy", "use_torch_compile", "fsdp_config.*", "megatron.*", "profiler.*"),
-            *("entropy_*", "use_remove_padding", "rollout_n"),
+            *("strategy", "use_torch_compile", "fsdp_config.*", "megatron.*", "entropy_*"),
+            *("use_remove_padding", "pad_to_length"),
         )
     },
     "actor_rollout_ref.hybrid_engine": Unsupported("learner and engines are workers of their own"),
@@ -64,7 +68,7 @@ _DATA: dict[str, Entry] = {
     "data.train_batch_size": Part("batches"),
     "data.gen_batch_size": Part("filter_groups"),
     "data.seed": To("seed", count),
-    "data.shuffle": Unsupported("prompts are always shuffled", True, off=(True,)),
+    "data.shuffle": Unsupported("prompts are always shuffled", True, off=(True,), is_on=True),
     "data.prompt_key": Unsupported(
         "prompts are read from the column prompt", True, off=("prompt",)
     ),
@@ -86,9 +90,19 @@ _DATA: dict[str, Entry] = {
         f"data.{key}": Unsupported("loading only")
         for key in (
             *("use_shm", "return_*", "dataloader_num_workers", "validation_shuffle"),
-            *("filter_overlong_prompts_workers", "image_key", "video_key", "train_max_samples"),
-            *("val_max_samples", "image_patch_size", "mm_*"),
+            *("filter_overlong_prompts_workers", "tool_config_path", "function_tool_path"),
         )
+    },
+    **{
+        f"data.{split}_max_samples": Unsupported(
+            "all rows are read; set data.sources[].limit", True, off=(-1,)
+        )
+        for split in ("train", "val")
+    },
+    **{f"data.{key}": Part("media") for key in ("image_key", "video_key", "audio_key")},
+    **{
+        f"data.{key}": Unsupported("read for images, video and audio only")
+        for key in ("image_patch_size", "mm_*")
     },
 }
 
@@ -102,7 +116,7 @@ _REWARD: dict[str, Entry] = {
     "reward_model.model.path": Unsupported(
         "the reward model is trained by the stage reward_model, not loaded"
     ),
-    "reward_model.model.*": Unsupported("the reward model is placed like the learner"),
+    "reward_model.model.*": Unsupported(REWARD_MODEL),
     "reward_model.reward_manager": Unsupported("rewards are scored row by row in worker processes"),
     "reward_model.max_length": Unsupported("set reward_model.max_tokens"),
     "reward_model.reward_kwargs.max_resp_len": Part("overlong"),
@@ -141,7 +155,7 @@ _TRAINER: dict[str, Entry] = {
     "trainer.save_freq": Part("bookkeeping"),
     "trainer.max_actor_ckpt_to_keep": To("rl.checkpoint.keep_last", count),
     "trainer.max_critic_ckpt_to_keep": Unsupported("actor and critic are one checkpoint"),
-    "trainer.device": To("hardware.device", one_of(cuda="cuda", cpu="cpu")),
+    "trainer.device": Part("layout"),
     "trainer.val_only": Unsupported("a run always trains; evaluate with a separate recipe", True),
     "trainer.val_before_train": Unsupported("the stage evaluate also evaluates the base model"),
     "trainer.resume_mode": Unsupported("a run started again always continues"),

@@ -7,12 +7,23 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
+from rlcore.from_verl.config_keys import CONFIG
 from rlcore.from_verl.entries import Entry, To, Unsupported
 from rlcore.from_verl.job_keys import JOB
 from rlcore.from_verl.learning_keys import LEARNING
 from schemas.errors import UserError, did_you_mean
 
-KEYS: dict[str, Entry] = {**LEARNING, **JOB}
+KEYS: dict[str, Entry] = {**LEARNING, **JOB, **CONFIG}
+# New place of a key -> the one it has in KEYS.
+MOVED = {
+    "reward.custom_reward_function.": "custom_reward_function.",
+    "reward.num_workers": "reward_model.num_workers",
+    "reward.reward_kwargs.": "reward_model.reward_kwargs.",
+    "reward.reward_manager.name": "reward_model.reward_manager",
+    "reward.reward_model.enable": "reward_model.enable",
+    "reward.sandbox_fusion.": "reward_model.sandbox_fusion.",
+    "sandbox_fusion.": "reward_model.sandbox_fusion.",
+}
 
 
 def entry(key: str) -> Entry:
@@ -31,11 +42,14 @@ def entry(key: str) -> Entry:
 
 
 def full_key(key: str) -> str:
-    """Return verl's full key for a short form such as ``actor.optim.lr``, when it is the ending of
-    only one key.
+    """Return verl's full key for one that was moved, or for a short form such as
+    ``actor.optim.lr``, when it is the ending of only one key.
 
     Unknown keys come back unchanged.
     """
+    for new, old in MOVED.items():
+        if key == new or (new.endswith(".") and key.startswith(new)):
+            return old + key.removeprefix(new)
     if key in KEYS or any("*" in known and fnmatchcase(key, known) for known in KEYS):
         return key
     ends = [known for known in KEYS if known.endswith(f".{key}")]

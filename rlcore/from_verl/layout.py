@@ -8,6 +8,8 @@ from rlcore.from_verl.learning import estimator, kl
 from rlcore.from_verl.settings import Run
 
 ENGINES = {"vllm": "vllm", "hf": "transformers", "sglang": "vllm"}
+# verl finds an NPU by itself too; "auto" is a GPU where there is one.
+DEVICES = {"cuda": "auto", "cpu": "cpu", "npu": "auto"}
 SHARED = 0.2  # of one GPU: actor, critic, reference, reward model and engine make 1.0
 SHARED_MEMORY = 0.4  # of the GPU for an engine that shares it with learners
 
@@ -18,8 +20,11 @@ def layout(run: Run) -> dict[str, Any]:
     width = run.count(f"{ROLLOUT}.tensor_model_parallel_size", 1)
     if run.get(f"{ROLLOUT}.name") == "sglang":
         run.note(f"{ROLLOUT}.name = sglang: vLLM samples here")
+    if run.get("trainer.device") == "npu":
+        run.note("trainer.device = npu: Ascend NPUs are not supported; the recipe is for GPUs")
     offload = run.flag(f"{ACTOR}.fsdp_config.param_offload")
     ours: dict[str, Any] = {
+        "hardware.device": run.choice("trainer.device", DEVICES, "cuda"),
         "hardware.rollout.engine": run.choice(f"{ROLLOUT}.name", ENGINES, "vllm"),
         "hardware.learner.offload_params": offload,
         "hardware.learner.offload_optimizer": run.flag(f"{ACTOR}.fsdp_config.optimizer_offload"),

@@ -130,8 +130,11 @@ def clips(run: Run) -> dict[str, Any]:
         dual = None
     else:
         dual = run.number(keys["c"], 3.0)
+    low = run.number(keys["low"], both)
+    if low > 1:
+        run.note(f"{keys['low']} = {low:g}: 1, as no ratio is below 0: nothing is clipped there")
     return {
-        "rl.algorithm.clip_low": run.number(keys["low"], both),
+        "rl.algorithm.clip_low": min(low, 1.0),
         "rl.algorithm.clip_high": run.number(keys["high"], both),
         "rl.algorithm.clip_dual": dual,
     }
@@ -187,9 +190,15 @@ def kl(run: Run) -> dict[str, Any]:
 
 
 def correction(run: Run) -> dict[str, Any]:
-    """Truncated importance weights by their old name."""
+    """Truncated importance weights by their two names; the threshold alone switches nothing on."""
+    path, theirs = "rl.algorithm.importance_correction", "algorithm.rollout_correction.rollout_is"
+    if run.has(theirs):
+        levels = {"token": "token", "sequence": "sequence"}
+        return {
+            f"{path}.level": run.choice(theirs, levels, "token"),
+            f"{path}.cap": run.number(f"{theirs}_threshold", 2.0),
+        }
     cap = run.number(f"{ACTOR}.tis_imp_ratio_cap", -1)
-    path = "rl.algorithm.importance_correction"
     return {f"{path}.level": "token", f"{path}.cap": cap} if cap > 0 else {}
 
 

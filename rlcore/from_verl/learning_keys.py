@@ -31,7 +31,10 @@ _OPTIMIZER: dict[str, Entry] = {
         f"{theirs}.total_training_steps": Unsupported("counted by the run itself", off=(-1,)),
         f"{theirs}.num_cycles": Unsupported("cosine is half a period", True, off=(0.5,)),
         f"{theirs}.optimizer": Unsupported("the optimizer is AdamW", True, off=("AdamW",)),
-        f"{theirs}.optimizer_impl": Unsupported("the optimizer is DeepSpeed's AdamW"),
+        f"{theirs}.optimizer_impl": Unsupported(
+            "AdamW is torch's, or DeepSpeed's where it is offloaded"
+        ),
+        f"{theirs}.zero_indexed_step": Unsupported("the schedule ticks per optimizer step"),
         f"{theirs}.override_optimizer_config": Unsupported("the optimizer is AdamW", True),
         f"{theirs}.clip_grad": Unsupported("set grad_clip"),
     }.items()
@@ -51,12 +54,10 @@ _ALGORITHM: dict[str, Entry] = {
     "algorithm.filter_groups.enable": Part("filter_groups"),
     "algorithm.filter_groups.metric": Part("filter_groups"),
     "algorithm.filter_groups.max_num_gen_batches": Part("filter_groups"),
-    "algorithm.rollout_correction.rollout_is": To(
-        "rl.algorithm.importance_correction.level", one_of(token="token", sequence="sequence")
-    ),
-    "algorithm.rollout_correction.rollout_is_threshold": To(
-        "rl.algorithm.importance_correction.cap", number
-    ),
+    "algorithm.filter_groups.max_inflight_gen_batches": Unsupported("speed only"),
+    "algorithm.rollout_correction.rollout_is": Part("correction"),
+    "algorithm.rollout_correction.rollout_is_threshold": Part("correction"),
+    "algorithm.rollout_correction.loss_type": Unsupported("read by bypass_mode only"),
     "algorithm.rollout_correction.*": Unsupported("only truncated importance weights exist", True),
     "algorithm.use_pf_ppo": Unsupported("no preference-feedback resampling of rollouts", True),
     "algorithm.pf_ppo.*": Unsupported("read by use_pf_ppo only"),
@@ -117,7 +118,9 @@ _ROLLOUT: dict[str, Entry] = {
     f"{ROLLOUT}.temperature": To("rl.rollout.temperature", number),
     f"{ROLLOUT}.top_p": To("rl.rollout.top_p", number),
     f"{ROLLOUT}.top_k": To("rl.rollout.top_k", lambda value: count(value) or -1),
-    f"{ROLLOUT}.do_sample": Unsupported("training rollouts are always sampled", True, off=(True,)),
+    f"{ROLLOUT}.do_sample": Unsupported(
+        "training rollouts are always sampled", True, off=(True,), is_on=True
+    ),
     f"{ROLLOUT}.dtype": To(
         "model.dtype", one_of(bfloat16="bfloat16", float32="float32"), "learner and engine share it"
     ),

@@ -28,7 +28,7 @@ class Run:
 
     ``excerpt``: the text is not complete, so missing sizes default to those of verl's one-GPU
     example and not to verl's defaults. ``train_rows`` and ``reward`` are the options of the command
-    line.
+    line. ``unread``: keys whose value the text does not tell, and why.
     """
 
     values: Mapping[str, Any]
@@ -36,13 +36,17 @@ class Run:
     notes: Notes
     train_rows: int | None = None
     reward: str | None = None
+    unread: Mapping[str, str] = field(default_factory=dict)
 
     def has(self, key: str) -> bool:
         """Return whether the key is set to something other than null."""
         return self.get(key) is not None
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Return the value with its interpolations resolved; ``default`` for null and absent."""
+        """Return the value with its interpolations resolved; ``default`` for null and absent.
+
+        Raises UserError for a value that the text does not tell.
+        """
         value = self._resolve(key, ()) if key in self.values else None
         return default if value is None else value
 
@@ -103,13 +107,16 @@ class Run:
     def _resolve(self, key: str, seen: tuple[str, ...]) -> Any:
         if key in seen:
             raise UserError(f"{key} refers to itself over {' -> '.join((*seen, key))}")
+        if key in self.unread:
+            raise UserError(f"{key}: {self.unread[key]}")
         value = self.values[key]
         while isinstance(value, str) and (match := _INTERPOLATION.search(value)):
             inner = self._interpolated(match[1], key, (*seen, key))
             if match.span() == (0, len(value)):
                 value = inner
             else:
-                value = f"{value[: match.start()]}{inner}{value[match.end() :]}"
+                text = "null" if inner is None else inner
+                value = f"{value[: match.start()]}{text}{value[match.end() :]}"
         return value
 
     def _interpolated(self, expression: str, key: str, seen: tuple[str, ...]) -> Any:

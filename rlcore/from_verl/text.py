@@ -1,16 +1,17 @@
-"""From text to verl's dotted settings: a shell command, a block of overrides, or YAML."""
+"""From text to verl's dotted settings: a script, a trace of one, a block of overrides, or YAML."""
 
-import ast
-import operator
 import os
 import re
-import shlex
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
 
+from rlcore.from_verl.shell.expansion import Expansion
+from rlcore.from_verl.shell.parser import Body, Simple, parse
+from rlcore.from_verl.shell.script import read_script
+from rlcore.from_verl.shell.value import Text, shown
 from rlcore.recipes import parse_override
 from schemas.errors import UserError
 
@@ -22,14 +23,10 @@ NOT_TRAINERS = {
     " nothing to merge",
     "sft_trainer": "SFT is the section sft of a recipe, not a separate run",
 }
-_VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)(?::-([^{}]*))?\})")
-_ARITHMETIC = re.compile(r"\$\(\(([^()$]+)\)\)")
-_OPERATORS = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.floordiv,
-}
+START = "a command starts with python3 -m verl.trainer.main_ppo"
+MORE = ("...", "…")  # stands for settings that are not shown
+WHOLE_CONFIG = {"actor_rollout_ref", "algorithm", "data", "trainer"}
+_TRACE = re.compile(r"\++ +(.*)")  # a line of `bash -x`
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,20 +34,26 @@ class Settings:
     """What the text sets, by dotted key as written; later settings replace earlier ones.
 
     ``excerpt``: the text is part of a run only (``...``, or settings without a command).
-    ``deleted``: keys after Hydra's ``~``. ``config_files``: values of --config-name and the like.
+    ``defaults``: a config, which lists verl's defaults beside what was asked for. ``deleted``: keys
+    after Hydra's ``~``. ``config_files``: values of --config-name and the like. ``unread``: keys
+    whose value only running the script could tell, and why. ``remarks``: how it was read.
     """
 
     values: dict[str, Any]
     excerpt: bool
+    defaults: bool = False
     deleted: tuple[str, ...] = ()
     config_files: tuple[str, ...] = ()
+    unread: Mapping[str, str] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
 
 
 def read_settings(text: str) -> Settings:
-    """Return the settings of a verl command, a block of ``a.b=c`` lines, or a YAML config.
+    """Return the settings of a verl script or command, the output of ``bash -x`` on one, a block of
+    ``a.b=c`` lines, or a YAML config such as Hydra's.
 
-    Raises UserError for text that is none of them, a command that is not verl's trainer, or a shell
-    variable without a value.
+    Raises UserError for text that is none of them, a command that is not verl's trainer, and a
+    script whose command only running it could tell.
     """
     lines = [
         line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")
@@ -59,118 +62,135 @@ def read_settings(text: str) -> Settings:
         raise UserError("nothing to translate: give a verl command line, or a file with one")
     if re.match(r"\s*[\w.'\"]+\s*:(\s|$)", lines[0]):
         return _read_yaml(text)
-    statements = _statements(text)
-    command = next((i for i, words in enumerate(statements) if "-m" in words), None)
-    if command is None:
-        return _read_overrides([word for words in statements for word in words], excerpt=True)
-    variables = _variables(statements[:command])
-    words = [_expand(word, variables) for word in statements[command]]
-    start = words.index("-m")
-    _check_trainer(words[start + 1] if start + 1 < len(words) else "")
-    return _read_overrides(words[start + 2 :], excerpt=False)
-
-
-def _statements(text: str) -> list[list[str]]:
-    joined = re.sub(r"\\[ \t]*\n", " ", text)
-    joined = _ARITHMETIC.sub(lambda match: "".join(match[0].split()), joined)
     try:
-        split = [_words(line) for line in joined.splitlines()]
-    except ValueError as error:
-        raise UserError(f"the command does not read as shell: {error}; close the quotes") from None
-    return [words for words in split if words]
+        return _read_trace(text.splitlines()) or _read_shell(text)
+    except RecursionError:
+        raise UserError("the command is nested too deeply to be read; write it flat") from None
 
 
-def _words(line: str) -> list[str]:
-    """Split as the shell does; ``;`` ends a word."""
-    words = shlex.shlex(line, posix=True, punctuation_chars=";")
-    words.whitespace_split = True
-    return list(words)
+def _read_trace(lines: list[str]) -> Settings | None:
+    """Return the settings of the trainer's command in what ``bash -x`` printed; None: no trace."""
+    starts = [index for index, line in enumerate(lines) if _TRACE.match(line)]
+    for start, end in zip(starts, [*starts, len(lines)][1:], strict=True):
+        command = _TRACE.sub(r"\1", lines[start])
+        if not _trainer_end(command.split()):
+            continue
+        try:
+            body = parse(command)
+        except UserError:  # a value with line ends
+            body = parse("\n".join([command, *lines[start + 1 : end]]))
+        found = read_script(body, lambda words: _trainer_end(words) is not None).command
+        if found is not None:
+            return _read_overrides(found[_trainer_end([word.value for word in found]) :], [])
+    if starts and starts[0] == next(i for i, line in enumerate(lines) if line.strip()):
+        raise UserError(f"the output of bash -x holds no command of verl's trainer: {START}")
+    return None
 
 
-def _check_trainer(module: str) -> None:
-    if module.rsplit(".", 1)[-1] in TRAINERS:
-        return
-    for part, ours in NOT_TRAINERS.items():
-        if part in module:
-            raise UserError(f"'{module}' is not verl's trainer: {ours}")
+def _read_shell(text: str) -> Settings:
+    body = parse(text)
+    if (block := _block(body)) is not None:
+        return _read_overrides(block, [], excerpt=True)
+    reading = read_script(body, lambda words: _trainer_end(words) is not None)
+    if reading.command is not None:
+        start = _trainer_end([word.value for word in reading.command])
+        return _read_overrides(reading.command[start:], reading.remarks)
+    lines = [[word.value for word in words] for words in reading.commands]
+    for words in lines:
+        _check_trainer(words)
+    said = [" ".join(words[1:]) for words in lines if words[0] == "echo"]
+    ended = f"line {reading.ended} exits" + (f" after '{shown(said[0])}'" if said else "")
     raise UserError(
-        f"'{module}' is not verl's trainer; a command starts with python3 -m verl.trainer.main_ppo"
+        f"the script starts no trainer of verl{f': {ended}' if reading.ended else ''}; give the"
+        f" script whose command does ({START})"
     )
 
 
-def _variables(statements: list[list[str]]) -> dict[str, str]:
-    """Return the variables set by lines such as ``NAME=value`` and ``export NAME=value`` before the
-    command."""
-    variables: dict[str, str] = {}
-    for words in statements:
-        for word in words[1:] if words[0] in {"export", "local", "readonly"} else words:
-            name, separator, value = word.partition("=")
-            if separator and name.isidentifier():
-                variables[name] = _expand(value, variables)
-    return variables
+def _trainer_end(words: Sequence[str]) -> int | None:
+    """Return where the settings begin in the words of a command of verl's trainer, else None."""
+    for at, word in enumerate(words):
+        module = words[at + 1] if word == "-m" and at + 1 < len(words) else ""
+        if module.rsplit(".", 1)[-1] in TRAINERS:
+            return at + 2
+        if word.endswith(".py") and word.rsplit("/", 1)[-1].removesuffix(".py") in TRAINERS:
+            return at + 1
+    return None
 
 
-def _expand(word: str, variables: Mapping[str, str]) -> str:
-    """Replace ``$NAME``, ``${NAME}``, ``${NAME:-default}`` and ``$((a * b))`` in one word.
-
-    ``${a.b}`` is Hydra's and stays; so does ``$@``, which stands for more settings.
-    """
-
-    def value(match: re.Match[str]) -> str:
-        name = match[1] or match[2]
-        found = variables.get(name, os.environ.get(name, match[3]))
-        if found is None:
-            raise UserError(f"shell variable ${name} has no value in the text; write its value out")
-        return found
-
-    before = None
-    while word != before:  # a default may hold a variable in turn
-        before, word = word, _VARIABLE.sub(value, word)
-    return _ARITHMETIC.sub(lambda match: str(_number(match[1], variables)), word)
+def _check_trainer(words: Sequence[str]) -> None:
+    """Raise UserError for a command that runs another module."""
+    if "-m" not in words:
+        return
+    module = "".join(words[words.index("-m") + 1 :][:1])
+    for part, ours in NOT_TRAINERS.items():
+        if part in module:
+            raise UserError(f"'{module}' is not verl's trainer: {ours}")
+    raise UserError(f"'{module}' is not verl's trainer; {START}")
 
 
-def _number(expression: str, variables: Mapping[str, str]) -> int:
-    def evaluate(node: ast.expr) -> int:
-        if isinstance(node, ast.Constant) and isinstance(node.value, int):
-            return node.value
-        if isinstance(node, ast.Name) and variables.get(node.id, "").isdigit():
-            return int(variables[node.id])
-        if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
-            return _OPERATORS[type(node.op)](evaluate(node.left), evaluate(node.right))
-        raise UserError(f"$(({expression})) is arithmetic that is not supported; write the number")
+def _block(body: Body) -> list[Text] | None:
+    """Return the words of a text that is settings only, line by line; None for a script."""
+    expansion = Expansion({}, os.environ, lambda piece: Text(f"$({piece.text})"))
+    words: list[Text] = []
+    for statement in body:
+        if not isinstance(statement, Simple) or any(word.array for word in statement.words):
+            return None
+        found = [text for word in statement.words for text in expansion.fields(word)]
+        if "-m" in {text.value for text in found}:
+            return None
+        if len(body) > 1 and not all(_sets(text.value) for text in found):
+            return None
+        words += found
+    return words
 
-    try:
-        return evaluate(ast.parse(expression.strip(), mode="eval").body)
-    except (SyntaxError, ZeroDivisionError):
-        raise UserError(f"$(({expression})) is not arithmetic; write the number") from None
+
+def _sets(word: str) -> bool:
+    return "=" in word or word in MORE or word.startswith("~")
 
 
-def _read_overrides(words: list[str], *, excerpt: bool) -> Settings:
+def _read_overrides(
+    words: Sequence[Text], remarks: Sequence[str], *, excerpt: bool = False
+) -> Settings:
     values: dict[str, Any] = {}
+    unread: dict[str, str] = {}
     deleted, config_files = [], []
     waiting = iter(words)
-    for word in waiting:
-        if word in {"|", "||", "&&", ";", "&"} or re.match(r"\d?>", word):
-            break
-        if word in {"...", "…", "$@"}:
+    for text in waiting:
+        word = text.value
+        if word in MORE:
             excerpt = True
         elif word.startswith("-"):
             flag, _, value = word.partition("=")
-            config_files.append(f"{flag}={value or next(waiting, '')}")
+            config_files.append(f"{flag}={value or next(waiting, Text('')).value}")
         elif word.startswith("~"):
             key = word[1:].partition("=")[0]
             values.pop(key, None)
             deleted.append(key)
         else:
-            key, value = _override(word.lstrip("+"))
+            key, value = _override(text)
             values[key] = value
-    return Settings(values, excerpt, tuple(deleted), tuple(config_files))
+            unread.pop(key, None)
+            if text.problem:
+                unread[key] = text.problem
+    return Settings(
+        values,
+        excerpt,
+        deleted=tuple(deleted),
+        config_files=tuple(config_files),
+        unread=unread,
+        remarks=tuple(remarks),
+    )
 
 
-def _override(word: str) -> tuple[str, Any]:
+def _override(text: Text) -> tuple[str, Any]:
+    word = text.value.lstrip("+")
     key, separator, value = word.partition("=")
-    if not separator or not key:
-        raise UserError(f"'{word}' is not of the form key=value; fix or remove it")
+    if text.problem and not re.fullmatch(r"[\w.@/-]+", key):
+        raise UserError(text.problem)
+    if not separator or not re.fullmatch(r"\S+", key):
+        raise UserError(f"'{shown(word)}' is not of the form key=value; fix or remove it")
+    if text.problem:
+        return key, value
     try:
         return parse_override(word)
     except UserError:
@@ -184,7 +204,8 @@ def _read_yaml(text: str) -> Settings:
         raise UserError(f"the config is not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(tree, dict):
         raise UserError("the config holds no settings; give key: value lines")
-    return Settings(dict(_flatten(tree)), excerpt=True)
+    whole = tree.keys() >= WHOLE_CONFIG
+    return Settings(dict(_flatten(tree)), excerpt=not whole, defaults=whole)
 
 
 def _flatten(tree: Mapping[Any, Any], prefix: str = "") -> list[tuple[str, Any]]:

@@ -23,13 +23,15 @@ from rlcore.from_verl.learning import (
     overlong,
     samples,
 )
+from rlcore.from_verl.refusals import media, refuse
 from rlcore.from_verl.settings import Notes, Run
-from rlcore.from_verl.text import read_settings
+from rlcore.from_verl.text import Settings, read_settings
 from rlcore.recipes import resolve_recipe
 from schemas.errors import UserError
 from schemas.recipe import Recipe
 from schemas.rl import RLSection
 
+VERLS_OWN = ("=ppo_trainer", "=ppo_trainer.yaml", "--config-path=config")  # its defaults are known
 # Settings that belong together, by the name that entries.Part gives; in the order of a recipe.
 TOGETHER: dict[str, Callable[[Run], dict[str, Any]]] = {
     "data": data,
@@ -48,6 +50,7 @@ TOGETHER: dict[str, Callable[[Run], dict[str, Any]]] = {
     "bookkeeping": bookkeeping,
     "layout": layout,
     "names": names,
+    "media": media,
 }
 
 
@@ -75,20 +78,17 @@ def translate(
     another, an essential setting without counterpart, and a recipe that does not validate.
     """
     read = read_settings(text)
-    notes = Notes()
-    values: dict[str, Any] = {}
-    for key, value in read.values.items():
-        full = full_key(key)
-        if full != key:
-            notes.remarks.append(f"{key} is read as {full}")
-        values[full] = value
-        entry(full)
-    for key in read.deleted:
-        entry(full_key(key))
+    notes = Notes(remarks=list(read.remarks))
+    values, unread = _by_full_key(read, notes)
+    run = Run(values, read.excerpt, notes, train_rows, reward, unread)
+    refuse(run, read.config_files, defaults=read.defaults)
+    for key in (*values, *map(full_key, read.deleted)):
+        entry(key)
     notes.differs += [
-        f"{flag}: its settings are not read; translate that file" for flag in read.config_files
+        f"{flag}: its settings are not read; translate that file"
+        for flag in read.config_files
+        if not flag.endswith(VERLS_OWN)
     ]
-    run = Run(values, read.excerpt, notes, train_rows, reward)
     lines: dict[tuple[bool, str], list[str]] = {}
     for key, found in lacking({key: run.shown(key) for key in values}).items():
         lines.setdefault((found.differs, found.why), []).append(f"{key} = {run.shown(key)}")
@@ -101,9 +101,26 @@ def translate(
             paths[rule.ours] = convert(key, rule, run.get(key))
             if rule.remark:
                 run.note(f"{key}: {rule.remark}")
-    title = name or _slug(str(run.get("trainer.experiment_name", "from-verl")))
+    title = name or _name(run)
     tree = _tree({"name": title, "description": "Translated from verl.", **paths})
     return Translation(tree, resolve_recipe(title, tree), notes)
+
+
+def _by_full_key(read: Settings, notes: Notes) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return values and unread keys by full key; of two places of one key, what is set there."""
+    values: dict[str, Any] = {}
+    unread: dict[str, str] = {}
+    for key, value in read.values.items():
+        full = full_key(key)
+        if full in values and value is None:
+            continue
+        if full != key and value is not None:
+            notes.remarks.append(f"{key} is read as {full}")
+        values[full] = value
+        unread.pop(full, None)
+        if key in read.unread:
+            unread[full] = read.unread[key]
+    return values, unread
 
 
 def render(translation: Translation) -> str:
@@ -133,10 +150,14 @@ def _comment(item: str) -> list[str]:
     )
 
 
-def _slug(text: str) -> str:
+def _name(run: Run) -> str:
+    key = "trainer.experiment_name"
+    if key in run.unread:
+        raise UserError(f"{key}: {run.unread[key]}, or pass --name NAME")
+    text = str(run.get(key, "from-verl"))
     slug = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
     if not slug:
-        raise UserError(f"trainer.experiment_name = {text!r} is no valid name; pass --name NAME")
+        raise UserError(f"{key} = {text!r} is no valid name; pass --name NAME")
     return slug
 
 

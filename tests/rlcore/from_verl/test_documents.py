@@ -208,7 +208,7 @@ def test_settings_of_environments_are_reported_not_dropped_silently() -> None:
 def test_sequence_parallelism_and_the_references_offload_are_named() -> None:
     unneeded = " ".join(translate(ALPHAAPOLLO_PARALLEL).notes.unneeded)
     assert "ulysses_sequence_parallel_size = 2: no sequence parallelism" in unneeded
-    assert "ref.fsdp_config.param_offload = True: the frozen reference is placed" in unneeded
+    assert "ref.fsdp_config.param_offload = True: a reference, where the KL needs" in unneeded
 
 
 @pytest.mark.parametrize(

@@ -52,3 +52,8 @@ def test_a_value_that_is_none_breaks_a_rule(
 def test_a_setting_that_is_switched_off_asks_for_nothing(value: Any, nothing: bool) -> None:
     """A verl config lists everything: told all of it, nobody reads what makes a difference."""
     assert Unsupported("no such thing", off=("sync",)).is_off(value) is nothing
+
+
+def test_a_setting_that_is_on_by_default_asks_for_something_when_it_is_off() -> None:
+    shuffled = Unsupported("prompts are always shuffled", True, off=(True,), is_on=True)
+    assert [shuffled.is_off(value) for value in (None, True, False)] == [True, True, False]

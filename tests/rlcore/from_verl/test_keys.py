@@ -30,6 +30,8 @@ def test_a_short_key_is_its_only_ending_or_is_asked_back() -> None:
     assert full_key("rollout.top_p") == "actor_rollout_ref.rollout.top_p"
     assert full_key("trainer.nnodes") == "trainer.nnodes"
     assert full_key("no.such_key") == "no.such_key"
+    assert full_key("reward.sandbox_fusion.url") == "reward_model.sandbox_fusion.url"
+    assert full_key("reward.num_workers") == "reward_model.num_workers"
     with pytest.raises(UserError, match=r"'rollout\.n' is the end of .* and of .*; write it in"):
         full_key("rollout.n")
 

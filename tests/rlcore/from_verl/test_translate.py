@@ -149,7 +149,7 @@ def test_gspo_without_clips_gets_the_papers_not_verls() -> None:
         (["env.rolout.n=8"], ["did you mean 'env.rollout.n'"]),
         (["~trainer.loger"], ["did you mean 'trainer.logger'"]),
         (["algorithm.adv_estimator=grpoo"], ["grpoo", "did you mean 'grpo'"]),
-        ([f"{ACTOR}.policy_loss.loss_mode=gpg"], ["loss_mode = 'gpg'", "vanilla, gspo, cispo"]),
+        ([f"{ACTOR}.policy_loss.loss_mode=gpg"], ["the run needs GPG", "loss_mode = gpg"]),
         ([f"{ACTOR}.use_kl_loss=True", "algorithm.use_kl_in_reward=True"], ["both", "one KL"]),
         ([f"{ACTOR}.ppo_mini_batch_size=24"], ["24 does not divide", "train_batch_size = 64"]),
         ([f"{ROLLOUT}.n=4", "env.rollout.n=8"], ["n = 4", "n = 8", "set one of them"]),
@@ -276,7 +276,8 @@ actor_rollout_ref.actor.profiler.tool: ${oc.select:global_profiler.tool,null}
 trainer.default_local_dir: ${oc.env:HERE}
 """
     assert translate(config).notes.unneeded == [
-        "actor_rollout_ref.ref.strategy = fsdp2: the reference is placed like the learner",
+        "actor_rollout_ref.ref.strategy = fsdp2: a reference, where the KL needs one, is frozen and"
+        " one rank, which holds the whole model",
         "actor_rollout_ref.actor.strategy = fsdp2: the learner is DeepSpeed's",
         "trainer.default_local_dir = ${oc.env:HERE}: set store",
     ]
@@ -304,3 +305,59 @@ def test_k1_as_a_loss_is_noted(theirs: str) -> None:
     assert "set rl.algorithm.kl.estimator to k2 or k1+" in text
     other = excerpt(f"{ACTOR}.use_kl_loss=True", f"{ACTOR}.kl_loss_type=k2")
     assert "expected gradient" not in render(other)
+
+
+def test_a_value_that_the_script_does_not_tell_ends_it_only_where_it_is_needed() -> None:
+    where = "/x trainer.default_local_dir=$NOBODY_SET_THIS/x"
+    assert translate(f"{WHOLE} trainer.default_hdfs_dir={where}").notes.unneeded
+    named = f"{WHOLE} trainer.experiment_name=$(hostname)"
+    assert translate(named, name="mine").recipe.name == "mine"
+    with pytest.raises(UserError, match=r"experiment_name: \$\(hostname\) .*, or pass --name NAME"):
+        translate(named)
+    with pytest.raises(UserError, match=r"data.train_batch_size: \$\(nproc\) .*known only where"):
+        translate(f"{WHOLE} data.train_batch_size=$(nproc)")
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("data.shuffle=False", "data.shuffle = False: prompts are always shuffled"),
+        (
+            "data.train_max_samples=9",
+            "data.train_max_samples = 9: all rows are read; set data.sour",
+        ),
+        ("trainer.v1.trainer_mode=separate_async", "every iteration samples with the newest"),
+        ("actor_rollout_ref.model.lora.rank=8", "LoRA is not supported"),
+    ],
+)
+def test_what_the_run_does_without_is_told(setting: str, said: str) -> None:
+    assert any(said in note for note in excerpt(setting).notes.differs)
+
+
+def test_mathematics_is_rewarded_by_value_and_counted_by_name() -> None:
+    files = "['/d/gsm8k/train.parquet','/d/math/train.parquet']"
+    translation = excerpt(f'data.train_files="{files}"', "data.val_files=/d/aime-2024.parquet")
+    (function,) = translation.recipe.reward.functions
+    assert function.name == "rlcore.rewards.math_answer:math_answer"
+    assert any("verl has a rule for each data_source" in n for n in translation.notes.differs)
+    assert translation.recipe.rl.iterations == (7473 + 7500) // 64
+
+
+def test_a_clip_below_every_ratio_clips_nothing() -> None:
+    """verl's CISPO script has 10."""
+    translation = excerpt(f"{ACTOR}.clip_ratio_low=10", f"{ACTOR}.policy_loss.loss_mode=cispo")
+    assert translation.recipe.rl.algorithm.clip_low == 1
+    assert any("clip_ratio_low = 10: 1, as no ratio" in n for n in translation.notes.remarks)
+
+
+def test_importance_correction_by_its_new_name() -> None:
+    correction = "algorithm.rollout_correction.rollout_is"
+    found = excerpt(f"{correction}=sequence", f"{correction}_threshold=3").recipe.rl.algorithm
+    assert found.importance_correction is not None
+    assert (found.importance_correction.level, found.importance_correction.cap) == ("sequence", 3)
+
+
+def test_an_npu_is_told() -> None:
+    translation = excerpt("trainer.device=npu")
+    assert translation.recipe.hardware.device == "auto"
+    assert any("Ascend NPUs are not supported" in note for note in translation.notes.remarks)
