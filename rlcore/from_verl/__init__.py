@@ -1,6 +1,7 @@
-"""A verl run, as a command line or a config, becomes one of our recipes.
+"""A verl run, as a script, a command line or a config, becomes one of our recipes.
 
-Text -> settings by verl's dotted keys (``text``, ``settings``) -> our tree, key by key as the table
-says (``keys``) or several keys together (``learning``, ``batches``, ``layout``) -> YAML with notes
-(``translate``). Recipes and overrides themselves know only our names.
+Text -> settings by verl's dotted keys (``text``, ``shell``, ``settings``) -> refused where there is
+no counterpart as a whole (``refusals``) -> our tree, key by key as the tables say (``keys``) or
+several keys together (``learning``, ``batches``, ``layout``) -> YAML with notes (``translate``).
+Recipes and overrides themselves know only our names.
 """

@@ -60,6 +60,7 @@ _REWARD: dict[str, Entry] = {
             *("reward_model.rollout.*", "reward_model.reward_loop_*", "reward.reward_model.*"),
         )
     },
+    "reward.reward_manager.module.path": Unsupported("rewards are reward.functions", True),
     "reward.reward_manager.*": Unsupported("rewards are scored row by row in worker processes"),
 }
 
