@@ -69,6 +69,7 @@ def test_text_with_an_objective_that_there_is_becomes_a_recipe(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # the scripts want 8 GPUs and more
     file = tmp_path / "recipe.yaml"
     assert main(["from-verl", str(EXAMPLES / f"{name}.sh"), "--out", str(file)]) == 0
     assert main(["run", str(file), "--dry-run", "-o", f"store={tmp_path}"]) == 0
