@@ -37,7 +37,7 @@ SEQUENCE_RATIOS = ("sequence", "sequence-token", "group")
 class GAE(Section):
     """Generalised advantage estimation (arXiv 1506.02438), decoupled as in VAPO (2504.05118)."""
 
-    gamma: float = Field(default=1.0, gt=0, le=1)
+    gamma: float = Field(default=1.0, gt=0, le=1, description="discount per policy token")
     lam: float = Field(default=1.0, ge=0, le=1, description="lambda of the policy's advantages")
     lam_critic: float | None = Field(
         default=None, ge=0, le=1, description="lambda of the critic's target; null = lam"
@@ -51,11 +51,13 @@ class GAE(Section):
 class KL(Section):
     """KL to the frozen reference (docs/algorithms.md, "KL")."""
 
-    where: Literal["none", "loss", "reward"] = "none"
+    where: Literal["none", "loss", "reward"] = Field(
+        default="none", description="term of the loss, taken from each token's reward, or no KL"
+    )
     estimator: Literal["k1", "abs", "k2", "k3", "k1+", "k3+", "full"] = Field(
         default="k3", description="as a loss k1 has no gradient in expectation: use k2 or k1+"
     )
-    coef: float = Field(default=0.01, ge=0)
+    coef: float = Field(default=0.01, ge=0, description="weight of the KL, per nat; 0 = off")
     controller: Literal["fixed", "adaptive"] = Field(
         default="fixed", description="adaptive: Ziegler et al. 2019, for KL in the reward"
     )
@@ -101,7 +103,9 @@ class ImportanceCorrection(Section):
     the current policy over the sampler.
     """
 
-    level: Literal["none", "token", "sequence"] = "none"
+    level: Literal["none", "token", "sequence"] = Field(
+        default="none", description="a weight per token, one per response, or none at all"
+    )
     cap: float = Field(default=2.0, gt=0, description="weights are min(exp(old - sampler), cap)")
 
 
@@ -124,7 +128,7 @@ class Overlong(Section):
     cache_tokens: int | None = Field(
         default=None, ge=0, description="C, the soft interval below L_max; null = a fifth of L_max"
     )
-    factor: float = Field(default=1.0, gt=0)
+    factor: float = Field(default=1.0, gt=0, description="largest penalty, in units of score")
 
 
 class DynamicSampling(Section):
@@ -162,8 +166,12 @@ class Algorithm(Section):
     policy_loss: str = Field(
         default="clip", description=f"{', '.join(POLICY_LOSSES)}, or 'package.module:function'"
     )
-    clip_low: float = Field(default=0.2, gt=0, le=1)
-    clip_high: float = Field(default=0.2, gt=0)
+    clip_low: float = Field(
+        default=0.2, gt=0, le=1, description="ratios below 1 - this are clipped (arXiv 1707.06347)"
+    )
+    clip_high: float = Field(
+        default=0.2, gt=0, description="ratios above 1 + this are clipped; DAPO: 0.28"
+    )
     clip_dual: float | None = Field(default=3.0, gt=1, description="dual clip c; null = off")
     aggregation: Literal[
         "token-mean",
@@ -171,9 +179,14 @@ class Algorithm(Section):
         "seq-mean-token-sum",
         "seq-mean-token-mean",
         "seq-mean-token-sum-norm",
-    ] = "seq-mean-token-mean"
+    ] = Field(
+        default="seq-mean-token-mean",
+        description='weight of each token in the loss: docs/algorithms.md, "Loss aggregation"',
+    )
     kl: KL = KL()
-    entropy_coef: float = Field(default=0.0, ge=0)
+    entropy_coef: float = Field(
+        default=0.0, ge=0, description="entropy (nats per token) times this is taken from the loss"
+    )
     importance_correction: ImportanceCorrection = ImportanceCorrection()
     positive_nll: PositiveNLL = PositiveNLL()
     overlong: Overlong | None = None

@@ -12,7 +12,7 @@ GSM8K_INSTRUCTION = 'Let\'s think step by step and output the final answer after
 class Gsm8kSource(Section):
     """GSM8K from its original ``train.jsonl``/``test.jsonl``, or from the hub."""
 
-    kind: Literal["gsm8k"] = "gsm8k"
+    kind: Literal["gsm8k"] = Field(default="gsm8k", description="the GSM8K data set")
     path: str | None = Field(
         default=None,
         description="directory of train.jsonl and test.jsonl; default: $GSM8K_DIR, else the hub",
@@ -28,31 +28,35 @@ class Gsm8kSource(Section):
 class FileSource(Section):
     """A Parquet or JSONL file in verl, TRL prompt/completion or messages form."""
 
-    kind: Literal["file"] = "file"
+    kind: Literal["file"] = Field(default="file", description="a file of your own")
     path: str = Field(description="local path or fsspec URL of a .parquet, .jsonl or .json file")
-    split: Literal["train", "validation", "test"] = "train"
+    split: Literal["train", "validation", "test"] = Field(
+        default="train", description="what its rows are for"
+    )
     data_source: str | None = Field(default=None, description="overrides the rows' own; verl name")
-    limit: int | None = Field(default=None, ge=1)
+    limit: int | None = Field(default=None, ge=1, description="first rows; null = all")
 
 
 class HubSource(Section):
     """A dataset of the Hugging Face hub, in any form that ``FileSource`` accepts."""
 
-    kind: Literal["hub"] = "hub"
+    kind: Literal["hub"] = Field(default="hub", description="a data set of the hub")
     name: str = Field(description="hub dataset, as owner/name")
-    config: str | None = None
+    config: str | None = Field(default=None, description="configuration (subset) on the hub")
     revision: str | None = Field(default=None, description="commit to pin")
     hub_split: str = Field(default="train", description="split name on the hub")
-    split: Literal["train", "validation", "test"] = "train"
-    data_source: str | None = None
-    limit: int | None = Field(default=None, ge=1)
+    split: Literal["train", "validation", "test"] = Field(
+        default="train", description="what its rows are for"
+    )
+    data_source: str | None = Field(default=None, description="verl's name; null = the hub's name")
+    limit: int | None = Field(default=None, ge=1, description="first rows; null = all")
 
 
 class ArithmeticSource(Section):
     """Generated two-digit word problems with imperfect demonstrations; disjoint by operand
     tuple."""
 
-    kind: Literal["arithmetic"] = "arithmetic"
+    kind: Literal["arithmetic"] = Field(default="arithmetic", description="generated problems")
     train: int = Field(default=4096, ge=1, description="RL training prompts")
     validation: int = Field(default=256, ge=1, description="validation prompts")
     test: int = Field(default=512, ge=1, description="test prompts: held-out operand tuples")
@@ -96,9 +100,11 @@ class DataSection(Section):
     )
     max_prompt_tokens: int = Field(default=512, ge=1, description="after the chat template")
     over_length: Literal["drop", "error", "truncate_left", "truncate_middle", "truncate_right"] = (
-        "drop"
+        Field(default="drop", description="longer prompts: reject, end the run, or cut words there")
     )
-    deduplicate: Literal["exact", "near", "off"] = "near"
+    deduplicate: Literal["exact", "near", "off"] = Field(
+        default="near", description="training rows dropped: equal texts, near ones too, or none"
+    )
     near_duplicate_jaccard: float = Field(
         default=0.9,
         gt=0,

@@ -19,17 +19,24 @@ class LearnerHardware(Section):
         description="cuda only; below 1 shares the GPU with others, with ranks = 1 only",
     )
     threads: int = Field(default=1, ge=1, description="CPU threads per rank")
-    zero_stage: Literal[0, 1, 2, 3] = 1
-    offload_optimizer: bool = False
-    offload_params: bool = False
-    gradient_checkpointing: bool = False
+    zero_stage: Literal[0, 1, 2, 3] = Field(
+        default=1,
+        description="split over ranks: 1 optimizer, 2 + gradients, 3 + weights (arXiv 1910.02054)",
+    )
+    offload_optimizer: bool = Field(default=False, description="optimizer state in host memory")
+    offload_params: bool = Field(default=False, description="weights in host memory; ZeRO-3 only")
+    gradient_checkpointing: bool = Field(
+        default=False, description="recompute activations: less memory, about a third slower"
+    )
     micro_batch_tokens: int = Field(default=4096, ge=1, description="tokens per rank and pass")
     row_tokens: int | None = Field(
         default=None,
         ge=1,
         description="packed row length; null = longest sequence (CPU), one row (GPU)",
     )
-    attention: Literal["sdpa", "flash_attention_2", "eager"] = "sdpa"
+    attention: Literal["sdpa", "flash_attention_2", "eager"] = Field(
+        default="sdpa", description="implementation; eager = plain PyTorch"
+    )
 
     @model_validator(mode="after")
     def _offload_needs_zero(self) -> "LearnerHardware":
@@ -45,16 +52,20 @@ class LearnerHardware(Section):
 class RolloutHardware(Section):
     """The rollout engines."""
 
-    engine: Literal["vllm", "transformers"] = "vllm"
-    engines: int = Field(default=1, ge=1)
+    engine: Literal["vllm", "transformers"] = Field(
+        default="vllm", description="what samples; transformers is slow and runs anywhere"
+    )
+    engines: int = Field(default=1, ge=1, description="engines, a process each")
     gpus_per_engine: float = Field(
         default=0.3, gt=0, description="cuda only; below 1 shares the GPU with others"
     )
     threads: int = Field(default=1, ge=1, description="CPU threads per engine")
-    tensor_parallel: int = Field(default=1, ge=1)
-    gpu_memory_utilization: float = Field(default=0.5, gt=0, le=1)
+    tensor_parallel: int = Field(default=1, ge=1, description="GPUs that share an engine's weights")
+    gpu_memory_utilization: float = Field(
+        default=0.5, gt=0, le=1, description="share of a GPU's memory for weights and KV cache"
+    )
     kv_cache_gib: int = Field(default=1, ge=1, description="CPU only: KV cache per engine")
-    max_num_seqs: int = Field(default=256, ge=1)
+    max_num_seqs: int = Field(default=256, ge=1, description="sequences decoded at once")
 
     @model_validator(mode="after")
     def _tensor_parallel_has_gpus(self) -> "RolloutHardware":
@@ -69,11 +80,11 @@ class RolloutHardware(Section):
 class Timeouts(Section):
     """Limits of waits, in seconds; the error names what was waited for."""
 
-    start_s: float = Field(default=300, gt=0)
-    rollout_s: float = Field(default=1800, gt=0)
-    reward_s: float = Field(default=600, gt=0)
-    update_s: float = Field(default=1800, gt=0)
-    sync_s: float = Field(default=300, gt=0)
+    start_s: float = Field(default=300, gt=0, description="start of a worker")
+    rollout_s: float = Field(default=1800, gt=0, description="sampling of one batch")
+    reward_s: float = Field(default=600, gt=0, description="scoring of one batch")
+    update_s: float = Field(default=1800, gt=0, description="one call of the learner")
+    sync_s: float = Field(default=300, gt=0, description="transfer of weights to the engines")
     stall_s: float = Field(
         default=45,
         gt=0,
@@ -85,14 +96,18 @@ class Timeouts(Section):
 class HardwareSection(Section):
     """Where things run."""
 
-    cluster: Literal["ray", "in_process"] = "ray"
+    cluster: Literal["ray", "in_process"] = Field(
+        default="ray", description="a process per worker, or all in the run's own process"
+    )
     device: Literal["auto", "cpu", "cuda"] = Field(
         default="auto", description="auto = cuda where the cluster has GPUs, else cpu; printed"
     )
     ray_address: str | None = Field(default=None, description="existing cluster; null = own, local")
     learner: LearnerHardware = LearnerHardware()
     rollout: RolloutHardware = RolloutHardware()
-    reward_workers: int = Field(default=1, ge=1)
+    reward_workers: int = Field(
+        default=1, ge=1, description="processes that score, each with a child per function"
+    )
     timeouts: Timeouts = Timeouts()
 
     @model_validator(mode="after")

@@ -21,14 +21,14 @@ from schemas.section import Section
 class FromScratch(Section):
     """A Qwen2 of random weights with a tokenizer trained on the recipe's own data."""
 
-    hidden_size: int = Field(default=128, ge=8)
-    num_layers: int = Field(default=2, ge=1)
-    num_heads: int = Field(default=4, ge=1)
-    num_kv_heads: int = Field(default=2, ge=1)
-    intermediate_size: int = Field(default=256, ge=8)
-    tie_word_embeddings: bool = True
+    hidden_size: int = Field(default=128, ge=8, description="width of the residual stream")
+    num_layers: int = Field(default=2, ge=1, description="transformer blocks")
+    num_heads: int = Field(default=4, ge=1, description="attention heads of a block")
+    num_kv_heads: int = Field(default=2, ge=1, description="key and value heads, shared by groups")
+    intermediate_size: int = Field(default=256, ge=8, description="width of the feed-forward layer")
+    tie_word_embeddings: bool = Field(default=True, description="one matrix embeds and unembeds")
     vocab_size: int = Field(default=512, ge=64, description="upper bound of the trained vocabulary")
-    max_position_embeddings: int = Field(default=512, ge=32)
+    max_position_embeddings: int = Field(default=512, ge=32, description="longest context, tokens")
 
     @model_validator(mode="after")
     def _heads_divide(self) -> "FromScratch":
@@ -51,10 +51,12 @@ class ModelSection(Section):
     path: str | None = Field(default=None, description="local directory or hub name (owner/name)")
     revision: str | None = Field(default=None, description="hub commit to pin")
     from_scratch: FromScratch | None = None
-    dtype: Literal["float32", "bfloat16"] = "bfloat16"
+    dtype: Literal["float32", "bfloat16"] = Field(
+        default="bfloat16", description="of weights and passes; the optimizer's copy is float32"
+    )
     trust_remote_code: bool = Field(default=False, description="run code shipped with the model")
     chat_template: str | None = Field(default=None, description="Jinja; null = the tokenizer's own")
-    max_tokens: int = Field(default=2048, ge=16, description="context length of engine and learner")
+    max_tokens: int = Field(default=2048, ge=16, description="tokens: prompt and response together")
 
     @model_validator(mode="after")
     def _one_origin(self) -> "ModelSection":
@@ -70,8 +72,8 @@ _SFT_OPTIMIZER = Optimizer(lr=1e-5, betas=(0.9, 0.95), schedule=Schedule(kind="c
 class SFTSection(Section):
     """SFT warm start on the demonstrations."""
 
-    enabled: bool = True
-    epochs: int = Field(default=1, ge=1)
+    enabled: bool = Field(default=True, description="false = RL starts from the base model")
+    epochs: int = Field(default=1, ge=1, description="passes over the demonstrations")
     max_steps: int | None = Field(default=None, ge=1, description="cap on optimizer steps")
     batch_size: int = Field(default=64, ge=1, description="sequences per optimizer step")
     max_tokens: int = Field(default=1024, ge=8, description="longer demonstrations are rejected")
@@ -83,16 +85,18 @@ class EvaluateSection(Section):
     """Greedy and sampled evaluation on the test split."""
 
     checkpoints: tuple[Literal["base", "sft", "rl"], ...] = Field(
-        default=("base", "sft", "rl"), min_length=1
+        default=("base", "sft", "rl"), min_length=1, description="weights that are compared"
     )
     max_prompts: int | None = Field(default=None, ge=1, description="per source and subset")
     samples: int = Field(
         default=8, ge=1, description="sampled responses per prompt; 1 = greedy only"
     )
-    pass_k: tuple[int, ...] = (1, 4, 8)
-    temperature: float = Field(default=1.0, gt=0)
-    top_p: float = Field(default=1.0, gt=0, le=1)
-    max_new_tokens: int = Field(default=512, ge=1)
+    pass_k: tuple[int, ...] = Field(
+        default=(1, 4, 8), description="k of pass@k: a right answer among k (arXiv 2107.03374)"
+    )
+    temperature: float = Field(default=1.0, gt=0, description="of the samples; divides the logits")
+    top_p: float = Field(default=1.0, gt=0, le=1, description="probability mass kept; 1 = all")
+    max_new_tokens: int = Field(default=512, ge=1, description="tokens per response")
     completions_shown: int = Field(
         default=8, ge=0, description="sample completions on the run page"
     )
@@ -122,9 +126,9 @@ class ExportSection(Section):
 class TrackingSection(Section):
     """wandb: a view of the metrics tables; offline unless WANDB_API_KEY is set."""
 
-    wandb: bool = True
-    project: str = "rl-pipeline"
-    entity: str | None = None
+    wandb: bool = Field(default=True, description="write the curves for wandb too")
+    project: str = Field(default="rl-pipeline", description="wandb's project")
+    entity: str | None = Field(default=None, description="wandb's user or team; null = your own")
 
 
 # How the weights of the base model, which are a parent, are loaded and run.
@@ -162,8 +166,8 @@ class Recipe(Section):
     """Everything a run depends on."""
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$", description="also the deployment's name")
-    description: str = ""
-    seed: int = Field(default=0, ge=0)
+    description: str = Field(default="", description="a sentence for lists and the run page")
+    seed: int = Field(default=0, ge=0, description="of every draw: data, order, samples, weights")
     store: str = Field(default="runs/store", description="artifact root: directory or fsspec URL")
     model: ModelSection
     data: DataSection

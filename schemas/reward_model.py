@@ -13,15 +13,17 @@ class SampledPreferences(Section):
     """Responses of the warm-started policy to the dataset's prompts, ranked by the verdicts of the
     reward functions: correct, wrong, malformed."""
 
-    kind: Literal["samples"] = "samples"
+    kind: Literal["samples"] = Field(default="samples", description="samples of the policy")
     prompts: int = Field(default=1024, ge=1, description="training prompts sampled, at most")
     validation_prompts: int = Field(
         default=256, ge=1, description="held-out prompts sampled, at most; for the stage's figures"
     )
-    min_responses: int = Field(default=4, ge=2, description="K is drawn between the two")
-    max_responses: int = Field(default=9, ge=2)
-    temperature: float = Field(default=1.0, gt=0)
-    max_new_tokens: int = Field(default=512, ge=1)
+    min_responses: int = Field(
+        default=4, ge=2, description="fewest responses per prompt; drawn between this and the most"
+    )
+    max_responses: int = Field(default=9, ge=2, description="most responses per prompt")
+    temperature: float = Field(default=1.0, gt=0, description="divides the logits")
+    max_new_tokens: int = Field(default=512, ge=1, description="tokens per response")
 
     @model_validator(mode="after")
     def _range_is_one(self) -> "SampledPreferences":
@@ -37,7 +39,9 @@ class Gsm8kSolutions(Section):
     """GSM8K's example_model_solutions.jsonl: four model solutions per question of its test split,
     each with a flag whether it is correct."""
 
-    kind: Literal["gsm8k_solutions"] = "gsm8k_solutions"
+    kind: Literal["gsm8k_solutions"] = Field(
+        default="gsm8k_solutions", description="GSM8K's model solutions"
+    )
     path: str | None = Field(default=None, description="the file; default: below $GSM8K_DIR")
     instruction: str = Field(default=GSM8K_INSTRUCTION, description="appended to each question")
     answer_marker: str = Field(
@@ -52,7 +56,7 @@ class FilePreferences(Section):
     """A Parquet or JSONL file: TRL's ``prompt, chosen, rejected`` (the prompt may be repeated in
     both conversations), or ``prompt, responses, ranks`` with rank 1 the best."""
 
-    kind: Literal["file"] = "file"
+    kind: Literal["file"] = Field(default="file", description="a file of your own")
     path: str = Field(description="local path or fsspec URL of a .parquet, .jsonl or .json file")
     data_source: str | None = Field(default=None, description="default: the file's name")
     validation_fraction: float = Field(default=0.1, gt=0, lt=1, description="by prompt hash")

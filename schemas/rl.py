@@ -19,7 +19,9 @@ from schemas.section import Section
 class Schedule(Section):
     """Learning-rate schedule in optimizer steps (docs/algorithms.md, "Learning rate")."""
 
-    kind: Literal["constant", "linear", "cosine", "wsd"] = "constant"
+    kind: Literal["constant", "linear", "cosine", "wsd"] = Field(
+        default="constant", description="after warm-up; wsd = constant, then a linear decay"
+    )
     warmup_steps: int | None = Field(
         default=None, ge=0, description="optimizer steps from lr/warmup to lr; null = by ratio"
     )
@@ -38,9 +40,11 @@ class Optimizer(Section):
     """AdamW and its schedule."""
 
     lr: float = Field(default=1e-6, gt=0, description="peak learning rate")
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = Field(default=1e-8, gt=0)
-    weight_decay: float = Field(default=0.01, ge=0)
+    betas: tuple[float, float] = Field(
+        default=(0.9, 0.999), description="decay per step of the first and second moment"
+    )
+    eps: float = Field(default=1e-8, gt=0, description="added to the root of the second moment")
+    weight_decay: float = Field(default=0.01, ge=0, description="decoupled: lr x this, per step")
     grad_clip: float = Field(default=1.0, gt=0, description="global gradient norm limit")
     schedule: Schedule = Schedule()
 
@@ -64,7 +68,9 @@ class RewardFunction(Section):
 
     name: str = Field(description="registered name, 'reward_model', or 'package.module:function'")
     weight: float = Field(default=1.0, description="0 = reported, not trained on")
-    options: dict[str, Any] = Field(default_factory=dict)
+    options: dict[str, Any] = Field(
+        default_factory=dict, description="keyword arguments of the function"
+    )
 
 
 class RewardSection(Section):
@@ -117,10 +123,12 @@ class RolloutSection(Section):
 
     prompts: int = Field(default=64, ge=1, description="prompts per iteration")
     samples: int = Field(default=8, ge=1, description="responses per prompt: the group size G")
-    temperature: float = Field(default=1.0, gt=0)
-    top_p: float = Field(default=1.0, gt=0, le=1)
+    temperature: float = Field(
+        default=1.0, gt=0, description="divides the logits, of sampler and learner alike"
+    )
+    top_p: float = Field(default=1.0, gt=0, le=1, description="1 = off, as ratios need it")
     top_k: int = Field(default=-1, ge=-1, description="-1 = off")
-    max_new_tokens: int = Field(default=512, ge=1)
+    max_new_tokens: int = Field(default=512, ge=1, description="tokens a response may have")
     greedy_baseline: bool = Field(
         default=False, description="also answer each prompt greedily, as the baseline of ReMax"
     )
@@ -194,14 +202,14 @@ class ValidationSection(Section):
     stop_at: float | None = Field(
         default=None, gt=0, description="end RL once this validation figure holds `patience` times"
     )
-    patience: int = Field(default=2, ge=1)
+    patience: int = Field(default=2, ge=1, description="validations in a row, for stop_at")
 
 
 class CheckpointSection(Section):
     """Which RL checkpoints are kept on disk."""
 
     every: int = Field(default=1, ge=1, description="iterations between checkpoints")
-    keep_last: int = Field(default=2, ge=1)
+    keep_last: int = Field(default=2, ge=1, description="newest checkpoints kept")
     keep_best: int = Field(default=1, ge=1, description="best by validation accuracy")
 
 
