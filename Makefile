@@ -2,7 +2,7 @@
 # make study  trains STUDY x SEEDS, prints their tables, draws FIGURE; fails unless DEMANDS are met
 # make test   all tests but the slow ones, on the real components; make test-slow runs those
 # make chaos  kills servers, workers, actors during a run; fails if a kill loses or leaves anything
-# make docs   writes docs/recipe.md and docs/recipe.schema.json from the schema
+# make docs   writes docs/recipe.md, docs/recipe.schema.json and docs/tables.md from the schemas
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from flows.commands.deploy import add_deploy
 from flows.commands.run import add_run
+from flows.commands.tables import add_tables
 from flows.commands.watch import add_watch
 from flows.places import RECIPES
 from flows.study import add_study
@@ -119,6 +120,7 @@ def _parser() -> argparse.ArgumentParser:
     add_study(commands)
     add_watch(commands)
     add_deploy(commands)
+    add_tables(commands)
     return parser
 
 

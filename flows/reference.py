@@ -1,7 +1,8 @@
-"""The reference of recipes for readers (docs/recipe.md) and editors (docs/recipe.schema.json).
+"""References: of recipes for readers (docs/recipe.md) and editors (docs/recipe.schema.json), and of
+tables (docs/tables.md).
 
-Both come from one tree of JSON schema nodes, a node per key of a recipe, with what pydantic's own
-schema lacks: the default at that key's place, and the checks of validators.
+Those of recipes come from one tree of JSON schema nodes, a node per key of a recipe, with what
+pydantic's own schema lacks: the default at that key's place, and the checks of validators.
 """
 
 import json
@@ -22,6 +23,7 @@ from schemas.rl import RLSection
 
 REFERENCE = ROOT / "docs" / "recipe.md"
 SCHEMA = ROOT / "docs" / "recipe.schema.json"
+TABLES = ROOT / "docs" / "tables.md"
 
 Node = dict[str, Any]
 
@@ -69,6 +71,11 @@ Written by `make docs` from `schemas/`: change the descriptions there. Editors t
 
 What `rl.preset` sets, where presets differ; empty: the preset has no such section.
 """
+TABLES_HEAD = """# Tables
+
+Written by `make docs` from `schemas/columns.py`: change the descriptions there. These are the views
+of `rl-pipeline sql`, over all complete artifacts of a store; `rl-pipeline tables NAME` prints one.
+"""
 TYPES = {"string": "text", "boolean": "true or false", "object": "mapping"}
 SIGNS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
 
@@ -90,6 +97,22 @@ def reference() -> str:
     return "\n".join(parts) + "\n"
 
 
+def tables_reference() -> str:
+    """Return the reference of tables as Markdown: what each holds, and its columns."""
+    from rlcore.results.data_dictionary import describe
+    from schemas.columns import TABLES as TEXTS
+    from schemas.columns import VIEWS
+
+    parts = [TABLES_HEAD, "| table | holds |", "|---|---|"]
+    texts = {**VIEWS, **TEXTS}
+    parts += [f"| [{name}](#{name}) | {text} |" for name, text in texts.items()]
+    for name, text in texts.items():
+        parts += ["", f"## {name}", "", f"{text[0].upper()}{text[1:]}.", ""]
+        parts += ["| column | type | meaning |", "|---|---|---|"]
+        parts += [f"| `{c.name}` | {c.type} | {c.description} |" for c in describe(name)]
+    return "\n".join(parts) + "\n"
+
+
 def json_schema() -> Node:
     """Return the JSON schema (2020-12) of a recipe file, which may leave out what it extends."""
     tree = _for_editors(_tree(), "", _by_preset())
@@ -100,9 +123,9 @@ def json_schema() -> Node:
 
 
 def main() -> None:
-    """Write both files atomically. Raises OSError where ``docs`` is not writable."""
+    """Write the files atomically. Raises OSError where ``docs`` is not writable."""
     schema = json.dumps(json_schema(), indent=1, ensure_ascii=False) + "\n"
-    for path, text in ((REFERENCE, reference()), (SCHEMA, schema)):
+    for path, text in ((REFERENCE, reference()), (SCHEMA, schema), (TABLES, tables_reference())):
         partial = path.with_name(f".{path.name}.{os.getpid()}")
         partial.write_text(text, encoding="utf-8")
         os.replace(partial, path)

@@ -2,7 +2,7 @@
 
 ``TABLES`` maps a table's name (its file is ``<name>.parquet``) to its model, ``VERSIONS`` to the
 version of its schema. Rows are keyed by ``uid`` (prompt) and ``trajectory_id`` (one sampled
-response).
+response). What each column holds: ``schemas/columns.py``.
 """
 
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import pandera.polars as pa
 import polars as pl
 
+from schemas.columns import COLUMNS, HOLDER, VIEW_COLUMNS
 from schemas.outcomes import FinishReason, Outcome, StopReason
 
 MESSAGE = pl.Struct({"role": pl.String, "content": pl.String})
@@ -38,8 +39,7 @@ class Table(pa.DataFrameModel):
 class Prompts(Table):
     """One prompt to learn or be evaluated on (verl's columns plus uid, split and token ids).
 
-    Produced by prepare_data; consumed by rollout and evaluate. ``subset`` names a test split
-    within a source ("test", "test_steps"); ``extra_info`` is a JSON object.
+    Produced by prepare_data; consumed by rollout and evaluate.
     """
 
     uid: pl.String = pa.Field(unique=True)
@@ -97,18 +97,7 @@ class Rejects(Table):
 
 
 class Rollouts(Table):
-    """One trajectory as sampled, before anything is learnt from it. Token in, token out.
-
-    ``token_ids`` is the whole episode: ``prompt_tokens`` of prompt, then the policy's turns, stop
-    tokens included, and what an environment answers between them. ``loss_mask`` is true on tokens
-    the policy sampled; ``sampler_logprobs`` are the engine's, at the sampling temperature, 0 where
-    masked. ``response`` is the text of the last turn. ``finish_reason`` says why the last
-    generation ended, ``stop_reason`` why the episode did.
-
-    Per turn: ``turn_ends``, the tokens of the episode up to and with the turn's last;
-    ``turn_rewards``, the environment's; ``turn_versions``, of the weights that sampled it;
-    ``valid_actions``, whether the environment could read it.
-    """
+    """One trajectory as sampled, before anything is learnt from it. Token in, token out."""
 
     trajectory_id: pl.String = pa.Field(unique=True)
     uid: pl.String
@@ -159,11 +148,7 @@ class Rollouts(Table):
 
 
 class Rewards(Table):
-    """How each trajectory was scored. ``score`` is null when it could not be: never a silent 0.
-
-    ``counts`` is false where ``correct`` is the verdict of a function of weight 0; ``failures`` is
-    a JSON object of those that failed: function -> {outcome, detail}.
-    """
+    """How each trajectory was scored. ``score`` is null when it could not be: never a silent 0."""
 
     trajectory_id: pl.String = pa.Field(unique=True)
     outcome: pl.String = pa.Field(isin=OUTCOMES)
@@ -182,11 +167,7 @@ class Rewards(Table):
 
 
 class Advantages(Table):
-    """What the update learns from: per token, aligned with ``Rollouts.token_ids``, 0 where masked.
-
-    ``ref_logprobs`` only with a KL term; ``values`` and ``returns`` (the critic's target) only with
-    a critic, null where a row has no score; ``positive`` is what auxiliary losses take for correct.
-    """
+    """What the update learns from, per token of ``Rollouts.token_ids``."""
 
     trajectory_id: pl.String = pa.Field(unique=True)
     advantages: pl.List = pa.Field(dtype_kwargs={"inner": pl.Float32})
@@ -214,8 +195,7 @@ class Advantages(Table):
 class OwnLogprobs(Table):
     """What the policy's ratios were measured against where ``rl.update.old_logprobs`` is own.
 
-    One row per trajectory that trained and ``epoch`` (from 0): log-probs (nats) of its tokens
-    under the policy before the update, packed as in that epoch; 0 where masked.
+    One row per trajectory that trained, and epoch.
     """
 
     trajectory_id: pl.String
@@ -275,12 +255,7 @@ class Completions(Table):
 
 
 class Preferences(Table):
-    """One response to a prompt with its rank among that prompt's (1 = best; equal ranks are a tie).
-
-    ``token_ids``: prompt and response, ``prompt_tokens`` of them prompt. ``level`` is what a
-    verifier says of the response; null without a verdict. Split "validation" is never trained
-    on.
-    """
+    """One response to a prompt with its rank among that prompt's."""
 
     uid: pl.String
     split: pl.String = pa.Field(isin=["train", "validation"])
@@ -320,8 +295,7 @@ class PreferenceScores(Table):
 class PairAccuracy(Table):
     """Share of held-out pairs that the reward model orders as their ranks do, by difficulty.
 
-    ``level``: "<winner>_over_<loser>", or "all". The 95 % interval resamples prompts, since the
-    pairs of a prompt share responses.
+    The interval resamples prompts, since the pairs of a prompt share responses.
     """
 
     level: pl.String = pa.Field(unique=True)
@@ -392,3 +366,9 @@ VERSIONS: dict[str, int] = {
 def schema_version(table: str) -> str:
     """Return ``name/vN`` of a table, as written in manifests and in the Parquet metadata."""
     return f"{table}/v{VERSIONS[table]}"
+
+
+def column_descriptions(table: str) -> dict[str, str]:
+    """Return what each column of an SQL view holds: of a table, with the artifact's ``kind`` and
+    ``key`` in front, or of artifacts, lineage and trajectories."""
+    return VIEW_COLUMNS[table] if table in VIEW_COLUMNS else {**HOLDER, **COLUMNS[table]}

@@ -25,7 +25,7 @@ from rlcore.store.artifacts import ArtifactStore
 from rlcore.store.tables import arrow_schema
 from schemas.artifacts import ArtifactRef, Manifest
 from schemas.errors import UserError
-from schemas.tables import TABLES, schema_version
+from schemas.tables import TABLES, column_descriptions, schema_version
 
 _JOINED = ("rollouts", "rewards", "advantages", "own_logprobs")
 _NAME = ["kind", "key", "sha256"]
@@ -170,9 +170,17 @@ def _create_views(
         paths += _create_table_view(connection, store, current, table)
     if "trajectories" in names:
         connection.execute(_TRAJECTORIES)
+    for view in sorted({"artifacts", "lineage"} | tables & set(TABLES) | names & {"trajectories"}):
+        _comment(connection, view)
     connection.execute(f"SET allowed_paths = [{_quoted(paths)}]")
     connection.execute("SET enable_external_access = false")
     connection.execute("SET lock_configuration = true")
+
+
+def _comment(connection: duckdb.DuckDBPyConnection, view: str) -> None:
+    """Say in SQL what the columns of a view hold: ``duckdb_columns()`` shows it."""
+    for column, text in column_descriptions(view).items():
+        connection.execute(f'COMMENT ON COLUMN {view}."{column}" IS {_quoted([text])}')
 
 
 def _of_current_schema(

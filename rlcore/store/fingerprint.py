@@ -42,6 +42,7 @@ NEUTRAL = (
     "rlcore.workers.workers",
     "schemas.algorithm",
     "schemas.artifacts",
+    "schemas.columns",
     "schemas.data",
     "schemas.errors",
     "schemas.hardware",

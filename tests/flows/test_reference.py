@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from flows.places import RECIPES
-from flows.reference import REFERENCE, SCHEMA, json_schema, reference
+from flows.reference import REFERENCE, SCHEMA, TABLES, json_schema, reference, tables_reference
 from rlcore.recipes import load_recipe, recipe_names
 from rlcore.rewards.registry import check_recipe_functions
 from schemas.errors import UserError
@@ -82,6 +82,7 @@ def test_the_files_are_those_of_the_schema() -> None:
     message = "the schema has changed: run `make docs`"
     assert REFERENCE.read_text(encoding="utf-8") == reference(), message
     assert json.loads(SCHEMA.read_text(encoding="utf-8")) == json_schema(), message
+    assert TABLES.read_text(encoding="utf-8") == tables_reference(), message
 
 
 def test_every_key_is_in_the_reference_with_its_default() -> None:

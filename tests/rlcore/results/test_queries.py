@@ -11,6 +11,7 @@ from rlcore.results.queries import lineage, query
 from rlcore.store.artifacts import ArtifactError, ArtifactStore, Lineage
 from schemas.artifacts import ArtifactRef
 from schemas.errors import UserError
+from schemas.tables import column_descriptions
 
 
 def rollouts(count: int) -> pl.DataFrame:
@@ -309,3 +310,15 @@ def test_bad_conditions_name_the_columns(condition: str) -> None:
         filter_rows(FRAME, condition, where="data.sources.0.filter")
     assert str(caught.value).startswith(f"data.sources.0.filter = {condition!r}")
     assert str(caught.value).endswith("columns: uid, length, prompt")
+
+
+def test_columns_carry_their_meaning_as_comments(tmp_path: Path) -> None:
+    """SQL tools show the comment of a column; ``mean(value)`` alone has no unit."""
+    store = ArtifactStore(tmp_path)
+    store.put("metrics", "m", tables={"metrics": metrics("rl")}, lineage=Lineage("r", "c"))
+    comments = query(
+        store,
+        "select column_name, comment from duckdb_columns()"
+        " where table_name = 'metrics' and (select count(*) from metrics) = 1",
+    )
+    assert dict(comments.iter_rows()) == column_descriptions("metrics")

@@ -1,0 +1,227 @@
+"""What each table and each of its columns holds: for readers, and as comments in SQL.
+
+Texts only, and apart from the contracts in ``schemas/tables.py``: a better sentence here must not
+make stages run again (``NEUTRAL`` in ``rlcore/store/fingerprint.py``).
+"""
+
+TABLES: dict[str, str] = {
+    "prompts": "prompts to learn or be evaluated on; written by prepare_data",
+    "demonstrations": "examples that SFT trains on; written by prepare_data",
+    "rejects": "input rows that prepare_data dropped, and why; a row may have several reasons",
+    "rollouts": "trajectories as the policy sampled them, of every generation round of RL",
+    "rewards": "how each rollout was scored",
+    "baselines": "greedy answers of the policy to the same prompts, for ReMax",
+    "baseline_rewards": "how each greedy answer was scored",
+    "advantages": "what the update learnt from, per token",
+    "own_logprobs": "what ratios were measured against where rl.update.old_logprobs is own",
+    "metrics": "every number of every step of sft, reward_model and rl: the truth of every curve",
+    "eval_results": "figures of each evaluated checkpoint on the test split",
+    "completions": "what evaluation drew, with the verdicts",
+    "preferences": "ranked responses that the reward model is trained and tested on",
+    "preference_scores": "what the reward model gives each held-out response",
+    "pair_accuracy": "share of held-out pairs that the reward model orders as their ranks do",
+    "calibration": "how often the reward model is right when it claims a confidence",
+    "diagnostics": "periods in which a check of the RL run failed",
+}
+# SQL views that are no tables: made from all manifests, or joined from tables.
+VIEWS: dict[str, str] = {
+    "artifacts": "a row per complete artifact of the store, from its manifest",
+    "lineage": "a row per parent of an artifact",
+    "trajectories": "a row per trajectory: rollout, reward, advantage, first own_logprobs",
+}
+
+_ROLLOUTS = {
+    "trajectory_id": "the sampled response; unique within a run, not across runs",
+    "uid": "the prompt: prompts.uid; rows of one uid are a group",
+    "sample": "number of the response among those to its prompt, from 0",
+    "iteration": "RL iteration that sampled it, from 1",
+    "token_ids": "ids of the whole episode: the prompt, then the policy's turns, stop tokens"
+    " included, and what an environment answered between them",
+    "prompt_tokens": "how many of token_ids are the prompt",
+    "loss_mask": "per token: true where the policy sampled it",
+    "sampler_logprobs": "per token, nats: the engine's log-prob at the sampling temperature; 0"
+    " where masked",
+    "response": "text of the last turn, special tokens dropped",
+    "finish_reason": "end of the last generation: stop (stop token), length (cut off), abort"
+    " (engine gave up)",
+    "stop_reason": "end of the episode: done, length or abort",
+    "turn_ends": "per turn: tokens of the episode up to and with the turn's last",
+    "turn_rewards": "per turn: the environment's reward; 0 without an environment",
+    "turn_versions": "per turn: weight_version that sampled it",
+    "valid_actions": "per turn: whether the environment could read it",
+    "seed": "decides every token: the same seed and weights draw the same response",
+    "weight_version": "version of the weights that sampled it; each update adds 1",
+    "weight_digest": "sha256 of those weights, proven by the engine",
+}
+_REWARDS = {
+    "trajectory_id": "the scored response: trajectory_id of its rollout",
+    "outcome": "ok, wrong, no_answer, or without a score: timeout, error, aborted",
+    "score": "offset + sum of weight x function (recipe section reward); null where unscored",
+    "correct": "verdict of the reward functions; null where none checks correctness",
+    "counts": "false where correct comes from a function of weight 0",
+    "parts": "JSON object: unweighted score by function",
+    "detail": "why there is no score, or what the function said",
+    "failures": "JSON object: functions of weight 0 that failed -> {outcome, detail}",
+    "seconds": "wall clock of scoring, s",
+}
+
+COLUMNS: dict[str, dict[str, str]] = {
+    "prompts": {
+        "uid": "the prompt: hash of source, messages and ground truth",
+        "split": "train, validation or test",
+        "subset": "part of a split within a source, e.g. test_steps; else the split",
+        "data_source": "task, by verl's name, e.g. openai/gsm8k; reward functions see it",
+        "prompt": "messages (role, content) up to the turn to be answered",
+        "prompt_ids": "token ids of prompt after the chat template, the answer's turn opened",
+        "ability": "verl's category, e.g. math; empty where the source has none",
+        "reward_style": "verl's: rule (by ground truth), model, judge or code",
+        "ground_truth": "what rule rewards compare with; null only in the other styles",
+        "extra_info": "JSON object: all further columns of the source",
+    },
+    "demonstrations": {
+        "uid": "the example: hash of source and messages",
+        "split": "train, or validation, which is never trained on",
+        "data_source": "task, by verl's name",
+        "messages": "messages (role, content) with the answers to learn",
+        "token_ids": "token ids after the chat template, up to the last EOS",
+        "loss_mask": "per token: true where it carries loss, that is the assistant's, EOS included",
+    },
+    "rejects": {
+        "source": "file, hub dataset or generator that the row came from",
+        "row": "its number within the source, from 0",
+        "reason": "short name, e.g. over_length, duplicate, near_duplicate, contaminated, filter",
+        "detail": "what exactly was wrong, in words",
+        "content": "the row as JSON, cut to 2,000 characters",
+    },
+    "rollouts": _ROLLOUTS,
+    "rewards": _REWARDS,
+    "baselines": _ROLLOUTS,
+    "baseline_rewards": _REWARDS,
+    "advantages": {
+        "trajectory_id": "the response: rollouts.trajectory_id",
+        "advantages": "per token of rollouts.token_ids: what it is credited with; 0 where masked",
+        "old_logprobs": "per token, nats: log-prob under the policy before the update, as scored"
+        " by the learner; 0 where masked",
+        "ref_logprobs": "per token, nats: log-prob under the frozen reference; null without KL",
+        "values": "per token: the critic's value before it; null without a critic or a score",
+        "returns": "per token: the critic's target; null without a critic or a score",
+        "positive": "what auxiliary losses take for correct; null where unknown",
+    },
+    "own_logprobs": {
+        "trajectory_id": "the response: rollouts.trajectory_id",
+        "epoch": "pass over the rollouts that trained on it, from 0",
+        "own_logprobs": "per token, nats: log-prob under the policy before the update, in the"
+        " update's own packing; 0 where masked",
+    },
+    "metrics": {
+        "stage": "sft, reward_model or rl",
+        "step": "optimizer step (sft, reward_model) or iteration (rl), from 1; 0 = before any",
+        "name": "metric, in verl's names where verl has it; timing_s/* are seconds",
+        "value": "the number, in the unit of its name; null where it is not finite",
+    },
+    "eval_results": {
+        "checkpoint": "base, sft or rl",
+        "data_source": "task, by verl's name; all = every prompt alike",
+        "subset": "test split of the source; all = all of them",
+        "metric": "e.g. greedy/acc, sampled/pass@4; list: rlcore/evaluation/summary.py",
+        "value": "the figure: a share from 0 to 1, a mean score, or a mean length in tokens",
+        "ci_low": "lower end of its 95 % interval (Wilson, or a bootstrap over prompts)",
+        "ci_high": "upper end of that interval",
+        "num_prompts": "prompts that the figure is computed from",
+        "num_samples": "completions that it is computed from",
+    },
+    "completions": {
+        "checkpoint": "base, sft or rl",
+        "uid": "the prompt: prompts.uid",
+        "data_source": "task, by verl's name",
+        "subset": "test split of the source",
+        "mode": "greedy (temperature 0) or sampled (evaluate.temperature)",
+        "sample": "number of the completion among those of its prompt and mode, from 0",
+        "prompt": "text of the prompt's messages, a line break between them",
+        "response": "the completion's text, special tokens dropped",
+        "ground_truth": "prompts.ground_truth",
+        "outcome": "as rewards.outcome",
+        "score": "as rewards.score",
+        "answer": "the answer that a reward function extracted; null where none did",
+        "finish_reason": "stop (stop token), length (cut off) or abort (engine gave up)",
+        "num_tokens": "tokens sampled, stop token included",
+    },
+    "preferences": {
+        "uid": "the prompt: prompts.uid, or a hash of the prompt in the file",
+        "split": "train, or validation, which is never trained on",
+        "data_source": "task, by verl's name",
+        "sample": "number of the response among those to its prompt, from 0",
+        "token_ids": "token ids of prompt and response",
+        "prompt_tokens": "how many of token_ids are the prompt",
+        "response": "the response's text",
+        "rank": "1 = best of its prompt; equal ranks are a tie",
+        "level": "correct, wrong or malformed, by a verifier; null without a verdict",
+    },
+    "preference_scores": {
+        "uid": "the prompt: preferences.uid",
+        "sample": "the response: preferences.sample",
+        "score": "the reward model's score; demonstrations average 0",
+    },
+    "pair_accuracy": {
+        "level": "difficulty of the pairs, e.g. correct_over_wrong, or all",
+        "num_prompts": "prompts with such a pair",
+        "num_pairs": "pairs, two responses of unequal rank to one prompt each",
+        "accuracy": "share of pairs whose better response scores higher, 0 to 1",
+        "ci_low": "lower end of its 95 % interval (bootstrap over prompts)",
+        "ci_high": "upper end of that interval",
+    },
+    "calibration": {
+        "low": "claimed confidence from, sigmoid of the score difference, 0.5 to 1",
+        "high": "claimed confidence up to",
+        "num_pairs": "held-out pairs with such a claim; bins without pairs are left out",
+        "claimed": "mean claim of these pairs, 0.5 to 1",
+        "observed": "share of them that are ordered rightly, 0 to 1",
+    },
+    "diagnostics": {
+        "check": "name of the check",
+        "severity": "warning, or fatal where it ended the run",
+        "began": "iteration at which it was reported; 0 = the recipe, before the first",
+        "ended": "iteration at which it was over; null while it lasts",
+        "value": "what the check measured when it reported; null where it measures nothing",
+        "message": "what was wrong, with value and threshold",
+        "remedy": "what to change",
+    },
+}
+
+# In front of the columns of every table, in SQL.
+HOLDER: dict[str, str] = {
+    "kind": "kind of the artifact that holds the row",
+    "key": "key of that artifact within its kind",
+}
+_NAMED = {
+    "kind": "what it is: base_model, dataset, policy, rollouts, rewards, metrics, ...",
+    "key": "its content key within the kind",
+    "sha256": "content digest over all its files",
+}
+VIEW_COLUMNS: dict[str, dict[str, str]] = {
+    "artifacts": {
+        **_NAMED,
+        "recipe_digest": "sha256 of the recipe of the run that wrote it",
+        "code_fingerprint": "sha256 of the code that its content depends on",
+        "producer": "id of the flow run that wrote it; empty outside of one",
+        "created_at": "when it was complete, ISO 8601, UTC",
+        "bytes": "size of all its files, bytes",
+        "rows": "JSON object: rows by table",
+        "metadata": "JSON object: what else the stage recorded",
+    },
+    "lineage": {
+        **_NAMED,
+        "role": "what the parent was used as, e.g. dataset, policy",
+        "parent_kind": "kind of the parent",
+        "parent_key": "key of the parent",
+        "parent_sha256": "content digest that the parent had",
+    },
+    "trajectories": {
+        **COLUMNS["own_logprobs"],
+        **COLUMNS["advantages"],
+        **_REWARDS,
+        **HOLDER,
+        **_ROLLOUTS,
+    },
+}
+del VIEW_COLUMNS["trajectories"]["epoch"]
