@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from flows.commands.deploy import add_deploy
+from flows.commands.data import add_data
 from flows.commands.run import add_run
 from flows.commands.tables import add_tables
 from flows.commands.watch import add_watch
@@ -120,6 +121,7 @@ def _parser() -> argparse.ArgumentParser:
     add_study(commands)
     add_watch(commands)
     add_deploy(commands)
+    add_data(commands)
     add_tables(commands)
     return parser
 

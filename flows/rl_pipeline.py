@@ -12,7 +12,7 @@ from tasks.evaluate import evaluate
 from tasks.export import export
 from tasks.prepare_data import prepare_data
 from tasks.reward_model import reward_model
-from tasks.run_page.summary import publish_summary
+from tasks.run_page.summary import publish_data, publish_summary
 from tasks.runtime.crashes import close_children
 from tasks.runtime.run import open_run
 from tasks.sft import sft
@@ -39,6 +39,7 @@ def rl_pipeline(
     with open_run(recipe, overrides or {}, recipes=RECIPES, accept_code=accept_code) as run:
         base = base_model(run)
         dataset = prepare_data(run, base_model=base)
+        publish_data(run, dataset)
         warm = base
         if run.recipe.sft.enabled:
             warm = sft(run, base_model=base, dataset=dataset)

@@ -3,12 +3,10 @@
 from prefect.logging import get_run_logger
 
 from rlcore.data.inputs import data_digests
-from rlcore.data.prepare import prepare
-from rlcore.data.split import no_prompts
+from rlcore.data.prepare import prepare_for
 from rlcore.models.files import model_directory
 from rlcore.models.tokenizer import load_tokenizer
 from schemas.artifacts import ArtifactRef
-from schemas.errors import UserError
 from schemas.names import BASE_MODEL
 from tasks.runtime.caching import StageRun, cached_stage
 
@@ -23,13 +21,6 @@ def prepare_data(run: StageRun) -> ArtifactRef:
         name=recipe.model.path or "from_scratch",
         trust_remote_code=recipe.model.trust_remote_code,
     )
-    prepared = prepare(
-        recipe.data,
-        tokenizer=tokenizer,
-        seed=recipe.seed,
-        sft_max_tokens=recipe.sft.max_tokens if recipe.sft.enabled else None,
-    )
-    if "validation" not in prepared.tables["prompts"]["split"]:
-        raise UserError(no_prompts("validation"))
+    prepared = prepare_for(recipe, tokenizer)
     get_run_logger().info(prepared.sentence())
     return run.put(tables=prepared.tables, metadata={"counts": prepared.summary})

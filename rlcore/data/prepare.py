@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import polars as pl
 
 from rlcore.data.filters import (
@@ -20,6 +21,7 @@ from rlcore.data.split import NO_DEMONSTRATIONS, is_validation, no_prompts
 from rlcore.data.write import demonstrations_table, prompts_table, rejects_table
 from schemas.data import DataSection
 from schemas.errors import UserError
+from schemas.recipe import Recipe
 
 if TYPE_CHECKING:
     from rlcore.models.tokenizer import ChatTokenizer
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class PreparedData:
     """``tables``: prompts, demonstrations, rejects. ``summary``: counts per split, subset and
-    reject reason, JSON-ready."""
+    reject reason, and lengths in tokens, JSON-ready (``rlcore/data/datasheet.py`` reads it)."""
 
     tables: dict[str, pl.DataFrame]
     summary: dict[str, Any]
@@ -45,6 +47,22 @@ class PreparedData:
             f"prepared {_by_split(prompts)} prompts and {_by_split(demonstrations)} demonstrations;"
             f" {rejects.height:,} rows rejected{f' ({reasons})' if reasons else ''}"
         )
+
+
+def prepare_for(recipe: Recipe, tokenizer: "ChatTokenizer") -> PreparedData:
+    """Make the tables of a run of ``recipe``.
+
+    Raises ``UserError`` as ``prepare`` does, and where there are no validation prompts.
+    """
+    prepared = prepare(
+        recipe.data,
+        tokenizer=tokenizer,
+        seed=recipe.seed,
+        sft_max_tokens=recipe.sft.max_tokens if recipe.sft.enabled else None,
+    )
+    if "validation" not in prepared.tables["prompts"]["split"]:
+        raise UserError(no_prompts("validation"))
+    return prepared
 
 
 def prepare(
@@ -124,6 +142,10 @@ def _summary(
         "vocab_size": vocab_size,
         **{
             f"{name}_mean": round(float(s.mean()), 2) if len(s) else 0.0
+            for name, s in lengths.items()
+        },
+        **{
+            f"{name}_p95": int(np.quantile(s, 0.95, method="higher")) if len(s) else 0
             for name, s in lengths.items()
         },
         **{f"{name}_max": int(s.max(initial=0)) for name, s in lengths.items()},

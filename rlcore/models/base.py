@@ -1,14 +1,25 @@
 """The base model as a local Hugging Face directory: copied, or made from random weights."""
 
 import json
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rlcore.models.files import copy_model, model_files, read_config
+from rlcore.models.files import (
+    CODE_FILES,
+    TOKENIZER_FILES,
+    copy_model,
+    locate_model,
+    model_files,
+    read_config,
+)
 from rlcore.models.tokenizer import EOS, PAD, eos_token_id, load_tokenizer, train_tokenizer
 from schemas.errors import UserError
 from schemas.recipe import ModelSection
+
+if TYPE_CHECKING:
+    from rlcore.models.tokenizer import ChatTokenizer
 
 TOKENIZER_TEXTS = 16384  # enough for every word of generated text; more only costs time
 
@@ -87,10 +98,7 @@ def build_base_model(model: ModelSection, target: Path, *, texts: Iterable[str],
 
     shape = model.from_scratch
     assert shape is not None, "a model with a path is copied, not built"
-    tokenizer = train_tokenizer(_first(texts, TOKENIZER_TEXTS), shape.vocab_size)
-    if model.chat_template is not None:
-        tokenizer.chat_template = model.chat_template
-    tokenizer.model_max_length = shape.max_position_embeddings
+    tokenizer = _trained_tokenizer(model, texts)
     eos, pad = tokenizer.get_vocab()[EOS], tokenizer.get_vocab()[PAD]
     config = Qwen2Config(
         vocab_size=len(tokenizer),
@@ -115,6 +123,37 @@ def build_base_model(model: ModelSection, target: Path, *, texts: Iterable[str],
     lm.save_pretrained(target)
     tokenizer.save_pretrained(target)
     return target
+
+
+def base_tokenizer(model: ModelSection, target: Path, *, texts: Iterable[str]) -> "ChatTokenizer":
+    """Return the tokenizer that the base model will have, without its weights.
+
+    Its files go into the directory ``target``. ``texts``: what one from scratch is trained on.
+    Raises ``UserError`` as ``build_base_model``, ``locate_model`` and ``load_tokenizer`` do.
+    """
+    if model.path is None:
+        _trained_tokenizer(model, texts).save_pretrained(target)
+    else:
+        trusted = model.trust_remote_code
+        source = locate_model(model.path, model.revision, trust_remote_code=trusted, weights=False)
+        for pattern in (*TOKENIZER_FILES, *(CODE_FILES if trusted else ())):
+            for file in source.glob(pattern):
+                shutil.copyfile(file, target / file.name)
+        if model.chat_template is not None:
+            _set_chat_template(target, model)
+    return load_tokenizer(
+        target, name=model.path or "from_scratch", trust_remote_code=model.trust_remote_code
+    )
+
+
+def _trained_tokenizer(model: ModelSection, texts: Iterable[str]) -> "ChatTokenizer":
+    shape = model.from_scratch
+    assert shape is not None, "a model with a path has its tokenizer"
+    tokenizer = train_tokenizer(_first(texts, TOKENIZER_TEXTS), shape.vocab_size)
+    if model.chat_template is not None:
+        tokenizer.chat_template = model.chat_template
+    tokenizer.model_max_length = shape.max_position_embeddings
+    return tokenizer
 
 
 def _set_chat_template(target: Path, model: ModelSection) -> None:

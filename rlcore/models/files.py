@@ -36,6 +36,7 @@ MODEL_FILES = (
     INDEX_FILE,
     *COMPANION_FILES,
 )
+TOKENIZER_FILES = ("config.json", *COMPANION_FILES)
 CODE_FILES = ("*.py",)  # only with trust_remote_code
 HUB_TIMEOUT_S = 5.0
 MODEL_FOLDER = "model"  # the model in a base_model, policy or export artifact
@@ -53,9 +54,12 @@ def model_directory(artifact: Path) -> Path:
     return directory
 
 
-def locate_model(name: str, revision: str | None, *, trust_remote_code: bool = False) -> Path:
+def locate_model(
+    name: str, revision: str | None, *, trust_remote_code: bool = False, weights: bool = True
+) -> Path:
     """Return the local directory of a model: ``name`` itself, or its snapshot of the hub.
 
+    Without ``weights`` only what its tokenizer consists of is fetched.
     Raises ``UserError`` when there is no such directory and ``name`` is not a hub name, when the
     hub cannot be reached and its cache does not hold the model, or when the hub does not know it.
     """
@@ -75,7 +79,8 @@ def locate_model(name: str, revision: str | None, *, trust_remote_code: bool = F
         RevisionNotFoundError,
     )
 
-    patterns = [*MODEL_FILES, *(CODE_FILES if trust_remote_code else ())]
+    patterns = [*(MODEL_FILES if weights else TOKENIZER_FILES)]
+    patterns += CODE_FILES if trust_remote_code else ()
     unreachable = hub_unreachable()
     at = f" at revision '{revision}'" if revision else ""
     try:

@@ -14,6 +14,7 @@ from prefect.artifacts import (
     create_table_artifact,
 )
 
+from rlcore.data.datasheet import Sheet
 from rlcore.diagnostics.watch import Finding
 from schemas.artifacts import ArtifactRef
 from tasks.run_page.plots import curves_svg, data_uri, overlay_svg
@@ -56,6 +57,21 @@ def lineage_row(
         "made by flow run": producer,
         "uri": ref.uri,
     }
+
+
+def publish_datasheet(sheets: Sequence[Sheet]) -> None:
+    """Publish the tables of ``datasheet``."""
+    lines = ["## Data"]
+    for sheet in sheets:
+        lines += ["", f"### {sheet.title}", "", f"| {' | '.join(sheet.columns)} |"]
+        lines.append(f"|{':-|' * len(sheet.columns)}")
+        lines += [f"| {' | '.join(map(_plain, row))} |" for row in sheet.rows]
+        lines += [] if sheet.rows else ["none"]
+    create_markdown_artifact(
+        key="data",
+        markdown="\n".join(lines),
+        description="The dataset of this run: counts, splits, lengths in tokens, rejects.",
+    )
 
 
 def publish_metrics(stage: str, metrics: pl.DataFrame) -> None:

@@ -1,4 +1,4 @@
-"""The end of a run: ``summary.json``, and what the run page shows."""
+"""What the run page shows; at the end of a run also ``summary.json``."""
 
 import json
 import os
@@ -8,6 +8,7 @@ from typing import Any
 
 from prefect.runtime import flow_run
 
+from rlcore.data.datasheet import datasheet
 from rlcore.diagnostics.evidence import Evidence
 from rlcore.diagnostics.measures import learns_from_a_model
 from rlcore.diagnostics.watch import diagnose
@@ -24,6 +25,7 @@ from schemas.artifacts import ArtifactRef
 from tasks.run_page.artifacts import (
     lineage_row,
     publish_completions,
+    publish_datasheet,
     publish_diagnostics,
     publish_evaluation,
     publish_export,
@@ -34,6 +36,11 @@ from tasks.run_page.artifacts import (
 )
 from tasks.runtime.caching import PipelineRun
 from tasks.runtime.drift import RECORDS
+
+
+def publish_data(run: PipelineRun, dataset: ArtifactRef) -> None:
+    """Put the datasheet of the dataset, new or from cache, on the run page."""
+    publish_datasheet(datasheet(run.store.manifest(dataset).metadata["counts"]))
 
 
 def publish_summary(

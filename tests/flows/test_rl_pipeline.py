@@ -8,10 +8,17 @@ import time
 from importlib.metadata import version
 from pathlib import Path
 
+import polars as pl
 import pytest
 import yaml
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
 
+from flows.cli import main
+from rlcore.data.preview import example_lines, example_of
 from rlcore.models.base import build_base_model
+from rlcore.models.files import model_directory
+from rlcore.models.tokenizer import load_tokenizer
 from rlcore.results.queries import query
 from rlcore.store.artifacts import ArtifactStore
 from schemas.recipe import FromScratch, ModelSection
@@ -30,6 +37,7 @@ CHANGED = {
 ON_RAY = {"hardware.rollout.engines": 1, "hardware.learner.threads": 1, "evaluate.samples": 2}
 
 
+MADE = (("base_model", "base_model"), ("dataset", "prepare_data"))  # kind, stage
 PLANTED = "planted-0f8e7d6c5b4a"
 SECRETS = ("HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "OPENAI_API_KEY")
 OPEN_TO_OTHERS = pytest.StashKey[set[str]]()
@@ -71,6 +79,23 @@ def test_summary_has_what_people_and_scripts_read(finished: Path) -> None:
     }
     assert {"sft", "rollout", "update", "evaluate"} <= set(summary["tokens_per_s"])
     assert (Path(summary["export"]) / "config.json").is_file()
+
+
+def test_the_preview_is_what_sft_read(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """``rl-pipeline data`` is looked at instead of the run: it must show the run's own tokens."""
+    resolved = next((finished / "runs").glob("quickstart-*/recipe.yaml"))
+    assert main(["data", str(resolved), "-n", "1000"]) == 0
+    printed = capsys.readouterr().out
+    store = ArtifactStore(finished / "runs" / "store")
+    keys = summary_of(finished)["artifacts"]
+    base, dataset = (store.find(kind, keys[stage].rsplit("/", 1)[1]) for kind, stage in MADE)
+    assert base is not None
+    assert dataset is not None
+    tokenizer = load_tokenizer(model_directory(store.directory(base)))
+    for table, wanted in (("demonstrations", 512), ("prompts", 64)):
+        read = store.table(dataset, table).filter(pl.col("split") == "train")
+        shown = ["\n".join(example_lines(example_of(row, tokenizer))) for row in read.to_dicts()]
+        assert sum(f":\n{text}\n" in printed for text in shown) == len(shown) == wanted
 
 
 def test_no_secret_is_in_the_files_of_a_run(request: pytest.FixtureRequest, finished: Path) -> None:
@@ -142,6 +167,15 @@ def _umask() -> int:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "new").touch()
         return 0o666 & ~(Path(folder) / "new").stat().st_mode
+
+
+def test_the_run_page_has_the_datasheet(finished: Path) -> None:
+    """Which rows were left out is seen while the run trains, and after a dataset from cache."""
+    run = ArtifactFilterFlowRunId.model_validate({"any_": [summary_of(finished)["flow_run_id"]]})
+    with get_client(sync_client=True) as client:
+        shown = client.read_artifacts(artifact_filter=ArtifactFilter(flow_run_id=run))
+    (data,) = (str(artifact.data) for artifact in shown if artifact.key == "data")
+    assert "| train | arithmetic | train | 64 |" in data
 
 
 def test_unchanged_recipe_is_all_cached(finished: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoModelForCausalLM
 
-from rlcore.models.base import build_base_model, copy_base_model
+from rlcore.models.base import base_tokenizer, build_base_model, copy_base_model
 from rlcore.models.tokenizer import load_tokenizer
 from schemas.errors import UserError
 from schemas.recipe import FromScratch, ModelSection
@@ -42,6 +42,27 @@ def test_a_chat_template_of_the_recipe_replaces_the_models(base: Path, tmp_path:
     chat = [{"role": "user", "content": "x"}]
     assert tokenizer.apply_chat_template(chat, tokenize=False) == "[x]" + str(tokenizer.eos_token)
     assert "[" not in str(load_tokenizer(base).apply_chat_template(chat, tokenize=False))
+
+
+def test_the_tokenizer_alone_is_the_one_of_the_whole_model(base: Path, tmp_path: Path) -> None:
+    """What a preview shows must be what a stage loads, which has config and weights beside it."""
+    scratch, copied = tmp_path / "scratch", tmp_path / "copied"
+    copied.mkdir()
+    own = ModelSection(path=str(base), chat_template="{{ eos_token }}", max_tokens=64)
+    pairs = [
+        (base_tokenizer(SCRATCH, scratch, texts=TEXTS), load_tokenizer(base)),
+        (
+            base_tokenizer(own, copied, texts=()),
+            load_tokenizer(copy_base_model(own, base, tmp_path / "whole")),
+        ),
+    ]
+    for alone, whole in pairs:
+        assert type(alone) is type(whole)
+        assert alone.get_vocab() == whole.get_vocab()
+        assert alone.chat_template == whole.chat_template
+        assert alone.all_special_tokens == whole.all_special_tokens
+        assert alone(TEXTS[0])["input_ids"] == whole(TEXTS[0])["input_ids"]
+    assert not list(tmp_path.glob("[sc]*/*.safetensors"))
 
 
 def test_a_context_shorter_than_max_tokens_is_refused(base: Path, tmp_path: Path) -> None:

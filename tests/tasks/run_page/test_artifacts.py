@@ -11,12 +11,14 @@ from prefect import flow
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
 
+from rlcore.data.datasheet import Sheet
 from rlcore.diagnostics.watch import Finding
 from rlcore.results.summary import proxy_and_truth
 from schemas.artifacts import ArtifactRef
 from tasks.run_page.artifacts import (
     lineage_row,
     publish_completions,
+    publish_datasheet,
     publish_diagnostics,
     publish_evaluation,
     publish_export,
@@ -78,6 +80,17 @@ def test_lineage_names_artifact_parents_and_producer(prefect_server: str) -> Non
     assert shown["made by flow run"] == "run-1"
     assert shown["cached"] == "yes"
     assert shown["rows"] == "metrics 7"
+
+
+def test_the_datasheet_is_on_the_page_as_text(prefect_server: str) -> None:
+    """Names of files and sources are a user's: none of them may become markup."""
+    sheets = [
+        Sheet("Rows read", ("source", "rows"), [("<b>a|b.jsonl", "1,000")]),
+        Sheet("Rejects", ("source", "reason"), []),
+    ]
+    text = _published(lambda: publish_datasheet(sheets))["data"]
+    assert "| \\<b\\>a\\|b\\.jsonl | 1,000 |" in text
+    assert text.endswith("none")
 
 
 def test_metrics_have_a_curve_and_a_row_each(prefect_server: str) -> None:

@@ -1,0 +1,47 @@
+"""``rl-pipeline data``: what SFT and RL will read, before anything is trained."""
+
+import argparse
+from typing import Any
+
+from flows.places import RECIPES
+from schemas.errors import UserError
+
+
+def add_data(commands: Any) -> None:
+    """Add the subcommand ``data`` to a command line's subparsers."""
+    parser = commands.add_parser("data", help="show a recipe's data as the stages will read it")
+    parser.add_argument("recipe", help="name in flows/recipes, or path of a YAML file")
+    parser.add_argument(
+        "-n", type=int, default=5, metavar="ROWS", help="examples of each kind (default: 5)"
+    )
+    parser.add_argument(
+        "-o", "--override", action="append", default=[], metavar="PATH=VALUE", help="as in run"
+    )
+    parser.set_defaults(command=data)
+
+
+def data(options: argparse.Namespace) -> int:
+    """Print the first demonstrations and prompts with token boundaries and loss mask, then the
+    datasheet. Writes nothing into the store."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    from rlcore.data.datasheet import datasheet
+    from rlcore.data.preview import example_lines, preview
+    from rlcore.recipes import load_recipe, parse_override
+
+    if options.n < 0:
+        raise UserError(f"-n {options.n} is not a number of rows; give 0 or more")
+    overrides = dict(parse_override(text) for text in options.override)
+    shown = preview(load_recipe(options.recipe, overrides, directory=RECIPES), options.n)
+    for kind, examples in (("demonstration", shown.demonstrations), ("prompt", shown.prompts)):
+        for number, example in enumerate(examples, start=1):
+            print(f"{kind} {number}:", *example_lines(example), "", sep="\n")
+    console = Console(markup=False, highlight=False)
+    for sheet in datasheet(shown.prepared.summary):
+        table = Table(*sheet.columns, box=SIMPLE_HEAD, title=sheet.title, title_justify="left")
+        for row in sheet.rows or [("none",)]:
+            table.add_row(*row)
+        console.print(table)
+    return 0
