@@ -4,8 +4,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from flows.commands.deploy import add_deploy
 from flows.commands.data import add_data
+from flows.commands.deploy import add_deploy
+from flows.commands.explain import add_explain
 from flows.commands.run import add_run
 from flows.commands.tables import add_tables
 from flows.commands.watch import add_watch
@@ -122,6 +123,7 @@ def _parser() -> argparse.ArgumentParser:
     add_watch(commands)
     add_deploy(commands)
     add_data(commands)
+    add_explain(commands)
     add_tables(commands)
     return parser
 

@@ -9,6 +9,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import yaml
@@ -80,6 +81,30 @@ TYPES = {"string": "text", "boolean": "true or false", "object": "mapping"}
 SIGNS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
 
 
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What the reference says of one key, in Markdown. ``kind``: that of its section, or empty;
+    ``presets``: its values by preset where they differ."""
+
+    path: str
+    kind: str
+    type: str
+    default: str
+    limits: str
+    meaning: str
+    presets: Mapping[str, str]
+
+
+def keys() -> list[Key]:
+    """Return every key of a recipe, sections included, in the order of the reference."""
+    by_preset = _by_preset()
+    return [
+        _key(path, section, name, by_preset)
+        for path, section in _sections(_tree())
+        for name in section["properties"]
+    ]
+
+
 def reference() -> str:
     """Return the reference as Markdown: how recipes compose, the presets, a table per section."""
     by_preset = _by_preset()
@@ -91,9 +116,8 @@ def reference() -> str:
         about = re.sub(r"\bdocs/(\w+\.md)", r"[\g<0>](\1)", node["description"])
         parts += ["", f"{'#' * level} {_heading(path, node)}", "", about, ""]
         parts += ["| key | type | default | limits | meaning |", "|---|---|---|---|---|"]
-        for key, child in node["properties"].items():
-            at = f"{path}.{key}" if path else key
-            parts.append(_row(at, child, at in by_preset))
+        for name, child in node["properties"].items():
+            parts.append(_row(_key(path, node, name, by_preset), child))
     return "\n".join(parts) + "\n"
 
 
@@ -243,11 +267,23 @@ def _kinds(node: Node) -> list[Node]:
     return [member for member in members if "properties" in member]
 
 
-def _row(path: str, node: Node, by_preset: bool) -> str:
-    default = _shown(node["default"]) if "default" in node else "required"
-    default = default.removeprefix("section") + " *by preset*" * by_preset
-    meaning = ", ".join(_links(path, node)) or node.get("description", "")
-    cells = (f"`{path}`", _type(node), default, ", ".join(_limits(node)), meaning)
+def _key(path: str, section: Node, name: str, by_preset: Mapping[str, Mapping[str, str]]) -> Key:
+    node, at = section["properties"][name], f"{path}.{name}" if path else name
+    return Key(
+        path=at,
+        kind=section["properties"].get("kind", {}).get("const", ""),
+        type=_type(node),
+        default=_shown(node["default"]) if "default" in node else "required",
+        limits=", ".join(_limits(node)),
+        meaning=node.get("description", ""),
+        presets=by_preset.get(at, {}),
+    )
+
+
+def _row(key: Key, node: Node) -> str:
+    default = key.default.removeprefix("section") + " *by preset*" * bool(key.presets)
+    meaning = ", ".join(_links(key.path, node)) or key.meaning
+    cells = (f"`{key.path}`", key.type, default, key.limits, meaning)
     return f"| {' | '.join(cell.replace('|', chr(92) + '|').strip() for cell in cells)} |"
 
 

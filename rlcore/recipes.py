@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -24,7 +24,7 @@ def load_recipe(
     maps dotted paths to values, e.g. ``{"rl.update.optimizer.lr": 2e-6}``; a number indexes a list.
     Raises UserError with dotted path, value, rule and remedy.
     """
-    return resolve_recipe(name, _read(name, directory), overrides)
+    return resolve_recipe(name, read_tree(name, directory), overrides)
 
 
 def resolve_recipe(
@@ -35,7 +35,7 @@ def resolve_recipe(
     ``name`` is its name in errors. Raises UserError with dotted path, value, rule and remedy.
     """
     for path, value in (overrides or {}).items():
-        _set(tree, path, value)
+        set_key(tree, path, value)
     try:
         return Recipe.model_validate(tree)
     except ValidationError as error:
@@ -88,7 +88,17 @@ def _number_if_scientific(value: Any) -> Any:
     return value
 
 
-def _read(name: str, directory: Path, seen: tuple[str, ...] = ()) -> dict[str, Any]:
+def read_tree(
+    name: str,
+    directory: Path,
+    seen: tuple[str, ...] = (),
+    own: Callable[[Path, dict[str, Any]], dict[str, Any]] = lambda path, tree: tree,
+) -> dict[str, Any]:
+    """Return what the file of recipe ``name`` and those it extends set, before any validation.
+
+    ``seen``: the files that led here. ``own`` is given each file's own tree, base first, and
+    returns what stands for it. Raises UserError as ``load_recipe`` does.
+    """
     is_path = name.endswith((".yaml", ".yml"))
     path = Path(name) if is_path else directory / f"{name}.yaml"
     if not path.is_file():
@@ -109,12 +119,13 @@ def _read(name: str, directory: Path, seen: tuple[str, ...] = ()) -> dict[str, A
     bases = tree.pop("extends", [])
     merged: dict[str, Any] = {}
     for base in [bases] if isinstance(bases, str) else bases:
-        merged = overlay(merged, _base(str(base), path, seen))
-    return overlay(merged, _numbers(tree))
+        _check_base(str(base), path, seen)
+        merged = overlay(merged, read_tree(str(base), path.parent, (*seen, path.stem), own))
+    return overlay(merged, own(path, _numbers(tree)))
 
 
-def _base(name: str, path: Path, seen: tuple[str, ...]) -> dict[str, Any]:
-    """Read the recipe that the file ``path`` extends."""
+def _check_base(name: str, path: Path, seen: tuple[str, ...]) -> None:
+    """Raise UserError unless the file ``path`` can extend the recipe ``name``."""
     if path.stem in (*seen, name):
         raise UserError(f"recipe file '{path}' extends '{name}', which leads back to itself")
     if not (path.parent / f"{name}.yaml").is_file():
@@ -122,7 +133,6 @@ def _base(name: str, path: Path, seen: tuple[str, ...]) -> dict[str, Any]:
             f"recipe file '{path}' extends '{name}', and there is no {name}.yaml in its folder;"
             " name a recipe of the same folder"
         )
-    return _read(name, path.parent, (*seen, path.stem))
 
 
 def _numbers(tree: Any) -> Any:
@@ -134,7 +144,7 @@ def _numbers(tree: Any) -> Any:
     return _number_if_scientific(tree) if looks_scientific else tree
 
 
-def _set(tree: Any, path: str, value: Any) -> None:
+def set_key(tree: Any, path: str, value: Any) -> None:
     """Assign ``value`` at the dotted ``path``, creating missing sections."""
     *parents, last = path.split(".")
     node = tree

@@ -47,9 +47,12 @@ def run(options: argparse.Namespace) -> int:
     recipe = load_recipe(options.recipe, overrides, directory=RECIPES)
     if options.dry_run:
         from rlcore.dry_run.plan import render_plan
+        from rlcore.origins import Origins
         from rlcore.preflight.start import check_start
 
         print(render_plan(check_start(recipe)))
+        origins = Origins(options.recipe, overrides, directory=RECIPES)
+        print("Values that differ from the defaults", *origins.lines(), sep="\n  ")
         return 0
     if "PREFECT_API_URL" not in os.environ:  # which would name a server of one's own
         from flows import local

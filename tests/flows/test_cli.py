@@ -20,6 +20,15 @@ def test_from_verl_writes_a_recipe_that_can_be_planned(
     assert "Plan of recipe 'mine'" in capsys.readouterr().out
 
 
+def test_a_plan_says_where_each_value_comes_from(capsys: pytest.CaptureFixture[str]) -> None:
+    """A value that a base file sets for another task is found before the run, not after."""
+    assert main(["run", "hard-dapo", "--dry-run", "-o", "rl.iterations=7"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["rl.iterations", "7", "100", "override"] in lines
+    assert ["rl.algorithm.clip_high", "0.28", "0.2", "preset", "dapo"] in lines
+    assert ["evaluate.samples", "4", "8", "_hard.yaml"] in lines
+
+
 def test_from_verl_prints_and_reads_files(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,0 +1,98 @@
+"""``rl-pipeline explain``: what a key of a recipe means, and what sets it."""
+
+import argparse
+import re
+from collections.abc import Iterator
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flows.places import RECIPES
+from schemas.errors import UserError
+
+if TYPE_CHECKING:
+    from flows.reference import Key
+    from rlcore.origins import Origins
+
+NEAREST = 6  # names in the error of an unknown key
+
+
+def add_explain(commands: Any) -> None:
+    """Add the subcommand ``explain`` to a command line's subparsers."""
+    parser = commands.add_parser("explain", help="what a key of a recipe means, and what sets it")
+    parser.add_argument(
+        "key", metavar="KEY", help="e.g. rl.rollout.samples, or a section: rl.rollout"
+    )
+    parser.add_argument("recipe", nargs="?", metavar="RECIPE", help="show its value there")
+    parser.add_argument(
+        "-o", "--override", action="append", default=[], metavar="PATH=VALUE", help="as in run"
+    )
+    parser.set_defaults(command=explain)
+
+
+def explain(options: argparse.Namespace) -> int:
+    """Print meaning, type, limits and default of a key, or the keys of a section; with a recipe
+    also its value there and every place that sets it."""
+    from flows.reference import keys
+    from rlcore.origins import Origins
+    from rlcore.recipes import parse_override
+
+    path = options.key.strip().replace("[", ".").replace("]", "")
+    generic = re.sub(r"\.\d+(?=\.|$)", ".0", path)
+    known = keys()
+    found = [key for key in known if key.path == generic]
+    below = [key for key in known if key.path.rpartition(".")[0] == generic]
+    if not found and not below:
+        raise UserError(_unknown(options.key, generic, [key.path for key in known]))
+    for key in found:
+        print("\n".join(_key_lines(key)))
+    if below:
+        print("keys:")
+        width = max(len(key.path) for key in below)
+        print(*(f"  {key.path:{width}}  {key.meaning}" for key in below), sep="\n")
+    if options.recipe is not None:
+        overrides = dict(parse_override(text) for text in options.override)
+        origins = Origins(options.recipe, overrides, directory=RECIPES)
+        print("\n".join(_recipe_lines(origins, path)))
+    return 0
+
+
+def _unknown(key: str, path: str, known: list[str]) -> str:
+    """Return the error for a key that no recipe has, with the nearest names: by its last part,
+    then by all of it."""
+    last = path.rpartition(".")[2]
+    near = [name for name in known if name.rpartition(".")[2] == last]
+    near += get_close_matches(path, known, n=NEAREST, cutoff=0.6)
+    leaves = {name.rpartition(".")[2] for name in known}
+    close = get_close_matches(last, leaves, n=3, cutoff=0.7)
+    near += [name for name in known if name.rpartition(".")[2] in close]
+    names = ", ".join(list(dict.fromkeys(near))[:NEAREST])
+    remedy = f"did you mean {names}?" if names else "docs/recipe.md lists all keys"
+    return f"'{key}' is not a key of a recipe; {remedy}"
+
+
+def _key_lines(key: "Key") -> Iterator[str]:
+    yield f"{key.path}{f' (kind {key.kind})' if key.kind else ''}: {key.meaning}"
+    presets = ", ".join(f"{name} {value}" for name, value in key.presets.items())
+    lines = {"type": key.type, "limits": key.limits, "default": key.default, "presets": presets}
+    for what, text in lines.items():
+        if text:
+            yield f"  {what:8}  {text.replace('`', '')}"
+
+
+def _recipe_lines(origins: "Origins", path: str) -> Iterator[str]:
+    """Yield the value of ``path`` in a recipe, or of all keys below it, and what sets each."""
+    from rlcore.origins import BY_RULE, brief
+
+    here = f"{Path.cwd()}/"
+
+    mine = [v for v in origins.values() if v.path == path or v.path.startswith(f"{path}.")]
+    name = origins.recipe.name
+    if not mine:
+        yield f"recipe {name} has no {path}: its section is null, or of another kind"
+    for value in mine:
+        by = value.place or ("default" if value.value == value.default else BY_RULE)
+        yield f"in recipe {name}: {value.path} = {brief(value.value)} ({by.removeprefix(here)})"
+        for setting in origins.settings(value.path):
+            if setting.place != value.place:
+                yield f"  overrides {brief(setting.value)} of {setting.place.removeprefix(here)}"
