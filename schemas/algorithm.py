@@ -45,7 +45,7 @@ class GAE(Section):
     length_adaptive_alpha: float | None = Field(
         default=None, gt=0, description="lambda = 1 - 1/(alpha |y|) per sequence, instead of lam"
     )
-    whiten: bool = Field(default=True, description="over the valid tokens of the whole batch")
+    whiten: bool = Field(default=True, description="advantages to mean 0, variance 1 of the batch")
 
 
 class KL(Section):
@@ -55,14 +55,14 @@ class KL(Section):
         default="none", description="term of the loss, taken from each token's reward, or no KL"
     )
     estimator: Literal["k1", "abs", "k2", "k3", "k1+", "k3+", "full"] = Field(
-        default="k3", description="as a loss k1 has no gradient in expectation: use k2 or k1+"
+        default="k3", description="per token; as a loss k1 has no gradient in expectation: use k2"
     )
     coef: float = Field(default=0.01, ge=0, description="weight of the KL, per nat; 0 = off")
     controller: Literal["fixed", "adaptive"] = Field(
         default="fixed", description="adaptive: Ziegler et al. 2019, for KL in the reward"
     )
     target: float = Field(default=0.1, gt=0, description="adaptive: target KL per token, nats")
-    horizon: int = Field(default=10_000, ge=1, description="adaptive: sequences")
+    horizon: int = Field(default=10_000, ge=1, description="adaptive: sequences; more = slower")
 
     @property
     def uses_reference(self) -> bool:
@@ -106,13 +106,13 @@ class ImportanceCorrection(Section):
     level: Literal["none", "token", "sequence"] = Field(
         default="none", description="a weight per token, one per response, or none at all"
     )
-    cap: float = Field(default=2.0, gt=0, description="weights are min(exp(old - sampler), cap)")
+    cap: float = Field(default=2.0, gt=0, description="weights are min(exp(old - sampler), this)")
 
 
 class PositiveNLL(Section):
     """Language-model loss on the tokens of correct samples (VAPO, arXiv 2504.05118 section 4.3)."""
 
-    coef: float = Field(default=0.0, ge=0, description="mu; 0 = off")
+    coef: float = Field(default=0.0, ge=0, description="weight of this loss, mu; 0 = off")
     threshold: float | None = Field(
         default=None,
         description="score above which a sample is correct; null = by the reward functions",
@@ -123,10 +123,10 @@ class Overlong(Section):
     """Soft overlong penalty, added to the task reward (DAPO, arXiv 2503.14476 eq. 13)."""
 
     max_tokens: int | None = Field(
-        default=None, ge=1, description="L_max; null = rl.rollout.max_new_tokens"
+        default=None, ge=1, description="L_max, tokens; null = rl.rollout.max_new_tokens"
     )
     cache_tokens: int | None = Field(
-        default=None, ge=0, description="C, the soft interval below L_max; null = a fifth of L_max"
+        default=None, ge=0, description="C, tokens below L_max where it grows; null = L_max / 5"
     )
     factor: float = Field(default=1.0, gt=0, description="largest penalty, in units of score")
 
@@ -139,7 +139,7 @@ class DynamicSampling(Section):
         description="what must differ within a group: correctness, the score before shaping, or"
         " the score after overlong shaping and KL",
     )
-    tolerance: float = Field(default=1e-9, ge=0, description="scores this close are equal")
+    tolerance: float = Field(default=1e-9, ge=0, description="scores this close count as equal")
     batch_factor: int = Field(
         default=3, ge=1, description="prompts drawn per round, in multiples of rl.rollout.prompts"
     )
@@ -153,18 +153,21 @@ class Algorithm(Section):
     """One choice per axis. What a recipe leaves out comes from ``rl.preset``."""
 
     advantage: str = Field(
-        default="grpo", description=f"{', '.join(ADVANTAGES)}, or 'package.module:function'"
+        default="grpo", description=f"{', '.join(ADVANTAGES)} or 'package.module:function'"
     )
     advantage_options: dict[str, Any] = Field(
         default_factory=dict, description="keyword arguments of your own function"
     )
-    norm_by_std: bool = Field(default=True, description="grpo: false = Dr.GRPO (arXiv 2503.20783)")
+    norm_by_std: bool = Field(
+        default=True, description="divide by the group's std; false = Dr.GRPO (arXiv 2503.20783)"
+    )
     gae: GAE = GAE()
     ratio_level: Literal["token", "sequence", "sequence-token", "group"] = Field(
-        default="token", description="sequence = GSPO, sequence-token = GSPO-token, group = GEPO"
+        default="token",
+        description="of what it is: sequence = GSPO, sequence-token = GSPO-token, group = GEPO",
     )
     policy_loss: str = Field(
-        default="clip", description=f"{', '.join(POLICY_LOSSES)}, or 'package.module:function'"
+        default="clip", description=f"{', '.join(POLICY_LOSSES)} or 'package.module:function'"
     )
     clip_low: float = Field(
         default=0.2, gt=0, le=1, description="ratios below 1 - this are clipped (arXiv 1707.06347)"
@@ -172,7 +175,9 @@ class Algorithm(Section):
     clip_high: float = Field(
         default=0.2, gt=0, description="ratios above 1 + this are clipped; DAPO: 0.28"
     )
-    clip_dual: float | None = Field(default=3.0, gt=1, description="dual clip c; null = off")
+    clip_dual: float | None = Field(
+        default=3.0, gt=1, description="dual clip's c (arXiv 1912.09729); null = off"
+    )
     aggregation: Literal[
         "token-mean",
         "group-token-mean",

@@ -33,7 +33,7 @@ class FileSource(Section):
     split: Literal["train", "validation", "test"] = Field(
         default="train", description="what its rows are for"
     )
-    data_source: str | None = Field(default=None, description="overrides the rows' own; verl name")
+    data_source: str | None = Field(default=None, description="verl's name; null = the rows' own")
     limit: int | None = Field(default=None, ge=1, description="first rows; null = all")
 
 
@@ -69,7 +69,7 @@ class ArithmeticSource(Section):
         default=0.60,
         ge=0,
         le=1,
-        description="share ending after step 1 of 2 or 3 if that is a product; else half of it",
+        description="share of examples ending after step 1 if that is a product; else half of it",
     )
     wrong_operation: float = Field(default=0.35, ge=0, le=1, description="share with a wrong step")
     off_result: float = Field(default=0.08, ge=0, le=1, description="share with a wrong result")
@@ -94,11 +94,11 @@ Source = Annotated[
 class DataSection(Section):
     """Sources and the treatment of their rows, in the order of the fields."""
 
-    sources: tuple[Source, ...] = Field(min_length=1)
+    sources: tuple[Source, ...] = Field(min_length=1, description="where rows come from")
     filters: tuple[str, ...] = Field(
         default=(), description="DuckDB SQL conditions over the prompt columns; false rows rejected"
     )
-    max_prompt_tokens: int = Field(default=512, ge=1, description="after the chat template")
+    max_prompt_tokens: int = Field(default=512, ge=1, description="tokens, chat template included")
     over_length: Literal["drop", "error", "truncate_left", "truncate_middle", "truncate_right"] = (
         Field(default="drop", description="longer prompts: reject, end the run, or cut words there")
     )
@@ -109,7 +109,7 @@ class DataSection(Section):
         default=0.9,
         gt=0,
         le=1,
-        description="word-5-gram similarity at which rows count as duplicates",
+        description="Jaccard similarity (0 to 1) of word 5-grams from which rows are duplicates",
     )
     decontaminate: bool = Field(
         default=True, description="drop training rows that share a 13-gram with an evaluation row"

@@ -16,7 +16,7 @@ class LearnerHardware(Section):
         default=0.3,
         gt=0,
         le=1,
-        description="cuda only; below 1 shares the GPU with others, with ranks = 1 only",
+        description="cuda only: share of a GPU; below 1 others use it too, with ranks = 1 only",
     )
     threads: int = Field(default=1, ge=1, description="CPU threads per rank")
     zero_stage: Literal[0, 1, 2, 3] = Field(
@@ -32,7 +32,7 @@ class LearnerHardware(Section):
     row_tokens: int | None = Field(
         default=None,
         ge=1,
-        description="packed row length; null = longest sequence (CPU), one row (GPU)",
+        description="tokens of a packed row; null = longest sequence (CPU), one row (GPU)",
     )
     attention: Literal["sdpa", "flash_attention_2", "eager"] = Field(
         default="sdpa", description="implementation; eager = plain PyTorch"
@@ -57,14 +57,14 @@ class RolloutHardware(Section):
     )
     engines: int = Field(default=1, ge=1, description="engines, a process each")
     gpus_per_engine: float = Field(
-        default=0.3, gt=0, description="cuda only; below 1 shares the GPU with others"
+        default=0.3, gt=0, description="cuda only: GPUs of each engine; below 1 others use it too"
     )
     threads: int = Field(default=1, ge=1, description="CPU threads per engine")
     tensor_parallel: int = Field(default=1, ge=1, description="GPUs that share an engine's weights")
     gpu_memory_utilization: float = Field(
         default=0.5, gt=0, le=1, description="share of a GPU's memory for weights and KV cache"
     )
-    kv_cache_gib: int = Field(default=1, ge=1, description="CPU only: KV cache per engine")
+    kv_cache_gib: int = Field(default=1, ge=1, description="CPU only: GiB of KV cache per engine")
     max_num_seqs: int = Field(default=256, ge=1, description="sequences decoded at once")
 
     @model_validator(mode="after")
@@ -100,9 +100,9 @@ class HardwareSection(Section):
         default="ray", description="a process per worker, or all in the run's own process"
     )
     device: Literal["auto", "cpu", "cuda"] = Field(
-        default="auto", description="auto = cuda where the cluster has GPUs, else cpu; printed"
+        default="auto", description="auto = cuda where the cluster has GPUs, else cpu; it is logged"
     )
-    ray_address: str | None = Field(default=None, description="existing cluster; null = own, local")
+    ray_address: str | None = Field(default=None, description="Ray cluster; null = its own, local")
     learner: LearnerHardware = LearnerHardware()
     rollout: RolloutHardware = RolloutHardware()
     reward_workers: int = Field(

@@ -55,7 +55,7 @@ class ModelSection(Section):
         default="bfloat16", description="of weights and passes; the optimizer's copy is float32"
     )
     trust_remote_code: bool = Field(default=False, description="run code shipped with the model")
-    chat_template: str | None = Field(default=None, description="Jinja; null = the tokenizer's own")
+    chat_template: str | None = Field(default=None, description="Jinja; null = the model's own")
     max_tokens: int = Field(default=2048, ge=16, description="tokens: prompt and response together")
 
     @model_validator(mode="after")
@@ -74,10 +74,10 @@ class SFTSection(Section):
 
     enabled: bool = Field(default=True, description="false = RL starts from the base model")
     epochs: int = Field(default=1, ge=1, description="passes over the demonstrations")
-    max_steps: int | None = Field(default=None, ge=1, description="cap on optimizer steps")
+    max_steps: int | None = Field(default=None, ge=1, description="most optimizer steps")
     batch_size: int = Field(default=64, ge=1, description="sequences per optimizer step")
-    max_tokens: int = Field(default=1024, ge=8, description="longer demonstrations are rejected")
-    checkpoint_every: int = Field(default=200, ge=1, description="optimizer steps")
+    max_tokens: int = Field(default=1024, ge=8, description="tokens; longer ones are rejected")
+    checkpoint_every: int = Field(default=200, ge=1, description="steps between checkpoints")
     optimizer: Annotated[Optimizer, rest_of(_SFT_OPTIMIZER)] = _SFT_OPTIMIZER
 
 
@@ -87,7 +87,7 @@ class EvaluateSection(Section):
     checkpoints: tuple[Literal["base", "sft", "rl"], ...] = Field(
         default=("base", "sft", "rl"), min_length=1, description="weights that are compared"
     )
-    max_prompts: int | None = Field(default=None, ge=1, description="per source and subset")
+    max_prompts: int | None = Field(default=None, ge=1, description="of each source and subset")
     samples: int = Field(
         default=8, ge=1, description="sampled responses per prompt; 1 = greedy only"
     )
@@ -115,7 +115,9 @@ class EvaluateSection(Section):
 class ExportSection(Section):
     """The Hugging Face directory that a run exports."""
 
-    dtype: Literal["float32", "bfloat16"] | None = Field(default=None, description="null = model's")
+    dtype: Literal["float32", "bfloat16"] | None = Field(
+        default=None, description="null = model.dtype"
+    )
     license: LicenseName | None = Field(
         default=None,
         description="in the model card: a license name of the hub or an SPDX id, e.g. apache-2.0;"
@@ -126,7 +128,7 @@ class ExportSection(Section):
 class TrackingSection(Section):
     """wandb: a view of the metrics tables; offline unless WANDB_API_KEY is set."""
 
-    wandb: bool = Field(default=True, description="write the curves for wandb too")
+    wandb: bool = Field(default=True, description="false = no curves for wandb")
     project: str = Field(default="rl-pipeline", description="wandb's project")
     entity: str | None = Field(default=None, description="wandb's user or team; null = your own")
 
@@ -165,7 +167,7 @@ NOT_IN_KEYS: dict[str, set[str]] = {
 class Recipe(Section):
     """Everything a run depends on."""
 
-    name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$", description="also the deployment's name")
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$", description="name of run and deployment")
     description: str = Field(default="", description="a sentence for lists and the run page")
     seed: int = Field(default=0, ge=0, description="of every draw: data, order, samples, weights")
     store: str = Field(default="runs/store", description="artifact root: directory or fsspec URL")

@@ -48,7 +48,7 @@ class Gsm8kSolutions(Section):
         default="#### ",
         description="replaces the solutions' 'A: ', to match the policy's demonstrations",
     )
-    validation_fraction: float = Field(default=0.2, gt=0, lt=1, description="by question hash")
+    validation_fraction: float = Field(default=0.2, gt=0, lt=1, description="of questions, by hash")
     limit: int | None = Field(default=None, ge=1, description="first questions; null = all")
 
 
@@ -58,8 +58,8 @@ class FilePreferences(Section):
 
     kind: Literal["file"] = Field(default="file", description="a file of your own")
     path: str = Field(description="local path or fsspec URL of a .parquet, .jsonl or .json file")
-    data_source: str | None = Field(default=None, description="default: the file's name")
-    validation_fraction: float = Field(default=0.1, gt=0, lt=1, description="by prompt hash")
+    data_source: str | None = Field(default=None, description="verl's task name; null = the file's")
+    validation_fraction: float = Field(default=0.1, gt=0, lt=1, description="of prompts, by hash")
     limit: int | None = Field(default=None, ge=1, description="first rows; null = all")
 
 
@@ -76,18 +76,20 @@ _OPTIMIZER = Optimizer(
 class RewardModelSection(Section):
     """Stage reward_model: a scalar head on the warm-started policy, trained on ranked responses."""
 
-    preferences: Preferences = SampledPreferences()
+    preferences: Preferences = Field(
+        default=SampledPreferences(), description="where ranked responses come from"
+    )
     epochs: int = Field(
         default=1,
         ge=1,
-        description="more than one overfits (InstructGPT arXiv 2203.02155 App. C.2)",
+        description="passes over the preferences; a second overfits (arXiv 2203.02155 App. C.2)",
     )
     batch_prompts: int = Field(default=64, ge=1, description="prompts per optimizer step")
     max_tokens: int = Field(
-        default=1024, ge=8, description="prompt + response; longer ones are left out"
+        default=1024, ge=8, description="tokens of prompt and response; longer ones are left out"
     )
     zero_demonstrations: int = Field(
         default=1024, ge=1, description="demonstrations whose mean score the bias is shifted to 0"
     )
-    checkpoint_every: int = Field(default=200, ge=1, description="optimizer steps")
+    checkpoint_every: int = Field(default=200, ge=1, description="steps between checkpoints")
     optimizer: Annotated[Optimizer, rest_of(_OPTIMIZER)] = _OPTIMIZER

@@ -32,7 +32,7 @@ class Schedule(Section):
         default=0.0, ge=0, le=1, description="share of lr that the step after the last would have"
     )
     decay_fraction: float = Field(
-        default=0.1, gt=0, le=1, description="wsd: share of steps spent in the final decay"
+        default=0.1, gt=0, le=1, description="wsd only: share of all steps that its decay takes"
     )
 
 
@@ -45,7 +45,7 @@ class Optimizer(Section):
     )
     eps: float = Field(default=1e-8, gt=0, description="added to the root of the second moment")
     weight_decay: float = Field(default=0.01, ge=0, description="decoupled: lr x this, per step")
-    grad_clip: float = Field(default=1.0, gt=0, description="global gradient norm limit")
+    grad_clip: float = Field(default=1.0, gt=0, description="largest norm of the whole gradient")
     schedule: Schedule = Schedule()
 
 
@@ -67,7 +67,7 @@ class RewardFunction(Section):
     """One term of the reward."""
 
     name: str = Field(description="registered name, 'reward_model', or 'package.module:function'")
-    weight: float = Field(default=1.0, description="0 = reported, not trained on")
+    weight: float = Field(default=1.0, description="factor in the sum; 0 = reported only")
     options: dict[str, Any] = Field(
         default_factory=dict, description="keyword arguments of the function"
     )
@@ -82,15 +82,15 @@ class RewardSection(Section):
     the positive-example loss, ranking of sampled preferences.
     """
 
-    functions: tuple[RewardFunction, ...] = Field(min_length=1)
+    functions: tuple[RewardFunction, ...] = Field(min_length=1, description="terms of the sum")
     offset: float = Field(default=0.0, description="added to the sum; weight 2, offset -1: +1/-1")
     timeout_s: float = Field(
-        default=10.0, gt=0, description="wall clock of one function on one row"
+        default=10.0, gt=0, description="seconds that one function may take for one row"
     )
     memory_gib: float | None = Field(
         default=4.0,
         gt=0,
-        description="address space of the process of one reward function; null: no limit",
+        description="address space (GiB) of the process of one reward function; null = no limit",
     )
     env: tuple[str, ...] = Field(
         default=(),
@@ -126,8 +126,8 @@ class RolloutSection(Section):
     temperature: float = Field(
         default=1.0, gt=0, description="divides the logits, of sampler and learner alike"
     )
-    top_p: float = Field(default=1.0, gt=0, le=1, description="1 = off, as ratios need it")
-    top_k: int = Field(default=-1, ge=-1, description="-1 = off")
+    top_p: float = Field(default=1.0, gt=0, le=1, description="probability mass kept; 1 = all")
+    top_k: int = Field(default=-1, ge=-1, description="likeliest tokens kept; -1 = all")
     max_new_tokens: int = Field(default=512, ge=1, description="tokens a response may have")
     greedy_baseline: bool = Field(
         default=False, description="also answer each prompt greedily, as the baseline of ReMax"
@@ -172,9 +172,9 @@ class Critic(Section):
     """The value model: a separate model and optimizer (docs/algorithms.md, "Value loss")."""
 
     init: Literal["policy", "reward_model"] = Field(
-        default="policy", description="weights it starts from; from the policy its head is 0"
+        default="policy", description="where its weights start; from the policy its head is 0"
     )
-    clip: float | None = Field(default=0.5, gt=0, description="value clip range; null = off")
+    clip: float | None = Field(default=0.5, gt=0, description="range of a value's clip; null = off")
     warmup_iterations: int = Field(
         default=0, ge=0, description="first iterations that train the critic alone"
     )
@@ -184,14 +184,14 @@ class Critic(Section):
 class Ptx(Section):
     """PPO-ptx: adds coef x NLL of pretraining text to each policy step (arXiv 2203.02155 eq. 2)."""
 
-    coef: float = Field(default=27.8, gt=0, description="gamma (InstructGPT App. C.4)")
+    coef: float = Field(default=27.8, gt=0, description="weight, gamma (InstructGPT App. C.4)")
     sequences_per_sample: float = Field(
         default=8.0, gt=0, description="texts per trajectory of the mini-batch"
     )
     path: str | None = Field(
         default=None, description="Parquet or JSONL with a column text; null = the demonstrations"
     )
-    max_tokens: int = Field(default=512, ge=2, description="longer texts are cut")
+    max_tokens: int = Field(default=512, ge=2, description="tokens; longer texts are cut")
 
 
 class ValidationSection(Section):
@@ -210,7 +210,7 @@ class CheckpointSection(Section):
 
     every: int = Field(default=1, ge=1, description="iterations between checkpoints")
     keep_last: int = Field(default=2, ge=1, description="newest checkpoints kept")
-    keep_best: int = Field(default=1, ge=1, description="best by validation accuracy")
+    keep_best: int = Field(default=1, ge=1, description="best checkpoints kept, by validation")
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +229,7 @@ class GapBound:
 class RLSection(Section):
     """The RL stage: iterations of rollout, reward, advantage, update, sync."""
 
-    preset: str = Field(default="grpo", description=f"one of {', '.join(PRESETS)}")
+    preset: str = Field(default="grpo", description=f"algorithm: {', '.join(PRESETS)}")
     iterations: int = Field(default=100, ge=1, description="critic warm-up included")
     algorithm: Algorithm = Algorithm()
     rollout: RolloutSection = RolloutSection()

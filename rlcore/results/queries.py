@@ -24,6 +24,8 @@ from rlcore.results.conditions import ALONE, reason_of
 from rlcore.store.artifacts import ArtifactStore
 from rlcore.store.tables import arrow_schema
 from schemas.artifacts import ArtifactRef, Manifest
+from schemas.columns import TABLES as TEXTS
+from schemas.columns import VIEWS
 from schemas.errors import UserError
 from schemas.tables import TABLES, column_descriptions, schema_version
 
@@ -178,7 +180,8 @@ def _create_views(
 
 
 def _comment(connection: duckdb.DuckDBPyConnection, view: str) -> None:
-    """Say in SQL what the columns of a view hold: ``duckdb_columns()`` shows it."""
+    """Say in SQL what a view and its columns hold: ``duckdb_views()``, ``duckdb_columns()``."""
+    connection.execute(f"COMMENT ON VIEW {view} IS {_quoted([{**TEXTS, **VIEWS}[view]])}")
     for column, text in column_descriptions(view).items():
         connection.execute(f'COMMENT ON COLUMN {view}."{column}" IS {_quoted([text])}')
 

@@ -14,7 +14,15 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from flows.places import RECIPES
-from flows.reference import REFERENCE, SCHEMA, TABLES, json_schema, reference, tables_reference
+from flows.reference import (
+    REFERENCE,
+    SCHEMA,
+    TABLES,
+    json_schema,
+    keys,
+    reference,
+    tables_reference,
+)
 from rlcore.recipes import load_recipe, recipe_names
 from rlcore.rewards.registry import check_recipe_functions
 from schemas.errors import UserError
@@ -104,6 +112,7 @@ def test_every_key_is_in_the_reference_with_its_default() -> None:
 
 def test_every_key_says_what_it_means() -> None:
     silent = [path for path, _, _, description in LEAVES if not description]
+    silent += [key.path for key in keys() if not key.meaning]
     assert not silent, f"describe them, with unit and source, in schemas/: {silent}"
 
 

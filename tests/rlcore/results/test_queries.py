@@ -322,3 +322,5 @@ def test_columns_carry_their_meaning_as_comments(tmp_path: Path) -> None:
         " where table_name = 'metrics' and (select count(*) from metrics) = 1",
     )
     assert dict(comments.iter_rows()) == column_descriptions("metrics")
+    views = query(store, "select comment from duckdb_views() where view_name = 'lineage'")
+    assert views["comment"].to_list() == ["a row per parent of an artifact"]
