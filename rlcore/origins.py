@@ -74,8 +74,9 @@ class Origins:
         node = _at(self._tree, path)
         if node is NO_VALUE:
             return None
+        order = [place for place, _ in self._layers]
         # null and {} carry no mark: what names the key last has set them.
-        return _first_place(node) or self.settings(path)[-1].place
+        return max(_places(node), key=order.index, default=None) or self.settings(path)[-1].place
 
     def values(self) -> Iterator[Value]:
         """Yield every value of the recipe, in the order of its sections.
@@ -116,11 +117,13 @@ def _marked(tree: Any, place: str) -> Any:
     return None if tree is None else _Marked(tree, place)
 
 
-def _first_place(node: Any) -> str | None:
+def _places(node: Any) -> Iterator[str]:
+    """Yield what set each value in a tree."""
     if isinstance(node, _Marked):
-        return node.place
-    inner = node.values() if isinstance(node, Mapping) else node if isinstance(node, list) else ()
-    return next((place for part in inner if (place := _first_place(part))), None)
+        yield node.place
+    elif isinstance(node, Mapping | list):
+        for part in node.values() if isinstance(node, Mapping) else node:
+            yield from _places(part)
 
 
 def _nested(path: str, value: Any) -> Any:

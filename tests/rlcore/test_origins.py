@@ -60,7 +60,9 @@ def test_a_replaced_section_takes_its_keys_with_it(tmp_path: Path) -> None:
 
 
 def test_the_table_holds_what_differs_and_nothing_else() -> None:
-    origins = Origins("quickstart", {"rl.critic": None, "rl.iterations": 100}, directory=RECIPES)
+    given = {"rl.critic": None, "rl.iterations": 100, "sft.optimizer.betas.1": 0.98}
+    origins = Origins("quickstart", given, directory=RECIPES)
+    assert origins.place("sft.optimizer.betas") == "override", "one item of a list"
     keys = [line.split()[0] for line in origins.lines()[1:]]
     assert "rl.iterations" not in keys, "set, to the default"
     assert "rl.critic" not in keys
