@@ -5,7 +5,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
+import yaml
 
 from flows.cli import main
 from rlcore.recipes import load_recipe
@@ -69,9 +71,11 @@ def test_text_with_an_objective_that_there_is_becomes_a_recipe(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # the scripts want 8 GPUs and more
     file = tmp_path / "recipe.yaml"
     assert main(["from-verl", str(EXAMPLES / f"{name}.sh"), "--out", str(file)]) == 0
+    _write_data(file, tmp_path)
     assert main(["run", str(file), "--dry-run", "-o", f"store={tmp_path}"]) == 0
     assert "Plan of recipe" in capsys.readouterr().out
     recipe = load_recipe(str(file), directory=tmp_path).model_dump()
@@ -102,6 +106,25 @@ def test_all_others_are_refused_by_the_name_of_what_they_need(
             continue
         for what in needed:
             assert f"{what} (" in sentence, path.stem
+
+
+def _write_data(recipe: Path, home: Path) -> None:
+    """Write verl's rows into the files that a recipe reads; all are below ``home``."""
+    for source in yaml.safe_load(recipe.read_text())["data"]["sources"]:
+        path = Path(source["path"])
+        assert path.is_relative_to(home)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pl.DataFrame(
+            {
+                "data_source": "openai/gsm8k",
+                "prompt": [[{"role": "user", "content": f"{n} + 1?"}] for n in range(1100)],
+                "ability": "math",
+                "reward_model": [
+                    {"style": "rule", "ground_truth": str(n + 1)} for n in range(1100)
+                ],
+                "extra_info": [{"index": n} for n in range(1100)],
+            }
+        ).write_parquet(path)
 
 
 def _at(tree: Mapping[str, Any], path: str) -> Any:
