@@ -111,10 +111,14 @@ def reference() -> str:
     kl = KL.model_validate({"where": "reward"})
     head = HEAD.format(preset=RLSection().preset, estimator=kl.estimator, coef=kl.coef)
     parts = [head, *_presets(by_preset)]
+    shown: set[str] = set()  # kinds of source share a section
     for path, node in _sections(_tree()):
+        if (heading := _heading(path, node)) in shown:
+            continue
+        shown.add(heading)
         level = min(path.replace(".0", "").count(".") + 2, 4)
         about = re.sub(r"\bdocs/(\w+\.md)", r"[\g<0>](\1)", node["description"])
-        parts += ["", f"{'#' * level} {_heading(path, node)}", "", about, ""]
+        parts += ["", f"{'#' * level} {heading}", "", about, ""]
         parts += ["| key | type | default | limits | meaning |", "|---|---|---|---|---|"]
         for name, child in node["properties"].items():
             parts.append(_row(_key(path, node, name, by_preset), child))

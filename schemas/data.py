@@ -25,6 +25,21 @@ class Gsm8kSource(Section):
     limit: int | None = Field(default=None, ge=1, description="first rows of each file; null = all")
 
 
+class Columns(Section):
+    """Names of the source's columns where they are not ours; null = as ours."""
+
+    prompt: str | None = Field(default=None, description="the question: text or messages")
+    completion: str | None = Field(default=None, description="the answer to learn: SFT")
+    messages: str | None = Field(default=None, description="a conversation, the last turn learnt")
+    ground_truth: str | None = Field(default=None, description="what reward functions compare to")
+    data_source: str | None = Field(default=None, description="the task's name")
+
+    @property
+    def named(self) -> dict[str, str]:
+        """The names given, by ours."""
+        return self.model_dump(exclude_none=True)
+
+
 class FileSource(Section):
     """A Parquet or JSONL file in verl, TRL prompt/completion or messages form."""
 
@@ -35,6 +50,7 @@ class FileSource(Section):
     )
     data_source: str | None = Field(default=None, description="verl's name; null = the rows' own")
     limit: int | None = Field(default=None, ge=1, description="first rows; null = all")
+    columns: Columns = Field(default=Columns(), description="names of its columns, where they differ")
 
 
 class HubSource(Section):
@@ -50,6 +66,7 @@ class HubSource(Section):
     )
     data_source: str | None = Field(default=None, description="verl's name; null = the hub's name")
     limit: int | None = Field(default=None, ge=1, description="first rows; null = all")
+    columns: Columns = Field(default=Columns(), description="names of its columns, where they differ")
 
 
 class ArithmeticSource(Section):

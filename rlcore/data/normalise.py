@@ -1,14 +1,16 @@
 """Any accepted form -> one kind of row. A form is known by its columns:
 
 - verl: ``prompt`` and ``data_source`` or ``reward_model``. A prompt; ability and extra_info kept.
-- TRL: ``prompt``, perhaps ``completion``, perhaps ``ground_truth``. A demonstration where there is
-  a completion; a prompt where there is a ground truth or no completion.
-- conversations: ``messages``, perhaps ``ground_truth``. As TRL: the completion is the assistant's
+- TRL: ``prompt``, perhaps ``completion``, perhaps ``ground_truth`` or, as TRL calls it,
+  ``solution``. A demonstration where there is a completion; a prompt where there is a ground truth
+  or no completion.
+- conversations: ``messages``, perhaps a ground truth. As TRL: the completion is the assistant's
   last turn, if it speaks last.
 - GSM8K: ``question`` and ``answer`` (a source of kind "gsm8k"). Both.
 
-``prompt`` and ``completion`` are a string or a list of messages. Columns that are not part of the
-form go to ``extra_info``. A prompt without ground truth is for a reward model (style "model").
+Columns of other names are read by ``data.sources.columns``. ``prompt`` and ``completion`` are a
+string or a list of messages. Columns that are not part of the form go to ``extra_info``. A prompt
+without ground truth is for a reward model (style "model").
 """
 
 import json
@@ -18,7 +20,7 @@ from typing import Any
 
 from rlcore.data.chat import Message
 from rlcore.data.rows import RawTable, Reject, Row, shown
-from schemas.errors import UserError
+from schemas.errors import UserError, did_you_mean
 
 FORMS = (
     "verl (prompt, data_source, reward_model)",
@@ -29,6 +31,12 @@ FORMS = (
 STYLES = ("rule", "model", "judge", "code")
 # verl: the text after the last "#### ", commas removed (examples/data_preprocess/gsm8k.py)
 _GSM8K_ANSWER = re.compile(r"#### (-?[0-9.,]+)")
+# Names that people give columns: what an error proposes for data.sources.columns.
+_USUAL = {
+    "prompt": ("question", "problem", "query", "input", "instruction", "text"),
+    "ground_truth": ("answer", "solution", "target", "label", "output", "final_answer", "expected"),
+}
+_TRUTHS = ("ground_truth", "solution")
 _INTEGER = re.compile(r"-?\d+")
 
 
@@ -49,7 +57,7 @@ def normalise(table: RawTable) -> tuple[list[Row], list[Reject]]:
     make = {"verl": _verl, "trl": _trl, "messages": _messages, "gsm8k": _gsm8k}[form]
     rows, rejects = [], []
     for index, values in enumerate(table.rows):
-        present = {name: value for name, value in values.items() if value is not None}
+        present = {name: value for name, value in _ours(values, table).items() if value is not None}
         try:
             row = make(table, index, present)
             _check(row)
@@ -60,22 +68,50 @@ def normalise(table: RawTable) -> tuple[list[Row], list[Reject]]:
     return rows, rejects
 
 
+def _ours(values: dict[str, Any], table: RawTable) -> dict[str, Any]:
+    """Return a row with our names for the columns that ``table.columns`` maps."""
+    if not table.columns:
+        return values
+    theirs = table.columns.values()
+    kept = {name: value for name, value in values.items() if name not in theirs}
+    return {**kept, **{ours: values.get(name) for ours, name in table.columns.items()}}
+
+
 def _form(table: RawTable) -> str:
-    columns: dict[str, None] = {}
+    found: dict[str, None] = {}
     for row in table.rows:
-        columns.update(dict.fromkeys(row))
+        found.update(dict.fromkeys(row))
+    if not found:
+        raise UserError(f"{table.source} holds no rows; give a file with at least one")
+    for ours, name in table.columns.items():
+        if name not in found:
+            raise UserError(
+                f"data.sources.columns.{ours} = '{name}' and {table.source} has no such column"
+                f"{did_you_mean(name, found)}; its columns are {', '.join(found)}"
+            )
+    columns = _ours(dict(found), table)
     if table.form is not None and {"question", "answer"} <= set(columns):
         return table.form
     if table.form is None and "prompt" in columns:
-        return "verl" if {"data_source", "reward_model"} & set(columns) else "trl"
+        by_verl = "reward_model" in columns and "ground_truth" not in table.columns
+        return "verl" if by_verl or ("data_source" in found and not table.columns) else "trl"
     if table.form is None and "messages" in columns:
         return "messages"
-    if not columns:
-        raise UserError(f"{table.source} holds no rows; give a file with at least one")
     raise UserError(
-        f"{table.source} has columns {', '.join(columns)}, which are of no accepted form:"
-        f" {'; '.join(FORMS)}; rename the columns"
+        f"{table.source} has columns {', '.join(found)}, which are of no accepted form:"
+        f" {'; '.join(FORMS)}; rename the columns or name them on the source, e.g. columns:"
+        f" {{{_proposal(found)}}}"
     )
+
+
+def _proposal(columns: Iterable[str]) -> str:
+    """Return entries of data.sources.columns that fit ``columns`` best."""
+    lower = {name.lower(): name for name in columns}
+    chosen = {
+        ours: next((lower[name] for name in names if name in lower), names[0])
+        for ours, names in _USUAL.items()
+    }
+    return ", ".join(f"{ours}: {name}" for ours, name in chosen.items())
 
 
 def _gsm8k(table: RawTable, index: int, values: dict[str, Any]) -> Row:
@@ -141,16 +177,19 @@ def _conversation(
     solution: list[Message],
     columns: tuple[str, ...],
 ) -> Row:
-    truth = _truth(values.get("ground_truth"))
+    truth_column = next((name for name in _TRUTHS if name in values), _TRUTHS[0])
+    truth = _truth(values.get(truth_column))
+    name = values.get("data_source")
     return _row(
         table,
         index,
         prompt=prompt,
+        data_source=name if isinstance(name, str) else None,
         solution=solution,
         scored=truth is not None or not solution,
         reward_style="rule" if truth is not None else "model",
         ground_truth=truth,
-        extra_info=_json(_others(values, (*columns, "ground_truth"))),
+        extra_info=_json(_others(values, (*columns, truth_column, "data_source"))),
     )
 
 

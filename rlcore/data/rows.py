@@ -1,6 +1,7 @@
 """The types of a row on its way from a source to the tables."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +15,7 @@ class RawTable:
     """One file or hub split as read: ``rows`` as dicts, in order. ``source`` names it in errors.
 
     ``data_source`` (verl's name of a task) overrides the rows' own; ``instruction`` is appended to
-    GSM8K questions.
+    GSM8K questions. ``columns``: our names of columns -> those in ``rows``, where they differ.
     """
 
     source: str
@@ -24,6 +25,7 @@ class RawTable:
     data_source: str | None = None
     instruction: str = ""
     demonstrations: bool = True
+    columns: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

@@ -34,13 +34,13 @@ def read_source(
             return _read_gsm8k(source, where)
         case FileSource():
             rows = read_file(source.path, source.limit, setting=f"{where}.path")
-            return [RawTable(source.path, source.split, rows, data_source=source.data_source)]
+            name, columns = source.data_source, source.columns.named
+            return [RawTable(source.path, source.split, rows, data_source=name, columns=columns)]
         case HubSource():
             rows = _read_hub(source.name, source.config, source.hub_split, source, source.revision)
             label = f"{source.name}:{source.hub_split}"
-            return [
-                RawTable(label, source.split, rows, data_source=source.data_source or source.name)
-            ]
+            name, columns = source.data_source or source.name, source.columns.named
+            return [RawTable(label, source.split, rows, data_source=name, columns=columns)]
 
 
 def source_files(source: Gsm8kSource | FileSource | HubSource) -> list[str]:

@@ -72,7 +72,8 @@ def _leaves(
             yield at, kind, value, field.description
 
 
-LEAVES = list(_leaves(Recipe))
+# Two kinds of source have a section of one path in common.
+LEAVES = list({leaf[:2]: leaf for leaf in _leaves(Recipe)}.values())
 
 
 def _rows(text: str) -> Iterator[tuple[str, str, list[str]]]:

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,3 +52,61 @@ def test_a_source_that_is_not_there_is_refused(tmp_path: Path) -> None:
     missing = DataSection(sources=(FileSource(path=str(tmp_path / "none.jsonl")),))
     with pytest.raises(UserError, match=r"none\.jsonl"):
         read_rows(missing, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("columns", "row", "said"),
+    [
+        (
+            {"prompt": "question", "ground_truth": "answer"},
+            {"question": "2 + 3?", "answer": 5, "level": 1},
+            ("2 + 3?", "5", [], '{"level": 1}'),
+        ),
+        (
+            {"prompt": "problem", "completion": "solution", "ground_truth": "final"},
+            {"problem": "2 + 3?", "solution": "It is 5", "final": "5", "prompt": "unused"},
+            ("2 + 3?", "5", ["It is 5"], "{}"),
+        ),
+        (
+            {"messages": "conversations", "data_source": "task"},
+            {
+                "conversations": [
+                    {"role": "user", "content": "2 + 3?"},
+                    {"role": "assistant", "content": "5"},
+                ],
+                "task": "sums",
+            },
+            ("2 + 3?", None, ["5"], "{}"),
+        ),
+        ({}, {"prompt": "2 + 3?", "solution": "$5$"}, ("2 + 3?", "$5$", [], "{}")),
+    ],
+)
+def test_files_with_columns_of_other_names_are_read_by_naming_them(
+    tmp_path: Path, columns: dict[str, str], row: dict[str, Any], said: tuple[Any, ...]
+) -> None:
+    """Without it, each dataset of the hub needs a script of its own."""
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps(row) + "\n")
+    source = {"kind": "file", "path": str(path), "columns": columns}
+    (read,), rejects, _ = read_rows(DataSection.model_validate({"sources": [source]}), seed=0)
+    assert not rejects
+    solution = [message["content"] for message in read.solution]
+    assert (read.prompt_text, read.ground_truth, solution, read.extra_info) == said
+    assert read.data_source == ("sums" if "task" in row else "rows.jsonl")
+
+
+def test_a_column_that_is_not_there_is_named_with_those_that_are(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({"question": "2 + 3?", "answer": "5"}) + "\n")
+    source = {"kind": "file", "path": str(path), "columns": {"prompt": "questions"}}
+    with pytest.raises(
+        UserError,
+        match=r"^data\.sources\.columns\.prompt = 'questions' and .*rows\.jsonl has no such column;"
+        r" did you mean 'question'\?; its columns are question, answer$",
+    ):
+        read_rows(DataSection.model_validate({"sources": [source]}), seed=0)
+    plain = DataSection.model_validate({"sources": [{"kind": "file", "path": str(path)}]})
+    with pytest.raises(
+        UserError, match=r"e\.g\. columns: \{prompt: question, ground_truth: answer\}$"
+    ):
+        read_rows(plain, seed=0)
