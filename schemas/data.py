@@ -50,7 +50,7 @@ class FileSource(Section):
     )
     data_source: str | None = Field(default=None, description="verl's name; null = the rows' own")
     limit: int | None = Field(default=None, ge=1, description="first rows; null = all")
-    columns: Columns = Field(default=Columns(), description="names of its columns, where they differ")
+    columns: Columns = Field(default=Columns(), description="its names of columns, where others")
 
 
 class HubSource(Section):
@@ -66,7 +66,7 @@ class HubSource(Section):
     )
     data_source: str | None = Field(default=None, description="verl's name; null = the hub's name")
     limit: int | None = Field(default=None, ge=1, description="first rows; null = all")
-    columns: Columns = Field(default=Columns(), description="names of its columns, where they differ")
+    columns: Columns = Field(default=Columns(), description="its names of columns, where others")
 
 
 class ArithmeticSource(Section):

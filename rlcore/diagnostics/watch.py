@@ -25,6 +25,9 @@ from rlcore.diagnostics.policy_checks import CRITIC_CHECKS, POLICY_CHECKS
 from rlcore.diagnostics.reward_checks import RECIPE_CHECKS, REWARD_CHECKS
 from rlcore.diagnostics.stall import STALL_CHECKS
 from rlcore.diagnostics.types import Check, Stream
+from rlcore.rewards.unscored import RewardFailureError, RewardTimeoutError
+from rlcore.rl.groups import DynamicSamplingError
+from rlcore.rl.guards import SamplerDriftError
 from schemas.errors import UserError
 from schemas.recipe import Recipe
 
@@ -36,6 +39,13 @@ CHECKS = (
     + CRITIC_CHECKS
     + STALL_CHECKS
 )
+# Errors that end an iteration before it has metrics -> the checks that look out for them.
+FORESEEN: dict[type[UserError], tuple[str, ...]] = {
+    RewardTimeoutError: ("reward_timeouts",),
+    RewardFailureError: ("reward_errors",),
+    DynamicSamplingError: ("filtered_ratio",),
+    SamplerDriftError: ("sampler_drift", "sampler_drift_on_average"),
+}
 CLEAR_AFTER = 5  # healthy iterations in a row that end an episode; fewer count as noise
 
 
@@ -186,6 +196,22 @@ class Diagnostics:
         found = [finding for watch in self._watches for finding in watch.ended]
         found += [watch.finding for watch in self._watches if watch.finding is not None]
         return sorted(found, key=lambda finding: (finding.began, finding.check))
+
+    def findings_until(self, error: BaseException, iteration: int) -> list[Finding]:
+        """Return every episode of a run that ``error`` ended in ``iteration``; that of the check
+        which looks out for such errors is fatal then, and has the words of the error."""
+        kinds = [names for kind, names in FORESEEN.items() if isinstance(error, kind)]
+        applying = [name for name, _ in self.checks if kinds and name in kinds[0]]
+        findings = self.findings
+        if not applying:
+            return findings
+        message, _, remedy = str(error).rpartition("; ")
+        end = Finding(applying[0], "fatal", iteration, None, None, message, remedy)
+        for place, found in enumerate(findings):
+            if found.check == end.check and found.ended is None:
+                findings[place] = replace(end, began=found.began, value=found.value)
+                return findings
+        return [*findings, end]
 
     @property
     def checks(self) -> list[tuple[str, float]]:

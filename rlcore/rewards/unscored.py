@@ -20,6 +20,10 @@ class RewardFailureError(UserError):
     """Too many rows could not be scored."""
 
 
+class RewardTimeoutError(RewardFailureError):
+    """The clock ended the scoring of too many rows."""
+
+
 def check_unscored(
     outcomes: Sequence[tuple[str, str]],
     section: RewardSection,
@@ -28,7 +32,7 @@ def check_unscored(
     of: int | None = None,
 ) -> None:
     """Raise RewardFailureError when too many of ``outcomes`` (outcome and detail of each row) are
-    errors, or timeouts; ``rows`` says what they are, in the plural.
+    errors, RewardTimeoutError when timeouts; ``rows`` says what they are, in the plural.
 
     ``of``: the total number of rows, where ``outcomes`` are those of the first ones only: raises as
     soon as the bound is exceeded even if all other rows are scored.
@@ -48,9 +52,29 @@ def check_unscored(
         failed = reasons.total()
         if failed > bound * total:
             (outcome, detail), count = reasons.most_common(1)[0]
-            raise RewardFailureError(
+            raise (RewardTimeoutError if kinds == TIMEOUTS else RewardFailureError)(
                 f"{failed} of {total} {rows} could not be scored ({failed / total:.1%}"
                 f"{', the others were not tried' if len(outcomes) < total else ''}), above"
                 f" reward.{name} = {bound:g}; the most frequent reason, on {count} of them, is"
                 f" {outcome}: {detail[:200]}; {remedy} or raise the bound"
             )
+
+
+def check_any_scored(outcomes: Sequence[tuple[str, str]], *, rows: str) -> None:
+    """Raise RewardFailureError, or RewardTimeoutError, where not one of ``outcomes`` (outcome and
+    detail of each row) is of a scored row: there is nothing to compare, whatever the bounds allow.
+    """
+    lost = Counter(reason for reason in outcomes if reason[0] in (*ERRORS, *TIMEOUTS))
+    if not outcomes or lost.total() < len(outcomes):
+        return
+    late = sum(count for (outcome, _), count in lost.items() if outcome in TIMEOUTS)
+    (outcome, detail), count = lost.most_common(1)[0]
+    if late == len(outcomes):
+        raise RewardTimeoutError(
+            f"all {late} {rows} timed out, so none has a score: {detail[:200]}; raise"
+            " reward.timeout_s or make the reward function faster"
+        )
+    raise RewardFailureError(
+        f"none of {len(outcomes)} {rows} could be scored, {late} of them timed out; the most"
+        f" frequent reason, on {count}, is {outcome}: {detail[:200]}; correct the reward function"
+    )

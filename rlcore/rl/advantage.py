@@ -9,6 +9,7 @@ import polars as pl
 from rlcore.algorithms.advantages import AdvantageInput, AdvantageResult, estimate
 from rlcore.algorithms.overlong import overlong_penalty
 from rlcore.ragged import from_arrays
+from rlcore.rewards.unscored import check_any_scored
 from rlcore.rl.batch import RolloutBatch
 from rlcore.rl.measures import (
     critic_metrics,
@@ -107,11 +108,14 @@ def signal_of(
     """Return what must differ within a group for it to be kept [rows], NaN = unscorable.
 
     accuracy: the verdict, 0 or 1; score: before shaping; final_score: after overlong penalty and
-    KL, for which ``scores`` is read.
+    KL, for which ``scores`` is read. Raises RewardFailureError when no row has a score.
     """
+    rewards = batch.rewards_in_order()
+    if rewards["score"].is_null().all():
+        check_any_scored(rewards.select("outcome", "detail").rows(), rows="rows of the round")
     if metric == "accuracy":
-        correct = batch.rewards_in_order()["correct"]
-        if correct.null_count() == len(correct):
+        correct = rewards["correct"]
+        if correct.is_null().all():
             raise UserError(
                 "rl.algorithm.dynamic_sampling.metric = 'accuracy' and no reward function judges"
                 " correctness (returns acc); add one of weight 0 or set metric to 'score'"

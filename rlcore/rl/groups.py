@@ -27,6 +27,7 @@ class Groups:
     round. ``kept`` and ``spare``: uids that passed the filter and that did not, in the order they
     were drawn; no uid twice. ``drawn``: places of the prompt stream used. ``surplus``: groups that
     passed after the batch was full. ``padded``: of ``kept``, those that did not pass.
+    ``unscored``: of those that did not pass, groups with fewer than two scored samples.
     ``exhausted``: no further round may be drawn.
     """
 
@@ -37,6 +38,7 @@ class Groups:
     drawn: int = 0
     surplus: int = 0
     padded: int = 0
+    unscored: int = 0
     exhausted: bool = False
 
     @property
@@ -81,8 +83,12 @@ class Groups:
         passing: list[str],
         failing: list[str],
         drawn: int,
+        unscored: int = 0,
     ) -> "Groups":
-        """Return the groups after a round whose uids passed or failed the filter, in draw order."""
+        """Return the groups after a round whose uids passed or failed the filter, in draw order.
+
+        ``unscored``: how many failed for lack of scores.
+        """
         room = self.wanted - len(self.kept)
         return replace(
             self,
@@ -91,6 +97,7 @@ class Groups:
             spare=(*self.spare, *failing),
             drawn=self.drawn + drawn,
             surplus=self.surplus + len(passing[room:]),
+            unscored=self.unscored + unscored,
         )
 
     def settled(self, section: DynamicSampling, *, more_prompts: bool) -> "Groups":
@@ -101,14 +108,6 @@ class Groups:
         rounds_left = section.max_rounds <= 0 or len(self.rounds) < section.max_rounds
         if len(self.kept) >= self.wanted or (rounds_left and more_prompts):
             return self
-        why = (
-            f"{len(self.rounds)} generation rounds kept {len(self.kept)} of {self.wanted} groups"
-            f" and found {len(self.spare)} whose samples all agree"
-        )
-        if not rounds_left:
-            why += f" (rl.algorithm.dynamic_sampling.max_rounds = {section.max_rounds})"
-        else:
-            why += " and every training prompt was drawn"
         if section.on_exhausted == "pad_unfiltered":
             padding = self.spare[: self.wanted - len(self.kept)]
             return replace(
@@ -119,18 +118,43 @@ class Groups:
                 exhausted=True,
             )
         if section.on_exhausted == "error" or not self.kept:
-            raise DynamicSamplingError(
-                f"{why}; the prompts are too easy or too hard for this policy, or the reward is"
-                " constant: change the data, raise rl.rollout.samples, or set"
-                " rl.algorithm.dynamic_sampling.on_exhausted to 'train_partial'"
-            )
+            raise DynamicSamplingError(self._why(section, rounds_left=rounds_left))
         return replace(self, exhausted=True)
+
+    def _why(self, section: DynamicSampling, *, rounds_left: bool) -> str:
+        """Return why the batch was not filled, and what can change that."""
+        place = "rl.algorithm.dynamic_sampling"
+        why = (
+            f"{len(self.rounds)} generation rounds kept {len(self.kept)} of {self.wanted} groups"
+            f" and found {len(self.spare) - self.unscored} whose samples all agree"
+        )
+        if self.unscored:
+            why += f" and {self.unscored} with fewer than two scored samples"
+        why += (
+            " and every training prompt was drawn"
+            if rounds_left
+            else f" ({place}.max_rounds = {section.max_rounds})"
+        )
+        if self.unscored > len(self.spare) / 2:
+            return (
+                f"{why}; make the reward score more rows: see outcome and detail in table rewards"
+            )
+        remedies = ["change the data", "raise rl.rollout.samples"]
+        if self.kept:
+            remedies.append(f"set {place}.on_exhausted to 'train_partial'")
+        elif section.on_exhausted == "train_partial":
+            why += f"; {place}.on_exhausted = 'train_partial' has nothing to train on"
+        return (
+            f"{why}; the prompts are too easy or too hard for this policy, or the reward is"
+            f" constant: {' or '.join(remedies)}"
+        )
 
 
 def split_by_signal(
     uids: np.ndarray, values: np.ndarray, *, tolerance: float
-) -> tuple[list[str], list[str]]:
-    """Return the uids whose ``values`` differ by more than ``tolerance``, and the others.
+) -> tuple[list[str], list[str], int]:
+    """Return the uids whose ``values`` differ by more than ``tolerance``, the others, and how many
+    of the others have fewer than two scored rows.
 
     ``values`` [rows] float64, NaN where a row could not be scored; a group with fewer than two
     scored rows has no baseline and does not pass. Order: first appearance.
@@ -145,4 +169,5 @@ def split_by_signal(
     return (
         spread.filter(passes)["uid"].to_list(),
         spread.filter(~passes)["uid"].to_list(),
+        spread.filter(pl.col("scored") < 2).height,
     )

@@ -88,10 +88,12 @@ class Phases(RLRun):
             kl_coef=state.kl_coef,
             scores=self._scores(batch) if section.metric == "final_score" else None,
         )
-        passing, failing = split_by_signal(
+        passing, failing, unscored = split_by_signal(
             batch.rollouts["uid"].to_numpy(), signal, tolerance=section.tolerance
         )
-        grown = groups.with_round(rollouts, rewards, passing=passing, failing=failing, drawn=drawn)
+        grown = groups.with_round(
+            rollouts, rewards, passing=passing, failing=failing, unscored=unscored, drawn=drawn
+        )
         left = self.stream.round(cursor=state.cursor, drawn=grown.drawn)
         return grown.settled(section, more_prompts=left.height > 0)
 

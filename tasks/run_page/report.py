@@ -102,6 +102,7 @@ class IterationReport:
         """Store and show the findings, with that of the error ``stopped_by``, if any."""
         findings = self._diagnostics.findings
         if stopped_by is not None:
+            findings = self._diagnostics.findings_until(stopped_by, self._iteration + 1)
             if meaning := of_error(stopped_by, self._iteration + 1, self._run.recipe):
                 get_run_logger().error(meaning.sentence)
                 findings.append(meaning)

@@ -14,6 +14,10 @@ from rlcore.diagnostics.watch import (
     of_error,
 )
 from rlcore.results.metrics import metrics_frame
+from rlcore.rewards.unscored import RewardFailureError, RewardTimeoutError
+from rlcore.rl.groups import DynamicSamplingError
+from rlcore.rl.guards import SamplerDriftError
+from schemas.errors import UserError
 from schemas.tables import TABLES
 from tests.rlcore.diagnostics.streams import Metrics, broken, healthy, recipe
 
@@ -113,3 +117,29 @@ def test_findings_are_rows_of_their_table() -> None:
     for found in ([], findings, [*findings, out_of_memory]):
         TABLES["diagnostics"].validate(findings_frame(found))
     assert of_error(RuntimeError("the learner died"), 7, recipe()) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "name", "check"),
+    [
+        (RewardFailureError("all rows failed; correct it"), "quickstart", "reward_errors"),
+        (RewardTimeoutError("all rows were late; raise it"), "quickstart", "reward_timeouts"),
+        (DynamicSamplingError("kept 0; change it"), "quickstart-dapo", "filtered_ratio"),
+        (SamplerDriftError("they differ; rerun"), "quickstart", "sampler_drift"),
+    ],
+)
+def test_the_check_that_explains_an_end_has_failed(error: UserError, name: str, check: str) -> None:
+    """It was listed as silent beside the error that it looks out for."""
+    diagnostics = Diagnostics(recipe(name), log=lambda line: None)
+    assert diagnostics.findings_until(ValueError("other"), 3) == []
+    (found,) = diagnostics.findings_until(error, 3)
+    assert (found.check, found.severity, found.began, found.ended) == (check, "fatal", 3, None)
+    assert f"{found.message}; {found.remedy}" == str(error)
+
+
+def test_a_warning_that_came_true_is_one_finding() -> None:
+    stream = broken(lambda i, m: {"reward/error_fraction": 0.04}, start=10, end=20)
+    diagnostics = Diagnostics(recipe(), log=lambda line: None)
+    diagnostics.replay(_table(stream), before=15)
+    (found,) = diagnostics.findings_until(RewardFailureError("too many; correct it"), 15)
+    assert (found.check, found.severity, found.began) == ("reward_errors", "fatal", 10)

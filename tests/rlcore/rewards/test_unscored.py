@@ -2,7 +2,12 @@
 
 import pytest
 
-from rlcore.rewards.unscored import RewardFailureError, check_unscored
+from rlcore.rewards.unscored import (
+    RewardFailureError,
+    RewardTimeoutError,
+    check_any_scored,
+    check_unscored,
+)
 from schemas.rl import RewardFunction, RewardSection
 
 SECTION = RewardSection(
@@ -70,3 +75,25 @@ def test_a_bound_of_zero_takes_no_failure_and_of_one_takes_all() -> None:
     with pytest.raises(RewardFailureError):
         check_unscored([ERROR] + [OK] * 999, strict)
     check_unscored([ERROR] * 9, SECTION.model_copy(update={"max_error_fraction": 1.0}))
+
+
+def test_rows_of_which_none_is_scored_name_what_happened() -> None:
+    check_any_scored([], rows="rows")
+    check_any_scored([TIMEOUT, ERROR, NONE], rows="rows")
+    with pytest.raises(RewardTimeoutError) as late:
+        check_any_scored([TIMEOUT] * 64, rows="rows of the round")
+    assert str(late.value) == (
+        "all 64 rows of the round timed out, so none has a score: slow; raise reward.timeout_s or"
+        " make the reward function faster"
+    )
+    with pytest.raises(RewardFailureError, match=r"none of 3 rows could be scored, 1 of them tim"):
+        check_any_scored([TIMEOUT, ERROR, ERROR], rows="rows")
+
+
+def test_the_clock_and_our_faults_are_told_apart_by_their_type() -> None:
+    """The diagnostics of a run that ended name the check that looks out for it."""
+    with pytest.raises(RewardTimeoutError):
+        check_unscored([TIMEOUT] * 9, SECTION)
+    with pytest.raises(RewardFailureError) as fault:
+        check_unscored([ERROR] * 9, SECTION)
+    assert type(fault.value) is RewardFailureError

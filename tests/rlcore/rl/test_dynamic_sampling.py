@@ -7,10 +7,13 @@ import numpy as np
 import pytest
 
 from rlcore.rewards.types import RewardRow
+from rlcore.rewards.unscored import RewardFailureError
 from rlcore.rl.groups import DynamicSamplingError, Groups, split_by_signal
 from rlcore.rl.phases import Phases
 from rlcore.rl.state import LoopState
 from rlcore.store.artifacts import ArtifactStore
+from schemas.algorithm import DynamicSampling
+from schemas.artifacts import ArtifactRef
 
 PROMPTS, SAMPLES = 4, 4
 DAPO = {
@@ -23,6 +26,7 @@ DAPO = {
     "rl.algorithm.dynamic_sampling.max_rounds": 10,
 }
 Make = Callable[..., Phases]
+REF = ArtifactRef(kind="rollouts", key="k", uri="u", sha256="0" * 64, rows={})
 
 
 def _named(row: RewardRow) -> tuple[str, int]:
@@ -102,12 +106,46 @@ def test_the_cap_does_what_it_says(make_phases: Make, policy: str, kept: int | N
     phases = make_phases("quickstart", none_teach, over)
     state = phases.start()
     if kept is None:
-        with pytest.raises(DynamicSamplingError, match=r"2 generation rounds kept 0 of 4 .*max_ro"):
+        with pytest.raises(
+            DynamicSamplingError, match=r"2 generation rounds kept 0 of 4 .*max_ro"
+        ) as refusal:
             draw(phases, state)
+        assert "or set" not in str(refusal.value), "a partial batch of nothing is no remedy"
+        told = "on_exhausted = 'train_partial' has nothing to train on" in str(refusal.value)
+        assert told == (policy == "train_partial")
         return
     groups, rounds = draw(phases, state)
     assert len(rounds) == 2
     assert len(groups.kept) == kept
+
+
+def test_a_partial_batch_is_proposed_where_there_is_one() -> None:
+    some = Groups(wanted=4).with_round(REF, REF, passing=["a"], failing=["b", "c"], drawn=3)
+    section = DynamicSampling(max_rounds=1)
+    with pytest.raises(DynamicSamplingError, match=r"set .*on_exhausted to 'train_partial'$"):
+        some.settled(section, more_prompts=True)
+    lost = Groups(wanted=4).with_round(
+        REF, REF, passing=["a"], failing=["b", "c"], unscored=2, drawn=3
+    )
+    with pytest.raises(
+        DynamicSamplingError,
+        match=r"0 whose samples all agree and 2 with fewer than two scored samples .*; make the re",
+    ):
+        lost.settled(section, more_prompts=True)
+
+
+def none_scored(row: RewardRow) -> float | None:
+    """No training row has a score; validation, which is first, has."""
+    return None if "-" in row.trajectory_id else 1.0
+
+
+def test_a_round_without_one_score_says_what_took_them(make_phases: Make) -> None:
+    """It said that no function judges correctness, of a function that does."""
+    allowed = {"reward.max_timeout_fraction": 1.0, "reward.max_error_fraction": 1.0}
+    phases = make_phases("quickstart", none_scored, {**DAPO, **allowed})
+    with pytest.raises(RewardFailureError, match=f"{PROMPTS * SAMPLES} rows of the round") as lost:
+        draw(phases, phases.start())
+    assert "judges correctness" not in str(lost.value)
 
 
 def test_partial_batch_trains_what_there_is(make_phases: Make) -> None:
@@ -156,4 +194,4 @@ def test_filter_looks_at_the_chosen_metric() -> None:
     """Groups of one scored row have no baseline and do not pass."""
     uids = np.array(["a", "a", "b", "b", "c", "c", "d", "d"])
     values = np.array([0.0, 1.0, 1.0, 1.0, 0.5, np.nan, 0.1, 0.1 + 1e-12])
-    assert split_by_signal(uids, values, tolerance=1e-9) == (["a"], ["b", "c", "d"])
+    assert split_by_signal(uids, values, tolerance=1e-9) == (["a"], ["b", "c", "d"], 1)

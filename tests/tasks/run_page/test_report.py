@@ -11,6 +11,7 @@ from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRun
 
 from rlcore.diagnostics.watch import DiagnosticError
 from rlcore.results.metrics import metrics_frame, publish_metrics
+from rlcore.rewards.unscored import RewardFailureError
 from rlcore.rl.state import LoopState
 from rlcore.store.artifacts import ArtifactStore
 from rlcore.workers.workers import Workers
@@ -112,6 +113,27 @@ def test_an_error_with_a_remedy_is_reported(prefect_server: str, tmp_path: Path)
         state.result()
     assert state.state_details.flow_run_id is not None
     assert "gradient\\_checkpointing" in _page(state.state_details.flow_run_id)
+
+
+def test_what_ended_a_run_is_not_listed_as_silent(prefect_server: str, tmp_path: Path) -> None:
+    """The page called `reward_errors` silent in a run that died of rows without a score."""
+    run = _stage(tmp_path)
+
+    @flow(name="report-test")
+    def stage() -> None:
+        with IterationReport.open(run):
+            raise RewardFailureError("9 of 9 rows could not be scored; correct the function")
+
+    state = stage(return_state=True)
+    with pytest.raises(RewardFailureError):
+        state.result()
+    assert state.state_details.flow_run_id is not None
+    page = _page(state.state_details.flow_run_id)
+    assert "| `reward_errors` | 1 to the end | fatal | 9 of 9 rows could not be scored |" in page
+    assert "`reward_errors` (" not in page
+    ref = run.store.find("diagnostics", run.key)
+    assert ref is not None
+    assert run.store.table(ref, "diagnostics")["check"].to_list() == ["reward_errors"]
 
 
 def _stalled(run: StageRun) -> dict[str, Any]:
