@@ -57,15 +57,17 @@ Written by `make docs` from `schemas/`: change the descriptions there. Editors t
 - `extends: other` starts from `other.yaml` of the same folder; with `extends: [one, two]`, values
   of `two` override those of `one`, and values of the file itself override both. Sections are merged
   key by key; values and lists are replaced whole. Two keys are not simply merged: an
-  `rl.algorithm.kl` with another `where` replaces the inherited one, and a `warmup_ratio` removes
-  the inherited `warmup_steps`.
+  `rl.algorithm.kl` with another `where` replaces the inherited one, and a `warmup_ratio`, also as
+  an override, removes the `warmup_steps` set before.
 - `rl.preset` names an algorithm and sets what the recipe leaves out of `rl`: see
   [Presets](#presets). Defaults are those of `preset: {preset}`; *by preset*: others change it.
 - `rl.algorithm.kl` with `where: reward` starts from `estimator: {estimator}` and `coef: {coef}`.
 - Overrides (`-o rl.iterations=5`) take the dotted paths below; a number indexes a list:
   `data.sources.0.limit`.
-- Numbers may be written `2e-6`. `'off'` needs its quotes: YAML reads a bare `off` as false.
-- An unknown key is an error. Rules between keys are checked when a recipe is loaded, also by
+- Numbers may be written `2e-6`; text that looks like a number, such as a commit `1234e56`, needs
+  quotes. Numbers are finite. A key that stands twice in one section is an error.
+- An unknown key is an error, which names ours for a name that TRL, verl, OpenRLHF and others use.
+  All errors are reported at once. Rules between keys are checked when a recipe is loaded, also by
   `rl-pipeline run NAME --dry-run`.
 
 ## Presets

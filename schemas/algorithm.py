@@ -5,12 +5,13 @@ shaping x auxiliary losses. PPO, GRPO, DAPO, ... are combinations of choices
 (``schemas/presets.py``).
 """
 
+from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
 from pydantic import Field, field_validator, model_validator
 
 from schemas.errors import did_you_mean
-from schemas.section import Section
+from schemas.section import Section, rule
 
 
 class Traits(NamedTuple):
@@ -76,24 +77,23 @@ class KL(Section):
             return {"estimator": "k1", "coef": 0.001, **values}
         return values
 
-    @model_validator(mode="after")
-    def _acts_somewhere(self) -> "KL":
+    @rule
+    def _acts_somewhere(self) -> Iterator[str]:
         if self.controller == "adaptive" and self.where != "reward":
-            raise ValueError(
+            yield (
                 f"controller = 'adaptive' steers the KL taken from the reward and where ="
                 f" {self.where!r}; set where to 'reward' or controller to 'fixed'"
             )
         if self.controller == "adaptive" and self.coef == 0:
-            raise ValueError(
+            yield (
                 "controller = 'adaptive' scales coef = 0, which stays 0; give coef a start"
                 " such as 0.001"
             )
         if self.where == "reward" and self.estimator.endswith("+"):
-            raise ValueError(
+            yield (
                 f"estimator = {self.estimator!r} differs from {self.estimator[:-1]!r} in its"
                 f" gradient only, and a reward has none; set estimator to {self.estimator[:-1]!r}"
             )
-        return self
 
 
 class ImportanceCorrection(Section):
@@ -220,31 +220,30 @@ class Algorithm(Section):
     def _loss_is_known(cls, value: str) -> str:
         return _known(value, POLICY_LOSSES)
 
-    @model_validator(mode="after")
-    def _axes_agree(self) -> "Algorithm":
+    @rule
+    def _axes_agree(self) -> Iterator[str]:
         if self.ratio_level in SEQUENCE_RATIOS and self.aggregation != "seq-mean-token-mean":
-            raise ValueError(
+            yield (
                 f"ratio_level = {self.ratio_level!r} makes one loss per sequence and aggregation ="
                 f" {self.aggregation!r} weighs tokens; set aggregation to 'seq-mean-token-mean'"
             )
         corrected = self.importance_correction.level != "none"
         if corrected and self.ratio_level == "group":
-            raise ValueError(
+            yield (
                 "ratio_level = 'group' measures against the sampler already, and"
                 f" importance_correction.level = {self.importance_correction.level!r} would correct"
                 " for it twice; set it to 'none'"
             )
         if self.gae != GAE() and not self.traits.gamma and not self.is_custom:
-            raise ValueError(
+            yield (
                 f"gae is set and advantage = {self.advantage!r} reads neither gamma nor lambda;"
                 " set advantage to 'gae' or leave gae out"
             )
         if self.advantage_options and not self.is_custom:
-            raise ValueError(
+            yield (
                 f"advantage_options belong to your own function and advantage ="
                 f" {self.advantage!r} is built in; leave them out"
             )
-        return self
 
 
 def _known(value: str, names: Any) -> str:

@@ -1,10 +1,11 @@
 """Recipe section ``data``: the sources of prompts and demonstrations, and their preparation."""
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
-from schemas.section import Section
+from schemas.section import Section, rule
 
 GSM8K_INSTRUCTION = 'Let\'s think step by step and output the final answer after "####".'
 
@@ -141,12 +142,11 @@ class DataSection(Section):
         default=0.1, ge=0, le=1, description="share of rejected rows above which the stage fails"
     )
 
-    @model_validator(mode="after")
-    def _generated_text_is_templated(self) -> "DataSection":
+    @rule
+    def _generated_text_is_templated(self) -> Iterator[str]:
         kinds = {source.kind for source in self.sources}
         if "arithmetic" in kinds and self.deduplicate == "near":
-            raise ValueError(
+            yield (
                 "deduplicate='near' would merge generated problems, which differ in numbers only;"
                 " set data.deduplicate to 'exact'"
             )
-        return self

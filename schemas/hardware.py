@@ -1,11 +1,12 @@
 """Recipe section ``hardware``: layout only. Nothing here may change the result of training, so it
 is in no cache key."""
 
+from collections.abc import Iterator
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from schemas.section import Section
+from schemas.section import Section, rule
 
 
 class LearnerHardware(Section):
@@ -38,15 +39,12 @@ class LearnerHardware(Section):
         default="sdpa", description="implementation; eager = plain PyTorch"
     )
 
-    @model_validator(mode="after")
-    def _offload_needs_zero(self) -> "LearnerHardware":
+    @rule
+    def _offload_needs_zero(self) -> Iterator[str]:
         if self.offload_params and self.zero_stage != 3:
-            raise ValueError(
-                f"offload_params needs zero_stage 3, not {self.zero_stage}; set zero_stage to 3"
-            )
+            yield (f"offload_params needs zero_stage 3, not {self.zero_stage}; set zero_stage to 3")
         if self.offload_optimizer and self.zero_stage == 0:
-            raise ValueError("offload_optimizer needs zero_stage 1 or more; set zero_stage to 1")
-        return self
+            yield ("offload_optimizer needs zero_stage 1 or more; set zero_stage to 1")
 
 
 class RolloutHardware(Section):
@@ -67,14 +65,13 @@ class RolloutHardware(Section):
     kv_cache_gib: int = Field(default=1, ge=1, description="CPU only: GiB of KV cache per engine")
     max_num_seqs: int = Field(default=256, ge=1, description="sequences decoded at once")
 
-    @model_validator(mode="after")
-    def _tensor_parallel_has_gpus(self) -> "RolloutHardware":
+    @rule
+    def _tensor_parallel_has_gpus(self) -> Iterator[str]:
         if self.tensor_parallel > 1 and self.gpus_per_engine != self.tensor_parallel:
-            raise ValueError(
+            yield (
                 f"tensor_parallel = {self.tensor_parallel} needs gpus_per_engine ="
                 f" {self.tensor_parallel}, not {self.gpus_per_engine:g}"
             )
-        return self
 
 
 class Timeouts(Section):
@@ -110,29 +107,27 @@ class HardwareSection(Section):
     )
     timeouts: Timeouts = Timeouts()
 
-    @model_validator(mode="after")
-    def _ranks_have_gpus_of_their_own(self) -> "HardwareSection":
+    @rule
+    def _ranks_have_gpus_of_their_own(self) -> Iterator[str]:
         ranks, share = self.learner.ranks, self.learner.gpus_per_rank
         # Several ranks on one GPU would start, and NCCL would refuse their first collective
         # ("Duplicate GPU detected") only after the stages before the learner.
         if ranks > 1 and share < 1 and self.device != "cpu":
-            raise ValueError(
+            yield (
                 f"learner.gpus_per_rank = {share:g} places several of learner.ranks = {ranks} on"
                 " one GPU, which NCCL refuses; set learner.gpus_per_rank to 1, learner.ranks to 1"
                 " or, without GPUs, device to 'cpu'"
             )
-        return self
 
-    @model_validator(mode="after")
-    def _in_process_is_single(self) -> "HardwareSection":
+    @rule
+    def _in_process_is_single(self) -> Iterator[str]:
         if self.cluster == "in_process" and self.learner.ranks > 1:
-            raise ValueError(
+            yield (
                 f"cluster 'in_process' holds one learner rank, not {self.learner.ranks};"
                 " set learner.ranks to 1 or cluster to 'ray'"
             )
         if self.cluster == "in_process" and self.rollout.engine == "vllm":
-            raise ValueError(
+            yield (
                 "vLLM patches the process it runs in and would slow the learner in it;"
                 " set rollout.engine to 'transformers' or cluster to 'ray'"
             )
-        return self

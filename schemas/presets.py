@@ -164,17 +164,18 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
 }
 
+# A key -> the one beside it that would take precedence, though it was set earlier.
+DISPLACES = {"warmup_ratio": "warmup_steps"}
+
 
 def overlay(base: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``base`` with ``values`` over it, mapping by mapping; anything else is replaced.
 
     A ``kl`` with ``where`` replaces the one in ``base``: a preset's coefficient for the loss has no
-    meaning for the reward. A ``warmup_ratio`` removes the ``warmup_steps`` of ``base``, which would
-    take precedence.
+    meaning for the reward. What a key displaces (``DISPLACES``) is removed from ``base``.
     """
-    merged = dict(base)
-    if "warmup_ratio" in values:
-        merged.pop("warmup_steps", None)
+    displaced = {DISPLACES[key] for key in values if key in DISPLACES}
+    merged = {key: value for key, value in base.items() if key not in displaced}
     for key, value in values.items():
         under = merged.get(key)
         if isinstance(under, Mapping) and isinstance(value, Mapping):

@@ -4,9 +4,10 @@
 hardware, store and tracking are in no slice.
 """
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from schemas.algorithm import SEQUENCE_RATIOS
 from schemas.data import DataSection
@@ -15,7 +16,7 @@ from schemas.licenses import LicenseName
 from schemas.names import BASE_MODEL, REWARD_MODEL
 from schemas.reward_model import RewardModelSection, SampledPreferences
 from schemas.rl import GapBound, Optimizer, RewardSection, RLSection, Schedule, rest_of
-from schemas.section import Section
+from schemas.section import Section, rule
 
 
 class FromScratch(Section):
@@ -30,19 +31,18 @@ class FromScratch(Section):
     vocab_size: int = Field(default=512, ge=64, description="upper bound of the trained vocabulary")
     max_position_embeddings: int = Field(default=512, ge=32, description="longest context, tokens")
 
-    @model_validator(mode="after")
-    def _heads_divide(self) -> "FromScratch":
+    @rule
+    def _heads_divide(self) -> Iterator[str]:
         if self.hidden_size % self.num_heads:
-            raise ValueError(
+            yield (
                 f"hidden_size = {self.hidden_size} is not a multiple of num_heads ="
                 f" {self.num_heads}; set num_heads to a divisor"
             )
         if self.num_heads % self.num_kv_heads:
-            raise ValueError(
+            yield (
                 f"num_heads = {self.num_heads} is not a multiple of num_kv_heads ="
                 f" {self.num_kv_heads}; set num_kv_heads to a divisor"
             )
-        return self
 
 
 class ModelSection(Section):
@@ -58,12 +58,11 @@ class ModelSection(Section):
     chat_template: str | None = Field(default=None, description="Jinja; null = the model's own")
     max_tokens: int = Field(default=2048, ge=16, description="tokens: prompt and response together")
 
-    @model_validator(mode="after")
-    def _one_origin(self) -> "ModelSection":
+    @rule
+    def _one_origin(self) -> Iterator[str]:
         if (self.path is None) == (self.from_scratch is None):
             state = "neither is" if self.path is None else "both are"
-            raise ValueError(f"{state} set of path and from_scratch; set exactly one of them")
-        return self
+            yield (f"{state} set of path and from_scratch; set exactly one of them")
 
 
 _SFT_OPTIMIZER = Optimizer(lr=1e-5, betas=(0.9, 0.95), schedule=Schedule(kind="cosine"))
@@ -101,15 +100,14 @@ class EvaluateSection(Section):
         default=8, ge=0, description="sample completions on the run page"
     )
 
-    @model_validator(mode="after")
-    def _k_within_samples(self) -> "EvaluateSection":
+    @rule
+    def _k_within_samples(self) -> Iterator[str]:
         too_large = [k for k in self.pass_k if k > self.samples or k < 1]
         if too_large:
-            raise ValueError(
+            yield (
                 f"pass_k = {too_large[0]} needs between 1 and samples = {self.samples} responses;"
                 " raise samples or drop that k"
             )
-        return self
 
 
 class ExportSection(Section):
@@ -238,8 +236,8 @@ class Recipe(Section):
         default = 1e-4 if self.model.dtype == "float32" else 0.1
         return GapBound("rl.max_canary_gap", "mean", self.rl.max_canary_gap or default)
 
-    @model_validator(mode="after")
-    def _context_holds_prompt_and_response(self) -> "Recipe":
+    @rule
+    def _context_holds_prompt_and_response(self) -> Iterator[str]:
         limits = {
             "rl.rollout.max_new_tokens": self.rl.rollout.max_new_tokens,
             "evaluate.max_new_tokens": self.evaluate.max_new_tokens,
@@ -250,56 +248,53 @@ class Recipe(Section):
         for path, new_tokens in limits.items():
             needed = self.data.max_prompt_tokens + new_tokens
             if needed > self.model.max_tokens:
-                raise ValueError(
+                yield (
                     f"data.max_prompt_tokens + {path} = {needed} exceeds model.max_tokens ="
                     f" {self.model.max_tokens}; raise model.max_tokens or lower one of the two"
                 )
         scratch = self.model.from_scratch
         if scratch and scratch.max_position_embeddings < self.model.max_tokens:
-            raise ValueError(
+            yield (
                 f"model.from_scratch.max_position_embeddings = {scratch.max_position_embeddings} is"
                 f" below model.max_tokens = {self.model.max_tokens}; raise it"
             )
-        return self
 
-    @model_validator(mode="after")
-    def _what_is_exported_is_evaluated(self) -> "Recipe":
+    @rule
+    def _what_is_exported_is_evaluated(self) -> Iterator[str]:
         if "rl" not in self.evaluate.checkpoints:
-            raise ValueError(
+            yield (
                 f"evaluate.checkpoints = {list(self.evaluate.checkpoints)} lacks rl, which is"
                 " exported and whose figures the model card states; add rl"
             )
-        return self
 
-    @model_validator(mode="after")
-    def _reward_model_is_trained(self) -> "Recipe":
+    @rule
+    def _reward_model_is_trained(self) -> Iterator[str]:
         used = any(function.name == REWARD_MODEL for function in self.reward.functions)
         if used and self.reward_model is None:
-            raise ValueError(
+            yield (
                 f"reward.functions names {REWARD_MODEL!r} and the section reward_model is null;"
                 " set reward_model to {} or reward with functions"
             )
         starts = self.rl.critic is not None and self.rl.critic.init == REWARD_MODEL
         if starts and self.reward_model is None:
-            raise ValueError(
+            yield (
                 "rl.critic.init = 'reward_model' and the section reward_model is null; set"
                 " reward_model to {} or rl.critic.init to 'policy'"
             )
         if self.reward_model is not None and not used and not starts:
-            raise ValueError(
+            yield (
                 "the section reward_model trains a model that neither reward.functions nor"
                 " rl.critic.init reads; name it there or set reward_model to null"
             )
         ptx = self.rl.ptx
         if ptx is not None and ptx.path is None and not self.sft.enabled:
-            raise ValueError(
+            yield (
                 "rl.ptx mixes in demonstrations and sft.enabled is false, so none are prepared; set"
                 " rl.ptx.path to a file of text, sft.enabled to true or rl.ptx to null"
             )
-        return self
 
-    @model_validator(mode="after")
-    def _has_verdicts_where_needed(self) -> "Recipe":
+    @rule
+    def _has_verdicts_where_needed(self) -> Iterator[str]:
         algorithm = self.rl.algorithm
         rule_rewards = [f for f in self.reward.functions if f.name != REWARD_MODEL]
         filtered = algorithm.dynamic_sampling
@@ -307,57 +302,53 @@ class Recipe(Section):
         positive = algorithm.positive_nll
         section = self.reward_model
         if not rule_rewards and section and isinstance(section.preferences, SampledPreferences):
-            raise ValueError(
+            yield (
                 "reward_model.preferences of kind 'samples' are ranked by correctness and"
                 " reward.functions holds no function that checks it; add one, of weight 0 if it"
                 " must not be trained on"
             )
         if not rule_rewards and by_verdict:
-            raise ValueError(
+            yield (
                 "rl.algorithm.dynamic_sampling.metric = 'accuracy' and reward.functions holds no"
                 " function that checks correctness; add one of weight 0 or set metric to 'score'"
             )
         if not rule_rewards and positive.coef > 0 and positive.threshold is None:
-            raise ValueError(
+            yield (
                 "rl.algorithm.positive_nll needs correct samples and reward.functions holds no"
                 " function that checks correctness; set positive_nll.threshold"
             )
-        return self
 
-    @model_validator(mode="after")
-    def _vllm_has_a_kernel(self) -> "Recipe":
+    @rule
+    def _vllm_has_a_kernel(self) -> Iterator[str]:
         scratch = self.model.from_scratch
         if scratch and self.hardware.rollout.engine == "vllm":
             size = scratch.hidden_size // scratch.num_heads
             if size < 32:
-                raise ValueError(
+                yield (
                     f"model.from_scratch.hidden_size / num_heads = {size} is below 32, for which"
                     " vLLM has no CPU kernel; lower num_heads"
                 )
-        return self
 
-    @model_validator(mode="after")
-    def _precision_fits_learner(self) -> "Recipe":
+    @rule
+    def _precision_fits_learner(self) -> Iterator[str]:
         if self.model.dtype == "bfloat16" and self.hardware.learner.zero_stage == 0:
-            raise ValueError(
+            yield (
                 "model.dtype = 'bfloat16' needs hardware.learner.zero_stage >= 1: ZeRO-0"
                 " keeps no fp32 master weights; set it to 1"
             )
-        return self
 
-    @model_validator(mode="after")
-    def _sampler_gap_fits_precision(self) -> "Recipe":
+    @rule
+    def _sampler_gap_fits_precision(self) -> Iterator[str]:
         largest, typical = self.rl.max_logprob_gap, self.rl.max_mult_prob_error
         if self.model.dtype == "bfloat16" and largest is not None:
-            raise ValueError(
+            yield (
                 f"rl.max_logprob_gap = {largest:g} bounds the largest gap of a batch, which in"
                 " bfloat16 depends on how many tokens there are (0.48 nats in 3,916 tokens of a"
                 " good run, trl issue 6789); remove it, rl.max_mult_prob_error bounds the mean"
             )
         if self.model.dtype == "float32" and typical is not None:
-            raise ValueError(
+            yield (
                 f"rl.max_mult_prob_error = {typical:g} bounds the mean gap, which can hide a wrong"
                 " token, and in float32 every token agrees; remove it, rl.max_logprob_gap bounds"
                 " the largest"
             )
-        return self

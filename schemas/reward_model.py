@@ -1,12 +1,13 @@
 """Recipe section ``reward_model``: preferences and the model trained on them."""
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from schemas.data import GSM8K_INSTRUCTION
 from schemas.rl import Optimizer, Schedule, rest_of
-from schemas.section import Section
+from schemas.section import Section, rule
 
 
 class SampledPreferences(Section):
@@ -25,14 +26,13 @@ class SampledPreferences(Section):
     temperature: float = Field(default=1.0, gt=0, description="divides the logits")
     max_new_tokens: int = Field(default=512, ge=1, description="tokens per response")
 
-    @model_validator(mode="after")
-    def _range_is_one(self) -> "SampledPreferences":
+    @rule
+    def _range_is_one(self) -> Iterator[str]:
         if self.max_responses < self.min_responses:
-            raise ValueError(
+            yield (
                 f"max_responses = {self.max_responses} is below min_responses ="
                 f" {self.min_responses}; raise it"
             )
-        return self
 
 
 class Gsm8kSolutions(Section):

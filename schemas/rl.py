@@ -4,7 +4,7 @@
 settings are ``rl.algorithm`` (``schemas/algorithm.py``).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from schemas.algorithm import Algorithm
 from schemas.errors import did_you_mean
 from schemas.presets import PRESETS, overlay
-from schemas.section import Section
+from schemas.section import Section, rule
 
 
 class Schedule(Section):
@@ -108,14 +108,13 @@ class RewardSection(Section):
         default=0.2, ge=0, le=1, description="share of rows that timed out, above which a run stops"
     )
 
-    @model_validator(mode="after")
-    def _something_counts(self) -> "RewardSection":
+    @rule
+    def _something_counts(self) -> Iterator[str]:
         if all(function.weight == 0 for function in self.functions):
-            raise ValueError(
+            yield (
                 "every weight of functions is 0, so all scores are equal and nothing is learnt;"
                 " give one function a weight"
             )
-        return self
 
 
 class RolloutSection(Section):
@@ -133,14 +132,13 @@ class RolloutSection(Section):
         default=False, description="also answer each prompt greedily, as the baseline of ReMax"
     )
 
-    @model_validator(mode="after")
-    def _samples_whole_distribution(self) -> "RolloutSection":
+    @rule
+    def _samples_whole_distribution(self) -> Iterator[str]:
         if self.top_p < 1 or self.top_k > 0:
-            raise ValueError(
+            yield (
                 "top_p < 1 or top_k > 0 cuts the distribution the learner's log-probs assume;"
                 " set top_p to 1 and top_k to -1"
             )
-        return self
 
 
 class UpdateSection(Section):
@@ -282,18 +280,17 @@ class RLSection(Section):
         """Iterations that train the policy: all but the critic's warm-up."""
         return self.iterations - (self.critic.warmup_iterations if self.critic else 0)
 
-    @model_validator(mode="after")
-    def _batches_divide(self) -> "RLSection":
+    @rule
+    def _batches_divide(self) -> Iterator[str]:
         prompts, mini = self.rollout.prompts, self.update.mini_batches
         if prompts % mini:
-            raise ValueError(
+            yield (
                 f"rollout.prompts = {prompts} is not a multiple of update.mini_batches = {mini};"
                 f" set update.mini_batches to a divisor of {prompts}"
             )
-        return self
 
-    @model_validator(mode="after")
-    def _estimator_has_its_inputs(self) -> "RLSection":
+    @rule
+    def _estimator_has_its_inputs(self) -> Iterator[str]:
         name, traits = self.algorithm.advantage, self.algorithm.traits
         groups = {
             f"algorithm.advantage = {name!r}": traits.group,
@@ -302,41 +299,38 @@ class RLSection(Section):
         }
         for what, needed in groups.items():
             if needed and self.rollout.samples < 2:
-                raise ValueError(
-                    f"{what} compares samples within a group; set rollout.samples to at least 2"
-                )
+                yield (f"{what} compares samples within a group; set rollout.samples to at least 2")
         if traits.critic and self.critic is None:
-            raise ValueError(
+            yield (
                 f"algorithm.advantage = {name!r} needs a critic and critic is null; set rl.critic"
                 " to {} or take a preset with a critic (ppo, vapo)"
             )
         if self.critic and not traits.critic and not self.algorithm.is_custom:
-            raise ValueError(
+            yield (
                 f"critic is set and algorithm.advantage = {name!r} reads no values; set rl.critic"
                 " to null or algorithm.advantage to 'gae'"
             )
         if traits.greedy and not self.rollout.greedy_baseline:
-            raise ValueError(
+            yield (
                 f"algorithm.advantage = {name!r} needs the reward of a greedy answer; set"
                 " rollout.greedy_baseline to true"
             )
         spare = not traits.greedy and not self.algorithm.is_custom
         if self.rollout.greedy_baseline and spare:
-            raise ValueError(
+            yield (
                 f"rollout.greedy_baseline is true and algorithm.advantage = {name!r} reads no"
                 " greedy answer; set it to false or algorithm.advantage to 'remax'"
             )
-        return self
 
-    @model_validator(mode="after")
-    def _switches_can_act(self) -> "RLSection":
+    @rule
+    def _switches_can_act(self) -> Iterator[str]:
         if self.critic and self.critic.warmup_iterations >= self.iterations:
-            raise ValueError(
+            yield (
                 f"critic.warmup_iterations = {self.critic.warmup_iterations} leaves none of"
                 f" iterations = {self.iterations} to the policy; raise iterations or lower it"
             )
         if self.update.old_logprobs == "own" and self.algorithm.ratio_level == "group":
-            raise ValueError(
+            yield (
                 "update.old_logprobs = 'own' and algorithm.ratio_level = 'group' measures against"
                 " the sampler's log-probs; leave update.old_logprobs out"
             )
@@ -345,14 +339,13 @@ class RLSection(Section):
             limit = overlong.max_tokens or self.rollout.max_new_tokens
             cache = limit // 5 if overlong.cache_tokens is None else overlong.cache_tokens
             if cache > limit:
-                raise ValueError(
+                yield (
                     f"algorithm.overlong.cache_tokens = {cache} exceeds max_tokens = {limit};"
                     " lower it"
                 )
             if limit - cache >= self.rollout.max_new_tokens:
-                raise ValueError(
+                yield (
                     f"algorithm.overlong punishes from {limit - cache} tokens on and"
                     f" rollout.max_new_tokens = {self.rollout.max_new_tokens} ends every response"
                     " before; lower algorithm.overlong.max_tokens or raise rollout.max_new_tokens"
                 )
-        return self

@@ -58,6 +58,7 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
         *("rlcore/cluster/loopback.py", "rlcore/weights/stamp.py"),
         *("schemas/names.py", "schemas/section.py"),
     ),
+    "tests/rlcore/test_recipe_keys.py": ("rlcore/foreign_keys.py",),
     "tables of keys, read by tests/rlcore/from_verl/test_keys.py": (
         *("rlcore/from_verl/job_keys.py", "rlcore/from_verl/learning_keys.py"),
         "rlcore/from_verl/config_keys.py",

@@ -48,7 +48,7 @@ def test_a_typo_ends_in_one_sentence(capsys: pytest.CaptureFixture[str]) -> None
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["-o", "rl.iterations=[1"], "override rl.iterations = '[1' is not YAML"),
+        (["-o", "rl.iterations=[1"], "override rl.iterations = '[1' is not valid YAML"),
         (["-o", "reward.functions.0.name=arithmetc"], "did you mean 'arithmetic'"),
         (["-o", "rl.algorithm.advantage=no_package.spo:f"], "no module 'no_package.spo'"),
         (["-o", "rl.algorithm.policy_loss=no_package.spo:f"], "rl.algorithm.policy_loss"),

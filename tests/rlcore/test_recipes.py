@@ -64,7 +64,10 @@ def test_resolved_recipe_means_the_same_when_read_back(tmp_path: Path) -> None:
             ["rl.max_mult_prob_error = 1.05", "float32", "remove it", "rl.max_logprob_gap"],
         ),
         ({"rl.max_mult_prob_error": 1.0}, ["rl.max_mult_prob_error = 1.0", "greater than 1"]),
-        ({"model.from_scratch.num_heads": 3}, ["num_heads = 3", "divisor"]),
+        (
+            {"model.from_scratch.num_heads": 3, "model.from_scratch.num_kv_heads": 1},
+            ["num_heads = 3", "divisor"],
+        ),
         ({"model.from_scratch.num_heads": 8}, ["= 16 is below 32", "lower num_heads"]),
         ({"evaluate.checkpoints": []}, ["evaluate.checkpoints", "at least 1"]),
         ({"data.deduplicate": "near"}, ["deduplicate", "'exact'"]),
@@ -159,3 +162,36 @@ def test_variants_of_a_task_differ_in_rl_alone(task: str) -> None:
         assert len({getattr(recipe, part).model_dump_json() for recipe in recipes}) == 1, part
     sampled = {(r.rl.iterations, r.rl.rollout.prompts * r.rl.rollout.samples) for r in recipes}
     assert len(sampled) == 1
+
+
+RATIO = "rl.update.optimizer.schedule.warmup_ratio"
+STEPS = "rl.update.optimizer.schedule.warmup_steps"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "steps", "ratio"),
+    [
+        ({}, 10, 0.1),
+        ({RATIO: 0.2}, None, 0.2),
+        ({RATIO: 0.2, STEPS: 5}, 5, 0.2),
+        ({STEPS: 5, RATIO: 0.2}, None, 0.2),
+    ],
+)
+def test_the_later_warm_up_holds(overrides: dict, steps: int | None, ratio: float) -> None:
+    """A ratio given as an override lost to the steps of the recipe without a word."""
+    schedule = load_recipe("quickstart", overrides, directory=RECIPES).rl.update.optimizer.schedule
+    assert (schedule.warmup_steps, schedule.warmup_ratio) == (steps, ratio)
+
+
+@pytest.mark.parametrize("extends", ["3", "null", "[quickstart, 3]", "{a: b}"])
+def test_what_no_recipe_can_extend_is_one_sentence(tmp_path: Path, extends: str) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"extends: {extends}\n")
+    with pytest.raises(UserError, match=r"mine\.yaml': extends = .* is neither the name .*; name"):
+        load_recipe(str(path), directory=RECIPES)
+
+
+def test_an_empty_file_is_told_so(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").touch()
+    with pytest.raises(UserError, match=r"mine\.yaml' holds nothing, not sections; write name"):
+        load_recipe(str(tmp_path / "mine.yaml"), directory=RECIPES)

@@ -1,0 +1,112 @@
+"""The errors of a recipe as sentences: dotted path, value, rule, remedy or nearest key."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from rlcore.recipe_keys import hint, models_in, unknown_leaves
+from schemas.recipe import Recipe
+
+SHOWN_CHARACTERS = 80  # of a value
+OWN_RULE = "value_error"  # pydantic's type of an error that a validator of ours raised
+REMEDIES = {
+    **dict.fromkeys(("greater_than", "greater_than_equal"), "raise it"),
+    **dict.fromkeys(("less_than", "less_than_equal"), "lower it"),
+    **dict.fromkeys(("int_parsing", "int_type", "int_from_float"), "write a whole number"),
+    **dict.fromkeys(("float_parsing", "float_type", "finite_number"), "write a number"),
+    **dict.fromkeys(("bool_parsing", "bool_type"), "write true or false"),
+    "too_short": "add one",
+}
+
+
+def sentences(name: str, error: ValidationError) -> list[str]:
+    """Return every error of the recipe ``name`` as one sentence, each once."""
+    errors = error.errors(include_url=False, include_context=False)
+    places = [each["loc"] for each in errors]
+    # An item that is refused is missing from its list, which pydantic then calls too short.
+    real = [
+        each
+        for each in errors
+        if each["type"] != "too_short"
+        or not any(
+            len(p) > len(each["loc"]) and p[: len(each["loc"])] == each["loc"] for p in places
+        )
+    ]
+    found = (sentence for each in real for sentence in _sentences(each))
+    return [f"recipe '{name}': {sentence}" for sentence in dict.fromkeys(found)]
+
+
+def _sentences(error: Any) -> Iterator[str]:
+    parts, fields, here = _located(error["loc"])
+    path = ".".join(parts)
+    if error["type"] == "extra_forbidden":
+        for leaf in unknown_leaves(tuple(parts), error["input"]):
+            meant = hint(leaf, fields if len(leaf) == len(parts) else ())
+            listed = "" if meant.sure else f"; valid keys there: {', '.join(sorted(fields))}"
+            yield f"{'.'.join(leaf)} is not a known key{meant.text}{listed}"
+    elif error["type"] == "missing":
+        yield f"{path} is required; add it to the recipe"
+    else:
+        value = error["input"]
+        shown = "" if isinstance(value, dict | BaseModel) else f" = {_short(value)}"
+        if error["type"] == OWN_RULE:
+            for rule in error["msg"].removeprefix("Value error, ").split("\n"):
+                yield f"{path}{shown}: {_lower(rule)}" if path else rule
+        else:
+            yield f"{path}{shown} is refused: {_rule(error, here)}"
+
+
+def _rule(error: Any, here: Sequence[type[BaseModel]]) -> str:
+    """Return rule and remedy of an error that pydantic found; ``here``: the sections possible."""
+    kind, value, rule = error["type"], error["input"], _lower(error["msg"])
+    match kind:
+        case "model_type" | "model_attributes_type" if here:
+            keys = ", ".join(field for model in here for field in model.model_fields)
+            return f"it is a section; write keys below it: {keys}"
+        case "union_tag_not_found":
+            kinds = ", ".join(repr(model.model_fields["kind"].default) for model in here)
+            return f"it needs a kind; add one of {kinds}"
+        case "tuple_type":
+            return f"it is a list; write [{_short(value)}]"
+        case "string_type" if not isinstance(value, dict | list):
+            return f"{rule}; write it in quotes" if value is not None else rule
+        case "literal_error" if isinstance(value, bool):
+            return f"{rule}; YAML reads a bare on, off, yes or no as true or false: quote it"
+    return f"{rule}; {REMEDIES[kind]}" if kind in REMEDIES else rule
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= SHOWN_CHARACTERS else f"{text[: SHOWN_CHARACTERS - 3]}..."
+
+
+def _lower(text: str) -> str:
+    """Return ``text`` without a capital at its start, unless that begins a name such as DAPO."""
+    return text if text[1:2].isupper() else f"{text[:1].lower()}{text[1:]}"
+
+
+def _located(
+    location: Sequence[str | int],
+) -> tuple[list[str], list[str], list[type[BaseModel]]]:
+    """Return the keys of a pydantic location, the field names of the section that holds the last
+    one, and the sections that the last one itself may be.
+
+    pydantic also names the member of a union that it tried, by its ``kind``; a recipe has no such
+    key.
+    """
+    parts: list[str] = []
+    sections: list[type[BaseModel]] = [Recipe]
+    inner = sections
+    for part in location:
+        kinds = {m.model_fields["kind"].default: m for m in inner if "kind" in m.model_fields}
+        if len(inner) > 1 and part in kinds:
+            inner = [kinds[part]]
+            continue
+        parts.append(str(part))
+        if isinstance(part, int):
+            continue
+        sections = inner
+        found = [m.model_fields[part].annotation for m in sections if part in m.model_fields]
+        inner = models_in(found[0]) if found else []
+    return parts, [field for section in sections for field in section.model_fields], inner

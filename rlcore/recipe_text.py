@@ -1,0 +1,63 @@
+"""YAML of recipes and overrides: each key once, ``2e-6`` a number, quoted text as it stands."""
+
+import re
+from typing import Any
+
+import yaml
+
+from schemas.errors import UserError
+
+FLOAT = "tag:yaml.org,2002:float"
+MERGE = "tag:yaml.org,2002:merge"
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML 1.1 as PyYAML reads it, but with the floats of YAML 1.2 and without repeated keys."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        lines: dict[str, int] = {}
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode) or key.tag == MERGE:
+                continue
+            line = key.start_mark.line + 1
+            if key.value in lines:
+                raise _RepeatedKeyError(
+                    f"the key '{key.value}' stands on line {lines[key.value]} and again on line"
+                    f" {line}, and only one of them could hold; remove the other"
+                )
+            lines[key.value] = line
+        return node
+
+
+class _RepeatedKeyError(Exception):
+    """A mapping holds a key twice."""
+
+
+# YAML 1.1 demands a point and a sign, so that PyYAML takes 2e-6 for text.
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != FLOAT]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(
+    FLOAT,
+    re.compile(
+        r"[-+]?(?:[0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*|[0-9][0-9_]*(?=[eE]))(?:[eE][-+]?[0-9]+)?$"
+        r"|[-+]?\.(?:inf|Inf|INF)$|\.(?:nan|NaN|NAN)$"
+    ),
+    list("-+.0123456789"),
+)
+
+
+def read_yaml(text: str, where: str, remedy: str = "correct it") -> Any:
+    """Return what the YAML ``text`` holds; ``where`` names it in errors.
+
+    Raises UserError for text that is not YAML, with ``remedy``, and for a repeated key.
+    """
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except _RepeatedKeyError as error:
+        raise UserError(f"{where}: {error}") from None
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date that there is not
+        detail = " ".join(str(error).split())
+        raise UserError(f"{where} is not valid YAML: {detail}; {remedy}") from None

@@ -1,0 +1,52 @@
+"""What stands in a recipe file is what is read: no key lost, no text turned into a number."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.places import RECIPES
+from rlcore.recipe_text import read_yaml
+from rlcore.recipes import load_recipe, parse_override
+from schemas.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("2e-6", 2e-6),
+        ("1E5", 1e5),
+        ("-3.5e+2", -350.0),
+        (".5", 0.5),
+        ("7", 7),
+        ("'1234e56'", "1234e56"),
+        ('"2e-6"', "2e-6"),
+        ("1e", "1e"),
+        ("e5", "e5"),
+        ("[1e2, 'x']", [100.0, "x"]),
+        ("nan", "nan"),
+        ("inf", "inf"),
+        ("-.inf", float("-inf")),
+    ],
+)
+def test_numbers_are_numbers_and_quoted_text_is_text(text: str, value: Any) -> None:
+    """A commit that looks like a number became 1.234e+59."""
+    assert read_yaml(text, "it") == value
+    assert parse_override(f"model.revision={text}") == ("model.revision", value)
+
+
+def test_a_repeated_key_is_refused_by_name_and_line(tmp_path: Path) -> None:
+    """PyYAML keeps the last one: half of a recipe can be lost without a word."""
+    path = tmp_path / "twice.yaml"
+    path.write_text("extends: quickstart\nrl:\n  iterations: 3\n  iterations: 4\n")
+    with pytest.raises(UserError, match=r"twice\.yaml': the key 'iterations' stands on line 3 and"):
+        load_recipe(str(path), directory=RECIPES)
+    path.write_text("base: &b {x: 1}\nmerged: {<<: *b, x: 2}\nother: {<<: *b, y: 2}\n")
+    assert read_yaml(path.read_text(), "it")["merged"] == {"x": 2}
+
+
+@pytest.mark.parametrize("text", ["a: [1", "when: 2024-13-45", "a: b: c"])
+def test_what_is_no_yaml_is_one_sentence(text: str) -> None:
+    with pytest.raises(UserError, match=r"^it is not valid YAML: .*; close it$") as refusal:
+        read_yaml(text, "it", "close it")
+    assert "\n" not in str(refusal.value)
