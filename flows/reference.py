@@ -40,7 +40,7 @@ CHECKED: dict[str, Node] = {
     "rl.algorithm.advantage": _named(list(ADVANTAGES)),
     "rl.algorithm.policy_loss": _named(list(POLICY_LOSSES)),
     "rl.rollout.top_p": {"enum": [1]},
-    "rl.rollout.top_k": {"enum": [-1, 0]},
+    "rl.rollout.top_k": {"enum": [-1]},
     "rl.max_logprob_gap": {"maximum": 10},
     "reward.functions.0.name": _named([*BUILTIN, REWARD_MODEL]),
     "evaluate.pass_k.0": {"minimum": 1},

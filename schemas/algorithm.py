@@ -5,13 +5,27 @@ shaping x auxiliary losses. PPO, GRPO, DAPO, ... are combinations of choices
 (``schemas/presets.py``).
 """
 
+import math
 from collections.abc import Iterator
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from schemas.errors import did_you_mean
 from schemas.section import Section, rule
+
+
+def _finite(value: Any) -> Any:
+    """Refuse numbers, at any depth, that no JSON and so no cache key can hold."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    for each in inner:
+        _finite(each)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"it holds {value}, and numbers must be finite; replace it")
+    return value
+
+
+Options = Annotated[dict[str, Any], AfterValidator(_finite)]
 
 
 class Traits(NamedTuple):
@@ -155,7 +169,7 @@ class Algorithm(Section):
     advantage: str = Field(
         default="grpo", description=f"{', '.join(ADVANTAGES)} or 'package.module:function'"
     )
-    advantage_options: dict[str, Any] = Field(
+    advantage_options: Options = Field(
         default_factory=dict, description="keyword arguments of your own function"
     )
     norm_by_std: bool = Field(

@@ -1,12 +1,15 @@
 """Recipe section ``data``: the sources of prompts and demonstrations, and their preparation."""
 
-from collections.abc import Iterator
-from typing import Annotated, Literal
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from schemas.section import Section, rule
 
+ARITHMETIC = "arithmetic"
+GSM8K_HUB = "openai/gsm8k"
+GSM8K_ROWS = {"train": 7473, "test": 1319}  # of the original files
 GSM8K_INSTRUCTION = 'Let\'s think step by step and output the final answer after "####".'
 
 
@@ -18,9 +21,7 @@ class Gsm8kSource(Section):
         default=None,
         description="directory of train.jsonl and test.jsonl; default: $GSM8K_DIR, else the hub",
     )
-    hub_name: str = Field(
-        default="openai/gsm8k", description="hub dataset to use when there is no path"
-    )
+    hub_name: str = Field(default=GSM8K_HUB, description="hub dataset to use when there is no path")
     instruction: str = Field(default=GSM8K_INSTRUCTION, description="appended to each question")
     demonstrations: bool = Field(default=True, description="also make SFT rows from its solutions")
     limit: int | None = Field(default=None, ge=1, description="first rows of each file; null = all")
@@ -74,7 +75,7 @@ class ArithmeticSource(Section):
     """Generated two-digit word problems with imperfect demonstrations; disjoint by operand
     tuple."""
 
-    kind: Literal["arithmetic"] = Field(default="arithmetic", description="generated problems")
+    kind: Literal["arithmetic"] = Field(default=ARITHMETIC, description="generated problems")
     train: int = Field(default=4096, ge=1, description="RL training prompts")
     validation: int = Field(default=256, ge=1, description="validation prompts")
     test: int = Field(default=512, ge=1, description="test prompts: held-out operand tuples")
@@ -109,6 +110,26 @@ Source = Annotated[
 ]
 
 
+def _kind(source: Any) -> Any:
+    return source.get("kind") if isinstance(source, Mapping) else getattr(source, "kind", None)
+
+
+def _most_train_rows(source: Source, *, solved: bool) -> int | None:
+    """Return the training prompts of ``source``, or demonstrations where ``solved``, at most; None
+    where only its files tell."""
+    match source:
+        case ArithmeticSource():
+            return source.demonstrations if solved else source.train
+        case Gsm8kSource():
+            if solved and not source.demonstrations:
+                return 0
+            if source.path is not None or source.hub_name != GSM8K_HUB:
+                return source.limit
+            return min(GSM8K_ROWS["train"], source.limit or GSM8K_ROWS["train"])
+        case _:
+            return source.limit if source.split == "train" else 0
+
+
 class DataSection(Section):
     """Sources and the treatment of their rows, in the order of the fields."""
 
@@ -121,7 +142,9 @@ class DataSection(Section):
         Field(default="drop", description="longer prompts: reject, end the run, or cut words there")
     )
     deduplicate: Literal["exact", "near", "off"] = Field(
-        default="near", description="training rows dropped: equal texts, near ones too, or none"
+        default="near",
+        description="training rows dropped: equal texts, near ones too, or none; default with a"
+        " source of kind arithmetic: exact",
     )
     near_duplicate_jaccard: float = Field(
         default=0.9,
@@ -141,6 +164,42 @@ class DataSection(Section):
     max_reject_fraction: float = Field(
         default=0.1, ge=0, le=1, description="share of rejected rows above which the stage fails"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults_of_sources(cls, values: Any) -> Any:
+        if not isinstance(values, Mapping):
+            return values
+        sources = values.get("sources")
+        kinds = [_kind(source) for source in sources] if isinstance(sources, list | tuple) else []
+        if "deduplicate" not in values and ARITHMETIC in kinds:
+            return {**values, "deduplicate": "exact"}
+        if values.get("deduplicate") is False:  # what YAML makes of a bare off
+            return {**values, "deduplicate": "off"}
+        return values
+
+    def shortfalls(self, prompts: int, demonstrations: int) -> Iterator[str]:
+        """Yield a sentence where the sources surely hold less for training than an iteration of
+        ``prompts`` and an SFT step of ``demonstrations``."""
+        most = self._most(solved=False)
+        if most is not None and prompts > most:
+            yield (
+                f"rl.rollout.prompts = {prompts} exceeds the {most} training prompts that"
+                " data.sources hold at most, and an iteration takes no prompt twice; lower it or"
+                " add data"
+            )
+        most = self._most(solved=True)
+        if most is not None and demonstrations > most:
+            yield (
+                f"sft.batch_size = {demonstrations} exceeds the {most} training demonstrations that"
+                " data.sources hold at most; lower it, add demonstrations or set sft.enabled to"
+                " false"
+            )
+
+    def _most(self, *, solved: bool) -> int | None:
+        """Return the training rows of all sources at most; None where only the files tell."""
+        known = [_most_train_rows(source, solved=solved) for source in self.sources]
+        return None if None in known else sum(rows for rows in known if rows is not None)
 
     @rule
     def _generated_text_is_templated(self) -> Iterator[str]:

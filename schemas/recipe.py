@@ -16,6 +16,7 @@ from schemas.licenses import LicenseName
 from schemas.names import BASE_MODEL, REWARD_MODEL
 from schemas.reward_model import RewardModelSection, SampledPreferences
 from schemas.rl import GapBound, Optimizer, RewardSection, RLSection, Schedule, rest_of
+from schemas.sampling import Temperature
 from schemas.section import Section, rule
 
 
@@ -93,7 +94,7 @@ class EvaluateSection(Section):
     pass_k: tuple[int, ...] = Field(
         default=(1, 4, 8), description="k of pass@k: a right answer among k (arXiv 2107.03374)"
     )
-    temperature: float = Field(default=1.0, gt=0, description="of the samples; divides the logits")
+    temperature: Temperature = Field(default=1.0, description="of the samples; divides the logits")
     top_p: float = Field(default=1.0, gt=0, le=1, description="probability mass kept; 1 = all")
     max_new_tokens: int = Field(default=512, ge=1, description="tokens per response")
     completions_shown: int = Field(
@@ -266,6 +267,11 @@ class Recipe(Section):
                 f"evaluate.checkpoints = {list(self.evaluate.checkpoints)} lacks rl, which is"
                 " exported and whose figures the model card states; add rl"
             )
+
+    @rule
+    def _data_fills_a_batch(self) -> Iterator[str]:
+        demonstrations = self.sft.batch_size if self.sft.enabled else 0
+        return self.data.shortfalls(self.rl.rollout.prompts, demonstrations)
 
     @rule
     def _reward_model_is_trained(self) -> Iterator[str]:

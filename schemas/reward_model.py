@@ -7,6 +7,7 @@ from pydantic import Field
 
 from schemas.data import GSM8K_INSTRUCTION
 from schemas.rl import Optimizer, Schedule, rest_of
+from schemas.sampling import Temperature
 from schemas.section import Section, rule
 
 
@@ -23,7 +24,7 @@ class SampledPreferences(Section):
         default=4, ge=2, description="fewest responses per prompt; drawn between this and the most"
     )
     max_responses: int = Field(default=9, ge=2, description="most responses per prompt")
-    temperature: float = Field(default=1.0, gt=0, description="divides the logits")
+    temperature: Temperature = Field(default=1.0, description="divides the logits")
     max_new_tokens: int = Field(default=512, ge=1, description="tokens per response")
 
     @rule

@@ -10,9 +10,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from schemas.algorithm import Algorithm
+from schemas.algorithm import Algorithm, Options
 from schemas.errors import did_you_mean
 from schemas.presets import PRESETS, overlay
+from schemas.sampling import NO_TOP_K, Temperature
 from schemas.section import Section, rule
 
 
@@ -36,11 +37,14 @@ class Schedule(Section):
     )
 
 
+Beta = Annotated[float, Field(ge=0, lt=1)]
+
+
 class Optimizer(Section):
     """AdamW and its schedule."""
 
     lr: float = Field(default=1e-6, gt=0, description="peak learning rate")
-    betas: tuple[float, float] = Field(
+    betas: tuple[Beta, Beta] = Field(
         default=(0.9, 0.999), description="decay per step of the first and second moment"
     )
     eps: float = Field(default=1e-8, gt=0, description="added to the root of the second moment")
@@ -68,9 +72,7 @@ class RewardFunction(Section):
 
     name: str = Field(description="registered name, 'reward_model', or 'package.module:function'")
     weight: float = Field(default=1.0, description="factor in the sum; 0 = reported only")
-    options: dict[str, Any] = Field(
-        default_factory=dict, description="keyword arguments of the function"
-    )
+    options: Options = Field(default_factory=dict, description="keyword arguments of the function")
 
 
 class RewardSection(Section):
@@ -122,11 +124,11 @@ class RolloutSection(Section):
 
     prompts: int = Field(default=64, ge=1, description="prompts per iteration")
     samples: int = Field(default=8, ge=1, description="responses per prompt: the group size G")
-    temperature: float = Field(
-        default=1.0, gt=0, description="divides the logits, of sampler and learner alike"
+    temperature: Temperature = Field(
+        default=1.0, description="divides the logits, of sampler and learner alike"
     )
     top_p: float = Field(default=1.0, gt=0, le=1, description="probability mass kept; 1 = all")
-    top_k: int = Field(default=-1, ge=-1, description="likeliest tokens kept; -1 = all")
+    top_k: int = Field(default=NO_TOP_K, ge=-1, description="likeliest tokens kept; -1 = all")
     max_new_tokens: int = Field(default=512, ge=1, description="tokens a response may have")
     greedy_baseline: bool = Field(
         default=False, description="also answer each prompt greedily, as the baseline of ReMax"
@@ -137,8 +139,10 @@ class RolloutSection(Section):
         if self.top_p < 1 or self.top_k > 0:
             yield (
                 "top_p < 1 or top_k > 0 cuts the distribution the learner's log-probs assume;"
-                " set top_p to 1 and top_k to -1"
+                f" set top_p to 1 and top_k to {NO_TOP_K}"
             )
+        if self.top_k == 0:
+            yield f"top_k = 0 would leave no token to sample; set top_k to {NO_TOP_K}, which is off"
 
 
 class UpdateSection(Section):

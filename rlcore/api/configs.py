@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 from pydantic import Field, ValidationError, model_validator
 
 from schemas.errors import UserError, did_you_mean
+from schemas.sampling import Temperature
 from schemas.section import Section
 
 Exhausted = Literal["error", "train_partial", "pad_unfiltered"]
@@ -35,7 +36,7 @@ class TrainingConfig(Section):
     )
     ppo_epochs: int = Field(default=1, ge=1, description="passes over an iteration's responses")
     group_size: int = Field(default=8, ge=1, description="responses per prompt")
-    temperature: float = Field(default=1.0, gt=0)
+    temperature: Temperature = 1.0
     max_prompt_length: int | None = Field(
         default=None, ge=1, description="longer prompts are refused; None: as the prompts are"
     )

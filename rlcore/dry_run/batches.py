@@ -3,12 +3,10 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from schemas.data import ArithmeticSource, DataSection, Gsm8kSource, Source
+from schemas.data import GSM8K_ROWS, ArithmeticSource, DataSection, Gsm8kSource, Source
 from schemas.errors import UserError
 from schemas.recipe import Recipe
 from schemas.reward_model import Gsm8kSolutions, SampledPreferences
-
-GSM8K_ROWS = {"train": 7473, "test": 1319}  # of the original files
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,10 @@ from typing import Protocol
 from rlcore.weights.stamp import WeightStamp, WeightUpdate
 from schemas.errors import UserError, did_you_mean
 from schemas.outcomes import FinishReason
+from schemas.sampling import MAX_TEMPERATURE, MIN_TEMPERATURE, NO_TOP_K
 
 DTYPES = ("float32", "bfloat16")
 DEVICES = ("cpu", "cuda")
-MIN_TEMPERATURE = 0.01  # vLLM silently raises lower temperatures to this
-MAX_TEMPERATURE = 2.0  # the limit of vLLM
 NOISE = 0.5  # a new engine's weights are uniform in (-NOISE, NOISE): finite, unlike any trained
 
 
@@ -33,7 +32,7 @@ class Sampling:
 
     temperature: float = 1.0
     top_p: float = 1.0
-    top_k: int = -1  # -1: off
+    top_k: int = NO_TOP_K
     max_new_tokens: int = 256
     stop_token_ids: tuple[int, ...] = ()
 
@@ -53,8 +52,9 @@ class Sampling:
             f"sampling.top_p = {self.top_p} must lie in (0, 1]; use 1 to keep every token",
         )
         _require(
-            self.top_k == -1 or self.top_k >= 1,
-            f"sampling.top_k = {self.top_k} must be -1 or >= 1; use -1 to keep every token",
+            self.top_k == NO_TOP_K or self.top_k >= 1,
+            f"sampling.top_k = {self.top_k} must be {NO_TOP_K} or >= 1; use {NO_TOP_K} to keep"
+            " every token",
         )
         _require(
             self.max_new_tokens >= 1,

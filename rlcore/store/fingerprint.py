@@ -50,6 +50,7 @@ NEUTRAL = (
     "schemas.recipe",
     "schemas.reward_model",
     "schemas.rl",
+    "schemas.sampling",
     "schemas.section",
     "tasks.run_page",
     "tasks.runtime",

@@ -24,6 +24,17 @@ def test_generated_problems_are_not_compared_nearly() -> None:
         DataSection(sources=(ArithmeticSource(),), deduplicate="near")
 
 
+def test_deduplication_follows_the_sources_and_yamls_bare_off_is_off() -> None:
+    arithmetic, gsm8k = {"kind": "arithmetic"}, {"kind": "gsm8k"}
+    for sources, said, meant in (
+        ([arithmetic], {}, "exact"),
+        ([gsm8k, arithmetic], {}, "exact"),
+        ([gsm8k], {}, "near"),
+        ([arithmetic], {"deduplicate": False}, "off"),
+    ):
+        assert DataSection.model_validate({"sources": sources, **said}).deduplicate == meant
+
+
 @pytest.mark.parametrize("steps", [(0, 1), (2, 1), (1, 4), (4, 4)])
 def test_steps_of_a_problem_are_a_range(steps: tuple[int, int]) -> None:
     with pytest.raises(ValueError, match=r"is not a range within 1 to 3; give \[fewest, most\]"):

@@ -1,10 +1,12 @@
 """Settings of the RL stage that a recipe leaves out, or names in part."""
 
+from typing import Any
+
 import pytest
 
 from schemas.recipe import SFTSection
 from schemas.reward_model import RewardModelSection
-from schemas.rl import Critic, RewardFunction, RewardSection, RLSection
+from schemas.rl import Critic, Optimizer, RewardFunction, RewardSection, RLSection
 
 
 def test_part_of_an_optimizer_leaves_the_sections_own_rest_alone() -> None:
@@ -49,3 +51,29 @@ def test_a_reward_of_weight_zero_alone_teaches_nothing() -> None:
 def test_an_optimizer_that_is_no_mapping_is_left_to_validation() -> None:
     with pytest.raises(ValueError, match="optimizer"):
         Critic.model_validate({"optimizer": "adam"})
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"betas": [1.5, 0.9]},
+        {"betas": [0.9, -2]},
+        {"lr": float("inf")},
+        {"eps": float("nan")},
+    ],
+)
+def test_an_optimizer_has_finite_numbers_in_their_range(fields: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(fields))):
+        Optimizer.model_validate(fields)
+
+
+def test_no_number_of_a_reward_is_without_end() -> None:
+    """It is in no JSON, so that no cache key can hold it."""
+    function = {"name": "gsm8k"}
+    for fields in (
+        {"functions": [function], "offset": float("nan")},
+        {"functions": [function | {"weight": float("inf")}]},
+        {"functions": [function | {"options": {"a": [{"b": float("-inf")}]}}]},
+    ):
+        with pytest.raises(ValueError, match="finite"):
+            RewardSection.model_validate(fields)
