@@ -1,10 +1,10 @@
 """Recipe section ``hardware``: layout only. Nothing here may change the result of training, so it
 is in no cache key."""
 
-from collections.abc import Iterator
-from typing import Literal
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from schemas.section import Section, rule
 
@@ -106,6 +106,17 @@ class HardwareSection(Section):
         default=1, ge=1, description="processes that score, each with a child per function"
     )
     timeouts: Timeouts = Timeouts()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _engine_of_cluster(cls, values: Any) -> Any:
+        """Take the engine that can share a process where there is one process only."""
+        if not isinstance(values, Mapping) or values.get("cluster") != "in_process":
+            return values
+        rollout = values.get("rollout", {})
+        if not isinstance(rollout, Mapping):
+            return values
+        return {**values, "rollout": {"engine": "transformers", **rollout}}
 
     @rule
     def _ranks_have_gpus_of_their_own(self) -> Iterator[str]:

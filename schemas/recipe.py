@@ -4,10 +4,10 @@
 hardware, store and tracking are in no slice.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from schemas.algorithm import SEQUENCE_RATIOS
 from schemas.data import DataSection
@@ -59,6 +59,21 @@ class ModelSection(Section):
     chat_template: str | None = Field(default=None, description="Jinja; null = the model's own")
     max_tokens: int = Field(default=2048, ge=16, description="tokens: prompt and response together")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _positions_of_context(cls, values: Any) -> Any:
+        """Give a model from scratch positions for its context where they are not set."""
+        if not isinstance(values, Mapping) or not isinstance(values.get("from_scratch"), Mapping):
+            return values
+        context = values.get("max_tokens", cls.model_fields["max_tokens"].default)
+        if not isinstance(context, int):
+            return values
+        positions = max(context, FromScratch.model_fields["max_position_embeddings"].default)
+        return {
+            **values,
+            "from_scratch": {"max_position_embeddings": positions, **values["from_scratch"]},
+        }
+
     @rule
     def _one_origin(self) -> Iterator[str]:
         if (self.path is None) == (self.from_scratch is None):
@@ -100,6 +115,16 @@ class EvaluateSection(Section):
     completions_shown: int = Field(
         default=8, ge=0, description="sample completions on the run page"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _k_of_samples(cls, values: Any) -> Any:
+        """Leave those of the default ``pass_k`` out that need more than the samples set."""
+        samples = values.get("samples") if isinstance(values, Mapping) else None
+        if not isinstance(samples, int) or "pass_k" in values:
+            return values
+        known = cls.model_fields["pass_k"].default
+        return {**values, "pass_k": tuple(k for k in known if k <= samples)}
 
     @rule
     def _k_within_samples(self) -> Iterator[str]:

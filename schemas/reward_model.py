@@ -1,9 +1,9 @@
 """Recipe section ``reward_model``: preferences and the model trained on them."""
 
-from collections.abc import Iterator
-from typing import Annotated, Literal
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from schemas.data import GSM8K_INSTRUCTION
 from schemas.rl import Optimizer, Schedule, rest_of
@@ -26,6 +26,22 @@ class SampledPreferences(Section):
     max_responses: int = Field(default=9, ge=2, description="most responses per prompt")
     temperature: Temperature = Field(default=1.0, description="divides the logits")
     max_new_tokens: int = Field(default=512, ge=1, description="tokens per response")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _other_end_follows(cls, values: Any) -> Any:
+        """Move the default of one end of the range where the other is set beyond it."""
+        if not isinstance(values, Mapping):
+            return values
+        fewest, most = (values.get(f"{end}_responses") for end in ("min", "max"))
+        if fewest is None and isinstance(most, int):
+            return {**values, "min_responses": min(most, cls.model_fields["min_responses"].default)}
+        if most is None and isinstance(fewest, int):
+            return {
+                **values,
+                "max_responses": max(fewest, cls.model_fields["max_responses"].default),
+            }
+        return values
 
     @rule
     def _range_is_one(self) -> Iterator[str]:

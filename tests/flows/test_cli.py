@@ -1,12 +1,15 @@
 """``rl-pipeline from-verl`` writes a recipe that ``rl-pipeline run`` takes."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from flows.cli import main
+from rlcore.models.base import build_base_model
 from rlcore.results.metrics import metrics_frame, publish_metrics
 from rlcore.store.artifacts import ArtifactStore, Lineage
+from schemas.recipe import FromScratch, ModelSection
 
 COMMAND = "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=rloo env.rollout.n=4 ..."
 
@@ -60,6 +63,50 @@ def test_a_plan_refuses_what_the_run_would(
     """A misspelt function would end the run after its SFT, minutes later."""
     assert main(["run", "quickstart", "--dry-run", *arguments]) == 2
     assert said in capsys.readouterr().err
+
+
+SMALLEST = """
+name: mine
+model: {{path: {model}}}
+data: {{sources: [{{kind: gsm8k, path: {data}}}]}}
+reward: {{functions: [{{name: gsm8k}}]}}
+"""
+
+
+@pytest.fixture(scope="module")
+def smallest(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A recipe of nothing but what must be given, with a local model and local data."""
+    folder = tmp_path_factory.mktemp("smallest")
+    scratch = FromScratch(
+        hidden_size=32,
+        num_layers=1,
+        num_heads=1,
+        num_kv_heads=1,
+        intermediate_size=32,
+        max_position_embeddings=2048,
+    )
+    model = ModelSection(from_scratch=scratch, dtype="float32")
+    build_base_model(model, folder / "model", texts=["How many? #### 5"], seed=0)
+    for split in ("train", "test"):
+        row = json.dumps({"question": f"How many {split}?", "answer": "Five. #### 5"})
+        (folder / f"{split}.jsonl").write_text(f"{row}\n" * 80)
+    (folder / "mine.yaml").write_text(SMALLEST.format(model=folder / "model", data=folder))
+    return folder / "mine.yaml"
+
+
+@pytest.mark.parametrize("dtype", [None, "float32", "bfloat16"])
+def test_the_smallest_recipe_agrees_with_our_defaults(
+    smallest: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    dtype: str | None,
+) -> None:
+    """A default that contradicts another is an error in what a person has not written."""
+    monkeypatch.chdir(tmp_path)  # where a default store would be
+    chosen = ["-o", f"model.dtype={dtype}"] if dtype else []
+    assert main(["run", str(smallest), "--dry-run", *chosen]) == 0, capsys.readouterr().err
+    assert "Plan of recipe 'mine'" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,10 @@ def test_ranks_without_a_shared_gpu_are_accepted(overrides: dict) -> None:
             {"cluster": "in_process", "learner": {"ranks": 2, "gpus_per_rank": 1}},
             "cluster 'in_process' holds one learner rank, not 2",
         ),
-        ({"cluster": "in_process"}, r"set rollout\.engine to 'transformers' or cluster to 'ray'"),
+        (
+            {"cluster": "in_process", "rollout": {"engine": "vllm"}},
+            r"set rollout\.engine to 'transformers' or cluster to 'ray'",
+        ),
     ],
 )
 def test_a_layout_that_would_fail_in_the_run_is_refused(
@@ -58,3 +61,6 @@ def test_the_layout_without_ray_is_one_process_of_each() -> None:
     HardwareSection.model_validate(
         {"cluster": "in_process", "rollout": {"engine": "transformers"}, "device": "cpu"}
     )
+    assert HardwareSection.model_validate({"cluster": "in_process"}).rollout.engine == (
+        "transformers"
+    ), "the default of one key was refused by the other"

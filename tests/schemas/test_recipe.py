@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from flows.places import RECIPES
-from rlcore.recipes import load_recipe
+from rlcore.recipes import load_recipe, resolve_recipe
 from schemas.errors import UserError
+from schemas.presets import PRESETS
 from schemas.recipe import STAGE_SLICES, EvaluateSection, FromScratch, ModelSection
 
 PPO, GRPO, REMAX, GSPO, DAPO, VAPO = (
@@ -240,3 +241,29 @@ def test_a_model_from_scratch_whose_heads_do_not_divide_is_refused(
 def test_pass_at_k_needs_k_samples(k: int) -> None:
     with pytest.raises(ValueError, match=rf"pass_k = {k} needs between 1 and samples = 8"):
         EvaluateSection(pass_k=(1, k))
+
+
+def test_defaults_follow_what_they_depend_on() -> None:
+    """What a person sets must not be refused for what we have set."""
+    assert EvaluateSection.model_validate({"samples": 4}).pass_k == (1, 4)
+    assert EvaluateSection.model_validate({"samples": 1}).pass_k == (1,)
+    for context, positions in (({}, 2048), ({"max_tokens": 4096}, 4096), ({"max_tokens": 16}, 512)):
+        section = ModelSection.model_validate({"from_scratch": {"num_layers": 1}, **context})
+        assert section.from_scratch is not None
+        assert section.from_scratch.max_position_embeddings == positions
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_the_smallest_recipe_of_each_preset_loads(preset: str) -> None:
+    lengths = {"model": {"from_scratch": {}, "max_tokens": 32768}}
+    samples = {"samples": 4} if preset in ("grpo", "rloo", "gspo", "gepo") else {}
+    tree = {
+        "name": "mine",
+        **lengths,
+        "data": {"sources": [{"kind": "arithmetic"}]},
+        "reward": {"functions": [{"name": "arithmetic"}]},
+        "rl": {"preset": preset, "rollout": samples},
+    }
+    if preset == "ppo-instructgpt":
+        tree["reward_model"] = {}
+    assert resolve_recipe("mine", tree).rl.preset == preset

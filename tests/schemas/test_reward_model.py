@@ -7,8 +7,10 @@ from schemas.reward_model import FilePreferences, RewardModelSection, SampledPre
 
 def test_the_most_responses_are_not_fewer_than_the_least() -> None:
     with pytest.raises(ValueError, match="max_responses = 3 is below min_responses = 4; raise it"):
-        SampledPreferences(max_responses=3)
+        SampledPreferences(min_responses=4, max_responses=3)
     assert SampledPreferences(min_responses=4, max_responses=4).max_responses == 4
+    assert SampledPreferences(max_responses=3).min_responses == 3, "a default moves out of the way"
+    assert SampledPreferences(min_responses=12).max_responses == 12
 
 
 @pytest.mark.parametrize("count", [0, 1])
