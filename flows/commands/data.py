@@ -41,6 +41,7 @@ def data(options: argparse.Namespace) -> int:
     console = Console(markup=False, highlight=False)
     for sheet in datasheet(shown.prepared.summary):
         table = Table(*sheet.columns, box=SIMPLE_HEAD, title=sheet.title, title_justify="left")
+        table.columns[-1].overflow = "fold"  # a key with its end cut off is of no use
         for row in sheet.rows or [("none",)]:
             table.add_row(*row)
         console.print(table)

@@ -41,7 +41,7 @@ def datasheet(summary: Mapping[str, Any]) -> list[Sheet]:
             "Rejects",
             ("source", "reason", "rows", "of the source", "to keep them"),
             [
-                (source, reason, f"{n:,}", f"{n / read[source]:.1%}", REMEDIES.get(reason, ""))
+                (source, reason, f"{n:,}", f"{n / read[source]:.2%}", REMEDIES.get(reason, ""))
                 for source, reason, n in rejects
             ],
         ),

@@ -27,6 +27,6 @@ def test_counts_shares_lengths_and_remedies() -> None:
     assert sheets["Demonstrations"] == [("train", "1,180")]
     assert sheets["Lengths"][0] == ("prompt tokens", "20.5", "40", "1,023")
     near, wrong = sheets["Rejects"]
-    assert near[:4] == ("gsm8k/train.jsonl", "near_duplicate", "20", "10.0%")
+    assert near[:4] == ("gsm8k/train.jsonl", "near_duplicate", "20", "10.00%")
     assert "data.near_duplicate_jaccard" in near[4]
-    assert wrong == ("s3://b/own.jsonl", "wrong_type", "10", "25.0%", "")
+    assert wrong == ("s3://b/own.jsonl", "wrong_type", "10", "25.00%", "")
