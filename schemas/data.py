@@ -8,6 +8,7 @@ from pydantic import Field, field_validator, model_validator
 from schemas.section import Section, rule
 
 ARITHMETIC = "arithmetic"
+VALIDATION_FRACTION = 0.05  # where validation prompts must come from the training rows
 GSM8K_HUB = "openai/gsm8k"
 GSM8K_ROWS = {"train": 7473, "test": 1319}  # of the original files
 GSM8K_INSTRUCTION = 'Let\'s think step by step and output the final answer after "####".'
@@ -110,8 +111,9 @@ Source = Annotated[
 ]
 
 
-def _kind(source: Any) -> Any:
-    return source.get("kind") if isinstance(source, Mapping) else getattr(source, "kind", None)
+def _of(source: Any, key: str) -> Any:
+    """Return a value of a source that may not be validated yet."""
+    return source.get(key) if isinstance(source, Mapping) else getattr(source, key, None)
 
 
 def _most_train_rows(source: Source, *, solved: bool) -> int | None:
@@ -159,7 +161,8 @@ class DataSection(Section):
         default=0.0,
         ge=0,
         lt=1,
-        description="share of training prompts kept for validation, by hash",
+        description="share of training prompts kept for validation, by hash; default 0.05 where no"
+        " source has validation rows",
     )
     max_reject_fraction: float = Field(
         default=0.1, ge=0, le=1, description="share of rejected rows above which the stage fails"
@@ -171,11 +174,16 @@ class DataSection(Section):
         if not isinstance(values, Mapping):
             return values
         sources = values.get("sources")
-        kinds = [_kind(source) for source in sources] if isinstance(sources, list | tuple) else []
-        if "deduplicate" not in values and ARITHMETIC in kinds:
-            return {**values, "deduplicate": "exact"}
+        sources = sources if isinstance(sources, list | tuple) else []
+        if "deduplicate" not in values and any(_of(s, "kind") == ARITHMETIC for s in sources):
+            values = {**values, "deduplicate": "exact"}
         if values.get("deduplicate") is False:  # what YAML makes of a bare off
-            return {**values, "deduplicate": "off"}
+            values = {**values, "deduplicate": "off"}
+        validated = any(
+            _of(s, "kind") == ARITHMETIC or _of(s, "split") == "validation" for s in sources
+        )
+        if "validation_fraction" not in values and sources and not validated:
+            values = {**values, "validation_fraction": VALIDATION_FRACTION}
         return values
 
     def shortfalls(self, prompts: int, demonstrations: int) -> Iterator[str]:

@@ -14,7 +14,7 @@ def write(folder: Path, **files: str) -> None:
 def test_the_winner_of_every_place_is_named(tmp_path: Path) -> None:
     write(
         tmp_path,
-        _base="data: {sources: [{kind: arithmetic, train: 9}], deduplicate: exact}\n"
+        _base="data: {sources: [{kind: arithmetic, train: 99}], deduplicate: exact}\n"
         "model: {from_scratch: {max_position_embeddings: 1024}, max_tokens: 1024}\n"
         "reward: {functions: [{name: arithmetic}]}\n"
         "rl: {iterations: 5, rollout: {samples: 4, max_new_tokens: 64}}\n"

@@ -7,6 +7,7 @@ import pytest
 from flows.cli import main
 
 FEW = {
+    "rl.rollout.prompts": "16",
     "data.sources.0.train": 16,
     "data.sources.0.validation": 4,
     "data.sources.0.test": 4,

@@ -75,7 +75,8 @@ def sums(numbers: Iterable[int], text: str = "What is {n} plus one?") -> list[di
 def files(folder: Path, train: list[dict], test: list[dict], **fields: Any) -> DataSection:
     folder.mkdir(parents=True, exist_ok=True)
     sources = (rows_file(folder, "train", train), rows_file(folder, "test", test))
-    return DataSection.model_validate({"sources": sources, "deduplicate": "exact"} | fields)
+    given = {"sources": sources, "deduplicate": "exact", "validation_fraction": 0.0}
+    return DataSection.model_validate(given | fields)
 
 
 def test_tables_keep_their_contracts_and_counts(quick: tuple[PreparedData, Path]) -> None:

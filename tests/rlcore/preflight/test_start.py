@@ -158,6 +158,7 @@ FILES: dict[str, tuple[Overrides, str]] = {
     ),
     "no validation rows": (
         {
+            "data.validation_fraction": 0,
             "data.sources": [
                 {"kind": "file", "path": "FOLDER/solved.parquet"},
                 {"kind": "file", "path": "FOLDER/train.jsonl", "split": "test"},
