@@ -94,7 +94,7 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
     "tests/rlcore/learner/test_state.py": ("rlcore/learner/shards.py",),
     "tests/rlcore/preflight/test_functions.py": ("rlcore/preflight/loaders.py",),
     "tests/rlcore/preflight/test_start.py": ("rlcore/preflight/files.py",),
-    "tests/rlcore/results/test_queries.py": ("rlcore/results/conditions.py", "schemas/tables.py"),
+    "tests/rlcore/results/test_queries.py": ("schemas/tables.py",),
     "tests/rlcore/reward_model/test_training.py": ("rlcore/supervised/loop.py",),
     "tests/rlcore/rewards/test_worker.py": (
         *("rlcore/rewards/child.py", "rlcore/rewards/process.py"),

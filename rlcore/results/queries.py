@@ -13,7 +13,8 @@ artifacts, with the ``kind`` and ``key`` of the artifact in front.
 """
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence, Set
+from dataclasses import dataclass
 from pathlib import Path
 
 import duckdb
@@ -96,9 +97,9 @@ def query(
     """
     with duckdb.connect(config=ALONE) as connection:
         try:
-            _refuse_other_than_one_select(connection, sql)
-            wanted = connection.get_table_names(sql)
-            _create_views(connection, store, wanted, on_damage)
+            tokens = _tokens(sql)
+            _refuse_other_than_one_select(connection, sql, tokens)
+            _create_views(connection, store, {token.name for token in tokens}, on_damage)
             return connection.sql(sql).pl()
         except duckdb.Error as error:
             views = ", ".join(["artifacts", "lineage", "trajectories", *TABLES])
@@ -142,28 +143,64 @@ def lineage(store: ArtifactStore, ref: ArtifactRef) -> pl.DataFrame:
     )
 
 
-def _refuse_other_than_one_select(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
-    statements = connection.extract_statements(sql)
-    kinds = [statement.type for statement in statements]
-    # DuckDB splits a PIVOT, which is a SELECT, into several statements.
-    if len(kinds) != 1 or kinds[0] not in (
-        duckdb.StatementType.SELECT,
-        duckdb.StatementType.MULTI,
-    ):
-        found = ", ".join(kind.name for kind in kinds) or "nothing"
-        raise UserError(f"one SELECT is expected, found {found}")
+@dataclass(frozen=True, slots=True)
+class _Token:
+    """A word or sign of a statement; ``start``: its first byte in UTF-8."""
+
+    start: int
+    text: str
+
+    @property
+    def name(self) -> str:
+        """The identifier that it stands for, as DuckDB compares them."""
+        return self.text.strip('"').lower()
+
+
+def _tokens(sql: str) -> list[_Token]:
+    """Return the tokens of ``sql``, string constants and comments left out."""
+    content, found = sql.encode(), duckdb.tokenize(sql)
+    starts = [*(start for start, _ in found), len(content)]
+    left_out = (duckdb.token_type.string_const, duckdb.token_type.comment)
+    return [
+        _Token(start, content[start:end].decode().strip())
+        for (start, kind), end in zip(found, starts[1:], strict=True)
+        if kind not in left_out
+    ]
+
+
+def _refuse_other_than_one_select(
+    connection: duckdb.DuckDBPyConnection, sql: str, tokens: Sequence[_Token]
+) -> None:
+    kinds = [statement.type for statement in connection.extract_statements(sql)]
+    if kinds == [duckdb.StatementType.SELECT]:
+        return
+    found = ", ".join(kind.name for kind in kinds) or "nothing"
+    refused = UserError(f"one SELECT is expected, found {found}")
+    if kinds != [duckdb.StatementType.MULTI]:
+        raise refused
+    # DuckDB splits what holds a PIVOT into several statements, be it a SELECT or a COPY that would
+    # write into the store. In brackets the grammar allows a SELECT only.
+    end = next((token.start for token in tokens if token.text == ";"), None)
+    try:
+        connection.extract_statements(f"FROM ({sql.encode()[:end].decode()}\n)")
+    except duckdb.ParserException:
+        raise refused from None
 
 
 def _create_views(
     connection: duckdb.DuckDBPyConnection,
     store: ArtifactStore,
-    wanted: Iterable[str],
+    names: Set[str],
     on_damage: Callable[[str], None] | None,
 ) -> None:
-    """Create the views that a query uses; files of other tables are neither verified nor read."""
+    """Create the views whose names are in ``names``, which is in lower case; files of other tables
+    are neither verified nor read.
+
+    DuckDB's own list of a statement's tables cannot be used: it binds the statement where there are
+    none, which a join by column names or a PIVOT does not survive.
+    """
     manifests = store.manifests(on_damage)
     _create_manifest_views(connection, manifests)
-    names = {name.lower() for name in wanted}
     tables = names | set(_JOINED) if "trajectories" in names else names
     paths: list[str] = []
     for table in sorted(tables & set(TABLES)):
