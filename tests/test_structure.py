@@ -64,6 +64,9 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
         "rlcore/from_verl/config_keys.py",
     ),
     "tests/test_wheel.py": ("flows/places.py",),
+    "tests/flows/commands/test_json.py": (
+        *("flows/commands/algorithms.py", "flows/commands/recipes.py"),
+    ),
     "tests/flows/test_study.py": ("flows/figure.py",),
     "tests/flows/test_server.py": ("flows/login.py",),
     "tests/flows/test_resume.py": (

@@ -1,0 +1,143 @@
+"""What commands print: a table that fits the terminal, or CSV or JSON with every value whole."""
+
+import argparse
+import csv
+import json
+import math
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.cells import cell_len, set_cell_size
+
+FORMATS = ("table", "csv", "json")
+GAP = "  "
+LEAST = 12  # cells that a column of a table keeps; where that is too wide, records are printed
+WIDTH = 100  # cells, where the output is no terminal and COLUMNS is not set
+
+Row = Mapping[str, Any]
+
+
+def add_format(parser: argparse.ArgumentParser) -> None:
+    """Add ``--format`` to a command that prints figures."""
+    parser.add_argument(
+        "--format",
+        choices=FORMATS,
+        default="table",
+        help="table: cut to the terminal; csv, json: every value whole (default: %(default)s)",
+    )
+
+
+def print_rows(rows: Sequence[Row], columns: Sequence[str], form: str, *, null: str = "-") -> None:
+    """Print ``rows`` to stdout in one of ``FORMATS``; ``columns``: their keys, in order; ``null``:
+    what a table shows for None."""
+    if form == "json":
+        print(json.dumps([_plain(dict(row)) for row in rows], indent=1, ensure_ascii=False))
+    elif form == "csv":
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows([_field(row[name]) for name in columns] for row in rows)
+    else:
+        print("\n".join(table_lines(rows, columns, terminal_width(), null=null)))
+
+
+def terminal_width() -> int:
+    """Return the terminal's width in cells, or ``WIDTH`` where there is none."""
+    return shutil.get_terminal_size((WIDTH, 0)).columns
+
+
+def table_lines(
+    rows: Sequence[Row], columns: Sequence[str], width: int, *, null: str = "null"
+) -> list[str]:
+    """Return a table at most ``width`` cells wide, long values cut with an ellipsis.
+
+    Where the columns do not fit side by side, each row is a record with a line per column.
+    """
+    texts = [
+        [null if row[name] is None else _cell(row[name], width) for name in columns] for row in rows
+    ]
+    heads = [_cell(name, width) for name in columns]
+    natural = [max(map(cell_len, column)) for column in zip(heads, *texts, strict=True)]
+    widths = _fitted(natural, width - len(GAP) * (len(columns) - 1))
+    if widths is None:
+        return _records(heads, texts, width)
+    right = [
+        bool(rows) and all(_is_number(row[name]) or row[name] is None for row in rows)
+        for name in columns
+    ]
+    lines = [_line(heads, widths, right), GAP.join("─" * size for size in widths)]
+    return lines + [_line(cells, widths, right) for cells in texts]
+
+
+def _fitted(natural: Sequence[int], room: int) -> list[int] | None:
+    """Return the width of each column, the widest cut to what all of ``room`` allows them; None
+    where one would have less than ``LEAST``."""
+    if sum(natural) <= room:
+        return list(natural)
+    fits = [cap for cap in range(LEAST, room + 1) if sum(min(n, cap) for n in natural) <= room]
+    return [min(n, fits[-1]) for n in natural] if fits else None
+
+
+def _records(heads: Sequence[str], texts: Sequence[Sequence[str]], width: int) -> list[str]:
+    label = min(max(map(cell_len, heads)), width // 3)
+    lines = []
+    for number, cells in enumerate(texts, start=1):
+        title = f"── {number} "
+        lines.append(title + "─" * (width - len(title)))
+        room = max(width - label - len(GAP), 1)
+        lines += [
+            f"{_cut(head, label)}{GAP}{_cut(text, room)}".rstrip()
+            for head, text in zip(heads, cells, strict=True)
+        ]
+    return lines or [GAP.join(heads)]
+
+
+def _line(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:
+    padded = [
+        text.rjust(width) if number and len(text) <= width else _cut(text, width)
+        for text, width, number in zip(cells, widths, right, strict=True)
+    ]
+    return GAP.join(padded).rstrip()
+
+
+def _cut(text: str, width: int) -> str:
+    """Return ``text`` in exactly ``width`` cells."""
+    if cell_len(text) <= width:
+        return set_cell_size(text, width)
+    return set_cell_size(text, width - 1) + "…"
+
+
+def _cell(value: Any, width: int) -> str:
+    """Return a value on one line. Characters that would move the cursor are written out: the text
+    may be a model's."""
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    text = _field(value)[: width + 1]
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _field(value: Any) -> str:
+    """Return a value as text, whole; "" for null, JSON for lists and structures."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool | list | tuple | dict):
+        return json.dumps(_plain(value), ensure_ascii=False)
+    return str(value)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value of JSON: what is not finite is null, what JSON lacks is text."""
+    if isinstance(value, dict):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if isinstance(value, str | int | None) else str(value)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,82 @@
+"""Every JSON that a command prints is what its schema in docs/schemas says."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from flows.cli import create_parser, main
+from flows.output import FORMATS
+from flows.places import ROOT
+from rlcore.results.metrics import metrics_frame, publish_metrics
+from rlcore.store.artifacts import ArtifactStore, Lineage
+
+SCHEMAS = ROOT / "docs" / "schemas"
+ARGUMENTS = {
+    "algorithms": (["--for", "reasoning"], 0),
+    "recipes": ([], 0),
+    "sql": (["select * from metrics"], 0),
+}
+
+
+def _printing() -> set[str]:
+    """Return the commands that take ``--format``."""
+    (commands,) = [
+        action
+        for action in create_parser()._actions
+        if isinstance(action, argparse._SubParsersAction)
+    ]
+    return {
+        name
+        for name, parser in commands.choices.items()
+        if any(action.choices == FORMATS for action in parser._actions)
+    }
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with a store."""
+    monkeypatch.chdir(tmp_path)
+    frame = metrics_frame("rl", 1, {"loss": 1.0, "none": float("nan")})
+    publish_metrics(ArtifactStore(tmp_path / "runs" / "store"), "k", "m", frame, Lineage("r", "c"))
+    return tmp_path
+
+
+def test_every_command_that_prints_json_has_a_schema() -> None:
+    named = {path.name.removesuffix(".schema.json") for path in SCHEMAS.iterdir()}
+    assert named == _printing() == set(ARGUMENTS)
+
+
+@pytest.mark.parametrize("command", ARGUMENTS)
+def test_what_is_printed_is_what_the_schema_says(
+    command: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    del folder
+    arguments, expected = ARGUMENTS[command]
+    code = main([command, *arguments, "--format", "json"])
+    assert expected is None or code == expected
+    rows: list[dict[str, Any]] = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert rows
+    schema = json.loads((SCHEMAS / f"{command}.schema.json").read_text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.validate(rows, schema, cls=jsonschema.Draft202012Validator)
+
+
+@pytest.mark.parametrize("command", ARGUMENTS)
+def test_table_and_csv_hold_the_same_rows(
+    command: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    del folder
+    arguments, _ = ARGUMENTS[command]
+    counts = {}
+    for form in FORMATS:
+        main([command, *arguments, "--format", form])
+        counts[form] = capsys.readouterr().out
+    rows = json.loads(counts["json"])
+    assert counts["csv"].partition("\n")[0] == ",".join(rows[0])
+    first = str(next(iter(rows[0].values())))
+    assert first in counts["csv"]
+    assert first in counts["table"]

@@ -1,0 +1,77 @@
+"""``rl-pipeline sql``: an answer that fits the terminal, or is whole."""
+
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from flows.cli import main
+from rlcore.store.artifacts import ArtifactStore, Lineage
+
+RESPONSE = "Two and two make four.\n" * 40
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> str:
+    count = 3
+    frame = pl.DataFrame(
+        {
+            "checkpoint": ["rl"] * count,
+            "uid": [f"u{n}" for n in range(count)],
+            "data_source": ["arithmetic"] * count,
+            "subset": ["test"] * count,
+            "mode": ["greedy"] * count,
+            "sample": pl.Series([0] * count, dtype=pl.Int32),
+            "prompt": ["What is 2 + 2? " * 20] * count,
+            "response": [RESPONSE] * count,
+            "ground_truth": ["4"] * count,
+            "outcome": ["ok"] * count,
+            "score": [1.0] * count,
+            "answer": pl.Series([None] * count, dtype=pl.String),
+            "finish_reason": ["stop"] * count,
+            "num_tokens": pl.Series([9] * count, dtype=pl.Int32),
+        }
+    )
+    tables = {"completions": frame}
+    ArtifactStore(tmp_path).put("evaluation", "k", tables=tables, lineage=Lineage("r", "c"))
+    return str(tmp_path)
+
+
+def test_two_completions_are_two_records(
+    store: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They were sixteen columns three characters wide, over ninety lines."""
+    monkeypatch.setenv("COLUMNS", "100")
+    assert main(["sql", "select * from completions limit 2", "--store", store]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2 * (1 + 16)
+    assert max(map(len, lines)) == 100
+    (response, *_) = [line for line in lines if line.startswith("response")]
+    assert "Two and two make four." in response
+    assert response.endswith("…")
+
+
+def test_few_columns_are_a_table(
+    store: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    statement = "select uid, answer, response from completions order by uid"
+    assert main(["sql", statement, "--store", store, "--rows", "2"]) == 0
+    printed = capsys.readouterr()
+    lines = printed.out.splitlines()
+    assert [line.split()[:2] for line in lines[2:]] == [["u0", "null"], ["u1", "null"]]
+    assert "2 of 3 rows; --rows 3 shows all" in printed.err
+
+
+@pytest.mark.parametrize("form", ["csv", "json"])
+def test_files_for_other_programs_are_whole(
+    form: str, store: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--store", store, "--rows", "1", "--format", form]
+    assert main(["sql", "select response from completions", *arguments]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.count("Two and two make four.") == 3 * 40
+    assert printed.err == ""
+    if form == "json":
+        assert json.loads(printed.out) == [{"response": RESPONSE}] * 3
