@@ -1,15 +1,28 @@
-# make run    everything from nothing: environment, server, worker, deployments; runs RECIPE to its table
-# make study  trains STUDY x SEEDS, prints their tables, draws FIGURE; fails unless DEMANDS are met
-# make test   all tests but the slow ones, on the real components; make test-slow runs those
-# make chaos  kills servers, workers, actors during a run; fails if a kill loses or leaves anything
-# make docs   writes docs/recipe.md, docs/recipe.schema.json and docs/tables.md from the schemas
+# make run        everything from nothing: environment, server, worker; runs RECIPE=quickstart to its table
+# make up         environment, server and worker, a deployment per recipe; RUNS=1 at a time
+# make down       ends what up and run started
+# make env        the environment alone, in .venv: EXTRA=cpu or gpu, as found; PYTHON=/path/to/python3.11
+# make clean-env  removes it
+# make study      trains STUDY x SEEDS, prints their tables, draws FIGURE; fails unless DEMANDS are met
+# make test       all tests but the slow ones, on the real components; TESTS=tests/... for some
+# make test-slow  those that take over ten seconds
+# make lint       ruff and pyright; make format changes what ruff can
+# make chaos      kills servers, workers, actors during a run; fails if a kill loses or leaves anything
+# make docs       writes docs/recipe.md, docs/recipe.schema.json and docs/tables.md from the schemas
+SYSTEM := $(shell uname -s)-$(shell uname -m)
+ifeq ($(filter Linux-x86_64 Linux-aarch64,$(SYSTEM)),)
+$(error This project runs on Linux x86_64 and aarch64, and this is $(SYSTEM); use a container, a virtual machine, or WSL 2 on Windows)
+endif
+ifeq ($(filter oneshell,$(.FEATURES)),)
+$(error This Makefile needs GNU make 3.82 or newer, and this is $(MAKE_VERSION); install it, and run it as gmake where it is called that)
+endif
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
 .DELETE_ON_ERROR:
 # Heavy imports take seconds longer in every process if their bytecode is not cached.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: run study test test-slow chaos docs lint format env up down clean-env
+.PHONY: help run study test test-slow chaos docs lint format env up down clean-env
 
 RECIPE ?= quickstart
 OVERRIDES ?= {}
@@ -26,6 +39,11 @@ PYTHON ?= $(firstword $(foreach p,python3.11 python3.12 python3.13 python3,$(she
 EXTRA ?= $(if $(shell nvidia-smi --list-gpus 2>/dev/null),gpu,cpu)
 BIN := .venv/bin
 STAMP := .venv/.installed-$(EXTRA)
+
+help:
+	@sed -n 's/^# make/make/p' Makefile
+	echo
+	echo "Then, in this folder: .venv/bin/rl-pipeline --help"
 
 run: $(STAMP)
 	@exec $(BIN)/python -m flows.local run --recipe '$(RECIPE)' --overrides '$(OVERRIDES)' --runs $(RUNS)
