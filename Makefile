@@ -46,17 +46,17 @@ help:
 	echo "Then, in this folder: .venv/bin/rl-pipeline --help"
 
 run: $(STAMP)
-	@exec $(BIN)/python -m flows.local run --recipe '$(RECIPE)' --overrides '$(OVERRIDES)' --runs $(RUNS)
+	@exec $(BIN)/python -m flows.local --recipe '$(RECIPE)' --overrides '$(OVERRIDES)' --runs $(RUNS)
 
 # Continues an earlier study that was stopped.
 study: $(STAMP)
 	@exec $(BIN)/rl-pipeline study $(STUDY) --seeds $(SEEDS) $(DEMANDS) --png $(FIGURE)
 
 up: $(STAMP)
-	@exec $(BIN)/python -m flows.local up --runs $(RUNS)
+	@exec $(BIN)/rl-pipeline up --runs $(RUNS)
 
 down: $(STAMP)
-	@exec $(BIN)/python -m flows.local down
+	@exec $(BIN)/rl-pipeline down
 
 test: $(STAMP)
 	@exec $(BIN)/python -m pytest -m 'not slow' $(IN_TWO) $(TESTS)

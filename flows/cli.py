@@ -1,17 +1,24 @@
-"""The command line: run or plan a recipe, choose or translate one, query what runs recorded."""
+"""The command line: run, plan, choose or translate a recipe; see and query what runs recorded."""
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
 from flows.commands.algorithms import add_algorithms
+from flows.commands.completion import add_completion
 from flows.commands.data import add_data
 from flows.commands.deploy import add_deploy
+from flows.commands.doctor import add_doctor
+from flows.commands.down import add_down
+from flows.commands.env import add_env
 from flows.commands.explain import add_explain
 from flows.commands.recipes import add_recipes
 from flows.commands.run import add_run
 from flows.commands.sql import add_sql
+from flows.commands.status import add_status
 from flows.commands.tables import add_tables
+from flows.commands.up import add_up
 from flows.commands.watch import add_watch
 from flows.study import add_study
 from rlcore.telemetry import switch_off
@@ -21,19 +28,37 @@ SCRIPTS = (".sh", ".yaml", ".yml", ".txt", ".log")  # what a verl run is kept in
 ADD = (
     *(add_run, add_watch, add_sql, add_tables, add_study),
     *(add_recipes, add_algorithms, add_explain, add_data, add_deploy),
+    *(add_up, add_down, add_status, add_doctor, add_env, add_completion),
 )
+FAILED, WRONG, INTERRUPTED = 1, 2, 130  # docs/exit_codes.md
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; return its exit code. A UserError ends in its sentence, without a
     traceback."""
-    options = create_parser().parse_args(arguments)
+    parser = create_parser()
+    if "_ARGCOMPLETE" in os.environ:  # a shell asks what could stand at the cursor
+        from flows.completion import complete
+
+        complete(parser)
+    options = parser.parse_args(arguments)
     switch_off()
     try:
         return options.command(options)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
-        return 2
+        return _code(error)
+    except KeyboardInterrupt as stopped:
+        print(str(stopped) or "Stopped.", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _code(error: UserError) -> int:
+    """Return ``FAILED`` for what no other input would have prevented, else ``WRONG``."""
+    from flows.services import ServiceError
+    from rlcore.store.checks import ArtifactError
+
+    return FAILED if isinstance(error, ServiceError | ArtifactError) else WRONG
 
 
 def _open(options: argparse.Namespace) -> int:
@@ -74,6 +99,7 @@ def _from_verl(options: argparse.Namespace) -> int:
 
 def create_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="rl-pipeline", description=__doc__)
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     ui = commands.add_parser(
@@ -85,6 +111,15 @@ def create_parser() -> argparse.ArgumentParser:
         add(commands)
     _add_from_verl(commands)
     return parser
+
+
+class _Version(argparse.Action):
+    """Prints the version of the installed project, and looks it up only then."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from importlib.metadata import version
+
+        parser.exit(message=f"{parser.prog} {version(parser.prog)}\n")
 
 
 def _add_from_verl(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

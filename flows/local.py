@@ -23,7 +23,7 @@ from pathlib import Path
 from urllib.error import HTTPError, URLError
 
 from flows import services
-from flows.places import ROOT
+from flows.places import RECIPES, ROOT
 from rlcore.telemetry import OFF
 from schemas.errors import UserError
 
@@ -36,6 +36,7 @@ LOGIN_HINT = (
     "The UI asks for a password once: `.venv/bin/rl-pipeline open` logs your browser in; it"
     " is PREFECT_API_AUTH_STRING in .env."
 )
+STOPPED = "Stopped here; what was started keeps running. `make down` ends it."
 # Variables that differ between terminals and do not affect a run.
 OF_THE_SHELL = {"_", "PWD", "OLDPWD", "SHLVL", "PS1", "COLUMNS", "LINES", "DISPLAY", "WINDOWID"}
 OF_THE_SHELL |= {"_RJEM_MALLOC_CONF"}  # set by Polars on import
@@ -140,7 +141,7 @@ def wait_healthy(home: Path, server: services.Service) -> None:
     """Return once the server answers. Raises UserError with the log file when it does not, and for
     a server without a password."""
     services.wait_ready(
-        home, server, lambda: _healthy(home, server), SERVER_DEADLINE_S, what="the Prefect server"
+        home, server, lambda: healthy(home, server), SERVER_DEADLINE_S, what="the Prefect server"
     )
     if _answers(server.port, "version") != 401:
         raise UserError(
@@ -160,6 +161,18 @@ def connect(home: Path = HOME) -> Site:
         os.environ.update(client_settings(home, server.port))
         wait_healthy(home, server)
     return Site(home, server.port)
+
+
+def attach(home: Path = HOME) -> bool:
+    """Configure this process to call a server that is up: that of PREFECT_API_URL where that is
+    set, else that of ``home``. Return whether there is one. Call it before importing Prefect."""
+    if "PREFECT_API_URL" in os.environ:
+        return True
+    server = services.find(home, "server")
+    if server is None or server.port is None or not healthy(home, server):
+        return False
+    os.environ.update(client_settings(home, server.port))
+    return True
 
 
 def up(home: Path = HOME, *, runs: int = 1, env_file: Path = ENV_FILE) -> Site:
@@ -206,7 +219,7 @@ def down(home: Path = HOME) -> list[str]:
     """
     with services.locked(home):
         server = services.find(home, "server")
-        if server is not None and server.port is not None and _healthy(home, server):
+        if server is not None and server.port is not None and healthy(home, server):
             with _client_of(home, server.port):
                 from flows import deploy
 
@@ -284,7 +297,7 @@ def _marks(home: Path, environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _healthy(home: Path, server: services.Service) -> bool:
+def healthy(home: Path, server: services.Service) -> bool:
     """Return whether this server answers, and not another one on its port."""
     return _answers(server.port, "version", password(home)) == 200
 
@@ -336,44 +349,48 @@ def run(site: Site, recipe: str, overrides: dict[str, object], started: float) -
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m flows.local", description=__doc__)
-    parser.add_argument("action", choices=["run", "up", "down"])
+    parser = argparse.ArgumentParser(prog="python -m flows.local", description=main.__doc__)
     parser.add_argument("--recipe", default="quickstart")
     parser.add_argument("--overrides", default="{}", help="JSON object of dotted paths to values")
     parser.add_argument("--runs", type=int, default=1, help="limit of concurrent flow runs")
     return parser.parse_args(arguments)
 
 
+def _overrides(text: str) -> dict[str, object]:
+    """Return what ``--overrides`` holds. Raises UserError where it is no JSON object."""
+    try:
+        overrides = json.loads(text)
+    except json.JSONDecodeError as error:
+        overrides = error
+    if not isinstance(overrides, dict):
+        reason = f" ({overrides})" if isinstance(overrides, Exception) else ""
+        raise UserError(
+            f'overrides = {text!r} is no JSON object{reason}; write it as {{"rl.iterations": 5}}'
+        )
+    return overrides
+
+
 def main(arguments: list[str] | None = None) -> int:
-    """Run ``up``, ``down`` or ``run`` (up, one flow run, its table); return the exit code."""
+    """Bring everything up, start one flow run of a recipe and follow it to its table; return the
+    exit code (docs/exit_codes.md)."""
+    from rlcore.preflight.start import check_start
+    from rlcore.recipes import load_recipe
+
     options = _parse(arguments)
     started = time.monotonic()
     try:
-        if options.action == "down":
-            ended = down()
-            print(f"Ended: {', '.join(ended)}." if ended else "Nothing was running.")
-            return 0
-        overrides = json.loads(options.overrides)
-        site = up(runs=options.runs)
-        if options.action == "run":
-            return run(site, options.recipe, overrides, started)
-        print(f"Up in {time.monotonic() - started:.0f} s: {site.ui_url}")
-        print(LOGIN_HINT)
-        print(f"Deployments: {', '.join(f'rl-pipeline/{name}' for name in site.deployments)}")
-        print("Next: prefect deployment run rl-pipeline/quickstart --watch; make down ends it all.")
-        return 0
-    except json.JSONDecodeError as error:
-        print(
-            f"overrides = {options.overrides!r} is not JSON ({error});"
-            ' write it as {"rl.iterations": 5}',
-            file=sys.stderr,
-        )
-        return 2
+        overrides = _overrides(options.overrides)
+        check_start(load_recipe(options.recipe, overrides, directory=RECIPES))
     except UserError as error:
-        print(error, file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    try:
+        return run(up(runs=options.runs), options.recipe, overrides, started)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("Stopped here; what was started keeps running. `make down` ends it.", file=sys.stderr)
+        print(STOPPED, file=sys.stderr)
         return 130
 
 

@@ -8,3 +8,4 @@ AUTOMATIONS = _PACKAGE / "automations.yaml"
 # Server, runs and stores keep their files there, which must not be among installed packages.
 _is_checkout = (_PACKAGE.parent / "pyproject.toml").is_file()
 ROOT = _PACKAGE.parent if _is_checkout else Path.cwd()
+CONSTRAINTS = ROOT / "infra" / "constraints.txt"  # in a checkout only

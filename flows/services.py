@@ -24,6 +24,10 @@ STOP_S = 20.0
 CHILDREN_STOP_S = 10.0  # a flow run closes its actors on SIGTERM
 
 
+class ServiceError(UserError):
+    """A process of this project that was started does not run; the message names its log."""
+
+
 @dataclass(frozen=True)
 class Service:
     """One running process: what its pid file holds."""
@@ -122,16 +126,16 @@ def wait_ready(
 ) -> None:
     """Return once ``ready()`` is true.
 
-    Raises UserError naming ``what`` was waited for and its log, when the process ends before that
-    or ``deadline_s`` seconds pass.
+    Raises ServiceError naming ``what`` was waited for and its log, when the process ends before
+    that or ``deadline_s`` seconds pass.
     """
     log = log_path(home, service.name)
     end = time.monotonic() + deadline_s
     while not ready():
         if not service.alive():
-            raise UserError(f"{what} ended while starting; {log} says why: {_last_line(log)}")
+            raise ServiceError(f"{what} ended while starting; {log} says why: {_last_line(log)}")
         if time.monotonic() > end:
-            raise UserError(f"{what} was not ready within {deadline_s:.0f} s; see {log}")
+            raise ServiceError(f"{what} was not ready within {deadline_s:.0f} s; see {log}")
         time.sleep(0.1)
 
 

@@ -65,8 +65,12 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
     ),
     "tests/test_wheel.py": ("flows/places.py",),
     "tests/flows/commands/test_json.py": (
-        *("flows/commands/algorithms.py", "flows/commands/recipes.py"),
+        *("flows/commands/algorithms.py", "flows/commands/doctor.py"),
+        *("flows/commands/recipes.py", "flows/commands/status.py"),
     ),
+    "tests/flows/commands/test_json.py, tests/flows/test_local.py": ("flows/flow_runs.py",),
+    "tests/flows/test_completion.py": ("flows/commands/completion.py",),
+    "tests/flows/test_local.py": ("flows/commands/down.py", "flows/commands/up.py"),
     "tests/flows/test_study.py": ("flows/figure.py",),
     "tests/flows/test_server.py": ("flows/login.py",),
     "tests/flows/test_resume.py": (

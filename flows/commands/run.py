@@ -38,19 +38,20 @@ def add_run(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run or plan the recipe; return 0 when it completed.
 
-    A run that fails ends the process: with 2 for what the user can change, else with 1. Raises
-    UserError for a recipe that is wrong.
+    A run that fails ends the process, with 1 (docs/exit_codes.md). Raises UserError, before
+    anything starts, for what ``check_start`` refuses.
     """
+    from rlcore.preflight.start import check_start
     from rlcore.recipes import load_recipe, parse_override
 
     overrides = dict(parse_override(text) for text in options.override)
     recipe = load_recipe(options.recipe, overrides, directory=RECIPES)
+    planned = check_start(recipe)
     if options.dry_run:
         from rlcore.dry_run.plan import render_plan
         from rlcore.origins import Origins
-        from rlcore.preflight.start import check_start
 
-        print(render_plan(check_start(recipe)))
+        print(render_plan(planned))
         origins = Origins(options.recipe, overrides, directory=RECIPES)
         print("Values that differ from the defaults", *origins.lines(), sep="\n  ")
         return 0
@@ -85,7 +86,7 @@ def _execute(options: argparse.Namespace, overrides: dict[str, Any]) -> dict[str
     except TerminationSignal as signal:
         _end("Cancelled; the same command continues where this run was.", 128 + signal.signal)
     except UserError as error:
-        _end(f"error: {error}", 2)
+        _end(f"error: {error}", 1)  # the recipe was right: what the run met was not
     except Exception as error:
         if options.debug:
             raise

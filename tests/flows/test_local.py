@@ -24,12 +24,14 @@ RECIPE_NAMES = sorted(path.stem for path in RECIPES.glob("[!_]*.yaml"))
 FOLLOW = """
 import sys
 from pathlib import Path
-from flows.local import up
-from schemas.errors import UserError
-site = up(Path(sys.argv[1]), env_file=Path(sys.argv[2]))
+from flows import local
+local.HOME, local.ENV_FILE = map(Path, sys.argv[1:])
+from flows.cli import main
+assert main(["up"]) == 0
+assert main(["status"]) == 0
 from flows.follow import create_run, follow
-run = create_run("quickstart", {"rl.iteratons": 1}, known=site.deployments)
-sys.exit(follow(run.id, root=Path.cwd(), ui_url=site.ui_url))
+run = create_run("quickstart", {"rl.iteratons": 1})
+sys.exit(follow(run.id, root=Path.cwd(), ui_url=local.connect(local.HOME).ui_url))
 """
 RUN = """
 import sys
@@ -43,15 +45,15 @@ sys.exit(main(["run", "quickstart", "-o", "store=" + sys.argv[2], "-o", "data.so
 WAITING = """
 import sys
 from pathlib import Path
-from flows import services
-from flows.local import connect, down
-home = Path(sys.argv[1])
+from flows import local, services
+from flows.cli import main
+local.HOME = home = Path(sys.argv[1])
 services.stop(home, "worker")
-connect(home)
+local.connect(home)
 from flows.follow import create_run
 run = create_run("quickstart")
-down(home)
-connect(home)
+assert main(["down"]) == 0
+local.connect(home)
 from prefect.client.orchestration import get_client
 with get_client(sync_client=True) as client:
     print(client.read_flow_run(run.id).state_name)
@@ -141,6 +143,11 @@ def test_second_up_reuses_what_runs_and_a_wrong_key_ends_in_a_sentence(site: _Br
     assert "rl.iteratons" in result.stdout
     assert "did you mean 'iterations'" in result.stdout or "'rl.iterations'" in result.stdout
     assert "Traceback" not in result.stdout
+    for name in RECIPE_NAMES:
+        assert f"rl-pipeline/{name}" in result.stdout, "`up` names what was deployed"
+    shown = [line.split()[:2] for line in result.stdout.splitlines()]
+    assert ["server", "running"] in shown
+    assert ["worker", "running"] in shown
 
 
 def test_the_password_is_in_two_files_readable_by_their_owner_only(site: _BroughtUp) -> None:

@@ -8,17 +8,22 @@ from typing import Any
 import jsonschema
 import pytest
 
+from flows import local
 from flows.cli import create_parser, main
 from flows.output import FORMATS
 from flows.places import ROOT
 from rlcore.results.metrics import metrics_frame, publish_metrics
 from rlcore.store.artifacts import ArtifactStore, Lineage
+from tests.conftest import HOME
 
 SCHEMAS = ROOT / "docs" / "schemas"
 ARGUMENTS = {
     "algorithms": (["--for", "reasoning"], 0),
+    "doctor": ([], None),  # what this machine lacks is no matter here
+    "env": ([], 0),
     "recipes": ([], 0),
     "sql": (["select * from metrics"], 0),
+    "status": ([], 1),  # server without worker
 }
 
 
@@ -40,6 +45,8 @@ def _printing() -> set[str]:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory with a store."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(local, "HOME", HOME)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     frame = metrics_frame("rl", 1, {"loss": 1.0, "none": float("nan")})
     publish_metrics(ArtifactStore(tmp_path / "runs" / "store"), "k", "m", frame, Lineage("r", "c"))
     return tmp_path
@@ -52,9 +59,9 @@ def test_every_command_that_prints_json_has_a_schema() -> None:
 
 @pytest.mark.parametrize("command", ARGUMENTS)
 def test_what_is_printed_is_what_the_schema_says(
-    command: str, folder: Path, capsys: pytest.CaptureFixture[str]
+    command: str, folder: Path, prefect_server: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    del folder
+    del folder, prefect_server
     arguments, expected = ARGUMENTS[command]
     code = main([command, *arguments, "--format", "json"])
     assert expected is None or code == expected
@@ -67,9 +74,9 @@ def test_what_is_printed_is_what_the_schema_says(
 
 @pytest.mark.parametrize("command", ARGUMENTS)
 def test_table_and_csv_hold_the_same_rows(
-    command: str, folder: Path, capsys: pytest.CaptureFixture[str]
+    command: str, folder: Path, prefect_server: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    del folder
+    del folder, prefect_server
     arguments, _ = ARGUMENTS[command]
     counts = {}
     for form in FORMATS:

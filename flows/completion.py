@@ -1,0 +1,67 @@
+"""What a shell may complete: besides commands and options, recipes and their keys."""
+
+import argparse
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import argcomplete
+
+from flows.places import RECIPES
+
+
+def complete(parser: argparse.ArgumentParser) -> None:
+    """Answer the shell that asks through the environment, and exit."""
+    for one in _parsers(parser):
+        for action in one._actions:
+            if action.dest in COMPLETERS:
+                vars(action)["completer"] = COMPLETERS[action.dest]
+    argcomplete.autocomplete(parser)
+
+
+def recipes(**_: Any) -> list[str]:
+    """Return the names of the recipes."""
+    from rlcore.recipes import recipe_names
+
+    return recipe_names(RECIPES)
+
+
+def overrides(**_: Any) -> list[str]:
+    """Return the dotted keys of a recipe, as an override begins."""
+    return [f"{key}=" for key in recipe_keys()]
+
+
+def recipe_keys() -> list[str]:
+    """Return the dotted path of every key that a recipe may set; 0 stands for an index."""
+    from schemas.recipe import Recipe
+
+    schema = Recipe.model_json_schema()
+    return list(dict.fromkeys(_below(schema, schema["$defs"], "")))
+
+
+def _below(node: Mapping[str, Any], defs: Mapping[str, Any], path: str) -> Iterator[str]:
+    if "$ref" in node:
+        yield from _below(defs[node["$ref"].rpartition("/")[2]], defs, path)
+    for option in (*node.get("anyOf", ()), *node.get("oneOf", ())):
+        yield from _below(option, defs, path)
+    for key, child in node.get("properties", {}).items():
+        at = f"{path}.{key}" if path else key
+        yield at
+        yield from _below(child, defs, at)
+    if "items" in node:
+        yield from _below(node["items"], defs, f"{path}.0")
+
+
+def _parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    yield parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for below in action.choices.values():
+                yield from _parsers(below)
+
+
+# By the name of the argument, in whichever command it stands.
+COMPLETERS: dict[str, Callable[..., list[str]]] = {
+    "recipe": recipes,
+    "recipes": recipes,
+    "override": overrides,
+}

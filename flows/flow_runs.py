@@ -1,0 +1,101 @@
+"""Flow runs of the pipeline, as the server that this process calls knows them.
+
+A server that does not answer ends in a UserError at once: a command waits for none.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from uuid import UUID
+
+from httpx import TransportError
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.filters import (
+    FlowFilter,
+    FlowFilterName,
+    FlowRunFilter,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+)
+from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.client.schemas.sorting import FlowRunSort
+from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
+from prefect.states import Cancelling
+
+from flows.follow import FLOW_NAME
+from schemas.errors import UserError
+
+PAGE = 200
+OPEN = [StateType.PENDING, StateType.RUNNING, StateType.PAUSED, StateType.CANCELLING]
+
+
+def open_runs() -> list[FlowRun]:
+    """Return the runs that have not ended, the newest first, without those that a schedule made
+    for later."""
+    runs = _read([*OPEN, StateType.SCHEDULED])
+    return [run for run in runs if run.state_type in OPEN or not run.auto_scheduled]
+
+
+def run_of(digits: str) -> FlowRun | None:
+    """Return the newest run whose id begins with ``digits``, None where there is none."""
+    return next((run for run in _read() if str(run.id).startswith(digits)), None)
+
+
+def states() -> dict[str, str]:
+    """Return the name of each run's state by the first eight digits of its id."""
+    return {str(run.id)[:8]: (run.state_name or "unknown").lower() for run in _read()}
+
+
+def read(run_id: UUID) -> FlowRun:
+    """Return the run as it is now."""
+    with _client() as client:
+        return client.read_flow_run(run_id)
+
+
+def cancel(run_id: UUID) -> None:
+    """Ask for the end of a run: of its worker, or of the process that it runs in
+    (``flows.cancelling``). One that has not begun is cancelled at once."""
+    with _client() as client:
+        client.set_flow_run_state(run_id, Cancelling(message="asked for by rl-pipeline stop"))
+
+
+def deployment_of(run: FlowRun) -> str | None:
+    """Return the name of the deployment that made a run, or None where no deployment did."""
+    if run.deployment_id is None:
+        return None
+    with _client() as client:
+        return client.read_deployment(run.deployment_id).name
+
+
+def _read(states: list[StateType] | None = None) -> list[FlowRun]:
+    chosen = None
+    if states is not None:
+        of_state = FlowRunFilterState(type=FlowRunFilterStateType(any_=states))
+        chosen = FlowRunFilter(state=of_state)
+    found: list[FlowRun] = []
+    with _client() as client:
+        while True:
+            page = client.read_flow_runs(
+                flow_filter=FlowFilter(name=FlowFilterName(any_=[FLOW_NAME])),
+                flow_run_filter=chosen,
+                sort=FlowRunSort.START_TIME_DESC,
+                limit=PAGE,
+                offset=len(found),
+            )
+            found += page
+            if len(page) < PAGE:
+                return found
+
+
+@contextmanager
+def _client() -> Iterator[SyncPrefectClient]:
+    try:
+        with (
+            temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}),
+            get_client(sync_client=True) as client,
+        ):
+            yield client
+    except TransportError as error:
+        raise UserError(
+            f"the Prefect server at {PREFECT_API_URL.value()} does not answer ({error}); `make up`"
+            " starts this project's, and PREFECT_API_URL names another one"
+        ) from None
