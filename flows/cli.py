@@ -15,8 +15,10 @@ from flows.commands.env import add_env
 from flows.commands.explain import add_explain
 from flows.commands.recipes import add_recipes
 from flows.commands.run import add_run
+from flows.commands.runs import add_runs
 from flows.commands.sql import add_sql
 from flows.commands.status import add_status
+from flows.commands.stop import add_stop
 from flows.commands.tables import add_tables
 from flows.commands.up import add_up
 from flows.commands.watch import add_watch
@@ -26,7 +28,7 @@ from schemas.errors import UserError
 
 SCRIPTS = (".sh", ".yaml", ".yml", ".txt", ".log")  # what a verl run is kept in
 ADD = (
-    *(add_run, add_watch, add_sql, add_tables, add_study),
+    *(add_run, add_watch, add_runs, add_stop, add_sql, add_tables, add_study),
     *(add_recipes, add_algorithms, add_explain, add_data, add_deploy),
     *(add_up, add_down, add_status, add_doctor, add_env, add_completion),
 )

@@ -1,4 +1,4 @@
-"""What a shell may complete: besides commands and options, recipes and their keys."""
+"""What a shell may complete: besides commands and options, recipes, their keys, and runs."""
 
 import argparse
 from collections.abc import Callable, Iterator, Mapping
@@ -28,6 +28,14 @@ def recipes(**_: Any) -> list[str]:
 def overrides(**_: Any) -> list[str]:
     """Return the dotted keys of a recipe, as an override begins."""
     return [f"{key}=" for key in recipe_keys()]
+
+
+def runs(parsed_args: argparse.Namespace, **_: Any) -> list[str]:
+    """Return the names of the runs in the folder that is given, or in ``runs``."""
+    from flows.commands.runs import LATEST, RUNS, run_folders
+
+    folder = getattr(parsed_args, "runs", RUNS)
+    return [LATEST, *(run.name for run in run_folders(folder))] if folder.is_dir() else []
 
 
 def recipe_keys() -> list[str]:
@@ -64,4 +72,5 @@ COMPLETERS: dict[str, Callable[..., list[str]]] = {
     "recipe": recipes,
     "recipes": recipes,
     "override": overrides,
+    "run": runs,
 }

@@ -68,7 +68,9 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
         *("flows/commands/algorithms.py", "flows/commands/doctor.py"),
         *("flows/commands/recipes.py", "flows/commands/status.py"),
     ),
-    "tests/flows/commands/test_json.py, tests/flows/test_local.py": ("flows/flow_runs.py",),
+    "tests/flows/test_cancel.py": (
+        *("flows/cancelling.py", "flows/commands/stop.py", "flows/flow_runs.py"),
+    ),
     "tests/flows/test_completion.py": ("flows/commands/completion.py",),
     "tests/flows/test_local.py": ("flows/commands/down.py", "flows/commands/up.py"),
     "tests/flows/test_study.py": ("flows/figure.py",),

@@ -71,6 +71,7 @@ def _execute(options: argparse.Namespace, overrides: dict[str, Any]) -> dict[str
     from prefect._internal import control_listener
     from prefect.exceptions import TerminationSignal
 
+    from flows.cancelling import end_when_cancelled
     from flows.console import first_line, simplify
     from flows.rl_pipeline import rl_pipeline
 
@@ -79,10 +80,9 @@ def _execute(options: argparse.Namespace, overrides: dict[str, Any]) -> dict[str
     # A worker sets this intent before it cancels a run; here SIGTERM itself means cancel. Without
     # it Prefect records a crash, and the process ends before the state is reported.
     control_listener._set_intent("cancel")
+    pipeline = rl_pipeline.with_options(on_running=[end_when_cancelled])
     try:
-        return rl_pipeline(
-            recipe=options.recipe, overrides=overrides, accept_code=options.accept_code
-        )
+        return pipeline(recipe=options.recipe, overrides=overrides, accept_code=options.accept_code)
     except TerminationSignal as signal:
         _end("Cancelled; the same command continues where this run was.", 128 + signal.signal)
     except UserError as error:

@@ -1,4 +1,4 @@
-"""SIGTERM to ``rl-pipeline run`` cancels its run, and the same command continues it."""
+"""``rl-pipeline stop``, the run's page and SIGTERM cancel a run; the same command continues it."""
 
 import json
 import os
@@ -12,14 +12,18 @@ import pytest
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 
+from flows.cli import main
 from rlcore.store.artifacts import ArtifactStore
 from tests.flows.small_run import INLINE, ROOT, SMALL
 
 pytestmark = pytest.mark.timeout(180)
 
 
-def test_sigterm_cancels_the_run(prefect_server: str, tmp_path: Path) -> None:
-    """Prefect took it for a crash, and the process ended with its run in state Running."""
+@pytest.mark.parametrize("by", ["stop", pytest.param("SIGTERM", marks=pytest.mark.slow)])
+def test_a_run_of_this_terminal_is_cancelled(
+    by: str, prefect_server: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Prefect took a signal for a crash, and nothing but a signal reached the process."""
     overrides = {**SMALL, **INLINE, "rl.iterations": 2000, "store": str(tmp_path / "store")}
     arguments = [f"{name}={json.dumps(value)}" for name, value in overrides.items()]
     command = [sys.executable, "-m", "flows.cli", "run", "quickstart"]
@@ -38,7 +42,10 @@ def test_sigterm_cancels_the_run(prefect_server: str, tmp_path: Path) -> None:
             assert process.poll() is None, process.communicate()[0][-4000:]
             assert time.monotonic() < deadline, "no rollouts"
             time.sleep(0.2)
-        process.send_signal(signal.SIGTERM)
+        if by == "stop":  # which ends in the signal too: the process sends it to itself
+            _stop(tmp_path / "runs", capsys)
+        else:
+            process.send_signal(signal.SIGTERM)
         output, _ = process.communicate(timeout=60)
     finally:
         process.kill()
@@ -55,3 +62,19 @@ def test_sigterm_cancels_the_run(prefect_server: str, tmp_path: Path) -> None:
     assert all(task.state is not None and task.state.is_final() for task in tasks)
     with store.hold(store.keys("rollouts")[0].partition("/")[0]):
         pass  # the key is free
+
+
+def _stop(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Stop the latest run; it is listed as running before, and cannot be stopped again."""
+    assert main(["runs", "--runs", str(runs), "--format", "json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["state"] == "running"
+    assert main(["stop", "latest", "--runs", str(runs)]) == 0
+    printed = capsys.readouterr().out
+    assert f"Cancelled: {row['run']} (flow run " in printed
+    assert "The same command continues it: rl-pipeline run quickstart -o " in printed
+    assert "-o rl.iterations=2000" in printed
+    assert main(["stop", row["run"], "--runs", str(runs)]) == 2
+    assert "has ended (cancelled); there is nothing to stop" in capsys.readouterr().err
+    main(["runs", "--runs", str(runs), "--format", "json"])
+    assert json.loads(capsys.readouterr().out)[0]["state"] == "cancelled"

@@ -1,4 +1,4 @@
-"""Tab completes commands, options, recipes and their keys."""
+"""Tab completes commands, options, recipes, their keys, and runs."""
 
 import os
 import subprocess
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from flows.commands.runs import RECIPE
 from flows.completion import recipe_keys
 from flows.places import RECIPES, ROOT
 from rlcore.recipes import load_recipe
@@ -36,10 +37,14 @@ def completed(line: str, folder: Path) -> list[str]:
         ("rl-pipeline do", {"down", "doctor"}),
         ("rl-pipeline run quickstart-g", {"quickstart-gepo", "quickstart-gspo"}),
         ("rl-pipeline run quickstart -o rl.iter", {"rl.iterations="}),
+        ("rl-pipeline stop qu", {"quickstart-0123abcd"}),
         ("rl-pipeline sql --format c", {"csv"}),
     ],
 )
 def test_what_a_shell_is_offered(line: str, offered: set[str], tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "quickstart-0123abcd"
+    run.mkdir(parents=True)
+    (run / RECIPE).write_text("name: quickstart\n")
     assert set(completed(line, tmp_path)) == offered
 
 

@@ -25,6 +25,8 @@ CODES = {
     "sql FROM·metrics --store damaged": 1,
     "sql FROM·metric --store whole": 2,
     "sql FROM·metrics --store nowhere": 2,
+    "runs --runs nowhere": 2,
+    "stop quickstart": 2,
     "run quickstrat": 2,
     "run quickstrat --dry-run": 2,
     f"run quickstart -o {WRONG_KEY}=1": 2,

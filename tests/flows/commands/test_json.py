@@ -7,6 +7,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+import yaml
 
 from flows import local
 from flows.cli import create_parser, main
@@ -22,6 +23,7 @@ ARGUMENTS = {
     "doctor": ([], None),  # what this machine lacks is no matter here
     "env": ([], 0),
     "recipes": ([], 0),
+    "runs": ([], 0),
     "sql": (["select * from metrics"], 0),
     "status": ([], 1),  # server without worker
 }
@@ -43,10 +45,17 @@ def _printing() -> set[str]:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working directory with a store."""
+    """A working directory with a run that ended, one that did not, and a store."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(local, "HOME", HOME)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    summary = {"iterations": 4, "accuracy": {"base": 0.0, "sft": 0.5, "rl": 1.0}, "export": "x"}
+    for name, done in (("quickstart-0123abcd", True), ("quickstart-4567abcd", False)):
+        run = tmp_path / "runs" / name
+        run.mkdir(parents=True)
+        (run / "recipe.yaml").write_text(yaml.safe_dump({"name": "quickstart"}))
+        if done:
+            (run / "summary.json").write_text(json.dumps(summary))
     frame = metrics_frame("rl", 1, {"loss": 1.0, "none": float("nan")})
     publish_metrics(ArtifactStore(tmp_path / "runs" / "store"), "k", "m", frame, Lineage("r", "c"))
     return tmp_path

@@ -162,7 +162,7 @@ FILES: dict[str, tuple[Overrides, str]] = {
             "data.sources": [
                 {"kind": "file", "path": "FOLDER/solved.parquet"},
                 {"kind": "file", "path": "FOLDER/train.jsonl", "split": "test"},
-            ]
+            ],
         },
         "data: no validation prompts, which alone may choose a checkpoint; set",
     ),

@@ -1,0 +1,119 @@
+"""``rl-pipeline runs``: what was run, finished or not, from the folders that runs leave."""
+
+import argparse
+import json
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from flows.output import add_format, print_rows
+from schemas.errors import UserError, did_you_mean
+
+RUNS = Path("runs")
+LATEST = "latest"
+SUMMARY = "summary.json"
+RECIPE = "recipe.yaml"
+SHOWN = ("run", "state", "iterations", "accuracy", "began")
+COLUMNS = ("run", "state", "recipe", "iterations", "accuracy", "began", "ended", "export")
+UNFINISHED = "unfinished"
+
+
+def add_runs(commands: Any) -> None:
+    """Add the subcommand ``runs`` to a command line's subparsers."""
+    parser = commands.add_parser("runs", help="list the runs: state, accuracy, export")
+    parser.add_argument(
+        "--runs", type=Path, default=RUNS, metavar="FOLDER", help="of runs (default: %(default)s)"
+    )
+    add_format(parser)
+    parser.set_defaults(command=_runs)
+
+
+def _runs(options: argparse.Namespace) -> int:
+    rows = run_rows(options.runs)
+    if any(row["state"] == UNFINISHED for row in rows):
+        known = _known_states()
+        for row in rows:
+            if row["state"] == UNFINISHED:
+                row["state"] = known.get(flow_run_digits(row["run"]), UNFINISHED)
+    if options.format != "table":
+        print_rows(rows, COLUMNS, options.format)
+        return 0
+    minutes = len("2026-01-31 12:00")
+    print_rows([{**row, "began": row["began"][:minutes]} for row in rows], SHOWN, "table")
+    exports = [row["export"] for row in rows if row["export"]]
+    if exports:
+        print(f"Newest export: {exports[0]}")
+    return 0
+
+
+def run_folders(folder: Path) -> list[Path]:
+    """Return the folders of runs below ``folder``, the newest first.
+
+    Raises UserError where there is no such folder.
+    """
+    if not folder.is_dir():
+        raise UserError(f"--runs {folder}: there is no such folder; a run makes one")
+    found = [path.parent for path in folder.glob(f"*/{RECIPE}") if not path.parent.is_symlink()]
+    return sorted(found, key=lambda run: ((run / RECIPE).stat().st_mtime, run.name), reverse=True)
+
+
+def find_run(folder: Path, name: str) -> Path:
+    """Return the folder of the run ``name``: its folder's name, digits of its id, or "latest".
+
+    Raises UserError with the nearest name.
+    """
+    runs = run_folders(folder)
+    if name == LATEST and (folder / LATEST / RECIPE).is_file():
+        return (folder / LATEST).resolve()
+    found = [run for run in runs if name in (run.name, flow_run_digits(run.name))]
+    if len(found) != 1:
+        names = [run.name for run in runs]
+        raise UserError(
+            f"run '{name}' is not in {folder}{did_you_mean(name, names)}; `rl-pipeline runs` lists"
+            " what is there, and 'latest' is the newest"
+        )
+    return found[0]
+
+
+def flow_run_digits(name: str) -> str:
+    """Return the digits of the flow run's id that end the name of its folder."""
+    return name.rpartition("-")[2]
+
+
+def run_rows(folder: Path) -> list[dict[str, Any]]:
+    """Return a row per run below ``folder``, the newest first: what its files say of it."""
+    import yaml
+
+    rows = []
+    for run in run_folders(folder):
+        recipe = yaml.load((run / RECIPE).read_text(encoding="utf-8"), yaml.CSafeLoader)
+        done = run / SUMMARY
+        summary = json.loads(done.read_text(encoding="utf-8")) if done.is_file() else {}
+        rows.append(
+            {
+                "run": run.name,
+                "state": "completed" if summary else UNFINISHED,
+                "recipe": recipe["name"],
+                "iterations": summary.get("iterations"),
+                "accuracy": summary.get("accuracy", {}).get("rl"),
+                "began": _time(run / RECIPE),
+                "ended": _time(done) if summary else None,
+                "export": summary.get("export"),
+            }
+        )
+    return rows
+
+
+def _known_states() -> dict[str, str]:
+    """Return what the server, if one is up, says of runs: state by digits."""
+    from flows import local
+
+    if not local.attach(local.HOME):
+        return {}
+    from flows.flow_runs import states
+
+    return states()
+
+
+def _time(path: Path) -> str:
+    return datetime.fromtimestamp(path.stat().st_mtime).astimezone().isoformat(" ", "seconds")

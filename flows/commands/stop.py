@@ -1,0 +1,76 @@
+"""``rl-pipeline stop``: cancel a run, and say how it goes on."""
+
+import argparse
+import json
+import shlex
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flows.commands.runs import RUNS, find_run, flow_run_digits
+from schemas.errors import UserError
+
+if TYPE_CHECKING:
+    from prefect.client.schemas.objects import FlowRun
+
+PATIENCE_S = 90.0  # a run closes its workers first
+POLL_S = 0.5
+
+
+def add_stop(commands: Any) -> None:
+    """Add the subcommand ``stop`` to a command line's subparsers."""
+    parser = commands.add_parser("stop", help="cancel a run; the same command continues it")
+    parser.add_argument("run", metavar="RUN", help="as `rl-pipeline runs` names it, or 'latest'")
+    parser.add_argument(
+        "--runs", type=Path, default=RUNS, metavar="FOLDER", help="of runs (default: %(default)s)"
+    )
+    parser.set_defaults(command=_stop)
+
+
+def _stop(options: argparse.Namespace) -> int:
+    from flows import local
+
+    name = find_run(options.runs, options.run).name
+    if not local.attach(local.HOME):
+        raise UserError(
+            f"run '{name}' is cancelled through its Prefect server, and none is up; `make up`"
+            " starts it, and a run that is still alive reports to it"
+        )
+    from flows import flow_runs
+
+    run = flow_runs.run_of(flow_run_digits(name))
+    if run is None:
+        raise UserError(f"run '{name}' is not known to the Prefect server; it reported to another")
+    if run.state is None or run.state.is_final():
+        state = (run.state_name or "unknown").lower()
+        raise UserError(f"run '{name}' has ended ({state}); there is nothing to stop")
+    flow_runs.cancel(run.id)
+    began = time.monotonic()
+    while not (now := flow_runs.read(run.id)).state or not now.state.is_final():
+        if time.monotonic() - began > PATIENCE_S:
+            print(
+                f"{name} was asked to end and has not within {PATIENCE_S:.0f} s; `rl-pipeline"
+                " status` shows its process"
+            )
+            return 1
+        time.sleep(POLL_S)
+    if not now.state.is_cancelled():
+        print(f"{name} had ended before it could be cancelled: {now.state.name}")
+        return 0
+    print(f"Cancelled: {name} (flow run {run.id}), {time.monotonic() - began:.0f} s.")
+    print(f"The same command continues it: {command_of(run, flow_runs.deployment_of(run))}")
+    return 0
+
+
+def command_of(run: "FlowRun", deployment: str | None) -> str:
+    """Return the command that starts what ``run`` is, as one line of a shell."""
+    recipe, overrides = run.parameters["recipe"], run.parameters.get("overrides") or {}
+    if deployment is not None:
+        words = ["prefect", "deployment", "run", f"rl-pipeline/{deployment}", "--watch"]
+        words += ["-p", f"overrides={json.dumps(overrides)}"] if overrides else []
+    else:
+        words = ["rl-pipeline", "run", recipe]
+        for path, value in overrides.items():
+            words += ["-o", f"{path}={json.dumps(value)}"]
+        words += ["--accept-code"] if run.parameters.get("accept_code") else []
+    return shlex.join(words)

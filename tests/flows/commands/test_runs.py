@@ -1,0 +1,76 @@
+"""``rl-pipeline runs``: what was run, with its state, also where no server is up."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from flows import local
+from flows.cli import main
+from flows.commands.runs import find_run, run_rows
+from schemas.errors import UserError
+
+
+def make_run(runs: Path, name: str, *, began: float, accuracy: float | None = None) -> None:
+    folder = runs / name
+    folder.mkdir(parents=True)
+    (folder / "recipe.yaml").write_text("name: quickstart\n")
+    os.utime(folder / "recipe.yaml", (began, began))
+    if accuracy is not None:
+        summary = {"iterations": 40, "accuracy": {"rl": accuracy}, "export": "runs/store/x"}
+        (folder / "summary.json").write_text(json.dumps(summary))
+        os.utime(folder / "summary.json", (began + 60, began + 60))
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """Two runs, a link to the newer one, and the store beside them."""
+    make_run(tmp_path, "quickstart-11111111", began=1e9, accuracy=0.75)
+    make_run(tmp_path, "my-own-22222222", began=2e9)
+    (tmp_path / "latest").symlink_to("my-own-22222222")
+    (tmp_path / "store").mkdir()
+    return tmp_path
+
+
+def test_a_row_per_run_the_newest_first(runs: Path) -> None:
+    unfinished, completed = run_rows(runs)
+    assert unfinished["run"] == "my-own-22222222"
+    assert unfinished["state"] == "unfinished"
+    assert unfinished["export"] is None
+    assert completed["state"] == "completed"
+    assert (completed["iterations"], completed["accuracy"]) == (40, 0.75)
+    assert completed["export"] == "runs/store/x"
+    assert completed["ended"] > completed["began"]
+
+
+def test_no_server_is_needed(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("PREFECT_API_URL")
+    monkeypatch.setattr(local, "HOME", runs / ".prefect")
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["runs", "--runs", str(runs)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2].split()[:4] == ["my-own-22222222", "unfinished", "-", "-"]
+    assert lines[3].split()[:4] == ["quickstart-11111111", "completed", "40", "0.75"]
+    assert lines[4] == "Newest export: runs/store/x"
+
+
+@pytest.mark.parametrize(
+    ("name", "folder"),
+    [
+        ("latest", "my-own-22222222"),
+        ("quickstart-11111111", "quickstart-11111111"),
+        ("11111111", "quickstart-11111111"),
+    ],
+)
+def test_a_run_has_three_names(name: str, folder: str, runs: Path) -> None:
+    assert find_run(runs, name).name == folder
+
+
+def test_a_wrong_name_ends_in_a_sentence(runs: Path) -> None:
+    with pytest.raises(UserError, match="did you mean 'quickstart-11111111'"):
+        find_run(runs, "quickstart-1111111")
+    with pytest.raises(UserError, match="there is no such folder"):
+        find_run(runs / "nowhere", "latest")
