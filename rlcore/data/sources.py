@@ -90,6 +90,8 @@ def _suffix(path: str, setting: str) -> str:
     suffix = Path(path).suffix.lower()
     if suffix in SUFFIXES:
         return suffix
+    if "://" not in path and Path(path).expanduser().is_dir():
+        raise UserError(f"{setting} = '{path}' is a folder; give one of its files")
     remedy = f"give a file of {', '.join(SUFFIXES)}"
     if suffix in _CONVERTED:
         target = str(Path(path).with_suffix(".parquet"))
@@ -113,10 +115,13 @@ def _opened(path: str, setting: str) -> Iterator[Any]:
         raise UserError(
             f"{setting} = '{path}' does not exist; give an existing file{_near(path)}"
         ) from None
-    except UserError:
-        raise
-    except (OSError, ImportError, ValueError) as error:
-        raise UserError(f"{setting} = '{path}' cannot be read: {error}") from error
+    except UserError as error:
+        raise UserError(f"{setting}: {error}") from error.__cause__
+    except Exception as error:  # of any storage's library: name the file
+        what = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        raise UserError(
+            f"{setting} = '{path}' cannot be read ({what}); give a file that this process can open"
+        ) from error
 
 
 def _near(path: str) -> str:

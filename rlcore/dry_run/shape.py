@@ -82,6 +82,8 @@ def find_shape(model: ModelSection) -> tuple[ModelShape | None, str]:
     local = Path(path).expanduser()
     if local.is_dir():
         return _directory_shape(local, path), ""
+    if local.is_file():
+        raise UserError(f"model.path = '{path}' is a file; give the model's directory")
     if path.startswith(("/", "./", "../", "~")) or path.count("/") > 1:
         raise UserError(
             f"model.path = '{path}' does not exist; give a Hugging Face model directory or a hub"

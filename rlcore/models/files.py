@@ -177,9 +177,10 @@ def read_config(directory: Path) -> dict[str, Any]:
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise UserError(
-            f"model.path = '{directory}' has no config.json; give a Hugging Face model directory"
-        ) from None
+        remedy = "give a Hugging Face model directory"
+        if (directory / "adapter_config.json").is_file():
+            remedy = "it is an adapter: merge it into its base model first (peft: merge_and_unload)"
+        raise UserError(f"model.path = '{directory}' has no config.json; {remedy}") from None
     except (OSError, ValueError) as error:
         raise UserError(f"{file} cannot be read: {error}; fetch or save the model again") from error
     if not isinstance(config, dict):

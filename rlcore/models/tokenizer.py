@@ -116,7 +116,9 @@ def _read(directory: Path, name: str, trust_remote_code: bool) -> "ChatTokenizer
         return AutoTokenizer.from_pretrained(directory, trust_remote_code=trust_remote_code)
     except (OSError, ValueError, KeyError) as error:  # untrusted files: name the model
         first_line = str(error).strip().partition("\n")[0]
-        raise UserError(f"tokenizer of model '{name}' cannot be loaded: {first_line}") from error
+        raise UserError(
+            f"tokenizer of model '{name}' cannot be loaded: {first_line}; fetch or save it again"
+        ) from error
 
 
 def eos_token_id(tokenizer: Any) -> int:

@@ -4,11 +4,13 @@ import importlib
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
-from schemas.errors import UserError
+from schemas.errors import UserError, did_you_mean
 
 _OS = (os.__file__, "<frozen os>")  # whose environ raises KeyError for a variable that is not set
 
@@ -88,10 +90,24 @@ def import_failure(error: BaseException, name: str, path: str) -> str:
         if shown:
             place = f" ({_short(shown[-1].filename)} line {shown[-1].lineno})"
         what = " ".join(str(error).split())
-    return (
-        f"{path} = {name!r} cannot be imported: {type(error).__name__}: {what[:300]}{place};"
-        f" {remedy}"
-    )
+    what = f"{type(error).__name__}: {what[:300]}" if what else type(error).__name__
+    return f"{path} = {name!r} cannot be imported: {what}{place}; {remedy}"
+
+
+def function_of(module: ModuleType, function: str, name: str, path: str) -> Callable[..., Any]:
+    """Return the function ``name`` of the user's imported ``module``.
+
+    Raises UserError when it has none of that name, or something that cannot be called.
+    """
+    names = vars(module)
+    found = names.get(function)
+    if callable(found):
+        return found
+    if function in names:
+        kind = type(found).__name__
+        raise UserError(f"{path} = {name!r} is of type {kind}, not a function; name a function")
+    near = did_you_mean(function, names)
+    raise UserError(f"{path} = {name!r}: {module.__name__} has no {function}(){near}")
 
 
 def _is_machinery(filename: str) -> bool:

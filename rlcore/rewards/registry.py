@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlcore.rewards import arithmetic, gsm8k
-from rlcore.rewards.modules import check_module, find_module, import_module
+from rlcore.rewards.modules import check_module, find_module, function_of, import_module
 from rlcore.rewards.signatures import takes_ground_truth
 from rlcore.rewards.types import Failure, Reward, RewardRow, Scorer
 from rlcore.store.fingerprint import PACKAGES, code_fingerprint, module_digest
@@ -168,10 +168,7 @@ def _builtin(name: str, options: Mapping[str, Any], path: str) -> Scorer:
 def _user_function(name: str, options: Mapping[str, Any], path: str) -> Scorer:
     module_name, _, function_name = name.partition(":")
     module = import_module(module_name, name, f"{path}.name")
-    function = vars(module).get(function_name)
-    if not callable(function):
-        near = did_you_mean(function_name, vars(module))
-        raise UserError(f"{path}.name = {name!r}: {module_name} has no {function_name}(){near}")
+    function = function_of(module, function_name, name, f"{path}.name")
     rich = takes_ground_truth(function, options, name, path)
     is_async = inspect.iscoroutinefunction(function)
     finish: Callable[[Any], Any] = _event_loop() if is_async else _as_is

@@ -34,6 +34,8 @@ def takes_ground_truth(
     ``path``: where the recipe names it. Raises UserError for any other signature, and for an option
     that is no parameter.
     """
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise UserError(f"{path}.name = {name!r} is a generator; return the score, do not yield it")
     if inspect.isclass(function):
         raise UserError(
             f"{path}.name = {name!r} is a class; name a function, or an instance that can be called"
@@ -66,14 +68,25 @@ def _refuse_batches(signature: inspect.Signature, name: str, path: str) -> None:
         raise UserError(
             f"{path}.name = {name!r} has TRL's signature {signature}, which takes lists; a function"
             f" here scores one response: take {TAKEN}, or call it from one, as"
-            " `def f(prompt, response): return"
-            f" {name.partition(':')[2]}({_call_of(signature)})[0]`"
+            f" `{_wrapper(signature, name.partition(':')[2])}`"
         )
 
 
-def _call_of(signature: inspect.Signature) -> str:
-    ours = {"prompts": "[prompt]", "completions": "[response]"}
-    return ", ".join(f"{p}={ours[p]}" for p in ours if p in signature.parameters)
+def _wrapper(signature: inspect.Signature, function: str) -> str:
+    """Return a function of one response that calls one of TRL; its columns are those of the row."""
+    parameters = signature.parameters.values()
+    named = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    needed = [
+        name for name in named if signature.parameters[name].default is inspect.Parameter.empty
+    ]
+    columns = [name for name in needed if name not in _BATCHES]
+    takes, response = (LONG, "solution") if columns else (SHORT, "response")
+    given = {"prompts": "[None]" if columns else "[prompt]", "completions": f"[{response}]"}
+    for column in columns:
+        truth = _MEANS.get(column) in ("ground_truth", "solution")
+        given[column] = "[ground_truth]" if truth else f"[extra_info['{column}']]"
+    passed = ", ".join(f"{name}={given[name]}" for name in named if name in given)
+    return f"def f({', '.join(takes)}): return {function}({passed})[0]"
 
 
 def _check_options(

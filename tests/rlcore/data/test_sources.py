@@ -9,6 +9,7 @@ from pathlib import Path
 
 import fsspec
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from rlcore.data.normalise import normalise
 from rlcore.data.sources import count_rows, read_file, read_source
@@ -101,6 +102,29 @@ def test_rows_are_counted_without_reading_them_all_into_memory(tmp_path: Path) -
     with fsspec.open("memory://bucket/rows.jsonl", "wb") as file:
         file.write(b"{}\n")  # pyright: ignore[reportAttributeAccessIssue]
     assert count_rows("memory://bucket/rows.jsonl", setting="x") is None
+
+
+class _Refusing(MemoryFileSystem):
+    """A storage whose library has errors of its own, as that of S3."""
+
+    protocol = "refusing"
+
+    def _open(self, *args: object, **kwargs: object) -> object:
+        class NoCredentialsError(Exception):
+            pass
+
+        raise NoCredentialsError("Unable to locate\ncredentials")
+
+
+def test_what_a_storage_refuses_is_one_sentence() -> None:
+    """Without credentials a bucket ended the run in a traceback of a hundred lines."""
+    fsspec.register_implementation("refusing", _Refusing, clobber=True)
+    said = (
+        r"^data\.sources\.path = 'refusing://x\.jsonl' cannot be read \(NoCredentialsError: Unable"
+        r" to locate credentials\); give a file that this process can open$"
+    )
+    with pytest.raises(UserError, match=said):
+        read_source(FileSource(path="refusing://x.jsonl"))
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

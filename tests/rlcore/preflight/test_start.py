@@ -18,9 +18,7 @@ VERL = {"prompt": "What is 1 + 1?", "data_source": "sums", "reward_model": {"gro
 TRL = {"prompt": "What is 1 + 1?", "completion": "2", "ground_truth": "2"}
 RANKED = {"prompt": "What is 1 + 1?", "chosen": "2", "rejected": "3"}
 MODULE = """
-class Judge:
-    def __init__(self, prompt, response): ...
-
+SCALE = 2.0
 def fine(prompt, response, bonus=0.0): return 1.0
 def trl(completions, **kwargs): return [1.0 for _ in completions]
 def verl_once(solution_str, ground_truth): return 1.0
@@ -84,6 +82,10 @@ def index_of_two(directory: Path) -> None:
 
 
 FUNCTIONS: dict[str, tuple[Overrides, str]] = {
+    "no function": (
+        {FUNCTION: "given_rewards:SCALE"},
+        "reward.functions[0].name = 'given_rewards:SCALE' is of type float, not a function; name",
+    ),
     "no such function": (
         {FUNCTION: "given_rewards:fin"},
         "reward.functions[0].name = 'given_rewards:fin': given_rewards has no fin(); did you mean"
@@ -141,6 +143,10 @@ FILES: dict[str, tuple[Overrides, str]] = {
         "data.sources[0]: 'FOLDER/foreign.jsonl' has columns instruction, output, which are of no"
         " accepted form: verl (prompt, data_source, reward_model); TRL",
     ),
+    "a folder": (
+        sources("model"),
+        "data.sources[0].path = 'FOLDER/model' is a folder; give one of",
+    ),
     "a line that is no JSON": (sources("line.jsonl"), "line.jsonl line 2 is not JSON"),
     "a cut Parquet file": (sources("cut.parquet"), "cut.parquet is not a readable Parquet file"),
     "no ground truth": (
@@ -194,6 +200,16 @@ MODELS: dict[str, tuple[Callable[[Path], object], Overrides, str]] = {
         lambda directory: (directory / "config.json").write_text("<html>"),
         {},
         "config.json cannot be read",
+    ),
+    "an adapter": (
+        lambda directory: (directory / "config.json").rename(directory / "adapter_config.json"),
+        {},
+        "has no config.json; it is an adapter: merge it into its base model first",
+    ),
+    "no directory": (
+        lambda directory: None,
+        {"model.path": "FOLDER/model/model.safetensors"},
+        "model.path = 'FOLDER/model/model.safetensors' is a file; give the model's directory",
     ),
     "no weights": (without("model.safetensors"), {}, "holds no model*.safetensors; save the model"),
     "a pointer instead of weights": (

@@ -57,7 +57,7 @@ BAD: dict[str, tuple[list[tuple[str, float, Mapping[str, Any]]], str]] = {
     "dotted": ([("reward_samples:", 1, {})], "must be written 'package.module:function'"),
     "path": ([("a/b.py:f", 1, {})], r"there is no module 'a/b.py'"),
     "function": ([("reward_samples:lenght", 1, {})], "has no lenght.*did you mean 'length'"),
-    "not callable": ([("reward_samples:NOT_CALLABLE", 1, {})], "has no NOT_CALLABLE"),
+    "not callable": ([("reward_samples:NOT_CALLABLE", 1, {})], "is of type int, not a function"),
     "signature": (
         [("reward_samples:wrong_signature", 1, {})],
         r"has the signature \(response: str\).*must take \(prompt, response\) or",

@@ -1,6 +1,6 @@
 """A reward function is called as its signature says, or refused: never with other things."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -12,6 +12,10 @@ from schemas.errors import UserError
 class Judge:
     def __call__(self, prompt: str, response: str) -> float:
         return 1.0
+
+
+def _yields(prompt: str, response: str) -> Iterator[float]:
+    yield 1.0
 
 
 TAKEN: dict[str, tuple[Any, bool]] = {
@@ -42,7 +46,19 @@ REFUSED: dict[str, tuple[Callable[..., Any], dict[str, Any], str]] = {
     "TRL with a column": (
         lambda completions, ground_truth, **kwargs: [1.0],
         {},
-        r"TRL's signature .*completions=\[response\]",
+        r"`def f\(data_source, solution, ground_truth, extra_info\): return"
+        r" f\(completions=\[solution\], ground_truth=\[ground_truth\]\)\[0\]`",
+    ),
+    "TRL with columns of its own": (
+        lambda prompts, completions, solution, level, **kwargs: [1.0],
+        {},
+        r"f\(prompts=\[None\], completions=\[solution\], solution=\[ground_truth\],"
+        r" level=\[extra_info\['level'\]\]\)\[0\]`",
+    ),
+    "a generator": (
+        _yields,
+        {},
+        "is a generator; return the score",
     ),
     "verl's old form": (
         lambda solution_str, ground_truth: 1.0,
