@@ -14,12 +14,14 @@ class DataSize:
     """Rows of the sources before any is rejected; None: not known before prepare_data has run.
 
     ``test`` has one number per source and subset, as ``evaluate.max_prompts`` caps each of them.
+    ``preferences``: rows of the file that ``reward_model.preferences`` reads.
     """
 
     train: int | None
     validation: int | None
     test: tuple[int, ...] | None
     demonstrations: int | None
+    preferences: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +69,12 @@ class Batches:
         return max(known, key=lambda batch: batch.micro_batch_tokens)
 
 
-def all_batches(recipe: Recipe, demonstrations: int | None) -> Batches:
+def all_batches(
+    recipe: Recipe, demonstrations: int | None, preferences: int | None = None
+) -> Batches:
     """Return the arithmetic of the recipe's stages. Raises ``UserError`` as they do."""
-    return Batches(sft_batch(recipe, demonstrations), reward_model_batch(recipe), rl_batch(recipe))
+    sft, reward_model = sft_batch(recipe, demonstrations), reward_model_batch(recipe, preferences)
+    return Batches(sft, reward_model, rl_batch(recipe))
 
 
 def data_size(data: DataSection, files: Mapping[int, DataSize] | None = None) -> DataSize:
@@ -174,9 +179,9 @@ def sft_batch(recipe: Recipe, demonstrations: int | None) -> Batch | None:
     )
 
 
-def reward_model_batch(recipe: Recipe) -> Batch | None:
+def reward_model_batch(recipe: Recipe, rows: int | None = None) -> Batch | None:
     """Return the arithmetic of the reward model's epochs, every prompt with the most responses it
-    may have, or None without a reward model.
+    may have, or None without a reward model. ``rows``: of the file of preferences, None = unknown.
 
     Prompts whose responses all rank alike are left out in the run. Raises ``UserError`` as
     ``_batch`` does, and when the responses of one prompt, which share a micro-batch, do not fit it.
@@ -190,8 +195,10 @@ def reward_model_batch(recipe: Recipe) -> Batch | None:
         prompts, responses = source.prompts, source.max_responses
         longest = min(longest, recipe.data.max_prompt_tokens + source.max_new_tokens)
     elif isinstance(source, Gsm8kSolutions):
-        questions = min(GSM8K_ROWS["test"], source.limit or GSM8K_ROWS["test"])
+        questions = rows or min(GSM8K_ROWS["test"], source.limit or GSM8K_ROWS["test"])
         prompts, responses = int(questions * (1 - source.validation_fraction)), 4
+    elif rows is not None:
+        prompts = int(rows * (1 - source.validation_fraction))
     steps = None if prompts is None else prompts // section.batch_prompts
     batch = _batch(
         recipe,

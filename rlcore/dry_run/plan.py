@@ -98,7 +98,7 @@ def plan(recipe: Recipe, machine: Machine | None = None, *, data: DataSize | Non
     device = hardware.device
     if device == "auto":
         device = "cuda" if machine.gpus else "cpu"
-    batches = all_batches(recipe, data.demonstrations)
+    batches = all_batches(recipe, data.demonstrations, data.preferences)
     rates = gpu_rates() if device == "cuda" else cpu_rates(hardware.learner.threads)
     result = Plan(
         recipe=recipe,

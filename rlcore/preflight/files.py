@@ -1,9 +1,12 @@
 """The data files that a recipe names, looked at before the run."""
 
+from dataclasses import replace
+
 from rlcore.data.peek import FIRST_ROWS, peek
+from rlcore.data.sources import count_rows
 from rlcore.data.split import NO_DEMONSTRATIONS, no_prompts
 from rlcore.dry_run.batches import DataSize, data_size, size_of_rows, total_size
-from rlcore.reward_model.files import read_rankings, read_solutions
+from rlcore.reward_model.files import preference_file, read_rankings, read_solutions
 from rlcore.rl.ptx import ptx_texts
 from schemas.data import ArithmeticSource, DataSection
 from schemas.errors import UserError
@@ -21,7 +24,7 @@ def check_files(recipe: Recipe) -> DataSize:
     size = data_size(recipe.data, _sizes_of_files(recipe.data))
     _check_splits(recipe, size)
     if recipe.reward_model is not None:
-        _check_preferences(recipe.reward_model.preferences)
+        size = replace(size, preferences=_preferences(recipe.reward_model.preferences))
     ptx = recipe.rl.ptx
     if ptx is not None and ptx.path is not None:
         ptx_texts(ptx.path, FIRST_ROWS)
@@ -54,14 +57,15 @@ def _check_splits(recipe: Recipe, size: DataSize) -> None:
         raise UserError(NO_DEMONSTRATIONS)
 
 
-def _check_preferences(preferences: Preferences) -> None:
+def _preferences(preferences: Preferences) -> int | None:
+    """Return the number of rows of their file, None where they have none or it is not counted."""
     if isinstance(preferences, SampledPreferences):
-        return
+        return None
+    path, setting = preference_file(preferences)
     most = min(preferences.limit or FIRST_ROWS, FIRST_ROWS)
     first = preferences.model_copy(update={"limit": most})
     rows = read_solutions(first) if first.kind == "gsm8k_solutions" else read_rankings(first)
     if not rows:
-        raise UserError(
-            f"reward_model.preferences.path = '{first.path}' holds no rows; give a file with at"
-            " least one"
-        )
+        raise UserError(f"{setting} = '{path}' holds no rows; give a file with at least one")
+    count = count_rows(path, setting=setting)
+    return count if count is None else min(count, preferences.limit or count)

@@ -29,8 +29,25 @@ def preference_digests(
     """
     if isinstance(preferences, SampledPreferences):
         return {}
-    path, setting = _place(preferences)
+    path, setting = preference_file(preferences)
     return {"reward_model.preferences": file_digest(path, setting)}
+
+
+def preference_file(section: Gsm8kSolutions | FilePreferences) -> tuple[str, str]:
+    """Return the file and the setting that names it.
+
+    Raises ``UserError`` when neither the section nor ``GSM8K_DIR`` does.
+    """
+    if section.path is not None:
+        return section.path, "reward_model.preferences.path"
+    directory = os.environ.get("GSM8K_DIR")
+    if directory is None:
+        raise UserError(
+            "reward_model.preferences of kind 'gsm8k_solutions' have no file; set"
+            f" reward_model.preferences.path to GSM8K's {SOLUTIONS_FILE}, or GSM8K_DIR to the"
+            " folder that holds it"
+        )
+    return f"{directory.rstrip('/')}/{SOLUTIONS_FILE}", "GSM8K file (of GSM8K_DIR)"
 
 
 def read_solutions(section: Gsm8kSolutions) -> list[Ranked]:
@@ -40,7 +57,7 @@ def read_solutions(section: Gsm8kSolutions) -> list[Ranked]:
     that is not correct is wrong. ``A: `` becomes ``section.answer_marker``, so that the solutions
     have the form that the policy writes. Raises ``UserError`` for a file of another form.
     """
-    path, setting = _place(section)
+    path, setting = preference_file(section)
     rows: list[Ranked] = []
     for index, row in enumerate(read_file(path, section.limit, setting=setting)):
         solutions = {
@@ -86,7 +103,7 @@ def read_rankings(section: FilePreferences) -> list[Ranked]:
     Each row of the file is a prompt of its own: rankings of different rows are not comparable.
     Raises ``UserError`` naming the row that has neither form.
     """
-    path, setting = _place(section)
+    path, setting = preference_file(section)
     name = section.data_source or path.rsplit("/", 1)[-1]
     ranked: list[Ranked] = []
     for index, row in enumerate(read_file(path, section.limit, setting=setting)):
@@ -159,17 +176,3 @@ def _reply(turns: list[Message], where: str) -> str:
 
 def _split(prompt: list[Message], validation_fraction: float) -> str:
     return "validation" if is_validation(prompt, validation_fraction) else "train"
-
-
-def _place(section: Gsm8kSolutions | FilePreferences) -> tuple[str, str]:
-    """Return the file and the setting that names it."""
-    if section.path is not None:
-        return section.path, "reward_model.preferences.path"
-    directory = os.environ.get("GSM8K_DIR")
-    if directory is None:
-        raise UserError(
-            "reward_model.preferences of kind 'gsm8k_solutions' have no file; set"
-            f" reward_model.preferences.path to GSM8K's {SOLUTIONS_FILE}, or GSM8K_DIR to the"
-            " folder that holds it"
-        )
-    return f"{directory.rstrip('/')}/{SOLUTIONS_FILE}", "GSM8K file (of GSM8K_DIR)"

@@ -334,3 +334,20 @@ def test_what_works_is_planned_with_the_rows_of_its_files(
     )
     assert code == 0, said
     assert "data: 270 training prompts, 100 test prompts, 270 demonstrations, before" in said
+
+
+def test_a_file_of_preferences_is_counted_and_texts_are_read(
+    folder: Path, dry_run: Callable[[Overrides], tuple[int, str]]
+) -> None:
+    write(folder / "many.jsonl", [RANKED] * 200)
+    write(folder / "texts.jsonl", [{"text": "Two and two are four."}])
+    given = {"kind": "file", "path": "FOLDER/many.jsonl", "limit": 150}
+    code, said = dry_run(
+        {
+            "reward_model": {"preferences": given, "max_tokens": 96},
+            FUNCTION: "reward_model",
+            "rl.ptx": {"path": "FOLDER/texts.jsonl"},
+        }
+    )
+    assert code == 0, said
+    assert "reward model: 270 responses of a file -> " in said  # two of each of 135 rows
