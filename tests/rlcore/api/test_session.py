@@ -7,6 +7,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from flows.training import GRPOConfig, train_with_grpo_sync
+from rlcore.api import session
 from rlcore.diagnostics.watch import DiagnosticError
 from rlcore.dry_run import plan
 from rlcore.dry_run.plan import Machine
@@ -87,10 +88,14 @@ def test_a_model_that_cannot_fit_is_refused_before_anything_is_loaded(
         train_with_grpo_sync(str(tiny), variety, ["What is 2 + 2?"], GRPOConfig(threads=1))
 
 
-def test_memory_that_runs_out_ends_in_a_sentence(tiny: Path) -> None:
-    def hungry(iteration: int, metrics: object) -> None:
-        raise MemoryError("Unable to allocate 7 GiB")
+def test_memory_that_runs_out_ends_in_a_sentence(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hungry(*args: object, **kwargs: object) -> None:
+        raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
-    config = GRPOConfig(max_completion_length=10, threads=1, group_size=2)
-    with pytest.raises(UserError, match=r"^memory ran out in rl \(out_of_memory\): lower hardware"):
-        train_with_grpo_sync(str(tiny), variety, ["What is 2 + 2?"], config, on_metrics=hungry)
+    monkeypatch.setattr(session, "start_workers", hungry)
+    with pytest.raises(
+        UserError, match=r"^memory ran out in rl \(out_of_memory\): .*hardware\.lear"
+    ):
+        train_with_grpo_sync(str(tiny), variety, ["What is 2 + 2?"], GRPOConfig(threads=1))

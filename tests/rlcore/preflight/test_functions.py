@@ -37,13 +37,13 @@ def check(*names: str, **overrides: Any) -> None:
 def test_a_module_that_hangs_ends_within_the_limit_by_name(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (folder / "fn_fine.py").write_text(LOOKS)
     (folder / "fn_hangs.py").write_text("import time; time.sleep(60)\n")
-    monkeypatch.setattr(process, "LOOK_S", 1.0)
+    assert process.LOOK_S < 20
+    monkeypatch.setattr(process, "LOOK_S", 0.4)
     begun = time.monotonic()
-    said = r"^reward\.functions\[1\]\.name = 'fn_hangs:f' was not imported within 1 s; import heavy"
+    said = r"^reward\.functions\[0\]\.name = 'fn_hangs:f' was not imported within 0\.4 s; import"
     with pytest.raises(UserError, match=said):
-        check("fn_fine:f", "fn_hangs:f")
+        check("fn_hangs:f")
     assert time.monotonic() - begun < 10
 
 

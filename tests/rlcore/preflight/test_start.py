@@ -18,7 +18,6 @@ VERL = {"prompt": "What is 1 + 1?", "data_source": "sums", "reward_model": {"gro
 TRL = {"prompt": "What is 1 + 1?", "completion": "2", "ground_truth": "2"}
 RANKED = {"prompt": "What is 1 + 1?", "chosen": "2", "rejected": "3"}
 MODULE = """
-SCALE = 2.0
 def fine(prompt, response, bonus=0.0): return 1.0
 def trl(completions, **kwargs): return [1.0 for _ in completions]
 def verl_once(solution_str, ground_truth): return 1.0
@@ -82,10 +81,6 @@ def index_of_two(directory: Path) -> None:
 
 
 FUNCTIONS: dict[str, tuple[Overrides, str]] = {
-    "no function": (
-        {FUNCTION: "given_rewards:SCALE"},
-        "reward.functions[0].name = 'given_rewards:SCALE' is of type float, not a function; name",
-    ),
     "no such function": (
         {FUNCTION: "given_rewards:fin"},
         "reward.functions[0].name = 'given_rewards:fin': given_rewards has no fin(); did you mean"
