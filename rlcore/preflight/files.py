@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from rlcore.data.peek import FIRST_ROWS, peek
+from rlcore.data.peek import FIRST_ROWS, Peek, peek
+from rlcore.data.screen import check_rejects
 from rlcore.data.sources import count_rows
 from rlcore.data.split import NO_DEMONSTRATIONS, no_prompts
 from rlcore.dry_run.batches import DataSize, data_size, size_of_rows, total_size
@@ -17,12 +18,16 @@ from schemas.reward_model import Preferences, SampledPreferences
 def check_files(recipe: Recipe) -> DataSize:
     """Return how many rows the recipe's sources hold, once their files have been looked at.
 
-    Of each file the first rows are read and all are counted; nothing is fetched from the hub.
+    Of each file the first rows are read and all are counted, unless the first would refuse it;
+    nothing is fetched from the hub.
     Raises ``UserError`` for a file that is missing, unreadable, of no known form or empty, and for
     sources that leave a split that the run needs without rows.
     """
-    size = data_size(recipe.data, _sizes_of_files(recipe.data))
-    _check_splits(recipe, size)
+    size = data_size(recipe.data, _sizes_of_files(recipe.data, FIRST_ROWS))
+    if _lacks(recipe, size):  # going by the first rows, which may be unlike the others
+        size = data_size(recipe.data, _sizes_of_files(recipe.data, None))
+    if lacking := _lacks(recipe, size):
+        raise UserError(lacking)
     if recipe.reward_model is not None:
         size = replace(size, preferences=_preferences(recipe.reward_model.preferences))
     ptx = recipe.rl.ptx
@@ -31,12 +36,14 @@ def check_files(recipe: Recipe) -> DataSize:
     return size
 
 
-def _sizes_of_files(data: DataSection) -> dict[int, DataSize]:
+def _sizes_of_files(data: DataSection, first: int | None) -> dict[int, DataSize]:
     sizes = {}
     for index, source in enumerate(data.sources):
         if isinstance(source, ArithmeticSource):
             continue
-        peeks = peek(source, f"data.sources[{index}]")
+        peeks = peek(source, f"data.sources[{index}]", first=first)
+        for one in peeks:
+            _check_rejects(one, data, f"data.sources[{index}]")
         if peeks:
             sizes[index] = total_size(
                 size_of_rows(p.split, p.prompts, p.demonstrations, data.validation_fraction)
@@ -45,16 +52,26 @@ def _sizes_of_files(data: DataSection) -> dict[int, DataSize]:
     return sizes
 
 
-def _check_splits(recipe: Recipe, size: DataSize) -> None:
-    """Refuse what prepare_data would refuse, as far as the numbers of rows tell."""
+def _check_rejects(peeked: Peek, data: DataSection, where: str) -> None:
+    """Refuse a file of which the first rows alone are more rejects than the run allows of all."""
+    if peeked.rejects and peeked.count is not None:
+        try:
+            check_rejects(peeked.rejects, {peeked.rejects[0].source: peeked.count}, data)
+        except UserError as error:
+            raise UserError(f"{where}: {error}") from None
+
+
+def _lacks(recipe: Recipe, size: DataSize) -> str:
+    """Return why prepare_data would refuse these numbers of rows, "" when they do not tell."""
     if size.train == 0:
-        raise UserError(no_prompts("train"))
+        return no_prompts("train")
     if size.test is not None and not sum(size.test):
-        raise UserError(no_prompts("test"))
+        return no_prompts("test")
     if size.validation == 0 and not recipe.data.validation_fraction:
-        raise UserError(no_prompts("validation"))
+        return no_prompts("validation")
     if recipe.sft.enabled and size.demonstrations == 0:
-        raise UserError(NO_DEMONSTRATIONS)
+        return NO_DEMONSTRATIONS
+    return ""
 
 
 def _preferences(preferences: Preferences) -> int | None:

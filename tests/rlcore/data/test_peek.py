@@ -48,12 +48,17 @@ def test_nothing_is_fetched_from_the_hub(monkeypatch: pytest.MonkeyPatch) -> Non
     assert peek(HubSource(name="nobody/nothing"), "data.sources[0]") == []
 
 
-def test_some_bad_rows_are_left_to_the_run(tmp_path: Path) -> None:
-    """How many may be rejected is data.max_reject_fraction's to say, of all rows."""
-    rows = [{**ASKED, "prompt": ""}] * 20 + [ASKED] * 10
-    path = write(tmp_path / "rows.jsonl", rows)
+def test_rows_that_cannot_be_used_are_kept_apart(tmp_path: Path) -> None:
+    path = write(tmp_path / "rows.jsonl", [{**ASKED, "prompt": ""}] * 20 + [ASKED] * 10)
     (found,) = peek(FileSource(path=str(path)), "data.sources[0]")
-    assert (len(found.rows), found.prompts) == (10, 30)
-    path = write(tmp_path / "bad.jsonl", rows[:20])
-    with pytest.raises(UserError, match=r"^data\.sources\[4\]: '.*bad\.jsonl': none of its first"):
-        peek(FileSource(path=str(path)), "data.sources[4]")
+    assert (len(found.rows), len(found.rejects), found.prompts) == (10, 20, 30)
+    (found,) = peek(FileSource(path=str(path)), "data.sources[0]", first=5)
+    assert (len(found.rows), len(found.rejects), found.prompts) == (0, 5, 0)
+
+
+def test_what_is_no_file_of_rows_is_refused_with_its_place(tmp_path: Path) -> None:
+    (tmp_path / "empty.jsonl").write_text("\n")
+    write(tmp_path / "foreign.jsonl", [{"instruction": "a", "output": "b"}])
+    for name, said in (("empty", "holds no rows"), ("foreign", "has columns instruction, output")):
+        with pytest.raises(UserError, match=rf"^data\.sources\[4\]: '.*{name}\.jsonl' {said}"):
+            peek(FileSource(path=str(tmp_path / f"{name}.jsonl")), "data.sources[4]")

@@ -146,8 +146,8 @@ FILES: dict[str, tuple[Overrides, str]] = {
     "a cut Parquet file": (sources("cut.parquet"), "cut.parquet is not a readable Parquet file"),
     "no ground truth": (
         sources("truthless.jsonl"),
-        "none of its first 3 rows can be used; 'null_ground_truth', as row 0: reward style 'rule'"
-        " needs a ground truth; fill reward_model.ground_truth",
+        "truthless.jsonl: 3 of 3 rows rejected, over data.max_reject_fraction = 0.1; 3 for"
+        " 'null_ground_truth', as row 0: reward style 'rule' needs a ground truth; fill",
     ),
     "a folder of GSM8K": (
         {"data.sources": [{"kind": "gsm8k", "path": "FOLDER/model"}]},
@@ -329,6 +329,20 @@ def test_what_works_is_planned_with_the_rows_of_its_files(
     )
     assert code == 0, said
     assert "data: 270 training prompts, 100 test prompts, 270 demonstrations, before" in said
+
+
+def test_the_first_rows_alone_refuse_nothing(
+    folder: Path, dry_run: Callable[[Overrides], tuple[int, str]]
+) -> None:
+    """A file may begin with bad rows, then prompts, and hold its demonstrations behind them."""
+    asked = {key: TRL[key] for key in ("prompt", "ground_truth")}
+    rows = [{**asked, "prompt": ""}] * 64 + [asked] * 686 + [TRL] * 50
+    write(folder / "sorted.jsonl", rows)
+    train = {"kind": "file", "path": "FOLDER/sorted.jsonl"}
+    test = {"kind": "file", "path": "FOLDER/train.jsonl", "split": "test"}
+    code, said = dry_run({"data.sources": [train, test], "data.validation_fraction": 0.1})
+    assert code == 0, said
+    assert "720 training prompts, 100 test prompts, an unknown number of demonstrations" in said
 
 
 def test_a_file_of_preferences_is_counted_and_texts_are_read(
