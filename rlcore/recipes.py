@@ -110,8 +110,12 @@ def read_tree(
         raise UserError(f"recipe file '{path}' holds {held}, not sections; write name, model, ...")
     merged: dict[str, Any] = {}
     for base in _names(tree.pop("extends", []), path):
-        _check_base(base, path, seen)
-        merged = overlay(merged, read_tree(base, path.parent, (*seen, path.stem), own))
+        if path.stem in (*seen, base):
+            raise UserError(f"recipe file '{path}' extends '{base}', which leads back to itself")
+        folder = _folder_of(base, path, directory)
+        merged = overlay(merged, read_tree(base, folder, (*seen, path.stem), own))
+    if is_path:
+        _anchor(tree, path.parent)
     return overlay(merged, own(path, tree))
 
 
@@ -121,20 +125,55 @@ def _names(bases: Any, path: Path) -> list[str]:
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise UserError(
             f"recipe file '{path}': extends = {bases!r} is neither the name of a recipe nor a list"
-            " of names; name recipes of the same folder, or leave extends out"
+            " of names; name recipes, or leave extends out"
         )
     return names
 
 
-def _check_base(name: str, path: Path, seen: tuple[str, ...]) -> None:
-    """Raise UserError unless the file ``path`` can extend the recipe ``name``."""
-    if path.stem in (*seen, name):
-        raise UserError(f"recipe file '{path}' extends '{name}', which leads back to itself")
-    if not (path.parent / f"{name}.yaml").is_file():
-        raise UserError(
-            f"recipe file '{path}' extends '{name}', and there is no {name}.yaml in its folder;"
-            " name a recipe of the same folder"
-        )
+def _folder_of(base: str, path: Path, directory: Path) -> Path:
+    """Return the folder of the recipe ``base`` that the file ``path`` extends: the file's own, else
+    ``directory``. Raises UserError where it is in neither."""
+    for folder in (path.parent, directory):
+        if (folder / f"{base}.yaml").is_file():
+            return folder
+    names = recipe_names(directory)
+    raise UserError(
+        f"recipe file '{path}' extends '{base}', and there is no {base}.yaml in '{path.parent}' nor"
+        f" among {', '.join(names)}{did_you_mean(base, names)}; name a recipe of one of the two"
+    )
+
+
+def _anchor(tree: dict[str, Any], folder: Path) -> None:
+    """Make the relative paths that a recipe file sets those of files in its ``folder``.
+
+    A path that exists only where the command was started stays, and so does a model that is no
+    directory in ``folder``: it may be one of the hub.
+    """
+    sections = [_at(tree, *keys) for keys in (("rl", "ptx"), ("reward_model", "preferences"))]
+    sources = _at(tree, "data", "sources")
+    for section in (*sections, *(sources if isinstance(sources, list) else ())):
+        given = section.get("path") if isinstance(section, dict) else None
+        if isinstance(given, str) and _is_relative(given) and not _only_here(given, folder):
+            section["path"] = str(folder / given)
+    model = _at(tree, "model")
+    given = model.get("path") if isinstance(model, dict) else None
+    if isinstance(given, str) and _is_relative(given) and (folder / given).is_dir():
+        model["path"] = str(folder / given)
+
+
+def _at(tree: Any, *keys: str) -> Any:
+    """Return the value below ``keys``; None where there is none."""
+    for key in keys:
+        tree = tree.get(key) if isinstance(tree, dict) else None
+    return tree
+
+
+def _is_relative(path: str) -> bool:
+    return "://" not in path and not path.startswith(("/", "~"))
+
+
+def _only_here(path: str, folder: Path) -> bool:
+    return Path(path).exists() and not (folder / path).exists()
 
 
 def set_key(tree: Any, path: str, value: Any) -> None:

@@ -195,3 +195,29 @@ def test_an_empty_file_is_told_so(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").touch()
     with pytest.raises(UserError, match=r"mine\.yaml' holds nothing, not sections; write name"):
         load_recipe(str(tmp_path / "mine.yaml"), directory=RECIPES)
+
+
+def test_a_recipe_elsewhere_extends_ours_and_reads_its_own_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """People keep recipe, data and model together, and start runs from anywhere."""
+    mine, here = tmp_path / "mine", tmp_path / "here"
+    for folder in (mine / "model", here):
+        folder.mkdir(parents=True)
+    (here / "old.jsonl").touch()
+    (mine / "own.yaml").write_text(
+        "extends: gsm8k-grpo\nname: own\nmodel: {path: model}\n"
+        "data:\n  sources:\n    - {kind: file, path: train.jsonl}\n"
+        "    - {kind: file, path: old.jsonl, split: test}\n"
+        "    - {kind: file, path: s3://bucket/rows.parquet, split: validation}\n"
+    )
+    monkeypatch.chdir(here)
+    recipe = load_recipe(str(mine / "own.yaml"), directory=RECIPES)
+    assert recipe.rl.preset == "grpo"
+    paths = [source.path for source in recipe.data.sources]  # type: ignore[union-attr]
+    assert paths == [str(mine / "train.jsonl"), "old.jsonl", "s3://bucket/rows.parquet"]
+    assert recipe.model.path == str(mine / "model")
+    (mine / "own.yaml").write_text("extends: gsm8k-gpro\nname: own\n")
+    looked = r"no gsm8k-gpro\.yaml in '.*mine' nor among .*did you mean"
+    with pytest.raises(UserError, match=looked):
+        load_recipe(str(mine / "own.yaml"), directory=RECIPES)
