@@ -49,6 +49,19 @@ _Loader.add_implicit_resolver(
 )
 
 
+class _Dumper(yaml.SafeDumper):
+    """Quotes every text that ``_Loader`` would take for something else."""
+
+
+_Dumper.yaml_implicit_resolvers = _Loader.yaml_implicit_resolvers
+
+
+def write_yaml(tree: Any, *, width: int = 80) -> str:
+    """Return ``tree``, of JSON values, as YAML of lines of about ``width`` characters that
+    ``read_yaml`` reads as ``tree``."""
+    return yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=width)
+
+
 def read_yaml(text: str, where: str, remedy: str = "correct it") -> Any:
     """Return what the YAML ``text`` holds; ``where`` names it in errors.
 

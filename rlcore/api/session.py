@@ -16,8 +16,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import yaml
-
 from rlcore.api.configs import TrainingConfig
 from rlcore.api.curves import Curves
 from rlcore.api.progress import TrainingBar
@@ -30,6 +28,7 @@ from rlcore.models.base import copy_base_model
 from rlcore.models.files import MODEL_FOLDER, locate_model, model_files
 from rlcore.models.pretrained import load_pretrained
 from rlcore.models.tokenizer import has_chat_template, load_tokenizer
+from rlcore.recipe_text import write_yaml
 from rlcore.recipes import recipe_digest
 from rlcore.rewards.types import Scorers
 from rlcore.rl.loop import Steps, iterate
@@ -112,7 +111,7 @@ def train(job: Job) -> Trained:
         plan(recipe)  # refuses what surely cannot fit this machine
         lineage = Lineage(recipe_digest(recipe), code_fingerprint="")
         store.put("dataset", key, tables={"prompts": prompts}, lineage=lineage)
-        text = yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+        text = write_yaml(recipe.model_dump(mode="json"))
         (root / RECIPE_FILE).write_text(text, encoding="utf-8")
         job.on_start(recipe)
         curves = Curves()

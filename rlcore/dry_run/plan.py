@@ -6,8 +6,6 @@ import subprocess
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import yaml
-
 from rlcore.diagnostics.watch import Diagnostics
 from rlcore.dry_run.algorithm import worker_counts
 from rlcore.dry_run.batches import Batches, DataSize, all_batches, data_size
@@ -32,6 +30,7 @@ from rlcore.dry_run.text import (
     memory_lines,
     stage_lines,
 )
+from rlcore.recipe_text import write_yaml
 from schemas.errors import UserError
 from schemas.names import REWARD_MODEL
 from schemas.recipe import Recipe
@@ -257,9 +256,7 @@ def _check_disk(result: Plan) -> None:
 def render_plan(result: Plan) -> str:
     """Return the plan as plain text: recipe, batches, memory, time and disk, assumptions, and what
     the diagnostics report on the recipe alone."""
-    recipe = yaml.safe_dump(
-        result.recipe.model_dump(mode="json"), sort_keys=False, allow_unicode=True
-    )
+    recipe = write_yaml(result.recipe.model_dump(mode="json"))
     sections = {
         "Resolved recipe": recipe.rstrip().split("\n"),
         "Batch arithmetic": batch_lines(result.recipe, result.data, result.batches),

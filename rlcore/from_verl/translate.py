@@ -6,8 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import yaml
-
 from rlcore.from_verl.batches import batches, bookkeeping, data, evaluation, names, reward
 from rlcore.from_verl.entries import To
 from rlcore.from_verl.keys import convert, entry, full_key, lacking
@@ -26,6 +24,7 @@ from rlcore.from_verl.learning import (
 from rlcore.from_verl.refusals import media, refuse
 from rlcore.from_verl.settings import Notes, Run
 from rlcore.from_verl.text import Settings, read_settings
+from rlcore.recipe_text import write_yaml
 from rlcore.recipes import resolve_recipe
 from schemas.errors import UserError
 from schemas.recipe import Recipe
@@ -135,7 +134,7 @@ def render(translation: Translation) -> str:
     for title, items in parts.items():
         if items:
             lines += [f"# {title}", *(line for item in items for line in _comment(item))]
-    body = yaml.safe_dump(translation.tree, sort_keys=False, allow_unicode=True, width=100)
+    body = write_yaml(translation.tree, width=100)
     return "\n".join([*lines, body])
 
 

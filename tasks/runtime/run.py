@@ -6,11 +6,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import yaml
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 
 from rlcore.preflight.start import check_start
+from rlcore.recipe_text import write_yaml
 from rlcore.recipes import load_recipe
 from rlcore.workers.workers import Workers
 from schemas.recipe import Recipe
@@ -76,7 +76,7 @@ def _resolve(
 def _record(recipe: Recipe, directory: Path) -> None:
     """Write the resolved recipe and point ``runs/latest`` at the run; both atomically."""
     directory.mkdir(parents=True, exist_ok=True)
-    text = yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    text = write_yaml(recipe.model_dump(mode="json"))
     partial = directory / ".recipe.yaml"
     partial.write_text(text, encoding="utf-8")
     os.replace(partial, directory / "recipe.yaml")

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from flows.places import RECIPES
-from rlcore.recipe_text import read_yaml
+from rlcore.recipe_text import read_yaml, write_yaml
 from rlcore.recipes import load_recipe, parse_override
 from schemas.errors import UserError
 
@@ -33,6 +33,16 @@ def test_numbers_are_numbers_and_quoted_text_is_text(text: str, value: Any) -> N
     """A commit that looks like a number became 1.234e+59."""
     assert read_yaml(text, "it") == value
     assert parse_override(f"model.revision={text}") == ("model.revision", value)
+
+
+def test_what_is_written_reads_back_as_it_was() -> None:
+    """A recorded recipe is read again by a rerun."""
+    tree = {
+        "texts": ["1234e56", "2e-6", "off", "null", "", "7", "1e5"],
+        "lr": 2e-6,
+        "n": {"a": None},
+    }
+    assert read_yaml(write_yaml(tree), "it") == tree
 
 
 def test_a_repeated_key_is_refused_by_name_and_line(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from flows.places import RECIPES
+from rlcore.recipe_text import write_yaml
 from rlcore.recipes import load_recipe, parse_override, recipe_digest, recipe_names
 from schemas.errors import UserError
 
@@ -17,11 +18,10 @@ def test_every_shipped_recipe_loads(name: str) -> None:
 
 def test_resolved_recipe_means_the_same_when_read_back(tmp_path: Path) -> None:
     """A rerun of an old run reads its recorded recipe: it must not drift through defaults."""
-    import yaml
-
-    recipe = load_recipe("quickstart", {"rl.update.optimizer.lr": "2e-6"}, directory=RECIPES)
+    commit = {"model.revision": "1234e56", "rl.update.optimizer.lr": "2e-6"}
+    recipe = load_recipe("quickstart", commit, directory=RECIPES)
     path = tmp_path / "recipe.yaml"
-    path.write_text(yaml.safe_dump(recipe.model_dump(mode="json")))
+    path.write_text(write_yaml(recipe.model_dump(mode="json")))
     again = load_recipe(str(path), directory=RECIPES)
     assert again == recipe
     assert recipe_digest(again) == recipe_digest(recipe)
