@@ -63,7 +63,7 @@ def _run_rows(ui_url: str) -> list[dict[str, Any]]:
 
     return [
         {
-            "what": f"run {run.name}",
+            "what": f"run {Path(run.parameters['recipe']).stem}-{str(run.id)[:8]}",
             "state": (run.state_name or "unknown").lower(),
             "since": run.start_time and _time(run.start_time.timestamp()),
             "pid": _pid(run.infrastructure_pid),

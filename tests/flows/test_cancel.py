@@ -12,8 +12,10 @@ import pytest
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 
+from flows import local
 from flows.cli import main
 from rlcore.store.artifacts import ArtifactStore
+from tests.conftest import HOME
 from tests.flows.small_run import INLINE, ROOT, SMALL
 
 pytestmark = pytest.mark.timeout(180)
@@ -21,9 +23,14 @@ pytestmark = pytest.mark.timeout(180)
 
 @pytest.mark.parametrize("by", ["stop", pytest.param("SIGTERM", marks=pytest.mark.slow)])
 def test_a_run_of_this_terminal_is_cancelled(
-    by: str, prefect_server: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    by: str,
+    prefect_server: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Prefect took a signal for a crash, and nothing but a signal reached the process."""
+    monkeypatch.setattr(local, "HOME", HOME)
     overrides = {**SMALL, **INLINE, "rl.iterations": 2000, "store": str(tmp_path / "store")}
     arguments = [f"{name}={json.dumps(value)}" for name, value in overrides.items()]
     command = [sys.executable, "-m", "flows.cli", "run", "quickstart"]
@@ -69,6 +76,10 @@ def _stop(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["runs", "--runs", str(runs), "--format", "json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert row["state"] == "running"
+    main(["status", "--format", "json"])
+    server, _, *runs_under_way = json.loads(capsys.readouterr().out)
+    assert server["state"] == "running"
+    assert f"run {row['run']}" in [one["what"] for one in runs_under_way]
     assert main(["stop", "latest", "--runs", str(runs)]) == 0
     printed = capsys.readouterr().out
     assert f"Cancelled: {row['run']} (flow run " in printed
