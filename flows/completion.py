@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import argcomplete
+from argcomplete.completers import FilesCompleter
 
 from flows.places import RECIPES
 
@@ -18,16 +19,28 @@ def complete(parser: argparse.ArgumentParser) -> None:
     argcomplete.autocomplete(parser)
 
 
-def recipes(**_: Any) -> list[str]:
-    """Return the names of the recipes."""
+def recipes(prefix: str, **_: Any) -> list[str]:
+    """Return the names of the recipes, and the paths of YAML files that begin with ``prefix``."""
     from rlcore.recipes import recipe_names
 
-    return recipe_names(RECIPES)
+    return [*recipe_names(RECIPES), *FilesCompleter((".yaml", ".yml"))(prefix)]
 
 
 def overrides(**_: Any) -> list[str]:
     """Return the dotted keys of a recipe, as an override begins."""
     return [f"{key}=" for key in recipe_keys()]
+
+
+def keys(**_: Any) -> list[str]:
+    """Return the dotted keys of a recipe."""
+    return recipe_keys()
+
+
+def tables(**_: Any) -> list[str]:
+    """Return the names of the tables that can be queried."""
+    from schemas.tables import TABLES
+
+    return list(TABLES)
 
 
 def runs(parsed_args: argparse.Namespace, **_: Any) -> list[str]:
@@ -72,5 +85,7 @@ COMPLETERS: dict[str, Callable[..., list[str]]] = {
     "recipe": recipes,
     "recipes": recipes,
     "override": overrides,
+    "key": keys,
     "run": runs,
+    "table": tables,
 }

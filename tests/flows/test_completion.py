@@ -37,6 +37,10 @@ def completed(line: str, folder: Path) -> list[str]:
         ("rl-pipeline do", {"down", "doctor"}),
         ("rl-pipeline run quickstart-g", {"quickstart-gepo", "quickstart-gspo"}),
         ("rl-pipeline run quickstart -o rl.iter", {"rl.iterations="}),
+        ("rl-pipeline run ./m", {"./mine.yaml"}),
+        ("rl-pipeline explain rl.iter", {"rl.iterations"}),
+        ("rl-pipeline tables roll", {"rollouts"}),
+        ("rl-pipeline watch qu", {"quickstart-0123abcd"}),
         ("rl-pipeline stop qu", {"quickstart-0123abcd"}),
         ("rl-pipeline sql --format c", {"csv"}),
     ],
@@ -45,6 +49,7 @@ def test_what_a_shell_is_offered(line: str, offered: set[str], tmp_path: Path) -
     run = tmp_path / "runs" / "quickstart-0123abcd"
     run.mkdir(parents=True)
     (run / RECIPE).write_text("name: quickstart\n")
+    (tmp_path / "mine.yaml").touch()
     assert set(completed(line, tmp_path)) == offered
 
 
