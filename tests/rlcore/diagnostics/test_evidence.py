@@ -59,8 +59,11 @@ def test_the_query_finds_what_the_metric_counts(store: ArtifactStore) -> None:
 
 
 def test_the_command_works_when_it_is_pasted(
-    store: ArtifactStore, capsys: pytest.CaptureFixture[str]
+    store: ArtifactStore,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     said = Evidence(store, "run").never_right(22)
     assert f"such as '{PROMPTS['a']}' and 'Ignore this" in said.replace("[31m", "")
     program, *arguments = shlex.split(said[said.index("`rl-pipeline") :].rstrip("`)").lstrip("`"))
