@@ -107,9 +107,9 @@ print(json.dumps([flows.__file__, places_written, places.AUTOMATIONS.read_text()
 def test_its_commands_work_from_an_empty_folder(installed: Path, tmp_path: Path) -> None:
     help_text = call(tmp_path, installed / "rl-pipeline", "--help")
     assert re.search(r"run +run a recipe", help_text)
-    listed = call(tmp_path, installed / "rl-pipeline", "recipes")
+    listed = call(tmp_path, installed / "rl-pipeline", "recipes", "--format", "json")
     names = {Path(name).stem for name in RECIPES if not name.startswith("_")}
-    assert {line.split()[0] for line in listed.splitlines()} == names
+    assert {row["recipe"] for row in json.loads(listed)} == names
     planned = call(tmp_path, installed / "rl-pipeline", "run", "quickstart", "--dry-run")
     assert "quickstart" in planned
     assert list(tmp_path.iterdir()) == []
