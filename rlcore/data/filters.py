@@ -14,6 +14,13 @@ from schemas.tables import MESSAGES
 if TYPE_CHECKING:
     from rlcore.models.tokenizer import ChatTokenizer
 
+# What a condition sees, also where there is no row to tell the types from.
+_PROMPT_COLUMNS = {
+    **dict.fromkeys(("split", "subset", "data_source", "ability", "reward_style"), pl.String),
+    "prompt": MESSAGES,
+    "ground_truth": pl.String,
+    "extra_info": pl.String,
+}
 _SHRINKS = 4  # re-renderings until a truncated prompt fits; one is nearly always enough
 
 
@@ -36,6 +43,30 @@ def apply_filters(rows: list[Row], conditions: Sequence[str]) -> tuple[list[Row]
         ]
         rows = [row for i, row in enumerate(rows) if i in kept]
     return rows, rejects
+
+
+def check_conditions(conditions: Sequence[str]) -> None:
+    """Raise ``UserError`` for a condition that DuckDB does not understand over the prompt columns.
+
+    Its values are not looked at: a cast may still fail on a row.
+    """
+    if conditions:
+        apply_filters([], conditions)
+
+
+def worded_rejects(rows: list[Row], data: DataSection) -> tuple[list[Row], list[Reject]]:
+    """Return the rows whose prompts may fit ``data.max_prompt_tokens``, and a Reject per other.
+
+    Needs no tokenizer: a prompt has at least as many tokens as words. Prompts that are cut fit.
+    """
+    if data.over_length not in ("drop", "error"):
+        return rows, []
+    most = data.max_prompt_tokens
+    long = [len(row.prompt_text.split()) > most for row in rows]
+    detail = f"more words than data.max_prompt_tokens = {most}"
+    pairs = list(zip(rows, long, strict=True))
+    kept = [row for row, over in pairs if not over]
+    return kept, [row.reject("over_length", detail) for row, over in pairs if over]
 
 
 def fit_prompts(
@@ -140,10 +171,11 @@ def _prompt_columns(rows: Sequence[Row]) -> pl.DataFrame:
             "split": [row.split for row in rows],
             "subset": [row.subset for row in rows],
             "data_source": [row.data_source for row in rows],
-            "prompt": pl.Series([row.prompt for row in rows], dtype=MESSAGES),
+            "prompt": [row.prompt for row in rows],
             "ability": [row.ability for row in rows],
             "reward_style": [row.reward_style for row in rows],
-            "ground_truth": pl.Series([row.ground_truth for row in rows], dtype=pl.String),
+            "ground_truth": [row.ground_truth for row in rows],
             "extra_info": [row.extra_info for row in rows],
-        }
+        },
+        schema_overrides=_PROMPT_COLUMNS,
     )

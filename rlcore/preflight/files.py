@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from rlcore.data.filters import check_conditions, worded_rejects
 from rlcore.data.peek import FIRST_ROWS, Peek, peek
 from rlcore.data.screen import check_rejects
 from rlcore.data.sources import count_rows
@@ -20,9 +21,10 @@ def check_files(recipe: Recipe) -> DataSize:
 
     Of each file the first rows are read and all are counted, unless the first would refuse it;
     nothing is fetched from the hub.
-    Raises ``UserError`` for a file that is missing, unreadable, of no known form or empty, and for
-    sources that leave a split that the run needs without rows.
+    Raises ``UserError`` for a file that is missing, unreadable, of no known form or empty, for a
+    filter that is no condition, and for sources that leave a split that the run needs without rows.
     """
+    check_conditions(recipe.data.filters)
     size = data_size(recipe.data, _sizes_of_files(recipe.data, FIRST_ROWS))
     if _lacks(recipe, size):  # going by the first rows, which may be unlike the others
         size = data_size(recipe.data, _sizes_of_files(recipe.data, None))
@@ -41,7 +43,8 @@ def _sizes_of_files(data: DataSection, first: int | None) -> dict[int, DataSize]
     for index, source in enumerate(data.sources):
         if isinstance(source, ArithmeticSource):
             continue
-        peeks = peek(source, f"data.sources[{index}]", first=first)
+        looked = peek(source, f"data.sources[{index}]", first=first)
+        peeks = [_without_long_prompts(one, data) for one in looked]
         for one in peeks:
             _check_rejects(one, data, f"data.sources[{index}]")
         if peeks:
@@ -50,6 +53,12 @@ def _sizes_of_files(data: DataSection, first: int | None) -> dict[int, DataSize]
                 for p in peeks
             )
     return sizes
+
+
+def _without_long_prompts(peeked: Peek, data: DataSection) -> Peek:
+    """Return ``peeked`` with the rows rejected that surely are too long."""
+    rows, long = worded_rejects(peeked.rows, data)
+    return replace(peeked, rows=rows, rejects=[*peeked.rejects, *long])
 
 
 def _check_rejects(peeked: Peek, data: DataSection, where: str) -> None:

@@ -39,6 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write(folder / "train.jsonl", [VERL] * 100)
     write(folder / "solved.parquet", [TRL] * 300)
     write(folder / "ranked.jsonl", [RANKED])
+    write(folder / "long.jsonl", [{**VERL, "prompt": "word " * 1500}] * 200)
     (folder / "rows.csv").write_text("prompt,ground_truth\n")
     (folder / "empty.jsonl").write_text("\n")
     (folder / "cut.parquet").write_bytes(b"PAR1 cut")
@@ -123,6 +124,14 @@ FUNCTIONS: dict[str, tuple[Overrides, str]] = {
     ),
 }
 FILES: dict[str, tuple[Overrides, str]] = {
+    "long prompts": (
+        sources("long.jsonl"),
+        "'over_length', as row 0: more words than data.max_prompt_tokens = 80; raise",
+    ),
+    "an unknown column in a filter": (
+        {"data.filters": ["dificulty > 3"]},
+        "data.filters = 'dificulty > 3' is no SQL condition over the rows",
+    ),
     "missing": (
         sources("trian.jsonl"),
         "data.sources[0].path = 'FOLDER/trian.jsonl' does not exist; give an existing file; did"
