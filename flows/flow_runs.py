@@ -22,8 +22,12 @@ from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, tempor
 from prefect.states import Cancelling
 
 from flows.follow import FLOW_NAME
-from schemas.errors import UserError
+from schemas.errors import UserError, did_you_mean
+from tasks.runtime.folders import ID_DIGITS, run_directory
 
+LATEST = "latest"
+LISTED = 5
+SHORTEST_ID = 4
 PAGE = 200
 OPEN = [StateType.PENDING, StateType.RUNNING, StateType.PAUSED, StateType.CANCELLING]
 
@@ -35,14 +39,37 @@ def open_runs() -> list[FlowRun]:
     return [run for run in runs if run.state_type in OPEN or not run.auto_scheduled]
 
 
-def run_of(digits: str) -> FlowRun | None:
-    """Return the newest run whose id begins with ``digits``, None where there is none."""
-    return next((run for run in _read() if str(run.id).startswith(digits)), None)
+def find_run(name: str) -> FlowRun:
+    """Return the run that ``name`` means: its folder below ``runs/``, the beginning of its id (four
+    digits or more), or "latest" for the one that was started last.
+
+    Raises UserError with the runs there are when none or several match.
+    """
+    runs = _read()
+    found = runs[:1] if name == LATEST else [run for run in runs if _is_called(run, name)]
+    if len(found) == 1:
+        return found[0]
+    what = "several runs" if found else "no run"
+    shown = ", ".join(f"{folder_of(run)} ({run.state_name})" for run in (found or runs)[:LISTED])
+    near = did_you_mean(name, [folder_of(run) for run in runs])
+    raise UserError(
+        f"{what} of the Prefect server match '{name}'{near}; there are {shown or 'none'}"
+    )
+
+
+def folder_of(run: FlowRun) -> str:
+    """Return the name of the run's folder below ``runs/``."""
+    return run_directory(run.parameters.get("recipe", run.name), str(run.id)).name
+
+
+def _is_called(run: FlowRun, name: str) -> bool:
+    by_id = len(name) >= SHORTEST_ID and str(run.id).startswith(name)
+    return by_id or name == folder_of(run)
 
 
 def states() -> dict[str, str]:
     """Return the name of each run's state by the first eight digits of its id."""
-    return {str(run.id)[:8]: (run.state_name or "unknown").lower() for run in _read()}
+    return {str(run.id)[:ID_DIGITS]: (run.state_name or "unknown").lower() for run in _read()}
 
 
 def read(run_id: UUID) -> FlowRun:

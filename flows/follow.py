@@ -13,8 +13,6 @@ from uuid import UUID
 from httpx import TransportError
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import (
-    FlowFilter,
-    FlowFilterName,
     FlowRunFilter,
     FlowRunFilterId,
     FlowRunFilterParentFlowRunId,
@@ -23,7 +21,7 @@ from prefect.client.schemas.filters import (
     LogFilterTimestamp,
 )
 from prefect.client.schemas.objects import FlowRun, Log
-from prefect.client.schemas.sorting import FlowRunSort, LogSort, TaskRunSort
+from prefect.client.schemas.sorting import LogSort, TaskRunSort
 from prefect.exceptions import PrefectHTTPStatusError
 from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 from rich.console import Console
@@ -33,6 +31,7 @@ from flows.console import first_line, is_shown
 from flows.deploy import executing
 from flows.summary_table import print_summary
 from schemas.errors import UserError, did_you_mean
+from tasks.runtime.folders import run_directory
 
 T = TypeVar("T")
 FLOW_NAME = "rl-pipeline"
@@ -64,34 +63,6 @@ def create_run(
         return client.create_flow_run_from_deployment(
             deployment.id, parameters={**deployment.parameters, "overrides": overrides or {}}
         )
-
-
-def find_run(name: str) -> FlowRun:
-    """Return the pipeline's run that ``name`` means: its folder below ``runs/``, the beginning of
-    its id, or "latest" for the one that was created last.
-
-    Raises UserError with the runs there are when none or several match.
-    """
-    with get_client(sync_client=True) as client:
-        runs = client.read_flow_runs(
-            flow_filter=FlowFilter(name=FlowFilterName(any_=[FLOW_NAME])),
-            sort=FlowRunSort.START_TIME_DESC,
-            limit=LOG_PAGE,
-        )
-    # A folder is called after the recipe and the first eight digits of the id.
-    prefix = name.rpartition("-")[2] if "/" not in name and name.count("-") < 4 else name
-    found = runs[:1] if name == "latest" else [run for run in runs if _is_called(run, name, prefix)]
-    if len(found) == 1:
-        return found[0]
-    shown = ", ".join(f"{run.name}-{str(run.id)[:8]} ({run.state_name})" for run in runs[:5])
-    what = "several runs" if found else "no run"
-    raise UserError(
-        f"{what} of the Prefect server match '{name}'; the newest are {shown or 'none'}"
-    )
-
-
-def _is_called(run: FlowRun, name: str, prefix: str) -> bool:
-    return len(prefix) >= 4 and (str(run.id).startswith((name, prefix)))
 
 
 @dataclass
@@ -242,8 +213,6 @@ def follow(
         console.print(Text(f"{run.state.name}: {_sentence(run.state.message)}", style="red"))
         console.print(f"Details: {link}" + (f" and {worker_log}" if worker_log else ""))
         return 1
-    from tasks.runtime.run import run_directory  # only at the end, as it imports much
-
     summary = root / run_directory(run.parameters["recipe"], str(run.id)) / "summary.json"
     if summary.is_file():
         print_summary(json.loads(summary.read_text()), console=console)

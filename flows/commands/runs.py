@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from flows.output import add_format, print_rows
-from schemas.errors import UserError, did_you_mean
+from schemas.errors import UserError
+from tasks.runtime.folders import RUNS, flow_run_digits
 
-RUNS = Path("runs")
-LATEST = "latest"
 SUMMARY = "summary.json"
 RECIPE = "recipe.yaml"
 SHOWN = ("run", "state", "iterations", "accuracy", "began")
@@ -55,29 +54,6 @@ def run_folders(folder: Path) -> list[Path]:
         raise UserError(f"--runs {folder}: there is no such folder; a run makes one")
     found = [path.parent for path in folder.glob(f"*/{RECIPE}") if not path.parent.is_symlink()]
     return sorted(found, key=lambda run: ((run / RECIPE).stat().st_mtime, run.name), reverse=True)
-
-
-def find_run(folder: Path, name: str) -> Path:
-    """Return the folder of the run ``name``: its folder's name, digits of its id, or "latest".
-
-    Raises UserError with the nearest name.
-    """
-    runs = run_folders(folder)
-    if name == LATEST and (folder / LATEST / RECIPE).is_file():
-        return (folder / LATEST).resolve()
-    found = [run for run in runs if name in (run.name, flow_run_digits(run.name))]
-    if len(found) != 1:
-        names = [run.name for run in runs]
-        raise UserError(
-            f"run '{name}' is not in {folder}{did_you_mean(name, names)}; `rl-pipeline runs` lists"
-            " what is there, and 'latest' is the newest"
-        )
-    return found[0]
-
-
-def flow_run_digits(name: str) -> str:
-    """Return the digits of the flow run's id that end the name of its folder."""
-    return name.rpartition("-")[2]
 
 
 def run_rows(folder: Path) -> list[dict[str, Any]]:

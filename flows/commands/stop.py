@@ -4,10 +4,8 @@ import argparse
 import json
 import shlex
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flows.commands.runs import RUNS, find_run, flow_run_digits
 from schemas.errors import UserError
 
 if TYPE_CHECKING:
@@ -21,26 +19,21 @@ def add_stop(commands: Any) -> None:
     """Add the subcommand ``stop`` to a command line's subparsers."""
     parser = commands.add_parser("stop", help="cancel a run; the same command continues it")
     parser.add_argument("run", metavar="RUN", help="as `rl-pipeline runs` names it, or 'latest'")
-    parser.add_argument(
-        "--runs", type=Path, default=RUNS, metavar="FOLDER", help="of runs (default: %(default)s)"
-    )
     parser.set_defaults(command=_stop)
 
 
 def _stop(options: argparse.Namespace) -> int:
     from flows import local
 
-    name = find_run(options.runs, options.run).name
     if not local.attach(local.HOME):
         raise UserError(
-            f"run '{name}' is cancelled through its Prefect server, and none is up; `make up`"
-            " starts it, and a run that is still alive reports to it"
+            f"run '{options.run}' is cancelled through its Prefect server, and none is up;"
+            " `make up` starts it, and a run that is still alive reports to it"
         )
     from flows import flow_runs
 
-    run = flow_runs.run_of(flow_run_digits(name))
-    if run is None:
-        raise UserError(f"run '{name}' is not known to the Prefect server; it reported to another")
+    run = flow_runs.find_run(options.run)
+    name = flow_runs.folder_of(run)
     if run.state is None or run.state.is_final():
         state = (run.state_name or "unknown").lower()
         raise UserError(f"run '{name}' has ended ({state}); there is nothing to stop")

@@ -1,11 +1,10 @@
 """`rl-pipeline watch`: follow a run from any terminal, whoever started it."""
 
 import argparse
+import os
 from typing import Any
 
 from schemas.errors import UserError
-
-LATEST = "latest"
 
 
 def add_watch(commands: Any) -> None:
@@ -14,7 +13,7 @@ def add_watch(commands: Any) -> None:
     parser.add_argument(
         "run",
         nargs="?",
-        default=LATEST,
+        default="latest",
         help="its folder in runs/, the beginning of its id, or latest (default: %(default)s)",
     )
     parser.set_defaults(command=watch)
@@ -23,21 +22,24 @@ def add_watch(commands: Any) -> None:
 def watch(options: argparse.Namespace) -> int:
     """Follow the run; return 0 when it completed and 1 otherwise.
 
-    Raises UserError when no server of this project runs, or it knows no such run.
+    Raises UserError when no server is up, or it knows no such run.
     """
     from flows import services
-    from flows.local import HOME, ROOT, connect
+    from flows.local import HOME, ROOT, attach
 
-    if services.find(HOME, "server") is None:
+    foreign = "PREFECT_API_URL" in os.environ  # its worker may be anywhere
+    if not attach(HOME):
         raise UserError("no Prefect server of this project is running; `make up` starts it")
-    site = connect()
-    from flows.follow import find_run, follow
+    from prefect.settings import PREFECT_UI_URL
+
+    from flows.flow_runs import find_run
+    from flows.follow import follow
 
     worker = services.find(HOME, "worker")
     return follow(
         find_run(options.run).id,
         root=ROOT,
-        ui_url=site.ui_url,
-        worker_alive=lambda: worker is not None and worker.alive(),
+        ui_url=str(PREFECT_UI_URL.value()),
+        worker_alive=lambda: foreign or (worker is not None and worker.alive()),
         worker_log=services.log_path(HOME, "worker"),
     )

@@ -16,10 +16,9 @@ from rlcore.workers.workers import Workers
 from schemas.recipe import Recipe
 from tasks.run_page.tracking import Tracker
 from tasks.runtime.caching import PipelineRun
+from tasks.runtime.folders import RUNS, run_directory
 from tasks.runtime.patience import ignore_lost_output, wait_for_server
 from tasks.runtime.pulse import pulse
-
-RUNS = Path("runs")
 
 
 @contextmanager
@@ -57,11 +56,6 @@ def open_run(
         yield PipelineRun(
             recipe, directory, workers=workers, tracker=tracker, accept_code=accept_code
         )
-
-
-def run_directory(recipe_name: str, flow_run_id: str) -> Path:
-    """Return the folder of a flow run: ``runs/<recipe>-<first 8 digits of the run's id>``."""
-    return RUNS / f"{Path(recipe_name).stem}-{flow_run_id[:8]}"
 
 
 def _resolve(

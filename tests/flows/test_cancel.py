@@ -80,12 +80,12 @@ def _stop(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     server, _, *runs_under_way = json.loads(capsys.readouterr().out)
     assert server["state"] == "running"
     assert f"run {row['run']}" in [one["what"] for one in runs_under_way]
-    assert main(["stop", "latest", "--runs", str(runs)]) == 0
+    assert main(["stop", "latest"]) == 0
     printed = capsys.readouterr().out
     assert f"Cancelled: {row['run']} (flow run " in printed
     assert "The same command continues it: rl-pipeline run quickstart -o " in printed
     assert "-o rl.iterations=2000" in printed
-    assert main(["stop", row["run"], "--runs", str(runs)]) == 2
+    assert main(["stop", row["run"]]) == 2
     assert "has ended (cancelled); there is nothing to stop" in capsys.readouterr().err
     main(["runs", "--runs", str(runs), "--format", "json"])
     assert json.loads(capsys.readouterr().out)[0]["state"] == "cancelled"

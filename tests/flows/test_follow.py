@@ -13,7 +13,7 @@ from prefect.client.orchestration import get_client
 from prefect.logging.handlers import APILogHandler
 from rich.console import Console
 
-from flows.follow import create_run, find_run, follow, patient_answer
+from flows.follow import create_run, follow, patient_answer
 from schemas.errors import UserError
 
 pytestmark = pytest.mark.timeout(120)
@@ -107,18 +107,6 @@ def test_dead_worker_is_named(prefect_server: str, tmp_path: Path) -> None:
             worker_log=tmp_path / "worker.log",
             console=Console(file=io.StringIO()),
         )
-
-
-def test_a_run_is_found_by_folder_id_and_as_the_latest(prefect_server: str) -> None:
-    """`rl-pipeline watch` in another terminal: nobody types 36 digits."""
-    for name in ("first", "second"):
-        flow(name="rl-pipeline", flow_run_name=name)(lambda: None)()
-    run = find_run("latest")
-    assert run.name == "second"
-    for name in (str(run.id), str(run.id)[:8], f"second-{str(run.id)[:8]}"):
-        assert find_run(name).id == run.id
-    with pytest.raises(UserError, match=r"no run of the Prefect server match 'gone'; .* second-"):
-        find_run("gone")
 
 
 def test_unknown_recipe_names_the_nearest() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from flows import local
 from flows.cli import main
-from flows.commands.runs import find_run, run_rows
+from flows.commands.runs import run_rows
 from schemas.errors import UserError
 
 
@@ -57,20 +57,6 @@ def test_no_server_is_needed(
     assert lines[4] == "Newest export: runs/store/x"
 
 
-@pytest.mark.parametrize(
-    ("name", "folder"),
-    [
-        ("latest", "my-own-22222222"),
-        ("quickstart-11111111", "quickstart-11111111"),
-        ("11111111", "quickstart-11111111"),
-    ],
-)
-def test_a_run_has_three_names(name: str, folder: str, runs: Path) -> None:
-    assert find_run(runs, name).name == folder
-
-
-def test_a_wrong_name_ends_in_a_sentence(runs: Path) -> None:
-    with pytest.raises(UserError, match="did you mean 'quickstart-11111111'"):
-        find_run(runs, "quickstart-1111111")
+def test_a_folder_that_is_not_there_ends_in_a_sentence(runs: Path) -> None:
     with pytest.raises(UserError, match="there is no such folder"):
-        find_run(runs / "nowhere", "latest")
+        run_rows(runs / "nowhere")

@@ -12,6 +12,7 @@ def test_without_a_server_it_ends_in_a_sentence(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Starting one here would show an empty history instead of the run that is looked for."""
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
     monkeypatch.setattr(local, "HOME", tmp_path / "home")
     assert main(["watch"]) == 2
     said = capsys.readouterr().err.strip()
