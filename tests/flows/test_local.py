@@ -7,7 +7,7 @@ import socket
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,16 +68,19 @@ print(json.dumps([site.port, site.deployments]))
 """
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     """Return the environment of a shell that knows nothing of any server."""
     return {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
 
 
-def _python(code: str, *arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+def python(
+    code: str, *arguments: str, cwd: Path = ROOT, extra: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run ``code`` as such a shell would, with the variables ``extra`` besides."""
     return subprocess.run(
         [sys.executable, "-c", code, *arguments],
         cwd=cwd,
-        env=_environment(),
+        env={**environment(), **(extra or {})},
         capture_output=True,
         text=True,
         timeout=240,
@@ -105,7 +108,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_BroughtUp]:
             other.listen()
         except OSError:
             pass  # some other program listens there already, which serves as well
-        result = _python(UP, str(home), str(env_file))
+        result = python(UP, str(home), str(env_file))
     try:
         assert result.returncode == 0, result.stderr
         port, deployments = json.loads(result.stdout.strip().splitlines()[-1])
@@ -124,7 +127,7 @@ def test_prefect_finds_the_server_through_the_dotenv_file(site: _BroughtUp) -> N
     result = subprocess.run(
         [sys.executable, "-m", "prefect", "deployment", "ls"],
         cwd=site.env_file.parent,
-        env={**_environment(), "COLUMNS": "200"},
+        env={**environment(), "COLUMNS": "200"},
         capture_output=True,
         text=True,
         timeout=120,
@@ -137,7 +140,7 @@ def test_prefect_finds_the_server_through_the_dotenv_file(site: _BroughtUp) -> N
 def test_second_up_reuses_what_runs_and_a_wrong_key_ends_in_a_sentence(site: _BroughtUp) -> None:
     before = [services.find(site.home, name) for name in ("server", "worker")]
     assert None not in before
-    result = _python(FOLLOW, str(site.home), str(site.env_file))
+    result = python(FOLLOW, str(site.home), str(site.env_file))
     after = [services.find(site.home, name) for name in ("server", "worker")]
     assert after == before
     assert result.returncode == 1, result.stdout + result.stderr
@@ -166,7 +169,7 @@ def test_a_run_where_no_server_is_up_starts_this_one(tmp_path: Path) -> None:
     """Prefect's own temporary server asks for no password."""
     home = tmp_path / ".prefect"
     try:
-        result = _python(RUN, str(home), str(tmp_path / "store"))
+        result = python(RUN, str(home), str(tmp_path / "store"))
         assert result.returncode != 0
         assert "loosen data.filters" in result.stdout + result.stderr
         server = services.find(home, "server")
@@ -185,7 +188,7 @@ def test_bring_ups_at_once_are_one_and_outlive_their_server(
     arguments = [sys.executable, "-c", UP, str(home), str(env_file)]
     try:
         both = [
-            subprocess.Popen(arguments, cwd=ROOT, env=_environment(), stdout=subprocess.PIPE)
+            subprocess.Popen(arguments, cwd=ROOT, env=environment(), stdout=subprocess.PIPE)
             for _ in range(2)
         ]
         said = [process.communicate(timeout=240)[0] for process in both]
@@ -194,19 +197,19 @@ def test_bring_ups_at_once_are_one_and_outlive_their_server(
         server = services.find(home, "server")
         assert server is not None
         os.kill(server.pid, signal.SIGKILL)
-        again = _python(UP, str(home), str(env_file))
+        again = python(UP, str(home), str(env_file))
         assert again.returncode == 0, again.stderr
         assert json.loads(again.stdout.splitlines()[-1])[0] == port
         worker = services.find(home, "worker")
-        same = _python(UP, str(home), str(env_file))
+        same = python(UP, str(home), str(env_file))
         assert same.returncode == 0, same.stderr
         assert services.find(home, "worker") == worker
         monkeypatch.setenv("WANDB_API_KEY", "set-later")
-        keyed = _python(UP, str(home), str(env_file))
+        keyed = python(UP, str(home), str(env_file))
         assert keyed.returncode == 0, keyed.stderr
         assert services.find(home, "worker") not in (worker, None), "its runs would lack the key"
         assert b"set-later" not in (home / "worker.environment.json").read_bytes()
-        result = _python(WAITING, str(home))
+        result = python(WAITING, str(home))
         assert result.returncode == 0, result.stderr
         assert result.stdout.split()[-1] == "Cancelled"
     finally:
