@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,8 @@ def load_recipe(
     """Return the recipe ``name`` of ``directory`` (or the YAML file at the path ``name``).
 
     A file with ``extends: other`` holds only what differs from the recipe ``other`` of its folder;
-    with ``extends: [one, two]``, the values of ``two`` override those of ``one``. ``overrides``
+    with ``extends: [one, two]``, the values of ``two`` override those of ``one``. A recipe without
+    ``name`` is called after its file. ``overrides``
     maps dotted paths to values, e.g. ``{"rl.update.optimizer.lr": 2e-6}``; a number indexes a list.
     Raises UserError with a line per error: dotted path, value, rule and remedy.
     """
@@ -116,6 +118,8 @@ def read_tree(
         merged = overlay(merged, read_tree(base, folder, (*seen, path.stem), own))
     if is_path:
         _anchor(tree, path.parent)
+    if not seen:  # a recipe is not called after the one that it extends
+        tree.setdefault("name", re.sub(r"[^a-z0-9]+", "-", path.stem.lower()).strip("-"))
     return overlay(merged, own(path, tree))
 
 

@@ -36,9 +36,9 @@ def add_run(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run or plan the recipe; return 0 when it completed.
+    """Run or plan the recipe; return 0 for a plan.
 
-    A run that fails ends the process, with 1 (docs/exit_codes.md). Raises UserError, before
+    A run ends the process: with 0 when it completed (docs/exit_codes.md). Raises UserError, before
     anything starts, for what ``check_start`` refuses.
     """
     from rlcore.preflight.start import check_start
@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
     from flows.summary_table import print_summary
 
     print_summary(summary)
-    return 0
+    return _end(0)
 
 
 def _execute(options: argparse.Namespace, overrides: dict[str, Any]) -> dict[str, Any]:
@@ -84,18 +84,18 @@ def _execute(options: argparse.Namespace, overrides: dict[str, Any]) -> dict[str
     try:
         return pipeline(recipe=options.recipe, overrides=overrides, accept_code=options.accept_code)
     except TerminationSignal as signal:
-        _end("Cancelled; the same command continues where this run was.", 128 + signal.signal)
+        _end(128 + signal.signal, "Cancelled; the same command continues where this run was.")
     except UserError as error:
-        _end(f"error: {error}", 1)  # the recipe was right: what the run met was not
+        _end(1, f"error: {error}")  # the recipe was right: what the run met was not
     except Exception as error:
         if options.debug:
             raise
         what = f"{type(error).__name__}: {first_line(str(error))}"
-        _end(f"error: {what}; its traceback is on the run's page, and here with --debug", 1)
+        _end(1, f"error: {what}; its traceback is on the run's page, and here with --debug")
 
 
-def _end(sentence: str, code: int) -> NoReturn:
-    """Print the sentence and end the process, once Prefect has been told.
+def _end(code: int, sentence: str = "") -> NoReturn:
+    """End the process, once Prefect knows, with the sentence as the last line.
 
     Not by returning: threads that are under way would abort an interpreter that shuts down, or
     print what libraries left in memory after the sentence.
@@ -106,5 +106,6 @@ def _end(sentence: str, code: int) -> NoReturn:
     EventsWorker.drain_all(timeout=10)
     APILogHandler().flush()
     sys.stdout.flush()
-    print(sentence, file=sys.stderr, flush=True)
+    if sentence:
+        print(sentence, file=sys.stderr, flush=True)
     os._exit(code)

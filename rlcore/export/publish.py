@@ -63,6 +63,9 @@ def write_verified(
     weights, logits (beyond rounding), tied embeddings, configuration, tokenizer or chat template;
     the caller must then not publish ``target``.
     """
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()  # of files that are here
     source = load_policy(policy_dir, dtype or "auto", trust_remote_code)
     source_tokenizer = load_tokenizer(policy_dir, trust_remote_code=trust_remote_code)
     source.save_pretrained(target, max_shard_size=shard_size)

@@ -30,7 +30,7 @@ class Progress:
     total: int
     metrics: dict[str, float]
     tokens_per_s: float
-    eta_s: float
+    eta_s: float | None  # None after the first step of this process, which also warms it up
 
 
 class Training:
@@ -70,14 +70,16 @@ class Training:
         resumed run takes the same steps.
         """
         first = self._restore(log)
-        began, tokens = perf_counter(), 0
+        began, tokens, warm = perf_counter(), 0, None
         for step, part, metrics in self._steps(first, term):
             tokens += part.sequences.num_tokens
-            seconds = perf_counter() - began
-            rate = tokens / seconds
+            now = perf_counter()
+            rate = tokens / (now - began)
+            warm = now if warm is None else warm
+            done = step - first - 1  # since then
+            left = (self.total_steps - step) * (now - warm) / done if done else None
             metrics["perf/throughput"] = rate
             self._metrics.append(metrics_frame(self._stage, step, metrics))
-            left = (self.total_steps - step) * seconds / (step - first)
             on_step(Progress(step, self.total_steps, metrics, rate, left))
             if self._checkpoint_follows(step):
                 self._checkpoint(step)

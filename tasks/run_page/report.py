@@ -136,7 +136,8 @@ class TrainingReport:
         get_run_logger().info(
             f"{self._stage} step {progress.step}/{progress.total}"
             f"  loss {progress.metrics[f'{self._stage}/loss']:.3f}"
-            f"  {progress.tokens_per_s:,.0f} tokens/s  {_clock(progress.eta_s)} left"
+            f"  {progress.tokens_per_s:,.0f} tokens/s"
+            + ("" if progress.eta_s is None else f"  {_clock(progress.eta_s)} left")
         )
 
 

@@ -28,10 +28,10 @@ def test_every_error_of_a_file_is_printed(
     )
     assert main(["run", str(tmp_path / "mine.yaml"), "--dry-run"]) == 2
     lines = capsys.readouterr().err.removeprefix("error: ").strip().split("\n")
-    assert len(lines) == 8
+    assert len(lines) == 7
     assert all(line.startswith(f"recipe '{tmp_path / 'mine.yaml'}': ") for line in lines)
     for words in (
-        *("name is required", "data is required", "reward is required", "rl.iterations = -1"),
+        *("data is required", "reward is required", "rl.iterations = -1"),
         *("'model.path'?", "'rl.rollout.samples'?", "rl.rollout.temperature = 0", f"'{LR}'?"),
     ):
         assert sum(words in line for line in lines) == 1, words

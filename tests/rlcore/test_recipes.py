@@ -10,10 +10,24 @@ from rlcore.recipe_text import write_yaml
 from rlcore.recipes import load_recipe, parse_override, recipe_digest, recipe_names
 from schemas.errors import UserError
 
+SMALLEST = """
+model: {path: x}
+data: {sources: [{kind: gsm8k}]}
+reward: {functions: [{name: gsm8k}]}
+"""
+
 
 @pytest.mark.parametrize("name", recipe_names(RECIPES))
 def test_every_shipped_recipe_loads(name: str) -> None:
     assert load_recipe(name, directory=RECIPES).name == name
+
+
+@pytest.mark.parametrize("extends", ["", "extends: gsm8k-grpo\n"])
+def test_a_recipe_without_a_name_is_called_after_its_file(tmp_path: Path, extends: str) -> None:
+    """And not after the recipe that it extends: their runs would be mistaken for its own."""
+    path = tmp_path / "My_first job.yaml"
+    path.write_text(f"{extends}{SMALLEST}")
+    assert load_recipe(str(path), directory=RECIPES).name == "my-first-job"
 
 
 def test_resolved_recipe_means_the_same_when_read_back(tmp_path: Path) -> None:
