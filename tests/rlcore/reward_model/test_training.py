@@ -143,8 +143,10 @@ def test_killed_and_resumed_is_as_if_never_killed(model_dir, learner_of, tmp_pat
     with pytest.raises(Killed):
         trained(learner_of(model_dir), store, on_step=die_at_five)
     resumed, steps = learner_of(model_dir), []
-    trained(resumed, store, on_step=lambda progress: steps.append(progress.step))
-    assert steps[0] == 4
+    trained(resumed, store, on_step=lambda progress: steps.append((progress.step, progress.eta_s)))
+    assert steps[0] == (4, None), "the first step of a process also warms it up"
+    assert steps[1][1] is not None
+    assert steps[-1][1] == 0.0
     assert resumed.stamp().digest == whole.stamp().digest
     assert stage_metrics(store, "k").filter(pl.col("name") == "reward_model/loss").height == 12
 
