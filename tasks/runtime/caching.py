@@ -370,7 +370,8 @@ def cached_stage(
 
 
 def _cache_key(context: Any, parameters: dict[str, Any]) -> str:
-    """Name Prefect's record: the content key, apart for each store (a record is of one store)."""
+    """Name Prefect's record: the content key, apart for each store (a record is of one store, and
+    ``runs/store`` means another one in each folder)."""
     run: StageRun = parameters["run"]
-    store = hashlib.sha256(run.recipe.store.encode()).hexdigest()[:8]
+    store = hashlib.sha256(run.store.root.encode()).hexdigest()[:8]
     return f"{context.task.name}-{run.key}-{store}"

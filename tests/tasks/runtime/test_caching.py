@@ -118,6 +118,21 @@ def test_a_changed_slice_reruns_its_stage_only(pipeline: Any, journal: _Journal,
     assert journal == ["dataset", "policy", "policy"]
 
 
+def test_a_relative_store_is_one_of_its_own_in_each_folder(
+    pipeline: Any,
+    journal: _Journal,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+):
+    """What another folder's store holds was called gone or damaged."""
+    for folder in (tmp_path / "one", tmp_path / "two"):
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        assert [result.cached for result in pipeline(_recipe(Path("store")))] == [False, False]
+    assert "gone or damaged" not in caplog.text
+
+
 def test_hardware_reuses_everything(pipeline: Any, journal: _Journal, tmp_path: Path):
     pipeline(_recipe(tmp_path / "store"))
     results = pipeline(_recipe(tmp_path / "store", hardware={"learner": {"threads": 2}}))
