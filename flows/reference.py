@@ -53,7 +53,7 @@ Written by `make docs` from `schemas/`: change the descriptions there. Editors t
 `# yaml-language-server: $schema=...` check a recipe against `recipe.schema.json` beside this file.
 
 - A **recipe** is a YAML file: `flows/recipes/NAME.yaml`, or any path. A file whose name begins with
-  `_` is not a recipe, only a base for others. `name`, `model`, `data` and `reward` must be given.
+  `_` is not a recipe, only a base for others. `model`, `data` and `reward` must be given.
 - `extends: other` starts from `other.yaml` of the same folder; with `extends: [one, two]`, values
   of `two` override those of `one`, and values of the file itself override both. Sections are merged
   key by key; values and lists are replaced whole. Two keys are not simply merged: an

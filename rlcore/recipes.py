@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from rlcore.recipe_errors import sentences
 from rlcore.recipe_text import read_yaml
 from schemas.errors import UserError, did_you_mean
+from schemas.names import is_file, split_function
 from schemas.presets import DISPLACES, overlay
 from schemas.recipe import Recipe
 
@@ -159,6 +160,12 @@ def _anchor(tree: dict[str, Any], folder: Path) -> None:
         given = section.get("path") if isinstance(section, dict) else None
         if isinstance(given, str) and _is_relative(given) and not _only_here(given, folder):
             section["path"] = str(folder / given)
+    functions = _at(tree, "reward", "functions")
+    for function in functions if isinstance(functions, list) else ():
+        given = function.get("name") if isinstance(function, dict) else None
+        file = split_function(given)[0] if isinstance(given, str) else ""
+        if is_file(file) and _is_relative(file) and not _only_here(file, folder):
+            function["name"] = str(folder / given)
     model = _at(tree, "model")
     given = model.get("path") if isinstance(model, dict) else None
     if isinstance(given, str) and _is_relative(given) and (folder / given).is_dir():

@@ -1,4 +1,26 @@
-"""Names that several sections and processes agree on. Imports nothing."""
+"""Names that several sections and processes agree on. Imports nothing of ours."""
+
+from pathlib import PurePath
 
 REWARD_MODEL = "reward_model"  # the trained model among ``reward.functions``; also its stage
 BASE_MODEL = "base_model"  # the stage, its artifact and the role of it as a parent
+
+
+def split_function(name: str) -> tuple[str, str]:
+    """Return module and function of 'package.module:function' or 'path/to/file.py:function'."""
+    module, _, function = name.rpartition(":")
+    return module, function
+
+
+def is_file(module: str) -> bool:
+    """Return whether a function's module is named by its file."""
+    return module.endswith(".py")
+
+
+def portable_name(name: str) -> str:
+    """Return the name of a reward function wherever its file lies: 'file.py:function'.
+
+    Metrics and cache keys hold this; the file's content is in the keys by its digest.
+    """
+    module, function = split_function(name)
+    return f"{PurePath(module).name}:{function}" if is_file(module) else name

@@ -13,7 +13,7 @@ from schemas.algorithm import SEQUENCE_RATIOS
 from schemas.data import DataSection
 from schemas.hardware import HardwareSection
 from schemas.licenses import LicenseName
-from schemas.names import BASE_MODEL, REWARD_MODEL
+from schemas.names import BASE_MODEL, REWARD_MODEL, portable_name
 from schemas.reward_model import RewardModelSection, SampledPreferences
 from schemas.rl import GapBound, Optimizer, RewardSection, RLSection, Schedule, rest_of
 from schemas.sampling import Temperature
@@ -222,6 +222,8 @@ class Recipe(Section):
                 for f in self.reward.functions
                 if f.name != REWARD_MODEL
             ]
+        for function in _functions(part.get("reward")):
+            function["name"] = portable_name(function["name"])
         return part
 
     @property
@@ -383,3 +385,10 @@ class Recipe(Section):
                 " token, and in float32 every token agrees; remove it, rl.max_logprob_gap bounds"
                 " the largest"
             )
+
+
+def _functions(reward: Any) -> list[dict[str, Any]]:
+    """Return the functions of the reward part of a slice, however much of the section it is."""
+    if isinstance(reward, dict):
+        return reward.get("functions", [])
+    return reward or []

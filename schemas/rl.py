@@ -70,7 +70,10 @@ _CRITIC_OPTIMIZER = Optimizer(lr=1e-5)
 class RewardFunction(Section):
     """One term of the reward."""
 
-    name: str = Field(description="registered name, 'reward_model', or 'package.module:function'")
+    name: str = Field(
+        description="registered name, 'reward_model', 'package.module:function', or"
+        " 'path/to/file.py:function' from the recipe's folder"
+    )
     weight: float = Field(default=1.0, description="factor in the sum; 0 = reported only")
     options: Options = Field(default_factory=dict, description="keyword arguments of the function")
 

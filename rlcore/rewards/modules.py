@@ -1,6 +1,8 @@
-"""The user's modules: found without running them, and why one cannot be imported."""
+"""The user's modules and files: found without running them, and why one cannot be imported."""
 
+import hashlib
 import importlib
+import importlib.util
 import os
 import sys
 import traceback
@@ -11,16 +13,20 @@ from types import ModuleType
 from typing import Any
 
 from schemas.errors import UserError, did_you_mean
+from schemas.names import is_file, split_function
 
 _OS = (os.__file__, "<frozen os>")  # whose environ raises KeyError for a variable that is not set
 
 
 def find_module(name: str) -> ModuleSpec | None:
-    """Return the spec of the module ``name`` (dotted), or None when there is none.
+    """Return the spec of the module ``name`` (dotted, or the path of a file), or None when there
+    is none.
 
     Unlike ``importlib.util.find_spec`` it imports no package on the way, so nothing of the user's
     runs.
     """
+    if is_file(name):
+        return _spec_of_file(Path(name).expanduser().resolve())
     if name in sys.modules:
         return sys.modules[name].__spec__
     places: list[str] | None = None  # None: sys.path
@@ -38,6 +44,14 @@ def find_module(name: str) -> ModuleSpec | None:
     return spec
 
 
+def _spec_of_file(file: Path) -> ModuleSpec | None:
+    """Return the spec of the file's module, under a name that no installed module has."""
+    if not file.is_file():
+        return None
+    digest = hashlib.sha256(os.fsencode(file)).hexdigest()[:8]
+    return importlib.util.spec_from_file_location(f"{file.stem}_{digest}", file)
+
+
 def _find(name: str, places: list[str] | None) -> ModuleSpec | None:
     try:
         found = (finder.find_spec(name, places) for finder in sys.meta_path)
@@ -50,14 +64,24 @@ def _find(name: str, places: list[str] | None) -> ModuleSpec | None:
 
 
 def check_module(name: str, path: str) -> None:
-    """Raise UserError when ``name`` is not 'package.module:function' or there is no such module.
+    """Raise UserError when ``name`` is neither 'package.module:function' nor
+    'path/to/file.py:function', or there is no such module or file.
 
     ``path``: where the recipe names it. Nothing of the user's is imported.
     """
-    module, _, function = name.partition(":")
+    module, function = split_function(name)
     if not module or not function.isidentifier():
-        raise UserError(f"{path} = {name!r} must be written 'package.module:function'")
+        raise UserError(
+            f"{path} = {name!r} must be written 'package.module:function' or"
+            " 'path/to/file.py:function'"
+        )
     if find_module(module) is None:
+        if is_file(module):
+            where = Path(module).expanduser().absolute()
+            raise UserError(
+                f"{path} = {name!r}: there is no file {where}; a relative path is one from the"
+                " recipe's folder, or from where the command was started"
+            )
         raise UserError(
             f"{path} = {name!r}: there is no module {module!r}; "
             "put its folder on PYTHONPATH or install its package"
@@ -65,13 +89,35 @@ def check_module(name: str, path: str) -> None:
 
 
 def import_module(module: str, name: str, path: str) -> ModuleType:
-    """Return the user's module, imported here. Raises UserError naming what failed, and where."""
+    """Return the user's module, imported here. Raises UserError naming what failed, and where.
+
+    A file is imported under a name of its own, and can import the files beside it.
+    """
     try:
-        return importlib.import_module(module)
+        return _import_file(module) if is_file(module) else importlib.import_module(module)
     except UserError:
         raise
     except (Exception, SystemExit) as error:
         raise UserError(import_failure(error, name, path)) from error
+
+
+def _import_file(file: str) -> ModuleType:
+    spec = find_module(file)
+    if spec is None or spec.loader is None or spec.origin is None:
+        raise FileNotFoundError(file)
+    if spec.name in sys.modules:
+        return sys.modules[spec.name]
+    folder = str(Path(spec.origin).parent)
+    if folder not in sys.path:
+        sys.path.append(folder)  # last, so that no file there hides an installed module
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses and pickle look their module up there
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[spec.name]
+        raise
+    return module
 
 
 def import_failure(error: BaseException, name: str, path: str) -> str:
@@ -107,7 +153,8 @@ def function_of(module: ModuleType, function: str, name: str, path: str) -> Call
         kind = type(found).__name__
         raise UserError(f"{path} = {name!r} is of type {kind}, not a function; name a function")
     near = did_you_mean(function, names)
-    raise UserError(f"{path} = {name!r}: {module.__name__} has no {function}(){near}")
+    where = split_function(name)[0]
+    raise UserError(f"{path} = {name!r}: {where} has no {function}(){near}")
 
 
 def _is_machinery(filename: str) -> bool:

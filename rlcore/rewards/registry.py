@@ -1,8 +1,8 @@
 """Reward functions by name, and their weighted sum.
 
-A name is one of ``BUILTIN`` or ``package.module:function`` for a user's function (``signatures``
-says how it is called), plain or a coroutine. It returns a float, a dict with ``score`` (and
-``acc``, ``answer``, ``detail``), or None for what cannot be scored.
+A name is one of ``BUILTIN``, or ``package.module:function`` or ``path/to/file.py:function`` for a
+user's function (``signatures`` says how it is called), plain or a coroutine. It returns a float, a
+dict with ``score`` (and ``acc``, ``answer``, ``detail``), or None for what cannot be scored.
 """
 
 import inspect
@@ -19,7 +19,7 @@ from rlcore.rewards.signatures import takes_ground_truth
 from rlcore.rewards.types import Failure, Reward, RewardRow, Scorer
 from rlcore.store.fingerprint import PACKAGES, code_fingerprint, module_digest
 from schemas.errors import UserError, did_you_mean
-from schemas.names import REWARD_MODEL
+from schemas.names import REWARD_MODEL, portable_name, split_function
 from schemas.outcomes import Outcome
 
 if TYPE_CHECKING:  # scoring processes do not import the recipe's sections
@@ -38,10 +38,10 @@ def check_functions(specs: Sequence[Spec], where: str = "reward.functions") -> N
 
     Checks names, options of the built-in functions, weights, duplicates, and that modules exist.
     """
-    names = [name for name, _, _ in specs]
+    names = [portable_name(name) for name, _, _ in specs]
     for index, (name, weight, options) in enumerate(specs):
         path = f"{where}[{index}]"
-        if names.index(name) != index:
+        if names.index(names[index]) != index:
             raise UserError(f"{path}.name = {name!r} is listed twice; add the weights up")
         if not math.isfinite(weight):
             raise UserError(f"{path}.weight = {weight} must be a finite number")
@@ -87,10 +87,10 @@ def code_digests(names: Sequence[str]) -> dict[str, str]:
     digests = {}
     for name in names:
         if ":" in name:
-            spec = find_module(name.partition(":")[0])
+            spec = find_module(split_function(name)[0])
             if spec is not None and spec.origin is not None:
                 ours = spec.name.split(".")[0] in PACKAGES
-                digests[name] = (
+                digests[portable_name(name)] = (
                     code_fingerprint(spec.name)
                     if ours
                     else module_digest(spec.name, Path(spec.origin))
@@ -150,7 +150,8 @@ def _builtin(name: str, options: Mapping[str, Any], path: str) -> Scorer:
     if name not in BUILTIN:
         raise UserError(
             f"{path}.name = {name!r} is not a reward function; there are {', '.join(BUILTIN)}, "
-            f"{REWARD_MODEL} and 'package.module:function'{did_you_mean(name, BUILTIN)}"
+            f"{REWARD_MODEL}, 'package.module:function' and 'path/to/file.py:function'"
+            f"{did_you_mean(name, BUILTIN)}"
         )
     known = inspect.signature(BUILTIN[name]).parameters
     for option in options:
@@ -166,7 +167,7 @@ def _builtin(name: str, options: Mapping[str, Any], path: str) -> Scorer:
 
 
 def _user_function(name: str, options: Mapping[str, Any], path: str) -> Scorer:
-    module_name, _, function_name = name.partition(":")
+    module_name, function_name = split_function(name)
     module = import_module(module_name, name, f"{path}.name")
     function = function_of(module, function_name, name, f"{path}.name")
     rich = takes_ground_truth(function, options, name, path)

@@ -9,6 +9,7 @@ from rlcore.rewards.registry import check_functions, combine
 from rlcore.rewards.types import Reward, RewardRow
 from rlcore.rewards.unscored import check_unscored
 from schemas.errors import UserError
+from schemas.names import portable_name
 from schemas.rl import RewardSection
 
 
@@ -58,7 +59,7 @@ class RewardWorker:
         """
         if not (timeout_s > 0 and math.isfinite(timeout_s)):
             raise UserError(f"reward timeout_s = {timeout_s} must be a positive number of seconds")
-        names = [process.name for process in self._processes]
+        names = [portable_name(process.name) for process in self._processes]
 
         def check(rewards: Sequence[Reward]) -> None:
             if of is not None:

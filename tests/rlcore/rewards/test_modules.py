@@ -1,12 +1,23 @@
 """The user's modules are found without running them."""
 
+import shutil
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from flows.places import RECIPES
+from rlcore.preflight.functions import check_functions
+from rlcore.recipes import load_recipe, user_functions
 from rlcore.rewards.modules import check_module, find_module, import_module
+from rlcore.rewards.registry import check_recipe_functions, code_digests
+from rlcore.rewards.types import RewardRow
+from rlcore.rewards.worker import RewardWorker
 from schemas.errors import UserError
+from schemas.recipe import Recipe
+
+FOUR = RewardRow("t", "source", "four", None, {}, "stop", 1, "prompt")
 
 
 @pytest.fixture
@@ -71,3 +82,74 @@ def test_an_import_that_fails_is_a_sentence_with_its_place(
         assert str(error.value).startswith(f"reward.functions[0].name = '{name}:f' cannot be")
         assert "\n" not in str(error.value)
     sys.modules.pop("mine_modules", None)
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    """A recipe's folder with a reward file, called as a module of Python's, and one beside it."""
+    folder = tmp_path / "my job"
+    folder.mkdir()
+    (folder / "json.py").write_text(
+        "from near_mine import score\ndef near(prompt, response): return score(response)\n"
+    )
+    (folder / "near_mine.py").write_text("def score(text): return float(len(text))\n")
+    (folder / "job.yaml").write_text(
+        "model: {path: x}\n"
+        "data: {sources: [{kind: gsm8k}]}\n"
+        "reward: {functions: [{name: 'json.py:near'}]}\n"
+    )
+    return folder
+
+
+def test_a_file_is_named_from_the_recipes_folder_and_imports_what_lies_beside_it(
+    job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(job.parent)
+    recipe = load_recipe("my job/job.yaml", directory=RECIPES)
+    (function,) = recipe.reward.functions
+    assert function.name == "my job/json.py:near"
+    check_start_functions(recipe)
+    with closing(RewardWorker(recipe.reward)) as worker:
+        (reward,) = worker.score([FOUR], timeout_s=10)
+    assert reward.score == 4.0
+    assert dict(reward.parts) == {"json.py:near": 4.0}, "metrics name no folder of this machine"
+
+
+def test_a_files_content_counts_in_the_key_and_its_place_does_not(job: Path) -> None:
+    def keys(folder: Path) -> tuple[object, dict[str, str]]:
+        recipe = load_recipe(str(folder / "job.yaml"), directory=RECIPES)
+        return recipe.slice_for("rl")["reward"], code_digests(user_functions(recipe))
+
+    moved = job.parent / "elsewhere"
+    shutil.copytree(job, moved)
+    assert keys(moved) == keys(job)
+    (moved / "near_mine.py").write_text("def score(text): return 0.0\n")
+    assert keys(moved)[0] == keys(job)[0]
+    assert keys(moved)[1] != keys(job)[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("gone.py:f", ["there is no file", "gone.py", "recipe's folder"]),
+        ("json.py:far", ["has no far()"]),
+        ("json.py", ["is not a reward function", "path/to/file.py:function"]),
+        ("json.py:", ["must be written"]),
+    ],
+)
+def test_a_wrong_file_or_function_ends_in_a_sentence(
+    name: str, words: list[str], job: Path
+) -> None:
+    text = (job / "job.yaml").read_text().replace("json.py:near", name)
+    (job / "job.yaml").write_text(text)
+    recipe = load_recipe(str(job / "job.yaml"), directory=RECIPES)
+    with pytest.raises(UserError) as error:
+        check_start_functions(recipe)
+    assert str(error.value).startswith("reward.functions[0].name = ")
+    assert all(part in str(error.value) for part in words), error.value
+
+
+def check_start_functions(recipe: Recipe) -> None:
+    """Check the recipe's functions as the start of a run does."""
+    check_recipe_functions(recipe)
+    check_functions(recipe)

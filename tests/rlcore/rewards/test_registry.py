@@ -55,7 +55,7 @@ BAD: dict[str, tuple[list[tuple[str, float, Mapping[str, Any]]], str]] = {
     "weight nan": ([("gsm8k", float("nan"), {})], "weight = nan must be a finite number"),
     "module": ([("nowhere.at_all:f", 1, {})], "there is no module 'nowhere.at_all'"),
     "dotted": ([("reward_samples:", 1, {})], "must be written 'package.module:function'"),
-    "path": ([("a/b.py:f", 1, {})], r"there is no module 'a/b.py'"),
+    "path": ([("a/b.py:f", 1, {})], r"there is no file .*a/b\.py;"),
     "function": ([("reward_samples:lenght", 1, {})], "has no lenght.*did you mean 'length'"),
     "not callable": ([("reward_samples:NOT_CALLABLE", 1, {})], "is of type int, not a function"),
     "signature": (
