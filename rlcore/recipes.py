@@ -163,7 +163,9 @@ def _anchor(tree: dict[str, Any], folder: Path) -> None:
     functions = _at(tree, "reward", "functions")
     for function in functions if isinstance(functions, list) else ():
         given = function.get("name") if isinstance(function, dict) else None
-        file = split_function(given)[0] if isinstance(given, str) else ""
+        if not isinstance(given, str):
+            continue
+        file = split_function(given)[0]
         if is_file(file) and _is_relative(file) and not _only_here(file, folder):
             function["name"] = str(folder / given)
     model = _at(tree, "model")

@@ -76,6 +76,24 @@ class RewardFunction(Section):
     )
     weight: float = Field(default=1.0, description="factor in the sum; 0 = reported only")
     options: Options = Field(default_factory=dict, description="keyword arguments of the function")
+    batch: bool = Field(
+        default=False, description="called as f(rows) with all rows of one prompt, not per row"
+    )
+    concurrency: int = Field(
+        default=16, ge=1, le=1024, description="rows of an `async` function under way in one worker"
+    )
+    data_sources: tuple[str, ...] = Field(
+        default=(), description="it scores rows of these data sources; empty = of all"
+    )
+    styles: tuple[Literal["rule", "model", "judge", "code"], ...] = Field(
+        default=(), description="it scores rows of these values of reward_model.style; empty = all"
+    )
+
+    def scores(self, data_source: str, style: str) -> bool:
+        """Return whether rows of that data source and style are this function's."""
+        return (not self.data_sources or data_source in self.data_sources) and (
+            not self.styles or style in self.styles
+        )
 
 
 class RewardSection(Section):

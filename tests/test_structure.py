@@ -104,8 +104,9 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
     "tests/rlcore/preflight/test_start.py": ("rlcore/preflight/files.py",),
     "tests/rlcore/results/test_queries.py": ("schemas/tables.py",),
     "tests/rlcore/reward_model/test_training.py": ("rlcore/supervised/loop.py",),
+    "tests/rlcore/rewards/test_calls.py": ("rlcore/rewards/side_by_side.py",),
     "tests/rlcore/rewards/test_worker.py": (
-        *("rlcore/rewards/child.py", "rlcore/rewards/process.py"),
+        *("rlcore/rewards/child.py", "rlcore/rewards/process.py", "rlcore/rewards/link.py"),
     ),
     "tests/rlcore/rl/test_algorithms.py": (
         *("rlcore/rl/loop.py", "rlcore/rl/metrics.py", "rlcore/rl/phases.py", "rlcore/rl/ptx.py"),

@@ -45,6 +45,9 @@ class FunctionScorers:
         self._reward_fn, self._verifier_fn = reward_fn, verifier_fn
         self._threshold, self._timeout_s, self._loop = threshold, timeout_s, loop
 
+    def start(self, row: RewardRow) -> None:
+        """Begin nothing: the functions run in the caller's event loop, between its other work."""
+
     def score(self, rows: Sequence[RewardRow]) -> list[Reward]:
         """Return one reward per row, in order; awaited rows run concurrently."""
         return asyncio.run_coroutine_threadsafe(self._score(rows), self._loop).result()

@@ -88,7 +88,7 @@ def generate_completions(
     for mode, (n, sampling) in modes.items():
         requests = [
             Request(
-                f"{prompt['uid']}-{sample:03d}",
+                f"{prompt['uid']}-{mode}-{sample:03d}",
                 prompt,
                 sample,
                 stream_seed(seed, "evaluate", prompt["uid"], sample),

@@ -17,17 +17,16 @@ import select
 import signal
 import socket
 import sys
-import time
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from rlcore.rewards.calls import AsyncFunction
 from rlcore.rewards.modules import import_failure
-from rlcore.rewards.registry import build, failure_text
+from rlcore.rewards.registry import build
 from rlcore.rewards.types import Reward, RewardRow
 from schemas.errors import UserError
-from schemas.outcomes import Outcome
 
 _DETAIL_CHARACTERS = 500
 _ANSWER_CHARACTERS = 200
@@ -94,22 +93,25 @@ def _serve(link: socket.socket) -> None:
             _send(link, _looked_at(named))
         return
     try:
-        function = build((setup["name"], 1.0, setup["options"]), setup["path"])
+        function = build((setup["name"], 1.0, setup["options"]), setup["path"], setup["batch"])
     except Exception as error:  # noqa: BLE001 - the user's module may fail in any way; reported
         _send(link, {"refused": f"{type(error).__name__}: {error}"[:_DETAIL_CHARACTERS]})
         return
     if refused := _limit_memory(setup["memory_bytes"]):
         _send(link, {"refused": refused})
         return
-    _send(link, {"ready": True})
+    _send(link, {"ready": True, "async": isinstance(function, AsyncFunction)})
+    if isinstance(function, AsyncFunction):
+        # asyncio takes a third of the start-up time, and few functions need it.
+        from rlcore.rewards.side_by_side import serve
+
+        serve(link, function, _answer)
+        return
     for line in lines:
-        for index, fields in enumerate(json.loads(line)["rows"]):
-            row, start = RewardRow(*fields), time.perf_counter()
-            try:
-                reward = function(row)
-            except (Exception, SystemExit) as error:  # noqa: BLE001 - a failure is this row's outcome
-                reward = Reward(row.trajectory_id, Outcome.ERROR, None, detail=failure_text(error))
-            _send(link, [index, *_fields(reward, time.perf_counter() - start)])
+        for call in json.loads(line)["calls"]:
+            results = function.results([RewardRow(*fields) for _, *fields in call])
+            for (index, *_), (reward, seconds) in zip(call, results, strict=True):
+                link.sendall(_answer(index, reward, seconds))
 
 
 def _looked_at(named: dict[str, Any]) -> dict[str, Any]:
@@ -160,8 +162,10 @@ def _limit_memory(memory_bytes: int | None) -> str:
     return ""
 
 
-def _fields(reward: Reward, seconds: float) -> list[Any]:
-    return [
+def _answer(index: int, reward: Reward, seconds: float) -> bytes:
+    """Return the message with the reward of the row ``index``."""
+    values = [
+        index,
         reward.outcome,
         reward.score,
         reward.correct,
@@ -170,6 +174,7 @@ def _fields(reward: Reward, seconds: float) -> list[Any]:
         seconds,
         None if reward.answer is None else reward.answer[:_ANSWER_CHARACTERS],
     ]
+    return json.dumps(values).encode() + b"\n"
 
 
 def _too_little(limit: int, taken: int) -> str:

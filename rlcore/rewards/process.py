@@ -1,30 +1,28 @@
 """A reward function in a child process that can be killed: a bad row loses only its own score."""
 
-import json
 import os
-import select
-import signal
-import socket
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rlcore.cluster.progress import advance
-from rlcore.rewards.registry import Spec, check_environment
-from rlcore.rewards.types import Reward, RewardRow
+from rlcore.rewards.link import Child, ChildEnded
+from rlcore.rewards.registry import check_environment
+from rlcore.rewards.types import Reward, RewardRow, groups_of
 from schemas.errors import UserError
 from schemas.outcomes import Outcome
+from schemas.rl import RewardFunction
 
 _START_S = 60.0
 LOOK_S = 15.0
 RECYCLE_ROWS = 10_000
 _START_ATTEMPTS = 3
-_EXIT_S = 1.0
-_KILL_S = 5.0
+# Rows that a child has and has not answered; those beyond the socket's buffer would block both.
+_AHEAD_ROWS = 512
+_AHEAD_CHARACTERS = 50_000
+_GRACE_S = 1.0  # a coroutine ends its row itself; one that blocks the loop is killed
 # Environment variables that a reward function's process gets; others may hold keys and tokens.
 _PASSED = {
     *("PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "TMPDIR"),
@@ -34,16 +32,25 @@ _PASSED = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class _Unit:
+    """What the function is given in one call, by index; ``alone``: with nothing beside it."""
+
+    rows: tuple[int, ...]
+    alone: bool = False
+
+
 class FunctionProcess:
     """Runs one reward function in a child process; not thread-safe.
 
     A row that exceeds its time limit, kills the process or exhausts its memory is marked, the
-    process is restarted, and the rows after it are scored as usual.
+    process is restarted, and the rows after it are scored as usual. Where several rows were under
+    way (a coroutine's, a batch), each of them is tried again alone.
     """
 
     def __init__(
         self,
-        spec: Spec,
+        function: RewardFunction,
         *,
         path: str,
         memory_gib: float | None,
@@ -54,55 +61,60 @@ class FunctionProcess:
 
         Raises UserError when the function cannot be loaded.
         """
-        self.name, _, options = spec
+        self.name = function.name
         self._setup = {
-            "name": self.name,
-            "options": dict(options),
+            "name": function.name,
+            "options": dict(function.options),
             "path": path,
+            "batch": function.batch,
             "memory_bytes": int(memory_gib * 2**30) if memory_gib else None,
         }
+        self._batch, self._concurrency = function.batch, function.concurrency
         self._environment = environment
         self._recycle_rows = recycle_rows
         self._lost = 0  # consecutive lost rows
-        self._child: _Child | None = self._start()
+        self._is_async = self._closed = False
+        self._child: Child | None = self._start()
 
-    def score(
-        self,
-        rows: Sequence[RewardRow],
-        timeout_s: float,
-        check: Callable[[Sequence[Reward]], None] | None = None,
-    ) -> list[Reward]:
-        """Return the function's reward for each row, in order; ``timeout_s``: seconds of one row.
+    def score(self, rows: Sequence[RewardRow], timeout_s: float) -> list[Reward]:
+        """Return the function's reward for each row, in order; ``timeout_s``: seconds of one call,
+        for one row, or for one prompt's rows where it is a batch function.
 
-        ``check`` gets all results so far whenever a row ended its process; an exception from it
-        ends the call. Raises RuntimeError when no child process stays alive.
+        Raises RuntimeError when no child process stays alive.
         """
-        rewards: list[Reward] = []
-        while len(rewards) < len(rows):
-            child = self._ready_child()
-            room = self._recycle_rows - child.rows_scored
-            rewards += self._score_some(child, rows[len(rewards) :][:room], timeout_s)
-            if check is not None:
-                check(rewards)
-        return rewards
+        waiting = deque(
+            _Unit(tuple(indices))
+            for indices in (groups_of(rows) if self._batch else ([i] for i in range(len(rows))))
+        )
+        rewards: dict[int, Reward] = {}
+        while waiting:
+            suspects = self._score_some(rows, waiting, rewards, timeout_s)
+            waiting.extendleft(_Unit((index,), alone=True) for index in reversed(suspects))
+        return [rewards[index] for index in range(len(rows))]
 
     def close(self) -> None:
-        """End the child process."""
+        """End the child process; none is started any more."""
+        self._closed = True
+        self._end_child()
+
+    def _end_child(self) -> None:
         if self._child is not None:
             self._child.kill()
             self._child = None
 
-    def _ready_child(self) -> "_Child":
+    def _ready_child(self) -> Child:
         if self._child is not None and self._child.rows_scored >= self._recycle_rows:
-            self.close()
+            self._end_child()
+        if self._closed:
+            raise RuntimeError(f"the process of reward function {self.name} is closed")
         if self._child is None:
             self._child = self._start()
         return self._child
 
-    def _start(self) -> "_Child":
+    def _start(self) -> Child:
         """Start a child; one that is killed while it starts (memory pressure) is started again."""
         for _ in range(_START_ATTEMPTS):
-            child = _Child.spawn(self._environment)
+            child = Child.spawn(self._environment)
             try:
                 child.send(self._setup)
                 answer = child.receive(_START_S)
@@ -112,12 +124,13 @@ class FunctionProcess:
                     f"reward functions took over {_START_S:.0f} s to import; "
                     "import heavy packages inside the function"
                 ) from None
-            except _ChildEnded:
+            except ChildEnded:
                 child.kill()
                 continue
             if "refused" in answer:
                 child.kill()
                 raise UserError(answer["refused"].removeprefix("UserError: "))
+            self._is_async = answer["async"]
             return child
         raise RuntimeError(
             f"the reward process ended {_START_ATTEMPTS} times while starting; "
@@ -125,44 +138,82 @@ class FunctionProcess:
         )
 
     def _score_some(
-        self, child: "_Child", rows: Sequence[RewardRow], timeout_s: float
-    ) -> list[Reward]:
-        """Score rows until all are done or one ends the child; that one is the last returned."""
-        rewards: list[Reward] = []
+        self,
+        rows: Sequence[RewardRow],
+        waiting: deque[_Unit],
+        rewards: dict[int, Reward],
+        timeout_s: float,
+    ) -> list[int]:
+        """Score units of ``waiting`` until all are done, the child is due for replacement, or a row
+        ends it. Return the rows that are still without a reward and may have ended it."""
+        child, flight = self._ready_child(), _Flight()
         try:
-            child.send({"rows": [_fields(row) for row in rows]})
-        except _ChildEnded:
-            # It died between two batches, so no row caused it.
-            self.close()
-            return rewards
-        for index, row in enumerate(rows):
-            start = time.perf_counter()
-            try:
-                answered, *values = child.receive(timeout_s)
-            except TimeoutError:
-                self.close()
-                outcome = Outcome.TIMEOUT
-                detail = f"no score within {timeout_s:g} s; its process was killed"
-            except _ChildEnded:
-                self._child = None
-                outcome, detail = (
-                    Outcome.ERROR,
-                    f"the reward process died in this row ({child.ending()})",
-                )
-            else:
-                if answered != index:
-                    raise RuntimeError(f"the reward process answered row {answered}, not {index}")
-                rewards.append(_reward(row, values))
+            while True:
+                if units := self._next(rows, waiting, flight, child):
+                    calls = [[[i, *_fields(rows[i])] for i in unit.rows] for unit in units]
+                    child.send({"calls": calls, "timeout_s": timeout_s})
+                    flight.begin(waiting.popleft() for _ in units)
+                if not flight.units:
+                    return []
+                index, *values = child.receive(flight.left_s(timeout_s, each=self._is_async))
+                if index not in flight.rows:
+                    raise RuntimeError(f"the reward process answered row {index}, not asked for")
+                rewards[index] = self._answered(rows[index], values)
                 child.rows_scored += 1
-                self._lost = 0
-                advance()
-                continue
-            seconds = time.perf_counter() - start
-            lost = Reward(row.trajectory_id, outcome, None, detail=detail, seconds=seconds)
+                flight.answered(index)
+        except TimeoutError:
+            self._end_child()
+            lost = Outcome.TIMEOUT, f"no score within {timeout_s:g} s; its process was killed"
+        except ChildEnded:
+            self._child = None
+            lost = Outcome.ERROR, f"the reward process died in this row ({child.ending()})"
+        # In one call after the other the first is under way; coroutines all are.
+        suspects, innocent = flight.split(at_once=self._is_async)
+        waiting.extendleft(reversed(innocent))
+        if len(suspects) == 1:
+            (index,) = suspects
+            rewards[index] = self._lost_row(rows[index], *lost, seconds=flight.silence_s())
+            return []
+        return suspects
+
+    def _next(
+        self, rows: Sequence[RewardRow], waiting: Sequence[_Unit], flight: "_Flight", child: Child
+    ) -> list[_Unit]:
+        """Return the first units of ``waiting`` that the child can be given now."""
+        if any(unit.alone for unit in flight.units):
+            return []
+        at_once = self._concurrency if self._is_async else 1 if self._batch else _AHEAD_ROWS
+        at_once = min(at_once, self._recycle_rows - child.rows_scored)
+        given, characters = list(flight.rows), sum(_size(rows[i]) for i in flight.rows)
+        units: list[_Unit] = []
+        for unit in waiting:
+            if given and (len(flight.units) + len(units) >= at_once or unit.alone):
+                break
+            characters += sum(_size(rows[i]) for i in unit.rows)
+            if given and characters > _AHEAD_CHARACTERS:
+                break
+            if not given and child.rows_scored >= self._recycle_rows:
+                break
+            units.append(unit)
+            given += unit.rows
+            if unit.alone:
+                break
+        return units
+
+    def _answered(self, row: RewardRow, values: list[Any]) -> Reward:
+        reward = _reward(row, values)
+        if reward.outcome == Outcome.TIMEOUT:  # a coroutine's, whose process lives on
             self._lost += 1
-            advance(self._noted(detail))
-            return [*rewards, lost]
-        return rewards
+            advance(self._noted(reward.detail))
+        else:
+            self._lost = 0
+            advance()
+        return reward
+
+    def _lost_row(self, row: RewardRow, outcome: str, detail: str, *, seconds: float) -> Reward:
+        self._lost += 1
+        advance(self._noted(detail))
+        return Reward(row.trajectory_id, outcome, None, detail=detail, seconds=seconds)
 
     def _noted(self, detail: str) -> str:
         """Return a note about the row just lost; of many consecutive ones only some get a note."""
@@ -174,96 +225,51 @@ class FunctionProcess:
         return ""
 
 
-class _ChildEnded(Exception):
-    """The child process closed its end of the socket."""
+class _Flight:
+    """The units that a child has been given and has not answered, oldest first."""
+
+    def __init__(self) -> None:
+        self.units: dict[_Unit, float] = {}  # by when they were sent
+        self.rows: dict[int, _Unit] = {}  # without an answer
+        self._heard_s = time.perf_counter()
+
+    def begin(self, units: Iterable[_Unit]) -> None:
+        """Note that ``units`` were sent."""
+        now = time.perf_counter()
+        if not self.units:
+            self._heard_s = now
+        for unit in units:
+            self.units[unit] = now
+            self.rows.update(dict.fromkeys(unit.rows, unit))
+
+    def answered(self, index: int) -> None:
+        """Note the answer on row ``index``."""
+        self._heard_s = time.perf_counter()
+        unit = self.rows.pop(index)
+        if self.rows.keys().isdisjoint(unit.rows):
+            del self.units[unit]
+
+    def left_s(self, timeout_s: float, *, each: bool) -> float:
+        """Return the seconds in which an answer is due; ``each``: every unit has its own limit,
+        which the child keeps, and not the time since the last answer."""
+        due = min(self.units.values()) + _GRACE_S if each else self._heard_s
+        return max(0.0, due + timeout_s - time.perf_counter())
+
+    def silence_s(self) -> float:
+        """Return the seconds since the last answer."""
+        return time.perf_counter() - self._heard_s
+
+    def split(self, *, at_once: bool) -> tuple[list[int], list[_Unit]]:
+        """Return the rows that may have ended the child, and the units that cannot have."""
+        units = list(self.units)
+        suspected = units if at_once else units[:1]
+        suspects = [index for unit in suspected for index in unit.rows if index in self.rows]
+        return suspects, units[len(suspected) :]
 
 
-@dataclass
-class _Child:
-    process: subprocess.Popen[bytes]  # it watches the one that runs the function
-    link: socket.socket
-    life: int  # write end of a pipe: the child ends when it closes
-    rows_scored: int = 0
-    unread: bytearray = field(default_factory=bytearray)
-
-    @classmethod
-    def spawn(cls, environment: Mapping[str, str]) -> "_Child":
-        """Start the process in its own session, so that it does not get the terminal's signals."""
-        ours, theirs = socket.socketpair()
-        watched, life = os.pipe()
-        # multiprocessing's spawn would import the parent's __main__, an actor's or a flow's.
-        path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-        with theirs:
-            descriptors = [theirs.fileno(), watched]
-            process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "rlcore.rewards.child", *map(str, descriptors)],
-                pass_fds=descriptors,
-                stdin=subprocess.DEVNULL,
-                env={**environment, "PYTHONPATH": path},
-                start_new_session=True,
-            )
-        os.close(watched)
-        return cls(process, ours, life)
-
-    def send(self, message: Any) -> None:
-        """Send one message. Raises _ChildEnded when the child has closed its end."""
-        self.link.settimeout(_START_S)
-        try:
-            self.link.sendall(json.dumps(message).encode() + b"\n")
-        except (BrokenPipeError, ConnectionResetError, TimeoutError):
-            raise _ChildEnded from None
-
-    def receive(self, timeout_s: float) -> Any:
-        """Return the next message. Raises TimeoutError, or _ChildEnded when the child has closed
-        its end."""
-        deadline = time.perf_counter() + timeout_s
-        while (end := self.unread.find(b"\n")) < 0:
-            self.link.settimeout(max(deadline - time.perf_counter(), 1e-6))
-            try:
-                data = self.link.recv(1 << 18)
-            except ConnectionResetError:
-                data = b""
-            if not data:
-                raise _ChildEnded
-            self.unread += data
-        line = bytes(self.unread[:end])
-        del self.unread[: end + 1]
-        return json.loads(line)
-
-    def kill(self) -> None:
-        """End the process and everything that it started."""
-        if self.process.returncode is not None:
-            return
-        self.link.close()
-        os.close(self.life)
-        self._ended_within(_KILL_S)
-        # A function may have killed its watcher, which is not reaped yet, so its pid is not reused.
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-
-    def ending(self) -> str:
-        """Return how a process that closed its end has ended, and end what it has left running."""
-        # The socket closes shortly before the exit status is available.
-        self._ended_within(_EXIT_S)
-        look = os.WEXITED | os.WNOWAIT | os.WNOHANG
-        status = os.waitid(os.P_PID, self.process.pid, look)
-        self.kill()
-        if status is None:
-            return "it closed its connection"
-        if status.si_code == os.CLD_EXITED:
-            return f"exit code {status.si_status}"
-        by_kernel = ", often the out-of-memory killer" if status.si_status == signal.SIGKILL else ""
-        return f"signal {signal.Signals(status.si_status).name}{by_kernel}"
-
-    def _ended_within(self, timeout_s: float) -> bool:
-        handle = os.pidfd_open(self.process.pid)
-        try:
-            ending = select.poll()
-            ending.register(handle, select.POLLIN)
-            return bool(ending.poll(timeout_s * 1000))
-        finally:
-            os.close(handle)
+def _size(row: RewardRow) -> int:
+    """Return about how many characters the row takes in a message."""
+    return 200 + len(row.response) + len(row.prompt or "") + len(row.ground_truth or "")
 
 
 def look_at_functions(
@@ -276,7 +282,7 @@ def look_at_functions(
     will get, or None), and ``LOOK_S`` seconds. Raises UserError with what the loader says, or
     when the import raises, ends its process or exceeds the limit.
     """
-    child = _Child.spawn(environment)
+    child = Child.spawn(environment)
     try:
         child.send({"functions": list(functions)})
         for function in functions:
@@ -286,7 +292,7 @@ def look_at_functions(
         child.kill()
 
 
-def _answer_on(function: Mapping[str, Any], child: _Child) -> str:
+def _answer_on(function: Mapping[str, Any], child: Child) -> str:
     where = f"{function['path']} = {function['name']!r}"
     try:
         return child.receive(LOOK_S)["refused"]
@@ -295,7 +301,7 @@ def _answer_on(function: Mapping[str, Any], child: _Child) -> str:
             f"{where} was not imported within {LOOK_S:g} s; import heavy packages inside the"
             " function, and run nothing at module level"
         )
-    except _ChildEnded:
+    except ChildEnded:
         return f"{where}: the process that imported it ended ({child.ending()}); import less"
 
 
@@ -322,6 +328,8 @@ def _fields(row: RewardRow) -> list[Any]:
         row.finish_reason,
         row.num_tokens,
         row.prompt,
+        row.group,
+        row.style,
     ]
 
 

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlcore.rewards import arithmetic, gsm8k
+from rlcore.rewards.calls import AsyncFunction, BatchFunction, Function, RowFunction
 from rlcore.rewards.modules import check_module, find_module, function_of, import_module
-from rlcore.rewards.signatures import takes_ground_truth
+from rlcore.rewards.signatures import check_batch, is_coroutine_function, takes_ground_truth
 from rlcore.rewards.types import Failure, Reward, RewardRow, Scorer
 from rlcore.store.fingerprint import PACKAGES, code_fingerprint, module_digest
 from schemas.errors import UserError, did_you_mean
@@ -98,13 +99,16 @@ def code_digests(names: Sequence[str]) -> dict[str, str]:
     return digests
 
 
-def build(spec: Spec, path: str) -> Scorer:
-    """Return the scorer of one function; ``path``: where the recipe names it.
+def build(spec: Spec, path: str, batch: bool = False) -> Function:
+    """Return one function, loaded; ``path``: where the recipe names it; ``batch``: it is called
+    with all rows of a prompt.
 
     Raises UserError when the function cannot be loaded.
     """
     name, _, options = spec
-    return (_user_function if ":" in name else _builtin)(name, options, path)
+    if ":" in name:
+        return _user_function(name, options, path, batch)
+    return RowFunction(_builtin(name, options, path))
 
 
 def combine(row: RewardRow, rewards: Sequence[tuple[str, float, Reward]]) -> Reward:
@@ -140,12 +144,6 @@ def combine(row: RewardRow, rewards: Sequence[tuple[str, float, Reward]]) -> Rew
     )
 
 
-def failure_text(error: BaseException) -> str:
-    """Return type and message of ``error``, as a detail."""
-    text = str(error)
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
 def _builtin(name: str, options: Mapping[str, Any], path: str) -> Scorer:
     if name not in BUILTIN:
         raise UserError(
@@ -166,24 +164,47 @@ def _builtin(name: str, options: Mapping[str, Any], path: str) -> Scorer:
         raise UserError(f"{path}: {error}") from None
 
 
-def _user_function(name: str, options: Mapping[str, Any], path: str) -> Scorer:
+def _user_function(name: str, options: Mapping[str, Any], path: str, batch: bool) -> Function:
     module_name, function_name = split_function(name)
     module = import_module(module_name, name, f"{path}.name")
     function = function_of(module, function_name, name, f"{path}.name")
+    is_async = is_coroutine_function(function)
+    if batch:
+        check_batch(function, options, name, path)
+        finish: Callable[[Any], Any] = _event_loop() if is_async else _as_is
+
+        def call(rows: Sequence[RewardRow]) -> Any:
+            return finish(function([batch_row(row) for row in rows], **options))
+
+        return BatchFunction(call, reward_of)
     rich = takes_ground_truth(function, options, name, path)
-    is_async = inspect.iscoroutinefunction(function)
-    finish: Callable[[Any], Any] = _event_loop() if is_async else _as_is
+
+    def arguments(row: RewardRow) -> tuple[Any, ...]:
+        if rich:
+            return row.data_source, row.response, row.ground_truth, dict(row.extra_info)
+        if row.prompt is None:
+            raise UserError(f"{name} takes (prompt, response), and the row has no prompt text")
+        return row.prompt, row.response
+
+    async def score_async(row: RewardRow) -> Reward:
+        return reward_of(row, await function(*arguments(row), **options))
 
     def score(row: RewardRow) -> Reward:
-        if rich:
-            arguments = (row.data_source, row.response, row.ground_truth, dict(row.extra_info))
-        elif row.prompt is None:
-            raise UserError(f"{name} takes (prompt, response), and the row has no prompt text")
-        else:
-            arguments = (row.prompt, row.response)
-        return reward_of(row, finish(function(*arguments, **options)))
+        return reward_of(row, function(*arguments(row), **options))
 
-    return score
+    return AsyncFunction(score_async) if is_async else RowFunction(score)
+
+
+def batch_row(row: RewardRow) -> dict[str, Any]:
+    """Return what a batch function is given of a row."""
+    return {
+        "uid": row.group,
+        "data_source": row.data_source,
+        "prompt": row.prompt,
+        "solution": row.response,
+        "ground_truth": row.ground_truth,
+        "extra_info": dict(row.extra_info),
+    }
 
 
 def _event_loop() -> Callable[[Any], Any]:

@@ -1,8 +1,9 @@
 """How a user's reward function is called, by its signature.
 
-Taken are ``f(prompt, response)`` and ``f(data_source, solution, ground_truth, extra_info)``, each
-with the function's options as keyword arguments. Functions that would be called with something else
-than their parameters' names say are refused: they would return wrong scores, not errors.
+Taken are ``f(prompt, response)`` and ``f(data_source, solution, ground_truth, extra_info)``, and of
+a batch function ``f(rows)``, each with the function's options as keyword arguments. Functions that
+would be called with something else than their parameters' names say are refused: they would return
+wrong scores, not errors.
 """
 
 import inspect
@@ -13,6 +14,7 @@ from schemas.errors import UserError, did_you_mean
 
 SHORT = ("prompt", "response")
 LONG = ("data_source", "solution", "ground_truth", "extra_info")
+BATCH = "rows"
 TAKEN = f"({', '.join(SHORT)}) or ({', '.join(LONG)})"
 # Names with a meaning of their own -> the argument that they stand for.
 _MEANS = {
@@ -34,19 +36,7 @@ def takes_ground_truth(
     ``path``: where the recipe names it. Raises UserError for any other signature, and for an option
     that is no parameter.
     """
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise UserError(f"{path}.name = {name!r} is a generator; return the score, do not yield it")
-    if inspect.isclass(function):
-        raise UserError(
-            f"{path}.name = {name!r} is a class; name a function, or an instance that can be called"
-        )
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):
-        raise UserError(
-            f"{path}.name = {name!r} has no signature that Python can read; name a function of"
-            f" {TAKEN} that calls it"
-        ) from None
+    signature = _signature(function, name, path)
     _refuse_batches(signature, name, path)
     _check_options(signature, options, name, path)
     for wanted in (LONG, SHORT):
@@ -58,8 +48,49 @@ def takes_ground_truth(
         return wanted is LONG
     raise UserError(
         f"{path}.name = {name!r} has the signature {signature}; with the options "
-        f"{sorted(options)} it must take {TAKEN}"
+        f"{sorted(options)} it must take {TAKEN}, or (rows) with {path}.batch = true"
     )
+
+
+def check_batch(
+    function: Callable[..., Any], options: Mapping[str, Any], name: str, path: str
+) -> None:
+    """Raise UserError unless ``function`` takes one list of rows, and ``options`` as keywords."""
+    signature = _signature(function, name, path)
+    _check_options(signature, options, name, path)
+    try:
+        bound = signature.bind(BATCH, **options)
+    except TypeError:
+        bound = None
+    first = next(iter(signature.parameters.values()), None)
+    of_a_row = first is not None and first.name in _MEANS
+    if bound is None or of_a_row:
+        raise UserError(
+            f"{path}.name = {name!r} has the signature {signature} and {path}.batch = true, where"
+            f" it must take ({BATCH}), a list of dicts; take that, or leave batch out"
+        )
+
+
+def is_coroutine_function(function: Callable[..., Any]) -> bool:
+    """Return whether calling ``function``, or the instance that it is, gives a coroutine."""
+    called = getattr(function, "__call__", None)  # noqa: B004 - the method itself is looked at
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called)
+
+
+def _signature(function: Callable[..., Any], name: str, path: str) -> inspect.Signature:
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise UserError(f"{path}.name = {name!r} is a generator; return the score, do not yield it")
+    if inspect.isclass(function):
+        raise UserError(
+            f"{path}.name = {name!r} is a class; name a function, or an instance that can be called"
+        )
+    try:
+        return inspect.signature(function)
+    except (TypeError, ValueError):
+        raise UserError(
+            f"{path}.name = {name!r} has no signature that Python can read; name a function of"
+            f" {TAKEN} that calls it"
+        ) from None
 
 
 def _refuse_batches(signature: inspect.Signature, name: str, path: str) -> None:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any, Protocol
 
 from schemas.outcomes import FinishReason, Outcome
@@ -19,8 +20,12 @@ class RewardRow:
     extra_info: Mapping[str, Any]
     finish_reason: str  # a ``FinishReason``
     num_tokens: int  # that the policy sampled, stop token included
-    prompt: str | None = None  # text of the prompt's messages; only f(prompt, response) reads it
-    token_ids: Sequence[int] | None = None  # of prompt and response; only a reward model reads them
+    prompt: str | None = None  # text of the prompt's messages; f(prompt, response) and f(rows) read
+    group: str = ""  # the prompt's uid: rows of one prompt are scored by one call of f(rows)
+    style: str = "rule"  # verl's reward_model.style, by which functions may choose their rows
+    # Of the prompt and what the policy sampled, no observations: a tool could write the answer.
+    # Only a reward model reads them.
+    token_ids: Sequence[int] | None = None
 
     @classmethod
     def of_prompt(
@@ -35,7 +40,8 @@ class RewardRow:
     ) -> "RewardRow":
         """Build the row of one response to ``prompt``, which has the columns of the Prompts table.
 
-        The other arguments are the fields of their name.
+        The other arguments are the fields of their name; ``response`` and ``token_ids`` hold
+        nothing that the policy has not sampled, but for the prompt's ids.
         """
         return cls(
             trajectory_id=trajectory_id,
@@ -46,6 +52,8 @@ class RewardRow:
             finish_reason=finish_reason,
             num_tokens=num_tokens,
             prompt=prompt_text(prompt["prompt"]),
+            group=prompt["uid"],
+            style=prompt["reward_style"],
             token_ids=token_ids,
         )
 
@@ -81,9 +89,36 @@ Scorer = Callable[[RewardRow], Reward]
 class Scorers(Protocol):
     """Scores a batch of rows."""
 
+    def start(self, row: RewardRow) -> None:
+        """Note that ``score`` will be asked for ``row``, which may be begun now; return at once."""
+        ...
+
     def score(self, rows: Sequence[RewardRow]) -> list[Reward]:
         """Return one reward per row, in order."""
         ...
+
+
+def groups_of(rows: Sequence[RewardRow]) -> list[list[int]]:
+    """Return the indices of each prompt's rows, which are asked for one after the other.
+
+    Greedy answers that are asked for before the samples are a group of their own.
+    """
+    return [list(group) for _, group in groupby(range(len(rows)), lambda i: rows[i].group)]
+
+
+def policy_tokens(token_ids: Sequence[int], loss_mask: Sequence[bool], prompt: int) -> list[int]:
+    """Return the ids of an episode's prompt (its first ``prompt`` tokens) and of what the policy
+    sampled; both arguments have one entry per token of the episode."""
+    return [
+        token
+        for index, (token, sampled) in enumerate(zip(token_ids, loss_mask, strict=True))
+        if sampled or index < prompt
+    ]
+
+
+def is_finished(row: RewardRow) -> bool:
+    """Return whether the engine finished the response, so that it says something of the policy."""
+    return row.finish_reason != FinishReason.ABORT and row.num_tokens > 0
 
 
 def score_finished(
@@ -96,7 +131,7 @@ def score_finished(
     they say nothing about the policy. Rollouts, validation, evaluation and sampled preferences are
     all scored by this.
     """
-    finished = [row for row in rows if row.finish_reason != FinishReason.ABORT and row.num_tokens]
+    finished = [row for row in rows if is_finished(row)]
     scored = iter(score(finished) if finished else [])
     kept = {id(row) for row in finished}
     return [

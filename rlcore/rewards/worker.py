@@ -2,19 +2,19 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 from rlcore.rewards.process import RECYCLE_ROWS, FunctionProcess, environment_of
-from rlcore.rewards.registry import check_functions, combine
+from rlcore.rewards.registry import check_functions
 from rlcore.rewards.types import Reward, RewardRow
-from rlcore.rewards.unscored import check_unscored
 from schemas.errors import UserError
-from schemas.names import portable_name
 from schemas.rl import RewardSection
+
+# Of one row: what each function that scores it says, by the function's place in the recipe.
+Parts = dict[int, Reward]
 
 
 class RewardWorker:
-    """The weighted sum of a recipe's reward functions; not thread-safe.
+    """A recipe's reward functions; not thread-safe.
 
     A function has no access to the others or to the sum: whatever it patches in its process, only
     its own scores can be wrong.
@@ -26,17 +26,15 @@ class RewardWorker:
         Raises UserError when a reward function cannot be loaded (name, module, signature, options),
         or a variable of ``section.env`` is not set.
         """
-        specs = [(f.name, f.weight, f.options) for f in section.functions]
-        check_functions(specs)
+        check_functions([(f.name, f.weight, f.options) for f in section.functions])
         environment = environment_of(section.env)
-        self._section = section
-        self._weights = [function.weight for function in section.functions]
+        self._functions = section.functions
         self._processes: list[FunctionProcess] = []
         try:
-            for index, spec in enumerate(specs):
+            for index, function in enumerate(section.functions):
                 self._processes.append(
                     FunctionProcess(
-                        spec,
+                        function,
                         path=f"reward.functions[{index}]",
                         memory_gib=section.memory_gib,
                         environment=environment,
@@ -47,36 +45,26 @@ class RewardWorker:
             self.close()
             raise
 
-    def score(
-        self, rows: Sequence[RewardRow], timeout_s: float, of: int | None = None
-    ) -> list[Reward]:
-        """Return one reward per row, in order.
+    def score(self, rows: Sequence[RewardRow], timeout_s: float, batch: bool) -> list[Parts]:
+        """Return what the functions say of each row, in order: the batch functions (``rows`` holds
+        whole prompts then), or all others.
 
-        ``timeout_s``: wall clock of one function on one row, in seconds. ``of``: how many rows are
-        scored in all, here and by other workers; None: no check here. Raises UserError for an
-        invalid limit, RewardFailureError as soon as more of these rows are unscored than the recipe
-        allows of all rows, RuntimeError when no process stays alive.
+        ``timeout_s``: wall clock of one call of one function, in seconds. Raises UserError for an
+        invalid limit, RuntimeError when no process stays alive.
         """
         if not (timeout_s > 0 and math.isfinite(timeout_s)):
             raise UserError(f"reward timeout_s = {timeout_s} must be a positive number of seconds")
-        names = [portable_name(process.name) for process in self._processes]
-
-        def check(rewards: Sequence[Reward]) -> None:
-            if of is not None:
-                outcomes = [(reward.outcome, reward.detail) for reward in rewards]
-                check_unscored(outcomes, self._section, of=of)
-
-        by_function = [
-            process.score(rows, timeout_s, check if weight else None)
-            for process, weight in zip(self._processes, self._weights, strict=True)
-        ]
-        return [
-            replace(
-                combine(row, list(zip(names, self._weights, said, strict=True))),
-                seconds=sum(one.seconds for one in said),
-            )
-            for row, said in zip(rows, zip(*by_function, strict=True), strict=True)
-        ]
+        parts: list[Parts] = [{} for _ in rows]
+        for index, (function, process) in enumerate(
+            zip(self._functions, self._processes, strict=True)
+        ):
+            if function.batch is not batch:
+                continue
+            own = [i for i, row in enumerate(rows) if function.scores(row.data_source, row.style)]
+            rewards = process.score([rows[i] for i in own], timeout_s)
+            for i, reward in zip(own, rewards, strict=True):
+                parts[i][index] = reward
+        return parts
 
     def close(self) -> None:
         """End the processes."""

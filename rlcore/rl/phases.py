@@ -13,6 +13,7 @@ from dataclasses import replace
 import polars as pl
 
 from rlcore.ragged import to_arrays
+from rlcore.rewards.types import is_finished
 from rlcore.rl.advantage import Advantages, advantages_of, signal_of
 from rlcore.rl.batch import RolloutBatch
 from rlcore.rl.groups import Groups, split_by_signal
@@ -29,6 +30,7 @@ from rlcore.rl.scores import BatchScores, mean_sequence_kl, score_batch
 from rlcore.rl.state import LoopState, validation_due
 from rlcore.rl.sync import CANARY_GAP, sync_weights
 from rlcore.rl.update import UpdateBatch, critic_request, policy_request, update_metrics
+from rlcore.trajectories.types import Trajectory
 from schemas.artifacts import ArtifactRef
 
 
@@ -194,7 +196,13 @@ class Phases(RLRun):
             iteration=state.next_iteration,
             seed=self.recipe.seed,
             greedy=greedy,
+            done=self._start_scoring,
         )
+
+    def _start_scoring(self, trajectory: Trajectory) -> None:
+        """Let the reward workers score a row while the engines sample the others."""
+        if is_finished(row := trajectory.reward_row()):
+            self.workers.rewards.start(row)
 
     def _scores(self, batch: RolloutBatch) -> BatchScores:
         return score_batch(

@@ -5,16 +5,18 @@ from dataclasses import asdict
 
 import polars as pl
 
-from rlcore.rewards.types import Reward, RewardRow, Scorers, score_finished
+from rlcore.rewards.types import Reward, RewardRow, Scorers, policy_tokens, score_finished
 
 
 def score_rollouts(rollouts: pl.DataFrame, prompts: pl.DataFrame, rewards: Scorers) -> pl.DataFrame:
     """Return the Rewards table of ``rollouts``; ``prompts`` supplies ground truth and source by
     uid. What the engine aborted has outcome "aborted" and no score."""
-    columns = ["uid", "data_source", "prompt", "ground_truth", "extra_info"]
-    joined = rollouts.select(
-        "trajectory_id", "uid", "response", "finish_reason", "loss_mask", "token_ids"
-    ).join(prompts.select(columns), on="uid", how="left", maintain_order="left", validate="m:1")
+    columns = ["uid", "data_source", "prompt", "reward_style", "ground_truth", "extra_info"]
+    sampled = ["response", "finish_reason", "loss_mask", "token_ids", "prompt_tokens"]
+    joined = rollouts.select("trajectory_id", "uid", *sampled)
+    joined = joined.join(
+        prompts.select(columns), on="uid", how="left", maintain_order="left", validate="m:1"
+    )
     rows = [
         RewardRow.of_prompt(
             row,
@@ -22,7 +24,7 @@ def score_rollouts(rollouts: pl.DataFrame, prompts: pl.DataFrame, rewards: Score
             response=row["response"],
             finish_reason=row["finish_reason"],
             num_tokens=sum(row["loss_mask"]),
-            token_ids=row["token_ids"],
+            token_ids=policy_tokens(row["token_ids"], row["loss_mask"], row["prompt_tokens"]),
         )
         for row in joined.iter_rows(named=True)
     ]

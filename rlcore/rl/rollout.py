@@ -1,5 +1,6 @@
 """The rollout phase: prompts in, recorded trajectories out."""
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -24,12 +25,13 @@ def sample_rollouts(
     iteration: int,
     seed: int,
     greedy: bool = False,
+    done: Callable[[Trajectory], None] = lambda trajectory: None,
 ) -> pl.DataFrame:
     """Sample ``section.samples`` trajectories per prompt; one row each, in the Rollouts contract.
 
     The seed of a trajectory is a function of (recipe seed, iteration, uid, sample), so it can be
     drawn again alone. ``greedy``: one trajectory per prompt at temperature 0 instead, the baseline
-    of ReMax (arXiv 2310.10505).
+    of ReMax (arXiv 2310.10505). ``done`` is given each trajectory as it ends, in no fixed order.
     """
     requests = [
         Request(
@@ -48,8 +50,13 @@ def sample_rollouts(
         max_new_tokens=section.max_new_tokens,
         stop_token_ids=(eos_token_id(tokenizer),),
     )
-    sampled = collect(requests, sampling, engines, tokenizer)
-    return rollouts_frame(in_order(requests, sampled), iteration)
+
+    def sampled() -> Iterator[Trajectory]:
+        for trajectory in collect(requests, sampling, engines, tokenizer):
+            done(trajectory)
+            yield trajectory
+
+    return rollouts_frame(in_order(requests, sampled()), iteration)
 
 
 def rollouts_frame(trajectories: list[Trajectory], iteration: int) -> pl.DataFrame:

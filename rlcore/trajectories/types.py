@@ -89,7 +89,10 @@ class Trajectory:
             response=self.text,
             finish_reason=self.last.finish_reason,
             num_tokens=self.num_tokens,
-            token_ids=self.token_ids().tolist(),
+            token_ids=[
+                *self.request.prompt["prompt_ids"],
+                *(token for turn in self.turns for token in turn.generation.token_ids),
+            ],
         )
 
     def _over_tokens(

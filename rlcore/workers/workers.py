@@ -158,7 +158,6 @@ class Workers:
 
     def _reward_pool(self, model: LearnerPool | None) -> RewardPool:
         section = self._recipe.reward
-        weights = {function.name: function.weight for function in section.functions}
         functions = tuple(f for f in section.functions if f.name != REWARD_MODEL)
         if self._reward_workers is None:
             scored = section.model_copy(update={"functions": functions})
@@ -169,12 +168,7 @@ class Workers:
                 for index in range(self._hardware.reward_workers if functions else 0)
             ]
         return RewardPool(
-            self._reward_workers,
-            timeout_s=self._hardware.timeouts.reward_s,
-            row_timeout_s=section.timeout_s,
-            offset=section.offset,
-            model=model,
-            model_weight=weights.get(REWARD_MODEL, 0.0),
+            self._reward_workers, section, timeout_s=self._hardware.timeouts.reward_s, model=model
         )
 
     def _warn_once(self, line: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 from flows.places import RECIPES
 from rlcore.preflight.functions import check_functions
 from rlcore.recipes import load_recipe
-from rlcore.rewards import process
+from rlcore.rewards import link, process
 from schemas.errors import UserError
 
 LOOKS = """
@@ -66,5 +66,5 @@ def test_a_crash_of_one_is_not_blamed_on_another(folder: Path) -> None:
 
 
 def test_without_functions_of_the_user_no_process_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process.subprocess, "Popen", None)
+    monkeypatch.setattr(link.subprocess, "Popen", None)
     check("arithmetic")

@@ -39,6 +39,7 @@ def prompts(num_train: int = 40, num_validation: int = 12) -> pl.DataFrame:
                 "prompt": [{"role": "user", "content": "?"}],
                 "prompt_ids": [7, 8],
                 "ground_truth": "1",
+                "reward_style": "rule",
                 "extra_info": "{}",
             }
             for number, split in enumerate(splits)

@@ -20,6 +20,34 @@ async def slow_length(prompt: str, response: str) -> float:
     return float(len(response))
 
 
+async def side_by_side(prompt: str, response: str) -> float:
+    """Wait for the seconds that the response names; "block" holds up every other row."""
+    if response == "block":
+        time.sleep(1000)
+    if response.startswith("raise"):
+        raise KeyError(response)
+    await asyncio.sleep(float(response))
+    return float(response)
+
+
+def relative(rows):
+    """Score each response by its length beside the mean of its prompt's; act on commands."""
+    texts = [row["solution"] for row in rows]
+    if "sleep" in texts:
+        ctypes.PyDLL(None).sleep(1000)
+    if "short" in texts:
+        return [1.0]
+    if "raise" in texts:
+        raise KeyError("raise")
+    mean = sum(map(len, texts)) / len(texts)
+    return [None if text == "none" else len(text) - mean for text in texts]
+
+
+async def relative_async(rows, scale=1.0):
+    await asyncio.sleep(0)
+    return [scale * score for score in relative(rows)]
+
+
 def rich(data_source, solution, ground_truth, extra_info, bonus=0.0):
     right = solution == ground_truth
     return {"score": right + bonus, "acc": right, "answer": solution, "length": len(solution)}

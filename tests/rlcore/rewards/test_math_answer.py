@@ -133,7 +133,7 @@ def test_what_a_policy_writes_has_a_verdict() -> None:
     worker = RewardWorker(RewardSection(functions=(RewardFunction(name=NAME),)))
     rows = [RewardRow(name, "math", text, "x = 2", {}, "stop", 1) for name, text in HOSTILE.items()]
     try:
-        hostile = worker.score(rows, timeout_s=60.0)
+        hostile = [parts[0] for parts in worker.score(rows, 60.0, batch=False)]
     finally:
         worker.close()
     outcomes = {reward.trajectory_id: (reward.outcome, reward.score) for reward in hostile}

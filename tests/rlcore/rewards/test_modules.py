@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from flows.places import RECIPES
+from rlcore.cluster.in_process import InProcessWorker
 from rlcore.preflight.functions import check_functions
 from rlcore.recipes import load_recipe, user_functions
 from rlcore.rewards.modules import check_module, find_module, import_module
+from rlcore.rewards.pool import RewardPool
 from rlcore.rewards.registry import check_recipe_functions, code_digests
 from rlcore.rewards.types import RewardRow
 from rlcore.rewards.worker import RewardWorker
@@ -110,7 +112,8 @@ def test_a_file_is_named_from_the_recipes_folder_and_imports_what_lies_beside_it
     assert function.name == "my job/json.py:near"
     check_start_functions(recipe)
     with closing(RewardWorker(recipe.reward)) as worker:
-        (reward,) = worker.score([FOUR], timeout_s=10)
+        handle = InProcessWorker.of("reward", worker)
+        (reward,) = RewardPool([handle], recipe.reward, timeout_s=60).score([FOUR])
     assert reward.score == 4.0
     assert dict(reward.parts) == {"json.py:near": 4.0}, "metrics name no folder of this machine"
 

@@ -1,5 +1,6 @@
 """Reward workers and reward model together give each row one score."""
 
+import time
 from typing import Any, cast
 
 import numpy as np
@@ -10,6 +11,8 @@ from rlcore.learner.pool import LearnerPool
 from rlcore.models.packing import Sequences
 from rlcore.rewards.pool import RewardPool, add_model_score, model_scores
 from rlcore.rewards.types import Reward, RewardRow
+from rlcore.rewards.worker import Parts
+from schemas.rl import RewardSection
 
 
 class Lengths:
@@ -18,13 +21,13 @@ class Lengths:
     def __init__(self) -> None:
         self.seen: list[RewardRow] = []
 
-    def score(self, rows: list[RewardRow], timeout_s: float, of: int) -> list[Reward]:
-        del timeout_s, of
+    def score(self, rows: list[RewardRow], timeout_s: float, batch: bool) -> list[Parts]:
+        del timeout_s, batch
         self.seen += rows
         return [
-            Reward(r.trajectory_id, "error", None)
+            {0: Reward(r.trajectory_id, "error", None)}
             if r.response == "?"
-            else Reward(r.trajectory_id, "ok", float(len(r.response)), correct=True)
+            else {0: Reward(r.trajectory_id, "ok", float(len(r.response)), correct=True)}
             for r in rows
         ]
 
@@ -47,9 +50,15 @@ def rows(*responses: str) -> list[RewardRow]:
     ]
 
 
-def pool(*workers: Any, **options: Any) -> RewardPool:
+def pool(
+    *workers: Any, model: LearnerPool | None = None, weight: float = 1.0, **reward: Any
+) -> RewardPool:
+    functions: list[dict[str, Any]] = [{"name": "mine:length"}] if workers else []
+    if model is not None:
+        functions.append({"name": "reward_model", "weight": weight})
+    section = {"functions": functions, "max_error_fraction": 1.0, **reward}
     handles = [InProcessWorker.of("reward", worker) for worker in workers]
-    return RewardPool(handles, timeout_s=5, row_timeout_s=1, **options)
+    return RewardPool(handles, RewardSection.model_validate(section), timeout_s=5, model=model)
 
 
 @pytest.mark.parametrize("num_workers", [1, 2, 3, 4])
@@ -62,9 +71,9 @@ def test_each_row_is_scored_once_in_its_place(num_workers: int, count: int) -> N
 
 
 def test_the_reward_model_counts_by_its_weight_and_is_listed() -> None:
-    found = pool(Lengths(), model=MODEL, model_weight=0.5, offset=-1.0).score(rows("a", "?", "ccc"))
+    found = pool(Lengths(), model=MODEL, weight=0.5, offset=-1.0).score(rows("a", "?", "ccc"))
     assert [r.score for r in found] == [0.0, None, 3 + 0.5 * 2 - 1]
-    assert [r.parts for r in found] == [{"reward_model": float(i)} for i in range(3)]
+    assert [r.parts["reward_model"] for r in found] == [0.0, 1.0, 2.0]
 
 
 def test_the_reward_model_alone_judges_no_correctness() -> None:
@@ -89,3 +98,69 @@ def test_a_row_without_a_score_gets_none_from_the_model() -> None:
 
 def test_the_model_is_read_at_the_end_of_the_whole_text() -> None:
     assert model_scores(MODEL, rows("a", "b", "c")).tolist() == [0.0, 1.0, 2.0]
+
+
+class Slow(Lengths):
+    """Takes the seconds that a response names."""
+
+    def score(self, rows: list[RewardRow], timeout_s: float, batch: bool) -> list[Parts]:
+        time.sleep(sum(float(row.response) for row in rows if row.response[0].isdigit()))
+        return super().score(rows, timeout_s, batch)
+
+
+def test_workers_take_rows_as_they_get_free() -> None:
+    """A worker with a share of its own would keep the rows behind a slow one waiting."""
+    first, second = Slow(), Slow()
+    both = pool(first, second)
+    both.score(rows("2", *["a"] * 200))
+    slow, quick = sorted((len(first.seen), len(second.seen)))
+    assert slow < 60 < quick
+
+
+def test_a_row_begun_ahead_is_scored_once_and_found_done() -> None:
+    worker = Slow()
+    ahead = pool(worker)
+    asked = rows("0.1", "a", "bb")
+    for row in asked[:2]:
+        ahead.start(row)
+    deadline = time.monotonic() + 10
+    while len(worker.seen) < 2:
+        assert time.monotonic() < deadline, "nothing is scored before it is asked for"
+        time.sleep(0.01)
+    assert [reward.score for reward in ahead.score(asked)] == [3.0, 1.0, 2.0]
+    assert sorted(row.trajectory_id for row in worker.seen) == ["t0", "t1", "t2"]
+
+
+def test_a_row_that_changed_since_it_was_begun_is_scored_as_it_is_now() -> None:
+    """Rollouts from other weights are sampled again under the same ids."""
+    worker = Lengths()
+    ahead = pool(worker)
+    (old,) = rows("aaaa")
+    ahead.start(old)
+    (new,) = ahead.score(rows("bb"))
+    assert new.score == 2.0
+    assert ahead.score(rows("bb"))[0].score == 2.0
+
+
+def test_the_failure_of_a_row_begun_ahead_is_raised_where_it_is_asked_for() -> None:
+    class Broken(Lengths):
+        def score(self, rows: list[RewardRow], timeout_s: float, batch: bool) -> list[Parts]:
+            raise RuntimeError("worker died")
+
+    ahead = pool(Broken())
+    ahead.start(rows("a")[0])
+    with pytest.raises(RuntimeError, match="worker died"):
+        ahead.score(rows("a"))
+
+
+def test_batch_functions_are_not_begun_ahead() -> None:
+    """Their results depend on what they are given together."""
+    worker = Lengths()
+    handles = [InProcessWorker.of("reward", worker)]
+    functions = [{"name": "mine:f", "batch": True}]
+    section = RewardSection.model_validate({"functions": functions})
+    ahead = RewardPool(handles, section, timeout_s=5)
+    ahead.start(rows("a")[0])
+    time.sleep(0.1)
+    assert not worker.seen
+    assert ahead.score(rows("a"))[0].score == 1.0

@@ -1,5 +1,6 @@
 """Reward functions by name: refused early in a sentence, combined by weight, never a silent 0."""
 
+import asyncio
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from rlcore.rewards.calls import AsyncFunction, BatchFunction
 from rlcore.rewards.registry import Spec, check_functions, combine, reward_of
 from rlcore.rewards.registry import build as build_one
 from rlcore.rewards.types import Failure, Reward, RewardRow
@@ -28,7 +30,13 @@ def build(specs: list[Spec]) -> Callable[[RewardRow], Reward]:
     functions = [build_one(spec, f"reward.functions[{i}]") for i, spec in enumerate(specs)]
 
     def score(one: RewardRow) -> Reward:
-        said = [function(one) for function in functions]
+        said = [
+            asyncio.run(function.score(one))
+            if isinstance(function, AsyncFunction)
+            else function.score(one)
+            for function in functions
+            if not isinstance(function, BatchFunction)
+        ]
         return combine(
             one, [(name, weight, s) for (name, weight, _), s in zip(specs, said, strict=True)]
         )

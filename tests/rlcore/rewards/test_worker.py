@@ -5,59 +5,19 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from rlcore.cluster.progress import report_to
-from rlcore.rewards import process as process_module
-from rlcore.rewards.types import Reward, RewardRow
+from rlcore.rewards.link import Child
 from rlcore.rewards.unscored import RewardFailureError
 from rlcore.rewards.worker import RewardWorker
 from schemas.errors import UserError
 from schemas.rl import RewardFunction, RewardSection
+from tests.rlcore.rewards.scoring import ERROR, HERE, OK, TIMEOUT, Scoring, Start, outcomes, rows
 
-HERE = Path(__file__).parent
 ROOT = Path(__file__).parents[3]
-Start = Callable[..., RewardWorker]
-
-
-@pytest.fixture
-def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
-    monkeypatch.syspath_prepend(str(HERE))
-    workers: list[RewardWorker] = []
-
-    def make(
-        name: str = "reward_samples:by_command",
-        memory_gib: float = 4.0,
-        recycle_rows: int = 10_000,
-        functions: tuple[RewardFunction, ...] | None = None,
-    ) -> RewardWorker:
-        functions = functions or (RewardFunction(name=name),)
-        section = RewardSection(functions=functions, memory_gib=memory_gib)
-        workers.append(RewardWorker(section, recycle_rows=recycle_rows))
-        return workers[-1]
-
-    yield make
-    for worker in workers:
-        worker.close()
-
-
-def rows(*responses: str) -> list[RewardRow]:
-    return [
-        RewardRow(f"t{index}", "source", response, "72", {}, "stop", 3, "prompt")
-        for index, response in enumerate(responses)
-    ]
-
-
-def outcomes(rewards: list[Reward]) -> list[tuple[str, float | None]]:
-    return [(reward.outcome, reward.score) for reward in rewards]
-
-
-OK = ("ok", 1.0)
-TIMEOUT = ("timeout", None)
-ERROR = ("error", None)
 
 
 @pytest.mark.parametrize("command", ["loop", "sleep", "regex"])
@@ -126,13 +86,14 @@ def test_what_a_function_of_weight_zero_does_costs_no_score(
 
 def test_the_rest_is_not_tried_once_too_many_rows_are_lost(start: Start) -> None:
     """A function that hangs would cost its limit for every row, which can be hours."""
-    worker, hanging = start(), rows(*["ok"] * 2, *["sleep"] * 48)
+    worker, hanging = start(max_lost=0.2), rows(*["ok"] * 2, *["sleep"] * 48)
     begun = time.monotonic()
     said = r"^11 of 50 rows could not be scored .22.0%, the others were not tried., above reward"
     with pytest.raises(RewardFailureError, match=said):
-        worker.score(hanging, 0.3, len(hanging))
+        worker.score(hanging, 0.3)
     assert time.monotonic() - begun < 48 * 0.3
-    assert outcomes(worker.score(rows("ok", "sleep"), 0.3, 100)) == [OK, TIMEOUT], "others may do"
+    few = rows(*["ok"] * 9, "sleep")
+    assert outcomes(worker.score(few, 0.3)) == [*[OK] * 9, TIMEOUT], "others may do"
 
 
 def test_lost_rows_are_noted_and_of_many_in_a_row_not_each(start: Start) -> None:
@@ -162,8 +123,8 @@ def test_a_function_cannot_change_the_score_of_another(start: Start) -> None:
 
 def test_there_is_a_memory_limit_by_default(start: Start) -> None:
     """The kernel would kill whatever is largest: the learner."""
-    section = RewardSection(functions=(RewardFunction(name="reward_samples:by_command"),))
-    worker = RewardWorker(section)
+    function = RewardFunction(name="reward_samples:by_command")
+    worker = Scoring(RewardSection(functions=(function,), max_error_fraction=1))
     try:
         rewards = worker.score(rows("hog", "fine"), timeout_s=20)
     finally:
@@ -244,13 +205,13 @@ def test_odd_text_arrives_as_it_is(start: Start) -> None:
 
 def test_many_rows_are_one_round_trip(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """Scoring must stay far below the other phases: 512 rows take 15 ms on a calm machine."""
-    worker = start("gsm8k")
-    sent, send = [], process_module._Child.send
+    worker = start("gsm8k").worker
+    sent, send = [], Child.send
     monkeypatch.setattr(
-        process_module._Child, "send", lambda child, message: (sent.append(1), send(child, message))
+        Child, "send", lambda child, message: (sent.append(1), send(child, message))
     )
-    rewards = worker.score(rows(*["so it is\n#### 72"] * 512), timeout_s=10)
-    assert outcomes(rewards) == [OK] * 512
+    parts = worker.score(rows(*["#### 72"] * 200), 10, batch=False)
+    assert outcomes([part[0] for part in parts]) == [OK] * 200
     assert len(sent) == 1
 
 
@@ -285,10 +246,11 @@ PARENT = """
 from rlcore.rewards.worker import RewardWorker
 from rlcore.rewards.types import RewardRow
 from schemas.rl import RewardFunction, RewardSection
+from tests.rlcore.rewards.scoring import ERROR, HERE, OK, TIMEOUT, Scoring, Start, outcomes, rows
 worker = RewardWorker(RewardSection(functions=(RewardFunction(name="reward_samples:by_command"),)))
 score = lambda text, limit: worker.score(
-    [RewardRow("t", "s", text, "1", {}, "stop", 1, "p")], timeout_s=limit)
-print(int(score("pid", 9)[0].score), flush=True)
+    [RewardRow("t", "s", text, "1", {}, "stop", 1, "p")], limit, batch=False)[0][0]
+print(int(score("pid", 9).score), flush=True)
 score("%s", 1.0)
 """
 
@@ -341,7 +303,7 @@ def test_no_key_or_token_reaches_a_reward_function_unless_it_is_named(
     for name in names[:4]:
         monkeypatch.setenv(name, "planted")
     function = RewardFunction(name="reward_samples:sees")
-    worker = RewardWorker(RewardSection(functions=(function,), env=("JUDGE_KEY",)))
+    worker = Scoring(RewardSection(functions=(function,), env=("JUDGE_KEY",)))
     try:
         seen = [reward.score for reward in worker.score(rows(*names), timeout_s=5)]
     finally:

@@ -35,6 +35,9 @@ class ScriptedRewards:
     function: Score
     rows: int = 0
 
+    def start(self, row: RewardRow) -> None:
+        """Begin nothing."""
+
     def score(self, rows: Sequence[RewardRow]) -> list[Reward]:
         """Return one reward per row; correct from one half on."""
         self.rows += len(rows)

@@ -64,6 +64,7 @@ def run(
                 "prompt": [{"role": "user", "content": "?"}],
                 "prompt_ids": [7],
                 "ground_truth": str(index + 1),
+                "reward_style": "rule",
                 "extra_info": "{}",
             }
             for index, source in enumerate(SOURCES)
@@ -133,7 +134,7 @@ def workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[RewardSection
     def make(section: RewardSection) -> RewardPool:
         started.append(RewardWorker(section))
         inline = cast(Any, Inline(started[-1]))
-        return RewardPool([inline], timeout_s=60.0, row_timeout_s=30.0)
+        return RewardPool([inline], section, timeout_s=60.0)
 
     yield make
     for worker in started:

@@ -1,0 +1,109 @@
+"""How a loaded reward function is called: row by row, on a prompt's rows at once, or side by side.
+
+A function's exception is the outcome of its rows.
+"""
+
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rlcore.rewards.types import Reward, RewardRow, Scorer
+from schemas.errors import UserError
+from schemas.outcomes import Outcome
+
+Timed = tuple[Reward, float]  # and the seconds it took
+
+
+@dataclass(frozen=True, slots=True)
+class RowFunction:
+    """A function of one row."""
+
+    score: Scorer
+
+    def results(self, rows: Sequence[RewardRow]) -> Iterator[Timed]:
+        """Yield the reward of each row, in order."""
+        for row in rows:
+            start = time.perf_counter()
+            try:
+                reward = self.score(row)
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - a failure is this row's outcome
+                reward = failed(row, error)
+            yield reward, time.perf_counter() - start
+
+
+@dataclass(frozen=True, slots=True)
+class BatchFunction:
+    """A function of all rows of one prompt; ``convert`` makes a reward of a row's result."""
+
+    call: Callable[[Sequence[RewardRow]], Any]
+    convert: Callable[[RewardRow, Any], Reward]
+
+    def results(self, rows: Sequence[RewardRow]) -> Iterator[Timed]:
+        """Yield the reward of each row, in order; each takes an equal share of the call's time."""
+        start = time.perf_counter()
+        try:
+            given = self._results(rows)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a failure is the rows' outcome
+            given = [error] * len(rows)
+        share = (time.perf_counter() - start) / len(rows)
+        for row, result in zip(rows, given, strict=True):
+            try:
+                if isinstance(result, BaseException):
+                    raise result
+                reward = self.convert(row, result)
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - a failure is this row's outcome
+                reward = failed(row, error)
+            yield reward, share
+
+    def _results(self, rows: Sequence[RewardRow]) -> list[Any]:
+        given = self.call(rows)
+        try:
+            results = list(given)
+        except TypeError:
+            raise UserError(
+                f"the batch function returned {str(given)[:80]!r}, which is no list of results"
+            ) from None
+        if isinstance(given, str | dict) or len(results) != len(rows):
+            raise UserError(
+                f"the batch function returned {len(results)} results for {len(rows)} rows"
+            )
+        return results
+
+
+@dataclass(frozen=True, slots=True)
+class AsyncFunction:
+    """A coroutine of one row."""
+
+    score: Callable[[RewardRow], Awaitable[Reward]]
+
+    async def result(self, row: RewardRow, timeout_s: float) -> Timed:
+        """Return the row's reward; one that takes longer than ``timeout_s`` is cancelled."""
+        import asyncio
+
+        start = time.perf_counter()
+        try:
+            reward = await asyncio.wait_for(self.score(row), timeout_s)
+        except TimeoutError as error:
+            if time.perf_counter() - start < timeout_s:  # the function's own
+                reward = failed(row, error)
+            else:
+                detail = f"no score within {timeout_s:g} s; it was cancelled"
+                reward = Reward(row.trajectory_id, Outcome.TIMEOUT, None, detail=detail)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a failure is this row's outcome
+            reward = failed(row, error)
+        return reward, time.perf_counter() - start
+
+
+Function = RowFunction | BatchFunction | AsyncFunction
+
+
+def failed(row: RewardRow, error: BaseException) -> Reward:
+    """Return the reward of a row whose function raised ``error``."""
+    return Reward(row.trajectory_id, Outcome.ERROR, None, detail=failure_text(error))
+
+
+def failure_text(error: BaseException) -> str:
+    """Return type and message of ``error``, as a detail."""
+    text = str(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
