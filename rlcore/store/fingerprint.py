@@ -166,7 +166,7 @@ def _reach(
                 " be part of a cache key; define the stage in a module of tasks/"
             )
         reached.add(name)
-        for target in _imported(path):
+        for target in read_source(path.read_bytes())[0]:
             top = target.split(".")[0]
             if top in LIBRARIES:
                 libraries.add(top)
@@ -197,15 +197,25 @@ def _parsed(source: bytes) -> ast.Module:
                 gc.enable()
 
 
-def _imported(path: Path) -> list[str]:
-    """Return the dotted names a file imports; ``from a import b`` gives ``a.b``."""
-    targets = []
-    for node in ast.walk(_parsed(path.read_bytes())):
+@cache
+def read_source(source: bytes) -> tuple[tuple[str, ...], str]:
+    """Return the dotted names that a module imports (``from a import b`` gives ``a.b``), and the
+    sha256 (hex) of its syntax tree without docstrings (and so without comments).
+
+    Kept by content: stages share most of their modules, and parsing takes the time.
+    """
+    tree, targets = _parsed(source), list[str]()
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             targets += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
             targets += [f"{node.module}.{alias.name}" for alias in node.names]
-    return targets
+        holds_docstring = isinstance(
+            node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+        )
+        if holds_docstring and ast.get_docstring(node, clean=False) is not None:
+            node.body = node.body[1:]
+    return tuple(targets), hashlib.sha256(ast.dump(tree).encode()).hexdigest()
 
 
 def _nearest_module(target: str, root: Path) -> str | None:
@@ -229,16 +239,8 @@ def _path(name: str, root: Path) -> Path | None:
 
 
 def _code_digest(path: Path | None) -> str:
-    """Return the digest of a file's syntax tree without docstrings (and so without comments)."""
     assert path is not None, "only reached modules are digested"
-    tree = _parsed(path.read_bytes())
-    for node in ast.walk(tree):
-        holds_docstring = isinstance(
-            node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-        )
-        if holds_docstring and ast.get_docstring(node, clean=False) is not None:
-            node.body = node.body[1:]
-    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()
+    return read_source(path.read_bytes())[1]
 
 
 def installed(library: str) -> str:

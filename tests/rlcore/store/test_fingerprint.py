@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from rlcore.store.fingerprint import NEUTRAL, ROOT, code_fingerprint, code_modules, module_digest
+from rlcore.store.fingerprint import (
+    NEUTRAL,
+    ROOT,
+    code_fingerprint,
+    code_modules,
+    module_digest,
+    read_source,
+)
 from schemas.errors import UserError
 
 FILES = {
@@ -144,6 +151,7 @@ def test_another_thread_may_parse_meanwhile() -> None:
         del phase, info
         time.sleep(0)
 
+    read_source.cache_clear()
     gc.callbacks.append(let_others_run)
     thresholds = gc.get_threshold()
     gc.set_threshold(50)
