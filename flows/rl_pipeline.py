@@ -1,18 +1,22 @@
 """The pipeline: base model -> data -> SFT -> reward model -> RL -> evaluation -> export, each stage
 cached by content; SFT and the reward model where the recipe has them."""
 
+from collections.abc import Callable
 from typing import Any
 
 from prefect import flow
 
 from flows.places import RECIPES
 from flows.rl_loop import rl
+from schemas.artifacts import ArtifactRef
+from schemas.recipe import Recipe
 from tasks.base_model import base_model
 from tasks.evaluate import evaluate
 from tasks.export import export
 from tasks.prepare_data import prepare_data
 from tasks.reward_model import reward_model
 from tasks.run_page.summary import publish_data, publish_summary
+from tasks.runtime.caching import CachedStage
 from tasks.runtime.crashes import close_children
 from tasks.runtime.run import open_run
 from tasks.sft import sft
@@ -37,19 +41,29 @@ def rl_pipeline(
         accept_code: let an RL run that stopped half-way go on though its code has changed since.
     """
     with open_run(recipe, overrides or {}, recipes=RECIPES, accept_code=accept_code) as run:
-        base = base_model(run)
-        dataset = prepare_data(run, base_model=base)
-        publish_data(run, dataset)
-        warm = base
-        if run.recipe.sft.enabled:
-            warm = sft(run, base_model=base, dataset=dataset)
-        scorer = {}
-        if run.recipe.reward_model is not None:
-            scorer["reward_model"] = reward_model(run, dataset=dataset, policy=warm)
-        policy = rl(run, dataset=dataset, policy=warm, **scorer)
-        trained = {"sft": warm, "rl": policy} if warm is not base else {"rl": policy}
-        evaluation = evaluate(run, dataset=dataset, base_model=base, **trained, **scorer)
-        exported = export(run, dataset=dataset, policy=policy, evaluation=evaluation)
-        return publish_summary(
-            run, warm=warm, policy=policy, evaluation=evaluation, exported=exported, **scorer
-        )
+
+        def call(stage: CachedStage, **parents: ArtifactRef) -> ArtifactRef:
+            made = stage(run, **parents)
+            if stage is prepare_data:
+                publish_data(run, made)
+            return made
+
+        return publish_summary(run, **stages(run.recipe, call))
+
+
+def stages(recipe: Recipe, call: Callable[..., ArtifactRef]) -> dict[str, ArtifactRef]:
+    """Pass each stage of ``recipe`` to ``call``, in order, with its parents by role: what ``call``
+    returned for them. Return what the summary reads, by ``publish_summary``'s names."""
+    base = call(base_model)
+    dataset = call(prepare_data, base_model=base)
+    warm = base
+    if recipe.sft.enabled:
+        warm = call(sft, base_model=base, dataset=dataset)
+    scorer = {}
+    if recipe.reward_model is not None:
+        scorer["reward_model"] = call(reward_model, dataset=dataset, policy=warm)
+    policy = call(rl, dataset=dataset, policy=warm, **scorer)
+    trained = {"sft": warm, "rl": policy} if recipe.sft.enabled else {"rl": policy}
+    evaluation = call(evaluate, dataset=dataset, base_model=base, **trained, **scorer)
+    exported = call(export, dataset=dataset, policy=policy, evaluation=evaluation)
+    return dict(warm=warm, policy=policy, evaluation=evaluation, exported=exported, **scorer)

@@ -3,6 +3,7 @@
 import argparse
 import os
 import sys
+from dataclasses import replace
 from typing import Any, NoReturn
 
 from flows.places import RECIPES
@@ -22,7 +23,9 @@ def add_run(commands: Any) -> None:
         help="e.g. -o rl.iterations=5; may be given many times",
     )
     parser.add_argument(
-        "--dry-run", action="store_true", help="print recipe, batch arithmetic and estimates only"
+        "--dry-run",
+        action="store_true",
+        help="print recipe, batch arithmetic, and estimates of what is not in the store yet",
     )
     parser.add_argument(
         "--accept-code",
@@ -48,10 +51,12 @@ def run(options: argparse.Namespace) -> int:
     recipe = load_recipe(options.recipe, overrides, directory=RECIPES)
     planned = check_start(recipe)
     if options.dry_run:
+        from flows.cached import stages_in_store
         from rlcore.dry_run.plan import render_plan
         from rlcore.origins import Origins
 
-        print(render_plan(planned))
+        found = stages_in_store(recipe, accept_code=options.accept_code)
+        print(render_plan(replace(planned, in_store=found)))
         origins = Origins(options.recipe, overrides, directory=RECIPES)
         print("Values that differ from the defaults", *origins.lines(), sep="\n  ")
         return 0

@@ -3,7 +3,7 @@
 import os
 import shutil
 import subprocess
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rlcore.diagnostics.watch import Diagnostics
@@ -21,7 +21,7 @@ from rlcore.dry_run.estimates import (
     learner_memory,
 )
 from rlcore.dry_run.shape import ModelShape, find_shape
-from rlcore.dry_run.stages import StageEstimate, stage_estimates
+from rlcore.dry_run.stages import InStore, StageEstimate, stage_estimates
 from rlcore.dry_run.text import (
     assumption_lines,
     batch_lines,
@@ -29,6 +29,7 @@ from rlcore.dry_run.text import (
     gib,
     memory_lines,
     stage_lines,
+    store_lines,
 )
 from rlcore.recipe_text import write_yaml
 from schemas.errors import UserError
@@ -47,7 +48,10 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Everything a dry run prints. What needs the model's sizes is None when it is not at hand."""
+    """Everything a dry run prints. What needs the model's sizes is None when it is not at hand.
+
+    ``in_store``: what a run would not make again; nothing where nobody has looked.
+    """
 
     recipe: Recipe
     machine: Machine
@@ -59,6 +63,7 @@ class Plan:
     rates: Rates
     memory: Memory | None
     stages: tuple[StageEstimate, ...]
+    in_store: InStore = field(default_factory=InStore)
 
     @property
     def disk_bytes(self) -> int:
@@ -306,7 +311,7 @@ def _memory_lines(result: Plan) -> list[str]:
 
 def _stage_lines(result: Plan) -> list[str]:
     if not result.stages:
-        return [result.shape_note]
+        return [result.shape_note, *store_lines(result.in_store)]
     free = result.machine.disk_free
     room = "free space of a remote store unknown" if free is None else f"{gib(free)} free"
-    return stage_lines(result.stages, result.recipe.store, room)
+    return stage_lines(result.stages, result.recipe.store, room, result.in_store)

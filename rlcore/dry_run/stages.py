@@ -1,6 +1,7 @@
 """Time and disk of each stage, from batch arithmetic, model shape and assumed rates. Pure."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from rlcore.dry_run.algorithm import ptx_sequences, sampled_sequences
 from rlcore.dry_run.batches import Batch, Batches, DataSize
@@ -27,6 +28,19 @@ class StageEstimate:
     longest_s: float
     disk_bytes: int
     note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class InStore:
+    """What a recipe's store holds of its run.
+
+    ``stages``: those whose results a run would reuse. ``notes``: by other stages, what was found of
+    them. ``unread``: why the store could not be asked, or empty.
+    """
+
+    stages: frozenset[str] = frozenset()
+    notes: Mapping[str, str] = field(default_factory=dict)
+    unread: str = ""
 
 
 def stage_estimates(

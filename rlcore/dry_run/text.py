@@ -6,7 +6,7 @@ from rlcore.dry_run.algorithm import algorithm_lines, reward_model_lines
 from rlcore.dry_run.batches import Batch, Batches, DataSize
 from rlcore.dry_run.estimates import GIB, LearnerMemory, Memory, Rates
 from rlcore.dry_run.shape import ModelShape
-from rlcore.dry_run.stages import StageEstimate, evaluation_tokens
+from rlcore.dry_run.stages import InStore, StageEstimate, evaluation_tokens
 from schemas.recipe import Recipe
 
 
@@ -148,19 +148,43 @@ def engine_lines(
     ]
 
 
-def stage_lines(stages: Sequence[StageEstimate], store: str, room: str) -> list[str]:
-    """Return a table of stages: seconds at half and at full lengths, bytes left on disk."""
+def stage_lines(
+    stages: Sequence[StageEstimate], store: str, room: str, in_store: InStore
+) -> list[str]:
+    """Return a table of stages: seconds at half and at full lengths, bytes left on disk.
+
+    Those that are in the store cost nothing and are in no total.
+    """
     lines = [f"{'stage':<13}{'half lengths':>13}{'all longest':>13}{'disk':>12}"]
     for stage in stages:
+        if stage.stage in in_store.stages:
+            lines.append(f"{stage.stage:<13}{'in the store':>26}")
+            continue
         known = stage.longest_s > 0
         half = duration(stage.half_s) if known else "unknown"
         longest = duration(stage.longest_s) if known else "unknown"
-        note = f"  {stage.note}" if stage.note else ""
-        lines.append(f"{stage.stage:<13}{half:>13}{longest:>13}{gib(stage.disk_bytes):>12}{note}")
-    half, longest = sum(s.half_s for s in stages), sum(s.longest_s for s in stages)
-    disk = sum(s.disk_bytes for s in stages)
-    lines.append(f"{'all':<13}{duration(half):>13}{duration(longest):>13}{gib(disk):>12}")
-    return [*lines, f"store: {store}, {room}"]
+        note = "; ".join(filter(None, (stage.note, in_store.notes.get(stage.stage))))
+        line = f"{stage.stage:<13}{half:>13}{longest:>13}{gib(stage.disk_bytes):>12}  {note}"
+        lines.append(line.rstrip())
+    to_run = [stage for stage in stages if stage.stage not in in_store.stages]
+    half, longest = sum(s.half_s for s in to_run), sum(s.longest_s for s in to_run)
+    disk = sum(s.disk_bytes for s in to_run)
+    total = "to run" if in_store.stages else "all"
+    lines.append(f"{total:<13}{duration(half):>13}{duration(longest):>13}{gib(disk):>12}")
+    return [*lines, f"store: {store}, {room}", *_unread(in_store)]
+
+
+def store_lines(in_store: InStore) -> list[str]:
+    """Return what the store holds of a run whose times are not known."""
+    lines = [f"{stage}: in the store" for stage in sorted(in_store.stages)]
+    lines += [f"{stage}: {note}" for stage, note in in_store.notes.items()]
+    return lines + _unread(in_store)
+
+
+def _unread(in_store: InStore) -> list[str]:
+    if not in_store.unread:
+        return []
+    return [f"not known what it holds, so every stage is counted: {in_store.unread}"]
 
 
 def assumption_lines(rates: Rates) -> list[str]:

@@ -135,7 +135,7 @@ class ArtifactReader:
         DamagedArtifact.
         """
         found = []
-        for kind in self._files.kinds():
+        for kind in self.kinds():
             keys = self.keys(kind)
             raws = self._files.read_manifests([location(kind, key) for key in keys])
             for key, raw in zip(keys, raws, strict=True):
@@ -157,6 +157,10 @@ class ArtifactReader:
         path = self._files.fetch(place, name, manifest)
         check_digest(path, manifest.files[name], self._files.uri(place), name)
         return path
+
+    def kinds(self) -> list[str]:
+        """Return the sorted kinds that the store has a folder for."""
+        return self._files.kinds()
 
     def keys(self, kind: str, prefix: str = "") -> list[str]:
         """Return the sorted keys of ``kind`` that start with ``prefix`` and have a manifest."""

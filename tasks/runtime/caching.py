@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 from prefect import Task
@@ -40,9 +40,17 @@ from rlcore.workers.workers import Workers
 from schemas.artifacts import ArtifactRef
 from schemas.recipe import Recipe
 from tasks.run_page.tracking import Tracker
-from tasks.runtime.drift import RECORDS, SHOWN, HalfDone, earlier_runs, finished_runs
+from tasks.runtime.drift import RECORDS, SHOWN, HalfDone, continued_key, stopped_run
 
 KEY_DIGITS = 32  # 128 bits of sha256: short enough to read, far too many to collide
+
+
+class StageKeys(NamedTuple):
+    """What names a stage run: its content ``key``, the key without the code, the code's digest."""
+
+    key: str
+    identity: str
+    code: str
 
 
 def stage_key(
@@ -159,11 +167,10 @@ class StageRun:
 
         Its result has a key of its own: it is what neither code alone would have made.
         """
-        text = f"{self.key} continues {other.key}"
         run = StageRun(
             self.pipeline,
             kind=self.kind,
-            key=hashlib.sha256(text.encode()).hexdigest()[:KEY_DIGITS],
+            key=continued_key(self.key, other.key),
             identity=self.identity,
             parents=self.parents,
             code_fingerprint=self.code_fingerprint,
@@ -229,7 +236,7 @@ class CachedStage:
         self._body = body
         self._inputs = inputs
         self._user_code = user_code
-        self._resumes = resumes
+        self.resumes = resumes
         self.task = Task(
             self._run,
             name=stage,
@@ -239,9 +246,11 @@ class CachedStage:
             cache_policy=CacheKeyFnPolicy(cache_key_fn=_cache_key),
         )
 
-    def prepare(self, pipeline: PipelineRun, **parents: ArtifactRef) -> StageRun:
-        """Return the run that a call with the same arguments makes, key included; runs nothing."""
-        recipe = pipeline.recipe
+    def keys(self, recipe: Recipe, parents: Mapping[str, ArtifactRef]) -> StageKeys:
+        """Return the keys of a run of this stage; runs nothing.
+
+        Reads what the stage reads from outside the store. Raises UserError where that is missing.
+        """
         code = {"": code_fingerprint(*self.code, without=self.without), **self._user_code(recipe)}
         fingerprint = hashlib.sha256(json.dumps(code, sort_keys=True).encode()).hexdigest()
         inputs = self._inputs(recipe)
@@ -250,13 +259,18 @@ class CachedStage:
             part = recipe.slice_for(self.stage)
             return stage_key(self.stage, part, parents, fingerprint, inputs)
 
+        return StageKeys(key(fingerprint), key(""), fingerprint)
+
+    def prepare(self, pipeline: PipelineRun, **parents: ArtifactRef) -> StageRun:
+        """Return the run that a call with the same arguments makes, key included; runs nothing."""
+        keys = self.keys(pipeline.recipe, parents)
         return StageRun(
             pipeline,
             kind=self.kind,
-            key=key(fingerprint),
-            identity=key(""),
+            key=keys.key,
+            identity=keys.identity,
             parents=parents,
-            code_fingerprint=fingerprint,
+            code_fingerprint=keys.code,
         )
 
     def __call__(self, pipeline: PipelineRun, **parents: ArtifactRef) -> ArtifactRef:
@@ -285,27 +299,30 @@ class CachedStage:
 
     def _settled(self, run: StageRun) -> StageRun:
         """Return ``run``, or the one that goes on with a half-done run of other code."""
-        if not self._resumes or self._find(run) is not None:
+        if not self.resumes or self._find(run) is not None:
             return run
         log = get_run_logger().warning
-        store, code = run.store, run.code_fingerprint
-        earlier = earlier_runs(store, key=run.key, identity=run.identity, code=code, log=log)
-        finished = finished_runs(store, run.kind, log) if earlier else set()
-        accepts = run.pipeline.accept_code
-        for other in earlier:
-            continued = run.continuing(other)
-            if accepts and self._find(continued) is not None:
-                return continued
-            if other.key in finished and other.key != run.key:
-                continue
-            if not accepts:
-                raise other.refusal(self.stage, code, store)
+        accepts, code = run.pipeline.accept_code, run.code_fingerprint
+        other = stopped_run(
+            run.store,
+            run.kind,
+            key=run.key,
+            identity=run.identity,
+            code=code,
+            is_made=lambda key: accepts and self._find_key(run, key) is not None,
+            log=log,
+        )
+        if other is None:
+            return run
+        if not accepts:
+            raise other.refusal(self.stage, code, run.store)
+        continued = run.continuing(other)
+        if self._find(continued) is None:
             log(
                 f"{self.stage} goes on after iteration {other.step} with other code, as accepted:"
                 f" digest {other.code[:SHOWN]} before, {code[:SHOWN]} now"
             )
-            return continued
-        return run
+        return continued
 
     def _run(self, run: StageRun, parents: dict[str, ArtifactRef]) -> ArtifactRef:
         """Body of the Prefect task; as a parameter of its own ``parents`` shows in its graph."""
@@ -330,7 +347,10 @@ class CachedStage:
         return ref
 
     def _find(self, run: StageRun) -> ArtifactRef | None:
-        return run.store.find_or_discard(run.kind, run.key, get_run_logger().warning)
+        return self._find_key(run, run.key)
+
+    def _find_key(self, run: StageRun, key: str) -> ArtifactRef | None:
+        return run.store.find_or_discard(run.kind, key, get_run_logger().warning)
 
 
 def cached_stage(

@@ -4,12 +4,13 @@ The code is part of a stage's key, so after an edit a half-done run has a key un
 found: it would begin again without a message, and what it had trained would be lost.
 """
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from rlcore.learner.checkpoints import KIND
-from rlcore.store.artifacts import ArtifactStore, DamagedArtifact
-from rlcore.store.checks import location
+from rlcore.store.checks import DamagedArtifact, location
+from rlcore.store.reader import ArtifactReader
 from schemas.artifacts import Manifest
 from schemas.errors import UserError
 
@@ -33,7 +34,7 @@ class HalfDone:
     step: int
     code: str
 
-    def refusal(self, stage: str, code: str, store: ArtifactStore) -> CodeDriftError:
+    def refusal(self, stage: str, code: str, store: ArtifactReader) -> CodeDriftError:
         """Return the error for a run of ``stage`` under the fingerprint ``code``."""
         checkpoints = f"{store.root}/{location(KIND, self.key)}"
         return CodeDriftError(
@@ -44,8 +45,40 @@ class HalfDone:
         )
 
 
+def continued_key(key: str, other: str) -> str:
+    """Return the key of the result of a run ``key`` that goes on with the checkpoints of ``other``,
+    which other code wrote: it is what neither code alone would have made."""
+    return hashlib.sha256(f"{key} continues {other}".encode()).hexdigest()[: len(key)]
+
+
+def stopped_run(
+    store: ArtifactReader,
+    kind: str,
+    *,
+    key: str,
+    identity: str,
+    code: str,
+    is_made: Callable[[str], bool],
+    log: Callable[[str], None],
+) -> HalfDone | None:
+    """Return the run of other code that a run ``key`` of a stage would go on with; None where it
+    would not.
+
+    ``kind``: of the stage's result; ``is_made``: whether a result of that kind and a key is to be
+    used. Others: see ``earlier_runs``, of which those with a result are passed over.
+    """
+    earlier = earlier_runs(store, key=key, identity=identity, code=code, log=log)
+    finished = finished_runs(store, kind, log) if earlier else set()
+    for other in earlier:
+        if is_made(continued_key(key, other.key)):
+            return other
+        if other.key not in finished or other.key == key:
+            return other
+    return None
+
+
 def earlier_runs(
-    store: ArtifactStore, *, key: str, identity: str, code: str, log: Callable[[str], None]
+    store: ArtifactReader, *, key: str, identity: str, code: str, log: Callable[[str], None]
 ) -> list[HalfDone]:
     """Return the runs with checkpoints that ``identity`` names and other code began, most steps
     first.
@@ -69,7 +102,7 @@ def earlier_runs(
     return found
 
 
-def finished_runs(store: ArtifactStore, kind: str, log: Callable[[str], None]) -> set[str]:
+def finished_runs(store: ArtifactReader, kind: str, log: Callable[[str], None]) -> set[str]:
     """Return the keys of the checkpoints of all runs that have a result of ``kind``."""
     results = {name: _manifest(store, kind, name, log) for name in store.keys(kind)}
     continued = {m.metadata[RECORDS] for m in results.values() if m and RECORDS in m.metadata}
@@ -77,7 +110,7 @@ def finished_runs(store: ArtifactStore, kind: str, log: Callable[[str], None]) -
 
 
 def _manifest(
-    store: ArtifactStore, kind: str, key: str, log: Callable[[str], None]
+    store: ArtifactReader, kind: str, key: str, log: Callable[[str], None]
 ) -> Manifest | None:
     try:
         return store.peek(kind, key)

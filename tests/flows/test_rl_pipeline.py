@@ -22,7 +22,7 @@ from rlcore.models.tokenizer import load_tokenizer
 from rlcore.results.queries import query
 from rlcore.store.artifacts import ArtifactStore
 from schemas.recipe import FromScratch, ModelSection
-from tests.flows.small_run import INLINE, model_digests, run_recipe, run_small, summary_of
+from tests.flows.small_run import INLINE, SMALL, model_digests, run_recipe, run_small, summary_of
 from tests.inputs import GSM8K, reads
 from tests.listeners import watched
 from tests.rlcore.export.snippets import run_snippet
@@ -185,6 +185,19 @@ def test_unchanged_recipe_is_all_cached(finished: Path) -> None:
         *("base_model", "prepare_data", "sft", "rl", "evaluate", "export")
     ]
     assert "Ray" not in again.stdout
+
+
+def test_the_plan_of_what_was_run_has_nothing_to_run(
+    finished: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(finished)
+    words = [word for k, v in (SMALL | ON_RAY).items() for word in ("-o", f"{k}={json.dumps(v)}")]
+    assert main(["run", "quickstart", *words, "--dry-run"]) == 0
+    table = capsys.readouterr().out.partition("Time and disk")[2].partition("Assumptions")[0]
+    rows = [line.split() for line in table.strip().splitlines()[1:]]
+    made = ("base_model", "prepare_data", "sft", "rl", "evaluate", "export")
+    assert rows[:6] == [[stage, "in", "the", "store"] for stage in made]
+    assert rows[6] == ["to", "run", "0", "s", "0", "s", "0.0", "MiB"]
 
 
 def test_hardware_change_reuses_all(finished: Path) -> None:

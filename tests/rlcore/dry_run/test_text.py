@@ -4,8 +4,8 @@ import pytest
 
 from rlcore.dry_run.batches import DataSize, all_batches
 from rlcore.dry_run.plan import plan, render_plan
-from rlcore.dry_run.stages import StageEstimate
-from rlcore.dry_run.text import batch_lines, duration, engine_lines, gib, stage_lines
+from rlcore.dry_run.stages import InStore, StageEstimate
+from rlcore.dry_run.text import batch_lines, duration, engine_lines, gib, stage_lines, store_lines
 from tests.rlcore.dry_run.small import ROOMY, recipe
 
 
@@ -54,7 +54,8 @@ def test_what_is_not_known_is_said_and_no_zero_is_printed_for_it() -> None:
     """A stage of '0 s' reads as free."""
     unknown = StageEstimate("sft", 0.0, 0.0, 2**30, "time unknown")
     known = StageEstimate("rl", 60.0, 120.0, 2**30)
-    header, first, _, total, store = stage_lines([unknown, known], "/store", "9 GiB free")
+    lines = stage_lines([unknown, known], "/store", "9 GiB free", InStore())
+    header, first, _, total, store = lines
     assert first.split() == ["sft", "unknown", "unknown", "1.0", "GiB", "time", "unknown"]
     assert total.split() == ["all", "60", "s", "2.0", "min", "2.0", "GiB"]
     assert (header.split()[0], store) == ("stage", "store: /store, 9 GiB free")
@@ -62,6 +63,20 @@ def test_what_is_not_known_is_said_and_no_zero_is_printed_for_it() -> None:
     lines = batch_lines(recipe(), data, all_batches(recipe(), None))
     assert lines[0].startswith("data: an unknown number of training prompts, an unknown number of")
     assert not any("passes over" in line or "evaluate" in line for line in lines)
+
+
+def test_what_is_in_the_store_is_in_no_total() -> None:
+    """Five stages in the store were estimated at 10 to 19 minutes."""
+    estimates = [StageEstimate(stage, 60.0, 90.0, 2**30) for stage in ("sft", "rl", "export")]
+    found = InStore(frozenset({"sft"}), notes={"rl": "goes on after iteration 3"})
+    _, sft, rl, export, total, _ = stage_lines(estimates, "/store", "9 GiB free", found)
+    assert sft.split() == ["sft", "in", "the", "store"]
+    assert rl.endswith("1.0 GiB  goes on after iteration 3")
+    assert export.split() == ["export", "60", "s", "90", "s", "1.0", "GiB"]
+    assert total.split() == ["to", "run", "2.0", "min", "3.0", "min", "2.0", "GiB"]
+    assert store_lines(found) == ["sft: in the store", "rl: goes on after iteration 3"]
+    (line,) = store_lines(InStore(unread="s3://b: no answer"))
+    assert line.endswith("every stage is counted: s3://b: no answer")
 
 
 def test_the_cache_of_an_engine_is_told_by_the_answers_that_fit_it() -> None:
