@@ -22,6 +22,7 @@ from flows.commands.stop import add_stop
 from flows.commands.tables import add_tables
 from flows.commands.up import add_up
 from flows.commands.watch import add_watch
+from flows.output import drop_closed_stdout
 from flows.study import add_study
 from rlcore.telemetry import switch_off
 from schemas.errors import UserError
@@ -32,12 +33,24 @@ ADD = (
     *(add_recipes, add_algorithms, add_explain, add_data, add_deploy),
     *(add_up, add_down, add_status, add_doctor, add_env, add_completion),
 )
-FAILED, WRONG, INTERRUPTED = 1, 2, 130  # docs/exit_codes.md
+FAILED, WRONG, INTERRUPTED, UNREAD = 1, 2, 130, 141  # docs/exit_codes.md
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; return its exit code. A UserError ends in its sentence, without a
-    traceback."""
+    traceback, and so in silence does output that nobody reads (``| head -1``)."""
+    try:
+        try:
+            return _command(arguments)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        if not drop_closed_stdout():  # another pipe
+            raise
+        return UNREAD
+
+
+def _command(arguments: list[str] | None) -> int:
     parser = create_parser()
     if "_ARGCOMPLETE" in os.environ:  # a shell asks what could stand at the cursor
         from flows.completion import complete

@@ -4,9 +4,12 @@ import argparse
 import csv
 import json
 import math
+import os
+import select
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
 from rich.cells import cell_len, set_cell_size
@@ -19,13 +22,13 @@ WIDTH = 100  # cells, where the output is no terminal and COLUMNS is not set
 Row = Mapping[str, Any]
 
 
-def add_format(parser: argparse.ArgumentParser) -> None:
-    """Add ``--format`` to a command that prints figures."""
+def add_format(parser: argparse.ArgumentParser, others: str = "every value whole") -> None:
+    """Add ``--format`` to a command that prints figures; ``others``: what CSV and JSON hold."""
     parser.add_argument(
         "--format",
         choices=FORMATS,
         default="table",
-        help="table: cut to the terminal; csv, json: every value whole (default: %(default)s)",
+        help=f"table: cut to the terminal; csv, json: {others} (default: %(default)s)",
     )
 
 
@@ -33,13 +36,47 @@ def print_rows(rows: Sequence[Row], columns: Sequence[str], form: str, *, null: 
     """Print ``rows`` to stdout in one of ``FORMATS``; ``columns``: their keys, in order; ``null``:
     what a table shows for None."""
     if form == "json":
-        print(json.dumps([_plain(dict(row)) for row in rows], indent=1, ensure_ascii=False))
+        print_json([dict(row) for row in rows])
     elif form == "csv":
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerow(columns)
         writer.writerows([_field(row[name]) for name in columns] for row in rows)
     else:
         print("\n".join(table_lines(rows, columns, terminal_width(), null=null)))
+
+
+def print_json(value: Any) -> None:
+    """Print one value to stdout; what is not finite is null."""
+    print(json.dumps(_plain(value), indent=1, ensure_ascii=False))
+
+
+@contextmanager
+def progress_on_stderr() -> Iterator[None]:
+    """Send what this process and its children print to stderr meanwhile, so that stdout holds the
+    result alone."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+def drop_closed_stdout() -> bool:
+    """Return whether nobody reads stdout any more (``| head -1``); what is left for it is dropped
+    then, instead of an error when the process ends."""
+    watched = select.poll()
+    watched.register(1, 0)
+    if not any(events & select.POLLERR for _, events in watched.poll(0)):
+        return False
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)
+    return True
 
 
 def terminal_width() -> int:

@@ -9,11 +9,13 @@ import io
 import json
 import statistics
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows.figure import Panel, ProxyPanel, draw
+from flows.output import add_format, print_rows, progress_on_stderr
 from flows.places import RECIPES
 from schemas.errors import UserError
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from flows.local import Site
     from schemas.recipe import Recipe
 
+COLUMNS = ("recipe", "seed", "sft", "rl", "rise", "iterations", "seconds")  # of an ``Outcome``
 LAST_LINES = 15  # of a failed run's log
 NO_ROOM = 0.99  # held-out accuracy above which no rise is required
 RL_SECONDS = "timing_s/step"
@@ -49,6 +52,10 @@ class Outcome:
     def rise(self) -> float:
         """What RL adds to held-out accuracy."""
         return self.rl - self.sft
+
+    def row(self) -> dict[str, Any]:
+        """Return what CSV and JSON say of the run, by ``COLUMNS``."""
+        return {name: getattr(self, name) for name in COLUMNS}
 
 
 def add_study(commands: Any) -> None:
@@ -90,41 +97,40 @@ def add_study(commands: Any) -> None:
         help="fail unless the best and the worst recipe, means over the seeds, end this far apart"
         " and further than twice the largest standard deviation of a recipe, e.g. 0.15",
     )
+    add_format(parser, others="a row per run, progress on stderr")
     parser.set_defaults(command=study)
 
 
 def study(options: argparse.Namespace) -> int:
     """Run the study; return 0 when every run completed and met the demands."""
-    from flows.local import up
     from rlcore.recipes import load_recipe, parse_override
 
     overrides = dict(parse_override(text) for text in options.override)
     given = {name: load_recipe(name, overrides, directory=RECIPES) for name in options.recipes}
     for checked in given.values():
         _check(checked, sampled=options.sampled)
-    site = _with_own(up(), [Path(name) for name in given if Path(name).suffix])
     names = [checked.name for checked in given.values()]
-    runs = [(recipe, seed) for seed in options.seeds for recipe in names]
-    outcomes: list[Outcome] = []
-    for number, (recipe, seed) in enumerate(runs, start=1):
-        print(f"{number}/{len(runs)} {recipe} seed {seed}", flush=True)
-        try:
-            outcome = _run(site, recipe, {**overrides, "seed": seed}, sampled=options.sampled)
-        except KeyboardInterrupt:
-            print("Stopped; the current run continues. The same command continues the study.")
-            return 130
-        if outcome is not None:
-            print(f"    held-out accuracy {outcome.sft:.3f} -> {outcome.rl:.3f}", flush=True)
-            outcomes.append(outcome)
-    outcomes.sort(key=lambda outcome: (names.index(outcome.recipe), outcome.seed))
-    if outcomes:
+    with nullcontext() if options.format == "table" else progress_on_stderr():
+        outcomes = train_all(options, overrides, names)
+    if outcomes is None:
+        return 130
+    if options.format != "table":
+        print_rows([outcome.row() for outcome in outcomes], COLUMNS, options.format)
+    elif outcomes:
         print_tables(outcomes, sampled=options.sampled)
+    with nullcontext() if options.format == "table" else progress_on_stderr():
+        return _judge(options, outcomes, runs=len(names) * len(options.seeds))
+
+
+def _judge(options: argparse.Namespace, outcomes: list[Outcome], *, runs: int) -> int:
+    """Draw and print what is asked beside the figures; return 0 when nothing failed or was
+    missed."""
     if outcomes and options.png:
         draw(panels(outcomes, sampled=options.sampled), options.png)
         print(f"Picture: {options.png}")
-    failed = len(runs) - len(outcomes)
+    failed = runs - len(outcomes)
     if failed:
-        print(f"{failed} of {len(runs)} runs failed; run the same command again to continue")
+        print(f"{failed} of {runs} runs failed; run the same command again to continue")
     missed = shortfalls(
         outcomes,
         min_rise=options.min_rise,
@@ -133,6 +139,28 @@ def study(options: argparse.Namespace) -> int:
     )
     print(*missed, sep="\n", end="\n" if missed else "")
     return 1 if failed or missed else 0
+
+
+def train_all(
+    options: argparse.Namespace, overrides: dict[str, Any], names: Sequence[str]
+) -> list[Outcome] | None:
+    """Run every recipe with every seed; return what completed, or None when interrupted."""
+    from flows.local import up
+
+    site = _with_own(up(), [Path(name) for name in options.recipes if Path(name).suffix])
+    runs = [(recipe, seed) for seed in options.seeds for recipe in names]
+    outcomes: list[Outcome] = []
+    for number, (recipe, seed) in enumerate(runs, start=1):
+        print(f"{number}/{len(runs)} {recipe} seed {seed}", flush=True)
+        try:
+            outcome = _run(site, recipe, {**overrides, "seed": seed}, sampled=options.sampled)
+        except KeyboardInterrupt:
+            print("Stopped; the current run continues. The same command continues the study.")
+            return None
+        if outcome is not None:
+            print(f"    held-out accuracy {outcome.sft:.3f} -> {outcome.rl:.3f}", flush=True)
+            outcomes.append(outcome)
+    return sorted(outcomes, key=lambda outcome: (names.index(outcome.recipe), outcome.seed))
 
 
 def _with_own(site: "Site", paths: list[Path]) -> "Site":

@@ -3,6 +3,7 @@
 import argparse
 from typing import Any
 
+from flows.output import add_format, print_rows
 from flows.places import RECIPES
 from schemas.errors import UserError
 
@@ -17,17 +18,18 @@ def add_data(commands: Any) -> None:
     parser.add_argument(
         "-o", "--override", action="append", default=[], metavar="PATH=VALUE", help="as in run"
     )
+    add_format(parser, others="the figures of the datasheet alone")
     parser.set_defaults(command=data)
 
 
 def data(options: argparse.Namespace) -> int:
     """Print the first demonstrations and prompts with token boundaries and loss mask, then the
-    datasheet. Writes nothing into the store."""
+    datasheet; as CSV and JSON its figures. Writes nothing into the store."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
 
-    from rlcore.data.datasheet import datasheet
+    from rlcore.data.datasheet import COLUMNS, datasheet, figures
     from rlcore.data.preview import example_lines, preview
     from rlcore.recipes import load_recipe, parse_override
 
@@ -35,6 +37,9 @@ def data(options: argparse.Namespace) -> int:
         raise UserError(f"-n {options.n} is not a number of rows; give 0 or more")
     overrides = dict(parse_override(text) for text in options.override)
     shown = preview(load_recipe(options.recipe, overrides, directory=RECIPES), options.n)
+    if options.format != "table":
+        print_rows(figures(shown.prepared.summary), COLUMNS, options.format)
+        return 0
     for kind, examples in (("demonstration", shown.demonstrations), ("prompt", shown.prompts)):
         for number, example in enumerate(examples, start=1):
             print(f"{kind} {number}:", *example_lines(example), "", sep="\n")

@@ -7,14 +7,16 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flows.output import add_format, print_rows
 from flows.places import RECIPES
 from schemas.errors import UserError
 
 if TYPE_CHECKING:
     from flows.reference import Key
-    from rlcore.origins import Origins
+    from rlcore.origins import Origins, Value
 
 NEAREST = 6  # names in the error of an unknown key
+Rows = tuple[tuple[str, ...], list[dict[str, Any]]]
 
 
 def add_explain(commands: Any) -> None:
@@ -27,6 +29,7 @@ def add_explain(commands: Any) -> None:
     parser.add_argument(
         "-o", "--override", action="append", default=[], metavar="PATH=VALUE", help="as in run"
     )
+    add_format(parser, others="the keys, or with RECIPE the values there and what sets them")
     parser.set_defaults(command=explain)
 
 
@@ -44,15 +47,21 @@ def explain(options: argparse.Namespace) -> int:
     below = [key for key in known if key.path.rpartition(".")[0] == generic]
     if not found and not below:
         raise UserError(_unknown(options.key, generic, [key.path for key in known]))
+    origins = None
+    if options.recipe is not None:
+        overrides = dict(parse_override(text) for text in options.override)
+        origins = Origins(options.recipe, overrides, directory=RECIPES)
+    if options.format != "table":
+        columns, rows = _key_rows([*found, *below]) if origins is None else _rows(origins, path)
+        print_rows(rows, columns, options.format)
+        return 0
     for key in found:
         print("\n".join(_key_lines(key)))
     if below:
         print("keys:")
         width = max(len(key.path) for key in below)
         print(*(f"  {key.path:{width}}  {key.meaning}" for key in below), sep="\n")
-    if options.recipe is not None:
-        overrides = dict(parse_override(text) for text in options.override)
-        origins = Origins(options.recipe, overrides, directory=RECIPES)
+    if origins is not None:
         print("\n".join(_recipe_lines(origins, path)))
     return 0
 
@@ -80,19 +89,74 @@ def _key_lines(key: "Key") -> Iterator[str]:
             yield f"  {what:8}  {text.replace('`', '')}"
 
 
+def _key_rows(found: list["Key"]) -> Rows:
+    """Return columns and a row per key, without the marks of Markdown."""
+    columns = ("key", "kind", "type", "limits", "default", "presets", "meaning")
+    rows = [
+        {
+            "key": key.path,
+            "kind": key.kind or None,
+            "type": key.type,
+            "limits": key.limits.replace("`", "") or None,
+            "default": key.default.replace("`", ""),
+            "presets": {name: value.replace("`", "") for name, value in key.presets.items()},
+            "meaning": key.meaning.replace("`", ""),
+        }
+        for key in found
+    ]
+    return columns, rows
+
+
+def _rows(origins: "Origins", path: str) -> Rows:
+    """Return columns and a row per value at ``path`` or below it in a recipe, with what sets it."""
+    columns = ("key", "value", "set_by", "overrides")
+    rows = [
+        {
+            "key": value.path,
+            "value": _json_value(value.value),
+            "set_by": _set_by(value),
+            "overrides": [
+                {"place": setting.place, "value": _json_value(setting.value)}
+                for setting in origins.settings(value.path)
+                if setting.place != value.place
+            ],
+        }
+        for value in _at(origins, path)
+    ]
+    return columns, rows
+
+
+def _json_value(value: Any) -> Any:
+    """Return a value of a recipe as JSON has it; a section is that of its keys."""
+    from schemas.section import Section
+
+    return value.model_dump(mode="json") if isinstance(value, Section) else value
+
+
+def _at(origins: "Origins", path: str) -> "list[Value]":
+    values = origins.values()
+    return [v for v in values if v.path == path or v.path.startswith(f"{path}.")]
+
+
+def _set_by(value: "Value") -> str:
+    from rlcore.origins import BY_RULE
+
+    return value.place or ("default" if value.value == value.default else BY_RULE)
+
+
 def _recipe_lines(origins: "Origins", path: str) -> Iterator[str]:
     """Yield the value of ``path`` in a recipe, or of all keys below it, and what sets each."""
-    from rlcore.origins import BY_RULE, brief
+    from rlcore.origins import brief
 
     here = f"{Path.cwd()}/"
 
-    mine = [v for v in origins.values() if v.path == path or v.path.startswith(f"{path}.")]
+    mine = _at(origins, path)
     name = origins.recipe.name
     if not mine:
         yield f"recipe {name} has no {path}: its section is null, or of another kind"
     for value in mine:
-        by = value.place or ("default" if value.value == value.default else BY_RULE)
-        yield f"in recipe {name}: {value.path} = {brief(value.value)} ({by.removeprefix(here)})"
+        by = _set_by(value).removeprefix(here)
+        yield f"in recipe {name}: {value.path} = {brief(value.value)} ({by})"
         for setting in origins.settings(value.path):
             if setting.place != value.place:
                 yield f"  overrides {brief(setting.value)} of {setting.place.removeprefix(here)}"

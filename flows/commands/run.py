@@ -3,9 +3,11 @@
 import argparse
 import os
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, NoReturn
 
+from flows.output import print_json, progress_on_stderr
 from flows.places import RECIPES
 from schemas.errors import UserError
 
@@ -35,6 +37,12 @@ def add_run(commands: Any) -> None:
     parser.add_argument(
         "--debug", action="store_true", help="print every log line, and tracebacks of errors"
     )
+    parser.add_argument(
+        "--format",
+        choices=("table", "json"),
+        default="table",
+        help="of the run's summary; json: all of it, progress on stderr (default: %(default)s)",
+    )
     parser.set_defaults(command=run)
 
 
@@ -47,6 +55,8 @@ def run(options: argparse.Namespace) -> int:
     from rlcore.preflight.start import check_start
     from rlcore.recipes import load_recipe, parse_override
 
+    if options.dry_run and options.format == "json":
+        raise UserError("--format json is of a run's summary; leave it out, or --dry-run")
     overrides = dict(parse_override(text) for text in options.override)
     recipe = load_recipe(options.recipe, overrides, directory=RECIPES)
     planned = check_start(recipe)
@@ -60,14 +70,18 @@ def run(options: argparse.Namespace) -> int:
         origins = Origins(options.recipe, overrides, directory=RECIPES)
         print("Values that differ from the defaults", *origins.lines(), sep="\n  ")
         return 0
-    if "PREFECT_API_URL" not in os.environ:  # which would name a server of one's own
-        from flows import local
+    with nullcontext() if options.format == "table" else progress_on_stderr():
+        if "PREFECT_API_URL" not in os.environ:  # which would name a server of one's own
+            from flows import local
 
-        print(f"Prefect server: {local.connect(local.HOME).ui_url}; `make down` ends it.")
-    summary = _execute(options, overrides)
-    from flows.summary_table import print_summary
+            print(f"Prefect server: {local.connect(local.HOME).ui_url}; `make down` ends it.")
+        summary = _execute(options, overrides)
+    if options.format == "json":
+        print_json(summary)
+    else:
+        from flows.summary_table import print_summary
 
-    print_summary(summary)
+        print_summary(summary)
     return _end(0)
 
 

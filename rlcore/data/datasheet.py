@@ -6,6 +6,8 @@ from typing import Any
 
 from rlcore.data.screen import REMEDIES
 
+COLUMNS = ("source", "split", "subset", "reason", "figure", "value")  # of ``figures``
+
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
@@ -46,6 +48,34 @@ def datasheet(summary: Mapping[str, Any]) -> list[Sheet]:
             ],
         ),
     ]
+
+
+def figures(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return a row per figure of ``PreparedData.summary``, with the keys ``COLUMNS``: of which
+    split, source, subset and reject reason it is (None: of all), and its value.
+
+    ``figure``: "rows_read", "prompts", "demonstrations" and "rejects" count rows; the others are
+    lengths in tokens.
+    """
+    rows: list[dict[str, Any]] = []
+
+    def add(figure: str, value: float, **of: str) -> None:
+        rows.append({**dict.fromkeys(COLUMNS), "figure": figure, **of, "value": value})
+
+    for source, count in summary["rows_read"].items():
+        add("rows_read", count, source=source)
+    for name, count in summary["prompts"].items():
+        split, source, subset = _split_source_subset(name)
+        add("prompts", count, split=split, source=source, subset=subset)
+    for split, count in summary["demonstrations"].items():
+        add("demonstrations", count, split=split)
+    for name, count in summary["rejects"].items():
+        source, _, reason = name.rpartition("/")
+        add("rejects", count, source=source, reason=reason)
+    for what in ("prompt_tokens", "demonstration_tokens"):
+        for figure in ("mean", "p95", "max"):
+            add(f"{what}_{figure}", summary[f"{what}_{figure}"])
+    return rows
 
 
 def _split_source_subset(name: str) -> tuple[str, str, str]:

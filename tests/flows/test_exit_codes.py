@@ -81,6 +81,28 @@ def test_a_code_means_the_same_on_every_way_in(
         assert "error: " in error
 
 
+def test_output_that_nobody_reads_ends_a_command_in_silence(folder: Path) -> None:
+    """A closed pipe was a traceback, or a line of Python's at its end."""
+    started = []
+    for command in ("recipes", "algorithms", "run quickstart --dry-run", "tables --format csv"):
+        read, write = os.pipe()
+        os.close(read)
+        words = [sys.executable, "-m", "flows.cli", *command.split()]
+        started.append(
+            subprocess.Popen(
+                words,
+                cwd=folder,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                stdout=write,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
+        os.close(write)
+    ended = [(process.communicate(timeout=60)[1], process.returncode) for process in started]
+    assert ended == [("", cli.UNREAD)] * len(started)
+
+
 def test_ctrl_c_ends_a_command_with_130(folder: Path) -> None:
     """It was a traceback."""
     with socket.socket() as hub:  # which takes calls and answers none
@@ -110,4 +132,4 @@ def test_the_page_lists_the_codes_that_there_are() -> None:
     """143 is that of SIGTERM (test_cancel)."""
     text = (ROOT / "docs" / "exit_codes.md").read_text()
     listed = {int(code) for code in re.findall(r"(?m)^\| (\d+) \|", text)}
-    assert listed == {*CODES.values(), cli.INTERRUPTED, 128 + signal.SIGTERM}
+    assert listed == {*CODES.values(), cli.INTERRUPTED, cli.UNREAD, 128 + signal.SIGTERM}

@@ -22,6 +22,7 @@ from rlcore.models.tokenizer import load_tokenizer
 from rlcore.results.queries import query
 from rlcore.store.artifacts import ArtifactStore
 from schemas.recipe import FromScratch, ModelSection
+from tests.flows.commands.test_run import check_summary
 from tests.flows.small_run import INLINE, SMALL, model_digests, run_recipe, run_small, summary_of
 from tests.inputs import GSM8K, reads
 from tests.listeners import watched
@@ -79,6 +80,10 @@ def test_summary_has_what_people_and_scripts_read(finished: Path) -> None:
     }
     assert {"sft", "rollout", "update", "evaluate"} <= set(summary["tokens_per_s"])
     assert (Path(summary["export"]) / "config.json").is_file()
+
+
+def test_the_summary_is_what_its_schema_says(finished: Path) -> None:
+    check_summary(summary_of(finished))
 
 
 def test_the_preview_is_what_sft_read(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,24 +9,34 @@ import jsonschema
 import pytest
 import yaml
 
-from flows import local
+from flows import local, study
 from flows.cli import create_parser, main
 from flows.output import FORMATS
 from flows.places import ROOT
 from rlcore.results.metrics import metrics_frame, publish_metrics
 from rlcore.store.artifacts import ArtifactStore, Lineage
 from tests.conftest import HOME
+from tests.flows.commands.test_data import arguments as few_rows
 
 SCHEMAS = ROOT / "docs" / "schemas"
-ARGUMENTS = {
+ARGUMENTS = {  # a command with what makes it print rows -> further arguments, its exit code
     "algorithms": (["--for", "reasoning"], 0),
+    "data quickstart": (few_rows(), 0),
     "doctor": ([], None),  # what this machine lacks is no matter here
     "env": ([], 0),
+    "explain rl.rollout": ([], 0),
+    "explain data.sources.0.path": ([], 0),
+    "explain rl": (["quickstart-rlhf", "-o", "rl.rollout.samples=4"], 0),
+    "explain data.sources": (["quickstart"], 0),
     "recipes": ([], 0),
     "runs": ([], 0),
     "sql": (["select * from metrics"], 0),
     "status": ([], 1),  # server without worker
+    "study quickstart": ([], 0),
+    "tables": ([], 0),
+    "tables rewards": ([], 0),
 }
+OUTCOMES = [study.Outcome("quickstart", seed, 0.5, 0.75, 20, 31.5, []) for seed in (0, 1, 2)]
 
 
 def _printing() -> set[str]:
@@ -39,8 +49,15 @@ def _printing() -> set[str]:
     return {
         name
         for name, parser in commands.choices.items()
-        if any(action.choices == FORMATS for action in parser._actions)
+        if any(action.dest == "format" for action in parser._actions)
     }
+
+
+def _trained(*arguments: object) -> list[study.Outcome]:
+    """Stand for runs of a deployment, which take minutes; they print as they go."""
+    del arguments
+    print("1/3 quickstart seed 0")
+    return OUTCOMES
 
 
 @pytest.fixture
@@ -49,6 +66,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(local, "HOME", HOME)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr(study, "train_all", _trained)
     summary = {"iterations": 4, "accuracy": {"base": 0.0, "sft": 0.5, "rl": 1.0}, "export": "x"}
     for name, done in (("quickstart-0123abcd", True), ("quickstart-4567abcd", False)):
         run = tmp_path / "runs" / name
@@ -63,7 +81,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_every_command_that_prints_json_has_a_schema() -> None:
     named = {path.name.removesuffix(".schema.json") for path in SCHEMAS.iterdir()}
-    assert named == _printing() == set(ARGUMENTS)
+    run = {"run"}  # which tests/flows/commands/test_run.py runs
+    assert named == _printing() == {command.split()[0] for command in ARGUMENTS} | run
 
 
 @pytest.mark.parametrize("command", ARGUMENTS)
@@ -72,11 +91,11 @@ def test_what_is_printed_is_what_the_schema_says(
 ) -> None:
     del folder, prefect_server
     arguments, expected = ARGUMENTS[command]
-    code = main([command, *arguments, "--format", "json"])
+    code = main([*command.split(), *arguments, "--format", "json"])
     assert expected is None or code == expected
     rows: list[dict[str, Any]] = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
     assert rows
-    schema = json.loads((SCHEMAS / f"{command}.schema.json").read_text())
+    schema = json.loads((SCHEMAS / f"{command.split()[0]}.schema.json").read_text())
     jsonschema.Draft202012Validator.check_schema(schema)
     jsonschema.validate(rows, schema, cls=jsonschema.Draft202012Validator)
 
@@ -89,7 +108,7 @@ def test_table_and_csv_hold_the_same_rows(
     arguments, _ = ARGUMENTS[command]
     counts = {}
     for form in FORMATS:
-        main([command, *arguments, "--format", form])
+        main([*command.split(), *arguments, "--format", form])
         counts[form] = capsys.readouterr().out
     rows = json.loads(counts["json"])
     assert counts["csv"].partition("\n")[0] == ",".join(rows[0])

@@ -6,11 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jsonschema
 import pytest
 
+from flows.cli import main
 from tests.flows.small_run import INLINE, ROOT, SMALL
 
 pytestmark = pytest.mark.timeout(240)
+SCHEMA = ROOT / "docs" / "schemas" / "run.schema.json"
 FEW = {**SMALL, **INLINE, "sft.enabled": False, "rl.iterations": 1, "evaluate.samples": 1}
 
 
@@ -24,6 +27,12 @@ def run(folder: Path, overrides: dict, *options: str) -> subprocess.CompletedPro
         text=True,
         timeout=200,
     )
+
+
+def check_summary(summary: dict) -> None:
+    schema = json.loads(SCHEMA.read_text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.validate(summary, schema, cls=jsonschema.Draft202012Validator)
 
 
 def test_a_failed_run_prints_one_sentence_and_no_traceback(
@@ -40,6 +49,11 @@ def test_a_failed_run_prints_one_sentence_and_no_traceback(
     assert done.stderr.strip().splitlines()[-1].startswith("error: "), done.stderr
 
 
+def test_the_summary_is_not_asked_of_a_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "quickstart", "--dry-run", "--format", "json"]) == 2
+    assert "leave it out, or --dry-run" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_a_run_ends_in_its_table_and_export(prefect_server: str, tmp_path: Path) -> None:
     done = run(tmp_path, {**FEW, "evaluate.pass_k": [1]})
@@ -49,3 +63,8 @@ def test_a_run_ends_in_its_table_and_export(prefect_server: str, tmp_path: Path)
     assert (Path(exported) / "model.safetensors").is_file()
     noise = ("Finished in state", "nanobind", "Loading weights", "Writing model shards")
     assert not [words for words in noise if words in done.stdout + done.stderr]
+    again = run(tmp_path, {**FEW, "evaluate.pass_k": [1]}, "--format", "json")
+    assert again.returncode == 0, again.stderr
+    summary = json.loads(again.stdout)
+    check_summary(summary)
+    assert (summary["export"], len(summary["cached"])) == (exported, 5)
