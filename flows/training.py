@@ -175,7 +175,7 @@ async def train_reasoning_with_dapo(
 ) -> Trained:
     """Train with DAPO on ``{"problem": ..., "answer": ...}`` rows; right is +1 and wrong -1.
 
-    Answers are compared by value (``rlcore.rewards.math_answer``; what is too large to compare is
+    Answers are compared by value (the reward ``math``; what is too large to compare is
     wrong), in a process that is killed when a row takes longer than ``reward_timeout_s`` (10 s).
     ``instruction`` follows each problem. ``overrides`` are fields of DAPOConfig. Returns (model,
     tokenizer, metrics). Raises UserError for a problem without an answer.

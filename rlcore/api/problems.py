@@ -8,7 +8,7 @@ from schemas.errors import UserError, did_you_mean
 # Qwen's and most reasoning models' wording.
 MATH_INSTRUCTION = "Please reason step by step, and put your final answer within \\boxed{}."
 # Weight 2 with an offset of -1: right +1, wrong -1, as in the DAPO paper.
-MATH_REWARD = {"name": "rlcore.rewards.math_answer:math_answer", "weight": 2.0}
+MATH_REWARD = {"name": "math", "weight": 2.0}
 KEYS = ("problem", "answer")
 
 

@@ -20,7 +20,6 @@ TRAIN_ROWS = {
 }
 # Path words of data whose answers are compared by value: verl has a rule for each data_source.
 MATHEMATICS = {"gsm8k", "math", "aime"}
-MATH_ANSWER = "rlcore.rewards.math_answer:math_answer"
 VALIDATION_FRACTION = 0.03  # of the training prompts; verl validates on the test split
 # Values of settings that are not given: verl's defaults for a whole command, and those of its
 # one-GPU example for an excerpt.
@@ -288,9 +287,9 @@ def reward(run: Run) -> dict[str, Any]:
             )
     run.notes.differs.append(
         "the reward: verl has a rule for each data_source, which looks for the answer's text in"
-        f" one form; {MATH_ANSWER} compares the last answer of every row by its value"
+        " one form; 'math' compares the last answer of every row by its value"
     )
-    return {"reward.functions": [{"name": MATH_ANSWER}]}
+    return {"reward.functions": [{"name": "math"}]}
 
 
 def evaluation(run: Run) -> dict[str, Any]:

@@ -1,110 +1,143 @@
-"""Whether a response ends in the right mathematical answer: by value, never by substring.
+r"""The reward ``math``: whether a response ends in the right mathematical answer, by its value.
 
-The answer of a response is its last ``\\boxed{}``, else what follows the last "####", "A:" or
-"answer is/:", else its last line, from the last "is", "are", "get" or "equals" on. Equal texts are
-equal answers; otherwise math-verify compares values (1/2 and 0.5, ``x = 2`` and 2, sets of
-solutions), each text read as one LaTeX formula: a number somewhere in a sentence is not an answer.
-A ground truth of words only is compared as text, where letters are not variables.
+The answer of a response is its last ``\boxed{}``, else what follows the last "####", "A:" or
+"answer is/:", else its last line, from the last "is", "are", "get" or "equals" on. It is compared
+as text, then as a number (``math_number``, ``math_units``), then as a formula by math-verify
+(``math_value``): cheapest first, and each text is read as a whole, so that a number somewhere in a
+sentence is not an answer. A ground truth of words only is compared as text, where letters are not
+variables.
 
-An answer beyond the limits of ``rlcore.rewards.math_limits`` is wrong, with the reason: every
-response gets a verdict.
+An answer beyond the limits of ``math_limits`` is wrong, with the reason: every response gets a
+verdict.
 """
 
-import logging
 import re
-from collections.abc import Mapping
-from typing import Any
 
-# Not at first use, where seconds of import would count as the first row's time.
-from math_verify import LatexExtractionConfig, parse, verify
-
+from rlcore.boxed import last_boxed
 from rlcore.rewards.math_limits import too_much
+from rlcore.rewards.math_number import number_in, same_number
+from rlcore.rewards.math_units import ratio, split_unit
+from rlcore.rewards.types import Reward, RewardRow, Scorer
 from schemas.errors import UserError
-
-# It warns at each call that its alarms are off; they would replace the worker's own.
-logging.getLogger("math_verify").setLevel(logging.ERROR)
+from schemas.outcomes import Outcome
 
 _MARKER = re.compile(r"(?:####|answer\s*(?:is\b|:)|^A:)\s*:?", re.IGNORECASE | re.MULTILINE)
 _SAID = re.compile(r"\b(?:is|are|gets?|equals?)\b:?", re.IGNORECASE)
-_WORDS_ONLY = re.compile(r"[^\d\\=]*[A-Za-z]{2,}[^\d\\=]*")
-_DECORATION = re.compile(r"\\text\{([^{}]*)\}|\\[,;! ]|[$\s]")
+_UPRIGHT = re.compile(r"\\(?:text(?:bf|it|rm|normal)?|math(?:rm|bf|it)|mbox)\s*\{([^{}]*)\}")
+_DECORATION = re.compile(r"\\(?:left|right)(?![A-Za-z])|\\[,;:! ]|~|\\?\$")
+_WORDS = re.compile(r"[A-Za-z][A-Za-z'’]*(?:[-.,:;!][A-Za-z]{3,})*[.!]?")
+_PRODUCT = re.compile(r"[abcdkmnpqrstuvwxyz]{1,3}")  # of variables; other letters are a word
+_CHOICE = re.compile(r"\(?([A-Ja-j])\)?")
 
 
-def math_answer(
-    data_source: str, solution: str, ground_truth: str | None, extra_info: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return score 1 or 0, ``acc`` and ``answer`` of the response ``solution``.
+def scorer() -> Scorer:
+    """Return the reward function: 1 for a right answer, else 0; both are verdicts.
 
-    A reward function of a recipe: ``rlcore.rewards.math_answer:math_answer``. ``detail`` says why
-    an answer was not compared by value. Raises UserError without a ground truth.
+    Raises UserError for a row without a ground truth.
     """
-    del data_source, extra_info
-    if ground_truth is None or not ground_truth.strip():
-        raise UserError("the row has no ground_truth")
-    answer = final_answer(solution)
-    right, why = judge(answer, ground_truth)
-    return {"score": float(right), "acc": right, "answer": answer, "detail": why}
+    # Seconds of import, which no row should pay for.
+    import rlcore.rewards.math_value  # noqa: F401
+
+    def score(row: RewardRow) -> Reward:
+        if row.ground_truth is None or not row.ground_truth.strip():
+            raise UserError("the row has no ground_truth")
+        answer = final_answer(row.response)
+        if not answer:
+            detail = "the response holds no answer"
+            return Reward(row.trajectory_id, Outcome.NO_ANSWER, 0.0, correct=False, detail=detail)
+        right, why = judge(answer, row.ground_truth)
+        return Reward(
+            row.trajectory_id,
+            Outcome.OK if right else Outcome.WRONG,
+            float(right),
+            correct=right,
+            detail=why,
+            answer=answer,
+        )
+
+    return score
 
 
 def final_answer(response: str) -> str:
     """Return the answer in ``response``; "" when it is empty."""
-    boxed = _last_boxed(response)
+    boxed = last_boxed(response)
     if boxed is not None:
         return boxed.strip()
-    marked = list(_MARKER.finditer(response))
-    tail = response[marked[-1].end() :] if marked else response
+    marked = _end_of_last(_MARKER, response)
+    tail = response[marked:]
     lines = [line.strip() for line in tail.splitlines() if line.strip()]
     if not lines:
         return ""
     if marked:
         return lines[0]
-    *_, start = 0, *(said.end() for said in _SAID.finditer(lines[-1]))
-    return lines[-1][start:].strip() or lines[-1]
+    return lines[-1][_end_of_last(_SAID, lines[-1]) :].strip() or lines[-1]
+
+
+def _end_of_last(pattern: re.Pattern[str], text: str) -> int:
+    """Return where the last match ends; 0 without one."""
+    end = 0
+    for match in pattern.finditer(text):  # a list of them could take gigabytes
+        end = match.end()
+    return end
 
 
 def judge(answer: str, ground_truth: str) -> tuple[bool, str]:
     """Return whether the two are the same text or value, and why the values were not compared, if
     so."""
-    if not answer:
-        return False, "the response holds no answer"
-    if _plain(answer) == _plain(ground_truth):
+    said, truth = _plain(answer), _plain(ground_truth)
+    if said == truth:
         return True, ""
-    if _WORDS_ONLY.fullmatch(ground_truth):
-        return False, ""
+    if (letter := _CHOICE.fullmatch(truth)) is not None and _is_choice(ground_truth):
+        chosen = _CHOICE.fullmatch(said)
+        return chosen is not None and chosen[1].lower() == letter[1].lower(), ""
+    if _WORDS.fullmatch(truth) and not _PRODUCT.fullmatch(truth):
+        return said.casefold() == truth.casefold(), ""
     bare = answer.strip("*_` \n").rstrip(".,;:")
     if (why := too_much(bare)) is not None:
         return False, f"the answer is not compared by value: {why}"
-    return _same_value(bare, ground_truth), ""
+    return _same_value(_undelimited(bare), _undelimited(ground_truth))
 
 
-def _same_value(answer: str, ground_truth: str) -> bool:
-    # As LaTeX only: extracting expressions would read "> 7" and "not 7." as 7.
-    truth, given = (
-        parse(rf"\boxed{{{text}}}", [LatexExtractionConfig()], parsing_timeout=0)
-        for text in (ground_truth, answer)
-    )
-    return bool(truth) and verify(truth, given, timeout_seconds=None)
+def _same_value(answer: str, truth: str) -> tuple[bool, str]:
+    expected, truth_unit = split_unit(truth)
+    given, unit = split_unit(answer, letters=truth_unit is not None)
+    factor = ratio(truth_unit, unit)
+    if factor is None:
+        return False, "the answer has another unit than the ground truth"
+    number, expected_number = number_in(given), number_in(expected)
+    if number is not None and expected_number is not None:
+        return same_number(expected_number, number, factor), ""
+    from rlcore.rewards.math_value import same_value
+
+    return same_value(expected, given, factor), ""
 
 
-def _last_boxed(text: str) -> str | None:
-    r"""Return the content of the complete ``\boxed{...}`` that begins last, braces balanced."""
-    boxes = {match.end() - 1 for match in re.finditer(r"\\boxed\{", text)}
-    if not boxes:
-        return None
-    open_braces: list[int] = []
-    last: tuple[int, int] | None = None
-    for brace in re.finditer(r"[{}]", text):
-        if brace[0] == "{":
-            open_braces.append(brace.start())
-        elif open_braces:
-            begin = open_braces.pop()
-            if begin in boxes and (last is None or begin > last[0]):
-                last = begin, brace.start()
-    return None if last is None else text[last[0] + 1 : last[1]]
+def _is_choice(ground_truth: str) -> bool:
+    """Whether a ground truth of one letter is a choice, (A) or A, and no variable."""
+    return re.search("[A-J]", ground_truth) is not None or "(" in ground_truth
+
+
+def _undelimited(text: str) -> str:
+    """Return ``text`` without the signs that begin and end a formula."""
+    text = text.strip()
+    for begin, end in (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]")):
+        inner = text[len(begin) : -len(end)]
+        if (
+            text.startswith(begin)
+            and text.endswith(end)
+            and inner
+            and "$" not in inner.replace(r"\$", "")
+        ):
+            return inner.strip()
+    return text
 
 
 def _plain(text: str) -> str:
-    """Return ``text`` in lower case without spaces, dollar signs, thousands commas and a final full
-    stop."""
-    bare = _DECORATION.sub(lambda match: match[1] or "", text).casefold().rstrip(".")
-    return re.sub(r"(?<=\d),(?=\d{3}\b)", "", re.sub(r"\s", "", bare))
+    """Return ``text`` without spaces but those between digits, fonts, dollar signs, thousands
+    commas, Markdown's emphasis, the full stop at its end, and without case where it is words."""
+    bare = _UPRIGHT.sub(lambda match: match[1], text)
+    bare = _DECORATION.sub(" ", bare.replace("−", "-")).strip(" \n\t*_`").rstrip(".").strip("*_` ")
+    bare = re.sub(r"\\[dtc]frac", r"\\frac", bare)
+    bare = re.sub(r"(?<=\d)(?:,|\{,\})(?=\d{3}(?!\d))", "", bare)
+    bare = re.sub(r"\s+", " ", bare)
+    return re.sub(r"(?<!\d) | (?!\d)", "", bare)

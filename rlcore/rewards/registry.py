@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlcore.rewards import arithmetic, gsm8k
+from rlcore.rewards import arithmetic, gsm8k, length, math_answer, response_format
 from rlcore.rewards.calls import AsyncFunction, BatchFunction, Function, RowFunction
 from rlcore.rewards.modules import check_module, find_module, function_of, import_module
 from rlcore.rewards.signatures import check_batch, is_coroutine_function, takes_ground_truth
@@ -29,6 +29,9 @@ if TYPE_CHECKING:  # scoring processes do not import the recipe's sections
 BUILTIN: dict[str, Callable[..., Scorer]] = {
     "arithmetic": arithmetic.scorer,
     "gsm8k": gsm8k.scorer,
+    "math": math_answer.scorer,
+    "format": response_format.scorer,
+    "length": length.scorer,
 }
 # One entry of the recipe's ``reward.functions``: name, weight, options.
 Spec = tuple[str, float, Mapping[str, Any]]
@@ -53,7 +56,8 @@ def check_functions(specs: Sequence[Spec], where: str = "reward.functions") -> N
         if ":" in name:
             check_module(name, f"{path}.name")
         else:
-            _builtin(name, options, path)
+            # Only option values need the factory, which may import a large library.
+            (_builtin if options else _check_options)(name, options, path)
 
 
 def check_environment(named: Sequence[str]) -> None:
@@ -144,7 +148,7 @@ def combine(row: RewardRow, rewards: Sequence[tuple[str, float, Reward]]) -> Rew
     )
 
 
-def _builtin(name: str, options: Mapping[str, Any], path: str) -> Scorer:
+def _check_options(name: str, options: Mapping[str, Any], path: str) -> None:
     if name not in BUILTIN:
         raise UserError(
             f"{path}.name = {name!r} is not a reward function; there are {', '.join(BUILTIN)}, "
@@ -158,6 +162,13 @@ def _builtin(name: str, options: Mapping[str, Any], path: str) -> Scorer:
                 f"{path}.options.{option} is not an option of {name!r}; it takes "
                 f"{', '.join(known) or 'none'}{did_you_mean(option, known)}"
             )
+    for option, parameter in known.items():
+        if parameter.default is parameter.empty and option not in options:
+            raise UserError(f"{path}.options.{option} is missing, and {name!r} needs it; add it")
+
+
+def _builtin(name: str, options: Mapping[str, Any], path: str) -> Scorer:
+    _check_options(name, options, path)
     try:
         return BUILTIN[name](**options)
     except UserError as error:

@@ -284,7 +284,7 @@ def test_reasoning_takes_overrides_that_stateset_refuses(tiny: str, tmp_path: Pa
     assert metrics["filtered_ratio"] == [0.0]
     assert metrics["average_reward"][0] >= -2, "right is +1, wrong -1, the overlong at most 1 less"
     recipe = (tmp_path / "recipe.yaml").read_text()
-    assert "rlcore.rewards.math_answer:math_answer" in recipe
+    assert "name: math\n" in recipe
 
 
 @pytest.mark.parametrize(

@@ -338,7 +338,7 @@ def test_mathematics_is_rewarded_by_value_and_counted_by_name() -> None:
     files = "['/d/gsm8k/train.parquet','/d/math/train.parquet']"
     translation = excerpt(f'data.train_files="{files}"', "data.val_files=/d/aime-2024.parquet")
     (function,) = translation.recipe.reward.functions
-    assert function.name == "rlcore.rewards.math_answer:math_answer"
+    assert function.name == "math"
     assert any("verl has a rule for each data_source" in n for n in translation.notes.differs)
     assert translation.recipe.rl.iterations == (7473 + 7500) // 64
 

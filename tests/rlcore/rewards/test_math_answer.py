@@ -2,13 +2,12 @@
 
 import pytest
 
-from rlcore.rewards.math_answer import final_answer, math_answer
-from rlcore.rewards.types import RewardRow
+from rlcore.rewards.math_answer import final_answer, scorer
+from rlcore.rewards.types import Reward, RewardRow
 from rlcore.rewards.worker import RewardWorker
 from schemas.errors import UserError
 from schemas.rl import RewardFunction, RewardSection
 
-NAME = "rlcore.rewards.math_answer:math_answer"
 CASES = [
     ("2", "x = 12", False),
     ("2", "I get 2.", True),
@@ -61,11 +60,15 @@ CASES = [
 ]
 
 
+def score(response: str, truth: str | None) -> Reward:
+    return scorer()(RewardRow("t", "math", response, truth, {}, "stop", 1))
+
+
 @pytest.mark.parametrize(("truth", "response", "right"), CASES)
 def test_right_and_wrong(truth: str, response: str, right: bool) -> None:
-    result = math_answer("math", response, truth, {})
-    assert result["acc"] is right, result
-    assert result["score"] == float(right)
+    result = score(response, truth)
+    assert result.correct is right, result
+    assert result.score == float(right)
 
 
 def test_the_answer_is_boxed_marked_or_last() -> None:
@@ -79,7 +82,7 @@ def test_the_answer_is_boxed_marked_or_last() -> None:
 def test_a_row_without_truth_is_an_error(truth: str | None) -> None:
     """An empty answer is contained in every response."""
     with pytest.raises(UserError, match="no ground_truth"):
-        math_answer("math", "2", truth, {})
+        score("2", truth)
 
 
 HOSTILE = {
@@ -125,19 +128,41 @@ HOSTILE = {
     "spaces": "answer is" + " " * 200_000 + "!",
     "surrogate": "\\boxed{\ud800}",
     "nothing": "\0",
+    "nuls in a box": r"\boxed{" + "\0" * 1000 + "}",
+    "surrogates in a number": "\\boxed{1\ud8002}",
+    "ten megabytes": "7" * 10_000_000,
+    "ten megabytes in a box": r"\boxed{" + "7" * 10_000_000 + "}",
+    "ten megabytes of lines": "#### 7\n" * 1_500_000,
+    "ten megabytes of units": r"\boxed{7" + r"\text{ cm}" * 1_000_000 + "}",
+    "ten thousand fractions": r"\boxed{" + r"\frac{1}{" * 10_000 + "2" + "}" * 10_000 + "}",
+    "ten thousand texts": r"\boxed{" + r"\text{" * 10_000 + "}" * 10_000 + "}",
+    "ten thousand lefts": r"\boxed{" + r"\left(" * 10_000 + r"\right)" * 10_000 + "}",
+    "exponent of a decimal": r"\boxed{1.5\times10^{999999999}}",
+    "exponent of e": r"\boxed{1e99999}",
+    "exponent of a unit": r"\boxed{7\text{ cm}^{99999}}",
+    "units of units": r"\boxed{7" + r"\text{ cm}" * 20 + "}",
+    "digits of a unit": r"\boxed{7\text{ cm" + "9" * 100 + "}}",
+    "spaces between digits": r"\boxed{" + "7 " * 120 + "}",
+    "thousands": r"\boxed{7" + ",777" * 60 + "x}",
+    "spaces in a unit": r"\boxed{7" + r"\," * 100 + "x}",
+    "words behind a number": r"\boxed{7" + " cm" * 80 + "!}",
+    "inequality": r"\boxed{\sin{x^{3}} < e^{x}}",
+    "chain of inequalities": r"\boxed{1<x<2<x<3}",
 }
+EMPTY = {"marks", "ten thousand closed boxes"}
 
 
 def test_what_a_policy_writes_has_a_verdict() -> None:
     """sympy would work on most of these forever; without a score they would stop the run."""
-    worker = RewardWorker(RewardSection(functions=(RewardFunction(name=NAME),)))
+    worker = RewardWorker(RewardSection(functions=(RewardFunction(name="math"),)))
     rows = [RewardRow(name, "math", text, "x = 2", {}, "stop", 1) for name, text in HOSTILE.items()]
     try:
         hostile = [parts[0] for parts in worker.score(rows, 60.0, batch=False)]
     finally:
         worker.close()
     outcomes = {reward.trajectory_id: (reward.outcome, reward.score) for reward in hostile}
-    assert outcomes == dict.fromkeys(HOSTILE, ("wrong", 0.0))
+    expected = dict.fromkeys(HOSTILE, ("wrong", 0.0))
+    assert outcomes == expected | dict.fromkeys(EMPTY, ("no_answer", 0.0))
     (tower,) = (reward for reward in hostile if reward.trajectory_id == "tower")
     assert tower.detail == (
         "the answer is not compared by value: a power of it has more than 1000 digits"

@@ -1,0 +1,175 @@
+r"""The unit behind a mathematical answer: split off, and converted where both sides name one.
+
+A unit that only one side names is ignored, as verl's rule for MATH drops units
+(verl/utils/reward_score/math_reward.py, ``strip_string``); two that differ are compared: 5 m is
+500 cm, and neither 5 cm nor 500 m. Letters behind a number are a unit in ``\text{}`` and the like,
+or as a known name of two letters or more: ``7m`` is a product.
+"""
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from fractions import Fraction
+
+# Dimension -> names of each unit -> its size in the first one.
+_TABLE: dict[str, dict[str, Fraction]] = {
+    "length": {
+        "m meter metre": Fraction(1),
+        "mm millimeter millimetre": Fraction(1, 1000),
+        "cm centimeter centimetre": Fraction(1, 100),
+        "km kilometer kilometre": Fraction(1000),
+        "in inch inche": Fraction(254, 10_000),
+        "ft foot feet": Fraction(3048, 10_000),
+        "yd yard": Fraction(9144, 10_000),
+        "mi mile": Fraction(1_609_344, 1000),
+    },
+    "mass": {
+        "g gram gm": Fraction(1),
+        "mg milligram": Fraction(1, 1000),
+        "kg kilogram": Fraction(1000),
+        "lb pound": Fraction(45_359_237, 100_000),
+        "oz ounce": Fraction(45_359_237, 1_600_000),
+    },
+    "time": {
+        "s sec second": Fraction(1),
+        "min minute": Fraction(60),
+        "h hr hour": Fraction(3600),
+        "day": Fraction(86_400),
+        "week": Fraction(604_800),
+    },
+    "money": {"dollar usd buck": Fraction(1), "cent ¢": Fraction(1, 100)},
+    "angle": {"degree deg": Fraction(1)},
+    "year": {"year yr": Fraction(1), "month": Fraction(1, 12)},
+}
+_LITRES = {
+    "l liter litre": Fraction(1, 1000),
+    "ml milliliter millilitre": Fraction(1, 10**6),
+    "cc": Fraction(1, 10**6),
+}
+_SHORT = {"mph": "mile / hour", "kph": "km / hour", "kmh": "km / hour", "sq": "square"}
+_POWERS = {"square": 2, "cubic": 3, "squared": 2, "cubed": 3}
+_GENERIC = {"unit", "of", "the", "a", "an"}  # they name no unit
+# Behind a number they change its value, or say that it is not the answer.
+_NO_UNITS = {
+    *("and", "or", "not", "to", "plus", "minus", "times", "over", "mod", "base", "factorial"),
+    *("hundred", "thousand", "million", "billion", "trillion", "dozen"),
+    *("percent", "percentage", "pi"),
+}
+_KNOWN: dict[str, tuple[Counter[str], Fraction]] = {
+    name: (Counter({dimension: 1}), size)
+    for dimension, names in _TABLE.items()
+    for all_names, size in names.items()
+    for name in all_names.split()
+} | {
+    name: (Counter({"length": 3}), size)
+    for all_names, size in _LITRES.items()
+    for name in all_names.split()
+}
+
+_TEXT = r"\\(?:text(?:bf|it|rm|normal)?|math(?:rm|bf|it)|mbox)\s*\{[^{}]*\}"
+_GAP = r"(?:\\[,;:! ]|~|\s)"
+_TEXT_UNIT = re.compile(
+    rf"{_GAP}*{_TEXT}(?:{_GAP}|{_TEXT}|/|\\cdot(?![A-Za-z])|\^\{{?-?[1-9]\}}?|[²³])*$"
+)
+_WORD_UNIT = re.compile(r"(?<=[\d}.])\s*([A-Za-z](?:[A-Za-z /²³{}.\d]|\^\{?-?\d)*)$")
+_CIRCLE = re.compile(r"(?:\^\s*\{?\s*\\circ\s*\}?|°|\\degree)\s*$")
+_CURRENCY = re.compile(r"^(-?)\s*(?:\\?\$|\\text\s*\{\s*\\?\$\s*\})\s*")
+_PARTS = re.compile(r"[A-Za-z¢]+|[/^]|-?\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A unit: its dimensions with exponents and its ``size``, or ``words`` that are no known
+    one."""
+
+    dimensions: tuple[tuple[str, int], ...] = ()
+    size: Fraction = Fraction(1)
+    words: frozenset[str] = frozenset()
+
+
+def split_unit(text: str, *, letters: bool = False) -> tuple[str, Unit | None]:
+    r"""Return ``text`` without the unit at its end (or the dollar sign before it), and the unit.
+
+    ``letters``: one letter behind a number is a unit, too, where it is the name of one.
+
+    >>> split_unit(r"5 \text{ cm}")[0], split_unit("7m")[0], split_unit("7 km")[0]
+    ('5', '7m', '7')
+    """
+    if (sign := _CURRENCY.match(text)) is not None and text[sign.end() :].strip():
+        return sign[1] + text[sign.end() :], _unit("dollar")
+    if (circle := _CIRCLE.search(text)) is not None:
+        return text[: circle.start()].rstrip(), _unit("degree")
+    found = _TEXT_UNIT.search(text)
+    if found is not None and text[: found.start()].strip():
+        written = re.sub(r"\\(?:text|math|mbox)[a-z]*|\\cdot|\\.|[~{}]", " ", found[0])
+        unit = _unit(written.replace("²", "^2").replace("³", "^3"))
+        return (text, None) if unit is None else (text[: found.start()].rstrip(), unit)
+    found = _WORD_UNIT.search(text)
+    if found is not None and (letters or len(re.match("[A-Za-z]*", found[1])[0]) > 1):  # type: ignore[index]
+        unit = _unit(re.sub("[{}]", "", found[1]).replace("²", "^2").replace("³", "^3"))
+        if unit is not None and not unit.words:
+            return text[: found.start()].rstrip(), unit
+    return text, None
+
+
+def ratio(truth: Unit | None, answer: Unit | None) -> Fraction | None:
+    """Return by what an answer's number is multiplied to be in the unit of ``truth``; None where
+    the units cannot be converted."""
+    if truth is None or answer is None:
+        return Fraction(1)
+    for unit in (truth, answer):
+        if not unit.dimensions and not unit.words:  # a generic one, as "square units"
+            return Fraction(1)
+    comparable = truth.words <= answer.words or answer.words <= truth.words
+    if truth.dimensions != answer.dimensions or not comparable:
+        return None
+    return answer.size / truth.size
+
+
+def _unit(written: str) -> Unit | None:
+    """Return the unit that is ``written`` in words; None where one of them is no unit's."""
+    words = re.sub("[A-Za-z]+", lambda match: _SHORT.get(match[0].lower(), match[0]), written)
+    dimensions: Counter[str] = Counter()
+    size, unknown = Fraction(1), set[str]()
+    sign, ahead, last = 1, 1, ""
+    for part in _PARTS.findall(words):
+        word = part.lower()
+        if word in _NO_UNITS:
+            return None
+        if word in ("/", "per"):
+            sign = -1
+        elif word in _POWERS and word.endswith(("d",)) and last:
+            dimensions, size = _raised(dimensions, size, last, sign * (_POWERS[word] - 1))
+        elif word in _POWERS:
+            ahead = _POWERS[word]
+        elif word == "^":
+            continue
+        elif word.lstrip("-").isdecimal():
+            if abs(int(word)) > 9:
+                return None
+            dimensions, size = _raised(dimensions, size, last, sign * (int(word) - 1))
+        elif (name := _singular(word)) in _KNOWN:
+            dimensions, size = _raised(dimensions, size, name, sign * ahead)
+            ahead, last = 1, name
+        elif name not in _GENERIC:
+            unknown.add(name)
+            last = ""
+    kept = tuple(sorted((key, power) for key, power in dimensions.items() if power))
+    return Unit(kept, size, frozenset(unknown))
+
+
+def _raised(
+    dimensions: Counter[str], size: Fraction, name: str, power: int
+) -> tuple[Counter[str], Fraction]:
+    """Return dimensions and size, times the unit ``name`` to ``power``; "" is none."""
+    if not name:
+        return dimensions, size
+    of_name, size_of_name = _KNOWN[name]
+    more = Counter({key: value * power for key, value in of_name.items()})
+    dimensions = dimensions.copy()
+    dimensions.update(more)
+    return dimensions, size * size_of_name**power
+
+
+def _singular(word: str) -> str:
+    return word if word in _KNOWN or not word.endswith("s") else word[:-1]

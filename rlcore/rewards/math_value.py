@@ -1,0 +1,162 @@
+r"""Whether two formulas have the same value, by math-verify, and what it must not decide.
+
+It takes ``(2, 1)`` for the set of 1 and 2, letters behind numbers for units, and values below its
+precision for zero: these are settled here before or after it. Inequalities and ``x \in`` become
+intervals first, since sympy may try for ever to solve an inequality that a policy wrote.
+
+Importing this module takes a second or two.
+"""
+
+import logging
+import re
+from fractions import Fraction
+from typing import Any
+
+from latex2sympy2_extended.latex2sympy2 import NormalizationConfig
+from math_verify import LatexExtractionConfig, parse, verify
+from sympy import Expr, Float, Rational
+
+# It warns at each call that its alarms are off; they would replace the worker's own.
+logging.getLogger("math_verify").setLevel(logging.ERROR)
+
+# As LaTeX only: extracting expressions would read "> 7" and "not 7." as 7.
+_FORMULA = [
+    LatexExtractionConfig(
+        normalization_config=NormalizationConfig(
+            basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="all"
+        )
+    )
+]
+_SAME_WRITING = (
+    (re.compile(r"\\(?:left|right|[bB]ig+[lr]?)(?![A-Za-z])"), ""),
+    (re.compile(r"\\varnothing(?![A-Za-z])|∅"), r"\\emptyset"),
+    (re.compile(r"(?<=\d)(?:\{,\}|\\[,!])(?=\d{3}(?!\d))"), ""),
+    (re.compile(r"\\[,;:!]|~"), " "),
+    (re.compile("−"), "-"),
+    (re.compile(r"^\s*[A-Za-z]\s*\\in(?![A-Za-z])"), ""),
+)
+_RELATION = re.compile(r"\\(?:leqslant|geqslant|leq?|geq?|lt|gt)(?![A-Za-z])|<=|>=|[<>≤≥]")
+_OR = re.compile(r"\\text\s*\{\s*or\s*\}|\bor\b|\\(?:lor|vee)(?![A-Za-z])")
+_VARIABLE = re.compile(r"\s*[A-Za-z]\s*")
+_LETTERS = re.compile(r"\\[A-Za-z]+")
+_TOLERANCE = 2e-6  # relative, where one side is a decimal: as far as math-verify rounds
+_EXACT = 1e-60
+
+
+def same_value(truth: str, answer: str, factor: Fraction = Fraction(1)) -> bool:
+    """Return whether ``factor`` times the formula ``answer`` has the value of ``truth``.
+
+    Both are LaTeX without units; ``answer`` is within ``rlcore.rewards.math_limits``.
+    """
+    truth, answer = (_as_intervals(_rewritten(text)) for text in (truth, answer))
+    if _unlike(_shape(truth), _shape(answer)):
+        return False
+    expected, given = (
+        parse(rf"\boxed{{{text}}}", _FORMULA, parsing_timeout=0) for text in (truth, answer)
+    )
+    if factor != 1:
+        size = Rational(factor.numerator, factor.denominator)
+        given = [size * each for each in given if isinstance(each, Expr)]
+    if not expected or not given or not verify(expected, given, timeout_seconds=None):
+        return False
+    return not _differ(expected[0], given[0])
+
+
+def _rewritten(text: str) -> str:
+    for pattern, instead in _SAME_WRITING:
+        text = pattern.sub(instead, text)
+    return text.strip()
+
+
+def _as_intervals(text: str) -> str:
+    r"""Return inequalities of one variable against constants as intervals, else ``text``.
+
+    >>> _as_intervals(r"1 \le x < 2 or x > 5")
+    '[1,2)\\cup(5,\\infty)'
+    """
+    intervals = [_interval(part) for part in _OR.split(text)]
+    return text if None in intervals else r"\cup".join(each for each in intervals if each)
+
+
+def _interval(text: str) -> str | None:
+    sides = _RELATION.split(text)
+    signs = [
+        ("<" in r or "l" in r or "≤" in r, "=" in r or "e" in r or r in "≤≥")
+        for r in _RELATION.findall(text)
+    ]
+    middle = [i for i, side in enumerate(sides) if _VARIABLE.fullmatch(side)]
+    constant = all(
+        not re.search("[A-Za-z=]", _LETTERS.sub("", side)) and side.strip()
+        for i, side in enumerate(sides)
+        if i not in middle
+    )
+    if len(middle) != 1 or not constant or not 1 <= len(signs) <= 2:
+        return None
+    if len({less for less, _ in signs}) > 1 or (len(signs) == 2 and middle != [1]):
+        return None
+    if not signs[0][0]:  # read it from the right
+        sides, signs, middle = sides[::-1], signs[::-1], [len(sides) - 1 - middle[0]]
+    low, high = sides[: middle[0]], sides[middle[0] + 1 :]
+    opening = "[" if low and signs[0][1] else "("
+    closing = "]" if high and signs[-1][1] else ")"
+    begin = low[0].strip() if low else r"-\infty"
+    end = high[0].strip() if high else r"\infty"
+    return f"{opening}{begin},{end}{closing}"
+
+
+def _shape(text: str) -> str:
+    """Return how a text of several values holds them: "set", "list", or its two brackets and the
+    number of values, as "(]2"; "" for one value."""
+    if text.startswith(r"\{") and text.endswith(r"\}"):
+        inner = text[2:-2].replace(r"\{", "(").replace(r"\}", ")")
+        return "set" if _commas(inner) is not None else ""
+    commas = _commas(text)
+    if commas:
+        return "list"
+    if text[:1] in ("(", "[") and text[-1:] in (")", "]"):
+        inside = _commas(text[1:-1])
+        return f"{text[0]}{text[-1]}{inside + 1}" if inside else ""
+    return ""
+
+
+def _commas(text: str) -> int | None:
+    """Return the commas outside all brackets; None where brackets do not match."""
+    depth = commas = 0
+    for character in text.replace(r"\{", "(").replace(r"\}", ")"):
+        depth += (character in "([{") - (character in ")]}")
+        if depth < 0:
+            return None
+        commas += character == "," and depth == 0
+    return commas if depth == 0 else None
+
+
+def _unlike(truth: str, answer: str) -> bool:
+    """Return whether the shapes cannot be equal: a set, a tuple or open interval, a closed one."""
+    if truth == answer or not truth or not answer:
+        return False
+    if truth == "list":
+        return answer != "set"
+    if answer == "list":
+        return truth != "set" and not truth.startswith("()")
+    both = {truth, answer}
+    return "set" in both or (truth[:2] != answer[:2] and not both <= _VECTORS)
+
+
+_VECTORS = {f"{brackets}{size}" for brackets in ("()", "[]") for size in range(3, 10)}
+
+
+def _differ(truth: Any, given: Any) -> bool:
+    """Return whether two values that math-verify took for equal differ, at one point where there
+    are letters: it takes a difference below its precision for none."""
+    if not (isinstance(truth, Expr) and isinstance(given, Expr)):
+        return False
+    letters = sorted(truth.free_symbols | given.free_symbols, key=str)
+    point: Any = {letter: Rational(2 * i + 3, 7) for i, letter in enumerate(letters)}
+    try:
+        truth, given = truth.subs(point).doit(), given.subs(point).doit()
+        size = abs(complex(truth.evalf(20)))
+        gap = abs((truth - given).evalf(15, maxn=150))
+        most = _TOLERANCE if truth.has(Float) or given.has(Float) else _EXACT
+        return bool(gap > most * size) if size else bool(gap > _EXACT)
+    except (TypeError, ValueError, OverflowError, ZeroDivisionError, AttributeError):
+        return False  # no number: a matrix, an undefined point
