@@ -8,6 +8,7 @@
 # make test-slow  those that take over ten seconds
 # make lint       ruff and pyright; make format changes what ruff can
 # make chaos      kills servers, workers, actors during a run; fails if a kill loses or leaves anything
+# make bench      runs the benchmark BENCH=rewards; fails if a bound is broken
 # make docs       writes docs/recipe.md, docs/recipe.schema.json and docs/tables.md from the schemas
 SYSTEM := $(shell uname -s)-$(shell uname -m)
 ifeq ($(filter Linux-x86_64 Linux-aarch64,$(SYSTEM)),)
@@ -22,7 +23,7 @@ SHELL := bash
 .DELETE_ON_ERROR:
 # Heavy imports take seconds longer in every process if their bytecode is not cached.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help run study test test-slow chaos docs lint format env up down clean-env
+.PHONY: help run study test test-slow chaos bench docs lint format env up down clean-env
 
 RECIPE ?= quickstart
 OVERRIDES ?= {}
@@ -67,6 +68,10 @@ test-slow: $(STAMP)
 # Kills each process of deployed runs at three random points: about half an hour.
 chaos: $(STAMP)
 	@exec $(BIN)/python -m tests.chaos $(CHAOS)
+
+BENCH ?= rewards
+bench: $(STAMP)
+	@exec $(BIN)/python -m tests.bench $(BENCH)
 
 docs: $(STAMP)
 	@exec $(BIN)/python -m flows.reference

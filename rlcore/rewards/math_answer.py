@@ -27,6 +27,7 @@ _UPRIGHT = re.compile(r"\\(?:text(?:bf|it|rm|normal)?|math(?:rm|bf|it)|mbox)\s*\
 _DECORATION = re.compile(r"\\(?:left|right)(?![A-Za-z])|\\[,;:! ]|~|\\?\$")
 _WORDS = re.compile(r"[A-Za-z][A-Za-z'’]*(?:[-.,:;!][A-Za-z]{3,})*[.!]?")
 _PRODUCT = re.compile(r"[abcdkmnpqrstuvwxyz]{1,3}")  # of variables; other letters are a word
+_CLOCK = re.compile(r"\d{1,2}:[0-5]\d(?::[0-5]\d)?(?:[ap]\.?m\.?)?", re.IGNORECASE)  # no ratio
 _CHOICE = re.compile(r"\(?([A-Ja-j])\)?")
 
 
@@ -92,6 +93,9 @@ def judge(answer: str, ground_truth: str) -> tuple[bool, str]:
         return chosen is not None and chosen[1].lower() == letter[1].lower(), ""
     if _WORDS.fullmatch(truth) and not _PRODUCT.fullmatch(truth):
         return said.casefold() == truth.casefold(), ""
+    if _CLOCK.fullmatch(truth):
+        said, truth = (re.sub("[^0-9a-z:]", "", text.casefold()) for text in (said, truth))
+        return said == truth, ""
     bare = answer.strip("*_` \n").rstrip(".,;:")
     if (why := too_much(bare)) is not None:
         return False, f"the answer is not compared by value: {why}"

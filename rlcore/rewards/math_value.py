@@ -1,7 +1,8 @@
 r"""Whether two formulas have the same value, by math-verify, and what it must not decide.
 
-It takes ``(2, 1)`` for the set of 1 and 2, letters behind numbers for units, and values below its
-precision for zero: these are settled here before or after it. Inequalities and ``x \in`` become
+It takes ``(2, 1)`` for the set of 1 and 2, ``X`` for ``x``, letters behind numbers for units, and
+values below its precision for zero, and drops the base of ``1001_2``: these are settled here before
+or after it. Inequalities and ``x \in`` become
 intervals first, since sympy may try for ever to solve an inequality that a policy wrote.
 
 Importing this module takes a second or two.
@@ -9,10 +10,10 @@ Importing this module takes a second or two.
 
 import logging
 import re
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
-from latex2sympy2_extended.latex2sympy2 import NormalizationConfig
 from math_verify import LatexExtractionConfig, parse, verify
 from sympy import Expr, Float, Rational
 
@@ -20,13 +21,8 @@ from sympy import Expr, Float, Rational
 logging.getLogger("math_verify").setLevel(logging.ERROR)
 
 # As LaTeX only: extracting expressions would read "> 7" and "not 7." as 7.
-_FORMULA = [
-    LatexExtractionConfig(
-        normalization_config=NormalizationConfig(
-            basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="all"
-        )
-    )
-]
+_READ = LatexExtractionConfig()
+_FORMULA = [replace(_READ, normalization_config=replace(_READ.normalization_config, units=False))]
 _SAME_WRITING = (
     (re.compile(r"\\(?:left|right|[bB]ig+[lr]?)(?![A-Za-z])"), ""),
     (re.compile(r"\\varnothing(?![A-Za-z])|∅"), r"\\emptyset"),
@@ -39,6 +35,7 @@ _RELATION = re.compile(r"\\(?:leqslant|geqslant|leq?|geq?|lt|gt)(?![A-Za-z])|<=|
 _OR = re.compile(r"\\text\s*\{\s*or\s*\}|\bor\b|\\(?:lor|vee)(?![A-Za-z])")
 _VARIABLE = re.compile(r"\s*[A-Za-z]\s*")
 _LETTERS = re.compile(r"\\[A-Za-z]+")
+_BASE = re.compile(r"\d\s*_\s*\{?\s*(\w+)")
 _TOLERANCE = 2e-6  # relative, where one side is a decimal: as far as math-verify rounds
 _EXACT = 1e-60
 
@@ -49,6 +46,8 @@ def same_value(truth: str, answer: str, factor: Fraction = Fraction(1)) -> bool:
     Both are LaTeX without units; ``answer`` is within ``rlcore.rewards.math_limits``.
     """
     truth, answer = (_as_intervals(_rewritten(text)) for text in (truth, answer))
+    if _other_case(truth, answer) or _BASE.findall(truth) != _BASE.findall(answer):
+        return False
     if _unlike(_shape(truth), _shape(answer)):
         return False
     expected, given = (
@@ -66,6 +65,13 @@ def _rewritten(text: str) -> str:
     for pattern, instead in _SAME_WRITING:
         text = pattern.sub(instead, text)
     return text.strip()
+
+
+def _other_case(truth: str, answer: str) -> bool:
+    """Return whether the letters differ in their case only, which the parser drops."""
+    said = [set(re.findall("[A-Za-z]", _LETTERS.sub("", text))) for text in (truth, answer)]
+    folded = [{letter.lower() for letter in letters} for letters in said]
+    return said[0] != said[1] and folded[0] == folded[1]
 
 
 def _as_intervals(text: str) -> str:

@@ -137,20 +137,6 @@ def test_a_ground_truth_that_is_no_number_is_an_error() -> None:
         judge("numeric", "#### 72", "seven")
 
 
-@reads(GSM8K / "example_model_solutions.jsonl")
-def test_numeric_agrees_with_the_verdicts_on_real_solutions() -> None:
-    """5,276 solutions of four models, as their authors judged them."""
-    disagreed = []
-    for line in (GSM8K / "example_model_solutions.jsonl").read_text().splitlines():
-        row = json.loads(line)
-        truth = row["ground_truth"].rpartition("A: ")[2].replace(",", "").strip()
-        for solution in (value for value in row.values() if isinstance(value, dict)):
-            response = solution["solution"].replace("\nA: ", "\n#### ")
-            if judge("numeric", response, truth).correct is not solution["is_correct"]:
-                disagreed.append(response[-80:])
-    assert disagreed == []
-
-
 @reads(GSM8K / "test.jsonl")
 def test_every_gsm8k_solution_earns_the_reward() -> None:
     """The dataset's own solutions must be right by both modes, or training would punish them."""
