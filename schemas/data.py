@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from schemas.errors import did_you_mean
 from schemas.section import Section, rule
 
 ARITHMETIC = "arithmetic"
@@ -26,6 +27,94 @@ class Gsm8kSource(Section):
     instruction: str = Field(default=GSM8K_INSTRUCTION, description="appended to each question")
     demonstrations: bool = Field(default=True, description="also make SFT rows from its solutions")
     limit: int | None = Field(default=None, ge=1, description="first rows of each file; null = all")
+
+
+MATH_HUB = "DigitalLearningGmbH/MATH-lighteval"
+MATH_ROWS = {"train": 7500, "test": 5000}
+# verl's, for MATH (examples/data_preprocess/math_dataset.py).
+BOXED_INSTRUCTION = "Let's think step by step and output the final answer within \\boxed{}."
+MATH_TYPES = (
+    *("Algebra", "Counting & Probability", "Geometry", "Intermediate Algebra"),
+    *("Number Theory", "Prealgebra", "Precalculus"),
+)
+AIME_ROWS = 30  # of a year: two papers of fifteen
+# Year -> hub dataset and the split that holds its problems.
+AIME_HUBS = {2024: ("Maxwell-Jia/AIME_2024", "train"), 2025: ("math-ai/aime25", "test")}
+
+
+class MathSource(Section):
+    """MATH: problems with a worked solution whose last ``\\boxed{}`` is the ground truth."""
+
+    kind: Literal["math"] = Field(default="math", description="the MATH data set")
+    path: str | None = Field(
+        default=None,
+        description="folder of one train* and one test* file, or one file, with the columns"
+        " problem, solution, level, type; null = the hub",
+    )
+    hub_name: str = Field(default=MATH_HUB, description="hub dataset to use when there is no path")
+    revision: str | None = Field(default=None, description="commit of the hub dataset to pin")
+    split: Literal["train", "test"] | None = Field(
+        default=None, description="only these rows; null = both, and of one file: train"
+    )
+    levels: tuple[int, ...] = Field(
+        default=(), description="only problems of these levels, 1 (easiest) to 5; empty = all"
+    )
+    types: tuple[str, ...] = Field(
+        default=(), description="only problems of these types, e.g. Geometry; empty = all"
+    )
+    instruction: str = Field(default=BOXED_INSTRUCTION, description="appended to each problem")
+    demonstrations: bool = Field(default=True, description="also make SFT rows from its solutions")
+    limit: int | None = Field(
+        default=None, ge=1, description="first rows of each file, of those chosen; null = all"
+    )
+
+    @field_validator("levels")
+    @classmethod
+    def _levels_exist(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        for level in value:
+            if not 1 <= level <= 5:
+                raise ValueError(f"level {level} does not exist; MATH has 1 to 5")
+        return value
+
+    @field_validator("types")
+    @classmethod
+    def _types_exist(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for name in value:
+            if name not in MATH_TYPES:
+                raise ValueError(
+                    f"{name!r} is not a type of MATH; there are {', '.join(MATH_TYPES)}"
+                    f"{did_you_mean(name, MATH_TYPES)}"
+                )
+        return value
+
+
+class AimeSource(Section):
+    """AIME of one year: 30 problems whose answers are integers from 0 to 999."""
+
+    kind: Literal["aime"] = Field(default="aime", description="the AIME of one year")
+    year: Literal[2024, 2025] = Field(
+        default=2024, description="which year's hub dataset, and the name of the rows' data source"
+    )
+    path: str | None = Field(
+        default=None,
+        description="file with the columns problem and answer in any case; null = the hub",
+    )
+    revision: str | None = Field(default=None, description="commit of the hub dataset to pin")
+    split: Literal["train", "validation", "test"] = Field(
+        default="test", description="what its rows are for"
+    )
+    instruction: str = Field(default=BOXED_INSTRUCTION, description="appended to each problem")
+    limit: int | None = Field(default=None, ge=1, description="first rows; null = all")
+
+    @property
+    def hub_name(self) -> str:
+        """The hub dataset to use when there is no path."""
+        return AIME_HUBS[self.year][0]
+
+    @property
+    def hub_split(self) -> str:
+        """Its split that holds the problems."""
+        return AIME_HUBS[self.year][1]
 
 
 class Columns(Section):
@@ -106,8 +195,11 @@ class ArithmeticSource(Section):
         return value
 
 
+# Read from files or the hub; the others are generated.
+ReadSource = Gsm8kSource | MathSource | AimeSource | FileSource | HubSource
 Source = Annotated[
-    Gsm8kSource | FileSource | HubSource | ArithmeticSource, Field(discriminator="kind")
+    Gsm8kSource | MathSource | AimeSource | FileSource | HubSource | ArithmeticSource,
+    Field(discriminator="kind"),
 ]
 
 
@@ -128,6 +220,16 @@ def _most_train_rows(source: Source, *, solved: bool) -> int | None:
             if source.path is not None or source.hub_name != GSM8K_HUB:
                 return source.limit
             return min(GSM8K_ROWS["train"], source.limit or GSM8K_ROWS["train"])
+        case MathSource():
+            if source.split == "test" or (solved and not source.demonstrations):
+                return 0
+            if source.path is not None or source.hub_name != MATH_HUB:
+                return source.limit
+            return min(MATH_ROWS["train"], source.limit or MATH_ROWS["train"])
+        case AimeSource():
+            if source.split != "train" or solved:
+                return 0
+            return source.limit if source.path else min(AIME_ROWS, source.limit or AIME_ROWS)
         case _:
             return source.limit if source.split == "train" else 0
 

@@ -2,9 +2,17 @@
 
 import hashlib
 import os
-from pathlib import Path
+from pathlib import Path, PurePath
 
-from schemas.data import ArithmeticSource, DataSection, FileSource, HubSource
+from rlcore.data.sources import source_files
+from schemas.data import (
+    AimeSource,
+    ArithmeticSource,
+    DataSection,
+    FileSource,
+    HubSource,
+    MathSource,
+)
 from schemas.errors import UserError
 from schemas.recipe import ModelSection
 
@@ -27,6 +35,12 @@ def data_digests(data: DataSection) -> dict[str, str]:
                 digests[role] = file_digest(source.path, f"{role}.path")
             case HubSource():
                 digests[role] = _hub(source.name, source.revision)
+            case MathSource() | AimeSource():
+                files = source_files(source, role)
+                for file in files:
+                    digests[f"{role} {PurePath(file).name}"] = file_digest(file, f"{role}.path")
+                if not files:
+                    digests[role] = _hub(source.hub_name, source.revision)
             case _:
                 directory = source.path or os.environ.get("GSM8K_DIR")
                 if directory is None:

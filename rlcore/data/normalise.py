@@ -7,6 +7,8 @@
 - conversations: ``messages``, perhaps a ground truth. As TRL: the completion is the assistant's
   last turn, if it speaks last.
 - GSM8K: ``question`` and ``answer`` (a source of kind "gsm8k"). Both.
+- MATH: ``problem`` and ``solution``, perhaps ``level`` and ``type`` (kind "math"). Both.
+- AIME: ``problem`` and ``answer`` (kind "aime"). A prompt.
 
 Columns of other names are read by ``data.sources.columns``. ``prompt`` and ``completion`` are a
 string or a list of messages. Columns that are not part of the form go to ``extra_info``. A prompt
@@ -18,6 +20,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from rlcore.boxed import last_boxed
 from rlcore.data.chat import Message
 from rlcore.data.rows import RawTable, Reject, Row, shown
 from schemas.errors import UserError, did_you_mean
@@ -27,7 +30,15 @@ FORMS = (
     "TRL (prompt, completion)",
     "conversations (messages)",
     "GSM8K (question, answer; a source of kind 'gsm8k')",
+    "MATH (problem, solution; kind 'math')",
+    "AIME (problem, answer; kind 'aime')",
 )
+# Columns that a form of a source's own kind needs.
+_OF_KIND = {
+    "gsm8k": {"question", "answer"},
+    "math": {"problem", "solution"},
+    "aime": {"problem", "answer"},
+}
 STYLES = ("rule", "model", "judge", "code")
 # verl: the text after the last "#### ", commas removed (examples/data_preprocess/gsm8k.py)
 _GSM8K_ANSWER = re.compile(r"#### (-?[0-9.,]+)")
@@ -38,6 +49,7 @@ _USUAL = {
 }
 _TRUTHS = ("ground_truth", "solution")
 _INTEGER = re.compile(r"-?\d+")
+_AIME_ANSWER = re.compile(r"[0-9]{1,3}")
 
 
 class _Bad(Exception):
@@ -54,7 +66,8 @@ def normalise(table: RawTable) -> tuple[list[Row], list[Reject]]:
     Raises ``UserError`` naming the columns and the accepted forms when they do not match.
     """
     form = _form(table)
-    make = {"verl": _verl, "trl": _trl, "messages": _messages, "gsm8k": _gsm8k}[form]
+    makers = {"verl": _verl, "trl": _trl, "messages": _messages}
+    make = {**makers, "gsm8k": _gsm8k, "math": _math, "aime": _aime}[form]
     rows, rejects = [], []
     for index, values in enumerate(table.rows):
         present = {name: value for name, value in _ours(values, table).items() if value is not None}
@@ -90,7 +103,7 @@ def _form(table: RawTable) -> str:
                 f"{did_you_mean(name, found)}; its columns are {', '.join(found)}"
             )
     columns = _ours(dict(found), table)
-    if table.form is not None and {"question", "answer"} <= set(columns):
+    if table.form is not None and _OF_KIND[table.form] <= set(columns):
         return table.form
     if table.form is None and "prompt" in columns:
         by_verl = "reward_model" in columns and "ground_truth" not in table.columns
@@ -130,6 +143,38 @@ def _gsm8k(table: RawTable, index: int, values: dict[str, Any]) -> Row:
         ability="math",
         ground_truth=truth,
         extra_info=_json(info),
+    )
+
+
+def _math(table: RawTable, index: int, values: dict[str, Any]) -> Row:
+    problem, solution = _text(values, "problem"), _text(values, "solution")
+    truth = last_boxed(solution)
+    if not truth:
+        raise _Bad("no_final_answer", r"the solution has no complete \boxed{} with an answer")
+    named = {key: values[key] for key in ("level", "type") if key in values}
+    info = {"split": table.split, "index": index, **named}
+    return _row(
+        table,
+        index,
+        prompt=[{"role": "user", "content": f"{problem} {table.instruction}".rstrip()}],
+        solution=[{"role": "assistant", "content": solution}] if table.demonstrations else [],
+        ability="math",
+        ground_truth=truth,
+        extra_info=_json({**info, "solution": solution, "problem": problem}),
+    )
+
+
+def _aime(table: RawTable, index: int, values: dict[str, Any]) -> Row:
+    problem, answer = _text(values, "problem"), str(values.get("answer")).strip()
+    if not _AIME_ANSWER.fullmatch(answer):
+        raise _Bad("no_final_answer", f"the answer {answer[:80]!r} is no integer from 0 to 999")
+    return _row(
+        table,
+        index,
+        prompt=[{"role": "user", "content": f"{problem} {table.instruction}".rstrip()}],
+        ability="math",
+        ground_truth=answer,
+        extra_info=_json({"split": table.split, "index": index, "problem": problem}),
     )
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from rlcore.data.normalise import normalise
 from rlcore.data.rows import RawTable, Reject, Row
 from rlcore.data.sources import count_rows, read_source, source_files
-from schemas.data import FileSource, Gsm8kSource, HubSource
+from schemas.data import MathSource, ReadSource
 from schemas.errors import UserError
 
 FIRST_ROWS = 64
@@ -40,16 +40,14 @@ class Peek:
         return self.count if all(holds) else None
 
 
-def peek(
-    source: Gsm8kSource | FileSource | HubSource, where: str, *, first: int | None = FIRST_ROWS
-) -> list[Peek]:
+def peek(source: ReadSource, where: str, *, first: int | None = FIRST_ROWS) -> list[Peek]:
     """Look at each file of ``source``; at none where it is read from the hub.
 
     ``where``: its dotted path. ``first``: rows that are read and stand for the others; None: all of
     them. Raises ``UserError`` when a file does not exist, cannot be read, is of no known form, or
     has no rows.
     """
-    files = source_files(source)
+    files = source_files(source, where)
     if not files:
         return []
     most = min((n for n in (source.limit, first) if n), default=None)
@@ -57,10 +55,15 @@ def peek(
     found = []
     for table, file in zip(tables, files, strict=True):
         rows, rejects = _normalised(table, f"{where}: '{file}'")
-        count = count_rows(file, setting=where)
+        count = None if _chooses(source) else count_rows(file, setting=where)
         limited = count if count is None else min(count, source.limit or count)
         found.append(Peek(table.split, rows, rejects, limited))
     return found
+
+
+def _chooses(source: ReadSource) -> bool:
+    """Return whether a source takes some of a file's rows only."""
+    return isinstance(source, MathSource) and bool(source.levels or source.types)
 
 
 def _normalised(table: RawTable, where: str) -> tuple[list[Row], list[Reject]]:

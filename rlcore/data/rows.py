@@ -15,7 +15,8 @@ class RawTable:
     """One file or hub split as read: ``rows`` as dicts, in order. ``source`` names it in errors.
 
     ``data_source`` (verl's name of a task) overrides the rows' own; ``instruction`` is appended to
-    GSM8K questions. ``columns``: our names of columns -> those in ``rows``, where they differ.
+    the questions of GSM8K, MATH and AIME. ``columns``: our names of columns -> those in ``rows``,
+    where they differ.
     """
 
     source: str

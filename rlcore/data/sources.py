@@ -1,8 +1,8 @@
-"""Sources -> raw rows: files (local or any fsspec URL), the hub, GSM8K."""
+"""Sources -> raw rows: files (local or any fsspec URL), the hub, GSM8K, MATH, AIME."""
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -10,19 +10,26 @@ from typing import Any
 
 from rlcore.data.rows import RawTable
 from rlcore.models.files import hub_unreachable
-from schemas.data import FileSource, Gsm8kSource, HubSource
+from schemas.data import (
+    MATH_HUB,
+    AimeSource,
+    FileSource,
+    Gsm8kSource,
+    HubSource,
+    MathSource,
+    ReadSource,
+)
 from schemas.errors import UserError, did_you_mean
 
 GSM8K = "openai/gsm8k"
 GSM8K_SPLITS = ("train", "test")
+MATH_SPLITS = ("train", "test")
 SUFFIXES = (".parquet", ".jsonl", ".json")
 # Tables of text -> how polars reads them.
 _CONVERTED = {".csv": "read_csv({!r})", ".tsv": "read_csv({!r}, separator='\\t')"}
 
 
-def read_source(
-    source: Gsm8kSource | FileSource | HubSource, where: str = "data.sources"
-) -> list[RawTable]:
+def read_source(source: ReadSource, where: str = "data.sources") -> list[RawTable]:
     """Return the tables of one source, at most ``source.limit`` rows each.
 
     ``where``: its dotted path, shown in errors. Raises ``UserError`` naming the file (and line)
@@ -32,22 +39,43 @@ def read_source(
     match source:
         case Gsm8kSource():
             return _read_gsm8k(source, where)
+        case MathSource():
+            return _read_math(source, where)
+        case AimeSource():
+            return [_read_aime(source, where)]
         case FileSource():
             rows = read_file(source.path, source.limit, setting=f"{where}.path")
             name, columns = source.data_source, source.columns.named
             return [RawTable(source.path, source.split, rows, data_source=name, columns=columns)]
         case HubSource():
-            rows = _read_hub(source.name, source.config, source.hub_split, source, source.revision)
+            rows = _read_hub(
+                source.name,
+                source.config,
+                source.hub_split,
+                source,
+                source.revision,
+                limit=source.limit,
+            )
             label = f"{source.name}:{source.hub_split}"
             name, columns = source.data_source or source.name, source.columns.named
             return [RawTable(label, source.split, rows, data_source=name, columns=columns)]
 
 
-def source_files(source: Gsm8kSource | FileSource | HubSource) -> list[str]:
-    """Return the files that ``read_source`` makes a table each of, in order; none for the hub."""
-    if isinstance(source, FileSource):
-        return [source.path]
-    directory = _gsm8k_directory(source) if isinstance(source, Gsm8kSource) else None
+def source_files(source: ReadSource, where: str = "data.sources") -> list[str]:
+    """Return the files that ``read_source`` makes a table each of, in order; none for the hub.
+
+    ``where``: as there. Raises ``UserError`` for a folder without the files of MATH.
+    """
+    match source:
+        case FileSource():
+            return [source.path]
+        case MathSource():
+            return list(_math_files(source, where).values())
+        case AimeSource():
+            return [source.path] if source.path else []
+        case HubSource():
+            return []
+    directory = _gsm8k_directory(source)
     return [f"{directory}/{split}.jsonl" for split in GSM8K_SPLITS] if directory else []
 
 
@@ -187,7 +215,7 @@ def _read_gsm8k(source: Gsm8kSource, where: str) -> list[RawTable]:
             file = f"{directory}/{split}.jsonl"
             rows = read_file(file, source.limit, setting=f"GSM8K file (of {origin})")
         else:
-            rows = _read_hub(source.hub_name, "main", split, source)
+            rows = _read_hub(source.hub_name, "main", split, source, limit=source.limit)
         tables.append(
             RawTable(
                 source=f"gsm8k/{split}.jsonl",
@@ -202,12 +230,87 @@ def _read_gsm8k(source: Gsm8kSource, where: str) -> list[RawTable]:
     return tables
 
 
+def _math_files(source: MathSource, where: str) -> dict[str, str]:
+    """Return the file of each split; {} where they are read from the hub."""
+    if source.path is None:
+        return {}
+    folder = Path(source.path).expanduser()
+    if "://" in source.path or not folder.is_dir():
+        return {source.split or "train": source.path}
+    files = {}
+    for split in (source.split,) if source.split else MATH_SPLITS:
+        found = [f for f in sorted(folder.glob(f"{split}*")) if f.suffix.lower() in SUFFIXES]
+        if len(found) != 1:
+            raise UserError(
+                f"{where}.path = '{source.path}' holds {len(found)} files {split}* of"
+                f" {', '.join(SUFFIXES)}; give a folder with one, or the path of one file"
+            )
+        files[split] = str(found[0])
+    return files
+
+
+def _read_math(source: MathSource, where: str) -> list[RawTable]:
+    files, tables = _math_files(source, where), []
+    for split in files or ((source.split,) if source.split else MATH_SPLITS):
+        if files:
+            rows = read_file(files[split], setting=f"{where}.path")
+        else:
+            rows = _read_hub(source.hub_name, None, split, source, source.revision)
+        chosen = list(islice(_chosen(rows, source), source.limit))
+        if rows and not chosen:
+            raise UserError(
+                f"{where}.levels = {list(source.levels)} and types = {list(source.types)} leave"
+                f" none of the {len(rows)} {split} rows; choose others"
+            )
+        tables.append(
+            RawTable(
+                source=files.get(split, f"{source.hub_name}:{split}"),
+                split=split,
+                rows=chosen,
+                form="math",
+                data_source=MATH_HUB,
+                instruction=source.instruction,
+                demonstrations=source.demonstrations and split == "train",
+            )
+        )
+    return tables
+
+
+def _chosen(rows: Iterable[dict[str, Any]], source: MathSource) -> Iterator[dict[str, Any]]:
+    """Yield the rows of the source's levels ("Level 5") and types."""
+    levels = {f"Level {level}" for level in source.levels}
+    for row in rows:
+        of_level = not levels or row.get("level") in levels
+        if of_level and (not source.types or row.get("type") in source.types):
+            yield row
+
+
+def _read_aime(source: AimeSource, where: str) -> RawTable:
+    if source.path:
+        name, rows = source.path, read_file(source.path, source.limit, setting=f"{where}.path")
+    else:
+        hub, split = source.hub_name, source.hub_split
+        name = f"{hub}:{split}"
+        rows = _read_hub(hub, None, split, source, source.revision, limit=source.limit)
+    return RawTable(
+        source=name,
+        split=source.split,
+        rows=[{column.lower(): value for column, value in row.items()} for row in rows],
+        form="aime",
+        data_source=f"aime{source.year}",  # as verl names it
+        instruction=source.instruction,
+        demonstrations=False,
+    )
+
+
 def _read_hub(
     name: str,
     config_name: str | None,
     hub_split: str,
-    source: Gsm8kSource | HubSource,
+    source: Gsm8kSource | MathSource | AimeSource | HubSource,
     revision: str | None = None,
+    *,
+    limit: int | None = None,
 ) -> list[dict[str, Any]]:
     """Return the rows of one split; from the local cache where the hub cannot be reached."""
     from datasets import config as settings
@@ -219,6 +322,9 @@ def _read_hub(
     remedy = (
         "set data.sources.path (or GSM8K_DIR) to a directory of train.jsonl and test.jsonl"
         if isinstance(source, Gsm8kSource)
+        else "set data.sources.path to a file of its rows, or download it once where the hub can be"
+        " reached and set HF_HOME to that cache"
+        if isinstance(source, MathSource | AimeSource)
         else "use a source of kind 'file', or download it once where the hub can be reached and set"
         " HF_HOME to that cache"
     )
@@ -234,5 +340,5 @@ def _read_hub(
         ) from error
     finally:
         settings.HF_HUB_OFFLINE = offline
-    limit = len(rows) if source.limit is None else min(source.limit, len(rows))
-    return [dict(row) for row in rows.select(range(limit))]
+    number = len(rows) if limit is None else min(limit, len(rows))
+    return [dict(row) for row in rows.select(range(number))]

@@ -3,7 +3,18 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from schemas.data import GSM8K_ROWS, ArithmeticSource, DataSection, Gsm8kSource, Source
+from schemas.data import (
+    AIME_ROWS,
+    GSM8K_ROWS,
+    MATH_HUB,
+    MATH_ROWS,
+    AimeSource,
+    ArithmeticSource,
+    DataSection,
+    Gsm8kSource,
+    MathSource,
+    Source,
+)
 from schemas.errors import UserError
 from schemas.recipe import Recipe
 from schemas.reward_model import Gsm8kSolutions, SampledPreferences
@@ -137,7 +148,22 @@ def _size_of(source: Source, fraction: float) -> DataSize:
         solved = rows["train"] if source.demonstrations else 0
         train = size_of_rows("train", rows["train"], solved, fraction)
         return total_size([train, size_of_rows("test", rows["test"], 0, fraction)])
+    if isinstance(source, MathSource):
+        known = source.path is None and source.hub_name == MATH_HUB
+        splits = [source.split] if source.split else list(MATH_ROWS)
+        return total_size([_size_of_math(source, split, known, fraction) for split in splits])
+    if isinstance(source, AimeSource):
+        rows = None if source.path else min(AIME_ROWS, source.limit or AIME_ROWS)
+        return size_of_rows(source.split, rows, 0, fraction)
     return size_of_rows(source.split, None, None, fraction)
+
+
+def _size_of_math(source: MathSource, split: str, known: bool, fraction: float) -> DataSize:
+    rows = None
+    if known and not source.levels and not source.types:
+        rows = min(MATH_ROWS[split], source.limit or MATH_ROWS[split])
+    solved = rows if source.demonstrations and split == "train" else 0
+    return size_of_rows(split, rows, solved, fraction)
 
 
 def rl_batch(recipe: Recipe) -> Batch:

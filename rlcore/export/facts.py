@@ -18,7 +18,15 @@ from rlcore.results.queries import lineage
 from rlcore.store.artifacts import ArtifactStore
 from rlcore.store.fingerprint import installed
 from schemas.artifacts import ArtifactRef
-from schemas.data import ArithmeticSource, FileSource, Gsm8kSource, HubSource, Source
+from schemas.data import (
+    AimeSource,
+    ArithmeticSource,
+    FileSource,
+    Gsm8kSource,
+    HubSource,
+    MathSource,
+    Source,
+)
 from schemas.names import BASE_MODEL, REWARD_MODEL
 from schemas.recipe import Recipe
 from schemas.reward_model import FilePreferences, Gsm8kSolutions, RewardModelSection
@@ -156,6 +164,10 @@ def _source(source: Source) -> str:
     match source:
         case Gsm8kSource(hub_name=name):
             return f"GSM8K ({name})"
+        case MathSource(hub_name=name):
+            return f"MATH ({name})"
+        case AimeSource(year=year, split=split):
+            return f"AIME {year} ({source.hub_name}), as {split}"
         case FileSource(path=path, split=split):
             return f"file {PurePosixPath(path).name}, as {split}"
         case HubSource():
@@ -217,8 +229,8 @@ def _evaluation(recipe: Recipe) -> dict[str, str]:
 def _hub_datasets(recipe: Recipe) -> tuple[str, ...]:
     """Return the hub names of the recipe's sources."""
     names = [
-        source.hub_name if isinstance(source, Gsm8kSource) else source.name
+        source.name if isinstance(source, HubSource) else source.hub_name
         for source in recipe.data.sources
-        if isinstance(source, Gsm8kSource | HubSource)
+        if isinstance(source, Gsm8kSource | MathSource | AimeSource | HubSource)
     ]
     return tuple(dict.fromkeys(names))

@@ -24,8 +24,8 @@ WRONG = [
 
 @pytest.mark.parametrize(("truth", "answer"), WRONG)
 def test_what_math_verify_takes_for_equal(truth: str, answer: str) -> None:
-    by_library = (parse(rf"\boxed{{{text}}}", parsing_timeout=0) for text in (truth, answer))
-    assert verify(*by_library, timeout_seconds=None), "the library decides it; drop the case"
+    gold, given = (parse(rf"\boxed{{{text}}}", parsing_timeout=0) for text in (truth, answer))
+    assert verify(gold, given, timeout_seconds=None), "the library decides it; drop the case"
     assert not same_value(truth, answer)
 
 
