@@ -135,7 +135,7 @@ def test_the_right_key_is_named_first(refusals: dict[str, str], written: str, me
         ("rl.rollout.min_p", "the whole distribution"),
         ("resume_from_checkpoint", "continues where it was"),
         ("data.sources.0.hub_split", "it is a key of kind 'hub'"),
-        ("data.sources.0.path", "it is a key of kind 'gsm8k' or 'file'"),
+        ("data.sources.0.path", "it is a key of kind 'gsm8k' or 'math' or 'aime' or 'file'"),
     ],
 )
 def test_what_has_no_counterpart_there_is_told_so(written: str, words: str) -> None:

@@ -12,10 +12,42 @@ def test_a_source_is_known_by_its_kind() -> None:
         {"sources": [{"kind": "gsm8k"}, {"kind": "hub", "name": "a/b", "split": "test"}]}
     )
     assert [type(source) for source in data.sources] == [Gsm8kSource, HubSource]
-    with pytest.raises(ValueError, match="'gsm8k', 'file', 'hub', 'arithmetic'"):
+    with pytest.raises(ValueError, match="'gsm8k', 'math', 'aime', 'file', 'hub', 'arithmetic'"):
         DataSection.model_validate({"sources": [{"kind": "huggingface"}]})
     with pytest.raises(ValueError, match="at least 1 item"):
         DataSection(sources=())
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"levels": [6]}, "level 6 does not exist; MATH has 1 to 5"),
+        ({"types": ["Algbra"]}, "'Algbra' is not a type of MATH; .*did you mean 'Algebra'"),
+        ({"kind": "aime", "year": 2023}, "2024 or 2025"),
+    ],
+)
+def test_what_math_and_aime_do_not_have_is_refused(fields: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        DataSection.model_validate({"sources": [{"kind": "math", **fields}]})
+
+
+@pytest.mark.parametrize(
+    ("source", "prompts", "demonstrations"),
+    [
+        ({"kind": "math"}, 7500, 7500),
+        ({"kind": "math", "demonstrations": False}, 7500, 0),
+        ({"kind": "math", "limit": 100}, 100, 100),
+        ({"kind": "math", "split": "test"}, 0, 0),
+        ({"kind": "aime"}, 0, 0),
+        ({"kind": "aime", "split": "train"}, 30, 0),
+    ],
+)
+def test_an_iteration_that_math_or_aime_cannot_fill_is_named(
+    source: dict[str, Any], prompts: int, demonstrations: int
+) -> None:
+    data = DataSection.model_validate({"sources": [source]})
+    assert list(data.shortfalls(prompts, demonstrations)) == []
+    assert len(list(data.shortfalls(prompts + 1, demonstrations + 1))) == 2
 
 
 def test_generated_problems_are_not_compared_nearly() -> None:

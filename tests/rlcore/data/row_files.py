@@ -27,3 +27,14 @@ def write(path: Path, rows: list[dict]) -> Path:
     else:
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
+
+
+MATH_ROWS = [
+    {
+        "problem": f"What is ${n} + {n}$?",
+        "solution": rf"It is $\boxed{{{2 * n}}}$.",
+        "level": f"Level {1 + n % 5}",
+        "type": "Geometry" if n % 5 == 3 else "Algebra",
+    }
+    for n in range(10)
+]

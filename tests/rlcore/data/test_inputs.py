@@ -5,10 +5,17 @@ from pathlib import Path
 import pytest
 
 from rlcore.data.inputs import data_digests, model_digests
-from schemas.data import ArithmeticSource, DataSection, FileSource, Gsm8kSource
+from schemas.data import (
+    AimeSource,
+    ArithmeticSource,
+    DataSection,
+    FileSource,
+    Gsm8kSource,
+    MathSource,
+)
 from schemas.errors import UserError
 from schemas.recipe import FromScratch, ModelSection
-from tests.rlcore.data.row_files import VERL_ROWS, write
+from tests.rlcore.data.row_files import MATH_ROWS, VERL_ROWS, write
 
 
 def test_digests_change_with_content_alone(tmp_path: Path) -> None:
@@ -32,6 +39,21 @@ def test_digests_change_with_content_alone(tmp_path: Path) -> None:
     assert digests("a", VERL_ROWS[:2], b"v")[1] != first[1]
 
 
+def test_files_of_math_and_aime_count_by_their_content(tmp_path: Path) -> None:
+    def digests() -> dict[str, str]:
+        math = MathSource(path=str(tmp_path / "math"))
+        return data_digests(DataSection(sources=(math, AimeSource(path=str(tmp_path / "a.jsonl")))))
+
+    (tmp_path / "math").mkdir()
+    for name in ("math/train.jsonl", "math/test.jsonl", "a.jsonl"):
+        write(tmp_path / name, MATH_ROWS)
+    first = digests()
+    roles = ["data.sources[0] train.jsonl", "data.sources[0] test.jsonl", "data.sources[1] a.jsonl"]
+    assert list(first) == roles
+    write(tmp_path / "math" / "test.jsonl", MATH_ROWS[:3])
+    assert [first[role] == digests()[role] for role in roles] == [True, False, True]
+
+
 def test_digests_of_what_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert model_digests(ModelSection(from_scratch=FromScratch())) == {}
     data = DataSection(sources=(FileSource(path=str(tmp_path / "none.jsonl")),))
@@ -42,5 +64,10 @@ def test_digests_of_what_is_not_there(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.delenv("GSM8K_DIR", raising=False)
     hub = data_digests(DataSection(sources=(Gsm8kSource(),)))
     assert hub == {"data.sources[0]": "hub:openai/gsm8k@unpinned"}
+    math = MathSource(revision="c0ffee")
+    assert data_digests(DataSection(sources=(math, AimeSource()))) == {
+        "data.sources[0]": "hub:DigitalLearningGmbH/MATH-lighteval@c0ffee",
+        "data.sources[1]": "hub:Maxwell-Jia/AIME_2024@unpinned",
+    }
     pinned = model_digests(ModelSection(path="a/b", revision="c0ffee"))
     assert pinned == {"model": "hub:a/b@c0ffee"}

@@ -67,6 +67,43 @@ def test_gsm8k_truth_stands_after_the_last_mark_without_commas() -> None:
     assert row.solution[0]["content"].endswith("#### -1,200")
 
 
+def test_maths_truth_is_the_last_box_of_the_solution() -> None:
+    problem = {
+        "problem": "How far?",
+        "solution": r"$\boxed{1}$, or rather $\boxed{\frac{\sqrt{3}}{2}}$.",
+        "level": "Level 5",
+        "type": "Geometry",
+    }
+    row = one(problem, form="math", data_source="MATH", instruction="Think.")
+    assert row.ground_truth == r"\frac{\sqrt{3}}{2}"
+    assert row.prompt == [{"role": "user", "content": "How far? Think."}]
+    assert row.solution == [{"role": "assistant", "content": problem["solution"]}]
+    assert json.loads(row.extra_info) == {"split": "train", "index": 0, **problem}
+    assert (row.ability, row.reward_style) == ("math", "rule")
+
+
+@pytest.mark.parametrize(
+    "solution", ["It is 5.", r"\boxed{5", r"\boxed{}", r"\boxed{ }", r"\boxed"]
+)
+def test_math_without_a_boxed_answer_is_rejected(solution: str) -> None:
+    """An empty truth would be contained in every response."""
+    good = {"problem": "How far?", "solution": r"\boxed{5}"}
+    rows, rejects = normalise(table(good, {**good, "solution": solution}, form="math"))
+    assert [row.ground_truth for row in rows] == ["5"]
+    ((_, detail, reason),) = [(r.row, r.detail, r.reason) for r in rejects]
+    assert reason == "no_final_answer"
+    assert "no complete" in detail
+
+
+@pytest.mark.parametrize("answer", ["1000", "-5", "5.0", "", "seven", None, 7.5, "٧", True])
+def test_aime_takes_integers_below_a_thousand(answer: object) -> None:
+    rows, rejects = normalise(
+        table({"problem": "?", "answer": 0}, {"problem": "?", "answer": answer}, form="aime")
+    )
+    assert [row.ground_truth for row in rows] == ["0"]
+    assert [reject.reason for reject in rejects] == ["no_final_answer"]
+
+
 def test_the_sources_data_source_overrides_the_rows() -> None:
     assert one(VERL, data_source="mine").data_source == "mine"
 

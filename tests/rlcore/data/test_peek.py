@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from rlcore.data.peek import FIRST_ROWS, peek
-from schemas.data import FileSource, Gsm8kSource, HubSource
+from schemas.data import AimeSource, FileSource, Gsm8kSource, HubSource, MathSource
 from schemas.errors import UserError
-from tests.rlcore.data.row_files import VERL_ROWS, write
+from tests.rlcore.data.row_files import MATH_ROWS, VERL_ROWS, write
 
 SOLVED = {"prompt": "What is 1 + 1?", "completion": "2"}
 ASKED = {"prompt": "What is 1 + 1?"}
@@ -42,9 +42,26 @@ def test_each_file_of_gsm8k_is_looked_at(tmp_path: Path) -> None:
     ]
 
 
+def test_math_and_aime_are_looked_at(tmp_path: Path) -> None:
+    write(tmp_path / "train.parquet", MATH_ROWS)
+    write(tmp_path / "test.jsonl", MATH_ROWS[:5])
+    found = peek(MathSource(path=str(tmp_path)), "data.sources[0]")
+    assert [(p.split, p.prompts, p.demonstrations) for p in found] == [
+        ("train", 10, 10),
+        ("test", 5, 0),
+    ]
+    found = peek(MathSource(path=str(tmp_path), levels=(5,)), "data.sources[0]")
+    assert [(len(p.rows), p.prompts) for p in found] == [(2, None), (1, None)], "not all are chosen"
+    aime = write(tmp_path / "aime.jsonl", [{"problem": "?", "answer": 7}] * 3)
+    (one,) = peek(AimeSource(path=str(aime), limit=2), "data.sources[0]")
+    assert (one.split, one.prompts, one.demonstrations) == ("test", 2, 0)
+
+
 def test_nothing_is_fetched_from_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GSM8K_DIR", raising=False)
     assert peek(Gsm8kSource(), "data.sources[0]") == []
+    assert peek(MathSource(), "data.sources[0]") == []
+    assert peek(AimeSource(), "data.sources[0]") == []
     assert peek(HubSource(name="nobody/nothing"), "data.sources[0]") == []
 
 

@@ -13,10 +13,10 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from rlcore.data.normalise import normalise
 from rlcore.data.sources import count_rows, read_file, read_source
-from schemas.data import FileSource, Gsm8kSource
+from schemas.data import AIME_HUBS, AimeSource, FileSource, Gsm8kSource, MathSource
 from schemas.errors import UserError
 from tests.inputs import GSM8K, ROOT, reads
-from tests.rlcore.data.row_files import VERL_ROWS, write
+from tests.rlcore.data.row_files import MATH_ROWS, VERL_ROWS, write
 
 needs_gsm8k = reads(GSM8K / "train.jsonl")
 
@@ -137,14 +137,85 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         read_source(Gsm8kSource(path=str(tmp_path / "gsm8k")))
 
 
+def test_math_is_read_from_a_folder_or_one_file(tmp_path: Path) -> None:
+    write(tmp_path / "train-00000-of-00001.parquet", MATH_ROWS)
+    write(tmp_path / "test.jsonl", MATH_ROWS[:3])
+    tables = read_source(MathSource(path=str(tmp_path)))
+    assert [(table.split, len(table.rows)) for table in tables] == [("train", 10), ("test", 3)]
+    for table in tables:
+        rows, rejects = normalise(table)
+        assert not rejects
+        assert {row.data_source for row in rows} == {"DigitalLearningGmbH/MATH-lighteval"}
+        assert all(bool(row.solution) is (table.split == "train") for row in rows)
+    (test,) = read_source(MathSource(path=str(tmp_path), split="test"))
+    assert test.split == "test"
+    (one,) = read_source(MathSource(path=str(tmp_path / "test.jsonl")))
+    assert (one.split, len(one.rows)) == ("train", 3)
+
+
+def test_levels_and_types_are_chosen_before_the_limit(tmp_path: Path) -> None:
+    path = str(write(tmp_path / "train.jsonl", MATH_ROWS))
+
+    def chosen(**fields: object) -> list[tuple[str, str]]:
+        (table,) = read_source(MathSource.model_validate({"path": path, **fields}))
+        return [(row["level"], row["type"]) for row in table.rows]
+
+    assert len(chosen()) == 10
+    assert chosen(levels=[4, 5]) == [("Level 4", "Geometry"), ("Level 5", "Algebra")] * 2
+    assert chosen(levels=[5], types=["Algebra"], limit=1) == [("Level 5", "Algebra")]
+    assert {kind for _, kind in chosen(types=["Geometry"])} == {"Geometry"}
+    with pytest.raises(UserError, match=r"\['Precalculus'\] leave none of the 10 train rows"):
+        chosen(types=["Precalculus"])
+
+
+@pytest.mark.parametrize("names", [["train.jsonl"], ["train.jsonl", "train.parquet", "test.jsonl"]])
+def test_a_folder_without_the_files_of_math_is_refused(tmp_path: Path, names: list[str]) -> None:
+    for name in names:
+        write(tmp_path / name, MATH_ROWS)
+    with pytest.raises(UserError, match=r"sources\[1\]\.path = '.*' holds \d files t\w+\*"):
+        read_source(MathSource(path=str(tmp_path)), "data.sources[1]")
+
+
+def test_aime_is_read_whatever_the_case_of_its_columns(tmp_path: Path) -> None:
+    first = write(tmp_path / "2024.parquet", [{"ID": "I-1", "Problem": "How many?", "Answer": 73}])
+    second = write(tmp_path / "2025.jsonl", [{"problem": "How many?", "answer": "073", "id": "0"}])
+    for path, year, truth in ((first, 2024, "73"), (second, 2025, "073")):
+        source = AimeSource.model_validate({"path": str(path), "year": year})
+        (table,) = read_source(source)
+        ((row,), rejects) = normalise(table)
+        assert not rejects
+        assert (row.split, row.data_source, row.ground_truth) == ("test", f"aime{year}", truth)
+        assert not row.solution
+
+
+def test_math_and_aime_are_read_from_the_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder stands for the hub's dataset: what reads both is the same code."""
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    for name in ("math", "aime"):
+        (tmp_path / name).mkdir()
+    write(tmp_path / "math" / "train.parquet", MATH_ROWS)
+    write(tmp_path / "math" / "test.parquet", MATH_ROWS[:5])
+    problems = [{"Problem": "How many?", "Answer": n} for n in (1, 2)]
+    write(tmp_path / "aime" / "train.parquet", problems)
+    math = MathSource(hub_name=str(tmp_path / "math"), levels=(5,))
+    assert [len(table.rows) for table in read_source(math)] == [2, 1]
+    monkeypatch.setitem(AIME_HUBS, 2024, (str(tmp_path / "aime"), "train"))
+    (table,) = read_source(AimeSource(limit=1))
+    assert [row["answer"] for row in table.rows] == [1]
+
+
 UNREACHABLE = """
 from rlcore.data.sources import read_source
 from rlcore.models.files import locate_model
-from schemas.data import Gsm8kSource, HubSource
+from schemas.data import AimeSource, Gsm8kSource, HubSource, MathSource
 for act in (
     lambda: read_source(Gsm8kSource()),
     lambda: read_source(HubSource(name="someone/rows")),
     lambda: locate_model("Qwen/Qwen2.5-0.5B-Instruct", None),
+    lambda: read_source(MathSource()),
+    lambda: read_source(AimeSource(year=2025)),
 ):
     try:
         act()
@@ -167,12 +238,15 @@ def test_an_unreachable_hub_is_one_sentence_with_the_remedy_within_seconds(tmp_p
         [sys.executable, "-c", UNREACHABLE], env=env, capture_output=True, text=True, timeout=120
     )
     lines = done.stdout.splitlines()
-    assert len(lines) == 3, done.stderr
-    gsm8k, dataset, model = lines
+    assert len(lines) == 5, done.stderr
+    gsm8k, dataset, model, math, aime = lines
     assert all(line.startswith("UserError") for line in lines)
     assert all("cannot be reached" in line for line in lines)
     assert "'openai/gsm8k'" in gsm8k
     assert "set data.sources.path (or GSM8K_DIR) to a directory of" in gsm8k
+    assert "'DigitalLearningGmbH/MATH-lighteval'" in math
+    assert "'math-ai/aime25'" in aime
+    assert all("set data.sources.path to a file of its rows" in line for line in (math, aime))
     assert "'someone/rows'" in dataset
     assert "use a source of kind 'file'" in dataset
     assert "model.path = 'Qwen/Qwen2.5-0.5B-Instruct'" in model

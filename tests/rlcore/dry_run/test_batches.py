@@ -11,7 +11,14 @@ from rlcore.dry_run.batches import (
     size_of_rows,
 )
 from rlcore.dry_run.plan import plan
-from schemas.data import ArithmeticSource, DataSection, FileSource, Gsm8kSource
+from schemas.data import (
+    AimeSource,
+    ArithmeticSource,
+    DataSection,
+    FileSource,
+    Gsm8kSource,
+    MathSource,
+)
 from schemas.errors import UserError
 from tests.rlcore.dry_run.small import ROOMY, recipe
 
@@ -111,6 +118,19 @@ def test_rows_of_a_source_are_counted_where_the_recipe_says_them() -> None:
     assert data_size(trained) == DataSize(100, 0, (100,), 0)
     both = DataSection(sources=(ArithmeticSource(), bare), deduplicate="exact")
     assert data_size(both) == DataSize(4196, 256, (512, 256, 100), 46080)
+
+
+def test_rows_of_math_and_aime_are_known_where_the_hub_is_read_whole() -> None:
+    def size(*sources: MathSource | AimeSource) -> DataSize:
+        return data_size(DataSection(sources=sources, validation_fraction=0.1))
+
+    assert size(MathSource(), AimeSource()) == DataSize(6750, 750, (5000, 30), 6750)
+    assert size(MathSource(split="train", demonstrations=False)) == DataSize(6750, 750, (), 0)
+    assert size(MathSource(limit=100)) == DataSize(90, 10, (100,), 90)
+    for part in (MathSource(levels=(5,)), MathSource(path="math"), MathSource(hub_name="a/b")):
+        assert size(part).train is None
+    assert size(AimeSource(split="validation")).validation == 30
+    assert size(AimeSource(path="a.jsonl")).test is None
 
 
 def test_a_file_is_not_guessed_at() -> None:

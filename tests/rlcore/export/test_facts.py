@@ -163,6 +163,8 @@ def test_sources_are_named_without_their_folders(made: Made, tmp_path: Path) -> 
         {"kind": "file", "path": "s3://secret-bucket/customer/more.jsonl", "split": "test"},
         {"kind": "hub", "name": "owner/name", "config": "main", "revision": "abc"},
         {"kind": "gsm8k", "path": str(tmp_path)},
+        {"kind": "math", "path": str(tmp_path)},
+        {"kind": "aime", "year": 2025},
     ]
     scratch = {"kind": "file", "path": str(tmp_path / "ranks.jsonl")}
     card = made.card(rlhf(**{"data.sources": sources, "reward_model.preferences": scratch}))
@@ -171,8 +173,11 @@ def test_sources_are_named_without_their_folders(made: Made, tmp_path: Path) -> 
         "file more.jsonl, as test",
         "hub dataset owner/name, main, abc, its train as train",
         "GSM8K (openai/gsm8k)",
+        "MATH (DigitalLearningGmbH/MATH-lighteval)",
+        "AIME 2025 (math-ai/aime25), as test",
     )
-    assert card.datasets == ("owner/name", "openai/gsm8k")
+    hub = ("DigitalLearningGmbH/MATH-lighteval", "math-ai/aime25")
+    assert card.datasets == ("owner/name", "openai/gsm8k", *hub)
     assert card.reward_model["trained on"] == "the rankings of the file ranks.jsonl"
     assert str(tmp_path) not in repr(card)
     assert "customer" not in repr(card)
