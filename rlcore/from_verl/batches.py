@@ -20,6 +20,8 @@ TRAIN_ROWS = {
 }
 # Path words of data whose answers are compared by value: verl has a rule for each data_source.
 MATHEMATICS = {"gsm8k", "math", "aime"}
+# Path words of data whose answers are programs: verl's data sources with tests.
+PROGRAMS = {"code", "codecontests", "apps", "codeforces", "taco", "livecodebench"}
 VALIDATION_FRACTION = 0.03  # of the training prompts; verl validates on the test split
 # Values of settings that are not given: verl's defaults for a whole command, and those of its
 # one-GPU example for an excerpt.
@@ -246,8 +248,12 @@ def _sources(run: Run, train: list[str]) -> list[dict[str, Any]]:
     for file in (*train, *held):
         if not re.search(r"\.(parquet|jsonl?)$", file):
             raise UserError(f"data file '{file}' is neither .parquet nor .jsonl; give such a file")
-    return [{"kind": "file", "path": file, "split": "train"} for file in train] + [
-        {"kind": "file", "path": file, "split": "test"} for file in held
+    key = run.get("data.reward_fn_key", "data_source")
+    columns = {} if key == "data_source" else {"columns": {"data_source": key}}
+    return [
+        {"kind": "file", "path": file, "split": split, **columns}
+        for split, listed in (("train", train), ("test", held))
+        for file in listed
     ]
 
 
@@ -255,11 +261,9 @@ def reward(run: Run) -> dict[str, Any]:
     """The reward: a user's function, a trained model, or GSM8K's rule."""
     if run.reward is not None:
         return {"reward.functions": [{"name": run.reward}]}
-    path = run.get("custom_reward_function.path")
-    if path is not None:
-        name = f"{Path(path).stem}:{run.get('custom_reward_function.name', 'compute_score')}"
-        run.note(f"custom_reward_function: {name}; its folder must be on PYTHONPATH")
-        return {"reward.functions": [{"name": name}]}
+    custom = _custom_reward(run)
+    if custom is not None:
+        return {"reward.functions": [custom]}
     if trains_reward_model(run):
         _, response = lengths(run)
         run.note(
@@ -278,6 +282,12 @@ def reward(run: Run) -> dict[str, Any]:
     named = [*files(run, "data.train_files"), *files(run, "data.val_files")]
     if _is_gsm8k(named):
         return {"reward.functions": [{"name": "gsm8k", "options": {"mode": "strict"}}]}
+    if _judged_by_programs(run, named):
+        run.note(
+            "reward_model.sandbox_fusion: the reward 'code' runs the programs on this machine, in"
+            " its own sandbox; no service is asked"
+        )
+        return {"reward.functions": [{"name": "code"}]}
     for file in named:
         if not _words(file) & MATHEMATICS:
             raise UserError(
@@ -290,6 +300,34 @@ def reward(run: Run) -> dict[str, Any]:
         " one form; 'math' compares the last answer of every row by its value"
     )
     return {"reward.functions": [{"name": "math"}]}
+
+
+def _custom_reward(run: Run) -> dict[str, Any] | None:
+    """Return the user's function as ``path/to/file.py:function``, its arguments as options."""
+    path, place = run.get("custom_reward_function.path"), "custom_reward_function.reward_kwargs"
+    if path is None:
+        return None
+    file = os.path.expanduser(str(path)).removeprefix("pkg://")  # verl's mark of a module
+    name = f"{file}:{run.get('custom_reward_function.name', 'compute_score')}"
+    run.note(f"custom_reward_function: {name}, whose process sees no variable but reward.env")
+    if run.get("reward_model.reward_manager") == "batch":
+        run.notes.differs.append(
+            f"reward_model.reward_manager = batch: {name} takes lists there and one row here;"
+            " write it for one row"
+        )
+    options: dict[str, Any] = {}
+    for key in run.values:
+        if key == place and isinstance(run.get(key), dict):
+            options |= run.get(key)
+        elif key.startswith(f"{place}.") and run.has(key):
+            options[key.removeprefix(f"{place}.")] = run.get(key)
+    return {"name": name, **({"options": options} if options else {})}
+
+
+def _judged_by_programs(run: Run, named: list[str]) -> bool:
+    """Return whether verl runs the responses as programs: in its sandbox, by tests."""
+    asked = run.has("reward_model.sandbox_fusion.url")
+    return asked and bool(named) and all(_words(file) & PROGRAMS for file in named)
 
 
 def evaluation(run: Run) -> dict[str, Any]:

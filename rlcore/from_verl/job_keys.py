@@ -72,9 +72,7 @@ _DATA: dict[str, Entry] = {
     "data.prompt_key": Unsupported(
         "prompts are read from the column prompt", True, off=("prompt",)
     ),
-    "data.reward_fn_key": Unsupported(
-        "the reward is named in the recipe, not by row", off=("data_source",)
-    ),
+    "data.reward_fn_key": Part("data"),
     "data.tokenizer": Unsupported("the model's own tokenizer is used", True),
     "data.trust_remote_code": Unsupported("model.trust_remote_code applies to the tokenizer too"),
     "data.val_batch_size": Unsupported("validation takes all of rl.validation.prompts at once"),
@@ -110,9 +108,8 @@ _REWARD: dict[str, Entry] = {
     "reward_model.enable": Part("reward"),
     "custom_reward_function.path": Part("reward"),
     "custom_reward_function.name": Part("reward"),
-    "custom_reward_function.reward_kwargs.*": Unsupported(
-        "set reward.functions[0].options in the recipe", True
-    ),
+    "custom_reward_function.reward_kwargs": Part("reward"),
+    "custom_reward_function.reward_kwargs.*": Part("reward"),
     "reward_model.model.path": Unsupported(
         "the reward model is trained by the stage reward_model, not loaded"
     ),
@@ -130,8 +127,9 @@ _REWARD: dict[str, Entry] = {
     },
     "reward_model.overlong_buffer.log": Unsupported("shaping is always recorded"),
     "reward_model.reward_kwargs.overlong_buffer_cfg.log": Unsupported("shaping is always recorded"),
-    "reward_model.sandbox_fusion.url": Unsupported("no remote sandbox", True),
-    "reward_model.sandbox_fusion.*": Unsupported("read by sandbox_fusion.url only"),
+    "reward_model.sandbox_fusion.url": Part("reward"),
+    "reward_model.sandbox_fusion.max_concurrent": Unsupported("set hardware.reward_workers"),
+    "reward_model.sandbox_fusion.*": Unsupported("the sandbox is this machine's own"),
     **{
         f"reward_model.{key}": Unsupported("layout only")
         for key in (

@@ -19,14 +19,14 @@ HALF_B = {
     "num_kv_heads": 2,
     "intermediate_size": 4864,
     "vocab_size": 151936,
-    "max_position_embeddings": 1536,
+    "max_position_embeddings": 4096,
 }
 
 
 def planned(name: str, machine: Machine = ROOMY, **overrides: Any) -> Plan:
     """Plan a shipped recipe; keys are dotted paths with ``__`` for the dots."""
     changes = {path.replace("__", "."): value for path, value in overrides.items()}
-    if name.startswith("gsm8k"):
+    if name.startswith(("gsm8k", "math", "aime")):
         changes |= {"model.path": None, "model.from_scratch": HALF_B}
     return plan(load_recipe(name, changes, directory=RECIPES), machine)
 
@@ -66,6 +66,24 @@ def planned(name: str, machine: Machine = ROOMY, **overrides: Any) -> Plan:
                 " 'error'",
                 "responses lose up to 1 between 384 and 512 tokens",
                 "one generation round an iteration; filtered groups add more",
+            ],
+        ),
+        (
+            "math-dapo",
+            [
+                "7,275 training prompts, 5,030 test prompts, 0 demonstrations",
+                "112 iterations -> 7,168 prompts learnt from, 114,688 sequences, 448 optimizer",
+                "responses lose up to 1 between 1,536 and 2,048 tokens",
+                "2 checkpoints x 530 prompts x 5 completions",
+            ],
+        ),
+        (
+            "aime-vapo",
+            [
+                "4 step(s) an iteration, 696 in all, the first 50 iterations alone; the policy"
+                " takes 496 steps in 124 iterations",
+                "2 checkpoints x 30 prompts x 17 completions",
+                "positive examples: 0.1 x NLL",
             ],
         ),
     ],

@@ -46,7 +46,7 @@ def test_hydras_resolved_config_becomes_a_recipe_in_which_nothing_differs() -> N
 def test_a_setting_that_moved_is_read_at_either_place() -> None:
     moved = "reward.custom_reward_function.path=my/score.py"
     both = translate(f"{GRPO} custom_reward_function.path=null {moved}")
-    assert both.recipe.reward.functions[0].name == "score:compute_score"
+    assert both.recipe.reward.functions[0].name == "my/score.py:compute_score"
     assert translate(f"{GRPO} {moved} custom_reward_function.path=null").tree == both.tree
     kwargs = "reward.reward_kwargs.overlong_buffer_cfg"
     shaped = translate(f"{GRPO} {kwargs}.enable=True {kwargs}.len=64").recipe.rl.algorithm

@@ -1,0 +1,56 @@
+"""The recipes on MATH and AIME are planned from local files as from the hub, without either."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from flows.cli import main
+from tests.rlcore.data.row_files import MATH_ROWS, write
+
+SMALL = json.dumps(
+    {
+        "hidden_size": 64,
+        "num_layers": 2,
+        "num_heads": 2,
+        "num_kv_heads": 1,
+        "intermediate_size": 128,
+        "vocab_size": 512,
+        "max_position_embeddings": 4096,
+    }
+)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    (tmp_path / "math").mkdir()
+    for split, times in (("train", 400), ("test", 10)):
+        write(tmp_path / "math" / f"{split}.jsonl", MATH_ROWS * times)
+    write(tmp_path / "aime.jsonl", [{"Problem": "How many?", "Answer": 7}] * 30)
+    return tmp_path
+
+
+def dry_run(name: str, data: Path, *overrides: str) -> int:
+    given = ["model.path=null", f"model.from_scratch={SMALL}", f"store={data}/store", *overrides]
+    return main(["run", name, "--dry-run", *(part for each in given for part in ("-o", each))])
+
+
+def test_math_dapo(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = [f"data.sources.0.path={data}/math", f"data.sources.1.path={data}/aime.jsonl"]
+    assert dry_run("math-dapo", data, *paths) == 0
+    said = capsys.readouterr().out
+    assert "3,880 training prompts, 130 test prompts, 0 demonstrations" in said
+
+
+def test_aime_vapo(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = [f"data.sources.{index}.path={data}/aime.jsonl" for index in (1, 2)]
+    assert dry_run("aime-vapo", data, f"data.sources.0.path={data}/math", *paths) == 0
+    assert "30 test prompts, 0 demonstrations" in capsys.readouterr().out
+
+
+def test_a_missing_file_of_math_is_named_before_the_run(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (data / "math" / "test.jsonl").unlink()
+    assert dry_run("math-dapo", data, f"data.sources.0.path={data}/math") == 2
+    assert "holds 0 files test*" in capsys.readouterr().err
