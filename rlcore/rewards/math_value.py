@@ -50,8 +50,13 @@ def same_value(truth: str, answer: str, factor: Fraction = Fraction(1)) -> bool:
         return False
     if _unlike(_shape(truth), _shape(answer)):
         return False
+    if not _balanced(answer):  # the box would end within it
+        return False
+    # The first match is the box: behind a formula that cannot be read, the parser would look for
+    # any fraction in the text.
     expected, given = (
-        parse(rf"\boxed{{{text}}}", _FORMULA, parsing_timeout=0) for text in (truth, answer)
+        parse(rf"\boxed{{{text}}}", _FORMULA, extraction_mode="first_match", parsing_timeout=0)
+        for text in (truth, answer)
     )
     if factor != 1:
         size = Rational(factor.numerator, factor.denominator)
@@ -123,6 +128,16 @@ def _shape(text: str) -> str:
         inside = _commas(text[1:-1])
         return f"{text[0]}{text[-1]}{inside + 1}" if inside else ""
     return ""
+
+
+def _balanced(text: str) -> bool:
+    """Return whether the braces of ``text`` match."""
+    depth = 0
+    for character in text:
+        depth += (character == "{") - (character == "}")
+        if depth < 0:
+            return False
+    return depth == 0
 
 
 def _commas(text: str) -> int | None:

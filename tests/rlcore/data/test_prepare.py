@@ -15,10 +15,11 @@ from rlcore.models.base import build_base_model
 from rlcore.models.files import MODEL_FOLDER, model_directory
 from rlcore.models.tokenizer import load_tokenizer
 from rlcore.ragged import to_arrays
-from schemas.data import ArithmeticSource, DataSection, FileSource
+from schemas.data import ArithmeticSource, DataSection, FileSource, MathSource
 from schemas.errors import UserError
 from schemas.recipe import FromScratch, ModelSection
 from schemas.tables import TABLES
+from tests.rlcore.data.row_files import MATH_ROWS, write
 
 SCRATCH = ModelSection(
     from_scratch=FromScratch(
@@ -292,3 +293,20 @@ def test_without_sft_no_demonstrations_are_needed(tmp_path: Path) -> None:
     tables = run(files(tmp_path, train, test), tmp_path / "w", sft_max_tokens=None).tables
     TABLES["demonstrations"].validate(tables["demonstrations"])
     assert tables["demonstrations"].is_empty()
+
+
+def test_a_row_of_math_without_a_boxed_answer_is_rejected_and_counted(tmp_path: Path) -> None:
+    bare = {**MATH_ROWS[0], "solution": "It is 0."}
+    write(tmp_path / "train.jsonl", [*MATH_ROWS, bare])
+    write(tmp_path / "test.jsonl", MATH_ROWS[:3])
+    source = MathSource(path=str(tmp_path))
+    data = DataSection(sources=(source,), deduplicate="off", decontaminate=False)
+    prepared = run(data, tmp_path / "work", sft_max_tokens=None)
+    (reject,) = prepared.tables["rejects"].to_dicts()
+    assert (reject["row"], reject["reason"]) == (10, "no_final_answer")
+    assert json.loads(reject["content"]) == bare
+    assert prepared.summary["rejects"] == {f"{tmp_path}/train.jsonl/no_final_answer": 1}
+    assert prepared.tables["prompts"].height == 13
+    assert prepared.tables["prompts"]["data_source"].unique().to_list() == [
+        "DigitalLearningGmbH/MATH-lighteval"
+    ]

@@ -54,6 +54,7 @@ CASES = [
     ("10:30", r"\boxed{5:15}", False),
     (r"10:30 \text{ a.m.}", r"\boxed{10:30 \text{ p.m.}}", False),
     (r"10:30 \text{ a.m.}", r"\boxed{10:30\text{ AM}}", True),
+    ("10:30", r"\boxed{10:3\%0}", False),
     ("3:4", r"\boxed{6:8}", True),
     (r"5\text{ cm}", r"\boxed{5\text{ m}}", False),
     (r"5\text{ m}", r"\boxed{500 cm}", True),

@@ -78,6 +78,23 @@ def test_nearly_right_is_wrong(truth: str, answer: str) -> None:
     assert not same_value(truth, answer)
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        r"mod\frac{1}{2}\left(",
+        r"10^\frac{1}{2}{0\ln",
+        r"\frac{1}{2}} or {7",
+        r"\frac{1}{2}}{",
+        r"final answer \frac{1}{2} is \frac{1}{3}",
+        r"answer: 7, no: \frac{1}{2} \left(",
+        "$7$ or $\\frac{1}{2}$ \\left(",
+    ],
+)
+def test_a_fraction_somewhere_in_a_text_is_not_its_value(answer: str) -> None:
+    """math-verify looks for one where it cannot read the whole."""
+    assert not same_value(r"\frac{1}{2}", answer)
+
+
 def test_an_answer_is_converted_to_the_unit_of_the_truth() -> None:
     assert same_value(r"2\sqrt{3}", r"200\sqrt{3}", Fraction(1, 100))
     assert not same_value(r"2\sqrt{3}", r"2\sqrt{3}", Fraction(1, 100))
