@@ -1,6 +1,7 @@
 """Reward functions by name: refused early in a sentence, combined by weight, never a silent 0."""
 
 import asyncio
+import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,6 +14,7 @@ from rlcore.rewards.registry import Spec, check_functions, combine, reward_of
 from rlcore.rewards.registry import build as build_one
 from rlcore.rewards.types import Failure, Reward, RewardRow
 from schemas.errors import UserError
+from tests.inputs import ROOT
 
 
 @pytest.fixture(autouse=True)
@@ -89,6 +91,16 @@ def test_checking_a_recipe_does_not_import_the_users_module() -> None:
     sys.modules.pop("reward_samples", None)
     check_functions([("reward_samples:length", 1, {}), ("gsm8k", 1, {"mode": "numeric"})])
     assert "reward_samples" not in sys.modules
+
+
+def test_checking_a_recipe_does_not_import_a_built_ins_library() -> None:
+    """sympy takes a second and tens of megabytes in every process that checks a recipe."""
+    checked = (
+        "import sys; from rlcore.rewards.registry import check_functions;"
+        " check_functions([('math', 1.0, {}), ('length', 1.0, {'soft': 1, 'hard': 2})]);"
+        " sys.exit('sympy' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", checked], cwd=ROOT, timeout=60).returncode == 0
 
 
 def test_parts_are_summed_by_weight_and_kept() -> None:
