@@ -182,7 +182,7 @@ _FROM_SCRATCH: dict[str, bool | set[str]] = {
 NOT_IN_KEYS: dict[str, set[str]] = {
     "sft": {"checkpoint_every"},
     "reward_model": {"checkpoint_every"},
-    "reward": {"max_error_fraction", "max_timeout_fraction"},
+    "reward": {"max_error_fraction", "max_timeout_fraction", "sandbox"},
     "rl": {"checkpoint", "max_logprob_gap", "max_mult_prob_error", "max_canary_gap"},
     "evaluate": {"completions_shown"},
 }

@@ -115,6 +115,11 @@ class RewardSection(Section):
         gt=0,
         description="address space (GiB) of the process of one reward function; null = no limit",
     )
+    sandbox: Literal["auto", "namespaces", "landlock", "landlock-shared-uid", "none"] = Field(
+        default="auto",
+        description="how reward code confines programs of the policy: auto = the strongest level"
+        " that holds on this machine; none = limits only, they can do whatever you can",
+    )
     env: tuple[str, ...] = Field(
         default=(),
         description="environment variables passed to reward functions besides PATH, HOME, locale"

@@ -7,6 +7,7 @@ from rlcore.dry_run.plan import Plan, plan
 from rlcore.models.base import check_base_model
 from rlcore.preflight.files import check_files
 from rlcore.preflight.functions import check_functions
+from rlcore.preflight.sandbox import check_sandbox
 from rlcore.rewards.registry import check_recipe_functions
 from schemas.recipe import ModelSection, Recipe
 
@@ -15,8 +16,9 @@ def check_start(recipe: Recipe) -> Plan:
     """Return the plan of a run that may start here.
 
     Raises UserError when the recipe names a function, a file, a model directory or a cluster that
-    cannot be used, or the run surely cannot fit this machine. Nothing is fetched from the hub, and
-    nothing of the user's is imported in this process but what ``model.trust_remote_code`` allows.
+    cannot be used, programs cannot be confined, or the run surely cannot fit this machine. Nothing
+    is fetched from the hub, and nothing of the user's is imported in this process but what
+    ``model.trust_remote_code`` allows.
     """
     check_recipe_functions(recipe)
     size = check_files(recipe)
@@ -24,6 +26,7 @@ def check_start(recipe: Recipe) -> Plan:
     _check_model(recipe.model)
     if recipe.hardware.ray_address is not None:
         check_address(recipe.hardware.ray_address)
+    check_sandbox(recipe)
     check_functions(recipe)
     return planned
 

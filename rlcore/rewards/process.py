@@ -52,19 +52,21 @@ class FunctionProcess:
         self,
         function: RewardFunction,
         *,
+        options: Mapping[str, Any],
         path: str,
         memory_gib: float | None,
         environment: Mapping[str, str],
         recycle_rows: int = RECYCLE_ROWS,
     ) -> None:
-        """Start the child process; ``path``: where the recipe names the function.
+        """Start the child process; ``path``: where the recipe names the function; ``options``: its
+        own, and what a built-in function reads of the section.
 
         Raises UserError when the function cannot be loaded.
         """
         self.name = function.name
         self._setup = {
             "name": function.name,
-            "options": dict(function.options),
+            "options": dict(options),
             "path": path,
             "batch": function.batch,
             "memory_bytes": int(memory_gib * 2**30) if memory_gib else None,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlcore.rewards import arithmetic, gsm8k, length, math_answer, response_format
+from rlcore.rewards import arithmetic, code, gsm8k, length, math_answer, response_format
 from rlcore.rewards.calls import AsyncFunction, BatchFunction, Function, RowFunction
 from rlcore.rewards.modules import check_module, find_module, function_of, import_module
 from rlcore.rewards.signatures import check_batch, is_coroutine_function, takes_ground_truth
@@ -25,16 +25,39 @@ from schemas.outcomes import Outcome
 
 if TYPE_CHECKING:  # scoring processes do not import the recipe's sections
     from schemas.recipe import Recipe
+    from schemas.rl import RewardSection
 
 BUILTIN: dict[str, Callable[..., Scorer]] = {
     "arithmetic": arithmetic.scorer,
+    "code": code.scorer,
     "gsm8k": gsm8k.scorer,
     "math": math_answer.scorer,
     "format": response_format.scorer,
     "length": length.scorer,
 }
+# Options that are no options of the recipe: what a built-in function reads of its section.
+OF_SECTION = {"code": {"sandbox": "sandbox", "row_timeout_s": "timeout_s"}}
 # One entry of the recipe's ``reward.functions``: name, weight, options.
 Spec = tuple[str, float, Mapping[str, Any]]
+
+
+def specs_of(section: "RewardSection") -> list[Spec]:
+    """Return the functions of ``section``, each with what it reads of the section as options.
+
+    Raises UserError for such a value among a function's own options.
+    """
+    specs: list[Spec] = []
+    for index, function in enumerate(section.functions):
+        taken = OF_SECTION.get(function.name, {})
+        for option, key in taken.items():
+            if option in function.options:
+                raise UserError(
+                    f"reward.functions[{index}].options.{option} is for all functions; set"
+                    f" reward.{key}"
+                )
+        options = {option: getattr(section, key) for option, key in taken.items()}
+        specs.append((function.name, function.weight, {**function.options, **options}))
+    return specs
 
 
 def check_functions(specs: Sequence[Spec], where: str = "reward.functions") -> None:
@@ -74,7 +97,7 @@ def check_recipe_functions(recipe: "Recipe") -> None:
     """Raise UserError for a function named by the recipe that cannot work: rewards by
     ``check_functions`` and, unless they run on an existing cluster, by their environment; the
     user's estimator and policy loss by whether their modules exist."""
-    check_functions([(f.name, f.weight, f.options) for f in recipe.reward.functions])
+    check_functions(specs_of(recipe.reward))
     if recipe.hardware.ray_address is None:
         check_environment(recipe.reward.env)
     algorithm = recipe.rl.algorithm
@@ -104,12 +127,14 @@ def code_digests(names: Sequence[str]) -> dict[str, str]:
 
 
 def build(spec: Spec, path: str, batch: bool = False) -> Function:
-    """Return one function, loaded; ``path``: where the recipe names it; ``batch``: it is called
-    with all rows of a prompt.
+    """Return one function, ready for its first row.
 
-    Raises UserError when the function cannot be loaded.
+    ``path``: where the recipe names it; ``batch``: it is called with all rows of a prompt. Raises
+    UserError when the function cannot be loaded.
     """
     name, _, options = spec
+    if name == "code":
+        code.find_sandbox(options.get("sandbox", "auto"))
     if ":" in name:
         return _user_function(name, options, path, batch)
     return RowFunction(_builtin(name, options, path))
@@ -156,11 +181,12 @@ def _check_options(name: str, options: Mapping[str, Any], path: str) -> None:
             f"{did_you_mean(name, BUILTIN)}"
         )
     known = inspect.signature(BUILTIN[name]).parameters
+    shown = [option for option in known if option not in OF_SECTION.get(name, {})]
     for option in options:
         if option not in known:
             raise UserError(
                 f"{path}.options.{option} is not an option of {name!r}; it takes "
-                f"{', '.join(known) or 'none'}{did_you_mean(option, known)}"
+                f"{', '.join(shown) or 'none'}{did_you_mean(option, shown)}"
             )
     for option, parameter in known.items():
         if parameter.default is parameter.empty and option not in options:

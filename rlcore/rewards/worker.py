@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from rlcore.rewards.process import RECYCLE_ROWS, FunctionProcess, environment_of
-from rlcore.rewards.registry import check_functions
+from rlcore.rewards.registry import check_functions, specs_of
 from rlcore.rewards.types import Reward, RewardRow
 from schemas.errors import UserError
 from schemas.rl import RewardSection
@@ -26,15 +26,17 @@ class RewardWorker:
         Raises UserError when a reward function cannot be loaded (name, module, signature, options),
         or a variable of ``section.env`` is not set.
         """
-        check_functions([(f.name, f.weight, f.options) for f in section.functions])
+        specs = specs_of(section)
+        check_functions(specs)
         environment = environment_of(section.env)
         self._functions = section.functions
         self._processes: list[FunctionProcess] = []
         try:
-            for index, function in enumerate(section.functions):
+            for index, (function, spec) in enumerate(zip(section.functions, specs, strict=True)):
                 self._processes.append(
                     FunctionProcess(
                         function,
+                        options=spec[2],
                         path=f"reward.functions[{index}]",
                         memory_gib=section.memory_gib,
                         environment=environment,

@@ -1,0 +1,1 @@
+"""Runs Python programs that nobody trusts: one protocol, several levels of confinement."""

@@ -1,0 +1,135 @@
+"""The interpreter of the sandbox: a copy with the standard library and the code that starts there.
+
+A copy, because the original may be below a home that other users cannot enter, and beside
+site-packages and sources that a program must not read.
+"""
+
+import hashlib
+import os
+import py_compile
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+from rlcore.sandbox.types import SandboxError
+
+INSIDE = "inside.pyc"  # in the copy: ``rlcore.sandbox.inside``, compiled once
+_SOURCE = Path(__file__).with_name("inside.py")
+# Large, and of no use to a program without a screen, a network or packages.
+_LEFT_OUT = {
+    *("test", "tests", "idlelib", "tkinter", "turtledemo", "ensurepip", "lib2to3", "pydoc_data"),
+    *("site-packages", "dist-packages", "distutils"),
+}
+
+
+def interpreter_in(directory: Path) -> Path:
+    """Return the executable of the copy below ``directory``, made where it is missing.
+
+    Any user can read and nobody but its owner can write the copy. Two processes may ask at once.
+    Raises SandboxError where it cannot be made, or does not run.
+    """
+    copy = directory / f"python-{_identity()}"
+    executable = copy / "bin" / "python3"
+    if executable.exists():
+        return executable
+    made = Path(tempfile.mkdtemp(dir=directory, prefix=".making-"))
+    try:
+        _fill(made)
+        _check(made / "bin" / "python3")
+        with suppress(OSError):  # another process was faster
+            made.rename(copy)
+    except (OSError, subprocess.SubprocessError, py_compile.PyCompileError) as error:
+        raise SandboxError(f"the interpreter cannot be copied to {directory}: {error}") from None
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+    if not executable.exists():
+        raise SandboxError(f"{copy} is damaged; remove it")
+    return executable
+
+
+def _original() -> Path:
+    """Return the executable behind a virtual environment's links."""
+    return Path(getattr(sys, "_base_executable", sys.executable) or sys.executable).resolve()
+
+
+def _identity() -> str:
+    original = _original()
+    changed = original.stat().st_mtime_ns
+    text = f"{sys.version} {original} {changed} {os.stat(os.__file__).st_mtime_ns}"
+    return hashlib.sha256(text.encode() + _SOURCE.read_bytes()).hexdigest()[:16]
+
+
+def _fill(copy: Path) -> None:
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    library = copy / "lib" / version
+    for kind in ("platstdlib", "stdlib"):
+        source = sysconfig.get_path(kind, vars={"platbase": sys.base_prefix})
+        shutil.copytree(source, library, ignore=_ignored, dirs_exist_ok=True)
+    (copy / "bin").mkdir()
+    executable = copy / "bin" / "python3"
+    shutil.copy(_original(), executable)
+    for path in _own_libraries([executable, *library.glob("lib-dynload/*.so")]):
+        shutil.copy(path, copy / "lib" / path.name)
+    py_compile.compile(
+        str(_SOURCE),
+        cfile=str(copy / INSIDE),
+        dfile="<sandbox>",
+        doraise=True,
+        invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
+    )
+    for path in [copy, *copy.rglob("*")]:
+        if not path.is_symlink():
+            path.chmod(0o755 if path.is_dir() or path.parent.name == "bin" else 0o644)
+
+
+def _ignored(directory: str, names: list[str]) -> set[str]:
+    return {
+        name
+        for name in names
+        if name in _LEFT_OUT
+        or name.startswith("config-")
+        or name.endswith((".a", ".opt-1.pyc", ".opt-2.pyc"))
+    }
+
+
+def _own_libraries(files: list[Path]) -> set[Path]:
+    """Return the shared libraries of ``files`` that are the interpreter's, not the system's."""
+    ldd = shutil.which("ldd")
+    if ldd is None:
+        return set()
+    said = subprocess.run([ldd, *map(str, files)], capture_output=True, text=True, check=False)
+    found = {Path(word) for word in said.stdout.split() if word.startswith("/")}
+    prefix = Path(sys.base_prefix)
+    system = ("/usr/lib", "/lib")
+    return {
+        path
+        for path in found
+        if path.is_relative_to(prefix) and ".so" in path.name and not str(path).startswith(system)
+    }
+
+
+def environment_of(executable: Path) -> dict[str, str]:
+    """Return the whole environment that the interpreter gets; equal hashes make results equal."""
+    return {
+        "LD_LIBRARY_PATH": str(executable.parents[1] / "lib"),
+        "PATH": "/usr/bin:/bin",
+        "LANG": "C.UTF-8",
+        "PYTHONHASHSEED": "0",
+        "PYTHONUTF8": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONHOME": str(executable.parents[1]),
+    }
+
+
+def _check(executable: Path) -> None:
+    subprocess.run(
+        [executable, "-S", "-s", "-P", "-c", "import ctypes, json, math, resource, select"],
+        env=environment_of(executable),
+        check=True,
+        capture_output=True,
+        timeout=60,
+    )

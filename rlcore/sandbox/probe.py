@@ -1,0 +1,98 @@
+"""Finds the strongest level that holds on this machine, by attacking each."""
+
+import json
+import os
+import socket
+import tempfile
+from contextlib import ExitStack
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from rlcore.sandbox.sandbox import Sandbox
+from rlcore.sandbox.types import MIB, Level, Limits, SandboxError, Status
+from schemas.errors import UserError
+
+_LIMITS = Limits(seconds=20.0, memory_bytes=256 * MIB, threads=8)
+_ATTACK = Path(__file__).with_name("attack.py")
+_REMEDY = (
+    "install the package bubblewrap (as root, libseccomp2 alone may be enough), or set"
+    " reward.sandbox to none if you trust the policy with your files, keys and network"
+)
+
+
+@cache
+def find_sandbox(setting: str = "auto") -> Sandbox:
+    """Return the sandbox of level ``setting``, or for "auto" of the strongest level that holds.
+
+    "auto" never is level none. Asked again in the same process the answer is the same. Raises
+    UserError when the level, or for "auto" every level, does not hold on this machine.
+    """
+    if setting == Level.NONE:
+        return Sandbox(Level.NONE)
+    levels = levels_here() if setting == "auto" else (Level(setting),)
+    reasons = []
+    for level in levels:
+        try:
+            sandbox = Sandbox(level)
+            if reason := weakness(sandbox):
+                reasons.append(f"{level}: {reason}")
+            else:
+                return sandbox
+        except SandboxError as error:
+            reasons.append(f"{level}: {error}")
+    what = "no level of sandbox" if setting == "auto" else f"reward.sandbox = {setting!r}"
+    why = "; ".join(reasons)
+    raise UserError(f"{what} holds on this machine ({why}); {_REMEDY}")
+
+
+def levels_here() -> tuple[Level, ...]:
+    """Return the levels that this user can have, strongest first."""
+    own = Level.LANDLOCK if os.geteuid() == 0 else Level.LANDLOCK_SHARED_UID
+    return Level.NAMESPACES, own
+
+
+def weakness(sandbox: Sandbox) -> str:
+    """Return what a program in ``sandbox`` can do that it must not, "" when it withstands.
+
+    Raises SandboxError when the sandbox does not start.
+    """
+    needs = {Level.LANDLOCK: True, Level.LANDLOCK_SHARED_UID: False}
+    root = os.geteuid() == 0
+    if needs.get(sandbox.level, root) is not root:
+        return "it is for root" if needs[sandbox.level] else "it is for ordinary users"
+    with ExitStack() as stack:
+        ran = sandbox.run(
+            _ATTACK.read_text(encoding="utf-8"), json.dumps(_facts(stack)), limits=_LIMITS
+        )
+    lines = ran.stdout.splitlines()
+    # Too many threads, the last attack, is where the supervisor ends it at some levels.
+    if not lines or not (ran.succeeded or ran.status is Status.THREADS):
+        said = ran.stderr.decode(errors="replace").strip().splitlines()
+        raise SandboxError(f"the attack ended early ({ran.status}, {' '.join(said[-1:])})")
+    return ", ".join(f"a program {name.replace('_', ' ')}" for name in json.loads(lines[-1]))
+
+
+def _facts(stack: ExitStack) -> dict[str, Any]:
+    """Return what the attack needs to know: things out here that exist and could be reached."""
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rl-pipeline-probe-")))
+    folder.chmod(0o777)
+    everybodys, own = folder / "everybodys", folder / "own"
+    everybodys.write_text("secret")
+    everybodys.chmod(0o644)
+    own.write_text("secret")
+    own.chmod(0o600)
+    server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+    abstract = stack.enter_context(socket.socket(socket.AF_UNIX))
+    name = f"rl-pipeline-probe-{os.urandom(8).hex()}"
+    abstract.bind("\0" + name)
+    abstract.listen()
+    return {
+        "pid": os.getpid(),
+        "files": [str(everybodys), str(own), "/etc/passwd", __file__],
+        "folder": str(folder),
+        "port": server.getsockname()[1],
+        "abstract": name,
+        "memory_bytes": _LIMITS.memory_bytes,
+        "threads": 4 * _LIMITS.threads,
+    }

@@ -1,0 +1,118 @@
+"""A sandbox of one level, and the choice of the level."""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path, PurePosixPath
+from stat import S_ISREG
+
+from rlcore.sandbox.calls import filter_code
+from rlcore.sandbox.interpreter import interpreter_in
+from rlcore.sandbox.levels import start_of
+from rlcore.sandbox.slots import Slot, slot, state_directory, sweep, used
+from rlcore.sandbox.supervise import supervise
+from rlcore.sandbox.types import Level, Limits, Ran, Status
+from schemas.errors import UserError
+
+MAX_ENTRIES = 2000  # files and folders that a program may make
+
+
+class Sandbox:
+    """Runs programs at one level; safe to use from several threads and processes."""
+
+    def __init__(self, level: Level, directory: Path | None = None) -> None:
+        """Prepare ``level``; whether it holds is for ``rlcore.sandbox.probe`` to find out.
+
+        ``directory``: where interpreter, locks and scratch folders are, by default the one of this
+        user. Raises SandboxError where these cannot be made.
+        """
+        self.level = level
+        self._directory = state_directory() if directory is None else directory
+        self._executable = interpreter_in(self._directory)
+        filter_code(may_exec=False)
+        sweep(self._directory)
+
+    def run(
+        self,
+        program: str,
+        stdin: str | bytes = b"",
+        files: Mapping[str, str | bytes] = {},
+        limits: Limits = Limits(),  # noqa: B008 - frozen
+    ) -> Ran:
+        """Return how ``program`` ended, as ``RunsPrograms.run`` says."""
+        contents = {_inside(name): _encoded(content) for name, content in files.items()}
+        with self._slot() as place:
+            return supervise(
+                lambda links: start_of(self.level, self._executable, place, limits, links),
+                program=program,
+                stdin=_encoded(stdin),
+                files=contents,
+                limits=limits,
+                watch=lambda pid: self._excess(pid, place, limits),
+            )
+
+    @contextmanager
+    def _slot(self) -> Iterator[Slot | None]:
+        if self.level is Level.NAMESPACES and os.geteuid() != 0:
+            yield None  # all that a slot is for, bubblewrap has
+            return
+        with slot(self._directory) as place:
+            yield place
+
+    def _excess(self, pid: int, place: Slot | None, limits: Limits) -> Status | None:
+        """Return which limit that the kernel does not hold a running program exceeds, if any."""
+        if self.level is Level.NAMESPACES:
+            return Status.FILES if _inodes(pid) > MAX_ENTRIES else None
+        assert place is not None
+        size, entries = used(place.scratch)
+        if size + _unlinked(pid) > limits.files_bytes or entries > MAX_ENTRIES:
+            return Status.FILES
+        return Status.THREADS if _threads(pid) > limits.threads else None
+
+
+def _encoded(text: str | bytes) -> bytes:
+    return text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
+
+
+def _inside(name: str) -> str:
+    """Return ``name`` if it is a relative path that stays in the working directory.
+
+    Raises UserError otherwise.
+    """
+    path = PurePosixPath(name)
+    if not path.parts or path.is_absolute() or ".." in path.parts or not name.isprintable():
+        raise UserError(
+            f"files: {name[:80]!r} is not a path below the program's directory; use one like"
+            " 'data/input.txt'"
+        )
+    return str(path)
+
+
+def _inodes(pid: int) -> int:
+    """Return how many files the tmpfs of a namespace hold; 0 once its process has ended."""
+    count = 0
+    with suppress(OSError):
+        for path in ("tmp", "dev/shm"):
+            found = os.statvfs(f"/proc/{pid}/root/{path}")
+            count += found.f_files - found.f_ffree
+    return count
+
+
+def _threads(pid: int) -> int:
+    """Return the number of a process's threads; 0 once it has ended."""
+    with suppress(OSError):
+        # proc(5): after the name, which may hold anything, num_threads is the 18th field.
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        return int(text.rpartition(")")[2].split()[17])
+    return 0
+
+
+def _unlinked(pid: int) -> int:
+    """Return the bytes of files that a process holds open and that have no name any more."""
+    total = 0
+    with suppress(OSError):
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            found = os.stat(f"/proc/{pid}/fd/{name}")
+            if S_ISREG(found.st_mode) and found.st_nlink == 0:
+                total += found.st_blocks * 512
+    return total

@@ -1,0 +1,166 @@
+"""Where sandboxes keep files, and which user each of them has at a time.
+
+One directory per user of this machine holds the interpreter and, per slot, a scratch folder. As
+root a slot is also a user id that nothing else has. A slot is locked while a program runs in it;
+what a killed supervisor left in one is removed when it is locked again.
+"""
+
+import errno
+import fcntl
+import math
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+from rlcore.sandbox.types import SandboxError
+
+SLOTS = 256
+# Given to no user and no container by systemd's and Debian's tables; the second for containers that
+# have 65,536 user ids only.
+_FIRST_UIDS = (1_900_000_000, 64_000)
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A place that one program has for itself."""
+
+    uid: int | None  # None: that of this process
+    scratch: Path
+
+
+def state_directory() -> Path:
+    """Return the directory of this user's sandboxes, made where it is missing.
+
+    Raises SandboxError when it is not this user's own.
+    """
+    for parent in ("/var/tmp", tempfile.gettempdir()):
+        path = Path(parent, f"rl-pipeline-sandbox-{os.geteuid()}")
+        with suppress(OSError):
+            # Users of slots pass through it, and list nothing.
+            path.mkdir(mode=0o711, exist_ok=True)
+            return checked(path)
+    raise SandboxError("neither /var/tmp nor the temporary directory can be written")
+
+
+def checked(path: Path) -> Path:
+    """Return ``path`` if it is a directory that only this user can write.
+
+    Raises SandboxError otherwise: a name in /var/tmp may have been taken by anyone.
+    """
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        raise SandboxError(f"{path} is not a directory that only this user can write; remove it")
+    path.chmod(0o711)
+    (path / "locks").mkdir(mode=0o700, exist_ok=True)
+    slots = path / "slots"
+    slots.mkdir(exist_ok=True)
+    slots.chmod(0o711)
+    return path
+
+
+def first_uid() -> int:
+    """Return the user id of slot 0. Raises SandboxError where this container has too few ids."""
+    ranges = [line.split() for line in Path("/proc/self/uid_map").read_text().splitlines()]
+    for first in _FIRST_UIDS:
+        for start, _, length in ranges:
+            if int(start) <= first and first + SLOTS <= int(start) + int(length):
+                return first
+    raise SandboxError("this container has too few user ids for those of sandboxes")
+
+
+@contextmanager
+def slot(directory: Path) -> Iterator[Slot]:
+    """Lock a free slot below ``directory`` and make its scratch folder, empty, for the block.
+
+    Raises SandboxError when all are in use.
+    """
+    as_root = os.geteuid() == 0
+    for number in range(SLOTS):
+        lock = os.open(directory / "locks" / str(number), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            continue
+        scratch = directory / "slots" / str(number)
+        try:
+            _remove(scratch)
+            scratch.mkdir(mode=0o700)
+            uid = first_uid() + number if as_root else None
+            if uid is not None:
+                os.chown(scratch, uid, uid)
+            yield Slot(uid, scratch)
+        finally:
+            _remove(scratch)
+            os.close(lock)
+        return
+    raise SandboxError(f"all {SLOTS} sandboxes of this user are in use")
+
+
+def sweep(directory: Path) -> None:
+    """Remove what killed supervisors left in slots that are free now."""
+    for scratch in (directory / "slots").iterdir():
+        lock = os.open(
+            directory / "locks" / scratch.name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
+        )
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _remove(scratch)
+        except BlockingIOError:
+            continue
+        finally:
+            os.close(lock)
+
+
+def used(directory: Path) -> tuple[float, int]:
+    """Return (bytes on disk, number of entries) below ``directory``, which may be changing.
+
+    Infinite bytes where folders are nested deeper than a path may be long.
+    """
+    total, entries = 0, 0
+    folders = [str(directory)]
+    while folders:
+        try:
+            with os.scandir(folders.pop()) as found:
+                for entry in found:
+                    entries += 1
+                    total += entry.stat(follow_symlinks=False).st_blocks * 512
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(entry.path)
+        except OSError as error:
+            if error.errno == errno.ENAMETOOLONG:
+                return math.inf, entries
+    return total, entries
+
+
+def _remove(scratch: Path) -> None:
+    """Remove a scratch folder, whatever a program did to it."""
+    if not scratch.exists():
+        return
+    with suppress(OSError, RecursionError):
+        shutil.rmtree(scratch)
+        return
+    _flatten(scratch)
+    shutil.rmtree(scratch)
+
+
+def _flatten(scratch: Path) -> None:
+    """Move all folders below ``scratch`` directly into it, with every permission.
+
+    Some may have none, and may be nested deeper than a path may be long.
+    """
+    names = (scratch / f".flat-{os.urandom(8).hex()}" for _ in count())
+    folders = [scratch]
+    while folders:
+        folder = folders.pop()
+        with os.scandir(folder) as found:
+            inner = [Path(entry.path) for entry in found if entry.is_dir(follow_symlinks=False)]
+        for path in inner:
+            path.chmod(0o700)  # a folder that is moved is written to
+            folders.append(path.rename(next(names)))

@@ -1,0 +1,256 @@
+"""Runs one program to its end: feeds it, reads what it writes, ends it when it exceeds a limit."""
+
+import json
+import os
+import select
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from io import FileIO
+
+from rlcore.sandbox.calls import filter_code
+from rlcore.sandbox.inside import MEMORY_EXIT
+from rlcore.sandbox.levels import Links, Start
+from rlcore.sandbox.types import Limits, Ran, SandboxError, Status
+
+_START_S = 30.0  # for the interpreter to be up; the program's own time begins after it
+_LOOK_S = 0.05  # between looks at files and threads
+_END_S = 10.0  # for the kernel to end what was killed
+_CHUNK = 1 << 18
+# Asked every ``_LOOK_S`` with an id of the program's process or its parent, as seen out here.
+Watch = Callable[[int], Status | None]
+
+
+def supervise(
+    start_of: Callable[[Links], Start],
+    *,
+    program: str,
+    stdin: bytes,
+    files: Mapping[str, bytes],
+    limits: Limits,
+    watch: Watch,
+) -> Ran:
+    """Start what ``start_of`` says, run ``program`` in it, and return how that ended.
+
+    No process of it is left afterwards. Raises SandboxError when the program was not started.
+    """
+    with ExitStack() as stack:
+        run = _Run(stack, start_of, program, files, limits)
+        try:
+            status = run.follow(stdin, watch)
+        finally:
+            run.end()
+        return run.result(status)
+
+
+class _Run:
+    """One started process with its pipes; ``stack`` closes them."""
+
+    def __init__(
+        self,
+        stack: ExitStack,
+        start_of: Callable[[Links], Start],
+        program: str,
+        files: Mapping[str, bytes],
+        limits: Limits,
+    ) -> None:
+        self._limits = limits
+        (setup, self._setup), (self._answer, answer), (self._info, info) = (
+            _pipe(stack) for _ in range(3)
+        )
+        filtered, code = _pipe(stack)
+        code.write(filter_code(may_exec=True))  # less than a pipe holds
+        code.close()
+        theirs = (setup, answer, info, filtered)
+        start = start_of(Links(*(file.fileno() for file in theirs)))
+        line = {**start.setup, "program": program, "files": dict(files)}
+        self._line = ascii(line).encode() + b"\n"
+        try:
+            self._process = stack.enter_context(
+                subprocess.Popen(
+                    start.command,
+                    env=start.environment,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    pass_fds=[file.fileno() for file in theirs],
+                    cwd="/",
+                    start_new_session=True,
+                    bufsize=0,
+                )
+            )
+        except OSError as error:
+            raise SandboxError(f"the sandbox cannot be started: {error}") from None
+        for file in theirs:
+            file.close()
+        self._handle = stack.enter_context(_PidFile(os.pidfd_open(self._process.pid)))
+        self._first: FileIO | None = None  # of bubblewrap's first process
+        self._stack = stack
+        self._watched = self._process.pid
+        self._began: float | None = None
+        self._ended = 0.0
+        self._read = {"answer": bytearray(), "stdout": bytearray(), "stderr": bytearray()}
+
+    def follow(self, stdin: bytes, watch: Watch) -> Status | None:
+        """Serve the pipes until the program ends (None) or exceeds a limit (which one)."""
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        with selectors.DefaultSelector() as selector:
+            for file, name in (
+                (self._answer, "answer"),
+                (process.stdout, "stdout"),
+                (process.stderr, "stderr"),
+            ):
+                os.set_blocking(file.fileno(), False)
+                selector.register(file, selectors.EVENT_READ, name)
+            for file, data in ((self._setup, self._line), (process.stdin, stdin)):
+                os.set_blocking(file.fileno(), False)
+                selector.register(file, selectors.EVENT_WRITE, memoryview(data))
+            selector.register(self._handle, selectors.EVENT_READ, "end")
+            deadline = time.monotonic() + _START_S
+            look = 0.0
+            while True:
+                now = time.monotonic()
+                if self._began is None and self._answered():
+                    self._began, deadline, look = now, now + self._limits.seconds, now + _LOOK_S
+                if now >= deadline:
+                    return Status.TIMEOUT
+                if self._began is not None and now >= look:
+                    if status := watch(self._watched):
+                        return status
+                    look = time.monotonic() + _LOOK_S
+                wait = deadline - now if self._began is None else min(deadline, look) - now
+                for key, _ in selector.select(max(wait, 0)):
+                    if key.data == "end":
+                        return self._drained()
+                    if not self._served(key, selector):
+                        return Status.OUTPUT
+
+    def _answered(self) -> bool:
+        """Whether the program has begun, known from when the answer is closed."""
+        if not self._answer.closed:
+            return False
+        answer = bytes(self._read["answer"])
+        if answer != b"ready":
+            raise SandboxError(self._failure(answer))
+        # Written before the program was started; nothing where there is no bubblewrap.
+        os.set_blocking(self._info.fileno(), False)
+        if info := self._info.read(_CHUNK):
+            first = json.loads(info)["child-pid"]
+            with suppress(ProcessLookupError):
+                self._first = self._stack.enter_context(_PidFile(os.pidfd_open(first)))
+                self._watched = first
+        return True
+
+    def _failure(self, answer: bytes) -> str:
+        said = answer or bytes(self._read["stderr"]) or b"it said nothing"
+        return "the sandbox failed: " + " ".join(said.decode(errors="replace").split())[:500]
+
+    def _served(self, key: selectors.SelectorKey, selector: selectors.BaseSelector) -> bool:
+        """Read from or write to one pipe; return False when the program has written too much."""
+        file, data = key.fileobj, key.data
+        assert isinstance(file, FileIO)
+        if isinstance(data, memoryview):
+            try:
+                rest = data[os.write(file.fileno(), data[:_CHUNK]) :]
+            except BlockingIOError:
+                return True
+            except BrokenPipeError:  # it reads no further
+                rest = memoryview(b"")
+            if rest:
+                selector.modify(file, selectors.EVENT_WRITE, rest)
+                return True
+            selector.unregister(file)
+            if file is not self._setup:  # whose end means ours
+                file.close()
+            return True
+        part = file.read(_CHUNK)
+        if part is None:
+            return True
+        self._read[data] += part
+        if not part:
+            selector.unregister(file)
+            file.close()
+        return len(self._read[data]) <= self._limits.output_bytes
+
+    def _drained(self) -> Status | None:
+        """Read what the ended process has left in its pipes."""
+        process = self._process
+        for name, file in (
+            ("answer", self._answer),
+            ("stdout", process.stdout),
+            ("stderr", process.stderr),
+        ):
+            assert file is not None
+            while not file.closed and (part := file.read(_CHUNK)):
+                self._read[name] += part
+                if len(self._read[name]) > self._limits.output_bytes:
+                    return Status.OUTPUT
+        if self._began is None:
+            self._answer.close()
+            self._began = time.monotonic() if self._answered() else None
+        return None
+
+    def end(self) -> None:
+        """End every process of the run and wait until the kernel has done so."""
+        self._ended = time.monotonic()
+        for handle in (self._first, self._handle):
+            if handle is not None:
+                with suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(handle.fileno(), signal.SIGKILL)
+        # Level none: what has not left its session. Not reaped yet, so the id is still its own.
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        for handle in (self._first, self._handle):
+            if handle is not None and not _ended_within(handle, _END_S):
+                raise SandboxError(f"a killed program did not end within {_END_S:g} s")
+        self._process.wait()
+
+    def result(self, status: Status | None) -> Ran:
+        """Return how the program ended; ``status``: the limit it exceeded, if any."""
+        if self._began is None:
+            raise SandboxError(f"the sandbox did not start within {_START_S:g} s")
+        code, number = self._process.returncode, None
+        if code > 128 and self._first is not None:  # as bubblewrap reports signals
+            code = 128 - code
+        if code < 0:
+            code, number = None, -code
+        if status is None:
+            if code == MEMORY_EXIT:
+                status = Status.MEMORY
+            elif number == signal.SIGXCPU:
+                status = Status.TIMEOUT
+            else:
+                status = Status.EXITED if number is None else Status.KILLED
+        most = self._limits.output_bytes
+        return Ran(
+            status,
+            code if status is Status.EXITED else None,
+            number if status is Status.KILLED else None,
+            bytes(self._read["stdout"][:most]),
+            bytes(self._read["stderr"][:most]),
+            self._ended - self._began,
+        )
+
+
+class _PidFile(FileIO):
+    """A pidfd that a selector can watch."""
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__(descriptor, "rb")
+
+
+def _pipe(stack: ExitStack) -> tuple[FileIO, FileIO]:
+    read, write = os.pipe()
+    return stack.enter_context(FileIO(read, "rb")), stack.enter_context(FileIO(write, "wb"))
+
+
+def _ended_within(handle: FileIO, seconds: float) -> bool:
+    poll = select.poll()
+    poll.register(handle, select.POLLIN)
+    return bool(poll.poll(seconds * 1000))
