@@ -4,7 +4,9 @@ A list of what is allowed, so that calls of future kernels are refused as well. 
 with ENOSYS, on which libraries fall back, or EPERM where a program expects that they exist. What a
 program can start is threads: no process, so nothing can outlive it and RLIMIT_AS bounds all of its
 memory. It has no sockets but a pair connected to itself, no signals, and changes no attributes of a
-file, which neither Landlock nor a read-only mount would check in each case.
+file, which neither Landlock nor a read-only mount would check in each case. Where the filter is
+loaded before the interpreter, by bubblewrap, a program may replace itself by what it can read; what
+it becomes is confined as it was.
 """
 
 import errno

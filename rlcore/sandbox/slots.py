@@ -7,6 +7,7 @@ what a killed supervisor left in one is removed when it is locked again.
 
 import errno
 import fcntl
+import hashlib
 import math
 import os
 import shutil
@@ -23,7 +24,8 @@ from rlcore.sandbox.types import SandboxError
 SLOTS = 256
 # Given to no user and no container by systemd's and Debian's tables; the second for containers that
 # have 65,536 user ids only.
-_FIRST_UIDS = (1_900_000_000, 64_000)
+_FIRST_UID, _BLOCKS = 1_900_000_000, 400_000
+_FIRST_SMALL_UID = 64_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +66,18 @@ def checked(path: Path) -> Path:
     return path
 
 
-def first_uid() -> int:
-    """Return the user id of slot 0. Raises SandboxError where this container has too few ids."""
+def first_uid(directory: Path) -> int:
+    """Return the user id of slot 0 of ``directory``.
+
+    Directories of containers on one machine have different ids, as far as chance allows: the kernel
+    counts the threads of an id over all of them. Raises SandboxError where this container has too
+    few ids.
+    """
+    found = directory.stat()
+    place = hashlib.sha256(f"{found.st_dev} {found.st_ino}".encode()).digest()
+    block = int.from_bytes(place[:8], "big") % _BLOCKS
     ranges = [line.split() for line in Path("/proc/self/uid_map").read_text().splitlines()]
-    for first in _FIRST_UIDS:
+    for first in (_FIRST_UID + block * SLOTS, _FIRST_SMALL_UID):
         for start, _, length in ranges:
             if int(start) <= first and first + SLOTS <= int(start) + int(length):
                 return first
@@ -92,7 +102,7 @@ def slot(directory: Path) -> Iterator[Slot]:
         try:
             _remove(scratch)
             scratch.mkdir(mode=0o700)
-            uid = first_uid() + number if as_root else None
+            uid = first_uid(directory) + number if as_root else None
             if uid is not None:
                 os.chown(scratch, uid, uid)
             yield Slot(uid, scratch)

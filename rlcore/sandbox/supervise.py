@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from io import FileIO
+from typing import IO
 
 from rlcore.sandbox.calls import filter_code
 from rlcore.sandbox.inside import MEMORY_EXIT
@@ -96,40 +97,30 @@ class _Run:
 
     def follow(self, stdin: bytes, watch: Watch) -> Status | None:
         """Serve the pipes until the program ends (None) or exceeds a limit (which one)."""
-        process = self._process
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stderr is not None
+        process, limits = self._process, self._limits
         with selectors.DefaultSelector() as selector:
-            for file, name in (
-                (self._answer, "answer"),
-                (process.stdout, "stdout"),
-                (process.stderr, "stderr"),
-            ):
-                os.set_blocking(file.fileno(), False)
-                selector.register(file, selectors.EVENT_READ, name)
-            for file, data in ((self._setup, self._line), (process.stdin, stdin)):
-                os.set_blocking(file.fileno(), False)
-                selector.register(file, selectors.EVENT_WRITE, memoryview(data))
+            _register(selector, self._answer, "answer")
+            _register(selector, self._setup, memoryview(self._line))
+            _register(selector, process.stdin, memoryview(stdin))
             selector.register(self._handle, selectors.EVENT_READ, "end")
             deadline = time.monotonic() + _START_S
-            look = 0.0
-            while True:
-                now = time.monotonic()
+            look = deadline
+            while (now := time.monotonic()) < deadline:
                 if self._began is None and self._answered():
-                    self._began, deadline, look = now, now + self._limits.seconds, now + _LOOK_S
-                if now >= deadline:
-                    return Status.TIMEOUT
-                if self._began is not None and now >= look:
+                    self._began, deadline, look = now, now + limits.seconds, now + _LOOK_S
+                    # Not before, so that what is read is the program's.
+                    _register(selector, process.stdout, "stdout")
+                    _register(selector, process.stderr, "stderr")
+                if now >= look:
                     if status := watch(self._watched):
                         return status
                     look = time.monotonic() + _LOOK_S
-                wait = deadline - now if self._began is None else min(deadline, look) - now
-                for key, _ in selector.select(max(wait, 0)):
+                for key, _ in selector.select(max(min(deadline, look) - now, 0)):
                     if key.data == "end":
                         return self._drained()
                     if not self._served(key, selector):
                         return Status.OUTPUT
+            return Status.TIMEOUT
 
     def _answered(self) -> bool:
         """Whether the program has begun, known from when the answer is closed."""
@@ -180,21 +171,21 @@ class _Run:
 
     def _drained(self) -> Status | None:
         """Read what the ended process has left in its pipes."""
-        process = self._process
-        for name, file in (
-            ("answer", self._answer),
-            ("stdout", process.stdout),
-            ("stderr", process.stderr),
-        ):
+        status = None
+        ends = {"answer": self._answer, "stdout": self._process.stdout}
+        for name, file in {**ends, "stderr": self._process.stderr}.items():
             assert file is not None
-            while not file.closed and (part := file.read(_CHUNK)):
+            if file.closed:
+                continue
+            os.set_blocking(file.fileno(), False)
+            while status is None and (part := file.read(_CHUNK)):
                 self._read[name] += part
                 if len(self._read[name]) > self._limits.output_bytes:
-                    return Status.OUTPUT
+                    status = Status.OUTPUT
         if self._began is None:
             self._answer.close()
             self._began = time.monotonic() if self._answered() else None
-        return None
+        return status
 
     def end(self) -> None:
         """End every process of the run and wait until the kernel has done so."""
@@ -243,6 +234,14 @@ class _PidFile(FileIO):
 
     def __init__(self, descriptor: int) -> None:
         super().__init__(descriptor, "rb")
+
+
+def _register(selector: selectors.BaseSelector, file: IO[bytes] | None, data: object) -> None:
+    """Watch ``file`` for reading or, if ``data`` is what to write, for writing."""
+    assert file is not None
+    os.set_blocking(file.fileno(), False)
+    writes = isinstance(data, memoryview)
+    selector.register(file, selectors.EVENT_WRITE if writes else selectors.EVENT_READ, data)
 
 
 def _pipe(stack: ExitStack) -> tuple[FileIO, FileIO]:

@@ -1,0 +1,204 @@
+"""Hostile programs: at every level, as root and as an ordinary user, each ends, nothing stays."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlcore.sandbox.types import MIB, Limits, Ran, Status
+from tests.rlcore.sandbox.attacks import ATTACKS
+from tests.rlcore.sandbox.endings import ENDINGS, LIMITS
+from tests.rlcore.sandbox.places import (
+    AS_ROOT,
+    NAMES,
+    PLACES,
+    ROOT,
+    Place,
+    control_groups,
+    leave_orphans_to_us,
+    mounts,
+    ordinary_user,
+    private_directory,
+    programs,
+)
+
+PROGRAM = Path(__file__).with_name("attacks.py").read_text()
+ATTACK_LIMITS = Limits(seconds=20, memory_bytes=256 * MIB, files_bytes=8 * MIB)
+QUICK = ("sleep", "ignores_signals", "fork_bomb", "daemon", "memory_bomb", "gigabyte_of_output")
+SLOW_MACHINE_S = 3.0  # to end a program, with the limit a second on an idle machine
+
+
+@pytest.fixture(scope="module")
+def places() -> Iterator[dict[str, Place]]:
+    leave_orphans_to_us(True)
+    with ExitStack() as stack:
+        own = private_directory()
+        stack.callback(shutil.rmtree, own)
+        helper, others = stack.enter_context(ordinary_user()) if AS_ROOT else (None, own)
+        yield {
+            "own": Place(PLACES[-1][1], own),
+            **{
+                name: Place(
+                    level, others if who == "user" else own, helper if who == "user" else None
+                )
+                for name, (who, level) in zip(NAMES, PLACES, strict=True)
+            },
+        }
+    leave_orphans_to_us(False)
+
+
+@pytest.fixture(scope="module")
+def facts() -> Iterator[dict[str, Any]]:
+    """Things out here that an attack may reach for, and that everybody may use."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hostile-")))
+        folder.chmod(0o777)
+        for name, mode in (("everybodys", 0o644), ("own", 0o600), ("writable", 0o666)):
+            (folder / name).write_text("HOSTILE_EXPECTED")
+            (folder / name).chmod(mode)
+        server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        unix = stack.enter_context(socket.socket(socket.AF_UNIX))
+        unix.bind(str(folder / "socket"))
+        (folder / "socket").chmod(0o777)
+        name = f"hostile-{os.urandom(8).hex()}"
+        abstract = stack.enter_context(socket.socket(socket.AF_UNIX))
+        abstract.bind("\0" + name)
+        datagram = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+        datagram.bind(f"\0{name}-datagram")
+        for listening in (unix, abstract):
+            listening.listen()
+        yield {
+            "pid": os.getpid(),
+            "repository": str(ROOT),
+            "folder": str(folder),
+            **{name: str(folder / name) for name in ("everybodys", "own", "writable")},
+            "unix": str(folder / "socket"),
+            "port": server.getsockname()[1],
+            "abstract": name,
+            "abstract_datagram": f"{name}-datagram",
+            "memory_bytes": ATTACK_LIMITS.memory_bytes,
+            "files_bytes": ATTACK_LIMITS.files_bytes,
+        }
+
+
+def attacked(place: Place, facts: dict[str, Any], *names: str) -> Ran:
+    slots = str(place.directory / "slots")
+    stdin = json.dumps({**facts, "slots": slots, "run": names})
+    return place.run(PROGRAM, stdin, ATTACK_LIMITS)
+
+
+def check_ending(place: Place, name: str) -> None:
+    before = mounts()
+    start = time.monotonic()
+    ran = place.run(ENDINGS[name].program, limits=LIMITS)
+    took = time.monotonic() - start
+    assert ENDINGS[name].allows(ran), f"{name}: {ran.status} {ran.exit_code} {ran.stderr[-300:]}"
+    assert took < LIMITS.seconds + SLOW_MACHINE_S, f"{name} took {took:.1f} s"
+    assert len(ran.stdout) <= LIMITS.output_bytes
+    assert len(ran.stderr) <= LIMITS.output_bytes
+    check_nothing_left(place, before)
+
+
+def check_nothing_left(place: Place, before: list[str]) -> None:
+    assert not programs()
+    assert not list((place.directory / "slots").iterdir())
+    assert mounts() == before
+    assert not control_groups()
+
+
+def test_there_are_enough_cases() -> None:
+    assert len(ATTACKS) + len(ENDINGS) >= 150
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_attack_succeeds(places: dict[str, Place], facts: dict[str, Any], name: str) -> None:
+    """All in one program: files, environment, processes, network, namespaces, kernel."""
+    before = mounts()
+    ran = attacked(places[name], facts)
+    assert ran.succeeded, f"{ran.status} {ran.exit_code} {ran.stderr[-1000:]}"
+    assert json.loads(ran.stdout) == []
+    assert sorted(os.listdir(facts["folder"])) == ["everybodys", "own", "socket", "writable"]
+    assert Path(facts["writable"]).read_text() == "HOSTILE_EXPECTED"
+    check_nothing_left(places[name], before)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_no_attack_succeeds_alone(
+    places: dict[str, Place], facts: dict[str, Any], name: str
+) -> None:
+    """One by one, so that none is refused only because of what another did before."""
+    for attack in ATTACKS:
+        ran = attacked(places[name], facts, attack)
+        assert ran.succeeded, f"{attack}: {ran.status} {ran.exit_code} {ran.stderr[-1000:]}"
+        assert json.loads(ran.stdout) == []
+
+
+def test_the_attacks_work_where_nothing_confines_them(facts: dict[str, Any]) -> None:
+    """An attack that cannot succeed anywhere would prove nothing."""
+    harmless = [
+        *("reads_a_file_of_everybody", "reads_a_file_of_the_user", "reads_environment_of_parent"),
+        *("reads_the_repository", "lists_processes", "follows_symlink", "network_tcp"),
+        *("network_unix", "network_abstract", "network_listens", "signals_supervisor"),
+        *("network_datagram_pair_to_an_address", "forks", "clones_with_shared_memory"),
+        *("runs_a_shell", "finds_variables", "follows_hardlink", "call_pidfd_open"),
+        *("call_memfd_create", "signals_by_file_owner", "changes_times_outside"),
+    ]
+    ran = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        input=json.dumps({**facts, "slots": "", "run": harmless}),
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=facts["folder"],
+        env={"USER": "somebody"},
+    )
+    for made in ("link", "hard"):
+        Path(facts["folder"], made).unlink()
+    assert json.loads(ran.stdout) == harmless
+
+
+@pytest.mark.parametrize("ending", QUICK)
+@pytest.mark.parametrize("name", NAMES[-1:])
+def test_a_program_is_ended(places: dict[str, Place], name: str, ending: str) -> None:
+    check_ending(places[name], ending)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_every_program_is_ended(places: dict[str, Place], name: str, ending: str) -> None:
+    check_ending(places[name], ending)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_a_slot_is_not_seen_from_another(places: dict[str, Place], name: str) -> None:
+    """Two programs at once: neither reads, writes or signals what is the other's."""
+    # As this process's user: the helper of another runs one program at a time.
+    place = Place(places[name].level, places["own"].directory)
+    snoop = (
+        "import os, time\nfor _ in range(20):\n  time.sleep(0.05)\n"
+        f"  for n in range(4):\n    for f in ('secret', 'x'):\n"
+        f"      try: print(open(f'{place.directory}/slots/{{n}}/' + f).read())\n"
+        "      except OSError: pass\n"
+    )
+    with ThreadPoolExecutor(2) as pool:
+        hiding = pool.submit(
+            place.run, "open('secret', 'w').write('HOSTILE'); import time; time.sleep(1)"
+        )
+        ran = place.run(snoop)
+        assert hiding.result().succeeded
+    assert ran.status is Status.EXITED
+    assert ran.stdout == b""
