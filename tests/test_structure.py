@@ -56,7 +56,7 @@ IMPORT_EXCEPTIONS: set[tuple[str, str]] = set()
 UNMIRRORED: dict[str, tuple[str, ...]] = {
     "names and types only": (
         "tasks/runtime/folders.py",
-        *("rlcore/cluster/loopback.py", "rlcore/weights/stamp.py"),
+        *("rlcore/cluster/loopback.py", "rlcore/sandbox/types.py", "rlcore/weights/stamp.py"),
         *("schemas/names.py", "schemas/section.py"),
     ),
     "tests/rlcore/test_recipe_keys.py": ("rlcore/foreign_keys.py",),
@@ -114,6 +114,10 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
     ),
     "tests/rlcore/rl/test_advantage.py": ("rlcore/rl/batch.py", "rlcore/rl/scores.py"),
     "tests/rlcore/rl/test_dynamic_sampling.py": ("rlcore/rl/groups.py",),
+    "tests/rlcore/sandbox/test_probe.py": ("rlcore/sandbox/attack.py",),
+    "tests/rlcore/sandbox/test_sandbox.py": (
+        *("rlcore/sandbox/inside.py", "rlcore/sandbox/levels.py"),
+    ),
     "tests/rlcore/trajectories/test_collect.py": (
         *("rlcore/rl/rollout.py", "rlcore/trajectories/types.py"),
     ),

@@ -64,6 +64,7 @@ class Plan:
     memory: Memory | None
     stages: tuple[StageEstimate, ...]
     in_store: InStore = field(default_factory=InStore)
+    sandbox: str | None = None  # level at which rewards run programs here; None: they run none here
 
     @property
     def disk_bytes(self) -> int:
@@ -269,6 +270,8 @@ def render_plan(result: Plan) -> str:
         "Time and disk": _stage_lines(result),
         "Assumptions": assumption_lines(result.rates),
     }
+    if result.sandbox is not None:
+        sections["Sandbox"] = [f"reward code runs programs at level {result.sandbox}"]
     if warnings := recipe_warnings(result.recipe):
         sections["Warnings"] = [f"WARNING: {warning}" for warning in warnings]
     text = [f"Plan of recipe '{result.recipe.name}'"]

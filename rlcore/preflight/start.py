@@ -1,5 +1,6 @@
 """What must hold before a run starts, asked by the dry run and by the run itself."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from rlcore.cluster.address import check_address
@@ -26,9 +27,9 @@ def check_start(recipe: Recipe) -> Plan:
     _check_model(recipe.model)
     if recipe.hardware.ray_address is not None:
         check_address(recipe.hardware.ray_address)
-    check_sandbox(recipe)
+    sandbox = check_sandbox(recipe)
     check_functions(recipe)
-    return planned
+    return replace(planned, sandbox=sandbox)
 
 
 def _check_model(model: ModelSection) -> None:

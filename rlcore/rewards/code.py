@@ -44,7 +44,7 @@ answer.close()
 
 
 @dataclass(frozen=True, slots=True)
-class Tests:
+class Cases:
     """The tests of one row; ``function`` is None where programs read stdin."""
 
     function: str | None
@@ -82,7 +82,7 @@ def scorer(
         )
 
     def score(row: RewardRow) -> Reward:
-        tests = tests_of(row.ground_truth)
+        tests = cases_of(row.ground_truth)
         program = last_program(row.response)
         if program is None:
             return Reward(row.trajectory_id, Outcome.NO_ANSWER, 0.0, correct=False)
@@ -129,7 +129,7 @@ def last_program(response: str) -> str | None:
     return found
 
 
-def tests_of(ground_truth: str | None) -> Tests:
+def cases_of(ground_truth: str | None) -> Cases:
     """Return the tests in a row's ground truth. Raises UserError when they cannot be used."""
     try:
         data = json.loads(ground_truth or "")
@@ -149,15 +149,15 @@ def tests_of(ground_truth: str | None) -> Tests:
             " test needs one of each"
         )
     if function is None:
-        return Tests(None, [_text(one) for one in inputs], [_text(one) for one in outputs])
+        return Cases(None, [_text(one) for one in inputs], [_text(one) for one in outputs])
     if not isinstance(function, str) or not all(isinstance(one, list) for one in inputs):
         raise UserError(
             "the row's ground_truth: 'fn_name' must be a name, and each of 'inputs' the list of"
             " its arguments"
         )
     if all(isinstance(one, list) and len(one) == 1 for one in outputs):
-        return Tests(function, inputs, [_Either(one) for one in outputs])
-    return Tests(function, inputs, outputs)
+        return Cases(function, inputs, [_Either(one) for one in outputs])
+    return Cases(function, inputs, outputs)
 
 
 class _Either(list[Any]):
@@ -214,14 +214,14 @@ def same_output(said: str, expected: str) -> bool:
 def _passed(
     run: RunsPrograms,
     program: str,
-    tests: Tests,
+    tests: Cases,
     limits: Callable[[], Limits],
     *,
     to_the_end: bool,
 ) -> tuple[int, str]:
     """Return how many tests pass, and why the first that fails does.
 
-    Tests after a failed one are run only ``to_the_end``.
+    Cases after a failed one are run only ``to_the_end``.
     """
     passed, why = 0, ""
     for index, (given, expected) in enumerate(zip(tests.inputs, tests.outputs, strict=True)):

@@ -41,9 +41,10 @@ def find_sandbox(setting: str = "auto") -> Sandbox:
                 return sandbox
         except SandboxError as error:
             reasons.append(f"{level}: {error}")
-    what = "no level of sandbox" if setting == "auto" else f"reward.sandbox = {setting!r}"
+    named = f"reward.sandbox = {setting!r} does not hold"
+    what = "no level of sandbox holds" if setting == "auto" else named
     why = "; ".join(reasons)
-    raise UserError(f"{what} holds on this machine ({why}); {_REMEDY}")
+    raise UserError(f"{what} on this machine ({why}); {_REMEDY}")
 
 
 def levels_here() -> tuple[Level, ...]:

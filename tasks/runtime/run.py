@@ -37,9 +37,11 @@ def open_run(
     ignore_lost_output()
     directory = run_directory(recipe_name, str(flow_run.id))
     recipe = _resolve(recipe_name, overrides, directory, recipes)
-    check_start(recipe)
+    planned = check_start(recipe)
     _record(recipe, directory)
     get_run_logger().info(f"recipe {recipe.name}, seed {recipe.seed}, run folder {directory}")
+    if planned.sandbox is not None:
+        get_run_logger().info(f"reward code runs programs at sandbox level {planned.sandbox}")
     tracking = Tracker.open(
         recipe,
         directory,

@@ -204,6 +204,7 @@ def test_log_probs_are_scored_again_where_rounding_would_clip(
         ("rl.checkpoint.keep_last", 9),
         ("rl.max_canary_gap", 0.5),
         ("reward.max_error_fraction", 0.5),
+        ("reward.sandbox", "none"),
         ("evaluate.completions_shown", 0),
     ],
 )

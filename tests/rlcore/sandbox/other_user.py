@@ -21,7 +21,8 @@ def main(directory: str) -> None:
             except SandboxError as error:
                 said = {"weakness": str(error)}
         else:
-            ran = sandbox.run(asked["program"], asked["stdin"], limits=Limits(**asked["limits"]))
+            limits = Limits(**asked["limits"])
+            ran = sandbox.run(asked["program"], asked["stdin"], asked["files"], limits)
             said = {
                 "status": ran.status,
                 "exit_code": ran.exit_code,

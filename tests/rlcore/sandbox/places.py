@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -53,11 +53,18 @@ class Place:
     directory: Path
     helper: subprocess.Popen[str] | None = None  # None: this process's own user
 
-    def run(self, program: str, stdin: str = "", limits: Limits | None = None) -> Ran:
-        limits = limits or Limits()
+    def run(
+        self,
+        program: str,
+        stdin: str = "",
+        files: Mapping[str, str] | None = None,
+        limits: Limits | None = None,
+    ) -> Ran:
+        files, limits = files or {}, limits or Limits()
         if self.helper is None:
-            return Sandbox(self.level, self.directory).run(program, stdin, limits=limits)
-        said = self._asked(probe=False, program=program, stdin=stdin, limits=asdict(limits))
+            return Sandbox(self.level, self.directory).run(program, stdin, files, limits)
+        given = {"program": program, "stdin": stdin, "files": files, "limits": asdict(limits)}
+        said = self._asked(probe=False, **given)
         for name in ("stdout", "stderr"):
             said[name] = said[name].encode("latin-1")
         return Ran(**{**said, "status": Status(said["status"])})

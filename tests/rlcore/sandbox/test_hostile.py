@@ -16,12 +16,13 @@ from typing import Any
 
 import pytest
 
-from rlcore.sandbox.types import MIB, Limits, Ran, Status
-from tests.rlcore.sandbox.attacks import ATTACKS
+from rlcore.sandbox.types import MIB, Level, Limits, Ran, Status
+from tests.rlcore.sandbox.attacks import ATTACKS, PROGRAM
 from tests.rlcore.sandbox.endings import ENDINGS, LIMITS
 from tests.rlcore.sandbox.places import (
     AS_ROOT,
     NAMES,
+    ORDINARY_UID,
     PLACES,
     ROOT,
     Place,
@@ -33,9 +34,13 @@ from tests.rlcore.sandbox.places import (
     programs,
 )
 
-PROGRAM = Path(__file__).with_name("attacks.py").read_text()
+# The attacks, importable inside by the names that they have here.
+FILES = {
+    f"tests/rlcore/sandbox/{path.name}": path.read_text()
+    for path in Path(__file__).parent.glob("attack*.py")
+}
 ATTACK_LIMITS = Limits(seconds=20, memory_bytes=256 * MIB, files_bytes=8 * MIB)
-QUICK = ("sleep", "ignores_signals", "fork_bomb", "daemon", "memory_bomb", "gigabyte_of_output")
+QUICK = ("ignores_signals", "fork_bomb", "daemon", "memory_bomb", "gigabyte_of_output")
 SLOW_MACHINE_S = 3.0  # to end a program, with the limit a second on an idle machine
 
 
@@ -95,7 +100,7 @@ def facts() -> Iterator[dict[str, Any]]:
 def attacked(place: Place, facts: dict[str, Any], *names: str) -> Ran:
     slots = str(place.directory / "slots")
     stdin = json.dumps({**facts, "slots": slots, "run": names})
-    return place.run(PROGRAM, stdin, ATTACK_LIMITS)
+    return place.run(PROGRAM, stdin, FILES, ATTACK_LIMITS)
 
 
 def check_ending(place: Place, name: str) -> None:
@@ -119,6 +124,11 @@ def check_nothing_left(place: Place, before: list[str]) -> None:
 
 def test_there_are_enough_cases() -> None:
     assert len(ATTACKS) + len(ENDINGS) >= 150
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_level_withstands_the_attack_at_start_up(places: dict[str, Place], name: str) -> None:
+    assert places[name].weakness() == ""
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -162,7 +172,7 @@ def test_the_attacks_work_where_nothing_confines_them(facts: dict[str, Any]) -> 
         text=True,
         check=True,
         cwd=facts["folder"],
-        env={"USER": "somebody"},
+        env={"USER": "somebody", "PYTHONPATH": str(ROOT)},
     )
     for made in ("link", "hard"):
         Path(facts["folder"], made).unlink()
@@ -202,3 +212,33 @@ def test_a_slot_is_not_seen_from_another(places: dict[str, Place], name: str) ->
         assert hiding.result().succeeded
     assert ran.status is Status.EXITED
     assert ran.stdout == b""
+
+
+STAT = "import os, sys; print(os.stat(sys.stdin.read()).st_size)"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_landlock_does_not_hide_that_a_file_exists(
+    places: dict[str, Place], facts: dict[str, Any], name: str
+) -> None:
+    """A limit of Landlock, which docs/security.md states; namespaces have no such file."""
+    ran = places[name].run(STAT, facts["everybodys"])
+    assert ran.succeeded is (places[name].level is not Level.NAMESPACES)
+
+
+def test_a_shared_uid_is_that_of_the_supervisor(places: dict[str, Place]) -> None:
+    program = "import os; print(os.getuid())"
+    uids = {
+        name: int(places[name].run(program).stdout)
+        for name, (_, level) in zip(NAMES, PLACES, strict=True)
+        if level is not Level.NAMESPACES
+    }
+    user = ORDINARY_UID if AS_ROOT else os.getuid()
+    assert uids["user-landlock-shared-uid"] == user
+    assert uids.get("root-landlock") not in (0, user)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_kernel_is_that_of_this_machine(places: dict[str, Place], name: str) -> None:
+    ran = places[name].run("import os; print(os.uname().release)")
+    assert ran.stdout.decode().strip() == os.uname().release
