@@ -12,12 +12,15 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import time
 from contextlib import suppress
 from pathlib import Path
 
 from rlcore.sandbox.types import SandboxError
 
 INSIDE = "inside.pyc"  # in the copy: ``rlcore.sandbox.inside``, compiled once
+_UNFINISHED = ".making-"
+_ABANDONED_S = 3600.0
 _SOURCE = Path(__file__).with_name("inside.py")
 # Large, and of no use to a program without a screen, a network or packages.
 _LEFT_OUT = {
@@ -36,7 +39,8 @@ def interpreter_in(directory: Path) -> Path:
     executable = copy / "bin" / "python3"
     if executable.exists():
         return executable
-    made = Path(tempfile.mkdtemp(dir=directory, prefix=".making-"))
+    _remove_unfinished(directory)
+    made = Path(tempfile.mkdtemp(dir=directory, prefix=_UNFINISHED))
     try:
         _fill(made)
         _check(made / "bin" / "python3")
@@ -49,6 +53,14 @@ def interpreter_in(directory: Path) -> Path:
     if not executable.exists():
         raise SandboxError(f"{copy} is damaged; remove it")
     return executable
+
+
+def _remove_unfinished(directory: Path) -> None:
+    """Remove copies that a killed process has begun."""
+    for path in directory.glob(f"{_UNFINISHED}*"):
+        with suppress(OSError):
+            if time.time() - path.stat().st_mtime > _ABANDONED_S:
+                shutil.rmtree(path)
 
 
 def _original() -> Path:

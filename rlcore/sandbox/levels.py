@@ -82,7 +82,7 @@ def _limits(limits: Limits, *, threads: bool) -> dict[str, int]:
         "RLIMIT_FSIZE": limits.files_bytes,
     }
     if threads:
-        values["RLIMIT_NPROC"] = limits.threads + 2  # bubblewrap's first process counts as well
+        values["RLIMIT_NPROC"] = limits.threads
     return values
 
 
@@ -101,7 +101,9 @@ def _in_namespaces(executable: Path, slot: Slot | None, limits: Limits, links: L
     size = str(limits.files_bytes)
     command += [bubblewrap, "--unshare-all", "--unshare-user", "--disable-userns"]
     command += ["--uid", str(_NOBODY), "--gid", str(_NOBODY), "--hostname", "sandbox"]
-    command += ["--die-with-parent", "--cap-drop", "ALL"]
+    # As its first process the program is a child of bubblewrap, which then waits for its end; for
+    # one in between it would not, and zombies would be left, which count against RLIMIT_NPROC.
+    command += ["--die-with-parent", "--as-pid-1", "--cap-drop", "ALL"]
     command += ["--seccomp", str(links.filter), "--info-fd", str(links.info)]
     for path in _SYSTEM:
         if os.path.islink(path):

@@ -64,7 +64,7 @@ class Sandbox:
         if self.level is Level.NAMESPACES:
             return Status.FILES if _inodes(pid) > MAX_ENTRIES else None
         assert place is not None
-        size, entries = used(place.scratch)
+        size, entries = used(place.scratch, MAX_ENTRIES)
         if size + _unlinked(pid) > limits.files_bytes or entries > MAX_ENTRIES:
             return Status.FILES
         return Status.THREADS if _threads(pid) > limits.threads else None

@@ -11,6 +11,7 @@ import hashlib
 import math
 import os
 import shutil
+import signal
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -114,7 +115,20 @@ def slot(directory: Path) -> Iterator[Slot]:
 
 
 def sweep(directory: Path) -> None:
-    """Remove what killed supervisors left in slots that are free now."""
+    """Remove what killed supervisors left: files in slots that are free now, and processes.
+
+    Processes are those of bubblewrap that wait for a parent which was killed before they asked to
+    end with it; no program has begun in them.
+    """
+    for status in Path("/proc").glob("[0-9]*/status"):
+        with suppress(OSError, ValueError, KeyError):
+            fields = dict(line.split(":", 1) for line in status.read_text().splitlines())
+            if fields["Name"].strip() != "bwrap" or len(fields["NSpid"].split()) < 2:
+                continue
+            parent = Path("/proc", fields["PPid"].strip(), "comm").read_text().strip()
+            command = status.with_name("cmdline").read_bytes()
+            if parent != "bwrap" and f"{directory}/python-".encode() in command:
+                os.kill(int(status.parent.name), signal.SIGKILL)
     for scratch in (directory / "slots").iterdir():
         lock = os.open(
             directory / "locks" / scratch.name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
@@ -128,18 +142,21 @@ def sweep(directory: Path) -> None:
             os.close(lock)
 
 
-def used(directory: Path) -> tuple[float, int]:
+def used(directory: Path, most: int) -> tuple[float, int]:
     """Return (bytes on disk, number of entries) below ``directory``, which may be changing.
 
-    Infinite bytes where folders are nested deeper than a path may be long.
+    Infinite bytes where folders are nested deeper than a path may be long. Beyond ``most`` entries
+    it does not look on.
     """
     total, entries = 0, 0
     folders = [str(directory)]
-    while folders:
+    while folders and entries <= most:
         try:
             with os.scandir(folders.pop()) as found:
                 for entry in found:
                     entries += 1
+                    if entries > most:
+                        break
                     total += entry.stat(follow_symlinks=False).st_blocks * 512
                     if entry.is_dir(follow_symlinks=False):
                         folders.append(entry.path)

@@ -19,6 +19,7 @@ from rlcore.sandbox.types import Limits, Ran, SandboxError, Status
 
 _START_S = 30.0  # for the interpreter to be up; the program's own time begins after it
 _LOOK_S = 0.05  # between looks at files and threads
+_REAP_S = 2.0  # for bubblewrap to notice that the program has ended
 _END_S = 10.0  # for the kernel to end what was killed
 _CHUNK = 1 << 18
 # Asked every ``_LOOK_S`` with an id of the program's process or its parent, as seen out here.
@@ -85,10 +86,12 @@ class _Run:
             )
         except OSError as error:
             raise SandboxError(f"the sandbox cannot be started: {error}") from None
+        # Before it is waited for, should anything below fail.
+        stack.callback(self._process.kill)
         for file in theirs:
             file.close()
         self._handle = stack.enter_context(_PidFile(os.pidfd_open(self._process.pid)))
-        self._first: FileIO | None = None  # of bubblewrap's first process
+        self._first: FileIO | None = None  # the program, in bubblewrap
         self._stack = stack
         self._watched = self._process.pid
         self._began: float | None = None
@@ -190,11 +193,11 @@ class _Run:
     def end(self) -> None:
         """End every process of the run and wait until the kernel has done so."""
         self._ended = time.monotonic()
-        for handle in (self._first, self._handle):
-            if handle is not None:
-                with suppress(ProcessLookupError):
-                    signal.pidfd_send_signal(handle.fileno(), signal.SIGKILL)
-        # Level none: what has not left its session. Not reaped yet, so the id is still its own.
+        if self._first is not None:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._first.fileno(), signal.SIGKILL)
+            _ended_within(self._handle, _REAP_S)  # bubblewrap, after it has reaped the program
+        # With what has not left its session. Not reaped yet, so the id is still its own.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         for handle in (self._first, self._handle):

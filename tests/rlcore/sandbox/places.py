@@ -136,6 +136,11 @@ def programs() -> list[psutil.Process]:
     for process in psutil.Process().children(recursive=True):
         with suppress(psutil.Error, OSError):
             if process.status() == psutil.STATUS_ZOMBIE:
+                if process.name() in (
+                    "bwrap",
+                    "python3",
+                ):  # left to us; it counts until it is reaped
+                    os.waitpid(process.pid, os.WNOHANG)
                 continue
             running = os.stat(f"/proc/{process.pid}/exe")
             same = (running.st_dev, running.st_ino) == (ours.st_dev, ours.st_ino)

@@ -58,6 +58,9 @@ def test_it_lacks_packages_and_tests() -> None:
 
 @pytest.mark.slow
 def test_two_processes_may_make_it_at_once(tmp_path: Path) -> None:
+    """And what a killed one began long ago is removed."""
+    (tmp_path / ".making-long-ago" / "lib").mkdir(parents=True)
+    os.utime(tmp_path / ".making-long-ago", (0, 0))
     with ThreadPoolExecutor(2) as pool:
         made = list(pool.map(interpreter_in, [tmp_path, tmp_path]))
     assert made[0] == made[1]
