@@ -18,6 +18,7 @@ from rlcore.rewards.calls import AsyncFunction, BatchFunction, Function, RowFunc
 from rlcore.rewards.modules import check_module, find_module, function_of, import_module
 from rlcore.rewards.signatures import check_batch, is_coroutine_function, takes_ground_truth
 from rlcore.rewards.types import Failure, Reward, RewardRow, Scorer
+from rlcore.sandbox.probe import find_sandbox
 from rlcore.store.fingerprint import PACKAGES, code_fingerprint, module_digest
 from schemas.errors import UserError, did_you_mean
 from schemas.names import REWARD_MODEL, portable_name, split_function
@@ -134,7 +135,7 @@ def build(spec: Spec, path: str, batch: bool = False) -> Function:
     """
     name, _, options = spec
     if name == "code":
-        code.find_sandbox(options.get("sandbox", "auto"))
+        find_sandbox(options.get("sandbox", "auto"))
     if ":" in name:
         return _user_function(name, options, path, batch)
     return RowFunction(_builtin(name, options, path))

@@ -126,7 +126,7 @@ def test_use_is_counted_and_every_folder_can_be_removed(directory: Path) -> None
         back = os.open(".", os.O_RDONLY)
         try:
             os.chdir(one.scratch)
-            for _ in range(1500):  # deeper than a path may be long, and than Python recurses
+            for _ in range(1200):  # deeper than a path may be long, and than Python recurses
                 os.mkdir("d" * 50)
                 os.chdir("d" * 50)
         finally:
