@@ -4,7 +4,7 @@ A function's exception is the outcome of its rows.
 """
 
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,7 +75,7 @@ class BatchFunction:
 class AsyncFunction:
     """A coroutine of one row."""
 
-    score: Callable[[RewardRow], Awaitable[Reward]]
+    score: Callable[[RewardRow], Coroutine[Any, Any, Reward]]
 
     async def result(self, row: RewardRow, timeout_s: float) -> Timed:
         """Return the row's reward; one that takes longer than ``timeout_s`` is cancelled."""

@@ -45,7 +45,7 @@ def relative(rows):
 
 async def relative_async(rows, scale=1.0):
     await asyncio.sleep(0)
-    return [scale * score for score in relative(rows)]
+    return [score and scale * score for score in relative(rows)]
 
 
 def rich(data_source, solution, ground_truth, extra_info, bonus=0.0):
