@@ -15,9 +15,10 @@ from typing import Any
 import yaml
 
 from flows.places import ROOT
+from rlcore.recipe_keys import NAMED
 from rlcore.rewards.registry import BUILTIN
 from schemas.algorithm import ADVANTAGES, KL, POLICY_LOSSES
-from schemas.names import REWARD_MODEL
+from schemas.names import JUDGE, REWARD_MODEL
 from schemas.presets import PRESETS
 from schemas.recipe import Recipe
 from schemas.rl import RLSection
@@ -42,7 +43,7 @@ CHECKED: dict[str, Node] = {
     "rl.rollout.top_p": {"enum": [1]},
     "rl.rollout.top_k": {"enum": [-1]},
     "rl.max_logprob_gap": {"maximum": 10},
-    "reward.functions.0.name": _named([*BUILTIN, REWARD_MODEL]),
+    "reward.functions.0.name": _named([*BUILTIN, REWARD_MODEL, JUDGE]),
     "evaluate.pass_k.0": {"minimum": 1},
     "data.sources.0.steps.0": {"minimum": 1, "maximum": 3},
 }
@@ -197,6 +198,11 @@ def _node(raw: Node, defs: Mapping[str, Node], path: str) -> Node:
         node["properties"] = nodes = _properties(raw, defs, path)
         if listed:
             node["required"] = [key for key in nodes if "default" not in nodes[key]]
+    if "patternProperties" in raw:  # sections under names of the user's
+        node["patternProperties"] = {
+            pattern: _node(inner, defs, f"{path}.{NAMED}")
+            for pattern, inner in raw["patternProperties"].items()
+        }
     items = raw.get("items") or next(iter(raw.get("prefixItems", ())), None)
     if items:  # the items of a tuple have the same type
         node["items"] = _node(items, defs, f"{path}.0")
@@ -263,6 +269,8 @@ def _sections(node: Node, path: str = "") -> Iterator[tuple[str, Node]]:
             yield from _sections(child, f"{path}.{key}" if path else key)
     for kind in _kinds(node):
         yield from _sections(kind, path)
+    for named in node.get("patternProperties", {}).values():
+        yield from _sections(named, f"{path}.{NAMED}")
     if "items" in node:
         yield from _sections(node["items"], f"{path}.0")
 
@@ -296,7 +304,7 @@ def _row(key: Key, node: Node) -> str:
 def _links(path: str, node: Node) -> Iterator[str]:
     """Yield a link to each section at ``path`` itself, or in its list."""
     for at, section in _sections(node, path):
-        if at in (path, f"{path}.0"):
+        if at in (path, f"{path}.0", f"{path}.{NAMED}"):
             heading = _heading(at, section)
             anchor = re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
             yield f"[{heading}](#{anchor})"
@@ -317,6 +325,8 @@ def _type(node: Node) -> str:
         word = "choice"
     elif "properties" in node or _kinds(node):
         word = "section"
+    elif "patternProperties" in node:
+        word = "mapping of sections"
     else:
         word = TYPES.get(kinds[0], kinds[0])
     return f"{word} or null" if "null" in kinds else word
@@ -349,6 +359,11 @@ def _for_editors(node: Node, path: str, by_preset: Mapping[str, Mapping[str, str
         node["description"] = f"{described} (default by rl.preset)".strip()
     if path in by_preset or "properties" in node or _kinds(node):
         node.pop("default", None)
+    if "patternProperties" in node:
+        node["patternProperties"] = {
+            pattern: _for_editors(inner, f"{path}.{NAMED}", by_preset)
+            for pattern, inner in node["patternProperties"].items()
+        }
     if "items" in node:
         node["items"] = _for_editors(node["items"], f"{path}.0", by_preset)
     if "properties" in node:

@@ -98,15 +98,20 @@ def _located(
     parts: list[str] = []
     sections: list[type[BaseModel]] = [Recipe]
     inner = sections
+    is_name = False  # the next part is one that the user chose, e.g. of a judge
     for part in location:
         kinds = {m.model_fields["kind"].default: m for m in inner if "kind" in m.model_fields}
         if len(inner) > 1 and part in kinds:
             inner = [kinds[part]]
             continue
+        if part == "[key]":  # pydantic's mark of a name that is refused, which stands before it
+            continue
         parts.append(str(part))
-        if isinstance(part, int):
+        if isinstance(part, int) or is_name:
+            is_name = False
             continue
         sections = inner
         found = [m.model_fields[part].annotation for m in sections if part in m.model_fields]
         inner = models_in(found[0]) if found else []
+        is_name = bool(inner) and str(found[0]).startswith("dict")
     return parts, [field for section in sections for field in section.model_fields], inner

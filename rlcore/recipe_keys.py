@@ -15,6 +15,7 @@ from schemas.recipe import Recipe
 NEAR = 0.75  # similarity at which a name beside the wrong one is taken for it before others are
 CLOSE = 0.8  # similarity at which a name of elsewhere is
 SHORT = 4  # characters of a name below which others are like it by accident
+NAMED = "NAME"  # stands in a dotted key for the name of a section in a mapping, e.g. of a judge
 # Where several keys have one name and nothing around it decides.
 ORDER = ("rl", "data", "model", "sft", "evaluate", "reward", "hardware", "reward_model")
 
@@ -39,7 +40,7 @@ def hint(path: Sequence[str], beside: Sequence[str]) -> Hint:
     >>> hint(["rl", "num_generations"], ["iterations"]).key
     'rl.rollout.samples'
     """
-    indexed = ["0" if part.isdigit() else part for part in path]
+    indexed = _placed(path)
     words = [part.lower().replace("-", "_").lstrip("_") for part in indexed]
     if kinds := _kinds_with(indexed):
         return Hint(f"; it is a key of kind {' or '.join(kinds)}")
@@ -115,9 +116,20 @@ def _fields(model: type[BaseModel], path: str) -> Iterator[tuple[str, Any, type[
     for name, field in model.model_fields.items():
         key = f"{path}.{name}" if path else name
         yield key, field.annotation, model
-        listed = ".0" if str(field.annotation).startswith("tuple") else ""
+        kind = str(field.annotation).partition("[")[0]
+        listed = {"tuple": ".0", "dict": f".{NAMED}"}.get(kind, "")
         for inner in models_in(field.annotation):
             yield from _fields(inner, f"{key}{listed}")
+
+
+def _placed(path: Sequence[str]) -> list[str]:
+    """Return the parts of ``path``, with 0 for an index and ``NAMED`` for a name of the user's."""
+    parts = ["0" if part.isdigit() else part for part in path]
+    for place in range(1, len(parts)):
+        below = f"{'.'.join(parts[:place])}.{NAMED}."
+        if any(key.startswith(below) for key, _, _ in _recipe_fields()):
+            parts[place] = NAMED
+    return parts
 
 
 def _kinds_with(path: Sequence[str]) -> list[str]:

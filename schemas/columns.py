@@ -12,6 +12,7 @@ TABLES: dict[str, str] = {
     "rewards": "how each rollout was scored",
     "baselines": "greedy answers of the policy to the same prompts, for ReMax",
     "baseline_rewards": "how each greedy answer was scored",
+    "validation_rewards": "how each answer of a validation was scored, where a judge was asked",
     "advantages": "what the update learnt from, per token",
     "own_logprobs": "what ratios were measured against where rl.update.old_logprobs is own",
     "metrics": "every number of every step of sft, reward_model and rl: the truth of every curve",
@@ -53,6 +54,9 @@ _ROLLOUTS = {
     "weight_version": "version of the weights that sampled it; each update adds 1",
     "weight_digest": "sha256 of those weights, proven by the engine",
 }
+_VERDICTS = (
+    "JSON object: judge -> {question (sha256), answer, choice, run}; null where no judge was asked"
+)
 _REWARDS = {
     "trajectory_id": "the scored response: trajectory_id of its rollout",
     "outcome": "ok, wrong, no_answer, or without a score: timeout, error, aborted",
@@ -63,6 +67,7 @@ _REWARDS = {
     "detail": "why there is no score, or what the function said",
     "failures": "JSON object: functions of weight 0 that failed -> {outcome, detail}",
     "seconds": "wall clock of scoring, s",
+    "verdicts": _VERDICTS,
 }
 
 COLUMNS: dict[str, dict[str, str]] = {
@@ -97,6 +102,7 @@ COLUMNS: dict[str, dict[str, str]] = {
     "rewards": _REWARDS,
     "baselines": _ROLLOUTS,
     "baseline_rewards": _REWARDS,
+    "validation_rewards": {**_REWARDS, "trajectory_id": "the prompt: prompts.uid"},
     "advantages": {
         "trajectory_id": "the response: rollouts.trajectory_id",
         "advantages": "per token of rollouts.token_ids: what it is credited with; 0 where masked",
@@ -145,6 +151,7 @@ COLUMNS: dict[str, dict[str, str]] = {
         "answer": "the answer that a reward function extracted; null where none did",
         "finish_reason": "stop (stop token), length (cut off) or abort (engine gave up)",
         "num_tokens": "tokens sampled, stop token included",
+        "verdicts": _VERDICTS,
     },
     "preferences": {
         "uid": "the prompt: prompts.uid, or a hash of the prompt in the file",
@@ -156,6 +163,7 @@ COLUMNS: dict[str, dict[str, str]] = {
         "response": "the response's text",
         "rank": "1 = best of its prompt; equal ranks are a tie",
         "level": "correct, wrong or malformed, by a verifier; null without a verdict",
+        "verdicts": _VERDICTS,
     },
     "preference_scores": {
         "uid": "the prompt: preferences.uid",

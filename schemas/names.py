@@ -1,8 +1,11 @@
 """Names that several sections and processes agree on. Imports nothing of ours."""
 
+from collections.abc import Mapping
 from pathlib import PurePath
+from typing import Any
 
 REWARD_MODEL = "reward_model"  # the trained model among ``reward.functions``; also its stage
+JUDGE = "judge"  # the judges among ``reward.functions``
 BASE_MODEL = "base_model"  # the stage, its artifact and the role of it as a parent
 
 
@@ -24,3 +27,9 @@ def portable_name(name: str) -> str:
     """
     module, function = split_function(name)
     return f"{PurePath(module).name}:{function}" if is_file(module) else name
+
+
+def term_name(name: str, options: Mapping[str, Any]) -> str:
+    """Return the name of a term of the reward in parts and metrics: that of its function, and of
+    its judge where it asks one; a file's wherever it lies."""
+    return f"{name}/{options.get('judge')}" if name == JUDGE else portable_name(name)

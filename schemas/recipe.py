@@ -12,10 +12,19 @@ from pydantic import Field, model_validator
 from schemas.algorithm import SEQUENCE_RATIOS
 from schemas.data import DataSection
 from schemas.hardware import HardwareSection
+from schemas.judges import Judges, may_verify, misused
 from schemas.licenses import LicenseName
 from schemas.names import BASE_MODEL, REWARD_MODEL, portable_name
 from schemas.reward_model import RewardModelSection, SampledPreferences
-from schemas.rl import GapBound, Optimizer, RewardSection, RLSection, Schedule, rest_of
+from schemas.rl import (
+    GapBound,
+    Optimizer,
+    RewardFunction,
+    RewardSection,
+    RLSection,
+    Schedule,
+    rest_of,
+)
 from schemas.sampling import Temperature
 from schemas.section import Section, rule
 
@@ -202,6 +211,7 @@ class Recipe(Section):
         default=None, description="null = no reward model is trained"
     )
     reward: RewardSection
+    judges: Judges = Field(default_factory=dict)
     rl: RLSection = RLSection()
     evaluate: EvaluateSection = EvaluateSection()
     export: ExportSection = ExportSection()
@@ -214,16 +224,15 @@ class Recipe(Section):
         sections = _FROM_SCRATCH if from_scratch else STAGE_SLICES[stage]
         hidden = {name: keys for name, keys in NOT_IN_KEYS.items() if sections.get(name) is True}
         part = self.model_dump(mode="json", include=sections, exclude=hidden)
-        if (
-            stage == REWARD_MODEL
-        ):  # it ranks by verdicts: which functions count matters, the weights do not
-            part["reward"] = [
-                {"name": f.name, "options": f.options, "counts": f.weight != 0}
-                for f in self.reward.functions
-                if f.name != REWARD_MODEL
-            ]
-        for function in _functions(part.get("reward")):
-            function["name"] = portable_name(function["name"])
+        if stage == REWARD_MODEL:
+            # It ranks by verdicts: which functions count matters, the weights do not.
+            terms = [f for f in self.reward.functions if f.name != REWARD_MODEL]
+            part["reward"] = [{**_term(f), "counts": f.weight != 0} for f in terms]
+        elif "reward" in part:
+            terms = [{**_term(f), "weight": f.weight} for f in self.reward.functions]
+            part["reward"]["functions"] = terms
+        if "reward" in part and self.judges:
+            part["judges"] = {name: judge.identity for name, judge in self.judges.items()}
         return part
 
     @property
@@ -328,8 +337,9 @@ class Recipe(Section):
 
     @rule
     def _has_verdicts_where_needed(self) -> Iterator[str]:
+        yield from misused(self.judges, self.reward)
         algorithm = self.rl.algorithm
-        rule_rewards = [f for f in self.reward.functions if f.name != REWARD_MODEL]
+        rule_rewards = [f for f in self.reward.functions if may_verify(f, self.judges)]
         filtered = algorithm.dynamic_sampling
         by_verdict = filtered is not None and filtered.metric == "accuracy"
         positive = algorithm.positive_nll
@@ -387,8 +397,7 @@ class Recipe(Section):
             )
 
 
-def _functions(reward: Any) -> list[dict[str, Any]]:
-    """Return the functions of the reward part of a slice, however much of the section it is."""
-    if isinstance(reward, dict):
-        return reward.get("functions", [])
-    return reward or []
+def _term(function: RewardFunction) -> dict[str, Any]:
+    """Return what of a reward function, its weight aside, its results depend on."""
+    part = function.model_dump(mode="json", exclude={"weight", "concurrency"})
+    return {**part, "name": portable_name(function.name)}

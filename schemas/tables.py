@@ -159,6 +159,7 @@ class Rewards(Table):
     detail: pl.String
     failures: pl.String
     seconds: pl.Float64 = pa.Field(ge=0)
+    verdicts: pl.String = pa.Field(nullable=True)
 
     @pa.dataframe_check
     def unscorable_rows_have_no_score(cls, data: Any) -> pl.LazyFrame:
@@ -252,6 +253,7 @@ class Completions(Table):
     answer: pl.String = pa.Field(nullable=True)
     finish_reason: pl.String = pa.Field(isin=FINISH_REASONS)
     num_tokens: pl.Int32 = pa.Field(ge=0)
+    verdicts: pl.String = pa.Field(nullable=True)
 
 
 class Preferences(Table):
@@ -266,6 +268,7 @@ class Preferences(Table):
     response: pl.String
     rank: pl.Int32 = pa.Field(ge=1)
     level: pl.String = pa.Field(isin=LEVELS, nullable=True)
+    verdicts: pl.String = pa.Field(nullable=True)
 
     @pa.dataframe_check
     def a_response_stands_once(cls, data: Any) -> pl.LazyFrame:
@@ -338,6 +341,7 @@ TABLES: dict[str, type[Table]] = {
     "rewards": Rewards,
     "baselines": Rollouts,
     "baseline_rewards": Rewards,
+    "validation_rewards": Rewards,
     "advantages": Advantages,
     "own_logprobs": OwnLogprobs,
     "metrics": Metrics,
@@ -356,10 +360,13 @@ VERSIONS: dict[str, int] = {
     **dict.fromkeys(TABLES, 1),
     "rollouts": 2,
     "baselines": 2,
-    "rewards": 3,
-    "baseline_rewards": 3,
+    "rewards": 4,
+    "baseline_rewards": 4,
+    "validation_rewards": 4,
     "advantages": 3,
     "own_logprobs": 2,
+    "completions": 2,
+    "preferences": 2,
 }
 
 

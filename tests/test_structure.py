@@ -35,6 +35,7 @@ CONFINED = {
     "ray": ("rlcore/cluster/ray_cluster.py",),
     "vllm": ("rlcore/engines/vllm_engine.py", "rlcore/engines/vllm_transfer.py"),
     "deepspeed": ("rlcore/learner/engine.py",),
+    "openai": ("rlcore/judges/client.py",),
     "duckdb": ("rlcore/results/queries.py", "rlcore/results/conditions.py"),
     "matplotlib": ("flows/figure.py",),
     "transformers": (

@@ -20,6 +20,7 @@ from rlcore.dry_run.estimates import (
     gpu_rates,
     learner_memory,
 )
+from rlcore.dry_run.judges import check_calls, judge_lines
 from rlcore.dry_run.shape import ModelShape, find_shape
 from rlcore.dry_run.stages import InStore, StageEstimate, stage_estimates
 from rlcore.dry_run.text import (
@@ -92,9 +93,10 @@ def plan(recipe: Recipe, machine: Machine | None = None, *, data: DataSize | Non
     ``data``: the rows of its sources; default: those that the recipe alone determines.
 
     Raises ``UserError`` when the run certainly cannot fit: a legal sequence longer than a
-    micro-batch, fewer GPUs than asked for, more weights, gradients and optimizer state than a
-    visible GPU or the host holds, less free disk than the run writes. A model that cannot be looked
-    up is not an error: its figures are left out and the plan says why.
+    micro-batch, fewer calls of a judge than an iteration makes, fewer GPUs than asked for, more
+    weights, gradients and optimizer state than a visible GPU or the host holds, less free disk than
+    the run writes. A model that cannot be looked up is not an error: its figures are left out and
+    the plan says why.
     """
     shape, note = find_shape(recipe.model)
     data = data or data_size(recipe.data)
@@ -117,6 +119,7 @@ def plan(recipe: Recipe, machine: Machine | None = None, *, data: DataSize | Non
         memory=None if shape is None else _memory(recipe, shape, batches, machine, device),
         stages=() if shape is None else stage_estimates(recipe, shape, data, batches, rates),
     )
+    check_calls(recipe)
     _check_gpus(result)
     _check_host(result)
     _check_disk(result)
@@ -266,6 +269,7 @@ def render_plan(result: Plan) -> str:
     sections = {
         "Resolved recipe": recipe.rstrip().split("\n"),
         "Batch arithmetic": batch_lines(result.recipe, result.data, result.batches),
+        **({"Judges": judges} if (judges := [*judge_lines(result.recipe, result.data)]) else {}),
         "Memory": _memory_lines(result),
         "Time and disk": _stage_lines(result),
         "Assumptions": assumption_lines(result.rates),

@@ -148,6 +148,7 @@ def _completions(
             "answer": pl.Series([reward.answer for reward in rewards], dtype=pl.String),
             "finish_reason": [t.last.finish_reason.value for t in trajectories],
             "num_tokens": pl.Series([t.num_tokens for t in trajectories], dtype=pl.Int32),
+            "verdicts": pl.Series([reward.verdicts_json for reward in rewards], dtype=pl.String),
             "correct": pl.Series([reward.correct for reward in rewards], dtype=pl.Boolean),
             "detail": [reward.detail for reward in rewards],
             "judge_failed": [bool(reward.failures) for reward in rewards],

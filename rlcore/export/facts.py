@@ -27,7 +27,7 @@ from schemas.data import (
     MathSource,
     Source,
 )
-from schemas.names import BASE_MODEL, REWARD_MODEL
+from schemas.names import BASE_MODEL, REWARD_MODEL, term_name
 from schemas.recipe import Recipe
 from schemas.reward_model import FilePreferences, Gsm8kSolutions, RewardModelSection
 
@@ -114,7 +114,8 @@ _WHAT = {
 def reward_terms(recipe: Recipe) -> tuple[RewardTerm, ...]:
     """Return the reward functions, in the recipe's order."""
     return tuple(
-        RewardTerm(f.name, f.weight, f.name == REWARD_MODEL) for f in recipe.reward.functions
+        RewardTerm(term_name(f.name, f.options), f.weight, f.name == REWARD_MODEL)
+        for f in recipe.reward.functions
     )
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from rlcore.cluster.address import check_address
 from rlcore.dry_run.plan import Plan, plan
+from rlcore.judges.setup import check_keys
 from rlcore.models.base import check_base_model
 from rlcore.preflight.files import check_files
 from rlcore.preflight.functions import check_functions
@@ -22,6 +23,8 @@ def check_start(recipe: Recipe) -> Plan:
     ``model.trust_remote_code`` allows.
     """
     check_recipe_functions(recipe)
+    if recipe.hardware.ray_address is None:  # else judges are asked elsewhere
+        check_keys(recipe)
     size = check_files(recipe)
     planned = plan(recipe, data=size)
     _check_model(recipe.model)

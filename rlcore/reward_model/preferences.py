@@ -32,6 +32,7 @@ class Ranked:
     response: str
     rank: int
     level: str | None = None
+    verdicts: str | None = None  # of judges, as JSON
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,7 @@ def preferences_table(
             "response": pl.Series([row.response for row in rows], dtype=pl.String),
             "rank": pl.Series([row.rank for row in rows], dtype=pl.Int32),
             "level": pl.Series([row.level for row in rows], dtype=pl.String),
+            "verdicts": pl.Series([row.verdicts for row in rows], dtype=pl.String),
         }
     )
 

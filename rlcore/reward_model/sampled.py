@@ -59,9 +59,9 @@ def sample_preferences(
         stop_token_ids=(eos_token_id(tokenizer),),
     )
     trajectories = in_order(requests, collect(requests, sampling, engines, tokenizer))
-    levels = _levels(score(trajectories, scorer), reward)
+    levels = _levels(rewards := score(trajectories, scorer), reward)
     ranked, token_ids, prompt_tokens = [], [], []
-    for trajectory, level in zip(trajectories, levels, strict=True):
+    for trajectory, level, scored in zip(trajectories, levels, rewards, strict=True):
         prompt = trajectory.request.prompt
         if level not in RANKS:
             continue
@@ -75,6 +75,7 @@ def sample_preferences(
                 response=trajectory.text,
                 rank=RANKS[level],
                 level=level,
+                verdicts=scored.verdicts_json,
             )
         )
         token_ids.append(trajectory.token_ids().tolist())

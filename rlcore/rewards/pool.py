@@ -2,8 +2,9 @@
 
 import queue
 import threading
+import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,34 +13,36 @@ from rlcore.cluster.types import Worker
 from rlcore.learner.pool import LearnerPool
 from rlcore.models.packing import Sequences
 from rlcore.rewards.registry import combine
-from rlcore.rewards.types import Reward, RewardRow, groups_of
+from rlcore.rewards.types import Kind, Reward, RewardRow, groups_of
 from rlcore.rewards.unscored import check_unscored
 from rlcore.rewards.worker import Parts
-from schemas.names import REWARD_MODEL, portable_name
+from schemas.names import REWARD_MODEL, term_name
 from schemas.outcomes import Outcome
 from schemas.rl import RewardSection
 
 CALL_S = 1.0  # the work of one call: what waits behind a slow row is little
-MOST_ROWS = 64  # of one call
+MOST_ROWS = 64  # of one call: then it is seen whether too many have failed
+Key = tuple[str, Kind]  # a row's id, and which functions' results
 
 
 @dataclass(frozen=True, slots=True)
 class _Unit:
-    """Rows that one worker scores: one, or for batch functions all of a prompt."""
+    """Rows that one worker scores by its functions of a kind: one, or all of a prompt."""
 
     rows: tuple[RewardRow, ...]
-    batch: bool
+    kind: Kind
 
     @property
-    def keys(self) -> list[tuple[str, bool]]:
+    def keys(self) -> list[Key]:
         """The names of its results."""
-        return [(row.trajectory_id, self.batch) for row in self.rows]
+        return [(row.trajectory_id, self.kind) for row in self.rows]
 
 
 class RewardPool:
     """Scores rows by reward workers that take them as they get free, and by the reward model.
 
-    ``timeout_s`` bounds one call of a worker, in addition to the limits of its rows. ``model``
+    ``timeout_s`` bounds one call of a worker, in addition to the limits of its rows. ``judges_s``:
+    a bound on the seconds that judges take for a number of rows; None: there are none. ``model``
     (frozen, head "value") counts by the entry of ``section`` that names it; without one that entry
     is left out. Without workers the model alone is the reward, and there are no verdicts on
     correctness.
@@ -55,18 +58,23 @@ class RewardPool:
         section: RewardSection,
         *,
         timeout_s: float,
+        judges_s: Callable[[int], float] | None = None,
         model: LearnerPool | None = None,
     ) -> None:
-        self._section, self._timeout_s, self._model = section, timeout_s, model
+        self._section, self._model = section, model
         self._functions = [f for f in section.functions if f.name != REWARD_MODEL]
         named = next((f for f in section.functions if f.name == REWARD_MODEL), None)
         self._model_function = None if model is None else named
-        self._calls = _Calls(workers, section, timeout_s) if self._functions else None
+        self._calls = None
+        if self._functions:
+            self._calls = _Calls(workers, section, timeout_s=timeout_s, judges_s=judges_s)
 
     def start(self, row: RewardRow) -> None:
         """Begin to score ``row``, which ``score`` will be asked for, and return at once."""
-        if self._calls is not None and any(not f.batch for f in self._functions):
-            self._calls.add([_Unit((replace(row, token_ids=None),), batch=False)])
+        if self._calls is not None:
+            kinds = self._calls.kinds() - {"groups"}
+            bare = replace(row, token_ids=None)
+            self._calls.add([_Unit((bare,), kind) for kind in kinds])
 
     def score(self, rows: Sequence[RewardRow]) -> list[Reward]:
         """Return one reward per row, in order.
@@ -94,17 +102,15 @@ class RewardPool:
             return [(row, {}) for row in bare]
         ids = {row.trajectory_id for row in rows}
         assert len(ids) == len(rows), "results are found by the id of their row"
-        units = []
-        if any(not function.batch for function in self._functions):
-            units += [_Unit((row,), batch=False) for row in bare]
-        if any(function.batch for function in self._functions):
-            groups = groups_of(bare)
-            units += [_Unit(tuple(bare[i] for i in group), batch=True) for group in groups]
+        kinds = self._calls.kinds()
+        units = [_Unit((row,), kind) for kind in kinds - {"groups"} for row in bare]
+        if "groups" in kinds:
+            prompts = groups_of(bare)
+            units += [_Unit(tuple(bare[i] for i in prompt), "groups") for prompt in prompts]
         found = self._calls.results(units, of=len(rows))
         return [
-            (row, {**found.get((row.trajectory_id, False), {}), **found.get(key, {})})
+            (row, {i: r for kind in kinds for i, r in found[row.trajectory_id, kind].items()})
             for row in bare
-            if (key := (row.trajectory_id, True))
         ]
 
     def _combined(self, row: RewardRow, parts: Parts) -> Reward:
@@ -119,7 +125,7 @@ class RewardPool:
                 f" reward_model.style {row.style!r}",
             )
         said = [
-            (portable_name(function.name), function.weight, parts[index])
+            (term_name(function.name, function.options), function.weight, parts[index])
             for index, function in enumerate(self._functions)
             if index in parts
         ]
@@ -134,23 +140,38 @@ class RewardPool:
 class _Calls:
     """Units that wait for a worker, are in one, or have results. A thread per busy worker."""
 
-    def __init__(self, workers: Sequence[Worker], section: RewardSection, timeout_s: float) -> None:
-        self._num_workers = len(workers)
+    def __init__(
+        self,
+        workers: Sequence[Worker],
+        section: RewardSection,
+        *,
+        timeout_s: float,
+        judges_s: Callable[[int], float] | None,
+    ) -> None:
+        self._first, self._num_workers = workers[0], len(workers)
+        self._kinds: frozenset[Kind] = frozenset()
         self._idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
         for worker in workers:
             self._idle.put(worker)
         self._section = section
         functions = [f for f in section.functions if f.name != REWARD_MODEL]
         self._counts = [bool(function.weight) for function in functions]
-        self._timeout_s = timeout_s
+        self._timeout_s, self._judges_s = timeout_s, judges_s
         self._row_s = CALL_S / 8  # of the latest rows, on average
         self._changed = threading.Condition()
         # All below is read and written with the lock of ``_changed`` held.
         self._waiting: deque[_Unit] = deque()
-        self._begun: dict[tuple[str, bool], RewardRow] = {}
-        self._done: dict[tuple[str, bool], Parts] = {}
-        self._num_lost = self._busy = 0
+        self._begun: dict[Key, RewardRow] = {}
+        self._done: dict[Key, Parts] = {}
+        self._busy = 0
+        self._asked: tuple[list[Key], int] = [], 0  # whose results are waited for, of how many rows
         self._failure: BaseException | None = None
+
+    def kinds(self) -> frozenset[Kind]:
+        """Return the kinds of functions there are. The first call waits for a worker's start."""
+        if not self._kinds:
+            self._kinds = frozenset(self._first.start("kinds").result(self._timeout_s))
+        return self._kinds
 
     def add(self, units: Sequence[_Unit]) -> None:
         """Let workers take ``units`` as they get free, but those under way or done already."""
@@ -169,38 +190,36 @@ class _Calls:
                 self._busy += 1
                 threading.Thread(target=self._work, name="rewards", daemon=True).start()
 
-    def results(self, units: Sequence[_Unit], *, of: int) -> dict[tuple[str, bool], Parts]:
+    def results(self, units: Sequence[_Unit], *, of: int) -> dict[Key, Parts]:
         """Return what workers say of the rows of ``units``, which are then forgotten.
 
         Raises what a worker raises, and RewardFailureError as ``RewardPool.score`` does.
         """
         self.add(units)
         keys = [key for unit in units for key in unit.keys]
-        seen = 0
         with self._changed:
             try:
-                while True:
-                    if self._failure is not None:
-                        failure, self._failure = self._failure, None
-                        raise failure
-                    if seen < self._num_lost:
-                        seen = self._num_lost
-                        self._check(keys, of)
-                    if all(key in self._done for key in keys):
-                        break
-                    self._changed.wait()
+                self._asked = keys, of
+                self._check()
+                self._changed.wait_for(lambda: self._failure or all(k in self._done for k in keys))
+                if self._failure is not None:
+                    raise self._failure
             except BaseException:
                 self._waiting.clear()
                 self._begun.clear()
                 self._done.clear()
+                self._asked, self._failure = ([], 0), None
                 # A worker is not thread-safe, and its owner may use or close it next.
                 self._changed.wait_for(lambda: not self._busy, 2 * self._section.timeout_s + 5)
                 raise
+            self._asked = [], 0
             for key in keys:
                 self._begun.pop(key, None)
             return {key: self._done.pop(key) for key in keys}
 
-    def _check(self, keys: Sequence[tuple[str, bool]], of: int) -> None:
+    def _check(self) -> None:
+        """Raise RewardFailureError when too many of the rows that are asked for have no score."""
+        keys, of = self._asked
         lost = dict[str, tuple[str, str]]()
         scored = set[str]()
         for key in keys:
@@ -219,47 +238,58 @@ class _Calls:
         worker = self._idle.get()
         try:
             while units := self._take():
+                began = time.monotonic()
                 rows = [row for unit in units for row in unit.rows]
-                limit_s = self._section.timeout_s
-                # A batch that hangs is tried again row by row.
-                calls = len(rows) * len(self._counts) * (2 if units[0].batch else 1)
-                pending = worker.start("score", rows, limit_s, units[0].batch)
-                parts = pending.result(self._timeout_s + calls * (limit_s + 1))
-                self._record(units, parts)
+                pending = worker.start("score", rows, self._section.timeout_s, units[0].kind)
+                parts = pending.result(self._limit_s(len(rows)))
+                self._record(units, parts, time.monotonic() - began)
         except BaseException as error:  # noqa: BLE001 - raised where the results are waited for
             with self._changed:
                 self._failure = error
+                self._waiting.clear()
                 self._busy -= 1
                 self._changed.notify_all()
         finally:
             self._idle.put(worker)
 
+    def _limit_s(self, rows: int) -> float:
+        """Return the seconds that one call of a worker may take."""
+        # What hangs among several rows is tried again row by row.
+        calls = 2 * rows * len(self._counts)
+        limit_s = self._timeout_s + calls * (self._section.timeout_s + 1)
+        if self._judges_s is not None:  # all workers share the judges' limits
+            limit_s += self._judges_s(max(rows, len(self._begun)))
+        return limit_s
+
     def _take(self) -> list[_Unit]:
-        """Return the next units of one kind, about ``CALL_S`` of work; none ends the thread."""
+        """Return the next units of one kind, for functions that do not wait side by side about
+        ``CALL_S`` of work; none ends the thread."""
         with self._changed:
             share = -(-len(self._waiting) // self._num_workers)
-            most = max(1, min(MOST_ROWS, share, int(CALL_S / self._row_s)))
             units: list[_Unit] = []
-            rows = 0
+            rows, most = 0, min(MOST_ROWS, share)
             while self._waiting and (not units or rows < most):
-                if units and self._waiting[0].batch is not units[0].batch:
+                if units and self._waiting[0].kind != units[0].kind:
                     break
+                if self._waiting[0].kind != "awaited":
+                    most = min(MOST_ROWS, share, int(CALL_S / self._row_s))
                 units.append(self._waiting.popleft())
                 rows += len(units[-1].rows)
             if not units:
                 self._busy -= 1
             return units
 
-    def _record(self, units: Sequence[_Unit], parts: Sequence[Parts]) -> None:
+    def _record(self, units: Sequence[_Unit], parts: Sequence[Parts], seconds: float) -> None:
         keys = [(key, row) for unit in units for key, row in zip(unit.keys, unit.rows, strict=True)]
         with self._changed:
             for (key, row), said in zip(keys, parts, strict=True):
                 if self._begun.get(key) != row:
                     continue  # given up meanwhile
                 self._done[key] = said
-                self._num_lost += bool(self._lost(said))
-            seconds = sum(reward.seconds for said in parts for reward in said.values())
-            self._row_s = max(1e-4, (self._row_s + seconds / len(keys)) / 2)
+            if units[0].kind != "awaited":
+                self._row_s = max(1e-4, (self._row_s + seconds / len(keys)) / 2)
+            if any(self._lost(said) for said in parts):
+                self._check()  # before the next rows are taken
             self._changed.notify_all()
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from rlcore.cluster.progress import advance
 from rlcore.rewards.link import Child, ChildEnded
 from rlcore.rewards.registry import check_environment
-from rlcore.rewards.types import Reward, RewardRow, groups_of
+from rlcore.rewards.types import Kind, Reward, RewardRow, groups_of
 from schemas.errors import UserError
 from schemas.outcomes import Outcome
 from schemas.rl import RewardFunction
@@ -77,6 +77,11 @@ class FunctionProcess:
         self._lost = 0  # consecutive lost rows
         self._is_async = self._closed = False
         self._child: Child | None = self._start()
+
+    @property
+    def kind(self) -> Kind:
+        """How the function is given rows."""
+        return "groups" if self._batch else "awaited" if self._is_async else "rows"
 
     def score(self, rows: Sequence[RewardRow], timeout_s: float) -> list[Reward]:
         """Return the function's reward for each row, in order; ``timeout_s``: seconds of one call,

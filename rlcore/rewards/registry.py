@@ -21,7 +21,7 @@ from rlcore.rewards.types import Failure, Reward, RewardRow, Scorer
 from rlcore.sandbox.probe import find_sandbox
 from rlcore.store.fingerprint import PACKAGES, code_fingerprint, module_digest
 from schemas.errors import UserError, did_you_mean
-from schemas.names import REWARD_MODEL, portable_name, split_function
+from schemas.names import JUDGE, REWARD_MODEL, portable_name, split_function, term_name
 from schemas.outcomes import Outcome
 
 if TYPE_CHECKING:  # scoring processes do not import the recipe's sections
@@ -66,17 +66,19 @@ def check_functions(specs: Sequence[Spec], where: str = "reward.functions") -> N
 
     Checks names, options of the built-in functions, weights, duplicates, and that modules exist.
     """
-    names = [portable_name(name) for name, _, _ in specs]
+    names = [term_name(name, options) for name, _, options in specs]
     for index, (name, weight, options) in enumerate(specs):
         path = f"{where}[{index}]"
         if names.index(names[index]) != index:
-            raise UserError(f"{path}.name = {name!r} is listed twice; add the weights up")
+            raise UserError(f"{path}.name = {names[index]!r} is listed twice; add the weights up")
         if not math.isfinite(weight):
             raise UserError(f"{path}.weight = {weight} must be a finite number")
         if name == REWARD_MODEL:
             if options:
                 raise UserError(f"{path}.options: '{REWARD_MODEL}' takes none; leave them out")
             continue
+        if name == JUDGE:
+            continue  # the recipe's rules between reward and judges have looked at it
         if ":" in name:
             check_module(name, f"{path}.name")
         else:
@@ -171,6 +173,7 @@ def combine(row: RewardRow, rewards: Sequence[tuple[str, float, Reward]]) -> Rew
         detail=verdict.detail if failed else "; ".join(details),
         answer=verdict.answer,
         failures={name: Failure(r.outcome, r.detail) for name, r in watching if r.score is None},
+        verdicts={name: said for _, _, r in rewards for name, said in r.verdicts.items()},
     )
 
 
@@ -178,8 +181,8 @@ def _check_options(name: str, options: Mapping[str, Any], path: str) -> None:
     if name not in BUILTIN:
         raise UserError(
             f"{path}.name = {name!r} is not a reward function; there are {', '.join(BUILTIN)}, "
-            f"{REWARD_MODEL}, 'package.module:function' and 'path/to/file.py:function'"
-            f"{did_you_mean(name, BUILTIN)}"
+            f"{REWARD_MODEL}, {JUDGE}, 'package.module:function' and 'path/to/file.py:function'"
+            f"{did_you_mean(name, (*BUILTIN, REWARD_MODEL, JUDGE))}"
         )
     known = inspect.signature(BUILTIN[name]).parameters
     shown = [option for option in known if option not in OF_SECTION.get(name, {})]

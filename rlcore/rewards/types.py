@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from schemas.outcomes import FinishReason, Outcome
 
@@ -81,9 +81,18 @@ class Reward:
     seconds: float = 0.0  # wall clock
     answer: str | None = None  # the answer extracted from the response
     failures: Mapping[str, Failure] = field(default_factory=dict)  # by function of weight 0
+    verdicts: Mapping[str, Any] = field(default_factory=dict)  # by judge: what it answered
+
+    @property
+    def verdicts_json(self) -> str | None:
+        """``verdicts`` as a JSON object; None where no judge was asked."""
+        return json.dumps(self.verdicts, sort_keys=True) if self.verdicts else None
 
 
 Scorer = Callable[[RewardRow], Reward]
+# How a function is given rows: one after the other, those of a prompt at once, or many of which
+# each waits for something else.
+Kind = Literal["rows", "groups", "awaited"]
 
 
 class Scorers(Protocol):

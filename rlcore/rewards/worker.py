@@ -1,13 +1,19 @@
-"""Scores rows by the reward functions of a recipe, each in its own process."""
+"""Scores rows by the reward functions of a recipe, each in its own process, and by its judges."""
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
+from rlcore.judges.setup import JudgeSetup
 from rlcore.rewards.process import RECYCLE_ROWS, FunctionProcess, environment_of
-from rlcore.rewards.registry import check_functions, specs_of
-from rlcore.rewards.types import Reward, RewardRow
+from rlcore.rewards.registry import Spec, check_functions, specs_of
+from rlcore.rewards.types import Kind, Reward, RewardRow
 from schemas.errors import UserError
+from schemas.names import JUDGE, term_name
 from schemas.rl import RewardSection
+
+if TYPE_CHECKING:
+    from rlcore.rewards.judge import JudgeFunction
 
 # Of one row: what each function that scores it says, by the function's place in the recipe.
 Parts = dict[int, Reward]
@@ -20,20 +26,29 @@ class RewardWorker:
     its own scores can be wrong.
     """
 
-    def __init__(self, section: RewardSection, recycle_rows: int = RECYCLE_ROWS) -> None:
-        """Start the processes; ``recycle_rows``: rows after which one is replaced (leaks).
+    def __init__(
+        self,
+        section: RewardSection,
+        recycle_rows: int = RECYCLE_ROWS,
+        judges: JudgeSetup | None = None,
+    ) -> None:
+        """Start the processes; ``recycle_rows``: rows after which one is replaced (leaks);
+        ``judges``: those that ``section`` names, which have no process of their own.
 
         Raises UserError when a reward function cannot be loaded (name, module, signature, options),
-        or a variable of ``section.env`` is not set.
+        or a variable of ``section.env`` or the key of a judge is not set.
         """
         specs = specs_of(section)
         check_functions(specs)
         environment = environment_of(section.env)
         self._functions = section.functions
-        self._processes: list[FunctionProcess] = []
+        self._scorers: list[FunctionProcess | JudgeFunction] = []
         try:
             for index, (function, spec) in enumerate(zip(section.functions, specs, strict=True)):
-                self._processes.append(
+                if function.name == JUDGE:
+                    self._scorers.append(_judge(spec, judges))
+                    continue
+                self._scorers.append(
                     FunctionProcess(
                         function,
                         options=spec[2],
@@ -47,28 +62,40 @@ class RewardWorker:
             self.close()
             raise
 
-    def score(self, rows: Sequence[RewardRow], timeout_s: float, batch: bool) -> list[Parts]:
-        """Return what the functions say of each row, in order: the batch functions (``rows`` holds
-        whole prompts then), or all others.
+    def kinds(self) -> list[Kind]:
+        """Return the kind of each function."""
+        return [scorer.kind for scorer in self._scorers]
 
-        ``timeout_s``: wall clock of one call of one function, in seconds. Raises UserError for an
-        invalid limit, RuntimeError when no process stays alive.
+    def score(self, rows: Sequence[RewardRow], timeout_s: float, kind: Kind) -> list[Parts]:
+        """Return what the functions of ``kind`` say of each row, in order; for "groups", ``rows``
+        holds whole prompts.
+
+        ``timeout_s``: wall clock of one call of one function, in seconds; a judge has its own
+        limits. Raises UserError for an invalid limit, RuntimeError when no process stays alive.
         """
         if not (timeout_s > 0 and math.isfinite(timeout_s)):
             raise UserError(f"reward timeout_s = {timeout_s} must be a positive number of seconds")
         parts: list[Parts] = [{} for _ in rows]
-        for index, (function, process) in enumerate(
-            zip(self._functions, self._processes, strict=True)
+        for index, (function, scorer) in enumerate(
+            zip(self._functions, self._scorers, strict=True)
         ):
-            if function.batch is not batch:
+            if scorer.kind != kind:
                 continue
             own = [i for i, row in enumerate(rows) if function.scores(row.data_source, row.style)]
-            rewards = process.score([rows[i] for i in own], timeout_s)
+            rewards = scorer.score([rows[i] for i in own], timeout_s)
             for i, reward in zip(own, rewards, strict=True):
                 parts[i][index] = reward
         return parts
 
     def close(self) -> None:
         """End the processes."""
-        for process in self._processes:
-            process.close()
+        for scorer in self._scorers:
+            scorer.close()
+
+
+def _judge(spec: Spec, judges: JudgeSetup | None) -> "JudgeFunction":
+    from rlcore.rewards.judge import JudgeFunction  # its client takes a second to import
+
+    name, _, options = spec
+    assert judges is not None, "the recipe holds the judges that it names"
+    return JudgeFunction(term_name(name, options), options["judge"], judges)

@@ -47,5 +47,6 @@ def rewards_frame(rewards: list[Reward]) -> pl.DataFrame:
                 for r in rewards
             ],
             "seconds": pl.Series([r.seconds for r in rewards], dtype=pl.Float64),
+            "verdicts": pl.Series([r.verdicts_json for r in rewards], dtype=pl.String),
         }
     )

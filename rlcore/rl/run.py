@@ -114,9 +114,16 @@ class RLRun:
     def validated(self, state: LoopState) -> LoopState:
         """Return ``state`` with what greedy validation says of its weights."""
         with self.metrics.timed("testing"):
-            figure, metrics = self.validation.run()
+            figure, metrics = self.validation.run(
+                lambda scored: self._keep_verdicts(state.iteration, scored)
+            )
         self.metrics.add(metrics)
         return state.validated(figure, self.recipe.rl)
+
+    def _keep_verdicts(self, iteration: int, scored: pl.DataFrame) -> None:
+        """Record what judges answered on validation prompts, which were paid for."""
+        tables = {"validation_rewards": scored}
+        self.records.replace("validation", self.records.name(iteration), tables, {})
 
     def save(self, state: LoopState) -> None:
         """Publish the checkpoint of ``state``."""

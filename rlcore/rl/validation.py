@@ -1,5 +1,6 @@
 """Greedy validation: the figure by which ``rl/state.py`` chooses a checkpoint and ends RL early."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,7 +35,9 @@ class Validation:
     max_new_tokens: int
     section: RewardSection
 
-    def run(self) -> tuple[float, dict[str, float]]:
+    def run(
+        self, keep_verdicts: Callable[[pl.DataFrame], None] = lambda scored: None
+    ) -> tuple[float, dict[str, float]]:
         """Return the figure that chooses checkpoints, and the metrics.
 
         The figure is the accuracy by the verdicts of functions that count, over the rows they
@@ -43,7 +46,8 @@ class Validation:
         Without prompts it is 0: policies do not differ, and the last is the best.
 
         Metrics: ``val/score``, ``val/accuracy`` over all rows with a verdict, the shares of
-        failures, ``val/aborted_ratio``, and verl's ``val-core/<source>/...`` of the figure. Raises
+        failures, ``val/aborted_ratio``, and verl's ``val-core/<source>/...`` of the figure.
+        ``keep_verdicts`` gets the Rewards table of the answers where a judge was asked. Raises
         RewardFailureError when ``section`` allows fewer failures, or no row has a score.
         """
         if not self.prompts.height:
@@ -60,6 +64,8 @@ class Validation:
         answered = collect(requests, sampling, self.engines, self.tokenizer)
         scored = rewards_frame(score(in_order(requests, answered), self.rewards.score))
         check_rewards(scored, self.section, rows="validation answers")
+        if scored["verdicts"].null_count() < scored.height:
+            keep_verdicts(scored)
         if scored["score"].null_count() == scored.height:
             raise RewardFailureError(
                 f"none of the {scored.height} validation answers has a score, so no checkpoint can"

@@ -46,6 +46,7 @@ NEUTRAL = (
     "schemas.data",
     "schemas.errors",
     "schemas.hardware",
+    "schemas.judges",
     "schemas.presets",
     "schemas.recipe",
     "schemas.reward_model",

@@ -10,13 +10,16 @@ from rlcore.cluster.processes import Hosts, Layout, Processes
 from rlcore.cluster.types import Cluster, Placement, Worker
 from rlcore.engines.pool import EnginePool
 from rlcore.engines.registry import ENGINES
+from rlcore.judges.rebuild import prepare_cache
+from rlcore.judges.setup import JudgeSetup, judge_setup
 from rlcore.learner.pool import LearnerPool
 from rlcore.rewards.pool import RewardPool
+from rlcore.rewards.process import RECYCLE_ROWS
 from rlcore.workers.specs import engine_placement, engine_spec, learner_placement, learner_spec
 from schemas.hardware import HardwareSection
 from schemas.names import REWARD_MODEL
 from schemas.recipe import Recipe
-from schemas.rl import Optimizer
+from schemas.rl import Optimizer, RewardSection
 
 logger = logging.getLogger(__name__)
 
@@ -159,16 +162,19 @@ class Workers:
     def _reward_pool(self, model: LearnerPool | None) -> RewardPool:
         section = self._recipe.reward
         functions = tuple(f for f in section.functions if f.name != REWARD_MODEL)
+        judges = judge_setup(self._recipe)
         if self._reward_workers is None:
             scored = section.model_copy(update={"functions": functions})
-            self._reward_workers = [
-                self.cluster.spawn(
-                    REWARD_WORKER, scored, name=f"reward-{index}", placement=Placement()
-                )
-                for index in range(self._hardware.reward_workers if functions else 0)
-            ]
+            if judges is not None:
+                prepare_cache(judges, self._recipe.store, self._log)
+            count = self._hardware.reward_workers if functions else 0
+            self._reward_workers = _reward_workers(self.cluster, count, scored, judges)
         return RewardPool(
-            self._reward_workers, section, timeout_s=self._hardware.timeouts.reward_s, model=model
+            self._reward_workers,
+            section,
+            timeout_s=self._hardware.timeouts.reward_s,
+            judges_s=None if judges is None else judges.longest_s,
+            model=model,
         )
 
     def _warn_once(self, line: str) -> None:
@@ -231,3 +237,13 @@ def _wait_for_engines(hosts: Hosts, timeout_s: float, log: Callable[[str], None]
         with activity(f"the start of {what}"):
             host.start("stamp").result(timeout_s)
         log(f"{what} is ready, {monotonic() - began:.0f} s")
+
+
+def _reward_workers(
+    cluster: Cluster, count: int, section: RewardSection, judges: JudgeSetup | None
+) -> list[Worker]:
+    built = (section, RECYCLE_ROWS, judges)
+    return [
+        cluster.spawn(REWARD_WORKER, *built, name=f"reward-{index}", placement=Placement())
+        for index in range(count)
+    ]

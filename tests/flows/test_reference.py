@@ -66,8 +66,9 @@ def _leaves(
         inner = _sections(field.annotation)
         for below in inner:
             of_this = value if isinstance(value, below) else None
-            listed = "tuple" in str(field.annotation)
-            yield from _leaves(below, f"{at}.0" if listed else at, of_this)
+            outer = str(field.annotation).partition("[")[0]
+            item = {"tuple": ".0", "dict": ".NAME"}.get(outer, "")
+            yield from _leaves(below, f"{at}{item}", of_this)
         if not inner:
             yield at, kind, value, field.description
 

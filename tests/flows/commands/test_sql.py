@@ -31,6 +31,7 @@ def store(tmp_path: Path) -> str:
             "answer": pl.Series([None] * count, dtype=pl.String),
             "finish_reason": ["stop"] * count,
             "num_tokens": pl.Series([9] * count, dtype=pl.Int32),
+            "verdicts": pl.Series([None] * count, dtype=pl.String),
         }
     )
     tables = {"completions": frame}
@@ -41,11 +42,11 @@ def store(tmp_path: Path) -> str:
 def test_two_completions_are_two_records(
     store: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """They were sixteen columns three characters wide, over ninety lines."""
+    """They were seventeen columns three characters wide, over ninety lines."""
     monkeypatch.setenv("COLUMNS", "100")
     assert main(["sql", "select * from completions limit 2", "--store", store]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 2 * (1 + 16)
+    assert len(lines) == 2 * (1 + 17)
     assert max(map(len, lines)) == 100
     (response, *_) = [line for line in lines if line.startswith("response")]
     assert "Two and two make four." in response

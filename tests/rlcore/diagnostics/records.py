@@ -107,6 +107,7 @@ def rewards(samples: pl.DataFrame, verdicts: Verdicts) -> pl.DataFrame:
             "parts": ["{}"] * len(correct),
             "detail": [""] * len(correct),
             "seconds": [0.1] * len(correct),
+            "verdicts": pl.Series([None] * len(correct), dtype=pl.String),
         }
     )
 

@@ -51,6 +51,7 @@ def rewards(count: int, score: float) -> pl.DataFrame:
             "detail": [""] * count,
             "failures": ["{}"] * count,
             "seconds": [0.1] * count,
+            "verdicts": pl.Series([None] * count, dtype=pl.String),
         }
     )
 

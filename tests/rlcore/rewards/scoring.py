@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rlcore.cluster.in_process import InProcessWorker
+from rlcore.judges.setup import JudgeSetup
 from rlcore.rewards.pool import RewardPool
 from rlcore.rewards.process import RECYCLE_ROWS
 from rlcore.rewards.types import Reward, RewardRow
@@ -16,9 +17,14 @@ HERE = Path(__file__).parent
 class Scoring:
     """A worker as its pool calls it."""
 
-    def __init__(self, section: RewardSection, recycle_rows: int = RECYCLE_ROWS) -> None:
+    def __init__(
+        self,
+        section: RewardSection,
+        recycle_rows: int = RECYCLE_ROWS,
+        judges: JudgeSetup | None = None,
+    ) -> None:
         self.section = section
-        self.worker = RewardWorker(section, recycle_rows=recycle_rows)
+        self.worker = RewardWorker(section, recycle_rows=recycle_rows, judges=judges)
 
     def score(self, rows: list[RewardRow], timeout_s: float) -> list[Reward]:
         limited = self.section.model_copy(update={"timeout_s": timeout_s})

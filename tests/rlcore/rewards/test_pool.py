@@ -10,7 +10,7 @@ from rlcore.cluster.in_process import InProcessWorker
 from rlcore.learner.pool import LearnerPool
 from rlcore.models.packing import Sequences
 from rlcore.rewards.pool import RewardPool, add_model_score, model_scores
-from rlcore.rewards.types import Reward, RewardRow
+from rlcore.rewards.types import Kind, Reward, RewardRow
 from rlcore.rewards.worker import Parts
 from schemas.rl import RewardSection
 
@@ -18,11 +18,15 @@ from schemas.rl import RewardSection
 class Lengths:
     """Scores a row by the length of its response; "?" cannot be scored."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: Kind = "rows") -> None:
+        self.kind: Kind = kind
         self.seen: list[RewardRow] = []
 
-    def score(self, rows: list[RewardRow], timeout_s: float, batch: bool) -> list[Parts]:
-        del timeout_s, batch
+    def kinds(self) -> list[Kind]:
+        return [self.kind]
+
+    def score(self, rows: list[RewardRow], timeout_s: float, kind: Kind) -> list[Parts]:
+        del timeout_s, kind
         self.seen += rows
         return [
             {0: Reward(r.trajectory_id, "error", None)}
@@ -103,9 +107,9 @@ def test_the_model_is_read_at_the_end_of_the_whole_text() -> None:
 class Slow(Lengths):
     """Takes the seconds that a response names."""
 
-    def score(self, rows: list[RewardRow], timeout_s: float, batch: bool) -> list[Parts]:
+    def score(self, rows: list[RewardRow], timeout_s: float, kind: Kind) -> list[Parts]:
         time.sleep(sum(float(row.response) for row in rows if row.response[0].isdigit()))
-        return super().score(rows, timeout_s, batch)
+        return super().score(rows, timeout_s, kind)
 
 
 def test_workers_take_rows_as_they_get_free() -> None:
@@ -144,7 +148,7 @@ def test_a_row_that_changed_since_it_was_begun_is_scored_as_it_is_now() -> None:
 
 def test_the_failure_of_a_row_begun_ahead_is_raised_where_it_is_asked_for() -> None:
     class Broken(Lengths):
-        def score(self, rows: list[RewardRow], timeout_s: float, batch: bool) -> list[Parts]:
+        def score(self, rows: list[RewardRow], timeout_s: float, kind: Kind) -> list[Parts]:
             raise RuntimeError("worker died")
 
     ahead = pool(Broken())
@@ -155,12 +159,33 @@ def test_the_failure_of_a_row_begun_ahead_is_raised_where_it_is_asked_for() -> N
 
 def test_batch_functions_are_not_begun_ahead() -> None:
     """Their results depend on what they are given together."""
-    worker = Lengths()
-    handles = [InProcessWorker.of("reward", worker)]
-    functions = [{"name": "mine:f", "batch": True}]
-    section = RewardSection.model_validate({"functions": functions})
-    ahead = RewardPool(handles, section, timeout_s=5)
+    worker = Lengths("groups")
+    ahead = pool(worker)
     ahead.start(rows("a")[0])
     time.sleep(0.1)
     assert not worker.seen
     assert ahead.score(rows("a"))[0].score == 1.0
+
+
+def test_judges_have_the_time_that_their_limits_take() -> None:
+    """A rate limit would look like a worker that hangs."""
+    waited: list[float] = []
+
+    class Handle:
+        def __init__(self, worker: Lengths) -> None:
+            self.worker = worker
+
+        def start(self, method: str, *arguments: Any) -> "Handle":
+            self.said = getattr(self.worker, method)(*arguments)
+            return self
+
+        def result(self, timeout_s: float) -> Any:
+            waited.append(timeout_s)
+            return self.said
+
+    handles: Any = [Handle(Lengths("awaited")), Handle(Lengths("awaited"))]
+    section = RewardSection.model_validate({"functions": [{"name": "mine:f"}], "timeout_s": 1})
+    judged = RewardPool(handles, section, timeout_s=5, judges_s=lambda count: 100.0 * count)
+    assert len(judged.score(rows("a", "b", "c", "d"))) == 4
+    _, *limits = waited  # of asking for the functions' kinds
+    assert 400 < min(limits) <= max(limits) <= 5 + 2 * 4 * 2 + 400

@@ -88,7 +88,7 @@ def test_the_rest_is_not_tried_once_too_many_rows_are_lost(start: Start) -> None
     """A function that hangs would cost its limit for every row, which can be hours."""
     worker, hanging = start(max_lost=0.2), rows(*["ok"] * 2, *["sleep"] * 48)
     begun = time.monotonic()
-    said = r"^11 of 50 rows could not be scored .22.0%, the others were not tried., above reward"
+    said = r"^1\d of 50 rows could not be scored .\d\d.0%, the others were not tried., above reward"
     with pytest.raises(RewardFailureError, match=said):
         worker.score(hanging, 0.3)
     assert time.monotonic() - begun < 48 * 0.3
@@ -210,7 +210,7 @@ def test_many_rows_are_one_round_trip(start: Start, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(
         Child, "send", lambda child, message: (sent.append(1), send(child, message))
     )
-    parts = worker.score(rows(*["#### 72"] * 200), 10, batch=False)
+    parts = worker.score(rows(*["#### 72"] * 200), 10, kind="rows")
     assert outcomes([part[0] for part in parts]) == [OK] * 200
     assert len(sent) == 1
 
@@ -249,7 +249,7 @@ from schemas.rl import RewardFunction, RewardSection
 from tests.rlcore.rewards.scoring import ERROR, HERE, OK, TIMEOUT, Scoring, Start, outcomes, rows
 worker = RewardWorker(RewardSection(functions=(RewardFunction(name="reward_samples:by_command"),)))
 score = lambda text, limit: worker.score(
-    [RewardRow("t", "s", text, "1", {}, "stop", 1, "p")], limit, batch=False)[0][0]
+    [RewardRow("t", "s", text, "1", {}, "stop", 1, "p")], limit, kind="rows")[0][0]
 print(int(score("pid", 9).score), flush=True)
 score("%s", 1.0)
 """

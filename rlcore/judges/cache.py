@@ -1,0 +1,116 @@
+"""Answers of judges in a local SQLite file, and how many calls a run has made.
+
+All workers of a run, and all runs of a store, share the file. A commit follows each answer, so a
+process that is killed loses the answers under way only. The file can be lost: it is made again
+from the verdicts in the store's artifacts (``rebuild``). It holds no key.
+"""
+
+import sqlite3
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+_BUSY_S = 60.0
+_MINUTE_S = 60.0
+_AT_ONCE = 500  # placeholders of one statement
+_TABLES = """
+    CREATE TABLE IF NOT EXISTS answers (question TEXT PRIMARY KEY, answer TEXT NOT NULL);
+    CREATE TABLE IF NOT EXISTS calls (
+        run TEXT, judge TEXT, made INTEGER NOT NULL, PRIMARY KEY (run, judge)
+    );
+    CREATE TABLE IF NOT EXISTS sent (judge TEXT, at REAL);
+    CREATE INDEX IF NOT EXISTS sent_by_judge ON sent (judge, at);
+"""
+
+
+class JudgeCache:
+    """The cache in the file ``path``; an object per process, used by one thread at a time."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the file, making it and its folder where there is none. Raises sqlite3.DatabaseError
+        when it is damaged."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = sqlite3.connect(
+            path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
+        )
+        self._file.execute("PRAGMA journal_mode = WAL")
+        self._file.executescript(_TABLES)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def settle(self) -> None:
+        """Leave all in the one file, so that it can be renamed."""
+        self._file.execute("PRAGMA journal_mode = DELETE")
+
+    def is_whole(self) -> bool:
+        """Return whether SQLite finds no damage in the file."""
+        return self._file.execute("PRAGMA quick_check").fetchone() == ("ok",)
+
+    def find(self, questions: Sequence[str]) -> dict[str, str]:
+        """Return the answers there are, by the questions' digests."""
+        found: dict[str, str] = {}
+        for start in range(0, len(questions), _AT_ONCE):
+            part = questions[start : start + _AT_ONCE]
+            marks = ",".join("?" * len(part))
+            rows = self._file.execute(
+                f"SELECT question, answer FROM answers WHERE question IN ({marks})", part
+            )
+            found.update(rows.fetchall())
+        return found
+
+    def keep(self, answers: Iterable[tuple[str, str]]) -> None:
+        """Add answers by the digests of their questions; the first answer to a question stays."""
+        self._file.execute("BEGIN IMMEDIATE")
+        try:
+            self._file.executemany("INSERT OR IGNORE INTO answers VALUES (?, ?)", answers)
+        finally:
+            self._file.execute("COMMIT")
+
+    def reserve(self, run: str, judge: str, *, most: int) -> bool:
+        """Count one more call of ``run``; False, and not counted, once it has made ``most``."""
+        made = self._file.execute(
+            "INSERT INTO calls VALUES (?1, ?2, 1) ON CONFLICT DO UPDATE SET made = made + 1"
+            " WHERE made < ?3",
+            (run, judge, most),
+        )
+        return made.rowcount > 0
+
+    def release(self, run: str, judge: str) -> None:
+        """Take back a ``reserve`` of a call that nobody charges for."""
+        self._file.execute(
+            "UPDATE calls SET made = made - 1 WHERE run = ? AND judge = ?", (run, judge)
+        )
+
+    def calls(self, run: str, judge: str) -> int:
+        """Return how many calls ``run`` has made."""
+        row = self._file.execute(
+            "SELECT made FROM calls WHERE run = ? AND judge = ?", (run, judge)
+        ).fetchone()
+        return 0 if row is None else row[0]
+
+    def set_calls(self, run: str, judge: str, made: int) -> None:
+        """Say how many calls ``run`` has made, where nothing is known of it."""
+        self._file.execute("INSERT OR IGNORE INTO calls VALUES (?, ?, ?)", (run, judge, made))
+
+    def send(self, judge: str, *, per_minute: int) -> float:
+        """Record a request that is sent now and return 0; or, where ``per_minute`` were sent within
+        the last minute, return the seconds until one may be."""
+        now = time.time()
+        self._file.execute("BEGIN IMMEDIATE")
+        try:
+            # A clock that was set back leaves times in the future, which say nothing.
+            self._file.execute(
+                "DELETE FROM sent WHERE judge = ? AND (at <= ? OR at > ?)",
+                (judge, now - _MINUTE_S, now),
+            )
+            times = self._file.execute(
+                "SELECT at FROM sent WHERE judge = ? ORDER BY at DESC LIMIT ?", (judge, per_minute)
+            ).fetchall()
+            if len(times) >= per_minute:
+                return times[-1][0] + _MINUTE_S - now
+            self._file.execute("INSERT INTO sent VALUES (?, ?)", (judge, now))
+            return 0.0
+        finally:
+            self._file.execute("COMMIT")

@@ -1,0 +1,216 @@
+"""Recipe section ``judges``: language models behind a URL that say what a response is worth.
+
+A judge is named in ``judges`` and used by name: ``reward.functions: [{name: judge, options: {judge:
+NAME}}]``.
+"""
+
+import string
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+from pydantic import Field
+
+from schemas.errors import did_you_mean
+from schemas.names import JUDGE, REWARD_MODEL
+from schemas.rl import RewardFunction, RewardSection
+from schemas.section import Section, rule
+
+FIELDS = ("response", "prompt", "ground_truth")  # placeholders of a template
+# Where and how a judge is asked, not what it says: in no cache key.
+NOT_OF_THE_VERDICT = {"url", "key_env", "limits", "max_calls"}
+
+Score = Annotated[float, Field(ge=0, le=1)]
+
+
+class JudgeLimits(Section):
+    """How fast and how often a judge is asked; all workers of this machine together."""
+
+    concurrency: int = Field(default=8, ge=1, description="requests under way at a time")
+    requests_per_minute: int | None = Field(
+        default=None, ge=1, description="requests sent within any minute; null = no limit"
+    )
+    timeout_s: float = Field(
+        default=60.0, gt=0, description="seconds from sending a request to the end of its answer"
+    )
+    retries: int = Field(
+        default=4,
+        ge=0,
+        description="further requests for a row after status 408, 409, 429 or 5xx, a timeout or a"
+        " lost connection; a Retry-After of up to five minutes is kept",
+    )
+
+
+class Judge(Section):
+    """A model that is asked for a verdict on each response, at temperature 0 (docs/rewards.md,
+    "Judges"). Its answers are cached by model, version, template and what fills it."""
+
+    url: str = Field(description="of an OpenAI-compatible API, e.g. http://127.0.0.1:8000/v1")
+    model: str = Field(min_length=1, description="its name there")
+    template: str = Field(
+        description="what is asked, with {response}, and {prompt} or {ground_truth} as needed; how"
+        " to answer is added. A literal brace is written twice"
+    )
+    key_env: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z_][A-Za-z0-9_]*$",
+        description="environment variable that holds the API key; null = the server asks for none",
+    )
+    choices: dict[str, Score] | None = Field(
+        default=None, description="what a verdict may say, each with its score from 0 to 1"
+    )
+    scale: tuple[int, int] | None = Field(
+        default=None,
+        description="instead of choices: lowest and highest whole number that a verdict may say;"
+        " they score 0 and 1, those between in proportion",
+    )
+    correct_from: Score | None = Field(
+        default=None,
+        description="score from which a response counts as correct; null = no verdict on"
+        " correctness",
+    )
+    constrained: bool = Field(
+        default=False,
+        description="true = the server lets the model answer with one of the verdicts and nothing"
+        " else (structured_outputs.choice of vLLM); the others need false",
+    )
+    max_tokens: int = Field(default=512, ge=8, description="tokens of an answer, verdict included")
+    max_calls: int = Field(
+        ge=1, description="most answers that one run may pay for, its reruns included"
+    )
+    version: str = Field(
+        default="1", description="change it when the URL serves another model under the same name"
+    )
+    limits: JudgeLimits = JudgeLimits()
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """What a verdict may say -> its score, from 0 to 1."""
+        if self.scale is None:
+            return dict(self.choices or {})
+        low, high = self.scale
+        return {str(n): (n - low) / (high - low) for n in range(low, high + 1)}
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The JSON-ready part that decides what it says and what that is worth."""
+        return self.model_dump(mode="json", exclude=NOT_OF_THE_VERDICT)
+
+    @rule
+    def _url_is_plain_http(self) -> Iterator[str]:
+        try:
+            parts = urlsplit(self.url)
+            host, _ = parts.hostname, parts.port
+        except ValueError:  # a malformed port or address
+            parts, host = urlsplit(""), None
+        if parts.username or parts.password:
+            yield "url holds a user name or password, which a recipe records; use key_env"
+        elif parts.scheme not in ("http", "https") or not host:
+            yield (
+                f"url = {self.url!r} is not an http:// or https:// address; write that of the API,"
+                " e.g. http://127.0.0.1:8000/v1"
+            )
+
+    @rule
+    def _template_can_be_filled(self) -> Iterator[str]:
+        try:
+            parts = list(string.Formatter().parse(self.template))
+        except ValueError as error:
+            yield f"template has a single brace ({error}); write a literal brace twice"
+            return
+        named = [name for _, name, _, _ in parts if name is not None]
+        for name in named:
+            if name not in FIELDS:
+                yield (
+                    f"template holds {{{name}}} and there are"
+                    f" {', '.join(f'{{{field}}}' for field in FIELDS)}"
+                    f"{did_you_mean(name, FIELDS)}; write a literal brace twice"
+                )
+                return
+        if any(spec or conversion for _, _, spec, conversion in parts):
+            yield "template formats a placeholder; write its name alone, e.g. {response}"
+        if named.count("response") != 1:
+            yield (
+                f"template holds {{response}} {named.count('response')} times; write it once, where"
+                " the response that is judged belongs"
+            )
+
+    @rule
+    def _verdicts_differ(self) -> Iterator[str]:
+        if (self.choices is None) == (self.scale is None):
+            state = "neither is" if self.choices is None else "both are"
+            yield f"{state} set of choices and scale; set exactly one of them"
+        elif self.scale is not None and not 1 <= self.scale[1] - self.scale[0] <= 100:
+            yield (
+                f"scale = {list(self.scale)} is not a lowest and a highest number at most 100"
+                " apart; write e.g. [1, 10]"
+            )
+        elif len(set(self.scores.values())) < 2:
+            yield "choices have one score, so no verdict differs from another; add a choice"
+        for choice in self.choices or ():
+            if choice != " ".join(choice.split()) or not choice or set(choice) & set("*`."):
+                yield (
+                    f"choices holds {choice!r}; write words with single spaces, and no '*', '`' or"
+                    " '.'"
+                )
+        lowered = [choice.casefold() for choice in self.choices or ()]
+        if len(set(lowered)) < len(lowered):
+            yield "choices differ in capitals only; give them different words"
+
+
+Judges = Annotated[
+    dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]*$")], Judge],
+    Field(description="by the name that reward functions ask them under"),
+]
+
+
+def judge_of(function: RewardFunction) -> str | None:
+    """Return the name of the judge that a term of the reward asks, None where it asks none."""
+    named = function.options.get("judge")
+    return named if function.name == JUDGE and isinstance(named, str) else None
+
+
+def may_verify(function: RewardFunction, judges: Mapping[str, Judge]) -> bool:
+    """Return whether a term of the reward may give verdicts on correctness: the reward model and a
+    judge without ``correct_from`` do not."""
+    judge = judges.get(judge_of(function) or "")
+    return function.name != REWARD_MODEL and (judge is None or judge.correct_from is not None)
+
+
+def judges_used(
+    judges: Mapping[str, Judge], functions: Sequence[RewardFunction]
+) -> dict[str, Judge]:
+    """Return the judges that ``functions`` name, by name, in their order."""
+    named = [judge_of(function) for function in functions]
+    return {name: judges[name] for name in named if name is not None}
+
+
+def misused(judges: Mapping[str, Judge], reward: RewardSection) -> Iterator[str]:
+    """Yield a sentence for each rule between ``judges`` and ``reward`` that a recipe breaks."""
+    named = [judge_of(function) for function in reward.functions]
+    for index, (function, name) in enumerate(zip(reward.functions, named, strict=True)):
+        if function.name != JUDGE:
+            continue
+        if name is None or len(function.options) > 1:
+            yield (
+                f"reward.functions[{index}].options = {function.options} must name a judge and"
+                " nothing else; write {judge: NAME}, a name of the section judges"
+            )
+        elif name not in judges:
+            there = f"there are {', '.join(judges)}" if judges else "there is none"
+            yield (
+                f"reward.functions[{index}].options.judge = {name!r} is not in the section judges,"
+                f" {there}{did_you_mean(name, judges)}; add judges.{name}"
+            )
+    every_name_is_good = all(f.name != JUDGE or judge_of(f) in judges for f in reward.functions)
+    for name, judge in judges.items():
+        if name not in named and every_name_is_good:
+            yield (
+                f"judges.{name} is asked by no reward function; add {{name: {JUDGE}, options:"
+                f" {{judge: {name}}}}} to reward.functions or remove it"
+            )
+        if judge.key_env is not None and judge.key_env in reward.env:
+            yield (
+                f"reward.env = {list(reward.env)} gives every reward function the key of"
+                f" judges.{name}.key_env; remove {judge.key_env} there"
+            )
