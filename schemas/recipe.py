@@ -14,12 +14,11 @@ from schemas.data import DataSection
 from schemas.hardware import HardwareSection
 from schemas.judges import Judges, may_verify, misused
 from schemas.licenses import LicenseName
-from schemas.names import BASE_MODEL, REWARD_MODEL, portable_name
+from schemas.names import BASE_MODEL, REWARD_MODEL
 from schemas.reward_model import RewardModelSection, SampledPreferences
 from schemas.rl import (
     GapBound,
     Optimizer,
-    RewardFunction,
     RewardSection,
     RLSection,
     Schedule,
@@ -227,9 +226,9 @@ class Recipe(Section):
         if stage == REWARD_MODEL:
             # It ranks by verdicts: which functions count matters, the weights do not.
             terms = [f for f in self.reward.functions if f.name != REWARD_MODEL]
-            part["reward"] = [{**_term(f), "counts": f.weight != 0} for f in terms]
+            part["reward"] = [{**f.identity, "counts": f.weight != 0} for f in terms]
         elif "reward" in part:
-            terms = [{**_term(f), "weight": f.weight} for f in self.reward.functions]
+            terms = [{**f.identity, "weight": f.weight} for f in self.reward.functions]
             part["reward"]["functions"] = terms
         if "reward" in part and self.judges:
             part["judges"] = {name: judge.identity for name, judge in self.judges.items()}
@@ -395,9 +394,3 @@ class Recipe(Section):
                 " token, and in float32 every token agrees; remove it, rl.max_logprob_gap bounds"
                 " the largest"
             )
-
-
-def _term(function: RewardFunction) -> dict[str, Any]:
-    """Return what of a reward function, its weight aside, its results depend on."""
-    part = function.model_dump(mode="json", exclude={"weight", "concurrency"})
-    return {**part, "name": portable_name(function.name)}

@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from schemas.algorithm import Algorithm, Options
 from schemas.errors import did_you_mean
+from schemas.names import portable_name
 from schemas.presets import PRESETS, overlay
 from schemas.sampling import NO_TOP_K, Temperature
 from schemas.section import Section, rule
@@ -88,6 +89,12 @@ class RewardFunction(Section):
     styles: tuple[Literal["rule", "model", "judge", "code"], ...] = Field(
         default=(), description="it scores rows of these values of reward_model.style; empty = all"
     )
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What its results depend on."""
+        part = self.model_dump(mode="json", exclude={"weight", "concurrency"})
+        return {**part, "name": portable_name(self.name)}
 
     def scores(self, data_source: str, style: str) -> bool:
         """Return whether rows of that data source and style are this function's."""

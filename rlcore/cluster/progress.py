@@ -44,6 +44,6 @@ def advance(note: str = "") -> None:
 
 
 def report_to(report: Callable[[int, str], None] | None) -> None:
-    """Pass the progress from now on to ``report``, at most every ``EVERY_S`` seconds, and every note
-    at once."""
+    """Pass the progress from now on to ``report``, at most every ``EVERY_S`` seconds, and every
+    note at once."""
     _COUNTER.report, _COUNTER.note = report, ""
