@@ -13,7 +13,7 @@ from schemas.recipe import Recipe
 from tasks.base_model import base_model
 from tasks.evaluate import evaluate
 from tasks.export import export
-from tasks.prepare_data import prepare_data
+from tasks.prepare_data import check_rewards, prepare_data
 from tasks.reward_model import reward_model
 from tasks.run_page.summary import publish_data, publish_summary
 from tasks.runtime.caching import CachedStage
@@ -46,6 +46,7 @@ def rl_pipeline(
             made = stage(run, **parents)
             if stage is prepare_data:
                 publish_data(run, made)
+                check_rewards(run, made)
             return made
 
         return publish_summary(run, **stages(run.recipe, call))

@@ -6,9 +6,10 @@ from rlcore.data.inputs import data_digests
 from rlcore.data.prepare import prepare_for
 from rlcore.models.files import model_directory
 from rlcore.models.tokenizer import load_tokenizer
+from rlcore.rewards.coverage import check_covered
 from schemas.artifacts import ArtifactRef
 from schemas.names import BASE_MODEL
-from tasks.runtime.caching import StageRun, cached_stage
+from tasks.runtime.caching import PipelineRun, StageRun, cached_stage
 
 
 @cached_stage("prepare_data", kind="dataset", inputs=lambda recipe: data_digests(recipe.data))
@@ -24,3 +25,13 @@ def prepare_data(run: StageRun) -> ArtifactRef:
     prepared = prepare_for(recipe, tokenizer)
     get_run_logger().info(prepared.sentence())
     return run.put(tables=prepared.tables, metadata={"counts": prepared.summary})
+
+
+def check_rewards(run: PipelineRun, dataset: ArtifactRef) -> None:
+    """Raise UserError where the run's reward functions leave prompts of the dataset unscored.
+
+    Not in the stage: the dataset, new or from cache, is the same for every reward.
+    """
+    functions = run.recipe.reward.functions
+    if any(function.data_sources or function.styles for function in functions):
+        check_covered(run.store.table(dataset, "prompts"), functions)

@@ -54,6 +54,16 @@ def test_the_summary_is_not_asked_of_a_plan(capsys: pytest.CaptureFixture[str]) 
     assert "leave it out, or --dry-run" in capsys.readouterr().err
 
 
+def test_rows_that_no_function_scores_end_the_run_before_sft(
+    prefect_server: str, tmp_path: Path
+) -> None:
+    chosen = [{"name": "tests.flows.small_reward:digits", "styles": ["judge"]}]
+    done = run(tmp_path, {**FEW, "reward.functions": chosen, "evaluate.pass_k": [1]})
+    assert done.returncode == 1
+    assert "error: reward.functions: none scores the " in done.stderr
+    assert not list((tmp_path / "runs/store").glob("policy/*"))
+
+
 @pytest.mark.slow
 def test_a_run_ends_in_its_table_and_export(prefect_server: str, tmp_path: Path) -> None:
     done = run(tmp_path, {**FEW, "evaluate.pass_k": [1]})
