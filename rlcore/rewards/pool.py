@@ -3,7 +3,7 @@
 import queue
 import threading
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -160,7 +160,7 @@ class _Calls:
         self._row_s = CALL_S / 8  # of the latest rows, on average
         self._changed = threading.Condition()
         # All below is read and written with the lock of ``_changed`` held.
-        self._waiting: deque[_Unit] = deque()
+        self._waiting: dict[Kind, deque[_Unit]] = defaultdict(deque)
         self._begun: dict[Key, RewardRow] = {}
         self._done: dict[Key, Parts] = {}
         self._busy = 0
@@ -185,8 +185,9 @@ class _Calls:
                 for key, row in zip(unit.keys, unit.rows, strict=True):
                     self._begun[key] = row
                     self._done.pop(key, None)
-                self._waiting.append(unit)
-            while self._busy < min(self._num_workers, self._busy + len(self._waiting)):
+                self._waiting[unit.kind].append(unit)
+            waiting = sum(map(len, self._waiting.values()))
+            for _ in range(min(self._num_workers - self._busy, waiting)):
                 self._busy += 1
                 threading.Thread(target=self._work, name="rewards", daemon=True).start()
 
@@ -205,7 +206,7 @@ class _Calls:
                 if self._failure is not None:
                     raise self._failure
             except BaseException:
-                self._waiting.clear()
+                self._drop_waiting()
                 self._begun.clear()
                 self._done.clear()
                 self._asked, self._failure = ([], 0), None
@@ -216,6 +217,10 @@ class _Calls:
             for key in keys:
                 self._begun.pop(key, None)
             return {key: self._done.pop(key) for key in keys}
+
+    def _drop_waiting(self) -> None:
+        for units in self._waiting.values():
+            units.clear()
 
     def _check(self) -> None:
         """Raise RewardFailureError when too many of the rows that are asked for have no score."""
@@ -246,7 +251,7 @@ class _Calls:
         except BaseException as error:  # noqa: BLE001 - raised where the results are waited for
             with self._changed:
                 self._failure = error
-                self._waiting.clear()
+                self._drop_waiting()
                 self._busy -= 1
                 self._changed.notify_all()
         finally:
@@ -265,15 +270,14 @@ class _Calls:
         """Return the next units of one kind, for functions that do not wait side by side about
         ``CALL_S`` of work; none ends the thread."""
         with self._changed:
-            share = -(-len(self._waiting) // self._num_workers)
+            kind, waiting = max(self._waiting.items(), key=lambda item: len(item[1]))
+            most = min(MOST_ROWS, -(-len(waiting) // self._num_workers))
+            if kind != "awaited":
+                most = min(most, int(CALL_S / self._row_s))
             units: list[_Unit] = []
-            rows, most = 0, min(MOST_ROWS, share)
-            while self._waiting and (not units or rows < most):
-                if units and self._waiting[0].kind != units[0].kind:
-                    break
-                if self._waiting[0].kind != "awaited":
-                    most = min(MOST_ROWS, share, int(CALL_S / self._row_s))
-                units.append(self._waiting.popleft())
+            rows = 0
+            while waiting and (not units or rows < most):
+                units.append(waiting.popleft())
                 rows += len(units[-1].rows)
             if not units:
                 self._busy -= 1

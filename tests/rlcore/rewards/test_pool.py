@@ -189,3 +189,31 @@ def test_judges_have_the_time_that_their_limits_take() -> None:
     assert len(judged.score(rows("a", "b", "c", "d"))) == 4
     _, *limits = waited  # of asking for the functions' kinds
     assert 400 < min(limits) <= max(limits) <= 5 + 2 * 4 * 2 + 400
+
+
+def test_rows_of_two_kinds_of_functions_are_not_handed_over_one_by_one() -> None:
+    """Of what waits side by side, one row per call would wait for each in turn."""
+
+    class Both(Lengths):
+        calls: list[tuple[Kind, int]]
+
+        def kinds(self) -> list[Kind]:
+            return ["rows", "awaited"]
+
+        def score(self, rows: list[RewardRow], timeout_s: float, kind: Kind) -> list[Parts]:
+            self.calls.append((kind, len(rows)))
+            time.sleep(0.05)
+            return [{0 if kind == "rows" else 1: Reward(r.trajectory_id, "ok", 1.0)} for r in rows]
+
+    worker = Both()
+    worker.calls = []
+    functions = {"functions": [{"name": "mine:f"}, {"name": "mine:g"}]}
+    both = RewardPool(
+        [InProcessWorker.of("reward", worker)], RewardSection.model_validate(functions), timeout_s=5
+    )
+    asked = rows(*["a"] * 100)
+    for row in asked:
+        both.start(row)
+    assert {reward.score for reward in both.score(asked)} == {2.0}
+    assert sum(count for kind, count in worker.calls if kind == "awaited") == 100
+    assert len(worker.calls) < 40
