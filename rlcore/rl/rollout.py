@@ -50,13 +50,16 @@ def sample_rollouts(
         max_new_tokens=section.max_new_tokens,
         stop_token_ids=(eos_token_id(tokenizer),),
     )
+    sampled = collect(requests, sampling, engines, tokenizer)
+    return rollouts_frame(in_order(requests, _handed_over(sampled, done)), iteration)
 
-    def sampled() -> Iterator[Trajectory]:
-        for trajectory in collect(requests, sampling, engines, tokenizer):
-            done(trajectory)
-            yield trajectory
 
-    return rollouts_frame(in_order(requests, sampled()), iteration)
+def _handed_over(
+    trajectories: Iterator[Trajectory], done: Callable[[Trajectory], None]
+) -> Iterator[Trajectory]:
+    for trajectory in trajectories:
+        done(trajectory)
+        yield trajectory
 
 
 def rollouts_frame(trajectories: list[Trajectory], iteration: int) -> pl.DataFrame:
