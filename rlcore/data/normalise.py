@@ -275,6 +275,8 @@ def _chat(values: dict[str, Any], column: str, role: str) -> list[Message]:
     value = values.get(column)
     if isinstance(value, str):
         return [{"role": role, "content": value}]
+    if role == "assistant" and isinstance(value, int | float) and not isinstance(value, bool):
+        return [{"role": role, "content": _json(value)}]  # as a ground truth: an answer from a CSV
     if not isinstance(value, list):
         raise _Bad("wrong_type" if value is not None else "empty_prompt", f"{column} is {value!r}")
     return [_message(message, column) for message in value]

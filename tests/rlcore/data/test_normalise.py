@@ -67,6 +67,14 @@ def test_gsm8k_truth_stands_after_the_last_mark_without_commas() -> None:
     assert row.solution[0]["content"].endswith("#### -1,200")
 
 
+@pytest.mark.parametrize(("answer", "text"), [(40, "40"), (-1.5, "-1.5")])
+def test_an_answer_that_is_a_number_is_learnt_as_its_text(answer: float, text: str) -> None:
+    """What reads a CSV makes numbers of a column of answers."""
+    row = one({"prompt": "38 + 2?", "completion": answer, "ground_truth": answer})
+    assert row.solution == [{"role": "assistant", "content": text}]
+    assert row.ground_truth == text
+
+
 def test_maths_truth_is_the_last_box_of_the_solution() -> None:
     problem = {
         "problem": "How far?",
@@ -136,6 +144,7 @@ def test_an_empty_file_is_said_to_be_empty() -> None:
         ({**VERL, "prompt": [USER, SYSTEM]}, "roles", "user, system"),
         ({**VERL, "prompt": [{"role": "user", "content": ["x"]}]}, "wrong_type", "strings"),
         ({**VERL, "prompt": 3}, "wrong_type", "prompt is 3"),
+        ({"prompt": "2 + 3?", "completion": True}, "wrong_type", "completion is True"),
         ({**VERL, "reward_model": {"style": "rule"}}, "null_ground_truth", "needs a ground truth"),
         ({**VERL, "reward_model": "rule"}, "wrong_type", "reward_model is not an object"),
         ({**VERL, "reward_model": {"style": "vibes"}}, "reward_style", "'vibes' is none of rule"),

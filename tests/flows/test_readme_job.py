@@ -1,0 +1,63 @@
+"""The README's own job: its recipe, its reward and its way from CSV to JSONL, word for word."""
+
+import csv
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flows.cli import main
+from rlcore.models.base import build_base_model
+from schemas.recipe import ModelSection
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+def block(after: str) -> str:
+    """Return the first indented block of the README behind the line that holds ``after``."""
+    text = README.read_text(encoding="utf-8").split(after, 1)[1]
+    found = re.search(r"\n\n((?:    .*\n|\n)+)", text)
+    assert found is not None, f"the README has no block after {after!r}"
+    return "".join(line[4:] if line.strip() else line for line in found[1].splitlines(True))
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    """What a newcomer brings: a model directory and CSV files, in a folder of their own."""
+    folder = tmp_path / "my-job"
+    folder.mkdir()
+    shape = {"vocab_size": 400, "hidden_size": 16, "num_layers": 1, "num_heads": 1}
+    shape |= {"num_kv_heads": 1, "intermediate_size": 32, "max_position_embeddings": 256}
+    model = ModelSection.model_validate({"from_scratch": shape, "dtype": "float32"})
+    build_base_model(model, folder / "model", texts=["How much is 12 plus 34?"], seed=0)
+    pairs = [(a, b) for a in range(20, 60) for b in range(a, 60)]
+    for name, part in (("train", pairs[::2]), ("test", pairs[1::8])):
+        with (folder / f"{name}.csv").open("w", newline="") as file:
+            rows = csv.writer(file)
+            rows.writerow(["question", "answer"])
+            rows.writerows([f"How much is {a} plus {b}?", str(a + b)] for a, b in part)
+    command = re.search(r'`python -c "(import polars .*?)"`', README.read_text(encoding="utf-8"))
+    assert command is not None
+    for name in ("train", "test"):
+        code = command[1].replace("train", name)
+        subprocess.run([sys.executable, "-c", code], cwd=folder, check=True)
+    recipe, _, commands = block("**Your recipe**").partition("rl-pipeline run")
+    assert "my-job/sums.yaml --dry-run" in commands
+    (folder / "sums.yaml").write_text(recipe)
+    reward = block("**Your reward.**")
+    (folder / "rewards.py").write_text(reward[reward.index("def exact_match") :])
+    return folder
+
+
+def test_it_is_planned_as_it_stands(
+    job: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(job.parent)
+    assert main(["run", "my-job/sums.yaml", "--dry-run"]) == 0, capsys.readouterr().err
+    assert "Plan of recipe 'sums'" in capsys.readouterr().out
+    assert main(["data", "my-job/sums.yaml", "-n", "1"]) == 0
+    shown = capsys.readouterr().out
+    assert "demonstration 1:" in shown
+    assert "How much is " in shown
