@@ -54,10 +54,16 @@ local.connect(home)
 from flows.follow import create_run
 run = create_run("quickstart")
 assert main(["down"]) == 0
-local.connect(home)
+print(run.id)
+"""
+STATE = """
+import sys
+from pathlib import Path
+from flows import local
+local.connect(Path(sys.argv[1]))  # on another port, where the old one is taken meanwhile
 from prefect.client.orchestration import get_client
 with get_client(sync_client=True) as client:
-    print(client.read_flow_run(run.id).state_name)
+    print(client.read_flow_run(sys.argv[2]).state_name)
 """
 UP = """
 import json, sys
@@ -209,7 +215,9 @@ def test_bring_ups_at_once_are_one_and_outlive_their_server(
         assert keyed.returncode == 0, keyed.stderr
         assert services.find(home, "worker") not in (worker, None), "its runs would lack the key"
         assert b"set-later" not in (home / "worker.environment.json").read_bytes()
-        result = python(WAITING, str(home))
+        waited = python(WAITING, str(home))
+        assert waited.returncode == 0, waited.stderr
+        result = python(STATE, str(home), waited.stdout.split()[-1])
         assert result.returncode == 0, result.stderr
         assert result.stdout.split()[-1] == "Cancelled"
     finally:
