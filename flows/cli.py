@@ -14,6 +14,7 @@ from flows.commands.down import add_down
 from flows.commands.env import add_env
 from flows.commands.explain import add_explain
 from flows.commands.recipes import add_recipes
+from flows.commands.reward import add_reward
 from flows.commands.run import add_run
 from flows.commands.runs import add_runs
 from flows.commands.sql import add_sql
@@ -30,7 +31,7 @@ from schemas.errors import UserError
 SCRIPTS = (".sh", ".yaml", ".yml", ".txt", ".log")  # what a verl run is kept in
 ADD = (
     *(add_run, add_watch, add_runs, add_stop, add_sql, add_tables, add_study),
-    *(add_recipes, add_algorithms, add_explain, add_data, add_deploy),
+    *(add_recipes, add_algorithms, add_explain, add_data, add_reward, add_deploy),
     *(add_up, add_down, add_status, add_doctor, add_env, add_completion),
 )
 FAILED, WRONG, INTERRUPTED, UNREAD = 1, 2, 130, 141  # docs/exit_codes.md

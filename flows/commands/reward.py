@@ -1,0 +1,159 @@
+"""``rl-pipeline reward``: a reward function tried on stored rollouts before a run pays for it."""
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any
+
+from flows.output import add_format, print_rows, progress_on_stderr, terminal_width
+from flows.places import RECIPES
+from schemas.errors import UserError, did_you_mean
+from tasks.runtime.folders import RUNS
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from rlcore.reward_trial.rows import Rows
+    from rlcore.reward_trial.score import Tried
+    from schemas.recipe import Recipe
+    from schemas.rl import RewardSection
+
+RECORDED = "recorded"
+ROWS = 1000
+WORST = 5  # rows shown on which two rewards disagree
+
+
+def add_reward(commands: Any) -> None:
+    """Add the subcommand ``reward`` to a command line's subparsers."""
+    reward = commands.add_parser("reward", help="try a reward function before a run pays for it")
+    actions = reward.add_subparsers(required=True, metavar="ACTION")
+    parser = actions.add_parser(
+        "try", help="score stored rollouts, or demonstrations, and name what is wrong"
+    )
+    parser.add_argument(
+        "function", metavar="NAME", help="as in a recipe: gsm8k, my.py:f, my_package.rewards:f"
+    )
+    parser.add_argument(
+        "source",
+        metavar="RUN|RECIPE",
+        help="a run's folder or 'latest': its rollouts are scored again; a recipe: answers"
+        " of demonstrations, to their own prompts and to others",
+    )
+    parser.add_argument(
+        "--against",
+        metavar="NAME",
+        help="a second function, or 'recorded': the run's own scores (default for a run)",
+    )
+    parser.add_argument(
+        "-n", type=int, default=ROWS, metavar="ROWS", help="about so many; 0 = all (default: 1000)"
+    )
+    parser.add_argument(
+        "--option", action="append", default=[], metavar="NAME=VALUE", help="of the function"
+    )
+    parser.add_argument("--batch", action="store_true", help="it is called as f(rows)")
+    parser.add_argument(
+        "-o", "--override", action="append", default=[], metavar="PATH=VALUE", help="as in run"
+    )
+    parser.add_argument(
+        "--runs", type=Path, default=RUNS, metavar="FOLDER", help="of runs (default: %(default)s)"
+    )
+    add_format(parser)
+    parser.set_defaults(command=try_reward)
+
+
+def try_reward(options: argparse.Namespace) -> int:
+    """Print what is wrong with the function, the figures of its scores, and the rows on which it
+    and the other disagree most. Writes nothing into the store."""
+    from rlcore.reward_trial.figures import COLUMNS, Figure, comparison, figures, to_rows
+    from rlcore.reward_trial.findings import findings
+    from rlcore.reward_trial.score import same_rows
+
+    if options.n < 0:
+        raise UserError(f"-n {options.n} is not a number of rows; give 1 or more, or 0 for all")
+    with progress_on_stderr():
+        rows, section, tried, against, other = _scored(options)
+    pair = None if other is None else same_rows(tried.rows, other)
+    sentences = findings(tried, section, pair, against)
+    found = figures(tried.rows, None if pair is None else pair[1])
+    if pair is not None:
+        found += comparison(*pair, WORST)
+    found += [Figure("finding", str(i), text=text) for i, text in enumerate(sentences, start=1)]
+    if options.format != "table":
+        print_rows(to_rows(found), COLUMNS, options.format)
+        return 0
+    print(f"{options.function} on {rows.described}")
+    for text in sentences or ["nothing stands out"]:
+        print(*wrap(f"- {text}", terminal_width(), subsequent_indent="  "), sep="\n")
+    print()
+    shown = [row for row in to_rows(found) if row["part"] not in ("finding", "disagreement")]
+    _print(shown, {"part": "part", "name": "figure", "value": options.function, "other": against})
+    worst = [row for row in to_rows(found) if row["part"] == "disagreement"]
+    if worst:
+        print(f"\nRows on which {options.function} and {against} disagree most:")
+        _print(
+            worst,
+            {"text": "prompt", "response": "response", "value": options.function, "other": against},
+        )
+    return 0
+
+
+def _print(rows: Sequence[Mapping[str, Any]], titles: Mapping[str, str]) -> None:
+    """Print a table of the columns of ``titles``; one without a title is left out."""
+    columns = {name: title for name, title in titles.items() if title}
+    table = [{title: row[name] for name, title in columns.items()} for row in rows]
+    print_rows(table, list(columns.values()), "table")
+
+
+def _scored(
+    options: argparse.Namespace,
+) -> tuple["Rows", "RewardSection", "Tried", str, "pl.DataFrame | None"]:
+    """Return the rows, the limits they were scored under, what the function said, and the name of
+    the other reward with what it said; "" and None where there is none."""
+    from rlcore.recipes import parse_override
+    from rlcore.reward_trial.score import function_of, recorded, score
+
+    recipe, rows = _rows(options)
+    stored = recorded(rows.batches)
+    against = options.against or ("" if stored is None else RECORDED)
+    if against == RECORDED and stored is None:
+        raise UserError(
+            f"--against {RECORDED}: no scores are stored of {options.source}; name a function"
+        )
+    given = dict(parse_override(text) for text in options.option)
+    function = function_of(recipe, options.function, given, batch=options.batch)
+    second = None
+    if against not in ("", RECORDED):
+        second = function_of(recipe, against, {}, batch=False)
+    tried = score(recipe, function, rows.batches, _warn)
+    if second is None:
+        return rows, recipe.reward, tried, against, stored
+    return rows, recipe.reward, tried, against, score(recipe, second, rows.batches, _warn).rows
+
+
+def _rows(options: argparse.Namespace) -> tuple["Recipe", "Rows"]:
+    """Return the rows to score, and the recipe whose limits hold."""
+    from flows.recorded import recorded_run, run_folder, run_names
+    from rlcore.recipes import load_recipe, parse_override, recipe_names
+    from rlcore.reward_trial.rows import sample_rows, stored_rows
+
+    overrides = dict(parse_override(text) for text in options.override)
+    most = options.n or None
+    folder = run_folder(options.source, options.runs)
+    if folder is not None:
+        run = recorded_run(folder, overrides)
+        return run.recipe, stored_rows(run.store, run.key, most=most, name=run.name)
+    recipes = recipe_names(RECIPES)
+    if options.source not in recipes and not Path(options.source).is_file():
+        known = [*run_names(options.runs), *recipes]
+        raise UserError(
+            f"'{options.source}' is neither a run in {options.runs} nor a recipe"
+            f"{did_you_mean(options.source, known)}"
+        )
+    recipe = load_recipe(options.source, overrides, directory=RECIPES)
+    return recipe, sample_rows(recipe, most=most)
+
+
+def _warn(line: str) -> None:
+    print(line, file=sys.stderr)

@@ -1,0 +1,1 @@
+"""A reward function tried before a run pays for it, on stored rollouts or on demonstrations."""
