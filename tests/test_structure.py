@@ -66,6 +66,10 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
         "rlcore/from_verl/config_keys.py",
     ),
     "tests/test_wheel.py": ("flows/places.py",),
+    "tests/flows/commands/test_reward.py": (
+        *("flows/recorded.py", "rlcore/reward_trial/rows.py", "rlcore/reward_trial/score.py"),
+        *("rlcore/reward_trial/figures.py", "rlcore/reward_trial/findings.py"),
+    ),
     "tests/flows/commands/test_json.py": (
         *("flows/commands/algorithms.py", "flows/commands/doctor.py"),
         *("flows/commands/recipes.py", "flows/commands/status.py"),

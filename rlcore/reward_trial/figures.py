@@ -106,11 +106,15 @@ def reasons(rows: pl.DataFrame, outcome: str) -> list[tuple[str, int]]:
 def _outcomes(rows: pl.DataFrame, other: pl.DataFrame | None) -> Iterator[Figure]:
     yield Figure("rows", "rows", float(rows.height), None if other is None else float(other.height))
     for outcome in Outcome:
-        count = (rows["outcome"] == outcome.value).sum()
-        its = None if other is None else float((other["outcome"] == outcome.value).sum())
+        count = _with(rows, outcome)
+        its = None if other is None else float(_with(other, outcome))
         if count or its:
             frequent = [reason for reason, _ in reasons(rows, outcome.value) if reason][:1]
             yield Figure("outcome", outcome.value, float(count), its, text=(frequent or [None])[0])
+
+
+def _with(rows: pl.DataFrame, outcome: Outcome) -> int:
+    return rows.filter(pl.col("outcome") == outcome.value).height
 
 
 def _distribution(rows: pl.DataFrame) -> dict[str, float]:

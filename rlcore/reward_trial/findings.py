@@ -37,7 +37,7 @@ def findings(
 
 def _failures(tried: Tried, section: RewardSection) -> Iterator[str]:
     rows = tried.rows
-    late = (rows["outcome"] == Outcome.TIMEOUT.value).sum()
+    late = rows.filter(pl.col("outcome") == Outcome.TIMEOUT.value).height
     if late:
         rest = f"; the other {tried.untried:,} rows were not tried" if tried.untried else ""
         yield (

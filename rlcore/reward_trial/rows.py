@@ -2,7 +2,7 @@
 
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import polars as pl
@@ -38,7 +38,7 @@ class Batch:
     def groups(self) -> list["Batch"]:
         """Return a batch per prompt, in order."""
         parts = self.rollouts.partition_by("uid", maintain_order=True)
-        return [Batch(part, self.prompts, self.recorded, self.prompted) for part in parts]
+        return [replace(self, rollouts=part) for part in parts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,19 +79,16 @@ def stored_rows(store: ArtifactReader, key: str, *, most: int | None, name: str)
 
 def _spread(store: ArtifactReader, refs: Sequence[ArtifactRef], wanted: int) -> Iterator[Batch]:
     size = _read(store, refs[0]).groups()[0].rollouts.height
-    rounds = max(1, min(len(refs), wanted // size))
+    prompts = max(1, wanted // size)
+    rounds = min(len(refs), prompts)
     # From the newest backwards, so that a single round is that of the latest policy.
     newest, apart = len(refs) - 1, (len(refs) - 1) / max(1, rounds - 1)
     places = sorted(newest - round(number * apart) for number in range(rounds))
     for number, place in enumerate(places):
-        share = wanted * (number + 1) // rounds - wanted * number // rounds
-        kept: list[Batch] = []
-        for group in _read(store, refs[place]).groups():
-            if kept and sum(g.rollouts.height for g in kept) + group.rollouts.height > share:
-                break
-            kept.append(group)
-        frame = pl.concat([group.rollouts for group in kept])
-        yield Batch(frame, kept[0].prompts, kept[0].recorded)
+        share = prompts * (number + 1) // rounds - prompts * number // rounds
+        groups = _read(store, refs[place]).groups()[:share]
+        frame = pl.concat([group.rollouts for group in groups])
+        yield replace(groups[0], rollouts=frame)
 
 
 def _read(store: ArtifactReader, ref: ArtifactRef) -> Batch:

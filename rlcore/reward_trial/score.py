@@ -30,7 +30,7 @@ PROBED = 8  # rows after which a function that has answered none in time is give
 @dataclass(frozen=True, slots=True)
 class Tried:
     """``rows``: a row per scored response: the columns of the Rewards table, group (batch and
-    prompt), prompt, response, tokens (that the policy sampled) and prompted (of ``Batch.prompted``).
+    prompt), prompt, response, tokens (sampled ones) and prompted (``Batch.prompted``).
     ``untried``: rows left out because all before them timed out; ``foreign``: of data that the
     function does not score."""
 
@@ -149,14 +149,18 @@ def _scored(pool: RewardPool, function: RewardFunction, batches: Sequence[Batch]
             " try it on other rows"
         )
     found: list[pl.DataFrame] = []
-    for number, (group, chunk) in enumerate(chunks):
+    for group, chunk in chunks:
         rewards = score_rollouts(chunk.rollouts, chunk.prompts, pool)
         found.append(_described(chunk, rewards, group))
-        if number == 0 and (rewards["outcome"] == Outcome.TIMEOUT.value).all():
+        if sum(frame.height for frame in found) >= PROBED and all(map(_all_late, found)):
             break
     rows = pl.concat(found)
     left = sum(chunk.rollouts.height for _, chunk in chunks) - rows.height
     return Tried(rows, untried=left, foreign=foreign)
+
+
+def _all_late(rows: pl.DataFrame) -> bool:
+    return rows.filter(pl.col("outcome") != Outcome.TIMEOUT.value).is_empty()
 
 
 def _own_rows(batch: Batch, function: RewardFunction) -> Batch:

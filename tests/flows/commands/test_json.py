@@ -29,6 +29,7 @@ ARGUMENTS = {  # a command with what makes it print rows -> further arguments, i
     "explain rl": (["quickstart-rlhf", "-o", "rl.rollout.samples=4"], 0),
     "explain data.sources": (["quickstart"], 0),
     "recipes": ([], 0),
+    "reward try arithmetic quickstart": (["-n", "4", *few_rows()], 0),
     "runs": ([], 0),
     "sql": (["select * from metrics"], 0),
     "status": ([], 1),  # server without worker
@@ -40,17 +41,23 @@ OUTCOMES = [study.Outcome("quickstart", seed, 0.5, 0.75, 20, 31.5, []) for seed 
 
 
 def _printing() -> set[str]:
-    """Return the commands that take ``--format``."""
-    (commands,) = [
-        action
-        for action in create_parser()._actions
+    """Return the commands that take ``--format``, or an action of which does."""
+    return {name for name, parser in _commands(create_parser()) if _takes_format(parser)}
+
+
+def _commands(parser: argparse.ArgumentParser) -> list[tuple[str, argparse.ArgumentParser]]:
+    return [
+        found
+        for action in parser._actions
         if isinstance(action, argparse._SubParsersAction)
+        for found in action.choices.items()
     ]
-    return {
-        name
-        for name, parser in commands.choices.items()
-        if any(action.dest == "format" for action in parser._actions)
-    }
+
+
+def _takes_format(parser: argparse.ArgumentParser) -> bool:
+    return any(action.dest == "format" for action in parser._actions) or any(
+        _takes_format(inner) for _, inner in _commands(parser)
+    )
 
 
 def _trained(*arguments: object) -> list[study.Outcome]:
