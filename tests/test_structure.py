@@ -115,7 +115,7 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
     ),
     "tests/rlcore/rl/test_algorithms.py": (
         *("rlcore/rl/loop.py", "rlcore/rl/metrics.py", "rlcore/rl/phases.py", "rlcore/rl/ptx.py"),
-        *("rlcore/rl/measures.py", "rlcore/rl/reward.py", "rlcore/rl/state.py"),
+        *("rlcore/rl/reward.py", "rlcore/rl/state.py"),
     ),
     "tests/rlcore/rl/test_advantage.py": ("rlcore/rl/batch.py", "rlcore/rl/scores.py"),
     "tests/rlcore/rl/test_dynamic_sampling.py": ("rlcore/rl/groups.py",),

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from rlcore.diagnostics.types import Stream
+from rlcore.rl.measures import VERIFIER_CORRELATION
 from schemas.recipe import Recipe
 
 HOPELESS = 20  # iterations in a row without anything to train on, after which the run ends
@@ -18,7 +19,9 @@ ABORTED = "response/aborted_ratio"
 CLIPPED = "actor/pg_clipfrac"
 CLIPPED_FIRST = "actor/pg_clipfrac_first_step"  # before a weight has moved
 # Metrics that may silence a check or determine its cause, in addition to those that it reads.
-EXPLAINING = frozenset({ACCURACY, VALIDATION, TRUNCATED, ABORTED, CLIPPED_FIRST})
+EXPLAINING = frozenset(
+    {ACCURACY, VALIDATION, TRUNCATED, ABORTED, CLIPPED_FIRST, VERIFIER_CORRELATION}
+)
 # Of log-ratios that are normal noise 1.2 times as wide as the clip range: P(z > 1 / 1.2). With much
 # wider noise one half of the tokens is clipped, those that it moves in the direction of the
 # advantage, so a bound above one half can never fire.

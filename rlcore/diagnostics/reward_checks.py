@@ -6,18 +6,23 @@ from rlcore.diagnostics.measures import (
     HOPELESS,
     PERSISTENT,
     SCORE,
+    VERIFIER_CORRELATION,
     accuracy_noise,
     all_right,
     has_critic,
     has_groups,
     latest,
-    learns_from_a_model,
     mostly_right,
     smooth,
     steps_per_update,
 )
 from rlcore.diagnostics.types import Check, Stream
 from schemas.recipe import Recipe
+
+AGREEMENT = 10  # iterations over which the rank correlation of score and verdict is averaged
+# Its least fall that counts. A batch with 10 wrong responses has a standard error of .18, the
+# difference of two means of 10 such batches one of .08.
+AGREEMENT_LOST = 0.25
 
 
 def _critic_lr_share(stream: Stream) -> float | None:
@@ -104,14 +109,53 @@ def _score_spread(stream: Stream) -> float | None:
     return stream.now["critic/score/max"] - stream.now["critic/score/min"]
 
 
-def _accuracy_lost_to_score(stream: Stream) -> float | None:
+def _accuracy_lost_to_score(stream: Stream) -> float:
     """How far accuracy (mean of 5 iterations) is below its peak while the score is above its value
     at that peak."""
     accuracy, score = smooth(stream.history(ACCURACY)), smooth(stream.history(SCORE))
     if len(accuracy) != len(score) or not accuracy:
-        return None
+        return 0.0
     peak = max(range(len(accuracy)), key=accuracy.__getitem__)
     return accuracy[peak] - accuracy[-1] if score[-1] > score[peak] else 0.0
+
+
+def _agreement_lost(stream: Stream) -> float:
+    """How far the rank correlation of score and verdict (mean of ``AGREEMENT`` iterations) is below
+    that of the first ones; 0 where this iteration has none."""
+    steps = stream.steps(VERIFIER_CORRELATION)
+    if not steps or steps[-1] != stream.iteration:
+        return 0.0
+    start = stream.start(VERIFIER_CORRELATION, AGREEMENT)
+    recent = stream.recent(VERIFIER_CORRELATION, AGREEMENT)
+    return 0.0 if start is None or recent is None else start - recent
+
+
+def _accuracy_bound(recipe: Recipe) -> float:
+    # Three standard errors: the peak is the best of many, so noise alone is often two below it.
+    return accuracy_noise(5 * recipe.rl.rollout.prompts, sigmas=3, least=0.05)
+
+
+def _truth_lost(stream: Stream) -> float:
+    """The larger of two losses, each as a multiple of the least that is no noise."""
+    accuracy = _accuracy_lost_to_score(stream) / _accuracy_bound(stream.recipe)
+    return max(accuracy, _agreement_lost(stream) / AGREEMENT_LOST)
+
+
+def _hacking_says(stream: Stream) -> str:
+    accuracy, agreement = _accuracy_lost_to_score(stream), _agreement_lost(stream)
+    if agreement / AGREEMENT_LOST > accuracy / _accuracy_bound(stream.recipe):
+        start = stream.start(VERIFIER_CORRELATION, AGREEMENT) or 0.0
+        lost = (
+            "reward and verifier disagree more and more: the rank correlation of score and"
+            f" correctness was {start:.2f} in the first {AGREEMENT} iterations and is"
+            f" {start - agreement:.2f} in the last {AGREEMENT}"
+        )
+    else:
+        lost = f"true accuracy is {accuracy:.2f} below its best while the score still rises"
+    return (
+        f"{lost}, {{value:.1f}} times what noise explains: the policy learns what the reward likes,"
+        " not what is right"
+    )
 
 
 def _max_rounds(recipe: Recipe) -> int:
@@ -192,19 +236,14 @@ REWARD_CHECKS = (
     Check(
         name="reward_hacking",
         reads=(SCORE, ACCURACY),
-        measure=_accuracy_lost_to_score,
-        threshold=lambda recipe: accuracy_noise(
-            5 * recipe.rl.rollout.prompts, sigmas=2, least=0.05
-        ),
+        measure=_truth_lost,
+        threshold=1.0,
         patience=3,
-        applies=learns_from_a_model,
-        says=(
-            "true accuracy is {value:.2f} below its best while the reward model's score still"
-            " rises: the policy learns what the model likes, not what is right"
-        ),
+        says=_hacking_says,
         remedy=(
-            "end earlier (rl.iterations), raise rl.algorithm.kl.coef, mix a verifier into"
-            " reward.functions, or train the reward model on newer samples"
+            "read the responses with high scores and wrong answers in the table trajectories, and"
+            " correct the reward; or end earlier (rl.iterations), raise rl.algorithm.kl.coef, mix a"
+            " verifier into reward.functions, or train the reward model on newer samples"
         ),
     ),
     Check(

@@ -10,6 +10,9 @@ from rlcore.rewards.parts import part_metrics
 from rlcore.rewards.unscored import ERRORS, TIMEOUTS
 from schemas.outcomes import FinishReason, Outcome
 
+VERIFIER_CORRELATION = "reward/verifier_rank_correlation"
+LEAST_VERDICTS = 10  # of each kind: with fewer the correlation of one batch is mostly noise
+
 
 def spread_metrics(name: str, values: np.ndarray) -> dict[str, float]:
     """Return mean, max and min of ``values`` [any] without NaN; nothing when none is left."""
@@ -24,7 +27,8 @@ def spread_metrics(name: str, values: np.ndarray) -> dict[str, float]:
 
 
 def reward_metrics(rewards: pl.DataFrame) -> dict[str, float]:
-    """Return ``critic/score/*`` over scored rows, accuracy over verdicts, and failures."""
+    """Return ``critic/score/*`` over scored rows, accuracy over verdicts, how well the scores rank
+    right responses above wrong ones, and failures."""
     metrics = {
         **failure_metrics(rewards, "reward"),
         "reward/no_answer_fraction": mean_of(rewards["outcome"] == Outcome.NO_ANSWER.value),
@@ -33,7 +37,27 @@ def reward_metrics(rewards: pl.DataFrame) -> dict[str, float]:
     if with_verdict.len():
         metrics["critic/accuracy"] = mean_of(with_verdict)
     scores = rewards["score"].drop_nulls().to_numpy()
-    return metrics | spread_metrics("critic/score", scores) | part_metrics(rewards)
+    metrics |= spread_metrics("critic/score", scores) | part_metrics(rewards)
+    judged = rewards.drop_nulls(["score", "correct"])
+    agreement = verdict_correlation(judged["score"].to_numpy(), judged["correct"].to_numpy())
+    return metrics if agreement is None else {**metrics, VERIFIER_CORRELATION: agreement}
+
+
+def verdict_correlation(scores: np.ndarray, correct: np.ndarray) -> float | None:
+    """Return the rank-biserial correlation of ``scores`` [rows] with ``correct`` [rows] (bool): the
+    share of pairs of a right and a wrong response in which the right one scores higher, minus the
+    share in which it scores lower (Cureton, Psychometrika 21, 1956).
+
+    Unlike Spearman's correlation it does not fall merely because more responses are right. None
+    where scores are all equal, or fewer than ``LEAST_VERDICTS`` responses are right, or wrong.
+    """
+    right, wrong = np.sort(scores[correct]), np.sort(scores[~correct])
+    if min(len(right), len(wrong)) < LEAST_VERDICTS or scores.min() == scores.max():
+        return None
+    above = np.searchsorted(right, wrong, side="right")  # right responses up to each wrong one
+    below = np.searchsorted(right, wrong, side="left")
+    pairs = len(right) * len(wrong)
+    return float(((len(right) - above).sum() - below.sum()) / pairs)
 
 
 def failure_metrics(rewards: pl.DataFrame, prefix: str) -> dict[str, float]:

@@ -372,9 +372,13 @@ def test_bad_input_ends_in_a_sentence(
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_finished_run_scores_again_as_it_did(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    prefect_server: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Its rewards were made by the task ``reward``, row by row while rollouts went on."""
+    del prefect_server
     ended = run_small(tmp_path, INLINE)
     assert ended.returncode == 0, ended.stdout[-2000:]
     monkeypatch.chdir(tmp_path)

@@ -48,7 +48,12 @@ TROUBLES = [
         says="every response scores 0:",
         company=frozenset({"reward_hacking"}),
     ),
-    Trouble("everything_right", fixed(critic__accuracy=1.0), reported=14, says="for 5 iterations"),
+    Trouble(
+        "everything_right",
+        fixed(critic__accuracy=1.0, critic__score__mean=1.0),
+        reported=14,
+        says="for 5 iterations",
+    ),
     Trouble(
         "reward_errors", fixed(reward__error_fraction=0.03), reported=10, says="3.0% of the rows"
     ),
