@@ -66,7 +66,7 @@ def add_reward(commands: Any) -> None:
 def try_reward(options: argparse.Namespace) -> int:
     """Print what is wrong with the function, the figures of its scores, and the rows on which it
     and the other disagree most. Writes nothing into the store."""
-    from rlcore.reward_trial.figures import COLUMNS, Figure, comparison, figures, to_rows
+    from rlcore.reward_trial.figures import COLUMNS, Figure, comparison, figures, left_out, to_rows
     from rlcore.reward_trial.findings import findings
     from rlcore.reward_trial.score import same_rows
 
@@ -77,6 +77,7 @@ def try_reward(options: argparse.Namespace) -> int:
     pair = None if other is None else same_rows(tried.rows, other)
     sentences = findings(tried, section, pair, against)
     found = figures(tried.rows, None if pair is None else pair[1])
+    found += left_out(tried.untried, tried.foreign)
     if pair is not None:
         found += comparison(*pair, WORST)
     found += [Figure("finding", str(i), text=text) for i, text in enumerate(sentences, start=1)]

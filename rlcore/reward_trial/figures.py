@@ -89,6 +89,12 @@ def rank_correlation(one: pl.Series, other: pl.Series) -> float | None:
     return float(pair.select(pl.corr("one", "other", method="spearman")).item())
 
 
+def left_out(untried: int, foreign: int) -> list[Figure]:
+    """Return the counts of rows that have no result, those above 0."""
+    counts = {"not tried": untried, "of other data sources": foreign}
+    return [Figure("rows", name, float(count)) for name, count in counts.items() if count]
+
+
 def signals(rows: pl.DataFrame) -> list[bool]:
     """Return whether the scores differ, for each prompt with two scores or more."""
     scored = rows.drop_nulls("score").group_by("group", maintain_order=True)

@@ -1,7 +1,8 @@
 """Rows scored by one function as the reward phase scores them, in processes of this machine."""
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,15 @@ import polars as pl
 from rlcore.cluster.in_process import InProcessCluster
 from rlcore.cluster.types import Placement
 from rlcore.judges.rebuild import prepare_cache
-from rlcore.judges.setup import JudgeSetup, check_keys, judge_setup
+from rlcore.judges.setup import JudgeSetup, judge_setup
 from rlcore.reward_trial.rows import Batch
 from rlcore.rewards.pool import RewardPool
 from rlcore.rewards.process import RECYCLE_ROWS
+from rlcore.rewards.registry import check_functions
 from rlcore.rewards.types import prompt_text
 from rlcore.rl.reward import score_rollouts
 from schemas.errors import UserError, did_you_mean
-from schemas.names import JUDGE, REWARD_MODEL
+from schemas.names import JUDGE, REWARD_MODEL, is_file, split_function
 from schemas.outcomes import Outcome
 from schemas.recipe import Recipe
 from schemas.rl import RewardFunction
@@ -52,7 +54,7 @@ def function_of(
             f"'{REWARD_MODEL}' is a model that a run trains, so it cannot be tried before one;"
             " name a function"
         )
-    own = next((f for f in recipe.reward.functions if f.name == name), None)
+    own = next((f for f in recipe.reward.functions if _place(f.name) == _place(name)), None)
     if own is not None and not options and not batch:
         return own.model_copy(update={"weight": 1.0})
     if name == JUDGE and options.get("judge") not in recipe.judges:
@@ -61,7 +63,24 @@ def function_of(
             f"--option judge={given}: recipe '{recipe.name}' has no judge of that name; it has"
             f" {', '.join(recipe.judges) or 'none'}{did_you_mean(given, recipe.judges)}"
         )
+    with _without_place():
+        check_functions([(name, 1.0, options)])
     return RewardFunction(name=name, options=dict(options), batch=batch)
+
+
+def _place(name: str) -> str:
+    """Return ``name``, that of a file whole: a recipe that was recorded holds it so."""
+    module, function = split_function(name)
+    return f"{Path(module).expanduser().resolve()}:{function}" if is_file(module) else name
+
+
+@contextmanager
+def _without_place() -> Iterator[None]:
+    """Take the place in a recipe off a UserError: a function on the command line has none."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(str(error).replace("reward.functions[0].", "")) from None
 
 
 def score(
@@ -88,16 +107,12 @@ def score(
     with tempfile.TemporaryDirectory() as scratch:
         judges = judge_setup(recipe)
         if judges is not None:
-            check_keys(recipe)
             judges = replace(judges, folder=Path(scratch))
             prepare_cache(judges, recipe.store, log)
         cluster = InProcessCluster()
         try:
-            pool = _pool(cluster, recipe, judges)
-            return _scored(pool, function, batches)
-        except UserError as error:
-            # The worker names the place in a recipe, which this function has not.
-            raise UserError(str(error).replace("reward.functions[0].", "")) from None
+            with _without_place():
+                return _scored(_pool(cluster, recipe, judges), function, batches)
         except RuntimeError as error:
             raise UserError(f"'{function.name}' cannot be tried: {error}") from None
         finally:

@@ -19,6 +19,7 @@ from rlcore.store.artifacts import ArtifactStore, Lineage
 from tests.flows.commands.test_data import arguments as few_rows
 from tests.flows.small_run import INLINE, SMALL, run_small
 from tests.rlcore.diagnostics.records import put_dataset, rollouts
+from tests.rlcore.judges.server import KEY, judge_server, says
 from tests.rlcore.rewards.scoring import Scoring
 
 NAME = "quickstart-0123abcd"
@@ -330,6 +331,50 @@ def test_a_recipe_needs_no_run(project: Path, capsys: pytest.CaptureFixture[str]
     sentences = found(rows)
     assert sum(text.startswith("its sign is flipped: the answers of") for text in sentences) == 1
     assert not (project / "nowhere").exists()
+
+
+def test_a_judge_of_the_recipe_is_asked_and_nothing_is_kept(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PLANTED_KEY", KEY)
+    with judge_server(says("2")) as server:
+        judge = {
+            "url": server.url,
+            "model": "judge",
+            "template": "{prompt} {response}",
+            "key_env": "PLANTED_KEY",
+            "scale": [0, 4],
+            "max_calls": 100,
+        }
+        path = project / "runs" / NAME / "recipe.yaml"
+        recipe = yaml.safe_load(path.read_text())
+        recipe["judges"] = {"main": judge}
+        recipe["reward"]["functions"].append({"name": "judge", "options": {"judge": "main"}})
+        path.write_text(yaml.safe_dump(recipe))
+        before = listing(project / "runs")
+        rows = tried(capsys, "judge", NAME, "-n", "8", "--option", "judge=main")
+        assert len(server.requests) == 8
+    assert figure(rows, "score", "mean")[0] == 0.5
+    assert found(rows)[0].startswith("it is constant: all 8 scored rows have 0.5")
+    assert listing(project / "runs") == before
+
+
+def test_a_function_of_the_recipe_is_tried_as_it_stands_there(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With its options, on the rows of its data sources; the others are counted."""
+    path = project / "runs" / NAME / "recipe.yaml"
+    recipe = yaml.safe_load(path.read_text())
+    own = {"name": str(project / "my.py:length_option"), "options": {"factor": 3.0}}
+    recipe["reward"]["functions"] = [own]
+    path.write_text(yaml.safe_dump(recipe))
+    rows = tried(capsys, "my.py:length_option")
+    most = max(len(text) for i in range(1, ITERATIONS + 1) for text in sampled(i)["response"])
+    assert figure(rows, "score", "max")[0] == 3.0 * most
+    own["data_sources"] = ["another"]
+    path.write_text(yaml.safe_dump(recipe))
+    assert cli.main(["reward", "try", "my.py:length_option", NAME]) == 2
+    assert "scores none of the rows" in capsys.readouterr().err
 
 
 REFUSED = {
