@@ -84,9 +84,10 @@ def try_reward(options: argparse.Namespace) -> int:
     if options.format != "table":
         print_rows(to_rows(found), COLUMNS, options.format)
         return 0
-    print(f"{options.function} on {rows.described}")
+    width = terminal_width()
+    print(*wrap(f"{options.function} on {rows.described}", width), sep="\n")
     for text in sentences or ["nothing stands out"]:
-        print(*wrap(f"- {text}", terminal_width(), subsequent_indent="  "), sep="\n")
+        print(*wrap(f"- {text}", width, subsequent_indent="  "), sep="\n")
     print()
     shown = [row for row in to_rows(found) if row["part"] not in ("finding", "disagreement")]
     _print(shown, {"part": "part", "name": "figure", "value": options.function, "other": against})

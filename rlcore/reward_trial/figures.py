@@ -140,11 +140,13 @@ def _distribution(rows: pl.DataFrame) -> dict[str, float]:
 
 
 def _counts(scores: np.ndarray, other: np.ndarray | None) -> Iterator[Figure]:
-    together = scores if other is None else np.concatenate([scores, other])
-    values = np.unique(together)
-    if len(values) <= VALUES:
-        for value in values:
-            its = None if other is None else float((other == value).sum())
+    """Yield how often each score occurs, or with many of them each interval of scores."""
+    own = np.unique(scores)
+    values = own if other is None else np.union1d(own, other)
+    if len(own) <= VALUES:
+        paired = other is not None and len(values) <= VALUES
+        for value in values if paired else own:
+            its = float((other == value).sum()) if paired else None
             yield Figure("count", f"{value:.6g}", float((scores == value).sum()), its)
         return
     edges = np.linspace(values[0], values[-1], VALUES + 1)

@@ -26,79 +26,7 @@ NAME = "quickstart-0123abcd"
 PROMPTS = {f"p{i}": f"What is {i} + {i}?" for i in range(5)}
 SAMPLES = 4
 ITERATIONS = 3
-MINE = '''
-import math
-import time
-
-
-def mixed(prompt, response):
-    """No multiple of a power of two, so that any other sum has other bits."""
-    return math.sin(len(response)) / 3 + 0.1 * prompt.count("1")
-
-
-def flipped(prompt, response):
-    return -mixed(prompt, response)
-
-
-def constant(prompt, response):
-    return 0.5
-
-
-def same_for_a_prompt(prompt, response):
-    return float(prompt.count("1") + prompt.count("2"))
-
-
-def hanging(prompt, response):
-    time.sleep(600)
-
-
-def slow_on_some(prompt, response):
-    if "2" in prompt:
-        time.sleep(600)
-    return mixed(prompt, response)
-
-
-def words(prompt, response):
-    return "1.0"
-
-
-def nothing(prompt, response):
-    return None
-
-
-def half_broken(prompt, response):
-    return 1.0 if len(response) % 2 else 1 / 0
-
-
-def length(prompt, response):
-    return 0.01 * len(response)
-
-
-def length_option(prompt, response, factor):
-    return factor * len(response)
-
-
-def of_group(rows):
-    best = max(len(row["solution"]) for row in rows)
-    return [len(row["solution"]) / best for row in rows]
-
-
-def with_verdict(data_source, solution, ground_truth, extra_info):
-    return {"score": float(len(solution)), "acc": len(solution) % 3 == 0}
-
-
-def seven(data_source, solution, ground_truth, extra_info):
-    right = float(solution.split()[-1] == ground_truth)
-    return {"score": right, "acc": right == 1.0}
-
-
-def not_seven(data_source, solution, ground_truth, extra_info):
-    return 1.0 - seven(data_source, solution, ground_truth, extra_info)["score"]
-
-
-def escape(prompt, response):
-    raise ValueError("red \\x1b[31m and\\nanother line")
-'''
+MINE = (Path(__file__).parent / "tried_rewards.py").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -287,6 +215,20 @@ def test_a_second_function_and_the_rows_on_which_they_disagree_most(
     assert "60 of 60 rollouts of quickstart-0123abcd, iterations 1 to 3" in printed
     assert "- its sign is flipped against my.py:not_seven" in printed
     assert all(len(line) <= 100 for line in printed.splitlines()), "as wide as the terminal"
+
+
+def test_scores_are_counted_by_value_or_by_interval(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    del project
+    few = tried(capsys, "my.py:seven", "latest", "--against", "my.py:not_seven")
+    zeros, ones = (figure(few, "count", name) for name in ("0", "1"))
+    assert zeros == (ones[1], ones[0])
+    many = [row for row in tried(capsys, "my.py:mixed") if row["part"] == "count"]
+    assert len(many) == 8
+    assert sum(row["value"] for row in many) == sum(row["other"] for row in many) == 60.0
+    mixed = tried(capsys, "my.py:seven", "latest", "--against", "my.py:length")
+    assert figure(mixed, "count", "1") == (ones[0], None)
 
 
 def test_options_and_batch_functions(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
