@@ -14,6 +14,7 @@ import yaml
 from flows import cli
 from flows.places import RECIPES
 from rlcore.recipes import load_recipe
+from rlcore.results.metrics import metrics_frame
 from rlcore.rl.reward import score_rollouts
 from rlcore.store.artifacts import ArtifactStore, Lineage
 from tests.flows.commands.test_data import arguments as few_rows
@@ -317,6 +318,26 @@ def test_a_function_of_the_recipe_is_tried_as_it_stands_there(
     path.write_text(yaml.safe_dump(recipe))
     assert cli.main(["reward", "try", "my.py:length_option", NAME]) == 2
     assert "scores none of the rows" in capsys.readouterr().err
+
+
+def test_a_finished_run_is_found_by_its_summary(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its result may be from the cache, and its records of a run that other code continued."""
+    folder = project / "runs" / NAME
+    folder.rename(project / "runs" / "quickstart-ffffffff")
+    (project / "runs" / "quickstart-ffffffff" / "summary.json").write_text(
+        json.dumps({"artifacts": {"rl": "somewhere/policy/p"}})
+    )
+    assert cli.main(["reward", "try", "my.py:mixed", "latest"]) == 2
+    assert "its policy p is not in the store" in capsys.readouterr().err
+    made = Lineage("r", "c", metadata={"records": "k"})
+    frame = metrics_frame("rl", 1, {"loss": 1.0})
+    store = ArtifactStore(project / "runs" / "store")
+    store.put("policy", "p", tables={"metrics": frame}, lineage=made)
+    rows = tried(capsys, "my.py:mixed")
+    assert figure(rows, "against", "scored by both")[0] == 60.0
+    assert figure(rows, "against", "disagree")[0] == 0.0
 
 
 REFUSED = {
