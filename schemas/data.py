@@ -9,6 +9,8 @@ from schemas.errors import did_you_mean
 from schemas.section import Section, rule
 
 ARITHMETIC = "arithmetic"
+PROGRAMS = "programs"
+GENERATED = (ARITHMETIC, PROGRAMS)  # kinds whose rows are not read but made
 VALIDATION_FRACTION = 0.05  # where validation prompts must come from the training rows
 GSM8K_HUB = "openai/gsm8k"
 GSM8K_ROWS = {"train": 7473, "test": 1319}  # of the original files
@@ -195,10 +197,44 @@ class ArithmeticSource(Section):
         return value
 
 
-# Read from files or the hub; the others are generated.
+class ProgramsSource(Section):
+    """Generated descriptions of one-line Python programs with imperfect demonstrations; disjoint by
+    what the programs compute."""
+
+    kind: Literal["programs"] = Field(default=PROGRAMS, description="generated programming tasks")
+    train: int = Field(default=4096, ge=1, description="RL training prompts")
+    validation: int = Field(default=256, ge=1, description="validation prompts: held-out programs")
+    test: int = Field(default=512, ge=1, description="test prompts: held-out programs")
+    demonstrations: int = Field(default=23040, ge=1, description="SFT examples")
+    tests: int = Field(default=2, ge=1, le=100, description="inputs that a program is tried with")
+    forgotten_step: float = Field(
+        default=0.60,
+        ge=0,
+        le=1,
+        description="share of examples without step 2 if step 1 multiplies or divides; else half"
+        " of it",
+    )
+    no_parentheses: float = Field(
+        default=0.60, ge=0, le=1, description="share that lacks parentheses where a sum needs them"
+    )
+    wrong_operation: float = Field(default=0.20, ge=0, le=1, description="share with a wrong step")
+    wrong_number: float = Field(default=0.05, ge=0, le=1, description="share with a wrong number")
+    malformed: float = Field(
+        default=0.10, ge=0, le=1, description="share that is no Python block or prints nothing"
+    )
+
+
+GeneratedSource = ArithmeticSource | ProgramsSource
+# Read from files or the hub.
 ReadSource = Gsm8kSource | MathSource | AimeSource | FileSource | HubSource
 Source = Annotated[
-    Gsm8kSource | MathSource | AimeSource | FileSource | HubSource | ArithmeticSource,
+    Gsm8kSource
+    | MathSource
+    | AimeSource
+    | FileSource
+    | HubSource
+    | ArithmeticSource
+    | ProgramsSource,
     Field(discriminator="kind"),
 ]
 
@@ -212,7 +248,7 @@ def _most_train_rows(source: Source, *, solved: bool) -> int | None:
     """Return the training prompts of ``source``, or demonstrations where ``solved``, at most; None
     where only its files tell."""
     match source:
-        case ArithmeticSource():
+        case ArithmeticSource() | ProgramsSource():
             return source.demonstrations if solved else source.train
         case Gsm8kSource():
             if solved and not source.demonstrations:
@@ -248,7 +284,7 @@ class DataSection(Section):
     deduplicate: Literal["exact", "near", "off"] = Field(
         default="near",
         description="training rows dropped: equal texts, near ones too, or none; default with a"
-        " source of kind arithmetic: exact",
+        " source of kind arithmetic or programs: exact",
     )
     near_duplicate_jaccard: float = Field(
         default=0.9,
@@ -277,12 +313,12 @@ class DataSection(Section):
             return values
         sources = values.get("sources")
         sources = sources if isinstance(sources, list | tuple) else []
-        if "deduplicate" not in values and any(_of(s, "kind") == ARITHMETIC for s in sources):
+        if "deduplicate" not in values and any(_of(s, "kind") in GENERATED for s in sources):
             values = {**values, "deduplicate": "exact"}
         if values.get("deduplicate") is False:  # what YAML makes of a bare off
             values = {**values, "deduplicate": "off"}
         validated = any(
-            _of(s, "kind") == ARITHMETIC or _of(s, "split") == "validation" for s in sources
+            _of(s, "kind") in GENERATED or _of(s, "split") == "validation" for s in sources
         )
         if "validation_fraction" not in values and sources and not validated:
             values = {**values, "validation_fraction": VALIDATION_FRACTION}
@@ -313,8 +349,8 @@ class DataSection(Section):
 
     @rule
     def _generated_text_is_templated(self) -> Iterator[str]:
-        kinds = {source.kind for source in self.sources}
-        if "arithmetic" in kinds and self.deduplicate == "near":
+        generated = any(source.kind in GENERATED for source in self.sources)
+        if generated and self.deduplicate == "near":
             yield (
                 "deduplicate='near' would merge generated problems, which differ in numbers only;"
                 " set data.deduplicate to 'exact'"

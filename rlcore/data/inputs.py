@@ -12,6 +12,7 @@ from schemas.data import (
     FileSource,
     HubSource,
     MathSource,
+    ProgramsSource,
 )
 from schemas.errors import UserError
 from schemas.recipe import ModelSection
@@ -29,7 +30,7 @@ def data_digests(data: DataSection) -> dict[str, str]:
     for index, source in enumerate(data.sources):
         role = f"data.sources[{index}]"
         match source:
-            case ArithmeticSource():
+            case ArithmeticSource() | ProgramsSource():
                 continue
             case FileSource():
                 digests[role] = file_digest(source.path, f"{role}.path")

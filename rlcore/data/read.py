@@ -3,11 +3,11 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from rlcore.data.generated import arithmetic_rows
+from rlcore.data.generated import generated_rows
 from rlcore.data.normalise import normalise
 from rlcore.data.rows import Reject, Row
 from rlcore.data.sources import read_source
-from schemas.data import ArithmeticSource, DataSection
+from schemas.data import DataSection, GeneratedSource
 
 
 def read_rows(data: DataSection, seed: int) -> tuple[list[Row], list[Reject], dict[str, int]]:
@@ -19,8 +19,8 @@ def read_rows(data: DataSection, seed: int) -> tuple[list[Row], list[Reject], di
     rejects: list[Reject] = []
     totals: Counter[str] = Counter()
     for index, source in enumerate(data.sources):
-        if isinstance(source, ArithmeticSource):
-            generated = arithmetic_rows(source, seed)
+        if isinstance(source, GeneratedSource):
+            generated = generated_rows(source, seed)
             rows += generated
             totals[generated[0].source] += len(generated)
             continue

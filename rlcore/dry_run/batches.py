@@ -13,6 +13,7 @@ from schemas.data import (
     DataSection,
     Gsm8kSource,
     MathSource,
+    ProgramsSource,
     Source,
 )
 from schemas.errors import UserError
@@ -143,6 +144,8 @@ def _size_of(source: Source, fraction: float) -> DataSize:
     if isinstance(source, ArithmeticSource):
         test = (source.test, source.test_steps)
         return DataSize(source.train, source.validation, test, source.demonstrations)
+    if isinstance(source, ProgramsSource):
+        return DataSize(source.train, source.validation, (source.test,), source.demonstrations)
     if isinstance(source, Gsm8kSource):
         rows = {split: min(n, source.limit or n) for split, n in GSM8K_ROWS.items()}
         solved = rows["train"] if source.demonstrations else 0

@@ -25,6 +25,7 @@ from schemas.data import (
     Gsm8kSource,
     HubSource,
     MathSource,
+    ProgramsSource,
     Source,
 )
 from schemas.names import BASE_MODEL, REWARD_MODEL, term_name
@@ -177,6 +178,8 @@ def _source(source: Source) -> str:
         case ArithmeticSource():
             fewest, most = source.steps
             return f"generated arithmetic word problems of {fewest} to {most} steps"
+        case ProgramsSource():
+            return "generated descriptions of one-line Python programs"
 
 
 def _prompt_counts(prompts: pl.DataFrame) -> tuple[dict[str, str], ...]:

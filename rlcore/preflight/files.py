@@ -10,7 +10,7 @@ from rlcore.data.split import NO_DEMONSTRATIONS, no_prompts
 from rlcore.dry_run.batches import DataSize, data_size, size_of_rows, total_size
 from rlcore.reward_model.files import preference_file, read_rankings, read_solutions
 from rlcore.rl.ptx import ptx_texts
-from schemas.data import ArithmeticSource, DataSection
+from schemas.data import DataSection, GeneratedSource
 from schemas.errors import UserError
 from schemas.recipe import Recipe
 from schemas.reward_model import Preferences, SampledPreferences
@@ -41,7 +41,7 @@ def check_files(recipe: Recipe) -> DataSize:
 def _sizes_of_files(data: DataSection, first: int | None) -> dict[int, DataSize]:
     sizes = {}
     for index, source in enumerate(data.sources):
-        if isinstance(source, ArithmeticSource):
+        if isinstance(source, GeneratedSource):
             continue
         looked = peek(source, f"data.sources[{index}]", first=first)
         peeks = [_without_long_prompts(one, data) for one in looked]

@@ -1,4 +1,4 @@
-"""The recipes on MATH and AIME are planned from local files as from the hub, without either."""
+"""The recipes on MATH, AIME and programming are planned from local files, without their models."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ SMALL = json.dumps(
         "num_kv_heads": 1,
         "intermediate_size": 128,
         "vocab_size": 512,
-        "max_position_embeddings": 4096,
+        "max_position_embeddings": 16384,
     }
 )
 
@@ -46,6 +46,40 @@ def test_aime_vapo(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     paths = [f"data.sources.{index}.path={data}/aime.jsonl" for index in (1, 2)]
     assert dry_run("aime-vapo", data, f"data.sources.0.path={data}/math", *paths) == 0
     assert "30 test prompts, 0 demonstrations" in capsys.readouterr().out
+
+
+def test_code_dapo(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In verl's form for prime_code, programs that read stdin beside functions that are called."""
+    tests = [
+        {"inputs": ["1 2\n"], "outputs": ["3\n"]},
+        {"fn_name": "add", "inputs": [[1, 2]], "outputs": [3]},
+    ]
+    rows = [
+        {
+            "data_source": "taco",
+            "prompt": [
+                {"role": "system", "content": "Write Python code in a block."},
+                {"role": "user", "content": f"Problem {index}: add two numbers."},
+            ],
+            "ability": "code",
+            "reward_model": {"style": "rule", "ground_truth": json.dumps(tests[index % 2])},
+            "extra_info": {"split": "dummy", "index": index},
+        }
+        for index in range(2000)
+    ]
+    files = [write(data / f"{split}.parquet", rows) for split in ("train", "test")]
+    paths = [f"data.sources.{index}.path={path}" for index, path in enumerate(files)]
+    # Of all 200 iterations the store would exceed the disks of small machines.
+    assert dry_run("code-dapo", data, *paths, "rl.iterations=10") == 0
+    said = capsys.readouterr().out
+    assert "1,980 training prompts, 2,000 test prompts, 0 demonstrations" in said
+
+
+def test_code_dapo_names_the_file_that_is_to_be_made(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert dry_run("code-dapo", data) == 2
+    assert "code/train.parquet' does not exist" in capsys.readouterr().err
 
 
 def test_a_missing_file_of_math_is_named_before_the_run(

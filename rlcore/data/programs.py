@@ -1,0 +1,247 @@
+"""Generated descriptions of tiny programs, whose solutions are one line of Python in a block.
+
+A program reads a number of four digits and applies one or two operations to it, in their order::
+
+    Read a number, add 17, multiply by 3, print it.
+
+    ```python
+    print((int(input())+17)*3)
+    ```
+
+Which split a program belongs to depends on what it computes, not on a seed: a digest of its outputs
+assigns a tenth of all programs to ``test`` and a tenth to ``validation``, so that two descriptions
+of one function are never on both sides.
+"""
+
+import hashlib
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+
+from rlcore.seeds import stream_seed
+from schemas.data import ProgramsSource
+from schemas.errors import UserError
+
+# Operators in the order of use. A sum before a product needs parentheses. No quotient follows a
+# sum, since it would hide most errors in that sum from the tests.
+KINDS = (*"+-*/%", "+*", "-*", "+%", "-%", "*+", "*-", "%+", "%-", "/+", "/-")
+NUMBERS = {
+    "+": range(2, 100),
+    "-": range(2, 100),
+    "*": range(2, 21),
+    "/": range(2, 21),
+    "%": range(11, 100),
+}
+# At most 12 words a prompt: short prompts are decontaminated by equality, not by shared word runs.
+OPENINGS = ("Read a number", "Read an integer", "Input a number")
+PHRASES = {
+    "+": ("add {}", "increase by {}", "plus {}"),
+    "-": ("subtract {}", "decrease by {}", "minus {}"),
+    "*": ("multiply by {}", "times {}"),
+    "/": ("floor divide by {}", "divide down by {}"),
+    "%": ("take it modulo {}", "reduce modulo {}"),
+}
+RESPONSE = "```python\n{line}\n```"
+# No Python block, one that does not end, no block at all, a program that prints nothing.
+MALFORMED = ("```\n{line}\n```", "```python\n{line}", "{line}", "```python\n{expression}\n```")
+INPUTS = range(1000, 10000)  # then every wrong number and nearly every wrong step changes an output
+VALIDATION_DEMONSTRATIONS = 256
+_PROBES = tuple(range(1009, 9973, 747))
+_NUMBER_READ = "int(input())"
+_TRIES = 4000  # consecutive repetitions after which a kind counts as exhausted
+
+
+def calculate(left: int, op: str, right: int) -> int:
+    """Return ``left op right`` for op in ``+-*/%``; a quotient is rounded down."""
+    match op:
+        case "+":
+            return left + right
+        case "-":
+            return left - right
+        case "*":
+            return left * right
+        case "/":
+            return left // right
+    return left % right
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Operations on the number that is read, in their order: ``(("+", 17), ("*", 3))``."""
+
+    steps: tuple[tuple[str, int], ...]
+
+    @property
+    def kind(self) -> str:
+        return "".join(op for op, _ in self.steps)
+
+    def output(self, number: int) -> int:
+        """Return what it prints for ``number``."""
+        for op, right in self.steps:
+            number = calculate(number, op, right)
+        return number
+
+    def expression(self, *, parentheses: bool = True) -> str:
+        """Return its Python expression; without ``parentheses`` products and remainders of a sum
+        are those of its last term."""
+        text = _NUMBER_READ
+        for i, (op, right) in enumerate(self.steps):
+            if i and parentheses and op in "*/%" and self.steps[i - 1][0] in "+-":
+                text = f"({text})"
+            text += f"{'//' if op == '/' else op}{right}"
+        return text
+
+    def tests(self, count: int) -> dict[str, list[str]]:
+        """Return ``count`` inputs and outputs of it, the same ones at every call."""
+        rng = random.Random(stream_seed(0, "programs", "tests", str(self.steps)))
+        numbers = rng.sample(INPUTS, count)
+        return {
+            "inputs": [f"{number}\n" for number in numbers],
+            "outputs": [f"{self.output(number)}\n" for number in numbers],
+        }
+
+    @property
+    def subset(self) -> str:
+        """Return "train", "validation" or "test", by its outputs."""
+        outputs = " ".join(str(self.output(number)) for number in _PROBES)
+        digest = hashlib.sha256(outputs.encode()).digest()
+        bucket = int.from_bytes(digest[:8], "big") % 10
+        return {0: "test", 1: "validation"}.get(bucket, "train")
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One description. ``response``: a demonstration, right or not; empty for a prompt."""
+
+    program: Program
+    subset: str
+    question: str
+    response: str = ""
+
+
+def generate(source: ProgramsSource, seed: int) -> tuple[list[Example], list[Example]]:
+    """Return (prompts, demonstrations), both a pure function of ``source`` and ``seed``.
+
+    Prompts of one subset are distinct programs; kinds are drawn evenly, and where a kind is
+    exhausted (``*`` has 19 programs) the others make up for it. Demonstrations are distinct
+    descriptions of ``train`` programs, then ``VALIDATION_DEMONSTRATIONS`` of ``validation``
+    programs; a wrong one never computes what a held-out program computes. Raises ``UserError`` when
+    a subset has too few programs.
+    """
+    sizes = {"train": source.train, "validation": source.validation, "test": source.test}
+    prompts: list[Example] = []
+    for subset, size in sizes.items():
+        rng = random.Random(stream_seed(seed, "programs", subset))
+        prompts += _distinct(rng, subset, size, by_program=True, setting=subset)
+    demonstrations = []
+    for subset, size in {
+        "train": source.demonstrations,
+        "validation": min(VALIDATION_DEMONSTRATIONS, source.demonstrations),
+    }.items():
+        rng = random.Random(stream_seed(seed, "programs", subset, "demonstrations"))
+        examples = _distinct(rng, subset, size, by_program=False, setting="demonstrations")
+        demonstrations += [
+            Example(e.program, subset, e.question, demonstrate(e.program, source, rng))
+            for e in examples
+        ]
+    return prompts, demonstrations
+
+
+def solve(program: Program) -> str:
+    """Return the right and complete response."""
+    return RESPONSE.format(line=f"print({program.expression()})")
+
+
+def demonstrate(program: Program, rates: ProgramsSource, rng: random.Random) -> str:
+    """Return a response with errors of independent kinds, each at its rate where it is possible.
+
+    ``forgotten_step``: the second step is missing where the first is a product, quotient or
+    remainder; elsewhere half as often, so that SFT alone learns to finish some programs.
+    ``no_parentheses``: a sum before a product lacks them. ``wrong_operation`` and ``wrong_number``:
+    one step has another operation or number, unless a held-out program has it too. ``malformed``:
+    no block of Python that prints something.
+    """
+    forget_rate = rates.forgotten_step * (1.0 if program.kind[0] in "*/%" else 0.5)
+    chances = (rates.wrong_operation, rates.wrong_number, forget_rate)
+    changed_op, changed_number, forgotten = (rng.random() < chance for chance in chances)
+    bare, malformed = (rng.random() < c for c in (rates.no_parentheses, rates.malformed))
+    said = program
+    if changed_op:
+        said = _changed(said, rng, number=False)
+    if changed_number:
+        said = _changed(said, rng, number=True)
+    if forgotten and len(said.steps) > 1 and _may_show(Program(said.steps[:1])):
+        said = Program(said.steps[:1])
+    bare = bare and _may_show(_without_parentheses(said))
+    expression = said.expression(parentheses=not bare)
+    form = rng.choice(MALFORMED) if malformed else RESPONSE
+    return form.format(line=f"print({expression})", expression=expression)
+
+
+def _may_show(program: Program) -> bool:
+    return program.subset == "train"
+
+
+def _without_parentheses(program: Program) -> Program:
+    """Return what ``program`` computes when it is written without parentheses."""
+    match program.steps:
+        case (("+" | "-") as sign, term), (("*" | "/" | "%") as op, right):
+            return Program(((sign, calculate(term, op, right)),))
+    return program
+
+
+def _changed(program: Program, rng: random.Random, *, number: bool) -> Program:
+    """Return ``program`` with another operation or number in one step; itself where all forms are
+    held out."""
+    forms = []
+    for i, (op, right) in enumerate(program.steps):
+        if number:
+            others = [(op, other) for other in NUMBERS[op] if other != right]
+        else:
+            others = [(other, right) for other in NUMBERS if other != op]
+        forms += [(*program.steps[:i], other, *program.steps[i + 1 :]) for other in others]
+    rng.shuffle(forms)
+    return next((p for p in map(Program, forms) if _may_show(p)), program)
+
+
+@cache
+def _programs(subset: str) -> dict[str, tuple[Program, ...]]:
+    """Return all programs of ``subset`` by kind."""
+    found: dict[str, list[Program]] = {kind: [] for kind in KINDS}
+    for kind in KINDS:
+        for numbers in product(*(NUMBERS[op] for op in kind)):
+            program = Program(tuple(zip(kind, numbers, strict=True)))
+            if program.subset == subset:
+                found[kind].append(program)
+    return {kind: tuple(programs) for kind, programs in found.items() if programs}
+
+
+def _distinct(
+    rng: random.Random, subset: str, size: int, *, by_program: bool, setting: str
+) -> Iterator[Example]:
+    programs, seen, made = dict(_programs(subset)), set[Program | str](), 0
+    while made < size:
+        if not programs:
+            raise UserError(
+                f"data.sources: the source of kind programs has {setting} = {size}, and only {made}"
+                f" distinct ones of '{subset}' exist; lower {setting}"
+            )
+        kind = rng.choice(list(programs))
+        for _ in range(_TRIES):
+            program = rng.choice(programs[kind])
+            question = _question(program, rng)
+            identity = program if by_program else question
+            if identity not in seen:
+                seen.add(identity)
+                made += 1
+                yield Example(program, subset, question)
+                break
+        else:
+            del programs[kind]
+
+
+def _question(program: Program, rng: random.Random) -> str:
+    parts = [rng.choice(PHRASES[op]).format(number) for op, number in program.steps]
+    return ", ".join([rng.choice(OPENINGS), *parts, "print it."])
