@@ -28,7 +28,8 @@ def arithmetic_rows(source: ArithmeticSource, seed: int) -> list[Row]:
 def programs_rows(source: ProgramsSource, seed: int) -> list[Row]:
     """Return prompts of all splits, then demonstrations, as normalised rows.
 
-    ``ground_truth`` holds tests in the form of the reward ``code``; ``extra_info`` the steps.
+    ``ground_truth`` of a prompt holds tests in the form of the reward ``code``; ``extra_info`` the
+    steps.
     """
     prompts, demonstrations = programs.generate(source, seed)
     return [
@@ -66,7 +67,7 @@ def _program(index: int, example: programs.Example, tests: int) -> Row:
         scored=not example.response,
         ability="code",
         reward_style="code",
-        ground_truth=json.dumps(program.tests(tests)),
+        ground_truth=None if example.response else json.dumps(program.tests(tests)),
         extra_info=json.dumps({"kind": program.kind, "steps": program.steps}),
     )
 

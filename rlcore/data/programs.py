@@ -15,7 +15,7 @@ of one function are never on both sides.
 
 import hashlib
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
@@ -46,10 +46,11 @@ PHRASES = {
 RESPONSE = "```python\n{line}\n```"
 # No Python block, one that does not end, no block at all, a program that prints nothing.
 MALFORMED = ("```\n{line}\n```", "```python\n{line}", "{line}", "```python\n{expression}\n```")
-INPUTS = range(1000, 10000)  # then every wrong number and nearly every wrong step changes an output
+INPUTS = range(1000, 10000)  # large enough for every wrong divisor to change every output
 VALIDATION_DEMONSTRATIONS = 256
 _PROBES = tuple(range(1009, 9973, 747))
 _NUMBER_READ = "int(input())"
+_DRAWS = 16  # of inputs, until they tell a program from wrong ones
 _TRIES = 4000  # consecutive repetitions after which a kind counts as exhausted
 
 
@@ -94,12 +95,21 @@ class Program:
         return text
 
     def tests(self, count: int) -> dict[str, list[str]]:
-        """Return ``count`` inputs and outputs of it, the same ones at every call."""
+        """Return ``count`` inputs and outputs of it, the same ones at every call.
+
+        They tell it from every program that forgets a step or its parentheses or differs in an
+        operation or modulus, where ``count`` inputs can; other wrong numbers change every output.
+        """
         rng = random.Random(stream_seed(0, "programs", "tests", str(self.steps)))
-        numbers = rng.sample(INPUTS, count)
+        wrong = list(_near(self))
+        for _ in range(_DRAWS):
+            numbers = rng.sample(INPUTS, count)
+            outputs = [self.output(number) for number in numbers]
+            if not any(_computes(other, numbers, outputs) for other in wrong):
+                break
         return {
             "inputs": [f"{number}\n" for number in numbers],
-            "outputs": [f"{self.output(number)}\n" for number in numbers],
+            "outputs": [f"{output}\n" for output in outputs],
         }
 
     @property
@@ -195,15 +205,37 @@ def _without_parentheses(program: Program) -> Program:
 def _changed(program: Program, rng: random.Random, *, number: bool) -> Program:
     """Return ``program`` with another operation or number in one step; itself where all forms are
     held out."""
-    forms = []
-    for i, (op, right) in enumerate(program.steps):
-        if number:
-            others = [(op, other) for other in NUMBERS[op] if other != right]
-        else:
-            others = [(other, right) for other in NUMBERS if other != op]
-        forms += [(*program.steps[:i], other, *program.steps[i + 1 :]) for other in others]
+    forms = [form for i in range(len(program.steps)) for form in _forms(program, i, number=number)]
     rng.shuffle(forms)
-    return next((p for p in map(Program, forms) if _may_show(p)), program)
+    return next((form for form in forms if _may_show(form)), program)
+
+
+def _forms(program: Program, step: int, *, number: bool) -> list[Program]:
+    """Return what ``program`` is with another number, or operation, in that step."""
+    op, right = program.steps[step]
+    if number:
+        others = [(op, other) for other in NUMBERS[op] if other != right]
+    else:
+        others = [(other, right) for other in NUMBERS if other != op]
+    before, after = program.steps[:step], program.steps[step + 1 :]
+    return [Program((*before, other, *after)) for other in others]
+
+
+def _near(program: Program) -> Iterator[Program]:
+    """Yield the programs that ``Program.tests`` are to tell from ``program``."""
+    for i, (op, _) in enumerate(program.steps):
+        yield from _forms(program, i, number=False)
+        if op == "%":
+            yield from _forms(program, i, number=True)
+    if len(program.steps) > 1:
+        yield from (Program((step,)) for step in program.steps)
+        bare = _without_parentheses(program)
+        if bare != program:
+            yield bare
+
+
+def _computes(program: Program, numbers: Sequence[int], outputs: Sequence[int]) -> bool:
+    return all(program.output(n) == out for n, out in zip(numbers, outputs, strict=True))
 
 
 @cache

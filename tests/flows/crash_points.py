@@ -8,9 +8,13 @@ import json
 import os
 import signal
 import sys
+import threading
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+PROCESSES = "processes.json"
 KILL_ITERATION = {"rollout": 1, "reward": 2, "advantage": 2, "update": 3, "sync": 3}
 
 
@@ -54,6 +58,8 @@ def _install(point: str) -> None:
         )
     elif point in ("half-full", "warm-up"):
         _install_within_iteration_2(Phases, point)
+    elif point == "in-the-sandbox":
+        _install_in_the_sandbox(Phases)
     elif point == "checkpoint":
         # The state is saved; it is not yet an artifact.
         Learner.save = _then_die(Learner.save, lambda *_: True)  # type: ignore[method-assign]
@@ -96,6 +102,43 @@ def _install_within_iteration_2(phases_class: Any, point: str) -> None:
             return state.next_iteration == 2 and not state.trains_policy(phases.recipe.rl)
 
         phases_class.update = _then_die(phases_class.update, critic_alone)
+
+
+def _install_in_the_sandbox(phases_class: Any) -> None:
+    """Install the crash point at which a program of iteration 2 runs in the sandbox.
+
+    The file ``PROCESSES`` then holds the ids of all processes that were started, a JSON list.
+    """
+    original = phases_class.rollout  # rows are scored as they are sampled
+
+    def rollout(phases: Any, state: Any, groups: Any) -> Any:
+        if state.next_iteration == 2:
+            threading.Thread(target=_die_with_a_program, daemon=True).start()
+        return original(phases, state, groups)
+
+    phases_class.rollout = rollout
+
+
+def _die_with_a_program() -> None:
+    import psutil
+
+    from rlcore.sandbox.interpreter import INSIDE
+
+    while True:
+        found = psutil.Process().children(recursive=True)
+        if any(any(word.endswith(INSIDE) for word in _command(process)) for process in found):
+            Path(PROCESSES).write_text(json.dumps([process.pid for process in found]))
+            _die()
+        time.sleep(0.002)
+
+
+def _command(process: Any) -> list[str]:
+    import psutil
+
+    try:
+        return process.cmdline()
+    except psutil.Error:  # it has ended
+        return []
 
 
 def main() -> None:

@@ -4,7 +4,14 @@ from typing import Any
 
 import pytest
 
-from schemas.data import ArithmeticSource, DataSection, Gsm8kSource, HubSource
+from schemas.data import (
+    ArithmeticSource,
+    DataSection,
+    GeneratedSource,
+    Gsm8kSource,
+    HubSource,
+    ProgramsSource,
+)
 
 
 def test_a_source_is_known_by_its_kind() -> None:
@@ -12,7 +19,7 @@ def test_a_source_is_known_by_its_kind() -> None:
         {"sources": [{"kind": "gsm8k"}, {"kind": "hub", "name": "a/b", "split": "test"}]}
     )
     assert [type(source) for source in data.sources] == [Gsm8kSource, HubSource]
-    with pytest.raises(ValueError, match="'gsm8k', 'math', 'aime', 'file', 'hub', 'arithmetic'"):
+    with pytest.raises(ValueError, match="'file', 'hub', 'arithmetic', 'programs'"):
         DataSection.model_validate({"sources": [{"kind": "huggingface"}]})
     with pytest.raises(ValueError, match="at least 1 item"):
         DataSection(sources=())
@@ -50,17 +57,29 @@ def test_an_iteration_that_math_or_aime_cannot_fill_is_named(
     assert len(list(data.shortfalls(prompts + 1, demonstrations + 1))) == 2
 
 
-def test_generated_problems_are_not_compared_nearly() -> None:
+@pytest.mark.parametrize("source", [ArithmeticSource(), ProgramsSource()])
+def test_generated_problems_are_not_compared_nearly(source: GeneratedSource) -> None:
     """They differ in numbers only: all but one would be dropped."""
     with pytest.raises(ValueError, match=r"set data\.deduplicate to 'exact'"):
-        DataSection(sources=(ArithmeticSource(),), deduplicate="near")
+        DataSection(sources=(source,), deduplicate="near")
+
+
+def test_generated_programs_have_validation_rows_and_known_sizes() -> None:
+    data = DataSection.model_validate(
+        {"sources": [{"kind": "programs", "train": 9, "demonstrations": 4}]}
+    )
+    assert data.validation_fraction == 0
+    assert list(data.shortfalls(9, 4)) == []
+    assert len(list(data.shortfalls(10, 5))) == 2
 
 
 def test_deduplication_follows_the_sources_and_yamls_bare_off_is_off() -> None:
     arithmetic, gsm8k = {"kind": "arithmetic"}, {"kind": "gsm8k"}
+    programs = {"kind": "programs"}
     for sources, said, meant in (
         ([arithmetic], {}, "exact"),
         ([gsm8k, arithmetic], {}, "exact"),
+        ([programs], {}, "exact"),
         ([gsm8k], {}, "near"),
         ([arithmetic], {"deduplicate": False}, "off"),
     ):

@@ -18,6 +18,7 @@ from schemas.data import (
     FileSource,
     Gsm8kSource,
     MathSource,
+    ProgramsSource,
 )
 from schemas.errors import UserError
 from tests.rlcore.dry_run.small import ROOMY, recipe
@@ -118,6 +119,10 @@ def test_rows_of_a_source_are_counted_where_the_recipe_says_them() -> None:
     assert data_size(trained) == DataSize(100, 0, (100,), 0)
     both = DataSection(sources=(ArithmeticSource(), bare), deduplicate="exact")
     assert data_size(both) == DataSize(4196, 256, (512, 256, 100), 46080)
+    programs = ProgramsSource(train=9, test=3)
+    assert data_size(DataSection(sources=(programs,), deduplicate="exact")) == DataSize(
+        9, 256, (3,), 23040
+    )
 
 
 def test_rows_of_math_and_aime_are_known_where_the_hub_is_read_whole() -> None:

@@ -50,6 +50,7 @@ EDITS = {
     "rlcore.models.base": {"base_model"},
     "rlcore.models.tokenizer": {"base_model", "prepare_data", "export"} | SAMPLED,
     "rlcore.data.arithmetic": {"base_model", "prepare_data"},
+    "rlcore.data.programs": {"base_model", "prepare_data"},
     "rlcore.data.filters": {"prepare_data"},
     "rlcore.results.conditions": {"prepare_data"},
     "rlcore.results.queries": set(),
