@@ -99,7 +99,8 @@ def test_errors_come_at_their_rates() -> None:
     """Where demonstrations are all clean, SFT leaves nothing for RL to correct."""
 
     def responses(*steps: tuple[str, int], **rates: float) -> Counter[str]:
-        source, rng = ProgramsSource(**{**CLEAN, **rates}), random.Random(0)
+        source = ProgramsSource.model_validate({**CLEAN, **rates})
+        rng = random.Random(0)
         return Counter(demonstrate(Program(steps), source, rng) for _ in range(400))
 
     sum_first, product_first = (("+", 17), ("*", 3)), (("*", 3), ("+", 17))

@@ -165,6 +165,7 @@ def test_sources_are_named_without_their_folders(made: Made, tmp_path: Path) -> 
         {"kind": "gsm8k", "path": str(tmp_path)},
         {"kind": "math", "path": str(tmp_path)},
         {"kind": "aime", "year": 2025},
+        {"kind": "programs"},
     ]
     scratch = {"kind": "file", "path": str(tmp_path / "ranks.jsonl")}
     card = made.card(rlhf(**{"data.sources": sources, "reward_model.preferences": scratch}))
@@ -175,6 +176,7 @@ def test_sources_are_named_without_their_folders(made: Made, tmp_path: Path) -> 
         "GSM8K (openai/gsm8k)",
         "MATH (DigitalLearningGmbH/MATH-lighteval)",
         "AIME 2025 (math-ai/aime25), as test",
+        "generated descriptions of one-line Python programs",
     )
     hub = ("DigitalLearningGmbH/MATH-lighteval", "math-ai/aime25")
     assert card.datasets == ("owner/name", "openai/gsm8k", *hub)
