@@ -15,7 +15,7 @@ from rlcore.models.base import build_base_model
 from rlcore.models.files import MODEL_FOLDER, model_directory
 from rlcore.models.tokenizer import load_tokenizer
 from rlcore.ragged import to_arrays
-from schemas.data import ArithmeticSource, DataSection, FileSource, MathSource
+from schemas.data import ArithmeticSource, DataSection, FileSource, MathSource, ProgramsSource
 from schemas.errors import UserError
 from schemas.recipe import FromScratch, ModelSection
 from schemas.tables import TABLES
@@ -90,6 +90,19 @@ def test_tables_keep_their_contracts_and_counts(quick: tuple[PreparedData, Path]
     assert prepared.tables["demonstrations"].filter(pl.col("split") == "train").height == 300
     assert prepared.tables["rejects"].is_empty()
     json.dumps(prepared.summary)
+
+
+def test_generated_programs_keep_their_tests_and_every_row(tmp_path: Path) -> None:
+    """Taken for contamination of one another, none would be left to train on."""
+    source = ProgramsSource(train=96, validation=24, test=24, demonstrations=300)
+    prepared = run(DataSection(sources=(source,), deduplicate="exact"), tmp_path)
+    prompts = prepared.tables["prompts"]
+    TABLES["prompts"].validate(prompts)
+    counts = dict(prompts.group_by("split").len().iter_rows())
+    assert counts == {"train": 96, "validation": 24, "test": 24}
+    assert set(prompts["reward_style"]) == {"code"}
+    assert all(len(json.loads(text)["inputs"]) == 2 for text in prompts["ground_truth"])
+    assert prepared.tables["rejects"].is_empty()
 
 
 def test_equal_seeds_give_equal_bytes_and_others_other_rows(

@@ -143,8 +143,8 @@ def test_tests_fail_a_program_that_computes_something_else(generated) -> None:
         tests = example.program.tests(2)
         printed = [said(example.response, int(given)) for given in tests["inputs"]]
         if [f"{text}\n" for text in printed] == tests["outputs"]:
-            others = [said(example.response, number) for number in range(1000, 1400)]
-            right = [str(example.program.output(number)) for number in range(1000, 1400)]
+            others = [said(example.response, number) for number in range(1000, 9999, 311)]
+            right = [str(example.program.output(number)) for number in range(1000, 9999, 311)]
             paid += others != right
     assert paid <= 0.001 * len(generated[1]), "with two errors, both of which the inputs hide"
     halves = Program((("%", 44), ("+", 5)))  # n % 22 and n % 88 have many of its outputs
