@@ -78,6 +78,14 @@ def planned(name: str, machine: Machine = ROOMY, **overrides: Any) -> Plan:
             ],
         ),
         (
+            "code-dapo",
+            [
+                "a round draws 3 x 128 = 384 new prompts x 16 samples = 6,144 sequences",
+                "200 iterations -> 25,600 prompts learnt from, 409,600 sequences, 800 optimizer",
+                "responses lose up to 1 between 6,144 and 8,192 tokens",
+            ],
+        ),
+        (
             "aime-vapo",
             [
                 "4 step(s) an iteration, 696 in all, the first 50 iterations alone; the policy"
