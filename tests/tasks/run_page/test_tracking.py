@@ -1,6 +1,7 @@
 """wandb is a view: it records what it can and never stops or slows a run."""
 
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,10 @@ def test_offline_run_holds_the_metrics_over_their_step(tmp_path: Path) -> None:
     assert _track(_recipe(), tmp_path) == []
     (folder,) = tmp_path.glob("wandb/offline-run-*")
     (file,) = folder.glob("run-*.wandb")
-    written = file.read_bytes()
+    deadline = time.monotonic() + 60
+    while b"reward_model/loss" not in (written := file.read_bytes()):
+        assert time.monotonic() < deadline, "wandb's own process has not written the last row"
+        time.sleep(0.1)
     assert written.count(b"actor/pg_loss") >= 3
     assert written.count(b"training/global_step") >= 3, "curves would be drawn over wandb's steps"
     assert b"reward_model/step" in written, "the stage reward_model would fail on its first step"
