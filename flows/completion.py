@@ -45,11 +45,10 @@ def tables(**_: Any) -> list[str]:
 
 def runs(parsed_args: argparse.Namespace, **_: Any) -> list[str]:
     """Return the names of the runs in the folder that is given, or in ``runs``."""
-    from flows.commands.runs import run_folders
-    from tasks.runtime.folders import RUNS
+    from rlcore.results.folders import LATEST, RUNS, run_names
 
     folder = getattr(parsed_args, "runs", RUNS)
-    return ["latest", *(run.name for run in run_folders(folder))] if folder.is_dir() else []
+    return [LATEST, *run_names(folder)] if folder.is_dir() else []
 
 
 def recipe_keys() -> list[str]:

@@ -22,10 +22,9 @@ from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, tempor
 from prefect.states import Cancelling
 
 from flows.follow import FLOW_NAME
+from rlcore.results.folders import ID_DIGITS, LATEST, run_directory
 from schemas.errors import UserError, did_you_mean
-from tasks.runtime.folders import ID_DIGITS, run_directory
 
-LATEST = "latest"
 LISTED = 5
 SHORTEST_ID = 4
 PAGE = 200

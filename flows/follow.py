@@ -30,8 +30,8 @@ from rich.text import Text
 from flows.console import first_line, is_shown
 from flows.deploy import executing
 from flows.summary_table import print_summary
+from rlcore.results.folders import run_directory
 from schemas.errors import UserError, did_you_mean
-from tasks.runtime.folders import run_directory
 
 T = TypeVar("T")
 FLOW_NAME = "rl-pipeline"

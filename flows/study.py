@@ -257,7 +257,7 @@ def _run(site: "Site", recipe: str, overrides: dict[str, Any], *, sampled: bool)
     from flows import services
     from flows.follow import create_run, follow
     from flows.local import ROOT
-    from tasks.runtime.folders import run_directory
+    from rlcore.results.folders import run_directory
 
     flow_run = create_run(recipe, overrides, known=site.deployments)
     print(f"    {site.ui_url}/runs/flow-run/{flow_run.id}", flush=True)

@@ -23,6 +23,9 @@ TABLES: dict[str, str] = {
     "pair_accuracy": "share of held-out pairs that the reward model orders as their ranks do",
     "calibration": "how often the reward model is right when it claims a confidence",
     "diagnostics": "periods in which a check of the RL run failed",
+    "run_stages": "what each flow run used or made, a row per stage",
+    "iterations": "which weights each RL iteration turned into which",
+    "inputs": "files and hub datasets that were read from outside the store",
 }
 # SQL views that are no tables: made from all manifests, or joined from tables.
 VIEWS: dict[str, str] = {
@@ -193,6 +196,34 @@ COLUMNS: dict[str, dict[str, str]] = {
         "value": "what the check measured when it reported; null where it measures nothing",
         "message": "what was wrong, with value and threshold",
         "remedy": "what to change",
+    },
+    "run_stages": {
+        "flow_run_id": "the run: id of its Prefect flow run",
+        "run": "the run's folder below runs/",
+        "recipe": "name of the recipe",
+        "recipe_digest": "sha256 of the resolved recipe: artifacts.recipe_digest",
+        "seed": "seed of the recipe",
+        "overrides": "JSON object: dotted keys that the run was given, and their values",
+        "stage": "the stage",
+        "result_kind": "kind of the artifact that the stage makes: artifacts.kind",
+        "result_key": "its key: artifacts.key",
+        "records_key": "key of its checkpoints, metrics, rollouts and other records",
+        "sha256": "digest of the result; null while the stage runs, and where it failed",
+        "cached": "whether the result came from the store; null without a result",
+        "began": "when the run came to the stage, ISO 8601, UTC",
+        "seconds": "duration of the stage in this run, s; null without a result",
+    },
+    "iterations": {
+        "iteration": "RL iteration, from 1; 0 is what RL began with",
+        "version": "version of the weights after it",
+        "digest_before": "sha256 of the weights that it sampled with",
+        "digest_after": "sha256 of the weights that it ended with",
+        "cursor": "prompts that were drawn from the stream up to its end",
+    },
+    "inputs": {
+        "source": "who reads it, e.g. data.sources[0] train.jsonl, or model",
+        "url": "its path, URL or hub name",
+        "digest": "sha256 of the file, or commit of the hub dataset",
     },
 }
 

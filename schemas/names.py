@@ -7,6 +7,7 @@ from typing import Any
 REWARD_MODEL = "reward_model"  # the trained model among ``reward.functions``; also its stage
 JUDGE = "judge"  # the judges among ``reward.functions``
 BASE_MODEL = "base_model"  # the stage, its artifact and the role of it as a parent
+RECORDS = "records"  # metadata of a result: the key of its checkpoints, where it is not its own
 
 
 def split_function(name: str) -> tuple[str, str]:

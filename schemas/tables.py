@@ -11,7 +11,9 @@ import pandera.polars as pa
 import polars as pl
 
 from schemas.columns import COLUMNS, HOLDER, VIEW_COLUMNS
+from schemas.contract import Table
 from schemas.outcomes import FinishReason, Outcome, StopReason
+from schemas.records import Inputs, Iterations, RunStages
 
 MESSAGE = pl.Struct({"role": pl.String, "content": pl.String})
 MESSAGES = pl.List(MESSAGE)
@@ -26,14 +28,6 @@ LEVELS = ["correct", "wrong", "malformed"]  # of a response, best first
 def _equal_lengths(frame: pl.LazyFrame, columns: list[str]) -> pl.LazyFrame:
     first = pl.col(columns[0]).list.len()
     return frame.select(pl.all_horizontal([pl.col(c).list.len() == first for c in columns[1:]]))
-
-
-class Table(pa.DataFrameModel):
-    """Base of all tables: exactly the declared columns, no coercion."""
-
-    class Config:
-        strict = True
-        coerce = False
 
 
 class Prompts(Table):
@@ -352,6 +346,9 @@ TABLES: dict[str, type[Table]] = {
     "pair_accuracy": PairAccuracy,
     "calibration": Calibration,
     "diagnostics": Diagnostics,
+    "run_stages": RunStages,
+    "iterations": Iterations,
+    "inputs": Inputs,
 }
 
 

@@ -9,7 +9,8 @@ from rlcore.models.tokenizer import load_tokenizer
 from rlcore.rewards.coverage import check_covered
 from schemas.artifacts import ArtifactRef
 from schemas.names import BASE_MODEL
-from tasks.runtime.caching import PipelineRun, StageRun, cached_stage
+from tasks.runtime.caching import StageRun, cached_stage
+from tasks.runtime.pipeline import PipelineRun
 
 
 @cached_stage("prepare_data", kind="dataset", inputs=lambda recipe: data_digests(recipe.data))

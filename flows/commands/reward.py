@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from flows.output import add_format, print_rows, progress_on_stderr, terminal_width
 from flows.places import RECIPES
+from rlcore.results.folders import RUNS
 from schemas.errors import UserError, did_you_mean
-from tasks.runtime.folders import RUNS
 
 if TYPE_CHECKING:
     import polars as pl
@@ -136,16 +136,16 @@ def _scored(
 
 def _rows(options: argparse.Namespace) -> tuple["Recipe", "Rows"]:
     """Return the rows to score, and the recipe whose limits hold."""
-    from flows.recorded import recorded_run, run_folder, run_names
     from rlcore.recipes import load_recipe, parse_override, recipe_names
+    from rlcore.results.folders import run_folder, run_names
+    from rlcore.results.run import Run
     from rlcore.reward_trial.rows import sample_rows, stored_rows
 
     overrides = dict(parse_override(text) for text in options.override)
     most = options.n or None
-    folder = run_folder(options.source, options.runs)
-    if folder is not None:
-        run = recorded_run(folder, overrides)
-        return run.recipe, stored_rows(run.store, run.key, most=most, name=run.name)
+    if run_folder(options.source, options.runs) is not None:
+        run = Run.open(options.source, options.runs, overrides)
+        return run.recipe, stored_rows(run.store, run.records("rl"), most=most, name=run.name)
     recipes = recipe_names(RECIPES)
     if options.source not in recipes and not Path(options.source).is_file():
         known = [*run_names(options.runs), *recipes]

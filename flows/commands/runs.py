@@ -7,11 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from flows.output import add_format, print_rows
-from schemas.errors import UserError
-from tasks.runtime.folders import RUNS, flow_run_digits
+from rlcore.results.folders import RECIPE, RUNS, SUMMARY, flow_run_digits, run_folders
 
-SUMMARY = "summary.json"
-RECIPE = "recipe.yaml"
 SHOWN = ("run", "state", "iterations", "accuracy", "began")
 COLUMNS = ("run", "state", "recipe", "iterations", "accuracy", "began", "ended", "export")
 UNFINISHED = "unfinished"
@@ -43,17 +40,6 @@ def _runs(options: argparse.Namespace) -> int:
     if exports:
         print(f"Newest export: {exports[0]}")
     return 0
-
-
-def run_folders(folder: Path) -> list[Path]:
-    """Return the folders of runs below ``folder``, the newest first.
-
-    Raises UserError where there is no such folder.
-    """
-    if not folder.is_dir():
-        raise UserError(f"--runs {folder}: there is no such folder; a run makes one")
-    found = [path.parent for path in folder.glob(f"*/{RECIPE}") if not path.parent.is_symlink()]
-    return sorted(found, key=lambda run: ((run / RECIPE).stat().st_mtime, run.name), reverse=True)
 
 
 def run_rows(folder: Path) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 import polars as pl
 
 from rlcore.store.artifacts import ArtifactStore, DamagedArtifact, Lineage
+from rlcore.store.reader import ArtifactReader
 
 KIND = "metrics"
 logger = logging.getLogger(__name__)
@@ -38,7 +39,7 @@ def publish_metrics(
     store.put(KIND, f"{key}/{name}", tables={"metrics": frame}, lineage=lineage)
 
 
-def stage_metrics(store: ArtifactStore, key: str) -> pl.DataFrame:
+def stage_metrics(store: ArtifactReader, key: str) -> pl.DataFrame:
     """Return all stored metrics of the stage run ``key``, by step.
 
     Damaged ones are left out, with a warning: they cannot be measured again, and a finished run

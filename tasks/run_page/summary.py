@@ -13,6 +13,7 @@ from rlcore.diagnostics.evidence import Evidence
 from rlcore.diagnostics.measures import learns_from_a_model
 from rlcore.diagnostics.watch import diagnose
 from rlcore.models.files import model_directory
+from rlcore.results.folders import SUMMARY
 from rlcore.results.metrics import stage_metrics
 from rlcore.results.summary import (
     accuracies,
@@ -22,6 +23,7 @@ from rlcore.results.summary import (
     worst_gap,
 )
 from schemas.artifacts import ArtifactRef
+from schemas.names import RECORDS
 from tasks.run_page.artifacts import (
     lineage_row,
     publish_completions,
@@ -34,8 +36,7 @@ from tasks.run_page.artifacts import (
     publish_proxy,
     publish_reward_model,
 )
-from tasks.runtime.caching import PipelineRun
-from tasks.runtime.drift import RECORDS
+from tasks.runtime.pipeline import PipelineRun
 
 
 def publish_data(run: PipelineRun, dataset: ArtifactRef) -> None:
@@ -107,9 +108,9 @@ def publish_summary(
 
 def _write(directory: Path, summary: Mapping[str, Any]) -> None:
     """Write ``summary.json`` into ``directory``, whole or not at all."""
-    partial = directory / ".summary.json"
+    partial = directory / f".{SUMMARY}"
     partial.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-    os.replace(partial, directory / "summary.json")
+    os.replace(partial, directory / SUMMARY)
 
 
 def _reward_model(run: PipelineRun, ref: ArtifactRef) -> dict[str, Any]:

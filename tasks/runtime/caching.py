@@ -21,7 +21,8 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,13 +35,14 @@ from prefect.runtime import flow_run
 from rlcore.cluster.activity import activity
 from rlcore.diagnostics.memory import explained
 from rlcore.recipes import recipe_digest
-from rlcore.store.artifacts import ArtifactStore, Lineage
+from rlcore.results.run import StageRecord, record_stage
+from rlcore.store.artifacts import Lineage
 from rlcore.store.fingerprint import code_fingerprint
-from rlcore.workers.workers import Workers
 from schemas.artifacts import ArtifactRef
+from schemas.names import RECORDS
 from schemas.recipe import Recipe
-from tasks.run_page.tracking import Tracker
-from tasks.runtime.drift import RECORDS, SHOWN, HalfDone, continued_key, stopped_run
+from tasks.runtime.drift import SHOWN, HalfDone, continued_key, stopped_run
+from tasks.runtime.pipeline import PipelineRun, StageResult
 
 KEY_DIGITS = 32  # 128 bits of sha256: short enough to read, far too many to collide
 
@@ -78,43 +80,6 @@ def stage_key(
     return hashlib.sha256(text.encode()).hexdigest()[:KEY_DIGITS]
 
 
-@dataclass(frozen=True)
-class StageResult:
-    """A stage's artifact, whether it came from cache, and how long the call took."""
-
-    stage: str
-    ref: ArtifactRef
-    cached: bool
-    seconds: float
-
-
-class PipelineRun:
-    """One run of the pipeline: what all its stages share. ``directory`` is this run's own folder.
-
-    ``results`` collects what the stages returned, in order.
-    """
-
-    __slots__ = ("accept_code", "directory", "recipe", "results", "store", "tracker", "workers")
-
-    def __init__(
-        self,
-        recipe: Recipe,
-        directory: Path,
-        *,
-        workers: Workers,
-        tracker: Tracker,
-        accept_code: bool = False,
-    ) -> None:
-        """``accept_code``: a half-done stage that other code began goes on."""
-        self.accept_code = accept_code
-        self.recipe = recipe
-        self.directory = directory
-        self.store = ArtifactStore(recipe.store, writer=f"flow run {flow_run.name} ({flow_run.id})")
-        self.workers = workers
-        self.tracker = tracker
-        self.results: list[StageResult] = []
-
-
 class StageRun:
     """What the body of a stage is given: the pipeline run, and this stage's key and parents.
 
@@ -134,6 +99,7 @@ class StageRun:
         "recipe",
         "records",
         "reused",
+        "stage",
         "store",
         "tracker",
         "workers",
@@ -143,6 +109,7 @@ class StageRun:
         self,
         pipeline: PipelineRun,
         *,
+        stage: str,
         kind: str,
         key: str,
         identity: str,
@@ -154,6 +121,7 @@ class StageRun:
         self.store = pipeline.store
         self.tracker = pipeline.tracker
         self.workers = pipeline.workers
+        self.stage = stage
         self.kind = kind
         self.key = self.records = key
         self.identity = identity
@@ -169,6 +137,7 @@ class StageRun:
         """
         run = StageRun(
             self.pipeline,
+            stage=self.stage,
             kind=self.kind,
             key=continued_key(self.key, other.key),
             identity=self.identity,
@@ -194,6 +163,25 @@ class StageRun:
             parents=self.parents,
             producer=str(flow_run.id or ""),
             metadata={**self._accepted, **(metadata or {})},
+        )
+
+    def record(self) -> StageRecord:
+        """Return what is recorded of a stage that begins now."""
+        return StageRecord(
+            flow_run_id=str(flow_run.id or ""),
+            run=self.pipeline.directory.name,
+            recipe=self.recipe.name,
+            recipe_digest=recipe_digest(self.recipe),
+            seed=self.recipe.seed,
+            overrides=json.dumps(self.pipeline.overrides, sort_keys=True),
+            stage=self.stage,
+            result_kind=self.kind,
+            result_key=self.key,
+            records_key=self.records,
+            sha256=None,
+            cached=None,
+            began=datetime.now(UTC).isoformat(),
+            seconds=None,
         )
 
     def put(
@@ -266,6 +254,7 @@ class CachedStage:
         keys = self.keys(pipeline.recipe, parents)
         return StageRun(
             pipeline,
+            stage=self.stage,
             kind=self.kind,
             key=keys.key,
             identity=keys.identity,
@@ -283,6 +272,8 @@ class CachedStage:
         the run, and the pipeline run does not accept that.
         """
         run = self._settled(self.prepare(pipeline, **parents))
+        record = run.record()
+        record_stage(run.store, record, run.lineage())
         start = time.monotonic()
         state = self.task(run, parents, return_state=True)
         ref: ArtifactRef = state.result()
@@ -294,7 +285,10 @@ class CachedStage:
                 ref, cached = self.task.with_options(refresh_cache=True)(run, parents), False
             else:
                 ref = found
-        pipeline.results.append(StageResult(self.stage, ref, cached, time.monotonic() - start))
+        result = StageResult(self.stage, ref, cached, time.monotonic() - start)
+        pipeline.results.append(result)
+        ended = replace(record, sha256=ref.sha256, cached=cached, seconds=result.seconds)
+        record_stage(run.store, ended, run.lineage())
         return ref
 
     def _settled(self, run: StageRun) -> StageRun:

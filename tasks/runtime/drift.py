@@ -13,9 +13,9 @@ from rlcore.store.checks import DamagedArtifact, location
 from rlcore.store.reader import ArtifactReader
 from schemas.artifacts import Manifest
 from schemas.errors import UserError
+from schemas.names import RECORDS
 
 IDENTITY = "identity"  # metadata of a checkpoint: the key of its stage run without the code
-RECORDS = "records"  # metadata of a result: the key of its checkpoints, where it is not its own
 SHOWN = 12  # digits of a digest in sentences
 
 

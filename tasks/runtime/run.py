@@ -12,12 +12,12 @@ from prefect.runtime import flow_run
 from rlcore.preflight.start import check_start
 from rlcore.recipe_text import write_yaml
 from rlcore.recipes import load_recipe
+from rlcore.results.folders import RECIPE, RUNS, run_directory
 from rlcore.workers.workers import Workers
 from schemas.recipe import Recipe
 from tasks.run_page.tracking import Tracker
-from tasks.runtime.caching import PipelineRun
-from tasks.runtime.folders import RUNS, run_directory
 from tasks.runtime.patience import ignore_lost_output, wait_for_server
+from tasks.runtime.pipeline import PipelineRun
 from tasks.runtime.pulse import pulse
 
 
@@ -56,14 +56,19 @@ def open_run(
         tracking as tracker,
     ):
         yield PipelineRun(
-            recipe, directory, workers=workers, tracker=tracker, accept_code=accept_code
+            recipe,
+            directory,
+            workers=workers,
+            tracker=tracker,
+            overrides=overrides,
+            accept_code=accept_code,
         )
 
 
 def _resolve(
     recipe_name: str, overrides: Mapping[str, Any], directory: Path, recipes: Path
 ) -> Recipe:
-    recorded = directory / "recipe.yaml"
+    recorded = directory / RECIPE
     if recorded.is_file():
         return load_recipe(str(recorded), directory=recipes)
     return load_recipe(recipe_name, overrides, directory=recipes)
@@ -73,9 +78,9 @@ def _record(recipe: Recipe, directory: Path) -> None:
     """Write the resolved recipe and point ``runs/latest`` at the run; both atomically."""
     directory.mkdir(parents=True, exist_ok=True)
     text = write_yaml(recipe.model_dump(mode="json"))
-    partial = directory / ".recipe.yaml"
+    partial = directory / f".{RECIPE}"
     partial.write_text(text, encoding="utf-8")
-    os.replace(partial, directory / "recipe.yaml")
+    os.replace(partial, directory / RECIPE)
     link = RUNS / f".latest-{os.getpid()}"
     link.unlink(missing_ok=True)
     link.symlink_to(directory.name)

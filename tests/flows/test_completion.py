@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from flows.commands.runs import RECIPE
 from flows.completion import recipe_keys
 from flows.places import RECIPES, ROOT
 from rlcore.recipes import load_recipe
+from rlcore.results.folders import RECIPE
 
 
 def completed(line: str, folder: Path) -> list[str]:

@@ -4,6 +4,7 @@ it has cost a run."""
 import hashlib
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,14 @@ import yaml
 from flows import cli
 from flows.places import RECIPES
 from rlcore.recipes import load_recipe
-from rlcore.results.metrics import metrics_frame
+from rlcore.results.run import record_stage
 from rlcore.rl.reward import score_rollouts
 from rlcore.store.artifacts import ArtifactStore, Lineage
 from tests.flows.commands.test_data import arguments as few_rows
 from tests.flows.small_run import INLINE, SMALL, run_small
 from tests.rlcore.diagnostics.records import put_dataset, rollouts
 from tests.rlcore.judges.server import KEY, judge_server, says
+from tests.rlcore.results.records import stage_record
 from tests.rlcore.rewards.scoring import Scoring
 
 NAME = "quickstart-0123abcd"
@@ -77,6 +79,7 @@ def put_run(project: Path) -> None:
         scored = Lineage("r", "c", {"rollouts": ref})
         store.put("rewards", ref.key, tables={"rewards": rewards}, lineage=scored)
     scoring.close()
+    record_stage(store, stage_record(NAME, "rl", kind="policy", key="k"), made)
 
 
 class Phase:
@@ -320,21 +323,15 @@ def test_a_function_of_the_recipe_is_tried_as_it_stands_there(
     assert "scores none of the rows" in capsys.readouterr().err
 
 
-def test_a_finished_run_is_found_by_its_summary(
+def test_a_run_that_took_its_policy_from_the_store_has_the_rollouts_of_who_made_it(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its result may be from the cache, and its records of a run that other code continued."""
-    folder = project / "runs" / NAME
-    folder.rename(project / "runs" / "quickstart-ffffffff")
-    (project / "runs" / "quickstart-ffffffff" / "summary.json").write_text(
-        json.dumps({"artifacts": {"rl": "somewhere/policy/p"}})
-    )
-    assert cli.main(["reward", "try", "my.py:mixed", "latest"]) == 2
-    assert "its policy p is not in the store" in capsys.readouterr().err
-    made = Lineage("r", "c", metadata={"records": "k"})
-    frame = metrics_frame("rl", 1, {"loss": 1.0})
+    later = "quickstart-ffffffff"
+    (project / "runs" / NAME).rename(project / "runs" / later)
+    row = stage_record(later, "rl", kind="policy", key="p", sha256="d")
     store = ArtifactStore(project / "runs" / "store")
-    store.put("policy", "p", tables={"metrics": frame}, lineage=made)
+    record_stage(store, replace(row, records_key="k", cached=True), Lineage("r", "c"))
     rows = tried(capsys, "my.py:mixed")
     assert figure(rows, "against", "scored by both")[0] == 60.0
     assert figure(rows, "against", "disagree")[0] == 0.0
@@ -342,7 +339,7 @@ def test_a_finished_run_is_found_by_its_summary(
 
 REFUSED = {
     ("my.py:mixed", "quickstart-999"): "'quickstart-999' is neither a run in runs nor a recipe",
-    ("my.py:mixed", "empty-4567abcd"): "the run 'empty-4567abcd' has no stored rollouts",
+    ("my.py:mixed", "empty-4567abcd"): "the run 'empty-4567abcd' has no stage recorded",
     ("my.py:missing", NAME): "has no missing()",
     ("gone.py:f", NAME): "there is no file",
     ("gsm9k", NAME): "name = 'gsm9k' is not a reward function",

@@ -18,7 +18,8 @@ from rlcore.workers.workers import Workers
 from schemas.artifacts import ArtifactRef
 from tasks.run_page.report import IterationReport
 from tasks.run_page.tracking import Tracker
-from tasks.runtime.caching import PipelineRun, StageRun
+from tasks.runtime.caching import StageRun
+from tasks.runtime.pipeline import PipelineRun
 from tests.rlcore.diagnostics.records import put_dataset, put_iteration
 from tests.rlcore.diagnostics.streams import Metrics, broken, recipe
 
@@ -35,7 +36,13 @@ def _stage(tmp_path: Path, **parents: ArtifactRef) -> StageRun:
         config, tmp_path, workers=Workers(config), tracker=Tracker(None, lambda line: None)
     )
     return StageRun(
-        pipeline, kind="policy", key="abc", identity="i", parents=parents, code_fingerprint="f"
+        pipeline,
+        stage="rl",
+        kind="policy",
+        key="abc",
+        identity="i",
+        parents=parents,
+        code_fingerprint="f",
     )
 
 

@@ -13,14 +13,8 @@ from schemas.artifacts import ArtifactRef
 from schemas.errors import UserError
 from schemas.recipe import Recipe
 from tasks.run_page.tracking import Tracker
-from tasks.runtime.caching import (
-    CachedStage,
-    PipelineRun,
-    StageResult,
-    StageRun,
-    cached_stage,
-    stage_key,
-)
+from tasks.runtime.caching import CachedStage, StageRun, cached_stage, stage_key
+from tasks.runtime.pipeline import PipelineRun, StageResult
 
 pytestmark = pytest.mark.timeout(120)
 

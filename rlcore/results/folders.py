@@ -1,0 +1,48 @@
+"""Where runs keep their files. Light: the command line looks at the folders of runs, too."""
+
+from pathlib import Path
+
+from schemas.errors import UserError
+
+RUNS = Path("runs")
+ID_DIGITS = 8
+LATEST = "latest"  # the run that was started last
+SUMMARY = "summary.json"  # in a run's folder once it has completed
+RECIPE = "recipe.yaml"  # in a run's folder: the resolved recipe
+
+
+def run_directory(recipe_name: str, flow_run_id: str) -> Path:
+    """Return the folder of a flow run: ``runs/<recipe>-<first 8 digits of the run's id>``."""
+    return RUNS / f"{Path(recipe_name).stem}-{flow_run_id[:ID_DIGITS]}"
+
+
+def flow_run_digits(name: str) -> str:
+    """Return the digits of the flow run's id that end the name of its folder."""
+    return name.rpartition("-")[2]
+
+
+def run_folders(folder: Path) -> list[Path]:
+    """Return the folders of runs below ``folder``, the newest first.
+
+    Raises UserError where there is no such folder.
+    """
+    if not folder.is_dir():
+        raise UserError(f"--runs {folder}: there is no such folder; a run makes one")
+    found = [path.parent for path in folder.glob(f"*/{RECIPE}") if not path.parent.is_symlink()]
+    return sorted(found, key=lambda run: ((run / RECIPE).stat().st_mtime, run.name), reverse=True)
+
+
+def run_names(runs: Path) -> list[str]:
+    """Return the names of the runs below ``runs``, the newest first."""
+    return [folder.name for folder in run_folders(runs)] if runs.is_dir() else []
+
+
+def run_folder(name: str, runs: Path) -> Path | None:
+    """Return the folder of the run ``name`` below ``runs``, or at that path; None where there is
+    none."""
+    if name == LATEST:
+        return next(iter(run_folders(runs)), None) if runs.is_dir() else None
+    for folder in (runs / name, Path(name)):
+        if (folder / RECIPE).is_file():
+            return folder.resolve()
+    return None

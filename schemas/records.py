@@ -1,0 +1,51 @@
+"""Contracts of the tables that say what was run: a run's stages, RL's iterations, what was read."""
+
+import pandera.polars as pa
+import polars as pl
+
+from schemas.contract import Table
+
+
+class RunStages(Table):
+    """One stage of one flow run, from its beginning; without a digest it has not ended.
+
+    Written by the flow, one row an artifact ``runs/<flow run id>/<stage>``: whoever asks what a run
+    used or made finds it here, whichever run wrote the artifacts.
+    """
+
+    flow_run_id: pl.String
+    run: pl.String
+    recipe: pl.String
+    recipe_digest: pl.String
+    seed: pl.Int64
+    overrides: pl.String
+    stage: pl.String
+    result_kind: pl.String
+    result_key: pl.String
+    records_key: pl.String
+    sha256: pl.String = pa.Field(nullable=True)
+    cached: pl.Boolean = pa.Field(nullable=True)
+    began: pl.String
+    seconds: pl.Float64 = pa.Field(nullable=True)
+
+
+class Iterations(Table):
+    """One RL iteration: which weights it turned into which, and how far it read the prompts.
+
+    One row an artifact ``iterations/<key>/<iteration>``, whose parents are what it learnt from and
+    the record before it; iteration 0 is the state that RL began with.
+    """
+
+    iteration: pl.Int64 = pa.Field(ge=0)
+    version: pl.Int64 = pa.Field(ge=0)
+    digest_before: pl.String
+    digest_after: pl.String
+    cursor: pl.Int64 = pa.Field(ge=0)
+
+
+class Inputs(Table):
+    """One file or hub dataset that a stage read from outside the store."""
+
+    source: pl.String
+    url: pl.String
+    digest: pl.String

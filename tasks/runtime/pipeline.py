@@ -1,0 +1,63 @@
+"""One run of the pipeline: what its stages share, and what they returned."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from prefect.runtime import flow_run
+
+from rlcore.store.artifacts import ArtifactStore
+from rlcore.workers.workers import Workers
+from schemas.artifacts import ArtifactRef
+from schemas.recipe import Recipe
+from tasks.run_page.tracking import Tracker
+
+
+@dataclass(frozen=True)
+class StageResult:
+    """A stage's artifact, whether it came from cache, and how long the call took."""
+
+    stage: str
+    ref: ArtifactRef
+    cached: bool
+    seconds: float
+
+
+class PipelineRun:
+    """One run of the pipeline: what all its stages share. ``directory`` is this run's own folder.
+
+    ``results`` collects what the stages returned, in order.
+    """
+
+    __slots__ = (
+        "accept_code",
+        "directory",
+        "overrides",
+        "recipe",
+        "results",
+        "store",
+        "tracker",
+        "workers",
+    )
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        directory: Path,
+        *,
+        workers: Workers,
+        tracker: Tracker,
+        overrides: Mapping[str, Any] | None = None,
+        accept_code: bool = False,
+    ) -> None:
+        """``overrides``: dotted keys that the recipe was changed by. ``accept_code``: a half-done
+        stage that other code began goes on."""
+        self.accept_code = accept_code
+        self.overrides = dict(overrides or {})
+        self.recipe = recipe
+        self.directory = directory
+        self.store = ArtifactStore(recipe.store, writer=f"flow run {flow_run.name} ({flow_run.id})")
+        self.workers = workers
+        self.tracker = tracker
+        self.results: list[StageResult] = []

@@ -1,0 +1,71 @@
+"""A run is found by name, with what it has come to, also while it goes on."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from flows.places import RECIPES
+from rlcore.recipes import load_recipe
+from rlcore.results.run import Run, record_stage
+from rlcore.store.artifacts import ArtifactStore, Lineage
+from schemas.errors import UserError
+from tests.rlcore.results.records import stage_record
+
+NAME = "quickstart-0123abcd"
+MADE = Lineage("r", "c")
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """The folder of one run that is in its stage sft, and of a store."""
+    folder = tmp_path / "runs" / NAME
+    folder.mkdir(parents=True)
+    recipe = load_recipe("quickstart", {}, directory=RECIPES)
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe.model_dump(mode="json")))
+    store = ArtifactStore(tmp_path / "runs" / "store")
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "weights").write_text("w")
+    base = store.put("base_model", "b", directory=tmp_path / "model", lineage=MADE)
+    first = stage_record(NAME, "base_model", kind="base_model", key="b", sha256=base.sha256)
+    record_stage(store, first, MADE)
+    second = replace(stage_record(NAME, "sft", kind="policy", key="p"), began="2026-01-02")
+    record_stage(store, second, MADE)
+    other = stage_record("quickstart-99999999", "rl", kind="policy", key="q")
+    record_stage(store, other, MADE)
+    return tmp_path / "runs"
+
+
+def test_stages_of_a_run_that_goes_on(runs: Path) -> None:
+    run = Run.open("latest", runs)
+    assert list(run.stages) == ["base_model", "sft"]
+    result = run.result("base_model")
+    assert result is not None
+    assert result.key == "b"
+    assert run.result("sft") is None
+    assert run.records("sft") == "p"
+    assert run.metrics("sft").height == 0
+    with pytest.raises(UserError, match=r"has not come to the stage rl; it has base_model, sft"):
+        run.records("rl")
+
+
+def test_a_stage_that_is_begun_again_has_one_row(runs: Path) -> None:
+    store = ArtifactStore(runs / "store")
+    again = replace(stage_record(NAME, "sft", kind="policy", key="r"), began="2026-01-03")
+    record_stage(store, again, MADE)
+    run = Run.open(NAME, runs)
+    assert run.records("sft") == "r"
+
+
+def test_an_unknown_run_is_answered_with_the_nearest(runs: Path) -> None:
+    with pytest.raises(UserError, match=f"no run 'quickstart-0123abce' .*mean '{NAME}'"):
+        Run.open("quickstart-0123abce", runs)
+
+
+def test_a_run_without_records_says_what_to_do(runs: Path) -> None:
+    old = runs / "quickstart-55555555"
+    old.mkdir()
+    (old / "recipe.yaml").write_text((runs / NAME / "recipe.yaml").read_text())
+    with pytest.raises(UserError, match=r"no stage recorded .* run its recipe again"):
+        _ = Run.open(old.name, runs).stages
