@@ -49,6 +49,7 @@ def rl_stage(loop: Callable[[Phases, IterationReport], LoopState], module: str) 
             return run.put(
                 directory=scratch,
                 metadata={"iteration": state.iteration, "best_iteration": best, **state.to_json()},
+                parents=phases.best_record(state),
             )
 
     return rl

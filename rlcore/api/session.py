@@ -12,7 +12,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -110,7 +110,7 @@ def train(job: Job) -> Trained:
         recipe = recipe_of(job.config, _task(job, source, prompts, store, key))
         plan(recipe)  # refuses what surely cannot fit this machine
         lineage = Lineage(recipe_digest(recipe), code_fingerprint="")
-        store.put("dataset", key, tables={"prompts": prompts}, lineage=lineage)
+        dataset = store.put("dataset", key, tables={"prompts": prompts}, lineage=lineage)
         text = write_yaml(recipe.model_dump(mode="json"))
         (root / RECIPE_FILE).write_text(text, encoding="utf-8")
         job.on_start(recipe)
@@ -124,7 +124,7 @@ def train(job: Job) -> Trained:
                 recipe,
                 store=store,
                 key=key,
-                lineage=lineage,
+                lineage=replace(lineage, parents={"dataset": dataset}),
                 prompts=prompts,
                 ptx=None,
                 tokenizer=tokenizer,

@@ -1,7 +1,8 @@
 """The metrics of an RL run: one table per iteration, written before its checkpoint.
 
 Names are verl's. ``timing_s/<part>`` are seconds: of the five phases, and apart from them of
-``testing`` (validation) and ``save_checkpoint``. ``timing_s/step`` is the whole iteration and
+``testing`` (validation), ``record`` (the record of lineage) and ``save_checkpoint``.
+``timing_s/step`` is the whole iteration and
 ``timing_s/outside`` what no part accounts for. These two and ``timing_s/save_checkpoint`` are known
 only once the iteration is over, so they are written with the next one.
 """
@@ -19,6 +20,7 @@ from rlcore.store.artifacts import ArtifactStore, Lineage
 STAGE = "rl"
 PARTS = ("gen", "reward", "adv", "update_actor", "update_critic", "sync", "testing")
 SAVE = "save_checkpoint"
+RECORD = "record"
 
 
 class MetricsLog:
@@ -66,7 +68,7 @@ class MetricsLog:
         """Close the iteration: ``latest`` holds all its metrics, whole-step figures included."""
         now = perf_counter()
         step = now - self._step_began
-        parts = {part: self._values.get(f"timing_s/{part}", 0.0) for part in (*PARTS, SAVE)}
+        parts = {part: self._values.get(f"timing_s/{part}", 0.0) for part in (*PARTS, RECORD, SAVE)}
         tokens = self._values.get("perf/total_num_tokens", 0.0)
         late = {
             f"timing_s/{SAVE}": parts[SAVE],

@@ -22,6 +22,7 @@ from rlcore.rl.guards import (
     check_rewards,
     check_sampler_gap,
 )
+from rlcore.rl.metrics import RECORD
 from rlcore.rl.own_logprobs import own_logprobs
 from rlcore.rl.reward import score_rollouts
 from rlcore.rl.rollout import sample_rollouts
@@ -47,7 +48,8 @@ class Phases(RLRun):
         """Sample one round of trajectories, and greedy baselines where wanted; record them."""
         name = self.records.name(state.next_iteration, groups.suffix)
         with self.metrics.timed("gen"):
-            if found := self.records.find("rollouts", name):
+            weights = self.history.parent(state.iteration, "weights")
+            if found := self.records.find("rollouts", name, weights):
                 sampled = self.store.table(found, "rollouts")
                 if set(sampled["weight_digest"]) == {state.digest}:
                     return found
@@ -57,7 +59,7 @@ class Phases(RLRun):
             tables = {"rollouts": self._sample(prompts, state)}
             if self.recipe.rl.rollout.greedy_baseline:
                 tables["baselines"] = self._sample(prompts, state, greedy=True)
-            return self.records.put("rollouts", name, tables)
+            return self.records.put("rollouts", name, tables, weights)
 
     def reward(self, state: LoopState, rollouts: ArtifactRef) -> ArtifactRef:
         """Score one round's trajectories, and its baselines, in the reward workers."""
@@ -176,9 +178,12 @@ class Phases(RLRun):
             assert synced.stamp.version == state.version, (
                 f"learner published {synced.stamp.version}, not {state.version}"
             )
+        before = state.digest
         state = replace(state, iteration=state.next_iteration, digest=synced.stamp.digest)
         if validation_due(state, self.recipe.rl):
             state = self.validated(state)
+        with self.metrics.timed(RECORD):
+            self.history.extend(before, state)
         self.metrics.publish(state.iteration)
         if self.checkpoint_due(state):
             self.save(state)

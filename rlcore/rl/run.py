@@ -13,7 +13,8 @@ from rlcore.rl.checkpoint import RLCheckpoints
 from rlcore.rl.guards import (
     StaleWeightsError,
 )
-from rlcore.rl.metrics import SAVE, MetricsLog
+from rlcore.rl.history import History
+from rlcore.rl.metrics import RECORD, SAVE, MetricsLog
 from rlcore.rl.records import Records
 from rlcore.rl.state import LoopState, validation_due
 from rlcore.rl.stream import PromptStream
@@ -21,6 +22,7 @@ from rlcore.rl.sync import CANARY_GAP, Canary, sync_weights
 from rlcore.rl.validation import Validation, validation_prompts
 from rlcore.rl.workers import RLWorkers
 from rlcore.store.artifacts import ArtifactStore, Lineage
+from schemas.artifacts import ArtifactRef
 from schemas.recipe import Recipe
 
 
@@ -32,6 +34,7 @@ class RLRun:
         "answers",
         "canary",
         "checkpoints",
+        "history",
         "log",
         "metrics",
         "ptx",
@@ -77,6 +80,7 @@ class RLRun:
         self.ptx = ptx
         self.canary = Canary.of_prompts(self.train, recipe)
         self.records = Records(store, key, lineage, log)
+        self.history = History(store, key, lineage, log)
         self.checkpoints = RLCheckpoints(store, key, lineage, recipe.rl.checkpoint)
         self.metrics = MetricsLog(store, key, lineage)
         self.answers = RecentAnswers(store, key, least=recipe.rl.rollout.prompts)
@@ -95,6 +99,8 @@ class RLRun:
         if not state.accuracies:
             self.metrics.add({CANARY_GAP: synced.canary_gap})
             state = self.validated(replace(state, version=stamp.version, digest=stamp.digest))
+            with self.metrics.timed(RECORD):
+                self.history.begin(state)
             self.metrics.publish(0)
             self.save(state)
         self.metrics.begin_step()
@@ -110,6 +116,11 @@ class RLRun:
             self.checkpoints.load(self.workers.trained, best)
         self.workers.learner.export_hf(directory)
         self.metrics.close()
+
+    def best_record(self, state: LoopState) -> dict[str, ArtifactRef]:
+        """Return the record of the iteration whose weights ``finish`` exports, as a parent."""
+        (best,) = state.best()
+        return self.history.parent(best, "best")
 
     def validated(self, state: LoopState) -> LoopState:
         """Return ``state`` with what greedy validation says of its weights."""

@@ -29,6 +29,7 @@ NEUTRAL = (
     "rlcore.results.summary",
     "rlcore.rl.answers",
     "rlcore.rl.guards",
+    "rlcore.rl.history",
     "rlcore.rl.measures",
     "rlcore.rl.metrics",
     "rlcore.store.artifacts",

@@ -190,10 +190,16 @@ class StageRun:
         tables: Mapping[str, pl.DataFrame] | None = None,
         directory: Path | None = None,
         metadata: Mapping[str, Any] | None = None,
+        parents: Mapping[str, ArtifactRef] | None = None,
     ) -> ArtifactRef:
-        """Store the stage's result under its key; see ``ArtifactStore.put``."""
+        """Store the stage's result under its key; see ``ArtifactStore.put``.
+
+        ``parents``: what the body itself made on the way, by role; it is in no key.
+        """
+        lineage = self.lineage(metadata)
+        lineage = replace(lineage, parents={**lineage.parents, **(parents or {})})
         return self.store.put(
-            self.kind, self.key, tables=tables, directory=directory, lineage=self.lineage(metadata)
+            self.kind, self.key, tables=tables, directory=directory, lineage=lineage
         )
 
 
