@@ -56,7 +56,6 @@ IMPORT_EXCEPTIONS: set[tuple[str, str]] = set()
 # Why a module has no tests/<path>/test_<module>.py: the test file that drives it, or what it holds.
 UNMIRRORED: dict[str, tuple[str, ...]] = {
     "names and types only": (
-        "rlcore/results/folders.py",
         *("rlcore/cluster/loopback.py", "rlcore/sandbox/types.py", "rlcore/weights/stamp.py"),
         *("schemas/contract.py", "schemas/names.py", "schemas/records.py", "schemas/section.py"),
     ),

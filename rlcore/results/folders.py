@@ -1,5 +1,8 @@
 """Where runs keep their files. Light: the command line looks at the folders of runs, too."""
 
+import os
+import secrets
+import tempfile
 from pathlib import Path
 
 from schemas.errors import UserError
@@ -9,6 +12,8 @@ ID_DIGITS = 8
 LATEST = "latest"  # the run that was started last
 SUMMARY = "summary.json"  # in a run's folder once it has completed
 RECIPE = "recipe.yaml"  # in a run's folder: the resolved recipe
+REPORTS = "reports"  # below RUNS: what the server serves of runs to who knows the path
+REPORT_NAME = ".report"  # in a run's folder: the name of its folder below REPORTS
 
 
 def run_directory(recipe_name: str, flow_run_id: str) -> Path:
@@ -46,3 +51,32 @@ def run_folder(name: str, runs: Path) -> Path | None:
         if (folder / RECIPE).is_file():
             return folder.resolve()
     return None
+
+
+def report_folder(run_folder: Path) -> Path:
+    """Return the folder of a run's report, ``runs/reports/<run>-<32 hex digits>``, made if absent.
+
+    Nobody guesses the digits, and the server serves a file below it to who knows them. Its name is
+    kept in ``.report`` of the run's folder: the same folder for every later call and process.
+    """
+    reports = run_folder.parent / REPORTS
+    remembered = run_folder / REPORT_NAME
+    if not remembered.is_file():
+        _remember(remembered, f"{run_folder.name}-{secrets.token_hex(16)}")
+    folder = reports / remembered.read_text().strip()
+    reports.mkdir(mode=0o700, exist_ok=True)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
+
+
+def _remember(path: Path, name: str) -> None:
+    """Write ``name`` into ``path`` whole, unless another process was faster."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)  # mode 0600
+    with os.fdopen(handle, "w") as file:
+        file.write(name)
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        pass
+    finally:
+        os.unlink(temporary)
