@@ -1,18 +1,19 @@
 """Finds the processes of a run by their kind, among those that its worker started."""
 
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import psutil
 
 from flows import services
+from flows.places import RECIPES
+from rlcore.recipes import load_recipe
+from rlcore.telemetry import OFF
+from rlcore.workers.specs import engine_placement, learner_placement
+from tests.flows.small_run import SMALL
 
-# What distinguishes an actor: variables that only its kind is started with.
-ACTORS = {
-    "engine": lambda env: "VLLM_NO_USAGE_STATS" in env,
-    "learner": lambda env: "DS_ACCELERATOR" in env,
-    "reward": lambda env: "VLLM_NO_USAGE_STATS" not in env and "DS_ACCELERATOR" not in env,
-}
+ACTORS = ("engine", "learner", "reward")
 KILLED = ("server", "worker", "flow", "gcs", "raylet", *ACTORS)
 STOPPED = ("stopped-engine", "stopped-learner")  # by SIGSTOP: they are alive and make no progress
 
@@ -26,7 +27,7 @@ def find(home: Path, victim: str) -> psutil.Process:
             raise LookupError(f"no {victim} runs")
         return psutil.Process(service.pid)
     for process in below_worker(home):
-        if _is(process, victim):
+        if is_victim(process, victim):
             return process
     raise LookupError(f"the run has no {victim}")
 
@@ -37,7 +38,8 @@ def below_worker(home: Path) -> list[psutil.Process]:
     return psutil.Process(worker.pid).children(recursive=True) if worker else []
 
 
-def _is(process: psutil.Process, victim: str) -> bool:
+def is_victim(process: psutil.Process, victim: str) -> bool:
+    """Return whether a running process is of the kind ``victim``."""
     try:
         command = process.cmdline()
         match victim:
@@ -48,9 +50,43 @@ def _is(process: psutil.Process, victim: str) -> bool:
             case "raylet":
                 return process.name() == "raylet"
             case _:
-                return "ray::_Shell" in " ".join(command) and ACTORS[victim](process.environ())
+                return _is_actor(command) and victim == _kind(process.environ())
     except (psutil.NoSuchProcess, psutil.AccessDenied):
         return False
+
+
+def _is_actor(command: list[str]) -> bool:
+    """Return whether this is the title that Ray gives an actor of ours: ``ray::_Shell``, while it
+    has a call ``ray::_Shell.call``."""
+    return bool(command) and command[0].split(".")[0] == "ray::_Shell"
+
+
+def _kind(environment: dict[str, str]) -> str:
+    """Return the kind of an actor with this environment.
+
+    Titles do not tell actors apart, and what all processes inherit does not either. A reward worker
+    is started with nothing of its own.
+    """
+    for kind, own in marks().items():
+        if own.items() <= environment.items():
+            return kind
+    return "reward"
+
+
+@cache
+def marks() -> dict[str, dict[str, str]]:
+    """Return the variables that only engines, and only learners, are started with on any device."""
+    recipe = load_recipe("quickstart", SMALL, directory=RECIPES)
+    engine, learner = (
+        placement(recipe, "cpu").env.items() & placement(recipe, "cuda").env.items()
+        for placement in (engine_placement, learner_placement)
+    )
+    shared = {name for name, _ in engine} & {name for name, _ in learner} | OFF.keys()
+    kinds = {"engine": engine, "learner": learner}
+    return {
+        kind: {name: value for name, value in own if name not in shared}
+        for kind, own in kinds.items()
+    }
 
 
 def shared_weights() -> Iterator[Path]:
