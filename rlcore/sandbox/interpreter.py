@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from rlcore.sandbox.types import SandboxError
+from schemas.errors import UserError
 
 INSIDE = "inside.pyc"  # in the copy: ``rlcore.sandbox.inside``, compiled once
 _UNFINISHED = ".making-"
@@ -33,7 +34,8 @@ def interpreter_in(directory: Path) -> Path:
     """Return the executable of the copy below ``directory``, made where it is missing.
 
     Any user can read and nobody but its owner can write the copy. Two processes may ask at once.
-    Raises SandboxError where it cannot be made, or does not run.
+    Raises SandboxError where it cannot be made, or does not run, UserError where this user cannot
+    read the original.
     """
     copy = directory / f"python-{_identity()}"
     executable = copy / "bin" / "python3"
@@ -70,6 +72,13 @@ def _original() -> Path:
 
 def _identity() -> str:
     original = _original()
+    for path in (original, Path(os.__file__)):
+        if not os.access(path, os.R_OK, effective_ids=True):
+            raise UserError(
+                f"the sandbox needs a copy of this Python, but user {os.geteuid()} cannot read"
+                f" {path}; let this user read it and enter its folders, or take an environment"
+                " (make env PYTHON=...) of a Python that all users can read"
+            )
     changed = original.stat().st_mtime_ns
     text = f"{sys.version} {original} {changed} {os.stat(os.__file__).st_mtime_ns}"
     return hashlib.sha256(text.encode() + _SOURCE.read_bytes()).hexdigest()[:16]

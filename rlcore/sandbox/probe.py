@@ -29,7 +29,10 @@ def find_sandbox(setting: str = "auto") -> Sandbox:
     UserError when the level, or for "auto" every level, does not hold on this machine.
     """
     if setting == Level.NONE:
-        return Sandbox(Level.NONE)
+        try:
+            return Sandbox(Level.NONE)
+        except SandboxError as error:
+            raise UserError(f"reward.sandbox = 'none' cannot run programs here: {error}") from None
     levels = levels_here() if setting == "auto" else (Level(setting),)
     reasons = []
     for level in levels:

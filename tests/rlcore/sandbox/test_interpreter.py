@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -9,6 +10,28 @@ import pytest
 
 from rlcore.sandbox.interpreter import environment_of, interpreter_in
 from rlcore.sandbox.slots import state_directory
+from tests.rlcore.sandbox.places import AS_ROOT, ORDINARY_UID, ROOT
+
+# Begun by root, continued as an ordinary user, as services and entry points of containers are; its
+# environment was made from a Python in a folder that only root can enter.
+UNREADABLE = """
+import os, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from rlcore.sandbox.interpreter import interpreter_in
+from schemas.errors import UserError
+closed, directory, uid = Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4])
+sys._base_executable = str(closed / "bin" / "python3")
+closed.chmod(0o700 if os.geteuid() == 0 else 0)
+if os.geteuid() == 0:
+    os.setgroups([])
+    os.setgid(uid)
+    os.setuid(uid)
+try:
+    interpreter_in(directory)
+except UserError as error:
+    print(error)
+"""
 
 
 def run(executable: Path, program: str) -> str:
@@ -54,6 +77,24 @@ def test_it_lacks_packages_and_tests() -> None:
     copy = interpreter_in(state_directory()).parents[1]
     names = {path.name for path in copy.rglob("*") if path.is_dir()}
     assert not names & {"site-packages", "test", "ensurepip"}
+
+
+def test_an_original_that_this_user_cannot_read_is_a_sentence(tmp_path: Path) -> None:
+    closed, directory = tmp_path / "closed", tmp_path / "state"
+    (closed / "bin").mkdir(parents=True)
+    (closed / "bin" / "python3").write_bytes(b"")
+    directory.mkdir()
+    uid = ORDINARY_UID if AS_ROOT else os.geteuid()
+    command = [sys.executable, "-c", UNREADABLE, ROOT, closed, directory, str(uid)]
+    try:
+        ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    finally:
+        closed.chmod(0o700)
+    assert ran.stdout == (
+        f"the sandbox needs a copy of this Python, but user {uid} cannot read {closed}/bin/python3;"
+        " let this user read it and enter its folders, or take an environment (make env PYTHON=...)"
+        " of a Python that all users can read\n"
+    ), ran.stderr
 
 
 @pytest.mark.slow
