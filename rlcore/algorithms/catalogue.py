@@ -92,10 +92,21 @@ TREE = {
     ("reasoning", True): Recommendation("reasoning, sota", ("vapo",), "60.4 on AIME 2024"),
     ("distributed", False): Recommendation("distributed", ("gepo",), "handles latency"),
 }
+# Other words for a scenario; a word of its own name finds it as well.
+_MEANT = {
+    "programming": "code generation",
+    "coding": "code generation",
+    "software": "code generation",
+    "mathematics": "math problem solving",
+    "maths": "math problem solving",
+    "chat": "customer service chatbot",
+}
 
 
 def recommend(scenario: str, *, sota: bool = False) -> Recommendation:
     """Return what StateSet's guide recommends for a scenario, or its tree for a use case.
+
+    Words that only one scenario has, such as "code", name it.
 
     Use cases are dialogue, reasoning and distributed; ``sota`` selects the best known algorithm for
     reasoning and changes nothing for the others. Raises UserError with the nearest name.
@@ -105,7 +116,11 @@ def recommend(scenario: str, *, sota: bool = False) -> Recommendation:
     """
     known = {row.scenario: row for row in RECOMMENDATIONS}
     known |= {use: row for (use, best), row in TREE.items() if not best}
-    wanted = " ".join(scenario.lower().replace("-", " ").split())
+    wanted = " ".join(scenario.lower().replace("-", " ").replace("_", " ").split())
+    wanted = _MEANT.get(wanted, wanted)
+    holding = [name for name in known if wanted and set(wanted.split()) <= set(name.split())]
+    if wanted not in known and len(holding) == 1:
+        (wanted,) = holding
     if wanted not in known:
         raise UserError(
             f"scenario '{scenario}' is not one of {', '.join(known)}{did_you_mean(wanted, known)}"

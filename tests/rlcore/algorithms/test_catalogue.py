@@ -58,6 +58,35 @@ def test_only_reasoning_forks_on_the_state_of_the_art() -> None:
     assert recommend("dialogue", sota=True) == recommend("dialogue")
 
 
+@pytest.mark.parametrize(
+    ("said", "scenario"),
+    [
+        *((said, "code generation") for said in ("code", "Code", "generation", "code-generation")),
+        *((said, "code generation") for said in ("programming", "coding")),
+        *((said, "math problem solving") for said in ("math", "mathematics", "problem solving")),
+        ("chat", "customer service chatbot"),
+        ("reasoning", "reasoning"),  # and not "production reasoning"
+        ("distributed", "distributed"),
+    ],
+)
+def test_a_scenario_is_found_by_its_words(said: str, scenario: str) -> None:
+    assert recommend(said).scenario == scenario
+
+
+@pytest.mark.parametrize("said", ["", " ", "code math", "training code"])
+def test_words_of_no_one_scenario_name_none(said: str) -> None:
+    with pytest.raises(UserError, match=f"scenario '{said}' is not one of customer service"):
+        recommend(said)
+
+
+@pytest.mark.parametrize("said", ["code", "code generation", "programming"])
+def test_the_command_answers_for_code(said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["algorithms", "--for", said]) == 0
+    assert "code generation: dapo" in capsys.readouterr().out
+    assert main(["algorithms", "--for", said, "--format", "csv"]) == 0
+    assert [line.split(",")[0] for line in capsys.readouterr().out.splitlines()][1:] == ["dapo"]
+
+
 def test_unknown_scenario_and_algorithm_name_the_nearest() -> None:
     with pytest.raises(UserError, match="did you mean 'code generation'"):
         recommend("code genration")
