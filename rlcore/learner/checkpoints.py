@@ -74,10 +74,13 @@ class Checkpoints:
         return sorted(int(key.rsplit("/", 1)[1]) for key in keys)
 
     def keep(self, kept: Collection[int]) -> None:
-        """Delete all checkpoints except those of the steps ``kept``."""
-        for step in self.steps():
-            if step not in kept:
-                self._store.discard(KIND, self._name(step))
+        """Delete all checkpoints except those of the steps ``kept`` and those that are being read,
+        which a later call deletes."""
+        superseded = [self._name(step) for step in self.steps() if step not in kept]
+        read = self._store.pinned(KIND, self._key) if superseded else set()
+        for name in superseded:
+            if name not in read:
+                self._store.discard(KIND, name)
 
     def _name(self, step: int) -> str:
         return f"{self._key}/{step:06d}"

@@ -21,6 +21,7 @@ from rlcore.store.checks import (
 )
 from rlcore.store.leases import Lease, LeaseError, hold
 from rlcore.store.local import LocalFiles
+from rlcore.store.pins import pin, pinned
 from rlcore.store.reader import ArtifactReader
 from rlcore.store.tables import (
     encode_table,
@@ -76,6 +77,15 @@ class ArtifactStore(ArtifactReader):
                 yield
             finally:
                 del self._leases[key]
+
+    def pin(self, kind: str, key: str) -> AbstractContextManager[None]:
+        """Keep an artifact from being pruned while it is entered; see ``rlcore.store.pins``."""
+        location(kind, key)
+        return pin(self._files.records(), kind, key, reader=self._writer)
+
+    def pinned(self, kind: str, key: str) -> set[str]:
+        """Return the keys of ``kind`` below ``key`` that somebody reads."""
+        return pinned(self._files.records(), kind, key)
 
     def put(
         self,

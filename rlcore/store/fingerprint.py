@@ -38,6 +38,7 @@ NEUTRAL = (
     "rlcore.store.leases",
     "rlcore.store.leftovers",
     "rlcore.store.local",
+    "rlcore.store.pins",
     "rlcore.store.reader",
     "rlcore.store.records",
     "rlcore.store.remote",

@@ -105,6 +105,12 @@ def hold(records: Records, key: str, *, run: str) -> Iterator[Lease]:
             logger.warning(f"the lease of {key} was not released, and will expire: {error}")
 
 
+def is_held(records: Records, key: str) -> bool:
+    """Return whether a process that may be alive holds ``key``."""
+    record, document = _read(records, key)
+    return record is not None and _is_held(records, key, document)
+
+
 def _take(records: Records, key: str, run: str) -> Lease:
     seen: Record | None = None
     while True:

@@ -19,6 +19,7 @@ from rlcore.store.checks import ArtifactError
 
 LEASES = ".leases"  # folder of the records in a store
 LOCK_S = 30.0
+_LOCK = ".lock"  # what the name of a document's lock ends with
 _ONE_WRITER = Lock()
 # s3fs's exceptions for "precondition failed" and for "conflicting conditional request".
 _PRECONDITION = (errno.EINVAL, errno.EBUSY)
@@ -41,6 +42,14 @@ class Records(Protocol):
 
     def exchange(self, name: str, found: Record | None, content: bytes) -> Record | None:
         """Write ``content`` if the document is still ``found``; return it, or None if it is not."""
+        ...
+
+    def remove(self, name: str) -> None:
+        """Remove the document; does nothing where there is none."""
+        ...
+
+    def names(self, prefix: str) -> list[str]:
+        """Return the names of the documents that start with ``prefix``."""
         ...
 
     def age_s(self, name: str) -> float:
@@ -81,6 +90,19 @@ class LocalRecords:
                 raise self._refused(error) from error
             return self.read(name)
 
+    def remove(self, name: str) -> None:
+        """See ``Records``."""
+        with self.guard(name):
+            (self.folder / name).unlink(missing_ok=True)
+        (self.folder / f"{name}{_LOCK}").unlink(missing_ok=True)
+
+    def names(self, prefix: str) -> list[str]:
+        """See ``Records``."""
+        if not self.folder.is_dir():
+            return []
+        names = (entry.name for entry in os.scandir(self.folder))
+        return [name for name in names if name.startswith(prefix) and not name.endswith(_LOCK)]
+
     def age_s(self, name: str) -> float:
         """See ``Records``; on a network drive, by the clock of its server."""
         probe = self.folder / f".{uuid4().hex}"
@@ -94,7 +116,7 @@ class LocalRecords:
     def guard(self, name: str) -> Iterator[None]:
         """Hold the document's lock. Raises ArtifactError when it is not released in time, or the
         folder cannot be written."""
-        path = self.folder / f"{name}.lock"
+        path = self.folder / f"{name}{_LOCK}"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
@@ -174,6 +196,19 @@ class RemoteRecords:
                     raise  # there was no other writer: the server does not support the condition
             written = self.read(name)
         return written if written is not None and written.content == content else None
+
+    def remove(self, name: str) -> None:
+        """See ``Records``."""
+        with self._translate_errors(f"remove {self._path(name)}"):
+            if self._fs.exists(self._path(name)):
+                self._fs.rm_file(self._path(name))
+
+    def names(self, prefix: str) -> list[str]:
+        """See ``Records``."""
+        with self._translate_errors(f"list {self._top}"):
+            self._fs.invalidate_cache()
+            paths = self._fs.glob(f"{self._top}/{prefix}*")
+        return [str(path).rpartition("/")[2] for path in paths]
 
     def age_s(self, name: str) -> float:
         """See ``Records``."""
