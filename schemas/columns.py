@@ -25,6 +25,7 @@ TABLES: dict[str, str] = {
     "diagnostics": "periods in which a check of the RL run failed",
     "run_stages": "what each flow run used or made, a row per stage",
     "iterations": "which weights each RL iteration turned into which",
+    "weights": "the weights that each RL iteration ended with, a row per tensor",
     "inputs": "files and hub datasets that were read from outside the store",
 }
 # SQL views that are no tables: made from all manifests, or joined from tables.
@@ -219,6 +220,10 @@ COLUMNS: dict[str, dict[str, str]] = {
         "digest_before": "sha256 of the weights that it sampled with",
         "digest_after": "sha256 of the weights that it ended with",
         "cursor": "prompts that were drawn from the stream up to its end",
+    },
+    "weights": {
+        "tensor": "its name in the Hugging Face model",
+        "digest": "sha256 over its name, dtype, shape and bytes",
     },
     "inputs": {
         "source": "who reads it, e.g. data.sources[0] train.jsonl, or model",

@@ -43,6 +43,13 @@ class Iterations(Table):
     cursor: pl.Int64 = pa.Field(ge=0)
 
 
+class Weights(Table):
+    """One tensor of the weights that an iteration ended with; beside the row of ``Iterations``."""
+
+    tensor: pl.String = pa.Field(unique=True)
+    digest: pl.String
+
+
 class Inputs(Table):
     """One file or hub dataset that a stage read from outside the store."""
 

@@ -13,7 +13,7 @@ import polars as pl
 from schemas.columns import COLUMNS, HOLDER, VIEW_COLUMNS
 from schemas.contract import Table
 from schemas.outcomes import FinishReason, Outcome, StopReason
-from schemas.records import Inputs, Iterations, RunStages
+from schemas.records import Inputs, Iterations, RunStages, Weights
 
 MESSAGE = pl.Struct({"role": pl.String, "content": pl.String})
 MESSAGES = pl.List(MESSAGE)
@@ -348,6 +348,7 @@ TABLES: dict[str, type[Table]] = {
     "diagnostics": Diagnostics,
     "run_stages": RunStages,
     "iterations": Iterations,
+    "weights": Weights,
     "inputs": Inputs,
 }
 

@@ -10,7 +10,7 @@ from rlcore.models.tokenizer import load_tokenizer
 from rlcore.recipes import user_functions
 from rlcore.rewards.registry import code_digests
 from rlcore.rl.phases import Phases
-from rlcore.rl.ptx import ptx_digests, ptx_sequences
+from rlcore.rl.ptx import ptx_digests, ptx_of
 from rlcore.rl.state import LoopState
 from rlcore.rl.workers import start_workers
 from rlcore.workers.workers import ENGINE_MODULES, LEARNER_MODULES, REWARD_MODULES
@@ -67,11 +67,7 @@ def open_phases(run: StageRun) -> Iterator[Phases]:
     with ExitStack() as stack:
         workers = start_workers(recipe.rl, run.workers, policy, stack, reward_model=reward_model)
         tokenizer = load_tokenizer(policy)
-        ptx = None
-        if recipe.rl.ptx is not None:
-            reads_demonstrations = recipe.rl.ptx.path is None
-            table = store.table(dataset, "demonstrations") if reads_demonstrations else None
-            ptx = ptx_sequences(recipe.rl.ptx, table, tokenizer)
+        ptx = ptx_of(recipe.rl.ptx, store, dataset, tokenizer)
         yield Phases(
             recipe,
             store=store,

@@ -88,6 +88,7 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
         *(f"tasks/{stage}.py" for stage in ("base_model", "prepare_data", "sft", "rl")),
         *("tasks/evaluate.py", "tasks/export.py", "tasks/run_page/summary.py"),
     ),
+    "tests/rlcore/rl/test_replay.py": ("rlcore/rl/audit.py", "rlcore/rl/recorded.py"),
     "tests/flows/test_reward_model.py": ("tasks/reward_model.py",),
     "tests/tasks/run_page/test_artifacts.py": ("tasks/run_page/plots.py",),
     "tests/rlcore/cluster/test_clusters.py": (

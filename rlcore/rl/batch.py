@@ -8,6 +8,8 @@ import polars as pl
 
 from rlcore.models.packing import Sequences
 from rlcore.ragged import to_arrays
+from rlcore.store.reader import ArtifactReader
+from schemas.artifacts import ArtifactRef
 
 
 def sequences_of(
@@ -71,6 +73,18 @@ class RolloutBatch:
             self.baselines, on="uid", how="left", maintain_order="left", validate="m:1"
         )
         return _numbers(joined["score"])
+
+
+def round_of(store: ArtifactReader, rollouts: ArtifactRef, rewards: ArtifactRef) -> RolloutBatch:
+    """Read the tables of one generation round."""
+    baselines = None
+    if "baselines" in rollouts.rows:
+        greedy = store.table(rollouts, "baselines").select("trajectory_id", "uid")
+        scored = store.table(rewards, "baseline_rewards")
+        baselines = greedy.join(scored, on="trajectory_id").select("uid", "score")
+    return RolloutBatch(
+        store.table(rollouts, "rollouts"), store.table(rewards, "rewards"), baselines
+    )
 
 
 def concat_batches(batches: list[RolloutBatch]) -> RolloutBatch:

@@ -1,8 +1,9 @@
 """What each iteration turned which weights into, and from what: the records of lineage.
 
-``iterations/<key>/<iteration>`` holds one row and names as parents all rollouts, rewards and
-advantages that its update learnt from and the record before it. Checkpoints are pruned and these
-are not, so the weights of every iteration can be followed to the trajectories behind them.
+``iterations/<key>/<iteration>`` holds one row, the digest of each tensor, and names as parents all
+rollouts, rewards and advantages that its update learnt from and the record before it. Checkpoints
+are pruned and these are not, so the weights of every iteration can be followed to the trajectories
+behind them.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,6 +13,7 @@ import polars as pl
 
 from rlcore.rl.state import LoopState
 from rlcore.store.artifacts import ArtifactStore, Lineage
+from rlcore.weights.digest import tensor_identity
 from schemas.artifacts import ArtifactRef
 
 KIND = "iterations"
@@ -28,13 +30,16 @@ class History:
     ) -> None:
         self._store, self._key, self._lineage, self._log = store, key, lineage, log
 
-    def begin(self, state: LoopState) -> None:
-        """Record the weights that RL begins with; its parents are those of the run."""
-        self._record(state, before=state.digest, parents=self._lineage.parents)
+    def begin(self, state: LoopState, tensors: Mapping[str, str]) -> None:
+        """Record the weights that RL begins with; its parents are those of the run.
 
-    def extend(self, before: str, state: LoopState) -> None:
+        ``tensors``: the ``tensor_digests`` of the weights.
+        """
+        self._record(state, state.digest, tensors, self._lineage.parents)
+
+    def extend(self, before: str, state: LoopState, tensors: Mapping[str, str]) -> None:
         """Record the iteration that ``state`` is the state after; ``before``: digest of the weights
-        that it sampled with."""
+        that it sampled with, ``tensors``: the ``tensor_digests`` of those after it."""
         learnt_from = self._store.find("advantages", self._name(state.iteration))
         assert learnt_from is not None, "an update learns from recorded advantages"
         drawn = {
@@ -43,7 +48,7 @@ class History:
             if parent.kind in ("rollouts", "rewards")
         }
         parents = {"advantages": learnt_from, **drawn, **self.parent(state.iteration - 1, PREVIOUS)}
-        self._record(state, before=before, parents=parents)
+        self._record(state, before, tensors, parents)
 
     def parent(self, iteration: int, role: str) -> dict[str, ArtifactRef]:
         """Return the record of ``iteration`` as a parent with this role, none where there is no
@@ -51,7 +56,13 @@ class History:
         found = self._store.find_or_discard(KIND, self._name(iteration), self._log)
         return {} if found is None else {role: found}
 
-    def _record(self, state: LoopState, *, before: str, parents: Mapping[str, ArtifactRef]) -> None:
+    def _record(
+        self,
+        state: LoopState,
+        before: str,
+        tensors: Mapping[str, str],
+        parents: Mapping[str, ArtifactRef],
+    ) -> None:
         row = pl.DataFrame(
             {
                 "iteration": [state.iteration],
@@ -61,6 +72,12 @@ class History:
                 "cursor": [state.cursor],
             }
         )
+        weights = pl.DataFrame(
+            {
+                "tensor": list(tensors),
+                "digest": [tensor_identity(digest) for digest in tensors.values()],
+            }
+        )
         name = self._name(state.iteration)
         for found in self.parent(state.iteration, "").values():
             same_parents = _digests(self._store.manifest(found).parents) == _digests(parents)
@@ -68,7 +85,7 @@ class History:
                 return
             self._store.discard(KIND, name)
         lineage = replace(self._lineage, parents=parents)
-        self._store.put(KIND, name, tables={KIND: row}, lineage=lineage)
+        self._store.put(KIND, name, tables={KIND: row, "weights": weights}, lineage=lineage)
 
     def _name(self, iteration: int) -> str:
         return f"{self._key}/{iteration:06d}"

@@ -15,7 +15,7 @@ import polars as pl
 from rlcore.ragged import to_arrays
 from rlcore.rewards.types import is_finished
 from rlcore.rl.advantage import Advantages, advantages_of, signal_of
-from rlcore.rl.batch import RolloutBatch
+from rlcore.rl.batch import RolloutBatch, round_of
 from rlcore.rl.groups import Groups, split_by_signal
 from rlcore.rl.guards import (
     check_fresh,
@@ -80,7 +80,7 @@ class Phases(RLRun):
     ) -> Groups:
         """Return ``groups`` with a round's groups added: all of them, or those with a signal."""
         section = self.recipe.rl.algorithm.dynamic_sampling
-        batch = self.records.round(rollouts, rewards)
+        batch = round_of(self.store, rollouts, rewards)
         uids = batch.rollouts["uid"].unique(maintain_order=True).to_list()
         drawn = self.stream.round_size
         if section is None:
@@ -183,7 +183,7 @@ class Phases(RLRun):
         if validation_due(state, self.recipe.rl):
             state = self.validated(state)
         with self.metrics.timed(RECORD):
-            self.history.extend(before, state)
+            self.history.extend(before, state, synced.tensors)
         self.metrics.publish(state.iteration)
         if self.checkpoint_due(state):
             self.save(state)

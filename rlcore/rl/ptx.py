@@ -9,7 +9,9 @@ from rlcore.data.inputs import file_digest
 from rlcore.data.sources import read_file
 from rlcore.models.packing import Sequences
 from rlcore.models.tokenizer import eos_token_id
+from rlcore.store.reader import ArtifactReader
 from rlcore.supervised.sft import demonstration_sequences
+from schemas.artifacts import ArtifactRef
 from schemas.errors import UserError
 from schemas.rl import Ptx
 
@@ -36,6 +38,16 @@ def ptx_texts(path: str, limit: int | None = None) -> list[str]:
                 " or JSONL file with the column text"
             )
     return [row["text"] for row in rows]
+
+
+def ptx_of(
+    ptx: Ptx | None, store: ArtifactReader, dataset: ArtifactRef, tokenizer: Any
+) -> Sequences | None:
+    """Return ``ptx_sequences`` for a recipe's section and dataset; None without the section."""
+    if ptx is None:
+        return None
+    table = store.table(dataset, "demonstrations") if ptx.path is None else None
+    return ptx_sequences(ptx, table, tokenizer)
 
 
 def ptx_sequences(ptx: Ptx, demonstrations: pl.DataFrame | None, tokenizer: Any) -> Sequences:

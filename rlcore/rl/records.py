@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import polars as pl
 
-from rlcore.rl.batch import RolloutBatch, concat_batches
+from rlcore.rl.batch import RolloutBatch, concat_batches, round_of
 from rlcore.rl.groups import Groups
 from rlcore.store.artifacts import ArtifactStore, Lineage
 from schemas.artifacts import ArtifactRef
@@ -39,20 +39,9 @@ class Records:
                 return None
         return found
 
-    def round(self, rollouts: ArtifactRef, rewards: ArtifactRef) -> RolloutBatch:
-        """Read the tables of one generation round."""
-        baselines = None
-        if "baselines" in rollouts.rows:
-            greedy = self.store.table(rollouts, "baselines").select("trajectory_id", "uid")
-            scored = self.store.table(rewards, "baseline_rewards")
-            baselines = greedy.join(scored, on="trajectory_id").select("uid", "score")
-        return RolloutBatch(
-            self.store.table(rollouts, "rollouts"), self.store.table(rewards, "rewards"), baselines
-        )
-
     def drawn(self, groups: Groups) -> RolloutBatch:
         """Read every group of all rounds; ``.only(groups.kept)`` are those that train."""
-        return concat_batches([self.round(*refs) for refs in groups.rounds])
+        return concat_batches([round_of(self.store, *refs) for refs in groups.rounds])
 
     def put(
         self,

@@ -100,7 +100,7 @@ class RLRun:
             self.metrics.add({CANARY_GAP: synced.canary_gap})
             state = self.validated(replace(state, version=stamp.version, digest=stamp.digest))
             with self.metrics.timed(RECORD):
-                self.history.begin(state)
+                self.history.begin(state, synced.tensors)
             self.metrics.publish(0)
             self.save(state)
         self.metrics.begin_step()

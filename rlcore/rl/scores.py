@@ -47,7 +47,7 @@ def score_batch(
     per_token_kl = scores.kls if exact else None
     if reference is not None and not exact:
         ref = reference.logprobs(sequences, temperature, targets="loss_mask").logprobs
-        per_token_kl = _estimated_kl(scores.logprobs, ref, masks, kl.estimator)
+        per_token_kl = estimated_kl(scores.logprobs, ref, masks, kl.estimator)
     return BatchScores(
         masks=masks,
         old=scores.logprobs,
@@ -58,9 +58,11 @@ def score_batch(
     )
 
 
-def _estimated_kl(
+def estimated_kl(
     old: list[np.ndarray], ref: list[np.ndarray], masks: list[np.ndarray], estimator: str
 ) -> list[np.ndarray]:
+    """Return the KL estimate of each token (nats, float64) under ``kl_estimate``, 0 off the mask;
+    ``old`` and ``ref``: log-probs under policy and reference."""
     # Only a recipe with a reference pays for torch in the controlling process.
     import torch
 

@@ -7,6 +7,7 @@ tied head, a tensor that is never sent (a new engine holds noise, see ``RolloutE
 bfloat16 one step changes too few elements for a canary or the sampler gap to see; the digest does.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,10 +44,13 @@ class Canary:
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """What a sync proved: the stamp that all engines hold, the worst engine's canary gap."""
+    """What a sync proved: the stamp that all engines hold, the worst engine's canary gap.
+
+    ``tensors``: the digest of each tensor (``tensor_digests``)."""
 
     stamp: WeightStamp
     canary_gap: float
+    tensors: Mapping[str, str]
 
 
 def sync_weights(learner: LearnerPool, engines: EnginePool, canary: Canary) -> Synced:
@@ -57,8 +61,9 @@ def sync_weights(learner: LearnerPool, engines: EnginePool, canary: Canary) -> S
     engine was handed anything but what the learner holds or answers the canary otherwise.
     """
     with exchange_file() as path:
-        stamp = engines.load_weights(learner.publish(str(path)))
-    return Synced(stamp, check_canary(learner, engines, canary))
+        published = learner.publish(str(path))
+        stamp = engines.load_weights(published)
+    return Synced(stamp, check_canary(learner, engines, canary), published.tensors)
 
 
 def check_canary(learner: LearnerPool, engines: EnginePool, canary: Canary) -> float:

@@ -76,7 +76,7 @@ def _install(point: str) -> None:
         from rlcore.rl.sync import Synced
 
         def skipped(learner: Any, engines: Any, canary: Any) -> Any:
-            return Synced(learner.stamp(), canary_gap=0.0)
+            return Synced(learner.stamp(), canary_gap=0.0, tensors={})
 
         rlcore.rl.phases.sync_weights = skipped  # not rlcore.rl.run's: the start is synced
     elif point == "export":

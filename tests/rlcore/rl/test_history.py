@@ -9,6 +9,7 @@ import pytest
 from rlcore.rl.history import KIND
 from rlcore.rl.phases import Phases
 from rlcore.rl.state import LoopState
+from rlcore.weights.files import exchange_file
 from schemas.artifacts import ArtifactRef
 
 pytestmark = pytest.mark.timeout(180)
@@ -96,13 +97,15 @@ def test_a_record_of_a_killed_attempt_is_replaced_where_it_differs(make_phases: 
     ref = phases.store.find(KIND, "run/000001")
     assert ref is not None
     left = phases.store.manifest(ref)
-    phases.history.extend(state.digest, after)
+    with exchange_file() as path:
+        tensors = phases.workers.learner.publish(str(path)).tensors
+    phases.history.extend(state.digest, after, tensors)
     assert phases.store.manifest(ref) == left
 
-    phases.history.extend(state.digest, replace(after, digest="other weights"))
+    phases.history.extend(state.digest, replace(after, digest="other weights"), tensors)
     assert record(phases, 1)[0]["digest_after"] == "other weights"
     drawn = phases.rollout(after, phases.begin(after))
-    phases.history.extend(state.digest, after)
+    phases.history.extend(state.digest, after, tensors)
     assert record(phases, 1)[0]["digest_after"] == after.digest
     again = phases.rollout(after, phases.begin(after))
     assert again.sha256 == drawn.sha256, "the same weights and seeds"
@@ -112,5 +115,5 @@ def test_a_record_of_a_killed_attempt_is_replaced_where_it_differs(make_phases: 
     drawn_from = {role: p for role, p in record(phases, 1)[1].items() if p.kind != "iterations"}
     fewer = {"advantages": phases.store.table(old, "advantages").head(1)}
     new = phases.records.replace("advantages", old.key, fewer, drawn_from)
-    phases.history.extend(state.digest, after)
+    phases.history.extend(state.digest, after, tensors)
     assert record(phases, 1)[1]["advantages"] == new != old

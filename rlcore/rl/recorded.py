@@ -1,0 +1,108 @@
+"""What an RL run recorded of its iterations, read back: weights, batches, advantages."""
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from rlcore.learner.checkpoints import KIND as CHECKPOINT
+from rlcore.rl.batch import RolloutBatch, concat_batches, round_of
+from rlcore.rl.history import KIND
+from rlcore.rl.update import UpdateBatch
+from rlcore.store.reader import ArtifactReader
+from schemas.artifacts import ArtifactRef, Manifest
+from schemas.errors import UserError
+
+
+@dataclass(frozen=True, slots=True)
+class Iteration:
+    """A row of the table ``iterations`` and its artifact; ``weights``: digest of each tensor by
+    name, after it."""
+
+    number: int
+    version: int
+    digest_before: str
+    digest_after: str
+    weights: dict[str, str]
+    manifest: Manifest
+
+
+class RecordedIterations:
+    """The iterations of the RL run whose records are below ``key``; ``name``: the run, in errors.
+
+    Raises UserError where none is recorded.
+    """
+
+    def __init__(self, store: ArtifactReader, key: str, name: str) -> None:
+        self.store, self.key, self.name = store, key, name
+        numbers = [int(k.rpartition("/")[2]) for k in store.keys(KIND, f"{key}/")]
+        if not numbers:
+            raise UserError(
+                f"the run '{name}' has no iteration recorded in {store.root}: it has not come to"
+                " its first, or an earlier version of this program made it"
+            )
+        self.last = max(numbers)
+
+    def iteration(self, number: int) -> Iteration:
+        """Return iteration ``number``, 0 being what RL began with.
+
+        Raises UserError for one that the run has not come to, ArtifactError for damage.
+        """
+        ref = self.store.find(KIND, self._at(number)) if 0 <= number <= self.last else None
+        if ref is None:
+            raise UserError(
+                f"the run '{self.name}' has no iteration {number}; it has 0 to {self.last}"
+            )
+        row = self.store.table(ref, "iterations").row(0, named=True)
+        weights = self.store.table(ref, "weights")
+        return Iteration(
+            number=number,
+            version=row["version"],
+            digest_before=row["digest_before"],
+            digest_after=row["digest_after"],
+            weights=dict(weights.select("tensor", "digest").iter_rows()),
+            manifest=self.store.manifest(ref),
+        )
+
+    def checkpoints(self) -> list[int]:
+        """Return the iterations that have a checkpoint, in order."""
+        keys = self.store.keys(CHECKPOINT, f"{self.key}/")
+        return sorted(int(key.rpartition("/")[2]) for key in keys)
+
+    def advantages(self, number: int) -> tuple[ArtifactRef, pl.DataFrame]:
+        """Return the advantages that iteration ``number`` trained on, a row per trajectory."""
+        ref = self.iteration(number).manifest.parents["advantages"]
+        return ref, self.store.table(ref, "advantages")
+
+    def batch(self, number: int) -> RolloutBatch:
+        """Return the trajectories that iteration ``number`` trained on and how they were scored,
+        in the order of its advantages."""
+        ref, advantages = self.advantages(number)
+        parents = self.store.manifest(ref).parents
+        rounds = [role for role in parents if role.partition("-")[0] == "rollouts"]
+        drawn = concat_batches(
+            [
+                round_of(self.store, parents[role], parents[role.replace("rollouts", "rewards")])
+                for role in sorted(rounds, key=_round)
+            ]
+        )
+        trained = advantages.select("trajectory_id").join(
+            drawn.rollouts, on="trajectory_id", how="left", maintain_order="left", validate="1:1"
+        )
+        return RolloutBatch(trained.select(drawn.rollouts.columns), drawn.rewards, drawn.baselines)
+
+    def update(self, number: int) -> UpdateBatch:
+        """Return what the learners of iteration ``number`` were given."""
+        ref, advantages = self.advantages(number)
+        return UpdateBatch(
+            rollouts=self.batch(number).rollouts,
+            advantages=advantages,
+            iteration=number,
+            digest=ref.sha256,
+        )
+
+    def _at(self, number: int) -> str:
+        return f"{self.key}/{number:06d}"
+
+
+def _round(role: str) -> int:
+    return int(role.partition("-")[2] or 0)

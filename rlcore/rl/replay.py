@@ -1,0 +1,172 @@
+"""The policy of any iteration, also of one whose checkpoint is gone: recorded updates, made again.
+
+From the nearest kept checkpoint at or before the iteration, or from the policy that RL began with,
+each recorded batch of advantages is given to a learner as the run gave it, so on the same kind of
+machine the weights are the recorded ones, bit for bit. After each update the digest is compared
+with the record.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from rlcore.learner.checkpoints import KIND as CHECKPOINT
+from rlcore.learner.pool import LearnerPool
+from rlcore.models.files import model_directory
+from rlcore.models.packing import Sequences
+from rlcore.models.tokenizer import load_tokenizer
+from rlcore.rl.audit import check_credit
+from rlcore.rl.ptx import ptx_of
+from rlcore.rl.recorded import Iteration, RecordedIterations
+from rlcore.rl.update import policy_request
+from rlcore.store.artifacts import ArtifactError, ArtifactStore
+from rlcore.weights.digest import tensor_identity
+from rlcore.weights.files import exchange_file
+from rlcore.workers.workers import Workers
+from schemas.artifacts import ArtifactRef
+from schemas.errors import UserError
+from schemas.recipe import Recipe
+
+SHOWN = 12  # digits of a digest in sentences
+NAMED = 3  # tensors that a sentence names
+
+
+class ReplayError(UserError):
+    """What was recorded does not lead to the weights that were recorded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A replayed iteration: the digest of its weights is the recorded one. ``updated``: whether the
+    policy was trained in it."""
+
+    iteration: int
+    digest: str
+    updated: bool
+
+
+class Replay:
+    """A learner that goes through the recorded iterations of a run. Made by ``Replay.open``.
+
+    ``at``: the iteration whose weights ``learner`` holds.
+    """
+
+    def __init__(
+        self,
+        recorded: RecordedIterations,
+        recipe: Recipe,
+        learner: LearnerPool,
+        ptx: Sequences | None,
+        at: int,
+    ) -> None:
+        self.recorded, self.recipe, self.learner = recorded, recipe, learner
+        self._ptx = ptx
+        self.at = at
+
+    @classmethod
+    @contextmanager
+    def open(
+        cls,
+        recorded: RecordedIterations,
+        recipe: Recipe,
+        *,
+        until: int,
+        log: Callable[[str], None],
+    ) -> "Iterator[Replay]":
+        """Yield a replay at the nearest checkpoint at or before iteration ``until``.
+
+        ``recipe``: the run's. The checkpoint is pinned while it is read, so the run, should it go
+        on, prunes it later. Raises UserError for an iteration that the run has not come to,
+        ArtifactError for damage, ReplayError where the start does not have the recorded weights.
+        """
+        recorded.iteration(until)
+        store = ArtifactStore(recorded.store.root, writer="a replay")
+        parents = recorded.iteration(0).manifest.parents
+        policy = model_directory(store.directory(parents["policy"]))
+        with Workers(recipe, warn=log) as workers, ExitStack() as stack:
+            exact = (
+                recipe.rl.algorithm.kl.uses_reference and recipe.rl.algorithm.kl.estimator == "full"
+            )
+            learner = workers.learner(
+                policy,
+                recipe.rl.update.optimizer,
+                name="learner",
+                reference_dir=policy if exact else None,
+            )
+            stack.callback(learner.stop)
+            at = _load_nearest(store, recorded, learner, until)
+            ptx = ptx_of(recipe.rl.ptx, store, parents["dataset"], load_tokenizer(policy))
+            replay = cls(recorded, recipe, learner, ptx, at)
+            replay.check(recorded.iteration(at))
+            start = f"the checkpoint of iteration {at}" if at else "the policy that RL began with"
+            log(f"replay starts from {start}")
+            yield replay
+
+    def step(self, *, audit: bool = True) -> Step:
+        """Replay the next iteration. ``audit``: recompute its advantages from the recorded rewards,
+        too.
+
+        Raises ReplayError naming the first thing that differs.
+        """
+        before, after = (self.recorded.iteration(self.at + shift) for shift in (0, 1))
+        if after.digest_before != before.digest_after:
+            raise ReplayError(
+                f"iteration {after.number} of {self.recorded.name} sampled with weights"
+                f" {after.digest_before[:SHOWN]} and iteration {before.number} ended with"
+                f" {before.digest_after[:SHOWN]}"
+            )
+        if audit:
+            check_credit(self.recorded, self.recipe, after.number, self.learner)
+        updated = after.version != before.version
+        if updated:
+            request = policy_request(
+                self.recorded.update(after.number),
+                recipe=self.recipe,
+                version=before.version,
+                ptx=self._ptx,
+            )
+            self.learner.update(request)
+        self.check(after)
+        self.at = after.number
+        return Step(after.number, after.digest_after, updated)
+
+    def check(self, expected: Iteration) -> None:
+        """Raise ReplayError unless the learner holds the weights of ``expected``, naming the first
+        tensors that differ."""
+        found = self.learner.stamp()
+        if (found.version, found.digest) == (expected.version, expected.digest_after):
+            return
+        with exchange_file() as path:
+            tensors = self.learner.publish(str(path)).tensors
+        differing = [
+            name
+            for name, digest in tensors.items()
+            if expected.weights.get(name) != tensor_identity(digest)
+        ]
+        named = ", ".join(differing[:NAMED]) or "none by its bytes, only the version"
+        more = f" and {len(differing) - NAMED} more" if len(differing) > NAMED else ""
+        raise ReplayError(
+            f"iteration {expected.number} of {self.recorded.name}: the replay gives weights"
+            f" {found.digest[:SHOWN]} (version {found.version}), recorded are"
+            f" {expected.digest_after[:SHOWN]} (version {expected.version}); {len(differing)} of"
+            f" {len(tensors)} tensors differ, the first in the model's order: {named}{more}."
+            " Another machine type, other libraries or another layout round differently"
+        )
+
+
+def _load_nearest(
+    store: ArtifactStore, recorded: RecordedIterations, learner: LearnerPool, until: int
+) -> int:
+    """Load the newest checkpoint at or before ``until`` that is whole; return its iteration, 0
+    where there is none and the learner keeps what it was built with."""
+    for step in reversed([step for step in recorded.checkpoints() if 0 < step <= until]):
+        key = f"{recorded.key}/{step:06d}"
+        with store.pin(CHECKPOINT, key):
+            try:
+                ref: ArtifactRef | None = store.find(CHECKPOINT, key)
+                if ref is not None:
+                    learner.load(str(store.directory(ref) / "actor"))
+                    return step
+            except ArtifactError:
+                continue  # damaged: the one before it costs time only
+    return 0
