@@ -16,6 +16,7 @@ import re
 from rlcore.boxed import last_boxed
 from rlcore.rewards.math_limits import too_much
 from rlcore.rewards.math_number import number_in, same_number
+from rlcore.rewards.math_signs import in_latex
 from rlcore.rewards.math_units import ratio, split_unit
 from rlcore.rewards.types import Reward, RewardRow, Scorer
 from schemas.errors import UserError
@@ -29,6 +30,8 @@ _WORDS = re.compile(r"[A-Za-z][A-Za-z'’]*(?:[-.,:;!][A-Za-z]{3,})*[.!]?")
 _PRODUCT = re.compile(r"[abcdkmnpqrstuvwxyz]{1,3}")  # of variables; other letters are a word
 _CLOCK = re.compile(r"\d{1,2}:[0-5]\d(?::[0-5]\d)?(?:[ap]\.?m\.?)?", re.IGNORECASE)  # no ratio
 _CHOICE = re.compile(r"\(?([A-Ja-j])\)?")
+_CHOICE_AND_VALUE = re.compile(r"(?:\(([A-J])\)|([A-J])[).:])(.+)")  # (C) 5, as AMC's solutions say
+_LONGEST = 10_000  # characters of an answer to a short ground truth
 
 
 def scorer() -> Scorer:
@@ -85,12 +88,14 @@ def _end_of_last(pattern: re.Pattern[str], text: str) -> int:
 def judge(answer: str, ground_truth: str) -> tuple[bool, str]:
     """Return whether the two are the same text or value, and why the values were not compared, if
     so."""
+    if len(answer) > _LONGEST + 10 * len(ground_truth):  # megabytes take seconds to make plain
+        return False, f"the answer is not compared by value: {too_much(answer)}"
+    answer, ground_truth = in_latex(answer), in_latex(ground_truth)
     said, truth = _plain(answer), _plain(ground_truth)
     if said == truth:
         return True, ""
     if (letter := _CHOICE.fullmatch(truth)) is not None and _is_choice(ground_truth):
-        chosen = _CHOICE.fullmatch(said)
-        return chosen is not None and chosen[1].lower() == letter[1].lower(), ""
+        return _chosen(said) == letter[1].lower(), ""
     if _WORDS.fullmatch(truth) and not _PRODUCT.fullmatch(truth):
         return said.casefold() == truth.casefold(), ""
     if _CLOCK.fullmatch(truth):
@@ -114,6 +119,16 @@ def _same_value(answer: str, truth: str) -> tuple[bool, str]:
     from rlcore.rewards.math_value import same_value
 
     return same_value(expected, given, factor), ""
+
+
+def _chosen(said: str) -> str | None:
+    """Return the choice that an answer names, alone or with the number it stands for."""
+    if (alone := _CHOICE.fullmatch(said)) is not None:
+        return alone[1].lower()
+    both = _CHOICE_AND_VALUE.fullmatch(said)
+    if both is None or number_in(both[3]) is None:
+        return None
+    return (both[1] or both[2]).lower()
 
 
 def _is_choice(ground_truth: str) -> bool:

@@ -19,6 +19,7 @@ _LATEX_FRACTION = rf"\\frac ?(?:{_BRACED} ?{_BRACED}|(\d) ?(\d)|(\d) ?{_BRACED})
 _NUMBER = re.compile(rf"([-+]?) ?({_DECIMAL})(?: ?{_POWER})?")
 _FRACTION = re.compile(rf"([-+]?) ?({_INTEGER}?) ?{_LATEX_FRACTION}")
 _SLASHED = re.compile(rf"([-+]?) ?(?:({_INTEGER}) )?({_DECIMAL}) ?/ ?([-+]?{_DECIMAL})")
+_REPEATING = re.compile(r"([-+]?) ?(\d*)\.(\d*) ?\\(?:overline|bar) ?(?:\{ ?(\d+) ?\}|(\d))")
 _PERCENT = re.compile(
     r"(?:\\?%|(?:\\text(?:rm|normal)?|\\mathrm|\\mbox)\s*\{\s*(?:\\?%|per ?cent(?:age)?)\s*\}"
     r"|\bper ?cent(?:age)?)\s*$",
@@ -30,7 +31,7 @@ _ROUNDED = 6  # digits, of a decimal that stands for a fraction
 @dataclass(frozen=True, slots=True)
 class Number:
     """``value`` as written, before the percent sign divides it by 100; ``decimal``: written with a
-    decimal point."""
+    decimal point, and not repeating."""
 
     value: Fraction
     decimal: bool
@@ -58,7 +59,10 @@ def number_in(text: str) -> Number | None:
         value = _value(plain)
     except (ValueError, ZeroDivisionError):  # more digits than Python converts; no number
         return None
-    return None if value is None else Number(value, "." in plain, percent is not None)
+    if value is None:
+        return None
+    rounded = "." in plain and _REPEATING.fullmatch(plain) is None
+    return Number(value, rounded, percent is not None)
 
 
 def same_number(truth: Number, answer: Number, factor: Fraction = Fraction(1)) -> bool:
@@ -99,6 +103,11 @@ def _value(plain: str) -> Fraction | None:
     if (match := _SLASHED.fullmatch(plain)) is not None:
         sign, whole, above, below = match.groups()
         return _mixed(sign, whole, _fraction(above), _fraction(below))
+    if (match := _REPEATING.fullmatch(plain)) is not None:
+        sign, whole, once, *again = match.groups()
+        period = next(part for part in again if part)
+        repeated = Fraction(int(period), 10 ** len(period) - 1)
+        return _signed(sign, (int((whole + once) or "0") + repeated) / 10 ** len(once))
     return None
 
 

@@ -15,7 +15,7 @@ from fractions import Fraction
 from typing import Any
 
 from math_verify import LatexExtractionConfig, parse, verify
-from sympy import Expr, Float, Rational
+from sympy import Expr, Float, I, Rational
 
 # It warns at each call that its alarms are off; they would replace the worker's own.
 logging.getLogger("math_verify").setLevel(logging.ERROR)
@@ -61,8 +61,10 @@ def same_value(truth: str, answer: str, factor: Fraction = Fraction(1)) -> bool:
     if factor != 1:
         size = Rational(factor.numerator, factor.denominator)
         given = [size * each for each in given if isinstance(each, Expr)]
-    if not expected or not given or not verify(expected, given, timeout_seconds=None):
+    if not expected or not given:
         return False
+    if not verify(expected, given, timeout_seconds=None):
+        return _same_complex(expected[0], given[0])
     return not _differ(expected[0], given[0])
 
 
@@ -166,9 +168,23 @@ def _unlike(truth: str, answer: str) -> bool:
 _VECTORS = {f"{brackets}{size}" for brackets in ("()", "[]") for size in range(3, 10)}
 
 
-def _differ(truth: Any, given: Any) -> bool:
+def _same_complex(truth: Any, given: Any) -> bool:
+    """Return whether two constants are equal once ``i``, a letter to math-verify, is the imaginary
+    unit."""
+    if not (isinstance(truth, Expr) and isinstance(given, Expr)):
+        return False
+    letters = truth.free_symbols | given.free_symbols
+    if {str(letter) for letter in letters} != {"i"}:
+        return False
+    return not _differ(
+        *(value.subs(dict.fromkeys(letters, I)) for value in (truth, given)), unless=True
+    )
+
+
+def _differ(truth: Any, given: Any, *, unless: bool = False) -> bool:
     """Return whether two values that math-verify took for equal differ, at one point where there
-    are letters: it takes a difference below its precision for none."""
+    are letters: it takes a difference below its precision for none. ``unless``: the answer where
+    they are no numbers."""
     if not (isinstance(truth, Expr) and isinstance(given, Expr)):
         return False
     letters = sorted(truth.free_symbols | given.free_symbols, key=str)
@@ -180,4 +196,4 @@ def _differ(truth: Any, given: Any) -> bool:
         most = _TOLERANCE if truth.has(Float) or given.has(Float) else _EXACT
         return bool(gap > most * size) if size else bool(gap > _EXACT)
     except (TypeError, ValueError, OverflowError, ZeroDivisionError, AttributeError):
-        return False  # no number: a matrix, an undefined point
+        return unless  # no number: a matrix, an undefined point

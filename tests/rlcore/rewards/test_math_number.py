@@ -40,6 +40,9 @@ def same(truth: str, answer: str) -> bool:
         (r"1.2\times10^{3}", 1200),
         (r"1.2 \cdot 10^-3", Fraction(12, 10_000)),
         ("2.5e3", 2500),
+        (r"0.\overline{3}", Fraction(1, 3)),
+        (r"-1.2\overline{36}", Fraction(-68, 55)),
+        (r".\bar9", 1),
     ],
 )
 def test_the_value_of_a_number(text: str, value: Fraction) -> None:
@@ -53,7 +56,7 @@ def test_the_value_of_a_number(text: str, value: Fraction) -> None:
     [
         *("", "x", "7x", "7!", "2 3", "1,00", "1,0000", "1 00", "--7", "7-", "1/0", r"\frac{1}{0}"),
         *(r"2\frac{3}{2}", "1/2/3", "7 or 8", "10^{3}", r"\sqrt{4}", "9" * 5000, "1e999", "(7)"),
-        *(r"7\%\%x", "٧x", "1.2.3"),
+        *(r"7\%\%x", "٧x", "1.2.3", r"3\overline{3}", r"0.\overline{}", r"0.\overline{3}3"),
     ],
 )
 def test_what_is_not_one_number(text: str) -> None:
@@ -76,6 +79,9 @@ def test_what_is_not_one_number(text: str) -> None:
         (r"8\text{ percent}", r"8 \%", True),
         (r"\frac{1}{3}", "0.333333", True),
         (r"\frac{1}{3}", "0.33333", False),
+        (r"0.\overline{3}", "0.3333333", True),
+        (r"0.\overline{3}", "0.3", False),
+        (r"0.\overline{36}", r"\frac{36}{100}", False),
         (r"\frac{2}{3}", "0.666667", True),
         (r"\frac{2}{3}", "0.666666", False),
         (r"\frac{1}{3000000}", "0.0000005", False),

@@ -50,6 +50,9 @@ def test_what_math_verify_takes_for_equal(truth: str, answer: str) -> None:
         (r"\frac{\pi}{2}", "1.5707963"),
         ("0.5x", r"\frac{x}{2}"),
         ("1001_2", "1001_{2}"),
+        ("1-i", r"\frac{2}{1+i}"),  # a letter to math-verify
+        ("e^{i\\pi}", "-1"),
+        ("2i", "(1+i)^2"),
     ],
 )
 def test_one_value_in_two_writings(truth: str, answer: str) -> None:
@@ -72,6 +75,8 @@ def test_one_value_in_two_writings(truth: str, answer: str) -> None:
         (r"\sqrt{2}", "1.41421"),
         (r"\sqrt{10^{30}+1}", "10^{15}"),
         (r"\{0\}", r"\emptyset"),
+        *(("i", "-i"), ("i", "1"), ("i^2", "1"), ("x^2", "-1"), ("ix", "x"), ("ij", "-1")),
+        *((r"\frac{1}{i-i}", "5"), (r"\frac{1}{3}+i", "0.33+i"), ("e^{i}", "e^{-i}")),
     ],
 )
 def test_nearly_right_is_wrong(truth: str, answer: str) -> None:
