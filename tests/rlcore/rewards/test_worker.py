@@ -86,9 +86,11 @@ def test_what_a_function_of_weight_zero_does_costs_no_score(
 
 def test_the_rest_is_not_tried_once_too_many_rows_are_lost(start: Start) -> None:
     """A function that hangs would cost its limit for every row, which can be hours."""
-    worker, hanging = start(max_lost=0.2), rows(*["ok"] * 2, *["sleep"] * 48)
+    worker, hanging = start(max_lost=0.2), rows(*["ok"] * 2, *["sleep"] * 18)
     begun = time.monotonic()
-    said = r"^1\d of 50 rows could not be scored .\d\d.0%, the others were not tried., above reward"
+    said = (
+        r"^[5-9] of 20 rows could not be scored .\d\d.0%, the others were not tried., above reward"
+    )
     with pytest.raises(RewardFailureError, match=said):
         worker.score(hanging, 0.3)
     assert time.monotonic() - begun < 48 * 0.3

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import signal
 from pathlib import Path
 
@@ -30,6 +31,24 @@ def edit(folder: Path, sign: str) -> None:
     )
 
 
+@pytest.fixture(scope="module")
+def left(prefect_server: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was killed in iteration 3."""
+    folder = tmp_path_factory.mktemp("left")
+    edit(folder, "")
+    assert run(folder, kill_at="update")[0] == -signal.SIGKILL
+    return folder
+
+
+@pytest.fixture
+def edited(left: Path, tmp_path: Path) -> Path:
+    """A copy of it whose reward was changed since."""
+    folder = tmp_path / "project"
+    shutil.copytree(left, folder, symlinks=True)
+    edit(folder, "-")
+    return folder
+
+
 def run(folder: Path, kill_at: str = "", **parameters: bool) -> tuple[int, str]:
     over = {**SMALL, **INLINE, "reward.functions": [{"name": "my_rewards.digits:reward"}]}
     over |= {"sft.enabled": False, "evaluate.checkpoints": ["rl"]}
@@ -42,28 +61,23 @@ def policies(folder: Path) -> list[Manifest]:
     return [m for m in ArtifactStore(folder / "runs" / "store").manifests() if m.kind == "policy"]
 
 
-def test_a_run_of_other_code_is_refused_and_goes_on_when_accepted(
-    prefect_server: str, tmp_path: Path
-) -> None:
-    edit(tmp_path, "")
-    assert run(tmp_path, kill_at="update")[0] == -signal.SIGKILL
-    store = ArtifactStore(tmp_path / "runs" / "store")
+def test_a_run_of_other_code_is_refused_and_goes_on_when_accepted(edited: Path) -> None:
+    store = ArtifactStore(edited / "runs" / "store")
     (began,) = {key.partition("/")[0] for key in store.keys("checkpoint")}
-    edit(tmp_path, "-")
 
-    code, output = run(tmp_path)
+    code, output = run(edited)
     assert code != 0
     said = re.search(r"stopped after iteration 2, .* was (\w{12}) and is (\w{12}); run it", output)
     assert said, output[-3000:]
     before, now = said.groups()
     assert before != now
     assert f"delete {store.root}/checkpoint/{began} to begin again" in output
-    assert not policies(tmp_path), "nothing is trained before somebody has decided"
+    assert not policies(edited), "nothing is trained before somebody has decided"
 
-    code, output = run(tmp_path, accept_code=True)
+    code, output = run(edited, accept_code=True)
     assert code == 0, output[-3000:]
     assert f"goes on after iteration 2 with other code, as accepted: digest {before}" in output
-    (policy,) = policies(tmp_path)
+    (policy,) = policies(edited)
     accepted = policy.metadata["accepted_code"]
     assert accepted["step"] == 2
     assert [accepted[name][:12] for name in ("before", "after")] == [before, now]
@@ -77,20 +91,17 @@ def test_a_run_of_other_code_is_refused_and_goes_on_when_accepted(
         "3 was scored before the kill"
     )
 
-    code, output = run(tmp_path, accept_code=True)
+    code, output = run(edited, accept_code=True)
     assert code == 0, output[-3000:]
-    assert "rl" in summary_of(tmp_path)["cached"]
-    assert len(policies(tmp_path)) == 1
+    assert "rl" in summary_of(edited)["cached"]
+    assert len(policies(edited)) == 1
 
 
-def test_begun_again_once_its_checkpoints_are_deleted(prefect_server: str, tmp_path: Path) -> None:
-    edit(tmp_path, "")
-    assert run(tmp_path, kill_at="update")[0] == -signal.SIGKILL
-    edit(tmp_path, "-")
-    store = ArtifactStore(tmp_path / "runs" / "store")
+def test_begun_again_once_its_checkpoints_are_deleted(edited: Path) -> None:
+    store = ArtifactStore(edited / "runs" / "store")
     for key in store.keys("checkpoint"):
         store.discard("checkpoint", key)
-    code, output = run(tmp_path)
+    code, output = run(edited)
     assert code == 0, output[-3000:]
-    (policy,) = policies(tmp_path)
+    (policy,) = policies(edited)
     assert "accepted_code" not in policy.metadata
