@@ -33,6 +33,7 @@ VIEWS: dict[str, str] = {
     "artifacts": "a row per complete artifact of the store, from its manifest",
     "lineage": "a row per parent of an artifact",
     "trajectories": "a row per trajectory: rollout, reward, advantage, first own_logprobs",
+    "runs": "a row per flow run: recipe, seed, how far it came, accuracy, keys of what it made",
 }
 
 _ROLLOUTS = {
@@ -236,6 +237,8 @@ COLUMNS: dict[str, dict[str, str]] = {
 HOLDER: dict[str, str] = {
     "kind": "kind of the artifact that holds the row",
     "key": "key of that artifact within its kind",
+    "records_key": "first part of key, by which stages name all that they record: the key of"
+    " run_stages and of runs that says which runs the row belongs to",
 }
 _NAMED = {
     "kind": "what it is: base_model, dataset, policy, rollouts, rewards, metrics, ...",
@@ -269,3 +272,36 @@ VIEW_COLUMNS: dict[str, dict[str, str]] = {
     },
 }
 del VIEW_COLUMNS["trajectories"]["epoch"]
+VIEW_COLUMNS["runs"] = {
+    "flow_run_id": "the run: id of its Prefect flow run",
+    "run": "the run's folder below runs/",
+    "recipe": "name of the recipe",
+    "recipe_digest": "sha256 of the resolved recipe: artifacts.recipe_digest",
+    "seed": "seed of the recipe",
+    "overrides": "JSON object: dotted keys that the run was given, and their values",
+    "began": "when the run came to its first stage, ISO 8601, UTC",
+    "seconds": "duration of its stages that have ended, s",
+    "state": "completed; or unfinished: it goes on, failed, or was killed",
+    "stage": "the last stage that it came to",
+    "iterations": "last RL iteration with metrics; null before the first",
+    "accuracy_base": "greedy accuracy of the base model, test split; null before the evaluation",
+    "accuracy_sft": "greedy accuracy after SFT, alike",
+    "accuracy_rl": "greedy accuracy after RL, alike",
+    "records_key": "key of what its RL recorded: records_key of rollouts, rewards, metrics, ...;"
+    " runs that found the same RL in the store share it",
+    "dataset_key": "key of its artifact of kind dataset; null where the stage has not ended",
+    "policy_key": "key of its artifact of kind policy, alike",
+    "evaluation_key": "key of its artifact of kind evaluation, alike",
+    "export_key": "key of its artifact of kind export, alike",
+}
+
+
+def column_descriptions(table: str) -> dict[str, str]:
+    """Return what each column of an SQL view holds: of a table, with what says which artifact holds
+    the row in front, or of a view that is no table."""
+    return VIEW_COLUMNS[table] if table in VIEW_COLUMNS else {**holder(table), **COLUMNS[table]}
+
+
+def holder(table: str) -> dict[str, str]:
+    """Return the columns in front of a table's own; ``records_key`` of run_stages is its own."""
+    return {name: text for name, text in HOLDER.items() if name not in COLUMNS[table]}

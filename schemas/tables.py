@@ -1,8 +1,8 @@
 """Pandera contracts of every Parquet table that passes between stages (polars, eager).
 
-``TABLES`` maps a table's name (its file is ``<name>.parquet``) to its model, ``VERSIONS`` to the
-version of its schema. Rows are keyed by ``uid`` (prompt) and ``trajectory_id`` (one sampled
-response). What each column holds: ``schemas/columns.py``.
+``TABLES`` maps a table's name (its file is ``<name>.parquet``) to its model. Rows are keyed by
+``uid`` (prompt) and ``trajectory_id`` (one sampled response). The versions of their schemas:
+``schemas/versions.py``; what each column holds: ``schemas/columns.py``.
 """
 
 from typing import Any
@@ -10,7 +10,6 @@ from typing import Any
 import pandera.polars as pa
 import polars as pl
 
-from schemas.columns import COLUMNS, HOLDER, VIEW_COLUMNS
 from schemas.contract import Table
 from schemas.outcomes import FinishReason, Outcome, StopReason
 from schemas.records import Inputs, Iterations, RunStages, Weights
@@ -351,29 +350,3 @@ TABLES: dict[str, type[Table]] = {
     "weights": Weights,
     "inputs": Inputs,
 }
-
-
-# Raise a table's number when its columns or their meaning change: older files are then refused.
-VERSIONS: dict[str, int] = {
-    **dict.fromkeys(TABLES, 1),
-    "rollouts": 2,
-    "baselines": 2,
-    "rewards": 4,
-    "baseline_rewards": 4,
-    "validation_rewards": 4,
-    "advantages": 3,
-    "own_logprobs": 2,
-    "completions": 2,
-    "preferences": 2,
-}
-
-
-def schema_version(table: str) -> str:
-    """Return ``name/vN`` of a table, as written in manifests and in the Parquet metadata."""
-    return f"{table}/v{VERSIONS[table]}"
-
-
-def column_descriptions(table: str) -> dict[str, str]:
-    """Return what each column of an SQL view holds: of a table, with the artifact's ``kind`` and
-    ``key`` in front, or of artifacts, lineage and trajectories."""
-    return VIEW_COLUMNS[table] if table in VIEW_COLUMNS else {**HOLDER, **COLUMNS[table]}

@@ -36,7 +36,9 @@ CONFINED = {
     "vllm": ("rlcore/engines/vllm_engine.py", "rlcore/engines/vllm_transfer.py"),
     "deepspeed": ("rlcore/learner/engine.py",),
     "openai": ("rlcore/judges/client.py",),
-    "duckdb": ("rlcore/results/queries.py", "rlcore/results/conditions.py"),
+    "duckdb": tuple(
+        f"rlcore/results/{name}.py" for name in ("conditions", "index", "statement", "views")
+    ),
     "matplotlib": ("flows/figure.py",),
     "transformers": (
         "rlcore/models/",

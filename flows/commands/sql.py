@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,20 +29,27 @@ def add_sql(commands: Any) -> None:
 
 
 def _sql(options: argparse.Namespace) -> int:
-    from rlcore.results.queries import query
-    from rlcore.store.artifacts import ArtifactStore
+    from rlcore.results.statement import answer
+    from rlcore.store.reader import ArtifactReader
 
     if "://" not in options.store and not Path(options.store).is_dir():
         raise UserError(f"--store {options.store}: there is no such folder; a run makes one")
-    frame = query(
-        ArtifactStore(options.store), options.statement, lambda line: print(line, file=sys.stderr)
+    found = answer(
+        ArtifactReader(options.store), options.statement, lambda line: print(line, file=sys.stderr)
     )
-    shown = frame.head(options.rows) if options.format == "table" else frame
-    print_rows(shown.to_dicts(), shown.columns, options.format, null="null")
-    if shown.height < frame.height:
+    print_answer(found.dicts(), found.columns, options.format, options.rows)
+    return 0
+
+
+def print_answer(
+    rows: Sequence[Mapping[str, Any]], columns: Sequence[str], form: str, most: int
+) -> None:
+    """Print the rows of a query, of a table at most ``most`` and how many there are."""
+    shown = rows[:most] if form == "table" else rows
+    print_rows(shown, columns, form, null="null")
+    if len(shown) < len(rows):
         print(
-            f"{shown.height} of {frame.height} rows; --rows {frame.height} shows all, --format csv"
-            " or json with every value whole",
+            f"{len(shown)} of {len(rows)} rows; --rows {len(rows)} shows all, --format csv or json"
+            " with every value whole",
             file=sys.stderr,
         )
-    return 0

@@ -1,9 +1,13 @@
 """SQL conditions as row filters (DuckDB)."""
 
+from typing import TYPE_CHECKING
+
 import duckdb
-import polars as pl
 
 from schemas.errors import UserError
+
+if TYPE_CHECKING:
+    import polars as pl
 
 # No extension is downloaded.
 ALONE: dict[str, str | bool | int | float | list[str]] = {
@@ -12,7 +16,7 @@ ALONE: dict[str, str | bool | int | float | list[str]] = {
 }
 
 
-def filter_rows(frame: pl.DataFrame, sql_condition: str, where: str = "filter") -> pl.DataFrame:
+def filter_rows(frame: "pl.DataFrame", sql_condition: str, where: str = "filter") -> "pl.DataFrame":
     """Return the rows of ``frame`` for which ``sql_condition`` (a WHERE clause) holds, in order.
 
     A condition that is null for a row drops it, as in SQL. ``where`` names the condition in errors.

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import psutil
-
 _CLOCKS_S = 2.0  # tolerance between process start times and file times
 
 
@@ -13,6 +11,8 @@ def is_abandoned(path: Path, pid: int) -> bool:
     Pids are reused: a process that started after ``path`` was last changed did not make it. False
     for a path that does not exist.
     """
+    import psutil  # readers of a store, which ask nothing of it, need not wait for it
+
     try:
         process = psutil.Process(pid)
         if process.status() == psutil.STATUS_ZOMBIE:

@@ -7,15 +7,19 @@ import socket
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from rlcore.store.checks import MANIFEST, ArtifactError, remember_digest
 from rlcore.store.leftovers import is_abandoned
 from rlcore.store.records import LEASES, LocalRecords
-from schemas.artifacts import Manifest
+from rlcore.store.stamps import stamp
+
+if TYPE_CHECKING:
+    from schemas.artifacts import Manifest
 
 _STAGING = ".staging"
 STALE_S = 24 * 3600
@@ -38,9 +42,24 @@ class LocalFiles:
         except (FileNotFoundError, NotADirectoryError):
             return None
 
-    def read_manifests(self, locations: list[str]) -> list[bytes]:
-        """Return the manifests of complete artifacts, in the order asked."""
-        return [(self.root / location / MANIFEST).read_bytes() for location in locations]
+    def read_manifests(self, locations: list[str]) -> list[bytes | None]:
+        """Return the manifests in the order asked; None for one that is gone."""
+        return [self.read_manifest(location) for location in locations]
+
+    def stamps(self) -> dict[str, str]:
+        """Return location -> ``stamp`` of the manifest of every complete artifact."""
+        found: dict[str, str] = {}
+        for kind in self.kinds():
+            _stamps(str(self.root / kind), kind, found)
+        return found
+
+    def local_path(self, location: str, name: str, content: str) -> Path:
+        """Return the path of one file of an artifact, whether there is one or not."""
+        return self.root / location / name
+
+    def index_folder(self) -> Path:
+        """Return the folder of what readers remember; no kind, since its name begins with a dot."""
+        return self.root / ".index"
 
     def listing(self, location: str) -> dict[str, int]:
         """Return relative path -> bytes of all but the manifest; -1 for anything but a regular
@@ -48,11 +67,11 @@ class LocalFiles:
         top = self.root / location
         return dict(_walk(top, "")) if top.is_dir() else {}
 
-    def fetch(self, location: str, name: str, manifest: Manifest) -> Path:
+    def fetch(self, location: str, name: str, manifest: "Manifest") -> Path:
         """Return the path of one file of an artifact."""
         return self.root / location / name
 
-    def fetch_all(self, location: str, manifest: Manifest) -> Path:
+    def fetch_all(self, location: str, manifest: "Manifest") -> Path:
         """Return the path of an artifact's directory."""
         return self.root / location
 
@@ -86,7 +105,7 @@ class LocalFiles:
         self,
         location: str,
         contents: Mapping[str, bytes | Path],
-        manifest: Manifest,
+        manifest: "Manifest",
         fence: Callable[[], AbstractContextManager[None]],
     ) -> bool:
         """Make the artifact visible, manifest included, by one rename; False if it already exists.
@@ -171,6 +190,20 @@ def _walk(top: Path, prefix: str) -> Iterator[tuple[str, int]]:
         elif name != MANIFEST:
             plain = entry.is_file(follow_symlinks=False)
             yield name, entry.stat(follow_symlinks=False).st_size if plain else -1
+
+
+def _stamps(folder: str, location: str, found: dict[str, str]) -> None:
+    """Add those of all artifacts below ``folder``; within an artifact there is no other."""
+    for entry in os.scandir(folder):
+        if not entry.is_dir(follow_symlinks=False):
+            continue
+        inner, manifest = f"{location}/{entry.name}", f"{entry.path}/{MANIFEST}"
+        known = stamp(manifest)
+        if known or os.path.exists(manifest):
+            found[inner] = known
+        else:
+            with suppress(FileNotFoundError):  # removed meanwhile
+                _stamps(entry.path, inner, found)
 
 
 def _write(path: Path, content: bytes | Path) -> None:

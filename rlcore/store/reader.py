@@ -5,10 +5,9 @@ An artifact is the directory ``<root>/<kind>/<key>/`` of Parquet tables and file
 a manifest there is no artifact.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-
-import polars as pl
+from typing import TYPE_CHECKING
 
 from rlcore.store.checks import (
     MANIFEST,
@@ -21,10 +20,12 @@ from rlcore.store.checks import (
     parse_manifest,
 )
 from rlcore.store.local import LocalFiles
-from rlcore.store.remote import RemoteFiles
-from rlcore.store.tables import check_version, decode_table
-from schemas.artifacts import ArtifactRef, Manifest
 from schemas.errors import UserError, did_you_mean
+
+if TYPE_CHECKING:  # each takes a while, and a query over a local store needs none of them
+    import polars as pl
+
+    from schemas.artifacts import ArtifactRef, Manifest
 
 
 class ArtifactReader:
@@ -37,13 +38,15 @@ class ArtifactReader:
         """
         text = str(root).removeprefix("file://")
         if "://" in text:
+            from rlcore.store.remote import RemoteFiles
+
             self._files: LocalFiles | RemoteFiles = RemoteFiles(text, cache)
             self.root = self._files.root
         else:
             self._files = LocalFiles(Path(text).expanduser().absolute())
             self.root = str(self._files.root)
 
-    def find(self, kind: str, key: str) -> ArtifactRef | None:
+    def find(self, kind: str, key: str) -> "ArtifactRef | None":
         """Return the artifact's ref, or None where there is no manifest.
 
         Names and sizes are checked, and in a local store the digests too; a remote store's
@@ -56,7 +59,7 @@ class ArtifactReader:
             self._check_digests(manifest)
         return self._ref(manifest)
 
-    def peek(self, kind: str, key: str) -> Manifest | None:
+    def peek(self, kind: str, key: str) -> "Manifest | None":
         """Return the manifest of an artifact, None where there is none; no file is read.
 
         Raises ArtifactError when names or sizes of its files are not what was written.
@@ -67,23 +70,27 @@ class ArtifactReader:
         if raw is None:
             return None
         manifest = parse_manifest(raw, uri, kind, key)
+        if manifest.schema_versions:
+            from rlcore.store.tables import check_version
         for name, version in manifest.schema_versions.items():
             check_version(name, version, f"{uri}/{MANIFEST}", uri)
         check_listing(manifest, self._files.listing(place), uri)
         return manifest
 
-    def verify(self, ref: ArtifactRef) -> None:
+    def verify(self, ref: "ArtifactRef") -> None:
         """Check names, sizes and digests of every file (a remote store's are downloaded once).
 
         Raises ArtifactError with the file, the fault and the remedy.
         """
         self._check_digests(self.manifest(ref))
 
-    def table(self, ref: ArtifactRef, name: str) -> pl.DataFrame:
+    def table(self, ref: "ArtifactRef", name: str) -> "pl.DataFrame":
         """Return table ``name`` of an artifact, its digest verified and its contract checked.
 
         Raises ArtifactError when it is damaged, UserError when the artifact has no such table.
         """
+        from rlcore.store.tables import decode_table
+
         manifest = self.manifest(ref)
         uri = self._files.uri(location(ref.kind, ref.key))
         if name not in manifest.schema_versions:
@@ -99,7 +106,7 @@ class ArtifactReader:
             )
         return frame
 
-    def directory(self, ref: ArtifactRef) -> Path:
+    def directory(self, ref: "ArtifactRef") -> Path:
         """Return a local directory with the artifact's files, verified; callers must not change
         them.
 
@@ -109,7 +116,7 @@ class ArtifactReader:
         self._check_digests(manifest)
         return self._files.fetch_all(location(ref.kind, ref.key), manifest)
 
-    def manifest(self, ref: ArtifactRef) -> Manifest:
+    def manifest(self, ref: "ArtifactRef") -> "Manifest":
         """Return the manifest behind ``ref``, names and sizes of its files checked.
 
         Raises ArtifactError when the artifact is gone, damaged, or has other content than ``ref``.
@@ -128,27 +135,56 @@ class ArtifactReader:
             )
         return manifest
 
-    def manifests(self, on_damage: Callable[[str], None] | None = None) -> list[Manifest]:
+    def manifests(self, on_damage: Callable[[str], None] | None = None) -> "list[Manifest]":
         """Return the manifests of all complete artifacts by kind and key; files unchecked.
 
         A damaged manifest is left out and reported to ``on_damage``; without a callback it raises
         DamagedArtifact.
         """
+        places = [location(kind, key) for kind in self.kinds() for key in self.keys(kind)]
+        return self.read_manifests(places, on_damage)
+
+    def read_manifests(
+        self, places: Sequence[str], on_damage: Callable[[str], None] | None = None
+    ) -> "list[Manifest]":
+        """Return the manifests at ``places`` (``<kind>/<key>``), without those that are gone.
+
+        Damage is told as by ``manifests``.
+        """
         found = []
-        for kind in self.kinds():
-            keys = self.keys(kind)
-            raws = self._files.read_manifests([location(kind, key) for key in keys])
-            for key, raw in zip(keys, raws, strict=True):
-                uri = self._files.uri(location(kind, key))
-                try:
+        for place, raw in zip(places, self._files.read_manifests(list(places)), strict=True):
+            uri, (kind, _, key) = self._files.uri(place), place.partition("/")
+            try:
+                if raw is not None:
                     found.append(parse_manifest(raw, uri, kind, key))
-                except DamagedArtifact as damage:
-                    if on_damage is None:
-                        raise
-                    on_damage(f"{uri} is left out: {damage.fault}")
+            except DamagedArtifact as damage:
+                if on_damage is None:
+                    raise
+                on_damage(f"{uri} is left out: {damage.fault}")
         return found
 
-    def file(self, manifest: Manifest, name: str) -> Path:
+    def stamps(self) -> dict[str, str]:
+        """Return ``<kind>/<key>`` -> stamp of the manifest of every complete artifact, by kind and
+        key: while it is the same, so is the manifest; "" where only reading it can tell.
+
+        Raises UserError for the folder of a kind that has no kind's name.
+        """
+        stamps = self._files.stamps()
+        for kind in self.kinds():
+            location(kind, "any")
+        return dict(sorted(stamps.items(), key=lambda each: each[0].split("/", 1)))
+
+    def local_path(self, place: str, name: str, content: str) -> Path:
+        """Return where a file of the artifact ``place`` is, or will be once it is fetched, on this
+        machine; ``content``: the artifact's digest."""
+        return self._files.local_path(place, name, content)
+
+    @property
+    def index_folder(self) -> Path:
+        """Where what is known of the artifacts may be kept, on this machine; no artifact."""
+        return self._files.index_folder()
+
+    def file(self, manifest: "Manifest", name: str) -> Path:
         """Return the local path of one file of an artifact, its digest verified.
 
         Raises ArtifactError when it is damaged.
@@ -167,11 +203,13 @@ class ArtifactReader:
         location(kind, "any")
         return sorted(self._files.locations(kind, prefix))
 
-    def _check_digests(self, manifest: Manifest) -> None:
+    def _check_digests(self, manifest: "Manifest") -> None:
         for name in manifest.files:
             self.file(manifest, name)
 
-    def _ref(self, manifest: Manifest) -> ArtifactRef:
+    def _ref(self, manifest: "Manifest") -> "ArtifactRef":
+        from schemas.artifacts import ArtifactRef
+
         return ArtifactRef(
             kind=manifest.kind,
             key=manifest.key,

@@ -4,21 +4,35 @@ Readers get local copies from a cache that is addressed by content, so it cannot
 copy; a damaged one is downloaded again.
 """
 
+import hashlib
 import logging
 import os
 import posixpath
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import fsspec
 
 from rlcore.store.checks import MANIFEST, ArtifactError, check_digest, file_digest
 from rlcore.store.records import LEASES, RemoteRecords
-from schemas.artifacts import Manifest
 from schemas.errors import UserError
 
+if TYPE_CHECKING:
+    from schemas.artifacts import Manifest
+
+# Under what names filesystems list what changes with a file: s3fs, gcsfs, adlfs, sftp, memory.
+_VERSIONS_OF_A_FILE = (
+    "ETag",
+    "etag",
+    "LastModified",
+    "updated",
+    "last_modified",
+    "mtime",
+    "created",
+)
 logger = logging.getLogger(__name__)
 
 
@@ -49,17 +63,42 @@ class RemoteFiles:
             except FileNotFoundError:
                 return None
 
-    def read_manifests(self, locations: list[str]) -> list[bytes]:
-        """Return the manifests of complete artifacts, in the order asked, fetched together."""
+    def read_manifests(self, locations: list[str]) -> list[bytes | None]:
+        """Return the manifests in the order asked, fetched together; None for one that is gone."""
         if not locations:
             return []
         paths = [self._path(location, MANIFEST) for location in locations]
+        # Some filesystems return bare bytes for a list of one element.
+        found = {paths[0]: self.read_manifest(locations[0])}
         with self._translate_errors(f"read manifests below {self.root}"):
-            # Some filesystems return bare bytes for a list of one element.
-            found = {paths[0]: self._fs.cat_file(paths[0])}
             if len(paths) > 1:
-                found.update(self._fs.cat(paths[1:]))
-        return [found[path] for path in paths]
+                found.update(self._fs.cat(paths[1:], on_error="omit"))
+        return [found.get(path) for path in paths]
+
+    def stamps(self) -> dict[str, str]:
+        """Return location -> what the listing says of the manifest of every complete artifact:
+        size, ETag (which follows the content) and time; "" where it gives neither of these two.
+        """
+        found: dict[str, str] = {}
+        for kind in self.kinds():
+            top = self._path(kind)
+            with self._translate_errors(f"list {self.uri(kind)}"):
+                listing = self._fs.find(top, detail=True)
+            for path, info in listing.items():
+                folder, name = posixpath.split(path)
+                if name == MANIFEST:
+                    location = f"{kind}/{posixpath.relpath(folder, top)}"
+                    found[location] = _listed_stamp(info)
+        return found
+
+    def local_path(self, location: str, name: str, content: str) -> Path:
+        """Return where the local copy of one file of an artifact is, or will be; ``content``: the
+        artifact's digest."""
+        return self.cache / content / name
+
+    def index_folder(self) -> Path:
+        """Return the local folder of what readers remember of this store."""
+        return self.cache / ".index" / hashlib.sha256(self.root.encode()).hexdigest()[:32]
 
     def listing(self, location: str) -> dict[str, int]:
         """Return relative path -> bytes of everything in the artifact but its manifest."""
@@ -71,12 +110,12 @@ class RemoteFiles:
         sizes.pop(MANIFEST, None)
         return sizes
 
-    def fetch(self, location: str, name: str, manifest: Manifest) -> Path:
+    def fetch(self, location: str, name: str, manifest: "Manifest") -> Path:
         """Return the path of a local copy of one file, downloaded and verified once.
 
         Raises DamagedArtifact when the download differs from the digest in the manifest.
         """
-        entry, target = manifest.files[name], self.cache / manifest.sha256 / name
+        entry, target = manifest.files[name], self.local_path(location, name, manifest.sha256)
         if target.exists() and file_digest(target) != entry.sha256:
             logger.warning(
                 f"{target} was changed after it was downloaded; it is downloaded from"
@@ -96,7 +135,7 @@ class RemoteFiles:
                 partial.unlink(missing_ok=True)
         return target
 
-    def fetch_all(self, location: str, manifest: Manifest) -> Path:
+    def fetch_all(self, location: str, manifest: "Manifest") -> Path:
         """Return a local directory that holds all files of an artifact."""
         folder = self.cache / manifest.sha256
         folder.mkdir(parents=True, exist_ok=True)
@@ -139,7 +178,7 @@ class RemoteFiles:
         self,
         location: str,
         contents: Mapping[str, bytes | Path],
-        manifest: Manifest,
+        manifest: "Manifest",
         fence: Callable[[], AbstractContextManager[None]],
     ) -> bool:
         """Upload the files, check that they arrived in full, upload the manifest. Always True.
@@ -193,6 +232,11 @@ class RemoteFiles:
                 "that its bucket exists, the credentials and the endpoint (AWS_* variables "
                 "for s3), then rerun."
             ) from error
+
+
+def _listed_stamp(info: Mapping[str, Any]) -> str:
+    said = [str(info[key]) for key in _VERSIONS_OF_A_FILE if info.get(key)]
+    return " ".join([str(info["size"]), *said]) if said else ""
 
 
 def _default_cache() -> Path:

@@ -17,6 +17,7 @@ from polars.datatypes import DataTypeClass
 
 from rlcore.store.checks import damaged, refuse_newer
 from schemas.errors import UserError, did_you_mean
+from schemas.versions import schema_version
 
 ROW_GROUP_ROWS = 8192
 _SHOWN_CHECKS = 5
@@ -43,8 +44,6 @@ def encode_table(name: str, frame: pl.DataFrame, kind: str) -> bytes:
 
     Raises UserError naming the table, column, check and first bad rows.
     """
-    from schemas.tables import schema_version
-
     validate(name, frame)
     metadata = {"rlp.kind": kind, "rlp.schema": schema_version(name)}
     schema = arrow_schema(name).with_metadata(metadata)
@@ -83,12 +82,7 @@ def decode_table(name: str, path: Path, digest: str, uri: str) -> pl.DataFrame:
 
 def schema_versions(tables: Iterable[str]) -> dict[str, str]:
     """Return table -> ``name/vN`` of the contracts we write."""
-    names = list(tables)
-    if not names:
-        return {}
-    from schemas.tables import schema_version
-
-    return {name: schema_version(name) for name in names}
+    return {name: schema_version(name) for name in tables}
 
 
 def remember_valid(name: str, digest: str) -> None:
@@ -98,8 +92,6 @@ def remember_valid(name: str, digest: str) -> None:
 
 def check_version(name: str, found: str, where: str, uri: str) -> None:
     """Raise ArtifactError unless ``found`` is the schema version we read for table ``name``."""
-    from schemas.tables import schema_version
-
     known = schema_version(check_table_name(name))
     refuse_newer(found, known, where)
     if found != known:
@@ -125,7 +117,7 @@ def validate(name: str, frame: pl.DataFrame) -> None:
     """
     from pandera.errors import SchemaErrors
 
-    from schemas.tables import TABLES, schema_version
+    from schemas.tables import TABLES
 
     check_table_name(name)
     if not isinstance(frame, pl.DataFrame):

@@ -4,7 +4,7 @@ import pytest
 
 from rlcore.results.data_dictionary import NAMES, describe
 from schemas.errors import UserError
-from schemas.tables import column_descriptions
+from schemas.columns import column_descriptions
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -10,7 +10,7 @@ from rlcore.results.queries import lineage, query
 from rlcore.store.artifacts import ArtifactError, ArtifactStore, Lineage
 from schemas.artifacts import ArtifactRef
 from schemas.errors import UserError
-from schemas.tables import column_descriptions
+from schemas.columns import column_descriptions
 
 
 def rollouts(count: int) -> pl.DataFrame:

@@ -1,0 +1,108 @@
+"""One SELECT over a store's views, for whoever needs no polars: the command line."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import duckdb
+
+from rlcore.results.conditions import ALONE, reason_of
+from rlcore.results.index import Index
+from rlcore.results.views import NAMES, Views
+from rlcore.store.reader import ArtifactReader
+from schemas.errors import UserError
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The rows of a SELECT, each as long as ``columns``."""
+
+    columns: list[str]
+    rows: list[tuple[Any, ...]]
+
+    def dicts(self) -> list[dict[str, Any]]:
+        """Return each row by column."""
+        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+
+
+def answer(
+    store: ArtifactReader, sql: str, on_damage: Callable[[str], None] | None = None
+) -> Answer:
+    """Return the rows of one SELECT as Python values; else as ``rlcore.results.queries.query``."""
+    with selected(store, sql, on_damage) as relation:
+        return Answer(relation.columns, relation.fetchall())
+
+
+@contextmanager
+def selected(
+    store: ArtifactReader, sql: str, on_damage: Callable[[str], None] | None
+) -> Iterator[duckdb.DuckDBPyRelation]:
+    """Yield the SELECT as a relation, to be fetched within the block; see ``queries.query``."""
+    with duckdb.connect(config=ALONE) as connection:
+        try:
+            tokens = _tokens(sql)
+            _refuse_other_than_one_select(connection, sql, tokens)
+            index = Index(connection, store)
+            index.load(on_damage)
+            views = Views(connection, index, on_damage)
+            views.create({token.name for token in tokens})
+            index.save()
+            _confine(connection, views.paths)
+            yield connection.sql(sql)
+        except duckdb.Error as error:
+            raise UserError(
+                f"the query failed: {reason_of(error)}; views: {', '.join(NAMES)}"
+            ) from None
+
+
+def _confine(connection: duckdb.DuckDBPyConnection, paths: Sequence[str]) -> None:
+    """Let the connection read ``paths`` and no other file, for good."""
+    quoted = ", ".join("'" + path.replace("'", "''") + "'" for path in paths)
+    connection.execute(f"SET allowed_paths = [{quoted}]")
+    connection.execute("SET enable_external_access = false")
+    connection.execute("SET lock_configuration = true")
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    """A word or sign of a statement; ``start``: its first byte in UTF-8."""
+
+    start: int
+    text: str
+
+    @property
+    def name(self) -> str:
+        """The identifier that it stands for, as DuckDB compares them."""
+        return self.text.strip('"').lower()
+
+
+def _tokens(sql: str) -> list[_Token]:
+    """Return the tokens of ``sql``, string constants and comments left out."""
+    content, found = sql.encode(), duckdb.tokenize(sql)
+    starts = [*(start for start, _ in found), len(content)]
+    left_out = (duckdb.token_type.string_const, duckdb.token_type.comment)
+    return [
+        _Token(start, content[start:end].decode().strip())
+        for (start, kind), end in zip(found, starts[1:], strict=True)
+        if kind not in left_out
+    ]
+
+
+def _refuse_other_than_one_select(
+    connection: duckdb.DuckDBPyConnection, sql: str, tokens: Sequence[_Token]
+) -> None:
+    kinds = [statement.type for statement in connection.extract_statements(sql)]
+    if kinds == [duckdb.StatementType.SELECT]:
+        return
+    found = ", ".join(kind.name for kind in kinds) or "nothing"
+    refused = UserError(f"one SELECT is expected, found {found}")
+    if kinds != [duckdb.StatementType.MULTI]:
+        raise refused
+    # DuckDB splits what holds a PIVOT into several statements, be it a SELECT or a COPY that would
+    # write into the store. In brackets the grammar allows a SELECT only.
+    end = next((token.start for token in tokens if token.text == ";"), None)
+    try:
+        connection.extract_statements(f"FROM ({sql.encode()[:end].decode()}\n)")
+    except duckdb.ParserException:
+        raise refused from None
