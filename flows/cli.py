@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from flows.commands.algorithms import add_algorithms
+from flows.commands.ask import add_ask
 from flows.commands.completion import add_completion
 from flows.commands.data import add_data
 from flows.commands.deploy import add_deploy
@@ -30,7 +31,7 @@ from schemas.errors import UserError
 
 SCRIPTS = (".sh", ".yaml", ".yml", ".txt", ".log")  # what a verl run is kept in
 ADD = (
-    *(add_run, add_watch, add_runs, add_stop, add_sql, add_tables, add_study),
+    *(add_run, add_watch, add_runs, add_stop, add_sql, add_ask, add_tables, add_study),
     *(add_recipes, add_algorithms, add_explain, add_data, add_reward, add_deploy),
     *(add_up, add_down, add_status, add_doctor, add_env, add_completion),
 )

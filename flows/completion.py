@@ -38,9 +38,16 @@ def keys(**_: Any) -> list[str]:
 
 def tables(**_: Any) -> list[str]:
     """Return the names of the tables that can be queried."""
-    from schemas.tables import TABLES
+    from schemas.columns import TABLES, VIEWS
 
-    return list(TABLES)
+    return [*VIEWS, *TABLES]
+
+
+def questions(**_: Any) -> list[str]:
+    """Return the names of the questions of ``ask``."""
+    from rlcore.results.questions import QUESTIONS
+
+    return list(QUESTIONS)
 
 
 def runs(parsed_args: argparse.Namespace, **_: Any) -> list[str]:
@@ -87,5 +94,6 @@ COMPLETERS: dict[str, Callable[..., list[str]]] = {
     "override": overrides,
     "key": keys,
     "run": runs,
+    "question": questions,
     "table": tables,
 }

@@ -4,10 +4,13 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flows.output import add_format, print_rows
 from schemas.errors import UserError
+
+if TYPE_CHECKING:
+    from rlcore.store.reader import ArtifactReader
 
 
 def add_sql(commands: Any) -> None:
@@ -30,15 +33,23 @@ def add_sql(commands: Any) -> None:
 
 def _sql(options: argparse.Namespace) -> int:
     from rlcore.results.statement import answer
-    from rlcore.store.reader import ArtifactReader
 
-    if "://" not in options.store and not Path(options.store).is_dir():
-        raise UserError(f"--store {options.store}: there is no such folder; a run makes one")
     found = answer(
-        ArtifactReader(options.store), options.statement, lambda line: print(line, file=sys.stderr)
+        readable_store(options.store),
+        options.statement,
+        lambda line: print(line, file=sys.stderr),
     )
     print_answer(found.dicts(), found.columns, options.format, options.rows)
     return 0
+
+
+def readable_store(root: str) -> "ArtifactReader":
+    """Return the store at ``--store``; raises UserError where there is none."""
+    from rlcore.store.reader import ArtifactReader
+
+    if "://" not in root and not Path(root).is_dir():
+        raise UserError(f"--store {root}: there is no such folder; a run makes one")
+    return ArtifactReader(root)
 
 
 def print_answer(

@@ -32,6 +32,8 @@ def describe(view: str) -> list[Column]:
         found = answer(ArtifactReader(empty), f"DESCRIBE {view}").dicts()
     texts = column_descriptions(view)
     return [
-        Column(each["column_name"], each["column_type"].replace('"', ""), texts[each["column_name"]])
+        Column(
+            each["column_name"], each["column_type"].replace('"', ""), texts[each["column_name"]]
+        )
         for each in found
     ]

@@ -71,7 +71,7 @@ class Index:
         for manifest in self._store.read_manifests(fresh, on_damage):
             self._parsed[f"{manifest.kind}/{manifest.key}"] = manifest
         self._connection.execute(
-            f"DELETE FROM _store.{MANIFESTS} WHERE place IN (SELECT unnest(?))", [stale]
+            f"DELETE FROM _store.{MANIFESTS} WHERE place IN (SELECT unnest(?::VARCHAR[]))", [stale]
         )
         rows = [_row(place, stamps[place], each) for place, each in self._parsed.items()]
         self._insert(MANIFESTS, rows)
@@ -100,7 +100,8 @@ class Index:
         """Keep what was learnt for the next process, where the index can be written."""
         if self._new:
             self._connection.execute(
-                f"DELETE FROM _store.{CHECKED} WHERE place || '/' || name IN (SELECT unnest(?))",
+                f"DELETE FROM _store.{CHECKED} WHERE place || '/' || name IN"
+                " (SELECT unnest(?::VARCHAR[]))",
                 [[f"{row['place']}/{row['name']}" for row in self._new]],
             )
             self._insert(CHECKED, self._new)

@@ -190,13 +190,14 @@ class Views:
         ]
         self.paths += paths
         self._connection.execute(
-            f"CREATE TABLE _store.{table}_files AS SELECT unnest($kinds) AS kind,"
-            " unnest($keys) AS key, unnest($records) AS records_key, unnest($files) AS filename",
+            f"CREATE TABLE _store.{table}_files AS SELECT unnest($kinds::VARCHAR[]) AS kind,"
+            " unnest($keys::VARCHAR[]) AS key, unnest($records::VARCHAR[]) AS records_key,"
+            " unnest($files::VARCHAR[]) AS filename",
             {
-                "kinds": _texts([h.kind for h in holders]),
-                "keys": _texts([h.key for h in holders]),
-                "records": _texts([h.key.partition("/")[0] for h in holders]),
-                "files": _texts(paths),
+                "kinds": [h.kind for h in holders],
+                "keys": [h.key for h in holders],
+                "records": [h.key.partition("/")[0] for h in holders],
+                "files": paths,
             },
         )
         self._sources[table] = _rows_of(table, paths)
@@ -205,11 +206,6 @@ class Views:
             f"CREATE VIEW {table} AS SELECT {front}, t.* EXCLUDE (filename)"
             f" FROM {self._sources[table]} t JOIN _store.{table}_files f USING (filename)"
         )
-
-
-def _texts(values: Sequence[str]) -> duckdb.Value:
-    """Return a list of text as a parameter; DuckDB cannot tell the type of an empty one."""
-    return duckdb.Value(list(values), duckdb.list_type("VARCHAR"))
 
 
 def _rows_of(table: str, paths: Sequence[str]) -> str:

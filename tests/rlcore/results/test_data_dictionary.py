@@ -3,8 +3,8 @@
 import pytest
 
 from rlcore.results.data_dictionary import NAMES, describe
-from schemas.errors import UserError
 from schemas.columns import column_descriptions
+from schemas.errors import UserError
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -9,8 +9,8 @@ import pytest
 from rlcore.results.queries import lineage, query
 from rlcore.store.artifacts import ArtifactError, ArtifactStore, Lineage
 from schemas.artifacts import ArtifactRef
-from schemas.errors import UserError
 from schemas.columns import column_descriptions
+from schemas.errors import UserError
 
 
 def rollouts(count: int) -> pl.DataFrame:

@@ -1,0 +1,102 @@
+"""``rl-pipeline ask``: questions that people have about a run, answered by SQL."""
+
+import argparse
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from flows.commands.sql import print_answer, readable_store
+from flows.output import add_format, print_rows
+from rlcore.results.folders import LATEST, RECIPE, RUNS, run_folder
+
+
+def add_ask(commands: Any) -> None:
+    """Add the subcommand ``ask`` to a command line's subparsers."""
+    parser = commands.add_parser(
+        "ask", help="questions about a run: prompts never rewarded, hacking, what changed, ..."
+    )
+    parser.add_argument(
+        "question", nargs="?", metavar="NAME", help="which question; without one, all are listed"
+    )
+    parser.add_argument(
+        "run", nargs="*", metavar="RUN", help="folder below runs/, or latest (the default)"
+    )
+    parser.add_argument(
+        "--sql", action="store_true", help="print the SELECT, to go on from, instead of its rows"
+    )
+    parser.add_argument(
+        "--store", default="runs/store", help="artifact store (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--runs", type=Path, default=RUNS, metavar="FOLDER", help="of runs (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--rows", type=int, default=40, help="rows of a table shown (default: %(default)s)"
+    )
+    add_format(parser)
+    parser.set_defaults(command=_ask)
+
+
+def _ask(options: argparse.Namespace) -> int:
+    from rlcore.results.questions import QUESTIONS, question, statement
+    from rlcore.results.statement import answer
+
+    if options.question is None:
+        rows = [{"question": name, "answers": each.title} for name, each in QUESTIONS.items()]
+        print_rows(rows, ("question", "answers"), options.format)
+        return 0
+    asked, store = question(options.question), readable_store(options.store)
+    runs = [_folder_name(run, options.runs) for run in options.run or [LATEST]]
+    keys = _recipe_keys(*(options.runs / run for run in runs)) if len(runs) == 2 else {}
+    sql = statement(store, options.question, runs, keys, _tell)
+    if options.sql:
+        print(sql)
+        return 0
+    found = answer(store, sql, _tell)
+    if options.format == "table":
+        print(f"{asked.title}: {', '.join(runs)}\n{asked.explanation}\n")
+    if options.format == "table" and not found.rows:
+        print("none")
+    else:
+        print_answer(found.dicts(), found.columns, options.format, options.rows)
+    return 0
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
+def _folder_name(run: str, runs: Path) -> str:
+    """Return the name by which the store knows a run, which may be given as a path."""
+    folder = run_folder(run, runs)
+    return run if folder is None else folder.name
+
+
+def _recipe_keys(first: Path, second: Path) -> dict[str, tuple[str | None, str | None]]:
+    """Return what differs between the recipes of two runs, by dotted key; nothing where a folder
+    is gone."""
+    import yaml
+
+    if not all((folder / RECIPE).is_file() for folder in (first, second)):
+        return {}
+    flat = [
+        dict(_leaves(yaml.safe_load((folder / RECIPE).read_text(encoding="utf-8")), ""))
+        for folder in (first, second)
+    ]
+    names = dict.fromkeys([*flat[0], *flat[1]])
+    pairs = {name: (flat[0].get(name), flat[1].get(name)) for name in names}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def _leaves(value: Any, path: str) -> Iterator[tuple[str, str]]:
+    """Yield dotted key and value of all that is no mapping and no list of mappings."""
+    if isinstance(value, Mapping):
+        items = value.items()
+    elif isinstance(value, list) and any(isinstance(each, Mapping) for each in value):
+        items = enumerate(value)
+    else:
+        yield path.removeprefix("."), str(value)
+        return
+    for name, inner in items:
+        yield from _leaves(inner, f"{path}.{name}")

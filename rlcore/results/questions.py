@@ -1,0 +1,270 @@
+"""Questions that people ask of a run, as SQL over the store's views, to go on from."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from rlcore.results.statement import answer
+from rlcore.store.reader import ArtifactReader
+from schemas.errors import UserError, did_you_mean
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """``sql``: with ``{records}``, what RL recorded of the run, ``{run}``, and in a comparison
+    ``{other}`` and ``{recipe_keys}``, rows (key, value, value) that differ; all as SQL.
+
+    ``needs``: table -> the stage that writes it. ``runs``: how many runs it is about.
+    """
+
+    title: str
+    explanation: str
+    sql: str
+    needs: Mapping[str, str]
+    runs: int = 1
+
+
+_TRAJECTORIES = {"rollouts": "rl", "rewards": "rl"}
+_PROMPTS = "(select distinct on (uid) uid, prompt[-1].content as prompt, ground_truth from prompts)"
+QUESTIONS: dict[str, Question] = {
+    "never-rewarded": Question(
+        "prompts that were never rewarded",
+        "No sample was right; where nothing checks correctness, none scored above the run's least."
+        " A prompt that is too hard, has a wrong ground truth, or whose answers the reward cannot"
+        " read teaches nothing.",
+        f"""
+select t.uid, p.prompt, p.ground_truth, count(*) as samples,
+    count(distinct t.iteration) as iterations, mode(t.response) as usual_response
+from trajectories t left join {_PROMPTS} p using (uid)
+where t.records_key = {{records}} and t.score is not null
+group by all
+having not coalesce(bool_or(t.correct), max(t.score) > (
+    select min(score) from trajectories where records_key = {{records}}))
+order by samples desc, t.uid""",
+        {**_TRAJECTORIES, "prompts": "prepare_data"},
+    ),
+    "reward-by-prompt": Question(
+        "reward of each prompt",
+        "Worst first. early and late: mean score in the first and in the second half of the run's"
+        " iterations; null where the prompt was not drawn then.",
+        f"""
+with t as (
+    select *, iteration > max(iteration) over () / 2 as late
+    from trajectories where records_key = {{records}})
+select t.uid, p.prompt, count(*) as samples, avg(t.score) as score,
+    avg(t.score) filter (not t.late) as early, avg(t.score) filter (t.late) as late,
+    avg(t.correct::int) as correct
+from t left join {_PROMPTS} p using (uid)
+group by t.uid, p.prompt order by score, t.uid""",
+        {**_TRAJECTORIES, "prompts": "prepare_data"},
+    ),
+    "length-against-reward": Question(
+        "reward by length of the response",
+        "Ten equal parts of the trajectories, the shortest first. A score that rises with length"
+        " while correct does not is a reward for length; a fall in the last part with cut_off near"
+        " 1 is a max_new_tokens that is too small.",
+        """
+with t as (
+    select list_sum(loss_mask::int[]) as tokens, score, correct, finish_reason
+    from trajectories where records_key = {records}),
+parts as (select *, ntile(10) over (order by tokens) as part from t)
+select part, min(tokens) as tokens_from, max(tokens) as tokens_to, count(*) as responses,
+    avg(score) as score, avg(correct::int) as correct,
+    avg((finish_reason = 'length')::int) as cut_off
+from parts group by part order by part""",
+        _TRAJECTORIES,
+    ),
+    "hacking": Question(
+        "responses that score high and are wrong",
+        "Verdict false, and a score of at least the median of right responses. Read them: what"
+        " they share is what the reward pays for. None is the best answer; without verdicts there"
+        " is none either (a function of weight 0 gives verdicts that cost nothing).",
+        """
+with t as (
+    select *, median(score) filter (correct) over () as usual
+    from trajectories where records_key = {records})
+select iteration, uid, score, usual as median_of_right, parts, detail, response
+from t where not correct and score >= usual
+order by iteration desc, score desc, uid""",
+        _TRAJECTORIES,
+    ),
+    "slowest": Question(
+        "the slowest iterations, and where their time went",
+        "Seconds by phase. testing: validation; save: the checkpoint; outside: what no phase"
+        " accounts for.",
+        """
+with t as (
+    select step as iteration, name, value from metrics
+    where records_key = {records} and stage = 'rl' and step > 0)
+select iteration, max(value) filter (name = 'timing_s/step') as seconds,
+    max(value) filter (name = 'timing_s/gen') as rollout,
+    max(value) filter (name = 'timing_s/reward') as reward,
+    max(value) filter (name = 'timing_s/adv') as advantage,
+    max(value) filter (name = 'timing_s/update_actor') as update_actor,
+    max(value) filter (name = 'timing_s/update_critic') as update_critic,
+    max(value) filter (name = 'timing_s/sync') as sync,
+    max(value) filter (name = 'timing_s/testing') as testing,
+    max(value) filter (name = 'timing_s/save_checkpoint') as save,
+    max(value) filter (name = 'timing_s/outside') as outside
+from t group by iteration having seconds is not null order by seconds desc limit 20""",
+        {"metrics": "rl"},
+    ),
+    "skipped": Question(
+        "rows that were stale, or taught nothing",
+        "By iteration. unscored: no score (timeout, error, aborted); untrained: no advantage,"
+        " since their group was left out or their score is missing; stale: sampled by weights of an"
+        " earlier iteration.",
+        """
+select iteration, count(*) as sampled, count(*) filter (score is null) as unscored,
+    count(*) filter (outcome = 'timeout') as timeouts,
+    count(*) filter (outcome = 'error') as errors,
+    count(*) filter (outcome = 'aborted') as aborted,
+    count(*) filter (advantages is null) as untrained,
+    count(*) filter (list_min(turn_versions) < max_version) as stale
+from (
+    select *, max(weight_version) over (partition by iteration) as max_version
+    from trajectories where records_key = {records})
+group by iteration order by iteration""",
+        {**_TRAJECTORIES, "advantages": "rl"},
+    ),
+    "findings": Question(
+        "what the checks found",
+        "Periods in which a check failed, with what to change; none means that nothing was found.",
+        """
+select began, ended, severity, "check", value, message, remedy
+from diagnostics where records_key = {records} order by began, "check\"""",
+        {"diagnostics": "rl"},
+    ),
+    "changed": Question(
+        "what differs between two runs",
+        "Keys of the recipe, then the code, the inputs and the result of each stage, as digests;"
+        " what is equal is left out.",
+        """
+with stages as (
+    select s.run, s.stage, a.code_fingerprint, s.sha256, i.digests
+    from run_stages s join artifacts a using (kind, key)
+    left join (
+        select records_key, string_agg(source || ' ' || digest, ', ' order by source) as digests
+        from inputs group by all) i on i.records_key = s.records_key
+    where s.run in ({run}, {other})),
+pairs as (
+    select a.stage, a.code_fingerprint as code_a, b.code_fingerprint as code_b,
+        a.digests as inputs_a, b.digests as inputs_b, a.sha256 as result_a, b.sha256 as result_b
+    from (from stages where run = {run}) a full join (from stages where run = {other}) b
+    using (stage))
+select what, name, first, second from (
+    select 'recipe' as what, name, first, second from {recipe_keys}
+    union all select 'code', stage, code_a, code_b from pairs
+    union all select 'inputs', stage, inputs_a, inputs_b from pairs
+    union all select 'result', stage, result_a, result_b from pairs)
+where first is distinct from second
+order by list_position(['recipe', 'code', 'inputs', 'result'], what), name""",
+        {},
+        runs=2,
+    ),
+}
+
+
+def question(name: str) -> Question:
+    """Return the question ``name``; raises UserError with the nearest for an unknown one."""
+    if name not in QUESTIONS:
+        raise UserError(
+            f"'{name}' is not a question{did_you_mean(name, QUESTIONS)}; there are"
+            f" {', '.join(QUESTIONS)}"
+        )
+    return QUESTIONS[name]
+
+
+def statement(
+    store: ArtifactReader,
+    name: str,
+    runs: list[str],
+    recipe_keys: Mapping[str, tuple[str | None, str | None]],
+    on_damage: Callable[[str], None],
+) -> str:
+    """Return the SELECT that answers the question ``name`` about ``runs`` (names of their folders,
+    or "latest").
+
+    ``recipe_keys``: what differs between two recipes, by dotted key. Raises UserError for another
+    number of runs, a run that the store does not know, and a table that the run lacks.
+    """
+    asked = question(name)
+    if len(runs) != asked.runs:
+        raise UserError(
+            f"'{name}' is about {asked.runs} {'run' if asked.runs == 1 else 'runs'}, {len(runs)}"
+            f" given: rl-pipeline ask {name} {' '.join(['RUN', 'RUN2'][: asked.runs])}"
+        )
+    known = _stages(store, on_damage)
+    names = [_known(run, known, store) for run in runs]
+    stages = known[names[0]]
+    _refuse_missing(store, name, names[0], stages, on_damage)
+    values = {"run": _text(names[0]), "records": _text(stages.get("rl", "")), "other": "''"}
+    if asked.runs == 2:
+        values |= {"other": _text(names[1]), "recipe_keys": _differences(recipe_keys)}
+    return asked.sql.format(**values).strip()
+
+
+def _stages(store: ArtifactReader, on_damage: Callable[[str], None]) -> dict[str, dict[str, str]]:
+    """Return the records key of each stage of each run, by run and stage, the newest run first."""
+    rows = answer(
+        store,
+        "select run, stage, records_key from run_stages"
+        " order by max(began) over (partition by run) desc, run, began",
+        on_damage,
+    ).rows
+    found: dict[str, dict[str, str]] = {}
+    for run, stage, records in rows:
+        found.setdefault(run, {})[stage] = records
+    return found
+
+
+def _known(run: str, known: Mapping[str, object], store: ArtifactReader) -> str:
+    if run == "latest" and known:
+        return next(iter(known))
+    if run not in known:
+        there = ", ".join(list(known)[:5]) or "none; a run of this version records itself there"
+        raise UserError(
+            f"{store.root} knows no run '{run}'{did_you_mean(run, known)}; there are {there}"
+        )
+    return run
+
+
+def _refuse_missing(
+    store: ArtifactReader,
+    name: str,
+    run: str,
+    stages: Mapping[str, str],
+    on_damage: Callable[[str], None],
+) -> None:
+    """Raise UserError where the run lacks a table that the question needs."""
+    rows = answer(
+        store,
+        "select split_part(key, '/', 1), unnest(json_keys(rows)) from artifacts",
+        on_damage,
+    ).rows
+    written = set(rows)
+    for table, stage in QUESTIONS[name].needs.items():
+        if stage not in stages:
+            reason = f"which the stage {stage} writes, and it has not come to that stage"
+            remedy = "wait until it does, or run its recipe again: it goes on where it stopped"
+        elif (stages[stage], table) not in written:
+            reason = f"which the stage {stage} writes, and has not written or no longer has"
+            remedy = (
+                "wait for its first iteration, or run its recipe again into a store"
+                " without this result"
+            )
+        else:
+            continue
+        raise UserError(f"the run '{run}' lacks the table {table}, {reason}; {remedy}")
+
+
+def _differences(keys: Mapping[str, tuple[str | None, str | None]]) -> str:
+    """Return the relation (name, first, second) of what differs between two recipes."""
+    rows = [f"({_text(key)}, {_text(a)}, {_text(b)})" for key, (a, b) in keys.items()]
+    if not rows:
+        return "(select null::varchar as name, null::varchar as first, null::varchar as second)"
+    return f"(values {', '.join(rows)}) as recipe_keys(name, first, second)"
+
+
+def _text(value: str | None) -> str:
+    """Return a value as a constant of SQL."""
+    return "null" if value is None else "'" + value.replace("'", "''") + "'"
