@@ -15,7 +15,11 @@ from schemas.errors import UserError, did_you_mean
 from tests.bench.measures import Measure, table
 
 # Name -> the module whose ``measures()`` is called.
-BENCHMARKS = {"rewards": "tests.bench.rewards", "scoring": "tests.bench.scoring"}
+BENCHMARKS = {
+    "rewards": "tests.bench.rewards",
+    "scoring": "tests.bench.scoring",
+    "sql": "tests.bench.sql",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
