@@ -23,8 +23,8 @@ _KIND = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 _KEY_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._=+-]{0,199}")
 _NOT_A_FILE = -1
 
-# path -> (size, mtime_ns, inode, sha256): a file is read again only when its stat has changed.
-_DIGESTS: dict[str, tuple[int, int, int, str]] = {}
+# path -> (its stat as in _identity, sha256): a file is read again only when that has changed.
+_DIGESTS: dict[str, tuple[tuple[int, int, int, int], str]] = {}
 
 
 class ArtifactError(UserError):
@@ -82,11 +82,11 @@ def content_digest(files: "Mapping[str, FileEntry]") -> str:
 
 
 def file_digest(path: Path) -> str:
-    """Return the sha256 of a file, reading it only when its size, mtime or inode has changed."""
+    """Return the sha256 of a file, reading it only when its size, times or inode have changed."""
     stat = os.stat(path)
     known = _DIGESTS.get(str(path))
-    if known and known[:3] == (stat.st_size, stat.st_mtime_ns, stat.st_ino):
-        return known[3]
+    if known and known[0] == _identity(stat):
+        return known[1]
     with open(path, "rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     remember_digest(path, digest, stat)
@@ -96,7 +96,11 @@ def file_digest(path: Path) -> str:
 def remember_digest(path: Path, digest: str, stat: os.stat_result | None = None) -> None:
     """Record the digest of a file that this process has just read or written."""
     stat = stat or os.stat(path)
-    _DIGESTS[str(path)] = (stat.st_size, stat.st_mtime_ns, stat.st_ino, digest)
+    _DIGESTS[str(path)] = (_identity(stat), digest)
+
+
+def _identity(stat: os.stat_result) -> tuple[int, int, int, int]:
+    return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino
 
 
 def parse_manifest(raw: bytes, uri: str, kind: str, key: str) -> "Manifest":
