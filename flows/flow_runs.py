@@ -71,6 +71,16 @@ def states() -> dict[str, str]:
     return {str(run.id)[:ID_DIGITS]: (run.state_name or "unknown").lower() for run in _read()}
 
 
+def ending(digits: str) -> tuple[str, str] | None:
+    """Return the state of the run whose id begins with ``digits``, and once it has ended without
+    completing, why; None where the server does not know it."""
+    run = next((run for run in _read() if str(run.id).startswith(digits)), None)
+    if run is None or run.state is None:
+        return None
+    ended_early = run.state.is_final() and not run.state.is_completed()
+    return (run.state_name or "unknown").lower(), (run.state.message or "") if ended_early else ""
+
+
 def read(run_id: UUID) -> FlowRun:
     """Return the run as it is now."""
     with _client() as client:

@@ -7,7 +7,7 @@ rebinding) and an Origin header, where there is one, of the page's own server (a
 pages, also over WebSockets, which CORS does not cover).
 
 The login page of Prefect's UI keeps its password in the browser; a one-time link does that for
-``rl-pipeline open``.
+``rl-pipeline open``. Reports and their pictures need no password (``flows.report_files``).
 """
 
 import argparse
@@ -16,6 +16,7 @@ import json
 import secrets
 import time
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -23,6 +24,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
+
+from flows.report_files import ReportFiles
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 LINK_S = 300.0  # a login link is valid for this long, once
@@ -115,8 +118,9 @@ class LoginLinks:
         return HTMLResponse(page, headers=headers)
 
 
-def create_guarded_app() -> ASGIApp:
-    """Return Prefect's application behind the guard, with the routes of login links.
+def create_guarded_app(reports: Path) -> ASGIApp:
+    """Return Prefect's application behind the guard, with the routes of login links and of the
+    report folders below ``reports``.
 
     Raises RuntimeError where Prefect's settings disable a defence.
     """
@@ -131,6 +135,7 @@ def create_guarded_app() -> ASGIApp:
     links = LoginLinks(password.get_secret_value())
     app.api_app.router.routes.insert(0, Route("/login-links", links.create, methods=["POST"]))
     app.router.routes.insert(0, Route("/login/{token}", links.redeem, methods=["GET"]))
+    app.router.routes[:0] = ReportFiles(reports).routes()
     return Guard(app)
 
 
@@ -141,11 +146,13 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(prog="python -m flows.server", description=__doc__)
     parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--reports", type=Path, required=True, help="folder of report folders")
+    options = parser.parse_args()
     settings = get_current_settings().server
     uvicorn.run(
-        create_guarded_app(),
+        create_guarded_app(options.reports),
         host=LOOPBACK[0],
-        port=parser.parse_args().port,
+        port=options.port,
         proxy_headers=False,
         timeout_keep_alive=settings.api.keepalive_timeout,
         ws_ping_interval=settings.api.websocket_ping_interval,

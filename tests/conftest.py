@@ -24,6 +24,7 @@ from tests.processes import PROCESS, starts_ahead
 
 HOME = Path(tempfile.mkdtemp(prefix="rlp-prefect-"))
 PORT = services.free_port()
+REPORTS = HOME / "reports"  # what the server serves below /reports
 for name in [name for name in os.environ if name.startswith("PREFECT_")]:
     del os.environ[name]
 os.environ.update(client_settings(HOME, PORT))
@@ -89,7 +90,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         return
     needed = any("prefect_server" in getattr(item, "fixturenames", ()) for item in session.items)
     if needed and starts_ahead():
-        start_server(HOME, PORT)
+        start_server(HOME, PORT, REPORTS)
     gc.collect()
     gc.freeze()
 
@@ -126,7 +127,7 @@ def _failed(report: Any) -> Any:
 @pytest.fixture(scope="session")
 def prefect_server() -> Iterator[str]:
     """The API URL of a running server; flows called in the test report to it."""
-    server = start_server(HOME, PORT)
+    server = start_server(HOME, PORT, REPORTS)
     assert server.port == PORT, f"port {PORT} was taken before the server started"
     wait_healthy(HOME, server)
     yield os.environ["PREFECT_API_URL"]

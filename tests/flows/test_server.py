@@ -261,10 +261,10 @@ def test_what_the_guard_accepts(host: str, origin: str | None, passes: bool) -> 
     assert refusal([*headers, (b"host", b"localhost")]) is not None, "two Host headers"
 
 
-def test_no_server_starts_without_a_password(prefect_server: str) -> None:
+def test_no_server_starts_without_a_password(prefect_server: str, tmp_path: Path) -> None:
     """This process has a client's settings only."""
     with pytest.raises(RuntimeError, match="password"):
-        create_guarded_app()
+        create_guarded_app(tmp_path)
 
 
 def test_the_password_is_kept_from_deployments_and_other_users(tmp_path: Path) -> None:

@@ -1,0 +1,38 @@
+"""How often a report of a run that goes on may be written."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+SHARE = 0.03  # of the time
+
+
+class Pace:
+    """Keeps something that repeats to a share of the time: after it took t seconds, the next is
+    due t / share seconds later.
+
+    pace = Pace()
+    if pace.due():
+        with pace.measured():
+            write_report(run, folder)
+    """
+
+    __slots__ = ("_next", "_share")
+
+    def __init__(self, share: float = SHARE) -> None:
+        self._share = share
+        self._next = float("-inf")
+
+    def due(self) -> bool:
+        """Return whether it may be done now."""
+        return time.monotonic() >= self._next
+
+    @contextmanager
+    def measured(self) -> Iterator[None]:
+        """Measure one, also where it fails."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            now = time.monotonic()
+            self._next = now + (now - began) / self._share

@@ -1,0 +1,238 @@
+"""What the policy wrote and what it got for it: answers to one prompt in two iterations side by
+side, and the distribution of scores over the iterations.
+
+A report reads a bounded part of the records, however long the run.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import polars as pl
+
+from rlcore.results.run import Run
+from rlcore.rewards.types import prompt_text
+from rlcore.store.checks import ArtifactError
+from schemas.artifacts import Manifest
+
+PROMPTS = 4  # shown
+ROLLOUTS = 16  # iterations whose rollouts are read
+ROLLOUT_BYTES = 64 * 2**20  # of their files together
+COLUMNS = 24  # iterations whose scores are read
+FEW_SCORES = 6  # different scores up to which each has a row of its own
+BINS = 8
+_ANSWERS = ["trajectory_id", "uid", "sample", "iteration", "response", "finish_reason"]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One answer: of which iteration or checkpoint, and its score (None: it has none)."""
+
+    by: str
+    response: str
+    score: float | None
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A prompt with answers to it, from early to late."""
+
+    prompt: str
+    ground_truth: str | None
+    answers: Sequence[Answer]
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """Share of each bin of scores, lowest first, in each of ``iterations``: [bins, iterations]."""
+
+    iterations: Sequence[int]
+    bins: Sequence[str]
+    shares: np.ndarray
+
+
+def over_iterations(run: Run, records: str) -> list[Asked]:
+    """Return prompts that the policy answered in two iterations, the first and the last one that
+    was read, those whose mean score changed most in front.
+
+    Where no prompt came twice, prompts of the last iteration alone.
+    """
+    read = list(_rollouts(run, records))
+    if not read:
+        return []
+    rows = pl.concat([frame for frame, _ in read])
+    means = rows.group_by("uid", "iteration").agg(pl.col("score").mean(), pl.len())
+    ends = means.group_by("uid").agg(
+        first=pl.col("iteration").min(),
+        last=pl.col("iteration").max(),
+        before=pl.col("score").sort_by("iteration").first(),
+        after=pl.col("score").sort_by("iteration").last(),
+    )
+    change = (pl.col("after") - pl.col("before")).abs().fill_null(0.0)
+    ends = ends.sort(
+        pl.col("last") > pl.col("first"), change, "uid", descending=[True, True, False]
+    )
+    chosen = ends.head(PROMPTS)
+    prompts = _prompts(run, read[-1][1], chosen["uid"].to_list())
+    asked = []
+    for uid, first, last in chosen.select("uid", "first", "last").iter_rows():
+        mine = rows.filter(pl.col("uid") == uid)
+        answers = [_answer(mine, step) for step in sorted({first, last})]
+        prompt, truth = prompts.get(uid, ("", None))
+        asked.append(Asked(prompt, truth, answers))
+    return asked
+
+
+def of_checkpoints(completions: pl.DataFrame) -> list[Asked]:
+    """Return prompts of the evaluation with the answer of each checkpoint: greedy ones where there
+    are any, and first those on which the checkpoints differ."""
+    greedy = completions.filter(pl.col("mode") == "greedy")
+    shown = greedy if greedy.height else completions.filter(pl.col("sample") == 0)
+    verdicts = shown.group_by("uid", maintain_order=True).agg(pl.col("outcome").n_unique())
+    chosen = verdicts.sort("outcome", descending=True, maintain_order=True)["uid"].head(PROMPTS)
+    asked = []
+    for uid in chosen:
+        rows = shown.filter(pl.col("uid") == uid).to_dicts()
+        answers = [
+            Answer(
+                row["checkpoint"],
+                row["response"],
+                row["score"],
+                f"{row['outcome']}, {row['num_tokens']} tokens, {row['finish_reason']}",
+            )
+            for row in rows
+        ]
+        asked.append(Asked(rows[0]["prompt"], rows[0]["ground_truth"], answers))
+    return asked
+
+
+def scores(run: Run, records: str) -> Scores | None:
+    """Return how the scores were distributed in up to ``COLUMNS`` iterations; None without any."""
+    by_iteration: dict[int, list[float]] = {}
+    unscored: dict[int, int] = {}
+    for iteration, names in _spread(_names(run, "rewards", records), COLUMNS):
+        for name in names:
+            frame = _columns(run, "rewards", name, ["score"])
+            if frame is not None:
+                known = frame["score"].drop_nulls()
+                by_iteration.setdefault(iteration, []).extend(known.to_list())
+                unscored[iteration] = unscored.get(iteration, 0) + frame["score"].null_count()
+    values = np.array([value for row in by_iteration.values() for value in row])
+    if not len(values):
+        return None
+    distinct = np.unique(values.round(6))
+    if len(distinct) <= FEW_SCORES:
+        labels = [f"{value:.4g}" for value in distinct]
+        places = [np.searchsorted(distinct, np.round(row, 6)) for row in by_iteration.values()]
+    else:
+        edges = np.linspace(values.min(), values.max(), BINS + 1)
+        labels = [f"{low:.3g} to {high:.3g}" for low, high in pairwise(edges)]
+        places = [
+            np.clip(np.digitize(row, edges) - 1, 0, BINS - 1) for row in by_iteration.values()
+        ]
+    counts = np.array([np.bincount(place, minlength=len(labels)) for place in places]).T
+    if any(unscored.values()):
+        labels = ["no score", *labels]
+        counts = np.vstack([[unscored[step] for step in by_iteration], counts])
+    return Scores(list(by_iteration), labels, counts / np.maximum(counts.sum(axis=0), 1))
+
+
+def _answer(rows: pl.DataFrame, iteration: int) -> Answer:
+    """Return the first sample of an iteration: not the best one, nor the worst."""
+    group = rows.filter(pl.col("iteration") == iteration).sort("sample")
+    row = group.row(0, named=True)
+    mean = group["score"].drop_nulls()
+    note = f"{row['outcome'] or 'not scored yet'}, {row['finish_reason']}"
+    if group.height > 1 and mean.len():
+        note += f"; mean of its {group.height} samples {mean.to_numpy().mean():.3g}"
+    return Answer(f"iteration {iteration}", row["response"], row["score"], note)
+
+
+def _rollouts(run: Run, records: str) -> Iterator[tuple[pl.DataFrame, Manifest]]:
+    """Yield answers with their scores, and their artifact, of iterations from both ends of the run
+    inwards, as far as ``ROLLOUTS`` and ``ROLLOUT_BYTES`` go; in the order of the iterations."""
+    named = _names(run, "rollouts", records)
+    left, found = ROLLOUT_BYTES, list[tuple[int, pl.DataFrame, Manifest]]()
+    for iteration in _ends(list(named))[:ROLLOUTS]:
+        name = named[iteration][0]  # dynamic sampling draws several rounds: one is enough
+        manifest = _peek(run, "rollouts", name)
+        if manifest is None:
+            continue
+        left -= sum(entry.bytes for entry in manifest.files.values())
+        if left < 0 and found:
+            break
+        answers = _columns(run, "rollouts", name, _ANSWERS)
+        scored = _columns(run, "rewards", name, ["trajectory_id", "score", "outcome"])
+        if answers is None:
+            continue
+        if scored is None:
+            nothing = {"trajectory_id": pl.String, "score": pl.Float64, "outcome": pl.String}
+            scored = pl.DataFrame(schema=nothing)
+        rows = answers.join(scored, on="trajectory_id", how="left", maintain_order="left")
+        found.append((iteration, rows, manifest))
+    yield from ((rows, manifest) for _, rows, manifest in sorted(found, key=lambda row: row[0]))
+
+
+def _ends(steps: Sequence[int]) -> list[int]:
+    """Return ``steps`` from both ends inwards, the last first: the newest is what people want."""
+    return [
+        steps[-1 - index // 2] if index % 2 == 0 else steps[index // 2]
+        for index in range(len(steps))
+    ]
+
+
+def _names(run: Run, kind: str, records: str) -> dict[int, list[str]]:
+    """Return the names of the records of ``kind`` by iteration, in order."""
+    found: dict[int, list[str]] = {}
+    for name in run.store.keys(kind, f"{records}/"):
+        digits = name.rpartition("/")[2].partition("-")[0]
+        if digits.isdecimal():
+            found.setdefault(int(digits), []).append(name)
+    return dict(sorted(found.items()))
+
+
+def _spread(named: dict[int, list[str]], most: int) -> list[tuple[int, list[str]]]:
+    """Return at most ``most`` iterations, evenly, with the first and the last one."""
+    steps = list(named)
+    if len(steps) > most:
+        places = np.linspace(0, len(steps) - 1, most).round().astype(int)
+        steps = [steps[place] for place in places]
+    return [(step, named[step]) for step in steps]
+
+
+def _peek(run: Run, kind: str, name: str) -> Manifest | None:
+    try:
+        return run.store.peek(kind, name)
+    except ArtifactError:
+        return None
+
+
+def _columns(run: Run, kind: str, name: str, columns: list[str]) -> pl.DataFrame | None:
+    """Return columns of a record; None where it is gone or damaged, as while a run goes on.
+
+    The contract of the table is not checked: reading its other columns would take the time.
+    """
+    manifest = _peek(run, kind, name)
+    if manifest is None:
+        return None
+    try:
+        return pl.read_parquet(run.store.file(manifest, f"{kind}.parquet"), columns=columns)
+    except (ArtifactError, FileNotFoundError):
+        return None
+
+
+def _prompts(run: Run, manifest: Manifest, uids: list[str]) -> dict[str, tuple[str, str | None]]:
+    """Return text and ground truth by uid."""
+    ref = manifest.parents.get("dataset")
+    dataset = None if ref is None else _peek(run, ref.kind, ref.key)
+    if dataset is None:
+        return {}
+    try:
+        path = run.store.file(dataset, "prompts.parquet")
+    except ArtifactError:
+        return {}
+    frame = pl.read_parquet(path, columns=["uid", "prompt", "ground_truth"])
+    rows = frame.filter(pl.col("uid").is_in(uids)).iter_rows()
+    return {uid: (prompt_text(messages), truth) for uid, messages, truth in rows}

@@ -1,0 +1,33 @@
+"""Text that a model, a data set or a reward wrote, made fit to be shown; escaping is the
+template's."""
+
+import unicodedata
+
+SHOWN_CHARACTERS = 2000  # of one prompt or response
+TAIL = 500  # of these, from its end: answers stand there
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+_KEPT = frozenset("\n\t\u200c\u200d")  # joiners are part of words and of emoji
+# Controls, formatting (which may reverse a line), surrogates, line and paragraph separators, ...
+_HIDDEN = frozenset(("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"))
+
+
+def clean(text: str) -> str:
+    """Return ``text`` with a replacement character for each one that would not be seen."""
+    if text.isprintable():
+        return text
+    return "".join(
+        REPLACEMENT if c not in _KEPT and unicodedata.category(c) in _HIDDEN else c for c in text
+    )
+
+
+def shortened(text: str, most: int = SHOWN_CHARACTERS, tail: int = TAIL) -> str:
+    """Return at most about ``most`` characters of ``text``: its begin and its end."""
+    if len(text) <= most:
+        return text
+    left_out = f"\n… {len(text) - most:,} characters left out …\n"
+    return text[: most - tail] + left_out + text[len(text) - tail :]
+
+
+def cut(text: str, most: int) -> str:
+    """Return at most ``most`` characters of ``text``: its begin."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"

@@ -1,0 +1,141 @@
+"""Writes reports: of one run, and of several with their curves overlaid.
+
+A report is one HTML file without scripts or anything to load, so that it opens from a disk, offline
+and under a policy that forbids both. Whatever a model, a data set or a reward wrote is escaped by
+the template engine; nothing is marked as safe.
+"""
+
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+
+from rlcore.report import evaluation, samples
+from rlcore.report.charts import number
+from rlcore.report.curves import curves
+from rlcore.report.facts import RL, STAGES, Ending, Facts, gather
+from rlcore.report.text import clean, cut, shortened
+from rlcore.results.run import Run
+from rlcore.store.checks import ArtifactError
+
+INDEX = "index.html"
+TEMPLATES = Path(__file__).parent / "templates"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A section that the caller adds: rows of text, numbers or None, a cell per column."""
+
+    title: str
+    note: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+
+
+def write_report(
+    run: Run, folder: Path, ending: Ending | None = None, *, name: str = INDEX
+) -> Path:
+    """Write the report of ``run`` as ``name`` into ``folder``, whole or not at all; return its
+    path.
+
+    The run may go on, have ended or have been killed; ``ending`` says how, where that is known.
+    Raises UserError for a run without stages, and where the folder cannot be written.
+    """
+    facts = gather(run, ending)
+    asked, scores = [], None
+    if any(stage.name == RL for stage in facts.stages):
+        records = run.records(RL)
+        try:
+            asked = samples.over_iterations(run, records)
+            scores = samples.scores(run, records)
+        except ArtifactError:  # a store that goes away; the rest is worth having
+            pass
+    checkpoints = [] if facts.completions is None else samples.of_checkpoints(facts.completions)
+    return _write(
+        folder / name,
+        "run.html",
+        run=facts,
+        to_come=[name for name in STAGES if _is_to_come(run, facts, name)],
+        curves=curves({facts.name: facts.metrics}),
+        evaluation=evaluation.of_checkpoints(facts.evaluation),
+        asked=asked,
+        checkpoints=checkpoints,
+        scores=scores,
+    )
+
+
+def write_overlay(runs: Sequence[Run], path: Path, extra: Sequence[Table] = ()) -> Path:
+    """Write one page with the curves of several runs over each other; see ``write_report``.
+
+    ``extra``: sections between the evaluations and the curves.
+    """
+    facts = [gather(run) for run in runs]
+    return _write(
+        path,
+        "overlay.html",
+        runs=facts,
+        curves=curves({one.name: one.metrics for one in facts}),
+        evaluation=evaluation.of_runs({one.name: one.evaluation for one in facts}),
+        extra=extra,
+    )
+
+
+def _is_to_come(run: Run, facts: Facts, stage: str) -> bool:
+    """Return whether a run that has not ended will still come to ``stage``."""
+    if facts.state == "completed" or any(stage == there.name for there in facts.stages):
+        return False
+    if stage == "sft":
+        return run.recipe.sft.enabled
+    return stage != "reward_model" or run.recipe.reward_model is not None
+
+
+def _write(path: Path, template: str, **values: Any) -> Path:
+    now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S")
+    text = _template(template).render(written=now, **values)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".report-")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+    return path
+
+
+@cache
+def _template(name: str) -> Template:
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_shown,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "number": number,
+        "shortened": shortened,
+        "cut": cut,
+        "duration": duration,
+    }
+    return environment.get_template(name)
+
+
+def _shown(value: Any) -> Any:
+    """Return what a template inserts; text of whoever wrote it without what is not seen."""
+    return clean(value) if type(value) is str else value
+
+
+def duration(seconds: float) -> str:
+    """Return seconds as a person says them."""
+    if seconds < 90:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"
