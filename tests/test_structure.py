@@ -111,6 +111,10 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
     "tests/rlcore/preflight/test_functions.py": ("rlcore/preflight/loaders.py",),
     "tests/rlcore/preflight/test_start.py": ("rlcore/preflight/files.py",),
     "tests/rlcore/results/test_queries.py": ("schemas/tables.py",),
+    "tests/rlcore/report/test_write.py": (
+        *("rlcore/report/curves.py", "rlcore/report/evaluation.py"),
+        *("rlcore/report/facts.py", "rlcore/report/samples.py"),
+    ),
     "tests/rlcore/reward_model/test_training.py": ("rlcore/supervised/loop.py",),
     "tests/rlcore/rewards/test_calls.py": ("rlcore/rewards/side_by_side.py",),
     "tests/rlcore/rewards/test_worker.py": (
