@@ -56,7 +56,8 @@ def report(
     hostile = (
         f"<script>fetch('{beacon[0]}/s'); document.title = 'owned'</script>"
         f"<img src={beacon[0]}/i onerror=\"document.title='owned'\"></pre></svg></style>"
-        f"<link rel=stylesheet href={beacon[0]}/l><meta http-equiv=refresh content='0;{beacon[0]}/m'>"
+        f"<link rel=stylesheet href={beacon[0]}/l>"
+        f"<meta http-equiv=refresh content='0;{beacon[0]}/m'>"
     )
     run = MadeRun(tmp_path_factory.mktemp("hostile") / "runs")
     run.train(run.prepare(hostile, truth=hostile), iterations=3, response=hostile)
