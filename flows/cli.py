@@ -7,6 +7,7 @@ from pathlib import Path
 
 from flows.commands.algorithms import add_algorithms
 from flows.commands.ask import add_ask
+from flows.commands.compare import add_compare
 from flows.commands.completion import add_completion
 from flows.commands.data import add_data
 from flows.commands.deploy import add_deploy
@@ -32,10 +33,9 @@ from schemas.errors import UserError
 
 SCRIPTS = (".sh", ".yaml", ".yml", ".txt", ".log")  # what a verl run is kept in
 ADD = (
-    *(add_run, add_watch, add_runs, add_stop, add_study),
-    *(add_sql, add_ask, add_tables, add_report),
-    *(add_recipes, add_algorithms, add_explain, add_data, add_reward, add_deploy),
-    *(add_up, add_down, add_status, add_doctor, add_env, add_completion),
+    *(add_run, add_watch, add_runs, add_stop, add_study, add_sql, add_ask, add_tables),
+    *(add_report, add_compare, add_recipes, add_algorithms, add_explain, add_data, add_reward),
+    *(add_deploy, add_up, add_down, add_status, add_doctor, add_env, add_completion),
 )
 FAILED, WRONG, INTERRUPTED, UNREAD = 1, 2, 130, 141  # docs/exit_codes.md
 

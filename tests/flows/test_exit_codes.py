@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from flows import cli, local, services
+from flows.commands.compare import WORSE
 from flows.places import ROOT
 from rlcore.results.metrics import metrics_frame, publish_metrics
 from rlcore.store.artifacts import ArtifactStore, Lineage
@@ -26,6 +27,9 @@ CODES = {
     "sql FROM·metric --store whole": 2,
     "sql FROM·metrics --store nowhere": 2,
     "runs --runs nowhere": 2,
+    "compare one two": 2,
+    "compare one two --fail-if acuracy·<·0": 2,
+    "compare one": 2,
     "stop quickstart": 2,
     "run quickstrat": 2,
     "run quickstrat --dry-run": 2,
@@ -129,7 +133,8 @@ def test_ctrl_c_ends_a_command_with_130(folder: Path) -> None:
 
 
 def test_the_page_lists_the_codes_that_there_are() -> None:
-    """143 is that of SIGTERM (test_cancel)."""
+    """143 is that of SIGTERM (test_cancel), 3 that of ``compare --fail-if`` (test_compare)."""
     text = (ROOT / "docs" / "exit_codes.md").read_text()
     listed = {int(code) for code in re.findall(r"(?m)^\| (\d+) \|", text)}
-    assert listed == {*CODES.values(), cli.INTERRUPTED, cli.UNREAD, 128 + signal.SIGTERM}
+    others = {WORSE, cli.INTERRUPTED, cli.UNREAD, 128 + signal.SIGTERM}
+    assert listed == {*CODES.values(), *others}

@@ -88,8 +88,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_every_command_that_prints_json_has_a_schema() -> None:
     named = {path.name.removesuffix(".schema.json") for path in SCHEMAS.iterdir()}
-    run = {"run"}  # which tests/flows/commands/test_run.py runs
-    assert named == _printing() == {command.split()[0] for command in ARGUMENTS} | run
+    elsewhere = {"compare", "run"}  # test_compare.py and test_run.py print those
+    assert named == _printing() == {command.split()[0] for command in ARGUMENTS} | elsewhere
 
 
 @pytest.mark.parametrize("command", ARGUMENTS)

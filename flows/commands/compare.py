@@ -1,0 +1,133 @@
+"""``rl-pipeline compare``: runs side by side, and an exit code on what their evaluations say."""
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flows.output import add_format, print_rows
+from rlcore.results.folders import RUNS
+from schemas.errors import UserError
+
+if TYPE_CHECKING:
+    from rlcore.results.compare import Comparison
+    from rlcore.results.paired import Condition, Difference
+
+WORSE = 3  # docs/exit_codes.md
+COLUMNS = (
+    *("part", "name", "run", "value", "low", "high"),
+    *("pairs", "only_first", "only_this", "text"),
+)
+
+
+def add_compare(commands: Any) -> None:
+    """Add the subcommand ``compare`` to a command line's subparsers."""
+    parser = commands.add_parser(
+        "compare", help="in what runs differ, and by how much, with 95 %% intervals"
+    )
+    parser.add_argument(
+        "run", nargs="+", metavar="RUN", help="two or more; the others are compared with the first"
+    )
+    parser.add_argument(
+        "--fail-if",
+        action="append",
+        default=[],
+        metavar='"METRIC < NUMBER"',
+        help='e.g. "accuracy < -0.01": exit with 3 where the whole 95 %% interval of a run\'s'
+        " difference from the first is below it; > : above it. METRIC: accuracy,"
+        " sampled_accuracy, score, length (tokens)",
+    )
+    parser.add_argument("--md", action="store_true", help="print the tables as Markdown")
+    parser.add_argument(
+        "--runs", type=Path, default=RUNS, metavar="FOLDER", help="of runs (default: %(default)s)"
+    )
+    add_format(parser)
+    parser.set_defaults(command=compare_runs)
+
+
+def compare_runs(options: argparse.Namespace) -> int:
+    """Print the comparison; return ``WORSE`` where a condition holds."""
+    from rlcore.results.compare import compare
+    from rlcore.results.paired import Condition
+    from rlcore.results.run import Run
+
+    if options.md and options.format != "table":
+        raise UserError(f"--md and --format {options.format} exclude each other; give one")
+    conditions = [Condition.parse(text) for text in options.fail_if]
+    comparison = compare([Run.open(name, options.runs) for name in options.run])
+    failures = comparison.failures(conditions)
+    sentences = [_sentence(comparison.runs[0], *failure) for failure in failures]
+    if options.format != "table":
+        print_rows(to_rows(comparison, failures, sentences), COLUMNS, options.format)
+    elif options.md:
+        print("\n\n".join(_markdown(title, rows) for title, rows in comparison.sections()))
+    else:
+        for number, (title, rows) in enumerate(comparison.sections()):
+            print("\n" * (number > 0) + f"{title}:")
+            print_rows(rows, list(rows[0]), "table")
+    for sentence in sentences:
+        print(f"failed: {sentence}", file=sys.stderr)
+    return WORSE if failures else 0
+
+
+def to_rows(
+    comparison: "Comparison",
+    failures: Sequence["tuple[Condition, str, Difference]"],
+    sentences: Sequence[str],
+) -> list[dict[str, Any]]:
+    """Return one row per value, with the keys ``COLUMNS``; see docs/schemas."""
+    rows: list[dict[str, Any]] = []
+
+    def add(part: str, name: str, **values: Any) -> None:
+        rows.append({**dict.fromkeys(COLUMNS), "part": part, "name": name, **values})
+
+    for setting in comparison.settings:
+        for run, text in zip(comparison.runs, setting.values, strict=True):
+            add(setting.part, setting.name, run=run, text=text)
+    for figure in comparison.figures:
+        for run, value in zip(comparison.runs, figure.values, strict=True):
+            add("training", figure.name, run=run, value=value)
+    for run, pairs in comparison.pairs.items():
+        for pair in pairs:
+            add("evaluation", pair.metric, run=run, **_interval(pair))
+    for number, note in enumerate(comparison.notes, start=1):
+        add("note", str(number), text=note)
+    for (condition, run, pair), sentence in zip(failures, sentences, strict=True):
+        add("failed", condition.metric, run=run, text=sentence, **_interval(pair))
+    return rows
+
+
+def _interval(pair: "Difference") -> dict[str, Any]:
+    return {
+        "value": pair.value,
+        "low": pair.low,
+        "high": pair.high,
+        "pairs": pair.pairs,
+        "only_first": pair.only_first,
+        "only_this": pair.only_second,
+    }
+
+
+def _sentence(first: str, condition: "Condition", run: str, pair: "Difference") -> str:
+    return (
+        f"{condition.text}: {pair.metric} of {run} is {pair.second:.4g}, that of {first}"
+        f" {pair.first:.4g}; difference {pair.value:+.4g} on {pair.pairs} prompts, 95 % interval"
+        f" [{pair.low:+.4g}, {pair.high:+.4g}]"
+    )
+
+
+def _markdown(title: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return a titled table; a bar in a value is escaped."""
+    cells = [list(rows[0]), ["---"] * len(rows[0])]
+    cells += [[_cell(value) for value in row.values()] for row in rows]
+    lines = [f"| {' | '.join(row)} |" for row in cells]
+    return "\n".join([f"**{title}**", "", *lines])
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return " ".join(str(value).split()).replace("|", r"\|")

@@ -1,0 +1,229 @@
+"""Runs side by side: in what they differ, their metrics, and their evaluations prompt by prompt."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from rlcore.results.differences import Setting, differing_settings
+from rlcore.results.paired import METRICS, Condition, Difference, difference, prompt_values
+from rlcore.results.run import Run
+from schemas.errors import UserError
+
+CHECKPOINT = "rl"  # whose evaluations are compared
+
+Rows = list[dict[str, Any]]
+Section = tuple[str, Rows]
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One figure of training; ``values``: one per run, None where it has none."""
+
+    name: str
+    values: tuple[float | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What runs have in common and what not; each is paired with the first of ``runs``."""
+
+    runs: tuple[str, ...]
+    settings: list[Setting]
+    figures: list[Figure]
+    pairs: dict[str, list[Difference]]  # by run, but the first
+    notes: list[str]
+
+    def failures(self, conditions: Sequence[Condition]) -> list[tuple[Condition, str, Difference]]:
+        """Return each condition that holds, with the run and its difference from the first.
+
+        Raises UserError where a run cannot be compared by a condition's metric: whether it holds is
+        then not known.
+        """
+        found = []
+        for condition in conditions:
+            for run in self.runs[1:]:
+                by_metric = {pair.metric: pair for pair in self.pairs[run]}
+                if condition.metric not in by_metric:
+                    raise UserError(
+                        f"--fail-if '{condition.text}': {condition.metric} of {run} and"
+                        f" {self.runs[0]} cannot be compared: {'; '.join(self.notes)}"
+                    )
+                if condition.holds(by_metric[condition.metric]):
+                    found.append((condition, run, by_metric[condition.metric]))
+        return found
+
+    def sections(self) -> list[Section]:
+        """Return titled tables for people; those without rows are left out."""
+        settings = {
+            row.name if row.part == "recipe" else f"{row.part} of {row.name}": row.values
+            for row in self.settings
+        }
+        figures = {figure.name: figure.values for figure in self.figures}
+        first = self.runs[0]
+        pairs = [
+            {
+                "run": run,
+                "metric": pair.metric,
+                "first": pair.first,
+                "this": pair.second,
+                "difference": pair.value,
+                "95 % low": pair.low,
+                "95 % high": pair.high,
+                "prompts": pair.pairs,
+                "only first": pair.only_first,
+                "only this": pair.only_second,
+            }
+            for run in self.runs[1:]
+            for pair in self.pairs[run]
+        ]
+        titled = [
+            ("What differs", _table("key", self.runs, settings)),
+            ("Training", _table("figure", self.runs, figures)),
+            (f"Evaluation of '{CHECKPOINT}' against {first}, on the prompts of both", pairs),
+            ("Notes", [{"note": note} for note in self.notes]),
+        ]
+        return [(title, rows) for title, rows in titled if rows]
+
+
+def compare(runs: Sequence[Run]) -> Comparison:
+    """Return how ``runs`` differ; the first is what the others are compared with.
+
+    Raises UserError unless there are two or more different ones, or where one has no records,
+    ArtifactError where something of theirs is damaged.
+    """
+    names = tuple(run.name for run in runs)
+    if len(set(names)) < len(names) or len(names) < 2:
+        raise UserError(f"two or more different runs can be compared, not {', '.join(names)}")
+    settings = differing_settings(runs)
+    frames = [(_metrics(run, "rl"), _metrics(run, "sft")) for run in runs]
+    figures = [Figure(name, tuple(of(*frame) for frame in frames)) for name, of in _FIGURES.items()]
+    pairs, notes = _paired(runs)
+    if any(row.part == "recipe" and row.name.startswith("reward.functions") for row in settings):
+        notes.append("the reward functions differ, so accuracy and score are not of one measure")
+    return Comparison(
+        names,
+        settings,
+        [figure for figure in figures if any(value is not None for value in figure.values)],
+        pairs,
+        notes,
+    )
+
+
+def comparison_sections(runs: Sequence[Run]) -> list[Section]:
+    """Return ``runs`` side by side as titled tables. Raises as ``compare``."""
+    return compare(runs).sections()
+
+
+def _table(head: str, runs: Sequence[str], columns: Mapping[str, Sequence[Any]]) -> Rows:
+    """Return a row per name of ``columns``, or per run where there are more of these than of names,
+    and more than the two that are read side by side."""
+    if columns and len(runs) > max(2, len(columns)):
+        return [
+            {"run": run} | {name: values[index] for name, values in columns.items()}
+            for index, run in enumerate(runs)
+        ]
+    return [{head: name} | dict(zip(runs, values, strict=True)) for name, values in columns.items()]
+
+
+def _metrics(run: Run, stage: str) -> pl.DataFrame | None:
+    """Return step, name and value of a stage's metrics, None where the run has not come to it."""
+    if stage not in run.stages:
+        return None
+    return run.metrics(stage).drop_nulls("value").unique(["step", "name"], keep="last")
+
+
+def _of(name: str, value: Callable[[np.ndarray], float]) -> Callable[..., float | None]:
+    """Return the function that computes a figure of RL from the values of metric ``name`` [steps],
+    in the order of steps."""
+
+    def of(rl: pl.DataFrame | None, sft: pl.DataFrame | None) -> float | None:
+        del sft
+        values = _values(rl, name)
+        return float(value(values)) if len(values) else None
+
+    return of
+
+
+def _values(frame: pl.DataFrame | None, name: str) -> np.ndarray:
+    if frame is None:
+        return np.array([])
+    return frame.filter(pl.col("name") == name).sort("step")["value"].to_numpy()
+
+
+def _sft_loss(rl: pl.DataFrame | None, sft: pl.DataFrame | None) -> float | None:
+    del rl
+    losses = _values(sft, "sft/loss")
+    return float(losses[-1]) if len(losses) else None
+
+
+def _last(values: np.ndarray) -> float:
+    return values[-1]
+
+
+def _iterations(rl: pl.DataFrame | None, sft: pl.DataFrame | None) -> float | None:
+    del sft
+    return float(rl["step"].to_numpy().max()) if rl is not None and rl.height else None
+
+
+_FIGURES: dict[str, Callable[..., float | None]] = {
+    "validation accuracy, best": _of("val/accuracy", np.max),
+    "validation accuracy, last": _of("val/accuracy", _last),
+    "validation score, best": _of("val/score", np.max),
+    "validation score, last": _of("val/score", _last),
+    "reward, last": _of("critic/score/mean", _last),
+    "response length, last": _of("response_length/mean", _last),
+    "entropy, last": _of("actor/entropy", _last),
+    "KL to the reference, last": _of("actor/ref_kl", _last),
+    "log-prob gap, most": _of("training/rollout_logprobs_gap_max", np.max),
+    "SFT loss, last": _sft_loss,
+    "iterations": _iterations,
+    "RL seconds": _of("timing_s/step", np.sum),
+    "RL tokens/s, median": _of("perf/throughput", np.median),
+}
+
+
+def _paired(runs: Sequence[Run]) -> tuple[dict[str, list[Difference]], list[str]]:
+    """Return the differences of each run from the first, and what keeps some from being known."""
+    notes: list[str] = []
+    values = [_evaluated(run, notes) for run in runs]
+    pairs: dict[str, list[Difference]] = {}
+    first = values[0]
+    for run, second in zip(runs[1:], values[1:], strict=True):
+        pairs[run.name] = []
+        if not first or not second:
+            continue
+        for metric in METRICS:
+            if metric not in first or metric not in second:
+                if metric in first or metric in second:
+                    has, lacks = (runs[0], run) if metric in first else (run, runs[0])
+                    notes.append(f"{has.name} has {metric}, {lacks.name} has not")
+                continue
+            pair = difference(metric, first[metric], second[metric])
+            if pair is None:
+                notes.append(
+                    f"{runs[0].name} and {run.name} share no prompt that has {metric}: they were"
+                    " evaluated on other rows, or with another system prompt"
+                )
+            else:
+                pairs[run.name].append(pair)
+    return pairs, notes
+
+
+def _evaluated(run: Run, notes: list[str]) -> dict[str, pl.DataFrame]:
+    """Return the values per prompt of the run's evaluation; {} and a note where it has none."""
+    ref = run.result("evaluate")
+    if ref is None:
+        notes.append(f"{run.name} has no evaluation: it has not come to the end of that stage")
+        return {}
+    completions = run.store.table(ref, "completions")
+    values = prompt_values(completions, run.store.table(ref, "eval_results"), CHECKPOINT)
+    if not values:
+        there = ", ".join(completions["checkpoint"].unique().sort())
+        notes.append(
+            f"{run.name} did not evaluate '{CHECKPOINT}' but {there}; add it to"
+            " evaluate.checkpoints"
+        )
+    return values
