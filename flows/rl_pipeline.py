@@ -10,6 +10,7 @@ from flows.places import RECIPES
 from flows.rl_loop import rl
 from schemas.artifacts import ArtifactRef
 from schemas.recipe import Recipe
+from schemas.stages import Stage, stage_parents
 from tasks.base_model import base_model
 from tasks.evaluate import evaluate
 from tasks.export import export
@@ -20,6 +21,11 @@ from tasks.runtime.caching import CachedStage
 from tasks.runtime.crashes import close_children
 from tasks.runtime.run import open_run
 from tasks.sft import sft
+
+STAGES = {
+    Stage(stage.stage): stage
+    for stage in (base_model, prepare_data, sft, reward_model, rl, evaluate, export)
+}
 
 
 @flow(
@@ -32,6 +38,8 @@ def rl_pipeline(
     recipe: str = "quickstart",
     overrides: dict[str, Any] | None = None,
     accept_code: bool = False,
+    refresh: tuple[Stage, ...] = (),
+    until: Stage | None = None,
 ) -> dict[str, Any]:
     """Make a model from a recipe.
 
@@ -39,8 +47,17 @@ def rl_pipeline(
         recipe: name of a file in flows/recipes, or the path of a YAML file.
         overrides: dotted recipe keys and their values, e.g. {"rl.iterations": 5, "seed": 1}.
         accept_code: let an RL run that stopped half-way go on though its code has changed since.
+        refresh: stages that are made anew though the store has their results, which stay there.
+        until: the stage after which the run ends.
     """
-    with open_run(recipe, overrides or {}, recipes=RECIPES, accept_code=accept_code) as run:
+    with open_run(
+        recipe,
+        overrides or {},
+        recipes=RECIPES,
+        accept_code=accept_code,
+        refresh=refresh,
+        until=until,
+    ) as run:
 
         def call(stage: CachedStage, **parents: ArtifactRef) -> ArtifactRef:
             made = stage(run, **parents)
@@ -49,22 +66,18 @@ def rl_pipeline(
                 check_rewards(run, made)
             return made
 
-        return publish_summary(run, **stages(run.recipe, call))
+        return publish_summary(run, stages(run.recipe, call, until), until=until)
 
 
-def stages(recipe: Recipe, call: Callable[..., ArtifactRef]) -> dict[str, ArtifactRef]:
-    """Pass each stage of ``recipe`` to ``call``, in order, with its parents by role: what ``call``
-    returned for them. Return what the summary reads, by ``publish_summary``'s names."""
-    base = call(base_model)
-    dataset = call(prepare_data, base_model=base)
-    warm = base
-    if recipe.sft.enabled:
-        warm = call(sft, base_model=base, dataset=dataset)
-    scorer = {}
-    if recipe.reward_model is not None:
-        scorer["reward_model"] = call(reward_model, dataset=dataset, policy=warm)
-    policy = call(rl, dataset=dataset, policy=warm, **scorer)
-    trained = {"sft": warm, "rl": policy} if recipe.sft.enabled else {"rl": policy}
-    evaluation = call(evaluate, dataset=dataset, base_model=base, **trained, **scorer)
-    exported = call(export, dataset=dataset, policy=policy, evaluation=evaluation)
-    return dict(warm=warm, policy=policy, evaluation=evaluation, exported=exported, **scorer)
+def stages(
+    recipe: Recipe, call: Callable[..., ArtifactRef], until: Stage | None = None
+) -> dict[Stage, ArtifactRef]:
+    """Pass each stage of ``recipe`` up to ``until`` to ``call``, in order, with its parents by
+    role: what ``call`` returned for them. Return that by stage."""
+    made: dict[Stage, ArtifactRef] = {}
+    for stage, parents in stage_parents(recipe).items():
+        read = {role: made[parent] for role, parent in parents.items()}
+        made[stage] = call(STAGES[stage], **read)
+        if stage == until:
+            break
+    return made

@@ -31,7 +31,8 @@ def print_summary(summary: dict[str, Any], *, console: Console | None = None) ->
         gain = "" if before is None else f"{value - before:+.3f}"
         accuracy.add_row(checkpoint, f"{value:.3f}", gain)
         before = value
-    console.print(accuracy)
+    if accuracy.row_count:
+        console.print(accuracy)
     work = Table()
     work.add_column("stage or phase")
     work.add_column("seconds", justify="right")
@@ -60,6 +61,8 @@ def print_summary(summary: dict[str, Any], *, console: Console | None = None) ->
     if evaluation := summary.get("reward_model"):
         _print_reward_model(evaluation, console)
     _print_findings(summary.get("diagnostics"), console)
+    if until := summary.get("until"):
+        console.print(f"Ended after the stage {until}, as asked for")
     if summary.get("export"):
         console.print(f"Export: {summary['export']}")
 

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 from flows.output import print_json, progress_on_stderr
 from flows.places import RECIPES
 from schemas.errors import UserError
+from schemas.stages import Stage, check_stages
 
 
 def add_run(commands: Any) -> None:
@@ -30,6 +31,20 @@ def add_run(commands: Any) -> None:
         help="print recipe, batch arithmetic, and estimates of what is not in the store yet",
     )
     parser.add_argument(
+        "--refresh",
+        action="append",
+        default=[],
+        metavar="STAGE",
+        help="make a stage anew; its result before stays in the store; may be given many times",
+    )
+    add_execution(parser)
+    parser.set_defaults(command=run)
+
+
+def add_execution(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a run in this process to its command."""
+    parser.add_argument("--until", metavar="STAGE", help="end after this stage")
+    parser.add_argument(
         "--accept-code",
         action="store_true",
         help="let an RL run that stopped half-way go on though its code has changed since",
@@ -43,7 +58,6 @@ def add_run(commands: Any) -> None:
         default="table",
         help="of the run's summary; json: all of it, progress on stderr (default: %(default)s)",
     )
-    parser.set_defaults(command=run)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -59,6 +73,7 @@ def run(options: argparse.Namespace) -> int:
         raise UserError("--format json is of a run's summary; leave it out, or --dry-run")
     overrides = dict(parse_override(text) for text in options.override)
     recipe = load_recipe(options.recipe, overrides, directory=RECIPES)
+    check_stages(recipe, options.refresh, options.until)
     planned = check_start(recipe)
     if options.dry_run:
         from flows.cached import stages_in_store
@@ -70,22 +85,31 @@ def run(options: argparse.Namespace) -> int:
         origins = Origins(options.recipe, overrides, directory=RECIPES)
         print("Values that differ from the defaults", *origins.lines(), sep="\n  ")
         return 0
+    return execute(options, options.recipe, overrides, options.refresh)
+
+
+def execute(
+    options: argparse.Namespace, recipe: str, overrides: dict[str, Any], refresh: list[str]
+) -> NoReturn:
+    """Run the flow in this process and print its summary; ends the process."""
     with nullcontext() if options.format == "table" else progress_on_stderr():
         if "PREFECT_API_URL" not in os.environ:  # which would name a server of one's own
             from flows import local
 
             print(f"Prefect server: {local.connect(local.HOME).ui_url}; `make down` ends it.")
-        summary = _execute(options, overrides)
+        summary = _finished(options, recipe, overrides, refresh)
     if options.format == "json":
         print_json(summary)
     else:
         from flows.summary_table import print_summary
 
         print_summary(summary)
-    return _end(0)
+    _end(0)
 
 
-def _execute(options: argparse.Namespace, overrides: dict[str, Any]) -> dict[str, Any]:
+def _finished(
+    options: argparse.Namespace, recipe: str, overrides: dict[str, Any], refresh: list[str]
+) -> dict[str, Any]:
     """Run the flow and return its summary; a run that failed or was cancelled ends this process."""
     from prefect._internal import control_listener
     from prefect.exceptions import TerminationSignal
@@ -101,9 +125,18 @@ def _execute(options: argparse.Namespace, overrides: dict[str, Any]) -> dict[str
     control_listener._set_intent("cancel")
     pipeline = rl_pipeline.with_options(on_running=[end_when_cancelled])
     try:
-        return pipeline(recipe=options.recipe, overrides=overrides, accept_code=options.accept_code)
+        return pipeline(
+            recipe=recipe,
+            overrides=overrides,
+            accept_code=options.accept_code,
+            refresh=tuple(Stage(stage) for stage in refresh),
+            until=None if options.until is None else Stage(options.until),
+        )
     except TerminationSignal as signal:
-        _end(128 + signal.signal, "Cancelled; the same command continues where this run was.")
+        again = " (refresh only what it has not made anew yet)" if refresh else ""
+        _end(
+            128 + signal.signal, f"Cancelled; the same command{again} continues where this run was."
+        )
     except UserError as error:
         _end(1, f"error: {error}")  # the recipe was right: what the run met was not
     except Exception as error:

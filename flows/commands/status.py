@@ -59,11 +59,11 @@ def site_rows(home: Path) -> list[dict[str, Any]]:
 
 def _run_rows(ui_url: str) -> list[dict[str, Any]]:
     """Return a row for each run that has begun and not ended, or waits for the worker."""
-    from flows.flow_runs import open_runs
+    from flows.flow_runs import folder_of, open_runs
 
     return [
         {
-            "what": f"run {Path(run.parameters['recipe']).stem}-{str(run.id)[:8]}",
+            "what": f"run {folder_of(run)}",
             "state": (run.state_name or "unknown").lower(),
             "since": run.start_time and _time(run.start_time.timestamp()),
             "pid": _pid(run.infrastructure_pid),

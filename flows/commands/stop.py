@@ -58,12 +58,16 @@ def _stop(options: argparse.Namespace) -> int:
 def command_of(run: "FlowRun", deployment: str | None) -> str:
     """Return the command that starts what ``run`` is, as one line of a shell."""
     recipe, overrides = run.parameters["recipe"], run.parameters.get("overrides") or {}
+    given = {name: run.parameters.get(name) for name in ("refresh", "until")}
     if deployment is not None:
         words = ["prefect", "deployment", "run", f"rl-pipeline/{deployment}", "--watch"]
-        words += ["-p", f"overrides={json.dumps(overrides)}"] if overrides else []
+        for name, value in {"overrides": overrides, **given}.items():
+            words += ["-p", f"{name}={json.dumps(value)}"] if value else []
     else:
         words = ["rl-pipeline", "run", recipe]
         for path, value in overrides.items():
             words += ["-o", f"{path}={json.dumps(value)}"]
         words += ["--accept-code"] if run.parameters.get("accept_code") else []
+        words += [word for stage in given["refresh"] or () for word in ("--refresh", stage)]
+        words += ["--until", given["until"]] if given["until"] else []
     return shlex.join(words)

@@ -17,8 +17,14 @@ REPORT_NAME = ".report"  # in a run's folder: the name of its folder below REPOR
 
 
 def run_directory(recipe_name: str, flow_run_id: str) -> Path:
-    """Return the folder of a flow run: ``runs/<recipe>-<first 8 digits of the run's id>``."""
-    return RUNS / f"{Path(recipe_name).stem}-{flow_run_id[:ID_DIGITS]}"
+    """Return the folder of a flow run: ``runs/<recipe>-<first 8 digits of the run's id>``.
+
+    The recipe that a run recorded counts as that run's, whose name its folder has.
+    """
+    path = Path(recipe_name)
+    recorded = path.name == RECIPE and flow_run_digits(path.parent.name)
+    stem = path.parent.name.rpartition("-")[0] if recorded else path.stem
+    return RUNS / f"{stem or path.stem}-{flow_run_id[:ID_DIGITS]}"
 
 
 def flow_run_digits(name: str) -> str:

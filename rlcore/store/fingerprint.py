@@ -9,6 +9,7 @@ name is invisible here; nothing of ours does that.
 import ast
 import gc
 import hashlib
+from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -82,13 +83,20 @@ def code_fingerprint(*modules: str, without: tuple[str, ...] = (), root: Path = 
     >>> code_fingerprint("schemas.errors") == code_fingerprint("schemas.errors")
     True
     """
-    reached, libraries = _reach(modules, without, root)
     digest = hashlib.sha256()
-    for name in sorted(reached):
-        digest.update(f"{name} {_code_digest(_path(name, root))}\n".encode())
-    for library in sorted(libraries):
-        digest.update(f"{library} {installed(library)}\n".encode())
+    for name, part in code_parts(*modules, without=without, root=root).items():
+        digest.update(f"{name} {part}\n".encode())
     return digest.hexdigest()
+
+
+def code_parts(
+    *modules: str, without: tuple[str, ...] = (), root: Path = ROOT
+) -> Mapping[str, str]:
+    """Return what ``code_fingerprint`` of the same arguments is made of: the sha256 (hex) of each
+    module, then ``distribution==version`` of each library."""
+    reached, libraries = _reach(modules, without, root)
+    digests = {name: _code_digest(_path(name, root)) for name in sorted(reached)}
+    return digests | {library: installed(library) for library in sorted(libraries)}
 
 
 def code_modules(*modules: str, without: tuple[str, ...] = (), root: Path = ROOT) -> list[str]:

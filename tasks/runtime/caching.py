@@ -23,8 +23,9 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import polars as pl
 from prefect import Task
@@ -37,47 +38,23 @@ from rlcore.diagnostics.memory import explained
 from rlcore.recipes import recipe_digest
 from rlcore.results.run import StageRecord, record_stage
 from rlcore.store.artifacts import Lineage
-from rlcore.store.fingerprint import code_fingerprint
+from rlcore.store.fingerprint import code_fingerprint, code_parts
 from schemas.artifacts import ArtifactRef
 from schemas.names import RECORDS
 from schemas.recipe import Recipe
 from tasks.runtime.drift import SHOWN, HalfDone, continued_key, stopped_run
+from tasks.runtime.keys import (
+    GENERATION,
+    MADE_OF,
+    StageKeys,
+    fresh_generation,
+    generation_key,
+    is_made_by,
+    made_of,
+    newest_generation,
+    stage_key,
+)
 from tasks.runtime.pipeline import PipelineRun, StageResult
-
-KEY_DIGITS = 32  # 128 bits of sha256: short enough to read, far too many to collide
-
-
-class StageKeys(NamedTuple):
-    """What names a stage run: its content ``key``, the key without the code, the code's digest."""
-
-    key: str
-    identity: str
-    code: str
-
-
-def stage_key(
-    stage: str,
-    recipe_slice: Mapping[str, Any],
-    parents: Mapping[str, ArtifactRef],
-    fingerprint: str,
-    inputs: Mapping[str, str] | None = None,
-) -> str:
-    """Return the content key (hex) of a stage's result.
-
-    ``recipe_slice``: JSON values, from ``Recipe.slice_for``. Of the parents only role and content
-    digest count, never where they lie. ``inputs``: content digests of what is read from outside the
-    store (a model directory, source files), by role. The stage's name is in the key because equal
-    inputs of two stages are not equal results.
-    """
-    content = {
-        "stage": stage,
-        "recipe": recipe_slice,
-        "parents": {role: ref.sha256 for role, ref in parents.items()},
-        "inputs": dict(inputs or {}),
-        "code": fingerprint,
-    }
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()[:KEY_DIGITS]
 
 
 class StageRun:
@@ -85,12 +62,15 @@ class StageRun:
 
     ``records`` is the key of checkpoints, metrics and what else the body keeps apart from its
     result. It differs from ``key`` where the run goes on with one that other code began.
-    ``identity``: the key without the code.
+    ``identity``: the key without the code. ``generation``: how many results of this content there
+    are with this one, of which all but the first were asked for (``refresh``).
     """
 
     __slots__ = (
-        "_accepted",
+        "_keys",
+        "_origin",
         "code_fingerprint",
+        "generation",
         "identity",
         "key",
         "kind",
@@ -111,10 +91,9 @@ class StageRun:
         *,
         stage: str,
         kind: str,
-        key: str,
-        identity: str,
+        keys: StageKeys,
         parents: Mapping[str, ArtifactRef],
-        code_fingerprint: str,
+        generation: int = 1,
     ) -> None:
         self.pipeline = pipeline
         self.recipe = pipeline.recipe
@@ -123,29 +102,35 @@ class StageRun:
         self.workers = pipeline.workers
         self.stage = stage
         self.kind = kind
-        self.key = self.records = key
-        self.identity = identity
+        self.key = self.records = generation_key(keys.key, generation)
+        self.identity = keys.identity
         self.parents = parents
-        self.code_fingerprint = code_fingerprint
+        self.code_fingerprint = keys.code
+        self.generation = generation
         self.reused = False
-        self._accepted: dict[str, Any] = {}
+        self._keys = keys
+        self._origin: dict[str, Any] = {GENERATION: generation} if generation > 1 else {}
+
+    def anew(self, generation: int) -> "StageRun":
+        """Return the run of the same content whose result is the ``generation``-th."""
+        return StageRun(
+            self.pipeline,
+            stage=self.stage,
+            kind=self.kind,
+            keys=self._keys,
+            parents=self.parents,
+            generation=generation,
+        )
 
     def continuing(self, other: HalfDone) -> "StageRun":
         """Return the run that goes on with ``other``, which other code began.
 
         Its result has a key of its own: it is what neither code alone would have made.
         """
-        run = StageRun(
-            self.pipeline,
-            stage=self.stage,
-            kind=self.kind,
-            key=continued_key(self.key, other.key),
-            identity=self.identity,
-            parents=self.parents,
-            code_fingerprint=self.code_fingerprint,
-        )
+        run = self.anew(self.generation)
+        run.key = continued_key(self.key, other.key)
         run.records = other.key
-        run._accepted = {
+        run._origin |= {
             RECORDS: other.key,
             "accepted_code": {
                 "before": other.code,
@@ -161,14 +146,14 @@ class StageRun:
             recipe_digest=recipe_digest(self.recipe),
             code_fingerprint=self.code_fingerprint,
             parents=self.parents,
-            producer=str(flow_run.id or ""),
-            metadata={**self._accepted, **(metadata or {})},
+            producer=_flow_run_id(),
+            metadata={**self._origin, **(metadata or {})},
         )
 
     def record(self) -> StageRecord:
         """Return what is recorded of a stage that begins now."""
         return StageRecord(
-            flow_run_id=str(flow_run.id or ""),
+            flow_run_id=_flow_run_id(),
             run=self.pipeline.directory.name,
             recipe=self.recipe.name,
             recipe_digest=recipe_digest(self.recipe),
@@ -192,11 +177,12 @@ class StageRun:
         metadata: Mapping[str, Any] | None = None,
         parents: Mapping[str, ArtifactRef] | None = None,
     ) -> ArtifactRef:
-        """Store the stage's result under its key; see ``ArtifactStore.put``.
+        """Store the stage's result under its key, with what that was made of; see
+        ``ArtifactStore.put``.
 
         ``parents``: what the body itself made on the way, by role; it is in no key.
         """
-        lineage = self.lineage(metadata)
+        lineage = self.lineage({MADE_OF: self._keys.parts.to_json(), **(metadata or {})})
         lineage = replace(lineage, parents={**lineage.parents, **(parents or {})})
         return self.store.put(
             self.kind, self.key, tables=tables, directory=directory, lineage=lineage
@@ -245,28 +231,23 @@ class CachedStage:
 
         Reads what the stage reads from outside the store. Raises UserError where that is missing.
         """
-        code = {"": code_fingerprint(*self.code, without=self.without), **self._user_code(recipe)}
+        users = self._user_code(recipe)
+        code = {"": code_fingerprint(*self.code, without=self.without), **users}
         fingerprint = hashlib.sha256(json.dumps(code, sort_keys=True).encode()).hexdigest()
-        inputs = self._inputs(recipe)
+        inputs, part = self._inputs(recipe), recipe.slice_for(self.stage)
 
         def key(fingerprint: str) -> str:
-            part = recipe.slice_for(self.stage)
             return stage_key(self.stage, part, parents, fingerprint, inputs)
 
-        return StageKeys(key(fingerprint), key(""), fingerprint)
+        ours = code_parts(*self.code, without=self.without)
+        parts = made_of(self.stage, part, parents, inputs, {**ours, **users})
+        return StageKeys(key(fingerprint), key(""), fingerprint, parts)
 
     def prepare(self, pipeline: PipelineRun, **parents: ArtifactRef) -> StageRun:
-        """Return the run that a call with the same arguments makes, key included; runs nothing."""
+        """Return the run that a call with the same arguments makes where there is no result yet,
+        key included; runs nothing."""
         keys = self.keys(pipeline.recipe, parents)
-        return StageRun(
-            pipeline,
-            stage=self.stage,
-            kind=self.kind,
-            key=keys.key,
-            identity=keys.identity,
-            parents=parents,
-            code_fingerprint=keys.code,
-        )
+        return StageRun(pipeline, stage=self.stage, kind=self.kind, keys=keys, parents=parents)
 
     def __call__(self, pipeline: PipelineRun, **parents: ArtifactRef) -> ArtifactRef:
         """Return the stage's verified artifact, from cache or by running the body.
@@ -298,7 +279,9 @@ class CachedStage:
         return ref
 
     def _settled(self, run: StageRun) -> StageRun:
-        """Return ``run``, or the one that goes on with a half-done run of other code."""
+        """Return ``run`` in its generation, or the run that goes on with a half-done one of other
+        code."""
+        run = run.anew(self._generation(run))
         if not self.resumes or self._find(run) is not None:
             return run
         log = get_run_logger().warning
@@ -309,8 +292,9 @@ class CachedStage:
             key=run.key,
             identity=run.identity,
             code=code,
-            is_made=lambda key: accepts and self._find_key(run, key) is not None,
+            is_made=lambda key: accepts and self._is_to_be_used(run, key),
             log=log,
+            alone=run.generation > 1,
         )
         if other is None:
             return run
@@ -323,6 +307,22 @@ class CachedStage:
                 f" digest {other.code[:SHOWN]} before, {code[:SHOWN]} now"
             )
         return continued
+
+    def _generation(self, run: StageRun) -> int:
+        """Return the generation of the result that ``run`` is to use or to make."""
+        if self.stage in run.pipeline.refresh:
+            return fresh_generation(run.store, run.kind, run.key, _flow_run_id())
+        is_whole, log = partial(self._is_whole, run), get_run_logger().warning
+        return newest_generation(run.store, run.kind, run.key, is_whole, log)
+
+    def _is_whole(self, run: StageRun, key: str) -> bool:
+        return self._find_key(run, key) is not None
+
+    def _is_to_be_used(self, run: StageRun, key: str) -> bool:
+        """Return whether a result that went on with other code is used as it is."""
+        if self.stage in run.pipeline.refresh:
+            return is_made_by(run.store, run.kind, key, _flow_run_id())
+        return self._is_whole(run, key)
 
     def _run(self, run: StageRun, parents: dict[str, ArtifactRef]) -> ArtifactRef:
         """Body of the Prefect task; as a parameter of its own ``parents`` shows in its graph."""
@@ -387,6 +387,10 @@ def cached_stage(
         )
 
     return decorate
+
+
+def _flow_run_id() -> str:
+    return str(flow_run.id or "")
 
 
 def _cache_key(context: Any, parameters: dict[str, Any]) -> str:

@@ -60,14 +60,18 @@ def stopped_run(
     code: str,
     is_made: Callable[[str], bool],
     log: Callable[[str], None],
+    alone: bool = False,
 ) -> HalfDone | None:
     """Return the run of other code that a run ``key`` of a stage would go on with; None where it
     would not.
 
     ``kind``: of the stage's result; ``is_made``: whether a result of that kind and a key is to be
-    used. Others: see ``earlier_runs``, of which those with a result are passed over.
+    used. ``alone``: what other keys have begun does not count. Others: see ``earlier_runs``, of
+    which those with a result are passed over.
     """
     earlier = earlier_runs(store, key=key, identity=identity, code=code, log=log)
+    if alone:
+        earlier = [other for other in earlier if other.key == key]
     finished = finished_runs(store, kind, log) if earlier else set()
     for other in earlier:
         if is_made(continued_key(key, other.key)):

@@ -1,6 +1,6 @@
 """One run of the pipeline: what its stages share, and what they returned."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ class PipelineRun:
         "directory",
         "overrides",
         "recipe",
+        "refresh",
         "results",
         "store",
         "tracker",
@@ -50,10 +51,12 @@ class PipelineRun:
         tracker: Tracker,
         overrides: Mapping[str, Any] | None = None,
         accept_code: bool = False,
+        refresh: Collection[str] = (),
     ) -> None:
         """``overrides``: dotted keys that the recipe was changed by. ``accept_code``: a half-done
-        stage that other code began goes on."""
+        stage that other code began goes on. ``refresh``: stages that are made anew."""
         self.accept_code = accept_code
+        self.refresh = frozenset(refresh)
         self.overrides = dict(overrides or {})
         self.recipe = recipe
         self.directory = directory

@@ -1,7 +1,7 @@
 """Opens and closes a pipeline run: resolved recipe, run folder, store, workers, tracker."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from rlcore.recipes import load_recipe
 from rlcore.results.folders import RECIPE, RUNS, run_directory
 from rlcore.workers.workers import Workers
 from schemas.recipe import Recipe
+from schemas.stages import check_stages
 from tasks.run_page.tracking import Tracker
 from tasks.runtime.patience import ignore_lost_output, wait_for_server
 from tasks.runtime.pipeline import PipelineRun
@@ -23,20 +24,28 @@ from tasks.runtime.pulse import pulse
 
 @contextmanager
 def open_run(
-    recipe_name: str, overrides: Mapping[str, Any], *, recipes: Path, accept_code: bool = False
+    recipe_name: str,
+    overrides: Mapping[str, Any],
+    *,
+    recipes: Path,
+    accept_code: bool = False,
+    refresh: Sequence[str] = (),
+    until: str | None = None,
 ) -> Iterator[PipelineRun]:
     """Yield the run of the flow under way; its workers end with the context.
 
     ``recipe_name``: that of a file in the directory ``recipes``, or the path of a YAML file.
-    ``accept_code``: see ``PipelineRun``.
+    ``accept_code``, ``refresh``: see ``PipelineRun``. ``until``: the stage that ends the run.
 
     A retried flow run keeps its folder and the recipe recorded there, so it means what it meant.
-    Raises UserError when the recipe is wrong, or ``check_start`` refuses it.
+    Raises UserError when the recipe is wrong or lacks a stage of ``refresh`` or ``until``, or
+    ``check_start`` refuses it.
     """
     wait_for_server()
     ignore_lost_output()
     directory = run_directory(recipe_name, str(flow_run.id))
     recipe = _resolve(recipe_name, overrides, directory, recipes)
+    check_stages(recipe, refresh, until)
     planned = check_start(recipe)
     _record(recipe, directory)
     get_run_logger().info(f"recipe {recipe.name}, seed {recipe.seed}, run folder {directory}")
@@ -62,6 +71,7 @@ def open_run(
             tracker=tracker,
             overrides=overrides,
             accept_code=accept_code,
+            refresh=refresh,
         )
 
 

@@ -21,8 +21,8 @@ from rlcore.store.artifacts import ArtifactStore, Lineage
 from schemas.artifacts import ArtifactRef
 from tasks.base_model import base_model
 from tasks.prepare_data import prepare_data
-from tasks.runtime.caching import StageKeys
 from tasks.runtime.drift import IDENTITY
+from tasks.runtime.keys import StageKeys
 from tasks.runtime.run import open_run
 from tasks.sft import sft
 from tests.flows.small_run import INLINE, ROOT, SMALL

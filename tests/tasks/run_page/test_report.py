@@ -19,6 +19,7 @@ from schemas.artifacts import ArtifactRef
 from tasks.run_page.report import IterationReport
 from tasks.run_page.tracking import Tracker
 from tasks.runtime.caching import StageRun
+from tasks.runtime.keys import KeyParts, StageKeys
 from tasks.runtime.pipeline import PipelineRun
 from tests.rlcore.diagnostics.records import put_dataset, put_iteration
 from tests.rlcore.diagnostics.streams import Metrics, broken, recipe
@@ -39,10 +40,8 @@ def _stage(tmp_path: Path, **parents: ArtifactRef) -> StageRun:
         pipeline,
         stage="rl",
         kind="policy",
-        key="abc",
-        identity="i",
+        keys=StageKeys("abc", "i", "f", KeyParts("rl")),
         parents=parents,
-        code_fingerprint="f",
     )
 
 

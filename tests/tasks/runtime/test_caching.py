@@ -13,7 +13,8 @@ from schemas.artifacts import ArtifactRef
 from schemas.errors import UserError
 from schemas.recipe import Recipe
 from tasks.run_page.tracking import Tracker
-from tasks.runtime.caching import CachedStage, StageRun, cached_stage, stage_key
+from tasks.runtime.caching import CachedStage, StageRun, cached_stage
+from tasks.runtime.keys import KeyParts, stage_key
 from tasks.runtime.pipeline import PipelineRun, StageResult
 
 pytestmark = pytest.mark.timeout(120)
@@ -73,9 +74,11 @@ def _stages(journal: _Journal, tmp_path: Path) -> tuple[CachedStage, CachedStage
     )
 
 
-def _open(recipe: Recipe) -> PipelineRun:
+def _open(recipe: Recipe, refresh: tuple[str, ...] = ()) -> PipelineRun:
     tracker = Tracker(None, warn=print)
-    return PipelineRun(recipe, Path(recipe.store), workers=Workers(recipe), tracker=tracker)
+    return PipelineRun(
+        recipe, Path(recipe.store), workers=Workers(recipe), tracker=tracker, refresh=refresh
+    )
 
 
 @pytest.fixture
@@ -88,8 +91,8 @@ def pipeline(prefect_server: str, journal: _Journal, tmp_path: Path) -> Any:
     prepare_data, sft = _stages(journal, tmp_path)
 
     @flow(name="caching-test")
-    def run(recipe: Recipe) -> list[StageResult]:
-        shared = _open(recipe)
+    def run(recipe: Recipe, refresh: tuple[str, ...] = ()) -> list[StageResult]:
+        shared = _open(recipe, refresh)
         sft(shared, dataset=prepare_data(shared))
         return shared.results
 
@@ -164,6 +167,80 @@ def test_damaged_artifact_is_made_again(
     assert second[1].ref.sha256 == first[1].ref.sha256
     third = pipeline(recipe)
     assert [result.cached for result in third] == [True, True], "the new result was not recorded"
+
+
+def test_a_refreshed_stage_is_made_anew_beside_the_result_before(
+    pipeline: Any, journal: _Journal, tmp_path: Path
+) -> None:
+    """Equal outputs leave what follows cached; the next run takes the newest generation."""
+    recipe = _recipe(tmp_path / "store")
+    first, again = pipeline(recipe), pipeline(recipe, ("prepare_data",))
+    assert journal == ["dataset", "policy", "dataset"]
+    assert [result.cached for result in again] == [False, True]
+    assert again[0].ref.key == f"{first[0].ref.key}.2"
+    store = ArtifactStore(recipe.store)
+    assert store.find("dataset", first[0].ref.key) == first[0].ref, "the old one stays"
+    assert store.manifest(again[0].ref).metadata["generation"] == 2
+    third = pipeline(recipe)
+    assert [result.ref for result in third] == [result.ref for result in again]
+    assert all(result.cached for result in third)
+    assert pipeline(recipe, ("prepare_data", "sft"))[0].ref.key.endswith(".3")
+
+
+def test_a_damaged_generation_is_dropped_and_the_one_before_used(
+    pipeline: Any, journal: _Journal, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    recipe = _recipe(tmp_path / "store")
+    first = pipeline(recipe)
+    second = pipeline(recipe, ("sft",))
+    (file,) = Path(second[1].ref.uri).glob("*.txt")
+    file.unlink()
+    file.write_text("9 9")
+    third = pipeline(recipe)
+    assert third[1].ref == first[1].ref
+    assert third[1].cached
+    assert "generation 1 of policy/" in caplog.text
+    assert "as generation 2 is damaged" in caplog.text
+    assert journal == ["dataset", "policy", "policy"]
+
+
+def test_a_retried_flow_run_does_not_refresh_twice(
+    prefect_server: str, journal: _Journal, tmp_path: Path
+) -> None:
+    """Each retry would train once more what the attempt before it has trained."""
+    prepare_data, sft = _stages(journal, tmp_path)
+    recipe = _recipe(tmp_path / "store")
+    attempts: list[int] = []
+
+    @flow(name="caching-retried", retries=1)
+    def run(refresh: tuple[str, ...] = ()) -> list[StageResult]:
+        shared = _open(recipe, refresh)
+        dataset = prepare_data(shared)
+        attempts.append(1)
+        if len(attempts) == 2:
+            raise RuntimeError("between two stages")
+        sft(shared, dataset=dataset)
+        return shared.results
+
+    first = run()
+    again = run(("prepare_data", "sft"))
+    assert len(attempts) == 3
+    assert [result.ref.key for result in again] == [f"{result.ref.key}.2" for result in first]
+    assert journal == ["dataset", "policy", "dataset", "policy"]
+
+
+def test_a_result_says_what_its_key_was_made_of(pipeline: Any, tmp_path: Path) -> None:
+    recipe = _recipe(tmp_path / "store", description="note of the data")
+    dataset, policy = pipeline(recipe)
+    store = ArtifactStore(recipe.store)
+    parts = KeyParts.from_json(store.manifest(policy.ref).metadata["made_of"])
+    assert parts is not None
+    assert parts.stage == "sft"
+    assert parts.recipe == recipe.slice_for("sft")
+    assert parts.parents == {"dataset": dataset.ref.sha256[:12]}
+    inputs = KeyParts.from_json(store.manifest(dataset.ref).metadata["made_of"])
+    assert inputs is not None
+    assert inputs.inputs == {"note": "note of the data"}
 
 
 def test_a_whole_artifact_outranks_the_record(

@@ -1,0 +1,66 @@
+"""The stages of the pipeline, and what each one reads of those before it."""
+
+from collections.abc import Iterable
+from enum import StrEnum
+
+from schemas.errors import UserError, did_you_mean
+from schemas.recipe import Recipe
+
+
+class Stage(StrEnum):
+    """A cached step of the pipeline, in the order in which they run."""
+
+    BASE_MODEL = "base_model"
+    PREPARE_DATA = "prepare_data"
+    SFT = "sft"
+    REWARD_MODEL = "reward_model"
+    RL = "rl"
+    EVALUATE = "evaluate"
+    EXPORT = "export"
+
+
+Parents = dict[str, Stage]
+
+
+def stage_parents(recipe: Recipe) -> dict[Stage, Parents]:
+    """Return the stages of ``recipe`` in order, each with the stages it reads, by role."""
+    dataset = Stage.PREPARE_DATA
+    plan: dict[Stage, Parents] = {
+        Stage.BASE_MODEL: {},
+        dataset: {"base_model": Stage.BASE_MODEL},
+    }
+    warm, trained, scorer = Stage.BASE_MODEL, Parents(), Parents()
+    if recipe.sft.enabled:
+        plan[Stage.SFT] = {"base_model": Stage.BASE_MODEL, "dataset": dataset}
+        warm, trained = Stage.SFT, {"sft": Stage.SFT}
+    if recipe.reward_model is not None:
+        plan[Stage.REWARD_MODEL] = {"dataset": dataset, "policy": warm}
+        scorer = {"reward_model": Stage.REWARD_MODEL}
+    read = {"dataset": dataset, "base_model": Stage.BASE_MODEL}
+    plan[Stage.RL] = {"dataset": dataset, "policy": warm, **scorer}
+    plan[Stage.EVALUATE] = {**read, **trained, "rl": Stage.RL, **scorer}
+    plan[Stage.EXPORT] = {"dataset": dataset, "policy": Stage.RL, "evaluation": Stage.EVALUATE}
+    return plan
+
+
+OFF = {Stage.SFT: "sft.enabled = false", Stage.REWARD_MODEL: "reward_model = null"}
+
+
+def check_stages(recipe: Recipe, refresh: Iterable[str] = (), until: str | None = None) -> None:
+    """Raise UserError where a run of ``recipe`` would not come to a stage of ``refresh``, or has no
+    stage ``until``."""
+    there = [stage.value for stage in stage_parents(recipe)]
+    given = [("refresh", name) for name in refresh] + ([("until", until)] if until else [])
+    for key, name in given:
+        if name not in there:
+            off = f", as {OFF[Stage(name)]}" if name in OFF else did_you_mean(name, there)
+            raise UserError(
+                f"{key} = '{name}' is no stage of recipe '{recipe.name}'{off}; it has"
+                f" {', '.join(there)}"
+            )
+    for name in refresh:
+        if until and there.index(name) > there.index(until):
+            raise UserError(
+                f"refresh = '{name}' comes after until = '{until}', where the run ends; leave one"
+                " of the two out"
+            )
