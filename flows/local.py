@@ -23,14 +23,12 @@ from pathlib import Path
 from urllib.error import HTTPError, URLError
 
 from flows import services
-from flows.places import RECIPES, ROOT
-from rlcore.results.folders import REPORTS, RUNS
+from flows.places import RECIPES, REPORTS, ROOT
 from rlcore.telemetry import OFF
 from schemas.errors import UserError
 
 HOME = ROOT / ".prefect"
 ENV_FILE = ROOT / ".env"
-SERVED_REPORTS = ROOT / RUNS / REPORTS
 ENV_BEGIN = "# written by `make up` of this project: its Prefect server (begin)"
 ENV_END = "# written by `make up` of this project (end)"
 PORT = 4200  # Prefect's own default
@@ -124,21 +122,17 @@ def password(home: Path) -> str:
     return path.read_text()
 
 
-def start_server(
-    home: Path = HOME, port: int = PORT, reports: Path = SERVED_REPORTS
-) -> services.Service:
+def start_server(home: Path = HOME, port: int = PORT, reports: Path = REPORTS) -> services.Service:
     """Return the server of ``home``, started if necessary but not waited for (``wait_healthy``).
 
-    ``port`` is used if it is free or this server had it before, else any free port. ``reports``:
-    the folder whose report folders it serves.
+    ``port`` is used if free or this server's before, else any free one. It serves ``reports``.
     """
     before = services.last_port(home, "server")  # before ``find``, which removes stale pid files
     running = services.find(home, "server")
     if running is not None:
         return running
     port = services.free_port([before, port] if before else [port])
-    command = [sys.executable, "-m", "flows.server", "--port", str(port)]
-    command += ["--reports", str(reports.absolute())]
+    command = [sys.executable, "-m", "flows.server", "--port", str(port), "--reports", str(reports)]
     environment = {**os.environ, **server_settings(home, port)}
     return services.start(home, "server", command, environment, cwd=ROOT, port=port)
 

@@ -8,4 +8,5 @@ AUTOMATIONS = _PACKAGE / "automations.yaml"
 # Server, runs and stores keep their files there, which must not be among installed packages.
 _is_checkout = (_PACKAGE.parent / "pyproject.toml").is_file()
 ROOT = _PACKAGE.parent if _is_checkout else Path.cwd()
+REPORTS = ROOT / "runs" / "reports"  # the folders of reports that the server serves
 CONSTRAINTS = ROOT / "infra" / "constraints.txt"  # in a checkout only
