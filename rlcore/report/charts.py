@@ -84,7 +84,7 @@ def span(low: float, high: float, metric: str = "") -> tuple[float, float]:
     least = LEAST_SHARE * magnitude
     if not metric.endswith(SCALELESS):
         least = max(least, LEAST_SPAN)
-    grown = max(high - low, least) or 1.0
+    grown = max(high - low, least) if magnitude else 1.0
     middle, half = (low + high) / 2, grown * 0.54
     start, end = middle - half, middle + half
     if low >= 0 > start:
@@ -95,8 +95,10 @@ def span(low: float, high: float, metric: str = "") -> tuple[float, float]:
 def ticks(low: float, high: float, most: int = TICKS) -> list[tuple[float, str]]:
     """Return at most ``most`` round numbers from ``low`` to ``high`` with their labels."""
     step = _round_step((high - low) / most)
-    first = math.ceil(low / step - 1e-9)
-    values = [number * step for number in range(first, math.floor(high / step + 1e-9) + 1)]
+    values = _multiples(step, low, high)
+    if len(values) < 2:
+        step = _round_step((high - low) / most / 2)
+        values = _multiples(step, low, high)
     greatest = max((abs(value) for value in values), default=0.0)
     digits = max(0, -math.floor(math.log10(step) + 1e-9))
     if digits > 4 or greatest >= 1e6:
@@ -168,6 +170,11 @@ def _steps(first: int, last: int) -> list[float]:
     apart = max(1.0, _round_step((last - first) / 5))
     start = math.ceil(first / apart)
     return [number * apart for number in range(start, math.floor(last / apart) + 1)]
+
+
+def _multiples(step: float, low: float, high: float) -> list[float]:
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [number * step for number in range(first, last + 1)]
 
 
 def _round_step(least: float) -> float:

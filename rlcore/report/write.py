@@ -80,6 +80,11 @@ def write_overlay(runs: Sequence[Run], path: Path, extra: Sequence[Table] = ()) 
         path,
         "overlay.html",
         runs=facts,
+        same={
+            key
+            for key, value in facts[0].overrides.items()
+            if all(one.overrides.get(key) == value for one in facts)
+        },
         curves=curves({one.name: one.metrics for one in facts}),
         evaluation=evaluation.of_runs({one.name: one.evaluation for one in facts}),
         extra=extra,

@@ -26,7 +26,7 @@ def test_a_learning_rate_has_an_axis_of_its_own_size() -> None:
 
 
 @pytest.mark.parametrize(
-    "ends", [(0.0, 1.0), (-3.2, 5.1), (0.0, 1e-4), (0.0, 123456.0), (5.0, 5.1)]
+    "ends", [(0.0, 1.0), (-3.2, 5.1), (0.0, 1e-4), (0.0, 123456.0), (5.0, 5.1), (4.204, 4.296)]
 )
 def test_ticks_are_few_round_and_distinct(ends: tuple[float, float]) -> None:
     found = ticks(*ends)
