@@ -17,6 +17,7 @@ from tasks.update import update
 
 @flow(
     name="rl-loop",
+    flow_run_name="{phases.recipe.name}-rl",
     validate_parameters=False,
     on_crashed=[close_children],
     on_cancellation=[close_children],

@@ -39,7 +39,7 @@ CONFINED = {
     "duckdb": tuple(
         f"rlcore/results/{name}.py" for name in ("conditions", "index", "statement", "views")
     ),
-    "matplotlib": ("flows/figure.py",),
+    "matplotlib": ("flows/figure.py", "tasks/run_page/plots.py"),
     "transformers": (
         "rlcore/models/",
         "rlcore/learner/",
@@ -92,7 +92,6 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
     ),
     "tests/rlcore/rl/test_replay.py": ("rlcore/rl/audit.py", "rlcore/rl/recorded.py"),
     "tests/flows/test_reward_model.py": ("tasks/reward_model.py",),
-    "tests/tasks/run_page/test_artifacts.py": ("tasks/run_page/plots.py",),
     "tests/rlcore/cluster/test_clusters.py": (
         *("rlcore/cluster/ray_cluster.py", "rlcore/cluster/processes.py"),
     ),

@@ -4,7 +4,10 @@ Each call is a synchronous request of about 40 ms: once per stage, never inside 
 from models and data is escaped. Artifact keys are lower-case letters, digits and dashes.
 """
 
+import hashlib
+import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -16,8 +19,9 @@ from prefect.artifacts import (
 
 from rlcore.data.datasheet import Sheet
 from rlcore.diagnostics.watch import Finding
+from rlcore.results.folders import REPORTS
 from schemas.artifacts import ArtifactRef
-from tasks.run_page.plots import curves_svg, data_uri, overlay_svg
+from tasks.run_page.plots import HEADLINES, curves_png, headlines, overlay_png
 
 SHOWN_CHARACTERS = 1200  # of one prompt or completion
 DIGEST_DIGITS = 12
@@ -74,24 +78,27 @@ def publish_datasheet(sheets: Sequence[Sheet]) -> None:
     )
 
 
-def publish_metrics(stage: str, metrics: pl.DataFrame) -> None:
-    """Publish a ``metrics`` table: the curve of each metric, and its first, last, least, greatest.
+def publish_metrics(stage: str, metrics: pl.DataFrame, folder: Path) -> None:
+    """Publish a ``metrics`` table: the curves that people look for first, then first, last, least
+    and greatest of every metric, those of the curves first.
 
-    Null values are left out.
+    Null values are left out. The picture goes into ``folder``, a report folder.
     """
     known = metrics.drop_nulls("value").sort("name", "step")
     curves: dict[str, list[tuple[int, float]]] = {}
     for name, step, value in known.select("name", "step", "value").iter_rows():
         curves.setdefault(name, []).append((step, value))
+    first = [name for names in HEADLINES.values() for name in names if name in curves]
+    ordered = {name: curves[name] for name in (*first, *curves)}
     lines = [
         f"## {_plain(stage)}: metrics",
         "",
-        f"![curves]({data_uri(curves_svg(curves))})",
+        f"![curves]({_picture(folder, f'{_key(stage)}-curves', curves_png(headlines(curves)))})",
         "",
         "| metric | steps | first | last | min | max |",
         "|:-|-:|-:|-:|-:|-:|",
     ]
-    for name, points in curves.items():
+    for name, points in ordered.items():
         values = [value for _, value in points]
         figures = [values[0], values[-1], min(values), max(values)]
         cells = [f"`{name}`", str(len(values)), *(f"{value:.4g}" for value in figures)]
@@ -103,15 +110,17 @@ def publish_metrics(stage: str, metrics: pl.DataFrame) -> None:
     )
 
 
-def publish_proxy(curves: pl.DataFrame) -> None:
-    """Publish ``proxy_and_truth``: reward model score and true accuracy."""
+def publish_proxy(curves: pl.DataFrame, folder: Path) -> None:
+    """Publish ``proxy_and_truth``: reward model score and true accuracy. The picture goes into
+    ``folder``, a report folder."""
     named = {"proxy": "reward (proxy)", "truth": "accuracy (truth)", "gap": "gap, both scaled 0-1"}
     lines = {label: list(curves.select("step", name).iter_rows()) for name, label in named.items()}
     create_markdown_artifact(
         key="proxy-vs-true",
         markdown=(
             "## Reward model and truth\n\n"
-            f"![reward, accuracy and their gap]({data_uri(overlay_svg(lines))})\n\n"
+            "![reward, accuracy and their gap]"
+            f"({_picture(folder, 'proxy-vs-true', overlay_png(lines))})\n\n"
             "A growing gap means that the policy learns what the model prefers, not what is right."
         ),
         description="Mean reward of each iteration and the true accuracy of the same samples.",
@@ -213,6 +222,20 @@ def publish_export(uri: str, text: str = "Exported model") -> None:
     """Publish a link to the export; a local directory becomes a file:// link."""
     link = uri if "://" in uri else f"file://{uri}"
     create_link_artifact(key="export", link=link, link_text=f"{text}: {uri}")
+
+
+def _picture(folder: Path, name: str, png: bytes) -> str:
+    """Write a picture into a report folder, whole or not at all, and return its address.
+
+    The address is a path from the server's root: both UIs show it, and through ``ssh -L`` too,
+    while the new one shows no data URI. The digest in it lets a browser see that the picture is
+    another one than before.
+    """
+    partial = folder / f".{name}.{os.getpid()}"
+    partial.write_bytes(png)
+    os.replace(partial, folder / f"{name}.png")
+    version = hashlib.sha256(png).hexdigest()[:DIGEST_DIGITS]
+    return f"/{REPORTS}/{folder.name}/{name}.png?v={version}"
 
 
 def _plain(text: str) -> str:

@@ -1,103 +1,121 @@
-"""Curves as an SVG of small multiples: drawn by hand so that a run page needs no plotting library.
+"""The pictures of a run's page, as PNG: curves, each on a scale that a rounding error cannot fill.
 
-The Prefect UI drops inline SVG but shows images in Markdown, also from data URIs.
+Every picture is a ``Figure`` of its own: matplotlib's ``pyplot`` keeps a state that a thread beside
+the run may not share. The ground is white: the UI has a dark and a light one.
 """
 
-import base64
+import io
 from collections.abc import Mapping, Sequence
-from html import escape
-from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Curve = Sequence[tuple[int, float]]  # (step, value) by step, values finite
+
+# What people look for first, in that order: the metrics, of which the first one there is drawn.
+HEADLINES: dict[str, tuple[str, ...]] = {
+    "reward": ("critic/score/mean",),
+    "validation accuracy": ("val/accuracy", "val/score"),
+    "response length, tokens": ("response_length/mean",),
+    "entropy, nats": ("actor/entropy",),
+    "KL to the reference, nats": ("actor/ref_kl",),
+    "gradient norm": ("actor/grad_norm",),
+    "log-prob gap engine to learner, nats": ("training/rollout_logprobs_gap_max",),
+}
 COLUMNS = 3
-PANEL_WIDTH, PANEL_HEIGHT = 270, 130  # pixels
-TOP, BOTTOM, SIDE = 34, 18, 8
-MAX_POINTS = 120  # of one curve; more steps are averaged in equal shares
-LINE, INK = "#4c9aff", "#8c93a3"  # readable on the UI's dark and light ground
-COLOURS = (LINE, "#e8833a", INK)
+PANEL_INCHES = (2.8, 1.7)  # three side by side fit the 846 pixels of the UI's text
+DPI = 100
+MAX_POINTS = 400  # of one curve; more steps are averaged in equal shares
+LEAST_SPAN = 1e-3  # of the axis, relative to the values, and absolute where they are small
+LEAST_ABSOLUTE = 1e-6
+COLOURS = ("#2a6fdb", "#d9731a", "#6b7280")
 
 
-def curves_svg(curves: Mapping[str, Sequence[tuple[int, float]]]) -> str:
-    """Return one panel per curve; a curve is its (step, value) pairs by step, values finite."""
+def headlines(curves: Mapping[str, Curve]) -> dict[str, Curve]:
+    """Return the curves that people look for first, by title; all of them where there is none."""
+    found = {
+        title: curves[name]
+        for title, names in HEADLINES.items()
+        if (name := next((name for name in names if name in curves), None)) is not None
+    }
+    return found or dict(curves)
+
+
+def curves_png(curves: Mapping[str, Curve]) -> bytes:
+    """Return one panel per curve."""
     rows = -(-len(curves) // COLUMNS)
-    size = f'width="{COLUMNS * PANEL_WIDTH}" height="{rows * PANEL_HEIGHT}"'
-    panels = [
-        f'<g transform="translate({index % COLUMNS * PANEL_WIDTH},'
-        f'{index // COLUMNS * PANEL_HEIGHT})">{_panel(name, points)}</g>'
-        for index, (name, points) in enumerate(curves.items())
-    ]
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="11"'
-        f' fill="{INK}">{"".join(panels)}</svg>'
-    )
+    figure = _figure(COLUMNS * PANEL_INCHES[0], max(1, rows) * PANEL_INCHES[1])
+    grid = figure.subplots(max(1, rows), COLUMNS, squeeze=False).flat
+    for axes, (title, points) in zip(grid, curves.items(), strict=False):
+        _draw(axes, points, COLOURS[0])
+        axes.set_title(title, fontsize=8, loc="left")
+    for axes in list(grid)[len(curves) :]:
+        axes.set_visible(False)
+    return _png(figure)
 
 
-def overlay_svg(curves: Mapping[str, Sequence[tuple[int, float]]]) -> str:
-    """Return one wide panel with up to three curves, each on its own scale, named in its colour."""
-    width, height = COLUMNS * PANEL_WIDTH, 2 * PANEL_HEIGHT
-    parts = []
-    for index, (name, points) in enumerate(curves.items()):
-        colour = COLOURS[index]
-        path, low, high = _path(_thinned(points), width, height)
-        parts.append(
-            f'<text x="{SIDE + index * PANEL_WIDTH}" y="14" fill="{colour}">'
-            f'<tspan font-weight="bold">{escape(name)}</tspan>'
-            f'<tspan x="{SIDE + index * PANEL_WIDTH}" dy="13">{low:.4g} to {high:.4g}, last'
-            f" {points[-1][1]:.4g}</tspan></text>"
-            f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.5"/>'
-        )
-    steps = [step for points in curves.values() for step, _ in points]
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}"'
-        f' font-family="sans-serif" font-size="11" fill="{INK}">{"".join(parts)}'
-        f"{_axis(min(steps), max(steps), width, height)}</svg>"
-    )
+def overlay_png(curves: Mapping[str, Curve]) -> bytes:
+    """Return one panel with up to three curves, each on its own scale, named with its range."""
+    figure = _figure(COLUMNS * PANEL_INCHES[0], 2 * PANEL_INCHES[1])
+    first = figure.subplots()
+    lines = []
+    for place, (colour, (name, points)) in enumerate(zip(COLOURS, curves.items(), strict=False)):
+        axes = first if place == 0 else first.twinx()
+        line = _draw(axes, points, colour)
+        axes.set_yticks([])
+        values = [value for _, value in points]
+        line.set_label(f"{name}: {min(values):.4g} to {max(values):.4g}, last {values[-1]:.4g}")
+        lines.append(line)
+    first.legend(handles=lines, fontsize=8, frameon=False, loc="lower left", bbox_to_anchor=(0, 1))
+    return _png(figure)
 
 
-def data_uri(svg: str) -> str:
-    """Return an SVG as a data URI."""
-    return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
+def limits(values: Sequence[float]) -> tuple[float, float]:
+    """Return the ends of an axis for ``values``: theirs, and never so near that noise fills it.
+
+    >>> limits([2.0, 2.0000001])
+    (1.9990000500000001, 2.00100005)
+    """
+    low, high = min(values), max(values)
+    least = max(LEAST_ABSOLUTE, LEAST_SPAN * max(abs(low), abs(high)))
+    if high - low >= least:
+        margin = 0.05 * (high - low)
+        return low - margin, high + margin
+    middle = (low + high) / 2
+    return middle - least / 2, middle + least / 2
 
 
-def _panel(name: str, points: Sequence[tuple[int, float]]) -> str:
-    path, low, high = _path(_thinned(points), PANEL_WIDTH, PANEL_HEIGHT)
-    return (
-        f'<text x="{SIDE}" y="14" font-weight="bold">{escape(name)}</text>'
-        f'<text x="{SIDE}" y="27">{low:.4g} to {high:.4g}, last {points[-1][1]:.4g}</text>'
-        f'<polyline points="{path}" fill="none" stroke="{LINE}" stroke-width="1.5"/>'
-        f"{_axis(points[0][0], points[-1][0], PANEL_WIDTH, PANEL_HEIGHT)}"
-    )
+def _figure(width: float, height: float) -> "Figure":
+    from matplotlib.figure import Figure
+
+    return Figure((width, height), layout="constrained", dpi=DPI, facecolor="white")
 
 
-def _path(
-    means: Sequence[tuple[float, float]], width: int, height: int
-) -> tuple[str, float, float]:
-    """Return the points of a polyline that fills a panel, and the least and greatest value."""
-    first, last = means[0][0], means[-1][0]
-    low, high = min(value for _, value in means), max(value for _, value in means)
-    across = (width - 2 * SIDE) / ((last - first) or 1)
-    up = (height - TOP - BOTTOM) / ((high - low) or 1)
-    path = " ".join(
-        f"{SIDE + (step - first) * across:.1f},{height - BOTTOM - (value - low) * up:.1f}"
-        for step, value in means
-    )
-    return path, low, high
+def _png(figure: "Figure") -> bytes:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", metadata={"Software": None})
+    return buffer.getvalue()
 
 
-def _axis(first: int, last: int, width: int, height: int) -> str:
-    floor = height - BOTTOM
-    return (
-        f'<line x1="{SIDE}" x2="{width - SIDE}" y1="{floor}" y2="{floor}" stroke="{INK}"'
-        f' stroke-opacity="0.4"/>'
-        f'<text x="{SIDE}" y="{height - 5}">step {first}</text>'
-        f'<text x="{width - SIDE}" y="{height - 5}" text-anchor="end">{last}</text>'
-    )
+def _draw(axes: Any, points: Curve, colour: str) -> Any:
+    shown = thinned(points)
+    steps, values = zip(*shown, strict=True)
+    marker = "o" if len(shown) == 1 else None
+    (line,) = axes.plot(steps, values, color=colour, linewidth=1.3, marker=marker, markersize=3)
+    axes.set_ylim(*limits(values))
+    axes.tick_params(labelsize=7)
+    axes.ticklabel_format(axis="y", useOffset=False)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.spines[["top", "right"]].set_visible(False)
+    return line
 
 
-def _thinned(points: Sequence[tuple[int, float]]) -> list[tuple[float, float]]:
+def thinned(points: Curve) -> list[tuple[float, float]]:
     """Return at most ``MAX_POINTS`` points, each the mean of its share of the steps."""
     count = min(MAX_POINTS, len(points))
     edges = [index * len(points) // count for index in range(count + 1)]
-    shares = [points[start:end] for start, end in pairwise(edges)]
+    shares = [points[edges[index] : edges[index + 1]] for index in range(count)]
     return [
         (sum(step for step, _ in share) / len(share), sum(value for _, value in share) / len(share))
         for share in shares

@@ -13,7 +13,7 @@ from rlcore.diagnostics.evidence import Evidence
 from rlcore.diagnostics.measures import learns_from_a_model
 from rlcore.diagnostics.watch import diagnose
 from rlcore.models.files import model_directory
-from rlcore.results.folders import SUMMARY
+from rlcore.results.folders import SUMMARY, report_folder
 from rlcore.results.metrics import metrics_frame, stage_metrics
 from rlcore.results.summary import (
     accuracies,
@@ -83,7 +83,7 @@ def _trained(
     store, sft, policy = run.store, made.get(Stage.SFT), made.get(Stage.RL)
     sft_metrics = None if sft is None else stage_metrics(store, sft.key)
     if sft_metrics is not None:
-        publish_metrics("sft", sft_metrics)
+        publish_metrics("sft", sft_metrics, report_folder(run.directory))
     figures: dict[str, Any] = {
         "iteration_seconds": {},
         "max_logprob_gap": None,
@@ -96,11 +96,11 @@ def _trained(
     trained = store.manifest(policy).metadata
     records = trained.get(RECORDS, policy.key)
     rl_metrics = stage_metrics(store, records)
-    publish_metrics("rl", rl_metrics)
+    publish_metrics("rl", rl_metrics, report_folder(run.directory))
     diagnosed = diagnose(run.recipe, rl_metrics, Evidence(store, records))
     publish_diagnostics(diagnosed.findings, diagnosed.checks)
     if learns_from_a_model(run.recipe) and (curves := proxy_and_truth(rl_metrics)) is not None:
-        publish_proxy(curves)
+        publish_proxy(curves, report_folder(run.directory))
     figures = {
         "iteration_seconds": phase_seconds(rl_metrics),
         "max_logprob_gap": worst_gap(rl_metrics),
@@ -149,7 +149,8 @@ def _reward_model(run: PipelineRun, ref: ArtifactRef | None) -> dict[str, Any] |
     if ref is None:
         return None
     accuracy = run.store.table(ref, "pair_accuracy")
-    publish_metrics("reward_model", stage_metrics(run.store, ref.key))
+    metrics = stage_metrics(run.store, ref.key)
+    publish_metrics("reward_model", metrics, report_folder(run.directory))
     publish_reward_model(accuracy, run.store.table(ref, "calibration"))
     return {
         "pair_accuracy": accuracy.to_dicts(),
