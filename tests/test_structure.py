@@ -89,6 +89,7 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
         *("rlcore/rl/run.py", "rlcore/rl/workers.py", "rlcore/supervised/sft.py"),
         *(f"tasks/{stage}.py" for stage in ("base_model", "prepare_data", "sft", "rl")),
         *("tasks/evaluate.py", "tasks/export.py", "tasks/run_page/summary.py"),
+        "flows/commands/replay.py",
     ),
     "tests/rlcore/rl/test_replay.py": ("rlcore/rl/audit.py", "rlcore/rl/recorded.py"),
     "tests/flows/test_reward_model.py": ("tasks/reward_model.py",),

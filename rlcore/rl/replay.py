@@ -1,6 +1,6 @@
 """The policy of any iteration, also of one whose checkpoint is gone: recorded updates, made again.
 
-From the nearest kept checkpoint at or before the iteration, or from the policy that RL began with,
+From the nearest kept checkpoint before the iteration, or from the policy that RL began with,
 each recorded batch of advantages is given to a learner as the run gave it, so on the same kind of
 machine the weights are the recorded ones, bit for bit. After each update the digest is compared
 with the record.
@@ -48,7 +48,7 @@ class Step:
 class Replay:
     """A learner that goes through the recorded iterations of a run. Made by ``Replay.open``.
 
-    ``at``: the iteration whose weights ``learner`` holds.
+    ``at``: the iteration whose weights ``learner`` holds; ``began``: the first such.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Replay:
     ) -> None:
         self.recorded, self.recipe, self.learner = recorded, recipe, learner
         self._ptx = ptx
-        self.at = at
+        self.at = self.began = at
 
     @classmethod
     @contextmanager
@@ -70,18 +70,24 @@ class Replay:
         recorded: RecordedIterations,
         recipe: Recipe,
         *,
-        until: int,
+        before: int,
         log: Callable[[str], None],
     ) -> "Iterator[Replay]":
-        """Yield a replay at the nearest checkpoint at or before iteration ``until``.
+        """Yield a replay at the nearest checkpoint before iteration ``before``, from which that can
+        be made.
 
         ``recipe``: the run's. The checkpoint is pinned while it is read, so the run, should it go
         on, prunes it later. Raises UserError for an iteration that the run has not come to,
         ArtifactError for damage, ReplayError where the start does not have the recorded weights.
         """
-        recorded.iteration(until)
+        recorded.iteration(before)
         store = ArtifactStore(recorded.store.root, writer="a replay")
         parents = recorded.iteration(0).manifest.parents
+        if "policy" not in parents:
+            raise UserError(
+                f"the run '{recorded.name}' does not record the policy that RL began with, as runs"
+                " of the Python API do not; a replay has nothing to start from"
+            )
         policy = model_directory(store.directory(parents["policy"]))
         with Workers(recipe, warn=log) as workers, ExitStack() as stack:
             exact = (
@@ -94,7 +100,7 @@ class Replay:
                 reference_dir=policy if exact else None,
             )
             stack.callback(learner.stop)
-            at = _load_nearest(store, recorded, learner, until)
+            at = _load_nearest(store, recorded, learner, before)
             ptx = ptx_of(recipe.rl.ptx, store, parents["dataset"], load_tokenizer(policy))
             replay = cls(recorded, recipe, learner, ptx, at)
             replay.check(recorded.iteration(at))
@@ -155,11 +161,11 @@ class Replay:
 
 
 def _load_nearest(
-    store: ArtifactStore, recorded: RecordedIterations, learner: LearnerPool, until: int
+    store: ArtifactStore, recorded: RecordedIterations, learner: LearnerPool, before: int
 ) -> int:
-    """Load the newest checkpoint at or before ``until`` that is whole; return its iteration, 0
-    where there is none and the learner keeps what it was built with."""
-    for step in reversed([step for step in recorded.checkpoints() if 0 < step <= until]):
+    """Load the newest checkpoint before ``before`` that is whole; return its iteration, 0 where
+    there is none and the learner keeps what it was built with."""
+    for step in reversed([step for step in recorded.checkpoints() if 0 < step < before]):
         key = f"{recorded.key}/{step:06d}"
         with store.pin(CHECKPOINT, key):
             try:

@@ -103,6 +103,18 @@ def test_the_preview_is_what_sft_read(finished: Path, capsys: pytest.CaptureFixt
         assert sum(f":\n{text}\n" in printed for text in shown) == len(shown) == wanted
 
 
+@pytest.mark.slow
+def test_iterations_of_actors_are_replayed_bit_for_bit(
+    finished: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(finished)
+    assert main(["replay", "latest", "3", "--from", "1"]) == 0
+    printed = capsys.readouterr()
+    assert "iterations 1 to 3 of quickstart-" in printed.out
+    assert main(["replay", "latest", "9"]) == 2
+    assert "has no iteration 9; it has 0 to 4" in capsys.readouterr().err
+
+
 def test_no_secret_is_in_the_files_of_a_run(request: pytest.FixtureRequest, finished: Path) -> None:
     """Neither a key of the environment nor the server's password: store, logs, Ray, database."""
     home = Path(os.environ["PREFECT_HOME"])

@@ -26,7 +26,8 @@ Make = Callable[..., Phases]
 ITERATIONS = 4
 PRUNED = {"rl.checkpoint.keep_last": 1, "rl.checkpoint.keep_best": 1, "rl.validation.every": 100}
 # What each of them adds to an update: rounds, a critic and KL in the reward, KL in the loss.
-VARIANTS: dict[str, tuple[str, Callable[[Any], float], dict[str, Any]]] = {
+Variant = tuple[str, Callable[[Any], float], dict[str, Any]]
+VARIANTS: dict[str, Variant] = {
     "grpo": ("quickstart", digits, {"rl.update.mini_batches": 2}),
     "dapo": (
         "quickstart",
@@ -46,12 +47,14 @@ VARIANTS: dict[str, tuple[str, Callable[[Any], float], dict[str, Any]]] = {
     ),
 }
 
+TWO_KEPT: Variant = ("quickstart", digits, {"rl.checkpoint.keep_last": 2, "rl.validation.every": 1})
+
 
 def trained(
     make_phases: Make, dataset: Dataset, store: ArtifactStore, variant: str
 ) -> tuple[Phases, list[str]]:
     """Return a run of ``ITERATIONS`` iterations in ``store``, and the digest after each."""
-    name, score, over = VARIANTS[variant]
+    name, score, over = VARIANTS.get(variant, TWO_KEPT)
     base = model_directory(dataset.store.directory(dataset.base))
     tables = {t: dataset.store.table(dataset.ref, t) for t in dataset.ref.rows}
     made = Lineage("recipe", "code")
@@ -78,10 +81,10 @@ def trained(
 
 
 @contextmanager
-def replay(phases: Phases, until: int) -> Iterator[Replay]:
+def replay(phases: Phases, before: int) -> Iterator[Replay]:
     """Open a replay of the run of ``phases``."""
     recorded = RecordedIterations(phases.store, "run", "small-0123abcd")
-    with Replay.open(recorded, phases.recipe, until=until, log=lambda line: None) as opened:
+    with Replay.open(recorded, phases.recipe, before=before, log=lambda line: None) as opened:
         yield opened
 
 
@@ -101,11 +104,13 @@ def test_pruned_iterations_are_replayed_bit_for_bit(
 def test_it_starts_from_the_nearest_checkpoint_and_passes_over_a_damaged_one(
     make_phases: Make, dataset: Dataset, tmp_path: Path
 ) -> None:
-    phases, digests = trained(make_phases, dataset, ArtifactStore(tmp_path / "s"), "grpo")
+    phases, digests = trained(make_phases, dataset, ArtifactStore(tmp_path / "s"), "kept")
+    kept = RecordedIterations(phases.store, "run", "r").checkpoints()[-2]
+    assert 0 < kept < ITERATIONS
     with replay(phases, ITERATIONS) as opened:
-        assert opened.at == ITERATIONS
-        assert opened.learner.stamp().digest == digests[-1]
-    ref = phases.store.find(CHECKPOINT, f"run/{ITERATIONS:06d}")
+        assert opened.at == kept
+        assert opened.learner.stamp().digest == digests[kept]
+    ref = phases.store.find(CHECKPOINT, f"run/{kept:06d}")
     assert ref is not None
     with next(Path(ref.uri).rglob("*.safetensors")).open("r+b") as file:
         file.seek(-1, 2)
@@ -170,7 +175,7 @@ def test_other_weights_are_named_by_tensor(
     other = make_phases("quickstart", digits, {"rl.iterations": ITERATIONS, **rate}).recipe
     recorded = RecordedIterations(phases.store, "run", "small-0123abcd")
     with (
-        Replay.open(recorded, other, until=2, log=lambda line: None) as opened,
+        Replay.open(recorded, other, before=2, log=lambda line: None) as opened,
         pytest.raises(ReplayError, match=r"iteration 1 .*of \d+ tensors differ.*model\."),
     ):
         opened.step()

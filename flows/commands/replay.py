@@ -1,0 +1,78 @@
+"""``rl-pipeline replay``: recorded iterations made again, and compared with what was recorded."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from flows.output import progress_on_stderr
+from rlcore.results.folders import RUNS
+from schemas.errors import UserError
+
+SHOWN = 12  # digits of a digest
+DIFFERS = 1  # docs/exit_codes.md
+
+
+def add_replay(commands: Any) -> None:
+    """Add the subcommand ``replay`` to a command line's subparsers."""
+    parser = commands.add_parser(
+        "replay", help="make recorded RL iterations again: do their weights come out?"
+    )
+    parser.add_argument("run", metavar="RUN", help="a run's folder or 'latest', also while it goes")
+    parser.add_argument(
+        "iteration",
+        metavar="ITERATION",
+        type=int,
+        help="up to which; it starts from the nearest checkpoint before --from, or from the policy"
+        " that RL began with",
+    )
+    parser.add_argument(
+        "--from",
+        dest="first",
+        metavar="ITERATION",
+        type=int,
+        help="the first to make again (default: the last alone)",
+    )
+    parser.add_argument(
+        "--runs", type=Path, default=RUNS, metavar="FOLDER", help="of runs (default: %(default)s)"
+    )
+    parser.set_defaults(command=replay)
+
+
+def replay(options: argparse.Namespace) -> int:
+    """Print a line per iteration; return ``DIFFERS`` where one does not come out as recorded.
+
+    Raises UserError for a run or an iteration that there is not, ArtifactError for damage.
+    """
+    from rlcore.results.run import Run
+    from rlcore.rl.audit import CreditError
+    from rlcore.rl.recorded import RecordedIterations
+    from rlcore.rl.replay import Replay, ReplayError
+
+    run, last = Run.open(options.run, options.runs), options.iteration
+    recorded = RecordedIterations(run.store, run.records("rl"), run.name)
+    recorded.iteration(last)
+    first = last if options.first is None else options.first
+    if not 1 <= first <= last:
+        raise UserError(
+            f"replay {run.name} --from {first} up to {last}: iterations to replay are 1 to"
+            f" {recorded.last}, the first not after the last"
+        )
+    try:
+        with (
+            progress_on_stderr(),
+            Replay.open(recorded, run.recipe, before=first, log=_note) as again,
+        ):
+            while again.at < last:
+                step = again.step()
+                what = "policy updated" if step.updated else "policy at rest"
+                _note(f"iteration {step.iteration}: {step.digest[:SHOWN]}, as recorded, {what}")
+    except (ReplayError, CreditError) as difference:
+        print(f"differs: {difference}", file=sys.stderr)
+        return DIFFERS
+    print(f"iterations {again.began + 1} to {last} of {run.name}: weights and credit as recorded")
+    return 0
+
+
+def _note(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
