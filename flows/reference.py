@@ -79,6 +79,13 @@ TABLES_HEAD = """# Tables
 
 Written by `make docs` from `schemas/columns.py`: change the descriptions there. These are the views
 of `rl-pipeline sql`, over all complete artifacts of a store; `rl-pipeline tables NAME` prints one.
+
+Rows of all runs are in one view. `records_key` says which: it is that of a stage in `run_stages`,
+and that of RL in `runs`. Reward by run:
+
+    select run, seed, avg(score) from trajectories join runs using (records_key) group by all
+
+A run that took its RL from the store shares the key, and the rows, with the run that made it.
 """
 TYPES = {"string": "text", "boolean": "true or false", "object": "mapping"}
 SIGNS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}

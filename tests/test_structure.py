@@ -115,6 +115,12 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
         *("rlcore/report/curves.py", "rlcore/report/evaluation.py"),
         *("rlcore/report/facts.py", "rlcore/report/samples.py"),
     ),
+    "tests/rlcore/results/test_queries.py": (
+        *("schemas/tables.py", "schemas/versions.py"),
+        *("rlcore/results/statement.py", "rlcore/results/views.py"),
+    ),
+    "tests/rlcore/results/test_data_dictionary.py": ("schemas/sql_types.py",),
+    "tests/flows/commands/test_ask.py": ("rlcore/results/questions.py",),
     "tests/rlcore/reward_model/test_training.py": ("rlcore/supervised/loop.py",),
     "tests/rlcore/rewards/test_calls.py": ("rlcore/rewards/side_by_side.py",),
     "tests/rlcore/rewards/test_worker.py": (

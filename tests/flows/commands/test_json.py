@@ -21,6 +21,7 @@ from tests.flows.commands.test_data import arguments as few_rows
 SCHEMAS = ROOT / "docs" / "schemas"
 ARGUMENTS = {  # a command with what makes it print rows -> further arguments, its exit code
     "algorithms": (["--for", "reasoning"], 0),
+    "ask": ([], 0),
     "data quickstart": (few_rows(), 0),
     "doctor": ([], None),  # what this machine lacks is no matter here
     "env": ([], 0),

@@ -1,10 +1,14 @@
 """What can be queried is described as a query sees it."""
 
+import pyarrow as pa
 import pytest
 
 from rlcore.results.data_dictionary import NAMES, describe
+from rlcore.store.tables import arrow_schema
 from schemas.columns import column_descriptions
 from schemas.errors import UserError
+from schemas.sql_types import SQL_TYPES
+from schemas.tables import TABLES
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -24,3 +28,26 @@ def test_types_are_those_of_sql() -> None:
 def test_an_unknown_table_names_the_nearest() -> None:
     with pytest.raises(UserError, match="'rollout' is not a table; did you mean 'rollouts'"):
         describe("rollout")
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_types_without_the_contracts_are_those_of_the_contracts(table: str) -> None:
+    """They stand for a table that a store lacks; DuckDB reads the others from the files."""
+    names = {
+        "string": "VARCHAR",
+        "bool": "BOOLEAN",
+        "int32": "INTEGER",
+        "int64": "BIGINT",
+        "float": "FLOAT",
+        "double": "DOUBLE",
+    }
+
+    def sql(kind: pa.DataType) -> str:
+        if pa.types.is_list(kind):
+            return f"{sql(kind.value_type)}[]"
+        if pa.types.is_struct(kind):
+            return f"STRUCT({', '.join(f'{field.name} {sql(field.type)}' for field in kind)})"
+        return names[str(kind)]
+
+    found = {field.name: sql(field.type) for field in arrow_schema(table)}
+    assert list(found.items()) == list(SQL_TYPES[table].items())

@@ -1,0 +1,98 @@
+"""``rl-pipeline ask``: answers about the run that was asked for, and the SQL to go on from."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from flows.cli import main
+from rlcore.results.questions import QUESTIONS
+from rlcore.results.run import record_stage
+from rlcore.store.artifacts import ArtifactStore, Lineage
+from tests.rlcore.results.records import stage_record
+from tests.rlcore.results.test_queries import rewards, rollouts
+
+LINEAGE = Lineage("r", "c")
+RUNS = ("a-00000001", "a-00000002")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two runs that differ in one key, in their rewards and in nothing else."""
+    monkeypatch.chdir(tmp_path)
+    store = ArtifactStore(tmp_path / "runs" / "store")
+    for name, key, score in zip(RUNS, ("k1", "k2"), (1.0, 0.25), strict=True):
+        run = tmp_path / "runs" / name
+        run.mkdir(parents=True)
+        recipe = {"name": "a", "rl": {"iterations": int(key[1]), "groups": [{"size": 4}]}}
+        (run / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+        record_stage(store, stage_record(name, "rl", kind="policy", key=key), LINEAGE)
+        made = store.put(
+            "rollouts", f"{key}/000001", tables={"rollouts": rollouts(3)}, lineage=LINEAGE
+        )
+        store.put(
+            "rewards",
+            f"{key}/000001",
+            tables={"rewards": rewards(3, score)},
+            lineage=Lineage("r", "c", {"rollouts": made}),
+        )
+    return tmp_path
+
+
+def test_one_run_is_asked_and_the_sql_gives_the_same(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for run, score in zip(RUNS, (1.0, 0.25), strict=True):
+        assert main(["ask", "length-against-reward", run, "--format", "json"]) == 0
+        rows = json.loads(capsys.readouterr().out)
+        assert [row["score"] for row in rows] == [score] * 3
+        assert main(["ask", "length-against-reward", run, "--sql"]) == 0
+        statement = capsys.readouterr().out
+        assert main(["sql", statement, "--format", "json"]) == 0
+        assert json.loads(capsys.readouterr().out) == rows
+
+
+def test_reward_by_run_is_one_join(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    statement = "select run, avg(score) as s from trajectories join runs using (records_key)"
+    assert main(["sql", f"{statement} group by all order by all", "--format", "csv"]) == 0
+    assert capsys.readouterr().out == f"run,s\n{RUNS[0]},1.0\n{RUNS[1]},0.25\n"
+
+
+def test_what_changed_are_the_keys_that_differ(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["ask", "changed", *RUNS, "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out) == [
+        {"what": "recipe", "name": "rl.iterations", "first": "1", "second": "2"}
+    ]
+
+
+REFUSED = {
+    "findings": "lacks the table diagnostics, which the stage rl writes",
+    "never-rewarded": "lacks the table prompts, which the stage prepare_data writes",
+    "skipped": "lacks the table advantages, which the stage rl writes",
+    "findins": "is not a question; did you mean 'findings'",
+    "changed": "is about 2 runs, 1 given: rl-pipeline ask changed RUN RUN2",
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_answered_ends_in_a_sentence(
+    name: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["ask", name, RUNS[0]]) == 2
+    said = capsys.readouterr().err
+    assert REFUSED[name] in said
+    assert said.count("\n") == 1
+
+
+def test_an_unknown_run_names_the_nearest(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ask", "hacking", "a-0000001"]) == 2
+    assert f"did you mean '{RUNS[0]}'" in capsys.readouterr().err
+
+
+def test_every_question_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ask"]) == 0
+    printed = capsys.readouterr().out
+    assert all(f"\n{name} " in printed for name in QUESTIONS)
