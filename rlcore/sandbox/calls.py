@@ -4,7 +4,9 @@ A list of what is allowed, so that calls of future kernels are refused as well. 
 with ENOSYS, on which libraries fall back, or EPERM where a program expects that they exist. What a
 program can start is threads: no process, so nothing can outlive it and RLIMIT_AS bounds all of its
 memory. It has no sockets but a pair connected to itself, no signals, and changes no attributes of a
-file, which neither Landlock nor a read-only mount would check in each case. Where the filter is
+file, which neither Landlock nor a read-only mount would check in each case. A file that it holds is
+in the one table of descriptors that the supervisor counts: none is on its way through a socket
+(sendmsg), or in a table of a thread's own. Where the filter is
 loaded before the interpreter, by bubblewrap, a program may replace itself by what it can read; what
 it becomes is confined as it was.
 """
@@ -19,8 +21,8 @@ from rlcore.sandbox.types import SandboxError
 
 _FILES = """
     read write readv writev pread64 pwrite64 preadv pwritev preadv2 pwritev2 lseek open openat
-    openat2 creat close close_range dup dup2 dup3 flock fsync fdatasync sync_file_range ftruncate
-    fallocate fadvise64 readahead stat fstat lstat newfstatat statx access faccessat faccessat2
+    openat2 creat close dup dup2 dup3 flock fsync fdatasync sync_file_range ftruncate
+    fadvise64 readahead stat fstat lstat newfstatat statx access faccessat faccessat2
     getdents getdents64 getcwd chdir fchdir rename renameat renameat2 mkdir mkdirat rmdir unlink
     unlinkat link linkat symlink symlinkat readlink readlinkat statfs fstatfs umask copy_file_range
     sendfile
@@ -42,8 +44,8 @@ _SIGNALS = """
 """
 _WAITING = """
     poll ppoll select pselect6 epoll_create epoll_create1 epoll_ctl epoll_wait epoll_pwait
-    epoll_pwait2 eventfd eventfd2 pipe pipe2 sendto recvfrom sendmsg recvmsg shutdown getsockopt
-    setsockopt getsockname getpeername
+    epoll_pwait2 eventfd eventfd2 pipe pipe2 sendto recvfrom recvmsg shutdown getsockopt setsockopt
+    getsockname getpeername
 """
 _FACTS = """
     getuid geteuid getgid getegid getgroups getresuid getresgid getpgrp getpgid getsid getpriority
@@ -59,7 +61,7 @@ _NOT_PERMITTED = """
     request_key memfd_create shmget shmat msgget semget
 """
 _AF_UNIX, _SOCK_STREAM, _SOCK_TYPE = 1, 1, 0xF
-_CLONE_THREAD = 0x10000
+_CLONE_THREAD, _CLONE_FILES, _CLOSE_RANGE_UNSHARE = 0x10000, 0x400, 2
 _WORD = 0xFFFFFFFF  # the kernel reads these arguments as 32 bits
 # Of fcntl: nothing that makes the kernel send signals (F_SETOWN, F_SETSIG), no leases, no notices.
 _FCNTL = (0, 1, 2, 3, 4, 5, 6, 7, 1030, 1032)
@@ -103,8 +105,10 @@ def _add_rules(rules: Any, seccomp: Any, may_exec: bool) -> None:
         add(not_permitted, name)
     add(seccomp.ALLOW if may_exec else not_permitted, "execve")
     # clone3 reads its flags from memory, where a filter cannot: ENOSYS makes libraries use clone.
-    add(seccomp.ALLOW, "clone", (0, _CLONE_THREAD, _CLONE_THREAD))
-    add(not_permitted, "clone", (0, _CLONE_THREAD, 0))
+    thread = _CLONE_THREAD | _CLONE_FILES
+    add(seccomp.ALLOW, "clone", (0, thread, thread))
+    add(seccomp.ALLOW, "close_range", (2, _CLOSE_RANGE_UNSHARE, 0))
+    add(not_permitted, "fallocate")  # it takes gigabytes between two looks of the supervisor
     for name, index, values in (("fcntl", 1, _FCNTL), ("ioctl", 1, _IOCTL), ("prctl", 0, _PRCTL)):
         for value in values:
             add(seccomp.ALLOW, name, (index, _WORD, value))

@@ -15,6 +15,7 @@ from rlcore.sandbox.types import Level, Limits, Ran, Status
 from schemas.errors import UserError
 
 MAX_ENTRIES = 2000  # files and folders that a program may make
+_MAPPED = 8  # files without a name that it may hold in memory alone; their size cannot be seen
 
 
 class Sandbox:
@@ -65,7 +66,8 @@ class Sandbox:
             return Status.FILES if _inodes(pid) > MAX_ENTRIES else None
         assert place is not None
         size, entries = used(place.scratch, MAX_ENTRIES)
-        if size + _unlinked(pid) > limits.files_bytes or entries > MAX_ENTRIES:
+        size += _unlinked(pid) + _mapped(pid) * limits.files_bytes / _MAPPED
+        if size > limits.files_bytes or entries > MAX_ENTRIES:
             return Status.FILES
         return Status.THREADS if _threads(pid) > limits.threads else None
 
@@ -116,3 +118,15 @@ def _unlinked(pid: int) -> int:
             if S_ISREG(found.st_mode) and found.st_nlink == 0:
                 total += found.st_blocks * 512
     return total
+
+
+def _mapped(pid: int) -> int:
+    """Return how many files a process has in its memory that have no name any more."""
+    found = set()
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines():
+            if line.endswith(" (deleted)"):
+                device, inode = line.split()[3:5]
+                if not device.startswith("00:01"):  # shared memory without a file
+                    found.add((device, inode))
+    return len(found)

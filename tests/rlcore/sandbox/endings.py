@@ -111,6 +111,34 @@ ENDINGS: dict[str, Ending] = {
         "time.sleep(1000)",
         *(Status.FILES, *FAILED),
     ),
+    "files_in_memory_alone": _ends(
+        "import ctypes, os, time\nc = ctypes.CDLL(None)\nfor i in range(20):\n"
+        "  file = os.open('x', os.O_RDWR | os.O_CREAT); os.write(file, b'x' * (7 << 20))\n"
+        "  c.mmap(None, ctypes.c_size_t(4096), 1, 2, file, ctypes.c_long(0))\n"
+        "  os.close(file); os.unlink('x')\ntime.sleep(0.3); print('escaped')",
+        *(Status.FILES, *FAILED),
+    ),
+    "files_on_their_way": _ends(
+        "import array, os, socket\na, b = socket.socketpair()\nfor i in range(20):\n"
+        "  file = os.open('x', os.O_RDWR | os.O_CREAT); os.write(file, b'x' * (7 << 20))\n"
+        "  a.sendmsg([b'x'], [(1, 1, array.array('i', [file]))])\n"
+        "  os.close(file); os.unlink('x')\nprint('escaped')",
+        *(Status.FILES, *FAILED),
+    ),
+    "files_of_a_thread": _ends(
+        "import ctypes, os, threading, time\nc = ctypes.CDLL(None)\ndef hold():\n"
+        "  if c.syscall(436, 60000, 60001, 2): return\n  for i in range(20):\n"
+        "    file = os.open('x', os.O_RDWR | os.O_CREAT); os.write(file, b'x' * (7 << 20))\n"
+        "    os.unlink('x')\n  print('escaped', flush=True)\n"
+        "one = threading.Thread(target=hold); one.start(); one.join(); 1 / 0",
+        *(Status.FILES, *FAILED),
+    ),
+    "reserves_files": _ends(
+        "import os\nfor i in range(500):\n"
+        "  os.posix_fallocate(os.open(f'x{i % 40}', os.O_RDWR | os.O_CREAT), 0, 7 << 20)\n"
+        "print('escaped')",
+        *(Status.FILES, *FAILED),
+    ),
     "deep_folders": _ends(
         "import os\nwhile True: os.mkdir('d' * 200); os.chdir('d' * 200)",
         *(Status.FILES, Status.TIMEOUT, *FAILED),
