@@ -27,6 +27,7 @@ from flows.commands.status import add_status
 from flows.commands.stop import add_stop
 from flows.commands.tables import add_tables
 from flows.commands.up import add_up
+from flows.commands.wandb import add_wandb
 from flows.commands.watch import add_watch
 from flows.output import drop_closed_stdout
 from flows.study import add_study
@@ -37,17 +38,8 @@ SCRIPTS = (".sh", ".yaml", ".yml", ".txt", ".log")  # what a verl run is kept in
 ADD = (
     *(add_run, add_watch, add_runs, add_stop, add_study, add_sql, add_ask, add_tables),
     *(add_report, add_compare, add_recipes, add_algorithms, add_explain, add_data, add_reward),
-    *(
-        add_deploy,
-        add_up,
-        add_down,
-        add_status,
-        add_doctor,
-        add_env,
-        add_completion,
-        add_rerun,
-        add_replay,
-    ),
+    *(add_deploy, add_up, add_down, add_status, add_doctor, add_env, add_completion, add_rerun),
+    *(add_replay, add_wandb),
 )
 FAILED, WRONG, INTERRUPTED, UNREAD = 1, 2, 130, 141  # docs/exit_codes.md
 

@@ -1,7 +1,10 @@
-"""Live curves in wandb: a view of the metrics tables, which never delays or stops a run.
+"""Curves in wandb: a view of the metrics tables, which never delays or stops a run.
 
-The only file that imports wandb. A separate thread imports, opens and sends, so that no iteration
-waits for it; its first error is logged and the others are ignored.
+The only file that imports wandb. While a run goes on, a separate thread imports, opens and sends,
+so that no iteration waits for it; its first error is logged and the others are ignored. Afterwards
+``rebuild`` makes a wandb run from the metrics tables: that one is whole whatever the live one
+missed, since segments that were recorded offline under one id replace each other when they are
+synchronised (wandb/wandb#3841, #5865).
 """
 
 import os
@@ -9,12 +12,21 @@ import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+import polars as pl
+
+from schemas.errors import UserError
 from schemas.recipe import Recipe
 
-CLOSE_S = 30.0
+INIT_S = 60.0  # a server that has not answered by then is given up
+FINISH_S = 20.0  # for what is unsent at the end of a run
+REBUILD_S = 300.0  # the same of a rebuilt run
+CLOSE_S = 30.0  # for opening and finishing together
+KEY, MODE = "WANDB_API_KEY", "WANDB_MODE"
 # Each stage counts its own steps; wandb plots a metric over the step of its stage, so that a
 # resumed run may repeat steps and two stages may overlap.
 STEP_METRICS = {
@@ -23,13 +35,15 @@ STEP_METRICS = {
     "rl": "training/global_step",
 }
 
+Row = tuple[str, int, Mapping[str, float]]  # stage, step, metrics
+
 
 class Tracker:
     """Queues metrics and sends them in the background. Made by ``Tracker.open``."""
 
     def __init__(self, settings: Mapping[str, Any] | None, warn: Callable[[str], None]) -> None:
         """``settings``: arguments of ``wandb.init``; None drops everything."""
-        self._queue: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Row | None] = queue.SimpleQueue()
         self._warn = warn
         self._thread: threading.Thread | None = None
         if settings is not None:
@@ -54,7 +68,11 @@ class Tracker:
         Offline unless WANDB_API_KEY is set (WANDB_MODE overrides that). A run opened again under
         its ``run_id`` continues its wandb run; ``name`` is its display name.
         """
-        settings = _settings(recipe, directory, run_id, name) if recipe.tracking.wandb else None
+        settings = None
+        if recipe.tracking.wandb:
+            settings = _settings(recipe, directory, run_id, name, _mode())
+            if settings["mode"] == "online":
+                settings["resume"] = "allow"
         tracker = cls(settings, warn)
         try:
             yield tracker
@@ -62,9 +80,18 @@ class Tracker:
             tracker.close()
 
     def log(self, metrics: Mapping[str, float], *, step: int, stage: str) -> None:
-        """Queue the metrics of one step of a stage of ``STEP_METRICS``; returns at once."""
-        if self._thread is not None:
-            self._queue.put({**metrics, STEP_METRICS[stage]: step})
+        """Queue the metrics of one step of a stage of ``STEP_METRICS``; returns at once.
+
+        A step that the wandb run has already is not sent again.
+        """
+        assert stage in STEP_METRICS, f"stage {stage} has no step metric"
+        if self._thread is not None and self._thread.is_alive():
+            self._queue.put((stage, step, dict(metrics)))
+
+    def log_table(self, metrics: pl.DataFrame) -> None:
+        """Queue every step of a Metrics table, as ``log`` does."""
+        for stage, step, values in rows_of(metrics):
+            self.log(values, step=step, stage=stage)
 
     def close(self) -> None:
         """Send what is queued and end; gives up after ``CLOSE_S`` seconds."""
@@ -73,40 +100,162 @@ class Tracker:
         self._queue.put(None)
         self._thread.join(CLOSE_S)
         if self._thread.is_alive():
-            self._warn(f"wandb did not finish within {CLOSE_S:.0f} s; its curves may be cut short")
+            self._warn(
+                f"wandb did not finish within {CLOSE_S:.0f} s, so its curves may be cut short;"
+                " `rl-pipeline wandb RUN` makes them again"
+            )
         self._thread = None
 
     def _send(self, settings: dict[str, Any]) -> None:
         try:
-            import wandb
-
-            run = wandb.init(
-                **settings,
-                settings=wandb.Settings(
-                    console="off", silent=True, disable_git=True, save_code=False
-                ),
-            )
-            for stage, step_metric in STEP_METRICS.items():
-                run.define_metric(step_metric, hidden=True)
-                pattern = "*" if stage == "rl" else f"{stage}/*"
-                run.define_metric(pattern, step_metric=step_metric)
-            while (row := self._queue.get()) is not None:
-                run.log(row)
-            run.finish()
+            with _open(settings, FINISH_S) as run:
+                curves = _Curves(run)
+                while (row := self._queue.get()) is not None:
+                    curves.log(*row)
         except Exception as error:  # noqa: BLE001  training goes on without its curves
-            self._warn(f"wandb is off for this run ({type(error).__name__}: {error})")
+            self._warn(
+                f"wandb is off for this run ({type(error).__name__}: {error});"
+                " `rl-pipeline wandb RUN` makes its curves afterwards"
+            )
 
 
-def _settings(recipe: Recipe, directory: Path, run_id: str, name: str) -> dict[str, Any]:
+def rebuild(
+    recipe: Recipe, directory: Path, *, run_id: str, name: str, metrics: pl.DataFrame, online: bool
+) -> tuple[str, bool]:
+    """Make one wandb run of all ``metrics`` (a Metrics table); return its URL and True, or its
+    folder below ``directory``/wandb and False where it is offline.
+
+    Its id is ``run_id`` with "-rebuilt": what a live run holds twice, or lacks, cannot be
+    corrected. Made again, it replaces itself. ``online``: demanded; otherwise as WANDB_API_KEY and
+    WANDB_MODE say. Raises UserError where nobody is logged in, or wandb does not take the run.
+    """
+    if online:
+        _check_login()
+    mode = "online" if online or _mode() == "online" else "offline"
+    settings = _settings(recipe, directory, f"{run_id}-rebuilt", f"{name} (rebuilt)", mode)
+    import wandb
+
+    try:
+        with _open(settings, REBUILD_S, finish_timeout_raises=True) as run:
+            curves = _Curves(run)
+            for row in rows_of(metrics):
+                curves.log(*row)
+            url, folder = run.url, Path(run.dir).parent
+    except (wandb.Error, TimeoutError) as error:
+        raise UserError(
+            f"wandb did not take the run ({type(error).__name__}: {error}); with WANDB_MODE=offline"
+            " it is written to disk, for `wandb sync`"
+        ) from None
+    return (str(url), True) if mode == "online" else (str(folder), False)
+
+
+def rows_of(metrics: pl.DataFrame) -> Iterator[Row]:
+    """Yield each step of a Metrics table once, by stage in the order of ``STEP_METRICS``.
+
+    A value that was not finite is left out; of one that stands twice the last counts.
+    """
+    ordered = pl.Enum(list(STEP_METRICS))
+    table = (
+        metrics.drop_nulls("value")
+        .with_columns(pl.col("stage").cast(ordered))
+        .sort("stage", "step", maintain_order=True)
+        .select("stage", "step", "name", "value")
+    )
+    for (stage, step), values in groupby(table.iter_rows(), key=itemgetter(0, 1)):
+        yield stage, step, {name: value for _, _, name, value in values}
+
+
+class _Curves:
+    """The curves of one wandb run: each step of a stage once, over that stage's own step."""
+
+    def __init__(self, run: Any) -> None:
+        self._run = run
+        # Of a run that is resumed: what a killed attempt had sent is not sent twice.
+        self._last = {stage: run.summary.get(step) for stage, step in STEP_METRICS.items()}
+        self._defined: set[str] = set()
+        for step in STEP_METRICS.values():
+            run.define_metric(step, hidden=True)
+
+    def log(self, stage: str, step: int, metrics: Mapping[str, float]) -> None:
+        """Send one step, unless the run has it."""
+        last = self._last[stage]
+        if last is not None and step <= last:
+            return
+        self._last[stage] = step
+        row = {_name(stage, name): value for name, value in metrics.items()}
+        for name in row:
+            self._define(stage, name)
+        self._run.log({**row, STEP_METRICS[stage]: step})
+
+    def _define(self, stage: str, name: str) -> None:
+        """Plot ``name``, and what begins like it, over the step of its stage.
+
+        No two patterns match one name: of several wandb would take any.
+        """
+        head, slash, _ = name.partition("/")
+        pattern = f"{head}/*" if slash else name
+        if pattern not in self._defined:
+            self._defined.add(pattern)
+            self._run.define_metric(pattern, step_metric=STEP_METRICS[stage])
+
+
+def _name(stage: str, name: str) -> str:
+    """Return the name of a metric in wandb: those of a supervised stage begin with the stage, as
+    no metric of RL does; else ``perf/throughput`` of both would be one curve."""
+    head = name.partition("/")[0]
+    supervised = head in STEP_METRICS
+    return name if head == stage or (stage == "rl" and not supervised) else f"{stage}/{name}"
+
+
+@contextmanager
+def _open(settings: Mapping[str, Any], finish_s: float, **more: Any) -> Iterator[Any]:
+    """Yield the run of ``wandb.init(**settings)``; at the end, wait up to ``finish_s`` seconds for
+    what is unsent. ``more``: further fields of ``wandb.Settings``."""
+    import wandb
+
+    run = wandb.init(
+        **settings,
+        settings=wandb.Settings(
+            console="off",
+            silent=True,
+            disable_git=True,
+            save_code=False,
+            init_timeout=INIT_S,
+            finish_timeout=finish_s,
+            **more,
+        ),
+    )
+    yield run
+    run.finish()
+
+
+def _mode() -> str:
+    return os.environ.get(MODE) or ("online" if os.environ.get(KEY) else "offline")
+
+
+def _check_login() -> None:
+    """Raise UserError unless a key is in the environment, or where ``wandb login`` leaves it."""
+    if os.environ.get(KEY):
+        return
+    if (mode := os.environ.get(MODE, "online")) != "online":
+        raise UserError(f"--online and {MODE}={mode} contradict each other; drop one of them")
+    import wandb
+
+    if not wandb.login(prompt=False, verify=False):
+        raise UserError(
+            f"wandb has no API key: set {KEY}, or log in (wandb login); without --online the run is"
+            " written to disk, for `wandb sync`"
+        )
+
+
+def _settings(recipe: Recipe, directory: Path, run_id: str, name: str, mode: str) -> dict[str, Any]:
     directory.mkdir(parents=True, exist_ok=True)
-    online = bool(os.environ.get("WANDB_API_KEY"))
     return {
         "project": recipe.tracking.project,
         "entity": recipe.tracking.entity,
         "id": run_id,
         "name": name,
-        "resume": "allow" if online else None,
-        "mode": os.environ.get("WANDB_MODE") or ("online" if online else "offline"),
+        "mode": mode,
         "dir": str(directory.absolute()),
         "config": recipe.model_dump(mode="json"),
         "tags": [recipe.name],
