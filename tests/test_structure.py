@@ -110,14 +110,13 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
     "tests/rlcore/learner/test_state.py": ("rlcore/learner/shards.py",),
     "tests/rlcore/preflight/test_functions.py": ("rlcore/preflight/loaders.py",),
     "tests/rlcore/preflight/test_start.py": ("rlcore/preflight/files.py",),
-    "tests/rlcore/results/test_queries.py": ("schemas/tables.py",),
-    "tests/rlcore/report/test_write.py": (
-        *("rlcore/report/curves.py", "rlcore/report/evaluation.py"),
-        *("rlcore/report/facts.py", "rlcore/report/samples.py"),
-    ),
     "tests/rlcore/results/test_queries.py": (
         *("schemas/tables.py", "schemas/versions.py"),
         *("rlcore/results/statement.py", "rlcore/results/views.py"),
+    ),
+    "tests/rlcore/report/test_write.py": (
+        *("rlcore/report/curves.py", "rlcore/report/evaluation.py"),
+        *("rlcore/report/facts.py", "rlcore/report/samples.py"),
     ),
     "tests/rlcore/results/test_data_dictionary.py": ("schemas/sql_types.py",),
     "tests/flows/commands/test_ask.py": ("rlcore/results/questions.py",),

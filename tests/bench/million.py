@@ -70,45 +70,19 @@ def _record(store: ArtifactStore, key: str, iteration: int) -> None:
         parents = {**parents, kind: store.put(kind, name, tables={kind: frame}, lineage=lineage)}
 
 
+def _per_token(values: np.ndarray, dtype: Any) -> pl.Series:
+    return pl.Series(values).cast(pl.List(dtype))
+
+
+def _constant(value: object, dtype: Any) -> pl.Series:
+    return pl.Series([value] * ROWS, dtype=dtype)
+
+
 def _tables(iteration: int) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
     draw = np.random.default_rng(iteration)
     ids = [f"{iteration:06d}-{row:04d}" for row in range(ROWS)]
-    prompt = TOKENS // 3
-
-    def per_token(values: np.ndarray, dtype: Any) -> pl.Series:
-        return pl.Series(values).cast(pl.List(dtype))
-
-    def constant(value: object, dtype: Any) -> pl.Series:
-        return pl.Series([value] * ROWS, dtype=dtype)
-
     logprobs = -draw.random((ROWS, TOKENS), dtype=np.float32)
-    logprobs[:, :prompt] = 0
-    mask = np.zeros((ROWS, TOKENS), bool)
-    mask[:, prompt:] = True
-    rollouts = pl.DataFrame(
-        {
-            "trajectory_id": ids,
-            "uid": [
-                f"u{draw.integers(2000)}" for _ in range(ROWS // SAMPLES) for _ in "x" * SAMPLES
-            ],
-            "sample": pl.Series(np.arange(ROWS) % SAMPLES, dtype=pl.Int32),
-            "iteration": constant(iteration, pl.Int32),
-            "token_ids": per_token(draw.integers(0, 500, (ROWS, TOKENS)), pl.Int32),
-            "prompt_tokens": constant(prompt, pl.Int32),
-            "loss_mask": per_token(mask, pl.Boolean),
-            "sampler_logprobs": per_token(logprobs, pl.Float32),
-            "response": [f"the answer is {n}" for n in draw.integers(0, 99, ROWS)],
-            "finish_reason": constant("stop", pl.String),
-            "stop_reason": constant("done", pl.String),
-            "turn_ends": constant([TOKENS], pl.List(pl.Int32)),
-            "turn_rewards": constant([0.0], pl.List(pl.Float64)),
-            "turn_versions": constant([iteration], pl.List(pl.Int64)),
-            "valid_actions": constant([True], pl.List(pl.Boolean)),
-            "seed": draw.integers(0, 2**62, ROWS),
-            "weight_version": constant(iteration - 1, pl.Int64),
-            "weight_digest": constant(f"{iteration:064x}", pl.String),
-        }
-    )
+    logprobs[:, : TOKENS // 3] = 0
     right = draw.random(ROWS) < 0.3 + 0.4 * iteration / ITERATIONS
     rewards = pl.DataFrame(
         {
@@ -116,26 +90,57 @@ def _tables(iteration: int) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
             "outcome": ["ok" if each else "wrong" for each in right],
             "score": right.astype(float),
             "correct": right,
-            "counts": constant(True, pl.Boolean),
+            "counts": _constant(True, pl.Boolean),
             "parts": [f'{{"arithmetic": {float(each)}}}' for each in right],
-            "detail": constant("", pl.String),
-            "failures": constant("{}", pl.String),
+            "detail": _constant("", pl.String),
+            "failures": _constant("{}", pl.String),
             "seconds": draw.random(ROWS),
-            "verdicts": constant(None, pl.String),
+            "verdicts": _constant(None, pl.String),
         }
     )
     advantages = pl.DataFrame(
         {
             "trajectory_id": ids,
-            "advantages": per_token(logprobs * 2, pl.Float32),
-            "old_logprobs": per_token(logprobs, pl.Float32),
-            "ref_logprobs": constant(None, pl.List(pl.Float32)),
-            "values": constant(None, pl.List(pl.Float32)),
-            "returns": constant(None, pl.List(pl.Float32)),
-            "positive": constant(None, pl.Boolean),
+            "advantages": _per_token(logprobs * 2, pl.Float32),
+            "old_logprobs": _per_token(logprobs, pl.Float32),
+            "ref_logprobs": _constant(None, pl.List(pl.Float32)),
+            "values": _constant(None, pl.List(pl.Float32)),
+            "returns": _constant(None, pl.List(pl.Float32)),
+            "positive": _constant(None, pl.Boolean),
         }
     )
-    return rollouts, rewards, advantages
+    return _rollouts(draw, ids, logprobs, iteration), rewards, advantages
+
+
+def _rollouts(
+    draw: np.random.Generator, ids: list[str], logprobs: np.ndarray, iteration: int
+) -> pl.DataFrame:
+    prompt = TOKENS // 3
+    mask = np.zeros((ROWS, TOKENS), bool)
+    mask[:, prompt:] = True
+    groups = [f"u{draw.integers(2000)}" for _ in range(ROWS // SAMPLES)]
+    return pl.DataFrame(
+        {
+            "trajectory_id": ids,
+            "uid": [uid for uid in groups for _ in range(SAMPLES)],
+            "sample": pl.Series(np.arange(ROWS) % SAMPLES, dtype=pl.Int32),
+            "iteration": _constant(iteration, pl.Int32),
+            "token_ids": _per_token(draw.integers(0, 500, (ROWS, TOKENS)), pl.Int32),
+            "prompt_tokens": _constant(prompt, pl.Int32),
+            "loss_mask": _per_token(mask, pl.Boolean),
+            "sampler_logprobs": _per_token(logprobs, pl.Float32),
+            "response": [f"the answer is {n}" for n in draw.integers(0, 99, ROWS)],
+            "finish_reason": _constant("stop", pl.String),
+            "stop_reason": _constant("done", pl.String),
+            "turn_ends": _constant([TOKENS], pl.List(pl.Int32)),
+            "turn_rewards": _constant([0.0], pl.List(pl.Float64)),
+            "turn_versions": _constant([iteration], pl.List(pl.Int64)),
+            "valid_actions": _constant([True], pl.List(pl.Boolean)),
+            "seed": draw.integers(0, 2**62, ROWS),
+            "weight_version": _constant(iteration - 1, pl.Int64),
+            "weight_digest": _constant(f"{iteration:064x}", pl.String),
+        }
+    )
 
 
 def _copy(kind: Path, source: str, target: str) -> None:
