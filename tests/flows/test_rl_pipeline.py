@@ -44,6 +44,40 @@ SECRETS = ("HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "OPENAI_API_KEY
 OPEN_TO_OTHERS = pytest.StashKey[set[str]]()
 STARTED = pytest.StashKey[float]()
 
+# SPEC's metrics that follow from the tables of rows: M1, M4 (by recorded seconds), M5, and of M6
+# lengths, cut answers, aborts, groups that agree, turns.
+RECOMPUTED = """
+with t as (
+    select *, list_sum(loss_mask::int[]) as tokens from trajectories),
+step as (
+    select step, value as wall from metrics where stage = 'rl' and name = 'timing_s/step'),
+groups as (
+    select iteration, avg((spread <= 1e-9)::int) as equal from (
+        select iteration, uid, max(score) - min(score) as spread from t group by all)
+    group by all),
+credits as (
+    select iteration, avg(value) as mean, max(value) as high, min(value) as low from (
+        select iteration, unnest(advantages) as value, unnest(loss_mask) as sampled from t)
+    where sampled group by all)
+select iteration as step, avg(score) as "critic/score/mean", max(score) as "critic/score/max",
+    min(score) as "critic/score/min", avg(score) as "critic/rewards/mean",
+    any_value(mean) as "critic/advantages/mean", any_value(high) as "critic/advantages/max",
+    any_value(low) as "critic/advantages/min", any_value(equal) as "critic/zero_std_group_fraction",
+    avg(tokens) as "response_length/mean", max(tokens) as "response_length/max",
+    min(tokens) as "response_length/min", avg(prompt_tokens) as "prompt_length/mean",
+    avg((finish_reason = 'length')::int) as "response_length/clip_ratio",
+    avg((finish_reason = 'abort')::int) as "response/aborted_ratio",
+    avg(len(turn_ends)) as "num_turns/mean",
+    sum(prompt_tokens + tokens) as "perf/total_num_tokens",
+    sum(prompt_tokens + tokens) / any_value(wall) as "perf/throughput",
+    1 - count(distinct case when advantages is not null then uid end) / count(distinct uid)
+        as "train/filtered_ratio",
+    count(distinct key) as "train/num_gen_batches"
+from t join step on step.step = t.iteration join groups using (iteration)
+    join credits using (iteration)
+group by iteration order by iteration
+"""
+
 
 @pytest.fixture(scope="module")
 def finished(
@@ -273,6 +307,22 @@ def test_lineage_leads_from_export_to_rollouts(finished: Path) -> None:
         "advantages",
         "evaluation",
     } <= kinds
+
+
+def test_recorded_metrics_are_those_of_the_recorded_rows(finished: Path) -> None:
+    """The trainer's own figures, checked against the raw tables by SQL that shares no code."""
+    store = ArtifactStore(finished / "runs" / "store")
+    made = query(store, RECOMPUTED)
+    recorded = query(store, "select step, name, value from metrics where stage = 'rl'")
+    known = {(step, name): value for step, name, value in recorded.iter_rows()}
+    assert made["step"].to_list() == [1, 2, 3, 4]
+    for row in made.iter_rows(named=True):
+        step = row.pop("step")
+        for name, value in row.items():
+            assert known[step, name] == pytest.approx(float(value), rel=1e-5, abs=1e-9), (
+                step,
+                name,
+            )
 
 
 @pytest.mark.slow
