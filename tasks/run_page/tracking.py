@@ -136,7 +136,7 @@ def rebuild(
     import wandb
 
     try:
-        with _open(settings, REBUILD_S, finish_timeout_raises=True) as run:
+        with _open(settings, REBUILD_S) as run:
             curves = _Curves(run)
             for row in rows_of(metrics):
                 curves.log(*row)
@@ -208,9 +208,9 @@ def _name(stage: str, name: str) -> str:
 
 
 @contextmanager
-def _open(settings: Mapping[str, Any], finish_s: float, **more: Any) -> Iterator[Any]:
+def _open(settings: Mapping[str, Any], finish_s: float) -> Iterator[Any]:
     """Yield the run of ``wandb.init(**settings)``; at the end, wait up to ``finish_s`` seconds for
-    what is unsent. ``more``: further fields of ``wandb.Settings``."""
+    what is unsent, and raise TimeoutError where that does not do."""
     import wandb
 
     run = wandb.init(
@@ -222,7 +222,7 @@ def _open(settings: Mapping[str, Any], finish_s: float, **more: Any) -> Iterator
             save_code=False,
             init_timeout=INIT_S,
             finish_timeout=finish_s,
-            **more,
+            finish_timeout_raises=True,
         ),
     )
     yield run
