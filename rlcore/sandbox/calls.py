@@ -107,6 +107,8 @@ def _add_rules(rules: Any, seccomp: Any, may_exec: bool) -> None:
     # clone3 reads its flags from memory, where a filter cannot: ENOSYS makes libraries use clone.
     thread = _CLONE_THREAD | _CLONE_FILES
     add(seccomp.ALLOW, "clone", (0, thread, thread))
+    for process in (0, _CLONE_FILES):
+        add(not_permitted, "clone", (0, thread, process))
     add(seccomp.ALLOW, "close_range", (2, _CLOSE_RANGE_UNSHARE, 0))
     add(not_permitted, "fallocate")  # it takes gigabytes between two looks of the supervisor
     for name, index, values in (("fcntl", 1, _FCNTL), ("ioctl", 1, _IOCTL), ("prctl", 0, _PRCTL)):
