@@ -6,13 +6,14 @@ from rlcore.data.inputs import data_digests, model_digests
 from rlcore.data.read import training_texts
 from rlcore.models.base import build_base_model, copy_base_model
 from rlcore.models.files import MODEL_FOLDER, hub_commit, locate_model
+from rlcore.store.outside import Read
 from schemas.artifacts import ArtifactRef
 from schemas.names import BASE_MODEL
 from schemas.recipe import Recipe
 from tasks.runtime.caching import StageRun, cached_stage
 
 
-def _read_outside(recipe: Recipe) -> dict[str, str]:
+def _read_outside(recipe: Recipe) -> dict[str, Read]:
     return data_digests(recipe.data) if recipe.model.path is None else model_digests(recipe.model)
 
 

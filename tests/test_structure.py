@@ -75,7 +75,9 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
         *("flows/commands/algorithms.py", "flows/commands/doctor.py"),
         *("flows/commands/recipes.py", "flows/commands/status.py"),
     ),
-    "tests/tasks/runtime/test_caching.py": ("tasks/runtime/pipeline.py",),
+    "tests/tasks/runtime/test_caching.py": (
+        *("tasks/runtime/pipeline.py", "tasks/runtime/stage_run.py"),
+    ),
     "tests/flows/test_cancel.py": (*("flows/cancelling.py", "flows/commands/stop.py"),),
     "tests/flows/test_completion.py": ("flows/commands/completion.py",),
     "tests/flows/test_local.py": ("flows/commands/down.py", "flows/commands/up.py"),

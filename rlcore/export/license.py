@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from rlcore.models.files import hub_unreachable
+from rlcore.store.outside import Read, read_file_digest
 from schemas.licenses import HUB_LICENSES
 from schemas.recipe import Recipe
 
@@ -57,7 +58,7 @@ def export_license(
     return license_of_card(_hub_card(model.path, commit or model.revision, warn))
 
 
-def license_inputs(recipe: Recipe) -> dict[str, str]:
+def license_inputs(recipe: Recipe) -> dict[str, Read]:
     """Return what ``export_license`` reads from a base model's directory, for the stage's key.
 
     The card of a hub model counts by the model's commit, which the base model's content stands for.
@@ -65,7 +66,10 @@ def license_inputs(recipe: Recipe) -> dict[str, str]:
     path = recipe.model.path
     if recipe.export.license is not None or path is None or not Path(path).expanduser().is_dir():
         return {}
-    return {"license of the base model": str(_of_directory(Path(path).expanduser()))}
+    directory = Path(path).expanduser()
+    card = directory / CARD
+    files = read_file_digest(str(card), "model.path").files() if card.is_file() else ()
+    return {"license of the base model": Read(str(_of_directory(directory)), lambda: files)}
 
 
 def license_of_card(text: str | None) -> License | None:

@@ -6,10 +6,10 @@ from itertools import takewhile
 from typing import Any
 
 from rlcore.data.chat import Message
-from rlcore.data.inputs import file_digest
 from rlcore.data.sources import GSM8K, read_file
 from rlcore.data.split import content_uid, is_validation
 from rlcore.reward_model.preferences import RANKS, Ranked
+from rlcore.store.outside import Read, read_file_digest
 from schemas.errors import UserError
 from schemas.reward_model import FilePreferences, Gsm8kSolutions, SampledPreferences
 
@@ -22,7 +22,7 @@ FORMS = "TRL (prompt, chosen, rejected) or ranked (prompt, responses, ranks)"
 
 def preference_digests(
     preferences: SampledPreferences | Gsm8kSolutions | FilePreferences,
-) -> dict[str, str]:
+) -> dict[str, Read]:
     """Return the sha256 of the file that ``preferences`` read, by role: part of the cache key.
 
     Raises ``UserError`` when it does not exist or cannot be read.
@@ -30,7 +30,7 @@ def preference_digests(
     if isinstance(preferences, SampledPreferences):
         return {}
     path, setting = preference_file(preferences)
-    return {"reward_model.preferences": file_digest(path, setting)}
+    return {"reward_model.preferences": read_file_digest(path, setting)}
 
 
 def preference_file(section: Gsm8kSolutions | FilePreferences) -> tuple[str, str]:

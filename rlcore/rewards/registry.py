@@ -20,6 +20,7 @@ from rlcore.rewards.signatures import check_batch, is_coroutine_function, takes_
 from rlcore.rewards.types import Failure, Reward, RewardRow, Scorer
 from rlcore.sandbox.probe import find_sandbox
 from rlcore.store.fingerprint import PACKAGES, code_fingerprint, module_digest
+from rlcore.store.outside import Found, Read
 from schemas.errors import UserError, did_you_mean
 from schemas.names import JUDGE, REWARD_MODEL, portable_name, split_function, term_name
 from schemas.outcomes import Outcome
@@ -109,7 +110,7 @@ def check_recipe_functions(recipe: "Recipe") -> None:
             check_module(name, f"rl.algorithm.{path}")
 
 
-def code_digests(names: Sequence[str]) -> dict[str, str]:
+def code_digests(names: Sequence[str]) -> dict[str, Read]:
     """Return the digest of each user function's module, by the function's dotted path.
 
     A changed reward makes it a different run, and so does a change in the module's package
@@ -121,12 +122,17 @@ def code_digests(names: Sequence[str]) -> dict[str, str]:
             spec = find_module(split_function(name)[0])
             if spec is not None and spec.origin is not None:
                 ours = spec.name.split(".")[0] in PACKAGES
-                digests[portable_name(name)] = (
+                digest = (
                     code_fingerprint(spec.name)
                     if ours
                     else module_digest(spec.name, Path(spec.origin))
                 )
+                digests[portable_name(name)] = _code_read(digest, spec.origin)
     return digests
+
+
+def _code_read(digest: str, path: str) -> Read:
+    return Read(digest, lambda: [Found(path, digest)])
 
 
 def build(spec: Spec, path: str, batch: bool = False) -> Function:

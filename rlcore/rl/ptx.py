@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from rlcore.data.inputs import file_digest
 from rlcore.data.sources import read_file
 from rlcore.models.packing import Sequences
 from rlcore.models.tokenizer import eos_token_id
+from rlcore.store.outside import Read, read_file_digest
 from rlcore.store.reader import ArtifactReader
 from rlcore.supervised.sft import demonstration_sequences
 from schemas.artifacts import ArtifactRef
@@ -18,9 +18,9 @@ from schemas.rl import Ptx
 SETTING = "rl.ptx.path"
 
 
-def ptx_digests(ptx: Ptx | None) -> dict[str, str]:
+def ptx_digests(ptx: Ptx | None) -> dict[str, Read]:
     """Return the sha256 of the text file, by role, where there is one: part of the cache key."""
-    return {} if ptx is None or ptx.path is None else {SETTING: file_digest(ptx.path, SETTING)}
+    return {} if ptx is None or ptx.path is None else {SETTING: read_file_digest(ptx.path, SETTING)}
 
 
 def ptx_texts(path: str, limit: int | None = None) -> list[str]:

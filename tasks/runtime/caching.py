@@ -22,171 +22,30 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import polars as pl
 from prefect import Task
 from prefect.cache_policies import CacheKeyFnPolicy
 from prefect.logging import get_run_logger
-from prefect.runtime import flow_run
 
 from rlcore.cluster.activity import activity
 from rlcore.diagnostics.memory import explained
-from rlcore.recipes import recipe_digest
-from rlcore.results.run import StageRecord, record_stage
-from rlcore.store.artifacts import Lineage
+from rlcore.results.run import record_stage
 from rlcore.store.fingerprint import code_fingerprint, code_parts
 from schemas.artifacts import ArtifactRef
-from schemas.names import RECORDS
 from schemas.recipe import Recipe
-from tasks.runtime.drift import SHOWN, HalfDone, continued_key, stopped_run
+from tasks.runtime.drift import SHOWN, stopped_run
 from tasks.runtime.keys import (
-    GENERATION,
-    MADE_OF,
     StageKeys,
     fresh_generation,
-    generation_key,
     is_made_by,
     made_of,
     newest_generation,
     stage_key,
 )
 from tasks.runtime.pipeline import PipelineRun, StageResult
-
-
-class StageRun:
-    """What the body of a stage is given: the pipeline run, and this stage's key and parents.
-
-    ``records`` is the key of checkpoints, metrics and what else the body keeps apart from its
-    result. It differs from ``key`` where the run goes on with one that other code began.
-    ``identity``: the key without the code. ``generation``: how many results of this content there
-    are with this one, of which all but the first were asked for (``refresh``).
-    """
-
-    __slots__ = (
-        "_keys",
-        "_origin",
-        "code_fingerprint",
-        "generation",
-        "identity",
-        "key",
-        "kind",
-        "parents",
-        "pipeline",
-        "recipe",
-        "records",
-        "reused",
-        "stage",
-        "store",
-        "tracker",
-        "workers",
-    )
-
-    def __init__(
-        self,
-        pipeline: PipelineRun,
-        *,
-        stage: str,
-        kind: str,
-        keys: StageKeys,
-        parents: Mapping[str, ArtifactRef],
-        generation: int = 1,
-    ) -> None:
-        self.pipeline = pipeline
-        self.recipe = pipeline.recipe
-        self.store = pipeline.store
-        self.tracker = pipeline.tracker
-        self.workers = pipeline.workers
-        self.stage = stage
-        self.kind = kind
-        self.key = self.records = generation_key(keys.key, generation)
-        self.identity = keys.identity
-        self.parents = parents
-        self.code_fingerprint = keys.code
-        self.generation = generation
-        self.reused = False
-        self._keys = keys
-        self._origin: dict[str, Any] = {GENERATION: generation} if generation > 1 else {}
-
-    def anew(self, generation: int) -> "StageRun":
-        """Return the run of the same content whose result is the ``generation``-th."""
-        return StageRun(
-            self.pipeline,
-            stage=self.stage,
-            kind=self.kind,
-            keys=self._keys,
-            parents=self.parents,
-            generation=generation,
-        )
-
-    def continuing(self, other: HalfDone) -> "StageRun":
-        """Return the run that goes on with ``other``, which other code began.
-
-        Its result has a key of its own: it is what neither code alone would have made.
-        """
-        run = self.anew(self.generation)
-        run.key = continued_key(self.key, other.key)
-        run.records = other.key
-        run._origin |= {
-            RECORDS: other.key,
-            "accepted_code": {
-                "before": other.code,
-                "after": self.code_fingerprint,
-                "step": other.step,
-            },
-        }
-        return run
-
-    def lineage(self, metadata: Mapping[str, Any] | None = None) -> Lineage:
-        """Return what the manifest says of origin; ``metadata`` holds JSON values."""
-        return Lineage(
-            recipe_digest=recipe_digest(self.recipe),
-            code_fingerprint=self.code_fingerprint,
-            parents=self.parents,
-            producer=_flow_run_id(),
-            metadata={**self._origin, **(metadata or {})},
-        )
-
-    def record(self) -> StageRecord:
-        """Return what is recorded of a stage that begins now."""
-        return StageRecord(
-            flow_run_id=_flow_run_id(),
-            run=self.pipeline.directory.name,
-            recipe=self.recipe.name,
-            recipe_digest=recipe_digest(self.recipe),
-            seed=self.recipe.seed,
-            overrides=json.dumps(self.pipeline.overrides, sort_keys=True),
-            stage=self.stage,
-            result_kind=self.kind,
-            result_key=self.key,
-            records_key=self.records,
-            sha256=None,
-            cached=None,
-            began=datetime.now(UTC).isoformat(),
-            seconds=None,
-        )
-
-    def put(
-        self,
-        *,
-        tables: Mapping[str, pl.DataFrame] | None = None,
-        directory: Path | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        parents: Mapping[str, ArtifactRef] | None = None,
-    ) -> ArtifactRef:
-        """Store the stage's result under its key, with what that was made of; see
-        ``ArtifactStore.put``.
-
-        ``parents``: what the body itself made on the way, by role; it is in no key.
-        """
-        lineage = self.lineage({MADE_OF: self._keys.parts.to_json(), **(metadata or {})})
-        lineage = replace(lineage, parents={**lineage.parents, **(parents or {})})
-        return self.store.put(
-            self.kind, self.key, tables=tables, directory=directory, lineage=lineage
-        )
+from tasks.runtime.stage_run import StageRun, flow_run_id
 
 
 def _reads_nothing_outside(recipe: Recipe) -> Mapping[str, str]:
@@ -241,7 +100,7 @@ class CachedStage:
 
         ours = code_parts(*self.code, without=self.without)
         parts = made_of(self.stage, part, parents, inputs, {**ours, **users})
-        return StageKeys(key(fingerprint), key(""), fingerprint, parts)
+        return StageKeys(key(fingerprint), key(""), fingerprint, parts, {**inputs, **users})
 
     def prepare(self, pipeline: PipelineRun, **parents: ArtifactRef) -> StageRun:
         """Return the run that a call with the same arguments makes where there is no result yet,
@@ -259,6 +118,7 @@ class CachedStage:
         the run, and the pipeline run does not accept that.
         """
         run = self._settled(self.prepare(pipeline, **parents))
+        run.record_origin()
         record = run.record()
         record_stage(run.store, record, run.lineage())
         start = time.monotonic()
@@ -311,7 +171,7 @@ class CachedStage:
     def _generation(self, run: StageRun) -> int:
         """Return the generation of the result that ``run`` is to use or to make."""
         if self.stage in run.pipeline.refresh:
-            return fresh_generation(run.store, run.kind, run.key, _flow_run_id())
+            return fresh_generation(run.store, run.kind, run.key, flow_run_id())
         is_whole, log = partial(self._is_whole, run), get_run_logger().warning
         return newest_generation(run.store, run.kind, run.key, is_whole, log)
 
@@ -321,7 +181,7 @@ class CachedStage:
     def _is_to_be_used(self, run: StageRun, key: str) -> bool:
         """Return whether a result that went on with other code is used as it is."""
         if self.stage in run.pipeline.refresh:
-            return is_made_by(run.store, run.kind, key, _flow_run_id())
+            return is_made_by(run.store, run.kind, key, flow_run_id())
         return self._is_whole(run, key)
 
     def _run(self, run: StageRun, parents: dict[str, ArtifactRef]) -> ArtifactRef:
@@ -368,7 +228,8 @@ def cached_stage(
     ``stage`` names the task and the slice of the recipe; ``kind`` is that of its artifact.
     ``code``: modules whose code counts in addition to the function's own; ``without``: modules and
     packages that these import and that cannot change the result. ``inputs``: content digests of
-    what the body reads from outside the store, by role; they count like parents. ``user_code``:
+    what the body reads from outside the store, by role (``outside.Read``, which the result then
+    names); they count like parents. ``user_code``:
     digests of the user's modules that the body runs, by function; they count like our code.
     ``resumes``: the body continues from checkpoints whose metadata hold ``drift.IDENTITY``, so a
     half-done run that other code began is refused unless the pipeline run accepts it.
@@ -387,10 +248,6 @@ def cached_stage(
         )
 
     return decorate
-
-
-def _flow_run_id() -> str:
-    return str(flow_run.id or "")
 
 
 def _cache_key(context: Any, parameters: dict[str, Any]) -> str:

@@ -47,12 +47,16 @@ class KeyParts:
 
 
 class StageKeys(NamedTuple):
-    """What names a stage run: its content ``key``, the key without the code, the code's digest."""
+    """What names a stage run: its content ``key``, the key without the code, the code's digest.
+
+    ``reads``: what was read from outside the store for it (``outside.Read``), by role.
+    """
 
     key: str
     identity: str
     code: str
     parts: KeyParts
+    reads: Mapping[str, str]
 
 
 def stage_key(
@@ -151,6 +155,6 @@ def made_of(
         stage,
         recipe=recipe_slice,
         parents={role: ref.sha256[:PART_DIGITS] for role, ref in parents.items()},
-        inputs=dict(inputs),
+        inputs={role: str(one) for role, one in inputs.items()},
         code={name: one if "==" in one else one[:PART_DIGITS] for name, one in code.items()},
     )

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from rlcore.data.inputs import data_digests, model_digests
+from rlcore.store.outside import Read
 from schemas.data import (
     AimeSource,
     ArithmeticSource,
@@ -40,7 +41,7 @@ def test_digests_change_with_content_alone(tmp_path: Path) -> None:
 
 
 def test_files_of_math_and_aime_count_by_their_content(tmp_path: Path) -> None:
-    def digests() -> dict[str, str]:
+    def digests() -> dict[str, Read]:
         math = MathSource(path=str(tmp_path / "math"))
         return data_digests(DataSection(sources=(math, AimeSource(path=str(tmp_path / "a.jsonl")))))
 

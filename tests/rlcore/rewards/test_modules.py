@@ -2,6 +2,7 @@
 
 import shutil
 import sys
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 
@@ -119,7 +120,7 @@ def test_a_file_is_named_from_the_recipes_folder_and_imports_what_lies_beside_it
 
 
 def test_a_files_content_counts_in_the_key_and_its_place_does_not(job: Path) -> None:
-    def keys(folder: Path) -> tuple[object, dict[str, str]]:
+    def keys(folder: Path) -> tuple[object, Mapping[str, str]]:
         recipe = load_recipe(str(folder / "job.yaml"), directory=RECIPES)
         return recipe.slice_for("rl")["reward"], code_digests(user_functions(recipe))
 

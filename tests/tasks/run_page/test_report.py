@@ -40,7 +40,7 @@ def _stage(tmp_path: Path, **parents: ArtifactRef) -> StageRun:
         pipeline,
         stage="rl",
         kind="policy",
-        keys=StageKeys("abc", "i", "f", KeyParts("rl")),
+        keys=StageKeys("abc", "i", "f", KeyParts("rl"), {}),
         parents=parents,
     )
 

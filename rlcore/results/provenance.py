@@ -1,0 +1,139 @@
+"""Where results come from, as artifacts: the recipe's text, the code, what was read from outside.
+
+None of them is in a cache key: they are parents that only lineage follows.
+"""
+
+import json
+import logging
+import subprocess
+import sys
+from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import PackageNotFoundError, distribution, version
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from rlcore.recipe_text import write_yaml
+from rlcore.recipes import recipe_digest
+from rlcore.store.artifacts import ArtifactStore, Lineage
+from rlcore.store.fingerprint import LIBRARIES, PACKAGES, ROOT, installed
+from rlcore.store.outside import files_read
+from schemas.artifacts import ArtifactRef
+from schemas.recipe import Recipe
+
+RECIPE, CODE, INPUTS = "recipe", "code", "inputs"  # kinds, and the roles as parents
+RECIPE_FILE, CODE_FILE = "recipe.yaml", "code.json"
+DISTRIBUTION = "rl-pipeline"
+GIT_S = 10.0
+logger = logging.getLogger(__name__)
+
+
+def record_recipe(store: ArtifactStore, recipe: Recipe, lineage: Lineage) -> ArtifactRef:
+    """Keep the resolved recipe as ``recipe/<digest>``, where it is not there yet."""
+    text = write_yaml(recipe.model_dump(mode="json"))
+    about = {"name": recipe.name, "seed": recipe.seed}
+    return _keep(store, RECIPE, recipe_digest(recipe), {RECIPE_FILE: text}, lineage, about)
+
+
+def record_code(store: ArtifactStore, lineage: Lineage) -> ArtifactRef:
+    """Keep which commit and libraries the code of ``lineage`` was, as ``code/<fingerprint>``.
+
+    Other commits with the same fingerprint give the same results; the first one stays.
+    """
+    about = {"fingerprint": lineage.code_fingerprint, **code_state()}
+    text = json.dumps(about, indent=2) + "\n"
+    return _keep(store, CODE, lineage.code_fingerprint, {CODE_FILE: text}, lineage, {})
+
+
+def record_inputs(
+    store: ArtifactStore, key: str, reads: Mapping[str, str], lineage: Lineage
+) -> dict[str, ArtifactRef]:
+    """Keep what the stage run ``key`` read from outside the store as ``inputs/<key>``; return it
+    as a parent, none where it read nothing.
+
+    What an earlier attempt left is replaced where it names other files or commits.
+    """
+    schema = {"source": pl.String, "url": pl.String, "digest": pl.String}
+    frame = pl.DataFrame(files_read(reads), schema=schema, orient="row")
+    if frame.is_empty():
+        return {}
+    left = store.find_or_discard(INPUTS, key, logger.warning)
+    if left is not None and not store.table(left, INPUTS).equals(frame):
+        store.discard(INPUTS, key)
+    return {INPUTS: store.put(INPUTS, key, tables={INPUTS: frame}, lineage=lineage)}
+
+
+@cache
+def code_state(root: Path = ROOT) -> dict[str, Any]:
+    """Return commit (None where unknown), dirty (None without a checkout), and versions of this
+    package, Python and the libraries that results depend on.
+
+    An installed package has the commit that its installer recorded (PEP 610), if any.
+    """
+    commit, dirty = _checkout(root)
+    return {
+        "commit": commit or _installed_commit(),
+        "dirty": dirty,
+        "version": _version(),
+        "python": sys.version.split()[0],
+        "libraries": [installed(library) for library in LIBRARIES],
+    }
+
+
+def _checkout(root: Path) -> tuple[str | None, bool | None]:
+    """Return the commit of the checkout ``root`` and whether our packages differ from it.
+
+    A repository around an environment that we are installed in is not ours.
+    """
+    top = _git(root, "rev-parse", "--show-toplevel")
+    if top is None or Path(top).resolve() != root.resolve():
+        return None, None
+    changed = _git(root, "status", "--porcelain", "--", *PACKAGES)
+    return _git(root, "rev-parse", "HEAD"), None if changed is None else bool(changed)
+
+
+def _git(root: Path, *arguments: str) -> str | None:
+    """Return what git prints; None where there is no git, no repository, or no answer in time."""
+    command = ["git", "-C", str(root), *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=GIT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _installed_commit() -> str | None:
+    try:
+        recorded = distribution(DISTRIBUTION).read_text("direct_url.json")
+    except PackageNotFoundError:
+        return None
+    return json.loads(recorded or "{}").get("vcs_info", {}).get("commit_id")
+
+
+def _version() -> str | None:
+    try:
+        return version(DISTRIBUTION)
+    except PackageNotFoundError:
+        return None
+
+
+def _keep(
+    store: ArtifactStore,
+    kind: str,
+    key: str,
+    files: Mapping[str, str],
+    lineage: Lineage,
+    metadata: Mapping[str, Any],
+) -> ArtifactRef:
+    """Return the artifact as it stands; write ``files`` where there is none, or a damaged one."""
+    if (found := store.find_or_discard(kind, key, logger.warning)) is not None:
+        return found
+    with store.scratch() as scratch:
+        for name, text in files.items():
+            (scratch / name).write_text(text, encoding="utf-8")
+        made = Lineage(
+            lineage.recipe_digest, lineage.code_fingerprint, {}, lineage.producer, metadata
+        )
+        return store.put(kind, key, directory=scratch, lineage=made)

@@ -1,0 +1,169 @@
+"""What the body of a stage is given: recipe, key, parents, and where it puts its result."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+from prefect.runtime import flow_run
+
+from rlcore.recipes import recipe_digest
+from rlcore.results.provenance import CODE, RECIPE, record_code, record_inputs, record_recipe
+from rlcore.results.run import StageRecord
+from rlcore.store.artifacts import Lineage
+from schemas.artifacts import ArtifactRef
+from schemas.names import RECORDS
+from tasks.runtime.drift import HalfDone, continued_key
+from tasks.runtime.keys import GENERATION, MADE_OF, StageKeys, generation_key
+from tasks.runtime.pipeline import PipelineRun
+
+
+class StageRun:
+    """What the body of a stage is given: the pipeline run, and this stage's key and parents.
+
+    ``records`` is the key of checkpoints, metrics and what else the body keeps apart from its
+    result. It differs from ``key`` where the run goes on with one that other code began.
+    ``identity``: the key without the code. ``generation``: how many results of this content there
+    are with this one, of which all but the first were asked for (``refresh``).
+    """
+
+    __slots__ = (
+        "_keys",
+        "_made_by",
+        "_origin",
+        "code_fingerprint",
+        "generation",
+        "identity",
+        "key",
+        "kind",
+        "parents",
+        "pipeline",
+        "recipe",
+        "records",
+        "reused",
+        "stage",
+        "store",
+        "tracker",
+        "workers",
+    )
+
+    def __init__(
+        self,
+        pipeline: PipelineRun,
+        *,
+        stage: str,
+        kind: str,
+        keys: StageKeys,
+        parents: Mapping[str, ArtifactRef],
+        generation: int = 1,
+    ) -> None:
+        self.pipeline = pipeline
+        self.recipe = pipeline.recipe
+        self.store = pipeline.store
+        self.tracker = pipeline.tracker
+        self.workers = pipeline.workers
+        self.stage = stage
+        self.kind = kind
+        self.key = self.records = generation_key(keys.key, generation)
+        self.identity = keys.identity
+        self.parents = parents
+        self.code_fingerprint = keys.code
+        self.generation = generation
+        self.reused = False
+        self._keys = keys
+        self._made_by: dict[str, ArtifactRef] = {}
+        self._origin: dict[str, Any] = {GENERATION: generation} if generation > 1 else {}
+
+    def anew(self, generation: int) -> "StageRun":
+        """Return the run of the same content whose result is the ``generation``-th."""
+        return StageRun(
+            self.pipeline,
+            stage=self.stage,
+            kind=self.kind,
+            keys=self._keys,
+            parents=self.parents,
+            generation=generation,
+        )
+
+    def continuing(self, other: HalfDone) -> "StageRun":
+        """Return the run that goes on with ``other``, which other code began.
+
+        Its result has a key of its own: it is what neither code alone would have made.
+        """
+        run = self.anew(self.generation)
+        run.key = continued_key(self.key, other.key)
+        run.records = other.key
+        run._origin |= {
+            RECORDS: other.key,
+            "accepted_code": {
+                "before": other.code,
+                "after": self.code_fingerprint,
+                "step": other.step,
+            },
+        }
+        return run
+
+    def record_origin(self) -> None:
+        """Record the recipe and the code; they are parents of all that the stage writes from now
+        on, and in no key."""
+        lineage = replace(self.lineage(), parents={}, metadata={})
+        self._made_by = {
+            RECIPE: record_recipe(self.store, self.recipe, lineage),
+            CODE: record_code(self.store, lineage),
+        }
+
+    def lineage(self, metadata: Mapping[str, Any] | None = None) -> Lineage:
+        """Return what the manifest says of origin; ``metadata`` holds JSON values."""
+        return Lineage(
+            recipe_digest=recipe_digest(self.recipe),
+            code_fingerprint=self.code_fingerprint,
+            parents={**self.parents, **self._made_by},
+            producer=flow_run_id(),
+            metadata={**self._origin, **(metadata or {})},
+        )
+
+    def record(self) -> StageRecord:
+        """Return what is recorded of a stage that begins now."""
+        return StageRecord(
+            flow_run_id=flow_run_id(),
+            run=self.pipeline.directory.name,
+            recipe=self.recipe.name,
+            recipe_digest=recipe_digest(self.recipe),
+            seed=self.recipe.seed,
+            overrides=json.dumps(self.pipeline.overrides, sort_keys=True),
+            stage=self.stage,
+            result_kind=self.kind,
+            result_key=self.key,
+            records_key=self.records,
+            sha256=None,
+            cached=None,
+            began=datetime.now(UTC).isoformat(),
+            seconds=None,
+        )
+
+    def put(
+        self,
+        *,
+        tables: Mapping[str, pl.DataFrame] | None = None,
+        directory: Path | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        parents: Mapping[str, ArtifactRef] | None = None,
+    ) -> ArtifactRef:
+        """Store the stage's result under its key, with what that was made of; see
+        ``ArtifactStore.put``.
+
+        ``parents``: what the body itself made on the way, by role; it is in no key.
+        """
+        lineage = self.lineage({MADE_OF: self._keys.parts.to_json(), **(metadata or {})})
+        read = record_inputs(self.store, self.key, self._keys.reads, self.lineage())
+        lineage = replace(lineage, parents={**lineage.parents, **read, **(parents or {})})
+        return self.store.put(
+            self.kind, self.key, tables=tables, directory=directory, lineage=lineage
+        )
+
+
+def flow_run_id() -> str:
+    return str(flow_run.id or "")
