@@ -1,0 +1,126 @@
+"""``rl-pipeline lineage``: what an artifact was made from, or what was made from it."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flows.output import print_json, print_rows
+from schemas.errors import UserError
+
+if TYPE_CHECKING:
+    from rlcore.results.lineage import Node, Trace
+
+FORMATS = ("table", "json", "mermaid")
+COLUMNS = ("depth", "role", "kind", "key", "count", "rows", "sha256", "finding")
+SHOWN = 12  # digits of a digest
+
+
+def add_lineage(commands: Any) -> None:
+    """Add the subcommand ``lineage`` to a command line's subparsers."""
+    parser = commands.add_parser(
+        "lineage", help="what a run, artifact or exported model was made from, verified"
+    )
+    parser.add_argument(
+        "subject",
+        metavar="RUN|KIND/KEY|DIGEST|DIR",
+        help="a run, e.g. latest; an artifact; six or more digits of a digest; a model's directory",
+    )
+    parser.add_argument("--forward", action="store_true", help="what was made from it instead")
+    parser.add_argument(
+        "--rows",
+        choices=("folded", "all"),
+        default="folded",
+        help="of a table: the records of iterations together, or each (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--format",
+        choices=FORMATS,
+        default="table",
+        help="json: every artifact, the recipe's text, code and inputs (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--store", default="runs/store", help="artifact store (default: %(default)s)"
+    )
+    parser.set_defaults(command=lineage)
+
+
+def lineage(options: argparse.Namespace) -> int:
+    """Print the lineage; return 1 where an artifact of it is damaged or missing."""
+    from rlcore.results.lineage import mermaid, trace
+    from rlcore.results.subject import subject
+
+    if "://" not in options.store and not Path(options.store).is_dir():
+        raise UserError(f"--store {options.store}: there is no such folder; a run makes one")
+    store, start = subject(options.subject, options.store)
+    found = trace(store, start, forward=options.forward)
+    if options.format == "json":
+        print_json(_document(options, found))
+    elif options.format == "mermaid":
+        print(mermaid(found))
+    else:
+        _print_table(found, folded=options.rows == "folded")
+    for node in found.problems:
+        print(f"error: {node.name}: {node.problem}", file=sys.stderr)
+    return 1 if found.problems else 0
+
+
+def _document(options: argparse.Namespace, found: "Trace") -> dict[str, Any]:
+    return {
+        "subject": options.subject,
+        "direction": "forward" if options.forward else "backward",
+        "artifacts": [_artifact(node) for node in found.nodes],
+        "inputs": found.inputs,
+        "recipes": found.recipes,
+        "code": found.code,
+    }
+
+
+def _artifact(node: "Node") -> dict[str, Any]:
+    made = node.manifest
+    return {
+        "depth": node.depth,
+        "role": node.role,
+        "kind": node.ref.kind,
+        "key": node.ref.key,
+        "sha256": node.ref.sha256,
+        "rows": node.ref.rows,
+        "recipe_digest": None if made is None else made.recipe_digest,
+        "code_fingerprint": None if made is None else made.code_fingerprint,
+        "producer": None if made is None else made.producer,
+        "created_at": None if made is None else made.created_at,
+        "parents": {}
+        if made is None
+        else {role: f"{parent.kind}/{parent.key}" for role, parent in made.parents.items()},
+        "problem": node.problem,
+        "note": node.note,
+    }
+
+
+def _print_table(found: "Trace", *, folded: bool) -> None:
+    from rlcore.results.lineage import fold
+
+    groups = fold(found.nodes) if folded else [([n], n.ref.key) for n in found.nodes]
+    rows = [
+        {
+            "depth": nodes[0].depth,
+            "role": nodes[0].role,
+            "kind": nodes[0].ref.kind,
+            "key": name,
+            "count": len(nodes),
+            "rows": sum(sum(node.ref.rows.values()) for node in nodes) or None,
+            "sha256": nodes[0].ref.sha256[:SHOWN] if len(nodes) == 1 else None,
+            "finding": nodes[0].problem or nodes[0].note,
+        }
+        for nodes, name in groups
+    ]
+    print_rows(rows, COLUMNS, "table")
+    if found.inputs:
+        print("\nread from outside the store:")
+        print_rows(found.inputs, ("source", "url", "digest"), "table")
+    for code in found.code:
+        dirty = {True: ", with changes", False: "", None: ", no checkout"}[code["dirty"]]
+        print(f"\ncode {code['fingerprint'][:SHOWN]}: commit {code['commit']}{dirty}", end="")
+    for recipe in found.recipes:
+        print(f"\n\nrecipe {recipe['name']}, seed {recipe['seed']}, {recipe['digest'][:SHOWN]}:")
+        print(recipe["text"] if not folded else "  its text: --rows all or --format json")

@@ -1,0 +1,190 @@
+"""What an artifact was made from, and what was made from it, each artifact verified.
+
+Breadth first over the parents in manifests: an artifact stands once, however many paths lead to it.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rlcore.results.provenance import CODE, CODE_FILE, INPUTS, RECIPE, RECIPE_FILE
+from rlcore.store.artifacts import ArtifactError, DamagedArtifact
+from rlcore.store.reader import ArtifactReader
+from schemas.artifacts import ArtifactRef, Manifest
+
+PRUNED = "checkpoint"  # dropped when superseded, so that a missing one is no damage
+SELF = "self"
+# A result of an earlier version lacks the parent -> what then cannot be followed.
+_EARLIER = "written by an earlier version, which recorded no"
+
+
+@dataclass(frozen=True)
+class Node:
+    """An artifact of a lineage; ``depth``: steps from the subject; ``role``: as what the artifact
+    one step nearer to the subject used it, or forward what it used that one as.
+
+    ``problem``: damage, or that it is gone; ``note``: why the chain ends here.
+    """
+
+    ref: ArtifactRef
+    depth: int
+    role: str
+    manifest: Manifest | None = None
+    problem: str | None = None
+    note: str | None = None
+
+    @property
+    def name(self) -> str:
+        """Kind and key."""
+        return f"{self.ref.kind}/{self.ref.key}"
+
+
+@dataclass
+class Trace:
+    """The artifacts of a lineage, nearest first, and the texts that they hold."""
+
+    nodes: list[Node]
+    inputs: list[dict[str, str]] = field(default_factory=list)
+    recipes: list[dict[str, Any]] = field(default_factory=list)
+    code: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def problems(self) -> list[Node]:
+        """The artifacts that are damaged or missing."""
+        return [node for node in self.nodes if node.problem is not None]
+
+
+def trace(store: ArtifactReader, start: Sequence[ArtifactRef], *, forward: bool = False) -> Trace:
+    """Return all artifacts that ``start`` was made from, or ``forward`` that were made from it.
+
+    Every one is verified, all its files included; damaged and missing ones are in the result.
+    Raises ArtifactError where the store cannot be read.
+    """
+    damage: list[str] = []
+    known = {(m.kind, m.key): m for m in store.manifests(damage.append)}
+    children = _children(list(known.values())) if forward else {}
+    found: dict[tuple[str, str, str], Node] = {}
+    layer, depth = [(SELF, ref) for ref in start], 0
+    while layer:
+        following: list[tuple[str, ArtifactRef]] = []
+        for role, ref in layer:
+            name = (ref.kind, ref.key, ref.sha256)
+            if name in found:
+                continue
+            node = _checked(store, ref, known.get((ref.kind, ref.key)), depth, role)
+            found[name] = node
+            if forward:
+                following += children.get(name, [])
+            elif node.manifest is not None:
+                following += node.manifest.parents.items()
+        layer, depth = following, depth + 1
+    result = Trace(list(found.values()))
+    for node in result.nodes:
+        if node.problem is None:
+            _read(store, node, result)
+    return result
+
+
+def fold(nodes: Sequence[Node]) -> list[tuple[list[Node], str]]:
+    """Return ``nodes`` with the records of a run's iterations taken together, and a name for each.
+
+    What has a problem or ends the chain stands alone.
+    """
+    groups: dict[tuple[str, ...], list[Node]] = {}
+    for node in nodes:
+        run, slash, _ = node.ref.key.rpartition("/")
+        alone = not slash or node.problem is not None or node.note is not None
+        group = (node.name, node.ref.sha256) if alone else (node.ref.kind, run, "")
+        groups.setdefault(group, []).append(node)
+    return [(found, _folded_name(found)) for found in groups.values()]
+
+
+def _folded_name(nodes: Sequence[Node]) -> str:
+    if len(nodes) == 1:
+        return nodes[0].ref.key
+    keys = sorted(node.ref.key for node in nodes)
+    return f"{keys[0]} .. {keys[-1].rpartition('/')[2]}"
+
+
+def mermaid(trace: Trace) -> str:
+    """Return a mermaid graph from what was read to what was made, iterations as one node."""
+    names: dict[tuple[str, str], int] = {}
+    lines = ["graph LR"]
+    folded = fold(trace.nodes)
+    for number, (nodes, name) in enumerate(folded):
+        names |= {(node.ref.kind, node.ref.key): number for node in nodes}
+        count = f" ({len(nodes)})" if len(nodes) > 1 else ""
+        lines.append(f'  n{number}["{nodes[0].ref.kind}{count}<br/>{_short(name)}"]')
+    edges = {
+        (names[parent.kind, parent.key], number)
+        for number, (nodes, _) in enumerate(folded)
+        for node in nodes
+        if node.manifest is not None
+        for parent in node.manifest.parents.values()
+        if (parent.kind, parent.key) in names
+    }
+    lines += [f"  n{a} --> n{b}" for a, b in sorted(edges) if a != b]
+    return "\n".join(lines)
+
+
+def _short(key: str) -> str:
+    head, _, rest = key.partition("/")
+    return head[:12] + (f"/{rest.rpartition('/')[2]}" if rest else "")
+
+
+def _children(
+    manifests: Sequence[Manifest],
+) -> dict[tuple[str, str, str], list[tuple[str, ArtifactRef]]]:
+    made: dict[tuple[str, str, str], list[tuple[str, ArtifactRef]]] = {}
+    for manifest in manifests:
+        ref = ArtifactRef(
+            kind=manifest.kind,
+            key=manifest.key,
+            uri="",
+            sha256=manifest.sha256,
+            rows=manifest.rows,
+        )
+        for role, parent in manifest.parents.items():
+            made.setdefault((parent.kind, parent.key, parent.sha256), []).append((role, ref))
+    return made
+
+
+def _checked(
+    store: ArtifactReader, ref: ArtifactRef, manifest: Manifest | None, depth: int, role: str
+) -> Node:
+    """Return the node of ``ref``, its content verified."""
+    try:
+        store.verify(ref)
+    except DamagedArtifact as damage:
+        same = manifest if manifest is not None and manifest.sha256 == ref.sha256 else None
+        return Node(ref, depth, role, same, problem=damage.fault)
+    except ArtifactError as error:
+        if manifest is None and ref.kind == PRUNED:
+            return Node(ref, depth, role, note="pruned: a later checkpoint superseded it")
+        gone = "is missing from the store" if manifest is None else str(error)
+        return Node(ref, depth, role, problem=gone)
+    assert manifest is not None, "it was verified"
+    return Node(ref, depth, role, manifest, note=_why_it_ends(manifest))
+
+
+def _why_it_ends(manifest: Manifest) -> str | None:
+    """Return why less can be followed from an artifact than from those of this version."""
+    if "best_iteration" in manifest.metadata and "best" not in manifest.parents:
+        return f"{_EARLIER} iterations: its rollouts cannot be followed from here"
+    if manifest.kind == "dataset" and manifest.code_fingerprint and RECIPE not in manifest.parents:
+        return f"{_EARLIER} recipe, code and inputs: the files behind it are not known"
+    return None
+
+
+def _read(store: ArtifactReader, node: Node, into: Trace) -> None:
+    """Add what a recipe, code or inputs artifact says to ``into``."""
+    ref = node.ref
+    if ref.kind == INPUTS:
+        into.inputs += store.table(ref, INPUTS).to_dicts()
+    elif ref.kind == RECIPE and node.manifest is not None:
+        text = (store.directory(ref) / RECIPE_FILE).read_text(encoding="utf-8")
+        into.recipes.append({"digest": ref.key, **node.manifest.metadata, "text": text})
+    elif ref.kind == CODE:
+        text = (store.directory(ref) / CODE_FILE).read_text(encoding="utf-8")
+        into.code.append(json.loads(text))

@@ -1,0 +1,115 @@
+"""What a person names of a store: a run, KIND/KEY, digits of a digest, a directory."""
+
+import re
+from difflib import get_close_matches
+from pathlib import Path
+
+from rlcore.results.folders import RUNS, run_folder, run_names
+from rlcore.results.run import Run
+from rlcore.store.checks import MANIFEST, ArtifactError, file_digest
+from rlcore.store.reader import ArtifactReader
+from schemas.artifacts import ArtifactRef, Manifest
+from schemas.errors import UserError
+
+LEAST_DIGITS = 6
+_DIGITS = re.compile(r"[0-9a-f]{6,64}")
+
+
+def subject(name: str, store: str, runs: Path = RUNS) -> tuple[ArtifactReader, list[ArtifactRef]]:
+    """Return the store and the artifacts that ``name`` stands for: of a run its last result, or
+    the newest iteration where RL has not ended.
+
+    Raises UserError with the nearest name where there is none, or several.
+    """
+    bare = name.removeprefix(f"{runs}/").rstrip("/")
+    if run_folder(bare, runs) is not None:
+        return _of_run(Run.open(bare, runs))
+    if Path(name).is_dir():
+        return _of_directory(Path(name), ArtifactReader(store))
+    reader = ArtifactReader(store)
+    manifests = reader.manifests(lambda damage: None)
+    exact = [m for m in manifests if f"{m.kind}/{m.key}" == name]
+    if not exact and "/" in name and name.partition("/")[0] in reader.kinds():
+        kind, _, key = name.partition("/")
+        if key in reader.keys(kind):  # its manifest is damaged
+            raise ArtifactError(f"{name} cannot be followed: its {MANIFEST} is damaged")
+    if not exact and _DIGITS.fullmatch(name):
+        exact = [m for m in manifests if m.sha256.startswith(name) or m.key.startswith(name)]
+        exact = [m for m in exact if m.sha256.startswith(name)] or exact
+    if len(exact) == 1:
+        return reader, [_ref(exact[0])]
+    if exact:
+        there = ", ".join(f"{m.kind}/{m.key}" for m in exact[:4])
+        more = f" and {len(exact) - 4} more" if len(exact) > 4 else ""
+        raise UserError(f"'{name}' names {len(exact)} artifacts: {there}{more}; give KIND/KEY")
+    raise UserError(_unknown(name, reader, manifests, runs))
+
+
+def _of_run(run: Run) -> tuple[ArtifactReader, list[ArtifactRef]]:
+    stages = list(run.stages.values())
+    for stage in reversed(stages):
+        if stage.sha256 is not None:
+            return run.store, [
+                ArtifactRef(
+                    kind=stage.result_kind, key=stage.result_key, uri="", sha256=stage.sha256
+                )
+            ]
+        records = run.store.keys("iterations", f"{stage.records_key}/")
+        if records and (ref := run.store.find("iterations", records[-1])) is not None:
+            return run.store, [ref]
+    raise UserError(f"the run '{run.name}' has made nothing yet; its stage {stages[-1].stage} runs")
+
+
+def _of_directory(
+    directory: Path, reader: ArtifactReader
+) -> tuple[ArtifactReader, list[ArtifactRef]]:
+    """Return the artifact that a directory is, lies in, or is a copy of the files of."""
+    for place in (directory.resolve(), *directory.resolve().parents):
+        if (place / MANIFEST).is_file():
+            raw = Manifest.model_validate_json((place / MANIFEST).read_bytes())
+            root = place.as_posix().removesuffix(f"/{raw.kind}/{raw.key}")
+            return ArtifactReader(root), [_ref(raw)]
+    weights = sorted(directory.glob("*.safetensors"))
+    if not weights:
+        raise UserError(
+            f"'{directory}' is neither an artifact nor an exported model: it holds no {MANIFEST}"
+            " and no *.safetensors; give a run, KIND/KEY, or digits of a digest"
+        )
+    digests = {path.name: file_digest(path) for path in weights}
+    made = [
+        manifest
+        for manifest in reader.manifests(lambda damage: None)
+        if digests.items()
+        <= {Path(name).name: entry.sha256 for name, entry in manifest.files.items()}.items()
+    ]
+    if not made:
+        raise UserError(
+            f"no artifact of {reader.root} holds the weights of '{directory}': they were changed,"
+            " or made in another store; name that one with --store"
+        )
+    exported = [manifest for manifest in made if manifest.kind == "export"] or made
+    return reader, [_ref(max(exported, key=lambda manifest: manifest.created_at))]
+
+
+def _unknown(name: str, reader: ArtifactReader, manifests: list[Manifest], runs: Path) -> str:
+    digests = {m.sha256[: max(len(name), LEAST_DIGITS)]: f"{m.kind}/{m.key}" for m in manifests}
+    names = [f"{m.kind}/{m.key}" for m in manifests]
+    near = get_close_matches(name, [*run_names(runs), *names, *digests], n=1, cutoff=0.0)
+    what = "nothing" if not near else f"'{near[0]}'"
+    if near and near[0] in digests:
+        what += f" ({digests[near[0]]})"
+    return (
+        f"there is no run in {runs} and no artifact in {reader.root} that '{name}' names; the"
+        f" nearest is {what}; give a run, KIND/KEY, {LEAST_DIGITS} or more digits of a digest, or"
+        " a directory"
+    )
+
+
+def _ref(manifest: Manifest) -> ArtifactRef:
+    return ArtifactRef(
+        kind=manifest.kind,
+        key=manifest.key,
+        uri="",
+        sha256=manifest.sha256,
+        rows=manifest.rows,
+    )
