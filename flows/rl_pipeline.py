@@ -16,7 +16,8 @@ from tasks.evaluate import evaluate
 from tasks.export import export
 from tasks.prepare_data import check_rewards, prepare_data
 from tasks.reward_model import reward_model
-from tasks.run_page.summary import publish_data, publish_summary
+from tasks.run_page.ended import show_end
+from tasks.run_page.summary import write_summary
 from tasks.runtime.caching import CachedStage
 from tasks.runtime.crashes import close_children
 from tasks.runtime.run import open_run
@@ -31,8 +32,8 @@ STAGES = {
 @flow(
     name="rl-pipeline",
     flow_run_name="{recipe}",
-    on_crashed=[close_children],
-    on_cancellation=[close_children],
+    on_crashed=[close_children, show_end],
+    on_cancellation=[close_children, show_end],
 )
 def rl_pipeline(
     recipe: str = "quickstart",
@@ -62,11 +63,10 @@ def rl_pipeline(
         def call(stage: CachedStage, **parents: ArtifactRef) -> ArtifactRef:
             made = stage(run, **parents)
             if stage is prepare_data:
-                publish_data(run, made)
                 check_rewards(run, made)
             return made
 
-        return publish_summary(run, stages(run.recipe, call, until), until=until)
+        return write_summary(run, stages(run.recipe, call, until), until=until)
 
 
 def stages(

@@ -94,6 +94,8 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
         "flows/commands/replay.py",
     ),
     "tests/rlcore/rl/test_replay.py": ("rlcore/rl/audit.py", "rlcore/rl/recorded.py"),
+    "tests/tasks/run_page/test_artifacts.py": ("tasks/run_page/board.py",),
+    "tests/tasks/run_page/test_page.py": ("tasks/run_page/ended.py", "tasks/run_page/view.py"),
     "tests/flows/test_reward_model.py": ("tasks/reward_model.py",),
     "tests/rlcore/cluster/test_clusters.py": (
         *("rlcore/cluster/ray_cluster.py", "rlcore/cluster/processes.py"),

@@ -27,6 +27,10 @@ class Pace:
         """Return whether it may be done now."""
         return time.monotonic() >= self._next
 
+    def left_s(self) -> float:
+        """Return the seconds until then."""
+        return max(0.0, self._next - time.monotonic())
+
     @contextmanager
     def measured(self) -> Iterator[None]:
         """Measure one, also where it fails."""

@@ -5,22 +5,20 @@ from models and data is escaped. Artifact keys are lower-case letters, digits an
 """
 
 import hashlib
+import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import polars as pl
-from prefect.artifacts import (
-    create_link_artifact,
-    create_markdown_artifact,
-    create_table_artifact,
-)
 
 from rlcore.data.datasheet import Sheet
 from rlcore.diagnostics.watch import Finding
+from rlcore.report.facts import Ending
 from rlcore.results.folders import REPORTS
-from schemas.artifacts import ArtifactRef
+from rlcore.results.run import Run
+from tasks.run_page.board import Board, artifact_key
 from tasks.run_page.plots import HEADLINES, curves_png, headlines, overlay_png
 
 SHOWN_CHARACTERS = 1200  # of one prompt or completion
@@ -28,42 +26,53 @@ DIGEST_DIGITS = 12
 MARKDOWN_CHARACTERS = str.maketrans({c: f"\\{c}" for c in r"\`*_{}[]<>()#+-.!|~$"})
 
 
-def publish_lineage(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Publish the lineage: one row per stage, keys as given (``lineage_row``)."""
-    create_table_artifact(
-        key="lineage",
-        table=[dict(row) for row in rows],
-        description="Stages of this run: their artifacts, what they were made from, and by which "
-        "flow run.",
+def publish_state(board: Board, run: Run, ending: Ending | None, *, report: str) -> None:
+    """Publish where the run is, or how and why it ended; ``report``: folder and file of its report
+    below the server's reports."""
+    newest = next(reversed(run.stages.values()))
+    state = "running" if ending is None else ending.state
+    lines = [f"## {_plain(run.name)}: {_plain(state)}", ""]
+    if ending is not None and ending.reason:
+        lines += [f"**Why it ended:** {_plain(ending.reason[:SHOWN_CHARACTERS])}", ""]
+    at = "in" if newest.sha256 is None else "after"
+    given = json.loads(newest.overrides).items()
+    overrides = ", ".join(f"{key} = {json.dumps(value)}" for key, value in given)
+    lines += [
+        f"* {at} the stage {_plain(newest.stage)}",
+        f"* recipe {_plain(newest.recipe)}, seed {newest.seed}",
+        f"* overrides: {_plain(overrides) or 'none'}",
+        f"* [report: curves, completions, findings](/{REPORTS}/{report})",
+    ]
+    board.markdown(
+        key="run", markdown="\n".join(lines), description="Where this run is, or why it ended."
     )
 
 
-def lineage_row(
-    stage: str,
-    ref: ArtifactRef,
-    *,
-    cached: bool,
-    seconds: float,
-    parents: Mapping[str, ArtifactRef],
-    producer: str,
-) -> dict[str, Any]:
-    """Return one row of the lineage table; ``producer`` is the flow run that made the artifact."""
-    return {
-        "stage": stage,
-        "cached": "yes" if cached else "no",
-        "seconds": round(seconds, 1),
-        "artifact": f"{ref.kind}/{ref.key}",
-        "sha256": ref.sha256[:DIGEST_DIGITS],
-        "rows": ", ".join(f"{name} {count}" for name, count in ref.rows.items()),
-        "made from": ", ".join(
-            f"{role} {parent.sha256[:DIGEST_DIGITS]}" for role, parent in parents.items()
-        ),
-        "made by flow run": producer,
-        "uri": ref.uri,
-    }
+def publish_lineage(board: Board, run: Run, pictures: Path) -> None:
+    """Publish what each stage made or found, of what, and by which flow run; the picture goes into
+    ``pictures``, a report folder."""
+    del pictures
+    lines = ["## Lineage", "", "| stage | artifact | made from | by |", "|:-|:-|:-|:-|"]
+    for row in run.stages.values():
+        manifest = None
+        if row.sha256 is not None:
+            manifest = run.store.peek(row.result_kind, row.result_key)
+        name = f"`{row.result_kind}/{row.result_key[:DIGEST_DIGITS]}`"
+        parents = {} if manifest is None else manifest.parents
+        made_from = ", ".join(f"{role} {p.key[:DIGEST_DIGITS]}" for role, p in parents.items())
+        who = "" if manifest is None else manifest.producer
+        by = f"[{who[:8]}](/runs/flow-run/{who})" if who else ""
+        state = "under way" if row.sha256 is None else name
+        lines.append(f"| {_plain(row.stage)} | {state} | {_plain(made_from)} | {by} |")
+    lines += ["", f"All artifacts: `rl-pipeline lineage {run.name}`"]
+    board.markdown(
+        key="lineage",
+        markdown="\n".join(lines),
+        description="Stages of this run: their artifacts, what they were made from, by which run.",
+    )
 
 
-def publish_datasheet(sheets: Sequence[Sheet]) -> None:
+def publish_datasheet(board: Board, sheets: Sequence[Sheet]) -> None:
     """Publish the tables of ``datasheet``."""
     lines = ["## Data"]
     for sheet in sheets:
@@ -71,14 +80,14 @@ def publish_datasheet(sheets: Sequence[Sheet]) -> None:
         lines.append(f"|{':-|' * len(sheet.columns)}")
         lines += [f"| {' | '.join(map(_plain, row))} |" for row in sheet.rows]
         lines += [] if sheet.rows else ["none"]
-    create_markdown_artifact(
+    board.markdown(
         key="data",
         markdown="\n".join(lines),
         description="The dataset of this run: counts, splits, lengths in tokens, rejects.",
     )
 
 
-def publish_metrics(stage: str, metrics: pl.DataFrame, folder: Path) -> None:
+def publish_metrics(board: Board, stage: str, metrics: pl.DataFrame, folder: Path) -> None:
     """Publish a ``metrics`` table: the curves that people look for first, then first, last, least
     and greatest of every metric, those of the curves first.
 
@@ -90,10 +99,11 @@ def publish_metrics(stage: str, metrics: pl.DataFrame, folder: Path) -> None:
         curves.setdefault(name, []).append((step, value))
     first = [name for names in HEADLINES.values() for name in names if name in curves]
     ordered = {name: curves[name] for name in (*first, *curves)}
+    picture = _picture(folder, f"{artifact_key(stage)}-curves", curves_png(headlines(curves)))
     lines = [
         f"## {_plain(stage)}: metrics",
         "",
-        f"![curves]({_picture(folder, f'{_key(stage)}-curves', curves_png(headlines(curves)))})",
+        f"![curves]({picture})",
         "",
         "| metric | steps | first | last | min | max |",
         "|:-|-:|-:|-:|-:|-:|",
@@ -103,19 +113,19 @@ def publish_metrics(stage: str, metrics: pl.DataFrame, folder: Path) -> None:
         figures = [values[0], values[-1], min(values), max(values)]
         cells = [f"`{name}`", str(len(values)), *(f"{value:.4g}" for value in figures)]
         lines.append(f"| {' | '.join(cells)} |")
-    create_markdown_artifact(
-        key=f"{_key(stage)}-metrics",
+    board.markdown(
+        key=f"{artifact_key(stage)}-metrics",
         markdown="\n".join(lines),
         description=f"Metrics of the stage {stage}, from its metrics table.",
     )
 
 
-def publish_proxy(curves: pl.DataFrame, folder: Path) -> None:
+def publish_proxy(board: Board, curves: pl.DataFrame, folder: Path) -> None:
     """Publish ``proxy_and_truth``: reward model score and true accuracy. The picture goes into
     ``folder``, a report folder."""
     named = {"proxy": "reward (proxy)", "truth": "accuracy (truth)", "gap": "gap, both scaled 0-1"}
     lines = {label: list(curves.select("step", name).iter_rows()) for name, label in named.items()}
-    create_markdown_artifact(
+    board.markdown(
         key="proxy-vs-true",
         markdown=(
             "## Reward model and truth\n\n"
@@ -127,7 +137,9 @@ def publish_proxy(curves: pl.DataFrame, folder: Path) -> None:
     )
 
 
-def publish_diagnostics(findings: Sequence[Finding], checks: Sequence[tuple[str, float]]) -> None:
+def publish_diagnostics(
+    board: Board, findings: Sequence[Finding], checks: Sequence[tuple[str, float]]
+) -> None:
     """Publish the findings of the live checks, and name and threshold of each check."""
     lines = ["## Diagnostics", ""]
     if findings:
@@ -139,14 +151,16 @@ def publish_diagnostics(findings: Sequence[Finding], checks: Sequence[tuple[str,
     reported = {found.check for found in findings}
     silent = [f"`{name}` ({limit:.3g})" for name, limit in checks if name not in reported]
     lines += ["", f"Silent, threshold in brackets: {', '.join(silent)}."]
-    create_markdown_artifact(
+    board.markdown(
         key="diagnostics",
         markdown="\n".join(lines),
         description=f"{len(checks)} checks over the metrics of the RL stage.",
     )
 
 
-def publish_reward_model(pair_accuracy: pl.DataFrame, calibration: pl.DataFrame) -> None:
+def publish_reward_model(
+    board: Board, pair_accuracy: pl.DataFrame, calibration: pl.DataFrame
+) -> None:
     """Publish the tables ``pair_accuracy`` and ``calibration`` of a reward model."""
     lines = [
         "## Reward model: accuracy on pairs of held-out responses",
@@ -166,14 +180,14 @@ def publish_reward_model(pair_accuracy: pl.DataFrame, calibration: pl.DataFrame)
     ]
     for low, high, pairs, claimed, observed in calibration.iter_rows():
         lines.append(f"| {low:.2f} and {high:.2f} | {pairs} | {claimed:.3f} | {observed:.3f} |")
-    create_markdown_artifact(
+    board.markdown(
         key="reward-model",
         markdown="\n".join(lines),
         description="The reward model on prompts it was not trained on.",
     )
 
 
-def publish_evaluation(eval_results: pl.DataFrame) -> None:
+def publish_evaluation(board: Board, eval_results: pl.DataFrame) -> None:
     """Publish the ``eval_results`` table: a row per source and metric, a column per checkpoint."""
     order = eval_results["checkpoint"].unique(maintain_order=True).to_list()
     rows: dict[tuple[str, ...], dict[str, Any]] = {}
@@ -184,15 +198,19 @@ def publish_evaluation(eval_results: pl.DataFrame) -> None:
         row["samples"] = result["num_samples"]
         low, high = result["ci_low"], result["ci_high"]
         row[result["checkpoint"]] = f"{result['value']:.3f} ({low:.3f}-{high:.3f})"
-    table = [{**row, **{name: row.get(name, "") for name in order}} for row in rows.values()]
-    create_table_artifact(
+    titles = ["source", "subset", "metric", "prompts", "samples", *order]
+    lines = ["## Evaluation", "", f"| {' | '.join(map(_plain, titles))} |"]
+    lines.append(f"|{':-|' * len(titles)}")
+    for row in rows.values():
+        lines.append(f"| {' | '.join(_plain(str(row.get(title, ''))) for title in titles)} |")
+    board.markdown(
         key="evaluation",
-        table=table,
+        markdown="\n".join(lines),
         description="Each checkpoint on held-out prompts; 95 % confidence interval in brackets.",
     )
 
 
-def publish_completions(completions: pl.DataFrame, *, limit: int) -> None:
+def publish_completions(board: Board, completions: pl.DataFrame, *, limit: int) -> None:
     """Publish up to ``limit`` prompts of a ``completions`` table with every checkpoint's answer.
 
     Greedy answers where there are any; prompts on which the checkpoints differ come first. The
@@ -211,17 +229,21 @@ def publish_completions(completions: pl.DataFrame, *, limit: int) -> None:
             verdict = f"{row['outcome']}, {row['num_tokens']} tokens, {row['finish_reason']}"
             lines += [f"**{_plain(row['checkpoint'])}** ({_plain(verdict)})", ""]
             lines += [_block(row["response"])]
-    create_markdown_artifact(
+    board.markdown(
         key="completions",
         markdown="\n".join(lines),
         description="Prompts of the test split and what each checkpoint answers.",
     )
 
 
-def publish_export(uri: str, text: str = "Exported model") -> None:
-    """Publish a link to the export; a local directory becomes a file:// link."""
-    link = uri if "://" in uri else f"file://{uri}"
-    create_link_artifact(key="export", link=link, link_text=f"{text}: {uri}")
+def publish_export(board: Board, uri: str) -> None:
+    """Publish where the export is: a browser opens no path of a disk, so there is nothing to
+    follow."""
+    board.markdown(
+        key="export",
+        markdown=f"## Exported model\n\n{_block(uri)}",
+        description="The Hugging Face directory that this run exported.",
+    )
 
 
 def _picture(folder: Path, name: str, png: bytes) -> str:
@@ -248,7 +270,3 @@ def _block(text: str) -> str:
     cut = text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]} ..."
     printable = "".join(c if c.isprintable() or c == "\n" else "�" for c in cut)
     return "\n".join(f"    {line}" for line in printable.split("\n")) + "\n"
-
-
-def _key(name: str) -> str:
-    return "".join(c if c.isascii() and c.isalnum() else "-" for c in name.lower()).strip("-")

@@ -13,7 +13,6 @@ from rlcore.diagnostics.watch import Diagnostics, Finding, findings_frame, of_er
 from rlcore.results.metrics import stage_metrics
 from rlcore.rl.state import LoopState
 from rlcore.supervised.loop import Progress
-from tasks.run_page.artifacts import publish_diagnostics
 from tasks.run_page.tracking import Tracker
 from tasks.runtime.caching import StageRun
 
@@ -46,7 +45,7 @@ class IterationReport:
         """Yield the report of an RL stage; the findings of its checks are stored when the stage
         ends.
 
-        After an error they are shown on the run's page at once, else with the summary.
+        The run's page shows them.
         """
         report = cls(run)
         try:
@@ -79,6 +78,7 @@ class IterationReport:
         )
         if "val/score" in metrics:
             get_run_logger().info(self._completion(state.iteration))
+            self._run.pipeline.refresh_page()
         self._run.tracker.log(metrics, step=state.iteration, stage="rl")
         self._diagnostics.observe(state.iteration, metrics)
 
@@ -100,14 +100,13 @@ class IterationReport:
         return f"a sample of iteration {iteration}: {asked} -> {answered}  ({score})"
 
     def _close(self, stopped_by: Exception | None = None) -> None:
-        """Store and show the findings, with that of the error ``stopped_by``, if any."""
+        """Store the findings, with that of the error ``stopped_by``, if any."""
         findings = self._diagnostics.findings
         if stopped_by is not None:
             findings = self._diagnostics.findings_until(stopped_by, self._iteration + 1)
             if meaning := of_error(stopped_by, self._iteration + 1, self._run.recipe):
                 get_run_logger().error(meaning.sentence)
                 findings.append(meaning)
-            publish_diagnostics(findings, self._diagnostics.checks)
         self._store(findings)
 
     def _store(self, findings: list[Finding]) -> None:

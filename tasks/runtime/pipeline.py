@@ -7,10 +7,12 @@ from typing import Any
 
 from prefect.runtime import flow_run
 
+from rlcore.report.facts import Ending
 from rlcore.store.artifacts import ArtifactStore
 from rlcore.workers.workers import Workers
 from schemas.artifacts import ArtifactRef
 from schemas.recipe import Recipe
+from tasks.run_page.page import RunPage
 from tasks.run_page.tracking import Tracker
 
 
@@ -34,6 +36,7 @@ class PipelineRun:
         "accept_code",
         "directory",
         "overrides",
+        "page",
         "recipe",
         "refresh",
         "results",
@@ -49,12 +52,14 @@ class PipelineRun:
         *,
         workers: Workers,
         tracker: Tracker,
+        page: RunPage | None = None,
         overrides: Mapping[str, Any] | None = None,
         accept_code: bool = False,
         refresh: Collection[str] = (),
     ) -> None:
-        """``overrides``: dotted keys that the recipe was changed by. ``accept_code``: a half-done
-        stage that other code began goes on. ``refresh``: stages that are made anew."""
+        """``page``: the run's page, where it has one. ``overrides``: dotted keys that the recipe
+        was changed by. ``accept_code``: a half-done stage that other code began goes on.
+        ``refresh``: stages that are made anew."""
         self.accept_code = accept_code
         self.refresh = frozenset(refresh)
         self.overrides = dict(overrides or {})
@@ -63,4 +68,17 @@ class PipelineRun:
         self.store = ArtifactStore(recipe.store, writer=f"flow run {flow_run.name} ({flow_run.id})")
         self.workers = workers
         self.tracker = tracker
+        self.page = page
         self.results: list[StageResult] = []
+
+    def refresh_page(self) -> None:
+        """Show on the run's page what has been recorded, soon; returns at once."""
+        if self.page is not None:
+            self.page.refresh()
+
+    def end_page(self) -> dict[str, Any]:
+        """Show that the run has completed; return what its page cost (``RunPage.figures``)."""
+        if self.page is None:
+            return {}
+        self.page.end(Ending("completed"))
+        return self.page.figures()

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
@@ -16,7 +17,10 @@ from rlcore.results.folders import RECIPE, RUNS, run_directory
 from rlcore.workers.workers import Workers
 from schemas.recipe import Recipe
 from schemas.stages import check_stages
+from tasks.run_page.board import Board
+from tasks.run_page.page import RunPage
 from tasks.run_page.tracking import Tracker
+from tasks.run_page.view import View
 from tasks.runtime.patience import ignore_lost_output, wait_for_server
 from tasks.runtime.pipeline import PipelineRun
 from tasks.runtime.pulse import pulse
@@ -59,7 +63,9 @@ def open_run(
         warn=get_run_logger().warning,
     )
     log = get_run_logger()
+    view = View(directory, recipe, Board(UUID(str(flow_run.id)), recipe.name))
     with (
+        RunPage.open(view, log.warning) as page,
         pulse(log.info),
         Workers(recipe, warn=log.warning, log=log.info) as workers,
         tracking as tracker,
@@ -69,6 +75,7 @@ def open_run(
             directory,
             workers=workers,
             tracker=tracker,
+            page=page,
             overrides=overrides,
             accept_code=accept_code,
             refresh=refresh,

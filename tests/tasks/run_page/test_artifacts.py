@@ -1,10 +1,10 @@
 """What a run shows on its page: everything is there, and nothing a model wrote becomes markup."""
 
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import polars as pl
 import pytest
@@ -15,32 +15,31 @@ from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRun
 from rlcore.data.datasheet import Sheet
 from rlcore.diagnostics.watch import Finding
 from rlcore.results.summary import proxy_and_truth
-from schemas.artifacts import ArtifactRef
 from tasks.run_page.artifacts import (
-    lineage_row,
     publish_completions,
     publish_datasheet,
     publish_diagnostics,
     publish_evaluation,
     publish_export,
-    publish_lineage,
     publish_metrics,
     publish_proxy,
 )
+from tasks.run_page.board import Board
 
 pytestmark = pytest.mark.timeout(120)
 
 HOSTILE = "```\n</code><script>alert(1)</script>\n\x1b[31m[x](javascript:alert(1))"
 
 
-def _published(publish: Callable[[], None]) -> dict[str, Any]:
-    """Return the artifacts, data by key, of a flow run that publishes."""
+def _published(publish: Callable[[Board], None]) -> dict[str, Any]:
+    """Return the artifacts, data by key without the recipe's name, of a flow run that publishes."""
 
     @flow(name="artifacts-test")
     def run() -> str:
         from prefect.runtime import flow_run
 
-        publish()
+        with Board(UUID(str(flow_run.id)), "small").open() as board:
+            publish(board)
         return str(flow_run.id)
 
     flow_run_id = run()
@@ -49,7 +48,7 @@ def _published(publish: Callable[[], None]) -> dict[str, Any]:
             flow_run_id=ArtifactFilterFlowRunId.model_validate({"any_": [flow_run_id]})
         )
         found = client.read_artifacts(artifact_filter=only)
-    return {artifact.key or "": artifact.data for artifact in found}
+    return {str(artifact.key).removeprefix("small-"): artifact.data for artifact in found}
 
 
 def _check_picture(text: str, path: Path) -> None:
@@ -76,27 +75,13 @@ def _completion(uid: str, checkpoint: str, outcome: str) -> dict[str, Any]:
     }
 
 
-def test_lineage_names_artifact_parents_and_producer(prefect_server: str) -> None:
-    parent = ArtifactRef(kind="dataset", key="d", uri="/d", sha256="d" * 64)
-    ref = ArtifactRef(kind="policy", key="p", uri="/p", sha256="p" * 64, rows={"metrics": 7})
-    row = lineage_row(
-        "sft", ref, cached=True, seconds=1.23, parents={"dataset": parent}, producer="run-1"
-    )
-    (shown,) = json.loads(_published(lambda: publish_lineage([row]))["lineage"])
-    assert shown["artifact"] == "policy/p"
-    assert shown["made from"] == f"dataset {'d' * 12}"
-    assert shown["made by flow run"] == "run-1"
-    assert shown["cached"] == "yes"
-    assert shown["rows"] == "metrics 7"
-
-
 def test_the_datasheet_is_on_the_page_as_text(prefect_server: str) -> None:
     """Names of files and sources are a user's: none of them may become markup."""
     sheets = [
         Sheet("Rows read", ("source", "rows"), [("<b>a|b.jsonl", "1,000")]),
         Sheet("Rejects", ("source", "reason"), []),
     ]
-    text = _published(lambda: publish_datasheet(sheets))["data"]
+    text = _published(lambda board: publish_datasheet(board, sheets))["data"]
     assert "| \\<b\\>a\\|b\\.jsonl | 1,000 |" in text
     assert text.endswith("none")
 
@@ -107,7 +92,9 @@ def test_metrics_have_a_curve_and_a_row_each(prefect_server: str, tmp_path: Path
         for name in ("actor/pg_loss", "critic/score/mean")
         for step, value in enumerate([0.5, None, 2.0])
     ]
-    text = _published(lambda: publish_metrics("rl", pl.DataFrame(rows), tmp_path))["rl-metrics"]
+    text = _published(lambda board: publish_metrics(board, "rl", pl.DataFrame(rows), tmp_path))[
+        "rl-metrics"
+    ]
     _check_picture(text, tmp_path / "rl-curves.png")
     assert text.index("`critic/score/mean`") < text.index("`actor/pg_loss`")
     assert "| `actor/pg_loss` | 2 | 0.5 | 2 | 0.5 | 2 |" in text
@@ -117,11 +104,11 @@ def test_metrics_have_a_curve_and_a_row_each(prefect_server: str, tmp_path: Path
 def test_diagnostics_name_trouble_remedy_and_what_is_silent(prefect_server: str) -> None:
     found = Finding("truncation", "warning", 12, None, 0.4, "40% are cut off", "raise it")
     checks = [("truncation", 0.3), ("no_answers", 0.5)]
-    text = _published(lambda: publish_diagnostics([found], checks))["diagnostics"]
+    text = _published(lambda board: publish_diagnostics(board, [found], checks))["diagnostics"]
     assert "| `truncation` | 12 to the end | warning | 40% are cut off | raise it |" in text
     assert "`no_answers` (0.5)." in text
     assert "truncation` (0.3)" not in text
-    quiet = _published(lambda: publish_diagnostics([], checks))["diagnostics"]
+    quiet = _published(lambda board: publish_diagnostics(board, [], checks))["diagnostics"]
     assert "truncation` (0.3)" in quiet
 
 
@@ -139,7 +126,7 @@ def test_reward_hacking_is_a_gap_that_grows(prefect_server: str, tmp_path: Path)
     assert curves is not None
     assert curves["gap"].to_list() == pytest.approx([0.0, -0.25, -0.5, 0.75])
     assert proxy_and_truth(pl.DataFrame(rows[:4])) is None
-    text = _published(lambda: publish_proxy(curves, tmp_path))["proxy-vs-true"]
+    text = _published(lambda board: publish_proxy(board, curves, tmp_path))["proxy-vs-true"]
     _check_picture(text, tmp_path / "proxy-vs-true.png")
 
 
@@ -158,9 +145,10 @@ def test_evaluation_has_a_column_per_checkpoint(prefect_server: str) -> None:
         }
         for checkpoint, value in (("base", 0.02), ("sft", 0.6), ("rl", 0.98))
     ]
-    (row,) = json.loads(_published(lambda: publish_evaluation(pl.DataFrame(rows)))["evaluation"])
-    assert row["sft"] == "0.600 (0.590-0.610)"
-    assert list(row)[-3:] == ["base", "sft", "rl"]
+    text = _published(lambda board: publish_evaluation(board, pl.DataFrame(rows)))["evaluation"]
+    title, _, row = text.splitlines()[2:]
+    assert title == "| source | subset | metric | prompts | samples | base | sft | rl |"
+    assert row.split(" | ")[6] == r"0\.600 \(0\.590\-0\.610\)"
 
 
 def test_completions_are_shown_as_text_only(prefect_server: str) -> None:
@@ -171,7 +159,9 @@ def test_completions_are_shown_as_text_only(prefect_server: str) -> None:
         _completion("corrected", "sft", "wrong"),
         _completion("corrected", "rl", "ok"),
     ]
-    text = _published(lambda: publish_completions(pl.DataFrame(rows), limit=1))["completions"]
+    text = _published(lambda board: publish_completions(board, pl.DataFrame(rows), limit=1))[
+        "completions"
+    ]
     assert "What is corrected?" in text, "the prompt on which the checkpoints differ comes first"
     assert "What is same?" not in text
     assert "\x1b" not in text
@@ -181,6 +171,8 @@ def test_completions_are_shown_as_text_only(prefect_server: str) -> None:
         assert line.startswith("    ") or not line.startswith("```")
 
 
-def test_export_is_a_link(prefect_server: str) -> None:
-    shown = _published(lambda: publish_export("/data/export/abc"))["export"]
-    assert "(file:///data/export/abc)" in shown
+def test_the_export_is_a_path_and_no_link(prefect_server: str) -> None:
+    """A browser follows no link from a page to a file of the disk."""
+    shown = _published(lambda board: publish_export(board, "/data/export/abc"))["export"]
+    assert "    /data/export/abc" in shown
+    assert "](" not in shown

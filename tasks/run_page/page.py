@@ -1,0 +1,99 @@
+"""The page of a run while it goes: published from a thread after each stage and validation.
+
+The thread never delays or ends the run: it looks at the store as it is when it gets to it, so of
+several refreshes the last one counts, and its first error is logged and the run goes on. It takes a
+share of the time only (``Pace``).
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import copy_context
+from statistics import median
+from time import monotonic
+from typing import Any
+
+from rlcore.report.facts import Ending
+from rlcore.report.pace import Pace
+from tasks.run_page.view import View
+
+LAST_S = 30.0  # for the last pass, at the end of a run
+STOPPED_S = 5.0  # for that of a run that is being stopped, before its process is killed
+
+
+class RunPage:
+    """Publishes ``view`` in the background. Made by ``RunPage.open``."""
+
+    def __init__(self, view: View, log: Callable[[str], None]) -> None:
+        self._view, self._log = view, log
+        self._wanted = threading.Event()
+        self._pace = Pace()
+        self._ending: Ending | None = None
+        self._failed = False
+        self.seconds: list[float] = []  # of each pass
+        # In the caller's context: Prefect's settings and the flow run's logger are there.
+        self._thread = threading.Thread(
+            target=copy_context().run, args=(self._publish,), name="run-page", daemon=True
+        )
+
+    @classmethod
+    @contextmanager
+    def open(cls, view: View, log: Callable[[str], None]) -> "Iterator[RunPage]":
+        """Yield the page of a run; whatever ends the context is on the page as the run's end."""
+        page = cls(view, log)
+        page._thread.start()
+        try:
+            yield page
+        except Exception as error:
+            page.end(Ending("failed", f"{type(error).__name__}: {error}"), LAST_S)
+            raise
+        except BaseException as stopped:  # a signal: Prefect's cancel, Ctrl-C
+            page.end(Ending("stopped", type(stopped).__name__), STOPPED_S)
+            raise
+        page.end(Ending("completed"), LAST_S)
+
+    def refresh(self) -> None:
+        """Publish what the run has come to, soon; returns at once."""
+        self._wanted.set()
+
+    def end(self, ending: Ending, limit_s: float = LAST_S) -> None:
+        """Publish the run's end and stop; does nothing after the first call."""
+        if self._ending is not None:
+            return
+        self._ending = ending
+        self._wanted.set()
+        self._thread.join(limit_s)
+        if self._thread.is_alive():
+            self._log(f"the run's page did not finish within {limit_s:.0f} s; it may lack the end")
+
+    def figures(self) -> dict[str, Any]:
+        """Return the number of passes, and their median and greatest seconds."""
+        if not self.seconds:
+            return {"passes": 0, "median": None, "max": None}
+        return {
+            "passes": len(self.seconds),
+            "median": round(median(self.seconds), 3),
+            "max": round(max(self.seconds), 3),
+        }
+
+    def _publish(self) -> None:
+        ending = None
+        while ending is None:
+            self._wanted.wait()
+            while self._ending is None and not self._pace.due():
+                self._wanted.clear()
+                self._wanted.wait(self._pace.left_s())
+            self._wanted.clear()
+            ending = self._ending
+            with self._pace.measured():
+                self._pass(ending)
+
+    def _pass(self, ending: Ending | None) -> None:
+        began = monotonic()
+        try:
+            self._view.publish(ending)
+        except Exception as error:  # noqa: BLE001  the run goes on without its page
+            if not self._failed:
+                self._log(f"the run's page is not up to date ({type(error).__name__}: {error})")
+            self._failed = True
+        self.seconds.append(monotonic() - began)

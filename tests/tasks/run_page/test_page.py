@@ -1,0 +1,181 @@
+"""The page of a run: published while it goes, with its end, in place, and never in its way."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+from prefect import flow
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
+from prefect.client.schemas.objects import Artifact
+from prefect.runtime import flow_run
+from prefect.states import Cancelled, Crashed
+
+from rlcore.report.facts import Ending
+from rlcore.report.pace import Pace
+from rlcore.results.folders import report_folder
+from tasks.run_page import page as pages
+from tasks.run_page.board import Board
+from tasks.run_page.ended import show_end
+from tasks.run_page.page import RunPage
+from tasks.run_page.view import View
+from tests.rlcore.report.made import MadeRun
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def run_of(body: Callable[[UUID], None]) -> UUID:
+    """Run ``body`` in a flow; return the flow run's id."""
+
+    @flow(name="page-test")
+    def run() -> str:
+        body(UUID(str(flow_run.id)))
+        return str(flow_run.id)
+
+    return UUID(run())
+
+
+def shown(flow_run_id: UUID) -> dict[str, Artifact]:
+    """Return what is on the page, by key."""
+    only: Any = ArtifactFilterFlowRunId(any_=[flow_run_id])
+    with get_client(sync_client=True) as client:
+        found = client.read_artifacts(artifact_filter=ArtifactFilter(flow_run_id=only))
+    assert len(found) == len({artifact.key for artifact in found}), "a key stands twice"
+    return {artifact.key or "": artifact for artifact in found}
+
+
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MadeRun:
+    """A run that is in its stage rl, after three iterations."""
+    monkeypatch.chdir(tmp_path)
+    run = MadeRun(Path("runs"))
+    run.train(run.prepare(), 3)
+    return run
+
+
+def view_of(made: MadeRun, flow_run_id: UUID) -> View:
+    return View(made.folder, made.open().recipe, Board(flow_run_id, "quickstart"))
+
+
+def test_a_page_grows_in_place_while_the_run_goes(made: MadeRun, prefect_server: str) -> None:
+    """Each validation had been a version of every artifact, hundreds on one page."""
+    ids: list[dict[str, Artifact]] = []
+
+    def body(flow_run_id: UUID) -> None:
+        view = view_of(made, flow_run_id)
+        view.publish()
+        ids.append(shown(flow_run_id))
+        made.evaluate()
+        view.publish()
+        view.publish(Ending("completed"))
+
+    after = shown(run_of(body))
+    before = ids[0]
+    assert set(before) >= {f"quickstart-{key}" for key in ("run", "rl-metrics", "lineage")}
+    assert {key: after[key].id for key in before} == {key: a.id for key, a in before.items()}
+    assert "running" in str(before["quickstart-run"].data)
+    assert "completed" in str(after["quickstart-run"].data)
+    assert "quickstart-evaluation" not in before
+    assert "greedy" in str(after["quickstart-evaluation"].data)
+    assert (report_folder(made.folder) / "index.html").is_file()
+    assert (report_folder(made.folder) / "rl-curves.png").is_file()
+
+
+def test_what_ended_a_run_is_on_its_page(made: MadeRun, prefect_server: str) -> None:
+    def body(flow_run_id: UUID) -> None:
+        with (
+            pytest.raises(ValueError, match="learner-0 died"),
+            RunPage.open(view_of(made, flow_run_id), print),
+        ):
+            raise ValueError("learner-0 died of <b>SIGKILL</b>")
+
+    text = str(shown(run_of(body))["quickstart-run"].data)
+    assert "failed" in text
+    assert r"learner\-0 died of \<b\>SIGKILL" in text
+    assert "in the stage rl" in text
+
+
+def test_the_newest_state_counts_and_nobody_waits(
+    made: MadeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pass that hangs costs the run nothing, and ten refreshes meanwhile are one."""
+    began, go_on = threading.Event(), threading.Event()
+    passes: list[Ending | None] = []
+
+    def publish(ending: Ending | None) -> None:
+        passes.append(ending)
+        began.set()
+        go_on.wait(30)
+
+    monkeypatch.setattr(pages, "Pace", lambda: Pace(share=1e9))
+    view: Any = SimpleNamespace(publish=publish)
+    with RunPage.open(view, print) as page:
+        page.refresh()
+        assert began.wait(30)
+        for _ in range(10):
+            page.refresh()
+        assert passes == [None]
+        go_on.set()
+        page.end(Ending("completed"))
+    assert passes[-1] == Ending("completed")
+    assert len(passes) <= 3
+    assert page.figures()["passes"] == len(passes)
+
+
+def test_a_page_that_fails_is_logged_once_and_ends_nothing(made: MadeRun) -> None:
+    def publish(ending: Ending | None) -> None:
+        raise ConnectionError("the server is away")
+
+    lines: list[str] = []
+    view: Any = SimpleNamespace(publish=publish)
+    with RunPage.open(view, lines.append) as page:
+        page.refresh()
+        while not page.seconds:
+            pass
+    assert len(page.seconds) >= 1
+    assert lines == ["the run's page is not up to date (ConnectionError: the server is away)"]
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_killed_run_says_so_however_often_the_hook_is_called(
+    made: MadeRun, prefect_server: str, times: int
+) -> None:
+    ids: list[UUID] = []
+
+    def body(flow_run_id: UUID) -> None:
+        ids.append(flow_run_id)
+        view_of(made, flow_run_id).publish()
+
+    flow_run_id = run_of(body)
+    recipe = "quickstart"
+    folder = made.folder.rename(made.folder.with_name(f"{recipe}-{str(flow_run_id)[:8]}"))
+    _as_run(made, folder)
+    killed = SimpleNamespace(id=flow_run_id, parameters={"recipe": recipe}, name="page-test")
+    for _ in range(times):
+        show_end(None, killed, Crashed(message="exited with non-zero status code -9"))
+    text = str(shown(flow_run_id)["quickstart-run"].data)
+    assert "crashed" in text
+    assert r"status code \-9" in text
+
+
+def test_a_cancelled_run_is_not_called_crashed(made: MadeRun, prefect_server: str) -> None:
+    flow_run_id = run_of(lambda flow_run_id: view_of(made, flow_run_id).publish())
+    folder = made.folder.rename(made.folder.with_name(f"quickstart-{str(flow_run_id)[:8]}"))
+    _as_run(made, folder)
+    with get_client(sync_client=True) as client:
+        client.set_flow_run_state(flow_run_id, Cancelled(message="asked for"), force=True)
+    ended = SimpleNamespace(id=flow_run_id, parameters={"recipe": "quickstart"}, name="x")
+    show_end(None, ended, Crashed(message="aborted"))
+    text = str(shown(flow_run_id)["quickstart-run"].data)
+    assert "cancelled" in text
+    assert "asked for" in text
+
+
+def _as_run(made: MadeRun, folder: Path) -> None:
+    """Record the stage of ``made`` for the run whose folder is ``folder`` now."""
+    made.name, made.folder = folder.name, folder
+    made.stage("rl", "policy", made.key)
