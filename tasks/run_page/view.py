@@ -9,7 +9,7 @@ import polars as pl
 from rlcore.data.datasheet import datasheet
 from rlcore.diagnostics.evidence import Evidence
 from rlcore.diagnostics.measures import learns_from_a_model
-from rlcore.diagnostics.watch import diagnose
+from rlcore.diagnostics.watch import Finding, diagnose
 from rlcore.report.facts import Ending
 from rlcore.report.write import INDEX, write_report
 from rlcore.results.folders import report_folder
@@ -35,6 +35,7 @@ from tasks.run_page.artifacts import (
 )
 from tasks.run_page.board import Board
 
+DIAGNOSTICS = "diagnostics"  # kind of the artifact, and its table
 TRAINED = (Stage.SFT, Stage.REWARD_MODEL, Stage.RL)  # stages with metrics
 
 
@@ -62,6 +63,8 @@ class View:
             for stage in TRAINED:
                 if stage in run.stages:
                     self._metrics(board, run, stage, pictures)
+            if Stage.RL in run.stages:
+                self._diagnostics(board, run, ending)
             for stage, publish in _RESULTS.items():
                 result = _result(run, stage)
                 if result is not None and stage not in self._done:
@@ -76,13 +79,23 @@ class View:
             return
         publish_metrics(board, stage, known, pictures)
         if stage == Stage.RL:
-            evidence = Evidence(ArtifactStore(self.recipe.store), run.records(stage))
-            diagnosed = diagnose(run.recipe, known, evidence)
-            publish_diagnostics(board, diagnosed.findings, diagnosed.checks)
             curves = proxy_and_truth(known) if learns_from_a_model(run.recipe) else None
             if curves is not None:
                 publish_proxy(board, curves, pictures)
         self._drawn[stage] = known.height
+
+    def _diagnostics(self, board: Board, run: Run, ending: Ending | None) -> None:
+        """Show the findings: of a run that has ended those that its stage rl stored, what ended it
+        included; of one that goes on those of its metrics so far."""
+        key = run.records(Stage.RL)
+        known = self._read(run, Stage.RL)
+        diagnosed = diagnose(run.recipe, known, Evidence(ArtifactStore(self.recipe.store), key))
+        findings = diagnosed.findings
+        stored = None if ending is None else run.store.find(DIAGNOSTICS, key)
+        if stored is not None:
+            rows = run.store.table(stored, DIAGNOSTICS).iter_rows(named=True)
+            findings = [Finding(**row) for row in rows]
+        publish_diagnostics(board, findings, diagnosed.checks)
 
     def _read(self, run: Run, stage: Stage) -> pl.DataFrame:
         """Return the metrics of ``stage`` so far; each artifact is read once. A damaged one is left

@@ -225,7 +225,7 @@ def test_the_run_page_has_the_datasheet(finished: Path) -> None:
     run = ArtifactFilterFlowRunId.model_validate({"any_": [summary_of(finished)["flow_run_id"]]})
     with get_client(sync_client=True) as client:
         shown = client.read_artifacts(artifact_filter=ArtifactFilter(flow_run_id=run))
-    (data,) = (str(artifact.data) for artifact in shown if artifact.key == "data")
+    (data,) = (str(artifact.data) for artifact in shown if artifact.key == "quickstart-data")
     assert "| train | arithmetic | train | 64 |" in data
 
 

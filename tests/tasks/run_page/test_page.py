@@ -15,6 +15,7 @@ from prefect.client.schemas.objects import Artifact
 from prefect.runtime import flow_run
 from prefect.states import Cancelled, Crashed
 
+from rlcore.diagnostics.watch import Finding, findings_frame
 from rlcore.report.facts import Ending
 from rlcore.report.pace import Pace
 from rlcore.results.folders import report_folder
@@ -22,8 +23,8 @@ from tasks.run_page import page as pages
 from tasks.run_page.board import Board
 from tasks.run_page.ended import show_end
 from tasks.run_page.page import RunPage
-from tasks.run_page.view import View
-from tests.rlcore.report.made import MadeRun
+from tasks.run_page.view import DIAGNOSTICS, View
+from tests.rlcore.report.made import MADE, MadeRun
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -97,6 +98,20 @@ def test_what_ended_a_run_is_on_its_page(made: MadeRun, prefect_server: str) -> 
     assert "failed" in text
     assert r"learner\-0 died of \<b\>SIGKILL" in text
     assert "in the stage rl" in text
+
+
+def test_what_ended_a_run_is_not_listed_as_silent(made: MadeRun, prefect_server: str) -> None:
+    """The page called `reward_errors` silent in a run that died of rows without a score."""
+    fatal = Finding("reward_errors", "fatal", 4, None, None, "9 of 9 rows", "correct the function")
+    frame = {DIAGNOSTICS: findings_frame([fatal])}
+    made.store.put(DIAGNOSTICS, made.key, tables=frame, lineage=MADE)
+
+    def body(flow_run_id: UUID) -> None:
+        view_of(made, flow_run_id).publish(Ending("failed", "9 of 9 rows could not be scored"))
+
+    text = str(shown(run_of(body))["quickstart-diagnostics"].data)
+    assert "| `reward_errors` | 4 to the end | fatal | 9 of 9 rows |" in text
+    assert "`reward_errors` (" not in text
 
 
 def test_the_newest_state_counts_and_nobody_waits(
