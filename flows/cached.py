@@ -1,99 +1,180 @@
-"""What the store already holds of a recipe's run. Only read: the dry run leaves it out."""
+"""What the store already holds of a recipe's run, and why the rest would run. Only reads."""
 
-from collections.abc import Callable
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from rlcore.dry_run.stages import InStore
+from rlcore.dry_run.states import Cause, StageState, State, What
 from rlcore.store.checks import DamagedArtifact
 from rlcore.store.reader import ArtifactReader
 from schemas.artifacts import ArtifactRef, Manifest
 from schemas.errors import UserError
 from schemas.names import BASE_MODEL
 from schemas.recipe import Recipe
+from schemas.stages import Stage, stage_parents
 
 if TYPE_CHECKING:
-    from tasks.runtime.caching import CachedStage, StageKeys
+    from tasks.runtime.caching import CachedStage
+    from tasks.runtime.keys import StageKeys
 
-MISSING = ArtifactRef(kind="missing", key="missing", uri="", sha256="")  # content not known before
+PENDING = "pending"  # kind of a ref whose content is not known before its stage, the key, has run
+NEW = Cause(What.NEW)
 
 
-def stages_in_store(recipe: Recipe, *, accept_code: bool = False) -> InStore:
-    """Return the stages of ``recipe`` whose results a run would take from the store.
+def stages_in_store(
+    recipe: Recipe,
+    *,
+    accept_code: bool = False,
+    refresh: Collection[str] = (),
+    until: str | None = None,
+) -> InStore:
+    """Return what a run of ``recipe`` would do with each stage.
 
-    What reads the result of a stage that would run counts as missing: its key is not known before.
-    Names and sizes of files are checked; a run checks their content too. What cannot be read, the
-    store or a file that is part of a key, is named in the result. ``accept_code``: as of the run.
-    Nothing is written or started; Prefect is imported where the store holds any base model.
-    Raises UserError where no filesystem is installed for the store's URL.
+    What reads the result of a stage that would run has no key before; of it is said what else has
+    changed. Names and sizes of files are checked; a run checks their content too. What cannot be
+    read, the store or a file that is part of a key, is named in the result. ``accept_code``,
+    ``refresh``, ``until``: as of the run. Nothing is written or started; Prefect is imported where
+    the store holds any base model. Raises UserError where no filesystem is installed for the
+    store's URL.
     """
+    last = None if until is None else Stage(until)
     store = ArtifactReader(recipe.store)
     try:
-        if BASE_MODEL not in store.kinds():
-            return InStore()
-        return _walk(recipe, store, accept_code)
+        if BASE_MODEL in store.kinds():
+            return _Walk(recipe, store, accept_code, refresh).states(last)
     except (UserError, OSError) as error:
         return InStore(unread=str(error))
+    names = list(stage_parents(recipe))
+    names = names[: names.index(last) + 1] if last else names
+    return InStore(tuple(StageState(name, State.RUNS, causes=(NEW,)) for name in names))
 
 
-def _walk(recipe: Recipe, store: ArtifactReader, accept_code: bool) -> InStore:
-    from flows.rl_pipeline import stages
+class _Walk:
+    """Goes through the stages of a recipe as a run does, and looks at what is there."""
 
-    found, notes = set[str](), dict[str, str]()
+    def __init__(
+        self, recipe: Recipe, store: ArtifactReader, accept_code: bool, refresh: Collection[str]
+    ) -> None:
+        self._recipe, self._store = recipe, store
+        self._accept_code, self._refresh = accept_code, refresh
+        self._found: list[StageState] = []
+        self._earlier: dict[str, list[Manifest]] = {}
 
-    def call(stage: "CachedStage", **parents: ArtifactRef) -> ArtifactRef:
-        if MISSING in parents.values():
-            return MISSING
+    def states(self, until: Stage | None) -> InStore:
+        """Return the state of each stage up to ``until``."""
+        from flows.rl_pipeline import stages
 
-        def peek(key: str) -> Manifest | None:
+        stages(self._recipe, self._call, until)
+        return InStore(tuple(self._found))
+
+    def _call(self, stage: "CachedStage", **parents: ArtifactRef) -> ArtifactRef:
+        pending = [ref.key for ref in parents.values() if ref.kind == PENDING]
+        known = {role: ref for role, ref in parents.items() if ref.kind != PENDING}
+        keys = stage.keys(self._recipe, known)
+        if pending:
+            state, made = self._unknown(stage, keys, parents, pending), None
+        else:
+            state, made = self._looked_up(stage, keys, parents)
+        self._found.append(state)
+        if made is None:
+            return ArtifactRef(kind=PENDING, key=stage.stage, uri="", sha256="")
+        return ArtifactRef(kind=stage.kind, key=made.key, uri="", sha256=made.sha256)
+
+    def _unknown(
+        self,
+        stage: "CachedStage",
+        keys: "StageKeys",
+        parents: Mapping[str, ArtifactRef],
+        pending: list[str],
+    ) -> StageState:
+        """Return the state of a stage that reads what is not made yet."""
+        if stage.stage in self._refresh:
+            return StageState(stage.stage, State.RUNS, causes=(Cause(What.REFRESH),))
+        if found := self._causes(stage, keys, parents):
+            return StageState(stage.stage, State.RUNS, causes=found)
+        return StageState(stage.stage, State.MAY_RUN, note=" or ".join(dict.fromkeys(pending)))
+
+    def _looked_up(
+        self, stage: "CachedStage", keys: "StageKeys", parents: Mapping[str, ArtifactRef]
+    ) -> tuple[StageState, Manifest | None]:
+        """Return the state of a stage whose parents are there, and its result where it has one."""
+        from tasks.runtime.keys import generation_key, generations
+
+        name, damage = stage.stage, ""
+        numbers = generations(self._store, stage.kind, keys.key)
+        refreshed = name in self._refresh
+        for number in [] if refreshed else numbers:
             try:
-                return store.peek(stage.kind, key)
-            except DamagedArtifact as damage:
-                notes[stage.stage] = f"made again: {damage.fault}"
-                return None
+                made = self._store.peek(stage.kind, generation_key(keys.key, number))
+            except DamagedArtifact as error:
+                damage = error.fault
+            else:
+                note = f"generation {number}, as a newer one is damaged" if damage else ""
+                return StageState(name, State.CACHED, note=note), made
+        number = max(numbers, default=0) + 1 if refreshed else 1
+        begun, made = self._begun(stage, keys, number)
+        if begun is not None:
+            return begun, made
+        if refreshed:
+            found: tuple[Cause, ...] = (Cause(What.REFRESH),)
+        elif damage:
+            found = (Cause(What.DAMAGE, damage),)
+        else:
+            found = self._causes(stage, keys, parents)
+        if not found:
+            found = (Cause(What.OTHER_CODE, "its result went on with other code, as accepted"),)
+        return StageState(name, State.RUNS, causes=found), None
 
-        keys = stage.keys(recipe, parents)
-        manifest = peek(keys.key)
-        if manifest is None:
-            manifest, note = _begun(stage, keys, store, peek, accept_code)
-            if note:
-                notes[stage.stage] = note
-        if manifest is None:
-            return MISSING
-        notes.pop(stage.stage, None)
-        found.add(stage.stage)
-        return ArtifactRef(kind=stage.kind, key=manifest.key, uri="", sha256=manifest.sha256)
+    def _begun(
+        self, stage: "CachedStage", keys: "StageKeys", number: int
+    ) -> tuple[StageState | None, Manifest | None]:
+        """Return the state of a stage that has left checkpoints or went on with other code."""
+        from rlcore.learner.checkpoints import KIND
+        from tasks.runtime.drift import continued_key, stopped_run
+        from tasks.runtime.keys import generation_key
 
-    stages(recipe, call)
-    return InStore(stages=frozenset(found), notes=notes)
+        key, refreshed = generation_key(keys.key, number), stage.stage in self._refresh
+        other = stage.resumes and stopped_run(
+            self._store,
+            stage.kind,
+            key=key,
+            identity=keys.identity,
+            code=keys.code,
+            is_made=lambda key: self._accept_code and not refreshed and self._has(stage, key),
+            log=lambda sentence: None,  # of checkpoints of other runs
+            alone=number > 1,
+        )
+        if other and not self._accept_code:
+            refusal = (
+                f"it stopped after iteration {other.step} with other code: a run is refused without"
+                " --accept-code"
+            )
+            found = (Cause(What.OTHER_CODE, refusal),)
+            return StageState(stage.stage, State.REFUSED, other.step, found), None
+        if other:
+            continued = continued_key(key, other.key)
+            if not refreshed and self._has(stage, continued):
+                made = self._store.peek(stage.kind, continued)
+                return StageState(stage.stage, State.CACHED), made
+            return StageState(
+                stage.stage, State.CONTINUES, other.step, note="with other code"
+            ), None
+        names = [name.rpartition("/")[2] for name in self._store.keys(KIND, f"{key}/")]
+        steps = [int(name) for name in names if name.isdecimal()]
+        return (StageState(stage.stage, State.CONTINUES, max(steps)) if steps else None), None
 
+    def _has(self, stage: "CachedStage", key: str) -> bool:
+        try:
+            return self._store.peek(stage.kind, key) is not None
+        except DamagedArtifact:
+            return False
 
-def _begun(
-    stage: "CachedStage",
-    keys: "StageKeys",
-    store: ArtifactReader,
-    peek: Callable[[str], Manifest | None],
-    accept_code: bool,
-) -> tuple[Manifest | None, str]:
-    """Return the result of a half-done run that was continued with other code, if there is one, and
-    a note on the checkpoints that a run of the stage would meet."""
-    from rlcore.learner.checkpoints import KIND
-    from tasks.runtime.drift import continued_key, stopped_run
+    def _causes(
+        self, stage: "CachedStage", keys: "StageKeys", parents: Mapping[str, ArtifactRef]
+    ) -> tuple[Cause, ...]:
+        from tasks.runtime.causes import causes
 
-    other = stage.resumes and stopped_run(
-        store,
-        stage.kind,
-        key=keys.key,
-        identity=keys.identity,
-        code=keys.code,
-        is_made=lambda key: accept_code and peek(key) is not None,
-        log=lambda sentence: None,  # of checkpoints of other runs
-    )
-    if other:
-        stopped = f"iteration {other.step} with other code"
-        if not accept_code:
-            return None, f"stopped after {stopped}: a run is refused without --accept-code"
-        return peek(continued_key(keys.key, other.key)), f"goes on after {stopped}"
-    names = [name.rpartition("/")[2] for name in store.keys(KIND, f"{keys.key}/")]
-    steps = [int(name) for name in names if name.isdecimal()]
-    unit = "iteration" if stage.resumes else "step"
-    return None, f"goes on after {unit} {max(steps)}" if steps else ""
+        if stage.kind not in self._earlier:
+            found = self._store.manifests(lambda damage: None, kinds=[stage.kind])
+            self._earlier[stage.kind] = found
+        return causes(keys.parts, self._earlier[stage.kind], parents)

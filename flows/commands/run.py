@@ -80,7 +80,12 @@ def run(options: argparse.Namespace) -> int:
         from rlcore.dry_run.plan import render_plan
         from rlcore.origins import Origins
 
-        found = stages_in_store(recipe, accept_code=options.accept_code)
+        found = stages_in_store(
+            recipe,
+            accept_code=options.accept_code,
+            refresh=options.refresh,
+            until=options.until,
+        )
         print(render_plan(replace(planned, in_store=found)))
         origins = Origins(options.recipe, overrides, directory=RECIPES)
         print("Values that differ from the defaults", *origins.lines(), sep="\n  ")

@@ -1,4 +1,5 @@
-"""``rl-pipeline status``: which processes of this project are up, and what they run."""
+"""``rl-pipeline status``: which processes are up, and what they run; with a recipe, what a run of
+it would do."""
 
 import argparse
 from datetime import datetime
@@ -6,20 +7,43 @@ from pathlib import Path
 from typing import Any
 
 from flows.output import add_format, print_rows
+from flows.places import RECIPES
+from rlcore.dry_run.states import state_lines
+from schemas.errors import UserError
 
+STAGE_COLUMNS = ("stage", "state", "step", "causes", "sentence")
 COLUMNS = ("what", "state", "since", "pid", "where")
 RUNNING = "running"
 
 
 def add_status(commands: Any) -> None:
     """Add the subcommand ``status`` to a command line's subparsers."""
-    parser = commands.add_parser("status", help="what is up: server, worker, runs")
+    parser = commands.add_parser(
+        "status",
+        help="what is up: server, worker, runs; with a recipe, which stages would run, and why",
+    )
+    parser.add_argument("recipe", nargs="?", help="name in flows/recipes, or path of a YAML file")
+    parser.add_argument(
+        "-o",
+        "--override",
+        action="append",
+        default=[],
+        metavar="PATH=VALUE",
+        help="e.g. -o rl.iterations=5; may be given many times",
+    )
+    parser.add_argument(
+        "--accept-code", action="store_true", help="as of the run: half-done RL of other code"
+    )
     add_format(parser)
     parser.set_defaults(command=_status)
 
 
 def _status(options: argparse.Namespace) -> int:
-    """Return 0 where server and worker are up, 1 where one is not."""
+    """Return 0 where server and worker are up, 1 where one is not; of a recipe 0."""
+    if options.recipe is not None:
+        return _stages(options)
+    if options.override or options.accept_code:
+        raise UserError("-o and --accept-code are of a recipe; name it: rl-pipeline status RECIPE")
     from flows import local
 
     rows = site_rows(local.HOME)
@@ -28,6 +52,29 @@ def _status(options: argparse.Namespace) -> int:
         rows += _run_rows(local.connect(local.HOME).ui_url)
     print_rows(rows, COLUMNS, options.format)
     return 0 if up else 1
+
+
+def _stages(options: argparse.Namespace) -> int:
+    """Print what a run of the recipe would do with each stage, and why.
+
+    Raises UserError where the recipe is wrong, or the store or a file of it cannot be read.
+    """
+    from flows.cached import stages_in_store
+    from rlcore.recipes import load_recipe, parse_override
+
+    overrides = dict(parse_override(text) for text in options.override)
+    recipe = load_recipe(options.recipe, overrides, directory=RECIPES)
+    found = stages_in_store(recipe, accept_code=options.accept_code)
+    if found.unread:
+        raise UserError(
+            f"what a run of '{recipe.name}' would do is not known, as the store {recipe.store}, or"
+            f" a file that the recipe names, cannot be read: {found.unread}"
+        )
+    if options.format == "table":
+        print("\n".join(state_lines(found.states)))
+    else:
+        print_rows([state.to_json() for state in found.states], STAGE_COLUMNS, options.format)
+    return 0
 
 
 def site_rows(home: Path) -> list[dict[str, Any]]:

@@ -23,6 +23,7 @@ from rlcore.dry_run.estimates import (
 from rlcore.dry_run.judges import check_calls, judge_lines
 from rlcore.dry_run.shape import ModelShape, find_shape
 from rlcore.dry_run.stages import InStore, StageEstimate, stage_estimates
+from rlcore.dry_run.states import state_lines
 from rlcore.dry_run.text import (
     assumption_lines,
     batch_lines,
@@ -266,7 +267,9 @@ def render_plan(result: Plan) -> str:
     """Return the plan as plain text: recipe, batches, memory, time and disk, assumptions, and what
     the diagnostics report on the recipe alone."""
     recipe = write_yaml(result.recipe.model_dump(mode="json"))
+    states = result.in_store.states
     sections = {
+        **({"What would run": state_lines(states)} if states else {}),
         "Resolved recipe": recipe.rstrip().split("\n"),
         "Batch arithmetic": batch_lines(result.recipe, result.data, result.batches),
         **({"Judges": judges} if (judges := [*judge_lines(result.recipe, result.data)]) else {}),

@@ -1,7 +1,6 @@
 """Time and disk of each stage, from batch arithmetic, model shape and assumed rates. Pure."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from rlcore.dry_run.algorithm import ptx_sequences, sampled_sequences
 from rlcore.dry_run.batches import Batch, Batches, DataSize
@@ -12,6 +11,7 @@ from rlcore.dry_run.estimates import (
     iteration_table_bytes,
 )
 from rlcore.dry_run.shape import ModelShape
+from rlcore.dry_run.states import StageState, State, What
 from schemas.names import BASE_MODEL, REWARD_MODEL
 from schemas.recipe import Recipe
 
@@ -34,13 +34,27 @@ class StageEstimate:
 class InStore:
     """What a recipe's store holds of its run.
 
-    ``stages``: those whose results a run would reuse. ``notes``: by other stages, what was found of
-    them. ``unread``: why the store could not be asked, or empty.
+    ``states``: of each stage, in order; nothing where nobody has looked. ``unread``: why the store
+    could not be asked, or empty.
     """
 
-    stages: frozenset[str] = frozenset()
-    notes: Mapping[str, str] = field(default_factory=dict)
+    states: tuple[StageState, ...] = ()
     unread: str = ""
+
+    @property
+    def stages(self) -> frozenset[str]:
+        """The stages whose results a run would reuse."""
+        return frozenset(one.stage for one in self.states if one.state is State.CACHED)
+
+    @property
+    def notes(self) -> dict[str, str]:
+        """By other stages, what was found of them."""
+        return {one.stage: one.sentence() for one in self.states if _is_noted(one)}
+
+
+def _is_noted(state: StageState) -> bool:
+    damaged = any(cause.what is What.DAMAGE for cause in state.causes)
+    return damaged or state.state in (State.CONTINUES, State.REFUSED)
 
 
 def stage_estimates(

@@ -5,7 +5,7 @@ An artifact is the directory ``<root>/<kind>/<key>/`` of Parquet tables and file
 a manifest there is no artifact.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -135,13 +135,19 @@ class ArtifactReader:
             )
         return manifest
 
-    def manifests(self, on_damage: Callable[[str], None] | None = None) -> "list[Manifest]":
-        """Return the manifests of all complete artifacts by kind and key; files unchecked.
+    def manifests(
+        self,
+        on_damage: Callable[[str], None] | None = None,
+        kinds: Collection[str] | None = None,
+    ) -> "list[Manifest]":
+        """Return the manifests of all complete artifacts (of ``kinds``) by kind and key; files
+        unchecked.
 
         A damaged manifest is left out and reported to ``on_damage``; without a callback it raises
         DamagedArtifact.
         """
-        places = [location(kind, key) for kind in self.kinds() for key in self.keys(kind)]
+        chosen = self.kinds() if kinds is None else kinds
+        places = [location(kind, key) for kind in chosen for key in self.keys(kind)]
         return self.read_manifests(places, on_damage)
 
     def read_manifests(

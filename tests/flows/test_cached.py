@@ -152,7 +152,7 @@ def test_a_plan_says_where_a_half_done_run_goes_on(
     stopped(store, keys, 8, folder)
     found, table = planned(capsys)
     assert found == FIRST
-    assert "goes on after step 8\n" in table
+    assert "continues at 9\n" in table
 
     warm = store.put(sft.kind, keys.key, directory=folder, lineage=Lineage("r", "c"))
     keys = rl.keys(recipe, {"dataset": made["dataset"], "policy": warm})
@@ -161,9 +161,9 @@ def test_a_plan_says_where_a_half_done_run_goes_on(
     found, table = planned(capsys)
     assert found == [*FIRST, "sft"]
     assert "stopped after iteration 3 with other code: a run is refused without --acc" in table
-    assert "goes on after iteration 3 with other code\n" in planned(capsys, "--accept-code")[1]
+    assert "continues at 4 (with other code)\n" in planned(capsys, "--accept-code")[1]
     stopped(store, keys, 2, folder)
-    assert "goes on after iteration 2\n" in planned(capsys)[1], "its own checkpoints count"
+    assert "continues at 3\n" in planned(capsys)[1], "its own checkpoints count"
     store.put(rl.kind, keys.key, directory=folder, lineage=Lineage("r", "c"))
     assert planned(capsys)[0] == [*FIRST, "sft", "rl"]
 

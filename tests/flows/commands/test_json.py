@@ -34,6 +34,7 @@ ARGUMENTS = {  # a command with what makes it print rows -> further arguments, i
     "runs": ([], 0),
     "sql": (["select * from metrics"], 0),
     "status": ([], 1),  # server without worker
+    "status quickstart": ([], 0),
     "study quickstart": ([], 0),
     "tables": ([], 0),
     "tables rewards": ([], 0),

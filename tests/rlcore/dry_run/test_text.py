@@ -5,6 +5,7 @@ import pytest
 from rlcore.dry_run.batches import DataSize, all_batches
 from rlcore.dry_run.plan import plan, render_plan
 from rlcore.dry_run.stages import InStore, StageEstimate
+from rlcore.dry_run.states import StageState, State
 from rlcore.dry_run.text import batch_lines, duration, engine_lines, gib, stage_lines, store_lines
 from tests.rlcore.dry_run.small import ROOMY, recipe
 
@@ -68,13 +69,14 @@ def test_what_is_not_known_is_said_and_no_zero_is_printed_for_it() -> None:
 def test_what_is_in_the_store_is_in_no_total() -> None:
     """Five stages in the store were estimated at 10 to 19 minutes."""
     estimates = [StageEstimate(stage, 60.0, 90.0, 2**30) for stage in ("sft", "rl", "export")]
-    found = InStore(frozenset({"sft"}), notes={"rl": "goes on after iteration 3"})
+    goes_on = StageState("rl", State.CONTINUES, step=3)
+    found = InStore((StageState("sft", State.CACHED), goes_on))
     _, sft, rl, export, total, _ = stage_lines(estimates, "/store", "9 GiB free", found)
     assert sft.split() == ["sft", "in", "the", "store"]
-    assert rl.endswith("1.0 GiB  goes on after iteration 3")
+    assert rl.endswith("1.0 GiB  continues at 4")
     assert export.split() == ["export", "60", "s", "90", "s", "1.0", "GiB"]
     assert total.split() == ["to", "run", "2.0", "min", "3.0", "min", "2.0", "GiB"]
-    assert store_lines(found) == ["sft: in the store", "rl: goes on after iteration 3"]
+    assert store_lines(found) == ["sft: in the store", "rl: continues at 4"]
     (line,) = store_lines(InStore(unread="s3://b: no answer"))
     assert line.endswith("every stage is counted: s3://b: no answer")
 
