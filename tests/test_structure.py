@@ -73,7 +73,7 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
     ),
     "tests/flows/commands/test_json.py": (
         *("flows/commands/algorithms.py", "flows/commands/doctor.py"),
-        *("flows/commands/recipes.py", "flows/commands/status.py"),
+        "flows/commands/recipes.py",
     ),
     "tests/tasks/runtime/test_caching.py": (
         *("tasks/runtime/pipeline.py", "tasks/runtime/stage_run.py"),

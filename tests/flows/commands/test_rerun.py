@@ -1,0 +1,61 @@
+"""`rl-pipeline rerun` makes one stage of a run anew, and what it reads stays as it was."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.cli import main
+from tests.flows.small_run import INLINE, ROOT, SMALL, run_small, summary_of
+
+pytestmark = pytest.mark.timeout(600)
+FEW = {**INLINE, "sft.max_steps": 2, "rl.iterations": 1}
+
+
+def cli(folder: Path, *words: str) -> Any:
+    done = subprocess.run(
+        [sys.executable, "-m", "flows.cli", *words, "--format", "json"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout)
+
+
+@pytest.mark.slow
+def test_one_stage_is_made_anew_and_equal_results_leave_the_rest_cached(
+    prefect_server: str, tmp_path: Path
+) -> None:
+    assert run_small(tmp_path, FEW).returncode == 0
+    first = summary_of(tmp_path)
+    again = cli(tmp_path, "rerun", "latest", "--from", "sft", "--until", "rl")
+    assert again["cached"] == ["base_model", "prepare_data", "rl"]
+    assert again["artifacts"]["sft"] == f"{first['artifacts']['sft']}.2"
+    assert again["artifacts"]["rl"] == first["artifacts"]["rl"]
+    assert (again["until"], again["export"]) == ("rl", None)
+    assert Path(first["artifacts"]["sft"]).is_dir()
+    words = [word for k, v in (SMALL | FEW).items() for word in ("-o", f"{k}={json.dumps(v)}")]
+    assert {row["state"] for row in cli(tmp_path, "status", "quickstart", *words)} == {"cached"}
+
+
+def test_a_run_or_stage_that_is_not_there_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "runs" / "quickstart-0123abcd"
+    folder.mkdir(parents=True)
+    recipe = ROOT / "flows" / "recipes" / "quickstart.yaml"
+    (folder / "recipe.yaml").write_text(recipe.read_text())
+    assert main(["rerun", "quickstrat-0123abcd", "--from", "rl"]) == 2
+    assert main(["rerun", "latest", "--from", "reward_model"]) == 2
+    errors = capsys.readouterr().err.splitlines()
+    assert len(errors) == 2
+    assert "did you mean 'quickstart-0123abcd'" in errors[0]
+    assert "as reward_model = null; it has base_model" in errors[1]
