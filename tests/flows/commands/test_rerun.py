@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 
 from flows.cli import main
+from flows.places import RECIPES
+from rlcore.recipe_text import write_yaml
+from rlcore.recipes import load_recipe
 from tests.flows.small_run import INLINE, ROOT, SMALL, run_small, summary_of
 
 pytestmark = pytest.mark.timeout(600)
@@ -51,8 +54,8 @@ def test_a_run_or_stage_that_is_not_there_is_one_sentence(
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "runs" / "quickstart-0123abcd"
     folder.mkdir(parents=True)
-    recipe = ROOT / "flows" / "recipes" / "quickstart.yaml"
-    (folder / "recipe.yaml").write_text(recipe.read_text())
+    recipe = load_recipe("quickstart", directory=RECIPES)
+    (folder / "recipe.yaml").write_text(write_yaml(recipe.model_dump(mode="json")))
     assert main(["rerun", "quickstrat-0123abcd", "--from", "rl"]) == 2
     assert main(["rerun", "latest", "--from", "reward_model"]) == 2
     errors = capsys.readouterr().err.splitlines()
