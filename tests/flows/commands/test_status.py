@@ -75,7 +75,11 @@ EDITS: list[tuple[Callable[[Work], None], dict[str, set[str]], set[str]]] = [
     (setting("hardware.learner.threads", 2), {}, set()),
     (setting("rl.checkpoint.keep_last", 3), {}, set()),
     (setting("export.dtype", "bfloat16"), {"export": {"export.dtype"}}, set()),
-    (setting("export.license", "mit"), {"export": {"export.license"}}, set()),
+    (  # which makes that of the base model no input any more
+        setting("export.license", "mit"),
+        {"export": {"export.license", "license of the base model"}},
+        set(),
+    ),
     (append("code/tasks/export.py", "EDITED = 1"), {"export": {"tasks.export"}}, set()),
     (append("code/tasks/export.py", "# a comment"), {}, set()),
     (setting("evaluate.samples", 3), {"evaluate": {"evaluate.samples"}}, {"export"}),
