@@ -1,5 +1,6 @@
 """A deployment is a recipe: the YAML file says it all, and deploying again changes nothing else."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from prefect import flow
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import DeploymentScheduleUpdate
 from prefect.client.schemas.filters import FlowFilter, FlowFilterName
+from prefect.utilities.callables import parameter_schema
 
 from flows.deploy import (
     AUTOMATIONS,
@@ -22,6 +24,7 @@ from flows.deploy import (
 )
 from flows.places import RECIPES
 from schemas.errors import UserError
+from schemas.stages import Stage
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -48,6 +51,18 @@ def recipes(tmp_path: Path) -> Path:
 
 def _read(client: SyncPrefectClient, name: str) -> Any:
     return client.read_deployment_by_name(f"deploy-test/{name}")
+
+
+def test_the_run_form_offers_the_stages_by_name() -> None:
+    """A stage that is typed can be misspelt; one that is chosen cannot."""
+    from flows.rl_pipeline import rl_pipeline
+
+    schema = parameter_schema(rl_pipeline).model_dump()  # what a deployment has
+    assert schema["definitions"]["Stage"]["enum"] == [stage.value for stage in Stage]
+    form = {name: json.dumps(schema["properties"][name]) for name in ("refresh", "until")}
+    assert all("#/definitions/Stage" in text for text in form.values()), form
+    assert schema["properties"]["refresh"]["type"] == "array"
+    assert not {"refresh", "until"} & set(schema.get("required", []))
 
 
 def test_deployment_says_what_the_recipe_says(
