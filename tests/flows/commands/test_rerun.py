@@ -13,7 +13,7 @@ from flows.cli import main
 from flows.places import RECIPES
 from rlcore.recipe_text import write_yaml
 from rlcore.recipes import load_recipe
-from tests.flows.small_run import INLINE, ROOT, SMALL, run_small, summary_of
+from tests.flows.small_run import INLINE, ROOT, SMALL, artifact_digests, run_small, summary_of
 
 pytestmark = pytest.mark.timeout(600)
 FEW = {**INLINE, "sft.max_steps": 2, "rl.iterations": 1}
@@ -44,6 +44,15 @@ def test_one_stage_is_made_anew_and_equal_results_leave_the_rest_cached(
     assert again["artifacts"]["rl"] == first["artifacts"]["rl"]
     assert (again["until"], again["export"]) == ("rl", None)
     assert Path(first["artifacts"]["sft"]).is_dir()
+    before = artifact_digests(tmp_path, "rollouts")
+    refreshed = cli(tmp_path, "rerun", "latest", "--from", "rl", "--until", "export")
+    made = artifact_digests(tmp_path, "rollouts")
+    assert refreshed["cached"] == ["base_model", "prepare_data", "sft", "evaluate", "export"]
+    assert refreshed["artifacts"]["rl"] == f"{first['artifacts']['rl']}.2"
+    assert refreshed["artifacts"]["export"] == first["artifacts"]["export"]
+    assert made | before == made, "those of the first result stay"
+    assert len(made) == 2 * len(before), "the second has its own"
+    assert sorted(made.values()) == sorted(2 * list(before.values()))
     words = [word for k, v in (SMALL | FEW).items() for word in ("-o", f"{k}={json.dumps(v)}")]
     assert {row["state"] for row in cli(tmp_path, "status", "quickstart", *words)} == {"cached"}
 
