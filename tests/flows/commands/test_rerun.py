@@ -7,7 +7,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
+from referencing import Registry, Resource
 
 from flows.cli import main
 from flows.places import RECIPES
@@ -17,6 +19,7 @@ from tests.flows.small_run import INLINE, ROOT, SMALL, artifact_digests, run_sma
 
 pytestmark = pytest.mark.timeout(600)
 FEW = {**INLINE, "sft.max_steps": 2, "rl.iterations": 1}
+SCHEMAS, OWN = ROOT / "docs" / "schemas", "rerun.schema.json"
 
 
 def cli(folder: Path, *words: str) -> Any:
@@ -32,6 +35,15 @@ def cli(folder: Path, *words: str) -> Any:
     return json.loads(done.stdout)
 
 
+def check_schema(printed: Any) -> None:
+    """Raise jsonschema.ValidationError where ``rerun`` is not to print that."""
+    read = {name: json.loads((SCHEMAS / name).read_text()) for name in (OWN, "run.schema.json")}
+    registry = Registry().with_resources(
+        (name, Resource.from_contents(schema)) for name, schema in read.items()
+    )
+    jsonschema.Draft202012Validator(read[OWN], registry=registry).validate(printed)
+
+
 @pytest.mark.slow
 def test_one_stage_is_made_anew_and_equal_results_leave_the_rest_cached(
     prefect_server: str, tmp_path: Path
@@ -39,6 +51,9 @@ def test_one_stage_is_made_anew_and_equal_results_leave_the_rest_cached(
     assert run_small(tmp_path, FEW).returncode == 0
     first = summary_of(tmp_path)
     again = cli(tmp_path, "rerun", "latest", "--from", "sft", "--until", "rl")
+    check_schema(again)
+    with pytest.raises(jsonschema.ValidationError):
+        check_schema({**again, "seed": "zero"})
     assert again["cached"] == ["base_model", "prepare_data", "rl"]
     assert again["artifacts"]["sft"] == f"{first['artifacts']['sft']}.2"
     assert again["artifacts"]["rl"] == first["artifacts"]["rl"]
