@@ -181,6 +181,10 @@ SQL_TYPES: dict[str, dict[str, str]] = {
         "digest_after": "VARCHAR",
         "cursor": "BIGINT",
     },
+    "weights": {
+        "tensor": "VARCHAR",
+        "digest": "VARCHAR",
+    },
     "inputs": {
         "source": "VARCHAR",
         "url": "VARCHAR",
