@@ -15,13 +15,13 @@ The pipeline's own loop runs in this process, without Prefect, Ray or vLLM; each
 has a blocking variant ``train_with_*_sync``, which also works where an event loop runs (notebooks).
 Rewards are called on the event loop of the caller, one after the other, or side by side where they
 are coroutines; training goes on in a thread, so the loop stays responsive. Cancelling (Ctrl-C) ends
-the run after the iteration under way.
+the run after the iteration under way. With an ``output_dir`` the same call goes on where one that
+was cancelled or killed stopped, and one that ended returns at once what it came to.
 """
 
 import asyncio
 import logging
 import threading
-import uuid
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -102,6 +102,7 @@ class TrainWith(Protocol[C_contra]):
         use_wandb: bool = False,
         wandb_project: str | None = None,
         on_metrics: OnMetrics | None = None,
+        resume: bool = True,
     ) -> Coroutine[Any, Any, Trained]:
         """See the function itself."""
         ...
@@ -120,6 +121,7 @@ def _trainer(config_type: type[C]) -> TrainWith[C]:
         use_wandb: bool = False,
         wandb_project: str | None = None,
         on_metrics: OnMetrics | None = None,
+        resume: bool = True,
     ) -> Trained:
         """Train ``model_name`` on ``train_prompts`` and return (model, tokenizer, metrics).
 
@@ -134,12 +136,15 @@ def _trainer(config_type: type[C]) -> TrainWith[C]:
             config: of this algorithm; None: its defaults.
             verifier_fn: (prompt, response) -> whether it is correct; None: the reward exceeds
                 ``config.correct_threshold``.
-            output_dir: keeps ``model``, ``recipe.yaml`` and ``store`` there; None: nothing.
+            output_dir: keeps ``model``, ``recipe.yaml`` and ``store``, with checkpoints, there; the
+                same call then continues, or returns what it came to. None: nothing is kept.
             use_wandb: live curves; offline without WANDB_API_KEY, and never a reason to fail.
             wandb_project: default: that of the recipes.
             on_metrics: called with each iteration (from 1) and its metrics, in the training thread.
+            resume: False discards what an earlier call left in ``output_dir`` and starts anew.
 
-        Raises UserError, in one sentence, for what cannot work.
+        Raises UserError, in one sentence, for what cannot work, and where ``output_dir`` holds a
+        call with other arguments or functions, naming what changed.
         """
         chosen = config_type() if config is None else config
         if not isinstance(chosen, config_type):
@@ -154,8 +159,14 @@ def _trainer(config_type: type[C]) -> TrainWith[C]:
             timeout_s=chosen.reward_timeout_s,
             loop=asyncio.get_running_loop(),
         )
-        job = _job(chosen, model_name, train_prompts, output_dir, use_wandb, wandb_project)
-        job = replace(job, scorers=scorers, functions=[{"name": "python:reward_fn"}])
+        job = _job(name, chosen, model_name, train_prompts, output_dir, resume)
+        job = replace(
+            job,
+            scorers=scorers,
+            functions=[{"name": "python:reward_fn"}],
+            sources={"reward_fn": reward_fn, "verifier_fn": verifier_fn},
+            tracking=_tracking(use_wandb, wandb_project),
+        )
         return await _in_thread(job, on_metrics)
 
     train_with.__name__ = train_with.__qualname__ = name
@@ -171,46 +182,54 @@ async def train_reasoning_with_dapo(
     use_wandb: bool = False,
     wandb_project: str | None = None,
     on_metrics: OnMetrics | None = None,
+    resume: bool = True,
     **overrides: Any,
 ) -> Trained:
     """Train with DAPO on ``{"problem": ..., "answer": ...}`` rows; right is +1 and wrong -1.
 
     Answers are compared by value (the reward ``math``; what is too large to compare is
     wrong), in a process that is killed when a row takes longer than ``reward_timeout_s`` (10 s).
-    ``instruction`` follows each problem. ``overrides`` are fields of DAPOConfig. Returns (model,
-    tokenizer, metrics). Raises UserError for a problem without an answer.
+    ``instruction`` follows each problem. ``overrides`` are fields of DAPOConfig. ``output_dir``,
+    ``resume``: as in ``train_with_dapo``. Returns (model, tokenizer, metrics). Raises UserError for
+    a problem without an answer.
     """
     config = DAPOConfig(**{"reward_timeout_s": 10.0, **overrides})
     prompts = math_prompts(math_problems, instruction)
-    job = _job(config, model_name, prompts, output_dir, use_wandb, wandb_project)
-    job = replace(job, functions=[MATH_REWARD], reward_offset=-1.0)
+    name = train_reasoning_with_dapo.__name__
+    job = _job(name, config, model_name, prompts, output_dir, resume)
+    job = replace(
+        job,
+        functions=[MATH_REWARD],
+        reward_offset=-1.0,
+        tracking=_tracking(use_wandb, wandb_project),
+    )
     return await _in_thread(job, on_metrics)
 
 
 def _job(
+    call: str,
     config: TrainingConfig,
     model_name: str,
     prompts: Sequence[Prompt],
     output_dir: str | None,
-    use_wandb: bool,
-    wandb_project: str | None,
+    resume: bool,
 ) -> Job:
     directory = _agreed(config, "output_dir", output_dir)
     name = _agreed(config, "model_name", model_name)
     if not isinstance(name, str) or not name:
         raise UserError(f"model_name = {name!r} is no model; give a directory or a hub name")
-    tracking: dict[str, Any] = {"wandb": use_wandb}
-    if wandb_project:
-        tracking["project"] = wandb_project
     return Job(
+        call=call,
         config=config,
         model_name=name,
         prompts=prompts,
-        scorers=None,
-        functions=[],
         output_dir=None if directory is None else Path(directory),
-        tracking=tracking,
+        resume=resume,
     )
+
+
+def _tracking(use_wandb: bool, project: str | None) -> dict[str, Any]:
+    return {"wandb": use_wandb, **({"project": project} if project else {})}
 
 
 def _agreed(config: TrainingConfig, name: str, given: str | None) -> str | None:
@@ -236,11 +255,11 @@ async def _in_thread(job: Job, on_metrics: OnMetrics | None) -> Trained:
         with ExitStack() as stack:
             trackers: list[Tracker] = []
 
-            def on_start(recipe: Recipe) -> None:
+            def on_start(recipe: Recipe, run_id: str) -> None:
                 tracking = Tracker.open(
                     recipe,
                     job.output_dir or Path.cwd(),
-                    run_id=uuid.uuid4().hex[:8],
+                    run_id=run_id,
                     name=recipe.name,
                     warn=logger.warning,
                 )

@@ -61,6 +61,9 @@ class TrainingConfig(Section):
     )
     threads: int | None = Field(default=None, ge=1, description="None: as torch is set")
     gradient_checkpointing: bool = False
+    checkpoint_every: int = Field(
+        default=1, ge=1, description="iterations between checkpoints below output_dir"
+    )
     show_progress: bool = Field(
         default=True, description="a bar with reward and tokens/s on standard error"
     )

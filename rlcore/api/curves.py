@@ -1,7 +1,8 @@
 """The curves that a run returns: one list of numbers per curve, one number per iteration."""
 
-from collections.abc import Mapping
 from math import nan
+
+import polars as pl
 
 # Curve -> metric of the loop (verl's name). The loop leaves out what is not defined.
 CURVES = {
@@ -24,20 +25,21 @@ CURVES = {
 }
 
 
-class Curves:
-    """Collects ``CURVES``; every list is as long as the iterations seen.
+def curves(metrics: pl.DataFrame) -> dict[str, list[float]]:
+    """Return ``CURVES`` of a run's Metrics table; every list is as long as its iterations (from 1).
 
     NaN where a number is not defined: value_loss and explained_variance without a critic,
     reference_kl without a reference, what belongs to the policy during value warm-up or where an
     update makes no step, explained_variance of constant returns, average_reward when no row could
     be scored. filtered_ratio is 0 without dynamic sampling.
     """
-
-    def __init__(self) -> None:
-        self.values: dict[str, list[float]] = {name: [] for name in CURVES}
-
-    def add(self, metrics: Mapping[str, float]) -> None:
-        """Append one iteration."""
-        for curve, metric in CURVES.items():
-            missing = 0.0 if curve == "filtered_ratio" else nan
-            self.values[curve].append(float(metrics.get(metric, missing)))
+    steps = sorted(set(metrics["step"]) - {0})  # 0: the first validation
+    rows = metrics.select("step", "name", "value").iter_rows()
+    known = {(step, name): value for step, name, value in rows if value is not None}
+    return {
+        curve: [
+            float(known.get((step, metric), 0.0 if curve == "filtered_ratio" else nan))
+            for step in steps
+        ]
+        for curve, metric in CURVES.items()
+    }

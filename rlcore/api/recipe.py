@@ -20,7 +20,8 @@ class Task:
 
     ``context``: tokens of the model's context, None where it names none. ``longest_prompt``: in
     tokens. ``functions``: entries of ``reward.functions``; a callable passed by the caller appears
-    by name only, as a record. ``prompts_file``: the Prompts table.
+    by name only, as a record. ``prompts_file``: the Prompts table. ``resumable``: checkpoints are
+    kept while it trains, so that another call can continue.
     """
 
     model_dir: Path
@@ -34,6 +35,7 @@ class Task:
     tracking: Mapping[str, Any]
     dtype: str
     threads: int
+    resumable: bool
 
 
 def recipe_of(config: TrainingConfig, task: Task) -> Recipe:
@@ -64,7 +66,10 @@ def recipe_of(config: TrainingConfig, task: Task) -> Recipe:
             "optimizer": config.optimizer(updates * config.ppo_epochs),
         },
         "validation": {"every": iterations},
-        "checkpoint": {"every": iterations, "keep_last": 1},
+        "checkpoint": {
+            "every": config.checkpoint_every if task.resumable else iterations,
+            "keep_last": 1,
+        },
     }
     if (critic := config.critic()) is not None:
         rl["critic"] = critic

@@ -1,7 +1,8 @@
 """One training run in this process: prompts and a config in, a model and its curves out.
 
 The loop, its phases and its store are the pipeline's own (``rlcore.rl``); learner and engine are
-built inline. Nothing here knows an algorithm.
+built inline. Nothing here knows an algorithm. Below an ``output_dir`` the call is recorded
+(``rlcore.api.call``), holds the lease of its store, and continues at the newest checkpoint.
 """
 
 import json
@@ -13,11 +14,24 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from math import nan
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import polars as pl
+
+from rlcore.api.call import (
+    TRAINING,
+    Call,
+    arguments_of,
+    functions_of,
+    program_of,
+    read_call,
+)
 from rlcore.api.configs import TrainingConfig
-from rlcore.api.curves import Curves
+from rlcore.api.curves import CURVES, curves
 from rlcore.api.progress import TrainingBar
 from rlcore.api.prompts import Prompt, prompts_frame
 from rlcore.api.recipe import Task, recipe_of
@@ -30,6 +44,10 @@ from rlcore.models.pretrained import load_pretrained
 from rlcore.models.tokenizer import has_chat_template, load_tokenizer
 from rlcore.recipe_text import write_yaml
 from rlcore.recipes import recipe_digest
+from rlcore.results.folders import RECIPE, STORE_FOLDER
+from rlcore.results.metrics import stage_metrics
+from rlcore.results.run import KIND as RUNS
+from rlcore.results.run import StageRecord, record_stage
 from rlcore.rewards.types import Scorers
 from rlcore.rl.loop import Steps, iterate
 from rlcore.rl.phases import Phases
@@ -38,6 +56,7 @@ from rlcore.rl.workers import start_workers
 from rlcore.store.artifacts import ArtifactStore, Lineage
 from rlcore.telemetry import switch_off
 from rlcore.workers.workers import Workers
+from schemas.artifacts import ArtifactRef
 from schemas.errors import UserError
 from schemas.recipe import ModelSection, Recipe
 
@@ -52,8 +71,7 @@ PLAIN_TEMPLATE = (
     "{% for m in messages %}{{ m.content }}{% if m.role == 'assistant' %}{{ eos_token }}"
     "{% elif not loop.last %}{{ '\\n' }}{% endif %}{% endfor %}"
 )
-STORE_FOLDER = "store"
-RECIPE_FILE = "recipe.yaml"
+POLICY = "policy"  # kind of the artifact that a call ends with
 # Threads, kernels and the process group are this process's: one run at a time.
 _ONE_RUN = threading.Lock()
 
@@ -71,100 +89,215 @@ class Trained(NamedTuple):
 class Job:
     """What to train, and on which prompts.
 
-    ``scorers``: None where the recipe's own ``functions`` score in a worker process. ``tracking``:
-    the recipe's section of that name. ``on_start`` gets the recipe, ``on_metrics`` the number of
-    each iteration (from 1) and its metrics under verl's names; an exception of either ends the run.
+    ``call``: the function that was called. ``scorers``: None where the recipe's own ``functions``
+    score in a worker process. ``sources``: the caller's functions by argument, which must be those
+    of the call that is resumed. ``resume``: continue or return what ``output_dir`` holds.
+    ``tracking``: the recipe's section of that name. ``on_start`` gets the recipe and an id that
+    stays the same over resumptions, ``on_metrics`` the number of each iteration (from 1) and its
+    metrics under verl's names; an exception of either ends the run.
     """
 
+    call: str
     config: TrainingConfig
     model_name: str
     prompts: Sequence[Prompt]
-    scorers: Scorers | None
-    functions: Sequence[dict[str, Any]]
     output_dir: Path | None
+    resume: bool
+    scorers: Scorers | None = None
+    functions: Sequence[dict[str, Any]] = ()
+    sources: Mapping[str, Callable[..., Any] | None] = field(default_factory=dict)
     reward_offset: float = 0.0
     tracking: Mapping[str, Any] = field(default_factory=dict)
-    on_start: Callable[[Recipe], None] = field(default=lambda recipe: None)
+    on_start: Callable[[Recipe, str], None] = field(default=lambda recipe, run_id: None)
     on_metrics: Callable[[int, Mapping[str, float]], None] = field(
         default=lambda iteration, metrics: None
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """A job whose arguments are read and checked. ``begun``: an earlier call left off in it."""
+
+    job: Job
+    root: Path
+    store: ArtifactStore
+    call: Call
+    begun: bool
+    recipe: Recipe
+    source: Path
+    tokenizer: "ChatTokenizer"
+    prompts: pl.DataFrame
+    lineage: Lineage
+
+
 def train(job: Job) -> Trained:
-    """Train and return model, tokenizer and curves.
+    """Train, continue or return what was trained: model, tokenizer and curves.
 
     With ``output_dir``, ``model`` below it is the exported Hugging Face directory (an earlier one
-    is replaced once the new one is complete), ``recipe.yaml`` the recipe, and ``store`` keeps every
-    rollout, reward and metric. Every call trains from the start: there is no way to compare the
-    caller's functions with those of an earlier call. Raises UserError for anything in ``job`` that
-    cannot work or cannot fit this machine and for memory that runs out (with keys of
-    ``config.overrides``), and what the loop raises.
+    is replaced once the new one is complete), ``recipe.yaml`` the recipe, ``call.json`` what the
+    call was given, and ``store`` keeps checkpoints and every rollout, reward and metric. A call
+    that was given the same continues at the newest checkpoint, or returns what is there. Raises
+    UserError for one that was given anything else, for what in ``job`` cannot work or cannot fit
+    this machine and for memory that runs out (with keys of ``config.overrides``); LeaseError while
+    another process trains into ``output_dir``; and what the loop raises.
     """
     switch_off()
     with _ONE_RUN, _root(job.output_dir) as root, tempfile.TemporaryDirectory() as scratch:
-        source = _base_model(job, Path(scratch))
-        tokenizer = load_tokenizer(source, name=job.model_name)
-        prompts = prompts_frame(job.prompts, tokenizer, max_tokens=job.config.max_prompt_length)
-        store = ArtifactStore(root / STORE_FOLDER)
-        key = f"{job.config.preset}-{uuid.uuid4().hex[:12]}"
-        recipe = recipe_of(job.config, _task(job, source, prompts, store, key))
-        plan(recipe)  # refuses what surely cannot fit this machine
-        lineage = Lineage(recipe_digest(recipe), code_fingerprint="")
-        dataset = store.put("dataset", key, tables={"prompts": prompts}, lineage=lineage)
-        text = write_yaml(recipe.model_dump(mode="json"))
-        (root / RECIPE_FILE).write_text(text, encoding="utf-8")
-        job.on_start(recipe)
-        curves = Curves()
-        with (
-            explained(recipe, "rl"),
-            Workers(recipe, warn=logger.warning) as workers,
-            ExitStack() as stack,
-        ):
-            phases = Phases(
-                recipe,
-                store=store,
-                key=key,
-                lineage=replace(lineage, parents={"dataset": dataset}),
-                prompts=prompts,
-                ptx=None,
-                tokenizer=tokenizer,
-                workers=start_workers(recipe.rl, workers, source, stack, rewards=job.scorers),
-                log=logger.warning,
-            )
-            bar = TrainingBar(
-                job.config.preset, recipe.rl.iterations, shown=job.config.show_progress
-            )
-            with bar:
-                state = iterate(phases, Steps(), _Report(job, recipe, curves, bar))
-            exported = Path(scratch) / "exported"
-            phases.finish(state, exported)
-        for checkpoint in store.keys("checkpoint", f"{key}/"):  # no call can resume this one
-            store.discard("checkpoint", checkpoint)
-        published = _publish(exported, root / MODEL_FOLDER)
-        model, tokenizer = load_pretrained(published)
-        return Trained(model, tokenizer, curves.values)
+        store = ArtifactStore(root / STORE_FOLDER, writer=f"{job.call} into '{root}'")
+        with store.hold(TRAINING):
+            run = _prepared(job, root, store, Path(scratch))
+            policy = None
+            if run.begun:
+                policy = store.find_or_discard(POLICY, run.call.key, logger.warning)
+            began = monotonic()
+            if policy is None:
+                policy = _trained(run)
+            _close(run, policy, began)
+            model, tokenizer = load_pretrained(store.directory(policy) / MODEL_FOLDER)
+            return Trained(model, tokenizer, curves(stage_metrics(store, run.call.key)))
+
+
+def _prepared(job: Job, root: Path, store: ArtifactStore, scratch: Path) -> _Prepared:
+    """Read and check what the job is given, before anything of an earlier call is touched."""
+    kept = job.output_dir is not None
+    functions = functions_of(job.sources, resume=job.resume) if kept else {}
+    earlier = read_call(root) if kept and job.resume else None
+    located = locate_model(job.model_name, None)
+    source = _base_model(job, located, scratch)
+    tokenizer = load_tokenizer(source, name=job.model_name)
+    prompts = prompts_frame(job.prompts, tokenizer, max_tokens=job.config.max_prompt_length)
+    name = f"{job.config.preset}-{uuid.uuid4().hex[:12]}" if earlier is None else earlier.id
+    recipe = recipe_of(job.config, _task(job, source, prompts, store, f"{TRAINING}/{name}"))
+    code, program = program_of(recipe) if kept else ("", "")
+    arguments = {}
+    if kept:
+        arguments = arguments_of(job.config, recipe, (job.model_name, located), prompts)
+    call = Call(name, job.call, arguments, functions, program)
+    if earlier is not None:
+        call.check_same(earlier, root)
+    plan(recipe)  # refuses what surely cannot fit this machine
+    lineage = Lineage(recipe_digest(recipe), code, producer=call.key)
+    begun = earlier is not None
+    return _Prepared(job, root, store, call, begun, recipe, source, tokenizer, prompts, lineage)
+
+
+def _trained(run: _Prepared) -> ArtifactRef:
+    """Run what is left of the iterations; return the policy that the run ends with."""
+    job, recipe, store = run.job, run.recipe, run.store
+    with (
+        explained(recipe, "rl"),
+        Workers(recipe, warn=logger.warning) as workers,
+        ExitStack() as stack,
+        store.scratch() as exported,
+    ):
+        rl_workers = start_workers(recipe.rl, workers, run.source, stack, rewards=job.scorers)
+        dataset = _begun(run)
+        _discard_others(store, run.call.key)
+        job.on_start(recipe, run.call.id)
+        phases = Phases(
+            recipe,
+            store=store,
+            key=run.call.key,
+            lineage=replace(run.lineage, parents={"dataset": dataset}),
+            prompts=run.prompts,
+            ptx=None,
+            tokenizer=run.tokenizer,
+            workers=rl_workers,
+            log=logger.warning,
+        )
+        bar = TrainingBar(job.config.preset, recipe.rl.iterations, shown=job.config.show_progress)
+        with bar:
+            state = iterate(phases, Steps(), _Report(run, bar))
+        phases.finish(state, exported / MODEL_FOLDER)
+        best = {"iteration": state.iteration, "best_iteration": state.best()[0]}
+        made = replace(run.lineage, metadata={**best, **state.to_json()})
+        return store.put(POLICY, run.call.key, directory=exported, lineage=made)
+
+
+def _begun(run: _Prepared) -> ArtifactRef:
+    """Make this the call of its folder unless it is, the last thing that can fail being behind it;
+    return the artifact of its prompts."""
+    store, key = run.store, run.call.key
+    dataset = store.find_or_discard("dataset", key, logger.warning)
+    if dataset is None:
+        dataset = store.put("dataset", key, tables={"prompts": run.prompts}, lineage=run.lineage)
+    if not run.begun:
+        record_stage(store, _record(run), run.lineage)
+        text = write_yaml(run.recipe.model_dump(mode="json"))
+        (run.root / RECIPE).write_text(text, encoding="utf-8")
+        if run.job.output_dir is not None:
+            run.call.write(run.root)
+    return dataset
+
+
+def _discard_others(store: ArtifactStore, key: str) -> None:
+    """Remove what earlier calls left in the store."""
+    for kind in store.kinds():
+        for other in store.keys(kind, f"{TRAINING}/"):
+            if not f"{other}/".startswith(f"{key}/"):
+                store.discard(kind, other)
+
+
+def _close(run: _Prepared, policy: ArtifactRef, began: float) -> None:
+    """Publish ``policy`` and drop the checkpoints, once: a call that ended in it is repeated
+    without a change of what its user has made of ``model`` since."""
+    store, target = run.store, run.root / MODEL_FOLDER
+    row = store.find(RUNS, f"{run.call.key}/rl")
+    ended = row is not None and store.table(row, "run_stages")["sha256"][0] == policy.sha256
+    if not ended or not target.exists():
+        _publish(store.directory(policy) / MODEL_FOLDER, target)
+    for checkpoint in store.keys("checkpoint", f"{run.call.key}/"):  # nothing is left to resume
+        store.discard("checkpoint", checkpoint)
+    if not ended:
+        done = replace(
+            _record(run), sha256=policy.sha256, cached=False, seconds=monotonic() - began
+        )
+        record_stage(store, done, run.lineage)
+
+
+def _record(run: _Prepared) -> StageRecord:
+    """Return what is recorded of a call that begins now: it is a run of the stage ``rl`` alone."""
+    return StageRecord(
+        flow_run_id=run.call.key,
+        run=run.root.name,
+        recipe=run.recipe.name,
+        recipe_digest=run.lineage.recipe_digest,
+        seed=run.recipe.seed,
+        overrides=json.dumps(run.job.config.overrides, sort_keys=True, default=str),
+        stage="rl",
+        result_kind=POLICY,
+        result_key=run.call.key,
+        records_key=run.call.key,
+        sha256=None,
+        cached=None,
+        began=datetime.now(UTC).isoformat(),
+        seconds=None,
+    )
 
 
 class _Report:
     """Called after each iteration. Raises DiagnosticError when a check ends the run."""
 
-    def __init__(self, job: Job, recipe: Recipe, curves: Curves, bar: TrainingBar) -> None:
-        self._bar = bar
-        self._on_metrics, self._total, self._curves = job.on_metrics, recipe.rl.iterations, curves
-        self._diagnostics = Diagnostics(recipe, log=logger.warning)
+    def __init__(self, run: _Prepared, bar: TrainingBar) -> None:
+        self._run, self._bar = run, bar
+        self._diagnostics = Diagnostics(run.recipe, log=logger.warning)
+        self._replayed = False
 
     def __call__(self, state: LoopState, metrics: dict[str, float]) -> None:
-        self._curves.add(metrics)
+        if not self._replayed:  # a resumed run has a history
+            history = stage_metrics(self._run.store, self._run.call.key)
+            self._diagnostics.replay(history, before=state.iteration)
+            self._replayed = True
         logger.info(
             "iteration %d/%d  reward %.3f  accuracy %.3f  %.2f s",
             state.iteration,
-            self._total,
-            self._curves.values["average_reward"][-1],
-            self._curves.values["accuracy"][-1],
+            self._run.recipe.rl.iterations,
+            metrics.get(CURVES["average_reward"], nan),
+            metrics.get(CURVES["accuracy"], nan),
             metrics["timing_s/step"],
         )
         self._bar.show(state.iteration, metrics)
-        self._on_metrics(state.iteration, metrics)
+        self._run.job.on_metrics(state.iteration, metrics)
         self._diagnostics.observe(state.iteration, metrics)
 
 
@@ -176,18 +309,17 @@ def _root(output_dir: Path | None) -> Iterator[Path]:
         return
     if output_dir.exists() and not output_dir.is_dir():
         raise UserError(f"output_dir = '{output_dir}' is a file; give a directory")
-    if (output_dir / MODEL_FOLDER).exists() and not (output_dir / RECIPE_FILE).is_file():
+    if (output_dir / MODEL_FOLDER).exists() and not (output_dir / RECIPE).is_file():
         raise UserError(
             f"output_dir = '{output_dir}' holds a '{MODEL_FOLDER}' that no earlier run wrote (there"
-            f" is no {RECIPE_FILE}); give a new or empty directory"
+            f" is no {RECIPE}); give a new or empty directory"
         )
     output_dir.mkdir(parents=True, exist_ok=True)
     yield output_dir.absolute()
 
 
-def _base_model(job: Job, scratch: Path) -> Path:
+def _base_model(job: Job, source: Path, scratch: Path) -> Path:
     """Return the directory to start from: the model's own, or a copy with a plain chat template."""
-    source = locate_model(job.model_name, None)
     model_files(source)
     if has_chat_template(source, name=job.model_name):
         return source
@@ -211,18 +343,18 @@ def _task(job: Job, source: Path, prompts: Any, store: ArtifactStore, key: str) 
         tracking=job.tracking,
         dtype=job.config.dtype or ("bfloat16" if torch.cuda.is_available() else "float32"),
         threads=job.config.threads or torch.get_num_threads(),
+        resumable=job.output_dir is not None,
     )
 
 
-def _publish(exported: Path, target: Path) -> Path:
-    """Move the export to ``target``; an earlier one is removed only after the new one is in
-    place."""
+def _publish(exported: Path, target: Path) -> None:
+    """Copy the export to ``target``; an earlier one is removed only after the new one is in
+    place. A copy, since what is in the store must not change with it."""
     partial, old = target.with_name(f".{target.name}.partial"), target.with_name(".old-model")
     shutil.rmtree(partial, ignore_errors=True)
     shutil.rmtree(old, ignore_errors=True)
-    shutil.move(exported, partial)
+    shutil.copytree(exported, partial)
     if target.exists():
         target.rename(old)
     partial.rename(target)
     shutil.rmtree(old, ignore_errors=True)
-    return target

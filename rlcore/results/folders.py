@@ -10,7 +10,9 @@ from schemas.errors import UserError
 RUNS = Path("runs")
 ID_DIGITS = 8
 LATEST = "latest"  # the run that was started last
+STORE_FOLDER = "store"  # in the output_dir of a call of the Python API
 SUMMARY = "summary.json"  # in a run's folder once it has completed
+CALL = "call.json"  # in the output_dir of a call of the Python API: what it was given
 RECIPE = "recipe.yaml"  # in a run's folder: the resolved recipe
 REPORTS = "reports"  # below RUNS: what the server serves of runs to who knows the path
 REPORT_NAME = ".report"  # in a run's folder: the name of its folder below REPORTS

@@ -1,5 +1,6 @@
 """One run of the pipeline as it is recorded, whether it goes on, has ended or was killed."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,8 +11,10 @@ import polars as pl
 
 from rlcore.recipes import load_recipe
 from rlcore.results.folders import (
+    CALL,
     RECIPE,
     RUNS,
+    STORE_FOLDER,
     flow_run_digits,
     run_folder,
     run_names,
@@ -19,12 +22,14 @@ from rlcore.results.folders import (
 from rlcore.results.metrics import stage_metrics
 from rlcore.store.artifacts import ArtifactStore, Lineage
 from rlcore.store.reader import ArtifactReader
+from rlcore.store.tables import arrow_schema
 from schemas.artifacts import ArtifactRef
 from schemas.errors import UserError, did_you_mean
 from schemas.recipe import Recipe
 
 KIND = "runs"
 TABLE = "run_stages"
+RL, EVALUATE = "rl", "evaluate"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +71,7 @@ class Run:
 
     run = Run.open("latest")
     run.metrics("rl")
+    run.trajectories(iteration=20)
     """
 
     folder: Path
@@ -76,7 +82,8 @@ class Run:
     def open(
         cls, name: str = "latest", runs: Path = RUNS, overrides: Mapping[str, Any] | None = None
     ) -> "Run":
-        """Return the run ``name``: its folder below ``runs`` or anywhere, or "latest".
+        """Return the run ``name``: its folder below ``runs`` or anywhere, the output_dir of a call
+        of the Python API included, or "latest".
 
         ``overrides`` change its recipe. Raises UserError with the nearest name when there is none.
         """
@@ -89,6 +96,8 @@ class Run:
             )
         recipe = load_recipe(str(folder / RECIPE), overrides or {}, directory=folder)
         local = folder.absolute().parent.parent / recipe.store
+        if (folder / CALL).is_file():
+            local = folder.absolute() / STORE_FOLDER
         store = recipe.store if "://" in recipe.store else str(local)
         return cls(folder, recipe.model_copy(update={"store": store}), ArtifactReader(store))
 
@@ -96,6 +105,14 @@ class Run:
     def name(self) -> str:
         """The name of its folder."""
         return self.folder.name
+
+    @property
+    def _recorded(self) -> str:
+        """How the keys of its records in ``KIND`` begin."""
+        call = self.folder / CALL
+        if call.is_file():
+            return f"training/{json.loads(call.read_text(encoding='utf-8'))['id']}/"
+        return flow_run_digits(self.name)
 
     @cached_property
     def stages(self) -> dict[str, StageRecord]:
@@ -105,7 +122,7 @@ class Run:
         """
         refs = [
             ref
-            for key in self.store.keys(KIND, flow_run_digits(self.name))
+            for key in self.store.keys(KIND, self._recorded)
             if (ref := self.store.find(KIND, key))
         ]
         if not refs:
@@ -141,3 +158,120 @@ class Run:
     def metrics(self, stage: str = "rl") -> pl.DataFrame:
         """Return all metrics of a stage so far, by step. Raises as ``records``."""
         return stage_metrics(self.store, self.records(stage))
+
+    @property
+    def iterations(self) -> list[int]:
+        """The RL iterations with rollouts in the store, the one under way included."""
+        return sorted({iteration for iteration, _ in self._rounds})
+
+    def rollouts(self, iteration: int | None = None) -> pl.DataFrame:
+        """Return the table ``rollouts`` of all iterations, or of one, with ``round``: dynamic
+        sampling draws several, from 0.
+
+        This and the methods below verify what they read: they raise ArtifactError where it is
+        damaged, and UserError where the run has no such iteration.
+        """
+        return self._read("rollouts", iteration)
+
+    def rewards(self, iteration: int | None = None) -> pl.DataFrame:
+        """Return the table ``rewards`` with ``iteration`` and ``round``."""
+        return self._read("rewards", iteration)
+
+    def advantages(self, iteration: int | None = None) -> pl.DataFrame:
+        """Return the table ``advantages`` with ``iteration``: of the rows that were trained on."""
+        return self._read("advantages", iteration)
+
+    def trajectories(self, iteration: int | None = None) -> pl.DataFrame:
+        """Return rollouts with their rewards and advantages; ``kept``: whether the row was, or is
+        to be, trained on, null where the iteration has not come to that."""
+        rollouts, rewards = self.rollouts(iteration), self.rewards(iteration)
+        advantages = self.advantages(iteration).with_columns(kept=True)
+        known = pl.col("iteration").is_in(advantages["iteration"].unique().to_list())
+        return (
+            rollouts.join(
+                rewards,
+                on=["iteration", "round", "trajectory_id"],
+                how="left",
+                validate="1:1",
+                maintain_order="left",
+            )
+            .join(
+                advantages,
+                on=["iteration", "trajectory_id"],
+                how="left",
+                validate="1:1",
+                maintain_order="left",
+            )
+            .with_columns(pl.when(known).then(pl.col("kept").fill_null(value=False)).alias("kept"))
+        )
+
+    def evaluation(self) -> pl.DataFrame:
+        """Return the table ``eval_results``: the figures of each checkpoint.
+
+        Raises UserError where the run has not ended the stage ``evaluate``.
+        """
+        return self._of_evaluation("eval_results")
+
+    def completions(self) -> pl.DataFrame:
+        """Return the table ``completions``: the answers that the figures are of. Raises as
+        ``evaluation``."""
+        return self._of_evaluation("completions")
+
+    def _of_evaluation(self, table: str) -> pl.DataFrame:
+        ref = self.result(EVALUATE)
+        if ref is None:
+            raise UserError(
+                f"the run '{self.name}' has not ended the stage {EVALUATE}; it has come to"
+                f" {', '.join(self.stages)}; let it finish, or run its recipe again to continue it"
+            )
+        return self.store.table(ref, table)
+
+    @property
+    def _rounds(self) -> dict[tuple[int, int], str]:
+        """The keys of recorded rollouts by iteration and round."""
+        key = self.records(RL)
+        found = {}
+        for name in self.store.keys("rollouts", f"{key}/"):
+            iteration, _, number = name.rpartition("/")[2].partition("-")
+            found[int(iteration), int(number or 0)] = name
+        return found
+
+    def _read(self, kind: str, iteration: int | None) -> pl.DataFrame:
+        """Return the tables of ``kind`` made from the rollouts that are recorded now."""
+        rounds = self._rounds
+        known = sorted({number for number, _ in rounds})
+        if iteration is not None and iteration not in known:
+            there = f"it has {known[0]} to {known[-1]}" if known else "it has none yet"
+            raise UserError(
+                f"the run '{self.name}' has no rollouts of iteration {iteration}; {there}"
+            )
+        frames = []
+        for (number, round_), name in sorted(rounds.items()):
+            if iteration in (None, number) and not (kind == "advantages" and round_):
+                frames += self._table_of_round(kind, name, number, round_)
+        if frames:
+            return pl.concat(frames)
+        of_kind = pl.DataFrame(arrow_schema(kind).empty_table())
+        return _placed(of_kind, kind, 0, 0)
+
+    def _table_of_round(
+        self, kind: str, name: str, iteration: int, round_: int
+    ) -> list[pl.DataFrame]:
+        """Return the one table, or nothing where it is of other rollouts than those recorded."""
+        ref, rollouts = self.store.find(kind, name), self.store.find("rollouts", name)
+        if ref is None or rollouts is None:
+            return []
+        if kind != "rollouts":
+            of = self.store.manifest(ref).parents.get("rollouts")
+            if of is None or of.sha256 != rollouts.sha256:
+                return []
+        return [_placed(self.store.table(ref, kind), kind, iteration, round_)]
+
+
+def _placed(frame: pl.DataFrame, kind: str, iteration: int, round_: int) -> pl.DataFrame:
+    """Return a table of records with the iteration and round that it is of, in front."""
+    place = [pl.lit(iteration, dtype=pl.Int32).alias("iteration")]
+    if kind != "advantages":
+        place.append(pl.lit(round_, dtype=pl.Int32).alias("round"))
+    rest = [name for name in frame.columns if name not in ("iteration", "round")]
+    return frame.select(*place, *rest)

@@ -184,7 +184,11 @@ def test_contradictions_are_refused_when_written(values: dict[str, Any], sentenc
         ),
         (DAPOConfig, {"clip_eps_hihg": 0.3}, "did you mean 'clip_eps_high'"),
         (VAPOConfig, {"learning_rate": 1e-6}, "did you mean '(actor|critic)_learning_rate'"),
-        (GRPOConfig, {"top_p": 0.9}, "GRPOConfig.top_p is not a setting.*there are beta, clip_eps"),
+        (
+            GRPOConfig,
+            {"top_p": 0.9},
+            "GRPOConfig.top_p is not a setting.*there are beta, checkpoint_every, clip_eps",
+        ),
         (GRPOConfig, {"group_size": "many"}, "GRPOConfig.group_size = 'many' is refused"),
         (GRPOConfig, {"clip_eps": 1.5}, "GRPOConfig.clip_eps = 1.5 is refused: .* less than 1"),
     ],

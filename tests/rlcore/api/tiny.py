@@ -50,5 +50,6 @@ def recipe(config: TrainingConfig, **changes: Any) -> Recipe:
         "tracking": {"wandb": False},
         "dtype": "float32",
         "threads": 1,
+        "resumable": False,
     }
     return recipe_of(config, Task(**{**task, **changes}))

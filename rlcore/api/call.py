@@ -1,0 +1,190 @@
+"""A call of the Python API as it is recorded below its output_dir: what it was given, so that the
+same call again can go on where it stopped, and any other one is refused."""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from rlcore.api.configs import TrainingConfig
+from rlcore.api.sources import Incomparable, Parts, parts_of
+from rlcore.models.files import model_files
+from rlcore.results.folders import CALL
+from rlcore.store.checks import file_digest
+from rlcore.store.fingerprint import code_fingerprint
+from rlcore.workers.workers import ENGINE_MODULES, LEARNER_MODULES, REWARD_MODULES
+from schemas.errors import UserError
+from schemas.recipe import Recipe
+
+TRAINING = "training"  # first part of every key of such a call, and so what its lease covers
+# Settings that say where and how it is computed, kept or shown.
+FREE = {
+    *("model_name", "output_dir", "threads", "gradient_checkpointing", "show_progress"),
+    "checkpoint_every",
+}
+_MODULES = (
+    *("rlcore.rl.loop", "rlcore.rl.phases", "rlcore.api.recipe", "rlcore.api.prompts"),
+    *("rlcore.api.scorers", *ENGINE_MODULES, *LEARNER_MODULES, *REWARD_MODULES),
+)
+_NOT_COMPARED = "an earlier call with resume=False"  # in place of parts that have no digest
+_REMEDY = (
+    "give the arguments as they were, resume=False to discard that call and start anew, or another"
+    " output_dir"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What one call was given.
+
+    ``arguments``: by name, the value as sentences show it, and its digest. ``functions``: digests
+    of the parts of each. ``program``: digest of the code, the libraries and the recipe made of the
+    arguments.
+    """
+
+    id: str
+    name: str
+    arguments: dict[str, list[str]]
+    functions: dict[str, Parts]
+    program: str
+
+    @property
+    def key(self) -> str:
+        """The key of everything that the call records in its store."""
+        return f"{TRAINING}/{self.id}"
+
+    def write(self, folder: Path) -> None:
+        """Make this the call that ``folder`` belongs to, at once."""
+        partial = folder / f".{CALL}.partial"
+        partial.write_text(json.dumps(asdict(self), indent=1), encoding="utf-8")
+        os.replace(partial, folder / CALL)
+
+    def check_same(self, earlier: "Call", folder: Path) -> None:
+        """Raise UserError, naming each difference, unless ``earlier`` was given the same."""
+        if self.name != earlier.name:
+            raise UserError(
+                f"output_dir = '{folder}' holds a call of {earlier.name}, not of {self.name};"
+                f" {_REMEDY}"
+            )
+        changed = [
+            *_changed_arguments(earlier.arguments, self.arguments),
+            *_changed_functions(earlier.functions, self.functions),
+        ]
+        if changed:
+            raise UserError(
+                f"output_dir = '{folder}' holds a call with other arguments, which this one cannot"
+                f" continue: {', '.join(changed)}; {_REMEDY}"
+            )
+        if self.program != earlier.program:
+            raise UserError(
+                f"output_dir = '{folder}' holds a call that other code of this program, or another"
+                f" version of a library, began: digest {earlier.program[:12]} then and"
+                f" {self.program[:12]} now; check out what began it, or give resume=False to"
+                " discard that call and start anew"
+            )
+
+
+def read_call(folder: Path) -> Call | None:
+    """Return the call that ``folder`` belongs to; None where there is none.
+
+    Raises UserError for a file that is no such record.
+    """
+    file = folder / CALL
+    if not file.exists():
+        return None
+    try:
+        return Call(**json.loads(file.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise UserError(
+            f"{file} cannot be read as the record of an earlier call ({error}); give resume=False"
+            " to start anew, or another output_dir"
+        ) from error
+
+
+def arguments_of(
+    config: TrainingConfig, recipe: Recipe, model: tuple[str, Path], prompts: pl.DataFrame
+) -> dict[str, list[str]]:
+    """Return what decides a result among the arguments: the model's files (name, directory), the
+    prompts, and the settings but ``FREE``."""
+    name, source = model
+    files = {file.name: file_digest(file.resolve()) for file in model_files(source)}
+    rows = prompts.write_ndjson()
+    found = {
+        "model_name": [repr(name), _digest(files)],
+        "train_prompts": [_counted(prompts.height), _digest(rows)],
+    }
+    settings = {n: v for n, v in config.model_dump(mode="json").items() if n not in FREE}
+    settings["dtype"] = recipe.model.dtype
+    overrides = settings.pop("overrides")
+    values = {f"config.{n}": v for n, v in settings.items()}
+    values |= {f"config.overrides['{n}']": v for n, v in overrides.items()}
+    return found | {n: [repr(v), _digest(v)] for n, v in values.items()}
+
+
+def functions_of(
+    functions: Mapping[str, Callable[..., Any] | None], *, resume: bool
+) -> dict[str, Parts]:
+    """Return the parts of each function that was given.
+
+    Raises UserError for one that cannot be compared with that of another call, unless no call is to
+    be resumed.
+    """
+    found = {}
+    for name, function in functions.items():
+        try:
+            found[name] = {} if function is None else parts_of(function)
+        except Incomparable as error:
+            if resume:
+                where = " of ".join(reversed(error.where)) or "itself"
+                raise UserError(
+                    f"{name} cannot be compared with that of an earlier call, as resuming in an"
+                    f" output_dir demands: it holds a value of type {error.kind} ({where}); put"
+                    " the function and what it uses into a module, whose file is compared instead,"
+                    " or give resume=False, which trains from the start each time"
+                ) from None
+            found[name] = {_NOT_COMPARED: ""}
+    return found
+
+
+def program_of(recipe: Recipe) -> tuple[str, str]:
+    """Return the code's fingerprint, and the digest of that and of what the recipe says of RL."""
+    code = code_fingerprint(*_MODULES)
+    return code, _digest([code, recipe.slice_for("rl")])
+
+
+def _changed_arguments(before: Mapping[str, list[str]], now: Mapping[str, list[str]]) -> list[str]:
+    said = []
+    for name in sorted({*before, *now}):
+        (old, was), (new, is_) = before.get(name, ["unset", ""]), now.get(name, ["unset", ""])
+        if was != is_:
+            said.append(f"{name} {'changed' if old == new else f'was {old} and is {new}'}")
+    return said
+
+
+def _changed_functions(before: Mapping[str, Parts], now: Mapping[str, Parts]) -> list[str]:
+    said = []
+    for name in sorted({*before, *now}):
+        old, new = before.get(name, {}), now.get(name, {})
+        if old == new:
+            continue
+        if not old or not new:
+            said.append(
+                f"{name} was {'given' if old else 'not given'} and is{' not' if old else ''}"
+            )
+            continue
+        parts = [part for part in {**old, **new} if old.get(part) != new.get(part)]
+        said.append(f"{name} changed ({', '.join(parts)})")
+    return said
+
+
+def _counted(prompts: int) -> str:
+    return f"{prompts} prompt{'' if prompts == 1 else 's'}"
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()

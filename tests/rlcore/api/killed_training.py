@@ -1,0 +1,72 @@
+"""A program that trains from Python and is killed at a point that its command line names."""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from flows.training import GRPOConfig, train_with_grpo_sync
+from rlcore.api import session
+from rlcore.rl.phases import Phases
+from rlcore.rl.run import RLRun
+from rlcore.store.artifacts import ArtifactStore
+
+WEIGHT = 0.5
+
+
+def reward(prompt: str, response: str) -> float:
+    return WEIGHT * (len(response) % 3)
+
+
+def kill(*_: Any) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def killing(function: Callable[..., Any], *, before: bool) -> Callable[..., Any]:
+    """Return ``function``, at whose second call this process dies, before or after its work."""
+    calls: list[int] = []
+
+    def call(*arguments: Any, **named: Any) -> Any:
+        calls.append(1)
+        if before and len(calls) == 2:
+            kill()
+        result = function(*arguments, **named)
+        if len(calls) == 2:
+            kill()
+        return result
+
+    return call
+
+
+def arrange(at: str) -> None:
+    """Let this process die at ``at``: a phase, the checkpoint, or one of the last steps."""
+    if at in ("rollout", "reward", "advantage", "update"):
+        setattr(Phases, at, killing(getattr(Phases, at), before=at == "update"))
+    elif at == "checkpoint":
+        RLRun.save = killing(RLRun.save, before=True)
+    elif at == "policy":
+        put = ArtifactStore.put
+
+        def killed(self: ArtifactStore, kind: str, *arguments: Any, **named: Any) -> Any:
+            if kind == "policy":
+                kill()
+            return put(self, kind, *arguments, **named)
+
+        ArtifactStore.put = killed
+    elif at == "publish":
+        session._publish = kill
+    elif at == "end":
+        session.load_pretrained = kill
+
+
+if __name__ == "__main__":
+    model, folder, at = sys.argv[1:]
+    arrange(at)
+    config = GRPOConfig(
+        num_episodes=8, group_size=4, learning_rate=1e-3, max_completion_length=10, threads=1
+    )
+    prompts = ["What is 2 + 2?", "Solve for x"]
+    done = train_with_grpo_sync(model, reward, prompts, config, output_dir=folder)
+    print(json.dumps(done.metrics))

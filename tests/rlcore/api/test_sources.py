@@ -1,0 +1,152 @@
+"""Two functions have equal parts when they do the same, and only then."""
+
+import functools
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rlcore.api.sources import Incomparable, parts_of
+
+# Run as a program, so that nothing in it can be imported: as a user's script, or a notebook.
+PROGRAM = """
+import dataclasses, functools, re
+import numpy as np
+from rlcore.api.sources import parts_of
+
+SCALE = {scale}
+NAMES = {{"b", "a", "c"}}
+
+def helper(text):
+    return len(text) * SCALE
+
+@dataclasses.dataclass
+class Judge:
+    weight: float = {weight}
+    def __call__(self, prompt, response):
+        return helper(response) * self.weight
+    def verdict(self, prompt, response, limit={limit}):
+        return len(response) > limit
+
+def maker(table):
+    return lambda prompt, response: table.get(response, helper(response)){code}
+
+{comment}
+made = maker({{"x": np.arange({width}), "y": re.compile("y")}})
+for thing in (made, Judge(), Judge().verdict, functools.partial(made, "p"), helper,
+              lambda prompt, response: response in NAMES):
+    print(sorted(parts_of(thing).items()))
+"""
+AS_IT_IS = {"scale": 2, "weight": 1.0, "limit": 3, "code": "", "comment": "", "width": 3}
+
+
+def digests(tmp_path: Path, **changes: Any) -> list[str]:
+    """What ``parts_of`` says of each of the program's functions, in another process."""
+    script = tmp_path / "script.py"
+    script.write_text(PROGRAM.format(**{**AS_IT_IS, **changes}))
+    root = Path(__file__).parents[3]
+    environment = {**os.environ, "PYTHONPATH": str(root), "PYTHONHASHSEED": "random"}
+    done = subprocess.run(
+        [sys.executable, str(script)], env=environment, capture_output=True, text=True, check=True
+    )
+    return done.stdout.splitlines()
+
+
+def test_another_process_finds_what_changed_and_nothing_else(tmp_path: Path) -> None:
+    """Order: a lambda with a closure, an object, its method, a partial, a function, a lambda."""
+    before = digests(tmp_path)
+
+    def changed(**changes: Any) -> list[int]:
+        now = digests(tmp_path, **changes)
+        return [i for i, (old, new) in enumerate(zip(before, now, strict=True)) if old != new]
+
+    assert changed(comment="# a remark\n") == []
+    assert changed(scale=3) == [0, 1, 2, 3, 4]
+    assert changed(width=4) == [0, 3]
+    assert changed(limit=4) == [1, 2]
+
+
+def made(table: dict[str, Any], code: str = "len(response) + 1") -> Callable[..., Any]:
+    namespace: dict[str, Any] = {"table": table}
+    exec(f"def f(prompt, response, k=1): return {code}, table", namespace)
+    return namespace["f"]
+
+
+def test_the_parts_that_differ_are_named() -> None:
+    def differing(first: Callable[..., Any], second: Callable[..., Any]) -> list[str]:
+        one, two = parts_of(first), parts_of(second)
+        return [name for name in one if one[name] != two.get(name)]
+
+    assert differing(made({}), made({})) == []
+    assert differing(made({}), made({"a": 1})) == ["global 'table'"]
+    assert differing(made({}), made({}, "len(response) + 2")) == ["code"]
+    limited = made({})
+    limited.__defaults__ = (2,)
+    assert differing(made({}), limited) == ["default of 'k'"]
+
+
+class Mark(Enum):
+    GOOD = 1
+
+
+@dataclass
+class Judge:
+    weight: float
+    client: Any = None
+
+    def __call__(self, prompt: str, response: str) -> float:
+        return self.weight
+
+
+def test_an_importable_function_is_its_file(tmp_path: Path, monkeypatch: Any) -> None:
+    """Its module may hold what no digest can be taken of, and import what is beside it."""
+    (tmp_path / "beside_rewards.py").write_text("LIMIT = 3\n")
+    file = tmp_path / "my_rewards.py"
+    file.write_text(
+        "import threading, beside_rewards\nLOCK = threading.Lock()\n"
+        "def f(prompt, response):\n    with LOCK:\n        return beside_rewards.LIMIT\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    from my_rewards import f  # pyright: ignore[reportMissingImports]
+
+    first = parts_of(f)
+    assert list(first) == ["source"]
+    (tmp_path / "beside_rewards.py").write_text("LIMIT = 4\n")
+    assert parts_of(f) != first
+
+
+def test_objects_are_their_class_and_attributes() -> None:
+    assert parts_of(Judge(1.0)) == parts_of(Judge(1.0))
+    assert parts_of(Judge(1.0)) != parts_of(Judge(2.0))
+    assert parts_of(functools.partial(Judge(1.0), "p")) != parts_of(functools.partial(Judge(1.0)))
+    for one, other in ((np.ones(2), np.zeros(2)), (Mark.GOOD, 1), (re.compile("a"), "a"), ([1], 1)):
+        assert parts_of(Judge(1.0, one)) != parts_of(Judge(1.0, other))
+
+
+def test_what_refers_to_itself_ends() -> None:
+    loop: list[Any] = [1]
+    loop.append(loop)
+    assert parts_of(Judge(1.0, loop)) == parts_of(Judge(1.0, loop))
+    assert parts_of(len) != parts_of(max)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [torch.ones(2), torch.nn.Linear(1, 1), (n for n in ()), socket.socket()],
+    ids=lambda value: type(value).__name__,
+)
+def test_state_that_is_not_pythons_own_is_refused(value: Any) -> None:
+    """A tensor that was ignored would let a changed reward model pass as the same reward."""
+    with pytest.raises(Incomparable) as refused:
+        parts_of(Judge(1.0, [value]))
+    assert refused.value.where[0] == "attribute 'client'"
