@@ -173,9 +173,8 @@ def _changed_functions(before: Mapping[str, Parts], now: Mapping[str, Parts]) ->
         if old == new:
             continue
         if not old or not new:
-            said.append(
-                f"{name} was {'given' if old else 'not given'} and is{' not' if old else ''}"
-            )
+            was, is_ = ("given" if parts else "not given" for parts in (old, new))
+            said.append(f"{name} was {was} and is {is_}")
             continue
         parts = [part for part in {**old, **new} if old.get(part) != new.get(part)]
         said.append(f"{name} changed ({', '.join(parts)})")
