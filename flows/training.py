@@ -134,17 +134,14 @@ def _trainer(config_type: type[C]) -> TrainWith[C]:
             train_prompts: texts, lists of messages, or dicts with ``prompt``; the tokenizer's chat
                 template is applied where it has one. The reward sees the messages' text.
             config: of this algorithm; None: its defaults.
-            verifier_fn: (prompt, response) -> whether it is correct; None: the reward exceeds
-                ``config.correct_threshold``.
-            output_dir: keeps ``model``, ``recipe.yaml`` and ``store``, with checkpoints, there; the
-                same call then continues, or returns what it came to. None: nothing is kept.
+            verifier_fn: (prompt, response) -> correct; None: reward > ``config.correct_threshold``.
+            output_dir: keeps model, recipe, store and checkpoints; the same call continues them.
             use_wandb: live curves; offline without WANDB_API_KEY, and never a reason to fail.
             wandb_project: default: that of the recipes.
-            on_metrics: called with each iteration (from 1) and its metrics, in the training thread.
+            on_metrics: gets each iteration (from 1) and its metrics, in the training thread.
             resume: False discards what an earlier call left in ``output_dir`` and starts anew.
 
-        Raises UserError, in one sentence, for what cannot work, and where ``output_dir`` holds a
-        call with other arguments or functions, naming what changed.
+        Raises UserError for what cannot work, and where ``output_dir`` holds another call.
         """
         chosen = config_type() if config is None else config
         if not isinstance(chosen, config_type):

@@ -70,7 +70,6 @@ class Run:
     """A run below ``runs/``: its recipe, its stages up to now and what they left in the store.
 
     run = Run.open("latest")
-    run.metrics("rl")
     run.trajectories(iteration=20)
     """
 
@@ -213,8 +212,7 @@ class Run:
         return self._of_evaluation("eval_results")
 
     def completions(self) -> pl.DataFrame:
-        """Return the table ``completions``: the answers that the figures are of. Raises as
-        ``evaluation``."""
+        """Return the table ``completions`` behind these figures. Raises as ``evaluation``."""
         return self._of_evaluation("completions")
 
     def _of_evaluation(self, table: str) -> pl.DataFrame:
