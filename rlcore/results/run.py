@@ -256,13 +256,14 @@ class Run:
         self, kind: str, name: str, iteration: int, round_: int
     ) -> list[pl.DataFrame]:
         """Return the one table, or nothing where it is of other rollouts than those recorded."""
-        ref, rollouts = self.store.find(kind, name), self.store.find("rollouts", name)
-        if ref is None or rollouts is None:
+        ref = self.store.find(kind, name)
+        if ref is None:
             return []
-        if kind != "rollouts":
-            of = self.store.manifest(ref).parents.get("rollouts")
-            if of is None or of.sha256 != rollouts.sha256:
-                return []
+        for parent in self.store.manifest(ref).parents.values():
+            if parent.kind == "rollouts":
+                recorded = self.store.find(parent.kind, parent.key)
+                if recorded is None or recorded.sha256 != parent.sha256:
+                    return []
         return [_placed(self.store.table(ref, kind), kind, iteration, round_)]
 
 

@@ -19,6 +19,7 @@ from flows.training import (
     train_with_dapo_sync,
     train_with_grpo_sync,
 )
+from rlcore.results.run import Run
 from rlcore.store.artifacts import ArtifactStore
 from schemas.errors import UserError
 from tests.rlcore.api.tiny import write_tiny_model
@@ -107,6 +108,23 @@ def test_a_finished_call_returns_at_once_what_it_came_to(
     assert all(torch.equal(state[name], t) for name, t in again.model.state_dict().items())
     assert card.read_text() == "mine"
     card.unlink()
+
+
+def test_what_a_call_recorded_is_read_by_its_output_dir(trained: tuple[Path, Trained]) -> None:
+    """The scores are those that the caller's function gave, whose mean the curve shows."""
+    run = Run.open(str(trained[0]))
+    assert run.iterations == [1, 2, 3]
+    rows = run.trajectories(iteration=2)
+    assert rows["score"].to_list() == [variety("", text) for text in rows["response"]]
+    assert rows["score"].mean() == pytest.approx(trained[1].metrics["average_reward"][1])
+    assert rows["kept"].all()
+    policy = run.result("rl")
+    assert policy is not None
+    assert (run.store.directory(policy) / "model").is_dir()
+    record = run.store.find("iterations", f"{run.records('rl')}/000003")
+    assert record is not None
+    with pytest.raises(UserError, match="no rollouts of iteration 4; it has 1 to 3"):
+        run.rollouts(iteration=4)
 
 
 def one_more(prompt: str, response: str) -> float:

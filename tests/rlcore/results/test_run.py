@@ -9,8 +9,9 @@ import yaml
 from flows.places import RECIPES
 from rlcore.recipes import load_recipe
 from rlcore.results.run import Run, record_stage
-from rlcore.store.artifacts import ArtifactStore, Lineage
+from rlcore.store.artifacts import ArtifactError, ArtifactStore, Lineage
 from schemas.errors import UserError
+from tests.rlcore.results.evaluated import completions, make_run
 from tests.rlcore.results.records import stage_record
 
 NAME = "quickstart-0123abcd"
@@ -69,3 +70,36 @@ def test_a_run_without_records_says_what_to_do(runs: Path) -> None:
     (old / "recipe.yaml").write_text((runs / NAME / "recipe.yaml").read_text())
     with pytest.raises(UserError, match=r"no stage recorded .* run its recipe again"):
         _ = Run.open(old.name, runs).stages
+
+
+def test_an_evaluation_is_read_with_the_answers_behind_it(tmp_path: Path) -> None:
+    drawn, figures = completions({"a": True, "b": False})
+    make_run(tmp_path / "runs", NAME, evaluation=(drawn, figures))
+    run = Run.open(NAME, tmp_path / "runs")
+    assert run.evaluation().equals(figures)
+    assert run.completions().equals(drawn)
+
+
+def test_what_a_run_has_not_come_to_is_said_in_a_sentence(runs: Path) -> None:
+    run = Run.open(NAME, runs)
+    with pytest.raises(UserError, match=r"has not ended the stage evaluate; .* base_model, sft; "):
+        run.evaluation()
+    with pytest.raises(UserError, match="not come to the stage rl; it has base_model, sft"):
+        run.trajectories()
+    row = replace(stage_record(NAME, "rl", kind="policy", key="p"), began="2026-01-03")
+    record_stage(ArtifactStore(runs / "store"), row, MADE)
+    run = Run.open(NAME, runs)
+    assert run.iterations == []
+    assert run.trajectories().height == 0
+    assert {"response", "score", "advantages", "kept"} <= set(run.trajectories().columns)
+    with pytest.raises(UserError, match="no rollouts of iteration 1; it has none yet"):
+        run.rollouts(1)
+
+
+def test_damage_is_not_read(tmp_path: Path) -> None:
+    drawn, figures = completions({"a": True})
+    make_run(tmp_path / "runs", NAME, evaluation=(drawn, figures))
+    (file,) = (tmp_path / "runs" / "store").rglob("completions.parquet")
+    file.write_bytes(file.read_bytes()[:-1] + b"x")
+    with pytest.raises(ArtifactError):
+        Run.open(NAME, tmp_path / "runs").completions()

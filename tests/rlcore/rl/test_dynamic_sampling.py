@@ -4,8 +4,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 
+from rlcore.results.run import Run, record_stage
 from rlcore.rewards.types import RewardRow
 from rlcore.rewards.unscored import RewardFailureError
 from rlcore.rl.groups import DynamicSamplingError, Groups, split_by_signal
@@ -14,6 +16,10 @@ from rlcore.rl.state import LoopState
 from rlcore.store.artifacts import ArtifactStore
 from schemas.algorithm import DynamicSampling
 from schemas.artifacts import ArtifactRef
+from schemas.errors import UserError
+from tests.rlcore.results.evaluated import make_run
+from tests.rlcore.results.records import stage_record
+from tests.rlcore.rl.conftest import LINEAGE
 
 PROMPTS, SAMPLES = 4, 4
 DAPO = {
@@ -195,3 +201,68 @@ def test_filter_looks_at_the_chosen_metric() -> None:
     uids = np.array(["a", "a", "b", "b", "c", "c", "d", "d"])
     values = np.array([0.0, 1.0, 1.0, 1.0, 0.5, np.nan, 0.1, 0.1 + 1e-12])
     assert split_by_signal(uids, values, tolerance=1e-9) == (["a"], ["b", "c", "d"], 1)
+
+
+def read(phases: Phases, runs: Path) -> Run:
+    """Open what ``phases`` recorded as the stage rl of a run below ``runs``."""
+    folder = make_run(runs, "small-0123abcd")
+    record_stage(phases.store, stage_record(folder.name, "rl", kind="policy", key="run"), LINEAGE)
+    return Run.open("latest", runs)
+
+
+def test_what_was_drawn_is_read_with_its_round_and_whether_it_trained(
+    make_phases: Make, tmp_path: Path
+) -> None:
+    """Of a run that was killed in its second iteration, too."""
+    store = ArtifactStore(tmp_path / "runs" / "store")
+    phases = make_phases("quickstart", half_teach, DAPO, store=store)
+    state = phases.start()
+    groups, rounds = draw(phases, state)
+    advantages = phases.advantage(state, groups)
+    state = phases.sync(phases.update(state, groups, advantages))
+    phases.rollout(state, phases.begin(state))
+
+    run = read(phases, tmp_path / "runs")
+    assert run.iterations == [1, 2]
+    first = run.trajectories(1)
+    assert first.height == sum(map(len, rounds)) * SAMPLES
+    drawn = first.group_by("round", maintain_order=True).agg(pl.col("uid").unique())
+    assert [set(uids) for uids in drawn["uid"]] == rounds
+    assert set(first.filter("kept")["uid"]) == set(groups.kept)
+    assert first["kept"].sum() == PROMPTS * SAMPLES == run.advantages(1).height
+    assert first.filter("kept")["advantages"].null_count() == 0
+    assert first.filter(~pl.col("kept"))["advantages"].null_count() == first.height - 16
+    for row in first.iter_rows(named=True):
+        expected = float(row["sample"] % 2) if _is_even(row["uid"]) else 1.0
+        assert row["score"] == expected
+
+    second = run.trajectories(2)
+    assert second.height == run.rollouts(2).height > 0
+    unknown = second.select("score", "advantages", "kept").null_count().row(0)
+    assert unknown == (second.height,) * 3
+    assert run.rewards(2).columns == run.rewards(1).columns
+    assert run.rewards(2).height == run.advantages(2).height == 0
+    whole = run.trajectories()
+    assert whole.equals(pl.concat([first, second]))
+    with pytest.raises(UserError, match=r"'small-0123abcd' has no rollouts of iteration 3; it has"):
+        run.rewards(3)
+
+
+def test_what_was_made_from_rollouts_that_are_gone_is_not_read(
+    make_phases: Make, tmp_path: Path
+) -> None:
+    """A killed attempt's advantages would stand beside trajectories that they are not of."""
+    store = ArtifactStore(tmp_path / "runs" / "store")
+    phases = make_phases("quickstart", half_teach, DAPO, store=store)
+    state = phases.start()
+    groups, rounds = draw(phases, state)
+    phases.advantage(state, groups)
+    last = groups.rounds[-1][0]
+    fewer = store.table(last, "rollouts").head(SAMPLES)
+    phases.records.replace("rollouts", last.key, {"rollouts": fewer}, {})
+
+    run = read(phases, tmp_path / "runs")
+    assert run.advantages(1).height == 0
+    assert run.rewards(1)["round"].unique().sort().to_list() == list(range(len(rounds) - 1))
+    assert run.trajectories(1).filter(pl.col("round") == len(rounds) - 1).height == SAMPLES
+    assert run.trajectories(1)["kept"].null_count() == run.trajectories(1).height
