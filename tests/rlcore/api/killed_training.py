@@ -4,7 +4,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from flows.training import GRPOConfig, train_with_grpo_sync
@@ -18,6 +18,10 @@ WEIGHT = 0.5
 
 def reward(prompt: str, response: str) -> float:
     return WEIGHT * (len(response) % 3)
+
+
+def report(iteration: int, metrics: Mapping[str, float]) -> None:
+    print(f"[done {iteration}]", file=sys.stderr, flush=True)
 
 
 def kill(*_: Any) -> None:
@@ -68,5 +72,7 @@ if __name__ == "__main__":
         num_episodes=8, group_size=4, learning_rate=1e-3, max_completion_length=10, threads=1
     )
     prompts = ["What is 2 + 2?", "Solve for x"]
-    done = train_with_grpo_sync(model, reward, prompts, config, output_dir=folder)
+    done = train_with_grpo_sync(
+        model, reward, prompts, config, output_dir=folder, on_metrics=report
+    )
     print(json.dumps(done.metrics))

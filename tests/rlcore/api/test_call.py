@@ -1,6 +1,7 @@
 """A call that is made again continues, or is refused with what changed."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -240,9 +241,12 @@ def test_a_call_that_is_killed_and_repeated_equals_an_undisturbed_one(
 
     undisturbed = call(str(tmp_path / "one"), "never")
     assert undisturbed.returncode == 0, undisturbed.stderr
+    began: list[str] = []
     for at in KILLED_AT:
         killed = call(str(tmp_path / "other"), at)
         assert killed.returncode == -signal.SIGKILL, f"{at}: {killed.stderr}"
+        began += re.findall(r"\[done (\d+)\]", killed.stderr)[:1] or ["none"]
+    assert began == ["1", "2", "3", "4", "5", "6", "none", "none"], "each went on"
     done = call(str(tmp_path / "other"), "never")
     assert done.returncode == 0, done.stderr
     assert done.stdout == undisturbed.stdout

@@ -47,33 +47,35 @@ for thing in (made, Judge(), Judge().verdict, functools.partial(made, "p"), help
               lambda prompt, response: response in NAMES):
     print(sorted(parts_of(thing).items()))
 """
+THINGS = 6  # of which it prints the parts
 AS_IT_IS = {"scale": 2, "weight": 1.0, "limit": 3, "code": "", "comment": "", "width": 3}
 
 
-def digests(tmp_path: Path, **changes: Any) -> list[str]:
-    """What ``parts_of`` says of each of the program's functions, in another process."""
-    script = tmp_path / "script.py"
-    script.write_text(PROGRAM.format(**{**AS_IT_IS, **changes}))
+def digests(folder: Path, *changes: dict[str, Any]) -> list[list[str]]:
+    """What ``parts_of`` says of the functions of the program with each of ``changes``, in one
+    process per call."""
+    for number, change in enumerate(changes):
+        (folder / f"{number}.py").write_text(PROGRAM.format(**{**AS_IT_IS, **change}))
+    scripts = [str(folder / f"{number}.py") for number in range(len(changes))]
+    driver = "import runpy, sys; [runpy.run_path(p, run_name='__main__') for p in sys.argv[1:]]"
     root = Path(__file__).parents[3]
     environment = {**os.environ, "PYTHONPATH": str(root), "PYTHONHASHSEED": "random"}
-    done = subprocess.run(
-        [sys.executable, str(script)], env=environment, capture_output=True, text=True, check=True
-    )
-    return done.stdout.splitlines()
+    command = [sys.executable, "-c", driver, *scripts]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    lines = done.stdout.splitlines()
+    assert len(lines) == THINGS * len(changes)
+    return [lines[first : first + THINGS] for first in range(0, len(lines), THINGS)]
 
 
 def test_another_process_finds_what_changed_and_nothing_else(tmp_path: Path) -> None:
     """Order: a lambda with a closure, an object, its method, a partial, a function, a lambda."""
-    before = digests(tmp_path)
-
-    def changed(**changes: Any) -> list[int]:
-        now = digests(tmp_path, **changes)
-        return [i for i, (old, new) in enumerate(zip(before, now, strict=True)) if old != new]
-
-    assert changed(comment="# a remark\n") == []
-    assert changed(scale=3) == [0, 1, 2, 3, 4]
-    assert changed(width=4) == [0, 3]
-    assert changed(limit=4) == [1, 2]
+    (before,) = digests(tmp_path, {})
+    edits = {"comment": "# a remark\n"}, {"scale": 3}, {"width": 4}, {"limit": 4}
+    changed = [
+        [i for i, (old, new) in enumerate(zip(before, now, strict=True)) if old != new]
+        for now in digests(tmp_path, *edits)
+    ]
+    assert changed == [[], [0, 1, 2, 3, 4], [0, 3], [1, 2]]
 
 
 def made(table: dict[str, Any], code: str = "len(response) + 1") -> Callable[..., Any]:
