@@ -5,11 +5,12 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from flows.training import GRPOConfig, train_with_grpo_sync
 from rlcore.api import session
-from rlcore.rl.phases import Phases
+from rlcore.rl.loop import Steps
 from rlcore.rl.run import RLRun
 from rlcore.store.artifacts import ArtifactStore
 
@@ -47,7 +48,8 @@ def killing(function: Callable[..., Any], *, before: bool) -> Callable[..., Any]
 def arrange(at: str) -> None:
     """Let this process die at ``at``: a phase, the checkpoint, or one of the last steps."""
     if at in ("rollout", "reward", "advantage", "update"):
-        setattr(Phases, at, killing(getattr(Phases, at), before=at == "update"))
+        step = killing(getattr(Steps(), at), before=at == "update")
+        session.Steps = partial(Steps, **{at: step})
     elif at == "checkpoint":
         RLRun.save = killing(RLRun.save, before=True)
     elif at == "policy":
