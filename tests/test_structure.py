@@ -75,6 +75,8 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
         *("flows/commands/algorithms.py", "flows/commands/doctor.py"),
         "flows/commands/recipes.py",
     ),
+    "tests/rlcore/results/test_lineage.py": ("rlcore/results/subject.py",),
+    "tests/flows/test_rl_pipeline.py, beside others": ("flows/commands/lineage.py",),
     "tests/tasks/runtime/test_caching.py": (
         *("tasks/runtime/pipeline.py", "tasks/runtime/stage_run.py"),
     ),

@@ -14,7 +14,7 @@ from rlcore.export.license import export_license
 from rlcore.export.model_card import Ancestor, ModelCard, RewardTerm
 from rlcore.export.snippet import choose_example, render_snippet
 from rlcore.recipes import recipe_digest
-from rlcore.results.queries import lineage
+from rlcore.results.lineage import Trace, fold, trace
 from rlcore.store.artifacts import ArtifactStore
 from rlcore.store.fingerprint import installed
 from schemas.artifacts import ArtifactRef
@@ -58,15 +58,22 @@ def gather_card(
         max_new_tokens=recipe.evaluate.max_new_tokens,
     )
     trust = recipe.model.trust_remote_code
+    behind = trace(store, [policy, evaluation])
     return ModelCard(
         name=f"{recipe.name}-seed{recipe.seed}",
         checkpoint=CHECKPOINT,
         results=store.table(evaluation, "eval_results"),
-        ancestors=ancestors(store, policy, evaluation),
+        ancestors=ancestors(behind, policy),
+        inputs=_inputs(behind),
         base_model=recipe.model.path,
         datasets=_hub_datasets(recipe),
         license=export_license(recipe, commit=base.get("commit"), warn=warn),
-        recipe={"name": recipe.name, "digest": recipe_digest(recipe), "seed": str(recipe.seed)},
+        recipe={
+            "name": recipe.name,
+            "digest": recipe_digest(recipe),
+            "seed": str(recipe.seed),
+            **_code(behind),
+        },
         reward=reward_terms(recipe),
         reward_model=_reward_model(recipe, store, scorer),
         sources=tuple(_source(source) for source in recipe.data.sources),
@@ -79,25 +86,47 @@ def gather_card(
     )
 
 
-def ancestors(
-    store: ArtifactStore, policy: ArtifactRef, evaluation: ArtifactRef
-) -> tuple[Ancestor, ...]:
-    """Return what the store knows that ``policy`` and ``evaluation`` were made from, they first.
-
-    Each artifact stands once, however many paths lead to it.
-    """
-    rows = pl.concat([lineage(store, policy), lineage(store, evaluation)])
-    rows = rows.unique(["kind", "key", "sha256"], keep="first", maintain_order=True)
-    rows = rows.sort(pl.col("role") != "self", "depth", maintain_order=True)
-    made = (policy.kind, policy.key)
-    return tuple(
-        Ancestor(
-            kind=row["kind"],
-            key=row["key"],
-            sha256=row["sha256"],
-            what=_THE_POLICY if (row["kind"], row["key"]) == made else _WHAT.get(row["kind"], ""),
+def ancestors(trace: Trace, policy: ArtifactRef) -> tuple[Ancestor, ...]:
+    """Return what ``trace`` holds, ``policy`` named as this model; the records of iterations are
+    one row with their number."""
+    rows = []
+    for nodes, name in fold(trace.nodes):
+        ref, count = nodes[0].ref, len(nodes)
+        what = (
+            _THE_POLICY
+            if (ref.kind, ref.key) == (policy.kind, policy.key)
+            else _WHAT.get(ref.kind, "")
         )
-        for row in rows.iter_rows(named=True)
+        if count > 1:
+            total = sum(sum(node.ref.rows.values()) for node in nodes)
+            what = f"{what}: {count:,} artifacts of {total:,} rows"
+        finding = nodes[0].problem or nodes[0].note
+        rows.append(
+            Ancestor(
+                kind=ref.kind,
+                key=name,
+                sha256=ref.sha256 if count == 1 else "each its own",
+                what=f"{what}; {finding}" if finding else what,
+            )
+        )
+    return tuple(rows)
+
+
+def _code(trace: Trace) -> dict[str, str]:
+    """Return the commits that the artifacts were made by."""
+    commits = {
+        f"{state['commit'] or 'unknown'}{', with changes' if state['dirty'] else ''}": None
+        for state in trace.code
+    }
+    return {"commit": "; ".join(commits)} if commits else {}
+
+
+def _inputs(trace: Trace) -> tuple[dict[str, str], ...]:
+    """Return what was read from outside the store; of a path its last part only."""
+    rows = {tuple(row.values()): row for row in trace.inputs}
+    return tuple(
+        {**row, "url": row["url"] if "://" in row["url"] else PurePosixPath(row["url"]).name}
+        for row in rows.values()
     )
 
 
@@ -109,6 +138,14 @@ _WHAT = {
     "preferences": "ranked responses that the reward model was trained on",
     "dataset": "prompts and demonstrations",
     BASE_MODEL: "weights and tokenizer that training started from",
+    "iterations": "which weights each iteration of RL turned into which",
+    "rollouts": "what the policy sampled to learn from",
+    "rewards": "how that was scored",
+    "advantages": "what the updates learnt from",
+    "recipe": "the resolved recipe",
+    "code": "commit and library versions",
+    "inputs": "what was read from outside the store",
+    "checkpoint": "state that RL went on from",
 }
 
 

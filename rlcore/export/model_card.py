@@ -98,6 +98,15 @@ The artifacts that this model and its figures descend from, by content.
 {% for row in card.ancestors -%}
 | {{ row.what }} | {{ row.kind }} | {{ row.key }} | {{ row.sha256 }} |
 {% endfor %}
+{% if card.inputs -%}
+Read from outside:
+
+| by | file or dataset | sha256 or commit |
+|---|---|---|
+{% for row in card.inputs -%}
+| {{ row.source }} | {{ row.url }} | {{ row.digest }} |
+{% endfor %}
+{% endif -%}
 Digest of the weights: {{ proof.weights_digest }}; of the chat template:
 {{ proof.chat_template_sha256 }}. Before it was published the directory was reloaded and its
 logits, tokenizer and chat template compared with the trained policy: no difference.
@@ -138,7 +147,8 @@ class ModelCard:
     ``checkpoint``: label of the exported weights in ``results`` (an EvalResults table).
     ``base_model`` and ``datasets`` go to the metadata when they are hub names (owner/name).
     ``sources`` are the recipe's, ``prompts`` a row per source, split and subset: source, split,
-    subset, prompts. The dicts hold fact -> value, printed in order. ``snippet``: Python, see
+    subset, prompts. ``inputs``: a row per file or hub dataset that was read: source,
+    url, digest. The dicts hold fact -> value, printed in order. ``snippet``: Python, see
     ``render_snippet``.
     """
 
@@ -152,6 +162,7 @@ class ModelCard:
     prompts: tuple[dict[str, str], ...]
     data: dict[str, str]
     versions: dict[str, str]
+    inputs: tuple[dict[str, str], ...] = ()
     reward_model: dict[str, str] = field(default_factory=dict)
     base_model: str | None = None
     datasets: tuple[str, ...] = ()

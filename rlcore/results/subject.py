@@ -4,7 +4,7 @@ import re
 from difflib import get_close_matches
 from pathlib import Path
 
-from rlcore.results.folders import RUNS, run_folder, run_names
+from rlcore.results.folders import LATEST, RUNS, run_folder, run_names
 from rlcore.results.run import Run
 from rlcore.store.checks import MANIFEST, ArtifactError, file_digest
 from rlcore.store.reader import ArtifactReader
@@ -94,7 +94,10 @@ def _of_directory(
 def _unknown(name: str, reader: ArtifactReader, manifests: list[Manifest], runs: Path) -> str:
     digests = {m.sha256[: max(len(name), LEAST_DIGITS)]: f"{m.kind}/{m.key}" for m in manifests}
     names = [f"{m.kind}/{m.key}" for m in manifests]
-    near = get_close_matches(name, [*run_names(runs), *names, *digests], n=1, cutoff=0.0)
+    likely = (
+        [*digests] if _DIGITS.fullmatch(name) else [f"{runs}/{LATEST}", *run_names(runs), *names]
+    )
+    near = get_close_matches(name, likely, n=1, cutoff=0.0)
     what = "nothing" if not near else f"'{near[0]}'"
     if near and near[0] in digests:
         what += f" ({digests[near[0]]})"

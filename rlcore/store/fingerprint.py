@@ -24,6 +24,7 @@ PACKAGES = ("flows", "tasks", "rlcore", "schemas")
 NEUTRAL = (
     "rlcore.cluster",
     "rlcore.recipes",
+    "rlcore.results.lineage",
     "rlcore.results.metrics",
     "rlcore.results.provenance",
     "rlcore.results.queries",

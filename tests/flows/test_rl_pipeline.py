@@ -2,11 +2,15 @@
 
 import json
 import os
+import shutil
 import signal
 import tempfile
 import time
+from contextlib import chdir, redirect_stderr, redirect_stdout
 from importlib.metadata import version
+from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -21,6 +25,7 @@ from rlcore.models.files import model_directory
 from rlcore.models.tokenizer import load_tokenizer
 from rlcore.results.queries import query
 from rlcore.store.artifacts import ArtifactStore
+from schemas.artifacts import ArtifactRef
 from schemas.recipe import FromScratch, ModelSection
 from tests.flows.commands.test_run import check_summary
 from tests.flows.small_run import INLINE, SMALL, model_digests, run_recipe, run_small, summary_of
@@ -199,10 +204,15 @@ def test_the_model_card_names_all_that_the_model_was_made_from(finished: Path) -
     export = Path(summary["export"])
     card = (export / "README.md").read_text()
     of_stage = {stage: Path(uri).name for stage, uri in summary["artifacts"].items()}
-    made = [key for stage, key in of_stage.items() if stage != "export"]
+    made = {key for stage, key in of_stage.items() if stage != "export"}
     lineage = card.split("## Lineage\n")[1]
     rows = [line for line in lineage.splitlines() if line.startswith("| ")][1:]
-    assert sorted(row.split(" | ")[2] for row in rows) == sorted(made)
+    keys = [tuple(row.split(" | ")[1:3]) for row in rows if row.count(" | ") == 3]
+    assert len(set(keys)) == len(keys)
+    assert made <= {key for _, key in keys}
+    assert {"rollouts", "rewards", "advantages", "iterations"} <= {kind for kind, _ in keys}
+    assert "| small\\_reward.py |" in lineage
+    assert "* commit: " in card
     assert f"the policy after SFT, with which RL started | policy | {of_stage['sft']}" in card
     assert "reinforcement learning on a reward function." in " ".join(card.split())
     assert "| tests.flows.small\\_reward:digits | 1 | |" in card
@@ -292,21 +302,72 @@ def test_lost_metrics_cost_their_figures_only(finished: Path) -> None:
     assert "sft" not in summary_of(finished)["tokens_per_s"]
 
 
-def test_lineage_leads_from_export_to_rollouts(finished: Path) -> None:
-    """Which data and rewards made this model is one query."""
-    store = ArtifactStore(finished / "runs" / "store")
-    joined = query(store, "select count(*) as n, count(score) as scored from trajectories")
-    assert joined["n"][0] == joined["scored"][0] > 0
-    kinds = {m.kind for m in store.manifests()}
-    assert {
-        "base_model",
-        "dataset",
-        "policy",
-        "rollouts",
-        "rewards",
-        "advantages",
-        "evaluation",
-    } <= kinds
+def lineage_of(subject: str, folder: Path, *options: str) -> tuple[int, dict[str, Any], str]:
+    """Return exit code, document and errors of ``rl-pipeline lineage`` in ``folder``."""
+    out, errors = StringIO(), StringIO()
+    with chdir(folder), redirect_stdout(out), redirect_stderr(errors):
+        code = main(["lineage", subject, "--format", "json", *options])
+    return code, json.loads(out.getvalue()), errors.getvalue()
+
+
+def test_lineage_leads_from_export_to_every_rollout_and_back(
+    finished: Path, tmp_path: Path
+) -> None:
+    """Which rows, files, recipe and code made this model is one command."""
+    folder = tmp_path / "copy"
+    shutil.copytree(finished, folder, symlinks=True)
+    store = ArtifactStore(folder / "runs" / "store")
+    exported = store.keys("export")[0]
+    model = folder / "runs" / "store" / "export" / exported / "model"
+    code, document, errors = lineage_of(str(model), folder)
+    assert (code, errors) == (0, "")
+    assert (document["artifacts"][0]["kind"], document["artifacts"][0]["key"]) == (
+        "export",
+        exported,
+    )
+    found = {(row["kind"], row["key"]) for row in document["artifacts"]}
+    records = document["artifacts"][0]["parents"]["policy"].partition("/")[2]
+    best = store.manifest(_ref(store, "policy", records)).metadata["best_iteration"]
+    for kind in ("rollouts", "rewards", "advantages"):
+        drawn = {(kind, key) for key in store.keys(kind, f"{records}/")}
+        behind = {pair for pair in drawn if int(pair[1][-6:]) <= best}
+        assert behind <= found
+    assert (
+        document["recipes"][0]["text"] == (folder / "runs" / "latest" / "recipe.yaml").read_text()
+    )
+    assert all("commit" in state for state in document["code"])
+    assert "tests.flows.small_reward:digits" in {row["source"] for row in document["inputs"]}
+    dataset = document["artifacts"][0]["parents"]["dataset"]
+    code, forward, _ = lineage_of(dataset, folder, "--forward")
+    assert code == 0
+    assert ("export", exported) in {(row["kind"], row["key"]) for row in forward["artifacts"]}
+
+
+def test_one_byte_flipped_anywhere_in_the_chain_is_named(finished: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(finished, folder, symlinks=True)
+    store = folder / "runs" / "store"
+    exported = ArtifactStore(store).keys("export")[0]
+    _, whole, _ = lineage_of(f"export/{exported}", folder)
+    for row in whole["artifacts"]:
+        place = store / row["kind"] / row["key"]
+        path = next(
+            p for p in sorted(place.rglob("*")) if p.is_file() and p.name != "manifest.json"
+        )
+        content = path.read_bytes()
+        path.write_bytes(bytes([content[0] ^ 1]) + content[1:])
+        code, document, errors = lineage_of(f"export/{exported}", folder)
+        path.write_bytes(content)
+        problems = [(r["kind"], r["key"]) for r in document["artifacts"] if r["problem"]]
+        assert (code, problems) == (1, [(row["kind"], row["key"])])
+        assert f"{row['kind']}/{row['key']}" in errors
+    assert lineage_of(f"export/{exported}", folder)[0] == 0
+
+
+def _ref(store: ArtifactStore, kind: str, key: str) -> ArtifactRef:
+    ref = store.find(kind, key)
+    assert ref is not None
+    return ref
 
 
 def test_recorded_metrics_are_those_of_the_recorded_rows(finished: Path) -> None:

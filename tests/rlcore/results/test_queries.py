@@ -6,7 +6,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from rlcore.results.queries import lineage, query
+from rlcore.results.queries import query
 from rlcore.store.artifacts import ArtifactError, ArtifactStore, Lineage
 from schemas.artifacts import ArtifactRef
 from schemas.columns import column_descriptions
@@ -200,35 +200,6 @@ def test_artifacts_tell_sizes_rows_and_metadata(store: ArtifactStore) -> None:
     n, iteration, size, producer = rows.row(0)
     assert (n, iteration, producer) == (3, "0", "flow-a")
     assert size > 1000
-
-
-def test_lineage_reaches_every_row_reward_and_commit(store: ArtifactStore) -> None:
-    refs = run(store, "a", 1.0)
-    run(store, "b", 1.0)
-    store.discard("dataset", "a")
-    rows = lineage(store, refs["update"])
-    assert rows.select("depth", "role", "kind", "present").rows() == [
-        (0, "self", "update", True),
-        (1, "advantages", "advantages", True),
-        (2, "rewards", "rewards", True),
-        (2, "rollouts", "rollouts", True),
-        (3, "dataset", "dataset", False),
-    ]
-    assert set(rows["key"]) == {"a", "a/000000"}
-    assert rows.filter(pl.col("present"))["code_fingerprint"].to_list() == ["commit-1"] * 4
-
-
-def test_lineage_of_a_long_run_is_quick(store: ArtifactStore) -> None:
-    """Each iteration has the one before among its parents, by two ways."""
-    ref = store.put("update", "0", tables={"metrics": metrics("rl")}, lineage=Lineage("r", "c"))
-    for step in range(1, 60):
-        half = Lineage("r", "c", {"policy": ref})
-        other = store.put("rollouts", f"{step}", tables={"metrics": metrics("x")}, lineage=half)
-        both = Lineage("r", "c", {"policy": ref, "rollouts": other})
-        ref = store.put("update", f"{step}", tables={"metrics": metrics("rl")}, lineage=both)
-    rows = lineage(store, ref)
-    assert rows.height == 119
-    assert rows["depth"].max() == 59
 
 
 JOINS = {
