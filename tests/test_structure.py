@@ -39,7 +39,9 @@ CONFINED = {
     "duckdb": tuple(
         f"rlcore/results/{name}.py" for name in ("conditions", "index", "statement", "views")
     ),
-    "matplotlib": ("flows/figure.py", "tasks/run_page/plots.py"),
+    "matplotlib": (
+        *("flows/figure.py", "tasks/run_page/lineage_picture.py", "tasks/run_page/plots.py"),
+    ),
     "transformers": (
         "rlcore/models/",
         "rlcore/learner/",

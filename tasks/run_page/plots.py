@@ -45,19 +45,19 @@ def headlines(curves: Mapping[str, Curve]) -> dict[str, Curve]:
 def curves_png(curves: Mapping[str, Curve]) -> bytes:
     """Return one panel per curve."""
     rows = -(-len(curves) // COLUMNS)
-    figure = _figure(COLUMNS * PANEL_INCHES[0], max(1, rows) * PANEL_INCHES[1])
+    figure = white_figure(COLUMNS * PANEL_INCHES[0], max(1, rows) * PANEL_INCHES[1])
     grid = figure.subplots(max(1, rows), COLUMNS, squeeze=False).flat
     for axes, (title, points) in zip(grid, curves.items(), strict=False):
         _draw(axes, points, COLOURS[0])
         axes.set_title(title, fontsize=8, loc="left")
     for axes in list(grid)[len(curves) :]:
         axes.set_visible(False)
-    return _png(figure)
+    return png_of(figure)
 
 
 def overlay_png(curves: Mapping[str, Curve]) -> bytes:
     """Return one panel with up to three curves, each on its own scale, named with its range."""
-    figure = _figure(COLUMNS * PANEL_INCHES[0], 2 * PANEL_INCHES[1])
+    figure = white_figure(COLUMNS * PANEL_INCHES[0], 2 * PANEL_INCHES[1])
     first = figure.subplots()
     lines = []
     for place, (colour, (name, points)) in enumerate(zip(COLOURS, curves.items(), strict=False)):
@@ -68,7 +68,7 @@ def overlay_png(curves: Mapping[str, Curve]) -> bytes:
         line.set_label(f"{name}: {min(values):.4g} to {max(values):.4g}, last {values[-1]:.4g}")
         lines.append(line)
     first.legend(handles=lines, fontsize=8, frameon=False, loc="lower left", bbox_to_anchor=(0, 1))
-    return _png(figure)
+    return png_of(figure)
 
 
 def limits(values: Sequence[float]) -> tuple[float, float]:
@@ -86,13 +86,15 @@ def limits(values: Sequence[float]) -> tuple[float, float]:
     return middle - least / 2, middle + least / 2
 
 
-def _figure(width: float, height: float) -> "Figure":
+def white_figure(width: float, height: float) -> "Figure":
+    """Return an empty figure of so many inches."""
     from matplotlib.figure import Figure
 
     return Figure((width, height), layout="constrained", dpi=DPI, facecolor="white")
 
 
-def _png(figure: "Figure") -> bytes:
+def png_of(figure: "Figure") -> bytes:
+    """Return ``figure`` as PNG."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", metadata={"Software": None})
     return buffer.getvalue()

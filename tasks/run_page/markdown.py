@@ -1,0 +1,37 @@
+"""Text and names for the run page: what Markdown shows literally, and keys that Prefect takes."""
+
+DIGEST_DIGITS = 12
+SHOWN_CHARACTERS = 1200  # of one prompt or completion
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+MARKDOWN_CHARACTERS = str.maketrans(
+    {c: f"\\{c}" for c in r"\`*_{}[]()#+-.!|~$:@="} | {"<": "&lt;", ">": "&gt;", "&": "&amp;"}
+)
+
+
+def plain(text: str) -> str:
+    """Return text that Markdown shows literally, in one line and without control characters.
+
+    >>> plain("a_b <c>")
+    'a\\\\_b &lt;c&gt;'
+    """
+    line = " ".join(text.split())
+    printable = "".join(c if c.isprintable() else REPLACEMENT for c in line)
+    return printable.translate(MARKDOWN_CHARACTERS)
+
+
+def quoted(text: str) -> str:
+    """Return the beginning of a long text as a block quote, a paragraph per line, which wraps;
+    nothing in the text is markup or ends the quote."""
+    cut = text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]} ..."
+    return "\n>\n".join(f"> {plain(line)}" for line in cut.splitlines() if line.strip()) + "\n"
+
+
+def artifact_key(*words: str) -> str:
+    """Return the key of an artifact: lower-case letters, digits and dashes.
+
+    >>> artifact_key("quickstart_ppo", "metrics", "rl")
+    'quickstart-ppo-metrics-rl'
+    """
+    text = "-".join(words).lower()
+    dashed = "".join(c if c.isascii() and c.isalnum() else "-" for c in text)
+    return "-".join(filter(None, dashed.split("-")))
