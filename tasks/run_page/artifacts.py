@@ -1,7 +1,8 @@
 """The page of a run in the Prefect UI: tables and reports, made from stored tables.
 
 Each call is a synchronous request of about 40 ms: once per stage, never inside an iteration. Text
-from models and data is escaped. Artifact keys are lower-case letters, digits and dashes.
+from models and data is escaped. Each recipe has its own artifact keys, so that a key's versions are
+those of one recipe.
 """
 
 import hashlib
@@ -9,66 +10,53 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 
 from rlcore.data.datasheet import Sheet
 from rlcore.diagnostics.watch import Finding
 from rlcore.report.facts import Ending
-from rlcore.results.folders import REPORTS
+from rlcore.report.write import INDEX
+from rlcore.results.folders import REPORTS, report_folder
 from rlcore.results.run import Run
-from tasks.run_page.board import Board, artifact_key
+from tasks.run_page.board import Board
+from tasks.run_page.lineage_picture import lineage_markdown, lineage_png
+from tasks.run_page.markdown import DIGEST_DIGITS, artifact_key, code, plain, quoted
 from tasks.run_page.plots import HEADLINES, curves_png, headlines, overlay_png
 
-SHOWN_CHARACTERS = 1200  # of one prompt or completion
-DIGEST_DIGITS = 12
-MARKDOWN_CHARACTERS = str.maketrans({c: f"\\{c}" for c in r"\`*_{}[]<>()#+-.!|~$"})
 
-
-def publish_state(board: Board, run: Run, ending: Ending | None, *, report: str) -> None:
-    """Publish where the run is, or how and why it ended; ``report``: folder and file of its report
-    below the server's reports."""
+def publish_state(board: Board, run: Run, ending: Ending | None) -> None:
+    """Publish where the run is, or how and why it ended."""
     newest = next(reversed(run.stages.values()))
     state = "running" if ending is None else ending.state
-    lines = [f"## {_plain(run.name)}: {_plain(state)}", ""]
+    lines = [f"## {plain(run.name)}: {plain(state)}", ""]
     if ending is not None and ending.reason:
-        lines += [f"**Why it ended:** {_plain(ending.reason[:SHOWN_CHARACTERS])}", ""]
+        lines += ["**Why it ended:**", "", quoted(ending.reason)]
     at = "in" if newest.sha256 is None else "after"
     given = json.loads(newest.overrides).items()
     overrides = ", ".join(f"{key} = {json.dumps(value)}" for key, value in given)
     lines += [
-        f"* {at} the stage {_plain(newest.stage)}",
-        f"* recipe {_plain(newest.recipe)}, seed {newest.seed}",
-        f"* overrides: {_plain(overrides) or 'none'}",
-        f"* [report: curves, completions, findings](/{REPORTS}/{report})",
+        f"* {at} the stage {plain(newest.stage)}",
+        f"* recipe {plain(newest.recipe)}, seed {newest.seed}",
+        f"* overrides: {plain(overrides) or 'none'}",
+        f"* [report: curves, completions, findings](/{REPORTS}/{report_folder(run.folder).name}"
+        f"/{INDEX})",
     ]
     board.markdown(
         key="run", markdown="\n".join(lines), description="Where this run is, or why it ended."
     )
 
 
-def publish_lineage(board: Board, run: Run, pictures: Path) -> None:
-    """Publish what each stage made or found, of what, and by which flow run; the picture goes into
-    ``pictures``, a report folder."""
-    del pictures
-    lines = ["## Lineage", "", "| stage | artifact | made from | by |", "|:-|:-|:-|:-|"]
-    for row in run.stages.values():
-        manifest = None
-        if row.sha256 is not None:
-            manifest = run.store.peek(row.result_kind, row.result_key)
-        name = f"`{row.result_kind}/{row.result_key[:DIGEST_DIGITS]}`"
-        parents = {} if manifest is None else manifest.parents
-        made_from = ", ".join(f"{role} {p.key[:DIGEST_DIGITS]}" for role, p in parents.items())
-        who = "" if manifest is None else manifest.producer
-        by = f"[{who[:8]}](/runs/flow-run/{who})" if who else ""
-        state = "under way" if row.sha256 is None else name
-        lines.append(f"| {_plain(row.stage)} | {state} | {_plain(made_from)} | {by} |")
-    lines += ["", f"All artifacts: `rl-pipeline lineage {run.name}`"]
+def publish_lineage(board: Board, run: Run, folder: Path) -> None:
+    """Publish the lineage of ``run`` up to now. The picture goes into ``folder``, the run's report
+    folder, whose report is linked if it is written. Raises as ``Run.stages``."""
+    report = f"/{REPORTS}/{folder.name}/{INDEX}" if (folder / INDEX).is_file() else None
+    picture = _picture(folder, "lineage", lineage_png(run))
     board.markdown(
         key="lineage",
-        markdown="\n".join(lines),
-        description="Stages of this run: their artifacts, what they were made from, by which run.",
+        markdown=lineage_markdown(run, picture=picture, report=report),
+        description="Stages of this run: their artifacts, what they were made from, and by which "
+        "flow run.",
     )
 
 
@@ -78,7 +66,7 @@ def publish_datasheet(board: Board, sheets: Sequence[Sheet]) -> None:
     for sheet in sheets:
         lines += ["", f"### {sheet.title}", "", f"| {' | '.join(sheet.columns)} |"]
         lines.append(f"|{':-|' * len(sheet.columns)}")
-        lines += [f"| {' | '.join(map(_plain, row))} |" for row in sheet.rows]
+        lines += [f"| {' | '.join(map(plain, row))} |" for row in sheet.rows]
         lines += [] if sheet.rows else ["none"]
     board.markdown(
         key="data",
@@ -99,22 +87,22 @@ def publish_metrics(board: Board, stage: str, metrics: pl.DataFrame, folder: Pat
         curves.setdefault(name, []).append((step, value))
     first = [name for names in HEADLINES.values() for name in names if name in curves]
     ordered = {name: curves[name] for name in (*first, *curves)}
-    picture = _picture(folder, f"{artifact_key(stage)}-curves", curves_png(headlines(curves)))
+    name = f"{artifact_key(stage)}-curves"
     lines = [
-        f"## {_plain(stage)}: metrics",
+        f"## {plain(stage)}: metrics",
         "",
-        f"![curves]({picture})",
+        f"![curves]({_picture(folder, name, curves_png(headlines(curves)))})",
         "",
         "| metric | steps | first | last | min | max |",
         "|:-|-:|-:|-:|-:|-:|",
     ]
-    for name, points in ordered.items():
+    for metric, points in ordered.items():
         values = [value for _, value in points]
         figures = [values[0], values[-1], min(values), max(values)]
-        cells = [f"`{name}`", str(len(values)), *(f"{value:.4g}" for value in figures)]
+        cells = [f"`{metric}`", str(len(values)), *(f"{value:.4g}" for value in figures)]
         lines.append(f"| {' | '.join(cells)} |")
     board.markdown(
-        key=f"{artifact_key(stage)}-metrics",
+        key=f"metrics-{stage}",
         markdown="\n".join(lines),
         description=f"Metrics of the stage {stage}, from its metrics table.",
     )
@@ -147,7 +135,7 @@ def publish_diagnostics(
     for found in findings:
         span = "start" if found.began == 0 else f"{found.began} to {found.ended or 'the end'}"
         cells = [f"`{found.check}`", span, found.severity, found.message, found.remedy]
-        lines.append(f"| {' | '.join([cells[0], *map(_plain, cells[1:])])} |")
+        lines.append(f"| {' | '.join([cells[0], *map(plain, cells[1:])])} |")
     reported = {found.check for found in findings}
     silent = [f"`{name}` ({limit:.3g})" for name, limit in checks if name not in reported]
     lines += ["", f"Silent, threshold in brackets: {', '.join(silent)}."]
@@ -189,24 +177,27 @@ def publish_reward_model(
 
 def publish_evaluation(board: Board, eval_results: pl.DataFrame) -> None:
     """Publish the ``eval_results`` table: a row per source and metric, a column per checkpoint."""
-    order = eval_results["checkpoint"].unique(maintain_order=True).to_list()
-    rows: dict[tuple[str, ...], dict[str, Any]] = {}
+    checkpoints = eval_results["checkpoint"].unique(maintain_order=True).to_list()
+    rows: dict[tuple[str, str, str], dict[str, str]] = {}
+    drawn: dict[tuple[str, str, str], str] = {}
     for result in eval_results.iter_rows(named=True):
         where = (result["data_source"], result["subset"], result["metric"])
-        row = rows.setdefault(where, dict(zip(("source", "subset", "metric"), where, strict=True)))
-        row["prompts"] = result["num_prompts"]
-        row["samples"] = result["num_samples"]
         low, high = result["ci_low"], result["ci_high"]
-        row[result["checkpoint"]] = f"{result['value']:.3f} ({low:.3f}-{high:.3f})"
-    titles = ["source", "subset", "metric", "prompts", "samples", *order]
-    lines = ["## Evaluation", "", f"| {' | '.join(map(_plain, titles))} |"]
-    lines.append(f"|{':-|' * len(titles)}")
-    for row in rows.values():
-        lines.append(f"| {' | '.join(_plain(str(row.get(title, ''))) for title in titles)} |")
+        value = f"**{result['value']:.3f}** {low:.3f} to {high:.3f}"
+        rows.setdefault(where, {})[result["checkpoint"]] = value
+        drawn[where] = f"{result['num_prompts']:,} / {result['num_samples']:,}"
+    head = ["data", "metric", "prompts / samples", *map(plain, checkpoints)]
+    lines = ["## Evaluation", "", f"| {' | '.join(head)} |", f"|{':-|' * len(head)}"]
+    for where, values in rows.items():
+        source, subset, metric = where
+        data = source if subset == source else f"{source}, {subset}"
+        cells = [plain(data), plain(metric), drawn[where]]
+        cells += [values.get(name, "") for name in checkpoints]
+        lines.append(f"| {' | '.join(cells)} |")
     board.markdown(
         key="evaluation",
-        markdown="\n".join(lines),
-        description="Each checkpoint on held-out prompts; 95 % confidence interval in brackets.",
+        markdown="\n".join([*lines, "", "Each figure with its 95 % confidence interval."]),
+        description="Each checkpoint on held-out prompts.",
     )
 
 
@@ -214,7 +205,7 @@ def publish_completions(board: Board, completions: pl.DataFrame, *, limit: int) 
     """Publish up to ``limit`` prompts of a ``completions`` table with every checkpoint's answer.
 
     Greedy answers where there are any; prompts on which the checkpoints differ come first. The
-    model's output is in code blocks that it cannot close.
+    model's output is in quotes that it cannot end.
     """
     greedy = completions.filter(pl.col("mode") == "greedy")
     shown = greedy if greedy.height else completions.filter(pl.col("sample") == 0)
@@ -223,12 +214,12 @@ def publish_completions(board: Board, completions: pl.DataFrame, *, limit: int) 
     lines = ["## Sample completions", ""]
     for number, uid in enumerate(chosen, start=1):
         rows = shown.filter(pl.col("uid") == uid).to_dicts()
-        lines += [f"### {number}. {_plain(rows[0]['data_source'])}", "", _block(rows[0]["prompt"])]
-        lines += [f"Ground truth: {_plain(rows[0]['ground_truth'] or 'none')}", ""]
+        lines += [f"### {number}. {plain(rows[0]['data_source'])}", "", quoted(rows[0]["prompt"])]
+        lines += [f"Ground truth: {plain(rows[0]['ground_truth'] or 'none')}", ""]
         for row in rows:
             verdict = f"{row['outcome']}, {row['num_tokens']} tokens, {row['finish_reason']}"
-            lines += [f"**{_plain(row['checkpoint'])}** ({_plain(verdict)})", ""]
-            lines += [_block(row["response"])]
+            lines += [f"**{plain(row['checkpoint'])}** ({plain(verdict)})", ""]
+            lines += [quoted(row["response"])]
     board.markdown(
         key="completions",
         markdown="\n".join(lines),
@@ -236,13 +227,12 @@ def publish_completions(board: Board, completions: pl.DataFrame, *, limit: int) 
     )
 
 
-def publish_export(board: Board, uri: str) -> None:
-    """Publish where the export is: a browser opens no path of a disk, so there is nothing to
-    follow."""
+def publish_export(board: Board, place: str) -> None:
+    """Publish where the exported model is: a path of the machine that ran the stage, or a URL."""
     board.markdown(
         key="export",
-        markdown=f"## Exported model\n\n{_block(uri)}",
-        description="The Hugging Face directory that this run exported.",
+        markdown=f"## Exported model\n\n{code(place)}\n\nIn the format of Hugging Face.",
+        description="Where the exported model is.",
     )
 
 
@@ -258,15 +248,3 @@ def _picture(folder: Path, name: str, png: bytes) -> str:
     os.replace(partial, folder / f"{name}.png")
     version = hashlib.sha256(png).hexdigest()[:DIGEST_DIGITS]
     return f"/{REPORTS}/{folder.name}/{name}.png?v={version}"
-
-
-def _plain(text: str) -> str:
-    """Return text that Markdown shows literally."""
-    return text.translate(MARKDOWN_CHARACTERS).replace("\n", " ")
-
-
-def _block(text: str) -> str:
-    """Return text as an indented code block, which no content can close, without control codes."""
-    cut = text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]} ..."
-    printable = "".join(c if c.isprintable() or c == "\n" else "�" for c in cut)
-    return "\n".join(f"    {line}" for line in printable.split("\n")) + "\n"

@@ -9,6 +9,8 @@ from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
 
+from tasks.run_page.markdown import artifact_key
+
 
 class Board:
     """The artifacts of the flow run ``flow_run_id``, whose keys begin with ``recipe``: a page of
@@ -39,7 +41,7 @@ class Board:
         Raises what Prefect's client raises where the server refuses or does not answer.
         """
         assert self._client is not None, "enter open() first"
-        name = artifact_key(f"{self._recipe}-{key}")
+        name = artifact_key(self._recipe, key)
         if self._shown.get(name) == (markdown, description):
             return
         ids = self._known(self._client)
@@ -65,8 +67,3 @@ class Board:
             found = client.read_artifacts(artifact_filter=ArtifactFilter(flow_run_id=only))
             self._ids = {artifact.key: artifact.id for artifact in found if artifact.key}
         return self._ids
-
-
-def artifact_key(name: str) -> str:
-    """Return ``name`` as Prefect wants keys: lower-case letters, digits and dashes."""
-    return "".join(c if c.isascii() and c.isalnum() else "-" for c in name.lower()).strip("-")

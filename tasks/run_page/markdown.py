@@ -1,5 +1,7 @@
 """Text and names for the run page: what Markdown shows literally, and keys that Prefect takes."""
 
+import re
+
 DIGEST_DIGITS = 12
 SHOWN_CHARACTERS = 1200  # of one prompt or completion
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
@@ -20,10 +22,30 @@ def plain(text: str) -> str:
 
 
 def quoted(text: str) -> str:
-    """Return the beginning of a long text as a block quote, a paragraph per line, which wraps;
-    nothing in the text is markup or ends the quote."""
+    """Return the beginning of a long text as a block quote, line by line, which wraps; nothing in
+    the text is markup or ends the quote."""
     cut = text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]} ..."
-    return "\n>\n".join(f"> {plain(line)}" for line in cut.splitlines() if line.strip()) + "\n"
+    paragraphs: list[list[str]] = [[]]
+    for line in cut.splitlines():
+        indent = "\N{NO-BREAK SPACE}" * (len(line) - len(line.lstrip()))
+        if line.strip():
+            paragraphs[-1].append(f"> {indent}{plain(line)}")
+        elif paragraphs[-1]:
+            paragraphs.append([])
+    shown = "\n>\n".join("\\\n".join(lines) for lines in paragraphs if lines)
+    return f"{shown or '> *empty*'}\n"
+
+
+def code(text: str) -> str:
+    """Return one line of text as inline code, which no content can end.
+
+    >>> code("/a`b")
+    '`` /a`b ``'
+    """
+    line = "".join(c if c.isprintable() else REPLACEMENT for c in " ".join(text.split()))
+    longest = max((len(run) for run in re.findall("`+", line)), default=0)
+    fence = "`" * (longest + 1)
+    return f"{fence} {line} {fence}" if longest else f"{fence}{line}{fence}"
 
 
 def artifact_key(*words: str) -> str:

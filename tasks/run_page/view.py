@@ -11,7 +11,7 @@ from rlcore.diagnostics.evidence import Evidence
 from rlcore.diagnostics.measures import learns_from_a_model
 from rlcore.diagnostics.watch import Finding, diagnose
 from rlcore.report.facts import Ending
-from rlcore.report.write import INDEX, write_report
+from rlcore.report.write import write_report
 from rlcore.results.folders import report_folder
 from rlcore.results.metrics import KIND as METRICS
 from rlcore.results.metrics import metrics_frame
@@ -59,7 +59,7 @@ class View:
         run = Run(self.folder, self.recipe, ArtifactStore(self.recipe.store))
         pictures = report_folder(self.folder)
         with self.board.open() as board:
-            publish_state(board, run, ending, report=f"{pictures.name}/{INDEX}")
+            publish_state(board, run, ending)
             for stage in TRAINED:
                 if stage in run.stages:
                     self._metrics(board, run, stage, pictures)

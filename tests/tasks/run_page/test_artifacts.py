@@ -21,10 +21,12 @@ from tasks.run_page.artifacts import (
     publish_diagnostics,
     publish_evaluation,
     publish_export,
+    publish_lineage,
     publish_metrics,
     publish_proxy,
 )
 from tasks.run_page.board import Board
+from tests.rlcore.report.made import MadeRun
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -38,7 +40,7 @@ def _published(publish: Callable[[Board], None]) -> dict[str, Any]:
     def run() -> str:
         from prefect.runtime import flow_run
 
-        with Board(UUID(str(flow_run.id)), "small").open() as board:
+        with Board(UUID(str(flow_run.id)), "small_1").open() as board:
             publish(board)
         return str(flow_run.id)
 
@@ -48,7 +50,7 @@ def _published(publish: Callable[[Board], None]) -> dict[str, Any]:
             flow_run_id=ArtifactFilterFlowRunId.model_validate({"any_": [flow_run_id]})
         )
         found = client.read_artifacts(artifact_filter=only)
-    return {str(artifact.key).removeprefix("small-"): artifact.data for artifact in found}
+    return {str(artifact.key).removeprefix("small-1-"): artifact.data for artifact in found}
 
 
 def _check_picture(text: str, path: Path) -> None:
@@ -75,6 +77,23 @@ def _completion(uid: str, checkpoint: str, outcome: str) -> dict[str, Any]:
     }
 
 
+def test_lineage_has_a_picture_and_the_report_once_it_is_written(
+    prefect_server: str, tmp_path: Path
+) -> None:
+    made = MadeRun(tmp_path / "runs")
+    made.prepare()
+    made.stage("rl", "policy", made.key)
+    folder = tmp_path / "reports-0"
+    folder.mkdir()
+    key = "quickstart-lineage"
+    text = _published(lambda board: publish_lineage(board, made.open(), folder))[key]
+    _check_picture(text, folder / "lineage.png")
+    assert "| rl | not ended | policy" in text
+    (folder / "index.html").write_text("a report")
+    text = _published(lambda board: publish_lineage(board, made.open(), folder))[key]
+    assert "](/reports/reports-0/index.html)" in text
+
+
 def test_the_datasheet_is_on_the_page_as_text(prefect_server: str) -> None:
     """Names of files and sources are a user's: none of them may become markup."""
     sheets = [
@@ -92,9 +111,8 @@ def test_metrics_have_a_curve_and_a_row_each(prefect_server: str, tmp_path: Path
         for name in ("actor/pg_loss", "critic/score/mean")
         for step, value in enumerate([0.5, None, 2.0])
     ]
-    text = _published(lambda board: publish_metrics(board, "rl", pl.DataFrame(rows), tmp_path))[
-        "rl-metrics"
-    ]
+    frame = pl.DataFrame(rows)
+    text = _published(lambda board: publish_metrics(board, "rl", frame, tmp_path))["metrics-rl"]
     _check_picture(text, tmp_path / "rl-curves.png")
     assert text.index("`critic/score/mean`") < text.index("`actor/pg_loss`")
     assert "| `actor/pg_loss` | 2 | 0.5 | 2 | 0.5 | 2 |" in text
@@ -145,10 +163,13 @@ def test_evaluation_has_a_column_per_checkpoint(prefect_server: str) -> None:
         }
         for checkpoint, value in (("base", 0.02), ("sft", 0.6), ("rl", 0.98))
     ]
-    text = _published(lambda board: publish_evaluation(board, pl.DataFrame(rows)))["evaluation"]
-    title, _, row = text.splitlines()[2:]
-    assert title == "| source | subset | metric | prompts | samples | base | sft | rl |"
-    assert row.split(" | ")[6] == r"0\.600 \(0\.590\-0\.610\)"
+    frame = pl.DataFrame(rows)
+    text = _published(lambda board: publish_evaluation(board, frame))["evaluation"]
+    assert "| data | metric | prompts / samples | base | sft | rl |" in text
+    assert (
+        "| arithmetic, test | greedy/acc | 512 / 1 | **0.020** 0.010 to 0.030"
+        " | **0.600** 0.590 to 0.610 | **0.980** 0.970 to 0.990 |"
+    ) in text
 
 
 def test_completions_are_shown_as_text_only(prefect_server: str) -> None:
@@ -159,20 +180,19 @@ def test_completions_are_shown_as_text_only(prefect_server: str) -> None:
         _completion("corrected", "sft", "wrong"),
         _completion("corrected", "rl", "ok"),
     ]
-    text = _published(lambda board: publish_completions(board, pl.DataFrame(rows), limit=1))[
-        "completions"
-    ]
+    frame = pl.DataFrame(rows)
+    text = _published(lambda board: publish_completions(board, frame, limit=1))["completions"]
     assert "What is corrected?" in text, "the prompt on which the checkpoints differ comes first"
     assert "What is same?" not in text
     assert "\x1b" not in text
-    for line in text.splitlines():
-        escaped = line.startswith("    ") or "\\<" in line
-        assert escaped or "<" not in line, f"markup outside a code block: {line}"
-        assert line.startswith("    ") or not line.startswith("```")
+    assert "<" not in text
+    assert not [line for line in text.splitlines() if line.startswith(("```", "    "))]
+    assert "> &lt;/code&gt;&lt;script&gt;" in text, "the answer is there, and wraps"
 
 
 def test_the_export_is_a_path_and_no_link(prefect_server: str) -> None:
-    """A browser follows no link from a page to a file of the disk."""
-    shown = _published(lambda board: publish_export(board, "/data/export/abc"))["export"]
-    assert "    /data/export/abc" in shown
-    assert "](" not in shown
+    """A browser opens no file of the machine that it runs on from a page of a server."""
+    text = _published(lambda board: publish_export(board, "/data/my`export/abc"))["export"]
+    assert "`` /data/my`export/abc ``" in text
+    assert "](" not in text
+    assert "file:" not in text

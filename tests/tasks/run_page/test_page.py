@@ -76,7 +76,7 @@ def test_a_page_grows_in_place_while_the_run_goes(made: MadeRun, prefect_server:
 
     after = shown(run_of(body))
     before = ids[0]
-    assert set(before) >= {f"quickstart-{key}" for key in ("run", "rl-metrics", "lineage")}
+    assert set(before) >= {f"quickstart-{key}" for key in ("run", "metrics-rl", "lineage")}
     assert {key: after[key].id for key in before} == {key: a.id for key, a in before.items()}
     assert "running" in str(before["quickstart-run"].data)
     assert "completed" in str(after["quickstart-run"].data)
