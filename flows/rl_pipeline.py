@@ -6,6 +6,7 @@ from typing import Any
 
 from prefect import flow
 
+from flows.form import with_fields
 from flows.places import RECIPES
 from flows.rl_loop import rl
 from schemas.artifacts import ArtifactRef
@@ -37,6 +38,11 @@ STAGES = {
 )
 def rl_pipeline(
     recipe: str = "quickstart",
+    seed: int | None = None,
+    iterations: int | None = None,
+    learning_rate: float | None = None,
+    prompts: int | None = None,
+    samples: int | None = None,
     overrides: dict[str, Any] | None = None,
     accept_code: bool = False,
     refresh: tuple[Stage, ...] = (),
@@ -46,14 +52,26 @@ def rl_pipeline(
 
     Args:
         recipe: name of a file in flows/recipes, or the path of a YAML file.
-        overrides: dotted recipe keys and their values, e.g. {"rl.iterations": 5, "seed": 1}.
+        seed: of everything drawn at random; as in the recipe if empty, like the next four.
+        iterations: of RL (rl.iterations).
+        learning_rate: of RL (rl.update.optimizer.lr).
+        prompts: per RL iteration (rl.rollout.prompts).
+        samples: responses per prompt (rl.rollout.samples).
+        overrides: dotted recipe keys and their values, e.g. {"rl.update.epochs": 2}.
         accept_code: let an RL run that stopped half-way go on though its code has changed since.
         refresh: stages that are made anew though the store has their results, which stay there.
         until: the stage after which the run ends.
     """
+    fields = {
+        "seed": seed,
+        "iterations": iterations,
+        "learning_rate": learning_rate,
+        "prompts": prompts,
+        "samples": samples,
+    }
     with open_run(
         recipe,
-        overrides or {},
+        with_fields(overrides, fields),
         recipes=RECIPES,
         accept_code=accept_code,
         refresh=refresh,

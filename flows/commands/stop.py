@@ -6,6 +6,7 @@ import shlex
 import time
 from typing import TYPE_CHECKING, Any
 
+from flows.form import FIELDS, with_fields
 from schemas.errors import UserError
 
 if TYPE_CHECKING:
@@ -59,13 +60,16 @@ def command_of(run: "FlowRun", deployment: str | None) -> str:
     """Return the command that starts what ``run`` is, as one line of a shell."""
     recipe, overrides = run.parameters["recipe"], run.parameters.get("overrides") or {}
     given = {name: run.parameters.get(name) for name in ("refresh", "until")}
+    fields = {name: run.parameters.get(name) for name in FIELDS}
     if deployment is not None:
         words = ["prefect", "deployment", "run", f"rl-pipeline/{deployment}", "--watch"]
         for name, value in {"overrides": overrides, **given}.items():
             words += ["-p", f"{name}={json.dumps(value)}"] if value else []
+        for name, value in fields.items():
+            words += ["-p", f"{name}={json.dumps(value)}"] if value is not None else []
     else:
         words = ["rl-pipeline", "run", recipe]
-        for path, value in overrides.items():
+        for path, value in with_fields(overrides, fields).items():
             words += ["-o", f"{path}={json.dumps(value)}"]
         words += ["--accept-code"] if run.parameters.get("accept_code") else []
         words += [word for stage in given["refresh"] or () for word in ("--refresh", stage)]

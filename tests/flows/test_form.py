@@ -1,0 +1,56 @@
+"""The run form of a deployment: typed fields for the common keys, beside the overrides."""
+
+import inspect
+import json
+import shlex
+
+import pytest
+from prefect.client.schemas.objects import FlowRun
+from prefect.utilities.callables import parameter_schema
+
+from flows.commands.stop import command_of
+from flows.form import FIELDS, with_fields
+from flows.places import RECIPES
+from flows.rl_pipeline import rl_pipeline
+from rlcore.recipes import load_recipe
+from schemas.errors import UserError
+
+pytestmark = pytest.mark.timeout(60)
+GIVEN = {"seed": 0, "iterations": 7, "learning_rate": 2e-5, "prompts": 2, "samples": 4}
+
+
+def test_the_form_has_a_typed_field_with_a_description_each() -> None:
+    properties = parameter_schema(rl_pipeline.fn).properties
+    kinds = {name: properties[name]["anyOf"][0]["type"] for name in FIELDS}
+    assert kinds == {**dict.fromkeys(FIELDS, "integer"), "learning_rate": "number"}
+    for name in inspect.signature(rl_pipeline.fn).parameters:
+        assert properties[name].get("description"), f"{name} is not explained in the form"
+
+
+def test_a_field_is_a_key_of_the_recipe() -> None:
+    recipe = load_recipe("quickstart", with_fields({}, GIVEN), directory=RECIPES)
+    assert (recipe.seed, recipe.rl.iterations) == (0, 7)
+    assert recipe.rl.update.optimizer.lr == 2e-5
+    assert (recipe.rl.rollout.prompts, recipe.rl.rollout.samples) == (2, 4)
+    assert with_fields(None, dict.fromkeys(FIELDS)) == {}
+
+
+def test_a_value_given_both_ways_must_be_the_same() -> None:
+    assert with_fields({"seed": 3}, {"seed": 3}) == {"seed": 3}
+    with pytest.raises(UserError) as raised:
+        with_fields({"rl.iterations": 5}, {"iterations": 6})
+    assert str(raised.value) == (
+        "iterations = 6 and overrides['rl.iterations'] = 5 are the same key of the recipe;"
+        " leave one of the two out"
+    )
+
+
+def test_the_command_that_continues_a_run_has_its_fields() -> None:
+    parameters = {"recipe": "quickstart", "overrides": {"rl.update.epochs": 2}, **GIVEN}
+    run = FlowRun.model_construct(parameters=parameters)
+    words = shlex.split(command_of(run, "quickstart"))
+    assert {f"{name}={json.dumps(value)}" for name, value in GIVEN.items()} <= set(words)
+    words = shlex.split(command_of(run, None))
+    assert words[:3] == ["rl-pipeline", "run", "quickstart"]
+    keys = {f"{FIELDS[name]}={json.dumps(value)}" for name, value in GIVEN.items()}
+    assert {*keys, "rl.update.epochs=2"} <= set(words)
