@@ -85,7 +85,7 @@ def test_lineage_has_a_picture_and_the_report_once_it_is_written(
     made.stage("rl", "policy", made.key)
     folder = tmp_path / "reports-0"
     folder.mkdir()
-    key = "quickstart-lineage"
+    key = "lineage"
     text = _published(lambda board: publish_lineage(board, made.open(), folder))[key]
     _check_picture(text, folder / "lineage.png")
     assert "| rl | not ended | policy" in text
@@ -101,7 +101,7 @@ def test_the_datasheet_is_on_the_page_as_text(prefect_server: str) -> None:
         Sheet("Rejects", ("source", "reason"), []),
     ]
     text = _published(lambda board: publish_datasheet(board, sheets))["data"]
-    assert "| \\<b\\>a\\|b\\.jsonl | 1,000 |" in text
+    assert "| &lt;b&gt;a\\|b\\.jsonl | 1,000 |" in text
     assert text.endswith("none")
 
 
