@@ -1,0 +1,105 @@
+"""The page of a flow run in headless Chromium, in both UIs, also through a forwarded port."""
+
+import base64
+import re
+import selectors
+import socket
+import socketserver
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from prefect import flow
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
+from prefect.runtime import flow_run
+
+from rlcore.report.write import write_report
+from tasks.run_page.artifacts import publish_lineage, publish_metrics
+from tests.browser import Browser, opened
+from tests.conftest import HOME, REPORTS
+from tests.rlcore.report.made import MadeRun
+
+pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
+DRAWN = "[...document.images].filter(i => /^.reports/.test(i.getAttribute('src')))"
+
+
+@pytest.fixture(scope="module")
+def published(prefect_server: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The ids of the artifacts with pictures of a run under way, by key."""
+    del prefect_server
+    made = MadeRun(tmp_path_factory.mktemp("page") / "runs")
+    made.train(made.prepare(), iterations=3)
+    folder = REPORTS / f"{made.name}-{'0123abcd' * 4}"
+    folder.mkdir(parents=True)
+    write_report(made.open(), folder)
+
+    @flow(name="page-test")
+    def run() -> str:
+        publish_lineage(made.open(), folder)
+        publish_metrics(made.open().recipe.name, "rl", made.open().metrics("rl"), folder)
+        return str(flow_run.id)
+
+    only = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId.model_validate({"any_": [run()]}))
+    with get_client(sync_client=True) as client:
+        found = client.read_artifacts(artifact_filter=only)
+    return {artifact.key or "": str(artifact.id) for artifact in found}
+
+
+@contextmanager
+def _forwarded(port: int) -> Iterator[int]:
+    """Yield another port of this machine that leads to ``port``, as ``ssh -L`` makes one."""
+
+    class Pipe(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with (
+                socket.create_connection(("127.0.0.1", port)) as there,
+                selectors.DefaultSelector() as ready,
+            ):
+                ready.register(self.request, selectors.EVENT_READ, there)
+                ready.register(there, selectors.EVENT_READ, self.request)
+                while True:
+                    for key, _ in ready.select():
+                        data = key.fileobj.recv(65536)  # type: ignore[union-attr]
+                        if not data:
+                            return
+                        key.data.sendall(data)
+
+    class Server(socketserver.ThreadingTCPServer):
+        daemon_threads = True
+
+    with Server(("127.0.0.1", 0), Pipe) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_address[1]
+        server.shutdown()
+
+
+def _log_in(browser: Browser, base: str) -> None:
+    password = base64.b64encode((HOME / "password").read_text().strip().encode()).decode()
+    browser.open(f"{base}/login")
+    browser.wait(f"location.origin === '{base}' && document.readyState === 'complete'")
+    browser.ask(f"localStorage.setItem('prefect-password', '{password}')")
+
+
+@pytest.mark.parametrize("forwarded", [False, True])
+@pytest.mark.parametrize("ui", ["", "/v2"])
+def test_pictures_draw_and_links_lead_to_the_same_server(
+    ui: str, forwarded: bool, published: dict[str, str], prefect_server: str, tmp_path: Path
+) -> None:
+    port = urlsplit(prefect_server).port or 0
+    with _forwarded(port) as other, opened(tmp_path / "profile") as browser:
+        base = f"http://127.0.0.1:{other if forwarded else port}"
+        _log_in(browser, base)
+        for key, artifact in published.items():
+            browser.open(f"{base}{ui}/artifacts/artifact/{artifact}")
+            browser.wait(f"{DRAWN}.length === 1 && {DRAWN}[0].naturalWidth > 0")
+            browser.picture(tmp_path / f"{key}.png")
+            assert browser.ask(f"{DRAWN}[0].getBoundingClientRect().width") <= 846
+        browser.open(f"{base}{ui}/artifacts/artifact/{published['quickstart-lineage']}")
+        browser.wait(f"{DRAWN}.length === 1")
+        links = browser.ask("[...document.querySelectorAll('a')].map(a => a.href)")
+        assert [link for link in links if re.match(rf"{base}/reports/.*/index.html", link)]
+        assert [link for link in links if re.match(rf"{base}/runs/flow-run/", link)]
