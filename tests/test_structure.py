@@ -69,16 +69,14 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
         "rlcore/from_verl/config_keys.py",
     ),
     "tests/test_wheel.py": ("flows/places.py",),
-    "tests/flows/commands/test_reward.py": (
-        *("rlcore/reward_trial/rows.py", "rlcore/reward_trial/score.py"),
-        *("rlcore/reward_trial/figures.py", "rlcore/reward_trial/findings.py"),
+    "tests/flows/commands/test_reward.py": tuple(
+        f"rlcore/reward_trial/{name}.py" for name in ["rows", "score", "figures", "findings"]
     ),
     "tests/flows/commands/test_json.py": (
         *("flows/commands/algorithms.py", "flows/commands/doctor.py"),
         "flows/commands/recipes.py",
     ),
     "tests/rlcore/results/test_lineage.py": ("rlcore/results/subject.py",),
-    "tests/flows/test_rl_pipeline.py, beside others": ("flows/commands/lineage.py",),
     "tests/tasks/runtime/test_caching.py": (
         *("tasks/runtime/pipeline.py", "tasks/runtime/stage_run.py"),
     ),
@@ -95,7 +93,7 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
         *("rlcore/rl/run.py", "rlcore/rl/workers.py", "rlcore/supervised/sft.py"),
         *(f"tasks/{stage}.py" for stage in ("base_model", "prepare_data", "sft", "rl")),
         *("tasks/evaluate.py", "tasks/export.py", "tasks/run_page/summary.py"),
-        "flows/commands/replay.py",
+        *("flows/commands/lineage.py", "flows/commands/replay.py"),
     ),
     "tests/rlcore/rl/test_replay.py": ("rlcore/rl/audit.py", "rlcore/rl/recorded.py"),
     "tests/tasks/run_page/test_artifacts.py": ("tasks/run_page/board.py",),
@@ -122,9 +120,8 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
         *("schemas/tables.py", "schemas/versions.py"),
         *("rlcore/results/statement.py", "rlcore/results/views.py"),
     ),
-    "tests/rlcore/report/test_write.py": (
-        *("rlcore/report/curves.py", "rlcore/report/evaluation.py"),
-        *("rlcore/report/facts.py", "rlcore/report/samples.py"),
+    "tests/rlcore/report/test_write.py": tuple(
+        f"rlcore/report/{name}.py" for name in ["curves", "evaluation", "facts", "samples"]
     ),
     "tests/rlcore/results/test_data_dictionary.py": ("schemas/sql_types.py",),
     "tests/flows/commands/test_ask.py": ("rlcore/results/questions.py",),
@@ -133,9 +130,8 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
     "tests/rlcore/rewards/test_worker.py": (
         *("rlcore/rewards/child.py", "rlcore/rewards/process.py", "rlcore/rewards/link.py"),
     ),
-    "tests/rlcore/rl/test_algorithms.py": (
-        *("rlcore/rl/loop.py", "rlcore/rl/metrics.py", "rlcore/rl/phases.py", "rlcore/rl/ptx.py"),
-        *("rlcore/rl/reward.py", "rlcore/rl/state.py"),
+    "tests/rlcore/rl/test_algorithms.py": tuple(
+        f"rlcore/rl/{name}.py" for name in ["loop", "metrics", "phases", "ptx", "reward", "state"]
     ),
     "tests/rlcore/rl/test_advantage.py": ("rlcore/rl/batch.py", "rlcore/rl/scores.py"),
     "tests/rlcore/rl/test_dynamic_sampling.py": ("rlcore/rl/groups.py",),

@@ -20,16 +20,13 @@ from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRun
 
 from flows.cli import main
 from rlcore.data.preview import example_lines, example_of
-from rlcore.models.base import build_base_model
 from rlcore.models.files import model_directory
 from rlcore.models.tokenizer import load_tokenizer
 from rlcore.results.queries import query
 from rlcore.store.artifacts import ArtifactStore
 from schemas.artifacts import ArtifactRef
-from schemas.recipe import FromScratch, ModelSection
 from tests.flows.commands.test_run import check_summary
-from tests.flows.small_run import INLINE, SMALL, model_digests, run_recipe, run_small, summary_of
-from tests.inputs import GSM8K, reads
+from tests.flows.small_run import INLINE, SMALL, model_digests, run_small, summary_of
 from tests.listeners import watched
 from tests.rlcore.export.snippets import run_snippet
 
@@ -399,60 +396,3 @@ def test_killed_on_ray_and_rerun_gives_the_same_weights(
     uninterrupted = model_digests(finished, "policy")
     for key, digest in model_digests(tmp_path, "policy").items():
         assert uninterrupted[key] == digest
-
-
-def test_unsynced_engine_stops_the_run(prefect_server: str, tmp_path: Path) -> None:
-    """An engine that keeps its old weights must not train silently: the commonest bug of the
-    field."""
-    run = run_small(tmp_path, {**INLINE, "sft.max_steps": 2}, kill_at="skip-sync")
-    assert run.returncode != 0
-    assert "the engine was not synced after the last update" in run.stdout
-
-
-def test_bad_recipe_ends_before_any_stage(prefect_server: str, tmp_path: Path) -> None:
-    run = run_small(tmp_path, {"rl.iteratons": 2}, timeout_s=60)
-    assert run.returncode != 0
-    assert "did you mean 'iterations'" in run.stdout
-    assert not (tmp_path / "runs" / "store").exists()
-
-
-@pytest.mark.slow
-@reads(GSM8K / "train.jsonl")
-def test_real_gsm8k_goes_through_all_stages(prefect_server: str, tmp_path: Path) -> None:
-    """gsm8k-grpo on the real files, with a small local model in place of the hub's, in bfloat16."""
-    model = ModelSection(
-        from_scratch=FromScratch(
-            hidden_size=64, num_heads=2, num_kv_heads=1, num_layers=1, max_position_embeddings=1024
-        ),
-        dtype="bfloat16",
-    )
-    texts = ["How many apples? Ann has 3 and buys 4.", "#### 7", "Let's think step by step"]
-    build_base_model(model, tmp_path / "base", texts=texts, seed=0)
-    overrides = {
-        "model.path": str(tmp_path / "base"),
-        "model.max_tokens": 1024,
-        "data.sources.0.path": str(GSM8K),
-        "data.max_prompt_tokens": 900,
-        "data.max_reject_fraction": 0.9,
-        "sft.max_steps": 2,
-        "sft.batch_size": 4,
-        "sft.max_tokens": 1024,
-        "rl.iterations": 2,
-        "rl.rollout.prompts": 4,
-        "rl.rollout.samples": 2,
-        "rl.rollout.max_new_tokens": 16,
-        "rl.update.optimizer.schedule.warmup_steps": 0,
-        "rl.validation.prompts": 4,
-        "evaluate.max_prompts": 4,
-        "evaluate.samples": 2,
-        "evaluate.pass_k": [1, 2],
-        "evaluate.max_new_tokens": 16,
-        "hardware.device": "cpu",
-        "hardware.rollout.kv_cache_gib": 1,
-        "tracking.wandb": False,
-    }
-    run = run_recipe(tmp_path, ["", "gsm8k-grpo", json.dumps(overrides)], timeout_s=300)
-    assert run.returncode == 0, run.stdout[-4000:]
-    summary = summary_of(tmp_path)
-    assert set(summary["accuracy"]) == {"base", "sft", "rl"}
-    assert (Path(summary["export"]) / "config.json").is_file()

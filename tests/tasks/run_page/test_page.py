@@ -96,7 +96,7 @@ def test_what_ended_a_run_is_on_its_page(made: MadeRun, prefect_server: str) -> 
 
     text = str(shown(run_of(body))["quickstart-run"].data)
     assert "failed" in text
-    assert r"learner\-0 died of \<b\>SIGKILL" in text
+    assert r"learner\-0 died of &lt;b&gt;SIGKILL" in text
     assert "in the stage rl" in text
 
 
