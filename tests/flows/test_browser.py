@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
+from uuid import UUID
 
 import pytest
 from prefect import flow
@@ -19,6 +20,7 @@ from prefect.runtime import flow_run
 
 from rlcore.report.write import write_report
 from tasks.run_page.artifacts import publish_lineage, publish_metrics
+from tasks.run_page.board import Board
 from tests.browser import Browser, opened
 from tests.conftest import HOME, REPORTS
 from tests.rlcore.report.made import MadeRun
@@ -39,8 +41,9 @@ def published(prefect_server: str, tmp_path_factory: pytest.TempPathFactory) -> 
 
     @flow(name="page-test")
     def run() -> str:
-        publish_lineage(made.open(), folder)
-        publish_metrics(made.open().recipe.name, "rl", made.open().metrics("rl"), folder)
+        with Board(UUID(str(flow_run.id)), made.open().recipe.name).open() as board:
+            publish_lineage(board, made.open(), folder)
+            publish_metrics(board, "rl", made.open().metrics("rl"), folder)
         return str(flow_run.id)
 
     only = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId.model_validate({"any_": [run()]}))
