@@ -212,7 +212,7 @@ def _rows_of(table: str, paths: Sequence[str]) -> str:
     """Return the relation of a table's rows, with the ``filename`` of each."""
     if paths:
         return f"read_parquet([{_quoted(paths)}], filename = true)"
-    columns = {"filename": "VARCHAR", **SQL_TYPES[table]}
+    columns = {"filename": "VARCHAR", **(SQL_TYPES.get(table) or _contract_types(table))}
     nulls = ", ".join(f'NULL::{kind} AS "{name}"' for name, kind in columns.items())
     return f"(SELECT {nulls} WHERE false)"
 
@@ -225,3 +225,11 @@ def _plain(path: Path) -> Path:
 
 def _quoted(texts: Sequence[str]) -> str:
     return ", ".join("'" + text.replace("'", "''") + "'" for text in texts)
+
+
+def _contract_types(table: str) -> dict[str, str]:
+    """Return the SQL types of the columns of a table that ``SQL_TYPES`` does not list, from its
+    contract, whose import takes seconds."""
+    from rlcore.store.tables import sql_types
+
+    return sql_types(table)

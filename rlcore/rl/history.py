@@ -76,7 +76,8 @@ class History:
             {
                 "tensor": list(tensors),
                 "digest": [tensor_identity(digest) for digest in tensors.values()],
-            }
+            },
+            schema={"tensor": pl.String, "digest": pl.String},
         )
         name = self._name(state.iteration)
         for found in self.parent(state.iteration, "").values():

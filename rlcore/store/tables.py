@@ -181,3 +181,26 @@ def _arrow_type(dtype: pl.DataType | DataTypeClass) -> pa.DataType:
     if isinstance(dtype, pl.Struct):
         return pa.struct([(field.name, _arrow_type(field.dtype)) for field in dtype.fields])
     return _SCALARS[dtype.base_type()]
+
+
+def sql_types(table: str) -> dict[str, str]:
+    """Return the SQL type of each column of ``table``, in order, as DuckDB names it."""
+    return {field.name: _sql_type(field.type) for field in arrow_schema(table)}
+
+
+def _sql_type(kind: pa.DataType) -> str:
+    if pa.types.is_list(kind):
+        return f"{_sql_type(kind.value_type)}[]"
+    if pa.types.is_struct(kind):
+        return f"STRUCT({', '.join(f'{field.name} {_sql_type(field.type)}' for field in kind)})"
+    return _SQL_NAMES[str(kind)]
+
+
+_SQL_NAMES = {
+    "string": "VARCHAR",
+    "bool": "BOOLEAN",
+    "int32": "INTEGER",
+    "int64": "BIGINT",
+    "float": "FLOAT",
+    "double": "DOUBLE",
+}

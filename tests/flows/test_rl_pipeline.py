@@ -236,69 +236,6 @@ def test_the_run_page_has_the_datasheet(finished: Path) -> None:
     assert "| train | arithmetic | train | 64 |" in data
 
 
-def test_unchanged_recipe_is_all_cached(finished: Path) -> None:
-    again = run_small(finished, ON_RAY)
-    assert again.returncode == 0, again.stdout[-4000:]
-    assert summary_of(finished)["cached"] == [
-        *("base_model", "prepare_data", "sft", "rl", "evaluate", "export")
-    ]
-    assert "Ray" not in again.stdout
-
-
-def test_the_plan_of_what_was_run_has_nothing_to_run(
-    finished: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(finished)
-    words = [word for k, v in (SMALL | ON_RAY).items() for word in ("-o", f"{k}={json.dumps(v)}")]
-    assert main(["run", "quickstart", *words, "--dry-run"]) == 0
-    table = capsys.readouterr().out.partition("Time and disk")[2].partition("Assumptions")[0]
-    rows = [line.split() for line in table.strip().splitlines()[1:]]
-    made = ("base_model", "prepare_data", "sft", "rl", "evaluate", "export")
-    assert rows[:6] == [[stage, "in", "the", "store"] for stage in made]
-    assert rows[6] == ["to", "run", "0", "s", "0", "s", "0.0", "MiB"]
-
-
-def test_hardware_change_reuses_all(finished: Path) -> None:
-    """What Ray and vLLM have made serves a run of one process without them."""
-    moved = run_small(finished, INLINE)
-    assert moved.returncode == 0, moved.stdout[-4000:]
-    assert len(summary_of(finished)["cached"]) == 6
-
-
-def test_rl_change_reuses_data_and_sft(finished: Path) -> None:
-    changed = run_small(finished, CHANGED)
-    assert changed.returncode == 0, changed.stdout[-4000:]
-    summary = summary_of(finished)
-    assert summary["cached"] == ["base_model", "prepare_data", "sft"]
-    card = (Path(summary["export"]) / "README.md").read_text()
-    assert yaml.safe_load(card.split("---\n")[1])["license"] == "apache-2.0"
-
-
-def test_damaged_artifact_is_made_again_not_used(finished: Path) -> None:
-    """A cache hit is verified before use."""
-    before = summary_of(finished)
-    export = Path(before["export"])
-    weights = export / "model.safetensors"
-    weights.chmod(0o644)
-    weights.write_bytes(weights.read_bytes()[:-7])
-    again = run_small(finished, CHANGED)
-    assert again.returncode == 0, again.stdout[-4000:]
-    assert "is run again" in again.stdout
-    assert "export" not in summary_of(finished)["cached"]
-
-
-def test_lost_metrics_cost_their_figures_only(finished: Path) -> None:
-    """A finished run's curves are written once: a rerun that needed them would fail forever."""
-    store = ArtifactStore(finished / "runs" / "store")
-    sft = summary_of(finished)["artifacts"]["sft"].rsplit("/", 1)[1]
-    for key in store.keys("metrics", f"{sft}/"):
-        store.discard("metrics", key)
-    again = run_small(finished, INLINE)
-    assert again.returncode == 0, again.stdout[-4000:]
-    assert len(summary_of(finished)["cached"]) == 6
-    assert "sft" not in summary_of(finished)["tokens_per_s"]
-
-
 def lineage_of(subject: str, folder: Path, *options: str) -> tuple[int, dict[str, Any], str]:
     """Return exit code, document and errors of ``rl-pipeline lineage`` in ``folder``."""
     out, errors = StringIO(), StringIO()
@@ -381,6 +318,69 @@ def test_recorded_metrics_are_those_of_the_recorded_rows(finished: Path) -> None
                 step,
                 name,
             )
+
+
+def test_unchanged_recipe_is_all_cached(finished: Path) -> None:
+    again = run_small(finished, ON_RAY)
+    assert again.returncode == 0, again.stdout[-4000:]
+    assert summary_of(finished)["cached"] == [
+        *("base_model", "prepare_data", "sft", "rl", "evaluate", "export")
+    ]
+    assert "Ray" not in again.stdout
+
+
+def test_the_plan_of_what_was_run_has_nothing_to_run(
+    finished: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(finished)
+    words = [word for k, v in (SMALL | ON_RAY).items() for word in ("-o", f"{k}={json.dumps(v)}")]
+    assert main(["run", "quickstart", *words, "--dry-run"]) == 0
+    table = capsys.readouterr().out.partition("Time and disk")[2].partition("Assumptions")[0]
+    rows = [line.split() for line in table.strip().splitlines()[1:]]
+    made = ("base_model", "prepare_data", "sft", "rl", "evaluate", "export")
+    assert rows[:6] == [[stage, "in", "the", "store"] for stage in made]
+    assert rows[6] == ["to", "run", "0", "s", "0", "s", "0.0", "MiB"]
+
+
+def test_hardware_change_reuses_all(finished: Path) -> None:
+    """What Ray and vLLM have made serves a run of one process without them."""
+    moved = run_small(finished, INLINE)
+    assert moved.returncode == 0, moved.stdout[-4000:]
+    assert len(summary_of(finished)["cached"]) == 6
+
+
+def test_rl_change_reuses_data_and_sft(finished: Path) -> None:
+    changed = run_small(finished, CHANGED)
+    assert changed.returncode == 0, changed.stdout[-4000:]
+    summary = summary_of(finished)
+    assert summary["cached"] == ["base_model", "prepare_data", "sft"]
+    card = (Path(summary["export"]) / "README.md").read_text()
+    assert yaml.safe_load(card.split("---\n")[1])["license"] == "apache-2.0"
+
+
+def test_damaged_artifact_is_made_again_not_used(finished: Path) -> None:
+    """A cache hit is verified before use."""
+    before = summary_of(finished)
+    export = Path(before["export"])
+    weights = export / "model.safetensors"
+    weights.chmod(0o644)
+    weights.write_bytes(weights.read_bytes()[:-7])
+    again = run_small(finished, CHANGED)
+    assert again.returncode == 0, again.stdout[-4000:]
+    assert "is run again" in again.stdout
+    assert "export" not in summary_of(finished)["cached"]
+
+
+def test_lost_metrics_cost_their_figures_only(finished: Path) -> None:
+    """A finished run's curves are written once: a rerun that needed them would fail forever."""
+    store = ArtifactStore(finished / "runs" / "store")
+    sft = summary_of(finished)["artifacts"]["sft"].rsplit("/", 1)[1]
+    for key in store.keys("metrics", f"{sft}/"):
+        store.discard("metrics", key)
+    again = run_small(finished, INLINE)
+    assert again.returncode == 0, again.stdout[-4000:]
+    assert len(summary_of(finished)["cached"]) == 6
+    assert "sft" not in summary_of(finished)["tokens_per_s"]
 
 
 @pytest.mark.slow

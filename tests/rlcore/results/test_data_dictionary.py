@@ -1,14 +1,12 @@
 """What can be queried is described as a query sees it."""
 
-import pyarrow as pa
 import pytest
 
 from rlcore.results.data_dictionary import NAMES, describe
-from rlcore.store.tables import arrow_schema
+from rlcore.store.tables import sql_types
 from schemas.columns import column_descriptions
 from schemas.errors import UserError
 from schemas.sql_types import SQL_TYPES
-from schemas.tables import TABLES
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -30,24 +28,15 @@ def test_an_unknown_table_names_the_nearest() -> None:
         describe("rollout")
 
 
-@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("table", SQL_TYPES)
 def test_types_without_the_contracts_are_those_of_the_contracts(table: str) -> None:
     """They stand for a table that a store lacks; DuckDB reads the others from the files."""
-    names = {
-        "string": "VARCHAR",
-        "bool": "BOOLEAN",
-        "int32": "INTEGER",
-        "int64": "BIGINT",
-        "float": "FLOAT",
-        "double": "DOUBLE",
-    }
+    assert list(sql_types(table).items()) == list(SQL_TYPES[table].items())
 
-    def sql(kind: pa.DataType) -> str:
-        if pa.types.is_list(kind):
-            return f"{sql(kind.value_type)}[]"
-        if pa.types.is_struct(kind):
-            return f"STRUCT({', '.join(f'{field.name} {sql(field.type)}' for field in kind)})"
-        return names[str(kind)]
 
-    found = {field.name: sql(field.type) for field in arrow_schema(table)}
-    assert list(found.items()) == list(SQL_TYPES[table].items())
+def test_a_table_whose_types_are_not_listed_is_described_by_its_contract(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    listed = describe("rollouts")
+    monkeypatch.delitem(SQL_TYPES, "rollouts")
+    assert describe("rollouts") == listed
