@@ -95,7 +95,7 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
         *("tasks/evaluate.py", "tasks/export.py", "tasks/run_page/summary.py"),
         *("flows/commands/lineage.py", "flows/commands/replay.py"),
     ),
-    "tests/rlcore/rl/test_replay.py": ("rlcore/rl/audit.py", "rlcore/rl/recorded.py"),
+    "tests/rlcore/rl/test_replay.py": ("rlcore/rl/credit.py", "rlcore/rl/recorded.py"),
     "tests/tasks/run_page/test_artifacts.py": ("tasks/run_page/board.py",),
     "tests/tasks/run_page/test_page.py": ("tasks/run_page/ended.py", "tasks/run_page/view.py"),
     "tests/flows/test_reward_model.py": ("tasks/reward_model.py",),

@@ -45,7 +45,7 @@ def replay(options: argparse.Namespace) -> int:
     Raises UserError for a run or an iteration that there is not, ArtifactError for damage.
     """
     from rlcore.results.run import Run
-    from rlcore.rl.audit import CreditError
+    from rlcore.rl.credit import CreditError
     from rlcore.rl.recorded import RecordedIterations
     from rlcore.rl.replay import Replay, ReplayError
 

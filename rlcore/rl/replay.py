@@ -15,7 +15,7 @@ from rlcore.learner.pool import LearnerPool
 from rlcore.models.files import model_directory
 from rlcore.models.packing import Sequences
 from rlcore.models.tokenizer import load_tokenizer
-from rlcore.rl.audit import check_credit
+from rlcore.rl.credit import check_credit
 from rlcore.rl.ptx import ptx_of
 from rlcore.rl.recorded import Iteration, RecordedIterations
 from rlcore.rl.update import policy_request

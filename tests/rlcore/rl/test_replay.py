@@ -12,7 +12,7 @@ import pytest
 
 from rlcore.learner.checkpoints import KIND as CHECKPOINT
 from rlcore.models.files import MODEL_FOLDER, model_directory
-from rlcore.rl.audit import CreditError
+from rlcore.rl.credit import CreditError
 from rlcore.rl.phases import Phases
 from rlcore.rl.recorded import RecordedIterations
 from rlcore.rl.replay import Replay, ReplayError
