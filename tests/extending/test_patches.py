@@ -74,6 +74,12 @@ def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return copy
 
 
+def test_each_of_them_applies(extended: Path) -> None:
+    for kind in KINDS:
+        assert all((extended / file).is_file() for file in added(patch(kind))), kind
+
+
+@pytest.mark.slow
 def test_each_of_them_works(extended: Path) -> None:
     """The tests that the patches bring pass, and so do those of the tree's own shape."""
     tests = [file for kind in KINDS for file in added(patch(kind)) if "/test_" in file]

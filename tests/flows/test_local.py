@@ -143,6 +143,7 @@ def test_prefect_finds_the_server_through_the_dotenv_file(site: _BroughtUp) -> N
         assert f"rl-pipeline/{name}" in result.stdout
 
 
+@pytest.mark.slow
 def test_second_up_reuses_what_runs_and_a_wrong_key_ends_in_a_sentence(site: _BroughtUp) -> None:
     before = [services.find(site.home, name) for name in ("server", "worker")]
     assert None not in before

@@ -12,7 +12,7 @@ from tests.flows.small_run import INLINE, artifact_digests, model_digests, run_s
 pytestmark = pytest.mark.timeout(900)
 
 # In the order in which one run reaches them: each rerun is killed at the next one.
-CRASHES = (
+POINTS = (
     "sft",
     "rollout",
     "reward",
@@ -23,6 +23,10 @@ CRASHES = (
     "before-sync",
     "export",
 )
+CRASHES = {
+    "four points": ("sft", "reward", "update", "export"),
+    "every point": POINTS,
+}
 
 
 @pytest.fixture(scope="module")
@@ -33,11 +37,15 @@ def uninterrupted(prefect_server: str, tmp_path_factory: pytest.TempPathFactory)
     return directory
 
 
-@pytest.fixture(scope="module")
-def killed(prefect_server: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that was killed at every crash point in turn before it could complete."""
+@pytest.fixture(
+    scope="module", params=["four points", pytest.param("every point", marks=pytest.mark.slow)]
+)
+def killed(
+    request: pytest.FixtureRequest, prefect_server: str, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """A run that was killed at these crash points in turn before it could complete."""
     directory = tmp_path_factory.mktemp("killed")
-    for point in CRASHES:
+    for point in CRASHES[request.param]:
         run = run_small(directory, INLINE, kill_at=point)
         assert run.returncode == -signal.SIGKILL, f"{point}: {run.stdout[-4000:]}"
         assert not artifact_digests(directory, "export"), f"{point} came after the export"

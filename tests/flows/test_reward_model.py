@@ -36,6 +36,7 @@ def run(directory: Path) -> subprocess.CompletedProcess[str]:
     return run_recipe(directory, ["", "quickstart-rlhf", json.dumps(RLHF)], timeout_s=240)
 
 
+@pytest.mark.slow
 def test_a_reward_model_is_trained_judged_used_and_kept(
     prefect_server: str, tmp_path: Path
 ) -> None:

@@ -83,6 +83,7 @@ def test_bad_share_of_one_rank_ends_all_with_its_sentence(spec, pair, batch):
     assert group.step([Term(batch, GRPO)], 0.1)["actor/skipped_steps"] == 0.0
 
 
+@pytest.mark.slow
 def test_resume_of_two_ranks_is_bit_exact(spec, pair, tmp_path):
     """New processes, shards loaded per rank: the next update gives the same weights bit for bit."""
     layouts = ((1, "float32"), (3, "float32"), (1, "bfloat16"))

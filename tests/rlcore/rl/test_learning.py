@@ -49,12 +49,12 @@ def third(row: RewardRow) -> float:
     return float((row.token_ids or [1])[-row.num_tokens] % 3 == 0)
 
 
-SLOW = ("quickstart-dapo", "quickstart-vapo", "quickstart-remax")
+FAST = ("quickstart", "quickstart-ppo")  # with groups, and with a critic
 
 
 @pytest.mark.parametrize(
     "recipe",
-    [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in CASES],
+    [pytest.param(name, marks=[] if name in FAST else [pytest.mark.slow]) for name in CASES],
 )
 def test_from_chance_to_nine_in_ten(make_phases: Callable[..., Phases], recipe: str) -> None:
     """A wrong sign, mask or scale anywhere in the chain leaves the policy at chance."""

@@ -30,6 +30,7 @@ print(beside)
 
 
 @pytest.mark.timeout(120)
+@pytest.mark.slow
 def test_nothing_parses_python_beside_the_flow() -> None:
     """Two threads that do so at once: one in twelve runs ended in a SystemError of CPython's, or
     went on without wandb."""

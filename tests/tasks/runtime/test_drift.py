@@ -61,6 +61,7 @@ def policies(folder: Path) -> list[Manifest]:
     return [m for m in ArtifactStore(folder / "runs" / "store").manifests() if m.kind == "policy"]
 
 
+@pytest.mark.slow
 def test_a_run_of_other_code_is_refused_and_goes_on_when_accepted(edited: Path) -> None:
     store = ArtifactStore(edited / "runs" / "store")
     (began,) = {key.partition("/")[0] for key in store.keys("checkpoint")}
