@@ -22,12 +22,16 @@ NONCE_DIGITS = 24  # 96 bits
 _SHOWN_CHARACTERS = 60  # of an answer
 
 # Special tokens of the chat templates in use: <|im_start|> and its like (also with the full-width
-# bars of DeepSeek), <s>, <start_of_turn>, [INST], <<SYS>>.
+# bars of DeepSeek), <s>, <start_of_turn>, <BOS_TOKEN>, <seed:bos>, [INST], [THINK], [gMASK], ]~b],
+# <<SYS>>. A space too many in a text that is none of them costs nothing.
 _SPECIAL = re.compile(
     r"<(?=[|｜])"
-    r"|<(?=/?(?:s|bos|eos|pad|unk|mask|start_of_turn|end_of_turn|start_of_image|eot|sep|cls)>)"
+    r"|<(?=/?(?:s|bos|eos|pad|unk|mask|sop|eop|eot|sep|cls|[a-z]+_of_[a-z]+|seed:\w+)>)"
+    r"|<(?=/?(?-i:[A-Z]+(?:_[A-Z]+)+)>)"
     r"|<(?=</?SYS>>)"
-    r"|\[(?=/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|IMG)\])",
+    r"|\[(?=/?(?:INST|THINK|SYSTEM_PROMPT|AVAILABLE_TOOLS|MODEL_SETTINGS|TOOL_[A-Z]+|CALL_ID|ARGS)\])"
+    r"|\[(?=/?(?:gMASK|CLS|SEP|PAD|UNK|IMG)\])"
+    r"|\](?=~)",
     re.IGNORECASE,
 )
 
@@ -100,10 +104,8 @@ def verdict_of(judge: Judge, question: Question, answer: str) -> str:
     Case and Markdown around it do not matter. Lines with another nonce, or none, are no verdicts.
     Raises NoVerdict where there is no such line, or it names none of the choices.
     """
-    line = re.compile(
-        rf"^[ \t*`>]*VERDICT[ \t]+{question.nonce}:[ \t*`]*(.*?)[ \t*`.\r]*$", re.MULTILINE
-    )
-    said = line.findall(answer)
+    line = re.compile(rf"^[ \t*`>]*VERDICT[ \t]+{question.nonce}:(.*)$", re.MULTILINE)
+    said = [text.lstrip(" \t*`").rstrip(" \t*`.\r") for text in line.findall(answer)]
     if not said:
         end = answer.strip()[-_SHOWN_CHARACTERS:]
         raise NoVerdict(f"the judge gave no verdict on this response; its answer ends {end!r}")
