@@ -10,7 +10,6 @@ from typing import Any, NoReturn
 from flows.output import print_json, progress_on_stderr
 from flows.places import RECIPES
 from schemas.errors import UserError
-from schemas.stages import Stage, check_stages
 
 
 def add_run(commands: Any) -> None:
@@ -68,6 +67,7 @@ def run(options: argparse.Namespace) -> int:
     """
     from rlcore.preflight.start import check_start
     from rlcore.recipes import load_recipe, parse_override
+    from schemas.stages import check_stages
 
     if options.dry_run and options.format == "json":
         raise UserError("--format json is of a run's summary; leave it out, or --dry-run")
@@ -122,6 +122,7 @@ def _finished(
     from flows.cancelling import end_when_cancelled
     from flows.console import first_line, simplify
     from flows.rl_pipeline import rl_pipeline
+    from schemas.stages import Stage
 
     if not options.debug:
         simplify()

@@ -8,21 +8,18 @@ only while the stamp (``rlcore.store.stamps``) of the file that it is about is t
 changed, damaged or removed artifact is found out as without an index; outside of this promise is a
 change that keeps size and inode and sets back the times of modification and change.
 
-The name of an index file holds its own digest: one that is damaged counts as absent, and is
-written again. Files appear by renaming, so that any number of processes may read and write them at
-once; where the folder cannot be written, everything is read each time.
+How the files are kept: ``rlcore.results.kept``; where the folder cannot be written, everything is
+read each time.
 """
 
-import hashlib
 import json
-import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 import duckdb
 
+from rlcore.results.kept import KeptFiles
 from rlcore.store.reader import ArtifactReader
 from rlcore.store.stamps import stamp
 
@@ -42,7 +39,6 @@ _COLUMNS: dict[str, dict[str, Any]] = {
     },
     CHECKED: dict.fromkeys(("place", "name", "sha256", "stamp"), "VARCHAR"),
 }
-_TRIES = 3  # reads of a folder whose files others replace
 
 
 class Index:
@@ -51,6 +47,7 @@ class Index:
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, store: ArtifactReader) -> None:
         self._connection, self._store = connection, store
+        self.kept = KeptFiles(connection, store.index_folder, FORMAT)
         self._parsed: dict[str, Manifest] = {}  # by place: those that were read now
         self._checked: dict[tuple[str, str], tuple[str, str]] = {}
         self._new: list[dict[str, str]] = []  # rows of CHECKED
@@ -94,7 +91,14 @@ class Index:
         path = self._store.file(manifest, name)
         if now and manifest.files[name].sha256 == sha256:
             self._new.append({"place": place, "name": name, "sha256": sha256, "stamp": now})
+            self._checked[place, name] = sha256, now
         return path
+
+    def is_unchanged(self, place: str, name: str, path: str) -> bool:
+        """Return whether a file that ``checked_file`` gave out is still the one it verified, as far
+        as a stamp can tell; never of a file that had only just changed."""
+        found = self._checked.get((place, name))
+        return found is not None and found[1] == stamp(path)
 
     def save(self) -> None:
         """Keep what was learnt for the next process, where the index can be written."""
@@ -105,27 +109,24 @@ class Index:
                 [[f"{row['place']}/{row['name']}" for row in self._new]],
             )
             self._insert(CHECKED, self._new)
-            self._keep(CHECKED, f"FROM _store.{CHECKED} SEMI JOIN _store.{MANIFESTS} USING (place)")
+            self.kept.keep(
+                CHECKED, f"FROM _store.{CHECKED} SEMI JOIN _store.{MANIFESTS} USING (place)"
+            )
         if self._changed:
-            self._keep(MANIFESTS, f"FROM _store.{MANIFESTS} WHERE stamp <> ''")
+            self.kept.keep(MANIFESTS, f"FROM _store.{MANIFESTS} WHERE stamp <> ''")
 
     def _restore(self, name: str) -> None:
         """Create the table ``name`` from the newest whole file that is kept, or empty."""
         columns = ", ".join(_COLUMNS[name])
-        for _ in range(_TRIES):
-            path = _newest_whole(self._store.index_folder, name)
-            if path is None:
-                break
-            try:
-                self._connection.execute(
-                    f"CREATE TABLE _store.{name} AS SELECT {columns} FROM read_parquet(?)",
-                    [str(path)],
-                )
-            except duckdb.Error:  # replaced by another process since
-                continue
-            return
-        types = ", ".join(f"{column} {_type(kind)}" for column, kind in _COLUMNS[name].items())
-        self._connection.execute(f"CREATE TABLE _store.{name} ({types})")
+
+        def create(path: str) -> None:
+            self._connection.execute(
+                f"CREATE TABLE _store.{name} AS SELECT {columns} FROM read_parquet(?)", [path]
+            )
+
+        if not self.kept.read(name, create):
+            types = ", ".join(f"{column} {_type(kind)}" for column, kind in _COLUMNS[name].items())
+            self._connection.execute(f"CREATE TABLE _store.{name} ({types})")
 
     def _insert(self, name: str, rows: list[dict[str, Any]]) -> None:
         """Append rows; as one JSON text, since an INSERT per row takes a thousand times as long."""
@@ -135,24 +136,6 @@ class Index:
                 " (SELECT unnest(from_json(?::JSON, ?)) AS row)",
                 [json.dumps(rows), json.dumps([_COLUMNS[name]])],
             )
-
-    def _keep(self, name: str, sql: str) -> None:
-        """Write the rows of ``sql`` as an index file, then remove those before it."""
-        folder = self._store.index_folder
-        partial = folder / f".{name}-{uuid4().hex}"
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            self._connection.execute(
-                f"COPY ({sql}) TO '{_escaped(partial)}' (FORMAT parquet, COMPRESSION zstd)"
-            )
-            kept = folder / f"{name}-{FORMAT}-{_digest(partial)}.parquet"
-            earlier = [path for path in folder.iterdir() if _is_of(path.name, name)]
-            os.replace(partial, kept)
-            for path in earlier:
-                if path not in (kept, partial):
-                    path.unlink(missing_ok=True)
-        except (OSError, duckdb.IOException):  # a read-only store, or a full disk
-            return
 
     def _rows(self, sql: str) -> list[tuple[Any, ...]]:
         return self._connection.execute(sql).fetchall()
@@ -189,30 +172,6 @@ def _tables(manifest: "Manifest") -> Iterable[Mapping[str, str | None]]:
         }
 
 
-def _newest_whole(folder: Path, name: str) -> Path | None:
-    """Return the newest index file whose name holds its digest; None where there is none."""
-    found: list[tuple[int, Path]] = []
-    try:
-        for path in folder.iterdir():
-            if path.suffix == ".parquet" and path.name.startswith(f"{name}-{FORMAT}-"):
-                found.append((path.stat().st_mtime_ns, path))
-        for _, path in sorted(found, reverse=True):
-            if path.stem.rpartition("-")[2] == _digest(path):
-                return path
-    except OSError:  # no folder, or a file that was replaced since
-        pass
-    return None
-
-
-def _is_of(file: str, name: str) -> bool:
-    """Return whether an index file, or what a killed writer left of one, holds ``name``."""
-    return file.startswith((f"{name}-", f".{name}-"))
-
-
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
 def _type(kind: Any) -> str:
     """Return the SQL type of a structure of ``from_json``."""
     match kind:
@@ -222,7 +181,3 @@ def _type(kind: Any) -> str:
             fields = ", ".join(f"{name} {_type(inner)}" for name, inner in kind.items())
             return f"STRUCT({fields})"
     return str(kind)
-
-
-def _escaped(path: Path) -> str:
-    return str(path).replace("'", "''")

@@ -1,7 +1,8 @@
 """One SELECT over a store's views, for whoever needs no polars: the command line."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import json
+from collections.abc import Callable, Iterator, Sequence, Set
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,7 @@ import duckdb
 
 from rlcore.results.conditions import ALONE, reason_of
 from rlcore.results.index import Index
+from rlcore.results.mentioned import by_name_only
 from rlcore.results.views import NAMES, Views
 from rlcore.store.reader import ArtifactReader
 from schemas.errors import UserError
@@ -39,21 +41,51 @@ def selected(
     store: ArtifactReader, sql: str, on_damage: Callable[[str], None] | None
 ) -> Iterator[duckdb.DuckDBPyRelation]:
     """Yield the SELECT as a relation, to be fetched within the block; see ``queries.query``."""
-    with duckdb.connect(config=ALONE) as connection:
+    with ExitStack() as opened:
         try:
-            tokens = _tokens(sql)
-            _refuse_other_than_one_select(connection, sql, tokens)
-            index = Index(connection, store)
-            index.load(on_damage)
-            views = Views(connection, index, on_damage)
-            views.create({token.name for token in tokens})
-            index.save()
-            _confine(connection, views.paths)
-            yield connection.sql(sql)
+            yield _relation(opened, store, sql, on_damage)
         except duckdb.Error as error:
             raise UserError(
                 f"the query failed: {reason_of(error)}; views: {', '.join(NAMES)}"
             ) from None
+
+
+def _relation(
+    opened: ExitStack,
+    store: ArtifactReader,
+    sql: str,
+    on_damage: Callable[[str], None] | None,
+) -> duckdb.DuckDBPyRelation:
+    """Return the SELECT over views that have the columns it names, where that is all it uses."""
+    connection = opened.enter_context(duckdb.connect(config=ALONE))
+    tokens = _tokens(sql)
+    _refuse_other_than_one_select(connection, sql, tokens)
+    names = {token.name for token in tokens}
+    (parsed,) = connection.execute("SELECT json_serialize_sql(?)", [sql]).fetchall()
+    if by_name_only(json.loads(parsed[0])):
+        try:
+            return _bound(connection, store, sql, (names, names), on_damage)
+        except duckdb.BinderException:  # to be told with all columns to choose from
+            connection = opened.enter_context(duckdb.connect(config=ALONE))
+            on_damage = on_damage and (lambda told_before: None)
+    return _bound(connection, store, sql, (names, None), on_damage)
+
+
+def _bound(
+    connection: duckdb.DuckDBPyConnection,
+    store: ArtifactReader,
+    sql: str,
+    names: tuple[Set[str], Set[str] | None],
+    on_damage: Callable[[str], None] | None,
+) -> duckdb.DuckDBPyRelation:
+    """Return the SELECT, bound; ``names``: those that views and that columns may have."""
+    index = Index(connection, store)
+    index.load(on_damage)
+    views = Views(connection, index, on_damage)
+    views.create(*names)
+    index.save()
+    _confine(connection, views.paths)
+    return connection.sql(sql)
 
 
 def _confine(connection: duckdb.DuckDBPyConnection, paths: Sequence[str]) -> None:

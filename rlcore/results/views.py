@@ -1,11 +1,13 @@
 """The SQL views over a store (DuckDB): what each name in a statement stands for."""
 
+import re
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
 import duckdb
 
+from rlcore.results.held import Held, TableFile, parquet_rows
 from rlcore.results.index import Index
 from schemas.columns import TABLES as TEXTS
 from schemas.columns import VIEWS, column_descriptions, holder
@@ -14,8 +16,10 @@ from schemas.sql_types import SQL_TYPES
 from schemas.versions import schema_version
 
 NAMES = (*VIEWS, *TEXTS)
+_PATTERN = re.compile(r"[*?[]")
 _JOINED = ("rollouts", "rewards", "advantages", "own_logprobs")
-_NEEDS = {"trajectories": _JOINED, "runs": ("run_stages", "eval_results")}
+_JOINED_BY = ("trajectory_id", "epoch")
+_OF_RUNS = ("run_stages", "eval_results")
 # Words of statements and names of catalogues that list views, or columns of those not named.
 _LISTING = {"show", "information_schema", "duckdb_views", "duckdb_columns", "duckdb_tables"}
 _MANIFEST_VIEWS = {
@@ -38,8 +42,8 @@ _CHILDREN = """
     QUALIFY row_number() OVER (
         PARTITION BY p.kind, p.key, t.name ORDER BY m.created_at DESC, m.key DESC) = 1;
     CREATE TABLE _store.trajectory_files AS
-    SELECT r.filename, r.kind, r.key, r.records_key, w.filename AS reward_file,
-        a.filename AS advantage_file, o.filename AS own_file
+    SELECT r.file, r.kind, r.key, r.records_key, w.file AS rewards_file,
+        a.file AS advantages_file, o.file AS own_logprobs_file
     FROM _store.rollouts_files r
     LEFT JOIN _store.children wc ON wc.parent_kind = r.kind AND wc.parent_key = r.key
         AND wc.table_name = 'rewards'
@@ -51,19 +55,7 @@ _CHILDREN = """
         AND oc.table_name = 'own_logprobs'
     LEFT JOIN _store.own_logprobs_files o ON o.kind = oc.kind AND o.key = oc.key
 """
-_TRAJECTORIES = """
-    CREATE VIEW trajectories AS
-    SELECT f.kind, f.key, f.records_key, r.* EXCLUDE (filename),
-        w.* EXCLUDE (filename, trajectory_id), a.* EXCLUDE (filename, trajectory_id),
-        o.own_logprobs
-    FROM {rollouts} r
-    JOIN _store.trajectory_files f ON f.filename = r.filename
-    LEFT JOIN {rewards} w ON w.filename = f.reward_file AND w.trajectory_id = r.trajectory_id
-    LEFT JOIN {advantages} a
-        ON a.filename = f.advantage_file AND a.trajectory_id = r.trajectory_id
-    LEFT JOIN {own_logprobs} o
-        ON o.filename = f.own_file AND o.trajectory_id = r.trajectory_id AND o.epoch = 0
-"""
+_FIRST_EPOCH = {"own_logprobs": " AND own_logprobs.epoch = 0"}
 _RUNS = """
     CREATE VIEW runs AS
     WITH made AS (
@@ -123,37 +115,61 @@ class Views:
         on_damage: Callable[[str], None] | None,
     ) -> None:
         self._connection, self._index, self._on_damage = connection, index, on_damage
-        self._sources: dict[str, str] = {}  # table -> the relation of its rows, filename included
+        self._held = Held(connection, index)
+        self._sources: dict[str, str] = {}  # table -> the relation of its rows, with their ``file``
         self.paths: list[str] = []
 
-    def create(self, names: Set[str]) -> None:
+    def create(self, names: Set[str], seen: Set[str] | None) -> None:
         """Create the views in ``names`` (lower case), and all others, empty, where a statement asks
         what views there are; files of tables that are not needed are neither verified nor read.
+
+        ``seen``: the names (lower case) that columns may have to be in a view; None for all.
         """
-        needed = {table for name in names for table in _NEEDS.get(name, ())}
+        listing = bool(names & _LISTING)
+        if listing:
+            seen = None
         for view, sql in _MANIFEST_VIEWS.items():
             self._connection.execute(f"CREATE VIEW {view} AS {sql}")
-        for table in sorted((names | needed) & set(TEXTS)):
-            self._create_table_view(table, self._current_holders(table))
-        if names & _LISTING:
-            for table in sorted(set(TEXTS) - names - needed):
-                self._create_table_view(table, [])
-        shown = VIEWS if names & _LISTING else names
-        if "trajectories" in shown:
-            self._create_trajectories()
-        if "runs" in shown:
+        needed = _needed(names, seen)
+        for table, columns in sorted(needed.items()):
+            self._create_table_view(table, self._current_holders(table), columns)
+        for table in sorted(set(TEXTS if listing else ()) - set(needed)):
+            self._create_table_view(table, [], _columns(table))
+        if "trajectories" in names or listing:
+            self._create_trajectories(seen)
+        if "runs" in names or listing:
             self._connection.execute(_RUNS)
-        for (view,) in self._connection.execute(
-            "SELECT view_name FROM duckdb_views() WHERE NOT internal"
-        ).fetchall():
-            self._comment(view)
+        if listing:
+            for (view,) in self._connection.execute(
+                "SELECT view_name FROM duckdb_views() WHERE NOT internal"
+            ).fetchall():
+                self._comment(view)
 
-    def _create_trajectories(self) -> None:
+    def _create_trajectories(self, seen: Set[str] | None) -> None:
+        """Create the view, without the tables that have no column in it."""
         for table in _JOINED:
-            if table not in self._sources:  # a statement that lists views
-                self._create_table_view(table, [])
+            if table not in self._sources:
+                self._create_files(table, [], [], [])
         self._connection.execute(_CHILDREN)
-        self._connection.execute(_TRAJECTORIES.format(**self._sources))
+        shown = ["f.kind", "f.key", "f.records_key"]
+        joins = ""
+        for table in _JOINED:
+            columns = _seen(table, seen)
+            if table != "rollouts":
+                columns = [column for column in columns if column not in _JOINED_BY]
+                if not columns:
+                    continue
+                joins += (
+                    f" LEFT JOIN {self._sources[table]} {table} ON {table}.file = f.{table}_file"
+                    f" AND {table}.trajectory_id = rollouts.trajectory_id"
+                    f"{_FIRST_EPOCH.get(table, '')}"
+                )
+            shown += [f"{table}.{column}" for column in columns]
+        self._connection.execute(
+            f"CREATE VIEW trajectories AS SELECT {', '.join(shown)}"
+            f" FROM {self._sources['rollouts']} rollouts"
+            f" JOIN _store.trajectory_files f ON f.file = rollouts.file{joins}"
+        )
 
     def _comment(self, view: str) -> None:
         """Say in SQL what a view and its columns hold: ``duckdb_views()``, ``duckdb_columns()``."""
@@ -183,53 +199,114 @@ class Views:
             self._on_damage(problem)
         return [each for each in holders if each.version == current]
 
-    def _create_table_view(self, table: str, holders: Sequence[_Holder]) -> None:
-        paths = [
-            str(_plain(self._index.checked_file(h.place, h.content, f"{table}.parquet", h.sha256)))
+    def _create_table_view(
+        self, table: str, holders: Sequence[_Holder], columns: Sequence[str]
+    ) -> None:
+        name = f"{table}.parquet"
+        files = [
+            TableFile(
+                h.place,
+                h.sha256,
+                _plain(self._index.checked_file(h.place, h.content, name, h.sha256)),
+            )
             for h in holders
         ]
-        self.paths += paths
+        sources = self._held.load(table, files, columns)
+        self._create_files(table, holders, files, sources)
+        self._sources[table] = self._rows(table, files, sources, columns)
+        front = ", ".join(f"f.{name}" for name in holder(table))
         self._connection.execute(
-            f"CREATE TABLE _store.{table}_files AS SELECT unnest($kinds::VARCHAR[]) AS kind,"
-            " unnest($keys::VARCHAR[]) AS key, unnest($records::VARCHAR[]) AS records_key,"
-            " unnest($files::VARCHAR[]) AS filename",
+            f"CREATE VIEW {table} AS SELECT {front}, t.* EXCLUDE (file)"
+            f" FROM {self._sources[table]} t JOIN _store.{table}_files f USING (file)"
+        )
+
+    def _create_files(
+        self,
+        table: str,
+        holders: Sequence[_Holder],
+        files: Sequence[TableFile],
+        sources: Sequence[int | None],
+    ) -> None:
+        """Create ``_store.<table>_files``: a row per file, by number, and whose it is."""
+        self._connection.execute(
+            f"CREATE TABLE _store.{table}_files AS"
+            " SELECT unnest(range(len($files::VARCHAR[])))::INTEGER AS file,"
+            " unnest($kinds::VARCHAR[]) AS kind, unnest($keys::VARCHAR[]) AS key,"
+            " split_part(unnest($keys::VARCHAR[]), '/', 1) AS records_key,"
+            " unnest($files::VARCHAR[]) AS filename, unnest($sources::INTEGER[]) AS source",
             {
                 "kinds": [h.kind for h in holders],
                 "keys": [h.key for h in holders],
-                "records": [h.key.partition("/")[0] for h in holders],
-                "files": paths,
+                "files": [file.path for file in files],
+                "sources": list(sources),
             },
         )
-        self._sources[table] = _rows_of(table, paths)
-        front = ", ".join(f"f.{name}" for name in holder(table))
-        self._connection.execute(
-            f"CREATE VIEW {table} AS SELECT {front}, t.* EXCLUDE (filename)"
-            f" FROM {self._sources[table]} t JOIN _store.{table}_files f USING (filename)"
-        )
+
+    def _rows(
+        self,
+        table: str,
+        files: Sequence[TableFile],
+        sources: Sequence[int | None],
+        columns: Sequence[str],
+    ) -> str:
+        """Return the relation of a table's rows, with the number of the ``file`` of each."""
+        shown = ", ".join(("f.file", *(f"t.{column}" for column in columns)))
+        opened = [file.path for file, source in zip(files, sources, strict=True) if source is None]
+        self.paths += opened
+        parts = []
+        if opened:
+            parts.append(
+                f"SELECT {shown} FROM {parquet_rows(opened)} t"
+                f" JOIN _store.{table}_files f USING (filename)"
+            )
+        if len(opened) < len(files):
+            parts.append(
+                f"SELECT {shown} FROM _store.{table}_held t"
+                f" JOIN _store.{table}_files f USING (source)"
+            )
+        types = _types(table)
+        nulls = ", ".join(f'NULL::{types[column]} AS "{column}"' for column in columns)
+        none = f"SELECT NULL::INTEGER AS file{', ' if nulls else ''}{nulls} WHERE false"
+        return f"({' UNION ALL '.join(parts) or none})"
 
 
-def _rows_of(table: str, paths: Sequence[str]) -> str:
-    """Return the relation of a table's rows, with the ``filename`` of each."""
-    if paths:
-        return f"read_parquet([{_quoted(paths)}], filename = true)"
-    columns = {"filename": "VARCHAR", **(SQL_TYPES.get(table) or _contract_types(table))}
-    nulls = ", ".join(f'NULL::{kind} AS "{name}"' for name, kind in columns.items())
-    return f"(SELECT {nulls} WHERE false)"
-
-
-def _plain(path: Path) -> Path:
-    if any(char in str(path) for char in "*?["):
+def _plain(path: Path) -> str:
+    text = str(path)
+    if _PATTERN.search(text):
         raise UserError(f"{path} cannot be queried: DuckDB treats '*', '?' and '[' as patterns")
-    return path
+    return text
 
 
 def _quoted(texts: Sequence[str]) -> str:
     return ", ".join("'" + text.replace("'", "''") + "'" for text in texts)
 
 
-def _contract_types(table: str) -> dict[str, str]:
-    """Return the SQL types of the columns of a table that ``SQL_TYPES`` does not list, from its
+def _needed(names: Set[str], seen: Set[str] | None) -> dict[str, list[str]]:
+    """Return the tables behind the views ``names``, and of each the columns that are read."""
+    needed = {table: _seen(table, seen) for table in names & set(TEXTS)}
+    if "trajectories" in names:
+        for table in _JOINED:
+            columns = _seen(table, seen)
+            if table == "rollouts" or set(columns) - set(_JOINED_BY):
+                needed[table] = [c for c in _columns(table) if c in columns or c in _JOINED_BY]
+    if "runs" in names:
+        needed |= {table: _columns(table) for table in _OF_RUNS}
+    return needed
+
+
+def _seen(table: str, seen: Set[str] | None) -> list[str]:
+    return [column for column in _columns(table) if seen is None or column in seen]
+
+
+def _columns(table: str) -> list[str]:
+    return list(_types(table))
+
+
+def _types(table: str) -> dict[str, str]:
+    """Return the SQL types of a table's columns; of one that ``SQL_TYPES`` does not list from its
     contract, whose import takes seconds."""
+    if table in SQL_TYPES:
+        return SQL_TYPES[table]
     from rlcore.store.tables import sql_types
 
     return sql_types(table)
