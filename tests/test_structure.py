@@ -37,7 +37,8 @@ CONFINED = {
     "deepspeed": ("rlcore/learner/engine.py",),
     "openai": ("rlcore/judges/client.py",),
     "duckdb": tuple(
-        f"rlcore/results/{name}.py" for name in ("conditions", "index", "statement", "views")
+        f"rlcore/results/{name}.py"
+        for name in ("conditions", "held", "index", "kept", "statement", "views")
     ),
     "matplotlib": (
         *("flows/figure.py", "tasks/run_page/lineage_picture.py", "tasks/run_page/plots.py"),
@@ -123,6 +124,7 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
     "tests/rlcore/report/test_write.py": tuple(
         f"rlcore/report/{name}.py" for name in ["curves", "evaluation", "facts", "samples"]
     ),
+    "tests/rlcore/results/test_index.py": ("rlcore/results/kept.py",),
     "tests/rlcore/results/test_data_dictionary.py": ("schemas/sql_types.py",),
     "tests/flows/commands/test_ask.py": ("rlcore/results/questions.py",),
     "tests/rlcore/reward_model/test_training.py": ("rlcore/supervised/loop.py",),

@@ -14,7 +14,6 @@ read each time.
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import duckdb
@@ -78,7 +77,7 @@ class Index:
             for place, name, sha256, then in self._rows(f"FROM _store.{CHECKED}")
         }
 
-    def checked_file(self, place: str, content: str, name: str, sha256: str) -> Path:
+    def checked_file(self, place: str, content: str, name: str, sha256: str) -> str:
         """Return the local path of a file, its digest verified now or when it had the same stamp.
 
         ``content``: the digest of its artifact. Raises DamagedArtifact where it is damaged.
@@ -88,7 +87,7 @@ class Index:
         if now and self._checked.get((place, name)) == (sha256, now):
             return path
         manifest = self._parsed.get(place) or self._store.read_manifests([place])[0]
-        path = self._store.file(manifest, name)
+        path = str(self._store.file(manifest, name))
         if now and manifest.files[name].sha256 == sha256:
             self._new.append({"place": place, "name": name, "sha256": sha256, "stamp": now})
             self._checked[place, name] = sha256, now

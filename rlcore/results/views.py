@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
-from pathlib import Path
 
 import duckdb
 
@@ -270,11 +269,10 @@ class Views:
         return f"({' UNION ALL '.join(parts) or none})"
 
 
-def _plain(path: Path) -> str:
-    text = str(path)
-    if _PATTERN.search(text):
+def _plain(path: str) -> str:
+    if _PATTERN.search(path):
         raise UserError(f"{path} cannot be queried: DuckDB treats '*', '?' and '[' as patterns")
-    return text
+    return path
 
 
 def _quoted(texts: Sequence[str]) -> str:

@@ -53,9 +53,9 @@ class LocalFiles:
             _stamps(str(self.root / kind), kind, found)
         return found
 
-    def local_path(self, location: str, name: str, content: str) -> Path:
+    def local_path(self, location: str, name: str, content: str) -> str:
         """Return the path of one file of an artifact, whether there is one or not."""
-        return self.root / location / name
+        return f"{self.root}/{location}/{name}"
 
     def index_folder(self) -> Path:
         """Return the folder of what readers remember; no kind, since its name begins with a dot."""

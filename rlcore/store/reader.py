@@ -180,7 +180,7 @@ class ArtifactReader:
             location(kind, "any")
         return dict(sorted(stamps.items(), key=lambda each: each[0].split("/", 1)))
 
-    def local_path(self, place: str, name: str, content: str) -> Path:
+    def local_path(self, place: str, name: str, content: str) -> str:
         """Return where a file of the artifact ``place`` is, or will be once it is fetched, on this
         machine; ``content``: the artifact's digest."""
         return self._files.local_path(place, name, content)

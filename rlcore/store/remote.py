@@ -91,10 +91,10 @@ class RemoteFiles:
                     found[location] = _listed_stamp(info)
         return found
 
-    def local_path(self, location: str, name: str, content: str) -> Path:
+    def local_path(self, location: str, name: str, content: str) -> str:
         """Return where the local copy of one file of an artifact is, or will be; ``content``: the
         artifact's digest."""
-        return self.cache / content / name
+        return f"{self.cache}/{content}/{name}"
 
     def index_folder(self) -> Path:
         """Return the local folder of what readers remember of this store."""
@@ -115,7 +115,8 @@ class RemoteFiles:
 
         Raises DamagedArtifact when the download differs from the digest in the manifest.
         """
-        entry, target = manifest.files[name], self.local_path(location, name, manifest.sha256)
+        entry = manifest.files[name]
+        target = Path(self.local_path(location, name, manifest.sha256))
         if target.exists() and file_digest(target) != entry.sha256:
             logger.warning(
                 f"{target} was changed after it was downloaded; it is downloaded from"
