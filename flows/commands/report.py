@@ -15,6 +15,7 @@ from schemas.errors import UserError
 
 if TYPE_CHECKING:
     from rlcore.report.facts import Ending
+    from rlcore.report.write import Table
     from rlcore.results.run import Run
 
 
@@ -55,11 +56,23 @@ def report(options: argparse.Namespace) -> int:
         path = out if options.out else out / INDEX
         written = write_report(runs[0], path.parent, _ending(runs[0]), name=path.name)
     else:
-        written = write_overlay(runs, out if options.out else out / _file(names))
+        path = out if options.out else out / _file(names)
+        written = write_overlay(runs, path, _compared(runs))
     print(f"Report: {written}")
     if address := _address(written):
         print(f"Served: {address}")
     return 0
+
+
+def _compared(runs: "Sequence[Run]") -> "list[Table]":
+    """Return the tables of ``rlcore.results.compare`` as sections of a report."""
+    from rlcore.report.write import Table
+    from rlcore.results.compare import comparison_sections
+
+    return [
+        Table(title, "", list(rows[0]), [list(row.values()) for row in rows])
+        for title, rows in comparison_sections(runs)
+    ]
 
 
 def _checked(out: Path) -> Path:

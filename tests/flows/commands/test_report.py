@@ -1,5 +1,6 @@
 """``rl-pipeline report``: the path, the address, and one sentence where it cannot."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from flows.cli import main
 from rlcore.results.folders import report_folder
 from tests.conftest import HOME, REPORTS
 from tests.rlcore.report.made import MadeRun
+from tests.rlcore.results.evaluated import completions, make_run
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -44,6 +46,33 @@ def test_several_runs_and_a_file_of_ones_own(
     assert main(["report", run.name, "--out", "mine.html"]) == 0
     assert capsys.readouterr().out == "Report: mine.html\n"
     assert run.name in Path("mine.html").read_text()
+
+
+def test_several_runs_are_compared_in_one_report(
+    run: MadeRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Curves over each other said that runs differ, and neither in what nor by how much."""
+    curves = {"rl": {0: {"val/accuracy": 0.25}, 1: {"val/accuracy": 0.5}}}
+    for digit, right in ((1, False), (2, True)):
+        answers = completions({f"u{n}": right or n % 2 == 0 for n in range(20)})
+        overrides = {"seed": digit}
+        make_run(
+            tmp_path / "runs", f"a-0000000{digit}", overrides, evaluation=answers, curves=curves
+        )
+    assert main(["report", "a-00000001", "a-00000002", "--out", "two.html"]) == 0
+    page = Path("two.html").read_text()
+    differs = page[page.index("What differs") :].partition("</table>")[0]
+    assert re.findall(r"<td[^>]*>(.*?)</td>", differs) == ["seed", "1", "2"]
+    paired = page[page.index("against a-00000001") :].partition("</table>")[0]
+    assert re.findall(r"<td[^>]*>(.*?)</td>", paired)[:5] == [
+        "a-00000002",
+        "accuracy",
+        "0.5",
+        "1",
+        "0.5",
+    ]
+    assert "95 % low" in paired
+    assert page.count("<polyline") >= 2
 
 
 def test_it_says_where_the_server_serves_it(
