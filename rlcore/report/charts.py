@@ -3,7 +3,8 @@
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+
+import numpy as np
 
 WIDTH, HEIGHT = 340, 180
 LEFT, RIGHT, TOP, BOTTOM = 48, 10, 8, 22
@@ -116,18 +117,18 @@ def thinned(
 ) -> list[tuple[float, float, float, float]]:
     """Return at most ``most`` (step, mean, least, greatest), each of an equal share of the
     points."""
-    count = min(most, len(points))
-    edges = [index * len(points) // count for index in range(count + 1)]
-    shares = [points[start:end] for start, end in pairwise(edges)]
-    return [
-        (
-            sum(step for step, _ in share) / len(share),
-            sum(value for _, value in share) / len(share),
-            min(value for _, value in share),
-            max(value for _, value in share),
-        )
-        for share in shares
-    ]
+    if len(points) <= most:
+        return [(step, value, value, value) for step, value in points]
+    starts = np.arange(most) * len(points) // most
+    sizes = np.diff(np.append(starts, len(points)))
+    steps, values = (np.array(column, dtype=float) for column in zip(*points, strict=True))
+    columns = (
+        np.add.reduceat(steps, starts) / sizes,
+        np.add.reduceat(values, starts) / sizes,
+        np.minimum.reduceat(values, starts),
+        np.maximum.reduceat(values, starts),
+    )
+    return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
 def _line(

@@ -4,12 +4,11 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
 import polars as pl
 
 from rlcore.diagnostics.evidence import Evidence
-from rlcore.diagnostics.watch import diagnose
+from rlcore.diagnostics.watch import Finding, diagnose
 from rlcore.results.folders import SUMMARY
 from rlcore.results.run import Run, StageRecord
 from rlcore.results.summary import phase_seconds, token_rates
@@ -75,27 +74,32 @@ class Facts:
     iterations: int
     stages: Sequence[Stage]
     metrics: Mapping[str, pl.DataFrame]
-    findings: Sequence[Mapping[str, Any]]
-    checks: int
+    findings: Sequence[Finding]
+    checks: Sequence[tuple[str, float]]  # name and threshold of each
     evaluation: pl.DataFrame | None
     completions: pl.DataFrame | None
     seconds: Mapping[str, float]
     rates: Mapping[str, float]
 
 
-def gather(run: Run, ending: Ending | None = None) -> Facts:
+def gather(
+    run: Run,
+    ending: Ending | None = None,
+    metrics: Mapping[str, pl.DataFrame] | None = None,
+) -> Facts:
     """Return what is recorded of ``run`` up to now.
 
-    ``ending``: how it ended, where that is known; else the records say what they can. Raises
-    UserError for a run without stages.
+    ``ending``: how it ended, where that is known; else the records say what they can. ``metrics``:
+    those of each stage, from who has read them already. Raises UserError for a run without stages.
     """
     run = Run(run.folder, run.recipe, run.store)  # what it has read before may be out of date
     records = run.stages
     newest = next(reversed(records.values()))
-    metrics = {stage: run.metrics(stage) for stage in TRAINED if stage in records}
+    if metrics is None:
+        metrics = {stage: run.metrics(stage) for stage in TRAINED if stage in records}
     rl = metrics.get(RL, pl.DataFrame(schema={"step": pl.Int64}))
     iteration = int(rl["step"].to_numpy().max()) if rl.height else 0
-    findings, checks = _findings(run, rl, iteration) if RL in records else ([], 0)
+    findings, checks = _findings(run, rl, iteration) if RL in records else ([], [])
     evaluated = _manifest(run, records.get("evaluate"))
     rates = token_rates(metrics.get("sft"), rl) if rl.height else {}
     state, reason = _state(run, newest, findings, ending)
@@ -130,16 +134,16 @@ def gather(run: Run, ending: Ending | None = None) -> Facts:
 
 
 def _state(
-    run: Run, newest: StageRecord, findings: Sequence[Mapping[str, Any]], ending: Ending | None
+    run: Run, newest: StageRecord, findings: Sequence[Finding], ending: Ending | None
 ) -> tuple[str, str]:
     """Return the run's state, and why it ended where that is known."""
     if ending is not None:
         return ending.state, ending.reason
     if (run.folder / SUMMARY).is_file():
         return "completed", ""
-    fatal = [finding for finding in findings if finding["severity"] == "fatal"]
+    fatal = [finding for finding in findings if finding.severity == "fatal"]
     if fatal:
-        return "failed", f"{fatal[-1]['message']} ({fatal[-1]['check']}): {fatal[-1]['remedy']}"
+        return "failed", f"{fatal[-1].message} ({fatal[-1].check}): {fatal[-1].remedy}"
     where = "in" if newest.sha256 is None else "after"
     return "unfinished", f"It goes on, or was ended, {where} the stage {newest.stage}."
 
@@ -181,12 +185,13 @@ def _table(run: Run, manifest: Manifest | None, name: str) -> pl.DataFrame | Non
         return None
 
 
-def _findings(run: Run, rl: pl.DataFrame, iteration: int) -> tuple[list[dict[str, Any]], int]:
+def _findings(
+    run: Run, rl: pl.DataFrame, iteration: int
+) -> tuple[list[Finding], Sequence[tuple[str, float]]]:
     """Return the findings of the checks over what is recorded, with those that ended the run, and
-    how many checks there are."""
+    name and threshold of each check."""
     records = run.records(RL)
     diagnosed = diagnose(run.recipe, rl, Evidence(ArtifactStore(run.store.root), records))
-    found = [finding.to_json() for finding in diagnosed.findings]
     try:
         ref = run.store.find("diagnostics", records)
         stored = [] if ref is None else run.store.table(ref, "diagnostics").to_dicts()
@@ -194,7 +199,7 @@ def _findings(run: Run, rl: pl.DataFrame, iteration: int) -> tuple[list[dict[str
         stored = []
     # An error ends an iteration before it has metrics; what an earlier attempt died of is over.
     at_end = [row for row in stored if row["severity"] == "fatal" and row["began"] > iteration]
-    return found + at_end, len(diagnosed.checks)
+    return [*diagnosed.findings, *(Finding(**row) for row in at_end)], diagnosed.checks
 
 
 def _minute(when: str, later_s: float = 0.0) -> str:

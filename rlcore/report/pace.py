@@ -1,15 +1,17 @@
-"""How often a report of a run that goes on may be written."""
+"""How often the page and the report of a run that goes on may be written."""
 
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 SHARE = 0.03  # of the time
+LONGEST_S = 60.0  # between two: people look at a page to see what a run does now
 
 
 class Pace:
-    """Keeps something that repeats to a share of the time: after it took t seconds, the next is
-    due t / share seconds later.
+    """Keeps something that repeats to a share of the time: after it kept a processor busy for t
+    seconds, the next is due t / share seconds later, ``LONGEST_S`` at most. Waiting, for a server
+    or for the run's own threads, costs the run nothing and does not count.
 
     pace = Pace()
     if pace.due():
@@ -34,9 +36,9 @@ class Pace:
     @contextmanager
     def measured(self) -> Iterator[None]:
         """Measure one, also where it fails."""
-        began = time.monotonic()
+        began = time.thread_time()
         try:
             yield
         finally:
-            now = time.monotonic()
-            self._next = now + (now - began) / self._share
+            wait_s = (time.thread_time() - began) / self._share
+            self._next = time.monotonic() + min(wait_s, LONGEST_S)

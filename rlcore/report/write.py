@@ -39,15 +39,21 @@ class Table:
 
 
 def write_report(
-    run: Run, folder: Path, ending: Ending | None = None, *, name: str = INDEX
+    run: Run,
+    folder: Path,
+    ending: Ending | None = None,
+    *,
+    name: str = INDEX,
+    facts: Facts | None = None,
 ) -> Path:
     """Write the report of ``run`` as ``name`` into ``folder``, whole or not at all; return its
     path.
 
     The run may go on, have ended or have been killed; ``ending`` says how, where that is known.
-    Raises UserError for a run without stages, and where the folder cannot be written.
+    ``facts``: those of ``gather``, from who has them already. Raises UserError for a run without
+    stages, and where the folder cannot be written.
     """
-    facts = gather(run, ending)
+    facts = facts or gather(run, ending)
     asked, scores = [], None
     if any(stage.name == RL for stage in facts.stages):
         records = run.records(RL)

@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
@@ -20,7 +21,7 @@ from rlcore.report.write import INDEX
 from rlcore.results.folders import REPORTS, report_folder
 from rlcore.results.run import Run
 from tasks.run_page.board import Board
-from tasks.run_page.lineage_picture import lineage_markdown, lineage_png
+from tasks.run_page.lineage_picture import Picture, lineage_markdown, lineage_png
 from tasks.run_page.markdown import DIGEST_DIGITS, artifact_key, code, plain, quoted
 from tasks.run_page.plots import HEADLINES, curves_png, headlines, overlay_png
 
@@ -47,17 +48,32 @@ def publish_state(board: Board, run: Run, ending: Ending | None) -> None:
     )
 
 
-def publish_lineage(board: Board, run: Run, folder: Path) -> None:
-    """Publish the lineage of ``run`` up to now. The picture goes into ``folder``, the run's report
-    folder, whose report is linked if it is written. Raises as ``Run.stages``."""
+@dataclass(frozen=True)
+class Drawn:
+    """A picture, and its address."""
+
+    picture: Picture
+    address: str
+
+
+def publish_lineage(board: Board, run: Run, folder: Path, before: Drawn | None = None) -> Drawn:
+    """Publish the lineage of ``run`` up to now; return its picture, which is drawn where
+    ``before``, that of the last call, is another one.
+
+    The picture goes into ``folder``, the run's report folder, whose report is linked if it is
+    written. Raises as ``Run.stages``.
+    """
     report = f"/{REPORTS}/{folder.name}/{INDEX}" if (folder / INDEX).is_file() else None
-    picture = _picture(folder, "lineage", lineage_png(run))
+    picture = Picture.of(run)
+    if before is None or before.picture != picture:
+        before = Drawn(picture, _picture(folder, "lineage", lineage_png(picture)))
     board.markdown(
         key="lineage",
-        markdown=lineage_markdown(run, picture=picture, report=report),
+        markdown=lineage_markdown(run, picture=before.address, report=report),
         description="Stages of this run: their artifacts, what they were made from, and by which "
         "flow run.",
     )
+    return before
 
 
 def publish_datasheet(board: Board, sheets: Sequence[Sheet]) -> None:

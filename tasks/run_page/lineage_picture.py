@@ -71,10 +71,27 @@ def iterations_of(run: Run) -> Iterations | None:
     return Iterations(count, _best(done)) if count else None
 
 
-def lineage_png(run: Run) -> bytes:
+@dataclass(frozen=True)
+class Picture:
+    """What the picture of a run shows: equal ones need not be drawn twice. The number of iterations
+    is in it once the stage rl has ended, and until then in the text below it."""
+
+    steps: list[Step]
+    iterations: Iterations | None
+
+    @classmethod
+    def of(cls, run: Run) -> "Picture":
+        """Raises as ``Run.stages``."""
+        iterations = iterations_of(run)
+        if iterations is not None and iterations.best is None:
+            iterations = Iterations(0, None)
+        return cls(steps_of(run), iterations)
+
+
+def lineage_png(picture: Picture) -> bytes:
     """Return the picture: a box per stage, its artifact and how it came, arrows from what it was
-    made from. Raises as ``Run.stages``."""
-    steps, iterations = steps_of(run), iterations_of(run)
+    made from."""
+    steps, iterations = picture.steps, picture.iterations
     places = {step.record.stage: index for index, step in enumerate(steps)}
     spans = [places[step.record.stage] - places[p] for step in steps for p in _known(step, places)]
     above = 0.75 + 0.22 * max(spans, default=0)
@@ -173,9 +190,11 @@ def _box(axes: Any, centre: tuple[float, float], text: str, state: str) -> None:
 
 
 def _iterations_box(axes: Any, column: int, iterations: Iterations, state: str) -> None:
-    best = f"best: {iterations.best}" if iterations.best is not None else "so far"
     noun = "iteration" if iterations.count == 1 else "iterations"
-    _box(axes, (column, -1.2), f"rl: {iterations.count} {noun}\n{best}", state)
+    text = f"rl: {iterations.count} {noun}\nbest: {iterations.best}"
+    if iterations.best is None:
+        text = "rl: iterations\nso far"
+    _box(axes, (column, -1.2), text, state)
     start, end = (column, -1.2 + BOX[1] / 2), (column, -BOX[1] / 2)
     axes.annotate("", end, start, arrowprops={"arrowstyle": "-|>", "color": LINE})
 

@@ -1,8 +1,8 @@
 """The page of a run while it goes: published from a thread after each stage and validation.
 
 The thread never delays or ends the run: it looks at the store as it is when it gets to it, so of
-several refreshes the last one counts, and its first error is logged and the run goes on. It takes a
-share of the time only (``Pace``).
+several refreshes the last one counts, and its first error is logged and the run goes on. What
+repeats all through a run takes a share of the time only (``Pace``).
 """
 
 import threading
@@ -15,6 +15,7 @@ from typing import Any
 
 from rlcore.report.facts import Ending
 from rlcore.report.pace import Pace
+from tasks.run_page.plots import warm_up
 from tasks.run_page.view import View
 
 LAST_S = 30.0  # for the last pass, at the end of a run
@@ -27,6 +28,7 @@ class RunPage:
     def __init__(self, view: View, log: Callable[[str], None]) -> None:
         self._view, self._log = view, log
         self._wanted = threading.Event()
+        self._at_once = False
         self._pace = Pace()
         self._ending: Ending | None = None
         self._failed = False
@@ -52,8 +54,10 @@ class RunPage:
             raise
         page.end(Ending("completed"), LAST_S)
 
-    def refresh(self) -> None:
-        """Publish what the run has come to, soon; returns at once."""
+    def refresh(self, *, at_once: bool = False) -> None:
+        """Publish what the run has come to, in the background: when the pace allows it, or
+        ``at_once``, for what a run does a few times only."""
+        self._at_once |= at_once
         self._wanted.set()
 
     def end(self, ending: Ending, limit_s: float = LAST_S) -> None:
@@ -77,13 +81,15 @@ class RunPage:
         }
 
     def _publish(self) -> None:
+        warm_up()
         ending = None
         while ending is None:
             self._wanted.wait()
-            while self._ending is None and not self._pace.due():
-                self._wanted.clear()
-                self._wanted.wait(self._pace.left_s())
             self._wanted.clear()
+            while self._ending is None and not self._at_once and not self._pace.due():
+                self._wanted.wait(self._pace.left_s())
+                self._wanted.clear()  # before the conditions are looked at: none is missed
+            self._at_once = False
             ending = self._ending
             with self._pace.measured():
                 self._pass(ending)

@@ -7,10 +7,8 @@ from pathlib import Path
 import polars as pl
 
 from rlcore.data.datasheet import datasheet
-from rlcore.diagnostics.evidence import Evidence
 from rlcore.diagnostics.measures import learns_from_a_model
-from rlcore.diagnostics.watch import Finding, diagnose
-from rlcore.report.facts import Ending
+from rlcore.report.facts import Ending, gather
 from rlcore.report.write import write_report
 from rlcore.results.folders import report_folder
 from rlcore.results.metrics import KIND as METRICS
@@ -22,6 +20,7 @@ from schemas.artifacts import ArtifactRef, Manifest
 from schemas.recipe import Recipe
 from schemas.stages import Stage
 from tasks.run_page.artifacts import (
+    Drawn,
     publish_completions,
     publish_datasheet,
     publish_diagnostics,
@@ -35,7 +34,6 @@ from tasks.run_page.artifacts import (
 )
 from tasks.run_page.board import Board
 
-DIAGNOSTICS = "diagnostics"  # kind of the artifact, and its table
 TRAINED = (Stage.SFT, Stage.REWARD_MODEL, Stage.RL)  # stages with metrics
 
 
@@ -50,6 +48,7 @@ class View:
     _frames: dict[str, pl.DataFrame] = field(default_factory=dict)  # of metrics, by key
     _drawn: dict[str, int] = field(default_factory=dict)  # rows of metrics on the page, by stage
     _done: set[str] = field(default_factory=set)
+    _lineage: Drawn | None = None
 
     def publish(self, ending: Ending | None = None) -> None:
         """Publish what is recorded now; ``ending``: how the run ended, where it has.
@@ -58,23 +57,26 @@ class View:
         """
         run = Run(self.folder, self.recipe, ArtifactStore(self.recipe.store))
         pictures = report_folder(self.folder)
+        metrics = {str(stage): self._read(run, stage) for stage in TRAINED if stage in run.stages}
+        facts = gather(run, ending, metrics)
         with self.board.open() as board:
             publish_state(board, run, ending)
             for stage in TRAINED:
                 if stage in run.stages:
-                    self._metrics(board, run, stage, pictures)
+                    self._metrics(board, run, stage, metrics[stage], pictures)
             if Stage.RL in run.stages:
-                self._diagnostics(board, run, ending)
+                publish_diagnostics(board, facts.findings, facts.checks)
             for stage, publish in _RESULTS.items():
                 result = _result(run, stage)
                 if result is not None and stage not in self._done:
                     publish(board, run, *result)
                     self._done.add(stage)
-            publish_lineage(board, run, pictures)
-        write_report(run, pictures, ending)
+            self._lineage = publish_lineage(board, run, pictures, self._lineage)
+        write_report(run, pictures, ending, facts=facts)
 
-    def _metrics(self, board: Board, run: Run, stage: Stage, pictures: Path) -> None:
-        known = self._read(run, stage)
+    def _metrics(
+        self, board: Board, run: Run, stage: Stage, known: pl.DataFrame, pictures: Path
+    ) -> None:
         if known.height == self._drawn.get(stage, 0):
             return
         publish_metrics(board, stage, known, pictures)
@@ -83,19 +85,6 @@ class View:
             if curves is not None:
                 publish_proxy(board, curves, pictures)
         self._drawn[stage] = known.height
-
-    def _diagnostics(self, board: Board, run: Run, ending: Ending | None) -> None:
-        """Show the findings: of a run that has ended those that its stage rl stored, what ended it
-        included; of one that goes on those of its metrics so far."""
-        key = run.records(Stage.RL)
-        known = self._read(run, Stage.RL)
-        diagnosed = diagnose(run.recipe, known, Evidence(ArtifactStore(self.recipe.store), key))
-        findings = diagnosed.findings
-        stored = None if ending is None else run.store.find(DIAGNOSTICS, key)
-        if stored is not None:
-            rows = run.store.table(stored, DIAGNOSTICS).iter_rows(named=True)
-            findings = [Finding(**row) for row in rows]
-        publish_diagnostics(board, findings, diagnosed.checks)
 
     def _read(self, run: Run, stage: Stage) -> pl.DataFrame:
         """Return the metrics of ``stage`` so far; each artifact is read once. A damaged one is left

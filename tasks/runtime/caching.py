@@ -121,7 +121,7 @@ class CachedStage:
         run.record_origin()
         record = run.record()
         record_stage(run.store, record, run.lineage())
-        pipeline.refresh_page()
+        pipeline.refresh_page(at_once=True)
         start = time.monotonic()
         state = self.task(run, parents, return_state=True)
         ref: ArtifactRef = state.result()
@@ -137,7 +137,7 @@ class CachedStage:
         pipeline.results.append(result)
         ended = replace(record, sha256=ref.sha256, cached=cached, seconds=result.seconds)
         record_stage(run.store, ended, run.lineage())
-        pipeline.refresh_page()
+        pipeline.refresh_page(at_once=True)
         return ref
 
     def _settled(self, run: StageRun) -> StageRun:

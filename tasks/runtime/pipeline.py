@@ -71,10 +71,11 @@ class PipelineRun:
         self.page = page
         self.results: list[StageResult] = []
 
-    def refresh_page(self) -> None:
-        """Show on the run's page what has been recorded, soon; returns at once."""
+    def refresh_page(self, *, at_once: bool = False) -> None:
+        """Show on the run's page what has been recorded, without waiting for it
+        (``RunPage.refresh``)."""
         if self.page is not None:
-            self.page.refresh()
+            self.page.refresh(at_once=at_once)
 
     def end_page(self) -> dict[str, Any]:
         """Show that the run has completed; return what its page cost (``RunPage.figures``)."""

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.timeout(120)
 HOSTILE = "```\n</code><script>alert(1)</script>\n\x1b[31m[x](javascript:alert(1))"
 
 
-def _published(publish: Callable[[Board], None]) -> dict[str, Any]:
+def _published(publish: Callable[[Board], object]) -> dict[str, Any]:
     """Return the artifacts, data by key without the recipe's name, of a flow run that publishes."""
 
     @flow(name="artifacts-test")

@@ -13,6 +13,7 @@ from tasks.run_page.lineage_picture import (
     MADE,
     OPEN,
     Iterations,
+    Picture,
     iterations_of,
     lineage_markdown,
     lineage_png,
@@ -96,7 +97,7 @@ def test_all_iterations_are_one_node_while_they_go_on(story: Story) -> None:
         lineage = Lineage("r", "c")
         story.made.store.put("iterations", key, directory=story.folder / "records", lineage=lineage)
     assert iterations_of(story.made.open()) == Iterations(2, None)
-    assert lineage_png(story.made.open()).startswith(b"\x89PNG")
+    assert lineage_png(Picture.of(story.made.open())).startswith(b"\x89PNG")
 
 
 def test_an_artifact_that_the_store_no_longer_has_is_named(story: Story) -> None:
@@ -105,16 +106,16 @@ def test_an_artifact_that_the_store_no_longer_has_is_named(story: Story) -> None
     run = story.made.open()
     assert [step.state for step in steps_of(run)] == [CACHED, CACHED, GONE, MADE]
     assert "| sft | gone | policy" in lineage_markdown(run, picture="/p", report=None)
-    assert lineage_png(run).startswith(b"\x89PNG")
+    assert lineage_png(Picture.of(run)).startswith(b"\x89PNG")
 
 
 def test_the_picture_fits_the_page(story: Story) -> None:
     story.trained()
-    small = _size(lineage_png(story.made.open()))
+    small = _size(lineage_png(Picture.of(story.made.open())))
     story.ended("reward_model", "reward_model", dataset="prepare_data", policy="sft")
     story.ended("evaluate", "evaluation", rl="rl", base_model="base_model")
     story.ended("export", "export", policy="rl", evaluation="evaluate")
-    large = _size(lineage_png(story.made.open()))
+    large = _size(lineage_png(Picture.of(story.made.open())))
     assert small[0] < large[0] <= WIDTH
     assert large[1] < 400
 

@@ -23,7 +23,8 @@ from tasks.run_page import page as pages
 from tasks.run_page.board import Board
 from tasks.run_page.ended import show_end
 from tasks.run_page.page import RunPage
-from tasks.run_page.view import DIAGNOSTICS, View
+from tasks.run_page.report import DIAGNOSTICS
+from tasks.run_page.view import View
 from tests.rlcore.report.made import MADE, MadeRun
 
 pytestmark = pytest.mark.timeout(120)
@@ -139,6 +140,28 @@ def test_the_newest_state_counts_and_nobody_waits(
     assert passes[-1] == Ending("completed")
     assert len(passes) <= 3
     assert page.figures()["passes"] == len(passes)
+
+
+def test_a_stage_is_shown_though_the_next_pass_is_not_due(
+    made: MadeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slow first pass left the page at the first stage for minutes."""
+    passes = threading.Semaphore(0)
+
+    class Never(Pace):
+        def due(self) -> bool:
+            return False
+
+        def left_s(self) -> float:
+            return 1000.0
+
+    monkeypatch.setattr(pages, "Pace", Never)
+    view: Any = SimpleNamespace(publish=lambda ending: passes.release())
+    with RunPage.open(view, print) as page:
+        page.refresh()
+        assert not passes.acquire(timeout=0.3)
+        page.refresh(at_once=True)
+        assert passes.acquire(timeout=30)
 
 
 def test_a_page_that_fails_is_logged_once_and_ends_nothing(made: MadeRun) -> None:
