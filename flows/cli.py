@@ -15,6 +15,7 @@ from flows.commands.doctor import add_doctor
 from flows.commands.down import add_down
 from flows.commands.env import add_env
 from flows.commands.explain import add_explain
+from flows.commands.export import add_export
 from flows.commands.lineage import add_lineage
 from flows.commands.recipes import add_recipes
 from flows.commands.replay import add_replay
@@ -40,7 +41,7 @@ ADD = (
     *(add_run, add_watch, add_runs, add_stop, add_study, add_sql, add_lineage, add_ask, add_tables),
     *(add_report, add_compare, add_recipes, add_algorithms, add_explain, add_data, add_reward),
     *(add_deploy, add_up, add_down, add_status, add_doctor, add_env, add_completion, add_rerun),
-    *(add_replay, add_wandb),
+    *(add_replay, add_export, add_wandb),
 )
 FAILED, WRONG, INTERRUPTED, UNREAD = 1, 2, 130, 141  # docs/exit_codes.md
 

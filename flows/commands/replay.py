@@ -61,7 +61,7 @@ def replay(options: argparse.Namespace) -> int:
     try:
         with (
             progress_on_stderr(),
-            Replay.open(recorded, run.recipe, before=first, log=_note) as again,
+            Replay.open(recorded, run.recipe, start=first - 1, log=_note) as again,
         ):
             while again.at < last:
                 step = again.step()

@@ -8,9 +8,12 @@ from typing import Any
 
 from rlcore.export.model_card import ModelCard, render_card
 from rlcore.export.publish import write_verified
+from rlcore.results.folders import EXPORT
+from rlcore.store.checks import file_digest
+from schemas.artifacts import ArtifactRef
 from schemas.errors import UserError
 
-RECORD = "export.json"  # also marks a directory that an export may replace
+WEIGHTS = "*.safetensors"
 
 
 def export_model(
@@ -20,6 +23,7 @@ def export_model(
     dtype: str | None,
     card: ModelCard,
     trust_remote_code: bool = False,
+    origin: ArtifactRef | None = None,
 ) -> dict[str, Any]:
     """Publish the policy of ``policy_dir`` as ``out_dir``; return what was published.
 
@@ -27,7 +31,9 @@ def export_model(
     README.md and ``export.json``, and renamed into place last; any difference or interruption
     leaves ``out_dir`` as it was. ``dtype`` None keeps the policy's. Keys of the result: name,
     parameters, dtype, tied, weights_digest, chat_template_sha256, logits_max_abs_diff, files (name
-    -> bytes).
+    -> bytes). ``origin``: the artifact that the weights are of, where the directory itself becomes
+    none: kind, key and sha256 of it, and the digests of the files of weights, are added as
+    ``origin``, so that its lineage can be followed.
 
     Raises ``UserError`` when ``out_dir`` holds something other than an earlier export,
     ``ExportError`` when the reloaded model is not the policy.
@@ -43,22 +49,29 @@ def export_model(
         )
         files = {file.name: file.stat().st_size for file in sorted(partial.iterdir())}
         record = {"name": card.name, **asdict(proof), "files": files}
+        if origin is not None:
+            record["origin"] = _origin(origin, partial)
         (partial / "README.md").write_text(render_card(card, proof), encoding="utf-8")
-        (partial / RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+        (partial / EXPORT).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
         put_in_place(out_dir, partial)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return record
 
 
+def _origin(origin: ArtifactRef, directory: Path) -> dict[str, Any]:
+    weights = {path.name: file_digest(path) for path in sorted(directory.glob(WEIGHTS))}
+    return {**origin.model_dump(include={"kind", "key", "sha256"}), "weights": weights}
+
+
 def _check_target(out_dir: Path) -> None:
     """An export replaces an export or an empty directory, never anything else."""
     if not out_dir.exists():
         return
-    if not out_dir.is_dir() or (any(out_dir.iterdir()) and not (out_dir / RECORD).is_file()):
+    if not out_dir.is_dir() or (any(out_dir.iterdir()) and not (out_dir / EXPORT).is_file()):
         raise UserError(
             f"export.directory = '{out_dir}' exists and is not an earlier export (it has no"
-            f" {RECORD}); give a new or empty directory"
+            f" {EXPORT}); give a new or empty directory"
         )
 
 

@@ -32,6 +32,7 @@ from schemas.names import BASE_MODEL, REWARD_MODEL, term_name
 from schemas.recipe import Recipe
 from schemas.reward_model import FilePreferences, Gsm8kSolutions, RewardModelSection
 
+ITERATION = "iterations"  # kind of the record of an iteration
 CHECKPOINT = "rl"  # label of the exported weights among the evaluation's checkpoints
 LIBRARIES = ("torch", "transformers", "vllm", "deepspeed")
 
@@ -43,26 +44,23 @@ def gather_card(
     *,
     warn: Callable[[str], None],
 ) -> ModelCard:
-    """Return the card of the policy among ``parents`` (dataset, policy, evaluation).
+    """Return the card of the policy among ``parents``: dataset, policy, and evaluation where it
+    was evaluated.
 
-    ``warn``: see ``export_license``. Raises ArtifactError where a parent cannot be read.
+    The policy may be the record of an iteration; the reward model is then among ``parents``, where
+    there is one. ``warn``: see ``export_license``. Raises ArtifactError where a parent cannot be
+    read.
     """
-    dataset, policy, evaluation = (parents[r] for r in ("dataset", "policy", "evaluation"))
+    dataset, policy, evaluation = parents["dataset"], parents["policy"], parents.get("evaluation")
     prompts = store.table(dataset, "prompts")
     base = store.manifest(store.manifest(dataset).parents[BASE_MODEL]).metadata.get("origin", {})
-    scorer = store.manifest(policy).parents.get(REWARD_MODEL)
-    example = choose_example(
-        store.table(evaluation, "completions"),
-        prompts,
-        checkpoint=CHECKPOINT,
-        max_new_tokens=recipe.evaluate.max_new_tokens,
-    )
-    trust = recipe.model.trust_remote_code
-    behind = trace(store, [policy, evaluation])
+    scorer = {**store.manifest(policy).parents, **parents}.get(REWARD_MODEL)
+    behind = trace(store, [policy] if evaluation is None else [policy, evaluation])
+    number = f"-iteration{_iteration(policy)}" if policy.kind == ITERATION else ""
     return ModelCard(
-        name=f"{recipe.name}-seed{recipe.seed}",
+        name=f"{recipe.name}-seed{recipe.seed}{number}",
         checkpoint=CHECKPOINT,
-        results=store.table(evaluation, "eval_results"),
+        results=None if evaluation is None else store.table(evaluation, "eval_results"),
         ancestors=ancestors(behind, policy),
         inputs=_inputs(behind),
         base_model=recipe.model.path,
@@ -80,10 +78,28 @@ def gather_card(
         prompts=_prompt_counts(prompts),
         data=_data(store, dataset),
         training=_training(recipe, store, policy),
-        evaluation=_evaluation(recipe),
+        evaluation=_evaluation(recipe) if evaluation is not None else {},
         versions=versions(),
-        snippet=None if example is None else render_snippet(example, trust_remote_code=trust),
+        snippet=None if evaluation is None else _snippet(recipe, store, evaluation, prompts),
     )
+
+
+def _snippet(
+    recipe: Recipe, store: ArtifactStore, evaluation: ArtifactRef, prompts: pl.DataFrame
+) -> str | None:
+    example = choose_example(
+        store.table(evaluation, "completions"),
+        prompts,
+        checkpoint=CHECKPOINT,
+        max_new_tokens=recipe.evaluate.max_new_tokens,
+    )
+    trust = recipe.model.trust_remote_code
+    return None if example is None else render_snippet(example, trust_remote_code=trust)
+
+
+def _iteration(policy: ArtifactRef) -> int:
+    """Return the number of the iteration that a record is of."""
+    return int(policy.key.rpartition("/")[2])
 
 
 def ancestors(trace: Trace, policy: ArtifactRef) -> tuple[Ancestor, ...]:
@@ -94,7 +110,7 @@ def ancestors(trace: Trace, policy: ArtifactRef) -> tuple[Ancestor, ...]:
         ref, count = nodes[0].ref, len(nodes)
         what = (
             _THE_POLICY
-            if (ref.kind, ref.key) == (policy.kind, policy.key)
+            if count == 1 and (ref.kind, ref.key) == (policy.kind, policy.key)
             else _WHAT.get(ref.kind, "")
         )
         if count > 1:
@@ -237,7 +253,13 @@ def _data(store: ArtifactStore, dataset: ArtifactRef) -> dict[str, str]:
 
 
 def _training(recipe: Recipe, store: ArtifactStore, policy: ArtifactRef) -> dict[str, str]:
-    rl, done = recipe.rl, store.manifest(policy).metadata
+    rl = recipe.rl
+    if policy.kind == ITERATION:
+        iterations = f"{_iteration(policy)} of {rl.iterations} that the recipe has"
+    else:
+        done = store.manifest(policy).metadata
+        best = f"iteration {done['best_iteration']}, the best by validation, is this model"
+        iterations = f"{done['iteration']}; {best}"
     schedule = f"{recipe.sft.epochs} epoch(s)"
     if recipe.sft.max_steps is not None:
         schedule += f", at most {recipe.sft.max_steps:,} steps"
@@ -245,8 +267,7 @@ def _training(recipe: Recipe, store: ArtifactStore, policy: ArtifactRef) -> dict
         "algorithm": f"{rl.preset} (advantage {rl.algorithm.advantage},"
         f" loss {rl.algorithm.policy_loss})",
         "SFT": schedule if recipe.sft.enabled else "none",
-        "RL iterations": f"{done['iteration']}; iteration {done['best_iteration']}, the best by"
-        " validation, is this model",
+        "RL iterations": iterations,
         "prompts x samples": f"{rl.rollout.prompts} x {rl.rollout.samples}",
         "RL learning rate": f"{rl.update.optimizer.lr:g}",
         "precision": recipe.model.dtype,

@@ -40,6 +40,10 @@ not stated; the recipe's key export.license states it
 {% endif -%}
 ## Results
 
+{% if not checkpoints -%}
+Not evaluated.
+
+{% else -%}
 Value with its 95 % confidence interval, per source and subset of the test split. This model is
 the checkpoint {{ card.checkpoint }}.
 
@@ -49,6 +53,7 @@ the checkpoint {{ card.checkpoint }}.
 | {{ row.source }} | {{ row.subset }} | {{ row.metric }} |
 {%- for cell in row.cells %} {{ cell }} |{% endfor %} {{ row.prompts }} |
 {% endfor %}
+{% endif -%}
 {% if card.evaluation -%}
 How it was evaluated:
 
@@ -144,7 +149,8 @@ class RewardTerm:
 class ModelCard:
     """The contents of the card that do not follow from the weights.
 
-    ``checkpoint``: label of the exported weights in ``results`` (an EvalResults table).
+    ``checkpoint``: label of the exported weights in ``results`` (an EvalResults table; None where
+    they were not evaluated).
     ``base_model`` and ``datasets`` go to the metadata when they are hub names (owner/name).
     ``sources`` are the recipe's, ``prompts`` a row per source, split and subset: source, split,
     subset, prompts. ``inputs``: a row per file or hub dataset that was read: source,
@@ -154,7 +160,7 @@ class ModelCard:
 
     name: str
     checkpoint: str
-    results: pl.DataFrame
+    results: pl.DataFrame | None
     ancestors: tuple[Ancestor, ...]
     recipe: dict[str, str]
     reward: tuple[RewardTerm, ...]
@@ -178,8 +184,10 @@ def render_card(card: "ModelCard", proof: Proof) -> str:
 
     Raises ``UserError`` when ``card.results`` holds no row of ``card.checkpoint``.
     """
-    names = card.results["checkpoint"].unique(maintain_order=True).to_list()
-    if card.checkpoint not in names:
+    names: list[str] = []
+    if card.results is not None:
+        names = card.results["checkpoint"].unique(maintain_order=True).to_list()
+    if card.results is not None and card.checkpoint not in names:
         raise UserError(
             f"the results have no row of checkpoint '{card.checkpoint}', only of"
             f" {', '.join(names) or 'none'}; add it to evaluate.checkpoints"
@@ -196,7 +204,7 @@ def render_card(card: "ModelCard", proof: Proof) -> str:
         proof=proof,
         base=_hub_name(card.base_model) or Path(card.base_model or "").name,
         checkpoints=names,
-        results=_result_rows(card.results, names),
+        results=[] if card.results is None else _result_rows(card.results, names),
         learnt_from=_learnt_from(card.reward),
         facts=_facts,
         literal=_Literal,
@@ -256,9 +264,11 @@ def _front_matter(card: "ModelCard") -> str:
     """Return the hub's metadata as YAML; names that are not hub names are left out."""
     from huggingface_hub import EvalResult, ModelCardData
 
-    mine = card.results.filter(
-        (pl.col("checkpoint") == card.checkpoint) & (pl.col("data_source") != "all")
-    )
+    mine = pl.DataFrame()
+    if card.results is not None:
+        mine = card.results.filter(
+            (pl.col("checkpoint") == card.checkpoint) & (pl.col("data_source") != "all")
+        )
     evaluations = [
         EvalResult(
             task_type="text-generation",

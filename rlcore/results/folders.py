@@ -14,6 +14,8 @@ STORE_FOLDER = "store"  # in the output_dir of a call of the Python API
 SUMMARY = "summary.json"  # in a run's folder once it has completed
 CALL = "call.json"  # in the output_dir of a call of the Python API: what it was given
 RECIPE = "recipe.yaml"  # in a run's folder: the resolved recipe
+EXPORT = "export.json"  # in an exported model's folder: what it is, and its proof
+EXPORTS = "exports"  # in a run's folder: models exported of its iterations
 REPORTS = "reports"  # below RUNS: what the server serves of runs to who knows the path
 REPORT_NAME = ".report"  # in a run's folder: the name of its folder below REPORTS
 

@@ -1,10 +1,11 @@
 """What a person names of a store: a run, KIND/KEY, digits of a digest, a directory."""
 
+import json
 import re
 from difflib import get_close_matches
 from pathlib import Path
 
-from rlcore.results.folders import LATEST, RUNS, run_folder, run_names
+from rlcore.results.folders import EXPORT, LATEST, RUNS, run_folder, run_names
 from rlcore.results.run import Run
 from rlcore.store.checks import MANIFEST, ArtifactError, file_digest
 from rlcore.store.reader import ArtifactReader
@@ -82,6 +83,8 @@ def _of_directory(
         if digests.items()
         <= {Path(name).name: entry.sha256 for name, entry in manifest.files.items()}.items()
     ]
+    if not made and (origin := _origin(directory, digests)) is not None:
+        return reader, [origin]
     if not made:
         raise UserError(
             f"no artifact of {reader.root} holds the weights of '{directory}': they were changed,"
@@ -89,6 +92,17 @@ def _of_directory(
         )
     exported = [manifest for manifest in made if manifest.kind == "export"] or made
     return reader, [_ref(max(exported, key=lambda manifest: manifest.created_at))]
+
+
+def _origin(directory: Path, digests: dict[str, str]) -> ArtifactRef | None:
+    """Return the artifact that an exported model says its weights are of; None where it says
+    nothing, or other files of weights lie there now."""
+    if not (directory / EXPORT).is_file():
+        return None
+    origin = json.loads((directory / EXPORT).read_text(encoding="utf-8")).get("origin")
+    if origin is None or origin["weights"] != digests:
+        return None
+    return ArtifactRef(kind=origin["kind"], key=origin["key"], uri="", sha256=origin["sha256"])
 
 
 def _unknown(name: str, reader: ArtifactReader, manifests: list[Manifest], runs: Path) -> str:

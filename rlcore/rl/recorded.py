@@ -29,7 +29,7 @@ class Iteration:
 class RecordedIterations:
     """The iterations of the RL run whose records are below ``key``; ``name``: the run, in errors.
 
-    Raises UserError where none is recorded.
+    ``last``: the newest recorded one. Raises UserError where none is recorded.
     """
 
     def __init__(self, store: ArtifactReader, key: str, name: str) -> None:
@@ -47,11 +47,7 @@ class RecordedIterations:
 
         Raises UserError for one that the run has not come to, ArtifactError for damage.
         """
-        ref = self.store.find(KIND, self._at(number)) if 0 <= number <= self.last else None
-        if ref is None:
-            raise UserError(
-                f"the run '{self.name}' has no iteration {number}; it has 0 to {self.last}"
-            )
+        ref = self.ref(number)
         row = self.store.table(ref, "iterations").row(0, named=True)
         weights = self.store.table(ref, "weights")
         return Iteration(
@@ -62,6 +58,15 @@ class RecordedIterations:
             weights=dict(weights.select("tensor", "digest").iter_rows()),
             manifest=self.store.manifest(ref),
         )
+
+    def ref(self, number: int) -> ArtifactRef:
+        """Return the record of iteration ``number``. Raises as ``iteration``."""
+        ref = self.store.find(KIND, self._at(number)) if 0 <= number <= self.last else None
+        if ref is None:
+            raise UserError(
+                f"the run '{self.name}' has no iteration {number}; it has 0 to {self.last}"
+            )
+        return ref
 
     def checkpoints(self) -> list[int]:
         """Return the iterations that have a checkpoint, in order."""

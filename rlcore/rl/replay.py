@@ -70,17 +70,17 @@ class Replay:
         recorded: RecordedIterations,
         recipe: Recipe,
         *,
-        before: int,
+        start: int,
         log: Callable[[str], None],
     ) -> "Iterator[Replay]":
-        """Yield a replay at the nearest checkpoint before iteration ``before``, from which that can
-        be made.
+        """Yield a replay that is at iteration ``start``, or at the nearest one before it that has a
+        checkpoint.
 
         ``recipe``: the run's. The checkpoint is pinned while it is read, so the run, should it go
         on, prunes it later. Raises UserError for an iteration that the run has not come to,
         ArtifactError for damage, ReplayError where the start does not have the recorded weights.
         """
-        recorded.iteration(before)
+        recorded.iteration(start)
         store = ArtifactStore(recorded.store.root, writer="a replay")
         parents = recorded.iteration(0).manifest.parents
         if "policy" not in parents:
@@ -100,12 +100,12 @@ class Replay:
                 reference_dir=policy if exact else None,
             )
             stack.callback(learner.stop)
-            at = _load_nearest(store, recorded, learner, before)
+            at = _load_nearest(store, recorded, learner, start)
             ptx = ptx_of(recipe.rl.ptx, store, parents["dataset"], load_tokenizer(policy))
             replay = cls(recorded, recipe, learner, ptx, at)
             replay.check(recorded.iteration(at))
-            start = f"the checkpoint of iteration {at}" if at else "the policy that RL began with"
-            log(f"replay starts from {start}")
+            place = f"the checkpoint of iteration {at}" if at else "the policy that RL began with"
+            log(f"replay starts from {place}")
             yield replay
 
     def step(self, *, audit: bool = True) -> Step:
@@ -161,11 +161,11 @@ class Replay:
 
 
 def _load_nearest(
-    store: ArtifactStore, recorded: RecordedIterations, learner: LearnerPool, before: int
+    store: ArtifactStore, recorded: RecordedIterations, learner: LearnerPool, start: int
 ) -> int:
-    """Load the newest checkpoint before ``before`` that is whole; return its iteration, 0 where
-    there is none and the learner keeps what it was built with."""
-    for step in reversed([step for step in recorded.checkpoints() if 0 < step < before]):
+    """Load the newest checkpoint at or before ``start`` that is whole; return its iteration, 0
+    where there is none and the learner keeps what it was built with."""
+    for step in reversed([step for step in recorded.checkpoints() if 0 < step <= start]):
         key = f"{recorded.key}/{step:06d}"
         with store.pin(CHECKPOINT, key):
             try:

@@ -4,6 +4,7 @@ changed afterwards is named."""
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,9 @@ def trained(
         policy = store.put("base_model", "b", directory=scratch, lineage=made)
     parents = {
         "policy": policy,
-        "dataset": store.put("dataset", "d", tables=tables, lineage=made),
+        "dataset": store.put(
+            "dataset", "d", tables=tables, lineage=replace(made, parents={"base_model": policy})
+        ),
     }
     phases = make_phases(
         name,
@@ -81,10 +84,10 @@ def trained(
 
 
 @contextmanager
-def replay(phases: Phases, before: int) -> Iterator[Replay]:
+def replay(phases: Phases, start: int) -> Iterator[Replay]:
     """Open a replay of the run of ``phases``."""
     recorded = RecordedIterations(phases.store, "run", "small-0123abcd")
-    with Replay.open(recorded, phases.recipe, before=before, log=lambda line: None) as opened:
+    with Replay.open(recorded, phases.recipe, start=start, log=lambda line: None) as opened:
         yield opened
 
 
@@ -95,7 +98,7 @@ def test_pruned_iterations_are_replayed_bit_for_bit(
     phases, digests = trained(make_phases, dataset, ArtifactStore(tmp_path / "s"), variant)
     kept = RecordedIterations(phases.store, "run", "r").checkpoints()
     assert {1, 2}.isdisjoint(kept), "their checkpoints are to be gone"
-    with replay(phases, 3) as opened:
+    with replay(phases, 2) as opened:
         assert opened.at == 0
         found = [opened.step().digest for _ in range(3)]
     assert found == digests[1:4]
@@ -107,7 +110,7 @@ def test_it_starts_from_the_nearest_checkpoint_and_passes_over_a_damaged_one(
     phases, digests = trained(make_phases, dataset, ArtifactStore(tmp_path / "s"), "kept")
     kept = RecordedIterations(phases.store, "run", "r").checkpoints()[-2]
     assert 0 < kept < ITERATIONS
-    with replay(phases, ITERATIONS) as opened:
+    with replay(phases, ITERATIONS - 1) as opened:
         assert opened.at == kept
         assert opened.learner.stamp().digest == digests[kept]
     ref = phases.store.find(CHECKPOINT, f"run/{kept:06d}")
@@ -115,7 +118,7 @@ def test_it_starts_from_the_nearest_checkpoint_and_passes_over_a_damaged_one(
     with next(Path(ref.uri).rglob("*.safetensors")).open("r+b") as file:
         file.seek(-1, 2)
         file.write(b"x")
-    with replay(phases, ITERATIONS) as opened:
+    with replay(phases, ITERATIONS - 1) as opened:
         assert opened.at == 0
 
 
@@ -148,7 +151,7 @@ def test_a_flipped_reward_is_named(make_phases: Make, dataset: Dataset, tmp_path
     assert rollouts is not None
     first = phases.store.table(rollouts, "rollouts")
     group = first.filter(pl.col("uid") == first["uid"][0])["trajectory_id"].to_list()
-    with replay(phases, 3) as opened:
+    with replay(phases, 2) as opened:
         opened.step()
         with pytest.raises(CreditError, match=r"iteration 2 .* advantages of trajectory") as error:
             opened.step()
@@ -161,7 +164,7 @@ def test_a_reward_that_was_written_again_is_named(
     phases, _ = trained(make_phases, dataset, ArtifactStore(tmp_path / "s"), "grpo")
     changed_reward(phases, 1, hidden=False)
     with (
-        replay(phases, 2) as opened,
+        replay(phases, 1) as opened,
         pytest.raises(ValueError, match=r"rewards/run/000001 .*written again since"),
     ):
         opened.step()
@@ -175,7 +178,7 @@ def test_other_weights_are_named_by_tensor(
     other = make_phases("quickstart", digits, {"rl.iterations": ITERATIONS, **rate}).recipe
     recorded = RecordedIterations(phases.store, "run", "small-0123abcd")
     with (
-        Replay.open(recorded, other, before=2, log=lambda line: None) as opened,
+        Replay.open(recorded, other, start=1, log=lambda line: None) as opened,
         pytest.raises(ReplayError, match=r"iteration 1 .*of \d+ tensors differ.*model\."),
     ):
         opened.step()
