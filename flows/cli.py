@@ -14,6 +14,7 @@ from flows.commands.deploy import add_deploy
 from flows.commands.doctor import add_doctor
 from flows.commands.down import add_down
 from flows.commands.env import add_env
+from flows.commands.evaluate import add_evaluate
 from flows.commands.explain import add_explain
 from flows.commands.export import add_export
 from flows.commands.lineage import add_lineage
@@ -38,10 +39,10 @@ from schemas.errors import UserError
 
 SCRIPTS = (".sh", ".yaml", ".yml", ".txt", ".log")  # what a verl run is kept in
 ADD = (
-    *(add_run, add_watch, add_runs, add_stop, add_study, add_sql, add_lineage, add_ask, add_tables),
-    *(add_report, add_compare, add_recipes, add_algorithms, add_explain, add_data, add_reward),
-    *(add_deploy, add_up, add_down, add_status, add_doctor, add_env, add_completion, add_rerun),
-    *(add_replay, add_export, add_wandb),
+    *(add_run, add_watch, add_runs, add_stop, add_study, add_sql, add_lineage, add_ask),
+    *(add_tables, add_report, add_compare, add_recipes, add_algorithms, add_explain, add_data),
+    *(add_reward, add_deploy, add_up, add_down, add_status, add_doctor, add_env),
+    *(add_completion, add_rerun, add_replay, add_export, add_wandb, add_evaluate),
 )
 FAILED, WRONG, INTERRUPTED, UNREAD = 1, 2, 130, 141  # docs/exit_codes.md
 
@@ -118,7 +119,7 @@ def _from_verl(options: argparse.Namespace) -> int:
         print(text, end="")
     else:
         options.out.write_text(text, encoding="utf-8")
-        print(f"wrote {options.out}; next: rl-pipeline run {options.out} --dry-run")
+        print(f"wrote {options.out}; next: {translation.next_command(str(options.out))}")
     return 0
 
 

@@ -16,7 +16,7 @@ TABLES: dict[str, str] = {
     "advantages": "what the update learnt from, per token",
     "own_logprobs": "what ratios were measured against where rl.update.old_logprobs is own",
     "metrics": "every number of every step of sft, reward_model and rl: the truth of every curve",
-    "eval_results": "figures of each evaluated checkpoint on the test split",
+    "eval_results": "figures of each evaluated checkpoint; those of runs are on the test split",
     "completions": "what evaluation drew, with the verdicts",
     "preferences": "ranked responses that the reward model is trained and tested on",
     "preference_scores": "what the reward model gives each held-out response",
@@ -131,7 +131,7 @@ COLUMNS: dict[str, dict[str, str]] = {
         "value": "the number, in the unit of its name; null where it is not finite",
     },
     "eval_results": {
-        "checkpoint": "base, sft or rl",
+        "checkpoint": "base, sft or rl; model: of `rl-pipeline evaluate`",
         "data_source": "task, by verl's name; all = every prompt alike",
         "subset": "test split of the source; all = all of them",
         "metric": "e.g. greedy/acc, sampled/pass@4; list: rlcore/evaluation/summary.py",
@@ -142,7 +142,7 @@ COLUMNS: dict[str, dict[str, str]] = {
         "num_samples": "completions that it is computed from",
     },
     "completions": {
-        "checkpoint": "base, sft or rl",
+        "checkpoint": "base, sft or rl; model: of `rl-pipeline evaluate`",
         "uid": "the prompt: prompts.uid",
         "data_source": "task, by verl's name",
         "subset": "test split of the source",

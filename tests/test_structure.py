@@ -83,6 +83,7 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
     ),
     "tests/flows/test_cancel.py": (*("flows/cancelling.py", "flows/commands/stop.py"),),
     "tests/flows/test_completion.py": ("flows/commands/completion.py",),
+    "tests/flows/commands/test_evaluate.py": ("tasks/evaluate_model.py",),
     "tests/flows/test_local.py": ("flows/commands/down.py", "flows/commands/up.py"),
     "tests/flows/test_study.py": ("flows/figure.py",),
     "tests/flows/test_server.py": ("flows/login.py",),

@@ -1,4 +1,4 @@
-"""One checkpoint on the test split: greedy and sampled completions, scored and summarised.
+"""One checkpoint on one split: greedy and sampled completions, scored and summarised.
 
 Seeds do not depend on the checkpoint, so checkpoints are compared on the same noise.
 """
@@ -34,12 +34,13 @@ def evaluate(
     tokenizer: Any,
     scorer: Scorer,
     reward: RewardSection,
+    split: str = "test",
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return (EvalResults, Completions) of the weights that ``engines`` sample from.
 
-    Evaluates the rows of ``prompts`` with split "test". ``checkpoint`` labels the rows;
+    Evaluates the rows of ``prompts`` with split ``split``. ``checkpoint`` labels the rows;
     ``num_prompts`` and ``num_samples`` of a result count what it is computed from. Raises
-    ``UserError`` when there is no test prompt, RewardFailureError when more completions are
+    ``UserError`` when the split has no prompt, RewardFailureError when more completions are
     unscored than ``reward`` allows.
     """
     drawn = generate_completions(
@@ -50,6 +51,7 @@ def evaluate(
         engines=engines,
         tokenizer=tokenizer,
         scorer=scorer,
+        split=split,
     )
     rows = f"completions of '{checkpoint}'"
     check_unscored(drawn.select("outcome", "detail").rows(), reward, rows=rows)
@@ -65,15 +67,16 @@ def generate_completions(
     engines: Engines,
     tokenizer: Any,
     scorer: Scorer,
+    split: str = "test",
 ) -> pl.DataFrame:
     """Return one row per completion: the Completions columns, ``correct``, ``detail``, and whether
     a reward function of weight 0 failed (``judge_failed``).
 
     One greedy completion per prompt; with ``section.samples`` > 1 also that many sampled ones, the
     seed of each a function of (seed, uid, sample). A completion that the engine aborted has outcome
-    "aborted" and no score. Raises ``UserError`` when no prompt has split "test".
+    "aborted" and no score. Raises ``UserError`` when no prompt has split ``split``.
     """
-    rows = select_prompts(prompts, section.max_prompts, seed)
+    rows = select_prompts(prompts, section.max_prompts, seed, split)
     stop = (eos_token_id(tokenizer),)
     modes = {"greedy": (1, Sampling(0.0, 1.0, -1, section.max_new_tokens, stop))}
     if section.samples > 1:
@@ -105,16 +108,19 @@ def generate_completions(
     )
 
 
-def select_prompts(prompts: pl.DataFrame, max_prompts: int | None, seed: int) -> pl.DataFrame:
-    """Return the test prompts, at most ``max_prompts`` of each source and subset, in table order.
+def select_prompts(
+    prompts: pl.DataFrame, max_prompts: int | None, seed: int, split: str = "test"
+) -> pl.DataFrame:
+    """Return the prompts of ``split``, at most ``max_prompts`` of each source and subset, in table
+    order.
 
     Which ones is a function of (seed, uid), so that the cap does not select the easy beginning of
     an ordered file. Raises ``UserError`` when there is none.
     """
-    rows = prompts.filter(pl.col("split") == "test")
+    rows = prompts.filter(pl.col("split") == split)
     if rows.is_empty():
         raise UserError(
-            "the dataset has no prompt with split 'test'; add a source with a test split to"
+            f"the dataset has no prompt with split '{split}'; add a source with a {split} split to"
             " data.sources"
         )
     if max_prompts is None:

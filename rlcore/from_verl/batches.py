@@ -342,6 +342,14 @@ def evaluation(run: Run) -> dict[str, Any]:
         ours |= {"evaluate.samples": number, "evaluate.pass_k": [1, number]}
     if ours:
         run.note(f"{theirs}: of the stage evaluate; validation during RL is greedy")
+    if run.flag("trainer.val_only"):
+        run.note(
+            "trainer.val_only: nothing is to be trained, so evaluate the model on this recipe,"
+            f" instead of running it: rl-pipeline evaluate {run.get(f'{MODEL}.path', 'MODEL')}"
+            " RECIPE"
+        )
+        if number == 1:
+            ours |= {"evaluate.samples": 1, "evaluate.pass_k": [1]}  # verl draws nothing else
     return ours
 
 

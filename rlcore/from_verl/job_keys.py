@@ -154,7 +154,7 @@ _TRAINER: dict[str, Entry] = {
     "trainer.max_actor_ckpt_to_keep": To("rl.checkpoint.keep_last", count),
     "trainer.max_critic_ckpt_to_keep": Unsupported("actor and critic are one checkpoint"),
     "trainer.device": Part("layout"),
-    "trainer.val_only": Unsupported("a run always trains; evaluate with a separate recipe", True),
+    "trainer.val_only": Part("evaluation"),
     "trainer.val_before_train": Unsupported("the stage evaluate also evaluates the base model"),
     "trainer.resume_mode": Unsupported("a run started again always continues"),
     "trainer.resume_from_path": Unsupported("a run started again always continues"),

@@ -60,6 +60,13 @@ class Translation:
     tree: dict[str, Any]
     recipe: Recipe
     notes: Notes
+    only_evaluates: bool = False
+
+    def next_command(self, recipe: str) -> str:
+        """Return what to do with the file ``recipe`` that this was written into."""
+        if self.only_evaluates:
+            return f"rl-pipeline evaluate {self.recipe.model.path} {recipe}"
+        return f"rl-pipeline run {recipe} --dry-run"
 
 
 def translate(
@@ -102,7 +109,8 @@ def translate(
                 run.note(f"{key}: {rule.remark}")
     title = name or _name(run)
     tree = _tree({"name": title, "description": "Translated from verl.", **paths})
-    return Translation(tree, resolve_recipe(title, tree), notes)
+    only_evaluates = run.flag("trainer.val_only")
+    return Translation(tree, resolve_recipe(title, tree), notes, only_evaluates)
 
 
 def _by_full_key(read: Settings, notes: Notes) -> tuple[dict[str, Any], dict[str, str]]:

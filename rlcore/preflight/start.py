@@ -35,6 +35,21 @@ def check_start(recipe: Recipe) -> Plan:
     return replace(planned, sandbox=sandbox)
 
 
+def check_evaluation(recipe: Recipe) -> None:
+    """Raise UserError, as ``check_start``, where nothing can be evaluated on ``recipe``.
+
+    Its own model and this machine's memory are not looked at: nothing is trained.
+    """
+    check_recipe_functions(recipe)
+    if recipe.hardware.ray_address is not None:
+        check_address(recipe.hardware.ray_address)
+    else:
+        check_keys(recipe)
+    check_files(recipe)
+    check_sandbox(recipe)
+    check_functions(recipe)
+
+
 def _check_model(model: ModelSection) -> None:
     if model.path is not None:
         directory = Path(model.path).expanduser()

@@ -338,3 +338,13 @@ def test_an_npu_is_told() -> None:
     translation = excerpt("trainer.device=npu")
     assert translation.recipe.hardware.device == "auto"
     assert any("Ascend NPUs are not supported" in note for note in translation.notes.remarks)
+
+
+def test_a_run_that_only_validates_becomes_an_evaluation() -> None:
+    """Run as it is, the recipe would train for the whole schedule."""
+    both = {only: command(f"trainer.val_only={only}") for only in (True, False)}
+    assert both[False].next_command("r.yaml") == "rl-pipeline run r.yaml --dry-run"
+    assert both[True].next_command("r.yaml") == "rl-pipeline evaluate Qwen/Qwen2.5-0.5B r.yaml"
+    assert "rl-pipeline evaluate Qwen/Qwen2.5-0.5B RECIPE" in " ".join(both[True].notes.remarks)
+    assert both[True].recipe.evaluate.samples == 1, "verl's validation is greedy"
+    assert both[False].recipe.evaluate.samples == 8

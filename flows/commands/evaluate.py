@@ -1,0 +1,228 @@
+"""``rl-pipeline evaluate``: any model on the data of a recipe; several side by side, in pairs."""
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flows.output import add_format, print_rows, progress_on_stderr
+from flows.places import RECIPES
+from rlcore.results.folders import RUNS
+from schemas.errors import UserError, did_you_mean
+
+if TYPE_CHECKING:
+    from schemas.artifacts import ArtifactRef
+    from schemas.recipe import Recipe
+    from tasks.evaluate_model import Evaluated
+
+COLUMNS = (
+    *("part", "model", "metric", "data_source", "subset", "value", "low", "high", "prompts"),
+    *("only_first", "only_this", "text"),
+)
+FIGURE, DIFFERENCE, KEPT, NOTE = "figure", "difference", "kept", "note"
+SPLITS = ("test", "validation", "train")
+
+
+def add_evaluate(commands: Any) -> None:
+    """Add the subcommand ``evaluate`` to a command line's subparsers."""
+    parser = commands.add_parser(
+        "evaluate", help="evaluate any models on a recipe's data, compared prompt by prompt"
+    )
+    parser.add_argument(
+        "model",
+        nargs="+",
+        metavar="MODEL",
+        help="a Hugging Face directory, a name of the hub, or a run: its export, or its policy"
+        " where it has none; others are compared with the first",
+    )
+    parser.add_argument("recipe", help="name in flows/recipes, or path of a YAML file")
+    parser.add_argument(
+        "--split", choices=SPLITS, default="test", help="of the recipe's data (default: test)"
+    )
+    parser.add_argument("--revision", metavar="COMMIT", help="of the models of the hub")
+    parser.add_argument(
+        "--reward-model",
+        metavar="RUN",
+        help="whose reward model scores, where the recipe rewards with one",
+    )
+    parser.add_argument(
+        "-o",
+        "--override",
+        action="append",
+        default=[],
+        metavar="PATH=VALUE",
+        help="e.g. -o evaluate.samples=1; may be given many times",
+    )
+    parser.add_argument(
+        "--runs", type=Path, default=RUNS, metavar="FOLDER", help="of runs (default: %(default)s)"
+    )
+    add_format(parser)
+    parser.set_defaults(command=evaluate)
+
+
+def evaluate(options: argparse.Namespace) -> int:
+    """Print each model's figures, and their differences from the first's.
+
+    Raises UserError for a model, a recipe or a run that there is not, before anything starts, and
+    for a model that does not fit the recipe's data.
+    """
+    from rlcore.preflight.start import check_evaluation
+    from rlcore.recipes import load_recipe, parse_override
+    from tasks.evaluate_model import evaluate_model, with_model
+
+    if len(set(options.model)) < len(options.model):
+        raise UserError(f"evaluate {' '.join(options.model)}: a model is named twice; leave one")
+    overrides = dict(parse_override(text) for text in options.override)
+    recipe = load_recipe(options.recipe, overrides, directory=RECIPES)
+    scorer = _reward_model(options, recipe)
+    check_evaluation(recipe)
+    models = [
+        with_model(recipe, _located(name, options.runs), options.revision) for name in options.model
+    ]
+    found: dict[str, Evaluated] = {}
+    with progress_on_stderr():
+        for name, one in zip(options.model, models, strict=True):
+            found[name] = evaluate_model(one, split=options.split, reward_model=scorer, log=_note)
+    rows = [*_figures(found), *_differences(found), *_kept(found)]
+    if options.format != "table":
+        print_rows(rows, COLUMNS, options.format)
+    else:
+        _print(rows, options.model[0])
+    return 0
+
+
+def _located(name: str, runs: Path) -> str:
+    """Return the directory of a run's model, or ``name``."""
+    from rlcore.models.files import model_directory
+    from rlcore.results.folders import LATEST, run_folder, run_names
+    from rlcore.results.run import Run
+
+    if run_folder(name, runs) is None and name != LATEST:
+        known = run_names(runs)
+        if "/" not in name and not Path(name).is_dir() and (meant := did_you_mean(name, known)):
+            raise UserError(f"'{name}' is neither a model directory nor a run in {runs}{meant}")
+        return name
+    run = Run.open(name, runs)
+    ref = run.result("export") or run.result("rl")
+    if ref is None:
+        raise UserError(
+            f"the run '{run.name}' has no policy yet; it has come to {', '.join(run.stages)}; let"
+            " it finish, or run its recipe again to continue it"
+        )
+    return str(model_directory(run.store.directory(ref)))
+
+
+def _reward_model(options: argparse.Namespace, recipe: "Recipe") -> "ArtifactRef | None":
+    """Return the reward model that scores; None where the recipe rewards with none."""
+    from rlcore.results.run import Run
+    from schemas.names import REWARD_MODEL
+
+    if not any(function.name == REWARD_MODEL for function in recipe.reward.functions):
+        if options.reward_model is not None:
+            raise UserError(
+                f"--reward-model {options.reward_model}: recipe '{recipe.name}' rewards with no"
+                " reward model; leave it out"
+            )
+        return None
+    if options.reward_model is None:
+        raise UserError(
+            f"recipe '{recipe.name}' rewards with a trained reward model; name the run that has it"
+            " (--reward-model RUN), or set reward.functions to functions alone"
+        )
+    run = Run.open(options.reward_model, options.runs)
+    ref = run.result(REWARD_MODEL)
+    if ref is None:
+        raise UserError(
+            f"--reward-model: the run '{run.name}' has no reward model; it has come to"
+            f" {', '.join(run.stages)}; name a run of a recipe with the section reward_model"
+        )
+    return ref
+
+
+def _row(part: str, model: str, **values: Any) -> dict[str, Any]:
+    return {**dict.fromkeys(COLUMNS), "part": part, "model": model, **values}
+
+
+def _figures(found: "dict[str, Evaluated]") -> Iterator[dict[str, Any]]:
+    for model, one in found.items():
+        for row in one.results.iter_rows(named=True):
+            yield _row(
+                FIGURE,
+                model,
+                metric=row["metric"],
+                data_source=row["data_source"],
+                subset=row["subset"],
+                value=row["value"],
+                low=row["ci_low"],
+                high=row["ci_high"],
+                prompts=row["num_prompts"],
+            )
+
+
+def _differences(found: "dict[str, Evaluated]") -> Iterator[dict[str, Any]]:
+    """Yield the differences of each model from the first, and a note where there can be none."""
+    from rlcore.results.paired import METRICS, difference, prompt_values
+    from tasks.evaluate_model import CHECKPOINT
+
+    values = {
+        model: prompt_values(one.completions, one.results, CHECKPOINT)
+        for model, one in found.items()
+    }
+    (base, first), *others = values.items()
+    for model, second in others:
+        for metric in METRICS:
+            if metric not in first or metric not in second:
+                continue
+            pair = difference(metric, first[metric], second[metric])
+            if pair is None:
+                yield _row(NOTE, model, text=f"shares no prompt that has {metric} with {base}")
+                continue
+            yield _row(
+                DIFFERENCE,
+                model,
+                metric=metric,
+                value=pair.value,
+                low=pair.low,
+                high=pair.high,
+                prompts=pair.pairs,
+                only_first=pair.only_first,
+                only_this=pair.only_second,
+            )
+
+
+def _kept(found: "dict[str, Evaluated]") -> Iterator[dict[str, Any]]:
+    for model, one in found.items():
+        yield _row(KEPT, model, text=one.ref.uri)
+
+
+def _print(rows: Sequence[dict[str, Any]], first: str) -> None:
+    groups = {(r["data_source"], r["subset"]) for r in rows if r["part"] == FIGURE}
+    several = len(groups) > 2  # "all" of a single source and subset says nothing new
+    titles = {
+        FIGURE: "Figures, with 95 % intervals",
+        DIFFERENCE: f"Differences from {first}, on the prompts of both, with 95 % intervals",
+        NOTE: "Notes",
+        KEPT: "Kept in the store",
+    }
+    shown = {
+        FIGURE: ("model", "data_source", "subset", "metric", "value", "low", "high", "prompts"),
+        DIFFERENCE: (
+            *("model", "metric", "value", "low", "high", "prompts", "only_first", "only_this"),
+        ),
+        NOTE: ("model", "text"),
+        KEPT: ("model", "text"),
+    }
+    begun = False
+    for part, title in titles.items():
+        mine = [row for row in rows if row["part"] == part]
+        if part == FIGURE and not several:
+            mine = [row for row in mine if row["data_source"] != "all"]
+        if mine:
+            print("\n" * begun + f"{title}:")
+            print_rows(mine, shown[part], "table")
+            begun = True
+
+
+def _note(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

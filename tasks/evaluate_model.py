@@ -1,0 +1,165 @@
+"""Any model on the data of a recipe, evaluated as the stage ``evaluate`` does and kept in the store
+under a key of the same making. No run, and no Prefect: a question is asked of a model."""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from rlcore.cluster.activity import activity
+from rlcore.data.inputs import data_digests, model_digests
+from rlcore.data.prepare import prepare
+from rlcore.engines.loading import load_model_directory
+from rlcore.evaluation.evaluate import evaluate
+from rlcore.models.base import check_base_model
+from rlcore.models.files import locate_model, model_directory
+from rlcore.models.tokenizer import load_tokenizer
+from rlcore.recipes import recipe_digest
+from rlcore.results.provenance import (
+    CODE,
+    RECIPE,
+    record_code,
+    record_inputs,
+    record_recipe,
+)
+from rlcore.rewards.coverage import check_covered
+from rlcore.rewards.registry import code_digests
+from rlcore.store.artifacts import ArtifactStore, Lineage
+from rlcore.store.fingerprint import code_fingerprint
+from rlcore.workers.workers import ENGINE_MODULES, LEARNER_MODULES, REWARD_MODULES, Workers
+from schemas.artifacts import ArtifactRef
+from schemas.errors import UserError
+from schemas.names import BASE_MODEL, REWARD_MODEL
+from schemas.recipe import Recipe
+from tasks.runtime.keys import stage_key
+
+KIND = "evaluation"
+STAGE = "evaluate_model"  # in the key: apart from the stage, whose results are of a run's models
+CHECKPOINT = "model"  # the column in the tables
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """The artifact ``ref`` with its tables ``eval_results`` and ``completions``; ``cached``: it was
+    there."""
+
+    ref: ArtifactRef
+    cached: bool
+    results: pl.DataFrame
+    completions: pl.DataFrame
+
+
+def with_model(recipe: Recipe, path: str, revision: str | None = None) -> Recipe:
+    """Return ``recipe`` with the model ``path``, a directory or a hub name, in place of its own.
+
+    Its chat template stays: it says how a prompt is written.
+    """
+    directory = Path(path).expanduser()
+    path = str(directory.absolute()) if directory.is_dir() else path
+    origin = {"path": path, "revision": revision, "from_scratch": None}
+    return recipe.model_copy(update={"model": recipe.model.model_copy(update=origin)})
+
+
+def evaluate_model(
+    recipe: Recipe,
+    *,
+    split: str = "test",
+    reward_model: ArtifactRef | None = None,
+    log: Callable[[str], None] = logger.info,
+) -> Evaluated:
+    """Return the evaluation of ``recipe.model`` on ``split`` of ``recipe.data``, made unless the
+    store has it.
+
+    The prompts are written and counted in the model's own tokens. ``reward_model``: the artifact
+    that scores where ``reward.functions`` names one. Raises UserError for a model that does not fit
+    the data, and as ``prepare`` and ``evaluate`` do.
+    """
+    source = locate_model(
+        recipe.model.path or "",
+        recipe.model.revision,
+        trust_remote_code=recipe.model.trust_remote_code,
+    )
+    check_base_model(recipe.model, source)
+    store = ArtifactStore(recipe.store, writer="rl-pipeline evaluate")
+    reads = {**model_digests(recipe.model), **data_digests(recipe.data)}
+    users = code_digests([function.name for function in recipe.reward.functions])
+    modules = (*ENGINE_MODULES, *LEARNER_MODULES, *REWARD_MODULES)
+    code = code_fingerprint("tasks.evaluate_model", *modules)
+    parents = {} if reward_model is None else {REWARD_MODEL: reward_model}
+    key = stage_key(STAGE, _slice(recipe, split), parents, code, {**reads, **users})
+    ref = store.find_or_discard(KIND, key, log)
+    cached = ref is not None
+    if ref is None:
+        with store.hold(key):
+            tables = _tables(recipe, source, split, store, reward_model, log)
+            lineage = Lineage(recipe_digest(recipe), code, parents)
+            made_by = {
+                RECIPE: record_recipe(store, recipe, lineage),
+                CODE: record_code(store, lineage),
+                **record_inputs(store, key, {**reads, **users}, lineage),
+            }
+            lineage = Lineage(
+                lineage.recipe_digest,
+                code,
+                {**parents, **made_by},
+                metadata={"model": recipe.model.path, "split": split},
+            )
+            ref = store.put(KIND, key, tables=tables, lineage=lineage)
+    return Evaluated(ref, cached, store.table(ref, "eval_results"), store.table(ref, "completions"))
+
+
+def _slice(recipe: Recipe, split: str) -> Mapping[str, Any]:
+    """Return what of the recipe counts: all of the stage's slice but which checkpoints of a run."""
+    part = recipe.slice_for("evaluate")
+    del part["evaluate"]["checkpoints"]
+    data = recipe.model_dump(mode="json", include={"data"})
+    return {**part, **data, "split": split, BASE_MODEL: recipe.slice_for(BASE_MODEL)}
+
+
+def _tables(
+    recipe: Recipe,
+    source: Path,
+    split: str,
+    store: ArtifactStore,
+    reward_model: ArtifactRef | None,
+    log: Callable[[str], None],
+) -> dict[str, pl.DataFrame]:
+    """Sample from the model of the directory ``source``; return figures and completions."""
+    tokenizer = load_tokenizer(
+        source,
+        name=recipe.model.path or "",
+        trust_remote_code=recipe.model.trust_remote_code,
+        chat_template=recipe.model.chat_template,
+    )
+    scorer = None if reward_model is None else model_directory(store.directory(reward_model))
+    if scorer is not None and load_tokenizer(scorer).get_vocab() != tokenizer.get_vocab():
+        raise UserError(
+            f"model '{recipe.model.path}' has another tokenizer than the reward model"
+            f" {scorer}, which scores tokens; set reward.functions to functions that read text"
+        )
+    prepared = prepare(recipe.data, tokenizer=tokenizer, seed=recipe.seed, sft_max_tokens=None)
+    log(prepared.sentence())
+    prompts = prepared.tables["prompts"]
+    if any(function.data_sources or function.styles for function in recipe.reward.functions):
+        check_covered(prompts, recipe.reward.functions)
+    with Workers(recipe, warn=log, log=log) as workers:
+        engines = workers.engines(source)
+        rewards = workers.rewards(scorer)
+        load_model_directory(engines, source)
+        with activity(f"evaluation of {recipe.model.path}"):
+            results, completions = evaluate(
+                prompts,
+                checkpoint=CHECKPOINT,
+                section=recipe.evaluate,
+                seed=recipe.seed,
+                engines=engines,
+                tokenizer=tokenizer,
+                scorer=rewards.score,
+                reward=recipe.reward,
+                split=split,
+            )
+    return {"eval_results": results, "completions": completions}
