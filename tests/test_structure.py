@@ -73,9 +73,8 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
     "tests/flows/commands/test_reward.py": tuple(
         f"rlcore/reward_trial/{name}.py" for name in ["rows", "score", "figures", "findings"]
     ),
-    "tests/flows/commands/test_json.py": (
-        *("flows/commands/algorithms.py", "flows/commands/doctor.py"),
-        "flows/commands/recipes.py",
+    "tests/flows/commands/test_json.py": tuple(
+        f"flows/commands/{name}.py" for name in ["algorithms", "doctor", "recipes"]
     ),
     "tests/rlcore/results/test_lineage.py": ("rlcore/results/subject.py",),
     "tests/tasks/runtime/test_caching.py": (

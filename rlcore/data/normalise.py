@@ -1,9 +1,10 @@
 """Any accepted form -> one kind of row. A form is known by its columns:
 
-- verl: ``prompt`` and ``data_source`` or ``reward_model``. A prompt; ability and extra_info kept.
+- verl: ``prompt`` and ``reward_model``, or ``data_source`` without a column of TRL. A prompt;
+  ability and extra_info kept.
 - TRL: ``prompt``, perhaps ``completion``, perhaps ``ground_truth`` or, as TRL calls it,
-  ``solution``. A demonstration where there is a completion; a prompt where there is a ground truth
-  or no completion.
+  ``solution``, perhaps ``data_source``. A demonstration where there is a completion; a prompt where
+  there is a ground truth or no completion.
 - conversations: ``messages``, perhaps a ground truth. As TRL: the completion is the assistant's
   last turn, if it speaks last.
 - GSM8K: ``question`` and ``answer`` (a source of kind "gsm8k"). Both.
@@ -48,6 +49,7 @@ _USUAL = {
     "ground_truth": ("answer", "solution", "target", "label", "output", "final_answer", "expected"),
 }
 _TRUTHS = ("ground_truth", "solution")
+_OF_TRL = ("completion", *_TRUTHS)
 _INTEGER = re.compile(r"-?\d+")
 _AIME_ANSWER = re.compile(r"[0-9]{1,3}")
 
@@ -106,8 +108,10 @@ def _form(table: RawTable) -> str:
     if table.form is not None and _OF_KIND[table.form] <= set(columns):
         return table.form
     if table.form is None and "prompt" in columns:
-        by_verl = "reward_model" in columns and "ground_truth" not in table.columns
-        return "verl" if by_verl or ("data_source" in found and not table.columns) else "trl"
+        if "reward_model" in columns and "ground_truth" not in table.columns:
+            return "verl"
+        named = "data_source" in found and not table.columns
+        return "verl" if named and columns.keys().isdisjoint(_OF_TRL) else "trl"
     if table.form is None and "messages" in columns:
         return "messages"
     raise UserError(

@@ -49,6 +49,15 @@ def test_trl_prompt_and_completion_as_text_or_messages_are_one_demonstration() -
     assert scored.ground_truth == "5"
 
 
+@pytest.mark.parametrize("column", ["completion", "ground_truth", "solution"])
+def test_a_data_source_beside_columns_of_trl_leaves_them_of_trl(column: str) -> None:
+    """Taken for verl's, the completion or the answer would be lost among ``extra_info``."""
+    row = one({"prompt": [USER], column: "5", "data_source": "sums"})
+    assert row.data_source == "sums"
+    truth, solved = (None, True) if column == "completion" else ("5", False)
+    assert (row.ground_truth, bool(row.solution), row.extra_info) == (truth, solved, "{}")
+
+
 def test_messages_are_a_conversation_whose_last_answer_is_learnt() -> None:
     chat = [SYSTEM, USER, ASSISTANT, USER, ASSISTANT]
     row = one({"messages": chat})
