@@ -44,7 +44,7 @@ ADD = (
     *(add_tables, add_report, add_compare, add_recipes, add_algorithms, add_explain, add_data),
     *(add_reward, add_deploy, add_up, add_down, add_status, add_doctor, add_env),
     *(add_completion, add_rerun, add_replay, add_export, add_wandb, add_evaluate),
-    *(add_export_data),
+    *(add_export_data,),
 )
 FAILED, WRONG, INTERRUPTED, UNREAD = 1, 2, 130, 141  # docs/exit_codes.md
 

@@ -77,7 +77,8 @@ def test_the_loader_of_the_peers_reads_messages_and_truths(
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     out = written([row(1), row(2)], form, tmp_path)
     file = str(out / "train.parquet")
-    loaded = list(load_dataset("parquet", data_files=file, cache_dir=str(tmp_path / "c"))["train"])
+    held = load_dataset("parquet", data_files=file, cache_dir=str(tmp_path / "c"))
+    loaded: list[Any] = list(held["train"])
     assert loaded[0]["prompt"] == [SYSTEM, {"role": "user", "content": "What is 2 + 1?"}]
     assert loaded[1]["data_source"] == "sums"
     if form == "verl":
