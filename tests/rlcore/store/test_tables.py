@@ -1,16 +1,19 @@
 """Tables on their way in and out: the contract first, and files that only content decides."""
 
 import hashlib
+import math
 from pathlib import Path
 
 import polars as pl
 import pyarrow.parquet as pq
 import pytest
+from pandera.errors import SchemaErrors
 
 from rlcore.store.artifacts import ArtifactStore, Lineage
 from rlcore.store.checks import ArtifactError
 from rlcore.store.tables import check_version, decode_table, encode_table, validate
 from schemas.errors import UserError
+from schemas.tables import TABLES
 
 LINEAGE = Lineage(recipe_digest="r" * 64, code_fingerprint="c" * 64)
 
@@ -115,3 +118,57 @@ def test_long_values_and_many_failures_stay_readable() -> None:
         validate("metrics", bad)
     assert "and 6 more" in str(error.value)
     assert max(map(len, str(error.value).splitlines())) < 400
+
+
+def weights(count: int = 3) -> pl.DataFrame:
+    names = [f"layer.{i}" for i in range(count)]
+    types = {"tensor": pl.String, "digest": pl.String}
+    return pl.DataFrame({"tensor": names, "digest": ["d"] * count}, schema=types)
+
+
+BROKEN = {
+    "null": metrics().with_columns(name=pl.lit(None, pl.String)),
+    "below": metrics().with_columns(step=pl.Series([0, 1, -1, 2])),
+    "type": metrics().with_columns(step=pl.col("step").cast(pl.Int32)),
+    "missing": metrics().drop("value"),
+    "undeclared": metrics().with_columns(more=pl.lit(1)),
+    "twice": weights().with_columns(tensor=pl.lit("layer.0")),
+    "not a number": pl.DataFrame(
+        {"low": [math.nan], "high": [1.0], "num_pairs": [1], "claimed": [0.5], "observed": [0.5]}
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+def test_simple_contracts_are_kept_as_pandera_keeps_them(fault: str) -> None:
+    """They are checked in one pass of our own first; Pandera then says what is wrong."""
+    frame = BROKEN[fault]
+    name = next(
+        table
+        for table, column in (("metrics", "stage"), ("weights", "tensor"), ("calibration", "low"))
+        if column in frame.columns
+    )
+    assert validated_by_pandera_alone(name, frame) is False
+    with pytest.raises(UserError, match=f"table '{name}' breaks its contract"):
+        validate(name, frame)
+
+
+def validated_by_pandera_alone(name: str, frame: pl.DataFrame) -> bool:
+    try:
+        TABLES[name].validate(frame, lazy=True)
+    except SchemaErrors:
+        return False
+    return True
+
+
+def test_what_keeps_a_simple_contract_waits_for_no_pandera(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record of an iteration, in any order of columns and without rows too."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("Pandera was called")
+
+    for name, frame in (("metrics", metrics()), ("weights", weights()), ("weights", weights(0))):
+        assert validated_by_pandera_alone(name, frame)
+        with monkeypatch.context() as patch:
+            patch.setattr(TABLES[name], "validate", refuse)
+            validate(name, frame.select(reversed(frame.columns)))
