@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-MANIFEST_VERSION = "manifest/v1"
+MANIFEST_VERSION = "manifest/v2"  # v1 had no seal
 
 
 class ArtifactRef(BaseModel):
@@ -51,3 +51,4 @@ class Manifest(BaseModel):
     producer: str = Field(default="", description="flow run id that wrote it, or empty")
     created_at: str = Field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     metadata: dict[str, Any] = Field(default_factory=dict)
+    seal: str = Field(default="", description="sha256 over all other entries; empty before v2")

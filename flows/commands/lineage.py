@@ -62,6 +62,13 @@ def lineage(options: argparse.Namespace) -> int:
         _print_table(found, folded=options.rows == "folded")
     for node in found.problems:
         print(f"error: {node.name}: {node.problem}", file=sys.stderr)
+    if found.unsealed:
+        print(
+            f"{len(found.unsealed)} of {len(found.nodes)} manifests have no seal, the first that of"
+            f" {found.unsealed[0].name}: they were written by an earlier version, or edited; what"
+            " they say of parents and producers is not proven",
+            file=sys.stderr,
+        )
     return 1 if found.problems else 0
 
 

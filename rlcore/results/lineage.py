@@ -24,7 +24,8 @@ class Node:
     """An artifact of a lineage; ``depth``: steps from the subject; ``role``: as what the artifact
     one step nearer to the subject used it, or forward what it used that one as.
 
-    ``problem``: damage, or that it is gone; ``note``: why the chain ends here.
+    ``problem``: damage, or that it is gone; ``note``: why the chain ends here; ``sealed``: whether
+    its manifest can prove that it was not edited (``check_seal``).
     """
 
     ref: ArtifactRef
@@ -33,6 +34,7 @@ class Node:
     manifest: Manifest | None = None
     problem: str | None = None
     note: str | None = None
+    sealed: bool = True
 
     @property
     def name(self) -> str:
@@ -53,6 +55,11 @@ class Trace:
     def problems(self) -> list[Node]:
         """The artifacts that are damaged or missing."""
         return [node for node in self.nodes if node.problem is not None]
+
+    @property
+    def unsealed(self) -> list[Node]:
+        """The artifacts whose parents and producer are those of the manifest, unproven."""
+        return [node for node in self.nodes if not node.sealed]
 
 
 def trace(store: ArtifactReader, start: Sequence[ArtifactRef], *, forward: bool = False) -> Trace:
@@ -156,6 +163,7 @@ def _checked(
     """Return the node of ``ref``, its content verified."""
     try:
         store.verify(ref)
+        sealed = store.check_seal(ref)
     except DamagedArtifact as damage:
         same = manifest if manifest is not None and manifest.sha256 == ref.sha256 else None
         return Node(ref, depth, role, same, problem=damage.fault)
@@ -165,7 +173,7 @@ def _checked(
         gone = "is missing from the store" if manifest is None else str(error)
         return Node(ref, depth, role, problem=gone)
     assert manifest is not None, "it was verified"
-    return Node(ref, depth, role, manifest, note=_why_it_ends(manifest))
+    return Node(ref, depth, role, manifest, note=_why_it_ends(manifest), sealed=sealed)
 
 
 def _why_it_ends(manifest: Manifest) -> str | None:

@@ -1,6 +1,7 @@
 """The artifact store: the output of a stage is complete, verified and traceable, or absent."""
 
 import hashlib
+import json
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +19,7 @@ from rlcore.store.checks import (
     file_digest,
     is_safe_name,
     location,
+    manifest_seal,
 )
 from rlcore.store.leases import Lease, LeaseError, hold
 from rlcore.store.local import LocalFiles
@@ -128,6 +130,8 @@ class ArtifactStore(ArtifactReader):
             producer=lineage.producer,
             metadata=dict(lineage.metadata),
         )
+        seal = manifest_seal(json.loads(manifest.model_dump_json()))
+        manifest = manifest.model_copy(update={"seal": seal})
         if not self._files.publish(place, contents, manifest, lambda: self._fence(key)):
             winner = self.find(kind, key)
             if winner is None:

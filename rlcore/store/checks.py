@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from schemas.errors import UserError
 
@@ -79,6 +79,12 @@ def content_digest(files: "Mapping[str, FileEntry]") -> str:
     """Return sha256 over the sorted (relative path, file sha256) pairs."""
     pairs = sorted((name, entry.sha256) for name, entry in files.items())
     return hashlib.sha256(json.dumps(pairs, ensure_ascii=False).encode()).hexdigest()
+
+
+def manifest_seal(fields: Mapping[str, Any]) -> str:
+    """Return sha256 over the entries of a manifest as JSON has them, without its ``seal``."""
+    sealed = {name: value for name, value in fields.items() if name != "seal"}
+    return hashlib.sha256(json.dumps(sealed, sort_keys=True).encode()).hexdigest()
 
 
 def file_digest(path: Path) -> str:

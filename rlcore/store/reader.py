@@ -5,6 +5,7 @@ An artifact is the directory ``<root>/<kind>/<key>/`` of Parquet tables and file
 a manifest there is no artifact.
 """
 
+import json
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ from rlcore.store.checks import (
     check_listing,
     damaged,
     location,
+    manifest_seal,
     parse_manifest,
 )
 from rlcore.store.local import LocalFiles
@@ -83,6 +85,25 @@ class ArtifactReader:
         Raises ArtifactError with the file, the fault and the remedy.
         """
         self._check_digests(self.manifest(ref))
+
+    def check_seal(self, ref: "ArtifactRef") -> bool:
+        """Return whether the manifest of an artifact says what it was written with; False where it
+        has no seal: of an earlier version, or taken off.
+
+        Raises DamagedArtifact where an entry, such as a parent or the producer, was changed since.
+        """
+        manifest = self.manifest(ref)
+        if not manifest.seal:
+            return False
+        place = location(ref.kind, ref.key)
+        if manifest_seal(json.loads(self._files.read_manifest(place) or b"{}")) != manifest.seal:
+            uri = self._files.uri(place)
+            raise damaged(
+                uri,
+                f"{uri}/{MANIFEST} was changed after it was written: what it says of parents,"
+                " producer or content is not what it was sealed with",
+            )
+        return True
 
     def table(self, ref: "ArtifactRef", name: str) -> "pl.DataFrame":
         """Return table ``name`` of an artifact, its digest verified and its contract checked.

@@ -1,15 +1,24 @@
 """Lineage over a store: verified, both ways, and what damage or an earlier version hides."""
 
+import json
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
+from flows.places import RECIPES
+from rlcore.recipes import load_recipe
 from rlcore.results.lineage import fold, mermaid, trace
 from rlcore.results.metrics import metrics_frame
+from rlcore.results.run import record_stage
 from rlcore.results.subject import subject
 from rlcore.store.artifacts import ArtifactStore, Lineage
 from schemas.artifacts import ArtifactRef
 from schemas.errors import UserError
+from tests.rlcore.results.records import stage_record
 
 
 def put(store: ArtifactStore, kind: str, key: str, **parents: ArtifactRef) -> ArtifactRef:
@@ -83,3 +92,67 @@ def test_a_subject_is_found_by_digest_and_the_nearest_is_named(
         subject("dataset/dd", store.root, tmp_path / "runs")
     with pytest.raises(UserError, match="neither an artifact nor an exported model"):
         subject(str(tmp_path), store.root, tmp_path / "runs")
+
+
+EDITS: dict[str, Callable[[dict[str, Any]], None]] = {
+    "parent": lambda fields: fields["parents"].popitem(),
+    "other data": lambda fields: fields["parents"]["from"].update(sha256="0" * 64),
+    "producer": lambda fields: fields.update(producer="another run"),
+    "recipe": lambda fields: fields.update(recipe_digest="another"),
+}
+
+
+def chain(store: ArtifactStore) -> tuple[list[Path], ArtifactRef]:
+    """Return the manifests of artifacts made from each other, and the last one."""
+    refs = [put(store, "dataset", "d")]
+    for kind in ("sft", "policy", "export"):
+        refs.append(put(store, kind, "k", **{"from": refs[-1]}))
+    return [Path(ref.uri) / "manifest.json" for ref in refs], refs[-1]
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_an_edited_manifest_is_named(store: ArtifactStore, edit: str) -> None:
+    """Its files are whole; it only claims that they were made from other ones."""
+    manifests, last = chain(store)
+    assert (trace(store, [last]).problems, trace(store, [last]).unsealed) == ([], [])
+    for path in manifests:
+        before = path.read_text()
+        fields = json.loads(before)
+        if edit in ("parent", "other data") and not fields["parents"]:
+            continue  # the first has none
+        EDITS[edit](fields)
+        path.write_text(json.dumps(fields))
+        named = trace(store, [last]).problems[0]  # behind it, what it claims may be missing
+        path.write_text(before)
+        assert path == Path(str(store.root), named.name, "manifest.json")
+        assert "manifest.json was changed after it was written" in (named.problem or "")
+    assert trace(store, [last]).problems == []
+
+
+def test_a_manifest_without_a_seal_is_not_proven(store: ArtifactStore) -> None:
+    """Of an earlier version, or with the seal taken off."""
+    manifests, last = chain(store)
+    fields = json.loads(manifests[1].read_text()) | {"version": "manifest/v1"}
+    del fields["seal"]
+    manifests[1].write_text(json.dumps(fields))
+    found = trace(store, [last])
+    assert found.problems == []
+    assert [node.name for node in found.unsealed] == ["sft/k"]
+
+
+def test_a_run_that_was_killed_in_rl_is_followed_from_its_newest_record(tmp_path: Path) -> None:
+    """No policy is there yet: what was drawn for the weights so far is behind iteration 2."""
+    name = "quickstart-0123abcd"
+    folder = tmp_path / "runs" / name
+    folder.mkdir(parents=True)
+    recipe = load_recipe("quickstart", {}, directory=RECIPES)
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe.model_dump(mode="json")))
+    store = ArtifactStore(tmp_path / "runs" / "store")
+    iterations(store, 3)
+    record_stage(store, stage_record(name, "rl", kind="policy", key="k"), Lineage("r", "c"))
+    reader, (newest,) = subject(name, "elsewhere", tmp_path / "runs")
+    assert (newest.kind, newest.key) == ("iterations", "k/000002")
+    found = trace(reader, [newest])
+    assert found.problems == []
+    kinds = Counter(node.ref.kind for node in found.nodes)
+    assert kinds == {"iterations": 3, "rollouts": 3, "dataset": 1}

@@ -111,7 +111,7 @@ def test_a_manifest_that_cannot_be_true_is_damage_with_its_mend(
     )
 
 
-@pytest.mark.parametrize("version", ["manifest/v2", "manifest/v10"])
+@pytest.mark.parametrize("version", ["manifest/v3", "manifest/v10"])
 def test_a_newer_manifest_is_no_damage(version: str) -> None:
     """The mend of damage is to delete: it would lose what a newer installation wrote."""
     with pytest.raises(ArtifactError, match="Update the installation") as error:
