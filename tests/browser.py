@@ -6,6 +6,7 @@ A page may be asked anything that JavaScript answers. Needs the program ``chromi
 import base64
 import itertools
 import json
+import shutil
 import subprocess
 import time
 import urllib.request
@@ -27,6 +28,13 @@ OPTIONS = (
     *("--no-first-run", "--disable-background-networking", "--disable-component-update"),
     "--remote-debugging-port=0",
 )
+
+
+def program() -> str:
+    """Return the path of the browser. Raises AssertionError with the remedy where there is none."""
+    found = shutil.which("chromium") or shutil.which("google-chrome")
+    assert found is not None, "this test needs Chromium: apt-get install chromium"
+    return found
 
 
 class Browser:
@@ -88,7 +96,7 @@ def opened(profile: Path) -> Iterator[Browser]:
     """Yield a browser with its files in ``profile``; it ends with the context."""
     profile.mkdir(parents=True, exist_ok=True)
     (profile / PORT_FILE).unlink(missing_ok=True)
-    command = ["chromium", *OPTIONS, f"--user-data-dir={profile}"]
+    command = [program(), *OPTIONS, f"--user-data-dir={profile}"]
     command += [f"--window-size={WIDTH},{HEIGHT}", "about:blank"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:

@@ -7,17 +7,17 @@ import polars as pl
 
 from rlcore.report.charts import Chart, Series, chart
 
-# Title and the metrics that it may be, the first that a run has.
+# Titles by metric, of which a report shows the first that a run has.
 FIRST = (
-    ("Reward", ("critic/score/mean",)),
-    ("Validation accuracy", ("val/accuracy", "val/score")),
-    ("Accuracy of the samples", ("critic/accuracy",)),
-    ("Response length, tokens", ("response_length/mean",)),
-    ("Entropy, nats", ("actor/entropy",)),
-    ("KL to the reference, nats", ("actor/ref_kl",)),
-    ("KL of the update, nats", ("actor/ppo_kl",)),
-    ("Gradient norm", ("actor/grad_norm",)),
-    ("Largest log-prob gap, sampler to learner, nats", ("training/rollout_logprobs_gap_max",)),
+    {"critic/score/mean": "Reward"},
+    {"val/accuracy": "Validation accuracy", "val/score": "Validation score"},
+    {"critic/accuracy": "Accuracy of the samples"},
+    {"response_length/mean": "Response length, tokens"},
+    {"actor/entropy": "Entropy, nats"},
+    {"actor/ref_kl": "KL to the reference, nats"},
+    {"actor/ppo_kl": "KL of the update, nats"},
+    {"actor/grad_norm": "Gradient norm"},
+    {"training/rollout_logprobs_gap_max": "Largest log-prob gap, sampler to learner, nats"},
 )
 STAGES = (("sft", "SFT"), ("reward_model", "Reward model"))
 
@@ -38,11 +38,11 @@ def curves(runs: Mapping[str, Mapping[str, pl.DataFrame]]) -> Curves:
     tables = {label: by_stage.get("rl") for label, by_stage in runs.items()}
     rl = _by_metric(tables)
     first, shown = [], set[str]()
-    for title, names in FIRST:
-        name = next((name for name in names if name in rl), None)
+    for titles in FIRST:
+        name = next((name for name in titles if name in rl), None)
         if name is not None:
             shown.add(name)
-            first.append(chart(title, name, rl[name]))
+            first.append(chart(titles[name], name, rl[name]))
     rest = [chart(name, name, rl[name]) for name in sorted(rl) if name not in shown]
     others = {"RL, all other metrics": rest}
     for stage, title in STAGES:

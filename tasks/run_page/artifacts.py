@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 import polars as pl
@@ -24,6 +25,8 @@ from tasks.run_page.board import Board
 from tasks.run_page.lineage_picture import Picture, lineage_markdown, lineage_png
 from tasks.run_page.markdown import DIGEST_DIGITS, artifact_key, code, plain, quoted
 from tasks.run_page.plots import HEADLINES, curves_png, headlines, overlay_png
+
+PERIODS = 4  # of a finding that are shown, the last ones
 
 
 def publish_state(board: Board, run: Run, ending: Ending | None) -> None:
@@ -101,7 +104,7 @@ def publish_metrics(board: Board, stage: str, metrics: pl.DataFrame, folder: Pat
     curves: dict[str, list[tuple[int, float]]] = {}
     for name, step, value in known.select("name", "step", "value").iter_rows():
         curves.setdefault(name, []).append((step, value))
-    first = [name for names in HEADLINES.values() for name in names if name in curves]
+    first = [name for named in HEADLINES for name in named.values() if name in curves]
     ordered = {name: curves[name] for name in (*first, *curves)}
     name = f"{artifact_key(stage)}-curves"
     lines = [
@@ -144,14 +147,25 @@ def publish_proxy(board: Board, curves: pl.DataFrame, folder: Path) -> None:
 def publish_diagnostics(
     board: Board, findings: Sequence[Finding], checks: Sequence[tuple[str, float]]
 ) -> None:
-    """Publish the findings of the live checks, and name and threshold of each check."""
+    """Publish the findings of the live checks, a section each, since a table does not wrap; and
+    name and threshold of each check."""
     lines = ["## Diagnostics", ""]
-    if findings:
-        lines += ["| check | iterations | | what | remedy |", "|:-|:-|:-|:-|:-|"]
-    for found in findings:
-        span = "start" if found.began == 0 else f"{found.began} to {found.ended or 'the end'}"
-        cells = [f"`{found.check}`", span, found.severity, found.message, found.remedy]
-        lines.append(f"| {' | '.join([cells[0], *map(plain, cells[1:])])} |")
+    for check, periods in groupby(sorted(findings, key=_trouble), key=lambda one: one.check):
+        *_, last = found = list(periods)
+        spans = [
+            "start" if one.began == 0 else f"{one.began} to {one.ended or 'now, or the end'}"
+            for one in found
+        ]
+        left_out = f"{len(spans) - PERIODS} earlier periods, then " if len(spans) > PERIODS else ""
+        lines += [
+            f"### `{check}`: {plain(last.severity)}",
+            "",
+            f"{plain(last.message)}",
+            "",
+            f"* iterations: {left_out}{', '.join(map(plain, spans[-PERIODS:]))}",
+            f"* remedy: {plain(last.remedy)}",
+            "",
+        ]
     reported = {found.check for found in findings}
     silent = [f"`{name}` ({limit:.3g})" for name, limit in checks if name not in reported]
     lines += ["", f"Silent, threshold in brackets: {', '.join(silent)}."]
@@ -160,6 +174,11 @@ def publish_diagnostics(
         markdown="\n".join(lines),
         description=f"{len(checks)} checks over the metrics of the RL stage.",
     )
+
+
+def _trouble(found: Finding) -> tuple[bool, str, int]:
+    """Order findings by check, those that ended the run in front."""
+    return found.severity != "fatal", found.check, found.began
 
 
 def publish_reward_model(

@@ -20,6 +20,7 @@ MADE, CACHED, OPEN, GONE = "made", "cached", "not ended", "gone"
 FILLS = {MADE: "#d7f0dd", CACHED: "#e5e7eb", OPEN: "#fff3cd", GONE: "#fde2e1"}
 EDGES = ("#2a6fdb", "#d9731a", "#2f8f4e", "#8e44ad", "#c0392b", "#6b7280", "#111827")
 LINE = "#374151"
+UI = "../.."  # from the page of an artifact, in either UI to its own pages
 
 
 @dataclass(frozen=True)
@@ -141,7 +142,7 @@ def _row(step: Step) -> str:
     reads = [
         role if role == origin else f"{role} ({origin})" for role, origin in step.parents.items()
     ]
-    by = f"[{step.producer[:8]}](/runs/flow-run/{step.producer})" if step.producer else ""
+    by = f"[{step.producer[:8]}]({UI}/runs/flow-run/{step.producer})" if step.producer else ""
     cells = [
         plain(row.stage),
         came,

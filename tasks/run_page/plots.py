@@ -8,38 +8,40 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from rlcore.report.charts import span
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Curve = Sequence[tuple[int, float]]  # (step, value) by step, values finite
 
-# What people look for first, in that order: the metrics, of which the first one there is drawn.
-HEADLINES: dict[str, tuple[str, ...]] = {
-    "reward": ("critic/score/mean",),
-    "validation accuracy": ("val/accuracy", "val/score"),
-    "response length, tokens": ("response_length/mean",),
-    "entropy, nats": ("actor/entropy",),
-    "KL to the reference, nats": ("actor/ref_kl",),
-    "gradient norm": ("actor/grad_norm",),
-    "log-prob gap engine to learner, nats": ("training/rollout_logprobs_gap_max",),
-}
+# What people look for first, in that order: titles and their metrics, of which the first one that
+# there is is drawn.
+HEADLINES: tuple[dict[str, str], ...] = (
+    {"reward": "critic/score/mean"},
+    {"validation accuracy": "val/accuracy", "validation score": "val/score"},
+    {"response length, tokens": "response_length/mean"},
+    {"entropy, nats": "actor/entropy"},
+    {"KL to the reference, nats": "actor/ref_kl"},
+    {"gradient norm": "actor/grad_norm"},
+    {"log-prob gap engine to learner, nats": "training/rollout_logprobs_gap_max"},
+)
 COLUMNS = 3
 PANEL_INCHES = (2.8, 1.7)  # three side by side fit the 846 pixels of the UI's text
 MARGINS = (0.55, 0.1, 0.3, 0.3)  # inches of a panel: left, right, below, above
 TICKS = 4  # of each axis, at most
 DPI = 100
 MAX_POINTS = 400  # of one curve; more steps are averaged in equal shares
-LEAST_SPAN = 1e-3  # of the axis, relative to the values, and absolute where they are small
-LEAST_ABSOLUTE = 1e-6
 COLOURS = ("#2a6fdb", "#d9731a", "#6b7280")
 
 
 def headlines(curves: Mapping[str, Curve]) -> dict[str, Curve]:
     """Return the curves that people look for first, by title; all of them where there is none."""
+    known = [[title for title, name in named.items() if name in curves] for named in HEADLINES]
     found = {
-        title: curves[name]
-        for title, names in HEADLINES.items()
-        if (name := next((name for name in names if name in curves), None)) is not None
+        titles[0]: curves[named[titles[0]]]
+        for named, titles in zip(HEADLINES, known, strict=True)
+        if titles
     }
     return found or dict(curves)
 
@@ -56,7 +58,7 @@ def curves_png(curves: Mapping[str, Curve]) -> bytes:
         x, y = column * across + left, height - (row + 1) * down + below
         panel = (across - left - right, down - below - above)
         axes = figure.add_axes((x / width, y / height, panel[0] / width, panel[1] / height))
-        _draw(axes, points, COLOURS[0])
+        _draw(axes, points, COLOURS[0], title)
         axes.set_title(title, fontsize=8, loc="left", y=1.0)  # a place, so that none is looked for
     return png_of(figure)
 
@@ -68,28 +70,13 @@ def overlay_png(curves: Mapping[str, Curve]) -> bytes:
     lines = []
     for place, (colour, (name, points)) in enumerate(zip(COLOURS, curves.items(), strict=False)):
         axes = first if place == 0 else first.twinx()
-        line = _draw(axes, points, colour)
+        line = _draw(axes, points, colour, name)
         axes.set_yticks([])
         values = [value for _, value in points]
         line.set_label(f"{name}: {min(values):.4g} to {max(values):.4g}, last {values[-1]:.4g}")
         lines.append(line)
     first.legend(handles=lines, fontsize=8, frameon=False, loc="lower left", bbox_to_anchor=(0, 1))
     return png_of(figure)
-
-
-def limits(values: Sequence[float]) -> tuple[float, float]:
-    """Return the ends of an axis for ``values``: theirs, and never so near that noise fills it.
-
-    >>> limits([2.0, 2.0000001])
-    (1.9990000500000001, 2.00100005)
-    """
-    low, high = min(values), max(values)
-    least = max(LEAST_ABSOLUTE, LEAST_SPAN * max(abs(low), abs(high)))
-    if high - low >= least:
-        margin = 0.05 * (high - low)
-        return low - margin, high + margin
-    middle = (low + high) / 2
-    return middle - least / 2, middle + least / 2
 
 
 def white_figure(
@@ -113,14 +100,14 @@ def png_of(figure: "Figure") -> bytes:
     return buffer.getvalue()
 
 
-def _draw(axes: Any, points: Curve, colour: str) -> Any:
+def _draw(axes: Any, points: Curve, colour: str, name: str) -> Any:
     shown = thinned(points)
     steps, values = zip(*shown, strict=True)
     marker = "o" if len(shown) == 1 else None
     (line,) = axes.plot(steps, values, color=colour, linewidth=1.3, marker=marker, markersize=3)
-    axes.set_ylim(*limits(values))
+    axes.set_ylim(*span(min(values), max(values), name))  # which noise cannot fill
     axes.tick_params(labelsize=7)
-    axes.ticklabel_format(axis="y", useOffset=False)
+    axes.yaxis.set_major_formatter(lambda value, place: f"{value:.4g}")  # no power above the panel
     axes.yaxis.get_major_locator().set_params(nbins=TICKS)
     axes.xaxis.get_major_locator().set_params(nbins=TICKS, integer=True)
     axes.spines[["top", "right"]].set_visible(False)

@@ -53,7 +53,7 @@ def published(prefect_server: str, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @contextmanager
-def _forwarded(port: int) -> Iterator[int]:
+def forwarded(port: int) -> Iterator[int]:
     """Yield another port of this machine that leads to ``port``, as ``ssh -L`` makes one."""
 
     class Pipe(socketserver.BaseRequestHandler):
@@ -93,7 +93,7 @@ def test_pictures_draw_and_links_lead_to_the_same_server(
     ui: str, forwarded: bool, published: dict[str, str], prefect_server: str, tmp_path: Path
 ) -> None:
     port = urlsplit(prefect_server).port or 0
-    with _forwarded(port) as other, opened(tmp_path / "profile") as browser:
+    with forwarded(port) as other, opened(tmp_path / "profile") as browser:
         base = f"http://127.0.0.1:{other if forwarded else port}"
         _log_in(browser, base)
         for key, artifact in published.items():
@@ -105,4 +105,4 @@ def test_pictures_draw_and_links_lead_to_the_same_server(
         browser.wait(f"{DRAWN}.length === 1")
         links = browser.ask("[...document.querySelectorAll('a')].map(a => a.href)")
         assert [link for link in links if re.match(rf"{base}/reports/.*/index.html", link)]
-        assert [link for link in links if re.match(rf"{base}/runs/flow-run/", link)]
+        assert [link for link in links if re.match(rf"{base}{ui}/runs/flow-run/", link)]

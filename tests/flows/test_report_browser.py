@@ -3,7 +3,6 @@
 import http.server
 import re
 import secrets
-import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from rlcore.report.write import write_report
+from tests.browser import program
 from tests.conftest import REPORTS
 from tests.rlcore.report.made import MadeRun
 
@@ -39,9 +39,7 @@ def beacon() -> Iterator[tuple[str, list[str]]]:
 
 def _dom(url: str, profile: Path, *flags: str) -> str:
     """Return the page as Chromium has it after its scripts, if any, ran."""
-    browser = shutil.which("chromium") or shutil.which("google-chrome")
-    assert browser is not None, "this test needs Chromium: apt-get install chromium"
-    command = [browser, "--headless=new", "--no-sandbox", "--disable-gpu", *flags]
+    command = [program(), "--headless=new", "--no-sandbox", "--disable-gpu", *flags]
     command += [f"--user-data-dir={profile}", "--virtual-time-budget=3000", "--dump-dom", url]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     return done.stdout

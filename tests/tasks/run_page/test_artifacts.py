@@ -123,7 +123,8 @@ def test_diagnostics_name_trouble_remedy_and_what_is_silent(prefect_server: str)
     found = Finding("truncation", "warning", 12, None, 0.4, "40% are cut off", "raise it")
     checks = [("truncation", 0.3), ("no_answers", 0.5)]
     text = _published(lambda board: publish_diagnostics(board, [found], checks))["diagnostics"]
-    assert "| `truncation` | 12 to the end | warning | 40% are cut off | raise it |" in text
+    assert "### `truncation`: warning\n\n40% are cut off\n" in text
+    assert "* iterations: 12 to now, or the end\n* remedy: raise it\n" in text
     assert "`no_answers` (0.5)." in text
     assert "truncation` (0.3)" not in text
     quiet = _published(lambda board: publish_diagnostics(board, [], checks))["diagnostics"]

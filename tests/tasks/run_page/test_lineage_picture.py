@@ -78,7 +78,7 @@ def test_the_table_links_producers_and_the_report(story: Story) -> None:
     row = next(line for line in text.splitlines() if line.startswith("| sft |"))
     assert row == (
         "| sft | no | policy `sft-00000000` | base\\_model, dataset \\(prepare\\_data\\)"
-        f" | [{PRODUCER[:8]}](/runs/flow-run/{PRODUCER}) | 3.2 |"
+        f" | [{PRODUCER[:8]}](../../runs/flow-run/{PRODUCER}) | 3.2 |"
     )
     assert f"]({REPORT})" in text
     assert "30, the policy is that of 28." in text

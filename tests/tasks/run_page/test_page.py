@@ -111,7 +111,8 @@ def test_what_ended_a_run_is_not_listed_as_silent(made: MadeRun, prefect_server:
         view_of(made, flow_run_id).publish(Ending("failed", "9 of 9 rows could not be scored"))
 
     text = str(shown(run_of(body))["quickstart-diagnostics"].data)
-    assert "| `reward_errors` | 4 to the end | fatal | 9 of 9 rows |" in text
+    assert "### `reward_errors`: fatal\n\n9 of 9 rows\n" in text
+    assert "4 to now" in text
     assert "`reward_errors` (" not in text
 
 
