@@ -10,7 +10,11 @@ from pathlib import Path
 
 import pytest
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
+from prefect.client.schemas.filters import (
+    FlowRunFilter,
+    FlowRunFilterId,
+    FlowRunFilterParentFlowRunId,
+)
 
 from flows import local
 from flows.cli import main
@@ -64,6 +68,9 @@ def test_a_run_of_this_terminal_is_cancelled(
         one = FlowRunFilter(id=FlowRunFilterId.model_validate({"any_": [run_id]}))
         (run,) = client.read_flow_runs(flow_run_filter=one)
         tasks = client.read_task_runs(flow_run_filter=one)
+        below = FlowRunFilterParentFlowRunId.model_validate({"any_": [run_id]})
+        children = client.read_flow_runs(flow_run_filter=FlowRunFilter(parent_flow_run_id=below))
+    assert [child.name for child in children] == ["quickstart-rl"], "it carries its recipe's name"
     assert run.state_name == "Cancelled"
     assert tasks
     assert all(task.state is not None and task.state.is_final() for task in tasks)
