@@ -16,6 +16,7 @@ from schemas.stages import Stage, stage_parents
 if TYPE_CHECKING:
     from tasks.runtime.caching import CachedStage
     from tasks.runtime.keys import StageKeys
+    from tasks.runtime.longer import Shorter
 
 PENDING = "pending"  # kind of a ref whose content is not known before its stage, the key, has run
 NEW = Cause(What.NEW)
@@ -123,7 +124,9 @@ class _Walk:
             found = self._causes(stage, keys, parents)
         if not found:
             found = (Cause(What.OTHER_CODE, "its result went on with other code, as accepted"),)
-        return StageState(name, State.RUNS, causes=found), None
+        shorter = None if refreshed or damage else self._shorter(stage, keys)
+        note = "" if shorter is None or shorter.obstacle is None else shorter.sentence()
+        return StageState(name, State.RUNS, causes=found, note=note), None
 
     def _begun(
         self, stage: "CachedStage", keys: "StageKeys", number: int
@@ -134,7 +137,7 @@ class _Walk:
         from tasks.runtime.keys import generation_key
 
         key, refreshed = generation_key(keys.key, number), stage.stage in self._refresh
-        other = stage.resumes and stopped_run(
+        other = stage.resumes is not None and stopped_run(
             self._store,
             stage.kind,
             key=key,
@@ -161,7 +164,31 @@ class _Walk:
             ), None
         names = [name.rpartition("/")[2] for name in self._store.keys(KIND, f"{key}/")]
         steps = [int(name) for name in names if name.isdecimal()]
-        return (StageState(stage.stage, State.CONTINUES, max(steps)) if steps else None), None
+        steps = [step for step in steps if keys.total is None or step <= keys.total]
+        if steps:
+            return StageState(stage.stage, State.CONTINUES, max(steps)), None
+        shorter = None if refreshed else self._shorter(stage, keys)
+        if shorter is not None and shorter.obstacle is None:
+            note = f"of a run of {shorter.total} iterations"
+            return StageState(stage.stage, State.CONTINUES, shorter.step, note=note), None
+        return None, None
+
+    def _shorter(self, stage: "CachedStage", keys: "StageKeys") -> "Shorter | None":
+        """Return the run of fewer iterations that a run would go on with, or cannot."""
+        from tasks.runtime.longer import shorter_run
+
+        if stage.resumes is None or keys.trajectory is None or keys.total is None:
+            return None
+        return shorter_run(
+            self._store,
+            key=keys.key,
+            trajectory=keys.trajectory,
+            code=keys.code,
+            recipe=self._recipe,
+            total=keys.total,
+            obstacle=stage.resumes,
+            log=lambda sentence: None,
+        )
 
     def _has(self, stage: "CachedStage", key: str) -> bool:
         try:

@@ -9,6 +9,7 @@ from rlcore.models.files import MODEL_FOLDER, model_directory
 from rlcore.models.tokenizer import load_tokenizer
 from rlcore.recipes import user_functions
 from rlcore.rewards.registry import code_digests
+from rlcore.rl.longer import why_from_zero
 from rlcore.rl.phases import Phases
 from rlcore.rl.ptx import ptx_digests, ptx_of
 from rlcore.rl.state import LoopState
@@ -18,7 +19,6 @@ from schemas.artifacts import ArtifactRef
 from schemas.names import REWARD_MODEL
 from tasks.run_page.report import IterationReport
 from tasks.runtime.caching import CachedStage, StageRun, cached_stage
-from tasks.runtime.drift import IDENTITY
 
 
 def rl_stage(loop: Callable[[Phases, IterationReport], LoopState], module: str) -> CachedStage:
@@ -30,7 +30,7 @@ def rl_stage(loop: Callable[[Phases, IterationReport], LoopState], module: str) 
         code=(*ENGINE_MODULES, *LEARNER_MODULES, *REWARD_MODULES, module),
         inputs=lambda recipe: ptx_digests(recipe.rl.ptx),
         user_code=lambda recipe: code_digests(user_functions(recipe)),
-        resumes=True,
+        resumes=why_from_zero,
     )
     def rl(run: StageRun) -> ArtifactRef:
         """RL from the policy of ``run.parents``; the result is the best policy by validation
@@ -72,7 +72,7 @@ def open_phases(run: StageRun) -> Iterator[Phases]:
             recipe,
             store=store,
             key=run.records,
-            lineage=run.lineage({IDENTITY: run.identity}),
+            lineage=run.resumable(),
             prompts=store.table(dataset, "prompts"),
             ptx=ptx,
             tokenizer=tokenizer,

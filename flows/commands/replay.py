@@ -50,7 +50,9 @@ def replay(options: argparse.Namespace) -> int:
     from rlcore.rl.replay import Replay, ReplayError
 
     run, last = Run.open(options.run, options.runs), options.iteration
-    recorded = RecordedIterations(run.store, run.records("rl"), run.name)
+    recorded = RecordedIterations(
+        run.store, run.records("rl"), run.name, total=run.recipe.rl.iterations
+    )
     recorded.iteration(last)
     first = last if options.first is None else options.first
     if not 1 <= first <= last:

@@ -84,7 +84,7 @@ class StageState:
             case State.CACHED:
                 return "cached" + (f" ({self.note})" if self.note else "")
             case _:
-                return f"{self.state}, because {causes}"
+                return f"{self.state}, because {causes}" + (f"; {self.note}" if self.note else "")
 
     def to_json(self) -> dict[str, Any]:
         """Return the row that ``status RECIPE`` prints."""

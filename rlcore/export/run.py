@@ -48,7 +48,9 @@ def export_run(
         best = run.store.manifest(result).metadata["best_iteration"]
         log(f"RL of {run.name} has ended; its policy is that of iteration {best}, the best")
         return _export_result(run, result, _free(out or _default(run, best)), best, log)
-    recorded = RecordedIterations(run.store, run.records(RL), run.name)
+    recorded = RecordedIterations(
+        run.store, run.records(RL), run.name, total=run.recipe.rl.iterations
+    )
     if iteration is None:
         iteration = recorded.last
         log(f"RL of {run.name} has not ended; iteration {iteration} is the newest whole one")

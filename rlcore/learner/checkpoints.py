@@ -43,12 +43,14 @@ class Checkpoints:
                 lineage=replace(self._lineage, metadata={**self._lineage.metadata, **metadata}),
             )
 
-    def newest(self, log: Callable[[str], None]) -> ArtifactRef | None:
-        """Return the newest complete checkpoint; None when there is none.
+    def newest(self, log: Callable[[str], None], *, last: int | None = None) -> ArtifactRef | None:
+        """Return the newest complete checkpoint, not after step ``last``; None when there is none.
 
         A damaged one is reported and dropped, and the one before it is used, which costs only time.
         """
         for step in reversed(self.steps()):
+            if last is not None and step > last:
+                continue
             if ref := self._store.find_or_discard(KIND, self._name(step), log):
                 return ref
         return None

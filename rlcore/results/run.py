@@ -156,7 +156,10 @@ class Run:
 
     def metrics(self, stage: str = "rl") -> pl.DataFrame:
         """Return all metrics of a stage so far, by step. Raises as ``records``."""
-        return stage_metrics(self.store, self.records(stage))
+        found = stage_metrics(self.store, self.records(stage))
+        if stage == RL:  # a longer run may have gone on here
+            return found.filter(pl.col("step") <= self.recipe.rl.iterations)
+        return found
 
     @property
     def iterations(self) -> list[int]:
@@ -231,7 +234,8 @@ class Run:
         found = {}
         for name in self.store.keys("rollouts", f"{key}/"):
             iteration, _, number = name.rpartition("/")[2].partition("-")
-            found[int(iteration), int(number or 0)] = name
+            if int(iteration) <= self.recipe.rl.iterations:  # a longer run may have gone on here
+                found[int(iteration), int(number or 0)] = name
         return found
 
     def _read(self, kind: str, iteration: int | None) -> pl.DataFrame:

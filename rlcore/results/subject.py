@@ -55,7 +55,9 @@ def _of_run(run: Run) -> tuple[ArtifactReader, list[ArtifactRef]]:
                     kind=stage.result_kind, key=stage.result_key, uri="", sha256=stage.sha256
                 )
             ]
+        last = f"{stage.records_key}/{run.recipe.rl.iterations:06d}"
         records = run.store.keys("iterations", f"{stage.records_key}/")
+        records = [key for key in records if key <= last]  # a longer run may have gone on here
         if records and (ref := run.store.find("iterations", records[-1])) is not None:
             return run.store, [ref]
     raise UserError(f"the run '{run.name}' has made nothing yet; its stage {stages[-1].stage} runs")

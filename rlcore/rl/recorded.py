@@ -29,10 +29,13 @@ class Iteration:
 class RecordedIterations:
     """The iterations of the RL run whose records are below ``key``; ``name``: the run, in errors.
 
-    ``last``: the newest recorded one. Raises UserError where none is recorded.
+    ``total``: those it was to have; a longer run may have gone on there. ``last``: the newest
+    recorded one. Raises UserError where none is recorded.
     """
 
-    def __init__(self, store: ArtifactReader, key: str, name: str) -> None:
+    def __init__(
+        self, store: ArtifactReader, key: str, name: str, *, total: int | None = None
+    ) -> None:
         self.store, self.key, self.name = store, key, name
         numbers = [int(k.rpartition("/")[2]) for k in store.keys(KIND, f"{key}/")]
         if not numbers:
@@ -40,7 +43,7 @@ class RecordedIterations:
                 f"the run '{name}' has no iteration recorded in {store.root}: it has not come to"
                 " its first, or an earlier version of this program made it"
             )
-        self.last = max(numbers)
+        self.last = max(numbers) if total is None else min(total, max(numbers))
 
     def iteration(self, number: int) -> Iteration:
         """Return iteration ``number``, 0 being what RL began with.

@@ -81,7 +81,7 @@ class RLRun:
         self.canary = Canary.of_prompts(self.train, recipe)
         self.records = Records(store, key, lineage, log)
         self.history = History(store, key, lineage, log)
-        self.checkpoints = RLCheckpoints(store, key, lineage, recipe.rl.checkpoint)
+        self.checkpoints = RLCheckpoints(store, key, lineage, recipe.rl)
         self.metrics = MetricsLog(store, key, lineage)
         self.answers = RecentAnswers(store, key, least=recipe.rl.rollout.prompts)
 

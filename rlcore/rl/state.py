@@ -60,6 +60,17 @@ class LoopState:
             streak=self.streak + 1 if moved and target is not None and accuracy >= target else 0,
         )
 
+    def within(self, rl: RLSection) -> "LoopState":
+        """Return the state that a run of ``rl`` alone would have come to: without what a run of
+        fewer iterations validated only because it ended there."""
+        figures = {int(text): figure for text, figure in (self.accuracies or {}).items()}
+        state = replace(self, accuracies=None, streak=0)
+        for number in sorted(figures):
+            due = validation_due(replace(self, iteration=number), rl)
+            if due or number == min(figures):
+                state = replace(state, iteration=number).validated(figures[number], rl)
+        return replace(state, iteration=self.iteration)
+
     def next_kl_coef(self, kl: KL, measured: float | None, num_sequences: int) -> float | None:
         """Return the coefficient after the iteration under way, which used the one before.
 

@@ -265,6 +265,11 @@ def _trainable(parts: list[np.ndarray], sequences: Sequences) -> list[tuple[int,
     return [(step, rows) for step, rows in enumerate(parts) if lengths[rows].any()]
 
 
+def step_rates(rl: RLSection, optimizer: Optimizer, update: int, updates: int) -> list[float]:
+    """Return the learning rate of each step of update ``update`` (from 0) of ``updates``."""
+    return _rates(rl, optimizer, done=update, updates=updates, steps=list(range(rl.update.steps)))
+
+
 def _rates(
     rl: RLSection, optimizer: Optimizer, *, done: int, updates: int, steps: list[int]
 ) -> list[float]:

@@ -34,6 +34,7 @@ from rlcore.diagnostics.memory import explained
 from rlcore.results.run import record_stage
 from rlcore.store.fingerprint import code_fingerprint, code_parts
 from schemas.artifacts import ArtifactRef
+from schemas.names import RECORDS
 from schemas.recipe import Recipe
 from tasks.runtime.drift import SHOWN, stopped_run
 from tasks.runtime.keys import (
@@ -44,6 +45,7 @@ from tasks.runtime.keys import (
     newest_generation,
     stage_key,
 )
+from tasks.runtime.longer import Obstacle, endless, shorter_run, total_of
 from tasks.runtime.pipeline import PipelineRun, StageResult
 from tasks.runtime.stage_run import StageRun, flow_run_id
 
@@ -66,7 +68,7 @@ class CachedStage:
         inputs: Callable[[Recipe], Mapping[str, str]],
         user_code: Callable[[Recipe], Mapping[str, str]] = _reads_nothing_outside,
         without: tuple[str, ...] = (),
-        resumes: bool = False,
+        resumes: Obstacle | None = None,
     ) -> None:
         self.stage = stage
         self.kind = kind
@@ -95,12 +97,21 @@ class CachedStage:
         fingerprint = hashlib.sha256(json.dumps(code, sort_keys=True).encode()).hexdigest()
         inputs, part = self._inputs(recipe), recipe.slice_for(self.stage)
 
-        def key(fingerprint: str) -> str:
+        def key(fingerprint: str, part: Mapping[str, Any] = part) -> str:
             return stage_key(self.stage, part, parents, fingerprint, inputs)
 
         ours = code_parts(*self.code, without=self.without)
         parts = made_of(self.stage, part, parents, inputs, {**ours, **users})
-        return StageKeys(key(fingerprint), key(""), fingerprint, parts, {**inputs, **users})
+        rest = endless(self.stage, part)
+        return StageKeys(
+            key(fingerprint),
+            key(""),
+            fingerprint,
+            parts,
+            {**inputs, **users},
+            trajectory=None if rest is None else key("", rest),
+            total=total_of(self.stage, part),
+        )
 
     def prepare(self, pipeline: PipelineRun, **parents: ArtifactRef) -> StageRun:
         """Return the run that a call with the same arguments makes where there is no result yet,
@@ -142,9 +153,12 @@ class CachedStage:
 
     def _settled(self, run: StageRun) -> StageRun:
         """Return ``run`` in its generation, or the run that goes on with a half-done one of other
-        code."""
+        code, or with one of fewer iterations."""
         run = run.anew(self._generation(run))
-        if not self.resumes or self._find(run) is not None:
+        if self.resumes is None:
+            return run
+        if (made := self._find(run)) is not None:
+            run.records = run.store.manifest(made).metadata.get(RECORDS, run.key)
             return run
         log = get_run_logger().warning
         accepts, code = run.pipeline.accept_code, run.code_fingerprint
@@ -159,7 +173,7 @@ class CachedStage:
             alone=run.generation > 1,
         )
         if other is None:
-            return run
+            return self._lengthening(run, self.resumes)
         if not accepts:
             raise other.refusal(self.stage, code, run.store)
         continued = run.continuing(other)
@@ -169,6 +183,32 @@ class CachedStage:
                 f" digest {other.code[:SHOWN]} before, {code[:SHOWN]} now"
             )
         return continued
+
+    def _lengthening(self, run: StageRun, obstacle: Obstacle) -> StageRun:
+        """Return the run that goes on with one of fewer iterations, or ``run``."""
+        keys, log = run.keys, get_run_logger().warning
+        if keys.trajectory is None or keys.total is None or run.generation > 1:
+            return run
+        shorter = shorter_run(
+            run.store,
+            key=run.key,
+            trajectory=keys.trajectory,
+            code=run.code_fingerprint,
+            recipe=run.recipe,
+            total=keys.total,
+            obstacle=obstacle,
+            log=log,
+        )
+        if shorter is None:
+            return run
+        if shorter.obstacle is not None:
+            log(f"{self.stage} {shorter.sentence()}")
+            return run
+        log(
+            f"{self.stage} goes on after iteration {shorter.step} of a run of {shorter.total}"
+            " iterations"
+        )
+        return run.lengthening(shorter)
 
     def _generation(self, run: StageRun) -> int:
         """Return the generation of the result that ``run`` is to use or to make."""
@@ -223,7 +263,7 @@ def cached_stage(
     without: tuple[str, ...] = (),
     inputs: Callable[[Recipe], Mapping[str, str]] = _reads_nothing_outside,
     user_code: Callable[[Recipe], Mapping[str, str]] = _reads_nothing_outside,
-    resumes: bool = False,
+    resumes: Obstacle | None = None,
 ) -> Callable[[Callable[[StageRun], ArtifactRef]], CachedStage]:
     """Make a function of a ``StageRun`` a cached Prefect task.
 
@@ -233,8 +273,9 @@ def cached_stage(
     what the body reads from outside the store, by role (``outside.Read``, which the result then
     names); they count like parents. ``user_code``:
     digests of the user's modules that the body runs, by function; they count like our code.
-    ``resumes``: the body continues from checkpoints whose metadata hold ``drift.IDENTITY``, so a
-    half-done run that other code began is refused unless the pipeline run accepts it.
+    ``resumes``: the body continues from checkpoints whose metadata are ``StageRun.resumable``, so a
+    half-done run that other code began is refused unless the pipeline run accepts it, and one of
+    fewer iterations is gone on with where this returns no obstacle.
     """
 
     def decorate(body: Callable[[StageRun], ArtifactRef]) -> CachedStage:

@@ -15,6 +15,7 @@ from schemas.artifacts import Manifest
 from schemas.errors import UserError
 from schemas.names import RECORDS
 
+ACCEPTED = "accepted_code"  # metadata of what went on with other code
 IDENTITY = "identity"  # metadata of a checkpoint: the key of its stage run without the code
 SHOWN = 12  # digits of a digest in sentences
 
@@ -90,20 +91,34 @@ def earlier_runs(
     ``key``, ``code``: of the run about to start. Where it has checkpoints itself they alone count:
     none of another run's, and its own where other code wrote the newest.
     """
+    steps = begun_runs(store)
+    candidates = [key] if key in steps else sorted(steps, key=lambda run: -steps[run])
+    found = []
+    for run in candidates:
+        manifest = newest_checkpoint(store, run, steps[run], log)
+        if manifest is None or manifest.metadata.get(IDENTITY) != identity:
+            continue
+        accepted = run != key and ACCEPTED in manifest.metadata
+        if accepted or manifest.code_fingerprint != code:
+            found.append(HalfDone(run, steps[run], manifest.code_fingerprint))
+    return found
+
+
+def begun_runs(store: ArtifactReader) -> dict[str, int]:
+    """Return key -> newest step of all stage runs that have checkpoints."""
     steps: dict[str, int] = {}
     for name in store.keys(KIND):
         run, _, step = name.rpartition("/")
         if step.isdecimal():
             steps[run] = max(int(step), steps.get(run, 0))
-    candidates = [key] if key in steps else sorted(steps, key=lambda run: -steps[run])
-    found = []
-    for run in candidates:
-        manifest = _manifest(store, KIND, f"{run}/{steps[run]:06d}", log)
-        if manifest is None or manifest.metadata.get(IDENTITY) != identity:
-            continue
-        if run != key or manifest.code_fingerprint != code:
-            found.append(HalfDone(run, steps[run], manifest.code_fingerprint))
-    return found
+    return steps
+
+
+def newest_checkpoint(
+    store: ArtifactReader, key: str, step: int, log: Callable[[str], None]
+) -> Manifest | None:
+    """Return the manifest of the checkpoint ``step`` of a stage run; None where it is damaged."""
+    return _manifest(store, KIND, f"{key}/{step:06d}", log)
 
 
 def finished_runs(store: ArtifactReader, kind: str, log: Callable[[str], None]) -> set[str]:

@@ -50,6 +50,8 @@ class StageKeys(NamedTuple):
     """What names a stage run: its content ``key``, the key without the code, the code's digest.
 
     ``reads``: what was read from outside the store for it (``outside.Read``), by role.
+    ``trajectory``: the key without the code and without how many iterations there are to be, which
+    are ``total``; None of a stage that has none.
     """
 
     key: str
@@ -57,6 +59,8 @@ class StageKeys(NamedTuple):
     code: str
     parts: KeyParts
     reads: Mapping[str, str]
+    trajectory: str | None = None
+    total: int | None = None
 
 
 def stage_key(

@@ -16,8 +16,9 @@ from rlcore.results.run import StageRecord
 from rlcore.store.artifacts import Lineage
 from schemas.artifacts import ArtifactRef
 from schemas.names import RECORDS
-from tasks.runtime.drift import HalfDone, continued_key
+from tasks.runtime.drift import ACCEPTED, IDENTITY, HalfDone, continued_key
 from tasks.runtime.keys import GENERATION, MADE_OF, StageKeys, generation_key
+from tasks.runtime.longer import TOTAL, TRAJECTORY, Shorter
 from tasks.runtime.pipeline import PipelineRun
 
 
@@ -25,7 +26,8 @@ class StageRun:
     """What the body of a stage is given: the pipeline run, and this stage's key and parents.
 
     ``records`` is the key of checkpoints, metrics and what else the body keeps apart from its
-    result. It differs from ``key`` where the run goes on with one that other code began.
+    result. It differs from ``key`` where the run goes on with one that other code began, or that
+    was to do fewer iterations.
     ``identity``: the key without the code. ``generation``: how many results of this content there
     are with this one, of which all but the first were asked for (``refresh``).
     """
@@ -98,13 +100,34 @@ class StageRun:
         run.records = other.key
         run._origin |= {
             RECORDS: other.key,
-            "accepted_code": {
+            ACCEPTED: {
                 "before": other.code,
                 "after": self.code_fingerprint,
                 "step": other.step,
             },
         }
         return run
+
+    def lengthening(self, shorter: Shorter) -> "StageRun":
+        """Return the run that goes on with ``shorter``; its result is what it would have made
+        alone, and has that key."""
+        run = self.anew(self.generation)
+        run.records = shorter.key
+        run._origin |= {
+            RECORDS: shorter.key,
+            "longer_than": {"iterations": shorter.total, "step": shorter.step},
+        }
+        return run
+
+    @property
+    def keys(self) -> StageKeys:
+        """The keys that it was made with."""
+        return self._keys
+
+    def resumable(self) -> Lineage:
+        """Return the lineage of checkpoints, which says who may go on with them."""
+        named = {IDENTITY: self.identity, TRAJECTORY: self._keys.trajectory}
+        return self.lineage({**named, TOTAL: self._keys.total})
 
     def record_origin(self) -> None:
         """Record the recipe and the code; they are parents of all that the stage writes from now

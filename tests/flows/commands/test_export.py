@@ -51,14 +51,14 @@ def test_a_killed_run_has_a_model_and_so_has_the_finished_one(
     killed = cli(tmp_path, "export", "latest")
     assert killed.returncode == 0, killed.stderr[-3000:]
     assert "has not ended; iteration 2 is the newest whole one" in killed.stderr
-    folder = Path(killed.stdout.split("Export: ")[1].partition(" (")[0])
+    folder = Path(tmp_path, killed.stdout.split("Export: ")[1].partition(" (")[0])
     assert (
         json.loads((folder / "export.json").read_text())["weights_digest"] == recorded(tmp_path)[2]
     )
     shown = cli(tmp_path, "lineage", str(folder), "--rows", "all")
     assert shown.returncode == 0, shown.stderr
     assert all(kind in shown.stdout for kind in ("rollouts", "base_model", "inputs"))
-    assert "differs" not in cli(tmp_path, "export", "latest").stderr, "the folder is taken"
+    assert cli(tmp_path, "export", "latest").returncode == 2, "the folder is taken"
 
     assert run_small(tmp_path, INLINE).returncode == 0
     best = summary_of(tmp_path)
