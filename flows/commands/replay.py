@@ -2,13 +2,22 @@
 
 import argparse
 import sys
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from flows.output import progress_on_stderr
+from flows.output import add_format, print_rows, progress_on_stderr
 from rlcore.results.folders import RUNS
 from schemas.errors import UserError
 
+if TYPE_CHECKING:
+    from rlcore.rl.recorded import RecordedIterations
+    from schemas.recipe import Recipe
+
+COLUMNS = (
+    *("step", "token", "id", "text", "mask", "old", "new", "ref", "ratio", "clip", "kl"),
+    *("reward", "value", "returns", "advantage", "weight", "loss", "value_loss"),
+)
 SHOWN = 12  # digits of a digest
 DIFFERS = 1  # docs/exit_codes.md
 
@@ -34,8 +43,15 @@ def add_replay(commands: Any) -> None:
         help="the first to make again (default: the last alone)",
     )
     parser.add_argument(
+        "--trajectory",
+        metavar="UID",
+        help="walk this answer of the iteration (trajectory_id, as in the table rollouts) token by"
+        " token through reward, values, advantage and loss",
+    )
+    parser.add_argument(
         "--runs", type=Path, default=RUNS, metavar="FOLDER", help="of runs (default: %(default)s)"
     )
+    add_format(parser, others="of --trajectory: every token, prompt included")
     parser.set_defaults(command=replay)
 
 
@@ -60,7 +76,15 @@ def replay(options: argparse.Namespace) -> int:
             f"replay {run.name} --from {first} up to {last}: iterations to replay are 1 to"
             f" {recorded.last}, the first not after the last"
         )
+    if options.trajectory is None and options.format != "table":
+        raise UserError(
+            f"--format {options.format} is of --trajectory; name an answer, or leave it"
+        )
+    if options.trajectory is not None and options.first is not None:
+        raise UserError("--from and --trajectory exclude each other; leave one out")
     try:
+        if options.trajectory is not None:
+            return _walk(options, recorded, run.recipe)
         with (
             progress_on_stderr(),
             Replay.open(recorded, run.recipe, start=first - 1, log=_note) as again,
@@ -73,6 +97,35 @@ def replay(options: argparse.Namespace) -> int:
         print(f"differs: {difference}", file=sys.stderr)
         return DIFFERS
     print(f"iterations {again.began + 1} to {last} of {run.name}: weights and credit as recorded")
+    return 0
+
+
+def _walk(options: argparse.Namespace, recorded: "RecordedIterations", recipe: "Recipe") -> int:
+    """Print the tokens of one answer; as a table those that were sampled."""
+    from rlcore.models.files import model_directory
+    from rlcore.models.tokenizer import load_tokenizer
+    from rlcore.rl.replay import Replay
+    from rlcore.rl.walk import walk
+
+    number = options.iteration
+    if number < 1:
+        raise UserError(f"iteration {number} trained on nothing; name one from 1 on")
+    with (
+        progress_on_stderr(),
+        Replay.open(recorded, recipe, before=number, log=_note) as again,
+    ):
+        while again.at < number - 1:
+            again.step()
+        policy = recorded.iteration(0).manifest.parents["policy"]
+        tokenizer = load_tokenizer(model_directory(recorded.store.directory(policy)))
+        walked = walk(again, options.trajectory, lambda token: str(tokenizer.decode([token])))
+    rows = [asdict(token) for token in walked]
+    if options.format == "table":
+        rows = [row for row in rows if row["mask"]]
+        shown = [name for name in COLUMNS if any(row[name] not in (None, "") for row in rows)]
+        print_rows(rows, [name for name in shown if name not in ("mask", "id")], "table")
+    else:
+        print_rows(rows, COLUMNS, options.format)
     return 0
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from rlcore.learner.checkpoints import KIND as CHECKPOINT
 from rlcore.learner.pool import LearnerPool
+from rlcore.learner.spec import UpdateRequest
 from rlcore.models.files import model_directory
 from rlcore.models.packing import Sequences
 from rlcore.models.tokenizer import load_tokenizer
@@ -123,18 +124,26 @@ class Replay:
             )
         if audit:
             check_credit(self.recorded, self.recipe, after.number, self.learner)
-        updated = after.version != before.version
+        updated = self.updates(after.number)
         if updated:
-            request = policy_request(
-                self.recorded.update(after.number),
-                recipe=self.recipe,
-                version=before.version,
-                ptx=self._ptx,
-            )
-            self.learner.update(request)
+            self.learner.update(self.request(after.number))
         self.check(after)
         self.at = after.number
         return Step(after.number, after.digest_after, updated)
+
+    def updates(self, number: int) -> bool:
+        """Return whether iteration ``number`` trained the policy."""
+        before, after = (self.recorded.iteration(number - shift) for shift in (1, 0))
+        return after.version != before.version
+
+    def request(self, number: int) -> UpdateRequest:
+        """Return what the policy's learner was asked for in iteration ``number``."""
+        return policy_request(
+            self.recorded.update(number),
+            recipe=self.recipe,
+            version=self.recorded.iteration(number - 1).version,
+            ptx=self._ptx,
+        )
 
     def check(self, expected: Iteration) -> None:
         """Raise ReplayError unless the learner holds the weights of ``expected``, naming the first

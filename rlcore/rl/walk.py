@@ -1,0 +1,269 @@
+"""One recorded answer, token by token: from its reward to its share of the loss.
+
+What was recorded is read; log-probs under the weights before an optimizer step are those of a
+replay that has come to that step. They are packed for reading, so they differ from those of the
+update by rounding.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import polars as pl
+
+from rlcore.algorithms.advantages import AdvantageInput
+from rlcore.learner.spec import Term, TokenScores, UpdateRequest
+from rlcore.ragged import to_arrays
+from rlcore.rl.advantage import shaped_scores
+from rlcore.rl.batch import sequences_of
+from rlcore.rl.credit import recorded_kl_coef, recorded_scores
+from rlcore.rl.recorded import RecordedIterations
+from rlcore.rl.replay import Replay
+from rlcore.rl.terms import token_terms, value_terms
+from rlcore.rl.update import (
+    UpdateBatch,
+    critic_request,
+    policy_objective,
+    policy_sequences,
+    policy_steps,
+    with_masked_rows,
+)
+from schemas.errors import UserError, did_you_mean
+
+OWN = "own_logprobs"
+Figures = dict[str, np.ndarray]  # by column of ``WalkedToken``: one per token, NaN where none
+
+
+@dataclass(frozen=True, slots=True)
+class WalkedToken:
+    """One token of an answer in one optimizer step; None where there is no such figure.
+
+    ``step``: of the iteration, from 1; 0 where the answer trains in none. ``old``, ``new``,
+    ``ref``: log-probs in nats, those that the ratio is measured against, those before the step, and
+    the reference's. ``clip``: "low", "high" or "dual" where it took the gradient. ``kl``: in nats;
+    in the loss of new to ref, in the reward of old to ref. ``reward``: the score on the last policy
+    token, less the KL. ``weight``: of the token in the loss. ``loss``: its term of the policy's
+    loss; ``value_loss``: of the critic's, at the recorded value.
+    """
+
+    step: int
+    token: int
+    id: int
+    text: str
+    mask: bool
+    old: float | None = None
+    new: float | None = None
+    ref: float | None = None
+    ratio: float | None = None
+    clip: str | None = None
+    kl: float | None = None
+    reward: float | None = None
+    value: float | None = None
+    returns: float | None = None
+    advantage: float | None = None
+    weight: float | None = None
+    loss: float | None = None
+    value_loss: float | None = None
+
+
+def walk(replay: Replay, trajectory: str, decode: Callable[[int], str]) -> list[WalkedToken]:
+    """Return the tokens of an answer of the iteration after ``replay.at``, once for each optimizer
+    step that trains on it.
+
+    Uses ``replay`` up: its learner stops within the iteration. ``decode``: the text of a token id.
+    Raises UserError where the iteration has not trained on ``trajectory``.
+    """
+    number = replay.at + 1
+    batch = replay.recorded.update(number)
+    index = _index(batch.rollouts, trajectory, number)
+    figures = _recorded(replay, number, index)
+    row = batch.rollouts.row(index, named=True)
+    texts = [decode(token) for token in row["token_ids"]]
+    trained = list(_steps(replay, number, batch, index))
+    values = _value_terms(replay, batch, index)
+    tokens = []
+    for step, found in trained or [(step, {}) for step in values or [0]]:
+        known = {**figures, **found, **values.get(step, {})}
+        clip = known.pop("clip", None)
+        for at, (token, text, mask) in enumerate(
+            zip(row["token_ids"], texts, row["loss_mask"], strict=True)
+        ):
+            numbers = {n: _number(array[at]) if mask else None for n, array in known.items()}
+            clipped = None if clip is None or not mask else str(clip[at])
+            tokens.append(WalkedToken(step, at, token, text, mask, clip=clipped, **numbers))
+    return tokens
+
+
+def _index(rollouts: pl.DataFrame, trajectory: str, number: int) -> int:
+    names = rollouts["trajectory_id"].to_list()
+    if trajectory in names:
+        return names.index(trajectory)
+    of_prompt = rollouts.filter(pl.col("uid") == trajectory)["trajectory_id"].to_list()
+    if of_prompt:
+        raise UserError(
+            f"'{trajectory}' is a prompt; its answers in iteration {number} are"
+            f" {', '.join(of_prompt)}; name one"
+        )
+    raise UserError(
+        f"iteration {number} has not trained on an answer '{trajectory}'"
+        f"{did_you_mean(trajectory, names)}; there are {len(names)}, such as {names[0]}"
+    )
+
+
+def _number(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)
+
+
+def _recorded(replay: Replay, number: int, index: int) -> Figures:
+    """Return the figures that every step shares: reward, value, return, advantage, reference."""
+    recorded, recipe = replay.recorded, replay.recipe
+    batch, table = recorded.batch(number), recorded.advantages(number)[1]
+    scores = recorded_scores(batch, table, recipe, replay.learner)
+    coef = recorded_kl_coef(recorded, number)
+    taken = None
+    if coef is not None and scores.kl is not None:
+        taken = [coef * row for row in scores.kl]
+    shaped, _ = shaped_scores(batch, recipe.rl)
+    given = AdvantageInput(
+        scores=shaped,
+        group_ids=batch.rollouts["uid"].to_numpy(),
+        masks=scores.masks,
+        token_kl=taken,
+    )
+    found: Figures = {
+        "old": scores.old[index],
+        "reward": given.rewards()[index],
+        "advantage": to_arrays(table["advantages"])[index],
+    }
+    optional = {
+        "ref": scores.ref,
+        "kl": scores.kl if taken is not None else None,
+        "value": scores.values,
+        "returns": None if table["returns"].is_null().any() else to_arrays(table["returns"]),
+    }
+    return found | {name: rows[index] for name, rows in optional.items() if rows is not None}
+
+
+def _steps(
+    replay: Replay, number: int, batch: UpdateBatch, index: int
+) -> Iterator[tuple[int, Figures]]:
+    """Yield step and figures of each optimizer step of the policy that trains on the answer."""
+    recorded, recipe = replay.recorded, replay.recipe
+    if not replay.updates(number):
+        return
+    request = replay.request(number)
+    steps = policy_steps(batch, recipe, policy_sequences(batch, recipe.rl))
+    if recipe.scores_own_logprobs:
+        request = _measured(request, recorded, number, batch, [rows for _, rows in steps])
+    objective = policy_objective(recipe.rl)
+    done = 0
+    for position, (step, rows) in enumerate(steps):
+        sequences = request.mini_batches[position][0].sequences
+        row = int(np.flatnonzero(rows == index)[0]) if index in rows else None
+        if row is None or not sequences.loss_mask[row].any():
+            continue
+        if position > done:
+            replay.learner.update(
+                replace(
+                    request,
+                    version=replay.learner.stamp().version,
+                    batch_digest=f"{request.batch_digest} {done}",
+                    mini_batches=request.mini_batches[done:position],
+                    lrs=request.lrs[done:position],
+                )
+            )
+            done = position
+        scores = replay.learner.logprobs(
+            sequences,
+            objective.temperature,
+            targets="loss_mask",
+            entropy=objective.entropy_coef is not None,
+            full_kl=objective.full_kl,
+        )
+        mine = TokenScores(
+            scores.logprobs[row : row + 1],
+            scores.entropies[row : row + 1],
+            scores.kls[row : row + 1],
+        )
+        terms = token_terms(objective, sequences, row, mine)
+        mask = sequences.loss_mask[row]
+        found = {
+            "old": _spread(terms.old, mask),
+            "new": _spread(mine.logprobs[0][mask], mask),
+            "ratio": _spread(terms.ratio, mask),
+            "clip": _spread(np.array(terms.clip, dtype=object), mask),
+            "weight": _spread(terms.weight, mask),
+            "loss": _spread(terms.loss, mask),
+        }
+        if len(terms.kl):
+            found["kl"] = _spread(terms.kl, mask)
+        yield step + 1, found
+
+
+def _measured(
+    request: UpdateRequest,
+    recorded: RecordedIterations,
+    number: int,
+    batch: UpdateBatch,
+    steps: Sequence[np.ndarray],
+) -> UpdateRequest:
+    """Return ``request`` with the log-probs that its learner scored for itself, as recorded."""
+    advantages, _ = recorded.advantages(number)
+    ref = recorded.store.find(OWN, advantages.key)
+    if ref is None:
+        raise UserError(
+            f"iteration {number} of {recorded.name} has no table {OWN}, which its ratios are"
+            " measured against; it was lost, or an earlier version of this program made the run"
+        )
+    own = {
+        (row[0], row[1]): np.asarray(row[2], dtype=np.float32)
+        for row in recorded.store.table(ref, OWN)
+        .select("trajectory_id", "epoch", "own_logprobs")
+        .iter_rows()
+    }
+    names = batch.rollouts["trajectory_id"].to_list()
+    seen = dict.fromkeys(names, 0)
+    mini_batches = []
+    for terms, rows in zip(request.mini_batches, steps, strict=True):
+        old = list(terms[0].sequences.per_token["old_logprobs"])
+        for place, name in enumerate(names[row] for row in rows.tolist()):
+            if (name, seen[name]) in own:
+                old[place] = own[name, seen[name]]
+                seen[name] += 1
+        per_token = {**terms[0].sequences.per_token, "old_logprobs": old}
+        measured = replace(terms[0].sequences, per_token=per_token)
+        mini_batches.append([replace(terms[0], sequences=measured), *terms[1:]])
+    return replace(request, mini_batches=mini_batches, own_logprobs=False)
+
+
+def _value_terms(replay: Replay, batch: UpdateBatch, index: int) -> dict[int, Figures]:
+    """Return the terms of the critic's loss by step; none without a critic."""
+    if replay.recipe.rl.critic is None:
+        return {}
+    request = critic_request(batch, recipe=replay.recipe, version=batch.iteration - 1)
+    joined = batch.joined()
+    unknown = joined["returns"].is_null().to_numpy()
+    sequences = with_masked_rows(sequences_of(joined), unknown)
+    found = {}
+    steps = policy_steps(batch, replay.recipe, sequences)
+    for (step, rows), (term, *_) in zip(steps, request.mini_batches, strict=True):
+        if index in rows:
+            row = int(np.flatnonzero(rows == index)[0])
+            mask = term.sequences.loss_mask[row]
+            if mask.any():
+                found[step + 1] = {"value_loss": _spread(_of_critic(term, row), mask)}
+    return found
+
+
+def _of_critic(term: Term, row: int) -> np.ndarray:
+    from rlcore.algorithms.objective import ValueObjective
+
+    assert isinstance(term.objective, ValueObjective), "a critic's update trains values"
+    return value_terms(term.objective, term.sequences, row)
+
+
+def _spread(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """Return ``values`` [policy tokens] on all tokens, NaN elsewhere."""
+    spread = np.full(len(mask), np.nan, dtype=object if values.dtype == object else np.float64)
+    spread[mask] = values
+    return spread

@@ -1,0 +1,93 @@
+"""An answer of a recorded iteration, walked through it: what the update made of it, and no more."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rlcore.rl.phases import Phases
+from rlcore.rl.walk import WalkedToken, walk
+from rlcore.store.artifacts import ArtifactStore
+from schemas.errors import UserError
+from tests.rlcore.rl.conftest import Dataset
+from tests.rlcore.rl.test_replay import VARIANTS, replay, trained
+
+pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
+Make = Callable[..., Phases]
+CLOSE = {"rel": 1e-4, "abs": 1e-6}
+AT = 2  # the iteration
+
+
+def walked(phases: Phases, name: str) -> list[WalkedToken]:
+    with replay(phases, AT) as opened:
+        while opened.at < AT - 1:
+            opened.step()
+        return walk(opened, name, str)
+
+
+@pytest.mark.parametrize("level", ["token", "sequence"])
+def test_terms_of_all_answers_of_a_step_are_its_reported_loss(
+    level: str,
+    make_phases: Make,
+    dataset: Dataset,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """At the second step the weights have moved: its log-probs are in no table. With sequence
+    ratios they are measured against those that the update scored for itself."""
+    over = {"rl.update.mini_batches": 2, "rl.algorithm.ratio_level": level}
+    monkeypatch.setitem(VARIANTS, "two", ("quickstart", VARIANTS["grpo"][1], over))
+    phases, _ = trained(make_phases, dataset, ArtifactStore(tmp_path / "s"), "two")
+    assert phases.recipe.scores_own_logprobs == (level == "sequence")
+    with replay(phases, AT) as opened:
+        while opened.at < AT - 1:
+            opened.step()
+        reported = opened.learner.update(opened.request(AT)).steps[1]["actor/pg_loss"]
+        names = opened.recorded.update(AT).rollouts["trajectory_id"].to_list()
+    tokens = [token for name in names for token in walked(phases, name)]
+    second = [token for token in tokens if token.step == 2 and token.loss is not None]
+    assert {token.step for token in tokens} == {1, 2}
+    assert sum(token.loss or 0.0 for token in second) == pytest.approx(reported, **CLOSE)
+    assert any(token.new != token.old for token in second)
+    for token in (token for token in tokens if token.step == 1 and token.mask):
+        assert token.ratio == pytest.approx(1.0, abs=1e-4), "no weight has moved"
+
+
+def test_rewards_values_and_returns_are_the_recorded_ones(
+    make_phases: Make, dataset: Dataset, tmp_path: Path
+) -> None:
+    phases, _ = trained(make_phases, dataset, ArtifactStore(tmp_path / "s"), "ppo")
+    with replay(phases, AT) as opened:
+        batch = opened.recorded.batch(AT)
+        table = opened.recorded.advantages(AT)[1]
+    name = table["trajectory_id"][0]
+    tokens = walked(phases, name)
+    mine = [token for token in tokens if token.step == tokens[0].step]
+    score = batch.rewards_in_order()["score"][0]
+    sampled = [token for token in mine if token.mask]
+    kl = sum(token.kl or 0.0 for token in sampled)
+    assert [token.id for token in mine] == batch.rollouts["token_ids"][0].to_list()
+    assert sum(token.reward or 0.0 for token in sampled) <= score + 1 + abs(kl)
+    for column in ("values", "returns", "advantages"):
+        found = {"values": "value", "advantages": "advantage"}.get(column, column)
+        assert [getattr(token, found) for token in sampled] == pytest.approx(
+            np.array(table[column][0].to_list())[batch.rollouts["loss_mask"][0].to_list()]
+        )
+    assert all(token.value_loss is not None and token.value_loss >= 0 for token in sampled)
+    assert all(token.reward is None and token.loss is None for token in mine if not token.mask)
+
+
+def test_an_answer_that_is_not_there_is_refused_with_those_that_are(
+    make_phases: Make, dataset: Dataset, tmp_path: Path
+) -> None:
+    phases, _ = trained(make_phases, dataset, ArtifactStore(tmp_path / "s"), "grpo")
+    with replay(phases, AT) as opened:
+        while opened.at < AT - 1:
+            opened.step()
+        rollouts = opened.recorded.update(AT).rollouts
+        name, uid = rollouts["trajectory_id"][0], rollouts["uid"][0]
+        with pytest.raises(UserError, match=f"did you mean '{name}'"):
+            walk(opened, f"{name}x", str)
+        with pytest.raises(UserError, match=rf"is a prompt; its answers .* are .*{name}"):
+            walk(opened, uid, str)
