@@ -1,11 +1,16 @@
 """An answer of a recorded iteration, walked through it: what the update made of it, and no more."""
 
+import json
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
+import jsonschema
 import numpy as np
 import pytest
 
+from flows.places import ROOT
+from rlcore.rl.credit import recorded_kl_coef
 from rlcore.rl.phases import Phases
 from rlcore.rl.walk import WalkedToken, walk
 from rlcore.store.artifacts import ArtifactStore
@@ -19,6 +24,9 @@ CLOSE = {"rel": 1e-4, "abs": 1e-6}
 AT = 2  # the iteration
 
 
+SCHEMA = ROOT / "docs" / "schemas" / "replay.schema.json"
+
+
 def walked(phases: Phases, name: str) -> list[WalkedToken]:
     with replay(phases, AT) as opened:
         while opened.at < AT - 1:
@@ -26,9 +34,9 @@ def walked(phases: Phases, name: str) -> list[WalkedToken]:
         return walk(opened, name, str)
 
 
-@pytest.mark.parametrize("level", ["token", "sequence"])
+@pytest.mark.parametrize("recipe", ["quickstart", "quickstart-gspo"])
 def test_terms_of_all_answers_of_a_step_are_its_reported_loss(
-    level: str,
+    recipe: str,
     make_phases: Make,
     dataset: Dataset,
     tmp_path: Path,
@@ -36,10 +44,9 @@ def test_terms_of_all_answers_of_a_step_are_its_reported_loss(
 ) -> None:
     """At the second step the weights have moved: its log-probs are in no table. With sequence
     ratios they are measured against those that the update scored for itself."""
-    over = {"rl.update.mini_batches": 2, "rl.algorithm.ratio_level": level}
-    monkeypatch.setitem(VARIANTS, "two", ("quickstart", VARIANTS["grpo"][1], over))
+    monkeypatch.setitem(VARIANTS, "two", (recipe, VARIANTS["grpo"][1], VARIANTS["grpo"][2]))
     phases, _ = trained(make_phases, dataset, ArtifactStore(tmp_path / "s"), "two")
-    assert phases.recipe.scores_own_logprobs == (level == "sequence")
+    assert phases.recipe.scores_own_logprobs == (recipe == "quickstart-gspo")
     with replay(phases, AT) as opened:
         while opened.at < AT - 1:
             opened.step()
@@ -61,14 +68,17 @@ def test_rewards_values_and_returns_are_the_recorded_ones(
     with replay(phases, AT) as opened:
         batch = opened.recorded.batch(AT)
         table = opened.recorded.advantages(AT)[1]
+        coef = recorded_kl_coef(opened.recorded, AT)
     name = table["trajectory_id"][0]
     tokens = walked(phases, name)
+    jsonschema.validate([asdict(token) for token in tokens], json.loads(SCHEMA.read_text()))
     mine = [token for token in tokens if token.step == tokens[0].step]
     score = batch.rewards_in_order()["score"][0]
     sampled = [token for token in mine if token.mask]
     kl = sum(token.kl or 0.0 for token in sampled)
     assert [token.id for token in mine] == batch.rollouts["token_ids"][0].to_list()
-    assert sum(token.reward or 0.0 for token in sampled) <= score + 1 + abs(kl)
+    assert coef is not None
+    assert sum(token.reward or 0.0 for token in sampled) == pytest.approx(score - coef * kl)
     for column in ("values", "returns", "advantages"):
         found = {"values": "value", "advantages": "advantage"}.get(column, column)
         assert [getattr(token, found) for token in sampled] == pytest.approx(
