@@ -7,16 +7,18 @@ store, so that the same command continues an interrupted study.
 import argparse
 import io
 import json
-import statistics
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows.figure import Panel, ProxyPanel, draw
+from flows.outcomes import COLUMNS, NO_ROOM, Outcome, averages, shortfalls
 from flows.output import add_format, print_rows, progress_on_stderr
 from flows.places import RECIPES
+from flows.results_page import write_results
+from flows.sweep import Variant, variants
 from schemas.errors import UserError
 
 if TYPE_CHECKING:
@@ -25,37 +27,10 @@ if TYPE_CHECKING:
     from flows.local import Site
     from schemas.recipe import Recipe
 
-COLUMNS = ("recipe", "seed", "sft", "rl", "rise", "iterations", "seconds")  # of an ``Outcome``
 LAST_LINES = 15  # of a failed run's log
-NO_ROOM = 0.99  # held-out accuracy above which no rise is required
 RL_SECONDS = "timing_s/step"
 VALIDATION = "val/accuracy"
 TRAINING = "critic/accuracy"
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The result of one run. ``sft``, ``rl``: held-out accuracy, of greedy answers or of samples;
-    ``curve``: accuracy in validation, or of the samples trained on; ``seconds``: of all RL
-    iterations, also those trained earlier. ``proxy``: ``proxy_and_truth``, with a reward model."""
-
-    recipe: str
-    seed: int
-    sft: float
-    rl: float
-    iterations: int
-    seconds: float
-    curve: list[tuple[int, float]]
-    proxy: "pl.DataFrame | None" = None
-
-    @property
-    def rise(self) -> float:
-        """What RL adds to held-out accuracy."""
-        return self.rl - self.sft
-
-    def row(self) -> dict[str, Any]:
-        """Return what CSV and JSON say of the run, by ``COLUMNS``."""
-        return {name: getattr(self, name) for name in COLUMNS}
 
 
 def add_study(commands: Any) -> None:
@@ -70,7 +45,9 @@ def add_study(commands: Any) -> None:
         action="append",
         default=[],
         metavar="PATH=VALUE",
-        help="for every run, e.g. -o evaluate.samples=1 -o 'evaluate.pass_k=[1]'",
+        help="for every run, e.g. -o evaluate.samples=1 -o 'evaluate.pass_k=[1]'; several values"
+        " are swept, each with each of other keys: -o rl.rollout.samples=8,16; a value with a comma"
+        " of its own stands in brackets or quotes",
     )
     parser.add_argument(
         "--sampled",
@@ -97,21 +74,33 @@ def add_study(commands: Any) -> None:
         help="fail unless the best and the worst recipe, means over the seeds, end this far apart"
         " and further than twice the largest standard deviation of a recipe, e.g. 0.15",
     )
+    parser.add_argument(
+        "--results",
+        type=Path,
+        metavar="FILE",
+        help="write figures, spread, hardware and commit as Markdown, e.g. docs/results.md",
+    )
     add_format(parser, others="a row per run, progress on stderr")
     parser.set_defaults(command=study)
 
 
 def study(options: argparse.Namespace) -> int:
     """Run the study; return 0 when every run completed and met the demands."""
-    from rlcore.recipes import load_recipe, parse_override
+    from rlcore.recipes import load_recipe
 
-    overrides = dict(parse_override(text) for text in options.override)
-    given = {name: load_recipe(name, overrides, directory=RECIPES) for name in options.recipes}
-    for checked in given.values():
+    swept = variants(options.override)
+    given = [
+        load_recipe(name, variant.overrides, directory=RECIPES)
+        for variant in swept
+        for name in options.recipes
+    ]
+    for checked in given:
         _check(checked, sampled=options.sampled)
-    names = [checked.name for checked in given.values()]
+    if options.results is not None and not options.results.parent.is_dir():
+        raise UserError(f"--results {options.results}: there is no folder for it; make it first")
+    names = list(dict.fromkeys(checked.name for checked in given))
     with nullcontext() if options.format == "table" else progress_on_stderr():
-        outcomes = train_all(options, overrides, names)
+        outcomes = train_all(options, swept, names)
     if outcomes is None:
         return 130
     if options.format != "table":
@@ -119,7 +108,7 @@ def study(options: argparse.Namespace) -> int:
     elif outcomes:
         print_tables(outcomes, sampled=options.sampled)
     with nullcontext() if options.format == "table" else progress_on_stderr():
-        return _judge(options, outcomes, runs=len(names) * len(options.seeds))
+        return _judge(options, outcomes, runs=len(given) * len(options.seeds))
 
 
 def _judge(options: argparse.Namespace, outcomes: list[Outcome], *, runs: int) -> int:
@@ -128,6 +117,9 @@ def _judge(options: argparse.Namespace, outcomes: list[Outcome], *, runs: int) -
     if outcomes and options.png:
         draw(panels(outcomes, sampled=options.sampled), options.png)
         print(f"Picture: {options.png}")
+    if outcomes and options.results:
+        write_results(outcomes, options.results, sampled=options.sampled)
+        print(f"Results: {options.results}")
     failed = runs - len(outcomes)
     if failed:
         print(f"{failed} of {runs} runs failed; run the same command again to continue")
@@ -142,25 +134,29 @@ def _judge(options: argparse.Namespace, outcomes: list[Outcome], *, runs: int) -
 
 
 def train_all(
-    options: argparse.Namespace, overrides: dict[str, Any], names: Sequence[str]
+    options: argparse.Namespace, swept: Sequence[Variant], names: Sequence[str]
 ) -> list[Outcome] | None:
-    """Run every recipe with every seed; return what completed, or None when interrupted."""
+    """Run every recipe with all swept values and every seed; return what completed, or None when
+    interrupted."""
     from flows.local import up
 
     site = _with_own(up(), [Path(name) for name in options.recipes if Path(name).suffix])
-    runs = [(recipe, seed) for seed in options.seeds for recipe in names]
+    runs = [(seed, name, one) for seed in options.seeds for name in names for one in swept]
     outcomes: list[Outcome] = []
-    for number, (recipe, seed) in enumerate(runs, start=1):
-        print(f"{number}/{len(runs)} {recipe} seed {seed}", flush=True)
+    for number, (seed, recipe, variant) in enumerate(runs, start=1):
+        what = f"{recipe} {variant.values}".rstrip()
+        print(f"{number}/{len(runs)} {what} seed {seed}", flush=True)
+        given = {**variant.overrides, "seed": seed}
         try:
-            outcome = _run(site, recipe, {**overrides, "seed": seed}, sampled=options.sampled)
+            outcome = _run(site, recipe, given, sampled=options.sampled)
         except KeyboardInterrupt:
             print("Stopped; the current run continues. The same command continues the study.")
             return None
         if outcome is not None:
             print(f"    held-out accuracy {outcome.sft:.3f} -> {outcome.rl:.3f}", flush=True)
-            outcomes.append(outcome)
-    return sorted(outcomes, key=lambda outcome: (names.index(outcome.recipe), outcome.seed))
+            outcomes.append(replace(outcome, values=variant.values))
+    order = [variant.values for variant in swept]
+    return sorted(outcomes, key=lambda o: (names.index(o.recipe), order.index(o.values), o.seed))
 
 
 def _with_own(site: "Site", paths: list[Path]) -> "Site":
@@ -186,67 +182,6 @@ def _check(recipe: "Recipe", *, sampled: bool) -> None:
             f"recipe '{recipe.name}' does not evaluate both 'sft' and 'rl', so there is no rise to"
             " study; set sft.enabled, and evaluate.checkpoints to [base, sft, rl]"
         )
-
-
-def shortfalls(
-    outcomes: Sequence[Outcome],
-    *,
-    min_rise: float | None = None,
-    min_accuracy: float | None = None,
-    min_spread: float | None = None,
-) -> list[str]:
-    """Return a sentence for each demand (shares; None = not made) that ``outcomes`` miss.
-
-    Every run must rise by ``min_rise``, or end at ``NO_ROOM`` or more, and must end at
-    ``min_accuracy``; the mean of the best recipe must exceed that of the worst by ``min_spread``
-    and by more than twice the largest standard deviation over the seeds of any recipe.
-    """
-    missed = []
-    for outcome in outcomes:
-        run = f"{outcome.recipe} seed {outcome.seed}"
-        if min_rise is not None and outcome.rise < min_rise and outcome.rl < NO_ROOM:
-            missed.append(f"{run} rose by {outcome.rise:.3f}, not {min_rise:g}")
-        if min_accuracy is not None and outcome.rl < min_accuracy:
-            missed.append(f"{run} ended at {outcome.rl:.3f}, not {min_accuracy:g}")
-    if min_spread is not None and outcomes:
-        recipes = averages(outcomes)
-        spread = max(r.rl for r in recipes) - min(r.rl for r in recipes)
-        demanded = max(min_spread, 2 * max(r.deviation for r in recipes))
-        if spread < demanded:
-            missed.append(
-                f"best and worst recipe end {spread:.3f} apart, not {demanded:.3f}"
-                " (twice the largest deviation over seeds, or what was asked)"
-            )
-    return missed
-
-
-@dataclass(frozen=True)
-class Average:
-    """Held-out accuracy of a recipe over its seeds: means, and the sample standard deviation of the
-    accuracy after RL (0 for a single seed)."""
-
-    recipe: str
-    seeds: int
-    sft: float
-    rl: float
-    deviation: float
-
-
-def averages(outcomes: Sequence[Outcome]) -> list[Average]:
-    """Return a row per recipe, in the order of first appearance in ``outcomes``."""
-    by_recipe: dict[str, list[Outcome]] = {}
-    for outcome in outcomes:
-        by_recipe.setdefault(outcome.recipe, []).append(outcome)
-    return [
-        Average(
-            recipe=recipe,
-            seeds=len(runs),
-            sft=statistics.mean(o.sft for o in runs),
-            rl=statistics.mean(o.rl for o in runs),
-            deviation=statistics.stdev(o.rl for o in runs) if len(runs) > 1 else 0.0,
-        )
-        for recipe, runs in by_recipe.items()
-    ]
 
 
 def _run(site: "Site", recipe: str, overrides: dict[str, Any], *, sampled: bool) -> Outcome | None:
@@ -292,13 +227,15 @@ def read_outcome(root: Path, directory: Path, *, sampled: bool = False) -> Outco
     from rlcore.diagnostics.measures import learns_from_a_model
     from rlcore.recipes import load_recipe
     from rlcore.results.metrics import stage_metrics
+    from rlcore.results.provenance import trained_on, trained_with
     from rlcore.results.summary import proxy_and_truth
-    from rlcore.store.artifacts import ArtifactStore
+    from rlcore.store.reader import ArtifactReader
 
     summary = json.loads((directory / "summary.json").read_text())
     recipe = load_recipe(str(directory / "recipe.yaml"), directory=directory)
     where = recipe.store if "://" in recipe.store else str(root / recipe.store)
-    metrics = stage_metrics(ArtifactStore(where), summary["artifacts"]["rl"].rsplit("/", 1)[1])
+    store, policy = ArtifactReader(where), summary["artifacts"]["rl"].rsplit("/", 1)[1]
+    metrics = stage_metrics(store, policy)
     watched = pl.col("name") == (TRAINING if sampled else VALIDATION)
     curve = metrics.filter(watched).select("step", "value").drop_nulls().sort("step")
     accuracy = summary["sampled_accuracy" if sampled else "accuracy"]
@@ -317,6 +254,8 @@ def read_outcome(root: Path, directory: Path, *, sampled: bool = False) -> Outco
         seconds=float(metrics.filter(pl.col("name") == RL_SECONDS)["value"].to_numpy().sum()),
         curve=list(curve.iter_rows()),
         proxy=proxy_and_truth(metrics) if learns_from_a_model(recipe) else None,
+        machine=trained_on(store, policy),
+        commit=trained_with(store, policy),
     )
 
 
@@ -332,7 +271,7 @@ def print_tables(outcomes: Sequence[Outcome], *, sampled: bool = False) -> None:
         table.add_column(column, justify="right")
     for outcome in outcomes:
         table.add_row(
-            outcome.recipe,
+            outcome.name,
             str(outcome.seed),
             f"{outcome.sft:.3f}",
             f"{outcome.rl:.3f}",
@@ -356,7 +295,7 @@ def panels(outcomes: Sequence[Outcome], *, sampled: bool = False) -> list[Panel 
     """Return a panel per recipe, and two more where a reward model is maximised."""
     accuracy, proxies = [], []
     for average in averages(outcomes):
-        recipe, runs = average.recipe, [o for o in outcomes if o.recipe == average.recipe]
+        recipe, runs = average.recipe, [o for o in outcomes if o.name == average.recipe]
         lines = {f"seed {o.seed}": o.curve for o in runs}
         held_out = f"held-out {average.sft:.2f} to {average.rl:.2f}"
         label = "accuracy of samples" if sampled else "validation accuracy"

@@ -5,8 +5,12 @@ None of them is in a cache key: they are parents that only lineage follows.
 
 import json
 import logging
+import os
+import re
+import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution, version
@@ -20,13 +24,17 @@ from rlcore.recipes import recipe_digest
 from rlcore.store.artifacts import ArtifactStore, Lineage
 from rlcore.store.fingerprint import LIBRARIES, PACKAGES, ROOT, installed
 from rlcore.store.outside import files_read
-from schemas.artifacts import ArtifactRef
+from rlcore.store.reader import ArtifactReader
+from schemas.artifacts import ArtifactRef, Manifest
 from schemas.recipe import Recipe
 
 RECIPE, CODE, INPUTS = "recipe", "code", "inputs"  # kinds, and the roles as parents
 RECIPE_FILE, CODE_FILE = "recipe.yaml", "code.json"
 DISTRIBUTION = "rl-pipeline"
 GIT_S = 10.0
+MACHINE = "machine"  # metadata of a stage's result: where it was made
+UNKNOWN = "not recorded"
+SHOWN = 12  # digits of a commit
 logger = logging.getLogger(__name__)
 
 
@@ -80,6 +88,64 @@ def code_state(root: Path = ROOT) -> dict[str, Any]:
         "python": sys.version.split()[0],
         "libraries": [installed(library) for library in LIBRARIES],
     }
+
+
+@cache
+def machine_state() -> dict[str, Any]:
+    """Return CPUs that this process may use, their name, and the names of the GPUs that the driver
+    shows; what cannot be told is null or absent."""
+    names = re.findall(r"^model name\s*:\s*(.+)$", _cpuinfo(), re.MULTILINE)
+    return {
+        "cpus": len(os.sched_getaffinity(0)),
+        "cpu": names[0].strip() if names else None,
+        "gpus": _gpus(),
+    }
+
+
+def _cpuinfo() -> str:
+    try:
+        return Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _gpus() -> list[str]:
+    if shutil.which("nvidia-smi") is None:
+        return []
+    command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return done.stdout.splitlines() if done.returncode == 0 else []
+
+
+def trained_on(store: ArtifactReader, policy: str) -> str:
+    """Return the machine that the policy ``policy`` was made on, as a person writes it."""
+    made = _manifest(store, policy)
+    machine = made.metadata.get(MACHINE) if made else None
+    if machine is None:
+        return UNKNOWN
+    gpus = Counter(machine["gpus"])
+    cpus = f"{machine['cpus']} CPUs ({machine['cpu'] or 'name unknown'})"
+    return ", ".join([*(f"{count} x {name}" for name, count in gpus.items()), cpus])
+
+
+def trained_with(store: ArtifactReader, policy: str) -> str:
+    """Return the commit of the code that made the policy ``policy``, and whether it was changed."""
+    made = _manifest(store, policy)
+    code = made.parents.get(CODE) if made else None
+    if code is None:
+        return UNKNOWN
+    state = json.loads((store.directory(code) / CODE_FILE).read_text(encoding="utf-8"))
+    if state["commit"] is None:
+        return UNKNOWN
+    return state["commit"][:SHOWN] + (" with changes" if state["dirty"] else "")
+
+
+def _manifest(store: ArtifactReader, policy: str) -> Manifest | None:
+    ref = store.find("policy", policy)
+    return None if ref is None else store.manifest(ref)
 
 
 def _checkout(root: Path) -> tuple[str | None, bool | None]:

@@ -11,7 +11,15 @@ import polars as pl
 from prefect.runtime import flow_run
 
 from rlcore.recipes import recipe_digest
-from rlcore.results.provenance import CODE, RECIPE, record_code, record_inputs, record_recipe
+from rlcore.results.provenance import (
+    CODE,
+    MACHINE,
+    RECIPE,
+    machine_state,
+    record_code,
+    record_inputs,
+    record_recipe,
+)
 from rlcore.results.run import StageRecord
 from rlcore.store.artifacts import Lineage
 from schemas.artifacts import ArtifactRef
@@ -180,7 +188,8 @@ class StageRun:
 
         ``parents``: what the body itself made on the way, by role; it is in no key.
         """
-        lineage = self.lineage({MADE_OF: self._keys.parts.to_json(), **(metadata or {})})
+        made = {MADE_OF: self._keys.parts.to_json(), MACHINE: machine_state()}
+        lineage = self.lineage({**made, **(metadata or {})})
         read = record_inputs(self.store, self.key, self._keys.reads, self.lineage())
         lineage = replace(lineage, parents={**lineage.parents, **read, **(parents or {})})
         return self.store.put(

@@ -1,6 +1,7 @@
 """A study's table and figure hold what the runs' own records say."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -9,10 +10,13 @@ import yaml
 
 from flows.cli import main
 from flows.figure import Panel, ProxyPanel, draw
+from flows.outcomes import Outcome, shortfalls
 from flows.places import RECIPES
-from flows.study import Outcome, panels, print_tables, read_outcome, shortfalls
+from flows.results_page import render, write_results
+from flows.study import panels, print_tables, read_outcome
 from rlcore.recipes import load_recipe
 from rlcore.results.metrics import metrics_frame, publish_metrics
+from rlcore.results.provenance import code_state, record_code
 from rlcore.store.artifacts import ArtifactStore, Lineage
 
 PNG_LIMIT = 200_000  # bytes; it is shown in the README
@@ -141,3 +145,35 @@ def test_what_cannot_be_studied_is_said_before_anything_starts(
     assert "did you mean 'quickstart'" in capsys.readouterr().err
     assert main(["study", "quickstart", "-o", "evaluate.checkpoints=[rl]"]) == 2
     assert "does not evaluate both 'sft' and 'rl'" in capsys.readouterr().err
+
+
+def test_the_page_of_results_says_where_and_with_what_each_run_was_trained(tmp_path: Path) -> None:
+    """A figure without its hardware, commit and spread cannot be compared with another."""
+    outcomes = [
+        replace(
+            outcome, values=f"rl.rollout.samples={samples}", machine="1 x H100", commit="0123ab"
+        )
+        for samples in (8, 16)
+        for outcome in _ended("quickstart", 0.8 + samples / 100, 0.9)
+    ]
+    page = render(outcomes, sampled=False)
+    assert "| quickstart rl.rollout.samples=8 | 2 | 0.500 | 0.890 | 0.014 | +0.390 | 1 x H" in page
+    assert "| quickstart rl.rollout.samples=16 | 0 | 0.500 | 0.960 | 30 | 60 | 1 x H100 |" in page
+    write_results(outcomes, tmp_path / "results.md", sampled=False)
+    assert (tmp_path / "results.md").read_text() == page
+    assert [path.name for path in tmp_path.iterdir()] == ["results.md"]
+
+
+def test_machine_and_commit_are_those_that_the_policy_recorded(tmp_path: Path) -> None:
+    directory = _finished_run(tmp_path, "quickstart")
+    bare = read_outcome(tmp_path, directory)
+    assert (bare.machine, bare.commit) == ("not recorded", "not recorded")
+    store = ArtifactStore(tmp_path / "runs" / "store")
+    about = {"cpus": 4, "cpu": "Some CPU", "gpus": ["H100", "H100"]}
+    code = record_code(store, Lineage("r", "c"))
+    frame = metrics_frame("rl", 1, {"x": 1.0})
+    made = Lineage("r", "c", {"code": code}, metadata={"machine": about})
+    store.put("policy", "abc", tables={"metrics": frame}, lineage=made)
+    outcome = read_outcome(tmp_path, directory)
+    assert outcome.machine == "2 x H100, 4 CPUs (Some CPU)"
+    assert outcome.commit.startswith((code_state()["commit"] or "not recorded")[:12])

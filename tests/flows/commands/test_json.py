@@ -11,6 +11,7 @@ import yaml
 
 from flows import local, study
 from flows.cli import create_parser, main
+from flows.outcomes import Outcome
 from flows.output import FORMATS
 from flows.places import ROOT
 from rlcore.results.metrics import metrics_frame, publish_metrics
@@ -40,7 +41,7 @@ ARGUMENTS = {  # a command with what makes it print rows -> further arguments, i
     "tables": ([], 0),
     "tables rewards": ([], 0),
 }
-OUTCOMES = [study.Outcome("quickstart", seed, 0.5, 0.75, 20, 31.5, []) for seed in (0, 1, 2)]
+OUTCOMES = [Outcome("quickstart", seed, 0.5, 0.75, 20, 31.5, []) for seed in (0, 1, 2)]
 
 
 def _printing() -> set[str]:
@@ -63,7 +64,7 @@ def _takes_format(parser: argparse.ArgumentParser) -> bool:
     )
 
 
-def _trained(*arguments: object) -> list[study.Outcome]:
+def _trained(*arguments: object) -> list[Outcome]:
     """Stand for runs of a deployment, which take minutes; they print as they go."""
     del arguments
     print("1/3 quickstart seed 0")
