@@ -84,9 +84,7 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
     "tests/flows/test_completion.py": ("flows/commands/completion.py",),
     "tests/flows/commands/test_evaluate.py": ("tasks/evaluate_model.py",),
     "tests/flows/test_local.py": ("flows/commands/down.py", "flows/commands/up.py"),
-    "tests/flows/test_study.py": tuple(
-        f"flows/{n}.py" for n in ("figure", "outcomes", "results_page")
-    ),
+    "tests/flows/test_study.py": ("flows/figure.py", "flows/outcomes.py", "flows/results_page.py"),
     "tests/flows/test_server.py": ("flows/login.py",),
     "tests/flows/test_resume.py": (
         *("flows/rl_loop.py", "rlcore/rl/checkpoint.py", "rlcore/rl/records.py"),

@@ -16,6 +16,8 @@ from rlcore.learner.spec import TokenScores
 from rlcore.models.packing import Sequences
 
 if TYPE_CHECKING:
+    import torch
+
     from rlcore.algorithms.objective_types import TokenBatch, TokenOutputs
 
 
@@ -48,7 +50,7 @@ def token_terms(
 
     from rlcore.algorithms.kl import kl_estimate
     from rlcore.algorithms.objective_types import TokenBatch, TokenOutputs
-    from rlcore.algorithms.policy_loss import importance_ratio, policy_loss
+    from rlcore.algorithms.policy_loss import importance_ratio
 
     mask = sequences.loss_mask[row]
 
@@ -69,35 +71,45 @@ def token_terms(
     terms = [_only(objective, outputs, batch, token) for token in range(len(weight))]
     old = fields.get("group_log_expectation", fields.get("old_logprobs", new))
     ratio = importance_ratio(objective.ratio_level, new, old, rows)
-    bounds = policy_loss(
-        objective.policy_loss,
-        ratio,
-        new,
-        fields["advantages"],
-        clip_low=objective.clip_low,
-        clip_high=objective.clip_high,
-        clip_dual=objective.clip_dual,
-    )
     kl = np.zeros(0)
     if objective.full_kl:
         kl = outputs.kl.numpy()
     elif objective.kl_coef > 0:
         kl = kl_estimate(new, fields["ref_logprobs"], objective.kl_estimator).numpy()
-    taken = zip(
-        bounds.clipped_dual.tolist(),
-        bounds.clipped.tolist(),
-        bounds.outside_low.tolist(),
-        strict=True,
-    )
     return TokenTerms(
         old=old.numpy(),
         ratio=ratio.numpy(),
-        clip=["dual" if d else ("low" if low else "high") * c for d, c, low in taken],
+        clip=_clips(objective, ratio, new, fields["advantages"]),
         kl=kl,
         weight=weight.numpy(),
         loss=np.array(terms),
         total=float(objective(outputs, batch)[0]),
     )
+
+
+def _clips(
+    objective: PolicyObjective,
+    ratio: "torch.Tensor",
+    logprobs: "torch.Tensor",
+    advantages: "torch.Tensor",
+) -> list[str]:
+    """Return which bound took the gradient of each token: "low", "high", "dual" or ""."""
+    from rlcore.algorithms.policy_loss import policy_loss
+
+    bounds = policy_loss(
+        objective.policy_loss,
+        ratio,
+        logprobs,
+        advantages,
+        clip_low=objective.clip_low,
+        clip_high=objective.clip_high,
+        clip_dual=objective.clip_dual,
+    )
+    masks = (bounds.clipped_dual, bounds.clipped, bounds.outside_low)
+    return [
+        "dual" if dual else ("low" if low else "high") if clipped else ""
+        for dual, clipped, low in zip(*(mask.tolist() for mask in masks), strict=True)
+    ]
 
 
 def value_terms(objective: ValueObjective, sequences: Sequences, row: int) -> np.ndarray:
