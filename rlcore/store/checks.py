@@ -87,6 +87,24 @@ def manifest_seal(fields: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(sealed, sort_keys=True).encode()).hexdigest()
 
 
+def check_seal(raw: bytes, uri: str) -> bool:
+    """Return whether the manifest in ``raw`` says what it was written with; False where it has no
+    seal: of an earlier version, or taken off.
+
+    Raises DamagedArtifact where an entry, such as a parent or the producer, was changed since.
+    """
+    fields = json.loads(raw)
+    if not fields.get("seal"):
+        return False
+    if manifest_seal(fields) != fields["seal"]:
+        raise damaged(
+            uri,
+            f"{uri}/{MANIFEST} was changed after it was written: what it says of parents,"
+            " producer or content is not what it was sealed with",
+        )
+    return True
+
+
 def file_digest(path: Path) -> str:
     """Return the sha256 of a file, reading it only when its size, times or inode have changed."""
     stat = os.stat(path)

@@ -5,7 +5,6 @@ An artifact is the directory ``<root>/<kind>/<key>/`` of Parquet tables and file
 a manifest there is no artifact.
 """
 
-import json
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,9 +15,9 @@ from rlcore.store.checks import (
     DamagedArtifact,
     check_digest,
     check_listing,
+    check_seal,
     damaged,
     location,
-    manifest_seal,
     parse_manifest,
 )
 from rlcore.store.local import LocalFiles
@@ -87,23 +86,10 @@ class ArtifactReader:
         self._check_digests(self.manifest(ref))
 
     def check_seal(self, ref: "ArtifactRef") -> bool:
-        """Return whether the manifest of an artifact says what it was written with; False where it
-        has no seal: of an earlier version, or taken off.
-
-        Raises DamagedArtifact where an entry, such as a parent or the producer, was changed since.
-        """
-        manifest = self.manifest(ref)
-        if not manifest.seal:
-            return False
+        """Return whether the manifest can prove that it was not edited. Raises as the function
+        ``check_seal``."""
         place = location(ref.kind, ref.key)
-        if manifest_seal(json.loads(self._files.read_manifest(place) or b"{}")) != manifest.seal:
-            uri = self._files.uri(place)
-            raise damaged(
-                uri,
-                f"{uri}/{MANIFEST} was changed after it was written: what it says of parents,"
-                " producer or content is not what it was sealed with",
-            )
-        return True
+        return check_seal(self._files.read_manifest(place) or b"{}", self._files.uri(place))
 
     def table(self, ref: "ArtifactRef", name: str) -> "pl.DataFrame":
         """Return table ``name`` of an artifact, its digest verified and its contract checked.
@@ -121,10 +107,8 @@ class ArtifactReader:
         file_name = f"{name}.parquet"
         path = self.file(manifest, file_name)
         frame = decode_table(name, path, manifest.files[file_name].sha256, uri)
-        if frame.height != manifest.rows.get(name):
-            raise damaged(
-                uri, f"{uri}/{file_name} has {frame.height} rows, not {manifest.rows.get(name)}"
-            )
+        if frame.height != (rows := manifest.rows.get(name)):
+            raise damaged(uri, f"{uri}/{file_name} has {frame.height} rows, not {rows}")
         return frame
 
     def directory(self, ref: "ArtifactRef") -> Path:
