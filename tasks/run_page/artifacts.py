@@ -39,12 +39,14 @@ def publish_state(board: Board, run: Run, ending: Ending | None) -> None:
     at = "in" if newest.sha256 is None else "after"
     given = json.loads(newest.overrides).items()
     overrides = ", ".join(f"{key} = {json.dumps(value)}" for key, value in given)
+    report = report_folder(run.folder)
     lines += [
         f"* {at} the stage {plain(newest.stage)}",
         f"* recipe {plain(newest.recipe)}, seed {newest.seed}",
         f"* overrides: {plain(overrides) or 'none'}",
-        f"* [report: curves, completions, findings](/{REPORTS}/{report_folder(run.folder).name}"
-        f"/{INDEX})",
+        f"* [report: curves, completions, findings](/{REPORTS}/{report.name}/{INDEX}); as a file,"
+        # The server serves the reports of its own folder, and a run may be of another one.
+        f" also where this server does not serve it: {plain(str(report / INDEX))}",
     ]
     board.markdown(
         key="run", markdown="\n".join(lines), description="Where this run is, or why it ended."
