@@ -265,7 +265,15 @@ class RLSection(Section):
     """The RL stage: iterations of rollout, reward, advantage, update, sync."""
 
     preset: str = Field(default="grpo", description=f"algorithm: {', '.join(PRESETS)}")
-    iterations: int = Field(default=100, ge=1, description="critic warm-up included")
+    iterations: int = Field(
+        default=100, ge=1, description="critic warm-up, and those before a fork, included"
+    )
+    fork: str | None = Field(
+        default=None,
+        pattern=r"^[0-9a-zA-Z.]+@[0-9]+$",
+        description="KEY@ITERATION: the checkpoint of another run that RL goes on from, as"
+        " `rl-pipeline fork` sets it; null = begin with the policy",
+    )
     algorithm: Algorithm = Algorithm()
     rollout: RolloutSection = RolloutSection()
     update: UpdateSection = UpdateSection()

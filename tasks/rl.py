@@ -9,6 +9,7 @@ from rlcore.models.files import MODEL_FOLDER, model_directory
 from rlcore.models.tokenizer import load_tokenizer
 from rlcore.recipes import user_functions
 from rlcore.rewards.registry import code_digests
+from rlcore.rl.fork import fork_digests
 from rlcore.rl.longer import why_from_zero
 from rlcore.rl.phases import Phases
 from rlcore.rl.ptx import ptx_digests, ptx_of
@@ -28,7 +29,7 @@ def rl_stage(loop: Callable[[Phases, IterationReport], LoopState], module: str) 
         "rl",
         kind="policy",
         code=(*ENGINE_MODULES, *LEARNER_MODULES, *REWARD_MODULES, module),
-        inputs=lambda recipe: ptx_digests(recipe.rl.ptx),
+        inputs=lambda recipe: {**ptx_digests(recipe.rl.ptx), **fork_digests(recipe)},
         user_code=lambda recipe: code_digests(user_functions(recipe)),
         resumes=why_from_zero,
     )

@@ -71,10 +71,10 @@ def replay(options: argparse.Namespace) -> int:
     )
     recorded.iteration(last)
     first = last if options.first is None else options.first
-    if not 1 <= first <= last:
+    if not recorded.first < first <= last:
         raise UserError(
-            f"replay {run.name} --from {first} up to {last}: iterations to replay are 1 to"
-            f" {recorded.last}, the first not after the last"
+            f"replay {run.name} --from {first} up to {last}: iterations to replay are"
+            f" {recorded.first + 1} to {recorded.last}, the first not after the last"
         )
     if options.trajectory is None and options.format != "table":
         raise UserError(

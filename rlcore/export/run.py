@@ -97,7 +97,7 @@ def _export_iteration(
         replay.learner.export_hf(scratch)
         parents = {
             role: ref
-            for role, ref in recorded.iteration(0).manifest.parents.items()
+            for role, ref in recorded.iteration(recorded.first).manifest.parents.items()
             if role in ("dataset", REWARD_MODEL)
         }
         parents["policy"] = recorded.ref(number)

@@ -354,7 +354,14 @@ def evaluation(run: Run) -> dict[str, Any]:
 
 
 def bookkeeping(run: Run) -> dict[str, Any]:
-    """How often to validate and to save."""
+    """How often to validate and to save; what to start from."""
+    if isinstance(path := run.get("trainer.resume_from_path"), str):
+        found = re.search(r"global_step_(\d+)", path)
+        step = found[1] if found else "N"
+        run.note(
+            f"trainer.resume_from_path = {path}: checkpoints of verl are not read; run this recipe"
+            f" up to there, then `rl-pipeline fork latest@{step} -o PATH=VALUE` goes on from it"
+        )
     validate, save = run.count("trainer.test_freq", 0), run.count("trainer.save_freq", 0)
     ours = {}
     if validate > 0:

@@ -157,7 +157,7 @@ _TRAINER: dict[str, Entry] = {
     "trainer.val_only": Part("evaluation"),
     "trainer.val_before_train": Unsupported("the stage evaluate also evaluates the base model"),
     "trainer.resume_mode": Unsupported("a run started again always continues"),
-    "trainer.resume_from_path": Unsupported("a run started again always continues"),
+    "trainer.resume_from_path": Part("bookkeeping"),
     "trainer.default_local_dir": Unsupported("set store"),
     "trainer.default_hdfs_dir": Unsupported("set store to an object store's URL"),
     "trainer.rollout_data_dir": Unsupported("every rollout is in the store"),

@@ -23,7 +23,10 @@ class RLCheckpoints:
         kept, steps = self._rl.checkpoint, self._checkpoints.steps()
         past = [step for step in steps if step <= state.iteration]
         longer = steps[len(past) :]
-        self._checkpoints.keep({*longer, *past[-kept.keep_last :], *state.best(kept.keep_best)})
+        first = past[:1] if self._rl.fork else []  # a replay of a fork starts there
+        self._checkpoints.keep(
+            {*first, *longer, *past[-kept.keep_last :], *state.best(kept.keep_best)}
+        )
 
     def restore(self, learners: Learners, *, log: Callable[[str], None]) -> LoopState | None:
         """Load the newest complete checkpoint that is not beyond the run; None when there is

@@ -30,12 +30,19 @@ class History:
     ) -> None:
         self._store, self._key, self._lineage, self._log = store, key, lineage, log
 
-    def begin(self, state: LoopState, tensors: Mapping[str, str]) -> None:
-        """Record the weights that RL begins with; its parents are those of the run.
+    def begin(
+        self,
+        state: LoopState,
+        tensors: Mapping[str, str],
+        parents: Mapping[str, ArtifactRef] | None = None,
+    ) -> None:
+        """Record the weights that RL begins with; its parents are those of the run, and
+        ``parents``: the record that a fork goes on from.
 
         ``tensors``: the ``tensor_digests`` of the weights.
         """
-        self._record(state, state.digest, tensors, self._lineage.parents)
+        behind = {**self._lineage.parents, **(parents or {})}
+        self._record(state, state.digest, tensors, behind)
 
     def extend(self, before: str, state: LoopState, tensors: Mapping[str, str]) -> None:
         """Record the iteration that ``state`` is the state after; ``before``: digest of the weights

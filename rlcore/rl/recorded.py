@@ -29,8 +29,9 @@ class Iteration:
 class RecordedIterations:
     """The iterations of the RL run whose records are below ``key``; ``name``: the run, in errors.
 
-    ``total``: those it was to have; a longer run may have gone on there. ``last``: the newest
-    recorded one. Raises UserError where none is recorded.
+    ``total``: those it was to have; a longer run may have gone on there. ``first``: what RL began
+    with, 0 but for a fork; ``last``: the newest recorded one. Raises UserError where none is
+    recorded.
     """
 
     def __init__(
@@ -43,10 +44,11 @@ class RecordedIterations:
                 f"the run '{name}' has no iteration recorded in {store.root}: it has not come to"
                 " its first, or an earlier version of this program made it"
             )
+        self.first = min(numbers)
         self.last = max(numbers) if total is None else min(total, max(numbers))
 
     def iteration(self, number: int) -> Iteration:
-        """Return iteration ``number``, 0 being what RL began with.
+        """Return iteration ``number``; ``first`` is what RL began with.
 
         Raises UserError for one that the run has not come to, ArtifactError for damage.
         """
@@ -64,10 +66,11 @@ class RecordedIterations:
 
     def ref(self, number: int) -> ArtifactRef:
         """Return the record of iteration ``number``. Raises as ``iteration``."""
-        ref = self.store.find(KIND, self._at(number)) if 0 <= number <= self.last else None
+        ref = self.store.find(KIND, self._at(number)) if self.first <= number <= self.last else None
         if ref is None:
             raise UserError(
-                f"the run '{self.name}' has no iteration {number}; it has 0 to {self.last}"
+                f"the run '{self.name}' has no iteration {number}; it has {self.first} to"
+                f" {self.last}"
             )
         return ref
 

@@ -83,7 +83,7 @@ class Replay:
         """
         recorded.iteration(start)
         store = ArtifactStore(recorded.store.root, writer="a replay")
-        parents = recorded.iteration(0).manifest.parents
+        parents = recorded.iteration(recorded.first).manifest.parents
         if "policy" not in parents:
             raise UserError(
                 f"the run '{recorded.name}' does not record the policy that RL began with, as runs"
@@ -184,4 +184,10 @@ def _load_nearest(
                     return step
             except ArtifactError:
                 continue  # damaged: the one before it costs time only
+    if recorded.first:
+        raise UserError(
+            f"the run '{recorded.name}' is a fork, and the checkpoint of iteration"
+            f" {recorded.first} that it began with is gone or damaged; there is nothing to start"
+            " from"
+        )
     return 0

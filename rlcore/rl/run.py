@@ -10,6 +10,7 @@ import polars as pl
 from rlcore.models.packing import Sequences
 from rlcore.rl.answers import RecentAnswers
 from rlcore.rl.checkpoint import RLCheckpoints
+from rlcore.rl.fork import ROLE, Fork
 from rlcore.rl.guards import (
     StaleWeightsError,
 )
@@ -31,6 +32,8 @@ class RLRun:
 
     # Slots keep an orchestrator that encodes a call's arguments from walking through tables.
     __slots__ = (
+        "_fork",
+        "_lineage",
         "answers",
         "canary",
         "checkpoints",
@@ -79,6 +82,8 @@ class RLRun:
         )
         self.ptx = ptx
         self.canary = Canary.of_prompts(self.train, recipe)
+        self._lineage = lineage
+        self._fork = None if recipe.rl.fork is None else Fork(recipe.rl.fork, store)
         self.records = Records(store, key, lineage, log)
         self.history = History(store, key, lineage, log)
         self.checkpoints = RLCheckpoints(store, key, lineage, recipe.rl)
@@ -88,10 +93,10 @@ class RLRun:
     def start(self) -> LoopState:
         """Return the state to continue from, with learners and engines holding its weights."""
         restored = self.checkpoints.restore(self.workers.trained, log=self.log)
-        state = restored or LoopState.initial(self.recipe.rl)
+        state = restored or self._begin()
         synced = sync_weights(self.workers.learner, self.workers.engines, self.canary)
         stamp = synced.stamp
-        if state.accuracies and stamp.digest != state.digest:
+        if state.digest and stamp.digest != state.digest:
             raise StaleWeightsError(
                 f"checkpoint {state.iteration} holds weights {stamp.digest[:12]} and its state says"
                 f" {state.digest[:12]}; delete it from the store and rerun"
@@ -100,11 +105,22 @@ class RLRun:
             self.metrics.add({CANARY_GAP: synced.canary_gap})
             state = self.validated(replace(state, version=stamp.version, digest=stamp.digest))
             with self.metrics.timed(RECORD):
-                self.history.begin(state, synced.tensors)
-            self.metrics.publish(0)
+                self.history.begin(state, synced.tensors, self._forked_from())
+            self.metrics.publish(state.iteration)
             self.save(state)
         self.metrics.begin_step()
         return state
+
+    def _begin(self) -> LoopState:
+        """Return the state before the first iteration, which is another run's in a fork."""
+        if self._fork is None:
+            return LoopState.initial(self.recipe.rl)
+        return self._fork.begin(
+            self.store, self.recipe, self.workers.trained, self._lineage.parents.get("policy")
+        )
+
+    def _forked_from(self) -> dict[str, ArtifactRef]:
+        return {} if self._fork is None else {ROLE: self._fork.record()}
 
     def finish(self, state: LoopState, directory: Path) -> None:
         """Export the best checkpoint's policy into ``directory``; close the metrics.

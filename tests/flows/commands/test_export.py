@@ -57,7 +57,7 @@ def test_a_killed_run_has_a_model_and_so_has_the_finished_one(
     )
     shown = cli(tmp_path, "lineage", str(folder), "--rows", "all")
     assert shown.returncode == 0, shown.stderr
-    assert all(kind in shown.stdout for kind in ("rollouts", "base_model", "inputs"))
+    assert all(kind in shown.stdout for kind in ("rollouts", "base_model", "recipe"))
     assert cli(tmp_path, "export", "latest").returncode == 2, "the folder is taken"
 
     assert run_small(tmp_path, INLINE).returncode == 0

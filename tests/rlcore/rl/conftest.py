@@ -79,8 +79,8 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 
 @pytest.fixture
 def make_phases(dataset: Dataset, tmp_path: Path) -> Iterator[Callable[..., Phases]]:
-    """Return ``make(recipe_name, score, overrides, store=..., lineage=...)``; learners end with the
-    test."""
+    """Return ``make(recipe_name, score, overrides, store=..., key=..., lineage=...)``; learners
+    end with the test."""
     with ExitStack() as stack:
 
         def make(
@@ -89,6 +89,7 @@ def make_phases(dataset: Dataset, tmp_path: Path) -> Iterator[Callable[..., Phas
             overrides: dict[str, Any],
             *,
             store: ArtifactStore | None = None,
+            key: str = "run",
             lineage: Lineage = LINEAGE,
         ) -> Phases:
             recipe = load_recipe(name, {**SMALL, **INLINE, **overrides}, directory=RECIPES)
@@ -98,7 +99,7 @@ def make_phases(dataset: Dataset, tmp_path: Path) -> Iterator[Callable[..., Phas
             return Phases(
                 recipe,
                 store=store or ArtifactStore(str(tmp_path / "store")),
-                key="run",
+                key=key,
                 lineage=lineage,
                 prompts=table(dataset.ref, "prompts"),
                 ptx=ptx and ptx_sequences(ptx, table(dataset.ref, "demonstrations"), tokenizer),
