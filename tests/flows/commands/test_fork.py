@@ -44,6 +44,6 @@ def test_a_fork_names_its_origin_and_begins_as_that_went_on(
     first = parent.store.peek("iterations", f"{fork.records('rl')}/000004")
     assert first is not None
     assert first.parents["fork"].key == f"{key}/000004"
-    shown = cli(tmp_path, "lineage", "latest", "--rows", "all")
+    shown = cli(tmp_path, "lineage", "latest", "--format", "json")
     assert shown.returncode == 0, shown.stderr
     assert f"{key}/000004" in shown.stdout
