@@ -21,6 +21,7 @@ COLUMNS = (
     *("only_first", "only_this", "text"),
 )
 FIGURE, DIFFERENCE, KEPT, NOTE = "figure", "difference", "kept", "note"
+FAILURES = ("/unscored", "/aborted", "/judge_failed")  # a table shows them where there are any
 SPLITS = ("test", "validation", "train")
 
 
@@ -216,8 +217,9 @@ def _print(rows: Sequence[dict[str, Any]], first: str) -> None:
     begun = False
     for part, title in titles.items():
         mine = [row for row in rows if row["part"] == part]
-        if part == FIGURE and not several:
-            mine = [row for row in mine if row["data_source"] != "all"]
+        if part == FIGURE:
+            mine = [row for row in mine if several or row["data_source"] != "all"]
+            mine = [row for row in mine if row["value"] or not row["metric"].endswith(FAILURES)]
         if mine:
             print("\n" * begun + f"{title}:")
             print_rows(mine, shown[part], "table")
