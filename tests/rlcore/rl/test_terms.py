@@ -19,7 +19,7 @@ from rlcore.rl.terms import token_terms, value_terms
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "walk.json").read_text())
 GIVEN, EXPECTED = GOLDEN["given"], GOLDEN["expected"]
 KL_COEF = 0.01
-CLOSE = {"rel": 1e-5, "abs": 1e-6}
+CLOSE: dict[str, Any] = {"rel": 1e-5, "abs": 1e-6}
 
 
 def arrays(rows: list[list[float]]) -> list[np.ndarray]:

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import numpy as np
@@ -20,7 +21,7 @@ from tests.rlcore.rl.test_replay import VARIANTS, replay, trained
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
 Make = Callable[..., Phases]
-CLOSE = {"rel": 1e-4, "abs": 1e-6}
+CLOSE: dict[str, Any] = {"rel": 1e-4, "abs": 1e-6}
 AT = 2  # the iteration
 
 
