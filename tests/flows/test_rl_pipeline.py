@@ -23,7 +23,6 @@ from rlcore.data.preview import example_lines, example_of
 from rlcore.models.files import model_directory
 from rlcore.models.tokenizer import load_tokenizer
 from rlcore.results.queries import query
-from rlcore.results.run import Run
 from rlcore.store.artifacts import ArtifactStore
 from schemas.artifacts import ArtifactRef
 from tests.flows.commands.test_run import check_summary
@@ -150,29 +149,6 @@ def test_iterations_of_actors_are_replayed_bit_for_bit(
     assert "iterations 1 to 3 of quickstart-" in printed.out
     assert main(["replay", "latest", "9"]) == 2
     assert "has no iteration 9; it has 0 to 4" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_an_answer_is_walked_from_its_reward_to_its_loss(
-    finished: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(finished)
-    (row, *_) = Run.open("latest").trajectories(iteration=2).filter(pl.col("kept")).to_dicts()
-    name = row["trajectory_id"]
-    asked = ["replay", "latest", "2", "--trajectory"]
-    assert main([*asked, name, "--format", "json"]) == 0
-    tokens = json.loads(capfd.readouterr().out)
-    assert [token["id"] for token in tokens] == row["token_ids"]
-    assert [token["mask"] for token in tokens] == row["loss_mask"]
-    sampled = [token for token in tokens if token["mask"]]
-    assert sum(token["reward"] for token in sampled) == pytest.approx(row["score"])
-    assert [token["advantage"] for token in sampled] == pytest.approx(
-        [a for a, mask in zip(row["advantages"], row["loss_mask"], strict=True) if mask]
-    )
-    assert main([*asked, f"{name}x"]) == 2
-    assert f"did you mean '{name}'" in capfd.readouterr().err
-    assert main([*asked, name]) == 0
-    assert "advantage" in capfd.readouterr().out.splitlines()[0]
 
 
 def test_no_secret_is_in_the_files_of_a_run(request: pytest.FixtureRequest, finished: Path) -> None:
