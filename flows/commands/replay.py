@@ -108,15 +108,13 @@ def _walk(options: argparse.Namespace, recorded: "RecordedIterations", recipe: "
     from rlcore.rl.walk import walk
 
     number = options.iteration
-    if number < 1:
-        raise UserError(f"iteration {number} trained on nothing; name one from 1 on")
     with (
         progress_on_stderr(),
-        Replay.open(recorded, recipe, before=number, log=_note) as again,
+        Replay.open(recorded, recipe, start=number - 1, log=_note) as again,
     ):
         while again.at < number - 1:
             again.step()
-        policy = recorded.iteration(0).manifest.parents["policy"]
+        policy = recorded.iteration(recorded.first).manifest.parents["policy"]
         tokenizer = load_tokenizer(model_directory(recorded.store.directory(policy)))
         walked = walk(again, options.trajectory, lambda token: str(tokenizer.decode([token])))
     rows = [asdict(token) for token in walked]

@@ -87,14 +87,14 @@ def _log_in(browser: Browser, base: str) -> None:
     browser.ask(f"localStorage.setItem('prefect-password', '{password}')")
 
 
-@pytest.mark.parametrize("forwarded", [False, True])
+@pytest.mark.parametrize("tunnel", [False, True])
 @pytest.mark.parametrize("ui", ["", "/v2"])
 def test_pictures_draw_and_links_lead_to_the_same_server(
-    ui: str, forwarded: bool, published: dict[str, str], prefect_server: str, tmp_path: Path
+    ui: str, tunnel: bool, published: dict[str, str], prefect_server: str, tmp_path: Path
 ) -> None:
     port = urlsplit(prefect_server).port or 0
     with forwarded(port) as other, opened(tmp_path / "profile") as browser:
-        base = f"http://127.0.0.1:{other if forwarded else port}"
+        base = f"http://127.0.0.1:{other if tunnel else port}"
         _log_in(browser, base)
         for key, artifact in published.items():
             browser.open(f"{base}{ui}/artifacts/artifact/{artifact}")
