@@ -18,7 +18,7 @@ from flows.rl_loop import rl
 from rlcore.learner.checkpoints import KIND
 from rlcore.recipes import load_recipe
 from rlcore.store.artifacts import ArtifactStore, Lineage
-from schemas.artifacts import ArtifactRef
+from schemas.artifacts import MANIFEST_VERSION, ArtifactRef
 from tasks.base_model import base_model
 from tasks.prepare_data import prepare_data
 from tasks.runtime.drift import IDENTITY
@@ -122,7 +122,7 @@ def test_a_store_that_cannot_be_read_is_named(
 ) -> None:
     """That a newer version wrote into the store is no reason for no plan."""
     manifest = Path(made["base_model"].uri) / "manifest.json"
-    document = manifest.read_text().replace('"manifest/v1"', '"manifest/v99"')
+    document = manifest.read_text().replace(f'"{MANIFEST_VERSION}"', '"manifest/v99"')
     assert "v99" in document
     manifest.unlink()
     manifest.write_text(document)

@@ -7,6 +7,7 @@ import pytest
 
 from rlcore.results.run import Run
 from tests.flows.commands.test_export import cli
+from tests.flows.commands.test_rerun import check_schema
 from tests.flows.small_run import INLINE, artifact_digests, run_small
 
 pytestmark = pytest.mark.timeout(600)
@@ -37,7 +38,9 @@ def test_a_fork_names_its_origin_and_begins_as_that_went_on(
     more = ["-o", "rl.iterations=5", "-o", "rl.update.optimizer.lr=1e-5", "--until", "rl"]
     done = cli(tmp_path, "fork", "latest@4", *more, "--format", "json")
     assert done.returncode == 0, done.stderr[-3000:]
-    assert json.loads(done.stdout)["iterations"] == 5
+    summary = json.loads(done.stdout)
+    check_schema(summary, "fork")
+    assert summary["iterations"] == 5
     fork = Run.open("latest", tmp_path / "runs")
     assert fork.iterations == [5]
     assert {k: v for k, v in artifact_digests(tmp_path, "rollouts").items() if k in drawn} == drawn

@@ -19,7 +19,7 @@ from tests.flows.small_run import INLINE, ROOT, SMALL, artifact_digests, run_sma
 
 pytestmark = pytest.mark.timeout(600)
 FEW = {**INLINE, "sft.max_steps": 2, "rl.iterations": 1}
-SCHEMAS, OWN = ROOT / "docs" / "schemas", "rerun.schema.json"
+SCHEMAS = ROOT / "docs" / "schemas"
 
 
 def cli(folder: Path, *words: str) -> Any:
@@ -35,13 +35,14 @@ def cli(folder: Path, *words: str) -> Any:
     return json.loads(done.stdout)
 
 
-def check_schema(printed: Any) -> None:
-    """Raise jsonschema.ValidationError where ``rerun`` is not to print that."""
-    read = {name: json.loads((SCHEMAS / name).read_text()) for name in (OWN, "run.schema.json")}
+def check_schema(printed: Any, command: str) -> None:
+    """Raise jsonschema.ValidationError where ``command`` is not to print that."""
+    own = f"{command}.schema.json"
+    read = {name: json.loads((SCHEMAS / name).read_text()) for name in (own, "run.schema.json")}
     registry = Registry().with_resources(
         (name, Resource.from_contents(schema)) for name, schema in read.items()
     )
-    jsonschema.Draft202012Validator(read[OWN], registry=registry).validate(printed)
+    jsonschema.Draft202012Validator(read[own], registry=registry).validate(printed)
 
 
 @pytest.mark.slow
@@ -51,9 +52,9 @@ def test_one_stage_is_made_anew_and_equal_results_leave_the_rest_cached(
     assert run_small(tmp_path, FEW).returncode == 0
     first = summary_of(tmp_path)
     again = cli(tmp_path, "rerun", "latest", "--from", "sft", "--until", "rl")
-    check_schema(again)
+    check_schema(again, "rerun")
     with pytest.raises(jsonschema.ValidationError):
-        check_schema({**again, "seed": "zero"})
+        check_schema({**again, "seed": "zero"}, "rerun")
     assert again["cached"] == ["base_model", "prepare_data", "rl"]
     assert again["artifacts"]["sft"] == f"{first['artifacts']['sft']}.2"
     assert again["artifacts"]["rl"] == first["artifacts"]["rl"]
