@@ -12,7 +12,8 @@ TABLES: dict[str, str] = {
     "rewards": "how each rollout was scored",
     "baselines": "greedy answers of the policy to the same prompts, for ReMax",
     "baseline_rewards": "how each greedy answer was scored",
-    "validation_rewards": "how each answer of a validation was scored, where a judge was asked",
+    "validation_rewards": "how each greedy answer of a validation during RL was scored",
+    "validation_answers": "these answers",
     "advantages": "what the update learnt from, per token",
     "own_logprobs": "what ratios were measured against where rl.update.old_logprobs is own",
     "metrics": "every number of every step of sft, reward_model and rl: the truth of every curve",
@@ -108,6 +109,12 @@ COLUMNS: dict[str, dict[str, str]] = {
     "baselines": _ROLLOUTS,
     "baseline_rewards": _REWARDS,
     "validation_rewards": {**_REWARDS, "trajectory_id": "the prompt: prompts.uid"},
+    "validation_answers": {
+        "trajectory_id": "the prompt: prompts.uid",
+        "response": "the answer's text, special tokens dropped",
+        "finish_reason": "stop (stop token), length (cut off) or abort (engine gave up)",
+        "num_tokens": "tokens sampled, stop token included",
+    },
     "advantages": {
         "trajectory_id": "the response: rollouts.trajectory_id",
         "advantages": "per token of rollouts.token_ids: what it is credited with; 0 where masked",

@@ -69,6 +69,12 @@ SQL_TYPES: dict[str, dict[str, str]] = {
     "baselines": _ROLLOUTS,
     "baseline_rewards": _REWARDS,
     "validation_rewards": _REWARDS,
+    "validation_answers": {
+        "trajectory_id": "VARCHAR",
+        "response": "VARCHAR",
+        "finish_reason": "VARCHAR",
+        "num_tokens": "INTEGER",
+    },
     "advantages": {
         "trajectory_id": "VARCHAR",
         "advantages": "FLOAT[]",

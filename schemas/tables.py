@@ -249,6 +249,15 @@ class Completions(Table):
     verdicts: pl.String = pa.Field(nullable=True)
 
 
+class ValidationAnswers(Table):
+    """One greedy answer of a validation during RL."""
+
+    trajectory_id: pl.String = pa.Field(unique=True)
+    response: pl.String
+    finish_reason: pl.String = pa.Field(isin=FINISH_REASONS)
+    num_tokens: pl.Int32 = pa.Field(ge=0)
+
+
 class Preferences(Table):
     """One response to a prompt with its rank among that prompt's."""
 
@@ -335,6 +344,7 @@ TABLES: dict[str, type[Table]] = {
     "baselines": Rollouts,
     "baseline_rewards": Rewards,
     "validation_rewards": Rewards,
+    "validation_answers": ValidationAnswers,
     "advantages": Advantages,
     "own_logprobs": OwnLogprobs,
     "metrics": Metrics,

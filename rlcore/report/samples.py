@@ -4,7 +4,7 @@ side, and the distribution of scores over the iterations.
 A report reads a bounded part of the records, however long the run.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -23,6 +23,8 @@ COLUMNS = 24  # iterations whose scores are read
 FEW_SCORES = 6  # different scores up to which each has a row of its own
 BINS = 8
 _ANSWERS = ["trajectory_id", "uid", "sample", "iteration", "response", "finish_reason"]
+_GREEDY = ["trajectory_id", "response", "finish_reason"]
+_SCORED = ["trajectory_id", "score", "outcome"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +56,16 @@ class Scores:
 
 
 def over_iterations(run: Run, records: str) -> list[Asked]:
-    """Return prompts that the policy answered in two iterations, the first and the last one that
-    was read, those whose mean score changed most in front.
+    """Return prompts that the policy answered in two iterations, those whose mean score changed
+    most in front: greedy answers of the first and the last validation that recorded some, else what
+    was sampled in the first and the last iteration that was read.
 
     Where no prompt came twice, prompts of the last iteration alone.
     """
-    read = list(_rollouts(run, records))
-    if not read:
+    answers = _validated(run, records) or _sampled(run, records)
+    if not answers:
         return []
-    rows = pl.concat([frame for frame, _ in read])
+    rows = pl.concat(answers)
     means = rows.group_by("uid", "iteration").agg(pl.col("score").mean(), pl.len())
     ends = means.group_by("uid").agg(
         first=pl.col("iteration").min(),
@@ -75,7 +78,7 @@ def over_iterations(run: Run, records: str) -> list[Asked]:
         pl.col("last") > pl.col("first"), change, "uid", descending=[True, True, False]
     )
     chosen = ends.head(PROMPTS)
-    prompts = _prompts(run, read[-1][1], chosen["uid"].to_list())
+    prompts = _prompts(run, records, chosen["uid"].to_list())
     asked = []
     for uid, first, last in chosen.select("uid", "first", "last").iter_rows():
         mine = rows.filter(pl.col("uid") == uid)
@@ -150,11 +153,27 @@ def _answer(rows: pl.DataFrame, iteration: int) -> Answer:
     return Answer(f"iteration {iteration}", row["response"], row["score"], note)
 
 
-def _rollouts(run: Run, records: str) -> Iterator[tuple[pl.DataFrame, Manifest]]:
-    """Yield answers with their scores, and their artifact, of iterations from both ends of the run
-    inwards, as far as ``ROLLOUTS`` and ``ROLLOUT_BYTES`` go; in the order of the iterations."""
+def _validated(run: Run, records: str) -> list[pl.DataFrame]:
+    """Return the answers of the first and the last validation with their scores; nothing unless
+    there are two."""
+    named, found = _names(run, "validation", records), list[pl.DataFrame]()
+    for iteration in _ends(list(named))[:2]:
+        name = named[iteration][0]
+        answers = _columns(run, "validation", name, _GREEDY, table="validation_answers")
+        scored = _columns(run, "validation", name, _SCORED, table="validation_rewards")
+        if answers is None or scored is None:
+            return []
+        rows = answers.join(scored, on="trajectory_id", maintain_order="left")
+        place = {"iteration": pl.lit(iteration), "sample": pl.lit(0)}
+        found.insert(0, rows.rename({"trajectory_id": "uid"}).with_columns(**place))
+    return found if len(named) > 1 else []
+
+
+def _sampled(run: Run, records: str) -> list[pl.DataFrame]:
+    """Return answers with their scores of iterations from both ends of the run inwards, as far as
+    ``ROLLOUTS`` and ``ROLLOUT_BYTES`` go; in the order of the iterations."""
     named = _names(run, "rollouts", records)
-    left, found = ROLLOUT_BYTES, list[tuple[int, pl.DataFrame, Manifest]]()
+    left, found = ROLLOUT_BYTES, dict[int, pl.DataFrame]()
     for iteration in _ends(list(named))[:ROLLOUTS]:
         name = named[iteration][0]  # dynamic sampling draws several rounds: one is enough
         manifest = _peek(run, "rollouts", name)
@@ -164,15 +183,16 @@ def _rollouts(run: Run, records: str) -> Iterator[tuple[pl.DataFrame, Manifest]]
         if left < 0 and found:
             break
         answers = _columns(run, "rollouts", name, _ANSWERS)
-        scored = _columns(run, "rewards", name, ["trajectory_id", "score", "outcome"])
+        scored = _columns(run, "rewards", name, _SCORED)
         if answers is None:
             continue
         if scored is None:
             nothing = {"trajectory_id": pl.String, "score": pl.Float64, "outcome": pl.String}
             scored = pl.DataFrame(schema=nothing)
-        rows = answers.join(scored, on="trajectory_id", how="left", maintain_order="left")
-        found.append((iteration, rows, manifest))
-    yield from ((rows, manifest) for _, rows, manifest in sorted(found, key=lambda row: row[0]))
+        found[iteration] = answers.join(
+            scored, on="trajectory_id", how="left", maintain_order="left"
+        )
+    return [found[iteration] for iteration in sorted(found)]
 
 
 def _ends(steps: Sequence[int]) -> list[int]:
@@ -209,23 +229,28 @@ def _peek(run: Run, kind: str, name: str) -> Manifest | None:
         return None
 
 
-def _columns(run: Run, kind: str, name: str, columns: list[str]) -> pl.DataFrame | None:
-    """Return columns of a record; None where it is gone or damaged, as while a run goes on.
+def _columns(
+    run: Run, kind: str, name: str, columns: list[str], table: str = ""
+) -> pl.DataFrame | None:
+    """Return columns of a record's table (default: ``kind``); None where it is gone or damaged, as
+    while a run goes on.
 
     The contract of the table is not checked: reading its other columns would take the time.
     """
-    manifest = _peek(run, kind, name)
-    if manifest is None:
+    manifest, file = _peek(run, kind, name), f"{table or kind}.parquet"
+    if manifest is None or file not in manifest.files:
         return None
     try:
-        return pl.read_parquet(run.store.file(manifest, f"{kind}.parquet"), columns=columns)
+        return pl.read_parquet(run.store.file(manifest, file), columns=columns)
     except (ArtifactError, FileNotFoundError):
         return None
 
 
-def _prompts(run: Run, manifest: Manifest, uids: list[str]) -> dict[str, tuple[str, str | None]]:
-    """Return text and ground truth by uid."""
-    ref = manifest.parents.get("dataset")
+def _prompts(run: Run, records: str, uids: list[str]) -> dict[str, tuple[str, str | None]]:
+    """Return text and ground truth by uid, of the dataset that the newest rollouts name."""
+    named = _names(run, "rollouts", records)
+    manifest = _peek(run, "rollouts", named[max(named)][0]) if named else None
+    ref = None if manifest is None else manifest.parents.get("dataset")
     dataset = None if ref is None else _peek(run, ref.kind, ref.key)
     if dataset is None:
         return {}

@@ -142,14 +142,17 @@ class RLRun:
         """Return ``state`` with what greedy validation says of its weights."""
         with self.metrics.timed("testing"):
             figure, metrics = self.validation.run(
-                lambda scored: self._keep_verdicts(state.iteration, scored)
+                lambda scored, answers: self._record_validation(state.iteration, scored, answers)
             )
         self.metrics.add(metrics)
         return state.validated(figure, self.recipe.rl)
 
-    def _keep_verdicts(self, iteration: int, scored: pl.DataFrame) -> None:
-        """Record what judges answered on validation prompts, which were paid for."""
-        tables = {"validation_rewards": scored}
+    def _record_validation(
+        self, iteration: int, scored: pl.DataFrame, answers: pl.DataFrame
+    ) -> None:
+        """Record the answers, which show how the policy changes, and their verdicts, for which a
+        judge may have been paid."""
+        tables = {"validation_rewards": scored, "validation_answers": answers}
         self.records.replace("validation", self.records.name(iteration), tables, {})
 
     def save(self, state: LoopState) -> None:

@@ -1,6 +1,6 @@
 """Greedy validation: the figure by which ``rl/state.py`` chooses a checkpoint and ends RL early."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from rlcore.rl.measures import failure_metrics
 from rlcore.rl.reward import rewards_frame
 from rlcore.seeds import stream_seed
 from rlcore.trajectories.collect import Engines, collect, in_order, score
-from rlcore.trajectories.types import Request
+from rlcore.trajectories.types import Request, Trajectory
 from schemas.outcomes import Outcome
 from schemas.rl import RewardSection
 
@@ -36,7 +36,7 @@ class Validation:
     section: RewardSection
 
     def run(
-        self, keep_verdicts: Callable[[pl.DataFrame], None] = lambda scored: None
+        self, record: Callable[[pl.DataFrame, pl.DataFrame], None] = lambda scored, answers: None
     ) -> tuple[float, dict[str, float]]:
         """Return the figure that chooses checkpoints, and the metrics.
 
@@ -47,7 +47,7 @@ class Validation:
 
         Metrics: ``val/score``, ``val/accuracy`` over all rows with a verdict, the shares of
         failures, ``val/aborted_ratio``, and verl's ``val-core/<source>/...`` of the figure.
-        ``keep_verdicts`` gets the Rewards table of the answers where a judge was asked. Raises
+        ``record`` gets the tables ``validation_rewards`` and ``validation_answers``. Raises
         RewardFailureError when ``section`` allows fewer failures, or no row has a score.
         """
         if not self.prompts.height:
@@ -61,11 +61,11 @@ class Validation:
             max_new_tokens=self.max_new_tokens,
             stop_token_ids=(eos_token_id(self.tokenizer),),
         )
-        answered = collect(requests, sampling, self.engines, self.tokenizer)
-        scored = rewards_frame(score(in_order(requests, answered), self.rewards.score))
+        trajectories = collect(requests, sampling, self.engines, self.tokenizer)
+        answered = in_order(requests, trajectories)
+        scored = rewards_frame(score(answered, self.rewards.score))
         check_rewards(scored, self.section, rows="validation answers")
-        if scored["verdicts"].null_count() < scored.height:
-            keep_verdicts(scored)
+        record(scored, _answers_frame(answered))
         if scored["score"].null_count() == scored.height:
             raise RewardFailureError(
                 f"none of the {scored.height} validation answers has a score, so no checkpoint can"
@@ -79,6 +79,16 @@ def validation_prompts(prompts: pl.DataFrame, count: int, seed: int) -> pl.DataF
     rows = prompts.filter(pl.col("split") == "validation")
     order = pl.Series("order", [stream_seed(seed, "validation", uid) for uid in rows["uid"]])
     return rows.with_columns(order).sort("order").drop("order").head(count)
+
+
+def _answers_frame(trajectories: Sequence[Trajectory]) -> pl.DataFrame:
+    rows = {
+        "trajectory_id": [one.request.trajectory_id for one in trajectories],
+        "response": [one.text for one in trajectories],
+        "finish_reason": [one.last.finish_reason.value for one in trajectories],
+        "num_tokens": [one.num_tokens for one in trajectories],
+    }
+    return pl.DataFrame(rows, schema_overrides={"num_tokens": pl.Int32})
 
 
 def _figures(scored: pl.DataFrame) -> tuple[float, dict[str, float]]:

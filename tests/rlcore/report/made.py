@@ -92,6 +92,26 @@ class MadeRun:
         frame = self._metrics(iteration)
         publish_metrics(self.store, self.key, f"{iteration:06d}", frame, made)
 
+    def validate(self, iteration: int, right: int, response: str) -> None:
+        """Write the record of a validation of every prompt, of which the first ``right`` ones were
+        answered right."""
+        uids = [f"p{number}" for number in range(PROMPTS)]
+        scored = _rewards(uids, iteration).with_columns(
+            score=pl.Series([float(number < right) for number in range(PROMPTS)])
+        )
+        answers = pl.DataFrame(
+            {
+                "trajectory_id": uids,
+                "response": [f"{response} {uid}" for uid in uids],
+                "finish_reason": ["stop"] * PROMPTS,
+                "num_tokens": [3] * PROMPTS,
+            },
+            schema_overrides={"num_tokens": pl.Int32},
+        )
+        tables = {"validation_rewards": scored, "validation_answers": answers}
+        name = f"{self.key}/{iteration:06d}"
+        self.store.put("validation", name, tables=tables, lineage=Lineage("r", "c"))
+
     def evaluate(self, response: str = "it is 7", metric: str = "greedy/acc") -> None:
         """End the stage rl, and write the evaluation of two checkpoints."""
         (self.folder / "model").mkdir(exist_ok=True)

@@ -76,6 +76,23 @@ def test_a_finished_run(run: MadeRun, tmp_path: Path) -> None:
     assert "/runs/flow-run/0123abcd-0000-4000-8000-000000000000" in page.links
 
 
+def test_answers_of_two_validations_stand_side_by_side(run: MadeRun, tmp_path: Path) -> None:
+    """Training draws most prompts once; a validation asks the same ones every time."""
+    run.train(run.prepare("How many?"), iterations=2, response="sampled")
+    run.validate(0, right=0, response="I cannot")
+    once = _report(run, tmp_path).text
+    assert "sampled (iteration 1)" in once
+    assert "I cannot" not in once, "one validation shows no change"
+    run.validate(1, right=0, response="between")
+    run.validate(2, right=1, response="it is 7")
+    both = _report(run, tmp_path).text
+    assert "sampled" not in both
+    assert "between" not in both
+    asked = r"iteration 0.*I cannot p0.*iteration 2.*it is 7 p0"
+    assert re.search(asked, both, re.S)
+    assert both.index("it is 7 p0") < both.index("I cannot p1"), "what changed stands first"
+
+
 def test_nothing_in_a_report_runs_or_is_loaded(run: MadeRun, tmp_path: Path) -> None:
     """A policy writes what it is paid for; a page that ran it could read the store."""
     run.train(run.prepare(HOSTILE.encode("utf-8", "replace").decode()), iterations=3)

@@ -13,6 +13,7 @@ from rlcore.rewards.types import Failure, Reward, RewardRow
 from rlcore.rewards.unscored import RewardFailureError
 from rlcore.rewards.worker import RewardWorker
 from rlcore.rl.validation import Validation
+from rlcore.store.tables import validate
 from schemas.outcomes import FinishReason
 from schemas.rl import RewardFunction, RewardSection
 from tests.rlcore.trajectories.scripted import STAMP, ScriptedEngines, ScriptedTokenizer
@@ -54,7 +55,10 @@ def right(row: RewardRow) -> Reward:
 
 
 def run(
-    rewards: Any, section: RewardSection = GSM8K, aborted: Sequence[int] = ()
+    rewards: Any,
+    section: RewardSection = GSM8K,
+    aborted: Sequence[int] = (),
+    record: Callable[[pl.DataFrame, pl.DataFrame], None] = lambda scored, answers: None,
 ) -> tuple[float, dict[str, float]]:
     prompts = pl.DataFrame(
         [
@@ -71,7 +75,22 @@ def run(
         ],
         schema_overrides={"prompt_ids": pl.List(pl.Int32)},
     )
-    return Validation(prompts, answers(aborted), rewards, TOKENIZER, 4, section).run()
+    return Validation(prompts, answers(aborted), rewards, TOKENIZER, 4, section).run(record)
+
+
+def test_every_answer_is_recorded_with_its_verdict() -> None:
+    """They show how the policy changes; tables hold to their contracts."""
+    recorded: list[tuple[pl.DataFrame, pl.DataFrame]] = []
+    run(Scripted(right), aborted=[1], record=lambda *tables: recorded.append(tables))
+    ((scored, answers),) = recorded
+    for name, frame in (("validation_rewards", scored), ("validation_answers", answers)):
+        validate(name, frame)
+    assert answers.rows() == [
+        ("u0", "1", "stop", 2),
+        ("u1", "2", "abort", 1),
+        ("u2", "3", "stop", 2),
+    ]
+    assert scored["trajectory_id"].to_list() == answers["trajectory_id"].to_list()
 
 
 def test_an_aborted_answer_has_no_score_and_is_counted() -> None:
