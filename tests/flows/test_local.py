@@ -123,11 +123,13 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_BroughtUp]:
         down(home)
 
 
+@pytest.mark.slow
 def test_every_recipe_is_deployed_beside_a_foreign_server(site: _BroughtUp) -> None:
     assert site.port != 4200
     assert site.deployments == RECIPE_NAMES
 
 
+@pytest.mark.slow
 def test_prefect_finds_the_server_through_the_dotenv_file(site: _BroughtUp) -> None:
     """``prefect deployment run`` in the project must need no exported variable."""
     result = subprocess.run(
@@ -161,6 +163,7 @@ def test_second_up_reuses_what_runs_and_a_wrong_key_ends_in_a_sentence(site: _Br
     assert ["worker", "running"] in shown
 
 
+@pytest.mark.slow
 def test_the_password_is_in_two_files_readable_by_their_owner_only(site: _BroughtUp) -> None:
     """Neither in the database, where every deployment's variables are, nor in a log."""
     secret = password(site.home).encode()

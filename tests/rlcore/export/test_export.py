@@ -90,6 +90,7 @@ def test_a_directory_that_is_no_export_is_not_replaced(policy_dir: Path, tmp_pat
     assert (out / "thesis.tex").read_text() == "years of work"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_the_export_loads_in_vllm(policy_dir: Path, tmp_path: Path) -> None:
     """Greedy tokens of real vLLM are the likeliest of transformers, to within rounding."""

@@ -19,7 +19,7 @@ def records_of(root: str) -> Records:
     return files.records()
 
 
-@pytest.fixture(params=["local", "s3"])
+@pytest.fixture(params=["local", pytest.param("s3", marks=pytest.mark.slow)])
 def root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return request.getfixturevalue("bucket") if request.param == "s3" else str(tmp_path / "store")
 
