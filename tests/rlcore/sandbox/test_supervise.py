@@ -70,7 +70,8 @@ def test_nor_one_killed_at_any_moment(level: Level) -> None:
     """Also before the program has begun, when the kernel does not yet know whose child it is.
 
     Of bubblewrap itself a process may stay, which waits for its killed parent and has no program;
-    the next sandbox ends it, as the watcher of a reward function does.
+    the next sandbox ends it, as the watcher of a reward function does. On a busy machine it may
+    come to wait only after one was made: then the one after that ends it.
     """
     rng = random.Random(0)
     for _ in range(25):
@@ -79,6 +80,8 @@ def test_nor_one_killed_at_any_moment(level: Level) -> None:
         kill(process)
         left = wait_until_gone(2)
         assert all(one.name() == "bwrap" and not one.children() for one in left)
-        Sandbox(level)
-        left = wait_until_gone()
+        for _ in range(3):
+            Sandbox(level)
+            if not (left := wait_until_gone(3)):
+                break
         assert not left, [one.cmdline() for one in left]
