@@ -6,7 +6,7 @@ from time import monotonic
 from typing import Any
 
 from rlcore.cluster.types import Pending, Worker, as_completed
-from rlcore.engines.types import Generation, Sampling
+from rlcore.engines.types import Generation, Sampling, TurnRequest
 from rlcore.weights.stamp import WeightStamp, WeightSyncError, WeightUpdate
 
 
@@ -23,28 +23,50 @@ class EnginePool:
         self._timeout_s = timeout_s
         self._sync_timeout_s = sync_timeout_s
 
+    def __len__(self) -> int:
+        """Return the number of engines."""
+        return len(self._workers)
+
     def stream(
         self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], sampling: Sampling
     ) -> Iterator[tuple[int, Generation]]:
-        """Yield (index of the prompt, its continuation) as the engines complete their shares.
+        """Yield (index of the prompt, its continuation) as the engines complete their shares: a
+        rollout of one turn.
 
         Shares are contiguous, so that the samples of one prompt share a prefix cache.
         """
-        share = max(1, -(-len(prompts) // len(self._workers)))
-        starts = range(0, len(prompts), share)
-        busy = self._workers[: len(starts)]
-        pendings = [
-            worker.start(
-                "generate",
-                [list(map(int, p)) for p in prompts[start : start + share]],
-                [int(s) for s in seeds[start : start + share]],
-                sampling,
-            )
-            for worker, start in zip(busy, starts, strict=True)
+        requests = [
+            TurnRequest(str(index), prompt, seed, sampling.max_new_tokens)
+            for index, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True))
         ]
-        names = [f"rollout engine '{worker.name}'" for worker in busy]
-        for engine, part in as_completed(pendings, self._timeout_s, names=names, method="generate"):
-            yield from enumerate(part, starts[engine])
+        share = max(1, -(-len(requests) // len(self._workers)))
+        shares = [requests[start : start + share] for start in range(0, len(requests), share)]
+        self.begin()
+        for key, generation in self.turn(shares, sampling):
+            yield int(key), generation
+
+    def begin(self) -> None:
+        """Tell every engine that a rollout begins; see ``RolloutEngine.begin``."""
+        self._of_each("begin")
+
+    def turn(
+        self, shares: Sequence[Sequence[TurnRequest]], sampling: Sampling
+    ) -> Iterator[tuple[str, Generation]]:
+        """Yield (key, continuation) as the engines complete their shares.
+
+        Engine i samples ``shares[i]`` as one batch, in this order; an empty share causes no call.
+        """
+        assert len(shares) <= len(self._workers), "a share per engine"
+        calls = [
+            (worker, [_plain(request) for request in share])
+            for worker, share in zip(self._workers, shares, strict=False)
+            if share
+        ]
+        pendings = [worker.start("generate", requests, sampling) for worker, requests in calls]
+        names = [f"rollout engine '{worker.name}'" for worker, _ in calls]
+        for call, part in as_completed(pendings, self._timeout_s, names=names, method="generate"):
+            keys = (request.key for request in calls[call][1])
+            yield from zip(keys, part, strict=True)
 
     def load_weights(self, update: WeightUpdate) -> WeightStamp:
         """Load ``update`` into every engine. Raises WeightSyncError naming the engine when one
@@ -87,6 +109,16 @@ class EnginePool:
                     f" {expected.digest[:12]}) was expected; rerun the flow to sync it again"
                 )
         return expected
+
+
+def _plain(request: TurnRequest) -> TurnRequest:
+    """Return the request with Python's own integers, whatever its caller counts with."""
+    return TurnRequest(
+        request.key,
+        [int(token) for token in request.token_ids],
+        int(request.seed),
+        int(request.max_new_tokens),
+    )
 
 
 @contextmanager

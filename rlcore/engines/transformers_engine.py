@@ -7,7 +7,15 @@ from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel
 
 from rlcore.cluster.progress import advance
 from rlcore.engines.sampling import choose, processed_logprobs
-from rlcore.engines.types import NOISE, EngineSpec, Generation, Sampling, check_requests
+from rlcore.engines.types import (
+    NOISE,
+    EngineSpec,
+    Generation,
+    Sampling,
+    TurnRequest,
+    check_requests,
+    check_token_ids,
+)
 from rlcore.weights.check import read_update, require_verified, verify_handed
 from rlcore.weights.digest import DigestTap, canonical_names
 from rlcore.weights.files import checkpoint_shapes
@@ -20,7 +28,7 @@ TORCH_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 class TransformersEngine:
     """``RolloutEngine`` on a transformers model.
 
-    Row i's random numbers come from its own generator, seeded by ``seeds[i]``, so that the
+    A row's random numbers come from its own generator, seeded by the request, so that the
     composition of the batch changes a row by float rounding only.
     """
 
@@ -37,27 +45,34 @@ class TransformersEngine:
         torch.nn.Module.to(model, torch.device(spec.device))
         self._model = model.eval()
         self._names = canonical_names(self._model)
+        self._vocab_size: int = self._model.config.get_text_config().vocab_size
         generator = torch.Generator(spec.device).manual_seed(spec.seed)
         for parameter in self._model.requires_grad_(False).parameters():
             parameter.uniform_(-NOISE, NOISE, generator=generator)
         self._stamp = UNVERIFIED
 
+    def begin(self) -> None:
+        """There is no cache between calls."""
+
     @torch.no_grad()
-    def generate(
-        self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], sampling: Sampling
-    ) -> list[Generation]:
-        """Return one continuation per prompt, in order; see ``RolloutEngine.generate``."""
-        self._check(prompts, seeds)
+    def generate(self, requests: Sequence[TurnRequest], sampling: Sampling) -> list[Generation]:
+        """Return one continuation per request, in order; see ``RolloutEngine.generate``."""
+        require_verified(self._stamp)
+        check_requests(requests, self._spec.max_model_len, self._vocab_size)
         results: dict[int, Generation] = {}
-        for rows in self._batches(prompts):
-            decoded = self._decode([prompts[r] for r in rows], [seeds[r] for r in rows], sampling)
+        for rows in self._batches([request.token_ids for request in requests]):
+            decoded = self._decode([requests[row] for row in rows], sampling)
             results.update(zip(rows, decoded, strict=True))
-        return [results[row] for row in range(len(prompts))]
+        return [results[row] for row in range(len(requests))]
 
     @torch.no_grad()
     def probe(self, token_ids: Sequence[Sequence[int]]) -> list[list[float]]:
         """Return log p(token t | tokens < t), t >= 1, at temperature 1; see ``RolloutEngine``."""
-        self._check(token_ids, [0] * len(token_ids))
+        require_verified(self._stamp)
+        for row, ids in enumerate(token_ids):
+            check_token_ids(
+                f"probe's token_ids[{row}]", ids, self._spec.max_model_len, self._vocab_size
+            )
         results: dict[int, list[float]] = {}
         for rows in self._batches(token_ids):
             batch = [token_ids[row] for row in rows]
@@ -93,34 +108,27 @@ class TransformersEngine:
     def close(self) -> None:
         """Nothing to free."""
 
-    def _check(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int]) -> None:
-        require_verified(self._stamp)
-        vocab_size = self._model.config.get_text_config().vocab_size
-        check_requests(prompts, seeds, self._spec.max_model_len, vocab_size)
-
     def _batches(self, prompts: Sequence[Sequence[int]]) -> Iterator[list[int]]:
         """Yield row numbers in batches of similar length, longest first, to keep padding small."""
         order = sorted(range(len(prompts)), key=lambda row: -len(prompts[row]))
         for start in range(0, len(order), self._spec.max_num_seqs):
             yield order[start : start + self._spec.max_num_seqs]
 
-    def _decode(
-        self, prompts: list[Sequence[int]], seeds: list[int], sampling: Sampling
-    ) -> list[Generation]:
+    def _decode(self, requests: list[TurnRequest], sampling: Sampling) -> list[Generation]:
         """Decode one batch; finished rows leave it at once. B rows, T tokens so far."""
         device = self._spec.device
-        inputs_BT, mask_BT = _left_padded(prompts, device)
+        inputs_BT, mask_BT = _left_padded([request.token_ids for request in requests], device)
         positions_BT = (mask_BT.cumsum(-1) - 1).clamp(min=0)
         limits = [
-            min(sampling.max_new_tokens, self._spec.max_model_len - len(prompt))
-            for prompt in prompts
+            min(request.max_new_tokens, self._spec.max_model_len - len(request.token_ids))
+            for request in requests
         ]
-        uniforms = _uniforms(seeds, sampling)
+        uniforms = _uniforms(requests, sampling)
         limits_B, stops = torch.tensor(limits), torch.tensor(sampling.stop_token_ids).long()
-        tokens: list[list[int]] = [[] for _ in prompts]
-        logprobs: list[list[float]] = [[] for _ in prompts]
-        stopped = [False] * len(prompts)
-        rows_B = torch.arange(len(prompts))
+        tokens: list[list[int]] = [[] for _ in requests]
+        logprobs: list[list[float]] = [[] for _ in requests]
+        stopped = [False] * len(requests)
+        rows_B = torch.arange(len(requests))
         cache = DynamicCache()
         for step in range(max(limits)):
             logits_BV = self._model(
@@ -187,16 +195,17 @@ def _left_padded(prompts: list[Sequence[int]], device: str) -> tuple[torch.Tenso
     return ids_BT.to(device), mask_BT.to(device)
 
 
-def _uniforms(seeds: list[int], sampling: Sampling) -> torch.Tensor:
-    """Return float64 [B, max_new_tokens] in [0, 1): row i drawn by a generator seeded seeds[i].
+def _uniforms(requests: list[TurnRequest], sampling: Sampling) -> torch.Tensor:
+    """Return float64 [B, longest budget] in [0, 1): row i drawn by a generator of its own seed.
 
-    Drawn on CPU and always for ``max_new_tokens``, so a row's stream is the same on every device
-    and in every batch. Empty columns when greedy.
+    Drawn on CPU and always for the whole budget, so a row's stream is the same on every device and
+    in every batch. Empty columns when greedy.
     """
-    columns = 0 if sampling.temperature == 0.0 else sampling.max_new_tokens
+    columns = max(request.max_new_tokens for request in requests)
+    columns = 0 if sampling.temperature == 0.0 else columns
     generator = torch.Generator()
     rows = [
-        torch.rand(columns, dtype=torch.float64, generator=generator.manual_seed(seed))
-        for seed in seeds
+        torch.rand(columns, dtype=torch.float64, generator=generator.manual_seed(request.seed))
+        for request in requests
     ]
     return torch.stack(rows)

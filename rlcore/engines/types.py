@@ -20,7 +20,7 @@ NOISE = 0.5  # a new engine's weights are uniform in (-NOISE, NOISE): finite, un
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How tokens are drawn; one value for a whole ``generate`` call.
+    """How tokens are drawn; one value for a whole rollout.
 
     Log-probs are those of the distribution sampled from: logits / temperature, then (top_k,
     top_p) renormalised. Temperature 0 is greedy and its log-probs are at temperature 1.
@@ -70,6 +70,21 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True)
+class TurnRequest:
+    """One turn to sample: the policy continues ``token_ids``, all of its episode so far.
+
+    ``key``: unique within a rollout, as "<trajectory id>/<turn>"; the answer is returned under it.
+    ``seed`` decides every token. ``max_new_tokens``: the turn's own budget, which replaces that of
+    ``Sampling``.
+    """
+
+    key: str
+    token_ids: Sequence[int]
+    seed: int
+    max_new_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class Generation:
     """One sampled continuation.
 
@@ -92,13 +107,18 @@ class RolloutEngine(Protocol):
     ``WeightSyncError`` before the first verified load.
     """
 
-    def generate(
-        self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], sampling: Sampling
-    ) -> list[Generation]:
-        """Return one continuation per prompt, in order; repeat a prompt for several samples.
+    def begin(self) -> None:
+        """A rollout begins: forget what an earlier one left, so that a rerun gets the same bits.
 
-        Row i depends on (weights, prompts[i], seeds[i], sampling) only. Raises ``UserError`` for an
-        empty or over-long prompt, or a seed count that differs from the prompt count.
+        What was computed for a turn may serve the next turns until then.
+        """
+        ...
+
+    def generate(self, requests: Sequence[TurnRequest], sampling: Sampling) -> list[Generation]:
+        """Return one continuation per request, in order.
+
+        Row i depends on (weights, requests[i], sampling) only. Raises ``UserError`` for empty or
+        over-long ``token_ids``.
         """
         ...
 
@@ -183,38 +203,45 @@ class EngineSpec:
         )
 
 
-def check_requests(
-    prompts: Sequence[Sequence[int]], seeds: Sequence[int], max_model_len: int, vocab_size: int
-) -> None:
+def check_requests(requests: Sequence[TurnRequest], max_model_len: int, vocab_size: int) -> None:
     """Refuse requests that no engine can serve, before the engine is called.
 
-    Raises ``UserError`` for unequal counts, a seed outside [0, 2**63), an empty prompt, a token id
-    outside the vocabulary, or a prompt that leaves no room for one new token.
+    Raises ``UserError`` for a seed outside [0, 2**63), a budget below one token, and what
+    ``check_token_ids`` refuses.
     """
+    for request in requests:
+        _require(
+            0 <= request.seed < 2**63,
+            f"seed {request.seed} of request '{request.key}' must lie in [0, 2**63); derive it with"
+            " a non-negative hash",
+        )
+        _require(
+            request.max_new_tokens >= 1,
+            f"max_new_tokens = {request.max_new_tokens} of request '{request.key}' must be >= 1;"
+            " end the episode where no token is left",
+        )
+        check_token_ids(f"request '{request.key}'", request.token_ids, max_model_len, vocab_size)
+
+
+def check_token_ids(
+    what: str, token_ids: Sequence[int], max_model_len: int, vocab_size: int
+) -> None:
+    """Raise ``UserError``, which begins with ``what``, for an empty sequence, a token id outside
+    the vocabulary, or a length that leaves no room for one new token."""
     _require(
-        len(prompts) == len(seeds),
-        f"generate got {len(prompts)} prompts and {len(seeds)} seeds; pass one seed per prompt",
+        len(token_ids) > 0,
+        f"{what} is empty; give every prompt at least one token (a BOS token is enough)",
     )
-    for row, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True)):
-        _require(
-            0 <= seed < 2**63,
-            f"seeds[{row}] = {seed} must lie in [0, 2**63); derive it with a non-negative hash",
-        )
-        _require(
-            len(prompt) > 0,
-            f"prompts[{row}] is empty; give every prompt at least one token (a BOS token is"
-            " enough)",
-        )
-        _require(
-            len(prompt) < max_model_len,
-            f"prompts[{row}] has {len(prompt)} tokens and max_model_len is {max_model_len}; keep "
-            f"prompts at {max_model_len - 1} tokens or fewer, or raise max_model_len",
-        )
-        _require(
-            min(prompt) >= 0 and max(prompt) < vocab_size,
-            f"prompts[{row}] holds a token id outside [0, {vocab_size}); tokenise it with the "
-            "model's own tokenizer",
-        )
+    _require(
+        len(token_ids) < max_model_len,
+        f"{what} has {len(token_ids)} tokens and max_model_len is {max_model_len}; keep prompts at"
+        f" {max_model_len - 1} tokens or fewer, or raise max_model_len",
+    )
+    _require(
+        min(token_ids) >= 0 and max(token_ids) < vocab_size,
+        f"{what} holds a token id outside [0, {vocab_size}); tokenise it with the model's own"
+        " tokenizer",
+    )
 
 
 def _require(condition: bool, message: str) -> None:

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from rlcore.cluster.loopback import LOOPBACK_ENV
 from rlcore.cluster.progress import advance
-from rlcore.engines.types import EngineSpec, Generation, Sampling, check_requests
+from rlcore.engines.types import (
+    EngineSpec,
+    Generation,
+    Sampling,
+    TurnRequest,
+    check_requests,
+    check_token_ids,
+)
 from rlcore.weights.check import require_verified
 from rlcore.weights.files import checkpoint_shapes
 from rlcore.weights.stamp import UNVERIFIED, WeightStamp, WeightSyncError, WeightUpdate
@@ -53,7 +60,7 @@ class VllmEngine:
     """``RolloutEngine`` on vLLM.
 
     Log-probs are those of the distribution sampled from (``processed_logprobs``). Each row has its
-    own generator, seeded by ``seeds[i]``.
+    own generator, seeded by its request. The prefix cache lives for a rollout.
     """
 
     IMPORTS = ("vllm.entrypoints.llm", "vllm.v1.worker.gpu_worker")  # takes ten seconds of a core
@@ -82,41 +89,27 @@ class VllmEngine:
         self._vocab_size = self._llm.model_config.get_vocab_size()
         self._stamp: WeightStamp | None = UNVERIFIED
 
-    def generate(
-        self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], sampling: Sampling
-    ) -> list[Generation]:
-        """Return one continuation per prompt, in order; see ``RolloutEngine.generate``.
+    def begin(self) -> None:
+        """Drop the prefix cache, so that a rerun of the same rollout gives the same bits,
+        independent of earlier ones."""
+        self._llm.reset_prefix_cache()
 
-        Starts from an empty prefix cache (rows of one call share prefixes), so that a rerun of the
-        same call gives the same bits, independent of earlier calls.
-        """
-        from vllm import SamplingParams
-
-        check_requests(prompts, seeds, self._spec.max_model_len, self._vocab_size)
-        params = [
-            SamplingParams(
-                temperature=sampling.temperature,
-                top_p=sampling.top_p,
-                top_k=sampling.top_k,
-                max_tokens=sampling.max_new_tokens,
-                stop_token_ids=list(sampling.stop_token_ids),
-                ignore_eos=True,  # stop_token_ids alone decide, not generation_config
-                seed=seed,
-                logprobs=0,  # log-probs of the sampled token only
-                flat_logprobs=True,
-                detokenize=False,
-                skip_clone=True,
-            )
-            for seed in seeds
-        ]
-        outputs = self._run(prompts, params)
+    def generate(self, requests: Sequence[TurnRequest], sampling: Sampling) -> list[Generation]:
+        """Return one continuation per request, in order; see ``RolloutEngine.generate``."""
+        check_requests(requests, self._spec.max_model_len, self._vocab_size)
+        params = [_sampling_params(request, sampling) for request in requests]
+        outputs = self._run([request.token_ids for request in requests], params)
         return [_generation(output, self.stamp()) for output in outputs]
 
     def probe(self, token_ids: Sequence[Sequence[int]]) -> list[list[float]]:
         """Return log p(token t | tokens < t), t >= 1, at temperature 1; see ``RolloutEngine``."""
         from vllm import SamplingParams
 
-        check_requests(token_ids, [0] * len(token_ids), self._spec.max_model_len, self._vocab_size)
+        for row, ids in enumerate(token_ids):
+            check_token_ids(
+                f"probe's token_ids[{row}]", ids, self._spec.max_model_len, self._vocab_size
+            )
+        # Asked for prompt_logprobs, vLLM reads nothing from the prefix cache.
         params = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0, detokenize=False)
         scored: list[list[float]] = []
         for ids, output in zip(
@@ -178,7 +171,6 @@ class VllmEngine:
         self, prompts: Sequence[Sequence[int]], params: "list[SamplingParams]"
     ) -> "list[RequestOutput]":
         require_verified(self.stamp())
-        self._llm.reset_prefix_cache()
         inputs: Any = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
         return self._llm.generate(inputs, params, use_tqdm=False)
 
@@ -258,6 +250,24 @@ def _kv_cache_bytes(spec: EngineSpec) -> int:
             "lower max_model_len"
         )
     return min(limit, (spec.max_num_seqs * blocks + 1) * per_block)
+
+
+def _sampling_params(request: TurnRequest, sampling: Sampling) -> "SamplingParams":
+    from vllm import SamplingParams
+
+    return SamplingParams(
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        top_k=sampling.top_k,
+        max_tokens=request.max_new_tokens,
+        stop_token_ids=list(sampling.stop_token_ids),
+        ignore_eos=True,  # stop_token_ids alone decide, not generation_config
+        seed=request.seed,
+        logprobs=0,  # log-probs of the sampled token only
+        flat_logprobs=True,
+        detokenize=False,
+        skip_clone=True,
+    )
 
 
 def _generation(output: "RequestOutput", stamp: WeightStamp) -> Generation:

@@ -15,7 +15,7 @@ from rlcore.cluster.in_process import InProcessWorker
 from rlcore.engines.loading import load_model_directory
 from rlcore.engines.pool import EnginePool
 from rlcore.engines.transformers_engine import TransformersEngine
-from rlcore.engines.types import EngineSpec, Sampling
+from rlcore.engines.types import EngineSpec, Sampling, TurnRequest
 from rlcore.learner.learner import Learner
 from rlcore.learner.spec import LearnerSpec, Term
 from tests.rlcore.learner.algorithms import ALGORITHMS, algorithm_batch, suited, terms_of
@@ -112,12 +112,13 @@ def test_transformers_engine_agrees_with_cpu(spec):
     generator = np.random.default_rng(0)
     prompts = [generator.integers(0, 61, n).tolist() for n in (3, 9, 17)]
     sampling = Sampling(temperature=0.0, max_new_tokens=12)
+    requests = [TurnRequest(str(i), ids, i, 12) for i, ids in enumerate(prompts)]
     answers = {}
     for device in ("cpu", "cuda"):
         engine = TransformersEngine(EngineSpec(spec.model_dir, device=device, max_model_len=64))
         group = EnginePool([InProcessWorker.of(device, engine)], timeout_s=60, sync_timeout_s=60)
         load_model_directory(group, Path(spec.model_dir))
-        answers[device] = engine.generate(prompts, [0, 1, 2], sampling)
+        answers[device] = engine.generate(requests, sampling)
         engine.close()
     for ours, theirs in zip(answers["cuda"], answers["cpu"], strict=True):
         assert ours.token_ids == theirs.token_ids

@@ -17,7 +17,7 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from rlcore.engines.transformers_engine import TransformersEngine
-from rlcore.engines.types import EngineSpec, Generation, RolloutEngine, Sampling
+from rlcore.engines.types import EngineSpec, Generation, RolloutEngine, Sampling, TurnRequest
 from rlcore.engines.vllm_engine import engine_env
 from rlcore.weights.digest import canonical_names, combined_digest, tensor_digests
 from rlcore.weights.files import write_state
@@ -46,6 +46,14 @@ def tiny_model(seed: int, *, tied: bool) -> Qwen2ForCausalLM:
     )
     torch.manual_seed(seed)
     return Qwen2ForCausalLM(config).eval()
+
+
+def requests_of(prompts: Any, seeds: Any, sampling: Sampling) -> list[TurnRequest]:
+    """A request per prompt, its key the index, all with the budget of ``sampling``."""
+    return [
+        TurnRequest(str(row), prompt, seed, sampling.max_new_tokens)
+        for row, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True))
+    ]
 
 
 class EngineProcess:
@@ -89,8 +97,11 @@ class RemoteEngine:
     process: EngineProcess
     name: str
 
-    def generate(self, prompts: Any, seeds: Any, sampling: Sampling) -> list[Generation]:
-        return self.process.call(self.name, "generate", prompts, seeds, sampling)
+    def begin(self) -> None:
+        self.process.call(self.name, "begin")
+
+    def generate(self, requests: Any, sampling: Sampling) -> list[Generation]:
+        return self.process.call(self.name, "generate", requests, sampling)
 
     def probe(self, token_ids: Any) -> list[list[float]]:
         return self.process.call(self.name, "probe", token_ids)
@@ -131,6 +142,11 @@ class Synced:
         self.version += 1
         state = {name: model.state_dict()[name] for name in canonical_names(model)}
         return update_of(state, self.version, self.folder / f"v{self.version}.safetensors")
+
+    def generate(self, prompts: Any, seeds: Any, sampling: Sampling) -> list[Generation]:
+        """A rollout of one turn."""
+        self.engine.begin()
+        return self.engine.generate(requests_of(prompts, seeds, sampling), sampling)
 
     @contextmanager
     def fault(self, name: str) -> Iterator[None]:

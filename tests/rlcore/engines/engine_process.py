@@ -31,6 +31,7 @@ def main() -> None:
                 answer = heal and heal()
             else:
                 call = {
+                    "begin": engines[name].begin,
                     "generate": engines[name].generate,
                     "probe": engines[name].probe,
                     "load_weights": engines[name].load_weights,

@@ -13,7 +13,7 @@ from rlcore.weights.files import write_state
 from rlcore.weights.stamp import UNVERIFIED, WeightSyncError, WeightUpdate
 from schemas.errors import UserError
 from tests.rlcore.engines import faults
-from tests.rlcore.engines.conftest import update_of
+from tests.rlcore.engines.conftest import requests_of, update_of
 
 pytestmark = pytest.mark.timeout(180)
 VOCAB = 200
@@ -54,7 +54,7 @@ def test_greedy_follows_each_sync(synced) -> None:
         stamp = synced.sync(seed)
         assert stamp == synced.engine.stamp()
         assert stamp.version == synced.version
-        rows = synced.engine.generate(prompts, [0, 1, 2], greedy)
+        rows = synced.generate(prompts, [0, 1, 2], greedy)
         for prompt, row in zip(prompts, rows, strict=True):
             assert len(row.token_ids) == 12
             behind = behind_the_best(synced.model, prompt, row.token_ids)
@@ -75,9 +75,7 @@ def test_logprobs_are_of_the_distribution_sampled_from(synced, temperature: floa
     """Untempered log-probs would put a constant bias into every importance ratio."""
     prompts = prompts_of(12)
     sampling = Sampling(temperature=temperature, max_new_tokens=16)
-    for prompt, row in zip(
-        prompts, synced.engine.generate(prompts, range(12), sampling), strict=True
-    ):
+    for prompt, row in zip(prompts, synced.generate(prompts, range(12), sampling), strict=True):
         expected = reference_logprobs(synced.model, prompt + row.token_ids, temperature)
         got = torch.tensor(row.logprobs)
         torch.testing.assert_close(got, expected[len(prompt) - 1 :], atol=1e-4, rtol=0)
@@ -87,34 +85,33 @@ def test_a_row_depends_on_its_own_seed_only(synced) -> None:
     """Rows that shared noise, or drew by position, would break resume and group diversity."""
     prompts, sampling = prompts_of(20), Sampling(max_new_tokens=16)
     seeds = [7 * row for row in range(20)]
-    tokens = [row.token_ids for row in synced.engine.generate(prompts, seeds, sampling)]
+    tokens = [row.token_ids for row in synced.generate(prompts, seeds, sampling)]
     alone = [
-        synced.engine.generate([prompts[row]], [seeds[row]], sampling)[0].token_ids
-        for row in range(3)
+        synced.generate([prompts[row]], [seeds[row]], sampling)[0].token_ids for row in range(3)
     ]
-    reverse = synced.engine.generate(prompts[::-1], seeds[::-1], sampling)
+    reverse = synced.generate(prompts[::-1], seeds[::-1], sampling)
     # Batches of other shapes round differently, so that now and then a draw on the border of two
     # tokens falls to the other side; with shared noise hardly a row would agree.
     assert sum(map(list.__eq__, alone, tokens[:3])) >= 2
     assert sum(map(list.__eq__, [row.token_ids for row in reverse][::-1], tokens)) >= 18
-    samples = synced.engine.generate([prompts[0]] * 8, range(8), sampling)
+    samples = synced.generate([prompts[0]] * 8, range(8), sampling)
     assert len({tuple(row.token_ids) for row in samples}) == 8
 
 
 def test_the_same_call_gives_the_same_bits(synced) -> None:
     """A resumed run must repeat an iteration exactly, whatever ran in the engine before it."""
     prompts, sampling = prompts_of(20, length=70), Sampling(max_new_tokens=16)
-    first = synced.engine.generate(prompts, range(20), sampling)
-    synced.engine.generate(prompts[:3], [50, 51, 52], sampling)
+    first = synced.generate(prompts, range(20), sampling)
+    synced.generate(prompts[:3], [50, 51, 52], sampling)
     synced.engine.probe(prompts[:2])
-    assert synced.engine.generate(prompts, range(20), sampling) == first
+    assert synced.generate(prompts, range(20), sampling) == first
 
 
 def test_stop_token_is_kept_and_ends_the_row(synced) -> None:
     """A dropped stop token would never be trained: the policy could not learn to stop."""
     stops = tuple(range(50, 62))
     sampling = Sampling(max_new_tokens=24, stop_token_ids=stops)
-    rows = synced.engine.generate(prompts_of(40), range(40), sampling)
+    rows = synced.generate(prompts_of(40), range(40), sampling)
     for row in rows:
         assert len(row.token_ids) == len(row.logprobs)
         assert not set(row.token_ids[:-1]) & set(stops)
@@ -126,13 +123,13 @@ def test_stop_token_is_kept_and_ends_the_row(synced) -> None:
 
 def test_eos_of_the_model_directory_does_not_stop_a_row(synced) -> None:
     """Stops come from the recipe; a second source would cut rows the recipe lets run."""
-    rows = synced.engine.generate(prompts_of(60), range(60), Sampling(max_new_tokens=24))
+    rows = synced.generate(prompts_of(60), range(60), Sampling(max_new_tokens=24))
     assert any(1 in row.token_ids[:-1] for row in rows), "no row drew the config's eos"
     assert {row.finish_reason for row in rows} == {"length"}
 
 
 def test_a_full_context_ends_the_row(synced) -> None:
-    rows = synced.engine.generate(prompts_of(2, length=250), [0, 1], Sampling(max_new_tokens=40))
+    rows = synced.generate(prompts_of(2, length=250), [0, 1], Sampling(max_new_tokens=40))
     assert [(len(row.token_ids), row.finish_reason) for row in rows] == [(6, "length")] * 2
 
 
@@ -142,7 +139,7 @@ def test_top_k_and_top_p_keep_their_tokens(synced) -> None:
         Sampling(top_k=3, max_new_tokens=1),
         Sampling(top_p=0.2, temperature=0.8, max_new_tokens=1),
     ):
-        rows = synced.engine.generate(prompts, range(30), sampling)
+        rows = synced.generate(prompts, range(30), sampling)
         for prompt, row in zip(prompts, rows, strict=True):
             with torch.no_grad():
                 logits = synced.model(torch.tensor([prompt])).logits[0, -1]
@@ -157,9 +154,9 @@ def test_top_k_and_top_p_keep_their_tokens(synced) -> None:
 def test_long_prompt_is_refused_by_name(synced) -> None:
     """One long prompt inside vLLM fails the whole batch with an error that names no row."""
     prompts = [*prompts_of(2), [5] * 256]
-    with pytest.raises(UserError, match=r"prompts\[2\] has 256 tokens and max_model_len is 256"):
-        synced.engine.generate(prompts, [0, 1, 2], Sampling())
-    assert len(synced.engine.generate(prompts[:2], [0, 1], Sampling(max_new_tokens=2))) == 2
+    with pytest.raises(UserError, match=r"request '2' has 256 tokens and max_model_len is 256"):
+        synced.generate(prompts, [0, 1, 2], Sampling())
+    assert len(synced.generate(prompts[:2], [0, 1], Sampling(max_new_tokens=2))) == 2
 
 
 @pytest.mark.parametrize(
@@ -180,13 +177,13 @@ def test_bytes_that_are_not_the_senders_are_refused_by_name(
         synced.engine.load_weights(update)
     assert synced.engine.stamp() == UNVERIFIED
     for refused in (
-        lambda: synced.engine.generate(prompts, [0, 1], greedy),
+        lambda: synced.generate(prompts, [0, 1], greedy),
         lambda: synced.engine.probe(prompts),
     ):
         with pytest.raises(WeightSyncError, match="holds no proven weights"):
             refused()
     assert synced.engine.load_weights(update) == update.stamp
-    rows = synced.engine.generate(prompts, [0, 1], greedy)
+    rows = synced.generate(prompts, [0, 1], greedy)
     for prompt, row in zip(prompts, rows, strict=True):
         assert behind_the_best(synced.model, prompt, row.token_ids) < 1e-3
 
@@ -214,13 +211,13 @@ def test_a_partial_or_foreign_state_is_refused(synced) -> None:
     }
     before, prompts = synced.engine.stamp(), prompts_of(4)
     greedy = Sampling(temperature=0.0, max_new_tokens=8)
-    rows = synced.engine.generate(prompts, [0] * 4, greedy)
+    rows = synced.generate(prompts, [0] * 4, greedy)
     for sentence, wrong in cases.items():
         update = update_of(wrong, before.version + 1, synced.folder / "wrong.safetensors")
         with pytest.raises(WeightSyncError, match=sentence):
             synced.engine.load_weights(update)
     assert synced.engine.stamp() == before
-    assert synced.engine.generate(prompts, [0] * 4, greedy) == rows, "the old weights are gone"
+    assert synced.generate(prompts, [0] * 4, greedy) == rows, "the old weights are gone"
 
 
 def test_a_missing_file_is_named(synced, tmp_path: Path) -> None:
@@ -238,13 +235,14 @@ def test_a_new_process_draws_the_same_tokens(engine_of, start_process) -> None:
     prompts, sampling = prompts_of(24), Sampling(max_new_tokens=16)
     update = synced.publish(synced.model)
     synced.engine.load_weights(update)
-    here = synced.engine.generate(prompts, range(24), sampling)
+    here = synced.generate(prompts, range(24), sampling)
+    requests = requests_of(prompts, range(24), sampling)
     process = start_process(synced.spec)
     process.call("again", "build", synced.spec)
     assert process.call("again", "stamp") == UNVERIFIED
     with pytest.raises(WeightSyncError, match="holds no proven weights"):
-        process.call("again", "generate", prompts, range(24), sampling)
+        process.call("again", "generate", requests, sampling)
     process.call("again", "load_weights", update)
-    assert process.call("again", "generate", prompts, range(24), sampling) == here
+    assert process.call("again", "generate", requests, sampling) == here
     for method in ("sleep", "wake", "close", "close"):
         process.call("again", method)

@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 
 from rlcore.cluster.in_process import InProcessWorker
 from rlcore.engines.pool import EnginePool
-from rlcore.engines.types import Generation, Sampling
+from rlcore.engines.types import Generation, Sampling, TurnRequest
 from rlcore.weights.stamp import WeightStamp, WeightSyncError, WeightUpdate
 from schemas.outcomes import FinishReason
 
@@ -15,21 +16,20 @@ STAMP = WeightStamp(3, "a" * 64)
 
 
 class Echo:
-    """Answers each prompt with its own ids and its seed."""
+    """Answers each prompt with its own ids, its seed and its budget."""
 
     def __init__(self, stamp: WeightStamp = STAMP, refusal: str = "") -> None:
         self._stamp, self._refusal = stamp, refusal
-        self.calls: list[int] = []
+        self.calls: list[str | list[str]] = []
 
-    def generate(
-        self, prompts: list[list[int]], seeds: list[int], sampling: Sampling
-    ) -> list[Generation]:
+    def begin(self) -> None:
+        self.calls.append("begin")
+
+    def generate(self, requests: list[TurnRequest], sampling: Sampling) -> list[Generation]:
         del sampling
-        self.calls.append(len(prompts))
-        return [
-            Generation([*ids, seed], [0.0] * (len(ids) + 1), FinishReason.STOP, self._stamp)
-            for ids, seed in zip(prompts, seeds, strict=True)
-        ]
+        self.calls.append([request.key for request in requests])
+        rows = [[*each.token_ids, each.seed, each.max_new_tokens] for each in requests]
+        return [Generation(r, [0.0] * len(r), FinishReason.STOP, self._stamp) for r in rows]
 
     def load_weights(self, update: WeightUpdate) -> WeightStamp:
         del update
@@ -51,7 +51,8 @@ def pool_of(*engines: Any) -> EnginePool:
 
 def stream(pool: EnginePool, prompts: Sequence[Sequence[int]]) -> dict[int, list[int]]:
     seeds = [100 + i for i in range(len(prompts))]
-    return {index: g.token_ids for index, g in pool.stream(prompts, seeds, Sampling())}
+    sampling = Sampling(max_new_tokens=9)
+    return {index: g.token_ids for index, g in pool.stream(prompts, seeds, sampling)}
 
 
 @pytest.mark.parametrize("num_prompts", [0, 1, 2, 3, 4, 5, 7])
@@ -60,13 +61,26 @@ def test_each_prompt_is_answered_once_with_its_own_seed(num_engines: int, num_pr
     """An answer under another prompt's index is rewarded by another ground truth."""
     prompts = [[i] for i in range(num_prompts)]
     found = stream(pool_of(*(Echo() for _ in range(num_engines))), prompts)
-    assert found == {i: [i, 100 + i] for i in range(num_prompts)}
+    assert found == {i: [i, 100 + i, 9] for i in range(num_prompts)}
 
 
-def test_engines_without_a_prompt_are_not_called() -> None:
+def test_every_engine_begins_and_those_without_a_prompt_sample_nothing() -> None:
     engines = [Echo() for _ in range(3)]
     stream(pool_of(*engines), [[1], [2]])
-    assert [engine.calls for engine in engines] == [[1], [1], []]
+    assert [engine.calls for engine in engines] == [["begin", ["0"]], ["begin", ["1"]], ["begin"]]
+
+
+def test_a_turn_leaves_each_share_with_its_engine() -> None:
+    """An engine has the prefix of its own episodes only; and a batch decides the last bits."""
+    engines = [Echo() for _ in range(3)]
+    pool = pool_of(*engines)
+    request = {k: TurnRequest(k, np.array([n]), np.int64(n), n + 1) for n, k in enumerate("abc")}
+    shares = [[request["b"], request["a"]], [], [request["c"]]]
+    found = {key: g.token_ids for key, g in pool.turn(shares, Sampling())}
+    assert found == {"b": [1, 1, 2], "a": [0, 0, 1], "c": [2, 2, 3]}
+    assert {type(number) for row in found.values() for number in row} == {int}
+    assert [engine.calls for engine in engines] == [[["b", "a"]], [], [["c"]]]
+    assert len(pool) == 3
 
 
 def test_an_engine_that_holds_other_weights_is_named() -> None:

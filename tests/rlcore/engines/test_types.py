@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from rlcore.engines.types import EngineSpec, Sampling, check_requests
+from rlcore.engines.types import EngineSpec, Sampling, TurnRequest, check_requests
 from schemas.errors import UserError
 
 
@@ -44,17 +44,20 @@ def test_engine_spec_refuses(field: str, value: object, sentence: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("prompts", "seeds", "sentence"),
+    ("wrong", "sentence"),
     [
-        ([[1], [2]], [0], "got 2 prompts and 1 seeds"),
-        ([[1], []], [0, 1], r"prompts\[1\] is empty"),
-        ([[1], [10]], [0, 1], r"prompts\[1\] holds a token id outside \[0, 10\)"),
-        ([[1], [2]], [0, -1], r"seeds\[1\] = -1 must lie in"),
-        ([[1] * 8], [0], r"prompts\[0\] has 8 tokens and max_model_len is 8; keep prompts at 7"),
+        ({"token_ids": []}, "request 'b' is empty"),
+        ({"token_ids": [10]}, r"request 'b' holds a token id outside \[0, 10\)"),
+        ({"seed": -1}, "seed -1 of request 'b' must lie in"),
+        ({"max_new_tokens": 0}, "max_new_tokens = 0 of request 'b' must be >= 1"),
+        ({"token_ids": [1] * 8}, "request 'b' has 8 tokens and max_model_len is 8; .* at 7"),
     ],
 )
 def test_requests_are_checked_before_the_engine_runs(
-    prompts: list[list[int]], seeds: list[int], sentence: str
+    wrong: dict[str, object], sentence: str
 ) -> None:
+    right = TurnRequest("a", [1], 0, 4)
+    check_requests([right], max_model_len=8, vocab_size=10)
     with pytest.raises(UserError, match=sentence):
-        check_requests(prompts, seeds, max_model_len=8, vocab_size=10)
+        requests = [right, dataclasses.replace(right, key="b", **wrong)]
+        check_requests(requests, max_model_len=8, vocab_size=10)

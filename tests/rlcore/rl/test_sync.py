@@ -27,9 +27,9 @@ def sampled(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     rows: list[int] = []
     generate = TransformersEngine.generate
 
-    def counted(engine: Any, prompts: Any, *rest: Any) -> Any:
-        rows.append(len(prompts))
-        return generate(engine, prompts, *rest)
+    def counted(engine: Any, requests: Any, sampling: Any) -> Any:
+        rows.append(len(requests))
+        return generate(engine, requests, sampling)
 
     monkeypatch.setattr(TransformersEngine, "generate", counted)
     return rows

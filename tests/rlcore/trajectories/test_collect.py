@@ -20,6 +20,8 @@ from schemas.tables import TABLES
 from tests.rlcore.trajectories.scripted import STAMP, ScriptedTokenizer
 
 TOKENIZER = ScriptedTokenizer(lambda ids: " ".join(map(str, ids)))
+BEGUN = threading.Event()
+BEGUN.set()
 
 
 class Answer:
@@ -41,10 +43,12 @@ class Engine:
         self.name, self._done = name, done
         self.asked: list[list[int]] = []
 
-    def start(self, method: str, prompts: list[list[int]], *_: Any) -> Answer:
+    def start(self, method: str, *arguments: Any) -> Answer:
+        if method == "begin":
+            return Answer(BEGUN, None)
         assert method == "generate"
-        self.asked = prompts
-        answers = [Generation(ids, [-1.0] * len(ids), FinishReason.STOP, STAMP) for ids in prompts]
+        self.asked = [list(request.token_ids) for request in arguments[0]]
+        answers = [Generation(i, [-1.0] * len(i), FinishReason.STOP, STAMP) for i in self.asked]
         return Answer(self._done, answers)
 
     def stop(self) -> None:
