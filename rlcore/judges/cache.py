@@ -5,6 +5,7 @@ process that is killed loses the answers under way only. The file can be lost: i
 from the verdicts in the store's artifacts (``rebuild``). It holds no key.
 """
 
+import fcntl
 import sqlite3
 import time
 from collections.abc import Iterable, Sequence
@@ -33,8 +34,11 @@ class JudgeCache:
         self._file = sqlite3.connect(
             path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
         )
-        self._file.execute("PRAGMA journal_mode = WAL")
-        self._file.executescript(_TABLES)
+        # SQLite does not wait for its timeout while another process changes the journal's mode.
+        with open(path.with_name(f"{path.name}.opening"), "w") as turn:
+            fcntl.flock(turn, fcntl.LOCK_EX)
+            self._file.execute("PRAGMA journal_mode = WAL")
+            self._file.executescript(_TABLES)
 
     def close(self) -> None:
         """Close the file."""
