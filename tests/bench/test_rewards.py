@@ -17,6 +17,7 @@ def test_the_published_flags_of_real_solutions_are_met(scorer: Scorer) -> None:
     assert disagreed(scorer) == []
 
 
+@pytest.mark.slow
 def test_no_wrong_answer_is_paid_and_nearly_every_right_one() -> None:
     pairs = read_pairs()
     assert len(pairs) >= 300

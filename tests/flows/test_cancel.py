@@ -25,7 +25,8 @@ from tests.flows.small_run import INLINE, ROOT, SMALL
 pytestmark = pytest.mark.timeout(180)
 
 
-@pytest.mark.parametrize("by", ["stop", pytest.param("SIGTERM", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("by", ["stop", "SIGTERM"])
 def test_a_run_of_this_terminal_is_cancelled(
     by: str,
     prefect_server: str,

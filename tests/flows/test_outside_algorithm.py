@@ -33,6 +33,7 @@ def _flat(tree: dict, prefix: str = "") -> dict[str, object]:
     return flat
 
 
+@pytest.mark.slow
 def test_readme_algorithm_trains(prefect_server: str, tmp_path: Path) -> None:
     """Whoever follows the README must get a run that uses their two functions."""
     code, recipe = _block("**Your algorithm.**"), _block("and the recipe names them:")

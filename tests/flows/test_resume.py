@@ -24,7 +24,7 @@ POINTS = (
     "export",
 )
 CRASHES = {
-    "four points": ("sft", "reward", "update", "export"),
+    "an update": ("update",),
     "every point": POINTS,
 }
 
@@ -38,7 +38,7 @@ def uninterrupted(prefect_server: str, tmp_path_factory: pytest.TempPathFactory)
 
 
 @pytest.fixture(
-    scope="module", params=["four points", pytest.param("every point", marks=pytest.mark.slow)]
+    scope="module", params=["an update", pytest.param("every point", marks=pytest.mark.slow)]
 )
 def killed(
     request: pytest.FixtureRequest, prefect_server: str, tmp_path_factory: pytest.TempPathFactory

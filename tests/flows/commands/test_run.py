@@ -35,6 +35,7 @@ def check_summary(summary: dict) -> None:
     jsonschema.validate(summary, schema, cls=jsonschema.Draft202012Validator)
 
 
+@pytest.mark.slow
 def test_a_failed_run_prints_one_sentence_and_no_traceback(
     prefect_server: str, tmp_path: Path
 ) -> None:

@@ -84,6 +84,7 @@ def test_what_a_call_notes_is_logged(worker: RayWorker, caplog: pytest.LogCaptur
     assert "probe: three rows were lost" in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["gcs_server", "raylet"])
 def test_a_failure_of_ray_itself_is_named(kind: str) -> None:
     """Ray alone would end this process after a minute, without a message."""

@@ -98,6 +98,7 @@ def test_a_run_of_other_code_is_refused_and_goes_on_when_accepted(edited: Path) 
     assert len(policies(edited)) == 1
 
 
+@pytest.mark.slow
 def test_begun_again_once_its_checkpoints_are_deleted(edited: Path) -> None:
     store = ArtifactStore(edited / "runs" / "store")
     for key in store.keys("checkpoint"):
