@@ -24,12 +24,17 @@ def print_summary(summary: dict[str, Any], *, console: Console | None = None) ->
     accuracy.add_column("checkpoint")
     accuracy.add_column("accuracy", justify="right")
     accuracy.add_column("gain", justify="right")
+    episodes = summary.get("episodes") or {}
+    if episodes:
+        accuracy.add_column("turns", justify="right")
+        accuracy.add_column("valid actions", justify="right")
+        accuracy.add_column("tool called", justify="right")
     before: float | None = None
     for checkpoint, value in summary["accuracy"].items():
         if value is None:
             continue
         gain = "" if before is None else f"{value - before:+.3f}"
-        accuracy.add_row(checkpoint, f"{value:.3f}", gain)
+        accuracy.add_row(checkpoint, f"{value:.3f}", gain, *_episode(episodes.get(checkpoint)))
         before = value
     if accuracy.row_count:
         console.print(accuracy)
@@ -65,6 +70,17 @@ def print_summary(summary: dict[str, Any], *, console: Console | None = None) ->
         console.print(f"Ended after the stage {until}, as asked for")
     if summary.get("export"):
         console.print(f"Export: {summary['export']}")
+
+
+def _episode(figures: dict[str, float] | None) -> list[str]:
+    """Return the cells on a checkpoint's episodes; none without an environment."""
+    if figures is None:
+        return []
+    return [
+        f"{figures['turns']:.1f}",
+        f"{figures['valid_action_ratio']:.3f}",
+        f"{figures['called']:.3f}",
+    ]
 
 
 def _print_reward_model(evaluation: dict[str, Any], console: Console) -> None:

@@ -15,6 +15,7 @@ TABLES: dict[str, str] = {
     "validation_rewards": "how each greedy answer of a validation during RL was scored",
     "validation_answers": "these answers",
     "advantages": "what the update learnt from, per token",
+    "episodes": "what was said in each episode of an environment",
     "own_logprobs": "what ratios were measured against where rl.update.old_logprobs is own",
     "metrics": "every number of every step of sft, reward_model and rl: the truth of every curve",
     "eval_results": "figures of each evaluated checkpoint; those of runs are on the test split",
@@ -125,6 +126,11 @@ COLUMNS: dict[str, dict[str, str]] = {
         "returns": "per token: the critic's target; null without a critic or a score",
         "positive": "what auxiliary losses take for correct; null where unknown",
     },
+    "episodes": {
+        "trajectory_id": "the episode: rollouts.trajectory_id",
+        "turns": "messages (role, content) that followed the prompt",
+        "failure": "why the environment could not go on; null where it could",
+    },
     "own_logprobs": {
         "trajectory_id": "the response: rollouts.trajectory_id",
         "epoch": "pass over the rollouts that trained on it, from 0",
@@ -164,6 +170,8 @@ COLUMNS: dict[str, dict[str, str]] = {
         "finish_reason": "stop (stop token), length (cut off) or abort (engine gave up)",
         "num_tokens": "tokens sampled, stop token included",
         "verdicts": _VERDICTS,
+        "turns": "messages (role, content) that followed the prompt; empty without an environment",
+        "valid_actions": "per turn: whether the environment could read it",
     },
     "preferences": {
         "uid": "the prompt: prompts.uid, or a hash of the prompt in the file",

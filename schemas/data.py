@@ -10,7 +10,8 @@ from schemas.section import Section, rule
 
 ARITHMETIC = "arithmetic"
 PROGRAMS = "programs"
-GENERATED = (ARITHMETIC, PROGRAMS)  # kinds whose rows are not read but made
+ENVIRONMENT = "environment"
+GENERATED = (ARITHMETIC, PROGRAMS, ENVIRONMENT)  # kinds whose rows are not read but made
 VALIDATION_FRACTION = 0.05  # where validation prompts must come from the training rows
 GSM8K_HUB = "openai/gsm8k"
 GSM8K_ROWS = {"train": 7473, "test": 1319}  # of the original files
@@ -224,7 +225,20 @@ class ProgramsSource(Section):
     )
 
 
-GeneratedSource = ArithmeticSource | ProgramsSource
+class EnvironmentSource(Section):
+    """Prompts that the recipe's environment begins its episodes with, drawn by seed."""
+
+    kind: Literal["environment"] = Field(default=ENVIRONMENT, description="of the environment")
+    train_size: int = Field(default=1024, ge=1, description="RL training prompts")
+    validation_size: int = Field(default=128, ge=1, description="validation prompts")
+    test_size: int = Field(default=256, ge=1, description="test prompts")
+    demonstrations: int = Field(
+        default=0, ge=0, description="SFT examples, of the environment's demonstration(seed)"
+    )
+    data_source: str | None = Field(default=None, description="null = the environment's name")
+
+
+GeneratedSource = ArithmeticSource | ProgramsSource | EnvironmentSource
 # Read from files or the hub.
 ReadSource = Gsm8kSource | MathSource | AimeSource | FileSource | HubSource
 Source = Annotated[
@@ -234,7 +248,8 @@ Source = Annotated[
     | FileSource
     | HubSource
     | ArithmeticSource
-    | ProgramsSource,
+    | ProgramsSource
+    | EnvironmentSource,
     Field(discriminator="kind"),
 ]
 
@@ -250,6 +265,8 @@ def _most_train_rows(source: Source, *, solved: bool) -> int | None:
     match source:
         case ArithmeticSource() | ProgramsSource():
             return source.demonstrations if solved else source.train
+        case EnvironmentSource():
+            return source.demonstrations if solved else source.train_size
         case Gsm8kSource():
             if solved and not source.demonstrations:
                 return 0

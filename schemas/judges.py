@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from pydantic import Field
 
 from schemas.errors import did_you_mean
-from schemas.names import JUDGE, REWARD_MODEL
+from schemas.names import ENVIRONMENT, JUDGE, REWARD_MODEL
 from schemas.rl import RewardFunction, RewardSection
 from schemas.section import Section, rule
 
@@ -171,8 +171,10 @@ def judge_of(function: RewardFunction) -> str | None:
 
 
 def may_verify(function: RewardFunction, judges: Mapping[str, Judge]) -> bool:
-    """Return whether a term of the reward may give verdicts on correctness: the reward model and a
-    judge without ``correct_from`` do not."""
+    """Return whether a term of the reward may give verdicts on correctness: the reward model, a
+    judge without ``correct_from`` and an environment without ``success_at`` do not."""
+    if function.name == ENVIRONMENT:
+        return "success_at" in function.options
     judge = judges.get(judge_of(function) or "")
     return function.name != REWARD_MODEL and (judge is None or judge.correct_from is not None)
 

@@ -5,9 +5,16 @@ from pathlib import PurePath
 from typing import Any
 
 REWARD_MODEL = "reward_model"  # the trained model among ``reward.functions``; also its stage
+ENVIRONMENT = "environment"  # the environment's own rewards among ``reward.functions``
 JUDGE = "judge"  # the judges among ``reward.functions``
 BASE_MODEL = "base_model"  # the stage, its artifact and the role of it as a parent
 RECORDS = "records"  # metadata of a result: the key of its checkpoints, where it is not its own
+
+
+def by_workers(name: str) -> bool:
+    """Return whether a function of the reward is called in reward workers: all but the trained
+    model, and the rewards that an environment gave while the episode went on."""
+    return name not in (REWARD_MODEL, ENVIRONMENT)
 
 
 def split_function(name: str) -> tuple[str, str]:

@@ -10,11 +10,13 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from schemas.algorithm import SEQUENCE_RATIOS
-from schemas.data import DataSection
+from schemas.data import DataSection, EnvironmentSource
+from schemas.environment import EnvironmentSection
 from schemas.hardware import HardwareSection
 from schemas.judges import Judges, may_verify, misused
 from schemas.licenses import LicenseName
-from schemas.names import BASE_MODEL, REWARD_MODEL
+from schemas.model import ModelSection
+from schemas.names import BASE_MODEL, ENVIRONMENT, REWARD_MODEL
 from schemas.reward_model import RewardModelSection, SampledPreferences
 from schemas.rl import (
     GapBound,
@@ -26,68 +28,6 @@ from schemas.rl import (
 )
 from schemas.sampling import Temperature
 from schemas.section import Section, rule
-
-
-class FromScratch(Section):
-    """A Qwen2 of random weights with a tokenizer trained on the recipe's own data."""
-
-    hidden_size: int = Field(default=128, ge=8, description="width of the residual stream")
-    num_layers: int = Field(default=2, ge=1, description="transformer blocks")
-    num_heads: int = Field(default=4, ge=1, description="attention heads of a block")
-    num_kv_heads: int = Field(default=2, ge=1, description="key and value heads, shared by groups")
-    intermediate_size: int = Field(default=256, ge=8, description="width of the feed-forward layer")
-    tie_word_embeddings: bool = Field(default=True, description="one matrix embeds and unembeds")
-    vocab_size: int = Field(default=512, ge=64, description="upper bound of the trained vocabulary")
-    max_position_embeddings: int = Field(default=512, ge=32, description="longest context, tokens")
-
-    @rule
-    def _heads_divide(self) -> Iterator[str]:
-        if self.hidden_size % self.num_heads:
-            yield (
-                f"hidden_size = {self.hidden_size} is not a multiple of num_heads ="
-                f" {self.num_heads}; set num_heads to a divisor"
-            )
-        if self.num_heads % self.num_kv_heads:
-            yield (
-                f"num_heads = {self.num_heads} is not a multiple of num_kv_heads ="
-                f" {self.num_kv_heads}; set num_kv_heads to a divisor"
-            )
-
-
-class ModelSection(Section):
-    """The base model: a directory, a hub name, or one made from scratch."""
-
-    path: str | None = Field(default=None, description="local directory or hub name (owner/name)")
-    revision: str | None = Field(default=None, description="hub commit to pin")
-    from_scratch: FromScratch | None = None
-    dtype: Literal["float32", "bfloat16"] = Field(
-        default="bfloat16", description="of weights and passes; the optimizer's copy is float32"
-    )
-    trust_remote_code: bool = Field(default=False, description="run code shipped with the model")
-    chat_template: str | None = Field(default=None, description="Jinja; null = the model's own")
-    max_tokens: int = Field(default=2048, ge=16, description="tokens: prompt and response together")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _positions_of_context(cls, values: Any) -> Any:
-        """Give a model from scratch positions for its context where they are not set."""
-        if not isinstance(values, Mapping) or not isinstance(values.get("from_scratch"), Mapping):
-            return values
-        context = values.get("max_tokens", cls.model_fields["max_tokens"].default)
-        if not isinstance(context, int):
-            return values
-        positions = max(context, FromScratch.model_fields["max_position_embeddings"].default)
-        return {
-            **values,
-            "from_scratch": {"max_position_embeddings": positions, **values["from_scratch"]},
-        }
-
-    @rule
-    def _one_origin(self) -> Iterator[str]:
-        if (self.path is None) == (self.from_scratch is None):
-            state = "neither is" if self.path is None else "both are"
-            yield (f"{state} set of path and from_scratch; set exactly one of them")
-
 
 _SFT_OPTIMIZER = Optimizer(lr=1e-5, betas=(0.9, 0.95), schedule=Schedule(kind="cosine"))
 
@@ -211,6 +151,9 @@ class Recipe(Section):
     )
     reward: RewardSection
     judges: Judges = Field(default_factory=dict)
+    environment: EnvironmentSection | None = Field(
+        default=None, description="null = an episode is one turn"
+    )
     rl: RLSection = RLSection()
     evaluate: EvaluateSection = EvaluateSection()
     export: ExportSection = ExportSection()
@@ -232,7 +175,27 @@ class Recipe(Section):
             part["reward"]["functions"] = terms
         if "reward" in part and self.judges:
             part["judges"] = {name: judge.identity for name, judge in self.judges.items()}
+        if self.environment is not None and stage in self._stages_of_environment:
+            part["environment"] = self.environment.identity
         return part
+
+    @property
+    def _stages_of_environment(self) -> set[str]:
+        """Stages whose results depend on the environment: it may make the data."""
+        makes_data = any(isinstance(source, EnvironmentSource) for source in self.data.sources)
+        scratch = makes_data and self.model.from_scratch is not None
+        return {"prepare_data", "rl", "evaluate", *([BASE_MODEL] if scratch else [])}
+
+    @property
+    def max_turns(self) -> int:
+        """Most turns of the policy in one trajectory."""
+        return 1 if self.environment is None else self.environment.turns
+
+    def longest_sequence(self, new_tokens: int) -> int:
+        """Return the most tokens of a prompt and what follows it, ``new_tokens`` a turn."""
+        if self.environment is None:
+            return self.data.max_prompt_tokens + new_tokens
+        return self.environment.tokens(self.data.max_prompt_tokens, new_tokens)
 
     @property
     def scores_own_logprobs(self) -> bool:
@@ -273,6 +236,28 @@ class Recipe(Section):
         return GapBound("rl.max_canary_gap", "mean", self.rl.max_canary_gap or default)
 
     @rule
+    def _environment_is_used(self) -> Iterator[str]:
+        named = any(function.name == ENVIRONMENT for function in self.reward.functions)
+        if self.environment is None:
+            if named:
+                yield (
+                    "reward.functions names 'environment' and the section environment is null; set"
+                    " it, or take the function out"
+                )
+            if any(isinstance(source, EnvironmentSource) for source in self.data.sources):
+                yield (
+                    "data.sources holds kind environment and the section environment is null; set"
+                    " environment.name"
+                )
+            return
+        if self.reward_model and isinstance(self.reward_model.preferences, SampledPreferences):
+            yield (
+                "reward_model.preferences are sampled as single answers and environment ="
+                f" {self.environment.name!r} plays episodes; take preferences from a file, or set"
+                " environment to null"
+            )
+
+    @rule
     def _context_holds_prompt_and_response(self) -> Iterator[str]:
         limits = {
             "rl.rollout.max_new_tokens": self.rl.rollout.max_new_tokens,
@@ -282,13 +267,21 @@ class Recipe(Section):
             sampled = self.reward_model.preferences.max_new_tokens
             limits["reward_model.preferences.max_new_tokens"] = sampled
         for path, new_tokens in limits.items():
-            needed = self.data.max_prompt_tokens + new_tokens
+            needed = self.longest_sequence(new_tokens)
             if needed > self.model.max_tokens:
+                what = path if self.environment is None else self.environment.turns_of(path)
                 yield (
-                    f"data.max_prompt_tokens + {path} = {needed} exceeds model.max_tokens ="
-                    f" {self.model.max_tokens}; raise model.max_tokens or lower one of the two"
+                    f"data.max_prompt_tokens + {what} = {needed} exceeds"
+                    f" model.max_tokens = {self.model.max_tokens}; raise model.max_tokens or lower"
+                    f" {'one of the two' if self.environment is None else 'one of them'}"
                 )
         scratch = self.model.from_scratch
+        if self.environment and self.environment.observation >= self.model.max_tokens:
+            yield (
+                "environment.max_observation_tokens ="
+                f" {self.environment.max_observation_tokens} leaves no room for a turn in"
+                f" model.max_tokens = {self.model.max_tokens}; lower it"
+            )
         if scratch and scratch.max_position_embeddings < self.model.max_tokens:
             yield (
                 f"model.from_scratch.max_position_embeddings = {scratch.max_position_embeddings} is"
@@ -363,6 +356,12 @@ class Recipe(Section):
     @rule
     def _vllm_has_a_kernel(self) -> Iterator[str]:
         scratch = self.model.from_scratch
+        if self.environment and self.environment.observation >= self.model.max_tokens:
+            yield (
+                "environment.max_observation_tokens ="
+                f" {self.environment.max_observation_tokens} leaves no room for a turn in"
+                f" model.max_tokens = {self.model.max_tokens}; lower it"
+            )
         if scratch and self.hardware.rollout.engine == "vllm":
             size = scratch.hidden_size // scratch.num_heads
             if size < 32:

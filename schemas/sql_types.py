@@ -84,6 +84,11 @@ SQL_TYPES: dict[str, dict[str, str]] = {
         "returns": "FLOAT[]",
         "positive": "BOOLEAN",
     },
+    "episodes": {
+        "trajectory_id": "VARCHAR",
+        "turns": "STRUCT(role VARCHAR, content VARCHAR)[]",
+        "failure": "VARCHAR",
+    },
     "own_logprobs": {
         "trajectory_id": "VARCHAR",
         "epoch": "INTEGER",
@@ -122,6 +127,8 @@ SQL_TYPES: dict[str, dict[str, str]] = {
         "finish_reason": "VARCHAR",
         "num_tokens": "INTEGER",
         "verdicts": "VARCHAR",
+        "turns": "STRUCT(role VARCHAR, content VARCHAR)[]",
+        "valid_actions": "BOOLEAN[]",
     },
     "preferences": {
         "uid": "VARCHAR",

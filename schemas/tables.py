@@ -140,6 +140,14 @@ class Rollouts(Table):
         return data.lazyframe.select(pl.col("sampler_logprobs").list.eval(valid).list.all())
 
 
+class Episodes(Table):
+    """What was said in each episode of an environment, and why one could not go on."""
+
+    trajectory_id: pl.String = pa.Field(unique=True)
+    turns: pl.List = pa.Field(dtype_kwargs={"inner": MESSAGE})
+    failure: pl.String = pa.Field(nullable=True)
+
+
 class Rewards(Table):
     """How each trajectory was scored. ``score`` is null when it could not be: never a silent 0."""
 
@@ -247,6 +255,8 @@ class Completions(Table):
     finish_reason: pl.String = pa.Field(isin=FINISH_REASONS)
     num_tokens: pl.Int32 = pa.Field(ge=0)
     verdicts: pl.String = pa.Field(nullable=True)
+    turns: pl.List = pa.Field(dtype_kwargs={"inner": MESSAGE})
+    valid_actions: pl.List = pa.Field(dtype_kwargs={"inner": pl.Boolean})
 
 
 class ValidationAnswers(Table):
@@ -346,6 +356,7 @@ TABLES: dict[str, type[Table]] = {
     "validation_rewards": Rewards,
     "validation_answers": ValidationAnswers,
     "advantages": Advantages,
+    "episodes": Episodes,
     "own_logprobs": OwnLogprobs,
     "metrics": Metrics,
     "eval_results": EvalResults,

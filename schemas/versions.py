@@ -10,7 +10,7 @@ VERSIONS: dict[str, int] = {
     "validation_rewards": 4,
     "advantages": 3,
     "own_logprobs": 2,
-    "completions": 2,
+    "completions": 3,
     "preferences": 2,
 }
 

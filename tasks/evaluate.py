@@ -7,11 +7,18 @@ from prefect.logging import get_run_logger
 
 from rlcore.cluster.activity import activity
 from rlcore.engines.loading import load_model_directory
+from rlcore.envs.names import environment_names
 from rlcore.evaluation.evaluate import evaluate as evaluate_checkpoint
 from rlcore.models.files import model_directory
 from rlcore.models.tokenizer import load_tokenizer
 from rlcore.rewards.registry import code_digests
-from rlcore.workers.workers import ENGINE_MODULES, LEARNER_MODULES, REWARD_MODULES
+from rlcore.trajectories.setup import episodes_of
+from rlcore.workers.workers import (
+    ENGINE_MODULES,
+    ENVIRONMENT_MODULES,
+    LEARNER_MODULES,
+    REWARD_MODULES,
+)
 from schemas.artifacts import ArtifactRef
 from schemas.names import BASE_MODEL, REWARD_MODEL
 from tasks.runtime.caching import StageRun, cached_stage
@@ -20,8 +27,10 @@ from tasks.runtime.caching import StageRun, cached_stage
 @cached_stage(
     "evaluate",
     kind="evaluation",
-    code=(*ENGINE_MODULES, *LEARNER_MODULES, *REWARD_MODULES),
-    user_code=lambda recipe: code_digests([function.name for function in recipe.reward.functions]),
+    code=(*ENGINE_MODULES, *LEARNER_MODULES, *REWARD_MODULES, *ENVIRONMENT_MODULES),
+    user_code=lambda recipe: code_digests(
+        [*(function.name for function in recipe.reward.functions), *environment_names(recipe)]
+    ),
 )
 def evaluate(run: StageRun) -> ArtifactRef:
     """Evaluate every checkpoint among the parents; the result holds figures and completions."""
@@ -38,6 +47,7 @@ def evaluate(run: StageRun) -> ArtifactRef:
     rewards = run.workers.rewards(
         None if reward_model is None else model_directory(store.directory(reward_model))
     )
+    episodes = episodes_of(recipe, engines, run.workers.environments(), tokenizer)
     results, completions = [], []
     began = perf_counter()
     for name, directory in checkpoints.items():
@@ -52,6 +62,7 @@ def evaluate(run: StageRun) -> ArtifactRef:
                 tokenizer=tokenizer,
                 scorer=rewards.score,
                 reward=recipe.reward,
+                episodes=episodes,
             )
         results.append(figures)
         completions.append(drawn)

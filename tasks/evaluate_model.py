@@ -13,6 +13,7 @@ from rlcore.cluster.activity import activity
 from rlcore.data.inputs import data_digests, model_digests
 from rlcore.data.prepare import prepare
 from rlcore.engines.loading import load_model_directory
+from rlcore.envs.names import environment_names
 from rlcore.evaluation.evaluate import evaluate
 from rlcore.models.base import check_base_model
 from rlcore.models.files import locate_model, model_directory
@@ -29,7 +30,14 @@ from rlcore.rewards.coverage import check_covered
 from rlcore.rewards.registry import code_digests
 from rlcore.store.artifacts import ArtifactStore, Lineage
 from rlcore.store.fingerprint import code_fingerprint
-from rlcore.workers.workers import ENGINE_MODULES, LEARNER_MODULES, REWARD_MODULES, Workers
+from rlcore.trajectories.setup import episodes_of
+from rlcore.workers.workers import (
+    ENGINE_MODULES,
+    ENVIRONMENT_MODULES,
+    LEARNER_MODULES,
+    REWARD_MODULES,
+    Workers,
+)
 from schemas.artifacts import ArtifactRef
 from schemas.errors import UserError
 from schemas.names import BASE_MODEL, REWARD_MODEL
@@ -86,8 +94,10 @@ def evaluate_model(
     check_base_model(recipe.model, source)
     store = ArtifactStore(recipe.store, writer="rl-pipeline evaluate")
     reads = {**model_digests(recipe.model), **data_digests(recipe.data)}
-    users = code_digests([function.name for function in recipe.reward.functions])
-    modules = (*ENGINE_MODULES, *LEARNER_MODULES, *REWARD_MODULES)
+    users = code_digests(
+        [*(function.name for function in recipe.reward.functions), *environment_names(recipe)]
+    )
+    modules = (*ENGINE_MODULES, *LEARNER_MODULES, *REWARD_MODULES, *ENVIRONMENT_MODULES)
     code = code_fingerprint("tasks.evaluate_model", *modules)
     parents = {} if reward_model is None else {REWARD_MODEL: reward_model}
     key = stage_key(STAGE, _slice(recipe, split), parents, code, {**reads, **users})
@@ -141,7 +151,13 @@ def _tables(
             f"model '{recipe.model.path}' has another tokenizer than the reward model"
             f" {scorer}, which scores tokens; set reward.functions to functions that read text"
         )
-    prepared = prepare(recipe.data, tokenizer=tokenizer, seed=recipe.seed, sft_max_tokens=None)
+    prepared = prepare(
+        recipe.data,
+        tokenizer=tokenizer,
+        seed=recipe.seed,
+        sft_max_tokens=None,
+        environment=recipe.environment,
+    )
     log(prepared.sentence())
     prompts = prepared.tables["prompts"]
     if any(function.data_sources or function.styles for function in recipe.reward.functions):
@@ -161,5 +177,6 @@ def _tables(
                 scorer=rewards.score,
                 reward=recipe.reward,
                 split=split,
+                episodes=episodes_of(recipe, engines, workers.environments(), tokenizer),
             )
     return {"eval_results": results, "completions": completions}

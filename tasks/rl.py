@@ -5,6 +5,7 @@ from contextlib import ExitStack, contextmanager
 
 from prefect.logging import get_run_logger
 
+from rlcore.envs.names import environment_names
 from rlcore.models.files import MODEL_FOLDER, model_directory
 from rlcore.models.tokenizer import load_tokenizer
 from rlcore.recipes import user_functions
@@ -15,7 +16,12 @@ from rlcore.rl.phases import Phases
 from rlcore.rl.ptx import ptx_digests, ptx_of
 from rlcore.rl.state import LoopState
 from rlcore.rl.workers import start_workers
-from rlcore.workers.workers import ENGINE_MODULES, LEARNER_MODULES, REWARD_MODULES
+from rlcore.workers.workers import (
+    ENGINE_MODULES,
+    ENVIRONMENT_MODULES,
+    LEARNER_MODULES,
+    REWARD_MODULES,
+)
 from schemas.artifacts import ArtifactRef
 from schemas.names import REWARD_MODEL
 from tasks.run_page.report import IterationReport
@@ -28,9 +34,17 @@ def rl_stage(loop: Callable[[Phases, IterationReport], LoopState], module: str) 
     @cached_stage(
         "rl",
         kind="policy",
-        code=(*ENGINE_MODULES, *LEARNER_MODULES, *REWARD_MODULES, module),
+        code=(
+            *ENGINE_MODULES,
+            *LEARNER_MODULES,
+            *REWARD_MODULES,
+            *ENVIRONMENT_MODULES,
+            module,
+        ),
         inputs=lambda recipe: {**ptx_digests(recipe.rl.ptx), **fork_digests(recipe)},
-        user_code=lambda recipe: code_digests(user_functions(recipe)),
+        user_code=lambda recipe: code_digests(
+            [*user_functions(recipe), *environment_names(recipe)]
+        ),
         resumes=why_from_zero,
     )
     def rl(run: StageRun) -> ArtifactRef:

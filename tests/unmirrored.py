@@ -6,6 +6,14 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
         *("rlcore/cluster/loopback.py", "rlcore/sandbox/types.py", "rlcore/weights/stamp.py"),
         *("schemas/contract.py", "schemas/names.py", "schemas/records.py", "schemas/section.py"),
     ),
+    "tests/rlcore/algorithms/test_advantages.py": ("rlcore/algorithms/shapes.py",),
+    "tests/rlcore/envs/test_process.py": (
+        *("rlcore/envs/child.py", "rlcore/envs/registry.py", "rlcore/models/tool_schema.py"),
+        "rlcore/envs/names.py",
+    ),
+    "tests/rlcore/envs/test_pool.py": ("rlcore/envs/worker.py",),
+    "tests/rlcore/rl/test_episodes.py": ("rlcore/trajectories/setup.py",),
+    "tests/schemas/test_recipe.py": ("schemas/model.py",),
     "tests/rlcore/test_recipe_keys.py": ("rlcore/foreign_keys.py",),
     "tables of keys, read by tests/rlcore/from_verl/test_keys.py": (
         *("rlcore/from_verl/job_keys.py", "rlcore/from_verl/learning_keys.py"),

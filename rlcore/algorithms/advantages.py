@@ -23,6 +23,7 @@ from rlcore.algorithms.gae import (
 )
 from rlcore.algorithms.grouping import Groups, group_statistics
 from rlcore.algorithms.plugins import resolve
+from rlcore.algorithms.shapes import check_ragged, per_row
 from schemas.errors import UserError, did_you_mean
 
 
@@ -33,6 +34,8 @@ class AdvantageInput:
     ``scores`` [R]: task score after shaping; NaN or None = could not be scored. ``group_ids`` [R]:
     prompt of each row, any sortable type. ``masks``: bool per token, True where the policy
     sampled it. ``token_kl``: kl_coef x kl_t per token, to be taken off the reward.
+    ``turn_rewards``: per token, the part of the score that is given there, at the end of a turn;
+    the rest of the score is given at the row's last policy token.
     ``values``: the critic's value of the state before each token. ``baselines`` [R]: score of the
     greedy answer to the row's prompt. Values outside the mask are never read.
 
@@ -45,9 +48,10 @@ class AdvantageInput:
     token_kl: Sequence[np.ndarray] | None = None
     values: Sequence[np.ndarray] | None = None
     baselines: np.ndarray | None = None
+    turn_rewards: Sequence[np.ndarray] | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "scores", _per_row("scores", self.scores, len(self.masks)))
+        object.__setattr__(self, "scores", per_row("scores", self.scores, len(self.masks)))
         object.__setattr__(self, "group_ids", np.asarray(self.group_ids))
         if self.group_ids.shape != self.scores.shape:
             raise UserError(
@@ -56,11 +60,16 @@ class AdvantageInput:
             )
         object.__setattr__(self, "masks", [np.asarray(mask, dtype=bool) for mask in self.masks])
         if self.baselines is not None:
-            checked = _per_row("baselines", self.baselines, len(self.masks))
+            checked = per_row("baselines", self.baselines, len(self.masks))
             object.__setattr__(self, "baselines", checked)
-        for name, arrays in (("token_kl", self.token_kl), ("values", self.values)):
+        per_token = {
+            "token_kl": self.token_kl,
+            "values": self.values,
+            "turn_rewards": self.turn_rewards,
+        }
+        for name, arrays in per_token.items():
             if arrays is not None:
-                _check_ragged(name, arrays, self.masks)
+                check_ragged(name, arrays, self.masks)
 
     @property
     def lengths(self) -> np.ndarray:
@@ -74,7 +83,8 @@ class AdvantageInput:
         return ~np.isnan(self.scores) & (self.lengths > 0)
 
     def rewards(self) -> list[np.ndarray]:
-        """Return R_t per token: -token_kl on policy tokens, + score on the last of them.
+        """Return R_t per token: -token_kl on policy tokens, + turn_rewards, + what is left of the
+        score on the last of them.
 
         NaN there for a row whose score is. Rows without a policy token get no reward.
         """
@@ -104,7 +114,13 @@ class AdvantageInput:
         else:
             rewards_N = -self.gather(self.token_kl)
         filled = lengths > 0
-        rewards_N[np.cumsum(lengths)[filled] - 1] += self.scores[filled]
+        last_R = self.scores
+        if self.turn_rewards is not None:
+            turns_N = self.gather(self.turn_rewards)
+            rewards_N += turns_N
+            rows_N = np.repeat(np.arange(len(lengths)), lengths)
+            last_R = last_R - np.bincount(rows_N, weights=turns_N, minlength=len(lengths))
+        rewards_N[np.cumsum(lengths)[filled] - 1] += last_R[filled]
         return rewards_N
 
     def gather(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
@@ -362,33 +378,3 @@ def _settled(name: str, arrays: Sequence[np.ndarray], batch: AdvantageInput) -> 
                 "advantages must be finite"
             )
     return settled
-
-
-def _per_row(name: str, values: np.ndarray, num_rows: int) -> np.ndarray:
-    """Return ``values`` as [num_rows] float64 (None becomes NaN)."""
-    array = np.asarray(values, dtype=np.float64)
-    if array.shape != (num_rows,):
-        raise UserError(
-            f"{name} has shape {array.shape} and there are {num_rows} masks; "
-            "pass one of each per row"
-        )
-    if np.isinf(array).any():
-        row = int(np.flatnonzero(np.isinf(array))[0])
-        raise UserError(
-            f"{name}[{row}] = {array[row]} must be finite; return None for an answer that "
-            "cannot be scored"
-        )
-    return array
-
-
-def _check_ragged(name: str, arrays: Sequence[np.ndarray], masks: Sequence[np.ndarray]) -> None:
-    if len(arrays) != len(masks):
-        raise UserError(f"{name} has {len(arrays)} rows and masks {len(masks)}; pass one per row")
-    for row, (array, mask) in enumerate(zip(arrays, masks, strict=True)):
-        if np.shape(array) != mask.shape:
-            raise UserError(
-                f"{name}[{row}] has shape {np.shape(array)} and masks[{row}] {mask.shape}; "
-                "pass one number per token"
-            )
-        if not np.isfinite(np.asarray(array)[mask]).all():
-            raise UserError(f"{name}[{row}] is not finite on a policy token")

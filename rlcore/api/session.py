@@ -58,7 +58,8 @@ from rlcore.telemetry import switch_off
 from rlcore.workers.workers import Workers
 from schemas.artifacts import ArtifactRef
 from schemas.errors import UserError
-from schemas.recipe import ModelSection, Recipe
+from schemas.model import ModelSection
+from schemas.recipe import Recipe
 
 if TYPE_CHECKING:
     from rlcore.models.pretrained import PreTrainedModel

@@ -2,11 +2,15 @@
 
 A demonstration is tokenized in the pieces that a rollout consists of: the prompt as rollouts see
 it, then the assistant's tokens up to its EOS. So SFT trains exactly the tokens that are sampled.
+What an environment answers is tokenized alone and appended: ids that were sampled are never decoded
+and encoded again.
+
+``tools``: JSON schemas of what the policy can call, for templates that show them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from schemas.errors import UserError
 
@@ -14,6 +18,7 @@ if TYPE_CHECKING:
     from rlcore.models.tokenizer import ChatTokenizer
 
 Message = dict[str, str]
+Tools = Sequence[Mapping[str, Any]]
 
 PROBED = 64  # demonstrations whose piecewise tokens are compared with their text
 
@@ -35,16 +40,16 @@ class Refused:
 
 
 def encode_prompts(
-    tokenizer: "ChatTokenizer", prompts: Sequence[list[Message]]
+    tokenizer: "ChatTokenizer", prompts: Sequence[list[Message]], tools: Tools = ()
 ) -> list[list[int] | Refused]:
     """Return token ids per prompt, the assistant's turn opened (``add_generation_prompt``)."""
-    texts = _render(tokenizer, prompts, open_turn=True)
+    texts = _render(tokenizer, prompts, tools, open_turn=True)
     ids = iter(_tokenize(tokenizer, [text for text in texts if isinstance(text, str)]))
     return [next(ids) if isinstance(text, str) else text for text in texts]
 
 
 def encode_demonstrations(
-    tokenizer: "ChatTokenizer", demonstrations: Sequence[list[Message]]
+    tokenizer: "ChatTokenizer", demonstrations: Sequence[list[Message]], tools: Tools = ()
 ) -> list[Encoded | Refused]:
     """Return token ids and loss mask per demonstration; tokens after the last EOS are left out.
 
@@ -53,7 +58,7 @@ def encode_demonstrations(
     such mask: those rows are refused. Raises ``UserError`` when the template ends assistant turns
     without the EOS token, or when the tokenizer does not encode piecewise.
     """
-    pieces = _pieces(tokenizer, demonstrations)
+    pieces = _pieces(tokenizer, demonstrations, tools)
     kept = [row for row in pieces if not isinstance(row, Refused)]
     flat = iter(_tokenize(tokenizer, [text for row in kept for text, _ in row]))
     encoded: list[Encoded | Refused] = []
@@ -72,7 +77,7 @@ def encode_demonstrations(
 
 
 def _pieces(
-    tokenizer: "ChatTokenizer", demonstrations: Sequence[list[Message]]
+    tokenizer: "ChatTokenizer", demonstrations: Sequence[list[Message]], tools: Tools
 ) -> list[list[tuple[str, bool]] | Refused]:
     """Return (text, carries loss) pieces per demonstration."""
     turns = [
@@ -81,8 +86,10 @@ def _pieces(
     ]
     pairs = list(zip(demonstrations, turns, strict=True))
     # Each assistant turn twice: up to its opening, and up to its end.
-    opened = iter(_render(tokenizer, [c[:i] for c, at in pairs for i in at], open_turn=True))
-    closed = iter(_render(tokenizer, [c[: i + 1] for c, at in pairs for i in at], open_turn=False))
+    before = [chat[:i] for chat, at in pairs for i in at]
+    whole = [chat[: i + 1] for chat, at in pairs for i in at]
+    opened = iter(_render(tokenizer, before, tools, open_turn=True))
+    closed = iter(_render(tokenizer, whole, tools, open_turn=False))
     pieces = []
     for at in turns:
         spans = [(next(opened), next(closed)) for _ in at]
@@ -139,13 +146,16 @@ def _probe(
 
 
 def _render(
-    tokenizer: "ChatTokenizer", chats: Sequence[list[Message]], *, open_turn: bool
+    tokenizer: "ChatTokenizer", chats: Sequence[list[Message]], tools: Tools, *, open_turn: bool
 ) -> list[str | Refused]:
     from jinja2 import TemplateError
 
     def render(batch: Sequence[list[Message]]) -> list[str]:
         texts = tokenizer.apply_chat_template(
-            list(batch), tokenize=False, add_generation_prompt=open_turn
+            list(batch),
+            tools=[dict(tool) for tool in tools] or None,
+            tokenize=False,
+            add_generation_prompt=open_turn,
         )
         return [str(text) for text in texts]
 

@@ -5,7 +5,14 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from rlcore.data.chat import Encoded, Message, Refused, encode_demonstrations, encode_prompts
+from rlcore.data.chat import (
+    Encoded,
+    Message,
+    Refused,
+    Tools,
+    encode_demonstrations,
+    encode_prompts,
+)
 from rlcore.data.rows import Reject, Row
 from schemas.data import DataSection
 from schemas.errors import UserError
@@ -70,7 +77,7 @@ def worded_rejects(rows: list[Row], data: DataSection) -> tuple[list[Row], list[
 
 
 def fit_prompts(
-    tokenizer: "ChatTokenizer", rows: list[Row], data: DataSection
+    tokenizer: "ChatTokenizer", rows: list[Row], data: DataSection, tools: Tools = ()
 ) -> tuple[list[tuple[Row, list[int]]], list[Reject]]:
     """Return (row, prompt token ids) of the prompts within ``data.max_prompt_tokens``.
 
@@ -79,7 +86,7 @@ def fit_prompts(
     """
     kept: list[tuple[Row, list[int]]] = []
     rejects = []
-    encoded = encode_prompts(tokenizer, [row.prompt for row in rows])
+    encoded = encode_prompts(tokenizer, [row.prompt for row in rows], tools)
     for row, ids in zip(rows, encoded, strict=True):
         if isinstance(ids, Refused):
             rejects.append(row.reject(ids.reason, ids.detail))
@@ -91,7 +98,10 @@ def fit_prompts(
                 f" data.max_prompt_tokens = {data.max_prompt_tokens}; raise it, or set"
                 " data.over_length to 'drop'"
             )
-        elif data.over_length == "drop" or (short := _truncate(tokenizer, row, ids, data)) is None:
+        elif (
+            data.over_length == "drop"
+            or (short := _truncate(tokenizer, row, ids, data, tools)) is None
+        ):
             detail = f"{len(ids)} tokens, over data.max_prompt_tokens = {data.max_prompt_tokens}"
             rejects.append(row.reject("over_length", detail))
         else:
@@ -100,7 +110,7 @@ def fit_prompts(
 
 
 def fit_demonstrations(
-    tokenizer: "ChatTokenizer", rows: list[Row], max_tokens: int | None
+    tokenizer: "ChatTokenizer", rows: list[Row], max_tokens: int | None, tools: Tools = ()
 ) -> tuple[list[tuple[Row, Encoded]], list[Reject]]:
     """Return (row, tokens) of the demonstrations within ``max_tokens``, and a Reject per other.
 
@@ -108,7 +118,7 @@ def fit_demonstrations(
     """
     kept: list[tuple[Row, Encoded]] = []
     rejects = []
-    encoded = encode_demonstrations(tokenizer, [row.messages for row in rows])
+    encoded = encode_demonstrations(tokenizer, [row.messages for row in rows], tools)
     for row, tokens in zip(rows, encoded, strict=True):
         if isinstance(tokens, Refused):
             rejects.append(row.reject(tokens.reason, f"demonstration: {tokens.detail}"))
@@ -137,7 +147,7 @@ def special_token_rejects(
 
 
 def _truncate(
-    tokenizer: "ChatTokenizer", row: Row, ids: list[int], data: DataSection
+    tokenizer: "ChatTokenizer", row: Row, ids: list[int], data: DataSection, tools: Tools
 ) -> list[int] | None:
     """Shorten ``row.prompt`` in place; return its ids, or None where no text is left to remove."""
     side = data.over_length.removeprefix("truncate_")
@@ -158,7 +168,7 @@ def _truncate(
         ]
         longest = shortened[row.prompt.index(longest)]
         row.prompt = shortened
-        again = encode_prompts(tokenizer, [row.prompt])[0]
+        again = encode_prompts(tokenizer, [row.prompt], tools)[0]
         if isinstance(again, Refused):
             return None
         ids = again

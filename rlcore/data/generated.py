@@ -5,10 +5,22 @@ import json
 from rlcore.data import arithmetic, programs
 from rlcore.data.chat import Message
 from rlcore.data.rows import Row
-from schemas.data import ARITHMETIC, PROGRAMS, ArithmeticSource, GeneratedSource, ProgramsSource
+from rlcore.envs.process import EnvironmentProcess
+from rlcore.envs.types import Call
+from rlcore.seeds import stream_seed
+from schemas.data import (
+    ARITHMETIC,
+    ENVIRONMENT,
+    PROGRAMS,
+    ArithmeticSource,
+    EnvironmentSource,
+    ProgramsSource,
+)
+from schemas.environment import EnvironmentSection
+from schemas.errors import UserError
 
 
-def generated_rows(source: GeneratedSource, seed: int) -> list[Row]:
+def generated_rows(source: ArithmeticSource | ProgramsSource, seed: int) -> list[Row]:
     """Return prompts of all splits, then demonstrations, as normalised rows."""
     if isinstance(source, ProgramsSource):
         return programs_rows(source, seed)
@@ -35,6 +47,93 @@ def programs_rows(source: ProgramsSource, seed: int) -> list[Row]:
     return [
         _program(i, example, source.tests) for i, example in enumerate([*prompts, *demonstrations])
     ]
+
+
+def environment_rows(
+    source: EnvironmentSource, environment: EnvironmentSection, seed: int
+) -> list[Row]:
+    """Return prompts of all splits, then demonstrations, as normalised rows.
+
+    A prompt is what ``reset`` begins with for the seed in its ``extra_info``; an episode of it gets
+    that seed again. Raises UserError where ``reset`` makes no prompt or fails.
+    """
+    sizes = {
+        "train": source.train_size,
+        "validation": source.validation_size,
+        "test": source.test_size,
+    }
+    name = source.data_source or environment.name
+    process = EnvironmentProcess(environment)
+    try:
+        rows: list[Row] = []
+        for split, size in sizes.items():
+            seeds = [stream_seed(seed, ENVIRONMENT, split, number) for number in range(size)]
+            rows += _begun(process, seeds, split, name, first=len(rows))
+        seeds = [
+            stream_seed(seed, ENVIRONMENT, "demonstration", number)
+            for number in range(source.demonstrations)
+        ]
+        for index, messages in enumerate(process.demonstrations(seeds), len(rows)):
+            rows.append(_demonstration(index, messages, name))
+        return rows
+    finally:
+        process.close()
+
+
+def _begun(
+    process: EnvironmentProcess, seeds: list[int], split: str, name: str, *, first: int
+) -> list[Row]:
+    calls = [
+        Call(str(number), row={"data_source": name, "seed": seed}, seed=seed)
+        for number, seed in enumerate(seeds)
+    ]
+    answers = {answer.episode: answer for answer in process.exchange(calls, len(calls))}
+    process.end([call.episode for call in calls])
+    rows = []
+    for index, call in enumerate(calls):
+        answer = answers[call.episode]
+        if answer.start is None or not answer.start.messages:
+            why = f"fails ({answer.failure})" if answer.failure else "returns no messages"
+            raise UserError(
+                f"data.sources: kind environment takes its prompts from reset(), which {why};"
+                " return the prompt's messages, or use a source that has prompts"
+            )
+        truth = answer.start.ground_truth
+        rows.append(
+            Row(
+                source=ENVIRONMENT,
+                index=first + index,
+                split=split,
+                subset=split,
+                data_source=name,
+                prompt=[dict(message) for message in answer.start.messages],
+                ability=ENVIRONMENT,
+                reward_style="rule" if truth is not None else "model",
+                ground_truth=truth,
+                extra_info=json.dumps({"seed": call.seed}),
+            )
+        )
+    return rows
+
+
+def _demonstration(index: int, messages: list[Message], name: str) -> Row:
+    spoken = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
+    if not spoken or spoken[-1] != len(messages) - 1:
+        raise UserError(
+            "data.sources: demonstration() of the environment must end with a turn of the"
+            " assistant, which is what is learnt"
+        )
+    return Row(
+        source=ENVIRONMENT,
+        index=index,
+        split="train",
+        subset="train",
+        data_source=name,
+        prompt=messages[: spoken[0]],
+        solution=messages[spoken[0] :],
+        scored=False,
+        ability=ENVIRONMENT,
+    )
 
 
 def _arithmetic(index: int, example: arithmetic.Example) -> Row:

@@ -9,12 +9,13 @@ from schemas.data import (
     AimeSource,
     ArithmeticSource,
     DataSection,
+    EnvironmentSource,
     FileSource,
     HubSource,
     MathSource,
     ProgramsSource,
 )
-from schemas.recipe import ModelSection
+from schemas.model import ModelSection
 
 
 def data_digests(data: DataSection) -> dict[str, Read]:
@@ -27,7 +28,7 @@ def data_digests(data: DataSection) -> dict[str, Read]:
     for index, source in enumerate(data.sources):
         role = f"data.sources[{index}]"
         match source:
-            case ArithmeticSource() | ProgramsSource():
+            case ArithmeticSource() | ProgramsSource() | EnvironmentSource():
                 continue
             case FileSource():
                 digests[role] = read_file_digest(source.path, f"{role}.path")

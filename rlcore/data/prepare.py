@@ -19,7 +19,9 @@ from rlcore.data.rows import Row
 from rlcore.data.screen import check_rejects, screen_demonstrations, screen_prompts
 from rlcore.data.split import NO_DEMONSTRATIONS, is_validation, no_prompts
 from rlcore.data.write import demonstrations_table, prompts_table, rejects_table
+from rlcore.envs.process import describe
 from schemas.data import DataSection
+from schemas.environment import EnvironmentSection
 from schemas.errors import UserError
 from schemas.recipe import Recipe
 
@@ -58,6 +60,7 @@ def prepare_for(recipe: Recipe, tokenizer: "ChatTokenizer") -> PreparedData:
         recipe.data,
         tokenizer=tokenizer,
         seed=recipe.seed,
+        environment=recipe.environment,
         sft_max_tokens=recipe.sft.max_tokens if recipe.sft.enabled else None,
     )
     if "validation" not in prepared.tables["prompts"]["split"]:
@@ -66,25 +69,32 @@ def prepare_for(recipe: Recipe, tokenizer: "ChatTokenizer") -> PreparedData:
 
 
 def prepare(
-    data: DataSection, *, tokenizer: "ChatTokenizer", seed: int, sft_max_tokens: int | None
+    data: DataSection,
+    *,
+    tokenizer: "ChatTokenizer",
+    seed: int,
+    sft_max_tokens: int | None,
+    environment: EnvironmentSection | None = None,
 ) -> PreparedData:
     """Make the tables, encoded by ``tokenizer``; equal arguments and sources give equal bytes.
 
+    ``environment``: makes rows of its kind, and has the tools that the template shows.
     ``sft_max_tokens`` None: no SFT follows, so there may be no demonstrations. Raises ``UserError``
     for a source or filter that cannot be used, too many rejected rows, or a split that ends empty.
     """
-    rows, rejects, totals = read_rows(data, seed)
+    rows, rejects, totals = read_rows(data, seed, environment)
+    tools = () if environment is None else describe(environment).tools
     before = Counter(row.split for row in rows if row.scored)
     rows, filtered = apply_filters(rows, data.filters)
     rejects += filtered
     check_rejects(rejects, totals, data)
     rows, special = special_token_rejects(tokenizer, rows)
-    prompts, long = fit_prompts(tokenizer, [row for row in rows if row.scored], data)
+    prompts, long = fit_prompts(tokenizer, [row for row in rows if row.scored], data, tools)
     # A row whose prompt cannot be used has no use as a demonstration either; nor has a test row.
     unusable = {(reject.source, reject.row) for reject in long}
     solved = [row for row in rows if row.solution and row.split != "test"]
     solved = [row for row in solved if (row.source, row.index) not in unusable]
-    demonstrations, refused = fit_demonstrations(tokenizer, solved, sft_max_tokens)
+    demonstrations, refused = fit_demonstrations(tokenizer, solved, sft_max_tokens, tools)
     held = {
         split: [row.prompt_text for row, _ in prompts if row.split == split]
         for split in ("test", "validation")

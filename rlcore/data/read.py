@@ -3,15 +3,19 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from rlcore.data.generated import generated_rows
+from rlcore.data.generated import environment_rows, generated_rows
 from rlcore.data.normalise import normalise
 from rlcore.data.rows import Reject, Row
 from rlcore.data.sources import read_source
-from schemas.data import DataSection, GeneratedSource
+from schemas.data import DataSection, EnvironmentSource, GeneratedSource
+from schemas.environment import EnvironmentSection
 
 
-def read_rows(data: DataSection, seed: int) -> tuple[list[Row], list[Reject], dict[str, int]]:
-    """Return rows, rejects, and the number of raw rows per source.
+def read_rows(
+    data: DataSection, seed: int, environment: EnvironmentSection | None = None
+) -> tuple[list[Row], list[Reject], dict[str, int]]:
+    """Return rows, rejects, and the number of raw rows per source; ``environment`` makes those of
+    the kind of its name.
 
     Raises ``UserError`` as ``read_source`` and ``normalise`` do.
     """
@@ -20,7 +24,11 @@ def read_rows(data: DataSection, seed: int) -> tuple[list[Row], list[Reject], di
     totals: Counter[str] = Counter()
     for index, source in enumerate(data.sources):
         if isinstance(source, GeneratedSource):
-            generated = generated_rows(source, seed)
+            if isinstance(source, EnvironmentSource):
+                assert environment is not None, "a rule of the recipe"
+                generated = environment_rows(source, environment, seed)
+            else:
+                generated = generated_rows(source, seed)
             rows += generated
             totals[generated[0].source] += len(generated)
             continue
@@ -32,11 +40,13 @@ def read_rows(data: DataSection, seed: int) -> tuple[list[Row], list[Reject], di
     return rows, rejects, dict(totals)
 
 
-def training_texts(data: DataSection, seed: int) -> Iterator[str]:
+def training_texts(
+    data: DataSection, seed: int, environment: EnvironmentSection | None = None
+) -> Iterator[str]:
     """Yield the text of every message of the training rows: what a tokenizer is trained on.
 
     Filters are not applied, so that a base model from scratch does not depend on them. Raises
     ``UserError`` as ``read_rows`` does.
     """
-    rows, _, _ = read_rows(data, seed)
+    rows, _, _ = read_rows(data, seed, environment)
     return (message["content"] for row in rows if row.split == "train" for message in row.messages)

@@ -68,7 +68,7 @@ def _without_effect(recipe: Recipe) -> list[str]:
     """Return the settings of the learner that save memory and change no result."""
     learner = recipe.hardware.learner
     longest = [
-        recipe.data.max_prompt_tokens + recipe.rl.rollout.max_new_tokens,
+        recipe.longest_sequence(recipe.rl.rollout.max_new_tokens),
         recipe.sft.max_tokens if recipe.sft.enabled else 0,
         0 if recipe.reward_model is None else recipe.reward_model.max_tokens,
     ]

@@ -107,7 +107,7 @@ def _clipped_bound(recipe: Recipe) -> float:
 def _soft_start(recipe: Recipe) -> float:
     """Length in tokens from which overlong shaping applies its penalty."""
     section = recipe.rl.algorithm.overlong or Overlong()
-    limit = section.max_tokens or recipe.rl.rollout.max_new_tokens
+    limit = section.max_tokens or recipe.max_turns * recipe.rl.rollout.max_new_tokens
     return limit - (limit // 5 if section.cache_tokens is None else section.cache_tokens)
 
 

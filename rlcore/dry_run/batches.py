@@ -11,6 +11,7 @@ from schemas.data import (
     AimeSource,
     ArithmeticSource,
     DataSection,
+    EnvironmentSource,
     Gsm8kSource,
     MathSource,
     ProgramsSource,
@@ -144,6 +145,9 @@ def _size_of(source: Source, fraction: float) -> DataSize:
     if isinstance(source, ArithmeticSource):
         test = (source.test, source.test_steps)
         return DataSize(source.train, source.validation, test, source.demonstrations)
+    if isinstance(source, EnvironmentSource):
+        sizes = source.train_size, source.validation_size, (source.test_size,)
+        return DataSize(*sizes, source.demonstrations)
     if isinstance(source, ProgramsSource):
         return DataSize(source.train, source.validation, (source.test,), source.demonstrations)
     if isinstance(source, Gsm8kSource):
@@ -177,7 +181,7 @@ def rl_batch(recipe: Recipe) -> Batch:
     return _batch(
         recipe,
         "data.max_prompt_tokens + rl.rollout.max_new_tokens",
-        longest=recipe.data.max_prompt_tokens + rollout.max_new_tokens,
+        longest=recipe.longest_sequence(rollout.max_new_tokens),
         rounds=recipe.rl.iterations,
         sequences_per_round=sequences,
         steps_per_round=steps,

@@ -12,7 +12,7 @@ from typing import Any
 
 from rlcore.models.files import read_config
 from schemas.errors import UserError
-from schemas.recipe import FromScratch, ModelSection
+from schemas.model import FromScratch, ModelSection
 
 HUB_TIMEOUT_S = 5.0  # a plan must not wait for the hub: it is printed without the sizes instead
 

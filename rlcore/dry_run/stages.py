@@ -80,7 +80,7 @@ def evaluation_tokens(recipe: Recipe, data: DataSize) -> tuple[int, int]:
     section = recipe.evaluate
     prompts = sum(min(n, section.max_prompts or n) for n in data.test or ())
     completions = prompts * (1 + (section.samples if section.samples > 1 else 0))
-    return completions * section.max_new_tokens, completions
+    return completions * recipe.max_turns * section.max_new_tokens, completions
 
 
 def _base_model(recipe: Recipe, shape: ModelShape) -> StageEstimate:
@@ -133,7 +133,8 @@ def _reward_model(recipe: Recipe, shape: ModelShape, batch: Batch, rates: Rates)
 def _rl(
     recipe: Recipe, shape: ModelShape, data: DataSize, rl: Batch, rates: Rates
 ) -> StageEstimate:
-    section, hardware, response = recipe.rl, recipe.hardware, recipe.rl.rollout.max_new_tokens
+    section, hardware = recipe.rl, recipe.hardware
+    response = recipe.max_turns * section.rollout.max_new_tokens
     sequences = section.rollout.prompts * section.rollout.samples
     sampled = sampled_sequences(recipe) * response
     iteration = rates.sampler_s(shape.parameters, sampled, hardware.rollout.engines)

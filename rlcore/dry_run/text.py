@@ -62,7 +62,8 @@ def _sft_lines(recipe: Recipe, sft: Batch) -> list[str]:
 def _rl_lines(recipe: Recipe, data: DataSize, rl: Batch) -> list[str]:
     rollout, update = recipe.rl.rollout, recipe.rl.update
     sequences = rollout.prompts * rollout.samples
-    sampled = sequences * rollout.max_new_tokens
+    turns = recipe.max_turns
+    sampled = sequences * turns * rollout.max_new_tokens
     tokens = sequences * rl.longest
     passes = " learnt from" if recipe.rl.algorithm.dynamic_sampling else ""
     if not passes and data.train:
@@ -72,13 +73,22 @@ def _rl_lines(recipe: Recipe, data: DataSize, rl: Batch) -> list[str]:
         f"rl, per iteration: {rollout.prompts:,} prompts x {rollout.samples} samples ->"
         f" {sequences:,} sequences -> {update.mini_batches} mini-batch(es) of"
         f" {rl.sequences_per_step:,} x {update.epochs} epoch(s) -> {rl.steps_per_round} optimizer"
-        f" step(s); at most {recipe.data.max_prompt_tokens} + {rollout.max_new_tokens} ="
-        f" {rl.longest:,} tokens a sequence -> {tokens:,} tokens, {sampled:,} of them sampled",
+        f" step(s); at most {_longest(recipe)} = {rl.longest:,} tokens a sequence ->"
+        f" {tokens:,} tokens, {sampled:,} of them sampled",
         f"rl, in all: {rl.rounds:,} iterations -> {rl.rounds * rollout.prompts:,} prompts{passes}"
         f", {rl.rounds * sequences:,} sequences, {rl.total_steps:,}"
         f" optimizer steps, at most {rl.rounds * tokens:,} tokens",
         _micro_batch_line("rl", recipe, rl),
     ]
+
+
+def _longest(recipe: Recipe) -> str:
+    """Return the parts of the longest sequence, in tokens."""
+    prompt, turn = recipe.data.max_prompt_tokens, recipe.rl.rollout.max_new_tokens
+    if recipe.environment is None:
+        return f"{prompt} + {turn}"
+    turns, between = recipe.max_turns, recipe.environment.observation
+    return f"{prompt} + {turns} turns x {turn} + {turns - 1} answers x {between}"
 
 
 def _micro_batch_line(stage: str, recipe: Recipe, batch: Batch) -> str:
@@ -132,7 +142,7 @@ def engine_lines(
 ) -> list[str]:
     """Return what one rollout engine takes and how many longest sequences its cache holds."""
     rollout = recipe.hardware.rollout
-    per_sequence = recipe.data.max_prompt_tokens + recipe.rl.rollout.max_new_tokens
+    per_sequence = recipe.longest_sequence(recipe.rl.rollout.max_new_tokens)
     if device == "cuda":
         what = f"{rollout.gpu_memory_utilization:.0%} of its GPU(s), weights included"
     else:

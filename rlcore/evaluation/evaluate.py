@@ -16,10 +16,12 @@ from rlcore.rewards.types import Reward, RewardRow, prompt_text
 from rlcore.rewards.unscored import check_unscored
 from rlcore.seeds import stream_seed
 from rlcore.trajectories.collect import Engines, collect, in_order, score
+from rlcore.trajectories.episodes import Episodes
 from rlcore.trajectories.types import Request, Trajectory
 from schemas.errors import UserError
 from schemas.recipe import EvaluateSection
 from schemas.rl import RewardSection
+from schemas.tables import MESSAGES
 
 Scorer = Callable[[list[RewardRow]], list[Reward]]
 
@@ -35,13 +37,14 @@ def evaluate(
     scorer: Scorer,
     reward: RewardSection,
     split: str = "test",
+    episodes: Episodes | None = None,
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return (EvalResults, Completions) of the weights that ``engines`` sample from.
 
     Evaluates the rows of ``prompts`` with split ``split``. ``checkpoint`` labels the rows;
-    ``num_prompts`` and ``num_samples`` of a result count what it is computed from. Raises
-    ``UserError`` when the split has no prompt, RewardFailureError when more completions are
-    unscored than ``reward`` allows.
+    ``num_prompts`` and ``num_samples`` of a result count what it is computed from. ``episodes``:
+    how the policy answers, in an environment. Raises ``UserError`` when the split has no prompt,
+    RewardFailureError when more completions are unscored than ``reward`` allows.
     """
     drawn = generate_completions(
         prompts,
@@ -52,6 +55,7 @@ def evaluate(
         tokenizer=tokenizer,
         scorer=scorer,
         split=split,
+        episodes=episodes,
     )
     rows = f"completions of '{checkpoint}'"
     check_unscored(drawn.select("outcome", "detail").rows(), reward, rows=rows)
@@ -68,6 +72,7 @@ def generate_completions(
     tokenizer: Any,
     scorer: Scorer,
     split: str = "test",
+    episodes: Episodes | None = None,
 ) -> pl.DataFrame:
     """Return one row per completion: the Completions columns, ``correct``, ``detail``, and whether
     a reward function of weight 0 failed (``judge_failed``).
@@ -99,7 +104,8 @@ def generate_completions(
             for prompt in rows.iter_rows(named=True)
             for sample in range(n)
         ]
-        drawn[mode] = in_order(requests, collect(requests, sampling, engines, tokenizer))
+        sampled = collect(requests, sampling, engines, tokenizer, episodes)
+        drawn[mode] = in_order(requests, sampled)
     # All in one call: the limit on unscored completions is a share of all.
     rewards = iter(score([t for mode in drawn.values() for t in mode], scorer))
     return pl.concat(
@@ -155,6 +161,10 @@ def _completions(
             "finish_reason": [t.last.finish_reason.value for t in trajectories],
             "num_tokens": pl.Series([t.num_tokens for t in trajectories], dtype=pl.Int32),
             "verdicts": pl.Series([reward.verdicts_json for reward in rewards], dtype=pl.String),
+            "turns": pl.Series([list(t.messages) for t in trajectories], dtype=MESSAGES),
+            "valid_actions": pl.Series(
+                [[turn.valid for turn in t.turns] for t in trajectories], dtype=pl.List(pl.Boolean)
+            ),
             "correct": pl.Series([reward.correct for reward in rewards], dtype=pl.Boolean),
             "detail": [reward.detail for reward in rewards],
             "judge_failed": [bool(reward.failures) for reward in rewards],

@@ -12,6 +12,9 @@ Metrics, with n = ``evaluate.samples``:
     {greedy,sampled}/unscored                 share with outcome timeout, error or aborted
     {greedy,sampled}/aborted                  share that the engine aborted
     {greedy,sampled}/judge_failed             share on which a reward function of weight 0 failed
+    {greedy,sampled}/turns/mean               turns of the policy, in an environment
+    {greedy,sampled}/valid_action_ratio       share of its turns that the environment could read
+    {greedy,sampled}/called                   share of episodes in which a tool gave a result
 
 Completions without a score are left out of the first four lines and counted in ``unscored``; a
 figure that no prompt qualifies for is left out, as are accuracies where no reward function checks
@@ -140,6 +143,13 @@ def _score_length_and_failures(completions: pl.DataFrame, mode: str) -> list[Fig
         "aborted": (completions, pl.col("outcome") == Outcome.ABORTED.value, share),
         "judge_failed": (completions, pl.col("judge_failed"), share),
     }
+    if completions["turns"].list.len().max():
+        valid = pl.col("valid_actions").list
+        columns |= {
+            "turns/mean": (completions, valid.len(), False),
+            "valid_action_ratio": (completions, valid.mean(), False),
+            "called": (completions, _called(), share),
+        }
     figures = []
     for name, (rows, expression, is_share) in columns.items():
         means = rows.group_by("uid", maintain_order=True).agg(
@@ -147,6 +157,13 @@ def _score_length_and_failures(completions: pl.DataFrame, mode: str) -> list[Fig
         )
         figures.append(Figure(f"{mode}/{name}", means["value"].to_numpy(), is_share, rows.height))
     return figures
+
+
+def _called() -> pl.Expr:
+    """Whether a tool answered with something other than an error."""
+    said, role = pl.element().struct.field("content"), pl.element().struct.field("role")
+    result = (role == "tool") & ~said.str.starts_with("error:")
+    return pl.col("turns").list.eval(result).list.any()
 
 
 def _over(

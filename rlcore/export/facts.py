@@ -21,6 +21,7 @@ from schemas.artifacts import ArtifactRef
 from schemas.data import (
     AimeSource,
     ArithmeticSource,
+    EnvironmentSource,
     FileSource,
     Gsm8kSource,
     HubSource,
@@ -233,6 +234,8 @@ def _source(source: Source) -> str:
             return f"generated arithmetic word problems of {fewest} to {most} steps"
         case ProgramsSource():
             return "generated descriptions of one-line Python programs"
+        case EnvironmentSource():
+            return f"beginnings of episodes of {source.data_source or 'the environment'}"
 
 
 def _prompt_counts(prompts: pl.DataFrame) -> tuple[dict[str, str], ...]:

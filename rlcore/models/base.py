@@ -16,7 +16,7 @@ from rlcore.models.files import (
 )
 from rlcore.models.tokenizer import EOS, PAD, eos_token_id, load_tokenizer, train_tokenizer
 from schemas.errors import UserError
-from schemas.recipe import ModelSection
+from schemas.model import ModelSection
 
 if TYPE_CHECKING:
     from rlcore.models.tokenizer import ChatTokenizer

@@ -7,11 +7,13 @@ from rlcore.cluster.address import check_address
 from rlcore.dry_run.plan import Plan, plan
 from rlcore.judges.setup import check_keys
 from rlcore.models.base import check_base_model
+from rlcore.preflight.environment import check_environment
 from rlcore.preflight.files import check_files
 from rlcore.preflight.functions import check_functions
 from rlcore.preflight.sandbox import check_sandbox
 from rlcore.rewards.registry import check_recipe_functions
-from schemas.recipe import ModelSection, Recipe
+from schemas.model import ModelSection
+from schemas.recipe import Recipe
 
 
 def check_start(recipe: Recipe) -> Plan:
@@ -32,6 +34,7 @@ def check_start(recipe: Recipe) -> Plan:
         check_address(recipe.hardware.ray_address)
     sandbox = check_sandbox(recipe)
     check_functions(recipe)
+    check_environment(recipe)
     return replace(planned, sandbox=sandbox)
 
 
@@ -48,6 +51,7 @@ def check_evaluation(recipe: Recipe) -> None:
     check_files(recipe)
     check_sandbox(recipe)
     check_functions(recipe)
+    check_environment(recipe)
 
 
 def _check_model(model: ModelSection) -> None:

@@ -19,6 +19,26 @@ def accuracies(eval_results: pl.DataFrame, metric: str = "greedy/acc") -> dict[s
     return {name: found.get(name) for name in CHECKPOINTS}
 
 
+def episode_figures(eval_results: pl.DataFrame) -> dict[str, dict[str, float]]:
+    """Return per checkpoint what its greedy episodes in an environment were like: ``turns`` (mean),
+    ``valid_action_ratio``, and ``called``, the share in which a tool gave a result."""
+    named = {
+        "turns": "greedy/turns/mean",
+        "valid_action_ratio": "greedy/valid_action_ratio",
+        "called": "greedy/called",
+    }
+    figures = {name: accuracies(eval_results, metric) for name, metric in named.items()}
+    return {
+        checkpoint: {
+            name: value
+            for name, found in figures.items()
+            if (value := found[checkpoint]) is not None
+        }
+        for checkpoint in CHECKPOINTS
+        if figures["turns"][checkpoint] is not None
+    }
+
+
 def token_rates(sft: pl.DataFrame | None, rl: pl.DataFrame) -> dict[str, float]:
     """Return tokens per second: SFT and update count trained tokens, rollout sampled ones,
     iteration all tokens of the batch over the whole iteration.

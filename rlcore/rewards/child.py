@@ -17,6 +17,7 @@ import select
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -31,11 +32,15 @@ from schemas.errors import UserError
 _DETAIL_CHARACTERS = 500
 _ANSWER_CHARACTERS = 200
 _ROOM_BYTES = 64 * 2**20
+_MEMORY_KEY = "reward.memory_gib"
 _PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
 
 
-def main(link_descriptor: int, life_descriptor: int) -> None:
-    """Serve the parent on the socket ``link_descriptor``, until ``life_descriptor`` closes."""
+def main(
+    link_descriptor: int, life_descriptor: int, serve: Callable[[socket.socket], None]
+) -> None:
+    """Let ``serve`` answer the parent on the socket ``link_descriptor``, until ``life_descriptor``
+    closes."""
     # Orphaned descendants become children of this process, so that it can find and end them.
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     function = os.fork()
@@ -43,7 +48,7 @@ def main(link_descriptor: int, life_descriptor: int) -> None:
         os.close(link_descriptor)
         _watch(function, life_descriptor)
     os.close(life_descriptor)
-    _serve(socket.socket(fileno=link_descriptor))
+    serve(socket.socket(fileno=link_descriptor))
 
 
 def _watch(function: int, life: int) -> None:
@@ -81,12 +86,17 @@ def _end_descendants() -> None:
             return
 
 
+def silence() -> None:
+    """Drop what this process writes, and leave no core file of it."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(nothing, stream)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
 def _serve(link: socket.socket) -> None:
     lines = link.makefile("rb")
-    silence = os.open(os.devnull, os.O_RDWR)
-    for stream in (0, 1, 2):
-        os.dup2(silence, stream)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    silence()
     setup = json.loads(lines.readline())
     if "functions" in setup:
         for named in setup["functions"]:
@@ -97,7 +107,7 @@ def _serve(link: socket.socket) -> None:
     except Exception as error:  # noqa: BLE001 - the user's module may fail in any way; reported
         _send(link, {"refused": f"{type(error).__name__}: {error}"[:_DETAIL_CHARACTERS]})
         return
-    if refused := _limit_memory(setup["memory_bytes"]):
+    if refused := limit_memory(setup["memory_bytes"], _MEMORY_KEY):
         _send(link, {"refused": refused})
         return
     _send(link, {"ready": True, "async": isinstance(function, AsyncFunction)})
@@ -144,20 +154,23 @@ def _refusal(named: dict[str, Any]) -> str:
         # By a computed name: what looks at functions is no part of the code that scores.
         module, _, loader = named["loader"].partition(":")
         getattr(import_module(module), loader)(name, named["options"], path)
-        return _limit_memory(named["memory_bytes"])
+        return limit_memory(named["memory_bytes"], _MEMORY_KEY)
     except UserError as error:
         return str(error)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's module may fail in any way
         return import_failure(error, name, path)
 
 
-def _limit_memory(memory_bytes: int | None) -> str:
-    """Limit this process's address space; return why that leaves no room, "" when it does."""
+def limit_memory(memory_bytes: int | None, key: str) -> str:
+    """Limit this process's address space; return why that leaves no room, "" when it does.
+
+    ``key``: what sets the limit in the recipe.
+    """
     if not memory_bytes:
         return ""
     taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     if memory_bytes < taken + _ROOM_BYTES:
-        return _too_little(memory_bytes, taken)
+        return _too_little(key, memory_bytes, taken)
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     return ""
 
@@ -177,10 +190,10 @@ def _answer(index: int, reward: Reward, seconds: float) -> bytes:
     return json.dumps(values).encode() + b"\n"
 
 
-def _too_little(limit: int, taken: int) -> str:
+def _too_little(key: str, limit: int, taken: int) -> str:
     return (
-        f"reward.memory_gib = {limit / 2**30:.3g} is too little: the process of a reward function"
-        f" takes {taken / 2**30:.3g} GiB of addresses before its first row; give it at least "
+        f"{key} = {limit / 2**30:.3g} is too little: the process that it limits takes"
+        f" {taken / 2**30:.3g} GiB of addresses before its first row; give it at least "
         f"{(taken + _ROOM_BYTES) / 2**30:.3g}"
     )
 
@@ -190,4 +203,4 @@ def _send(link: socket.socket, message: Any) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    main(int(sys.argv[1]), int(sys.argv[2]), _serve)

@@ -33,8 +33,8 @@ class Child:
     unread: bytearray = field(default_factory=bytearray)
 
     @classmethod
-    def spawn(cls, environment: Mapping[str, str]) -> "Child":
-        """Start the process in its own session, so that it does not get the terminal's signals."""
+    def spawn(cls, environment: Mapping[str, str], module: str = "rlcore.rewards.child") -> "Child":
+        """Start ``module`` in its own session, so that it does not get the terminal's signals."""
         ours, theirs = socket.socketpair()
         watched, life = os.pipe()
         # multiprocessing's spawn would import the parent's __main__, an actor's or a flow's.
@@ -42,7 +42,7 @@ class Child:
         with theirs:
             descriptors = [theirs.fileno(), watched]
             process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "rlcore.rewards.child", *map(str, descriptors)],
+                [sys.executable, "-P", "-m", module, *map(str, descriptors)],
                 pass_fds=descriptors,
                 stdin=subprocess.DEVNULL,
                 env={**environment, "PYTHONPATH": path},

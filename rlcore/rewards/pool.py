@@ -4,8 +4,9 @@ import queue
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from rlcore.rewards.registry import combine
 from rlcore.rewards.types import Kind, Reward, RewardRow, groups_of
 from rlcore.rewards.unscored import check_unscored
 from rlcore.rewards.worker import Parts
-from schemas.names import REWARD_MODEL, term_name
+from schemas.names import REWARD_MODEL, by_workers, term_name
 from schemas.outcomes import Outcome
 from schemas.rl import RewardSection
 
@@ -63,10 +64,11 @@ class RewardPool:
     ) -> None:
         self._section, self._model = section, model
         self._functions = [f for f in section.functions if f.name != REWARD_MODEL]
+        called = [f for f in self._functions if by_workers(f.name)]
         named = next((f for f in section.functions if f.name == REWARD_MODEL), None)
         self._model_function = None if model is None else named
         self._calls = None
-        if self._functions:
+        if called:
             self._calls = _Calls(workers, section, timeout_s=timeout_s, judges_s=judges_s)
 
     def start(self, row: RewardRow) -> None:
@@ -114,7 +116,8 @@ class RewardPool:
         ]
 
     def _combined(self, row: RewardRow, parts: Parts) -> Reward:
-        if not parts:
+        said = self._said(row, parts)
+        if not said:
             if self._is_for_model(row):
                 return Reward(row.trajectory_id, Outcome.OK, 0.0)
             return Reward(
@@ -124,13 +127,23 @@ class RewardPool:
                 detail=f"no reward function scores data_source {row.data_source!r} with"
                 f" reward_model.style {row.style!r}",
             )
-        said = [
-            (term_name(function.name, function.options), function.weight, parts[index])
-            for index, function in enumerate(self._functions)
-            if index in parts
-        ]
         seconds = sum(reward.seconds for reward in parts.values())
         return replace(combine(row, said), seconds=seconds)
+
+    def _said(self, row: RewardRow, parts: Parts) -> list[tuple[str, float, Reward]]:
+        """Return (name, weight, reward) of the functions that score ``row``, in the recipe's
+        order; ``parts`` numbers those that workers call."""
+        said, number = [], 0
+        for function in self._functions:
+            reward = None
+            if not by_workers(function.name):
+                if function.scores(row.data_source, row.style):
+                    reward = environment_reward(row, function.options)
+            else:
+                reward, number = parts.get(number), number + 1
+            if reward is not None:
+                said.append((term_name(function.name, function.options), function.weight, reward))
+        return said
 
     def _is_for_model(self, row: RewardRow) -> bool:
         function = self._model_function
@@ -154,7 +167,7 @@ class _Calls:
         for worker in workers:
             self._idle.put(worker)
         self._section = section
-        functions = [f for f in section.functions if f.name != REWARD_MODEL]
+        functions = [f for f in section.functions if by_workers(f.name)]
         self._counts = [bool(function.weight) for function in functions]
         self._timeout_s, self._judges_s = timeout_s, judges_s
         self._row_s = CALL_S / 8  # of the latest rows, on average
@@ -295,6 +308,18 @@ class _Calls:
             if any(self._lost(said) for said in parts):
                 self._check()  # before the next rows are taken
             self._changed.notify_all()
+
+
+def environment_reward(row: RewardRow, options: Mapping[str, Any]) -> Reward:
+    """Return the sum of what the environment gave for the turns of ``row``.
+
+    Option ``success_at``: the sum from which the episode counts as correct; without it there is no
+    verdict.
+    """
+    score, success_at = float(sum(row.turn_rewards)), options.get("success_at")
+    correct = None if success_at is None else score >= success_at
+    outcome = Outcome.WRONG if correct is False else Outcome.OK
+    return Reward(row.trajectory_id, outcome, score, correct=correct)
 
 
 def model_scores(model: LearnerPool, rows: Sequence[RewardRow]) -> np.ndarray:

@@ -276,7 +276,8 @@ class _Flight:
 
 def _size(row: RewardRow) -> int:
     """Return about how many characters the row takes in a message."""
-    return 200 + len(row.response) + len(row.prompt or "") + len(row.ground_truth or "")
+    said = sum(len(turn["content"]) for turn in row.turns)
+    return 200 + len(row.response) + len(row.prompt or "") + len(row.ground_truth or "") + said
 
 
 def look_at_functions(
@@ -312,12 +313,12 @@ def _answer_on(function: Mapping[str, Any], child: Child) -> str:
         return f"{where}: the process that imported it ended ({child.ending()}); import less"
 
 
-def environment_of(named: Sequence[str]) -> dict[str, str]:
-    """Return the part of this process's environment that a reward function gets.
+def environment_of(named: Sequence[str], key: str = "reward.env") -> dict[str, str]:
+    """Return the part of this process's environment that a process of the user's code gets.
 
-    Raises UserError for a variable of ``reward.env`` that is not set.
+    ``named``: the variables of the recipe's list ``key``. Raises UserError for one that is not set.
     """
-    check_environment(named)
+    check_environment(named, key)
     return {
         name: value
         for name, value in os.environ.items()
@@ -337,6 +338,7 @@ def _fields(row: RewardRow) -> list[Any]:
         row.prompt,
         row.group,
         row.style,
+        list(row.turns),
     ]
 
 

@@ -22,7 +22,7 @@ from rlcore.sandbox.probe import find_sandbox
 from rlcore.store.fingerprint import PACKAGES, code_fingerprint, module_digest
 from rlcore.store.outside import Found, Read
 from schemas.errors import UserError, did_you_mean
-from schemas.names import JUDGE, REWARD_MODEL, portable_name, split_function, term_name
+from schemas.names import ENVIRONMENT, JUDGE, REWARD_MODEL, portable_name, split_function, term_name
 from schemas.outcomes import Outcome
 
 if TYPE_CHECKING:  # scoring processes do not import the recipe's sections
@@ -78,6 +78,9 @@ def check_functions(specs: Sequence[Spec], where: str = "reward.functions") -> N
             if options:
                 raise UserError(f"{path}.options: '{REWARD_MODEL}' takes none; leave them out")
             continue
+        if name == ENVIRONMENT:
+            _check_environment_options(options, path)
+            continue
         if name == JUDGE:
             continue  # the recipe's rules between reward and judges have looked at it
         if ":" in name:
@@ -87,12 +90,24 @@ def check_functions(specs: Sequence[Spec], where: str = "reward.functions") -> N
             (_builtin if options else _check_options)(name, options, path)
 
 
-def check_environment(named: Sequence[str]) -> None:
-    """Raise UserError for a variable of ``reward.env`` that this process's environment lacks."""
+def _check_environment_options(options: Mapping[str, Any], path: str) -> None:
+    for option, value in options.items():
+        if option != "success_at":
+            raise UserError(
+                f"{path}.options.{option} is not an option of '{ENVIRONMENT}'; it takes success_at"
+                f"{did_you_mean(option, ['success_at'])}"
+            )
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise UserError(f"{path}.options.success_at = {value!r} must be a number")
+
+
+def check_environment(named: Sequence[str], key: str = "reward.env") -> None:
+    """Raise UserError for a variable of the recipe's list ``key`` that this process's environment
+    lacks."""
     for index, name in enumerate(named):
         if name not in os.environ:
             raise UserError(
-                f"reward.env[{index}] = {name!r} is not set where the reward functions run;"
+                f"{key}[{index}] = {name!r} is not set where the reward functions run;"
                 " export it before `make up`, or leave it out"
             )
 
@@ -187,8 +202,9 @@ def _check_options(name: str, options: Mapping[str, Any], path: str) -> None:
     if name not in BUILTIN:
         raise UserError(
             f"{path}.name = {name!r} is not a reward function; there are {', '.join(BUILTIN)}, "
-            f"{REWARD_MODEL}, {JUDGE}, 'package.module:function' and 'path/to/file.py:function'"
-            f"{did_you_mean(name, (*BUILTIN, REWARD_MODEL, JUDGE))}"
+            f"{REWARD_MODEL}, {ENVIRONMENT}, {JUDGE}, 'package.module:function' and"
+            " 'path/to/file.py:function'"
+            f"{did_you_mean(name, (*BUILTIN, REWARD_MODEL, ENVIRONMENT, JUDGE))}"
         )
     known = inspect.signature(BUILTIN[name]).parameters
     shown = [option for option in known if option not in OF_SECTION.get(name, {})]
@@ -228,7 +244,7 @@ def _user_function(name: str, options: Mapping[str, Any], path: str, batch: bool
 
     def arguments(row: RewardRow) -> tuple[Any, ...]:
         if rich:
-            return row.data_source, row.response, row.ground_truth, dict(row.extra_info)
+            return row.data_source, row.response, row.ground_truth, _extra_info(row)
         if row.prompt is None:
             raise UserError(f"{name} takes (prompt, response), and the row has no prompt text")
         return row.prompt, row.response
@@ -250,8 +266,14 @@ def batch_row(row: RewardRow) -> dict[str, Any]:
         "prompt": row.prompt,
         "solution": row.response,
         "ground_truth": row.ground_truth,
-        "extra_info": dict(row.extra_info),
+        "extra_info": _extra_info(row),
     }
+
+
+def _extra_info(row: RewardRow) -> dict[str, Any]:
+    """Return the row's further columns, and under ``turns`` what followed the prompt in an
+    environment: messages of role and content."""
+    return {**row.extra_info, "turns": list(row.turns)} if row.turns else dict(row.extra_info)
 
 
 def _event_loop() -> Callable[[Any], Any]:

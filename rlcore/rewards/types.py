@@ -23,6 +23,11 @@ class RewardRow:
     prompt: str | None = None  # text of the prompt's messages; f(prompt, response) and f(rows) read
     group: str = ""  # the prompt's uid: rows of one prompt are scored by one call of f(rows)
     style: str = "rule"  # verl's reward_model.style, by which functions may choose their rows
+    # What followed the prompt in an environment, {role, content} each; ``response`` is the last of
+    # the policy's. Empty without an environment, like the environment's reward per turn.
+    turns: Sequence[Mapping[str, str]] = ()
+    turn_rewards: Sequence[float] = ()
+    failure: str = ""  # why the environment could not go on; such a row is not scored
     # Of the prompt and what the policy sampled, no observations: a tool could write the answer.
     # Only a reward model reads them.
     token_ids: Sequence[int] | None = None
@@ -37,6 +42,9 @@ class RewardRow:
         finish_reason: str,
         num_tokens: int,
         token_ids: Sequence[int],
+        turns: Sequence[Mapping[str, str]] = (),
+        turn_rewards: Sequence[float] = (),
+        failure: str = "",
     ) -> "RewardRow":
         """Build the row of one response to ``prompt``, which has the columns of the Prompts table.
 
@@ -54,6 +62,9 @@ class RewardRow:
             prompt=prompt_text(prompt["prompt"]),
             group=prompt["uid"],
             style=prompt["reward_style"],
+            turns=turns,
+            turn_rewards=turn_rewards,
+            failure=failure,
             token_ids=token_ids,
         )
 
@@ -126,31 +137,31 @@ def policy_tokens(token_ids: Sequence[int], loss_mask: Sequence[bool], prompt: i
 
 
 def is_finished(row: RewardRow) -> bool:
-    """Return whether the engine finished the response, so that it says something of the policy."""
-    return row.finish_reason != FinishReason.ABORT and row.num_tokens > 0
+    """Return whether engine and environment finished the episode, so that it says something of the
+    policy."""
+    return row.finish_reason != FinishReason.ABORT and row.num_tokens > 0 and not row.failure
 
 
 def score_finished(
     rows: Sequence[RewardRow], score: Callable[[list[RewardRow]], list[Reward]]
 ) -> list[Reward]:
-    """Return one reward per row, in order: that of ``score`` for responses that the engine
-    finished.
+    """Return one reward per row, in order: that of ``score`` for responses that were finished.
 
-    Responses that it aborted, or that have no token, get the outcome "aborted" and no score, since
-    they say nothing about the policy. Rollouts, validation, evaluation and sampled preferences are
-    all scored by this.
+    Responses that the engine aborted, or that have no token, get the outcome "aborted", those whose
+    environment failed "error", and no score, since they say nothing about the policy. Rollouts,
+    validation, evaluation and sampled preferences are all scored by this.
     """
     finished = [row for row in rows if is_finished(row)]
     scored = iter(score(finished) if finished else [])
     kept = {id(row) for row in finished}
-    return [
-        next(scored)
-        if id(row) in kept
-        else Reward(
-            row.trajectory_id, Outcome.ABORTED, None, detail="the engine aborted the response"
-        )
-        for row in rows
-    ]
+    return [next(scored) if id(row) in kept else _unfinished(row) for row in rows]
+
+
+def _unfinished(row: RewardRow) -> Reward:
+    if row.failure:
+        return Reward(row.trajectory_id, Outcome.ERROR, None, detail=f"environment: {row.failure}")
+    detail = "the engine aborted the response"
+    return Reward(row.trajectory_id, Outcome.ABORTED, None, detail=detail)
 
 
 def prompt_text(messages: list[Mapping[str, str]]) -> str:

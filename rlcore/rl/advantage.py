@@ -19,6 +19,7 @@ from rlcore.rl.measures import (
     spread_metrics,
 )
 from rlcore.rl.scores import BatchScores, masked_mean
+from rlcore.rl.turns import EpisodeCredit, TurnCredit
 from schemas.algorithm import Algorithm
 from schemas.artifacts import ArtifactRef
 from schemas.errors import UserError
@@ -37,13 +38,18 @@ class Advantages:
     num_sequences: int
 
 
-def shaped_scores(batch: RolloutBatch, rl: RLSection) -> tuple[np.ndarray, dict[str, float]]:
-    """Return the task scores [rows] (NaN = unscorable) with the overlong penalty added."""
+def shaped_scores(
+    batch: RolloutBatch, rl: RLSection, turns: TurnCredit | None = None, max_turns: int = 1
+) -> tuple[np.ndarray, dict[str, float]]:
+    """Return the task scores [rows] (NaN = unscorable) with the penalties of invalid turns and of
+    overlong rows added; ``max_turns`` of an episode."""
     scores = batch.scores()
+    if turns is not None:
+        scores = scores - turns.penalties
     overlong = rl.algorithm.overlong
     if overlong is None:
         return scores, {}
-    limit = overlong.max_tokens or rl.rollout.max_new_tokens
+    limit = overlong.max_tokens or rl.rollout.max_new_tokens * max_turns
     cache = limit // 5 if overlong.cache_tokens is None else overlong.cache_tokens
     penalty = overlong_penalty(
         batch.lengths(), max_tokens=limit, cache_tokens=cache, factor=overlong.factor
@@ -55,14 +61,23 @@ def shaped_scores(batch: RolloutBatch, rl: RLSection) -> tuple[np.ndarray, dict[
 
 
 def advantages_of(
-    batch: RolloutBatch, scores: BatchScores, *, rl: RLSection, kl_coef: float | None
+    batch: RolloutBatch,
+    scores: BatchScores,
+    *,
+    rl: RLSection,
+    kl_coef: float | None,
+    episodes: EpisodeCredit | None = None,
 ) -> tuple[pl.DataFrame, dict[str, float]]:
     """Return the Advantages table and the iteration's batch metrics (verl's names).
 
-    ``kl_coef``: coefficient of the KL taken from the reward, None where none is.
+    ``kl_coef``: coefficient of the KL taken from the reward, None where none is. ``episodes``: how
+    turns are credited, in an environment.
     """
     algorithm = rl.algorithm
-    shaped, metrics = shaped_scores(batch, rl)
+    turns, max_turns = _turns(batch, episodes)
+    shaped, metrics = shaped_scores(batch, rl, turns, max_turns)
+    if turns is not None:
+        metrics |= turns.metrics
     token_kl = None
     if kl_coef is not None and scores.kl is not None:
         token_kl = [kl_coef * row for row in scores.kl]
@@ -73,6 +88,7 @@ def advantages_of(
         token_kl=token_kl,
         values=scores.values,
         baselines=batch.baseline_scores(),
+        turn_rewards=None if turns is None else turns.per_token,
     )
     result = estimate(algorithm.advantage, given, **estimator_options(algorithm))
     if scores.values is not None and result.returns is None:
@@ -104,11 +120,12 @@ def signal_of(
     rl: RLSection,
     kl_coef: float | None,
     scores: BatchScores | None,
+    episodes: EpisodeCredit | None = None,
 ) -> np.ndarray:
     """Return what must differ within a group for it to be kept [rows], NaN = unscorable.
 
-    accuracy: the verdict, 0 or 1; score: before shaping; final_score: after overlong penalty and
-    KL, for which ``scores`` is read. Raises RewardFailureError when no row has a score.
+    accuracy: the verdict, 0 or 1; score: before shaping; final_score: after all penalties and KL,
+    for which ``scores`` is read. Raises RewardFailureError when no row has a score.
     """
     rewards = batch.rewards_in_order()
     if rewards["score"].is_null().all():
@@ -123,12 +140,16 @@ def signal_of(
         return correct.cast(pl.Float64).fill_null(float("nan")).to_numpy()
     if metric == "score":
         return batch.scores()
-    shaped, _ = shaped_scores(batch, rl)
+    shaped, _ = shaped_scores(batch, rl, *_turns(batch, episodes))
     if kl_coef is None or scores is None or scores.kl is None:
         return shaped
     return shaped - kl_coef * np.array(
         [row[mask].sum() for row, mask in zip(scores.kl, scores.masks, strict=True)]
     )
+
+
+def _turns(batch: RolloutBatch, episodes: EpisodeCredit | None) -> tuple[TurnCredit | None, int]:
+    return (None, 1) if episodes is None else (episodes.of_batch(batch), episodes.max_turns)
 
 
 def estimator_options(algorithm: Algorithm) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from rlcore.rl.advantage import advantages_of
 from rlcore.rl.batch import RolloutBatch, sequences_of
 from rlcore.rl.recorded import RecordedIterations
 from rlcore.rl.scores import BatchScores, estimated_kl
+from rlcore.rl.turns import EpisodeCredit
 from schemas.errors import UserError
 from schemas.recipe import Recipe
 
@@ -34,7 +35,11 @@ def check_credit(
     batch = recorded.batch(iteration)
     scores = recorded_scores(batch, table, recipe, learner)
     frame, _ = advantages_of(
-        batch, scores, rl=recipe.rl, kl_coef=recorded_kl_coef(recorded, iteration)
+        batch,
+        scores,
+        rl=recipe.rl,
+        kl_coef=recorded_kl_coef(recorded, iteration),
+        episodes=EpisodeCredit.of(recipe),
     )
     for column in CREDIT:
         pairs = zip(to_arrays(table[column]), to_arrays(frame[column]), strict=True)

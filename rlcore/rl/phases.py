@@ -25,11 +25,12 @@ from rlcore.rl.guards import (
 from rlcore.rl.metrics import RECORD
 from rlcore.rl.own_logprobs import own_logprobs
 from rlcore.rl.reward import score_rollouts
-from rlcore.rl.rollout import sample_rollouts
+from rlcore.rl.rollout import greedy_tables, sample_rollouts
 from rlcore.rl.run import RLRun
 from rlcore.rl.scores import BatchScores, mean_sequence_kl, score_batch
 from rlcore.rl.state import LoopState, validation_due
 from rlcore.rl.sync import CANARY_GAP, sync_weights
+from rlcore.rl.turns import EpisodeCredit
 from rlcore.rl.update import UpdateBatch, critic_request, policy_request, update_metrics
 from rlcore.trajectories.types import Trajectory
 from schemas.artifacts import ArtifactRef
@@ -56,9 +57,9 @@ class Phases(RLRun):
                 self.log(f"rollouts {name} came from other weights; they are sampled again")
                 self.store.discard("rollouts", name)
             prompts = self.stream.round(cursor=state.cursor, drawn=groups.drawn)
-            tables = {"rollouts": self._sample(prompts, state)}
+            tables = self._sample(prompts, state)
             if self.recipe.rl.rollout.greedy_baseline:
-                tables["baselines"] = self._sample(prompts, state, greedy=True)
+                tables |= greedy_tables(tables, self._sample(prompts, state, greedy=True))
             return self.records.put("rollouts", name, tables, weights)
 
     def reward(self, state: LoopState, rollouts: ArtifactRef) -> ArtifactRef:
@@ -67,11 +68,16 @@ class Phases(RLRun):
             parents = {"rollouts": rollouts}
             if found := self.records.find("rewards", rollouts.key, parents):
                 return found
+            episodes = None
+            if "episodes" in rollouts.rows:
+                episodes = self.store.table(rollouts, "episodes")
             tables = {}
             for table, scored in (("rollouts", "rewards"), ("baselines", "baseline_rewards")):
                 if table in rollouts.rows:
                     sampled = self.store.table(rollouts, table)
-                    tables[scored] = score_rollouts(sampled, self.train, self.workers.rewards)
+                    tables[scored] = score_rollouts(
+                        sampled, self.train, self.workers.rewards, episodes
+                    )
             check_rewards(tables["rewards"], self.recipe.reward)
             return self.records.put("rewards", rollouts.key, tables, parents)
 
@@ -91,6 +97,7 @@ class Phases(RLRun):
             rl=self.recipe.rl,
             kl_coef=state.kl_coef,
             scores=self._scores(batch) if section.metric == "final_score" else None,
+            episodes=EpisodeCredit.of(self.recipe),
         )
         passing, failing, unscored = split_by_signal(
             batch.rollouts["uid"].to_numpy(), signal, tolerance=section.tolerance
@@ -116,7 +123,13 @@ class Phases(RLRun):
                     bound=self.recipe.sampler_gap_bound,
                 )
             )
-            frame, metrics = advantages_of(batch, scores, rl=self.recipe.rl, kl_coef=state.kl_coef)
+            frame, metrics = advantages_of(
+                batch,
+                scores,
+                rl=self.recipe.rl,
+                kl_coef=state.kl_coef,
+                episodes=EpisodeCredit.of(self.recipe),
+            )
             self.metrics.add(metrics | groups.metrics())
             self.metrics.add(self.answers.metrics(state.next_iteration, drawn))
             name = self.records.name(state.next_iteration)
@@ -192,7 +205,7 @@ class Phases(RLRun):
 
     def _sample(
         self, prompts: pl.DataFrame, state: LoopState, *, greedy: bool = False
-    ) -> pl.DataFrame:
+    ) -> dict[str, pl.DataFrame]:
         return sample_rollouts(
             prompts,
             self.workers.engines,
@@ -202,6 +215,7 @@ class Phases(RLRun):
             seed=self.recipe.seed,
             greedy=greedy,
             done=self._start_scoring,
+            episodes=self.episodes,
         )
 
     def _start_scoring(self, trajectory: Trajectory) -> None:

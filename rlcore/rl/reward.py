@@ -8,12 +8,24 @@ import polars as pl
 from rlcore.rewards.types import Reward, RewardRow, Scorers, policy_tokens, score_finished
 
 
-def score_rollouts(rollouts: pl.DataFrame, prompts: pl.DataFrame, rewards: Scorers) -> pl.DataFrame:
+def score_rollouts(
+    rollouts: pl.DataFrame,
+    prompts: pl.DataFrame,
+    rewards: Scorers,
+    episodes: pl.DataFrame | None = None,
+) -> pl.DataFrame:
     """Return the Rewards table of ``rollouts``; ``prompts`` supplies ground truth and source by
-    uid. What the engine aborted has outcome "aborted" and no score."""
+    uid, ``episodes`` what was said in an environment. What the engine aborted has outcome "aborted"
+    and no score, what the environment failed "error"."""
     columns = ["uid", "data_source", "prompt", "reward_style", "ground_truth", "extra_info"]
     sampled = ["response", "finish_reason", "loss_mask", "token_ids", "prompt_tokens"]
+    if episodes is not None:
+        sampled.append("turn_rewards")
     joined = rollouts.select("trajectory_id", "uid", *sampled)
+    if episodes is not None:
+        joined = joined.join(
+            episodes, on="trajectory_id", how="left", maintain_order="left", validate="1:1"
+        )
     joined = joined.join(
         prompts.select(columns), on="uid", how="left", maintain_order="left", validate="m:1"
     )
@@ -24,6 +36,9 @@ def score_rollouts(rollouts: pl.DataFrame, prompts: pl.DataFrame, rewards: Score
             response=row["response"],
             finish_reason=row["finish_reason"],
             num_tokens=sum(row["loss_mask"]),
+            turns=tuple(row.get("turns") or ()),
+            turn_rewards=row.get("turn_rewards") or (),
+            failure=row.get("failure") or "",
             token_ids=policy_tokens(row["token_ids"], row["loss_mask"], row["prompt_tokens"]),
         )
         for row in joined.iter_rows(named=True)

@@ -12,8 +12,10 @@ from rlcore.models.tokenizer import eos_token_id
 from rlcore.ragged import from_arrays
 from rlcore.seeds import stream_seed
 from rlcore.trajectories.collect import collect, in_order
+from rlcore.trajectories.episodes import Episodes
 from rlcore.trajectories.types import Request, Trajectory
 from schemas.rl import RolloutSection
+from schemas.tables import MESSAGES
 
 
 def sample_rollouts(
@@ -26,8 +28,11 @@ def sample_rollouts(
     seed: int,
     greedy: bool = False,
     done: Callable[[Trajectory], None] = lambda trajectory: None,
-) -> pl.DataFrame:
-    """Sample ``section.samples`` trajectories per prompt; one row each, in the Rollouts contract.
+    episodes: Episodes | None = None,
+) -> dict[str, pl.DataFrame]:
+    """Sample ``section.samples`` trajectories per prompt; return table ``rollouts``, a row each.
+
+    With ``episodes``, which the policy then plays, also the table ``episodes``.
 
     The seed of a trajectory is a function of (recipe seed, iteration, uid, sample), so it can be
     drawn again alone. ``greedy``: one trajectory per prompt at temperature 0 instead, the baseline
@@ -50,8 +55,23 @@ def sample_rollouts(
         max_new_tokens=section.max_new_tokens,
         stop_token_ids=(eos_token_id(tokenizer),),
     )
-    sampled = collect(requests, sampling, engines, tokenizer)
-    return rollouts_frame(in_order(requests, _handed_over(sampled, done)), iteration)
+    sampled = collect(requests, sampling, engines, tokenizer, episodes)
+    trajectories = in_order(requests, _handed_over(sampled, done))
+    tables = {"rollouts": rollouts_frame(trajectories, iteration)}
+    if episodes is not None:
+        tables["episodes"] = episodes_frame(trajectories)
+    return tables
+
+
+def greedy_tables(
+    sampled: dict[str, pl.DataFrame], greedy: dict[str, pl.DataFrame]
+) -> dict[str, pl.DataFrame]:
+    """Return what the greedy answers add to the tables ``sampled``: ``baselines``, and their
+    episodes behind the others."""
+    tables = {"baselines": greedy["rollouts"]}
+    if "episodes" in greedy:
+        tables["episodes"] = pl.concat([sampled["episodes"], greedy["episodes"]])
+    return tables
 
 
 def _handed_over(
@@ -60,6 +80,17 @@ def _handed_over(
     for trajectory in trajectories:
         done(trajectory)
         yield trajectory
+
+
+def episodes_frame(trajectories: list[Trajectory]) -> pl.DataFrame:
+    """Return the Episodes table of ``trajectories``, row for row."""
+    return pl.DataFrame(
+        {
+            "trajectory_id": [one.request.trajectory_id for one in trajectories],
+            "turns": pl.Series([list(one.messages) for one in trajectories], dtype=MESSAGES),
+            "failure": pl.Series([one.failure or None for one in trajectories], dtype=pl.String),
+        }
+    )
 
 
 def rollouts_frame(trajectories: list[Trajectory], iteration: int) -> pl.DataFrame:

@@ -23,6 +23,7 @@ from rlcore.rl.sync import CANARY_GAP, Canary, sync_weights
 from rlcore.rl.validation import Validation, validation_prompts
 from rlcore.rl.workers import RLWorkers
 from rlcore.store.artifacts import ArtifactStore, Lineage
+from rlcore.trajectories.setup import episodes_of
 from schemas.artifacts import ArtifactRef
 from schemas.recipe import Recipe
 
@@ -37,6 +38,7 @@ class RLRun:
         "answers",
         "canary",
         "checkpoints",
+        "episodes",
         "history",
         "log",
         "metrics",
@@ -71,6 +73,7 @@ class RLRun:
         self.log = log
         self.tokenizer = tokenizer
         self.train = prompts.filter(pl.col("split") == "train")
+        self.episodes = episodes_of(recipe, workers.engines, workers.environments, tokenizer)
         self.stream = PromptStream(self.train, recipe.rl, recipe.seed)
         self.validation = Validation(
             validation_prompts(prompts, recipe.rl.validation.prompts, recipe.seed),
@@ -79,6 +82,7 @@ class RLRun:
             tokenizer,
             recipe.rl.rollout.max_new_tokens,
             recipe.reward,
+            self.episodes,
         )
         self.ptx = ptx
         self.canary = Canary.of_prompts(self.train, recipe)

@@ -16,6 +16,7 @@ from rlcore.rl.measures import failure_metrics
 from rlcore.rl.reward import rewards_frame
 from rlcore.seeds import stream_seed
 from rlcore.trajectories.collect import Engines, collect, in_order, score
+from rlcore.trajectories.episodes import Episodes
 from rlcore.trajectories.types import Request, Trajectory
 from schemas.outcomes import Outcome
 from schemas.rl import RewardSection
@@ -34,6 +35,7 @@ class Validation:
     tokenizer: Any
     max_new_tokens: int
     section: RewardSection
+    episodes: Episodes | None = None
 
     def run(
         self, record: Callable[[pl.DataFrame, pl.DataFrame], None] = lambda scored, answers: None
@@ -61,7 +63,7 @@ class Validation:
             max_new_tokens=self.max_new_tokens,
             stop_token_ids=(eos_token_id(self.tokenizer),),
         )
-        trajectories = collect(requests, sampling, self.engines, self.tokenizer)
+        trajectories = collect(requests, sampling, self.engines, self.tokenizer, self.episodes)
         answered = in_order(requests, trajectories)
         scored = rewards_frame(score(answered, self.rewards.score))
         check_rewards(scored, self.section, rows="validation answers")

@@ -20,6 +20,7 @@ from rlcore.rl.credit import recorded_kl_coef, recorded_scores
 from rlcore.rl.recorded import RecordedIterations
 from rlcore.rl.replay import Replay
 from rlcore.rl.terms import token_terms, value_terms
+from rlcore.rl.turns import EpisodeCredit
 from rlcore.rl.update import (
     UpdateBatch,
     critic_request,
@@ -123,7 +124,9 @@ def _recorded(replay: Replay, number: int, index: int) -> Figures:
     taken = None
     if coef is not None and scores.kl is not None:
         taken = [coef * row for row in scores.kl]
-    shaped, _ = shaped_scores(batch, recipe.rl)
+    episodes = EpisodeCredit.of(recipe)
+    turns = None if episodes is None else episodes.of_batch(batch)
+    shaped, _ = shaped_scores(batch, recipe.rl, turns, episodes.max_turns if episodes else 1)
     given = AdvantageInput(
         scores=shaped,
         group_ids=batch.rollouts["uid"].to_numpy(),

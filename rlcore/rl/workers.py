@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlcore.engines.pool import EnginePool
+from rlcore.envs.pool import EnvironmentPool
 from rlcore.learner.checkpoints import Learners
 from rlcore.learner.pool import LearnerPool
 from rlcore.rewards.types import Scorers
@@ -23,6 +24,7 @@ class RLWorkers:
     rewards: Scorers
     reference: LearnerPool | None = None
     critic: LearnerPool | None = None
+    environments: EnvironmentPool | None = None
 
     @property
     def trained(self) -> Learners:
@@ -78,4 +80,5 @@ def start_workers(
         rewards=workers.rewards(reward_model) if rewards is None else rewards,
         reference=reference,
         critic=critic,
+        environments=workers.environments(),
     )

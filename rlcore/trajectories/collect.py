@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 from rlcore.engines.types import Generation, Sampling
 from rlcore.rewards.types import Reward, RewardRow, score_finished
+from rlcore.trajectories.episodes import Episodes
 from rlcore.trajectories.types import Request, Trajectory, Turn
 from schemas.outcomes import StopReason
 
@@ -20,13 +21,21 @@ class Engines(Protocol):
 
 
 def collect(
-    requests: Sequence[Request], sampling: Sampling, engines: Engines, tokenizer: Any
+    requests: Sequence[Request],
+    sampling: Sampling,
+    engines: Engines,
+    tokenizer: Any,
+    episodes: Episodes | None = None,
 ) -> Iterator[Trajectory]:
-    """Sample every request; yield its trajectory as it completes, in no fixed order.
+    """Sample every request; yield its trajectory as it completes, in no fixed order. With
+    ``episodes`` a trajectory has several turns, which an environment answers, by its own engines.
 
     Whatever depends on the order, or on which rows share a batch, takes ``in_order``: no bit may
     depend on which engine was faster.
     """
+    if episodes is not None:
+        yield from episodes.play(requests, sampling, tokenizer)
+        return
     prompts = [request.prompt["prompt_ids"] for request in requests]
     seeds = [request.seed for request in requests]
     for index, generation in engines.stream(prompts, seeds, sampling):

@@ -44,12 +44,15 @@ class Turn:
 @dataclass(frozen=True, slots=True)
 class Trajectory:
     """One sampled episode. ``text``: its last turn decoded, special tokens dropped; for rewards and
-    people, training reads token ids."""
+    people, training reads token ids. ``messages``: what followed the prompt, in an environment;
+    ``failure``: why the environment could not go on, "" where it could."""
 
     request: Request
     turns: tuple[Turn, ...]
     text: str
     stop_reason: StopReason
+    messages: tuple[Mapping[str, str], ...] = ()
+    failure: str = ""
 
     @property
     def last(self) -> Generation:
@@ -89,6 +92,9 @@ class Trajectory:
             response=self.text,
             finish_reason=self.last.finish_reason,
             num_tokens=self.num_tokens,
+            turns=self.messages,
+            turn_rewards=[turn.reward for turn in self.turns] if self.messages else (),
+            failure=self.failure,
             token_ids=[
                 *self.request.prompt["prompt_ids"],
                 *(token for turn in self.turns for token in turn.generation.token_ids),

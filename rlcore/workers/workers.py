@@ -10,14 +10,16 @@ from rlcore.cluster.processes import Hosts, Layout, Processes
 from rlcore.cluster.types import Cluster, Placement, Worker
 from rlcore.engines.pool import EnginePool
 from rlcore.engines.registry import ENGINES
+from rlcore.envs.pool import EnvironmentPool
 from rlcore.judges.rebuild import prepare_cache
 from rlcore.judges.setup import JudgeSetup, judge_setup
 from rlcore.learner.pool import LearnerPool
 from rlcore.rewards.pool import RewardPool
 from rlcore.rewards.process import RECYCLE_ROWS
 from rlcore.workers.specs import engine_placement, engine_spec, learner_placement, learner_spec
+from schemas.environment import EnvironmentSection
 from schemas.hardware import HardwareSection
-from schemas.names import REWARD_MODEL
+from schemas.names import REWARD_MODEL, by_workers
 from schemas.recipe import Recipe
 from schemas.rl import Optimizer, RewardSection
 
@@ -25,17 +27,19 @@ logger = logging.getLogger(__name__)
 
 LEARNER = "rlcore.learner.learner:Learner"
 REWARD_WORKER = "rlcore.rewards.worker:RewardWorker"
+ENVIRONMENT_WORKER = "rlcore.envs.worker:EnvironmentWorker"
 # Modules that workers load by name, for the code fingerprints of the stages that use them.
 LEARNER_MODULES = ("rlcore.learner.learner", "rlcore.learner.pool", "rlcore.workers.specs")
 ENGINE_MODULES = tuple(sorted({engine.module for engine in ENGINES.values()}))
+ENVIRONMENT_MODULES = ("rlcore.envs.child", "rlcore.envs.pool", "rlcore.envs.worker")
 REWARD_MODULES = ("rlcore.rewards.child", "rlcore.rewards.pool", "rlcore.rewards.worker")
 
 
 class Workers:
-    """The workers of one run; nothing starts before its first use. Use as a context manager.
+    """The workers of one run, as a context manager; nothing starts before its first use.
 
-    Learners are returned while they are still starting, so that workers start in parallel; a
-    learner's first call, or its ``ready``, waits for it and raises what its constructor raised.
+    Learners are returned while they still start; a learner's first call, or its ``ready``, waits
+    for it and raises what its constructor raised.
     ``warn`` gets a sentence, once per run, when the model cannot be packed; ``log`` one per engine
     that is ready.
     """
@@ -54,6 +58,7 @@ class Workers:
         self._engines: EnginePool | None = None
         self._reward_workers: list[Worker] | None = None
         self._reward_model: LearnerPool | None = None
+        self._environments: EnvironmentPool | None = None
 
     def __enter__(self) -> "Workers":
         return self
@@ -159,9 +164,16 @@ class Workers:
             model = self.reward_model(reward_model_dir)
         return self._reward_pool(model)
 
+    def environments(self) -> EnvironmentPool | None:
+        """Return the recipe's environments, started at the first call; None without a section."""
+        if self._environments is None and self._recipe.environment is not None:
+            timeout_s = self._hardware.timeouts.reward_s
+            self._environments = _environments(self.cluster, self._recipe.environment, timeout_s)
+        return self._environments
+
     def _reward_pool(self, model: LearnerPool | None) -> RewardPool:
         section = self._recipe.reward
-        functions = tuple(f for f in section.functions if f.name != REWARD_MODEL)
+        functions = tuple(f for f in section.functions if by_workers(f.name))
         judges = judge_setup(self._recipe)
         if self._reward_workers is None:
             scored = section.model_copy(update={"functions": functions})
@@ -247,3 +259,15 @@ def _reward_workers(
         cluster.spawn(REWARD_WORKER, *built, name=f"reward-{index}", placement=Placement())
         for index in range(count)
     ]
+
+
+def _environments(
+    cluster: Cluster, section: EnvironmentSection, timeout_s: float
+) -> EnvironmentPool:
+    workers = [
+        cluster.spawn(
+            ENVIRONMENT_WORKER, section, name=f"environment-{index}", placement=Placement()
+        )
+        for index in range(section.workers)
+    ]
+    return EnvironmentPool(workers, section, timeout_s=timeout_s)

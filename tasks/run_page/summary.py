@@ -15,6 +15,7 @@ from rlcore.results.folders import SUMMARY
 from rlcore.results.metrics import metrics_frame, stage_metrics
 from rlcore.results.summary import (
     accuracies,
+    episode_figures,
     phase_seconds,
     token_rates,
     worst_gap,
@@ -90,11 +91,12 @@ def _evaluated(
 ) -> tuple[dict[str, Any], float | None]:
     """Return the accuracies of the evaluation and its tokens per second."""
     if evaluation is None:
-        return {"accuracy": {}, "sampled_accuracy": {}}, None
+        return {"accuracy": {}, "sampled_accuracy": {}, "episodes": {}}, None
     eval_results = run.store.table(evaluation, "eval_results")
     figures = {
         "accuracy": accuracies(eval_results),
         "sampled_accuracy": accuracies(eval_results, "sampled/avg@"),
+        "episodes": episode_figures(eval_results),
     }
     return figures, run.store.manifest(evaluation).metadata["tokens_per_s"]
 

@@ -9,7 +9,7 @@ from flows.cli import main
 from rlcore.models.base import build_base_model
 from rlcore.results.metrics import metrics_frame, publish_metrics
 from rlcore.store.artifacts import ArtifactStore, Lineage
-from schemas.recipe import FromScratch, ModelSection
+from schemas.model import FromScratch, ModelSection
 
 COMMAND = "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=rloo env.rollout.n=4 ..."
 

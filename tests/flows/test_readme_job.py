@@ -10,7 +10,7 @@ import pytest
 
 from flows.cli import main
 from rlcore.models.base import build_base_model
-from schemas.recipe import ModelSection
+from schemas.model import ModelSection
 
 README = Path(__file__).parents[2] / "README.md"
 

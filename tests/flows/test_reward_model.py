@@ -9,7 +9,7 @@ import pytest
 from rlcore.models.base import build_base_model
 from rlcore.results.queries import query
 from rlcore.store.artifacts import ArtifactStore
-from schemas.recipe import FromScratch, ModelSection
+from schemas.model import FromScratch, ModelSection
 from tests.flows.small_run import INLINE, SMALL, run_recipe, summary_of
 from tests.inputs import GSM8K, reads
 

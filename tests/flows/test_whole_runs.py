@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rlcore.models.base import build_base_model
-from schemas.recipe import FromScratch, ModelSection
+from schemas.model import FromScratch, ModelSection
 from tests.flows.small_run import INLINE, run_recipe, run_small, summary_of
 from tests.inputs import GSM8K, reads
 
@@ -14,6 +14,7 @@ pytestmark = pytest.mark.timeout(600)
 ON_RAY = {"hardware.rollout.engines": 1, "hardware.learner.threads": 1, "evaluate.samples": 2}
 
 
+@pytest.mark.slow
 def test_unsynced_engine_stops_the_run(prefect_server: str, tmp_path: Path) -> None:
     """An engine that keeps its old weights must not train silently: the commonest bug of the
     field."""

@@ -9,8 +9,9 @@ import pytest
 from flows.places import RECIPES
 from rlcore.recipes import load_recipe, resolve_recipe
 from schemas.errors import UserError
+from schemas.model import FromScratch, ModelSection
 from schemas.presets import PRESETS
-from schemas.recipe import STAGE_SLICES, EvaluateSection, FromScratch, ModelSection
+from schemas.recipe import STAGE_SLICES, EvaluateSection
 
 PPO, GRPO, REMAX, GSPO, DAPO, VAPO = (
     f"quickstart{name}" for name in ("-ppo", "", "-remax", "-gspo", "-dapo", "-vapo")

@@ -8,6 +8,7 @@ import pytest
 
 from flows.cli import main
 from rlcore.store.artifacts import ArtifactStore, Lineage
+from schemas.tables import MESSAGES
 
 RESPONSE = "Two and two make four.\n" * 40
 
@@ -32,6 +33,8 @@ def store(tmp_path: Path) -> str:
             "finish_reason": ["stop"] * count,
             "num_tokens": pl.Series([9] * count, dtype=pl.Int32),
             "verdicts": pl.Series([None] * count, dtype=pl.String),
+            "turns": pl.Series([[]] * count, dtype=MESSAGES),
+            "valid_actions": pl.Series([[True]] * count, dtype=pl.List(pl.Boolean)),
         }
     )
     tables = {"completions": frame}

@@ -14,7 +14,7 @@ import pytest
 
 from flows.cli import main
 from rlcore.models.base import build_base_model
-from schemas.recipe import FromScratch, ModelSection
+from schemas.model import FromScratch, ModelSection
 from tests.flows.small_run import INLINE, ROOT, SMALL, run_recipe, summary_of
 
 pytestmark = pytest.mark.timeout(600)

@@ -6,7 +6,8 @@ from typing import Any
 from rlcore.api.configs import TrainingConfig
 from rlcore.api.recipe import Task, recipe_of
 from rlcore.models.base import build_base_model
-from schemas.recipe import FromScratch, ModelSection, Recipe
+from schemas.model import FromScratch, ModelSection
+from schemas.recipe import Recipe
 
 CONTEXT = 96  # tokens
 TEXTS = (

@@ -15,7 +15,7 @@ from schemas.data import (
     MathSource,
 )
 from schemas.errors import UserError
-from schemas.recipe import FromScratch, ModelSection
+from schemas.model import FromScratch, ModelSection
 from tests.rlcore.data.row_files import MATH_ROWS, VERL_ROWS, write
 
 

@@ -17,7 +17,7 @@ from rlcore.models.tokenizer import load_tokenizer
 from rlcore.ragged import to_arrays
 from schemas.data import ArithmeticSource, DataSection, FileSource, MathSource, ProgramsSource
 from schemas.errors import UserError
-from schemas.recipe import FromScratch, ModelSection
+from schemas.model import FromScratch, ModelSection
 from schemas.tables import TABLES
 from tests.rlcore.data.row_files import MATH_ROWS, write
 

@@ -11,7 +11,7 @@ from rlcore.data.preview import BOUNDARY, Example, example_lines, preview
 from rlcore.models.base import build_base_model, copy_base_model
 from rlcore.models.tokenizer import load_tokenizer
 from rlcore.recipes import load_recipe
-from schemas.recipe import FromScratch, ModelSection
+from schemas.model import FromScratch, ModelSection
 
 # Another form than the tokenizer's own: who reads the model's template sees other tokens.
 TEMPLATE = (

@@ -7,7 +7,8 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from flows.places import RECIPES
 from rlcore.dry_run.plan import GIB, Machine
 from rlcore.recipes import load_recipe
-from schemas.recipe import FromScratch, Recipe
+from schemas.model import FromScratch
+from schemas.recipe import Recipe
 
 ROOMY = Machine(host=1024 * GIB, gpus=(), disk_free=1024 * GIB)
 

@@ -18,7 +18,7 @@ from rlcore.dry_run.estimates import (
 )
 from rlcore.dry_run.shape import from_scratch_shape
 from schemas.hardware import LearnerHardware
-from schemas.recipe import FromScratch
+from schemas.model import FromScratch
 from tests.rlcore.dry_run.small import qwen2
 
 

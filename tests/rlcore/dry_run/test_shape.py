@@ -7,7 +7,7 @@ import pytest
 
 from rlcore.dry_run.shape import count_parameters, find_shape, from_scratch_shape
 from schemas.errors import UserError
-from schemas.recipe import FromScratch, ModelSection
+from schemas.model import FromScratch, ModelSection
 from tests.rlcore.dry_run.small import qwen2
 
 

@@ -8,7 +8,7 @@ from rlcore.dry_run.batches import all_batches, data_size
 from rlcore.dry_run.estimates import cpu_rates
 from rlcore.dry_run.shape import from_scratch_shape
 from rlcore.dry_run.stages import StageEstimate, evaluation_tokens, stage_estimates
-from schemas.recipe import FromScratch
+from schemas.model import FromScratch
 from tests.rlcore.dry_run.small import recipe
 
 SHAPE = from_scratch_shape(FromScratch())

@@ -7,8 +7,9 @@ import pytest
 
 from rlcore.evaluation.summary import summarize
 from schemas.recipe import EvaluateSection
-from schemas.tables import EvalResults
+from schemas.tables import MESSAGES, EvalResults
 
+TYPES = {"correct": pl.Boolean, "score": pl.Float64, "turns": MESSAGES}
 SECTION = EvaluateSection(samples=2, pass_k=(1, 2))
 
 
@@ -32,9 +33,11 @@ def drawn(*rows: tuple[str, str, str, bool | None], **fields: Any) -> pl.DataFra
             "finish_reason": "stop",
             "outcome": "timeout" if correct is None else "ok" if correct else "wrong",
             "judge_failed": False,
+            "turns": [],
+            "valid_actions": [True],
         }
         table.append(row | fields)
-    return pl.DataFrame(table, schema_overrides={"correct": pl.Boolean, "score": pl.Float64})
+    return pl.DataFrame(table, schema_overrides=TYPES)
 
 
 def figures(frame: pl.DataFrame, source: str = "a") -> dict[str, tuple[float, int]]:

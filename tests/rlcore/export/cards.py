@@ -8,7 +8,7 @@ import yaml
 
 from rlcore.export.model_card import Ancestor, ModelCard, RewardTerm
 from rlcore.models.base import build_base_model
-from schemas.recipe import FromScratch, ModelSection
+from schemas.model import FromScratch, ModelSection
 from schemas.tables import EvalResults
 
 TEXTS = [f"What is {a} + {b}? {a}+{b}={a + b}\n#### {a + b}" for a in range(40) for b in range(40)]

@@ -52,6 +52,8 @@ COMPLETION = {
     "answer": "7",
     "finish_reason": "stop",
     "num_tokens": 3,
+    "turns": [],
+    "valid_actions": [True],
 }
 JUDGED = {
     "level": "all",

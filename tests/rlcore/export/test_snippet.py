@@ -72,6 +72,8 @@ def completion(uid: str, prompt: str, outcome: str = "ok", **changes: Any) -> di
         "answer": None,
         "finish_reason": "abort" if outcome == "aborted" else "stop",
         "num_tokens": 3,
+        "turns": [],
+        "valid_actions": [True],
     }
     return row | changes
 

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from schemas.recipe import FromScratch, ModelSection
+from schemas.model import FromScratch, ModelSection
 
 TEXTS = [
     f"Tom has {n} pens and buys {n + 3}. How many now?\n{n}+{n + 3}\n#### {2 * n + 3}"

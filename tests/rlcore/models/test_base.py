@@ -8,7 +8,7 @@ from transformers import AutoModelForCausalLM
 from rlcore.models.base import base_tokenizer, build_base_model, copy_base_model
 from rlcore.models.tokenizer import load_tokenizer
 from schemas.errors import UserError
-from schemas.recipe import FromScratch, ModelSection
+from schemas.model import FromScratch, ModelSection
 from tests.rlcore.models.scratch import SCRATCH, TEXTS
 
 

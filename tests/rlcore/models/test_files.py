@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM
 from rlcore.models.base import copy_base_model
 from rlcore.models.files import copy_model, locate_model, model_directory, model_files
 from schemas.errors import UserError
-from schemas.recipe import ModelSection
+from schemas.model import ModelSection
 from tests.rlcore.models.scratch import copied
 
 

@@ -10,7 +10,7 @@ from rlcore.models.base import build_base_model
 from rlcore.models.files import copy_model
 from rlcore.models.tokenizer import load_tokenizer
 from schemas.errors import UserError
-from schemas.recipe import FromScratch, ModelSection
+from schemas.model import FromScratch, ModelSection
 
 CODE = """
 from pathlib import Path

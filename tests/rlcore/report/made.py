@@ -16,6 +16,7 @@ from rlcore.results.metrics import metrics_frame, publish_metrics
 from rlcore.results.run import Run, record_stage
 from rlcore.store.artifacts import ArtifactStore, Lineage
 from schemas.artifacts import ArtifactRef
+from schemas.tables import MESSAGES
 from tests.rlcore.results.records import stage_record
 
 PROMPTS, DRAWN, SAMPLES = 6, 4, 2
@@ -152,11 +153,13 @@ class MadeRun:
                 "finish_reason": "stop",
                 "num_tokens": 3,
                 "verdicts": None,
+                "turns": [],
+                "valid_actions": [True],
             }
             for checkpoint, outcome in (("base", "wrong"), ("rl", "ok"))
         ]
         types = {"sample": pl.Int32, "num_tokens": pl.Int32}
-        texts = {"answer": pl.String, "verdicts": pl.String}
+        texts = {"answer": pl.String, "verdicts": pl.String, "turns": MESSAGES}
         tables = {
             "eval_results": pl.DataFrame(figures),
             "completions": pl.DataFrame(answers, schema_overrides=types | texts),

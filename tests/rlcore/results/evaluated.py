@@ -12,6 +12,7 @@ from rlcore.recipes import load_recipe
 from rlcore.results.metrics import metrics_frame, publish_metrics
 from rlcore.results.run import record_stage
 from rlcore.store.artifacts import ArtifactStore, Lineage
+from schemas.tables import MESSAGES
 from tests.rlcore.results.records import stage_record
 
 
@@ -44,6 +45,8 @@ def completions(
             "finish_reason": ["stop"] * count,
             "num_tokens": pl.Series([9 + (not right) for right in rights], dtype=pl.Int32),
             "verdicts": pl.Series([None] * count, dtype=pl.String),
+            "turns": pl.Series([[]] * count, dtype=MESSAGES),
+            "valid_actions": pl.Series([[True]] * count, dtype=pl.List(pl.Boolean)),
         }
     )
     figures = {"greedy/acc": drawn.filter(pl.col("mode") == "greedy")}

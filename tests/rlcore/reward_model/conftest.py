@@ -6,7 +6,7 @@ import pytest
 
 from rlcore.models.base import build_base_model
 from rlcore.models.tokenizer import load_tokenizer
-from schemas.recipe import FromScratch, ModelSection
+from schemas.model import FromScratch, ModelSection
 
 
 @pytest.fixture(scope="module")

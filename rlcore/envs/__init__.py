@@ -1,0 +1,1 @@
+"""Environments: what answers the policy between its turns, in processes that can be killed."""

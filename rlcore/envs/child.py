@@ -1,0 +1,119 @@
+"""The process that holds environments: answers calls side by side, each as it ends.
+
+Started by ``rlcore.envs.process`` as ``python -m rlcore.envs.child <socket> <pipe>``, watched and
+ended as the process of a reward function is (``rlcore.rewards.child``). An episode whose state was
+lost with an earlier process comes with what happened in it, which is done again first.
+"""
+
+import asyncio
+import json
+import socket
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from rlcore.envs.registry import Episode, Kind
+from rlcore.envs.types import plain
+from rlcore.rewards.calls import failure_text
+from rlcore.rewards.child import limit_memory, main, silence
+
+_DETAIL_CHARACTERS = 500
+_LONGEST_MESSAGE = 2**30
+_THREADS = 64
+
+
+class NotRepeatable(Exception):
+    """An environment answered otherwise when its episode was done again."""
+
+
+def serve(link: socket.socket) -> None:
+    """Answer the calls that arrive on ``link``, until the parent closes it."""
+    lines = link.makefile("rb", buffering=0)
+    silence()
+    setup = json.loads(lines.readline())
+    try:
+        kind = Kind(setup["name"], setup["options"])
+    except Exception as error:  # noqa: BLE001 - the user's class may fail in any way; reported
+        _send(link, {"refused": failure_text(error)[:_DETAIL_CHARACTERS]})
+        return
+    if refused := limit_memory(setup["memory_bytes"], setup["memory_key"]):
+        _send(link, {"refused": refused})
+        return
+    _send(link, {"ready": True, "role": kind.role})
+    asyncio.run(_answer_all(link, kind, setup["timeout_s"]))
+
+
+async def _answer_all(link: socket.socket, kind: Kind, timeout_s: float) -> None:
+    reader, writer = await asyncio.open_connection(sock=link, limit=_LONGEST_MESSAGE)
+    # Plain methods wait in threads; tools mostly wait for something else.
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(_THREADS))
+    episodes: dict[str, Episode] = {}
+    running: set[asyncio.Task[None]] = set()
+
+    async def answer(call: dict[str, Any]) -> None:
+        said = {"number": call["number"], **await _answered(call, episodes, kind, timeout_s)}
+        writer.write(json.dumps(said).encode() + b"\n")
+        await writer.drain()
+
+    while line := await reader.readline():
+        message = json.loads(line)
+        for name in message.get("ended", ()):
+            episodes.pop(name, None)
+        for call in message.get("calls", ()):
+            task = asyncio.create_task(answer(call))
+            running.add(task)  # the loop keeps weak references only
+            task.add_done_callback(running.discard)
+
+
+async def _answered(
+    call: dict[str, Any], episodes: dict[str, Episode], kind: Kind, timeout_s: float
+) -> dict[str, Any]:
+    """Return {"said": ...}, {"timeout": True}, or {"error": ...}; after the last two the episode's
+    state is gone."""
+    name = call["episode"]
+    try:
+        if "describe" in call:
+            return {"said": list(kind.describe().tools)}
+        if "demonstration" in call:
+            return {"said": kind.demonstration(call["demonstration"])}
+        if "past" in call:
+            episodes[name] = await _again(kind, call["past"], timeout_s)
+        async with asyncio.timeout(timeout_s):
+            return {"said": plain(await _one(episodes[name], call["do"]))}
+    except TimeoutError:
+        episodes.pop(name, None)
+        return {"timeout": True}
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a failure is this episode's
+        episodes.pop(name, None)
+        return {"error": failure_text(error)[:_DETAIL_CHARACTERS]}
+
+
+async def _again(kind: Kind, past: list[Any], timeout_s: float) -> Episode:
+    """Return an environment in which ``past`` has happened: a list of (call, answer).
+
+    Raises NotRepeatable when it answers otherwise now.
+    """
+    episode = kind.build()
+    for do, said in past:
+        async with asyncio.timeout(timeout_s):
+            now = json.loads(json.dumps(plain(await _one(episode, do))))
+        if now != said:
+            raise NotRepeatable(
+                "the environment's process had ended, and the same actions with the same seed are"
+                " answered otherwise now; draw everything that is random from the seed of reset()"
+            )
+    return episode
+
+
+async def _one(episode: Episode, do: dict[str, Any]) -> Any:
+    if "text" in do:
+        return await episode.step(do["text"])
+    return await episode.reset(do["row"], do["seed"])
+
+
+def _send(link: socket.socket, message: Any) -> None:
+    link.sendall(json.dumps(message).encode() + b"\n")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), serve)

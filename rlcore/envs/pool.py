@@ -1,0 +1,59 @@
+"""All environment workers of a run as one."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+from rlcore.cluster.types import Worker, as_completed
+from rlcore.envs.process import ATTEMPTS
+from rlcore.envs.types import Answer, Call
+from schemas.environment import EnvironmentSection
+
+
+class EnvironmentPool:
+    """Divides episodes over environment workers; an episode stays with its worker.
+
+    ``timeout_s`` bounds one call of a worker, in addition to the limits of its steps, in seconds.
+    """
+
+    def __init__(
+        self, workers: Sequence[Worker], section: EnvironmentSection, *, timeout_s: float
+    ) -> None:
+        self.section = section
+        self._workers = list(workers)
+        self._timeout_s = timeout_s
+        self._owners: dict[str, int] = {}
+
+    @cached_property
+    def tools(self) -> Sequence[Mapping[str, Any]]:
+        """JSON schemas of the tools; none in a game."""
+        return self._workers[0].start("describe").result(self._timeout_s).tools
+
+    def answers(self, calls: Sequence[Call]) -> dict[str, Answer]:
+        """Return the answer to each of ``calls``, one per episode, by episode."""
+        shares: dict[int, list[Call]] = defaultdict(list)
+        for call in calls:
+            if call.text is None:
+                self._owners[call.episode] = len(self._owners) % len(self._workers)
+            shares[self._owners[call.episode]].append(call)
+        pendings = [
+            self._workers[owner].start("exchange", share, len(share))
+            for owner, share in shares.items()
+        ]
+        names = [f"environment worker '{self._workers[owner].name}'" for owner in shares]
+        longest = max(map(len, shares.values()), default=0)
+        limit_s = self._timeout_s + longest * ATTEMPTS * (self.section.timeout_s + 1)
+        return {
+            answer.episode: answer
+            for _, part in as_completed(pendings, limit_s, names=names, method="exchange")
+            for answer in part
+        }
+
+    def end(self, episodes: Sequence[str]) -> None:
+        """Let the workers forget ``episodes``."""
+        shares: dict[int, list[str]] = defaultdict(list)
+        for episode in episodes:
+            shares[self._owners.pop(episode)].append(episode)
+        for owner, share in shares.items():
+            self._workers[owner].start("end", share)

@@ -1,0 +1,291 @@
+"""The environments of many episodes in a child process that can be killed."""
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from rlcore.cluster.progress import advance
+from rlcore.envs.types import Answer, Call, Description, Start, Step, step_of
+from rlcore.rewards.link import Child, ChildEnded
+from rlcore.rewards.process import environment_of
+from schemas.environment import EnvironmentSection
+from schemas.errors import UserError
+
+_CHILD = "rlcore.envs.child"
+_START_S = 60.0
+_START_ATTEMPTS = 3
+_GRACE_S = 1.0  # the child ends a step itself; one that blocks the child is ended with it
+ATTEMPTS = 3  # of a call: the first, and two with a fresh environment
+
+
+@dataclass(slots=True)
+class _Known:
+    """An episode as this side knows it: ``past``, what happened in it as (call, answer)."""
+
+    past: list[tuple[dict[str, Any], dict[str, Any]]] = field(default_factory=list)
+    is_held: bool = False  # by the child that runs now
+
+
+@dataclass(slots=True)
+class _Flight:
+    """A call that is under way, and when the child must have answered."""
+
+    call: Call
+    do: dict[str, Any]
+    failures: int = 0
+    due: float = 0.0
+
+
+class EnvironmentProcess:
+    """Runs an environment per episode in one child process; not thread-safe.
+
+    A child that dies takes the state of its episodes with it. Each is made again in the next child
+    by doing again what happened in it, checked answer by answer, so that no token is sampled twice.
+    A call that fails, or was alone under way when the child died, is made twice more, each time on
+    a fresh environment; then it is answered with a failure. A step that exceeds its time is
+    answered with that, and has not happened.
+    """
+
+    def __init__(self, section: EnvironmentSection) -> None:
+        """Start the child. Raises UserError when the environment cannot be built, or a variable of
+        ``section.env`` is not set."""
+        self._section = section
+        self._environment = environment_of(section.env, "environment.env")
+        self._known: dict[str, _Known] = {}
+        self._flights: dict[int, _Flight] = {}
+        self._suspects: list[_Flight] = []  # tried again one at a time
+        self._number = 0
+        self._is_late = False  # a step that is late may still run in a thread of the child
+        self._role = ""
+        self._child: Child | None = self._start()
+
+    def exchange(self, calls: Sequence[Call], least: int) -> list[Answer]:
+        """Begin ``calls``; return what is answered, once that is ``least`` calls, or all under
+        way.
+
+        Raises RuntimeError when no child stays alive.
+        """
+        for call in calls:
+            self._send([self._flight(call)])
+        answers: list[Answer] = []
+        while self._under_way and len(answers) < least:
+            answers += self._next()
+        if self._is_late and not self._flights:
+            self.close()
+            self._forget_child()
+        return answers
+
+    def end(self, episodes: Sequence[str]) -> None:
+        """Forget ``episodes``."""
+        held = [name for name in episodes if self._known.pop(name, _Known()).is_held]
+        if held and self._child is not None:
+            with suppress(ChildEnded):  # found at the next call
+                self._child.send({"ended": held})
+
+    def demonstrations(self, seeds: Sequence[int]) -> list[list[dict[str, str]]]:
+        """Return the environment's own example for each of ``seeds``, as messages.
+
+        Raises UserError where it makes none, or one fails.
+        """
+        limit_s = self._section.timeout_s + _GRACE_S
+        return [self._asked(limit_s, demonstration=seed) for seed in seeds]
+
+    def describe(self) -> Description:
+        """Return what the environment says of its class.
+
+        Raises UserError for tools that no policy could be told of.
+        """
+        return Description(tuple(self._asked(_START_S, describe=True)))
+
+    def _asked(self, limit_s: float, **question: Any) -> Any:
+        """Return what the child says of its class; no episode is under way."""
+        child = self._ready()
+        child.send({"calls": [{"number": -1, "episode": "", **question}]})
+        said = child.receive(limit_s)
+        if "said" not in said:
+            raise UserError(str(said.get("error", "")).removeprefix("UserError: "))
+        return said["said"]
+
+    def close(self) -> None:
+        """End the child."""
+        if self._child is not None:
+            self._child.kill()
+            self._child = None
+
+    @property
+    def _under_way(self) -> int:
+        return len(self._flights) + len(self._suspects)
+
+    def _start(self) -> Child:
+        child, self._role = _started(self._section, self._environment)
+        return child
+
+    def _ready(self) -> Child:
+        if self._child is None:
+            self._child = self._start()
+        return self._child
+
+    def _flight(self, call: Call) -> _Flight:
+        if call.text is None:
+            self._known[call.episode] = _Known()
+            return _Flight(call, {"row": dict(call.row or {}), "seed": call.seed})
+        return _Flight(call, {"text": call.text})
+
+    def _send(self, flights: Sequence[_Flight]) -> None:
+        """Hand calls to the child, with the past of episodes that it does not hold."""
+        child = self._ready()
+        for flight in flights:
+            self._number += 1
+            known = self._known[flight.call.episode]
+            message = {"number": self._number, "episode": flight.call.episode, "do": flight.do}
+            replayed = 0
+            if not known.is_held:
+                message["past"] = known.past
+                known.is_held, replayed = True, len(known.past)
+            flight.due = time.monotonic() + self._section.timeout_s * (1 + replayed) + _GRACE_S
+            self._flights[self._number] = flight
+            try:
+                child.send({"calls": [message]})
+            except ChildEnded:
+                self._child_ended(child)
+                return
+
+    def _next(self) -> list[Answer]:
+        """Return the answers that the child's next message makes; none where it ended instead."""
+        if not self._flights:
+            self._send([self._suspects.pop(0)])  # alone
+        child = self._ready()
+        due = min((flight.due for flight in self._flights.values()), default=time.monotonic())
+        try:
+            said = child.receive(max(0.0, due - time.monotonic()))
+        except TimeoutError:
+            return self._blocked(child)
+        except ChildEnded:
+            return self._child_ended(child)
+        flight = self._flights.pop(said.pop("number"))
+        advance()
+        return self._answered(flight, said)
+
+    def _answered(self, flight: _Flight, said: Mapping[str, Any]) -> list[Answer]:
+        known = self._known[flight.call.episode]
+        if "said" in said:
+            known.past.append((flight.do, said["said"]))
+            return [_answer(flight.call, said["said"])]
+        known.is_held = False
+        if "timeout" in said:
+            return self._late(flight)
+        return self._failed(flight, said["error"])
+
+    def _failed(self, flight: _Flight, why: str) -> list[Answer]:
+        """Try the call again on a fresh environment, or give its episode up."""
+        flight.failures += 1
+        if flight.failures < ATTEMPTS:
+            self._suspects.append(flight)
+            return []
+        advance(f"environment {self._section.name} lost an episode: {why}")
+        return [Answer(flight.call.episode, failure=why)]
+
+    def _late(self, flight: _Flight) -> list[Answer]:
+        """Tell the policy that its call took too long; a reset has nobody to tell."""
+        why = f"no result within {self._section.timeout_s:g} s"
+        self._is_late = True
+        if flight.call.text is None:
+            return self._failed(flight, f"reset(): {why}")
+        messages = [{"role": self._role, "content": f"error: {why}"}]
+        return [Answer(flight.call.episode, step=Step(messages))]
+
+    def _blocked(self, child: Child) -> list[Answer]:
+        """End a child that does not answer; the calls that are due are late, the others tried
+        again."""
+        child.kill()
+        now, answers = time.monotonic(), []
+        late = [flight for flight in self._flights.values() if flight.due <= now]
+        self._suspects += [flight for flight in self._flights.values() if flight.due > now]
+        self._forget_child()
+        for flight in late:
+            answers += self._late(flight)
+        return answers
+
+    def _child_ended(self, child: Child) -> list[Answer]:
+        """Try again what was under way: alone, since one of them may have ended the child."""
+        why = f"its process died ({child.ending()})"
+        flights = list(self._flights.values())
+        self._forget_child()
+        if len(flights) == 1:
+            return self._failed(flights[0], why)
+        self._suspects += flights
+        return []
+
+    def _forget_child(self) -> None:
+        self._child, self._is_late = None, False
+        self._flights.clear()
+        for known in self._known.values():
+            known.is_held = False
+
+
+def describe(section: EnvironmentSection) -> Description:
+    """Return what the environment of ``section`` says of its class, from a process of its own.
+
+    Raises UserError as ``EnvironmentProcess`` does.
+    """
+    process = EnvironmentProcess(section)
+    try:
+        return process.describe()
+    finally:
+        process.close()
+
+
+def _started(section: EnvironmentSection, environment: Mapping[str, str]) -> tuple[Child, str]:
+    """Return a child that holds the environment of ``section``, and the role it answers in.
+
+    One that is killed while it starts (memory pressure) is started again.
+    """
+    for _ in range(_START_ATTEMPTS):
+        child = Child.spawn(environment, _CHILD)
+        try:
+            child.send(
+                {
+                    "name": section.name,
+                    "options": {**section.options, **_of_section(section)},
+                    "timeout_s": section.timeout_s,
+                    "memory_bytes": _bytes(section.memory_gib),
+                    "memory_key": "environment.memory_gib",
+                }
+            )
+            answer = child.receive(_START_S)
+        except TimeoutError:
+            child.kill()
+            raise UserError(
+                f"environment.name = {section.name!r} took over {_START_S:.0f} s to import; import"
+                " heavy packages in its methods"
+            ) from None
+        except ChildEnded:
+            child.kill()
+            continue
+        if "refused" in answer:
+            child.kill()
+            raise UserError(answer["refused"].removeprefix("UserError: "))
+        return child, answer["role"]
+    raise RuntimeError(
+        f"the process of environment {section.name} ended {_START_ATTEMPTS} times while starting;"
+        " its error output, if any, is in this process's log"
+    )
+
+
+def _answer(call: Call, said: Mapping[str, Any]) -> Answer:
+    if call.text is None:
+        return Answer(call.episode, start=Start(**said))
+    return Answer(call.episode, step=step_of(said))
+
+
+def _bytes(gib: float | None) -> int | None:
+    return int(gib * 2**30) if gib else None
+
+
+def _of_section(section: EnvironmentSection) -> dict[str, Any]:
+    """Return the options that an environment of ours reads of the section."""
+    if section.name == "python":
+        return {"timeout_s": section.timeout_s}
+    return {}

@@ -1,0 +1,101 @@
+"""Environments by name, each built for one episode.
+
+A name is one of ``BUILTIN``, or ``package.module:Class`` or ``path/to/file.py:Class`` for yours
+(``types`` says what it needs). To add one: its module in this package, its entry here, its name in
+``schemas.environment``.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rlcore.envs.names import BUILTIN
+from rlcore.envs.tools import ToolEnvironment, result_of, schemas_of
+from rlcore.envs.types import Description, Start, Step, as_start, as_step
+from rlcore.rewards.modules import check_module, function_of, import_module
+from schemas.errors import UserError, did_you_mean
+from schemas.names import split_function
+
+PATH = "environment.name"
+
+
+class Kind:
+    """The class of an environment, and its options; ``build`` makes one for an episode."""
+
+    def __init__(self, name: str, options: Mapping[str, Any]) -> None:
+        """Load the class. Raises UserError when it does not exist, cannot be imported, takes other
+        options, or is no environment."""
+        check_name(name)
+        target = BUILTIN.get(name, name)
+        module, found = split_function(target)
+        loaded = function_of(import_module(module, target, PATH), found, target, PATH)
+        if not inspect.isclass(loaded):
+            raise UserError(f"{PATH} = {name!r} is a function, not a class; name a class")
+        try:
+            inspect.signature(loaded).bind(**options)
+        except TypeError as error:
+            raise UserError(f"environment.options: {found}() {error}; {_options(loaded)}") from None
+        self._class: type = loaded
+        self._options = dict(options)
+        self._is_stepped = hasattr(loaded, "step")
+        self._name = name
+
+    @property
+    def role(self) -> str:
+        """Return the role in which it answers when a step took too long."""
+        return "user" if self._is_stepped else "tool"
+
+    def describe(self) -> Description:
+        """Return what the class says of itself. Raises UserError for tools that no policy could be
+        told of."""
+        return Description(() if self._is_stepped else schemas_of(self._class, self._name))
+
+    def build(self) -> "Episode":
+        """Return a new environment."""
+        built = self._class(**self._options)
+        return Episode(built if self._is_stepped else ToolEnvironment(built))
+
+    def demonstration(self, seed: int) -> list[dict[str, str]]:
+        """Return the messages of an example to learn from, drawn by ``seed``.
+
+        Raises UserError where the class makes none.
+        """
+        make = getattr(self._class(**self._options), "demonstration", None)
+        if make is None:
+            raise UserError(
+                "data.sources: demonstrations are asked for, and the environment has no"
+                " demonstration(seed); set demonstrations to 0 or add the method"
+            )
+        return [dict(message) for message in make(seed)]
+
+
+class Episode:
+    """One environment, whose methods may be plain or ``async``."""
+
+    def __init__(self, environment: Any) -> None:
+        self._environment = environment
+
+    async def reset(self, row: Mapping[str, Any], seed: int) -> Start:
+        """Begin the episode; see ``Environment.reset``."""
+        return as_start(await result_of(self._environment.reset, row, seed))
+
+    async def step(self, text: str) -> Step:
+        """Answer a turn; see ``Environment.step``."""
+        return as_step(await result_of(self._environment.step, text))
+
+
+def check_name(name: str) -> None:
+    """Raise UserError when ``name`` is no environment of ours and no class that exists; nothing of
+    the user's is imported."""
+    if ":" in name:
+        check_module(name, PATH)
+    elif name not in BUILTIN:
+        raise UserError(
+            f"{PATH} = {name!r} is not an environment; there are {', '.join(BUILTIN)}, mcp,"
+            f" 'package.module:Class' and 'path/to/file.py:Class'{did_you_mean(name, BUILTIN)}"
+        )
+
+
+def _options(loaded: Callable[..., Any]) -> str:
+    known = [name for name in inspect.signature(loaded).parameters if name != "self"]
+    return f"its options are {', '.join(known)}" if known else "it takes none"

@@ -1,0 +1,143 @@
+"""A class of typed, documented methods as an environment: the policy calls them by text.
+
+TRL takes the same class as ``environment_factory``
+(github.com/huggingface/trl/blob/main/docs/source/openenv.md): ``reset(**row)`` once per episode,
+every other public method but ``close`` and
+``demonstration`` a tool.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rlcore.envs.hermes import Malformed, ToolCall, call_in
+from rlcore.envs.types import Start, Step, as_start
+from rlcore.models.tool_schema import schema_of
+from schemas.errors import UserError, did_you_mean
+
+_NO_TOOLS = ("reset", "close", "demonstration")
+
+
+class ToolEnvironment:
+    """The tools of one episode.
+
+    A turn without a call is the answer and ends the episode. A call that cannot be read or made is
+    answered with what is wrong, and counts as invalid; an exception of the tool is its result.
+    """
+
+    def __init__(self, tools: Any) -> None:
+        self._tools = tools
+        self._names = tool_names(type(tools))
+
+    async def reset(self, row: Mapping[str, Any], seed: int) -> Start:
+        """Prepare the tools for ``row``; see ``Environment``."""
+        reset = getattr(self._tools, "reset", None)
+        if reset is None:
+            return Start()
+        return as_start(await result_of(reset, **accepted(reset, {**row, "seed": seed})))
+
+    async def step(self, text: str) -> Step:
+        """Make the call that ``text`` holds; see ``Environment``."""
+        try:
+            call = call_in(text)
+            if call is None:
+                return Step(done=True)
+            tool = self._tool(call)
+        except Malformed as wrong:
+            return Step([_tool_message(f"error: {wrong}")], valid=False)
+        try:
+            result = await result_of(tool, **call.arguments)
+        except Exception as error:  # noqa: BLE001 - the policy may handle what its call raised
+            result = f"error: {type(error).__name__}: {error}"
+        return Step([_tool_message(str(result))])
+
+    def _tool(self, call: ToolCall) -> Callable[..., Any]:
+        """Return the method that ``call`` names. Raises Malformed where there is none, or where it
+        takes other arguments."""
+        if call.name not in self._names:
+            near = did_you_mean(call.name, self._names)
+            raise Malformed(
+                f"there is no tool {call.name!r}; there are {', '.join(self._names)}{near}"
+            )
+        method = getattr(self._tools, call.name)
+        try:
+            inspect.signature(method).bind(**call.arguments)
+        except TypeError as error:
+            raise Malformed(f"{call.name}: {error}") from None
+        return method
+
+
+def tool_names(kind: type) -> list[str]:
+    """Return the names of the methods of ``kind`` that are tools, in order of definition."""
+    public = (
+        name
+        for name, member in inspect.getmembers(kind, inspect.isfunction)
+        if not name.startswith("_") and name not in _NO_TOOLS
+    )
+    order = {name: index for index, name in enumerate(dir(kind))}
+    for base in reversed(kind.__mro__):
+        order.update({name: len(order) + index for index, name in enumerate(vars(base))})
+    return sorted(public, key=order.__getitem__)
+
+
+def schemas_of(kind: type, name: str) -> list[dict[str, Any]]:
+    """Return the JSON schemas of the tools of ``kind``, as chat templates take them.
+
+    ``name``: how the recipe names the class. Raises UserError for a class without a tool, and for
+    one that is not typed or documented in the form of Google (transformers'
+    ``get_json_schema``).
+    """
+    names = tool_names(kind)
+    if not names:
+        raise UserError(
+            f"environment.name = {name!r} has neither step(text) nor a public method to call as a"
+            " tool; add one of the two"
+        )
+    schemas = []
+    for tool in names:
+        method = getattr(kind, tool)
+        try:
+            schemas.append(schema_of(_without_self(method)))
+        except ValueError as error:
+            raise UserError(
+                f"environment.name = {name!r}: the tool {tool}() cannot be described to a policy"
+                f" ({error}); give each argument a type and a line under 'Args:' in its docstring"
+            ) from None
+    return schemas
+
+
+def accepted(function: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of ``values`` that ``function`` takes as keyword arguments."""
+    parameters = inspect.signature(function).parameters
+    if any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
+        return dict(values)
+    return {name: value for name, value in values.items() if name in parameters}
+
+
+async def result_of(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Return the result of ``function``, in a thread of its own unless it is ``async``."""
+    import asyncio
+
+    if inspect.iscoroutinefunction(function):
+        return await function(*args, **kwargs)
+    value = await asyncio.to_thread(function, *args, **kwargs)
+    return await value if inspect.isawaitable(value) else value
+
+
+def _without_self(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of the method's other parameters, for what reads signatures."""
+    import functools
+
+    @functools.wraps(method)
+    def tool(*args: Any, **kwargs: Any) -> Any:
+        return method(None, *args, **kwargs)
+
+    signature = inspect.signature(method)
+    parameters = list(signature.parameters.values())[1:]
+    tool.__signature__ = signature.replace(parameters=parameters)  # pyright: ignore[reportAttributeAccessIssue]
+    tool.__annotations__ = {k: v for k, v in method.__annotations__.items() if k != "self"}
+    return tool
+
+
+def _tool_message(content: str) -> dict[str, str]:
+    return {"role": "tool", "content": content}

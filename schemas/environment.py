@@ -1,0 +1,99 @@
+"""Recipe section ``environment``: what answers the policy between its turns."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import Field
+
+from schemas.algorithm import Options
+from schemas.names import portable_name
+from schemas.section import Section, rule
+
+MCP = "mcp"
+GAMES = ("text-game",)
+TOOLS = ("calculator", "python", MCP)
+ENVIRONMENTS = (*TOOLS, *GAMES)
+TURNS_OF_TOOLS, TURNS_OF_GAMES = 4, 50  # AlphaApollo's max_steps for math, and for all else
+TURN_OVERHEAD = 32  # tokens that a chat template may put around an observation
+
+
+class EnvironmentSection(Section):
+    """An episode of several turns: the policy acts, the environment answers (docs/environments.md).
+
+    A turn may have ``rl.rollout.max_new_tokens`` tokens, in evaluation those of
+    ``evaluate.max_new_tokens``.
+    """
+
+    name: str = Field(
+        description=f"{', '.join(ENVIRONMENTS)}, 'package.module:Class', or 'path/to/file.py:Class'"
+        " from the recipe's folder"
+    )
+    options: Options = Field(default_factory=dict, description="keyword arguments of the class")
+    command: tuple[str, ...] = Field(
+        default=(), description="mcp only: program and arguments of the server, on stdio"
+    )
+    version: str = Field(
+        default="", description="mcp only: names what the server does; another one is another run"
+    )
+    max_turns: int | None = Field(
+        default=None,
+        ge=1,
+        description=f"most turns of the policy; null = {TURNS_OF_TOOLS}, {TURNS_OF_GAMES} in a game"
+        " of ours",
+    )
+    max_observation_tokens: int = Field(
+        default=256, ge=1, description="tokens of one answer of the environment; the rest is cut"
+    )
+    invalid_action_penalty: float = Field(
+        default=0.1,
+        ge=0,
+        description="taken off at each turn that the environment cannot read; 0 = none",
+    )
+    timeout_s: float = Field(
+        default=10.0, gt=0, description="seconds of one step; then that is what the policy is told"
+    )
+    memory_gib: float | None = Field(
+        default=4.0, gt=0, description="address space (GiB) of one worker; null = no limit"
+    )
+    workers: int = Field(
+        default=1, ge=1, description="processes that the episodes are divided over"
+    )
+    env: tuple[str, ...] = Field(
+        default=(),
+        description="environment variables passed to it besides PATH, HOME, locale and the like",
+    )
+
+    @property
+    def turns(self) -> int:
+        """Most turns of the policy in one episode."""
+        return self.max_turns or (TURNS_OF_GAMES if self.name in GAMES else TURNS_OF_TOOLS)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What results depend on."""
+        part = self.model_dump(mode="json", exclude={"workers", "memory_gib"})
+        return {**part, "name": portable_name(self.name), "max_turns": self.turns}
+
+    def tokens(self, prompt: int, turn: int) -> int:
+        """Return the longest episode in tokens, of a ``prompt`` and turns of ``turn`` tokens."""
+        return prompt + self.turns * turn + (self.turns - 1) * self.observation
+
+    def turns_of(self, path: str) -> str:
+        """Return in words what follows a prompt at most; a turn has the tokens of ``path``."""
+        return (
+            f"{self.turns} turns of {path} + {self.turns - 1} answers of {self.observation}"
+            f" (environment.max_observation_tokens + {TURN_OVERHEAD} of the chat template)"
+        )
+
+    @property
+    def observation(self) -> int:
+        """Most tokens between two turns: an observation, and what the template puts around it."""
+        return self.max_observation_tokens + TURN_OVERHEAD
+
+    @rule
+    def _command_is_of_mcp(self) -> Iterator[str]:
+        if self.name == MCP and not self.command:
+            yield "name = 'mcp' needs the server's program; set command, e.g. [python, server.py]"
+        if self.name != MCP and (self.command or self.version):
+            key = "command" if self.command else "version"
+            yield f"{key} is set and name = {self.name!r} starts no server; leave it out"

@@ -1,0 +1,69 @@
+"""Recipe section ``model``: the base model that training starts from."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from schemas.section import Section, rule
+
+
+class FromScratch(Section):
+    """A Qwen2 of random weights with a tokenizer trained on the recipe's own data."""
+
+    hidden_size: int = Field(default=128, ge=8, description="width of the residual stream")
+    num_layers: int = Field(default=2, ge=1, description="transformer blocks")
+    num_heads: int = Field(default=4, ge=1, description="attention heads of a block")
+    num_kv_heads: int = Field(default=2, ge=1, description="key and value heads, shared by groups")
+    intermediate_size: int = Field(default=256, ge=8, description="width of the feed-forward layer")
+    tie_word_embeddings: bool = Field(default=True, description="one matrix embeds and unembeds")
+    vocab_size: int = Field(default=512, ge=64, description="upper bound of the trained vocabulary")
+    max_position_embeddings: int = Field(default=512, ge=32, description="longest context, tokens")
+
+    @rule
+    def _heads_divide(self) -> Iterator[str]:
+        if self.hidden_size % self.num_heads:
+            yield (
+                f"hidden_size = {self.hidden_size} is not a multiple of num_heads ="
+                f" {self.num_heads}; set num_heads to a divisor"
+            )
+        if self.num_heads % self.num_kv_heads:
+            yield (
+                f"num_heads = {self.num_heads} is not a multiple of num_kv_heads ="
+                f" {self.num_kv_heads}; set num_kv_heads to a divisor"
+            )
+
+
+class ModelSection(Section):
+    """The base model: a directory, a hub name, or one made from scratch."""
+
+    path: str | None = Field(default=None, description="local directory or hub name (owner/name)")
+    revision: str | None = Field(default=None, description="hub commit to pin")
+    from_scratch: FromScratch | None = None
+    dtype: Literal["float32", "bfloat16"] = Field(
+        default="bfloat16", description="of weights and passes; the optimizer's copy is float32"
+    )
+    trust_remote_code: bool = Field(default=False, description="run code shipped with the model")
+    chat_template: str | None = Field(default=None, description="Jinja; null = the model's own")
+    max_tokens: int = Field(default=2048, ge=16, description="tokens: prompt and response together")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _positions_of_context(cls, values: Any) -> Any:
+        """Give a model from scratch positions for its context where they are not set."""
+        if not isinstance(values, Mapping) or not isinstance(values.get("from_scratch"), Mapping):
+            return values
+        context = values.get("max_tokens", cls.model_fields["max_tokens"].default)
+        if not isinstance(context, int):
+            return values
+        positions = max(context, FromScratch.model_fields["max_position_embeddings"].default)
+        return {
+            **values,
+            "from_scratch": {"max_position_embeddings": positions, **values["from_scratch"]},
+        }
+
+    @rule
+    def _one_origin(self) -> Iterator[str]:
+        if (self.path is None) == (self.from_scratch is None):
+            state = "neither is" if self.path is None else "both are"
+            yield (f"{state} set of path and from_scratch; set exactly one of them")

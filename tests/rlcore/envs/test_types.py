@@ -1,0 +1,39 @@
+import pytest
+
+from rlcore.envs.types import Start, Step, as_start, as_step, plain, step_of
+from schemas.errors import UserError
+
+SAID = [{"role": "user", "content": "hello"}]
+
+
+@pytest.mark.parametrize(
+    ("value", "messages"),
+    [(None, []), ("", []), ("hello", SAID), (SAID, SAID), (Start(SAID, "4"), SAID)],
+)
+def test_reset_may_return_text_messages_or_nothing(value: object, messages: list) -> None:
+    assert list(as_start(value).messages) == messages
+
+
+@pytest.mark.parametrize("value", [5, [5], [{"role": "user"}], [{"role": 1, "content": "a"}]])
+def test_what_reset_may_not_return_is_named(value: object) -> None:
+    with pytest.raises(UserError, match=r"reset\(\) returned"):
+        as_start(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "sentence"),
+    [
+        (None, "step.. returned NoneType"),
+        (Step(reward=float("nan")), "not a finite number"),
+        (Step("hello"), "give a list of"),  # pyright: ignore[reportArgumentType]
+        (Step([{"role": "user"}]), "of texts"),
+    ],
+)
+def test_what_step_may_not_return_is_named(value: object, sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        as_step(value)
+
+
+def test_a_step_travels_as_json_values() -> None:
+    step = as_step(Step(tuple(SAID), 1, False, False))
+    assert step_of(plain(step)) == step

@@ -1,0 +1,103 @@
+"""The real phases with an environment, from the first turn to the update."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+import pytest
+
+from rlcore.ragged import to_arrays
+from rlcore.rewards.pool import RewardPool
+from rlcore.rewards.types import RewardRow
+from rlcore.rl.phases import Phases
+from schemas.outcomes import Outcome
+from schemas.rl import RewardSection
+from schemas.tables import TABLES
+
+pytestmark = pytest.mark.timeout(120)
+Make = Callable[..., Phases]
+ENVIRONMENT = {
+    "environment": {
+        "name": "tests.rlcore.envs.samples:Counter",
+        "max_turns": 2,
+        "max_observation_tokens": 8,
+        "workers": 2,
+    },
+    "data.max_prompt_tokens": 48,
+    "rl.rollout.max_new_tokens": 8,
+    "reward.functions": [{"name": "environment", "weight": 1.0}],
+}
+
+
+@pytest.mark.parametrize("name", ["quickstart-ppo", "quickstart-remax"])
+def test_an_iteration_of_two_turns(make_phases: Make, name: str) -> None:
+    phases = make_phases(name, lambda row: float(sum(row.turn_rewards)), ENVIRONMENT)
+    state = phases.start()
+    groups = phases.begin(state)
+    rollouts = phases.rollout(state, groups)
+    table = phases.store.table
+    sampled, episodes = table(rollouts, "rollouts"), table(rollouts, "episodes")
+    TABLES["rollouts"].validate(sampled)
+    TABLES["episodes"].validate(episodes)
+    assert set(sampled["turn_ends"].list.len()) == {2}
+    assert sampled["turn_rewards"].to_list() == [[0.5, 0.5]] * sampled.height
+    greedy = table(rollouts, "baselines").height if "baselines" in rollouts.rows else 0
+    assert episodes.height == sampled.height + greedy
+    roles = [[turn["role"] for turn in turns] for turns in episodes["turns"].to_list()]
+    assert roles == [["assistant", "user", "assistant", "user"]] * episodes.height
+    rewards = phases.reward(state, rollouts)
+    groups = phases.collect(state, groups, rollouts, rewards)
+    advantages = phases.advantage(state, groups)
+    frame = table(advantages.ref, "advantages").join(sampled, on="trajectory_id")
+    for values, mask in zip(
+        to_arrays(frame["advantages"]), to_arrays(frame["loss_mask"]), strict=True
+    ):
+        assert not np.asarray(values)[~np.asarray(mask, dtype=bool)].any(), "observations learn"
+    assert phases.update(state, groups, advantages).version == state.version + 1
+    phases.workers.environments and phases.workers.environments.end([])
+
+
+def row(name: str, rewards: list[float], **fields: object) -> RewardRow:
+    plain = RewardRow(name, "task", "text", None, {}, "stop", 3, group="u", turn_rewards=rewards)
+    return replace(plain, **fields)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize(
+    ("options", "correct"), [({}, None), ({"success_at": 0.5}, True), ({"success_at": 0.9}, False)]
+)
+def test_the_environments_rewards_are_a_term_of_the_reward(
+    options: dict[str, float], correct: bool | None
+) -> None:
+    functions = [{"name": "environment", "weight": 2.0, "options": options}]
+    section = RewardSection.model_validate({"functions": functions, "offset": 0.25})
+    pool = RewardPool([], section, timeout_s=1)
+    (reward,) = pool.score([row("a", [0.25, 0.5])])
+    assert reward.score == pytest.approx(1.75)
+    assert reward.parts == {"environment": 0.75}
+    assert reward.correct is correct
+    assert reward.outcome == (Outcome.WRONG if correct is False else Outcome.OK)
+
+
+def test_an_environment_may_score_some_rows_only() -> None:
+    functions = [{"name": "environment", "data_sources": ["game"]}]
+    section = RewardSection.model_validate({"functions": functions})
+    scored, other = RewardPool([], section, timeout_s=1).score(
+        [row("a", [1.0], data_source="game"), row("b", [1.0])]
+    )
+    assert scored.score == 1.0
+    assert other.outcome == Outcome.ERROR
+
+
+def test_rows_of_the_table_are_those_that_were_begun(make_phases: Make) -> None:
+    """A reward that was begun when the episode ended is not asked for again."""
+    seen: list[RewardRow] = []
+    phases = make_phases("quickstart", lambda r: (seen.append(r), 0.0)[1], ENVIRONMENT)
+    begun: dict[str, RewardRow] = {}
+    phases.workers.rewards.start = lambda r: begun.update({r.trajectory_id: r})  # pyright: ignore[reportAttributeAccessIssue]
+    state = phases.start()
+    rollouts = phases.rollout(state, phases.begin(state))
+    seen.clear()
+    phases.reward(state, rollouts)
+    assert {r.trajectory_id: r for r in seen} == begun
+    assert pl.Series([len(r.turns) for r in seen]).unique().to_list() == [4]
