@@ -6,7 +6,7 @@ from rlcore.cluster.progress import Sign
 
 # Methods that call ``advance`` regularly. Others (load, save, publish) are bounded by their
 # timeouts alone.
-STEADY = {"step", "update", "logprobs", "values", "generate", "probe", "score"}
+STEADY = {"step", "update", "logprobs", "values", "generate", "advance", "probe", "score"}
 STOPPED_S = 20.0  # for a process that was stopped, by a debugger or SIGSTOP
 USUAL = 5.0  # times the longest silence so far is not yet a stall
 LOOK_S = 1.0  # between two checks

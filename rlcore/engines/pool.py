@@ -6,6 +6,7 @@ from time import monotonic
 from typing import Any
 
 from rlcore.cluster.types import Pending, Worker, as_completed
+from rlcore.engines.streaming import RequestStream
 from rlcore.engines.types import Generation, Sampling, TurnRequest
 from rlcore.weights.stamp import WeightStamp, WeightSyncError, WeightUpdate
 
@@ -58,7 +59,7 @@ class EnginePool:
         """
         assert len(shares) <= len(self._workers), "a share per engine"
         calls = [
-            (worker, [_plain(request) for request in share])
+            (worker, [request.plain() for request in share])
             for worker, share in zip(self._workers, shares, strict=False)
             if share
         ]
@@ -67,6 +68,16 @@ class EnginePool:
         for call, part in as_completed(pendings, self._timeout_s, names=names, method="generate"):
             keys = (request.key for request in calls[call][1])
             yield from zip(keys, part, strict=True)
+
+    def streaming(self, sampling: Sampling, *, in_flight: int) -> RequestStream:
+        """Begin a rollout whose requests come at any time and are shared as engines get free.
+
+        ``in_flight``: most requests that an engine has under way.
+        """
+        self.begin()
+        return RequestStream(
+            self._workers, sampling, in_flight=in_flight, timeout_s=self._timeout_s
+        )
 
     def load_weights(self, update: WeightUpdate) -> WeightStamp:
         """Load ``update`` into every engine. Raises WeightSyncError naming the engine when one
@@ -109,16 +120,6 @@ class EnginePool:
                     f" {expected.digest[:12]}) was expected; rerun the flow to sync it again"
                 )
         return expected
-
-
-def _plain(request: TurnRequest) -> TurnRequest:
-    """Return the request with Python's own integers, whatever its caller counts with."""
-    return TurnRequest(
-        request.key,
-        [int(token) for token in request.token_ids],
-        int(request.seed),
-        int(request.max_new_tokens),
-    )
 
 
 @contextmanager

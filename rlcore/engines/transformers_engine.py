@@ -13,6 +13,7 @@ from rlcore.engines.types import (
     Generation,
     Sampling,
     TurnRequest,
+    WholeBatches,
     check_requests,
     check_token_ids,
 )
@@ -25,7 +26,7 @@ from schemas.outcomes import FinishReason
 TORCH_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
-class TransformersEngine:
+class TransformersEngine(WholeBatches):
     """``RolloutEngine`` on a transformers model.
 
     A row's random numbers come from its own generator, seeded by the request, so that the

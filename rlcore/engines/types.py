@@ -4,6 +4,7 @@ Producers: ``vllm_engine.VllmEngine``, ``transformers_engine.TransformersEngine`
 Consumers: the rollout phase, evaluation, the sync phase.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -83,6 +84,11 @@ class TurnRequest:
     seed: int
     max_new_tokens: int
 
+    def plain(self) -> "TurnRequest":
+        """Return the request with Python's own integers, whatever its caller counts with."""
+        token_ids = [int(token) for token in self.token_ids]
+        return TurnRequest(self.key, token_ids, int(self.seed), int(self.max_new_tokens))
+
 
 @dataclass(frozen=True, slots=True)
 class Generation:
@@ -96,6 +102,22 @@ class Generation:
     logprobs: list[float]
     finish_reason: FinishReason
     stamp: WeightStamp
+
+
+class WholeBatches(ABC):
+    """``RolloutEngine.advance`` of an engine that samples a batch to its end."""
+
+    @abstractmethod
+    def generate(self, requests: Sequence[TurnRequest], sampling: Sampling) -> list[Generation]:
+        """See ``RolloutEngine.generate``."""
+
+    def advance(
+        self, requests: Sequence[TurnRequest], sampling: Sampling, wait_s: float
+    ) -> list[tuple[str, Generation]]:
+        """Return all of ``requests``, finished; ``wait_s`` is not kept."""
+        del wait_s
+        keys = [request.key for request in requests]
+        return list(zip(keys, self.generate(requests, sampling), strict=True)) if keys else []
 
 
 class RolloutEngine(Protocol):
@@ -119,6 +141,18 @@ class RolloutEngine(Protocol):
 
         Row i depends on (weights, requests[i], sampling) only. Raises ``UserError`` for empty or
         over-long ``token_ids``.
+        """
+        ...
+
+    def advance(
+        self, requests: Sequence[TurnRequest], sampling: Sampling, wait_s: float
+    ) -> list[tuple[str, Generation]]:
+        """Take up ``requests``, go on with all that are under way, and return (key, continuation)
+        of those that have finished.
+
+        Returns after about ``wait_s`` seconds, or as soon as nothing is under way; the others go on
+        in the next call. All calls of a rollout have one ``sampling``. An engine that cannot leave
+        a batch returns once its requests have finished. Raises ``UserError`` as ``generate`` does.
         """
         ...
 

@@ -9,6 +9,7 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rlcore.cluster.loopback import LOOPBACK_ENV
@@ -86,12 +87,14 @@ class VllmEngine:
         self._llm = vllm.LLM(**_llm_arguments(spec))
         self._llm.llm_engine.step = _counted(self._llm.llm_engine.step)
         self._closed = False
+        self._under_way: set[str] = set()  # keys of the requests that ``advance`` goes on with
         self._vocab_size = self._llm.model_config.get_vocab_size()
         self._stamp: WeightStamp | None = UNVERIFIED
 
     def begin(self) -> None:
         """Drop the prefix cache, so that a rerun of the same rollout gives the same bits,
         independent of earlier ones."""
+        self._abort()
         self._llm.reset_prefix_cache()
 
     def generate(self, requests: Sequence[TurnRequest], sampling: Sampling) -> list[Generation]:
@@ -100,6 +103,29 @@ class VllmEngine:
         params = [_sampling_params(request, sampling) for request in requests]
         outputs = self._run([request.token_ids for request in requests], params)
         return [_generation(output, self.stamp()) for output in outputs]
+
+    def advance(
+        self, requests: Sequence[TurnRequest], sampling: Sampling, wait_s: float
+    ) -> list[tuple[str, Generation]]:
+        """Return what has finished after about ``wait_s`` seconds; see ``RolloutEngine.advance``.
+
+        Requests join those under way at the next step of vLLM.
+        """
+        require_verified(self.stamp())
+        check_requests(requests, self._spec.max_model_len, self._vocab_size)
+        engine, deadline = self._llm.llm_engine, monotonic() + wait_s
+        for request in requests:
+            prompt: Any = {"prompt_token_ids": list(request.token_ids)}
+            engine.add_request(request.key, prompt, _sampling_params(request, sampling))
+            self._under_way.add(request.key)
+        finished: list[tuple[str, Generation]] = []
+        while engine.has_unfinished_requests():
+            done: list[Any] = [output for output in engine.step() if output.finished]
+            finished += [(output.request_id, _generation(output, self.stamp())) for output in done]
+            if monotonic() >= deadline:
+                break
+        self._under_way -= {key for key, _ in finished}
+        return finished
 
     def probe(self, token_ids: Sequence[Sequence[int]]) -> list[list[float]]:
         """Return log p(token t | tokens < t), t >= 1, at temperature 1; see ``RolloutEngine``."""
@@ -127,6 +153,7 @@ class VllmEngine:
 
     def load_weights(self, update: WeightUpdate) -> WeightStamp:
         """Load a state file through vLLM's weight-transfer protocol; see ``RolloutEngine``."""
+        self._abort()
         before, self._stamp = self.stamp(), None
         llm = self._llm
         llm.start_weight_update()
@@ -167,10 +194,16 @@ class VllmEngine:
             self._closed = True
             self._llm.llm_engine.engine_core.shutdown()
 
+    def _abort(self) -> None:
+        """Forget the requests of a rollout that an error has ended."""
+        self._llm.llm_engine.abort_request(sorted(self._under_way))
+        self._under_way.clear()
+
     def _run(
         self, prompts: Sequence[Sequence[int]], params: "list[SamplingParams]"
     ) -> "list[RequestOutput]":
         require_verified(self.stamp())
+        assert not self._under_way, "vLLM would return the requests of advance among these"
         inputs: Any = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
         return self._llm.generate(inputs, params, use_tqdm=False)
 
@@ -254,6 +287,7 @@ def _kv_cache_bytes(spec: EngineSpec) -> int:
 
 def _sampling_params(request: TurnRequest, sampling: Sampling) -> "SamplingParams":
     from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
 
     return SamplingParams(
         temperature=sampling.temperature,
@@ -266,6 +300,7 @@ def _sampling_params(request: TurnRequest, sampling: Sampling) -> "SamplingParam
         logprobs=0,  # log-probs of the sampled token only
         flat_logprobs=True,
         detokenize=False,
+        output_kind=RequestOutputKind.FINAL_ONLY,
         skip_clone=True,
     )
 

@@ -58,6 +58,6 @@ def test_requests_are_checked_before_the_engine_runs(
 ) -> None:
     right = TurnRequest("a", [1], 0, 4)
     check_requests([right], max_model_len=8, vocab_size=10)
+    requests = [right, dataclasses.replace(right, key="b", **wrong)]
     with pytest.raises(UserError, match=sentence):
-        requests = [right, dataclasses.replace(right, key="b", **wrong)]
         check_requests(requests, max_model_len=8, vocab_size=10)

@@ -1,0 +1,125 @@
+"""The schedule ``streaming``: requests come at any time and engines pull the next as they get free,
+so that no episode waits for the slowest tool or engine.
+
+Which engine samples a request, and beside which others, depends on time, so a rerun may differ in
+the last bits, and then in a token. ``EnginePool.turn`` promises the same bits.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from time import monotonic
+
+from rlcore.cluster.types import Pending, Worker, WorkerTimeout
+from rlcore.engines.types import Generation, Sampling, TurnRequest
+
+WAIT_S = 0.05  # of one call of an engine: for as long, what finished or was submitted may wait
+POLL_S = 0.005  # wait for one engine before the others are looked at
+
+
+@dataclass(slots=True)
+class _Engine:
+    worker: Worker
+    under_way: int = 0  # requests
+    call: Pending | None = None
+    deadline_s: float = 0.0  # of the call
+
+
+class RequestStream:
+    """Samples requests on whichever engine is free, in no fixed order.
+
+    Example:
+        stream = engines.streaming(sampling, in_flight=64)
+        stream.submit(first_turns)
+        while len(stream) or busy:              # busy: environments that have not answered yet
+            for key, generation in stream.finished(timeout_s=0.02):
+                ...                             # pass it to its environment
+            stream.submit(next_turns)           # of the environments that have answered
+
+    An engine has at most ``in_flight`` requests under way, and no more than its share of all. It
+    prefers turns of the episodes that it sampled last, whose tokens may be in its cache; the key of
+    a turn is "<episode>/<turn>". ``timeout_s`` bounds a call of an engine, in seconds.
+    """
+
+    def __init__(
+        self, workers: Sequence[Worker], sampling: Sampling, *, in_flight: int, timeout_s: float
+    ) -> None:
+        assert in_flight >= 1, "an engine without a request samples nothing"
+        self._engines = [_Engine(worker) for worker in workers]
+        self._sampling, self._in_flight, self._timeout_s = sampling, in_flight, timeout_s
+        self._queue: list[TurnRequest] = []
+        self._unfinished: set[str] = set()  # keys
+        self._last: dict[str, _Engine] = {}  # of each episode
+
+    def __len__(self) -> int:
+        """Return the number of requests that are not finished."""
+        return len(self._unfinished)
+
+    def submit(self, requests: Iterable[TurnRequest]) -> None:
+        """Add requests; an engine that is free starts on them at once."""
+        for request in requests:
+            assert request.key not in self._unfinished, "a key names one request"
+            self._unfinished.add(request.key)
+            self._queue.append(request.plain())
+        self._start_calls()
+
+    def finished(self, timeout_s: float) -> list[tuple[str, Generation]]:
+        """Return (key, continuation) of what has finished, after at most ``timeout_s`` seconds.
+
+        It is empty when nothing has finished, and at once when there is nothing to wait for. Raises
+        what an engine raised, and WorkerTimeout with the name of one that does not answer.
+        """
+        deadline = monotonic() + timeout_s
+        done: list[tuple[str, Generation]] = []
+        while not done:
+            busy = [engine for engine in self._engines if engine.call is not None]
+            left = max(0.0, deadline - monotonic())
+            for engine in busy:
+                done += self._answer(engine, left if len(busy) == 1 else min(left, POLL_S))
+            self._start_calls()
+            if not busy or left == 0.0:
+                break
+        return done
+
+    def _start_calls(self) -> None:
+        share = -(-len(self) // len(self._engines))
+        for engine in self._engines:
+            if engine.call is not None:
+                continue
+            room = max(0, min(self._in_flight, share) - engine.under_way)
+            requests = [self._next_for(engine) for _ in range(min(room, len(self._queue)))]
+            engine.under_way += len(requests)
+            if engine.under_way:
+                engine.deadline_s = monotonic() + self._timeout_s
+                engine.call = engine.worker.start("advance", requests, self._sampling, WAIT_S)
+
+    def _next_for(self, engine: _Engine) -> TurnRequest:
+        """Take the oldest request out of the queue: of the engine's own episodes, else of new ones,
+        else of another engine's."""
+        ranks = {id(engine): 0, id(None): 1}
+        request = min(
+            self._queue, key=lambda each: ranks.get(id(self._last.get(_episode(each))), 2)
+        )
+        self._queue.remove(request)
+        self._last[_episode(request)] = engine
+        return request
+
+    def _answer(self, engine: _Engine, wait_s: float) -> list[tuple[str, Generation]]:
+        """Return what the engine's call has brought; nothing while it has not ended."""
+        assert engine.call is not None, "asked of busy engines only"
+        try:
+            done = engine.call.result(wait_s)
+        except WorkerTimeout as error:
+            if monotonic() < engine.deadline_s:
+                return []
+            raise WorkerTimeout(
+                f"rollout engine '{engine.worker.name}' did not finish advance within"
+                f" {self._timeout_s:.0f} s; raise hardware.timeouts or look at its log"
+            ) from error
+        engine.call = None
+        engine.under_way -= len(done)
+        self._unfinished -= {key for key, _ in done}
+        return done
+
+
+def _episode(request: TurnRequest) -> str:
+    return request.key.rpartition("/")[0] or request.key
