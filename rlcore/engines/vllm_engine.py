@@ -88,6 +88,7 @@ class VllmEngine:
         self._llm.llm_engine.step = _counted(self._llm.llm_engine.step)
         self._closed = False
         self._under_way: set[str] = set()  # keys of the requests that ``advance`` goes on with
+        self._prompt_tokens = self._cached_tokens = 0
         self._vocab_size = self._llm.model_config.get_vocab_size()
         self._stamp: WeightStamp | None = UNVERIFIED
 
@@ -96,13 +97,14 @@ class VllmEngine:
         independent of earlier ones."""
         self._abort()
         self._llm.reset_prefix_cache()
+        self._prompt_tokens = self._cached_tokens = 0
 
     def generate(self, requests: Sequence[TurnRequest], sampling: Sampling) -> list[Generation]:
         """Return one continuation per request, in order; see ``RolloutEngine.generate``."""
         check_requests(requests, self._spec.max_model_len, self._vocab_size)
         params = [_sampling_params(request, sampling) for request in requests]
         outputs = self._run([request.token_ids for request in requests], params)
-        return [_generation(output, self.stamp()) for output in outputs]
+        return [self._generation(output) for output in outputs]
 
     def advance(
         self, requests: Sequence[TurnRequest], sampling: Sampling, wait_s: float
@@ -121,7 +123,7 @@ class VllmEngine:
         finished: list[tuple[str, Generation]] = []
         while engine.has_unfinished_requests():
             done: list[Any] = [output for output in engine.step() if output.finished]
-            finished += [(output.request_id, _generation(output, self.stamp())) for output in done]
+            finished += [(output.request_id, self._generation(output)) for output in done]
             if monotonic() >= deadline:
                 break
         self._under_way -= {key for key, _ in finished}
@@ -178,6 +180,11 @@ class VllmEngine:
             )
         return self._stamp
 
+    def prefilled(self) -> tuple[int, int]:
+        """Return the prompt tokens of the rollout so far, and how many of them were computed: the
+        others were in the prefix cache."""
+        return self._prompt_tokens, self._prompt_tokens - self._cached_tokens
+
     def sleep(self) -> None:
         """Free the GPU memory of weights and KV cache for a colocated learner. CPU: no-op."""
         if self._spec.device != "cpu":
@@ -193,6 +200,22 @@ class VllmEngine:
         if not self._closed:
             self._closed = True
             self._llm.llm_engine.engine_core.shutdown()
+
+    def _generation(self, output: "RequestOutput") -> Generation:
+        from vllm.logprobs import FlatLogprobs
+
+        completion = output.outputs[0]
+        if completion.finish_reason not in set(FinishReason):
+            raise RuntimeError(f"vLLM ended a request with '{completion.finish_reason}'")
+        assert isinstance(completion.logprobs, FlatLogprobs), "asked for with flat_logprobs"
+        self._prompt_tokens += len(output.prompt_token_ids or ())
+        self._cached_tokens += output.num_cached_tokens or 0
+        return Generation(
+            token_ids=list(completion.token_ids),
+            logprobs=list(completion.logprobs.logprobs),
+            finish_reason=FinishReason(completion.finish_reason),
+            stamp=self.stamp(),
+        )
 
     def _abort(self) -> None:
         """Forget the requests of a rollout that an error has ended."""
@@ -302,21 +325,6 @@ def _sampling_params(request: TurnRequest, sampling: Sampling) -> "SamplingParam
         detokenize=False,
         output_kind=RequestOutputKind.FINAL_ONLY,
         skip_clone=True,
-    )
-
-
-def _generation(output: "RequestOutput", stamp: WeightStamp) -> Generation:
-    from vllm.logprobs import FlatLogprobs
-
-    completion = output.outputs[0]
-    if completion.finish_reason not in set(FinishReason):
-        raise RuntimeError(f"vLLM ended a request with '{completion.finish_reason}'")
-    assert isinstance(completion.logprobs, FlatLogprobs), "asked for with flat_logprobs"
-    return Generation(
-        token_ids=list(completion.token_ids),
-        logprobs=list(completion.logprobs.logprobs),
-        finish_reason=FinishReason(completion.finish_reason),
-        stamp=stamp,
     )
 
 

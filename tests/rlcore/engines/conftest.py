@@ -103,6 +103,12 @@ class RemoteEngine:
     def generate(self, requests: Any, sampling: Sampling) -> list[Generation]:
         return self.process.call(self.name, "generate", requests, sampling)
 
+    def advance(self, requests: Any, sampling: Sampling, wait_s: float) -> Any:
+        return self.process.call(self.name, "advance", requests, sampling, wait_s)
+
+    def prefilled(self) -> tuple[int, int]:
+        return self.process.call(self.name, "prefilled")
+
     def probe(self, token_ids: Any) -> list[list[float]]:
         return self.process.call(self.name, "probe", token_ids)
 

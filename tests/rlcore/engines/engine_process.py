@@ -33,6 +33,8 @@ def main() -> None:
                 call = {
                     "begin": engines[name].begin,
                     "generate": engines[name].generate,
+                    "advance": engines[name].advance,
+                    "prefilled": engines[name].prefilled,
                     "probe": engines[name].probe,
                     "load_weights": engines[name].load_weights,
                     "stamp": engines[name].stamp,

@@ -8,12 +8,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from rlcore.engines.types import Sampling
+from rlcore.engines.types import Sampling, TurnRequest
 from rlcore.weights.files import write_state
 from rlcore.weights.stamp import UNVERIFIED, WeightSyncError, WeightUpdate
 from schemas.errors import UserError
 from tests.rlcore.engines import faults
-from tests.rlcore.engines.conftest import requests_of, update_of
+from tests.rlcore.engines.conftest import RemoteEngine, Synced, requests_of, update_of
 
 pytestmark = pytest.mark.timeout(180)
 VOCAB = 200
@@ -96,6 +96,42 @@ def test_a_row_depends_on_its_own_seed_only(synced) -> None:
     assert sum(map(list.__eq__, [row.token_ids for row in reverse][::-1], tokens)) >= 18
     samples = synced.generate([prompts[0]] * 8, range(8), sampling)
     assert len({tuple(row.token_ids) for row in samples}) == 8
+
+
+def later_turns(synced: Synced, *, kept: bool) -> list[list[int]]:
+    """The tokens of six episodes of three turns, whose log-probs are compared with the whole
+    sequence's; ``kept``: the prefix cache stays from turn to turn."""
+    sampling, engine = Sampling(max_new_tokens=9), synced.engine
+    episodes = prompts_of(6, length=40)
+    engine.begin()
+    for turn in range(3):
+        requests = [
+            TurnRequest(f"{row}/{turn}", ids, 10 * turn + row, 4 + row)
+            for row, ids in enumerate(episodes)
+        ]
+        if not kept:
+            engine.begin()
+        for row, answer in enumerate(engine.generate(requests, sampling)):
+            ids = episodes[row]
+            assert len(answer.token_ids) == requests[row].max_new_tokens
+            whole = [*ids, *answer.token_ids]
+            expected = reference_logprobs(synced.model, whole)[len(ids) - 1 :]
+            torch.testing.assert_close(torch.tensor(answer.logprobs), expected, atol=1e-4, rtol=0)
+            episodes[row] = [*whole, *prompts_of(1, length=30, seed=turn)[0]]
+    return episodes
+
+
+def test_a_later_turn_continues_its_episode(synced) -> None:
+    """Its log-probs are those of the whole sequence, from a warm cache too: else every importance
+    ratio behind the first turn is wrong."""
+    episodes = later_turns(synced, kept=True)
+    if not isinstance(synced.engine, RemoteEngine):
+        return
+    asked, computed = synced.engine.prefilled()
+    assert computed < 0.7 * asked, "the cache was not used"
+    assert later_turns(synced, kept=False) == episodes
+    asked, computed = synced.engine.prefilled()
+    assert computed == asked
 
 
 def test_the_same_call_gives_the_same_bits(synced) -> None:

@@ -74,7 +74,8 @@ def test_a_turn_leaves_each_share_with_its_engine() -> None:
     """An engine has the prefix of its own episodes only; and a batch decides the last bits."""
     engines = [Echo() for _ in range(3)]
     pool = pool_of(*engines)
-    request = {k: TurnRequest(k, np.array([n]), np.int64(n), n + 1) for n, k in enumerate("abc")}
+    counted: list[Any] = list(np.arange(3))
+    request = {k: TurnRequest(k, [n], n, n + 1) for k, n in zip("abc", counted, strict=True)}
     shares = [[request["b"], request["a"]], [], [request["c"]]]
     found = {key: g.token_ids for key, g in pool.turn(shares, Sampling())}
     assert found == {"b": [1, 1, 2], "a": [0, 0, 1], "c": [2, 2, 3]}
