@@ -60,12 +60,18 @@ def recipe_names(directory: Path) -> list[str]:
     return sorted(path.stem for path in directory.glob("[!_]*.yaml"))
 
 
-def user_functions(recipe: Recipe) -> list[str]:
-    """Return the functions that the RL stage imports as 'package.module:function': rewards,
-    estimator, loss."""
-    algorithm = recipe.rl.algorithm
+def sampling_code(recipe: Recipe) -> list[str]:
+    """Return what a stage that samples and scores imports as 'package.module:name': rewards and
+    the engine, which draws by its own random numbers."""
     names = [function.name for function in recipe.reward.functions]
-    return [name for name in (*names, algorithm.advantage, algorithm.policy_loss) if ":" in name]
+    return [name for name in (*names, recipe.hardware.rollout.engine) if ":" in name]
+
+
+def user_functions(recipe: Recipe) -> list[str]:
+    """Return what the RL stage imports as 'package.module:name': also estimator and loss."""
+    algorithm = recipe.rl.algorithm
+    learnt_by = [name for name in (algorithm.advantage, algorithm.policy_loss) if ":" in name]
+    return [*sampling_code(recipe), *learnt_by]
 
 
 def recipe_digest(recipe: Recipe) -> str:
@@ -161,13 +167,14 @@ def _anchor(tree: dict[str, Any], folder: Path) -> None:
         if isinstance(given, str) and _is_relative(given) and not _only_here(given, folder):
             section["path"] = str(folder / given)
     functions = _at(tree, "reward", "functions")
-    for function in functions if isinstance(functions, list) else ():
-        given = function.get("name") if isinstance(function, dict) else None
+    named = [(each, "name") for each in (functions if isinstance(functions, list) else ())]
+    for section, key in (*named, (_at(tree, "hardware", "rollout"), "engine")):
+        given = section.get(key) if isinstance(section, dict) else None
         if not isinstance(given, str):
             continue
         file = split_function(given)[0]
         if is_file(file) and _is_relative(file) and not _only_here(file, folder):
-            function["name"] = str(folder / given)
+            section[key] = str(folder / given)
     model = _at(tree, "model")
     given = model.get("path") if isinstance(model, dict) else None
     if isinstance(given, str) and _is_relative(given) and (folder / given).is_dir():

@@ -4,9 +4,13 @@ is in no cache key."""
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from schemas.errors import did_you_mean
+from schemas.names import split_function
 from schemas.section import Section, rule
+
+ENGINES = ("vllm", "transformers")
 
 
 class LearnerHardware(Section):
@@ -50,8 +54,10 @@ class LearnerHardware(Section):
 class RolloutHardware(Section):
     """The rollout engines."""
 
-    engine: Literal["vllm", "transformers"] = Field(
-        default="vllm", description="what samples; transformers is slow and runs anywhere"
+    engine: str = Field(
+        default="vllm",
+        description=f"what samples: {', '.join(ENGINES)} (slow, runs anywhere) or your own class as"
+        " 'package.module:Class' or 'path/to/file.py:Class' (docs/engines.md)",
     )
     engines: int = Field(default=1, ge=1, description="engines, a process each")
     gpus_per_engine: float = Field(
@@ -64,6 +70,17 @@ class RolloutHardware(Section):
     )
     kv_cache_gib: int = Field(default=1, ge=1, description="CPU only: GiB of KV cache per engine")
     max_num_seqs: int = Field(default=256, ge=1, description="sequences decoded at once")
+
+    @field_validator("engine")
+    @classmethod
+    def _engine_is_known(cls, value: str) -> str:
+        module, name = split_function(value)
+        if value not in ENGINES and not (module and name.isidentifier()):
+            raise ValueError(
+                f"{value!r} is not one of {', '.join(ENGINES)} and not 'package.module:Class' or"
+                f" 'path/to/file.py:Class'{did_you_mean(value, ENGINES)}"
+            )
+        return value
 
     @rule
     def _tensor_parallel_has_gpus(self) -> Iterator[str]:

@@ -11,6 +11,7 @@ from rlcore.envs.names import environment_names
 from rlcore.evaluation.evaluate import evaluate as evaluate_checkpoint
 from rlcore.models.files import model_directory
 from rlcore.models.tokenizer import load_tokenizer
+from rlcore.recipes import sampling_code
 from rlcore.rewards.registry import code_digests
 from rlcore.trajectories.setup import episodes_of
 from rlcore.workers.workers import (
@@ -28,9 +29,7 @@ from tasks.runtime.caching import StageRun, cached_stage
     "evaluate",
     kind="evaluation",
     code=(*ENGINE_MODULES, *LEARNER_MODULES, *REWARD_MODULES, *ENVIRONMENT_MODULES),
-    user_code=lambda recipe: code_digests(
-        [*(function.name for function in recipe.reward.functions), *environment_names(recipe)]
-    ),
+    user_code=lambda recipe: code_digests([*sampling_code(recipe), *environment_names(recipe)]),
 )
 def evaluate(run: StageRun) -> ArtifactRef:
     """Evaluate every checkpoint among the parents; the result holds figures and completions."""

@@ -18,7 +18,7 @@ from rlcore.evaluation.evaluate import evaluate
 from rlcore.models.base import check_base_model
 from rlcore.models.files import locate_model, model_directory
 from rlcore.models.tokenizer import load_tokenizer
-from rlcore.recipes import recipe_digest
+from rlcore.recipes import recipe_digest, sampling_code
 from rlcore.results.provenance import (
     CODE,
     RECIPE,
@@ -94,9 +94,7 @@ def evaluate_model(
     check_base_model(recipe.model, source)
     store = ArtifactStore(recipe.store, writer="rl-pipeline evaluate")
     reads = {**model_digests(recipe.model), **data_digests(recipe.data)}
-    users = code_digests(
-        [*(function.name for function in recipe.reward.functions), *environment_names(recipe)]
-    )
+    users = code_digests([*sampling_code(recipe), *environment_names(recipe)])
     modules = (*ENGINE_MODULES, *LEARNER_MODULES, *REWARD_MODULES, *ENVIRONMENT_MODULES)
     code = code_fingerprint("tasks.evaluate_model", *modules)
     parents = {} if reward_model is None else {REWARD_MODEL: reward_model}

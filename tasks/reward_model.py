@@ -11,6 +11,7 @@ from rlcore.engines.loading import load_model_directory
 from rlcore.models.files import MODEL_FOLDER, model_directory
 from rlcore.models.packing import Sequences
 from rlcore.models.tokenizer import load_tokenizer
+from rlcore.recipes import sampling_code
 from rlcore.reward_model.evaluation import evaluate_scores, last_token_scores
 from rlcore.reward_model.files import preference_digests, read_rankings, read_solutions
 from rlcore.reward_model.preferences import check_pairs, encode, fit, preference_sequences
@@ -39,7 +40,7 @@ PREFERENCES = "preferences"
     kind=REWARD_MODEL,
     code=(*ENGINE_MODULES, *LEARNER_MODULES, *REWARD_MODULES),
     inputs=lambda recipe: preference_digests(_section(recipe).preferences),
-    user_code=lambda recipe: code_digests([function.name for function in recipe.reward.functions]),
+    user_code=lambda recipe: code_digests(sampling_code(recipe)),
 )
 def reward_model(run: StageRun) -> ArtifactRef:
     """Rank responses, train a scalar head on the policy of ``run.parents``, judge it on held-out

@@ -6,8 +6,8 @@ import pytest
 
 from rlcore.algorithms import advantages, kl, policy_loss
 from rlcore.engines.registry import ENGINES
+from schemas import hardware
 from schemas.algorithm import ADVANTAGES, KL, POLICY_LOSSES
-from schemas.hardware import RolloutHardware
 
 
 @pytest.mark.parametrize(
@@ -16,7 +16,7 @@ from schemas.hardware import RolloutHardware
         (ADVANTAGES, advantages.ESTIMATORS),
         (POLICY_LOSSES, policy_loss.LOSSES),
         (get_args(KL.model_fields["estimator"].annotation), {*kl.ESTIMATORS, "full"}),
-        (get_args(RolloutHardware.model_fields["engine"].annotation), ENGINES),
+        (hardware.ENGINES, ENGINES),
     ],
     ids=["advantage", "policy_loss", "kl", "engine"],
 )

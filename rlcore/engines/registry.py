@@ -1,11 +1,11 @@
-"""The registered rollout engines.
+"""The rollout engines by name: those registered here, and the user's own.
 
-To add one: its entry here, its file in this package, and its name in
-``schemas.hardware.RolloutHardware.engine``.
+To register one: its entry here, its file in this package, and its name in
+``schemas.hardware.ENGINES``.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rlcore.engines.types import EngineSpec
 
@@ -14,11 +14,13 @@ from rlcore.engines.types import EngineSpec
 class EngineKind:
     """``target``: "package.module:Class" of a ``RolloutEngine``, loaded in the worker only.
 
-    ``environment``: variables that its process must be started with.
+    ``environment``: variables that its process must be started with. ``arguments``: what its
+    constructor takes behind the spec.
     """
 
     target: str
     environment: Callable[[EngineSpec], dict[str, str]]
+    arguments: tuple[str, ...] = ()
 
     @property
     def module(self) -> str:
@@ -32,13 +34,18 @@ def _vllm_environment(spec: EngineSpec) -> dict[str, str]:
     return engine_env(spec)
 
 
-def _transformers_environment(spec: EngineSpec) -> dict[str, str]:
+def _threads(spec: EngineSpec) -> dict[str, str]:
     return {"OMP_NUM_THREADS": str(spec.threads)}
 
 
 ENGINES = {
     "vllm": EngineKind("rlcore.engines.vllm_engine:VllmEngine", _vllm_environment),
-    "transformers": EngineKind(
-        "rlcore.engines.transformers_engine:TransformersEngine", _transformers_environment
-    ),
+    "transformers": EngineKind("rlcore.engines.transformers_engine:TransformersEngine", _threads),
 }
+OWN = EngineKind("rlcore.engines.own_engine:OwnEngine", _threads)
+
+
+def engine_kind(name: str) -> EngineKind:
+    """Return the engine that ``hardware.rollout.engine`` names: of ``ENGINES``, or the user's
+    class."""
+    return ENGINES[name] if name in ENGINES else replace(OWN, arguments=(name,))

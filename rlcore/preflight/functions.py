@@ -11,12 +11,14 @@ _LOADERS = {
     "reward": "rlcore.preflight.loaders:load_reward",
     "advantage": "rlcore.preflight.loaders:load_advantage",
     "policy_loss": "rlcore.preflight.loaders:load_policy_loss",
+    "engine": "rlcore.preflight.loaders:load_engine",
 }
 
 
 def check_functions(recipe: Recipe) -> None:
     """Raise UserError for a function of the user that does not exist, cannot be imported, takes
-    other arguments than it is called with, or lacks one of its options.
+    other arguments than it is called with, or lacks one of its options; and for an engine's class
+    that lacks a method.
 
     They are imported as reward functions are: in a child process that has the variables of
     ``reward.env`` and none of the user's keys.
@@ -39,6 +41,7 @@ def _functions_of(recipe: Recipe) -> list[dict[str, Any]]:
     named += [
         ("advantage", algorithm.advantage, options, "rl.algorithm.advantage"),
         ("policy_loss", algorithm.policy_loss, {}, "rl.algorithm.policy_loss"),
+        ("engine", recipe.hardware.rollout.engine, {}, "hardware.rollout.engine"),
     ]
     return [
         {

@@ -27,3 +27,11 @@ def load_policy_loss(name: str, options: Mapping[str, Any], path: str) -> None:
 
     assert not options, "a policy loss has no options"
     find_loss(name, path)
+
+
+def load_engine(name: str, options: Mapping[str, Any], path: str) -> None:
+    """Load the class of a rollout engine here. Raises UserError when it is none."""
+    from rlcore.engines.own_engine import find_engine
+
+    assert not options, "an engine has no options"
+    find_engine(name, path)

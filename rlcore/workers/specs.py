@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from rlcore.cluster.types import Placement
-from rlcore.engines.registry import ENGINES
+from rlcore.engines.registry import engine_kind
 from rlcore.engines.types import EngineSpec
 from rlcore.learner.spec import LearnerSpec
 from schemas.recipe import Recipe
@@ -82,5 +82,5 @@ def engine_spec(recipe: Recipe, model_dir: Path, device: str) -> EngineSpec:
 def engine_placement(recipe: Recipe, device: str) -> Placement:
     """Return GPUs and environment of one rollout engine."""
     rollout = recipe.hardware.rollout
-    env = ENGINES[rollout.engine].environment(engine_spec(recipe, Path(), device))
+    env = engine_kind(rollout.engine).environment(engine_spec(recipe, Path(), device))
     return Placement(gpus=rollout.gpus_per_engine if device == "cuda" else 0.0, env=env)

@@ -9,7 +9,7 @@ from rlcore.cluster.activity import activity
 from rlcore.cluster.processes import Hosts, Layout, Processes
 from rlcore.cluster.types import Cluster, Placement, Worker
 from rlcore.engines.pool import EnginePool
-from rlcore.engines.registry import ENGINES
+from rlcore.engines.registry import ENGINES, OWN, engine_kind
 from rlcore.envs.pool import EnvironmentPool
 from rlcore.judges.rebuild import prepare_cache
 from rlcore.judges.setup import JudgeSetup, judge_setup
@@ -30,7 +30,7 @@ REWARD_WORKER = "rlcore.rewards.worker:RewardWorker"
 ENVIRONMENT_WORKER = "rlcore.envs.worker:EnvironmentWorker"
 # Modules that workers load by name, for the code fingerprints of the stages that use them.
 LEARNER_MODULES = ("rlcore.learner.learner", "rlcore.learner.pool", "rlcore.workers.specs")
-ENGINE_MODULES = tuple(sorted({engine.module for engine in ENGINES.values()}))
+ENGINE_MODULES = tuple(sorted({engine.module for engine in (*ENGINES.values(), OWN)}))
 ENVIRONMENT_MODULES = ("rlcore.envs.child", "rlcore.envs.pool", "rlcore.envs.worker")
 REWARD_MODULES = ("rlcore.rewards.child", "rlcore.rewards.pool", "rlcore.rewards.worker")
 
@@ -140,7 +140,8 @@ class Workers:
                 for learner, _ in self._learners:
                     learner.ready()
             for host in hosts.hosts:
-                host.build(engine_spec(self._recipe, model_dir, self.device))
+                arguments = engine_kind(self._hardware.rollout.engine).arguments
+                host.build(engine_spec(self._recipe, model_dir, self.device), *arguments)
             timeouts = self._hardware.timeouts
             _wait_for_engines(hosts, timeouts.start_s, self._log)
             self._engines = EnginePool(
@@ -238,7 +239,7 @@ class Workers:
     def _engine_layout(self) -> Layout:
         rollout = self._hardware.rollout
         placement = engine_placement(self._recipe, self.device)
-        return Layout(ENGINES[rollout.engine].target, placement, rollout.engines)
+        return Layout(engine_kind(rollout.engine).target, placement, rollout.engines)
 
 
 def _wait_for_engines(hosts: Hosts, timeout_s: float, log: Callable[[str], None]) -> None:
