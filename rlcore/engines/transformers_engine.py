@@ -46,7 +46,7 @@ class TransformersEngine(WholeBatches):
         torch.nn.Module.to(model, torch.device(spec.device))
         self._model = model.eval()
         self._names = canonical_names(self._model)
-        self._vocab_size: int = self._model.config.get_text_config().vocab_size
+        self.vocab_size: int = self._model.config.get_text_config().vocab_size
         generator = torch.Generator(spec.device).manual_seed(spec.seed)
         for parameter in self._model.requires_grad_(False).parameters():
             parameter.uniform_(-NOISE, NOISE, generator=generator)
@@ -59,7 +59,7 @@ class TransformersEngine(WholeBatches):
     def generate(self, requests: Sequence[TurnRequest], sampling: Sampling) -> list[Generation]:
         """Return one continuation per request, in order; see ``RolloutEngine.generate``."""
         require_verified(self._stamp)
-        check_requests(requests, self._spec.max_model_len, self._vocab_size)
+        check_requests(requests, self._spec.max_model_len, self.vocab_size)
         results: dict[int, Generation] = {}
         for rows in self._batches([request.token_ids for request in requests]):
             decoded = self._decode([requests[row] for row in rows], sampling)
@@ -72,7 +72,7 @@ class TransformersEngine(WholeBatches):
         require_verified(self._stamp)
         for row, ids in enumerate(token_ids):
             check_token_ids(
-                f"probe's token_ids[{row}]", ids, self._spec.max_model_len, self._vocab_size
+                f"probe's token_ids[{row}]", ids, self._spec.max_model_len, self.vocab_size
             )
         results: dict[int, list[float]] = {}
         for rows in self._batches(token_ids):
@@ -88,6 +88,13 @@ class TransformersEngine(WholeBatches):
             for row, ids, values in zip(rows, batch, logprobs_BT.tolist(), strict=True):
                 results[row] = values[: len(ids) - 1]
         return [results[row] for row in range(len(token_ids))]
+
+    @torch.no_grad()
+    def logits(self, token_ids: Sequence[int]) -> torch.Tensor:
+        """Return the logits behind each token of a sequence, float32 [tokens, vocabulary]."""
+        require_verified(self._stamp)
+        ids_1T = torch.tensor([list(token_ids)], device=self._spec.device)
+        return self._model(input_ids=ids_1T, use_cache=False).logits[0].float()
 
     @torch.no_grad()
     def load_weights(self, update: WeightUpdate) -> WeightStamp:

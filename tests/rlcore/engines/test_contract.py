@@ -1,0 +1,124 @@
+"""The contract of engines: kept by ours and by a user's, and it finds what breaks it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlcore.engines.contract import CHECKS, CONTEXT, broken, broken_by, main
+from rlcore.engines.own_engine import OwnEngine
+from rlcore.engines.transformers_engine import TransformersEngine
+from rlcore.engines.types import EngineSpec, Generation, Sampling, TurnRequest
+from rlcore.weights.stamp import UNVERIFIED, WeightStamp, WeightUpdate
+from schemas.outcomes import FinishReason
+from tests.rlcore.engines.conftest import EngineProcess, RemoteEngine
+
+pytestmark = pytest.mark.timeout(180)
+OWN = "tests.rlcore.engines.forty_lines:SmallEngine"
+
+
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+def test_vllm_keeps_it(
+    vllm_process: EngineProcess, model_dirs: dict[bool, Path], tied: bool
+) -> None:
+    spec = EngineSpec(str(model_dirs[tied]), max_model_len=CONTEXT, max_num_seqs=32)
+    vllm_process.call(f"contract {tied}", "build", spec)
+    assert broken_by(RemoteEngine(vllm_process, f"contract {tied}"), spec) == {}
+
+
+def test_transformers_keeps_it(model_dirs: dict[bool, Path]) -> None:
+    assert broken("transformers", model_dirs[True]) == {}
+
+
+@pytest.mark.slow
+def test_an_engine_of_forty_lines_keeps_it(
+    model_dirs: dict[bool, Path], capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # as its process has it
+    assert main([OWN, str(model_dirs[False])]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert len(said) == len(CHECKS)
+    assert all(line.startswith("holds   ") for line in said)
+
+
+class Careless(TransformersEngine):
+    """Samples from whatever it holds."""
+
+    def generate(self, requests: Sequence[TurnRequest], sampling: Sampling) -> list[Generation]:
+        return self._decode(list(requests), sampling)
+
+
+class Trusting(TransformersEngine):
+    """Says that it holds what it was sent."""
+
+    def load_weights(self, update: WeightUpdate) -> WeightStamp:
+        if self._stamp == UNVERIFIED:
+            return super().load_weights(update)
+        self._stamp = update.stamp
+        return update.stamp
+
+
+class Seedless(TransformersEngine):
+    """Draws by position in the batch."""
+
+    def generate(self, requests: Sequence[TurnRequest], sampling: Sampling) -> list[Generation]:
+        return super().generate([replace(r, seed=n) for n, r in enumerate(requests)], sampling)
+
+
+class Plain(TransformersEngine):
+    """Reports log-probs at temperature 1, and drops the stop token."""
+
+    def generate(self, requests: Sequence[TurnRequest], sampling: Sampling) -> list[Generation]:
+        rows = []
+        for request, row in zip(requests, super().generate(requests, sampling), strict=True):
+            stopped = row.finish_reason == FinishReason.STOP and len(row.token_ids) > 1
+            tokens = row.token_ids[:-1] if stopped else row.token_ids
+            (probed,) = self.probe([[*request.token_ids, *tokens]])
+            rows.append(replace(row, token_ids=tokens, logprobs=probed[-len(tokens) :]))
+        return rows
+
+
+class Generous(TransformersEngine):
+    """Gives every request the budget of the rollout."""
+
+    def generate(self, requests: Sequence[TurnRequest], sampling: Sampling) -> list[Generation]:
+        most = sampling.max_new_tokens
+        return super().generate([replace(r, max_new_tokens=most) for r in requests], sampling)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("engine", "found"),
+    [
+        (Careless, {"new holds nothing", "wrong requests are refused", "other bytes are refused"}),
+        (Seedless, {"a row depends on its own seed"}),
+        (Plain, {"logprobs are of what was sampled", "a stop token ends its row"}),
+        (Generous, {"a row keeps its own budget"}),
+    ],
+)
+def test_an_engine_that_breaks_it_is_found(
+    model_dirs: dict[bool, Path], engine: Callable[[EngineSpec], Any], found: set[str]
+) -> None:
+    spec = EngineSpec(str(model_dirs[True]), max_model_len=CONTEXT)
+    own = OwnEngine(spec, f"{__name__}:{engine.__name__}")
+    assert own.stamp() == UNVERIFIED
+    assert found <= set(broken_by(own, spec))
+
+
+@pytest.mark.slow
+def test_an_engine_that_keeps_old_weights_is_found(model_dirs: dict[bool, Path]) -> None:
+    spec = EngineSpec(str(model_dirs[True]), max_model_len=CONTEXT)
+    said = broken_by(OwnEngine(spec, f"{__name__}:Trusting"), spec)
+    assert "nats off" in said["new weights leave nothing of the old"]
+    assert "not refused" in said["weights of another model are refused"]
+    assert "loads and says what" not in said
+
+
+def test_a_name_that_is_no_engine_ends_in_a_sentence(
+    model_dirs: dict[bool, Path], capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert main(["tests.rlcore.engines.forty_lines:Smallengine", str(model_dirs[True])]) == 2
+    assert "has no class Smallengine; did you mean 'SmallEngine'?" in capsys.readouterr().err
