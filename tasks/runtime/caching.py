@@ -76,7 +76,7 @@ class CachedStage:
         self.without = without
         self._body = body
         self._inputs = inputs
-        self._user_code = user_code
+        self.user_code = user_code
         self.resumes = resumes
         self.task = Task(
             self._run,
@@ -92,7 +92,7 @@ class CachedStage:
 
         Reads what the stage reads from outside the store. Raises UserError where that is missing.
         """
-        users = self._user_code(recipe)
+        users = self.user_code(recipe)
         code = {"": code_fingerprint(*self.code, without=self.without), **users}
         fingerprint = hashlib.sha256(json.dumps(code, sort_keys=True).encode()).hexdigest()
         inputs, part = self._inputs(recipe), recipe.slice_for(self.stage)

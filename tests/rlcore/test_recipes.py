@@ -224,6 +224,7 @@ def test_a_recipe_elsewhere_extends_ours_and_reads_its_own_folder(
         "data:\n  sources:\n    - {kind: file, path: train.jsonl}\n"
         "    - {kind: file, path: old.jsonl, split: test}\n"
         "    - {kind: file, path: s3://bucket/rows.parquet, split: validation}\n"
+        "hardware: {rollout: {engine: 'engine.py:Mine'}}\n"
     )
     monkeypatch.chdir(here)
     recipe = load_recipe(str(mine / "own.yaml"), directory=RECIPES)
@@ -231,6 +232,7 @@ def test_a_recipe_elsewhere_extends_ours_and_reads_its_own_folder(
     paths = [source.path for source in recipe.data.sources]  # type: ignore[union-attr]
     assert paths == [str(mine / "train.jsonl"), "old.jsonl", "s3://bucket/rows.parquet"]
     assert recipe.model.path == str(mine / "model")
+    assert recipe.hardware.rollout.engine == str(mine / "engine.py:Mine")
     (mine / "own.yaml").write_text("extends: gsm8k-gpro\nname: own\n")
     looked = r"no gsm8k-gpro\.yaml in '.*mine' nor among .*did you mean"
     with pytest.raises(UserError, match=looked):

@@ -44,6 +44,12 @@ def test_ranks_without_a_shared_gpu_are_accepted(overrides: dict) -> None:
             "cluster 'in_process' holds one learner rank, not 2",
         ),
         (
+            {"rollout": {"engine": "sglang"}},
+            r"'sglang' is not one of vllm, transformers and not 'package\.module:Class' or",
+        ),
+        ({"rollout": {"engine": "vlm"}}, "did you mean 'vllm'"),
+        ({"rollout": {"engine": "engine.py:"}}, "'engine.py:' is not one of vllm"),
+        (
             {"cluster": "in_process", "rollout": {"engine": "vllm"}},
             r"set rollout\.engine to 'transformers' or cluster to 'ray'",
         ),
@@ -64,3 +70,9 @@ def test_the_layout_without_ray_is_one_process_of_each() -> None:
     assert HardwareSection.model_validate({"cluster": "in_process"}).rollout.engine == (
         "transformers"
     ), "the default of one key was refused by the other"
+
+
+@pytest.mark.parametrize("engine", ["my_package.engine:Mine", "engine.py:Mine", "/x/engine.py:A"])
+def test_the_engine_may_be_the_users_own_class(engine: str) -> None:
+    section = {"cluster": "in_process", "rollout": {"engine": engine}}
+    assert HardwareSection.model_validate(section).rollout.engine == engine

@@ -68,3 +68,13 @@ def test_a_crash_of_one_is_not_blamed_on_another(folder: Path) -> None:
 def test_without_functions_of_the_user_no_process_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link.subprocess, "Popen", None)
     check("arithmetic")
+
+
+def test_an_engine_that_lacks_a_method_is_refused_before_the_run(folder: Path) -> None:
+    """After SFT it would end in an AttributeError of a worker."""
+    (folder / "own_engine_of_test.py").write_text(
+        "class Mine:\n    def __init__(self, spec): ...\n"
+    )
+    said = r"^hardware\.rollout\.engine = 'own_engine_of_test:Mine' lacks generate, load_weights, "
+    with pytest.raises(UserError, match=said):
+        check("arithmetic", hardware__rollout__engine="own_engine_of_test:Mine")

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -110,6 +111,27 @@ def test_a_setting_runs_these_stages_again(path: str) -> None:
     after = load_recipe("quickstart", {**more, path: value}, directory=RECIPES)
     changed = {name for name in STAGES if before.slice_for(name) != after.slice_for(name)}
     assert changed == stages
+
+
+def test_the_users_engine_runs_what_it_samples_again(tmp_path: Path) -> None:
+    """It draws by its own random numbers. Which of our engines samples is in no key: the code of
+    all of them is."""
+    file = tmp_path / "mine.py"
+
+    def engine_code(engine: str) -> dict[str, str]:
+        recipe = load_recipe("quickstart", {"hardware.rollout.engine": engine}, directory=RECIPES)
+        codes = {name: made.user_code(recipe) for name, made in STAGES.items()}
+        return {
+            name: code["mine.py:Mine"] for name, code in codes.items() if "mine.py:Mine" in code
+        }
+
+    file.write_text("class Mine: ...")
+    first = engine_code(f"{file}:Mine")
+    assert set(first) == SAMPLED
+    file.write_text("class Mine: seed = 3")
+    second = engine_code(f"{file}:Mine")
+    assert all(first[stage] != second[stage] for stage in SAMPLED)
+    assert engine_code("transformers") == engine_code("vllm") == {}
 
 
 def test_whether_a_verdict_counts_is_in_the_reward_models_key() -> None:
