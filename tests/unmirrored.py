@@ -45,7 +45,6 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
         *("rlcore/rl/run.py", "rlcore/rl/workers.py", "rlcore/supervised/sft.py"),
         *(f"tasks/{stage}.py" for stage in ("base_model", "prepare_data", "sft", "rl")),
         *("tasks/evaluate.py", "tasks/export.py", "tasks/run_page/summary.py"),
-        "flows/commands/lineage.py",
     ),
     "tests/rlcore/rl/test_replay.py": ("rlcore/rl/credit.py", "rlcore/rl/recorded.py"),
     "tests/tasks/run_page/test_artifacts.py": ("tasks/run_page/board.py",),

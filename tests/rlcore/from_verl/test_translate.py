@@ -348,3 +348,20 @@ def test_a_run_that_only_validates_becomes_an_evaluation() -> None:
     assert "rl-pipeline evaluate Qwen/Qwen2.5-0.5B RECIPE" in " ".join(both[True].notes.remarks)
     assert both[True].recipe.evaluate.samples == 1, "verl's validation is greedy"
     assert both[False].recipe.evaluate.samples == 8
+
+
+@pytest.mark.parametrize(
+    ("path", "step"), [("/ckpts/global_step_60/", "60"), ("/ckpts/newest", "N")]
+)
+def test_a_checkpoint_to_resume_from_becomes_a_fork(path: str, step: str) -> None:
+    """Without a word the recipe would train from iteration 1, and look like the same run."""
+    (note,) = [
+        note
+        for note in command(f"trainer.resume_from_path={path}").notes.remarks
+        if "resume_from_path" in note
+    ]
+    assert note.startswith(f"trainer.resume_from_path = {path}: checkpoints of verl are not read")
+    assert f"`rl-pipeline fork latest@{step} -o PATH=VALUE` goes on from it" in note
+    for none in ("null", "False"):
+        remarks = command(f"trainer.resume_from_path={none}").notes.remarks
+        assert not any("fork" in note for note in remarks)
