@@ -83,9 +83,12 @@ of `rl-pipeline sql`, over all complete artifacts of a store; `rl-pipeline table
 Rows of all runs are in one view. `records_key` says which: it is that of a stage in `run_stages`,
 and that of RL in `runs`. Reward by run:
 
-    select run, seed, avg(score) from trajectories join runs using (records_key) group by all
+    select run, seed, avg(score) from trajectories t join runs r
+    on t.records_key = r.records_key and t.iteration <= r.planned group by all
 
-A run that took its RL from the store shares the key, and the rows, with the run that made it.
+A run that took its RL from the store shares the key, and the rows, with the run that made it. So
+does a longer run with a shorter one on which it went on: `planned` says how many of the iterations
+are a run's own. Where there are no such runs, `join runs using (records_key)` will do.
 """
 TYPES = {"string": "text", "boolean": "true or false", "object": "mapping"}
 SIGNS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}

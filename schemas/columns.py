@@ -299,11 +299,14 @@ VIEW_COLUMNS["runs"] = {
     "state": "completed; or unfinished: it goes on, failed, or was killed",
     "stage": "the last stage that it came to",
     "iterations": "last RL iteration with metrics; null before the first",
+    "planned": "RL iterations that it was to have; where another version wrote its recipe, the last"
+    " one with metrics",
     "accuracy_base": "greedy accuracy of the base model, test split; null before the evaluation",
     "accuracy_sft": "greedy accuracy after SFT, alike",
     "accuracy_rl": "greedy accuracy after RL, alike",
     "records_key": "key of what its RL recorded: records_key of rollouts, rewards, metrics, ...;"
-    " runs that found the same RL in the store share it",
+    " runs that found the same RL in the store share it, and so does a longer run that went on"
+    " there: rows of iterations up to planned are this run's",
     "dataset_key": "key of its artifact of kind dataset; null where the stage has not ended",
     "policy_key": "key of its artifact of kind policy, alike",
     "evaluation_key": "key of its artifact of kind evaluation, alike",

@@ -145,7 +145,8 @@ def _rows(options: argparse.Namespace) -> tuple["Recipe", "Rows"]:
     most = options.n or None
     if run_folder(options.source, options.runs) is not None:
         run = Run.open(options.source, options.runs, overrides)
-        return run.recipe, stored_rows(run.store, run.records("rl"), most=most, name=run.name)
+        keys = [key for names in run.recorded("rollouts").values() for key in names]
+        return run.recipe, stored_rows(run.store, keys, most=most, name=run.name)
     recipes = recipe_names(RECIPES)
     if options.source not in recipes and not Path(options.source).is_file():
         known = [*run_names(options.runs), *recipes]

@@ -198,7 +198,12 @@ def _findings(
     except ArtifactError:
         stored = []
     # An error ends an iteration before it has metrics; what an earlier attempt died of is over.
-    at_end = [row for row in stored if row["severity"] == "fatal" and row["began"] > iteration]
+    # One of a longer run that went on here is not this run's.
+    at_end = [
+        row
+        for row in stored
+        if row["severity"] == "fatal" and iteration < row["began"] <= run.recipe.rl.iterations
+    ]
     return [*diagnosed.findings, *(Finding(**row) for row in at_end)], diagnosed.checks
 
 

@@ -55,14 +55,14 @@ class Scores:
     shares: np.ndarray
 
 
-def over_iterations(run: Run, records: str) -> list[Asked]:
+def over_iterations(run: Run) -> list[Asked]:
     """Return prompts that the policy answered in two iterations, those whose mean score changed
     most in front: greedy answers of the first and the last validation that recorded some, else what
     was sampled in the first and the last iteration that was read.
 
     Where no prompt came twice, prompts of the last iteration alone.
     """
-    answers = _validated(run, records) or _sampled(run, records)
+    answers = _validated(run) or _sampled(run)
     if not answers:
         return []
     rows = pl.concat(answers)
@@ -78,7 +78,7 @@ def over_iterations(run: Run, records: str) -> list[Asked]:
         pl.col("last") > pl.col("first"), change, "uid", descending=[True, True, False]
     )
     chosen = ends.head(PROMPTS)
-    prompts = _prompts(run, records, chosen["uid"].to_list())
+    prompts = _prompts(run, chosen["uid"].to_list())
     asked = []
     for uid, first, last in chosen.select("uid", "first", "last").iter_rows():
         mine = rows.filter(pl.col("uid") == uid)
@@ -111,11 +111,11 @@ def of_checkpoints(completions: pl.DataFrame) -> list[Asked]:
     return asked
 
 
-def scores(run: Run, records: str) -> Scores | None:
+def scores(run: Run) -> Scores | None:
     """Return how the scores were distributed in up to ``COLUMNS`` iterations; None without any."""
     by_iteration: dict[int, list[float]] = {}
     unscored: dict[int, int] = {}
-    for iteration, names in _spread(_names(run, "rewards", records), COLUMNS):
+    for iteration, names in _spread(run.recorded("rewards"), COLUMNS):
         for name in names:
             frame = _columns(run, "rewards", name, ["score"])
             if frame is not None:
@@ -153,10 +153,10 @@ def _answer(rows: pl.DataFrame, iteration: int) -> Answer:
     return Answer(f"iteration {iteration}", row["response"], row["score"], note)
 
 
-def _validated(run: Run, records: str) -> list[pl.DataFrame]:
+def _validated(run: Run) -> list[pl.DataFrame]:
     """Return the answers of the first and the last validation with their scores; nothing unless
     there are two."""
-    named, found = _names(run, "validation", records), list[pl.DataFrame]()
+    named, found = run.recorded("validation"), list[pl.DataFrame]()
     for iteration in _ends(list(named))[:2]:
         name = named[iteration][0]
         answers = _columns(run, "validation", name, _GREEDY, table="validation_answers")
@@ -169,10 +169,10 @@ def _validated(run: Run, records: str) -> list[pl.DataFrame]:
     return found if len(named) > 1 else []
 
 
-def _sampled(run: Run, records: str) -> list[pl.DataFrame]:
+def _sampled(run: Run) -> list[pl.DataFrame]:
     """Return answers with their scores of iterations from both ends of the run inwards, as far as
     ``ROLLOUTS`` and ``ROLLOUT_BYTES`` go; in the order of the iterations."""
-    named = _names(run, "rollouts", records)
+    named = run.recorded("rollouts")
     left, found = ROLLOUT_BYTES, dict[int, pl.DataFrame]()
     for iteration in _ends(list(named))[:ROLLOUTS]:
         name = named[iteration][0]  # dynamic sampling draws several rounds: one is enough
@@ -201,16 +201,6 @@ def _ends(steps: Sequence[int]) -> list[int]:
         steps[-1 - index // 2] if index % 2 == 0 else steps[index // 2]
         for index in range(len(steps))
     ]
-
-
-def _names(run: Run, kind: str, records: str) -> dict[int, list[str]]:
-    """Return the names of the records of ``kind`` by iteration, in order."""
-    found: dict[int, list[str]] = {}
-    for name in run.store.keys(kind, f"{records}/"):
-        digits = name.rpartition("/")[2].partition("-")[0]
-        if digits.isdecimal():
-            found.setdefault(int(digits), []).append(name)
-    return dict(sorted(found.items()))
 
 
 def _spread(named: dict[int, list[str]], most: int) -> list[tuple[int, list[str]]]:
@@ -246,9 +236,9 @@ def _columns(
         return None
 
 
-def _prompts(run: Run, records: str, uids: list[str]) -> dict[str, tuple[str, str | None]]:
+def _prompts(run: Run, uids: list[str]) -> dict[str, tuple[str, str | None]]:
     """Return text and ground truth by uid, of the dataset that the newest rollouts name."""
-    named = _names(run, "rollouts", records)
+    named = run.recorded("rollouts")
     manifest = _peek(run, "rollouts", named[max(named)][0]) if named else None
     ref = None if manifest is None else manifest.parents.get("dataset")
     dataset = None if ref is None else _peek(run, ref.kind, ref.key)

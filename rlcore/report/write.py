@@ -56,10 +56,9 @@ def write_report(
     facts = facts or gather(run, ending)
     asked, scores = [], None
     if any(stage.name == RL for stage in facts.stages):
-        records = run.records(RL)
         try:
-            asked = samples.over_iterations(run, records)
-            scores = samples.scores(run, records)
+            asked = samples.over_iterations(run)
+            scores = samples.scores(run)
         except ArtifactError:  # a store that goes away; the rest is worth having
             pass
     checkpoints = [] if facts.completions is None else samples.of_checkpoints(facts.completions)

@@ -39,8 +39,9 @@ def publish_metrics(
     store.put(KIND, f"{key}/{name}", tables={"metrics": frame}, lineage=lineage)
 
 
-def stage_metrics(store: ArtifactReader, key: str) -> pl.DataFrame:
-    """Return all stored metrics of the stage run ``key``, by step.
+def stage_metrics(store: ArtifactReader, key: str, *, last: int | None = None) -> pl.DataFrame:
+    """Return all stored metrics of the stage run ``key``, by step, up to step ``last``: a longer
+    run may have gone on there.
 
     Damaged ones are left out, with a warning: they cannot be measured again, and a finished run
     must not fail because of missing curves.
@@ -52,4 +53,5 @@ def stage_metrics(store: ArtifactReader, key: str) -> pl.DataFrame:
                 frames.append(store.table(ref, "metrics"))
         except DamagedArtifact as damage:
             logger.warning(f"these metrics are left out: {damage}")
-    return pl.concat([metrics_frame("", 0, {}), *frames]).sort("step", maintain_order=True)
+    found = pl.concat([metrics_frame("", 0, {}), *frames]).sort("step", maintain_order=True)
+    return found if last is None else found.filter(pl.col("step") <= last)

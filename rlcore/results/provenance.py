@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 def record_recipe(store: ArtifactStore, recipe: Recipe, lineage: Lineage) -> ArtifactRef:
     """Keep the resolved recipe as ``recipe/<digest>``, where it is not there yet."""
     text = write_yaml(recipe.model_dump(mode="json"))
-    about = {"name": recipe.name, "seed": recipe.seed}
+    about = {"name": recipe.name, "seed": recipe.seed, "iterations": recipe.rl.iterations}
     return _keep(store, RECIPE, recipe_digest(recipe), {RECIPE_FILE: text}, lineage, about)
 
 

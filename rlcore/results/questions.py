@@ -10,8 +10,9 @@ from schemas.errors import UserError, did_you_mean
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """``sql``: with ``{records}``, what RL recorded of the run, ``{run}``, and in a comparison
-    ``{other}`` and ``{recipe_keys}``, rows (key, value, value) that differ; all as SQL.
+    """``sql``: with ``{run}``, and in a comparison ``{other}`` and ``{recipe_keys}``, rows (key,
+    value, value) that differ; else with the condition on what RL recorded of the run: ``{rows}`` of
+    trajectories, ``{steps}`` of metrics, ``{reports}`` of diagnostics. All as SQL.
 
     ``needs``: table -> the stage that writes it. ``runs``: how many runs it is about.
     """
@@ -35,10 +36,10 @@ QUESTIONS: dict[str, Question] = {
 select t.uid, p.prompt, p.ground_truth, count(*) as samples,
     count(distinct t.iteration) as iterations, mode(t.response) as usual_response
 from trajectories t left join {_PROMPTS} p using (uid)
-where t.records_key = {{records}} and t.score is not null
+where {{rows}} and t.score is not null
 group by all
 having not coalesce(bool_or(t.correct), max(t.score) > (
-    select min(score) from trajectories where records_key = {{records}}))
+    select min(score) from trajectories where {{rows}}))
 order by samples desc, t.uid""",
         {**_TRAJECTORIES, "prompts": "prepare_data"},
     ),
@@ -49,7 +50,7 @@ order by samples desc, t.uid""",
         f"""
 with t as (
     select *, iteration > max(iteration) over () / 2 as late
-    from trajectories where records_key = {{records}})
+    from trajectories where {{rows}})
 select t.uid, p.prompt, count(*) as samples, avg(t.score) as score,
     avg(t.score) filter (not t.late) as early, avg(t.score) filter (t.late) as late,
     avg(t.correct::int) as correct
@@ -65,7 +66,7 @@ group by t.uid, p.prompt order by score, t.uid""",
         """
 with t as (
     select list_sum(loss_mask::int[]) as tokens, score, correct, finish_reason
-    from trajectories where records_key = {records}),
+    from trajectories where {rows}),
 parts as (select *, ntile(10) over (order by tokens) as part from t)
 select part, min(tokens) as tokens_from, max(tokens) as tokens_to, count(*) as responses,
     avg(score) as score, avg(correct::int) as correct,
@@ -81,7 +82,7 @@ from parts group by part order by part""",
         """
 with t as (
     select *, median(score) filter (correct) over () as usual
-    from trajectories where records_key = {records})
+    from trajectories where {rows})
 select iteration, uid, score, usual as median_of_right, parts, detail, response
 from t where not correct and score >= usual
 order by iteration desc, score desc, uid""",
@@ -94,7 +95,7 @@ order by iteration desc, score desc, uid""",
         """
 with t as (
     select step as iteration, name, value from metrics
-    where records_key = {records} and stage = 'rl' and step > 0)
+    where {steps} and stage = 'rl' and step > 0)
 select iteration, max(value) filter (name = 'timing_s/step') as seconds,
     max(value) filter (name = 'timing_s/gen') as rollout,
     max(value) filter (name = 'timing_s/reward') as reward,
@@ -122,7 +123,7 @@ select iteration, count(*) as sampled, count(*) filter (score is null) as unscor
     count(*) filter (list_min(turn_versions) < max_version) as stale
 from (
     select *, max(weight_version) over (partition by iteration) as max_version
-    from trajectories where records_key = {records})
+    from trajectories where {rows})
 group by iteration order by iteration""",
         {**_TRAJECTORIES, "advantages": "rl"},
     ),
@@ -131,7 +132,7 @@ group by iteration order by iteration""",
         "Periods in which a check failed, with what to change; none means that nothing was found.",
         """
 select began, ended, severity, "check", value, message, remedy
-from diagnostics where records_key = {records} order by began, "check\"""",
+from diagnostics where {reports} order by began, "check\"""",
         {"diagnostics": "rl"},
     ),
     "changed": Question(
@@ -143,8 +144,8 @@ with stages as (
     select s.run, s.stage, a.code_fingerprint, s.sha256, i.digests
     from run_stages s join artifacts a using (kind, key)
     left join (
-        select records_key, string_agg(source || ' ' || digest, ', ' order by source) as digests
-        from inputs group by all) i on i.records_key = s.records_key
+        select key, string_agg(source || ' ' || digest, ', ' order by source) as digests
+        from inputs group by all) i on i.key = s.result_key
     where s.run in ({run}, {other})),
 pairs as (
     select a.stage, a.code_fingerprint as code_a, b.code_fingerprint as code_b,
@@ -197,7 +198,11 @@ def statement(
     names = [_known(run, known, store) for run in runs]
     stages = known[names[0]]
     _refuse_missing(store, name, names[0], stages, on_damage)
-    values = {"run": _text(names[0]), "records": _text(stages.get("rl", "")), "other": "''"}
+    values = {"run": _text(names[0]), "other": "''"}
+    planned = _planned(store, names[0], on_damage)
+    columns = {"rows": "iteration", "steps": "step", "reports": "began"}
+    for place, column in columns.items():
+        values[place] = _of_run(stages.get("rl", ""), column, planned)
     if asked.runs == 2:
         values |= {"other": _text(names[1]), "recipe_keys": _differences(recipe_keys)}
     return asked.sql.format(**values).strip()
@@ -215,6 +220,18 @@ def _stages(store: ArtifactReader, on_damage: Callable[[str], None]) -> dict[str
     for run, stage, records in rows:
         found.setdefault(run, {})[stage] = records
     return found
+
+
+def _planned(store: ArtifactReader, run: str, on_damage: Callable[[str], None]) -> int | None:
+    """Return how many iterations ``run`` was to have; None where that is not recorded."""
+    sql = f"select planned from runs where run = {_text(run)} order by began desc limit 1"
+    return answer(store, sql, on_damage).rows[0][0]
+
+
+def _of_run(records: str, column: str, planned: int | None) -> str:
+    """Return the condition on rows of a run; a longer one may have gone on with its records."""
+    mine = f"records_key = {_text(records)}"
+    return mine if planned is None else f"{mine} and {column} <= {planned}"
 
 
 def _known(run: str, known: Mapping[str, object], store: ArtifactReader) -> str:

@@ -156,15 +156,23 @@ class Run:
 
     def metrics(self, stage: str = "rl") -> pl.DataFrame:
         """Return all metrics of a stage so far, by step. Raises as ``records``."""
-        found = stage_metrics(self.store, self.records(stage))
-        if stage == RL:  # a longer run may have gone on here
-            return found.filter(pl.col("step") <= self.recipe.rl.iterations)
-        return found
+        last = self.recipe.rl.iterations if stage == RL else None
+        return stage_metrics(self.store, self.records(stage), last=last)
+
+    def recorded(self, kind: str) -> dict[int, list[str]]:
+        """Return the keys of the records of ``kind`` of RL, by iteration, both in order; without
+        those of a longer run that went on here. Raises as ``records``."""
+        found: dict[int, list[str]] = {}
+        for name in self.store.keys(kind, f"{self.records(RL)}/"):
+            number = name.rpartition("/")[2].partition("-")[0]
+            if number.isdecimal() and int(number) <= self.recipe.rl.iterations:
+                found.setdefault(int(number), []).append(name)
+        return dict(sorted(found.items()))
 
     @property
     def iterations(self) -> list[int]:
         """The RL iterations with rollouts in the store, the one under way included."""
-        return sorted({iteration for iteration, _ in self._rounds})
+        return list(self.recorded("rollouts"))
 
     def rollouts(self, iteration: int | None = None) -> pl.DataFrame:
         """Return the table ``rollouts`` of all iterations, or of one, with ``round``: dynamic
@@ -230,13 +238,11 @@ class Run:
     @property
     def _rounds(self) -> dict[tuple[int, int], str]:
         """The keys of recorded rollouts by iteration and round."""
-        key = self.records(RL)
-        found = {}
-        for name in self.store.keys("rollouts", f"{key}/"):
-            iteration, _, number = name.rpartition("/")[2].partition("-")
-            if int(iteration) <= self.recipe.rl.iterations:  # a longer run may have gone on here
-                found[int(iteration), int(number or 0)] = name
-        return found
+        return {
+            (iteration, int(name.rpartition("/")[2].partition("-")[2] or 0)): name
+            for iteration, names in self.recorded("rollouts").items()
+            for name in names
+        }
 
     def _read(self, kind: str, iteration: int | None) -> pl.DataFrame:
         """Return the tables of ``kind`` made from the rollouts that are recorded now."""

@@ -76,18 +76,23 @@ _RUNS = """
         SELECT split_part(key, '/', 1) AS records_key,
             max(TRY_CAST(split_part(key, '/', 2) AS INTEGER)) AS iterations
         FROM artifacts WHERE kind = 'metrics' GROUP BY ALL),
+    recipes AS (
+        SELECT key AS recipe_digest, TRY_CAST(metadata->>'iterations' AS INTEGER) AS planned
+        FROM artifacts WHERE kind = 'recipe'),
     accuracy AS (
         SELECT key AS evaluation_key, checkpoint,
             sum(value * num_prompts) / sum(num_prompts) AS value
         FROM eval_results WHERE starts_with(metric, 'greedy/acc') AND subset = 'test'
         GROUP BY ALL)
     SELECT flow_run_id, run, recipe, recipe_digest, seed, overrides, made.began, seconds, state,
-        stage, nullif(iterations, 0) AS iterations,
+        stage, nullif(least(iterations, planned), 0) AS iterations,
+        coalesce(planned, iterations) AS planned,
         max(value) FILTER (checkpoint = 'base') AS accuracy_base,
         max(value) FILTER (checkpoint = 'sft') AS accuracy_sft,
         max(value) FILTER (checkpoint = 'rl') AS accuracy_rl,
         records_key, dataset_key, policy_key, evaluation_key, export_key
     FROM made LEFT JOIN progress USING (records_key) LEFT JOIN accuracy USING (evaluation_key)
+    LEFT JOIN recipes USING (recipe_digest)
     GROUP BY ALL
 """
 

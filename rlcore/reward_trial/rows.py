@@ -55,13 +55,13 @@ class Rows:
         return sum(batch.rollouts.height for batch in self.batches)
 
 
-def stored_rows(store: ArtifactReader, key: str, *, most: int | None, name: str) -> Rows:
-    """Return about ``most`` (None: all) of the rows that the RL run ``key`` has sampled: whole
-    prompts, from rounds that are spread evenly over the run.
+def stored_rows(store: ArtifactReader, keys: Sequence[str], *, most: int | None, name: str) -> Rows:
+    """Return about ``most`` (None: all) of the rows that an RL run has sampled, as the rollouts
+    ``keys``: whole prompts, from rounds that are spread evenly over the run.
 
     ``name``: the run in errors. Raises UserError where there are none, ArtifactError for damage.
     """
-    refs = [ref for k in store.keys("rollouts", f"{key}/") if (ref := store.find("rollouts", k))]
+    refs = [ref for key in keys if (ref := store.find("rollouts", key))]
     total = sum(ref.rows["rollouts"] for ref in refs)
     if not total:
         raise UserError(

@@ -68,7 +68,7 @@ def iterations_of(run: Run) -> Iterations | None:
     if row is None:
         return None
     done = run.store.peek(row.result_kind, row.result_key) if row.sha256 is not None else None
-    count = done.metadata.get("iteration", 0) if done is not None else _recorded(run, row)
+    count = done.metadata.get("iteration", 0) if done is not None else _recorded(run)
     return Iterations(count, _best(done)) if count else None
 
 
@@ -161,10 +161,9 @@ def _origin(ref: ArtifactRef, makers: dict[tuple[str, str], str]) -> str:
     return makers.get((ref.kind, ref.key), ref.kind)
 
 
-def _recorded(run: Run, row: StageRecord) -> int:
+def _recorded(run: Run) -> int:
     """Return the last iteration that is recorded of a run that is under way."""
-    keys = run.store.keys(ITERATIONS, f"{row.records_key}/")
-    return int(keys[-1].rpartition("/")[2]) if keys else 0
+    return max(run.recorded(ITERATIONS), default=0)
 
 
 def _best(policy: Manifest | None) -> int | None:

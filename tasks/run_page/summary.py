@@ -74,7 +74,7 @@ def _trained(
         return figures, dict(token_rates(sft_metrics, metrics_frame("rl", 0, {})))
     trained = store.manifest(policy).metadata
     records = trained.get(RECORDS, policy.key)
-    rl_metrics = stage_metrics(store, records)
+    rl_metrics = stage_metrics(store, records, last=run.recipe.rl.iterations)
     diagnosed = diagnose(run.recipe, rl_metrics, Evidence(store, records))
     figures = {
         "iteration_seconds": phase_seconds(rl_metrics),

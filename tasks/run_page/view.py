@@ -99,7 +99,10 @@ class View:
                 except DamagedArtifact:
                     continue
         frames = [self._frames[name] for name in names if name in self._frames]
-        return pl.concat([metrics_frame("", 0, {}), *frames]).sort("step", maintain_order=True)
+        found = pl.concat([metrics_frame("", 0, {}), *frames]).sort("step", maintain_order=True)
+        if stage == Stage.RL:  # a longer run may have gone on here
+            return found.filter(pl.col("step") <= run.recipe.rl.iterations)
+        return found
 
 
 def _result(run: Run, stage: Stage) -> tuple[ArtifactRef, Manifest] | None:

@@ -1,15 +1,22 @@
 """``rl-pipeline ask``: answers about the run that was asked for, and the SQL to go on from."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
+import polars as pl
 import pytest
 import yaml
 
 from flows.cli import main
+from flows.places import RECIPES
+from rlcore.recipes import load_recipe
+from rlcore.results.metrics import metrics_frame
+from rlcore.results.provenance import record_recipe
 from rlcore.results.questions import QUESTIONS
 from rlcore.results.run import record_stage
 from rlcore.store.artifacts import ArtifactStore, Lineage
+from schemas.artifacts import ArtifactRef
 from tests.rlcore.results.records import stage_record
 from tests.rlcore.results.test_queries import rewards, rollouts
 
@@ -57,6 +64,38 @@ def test_reward_by_run_is_one_join(folder: Path, capsys: pytest.CaptureFixture[s
     statement = "select run, avg(score) as s from trajectories join runs using (records_key)"
     assert main(["sql", f"{statement} group by all order by all", "--format", "csv"]) == 0
     assert capsys.readouterr().out == f"run,s\n{RUNS[0]},1.0\n{RUNS[1]},0.25\n"
+
+
+def test_a_longer_run_that_went_on_adds_nothing_to_the_shorter_one(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both have the records of one key: 60 iterations had the mean reward of 100."""
+    store = ArtifactStore(folder / "runs" / "store")
+    for name, planned in (("b-00000003", 1), ("b-00000004", 2)):
+        recipe = load_recipe("quickstart", {"rl.iterations": planned}, directory=RECIPES)
+        digest = record_recipe(store, recipe, LINEAGE).key
+        record = stage_record(name, "rl", kind="policy", key="shared")
+        record_stage(store, replace(record, recipe_digest=digest), LINEAGE)
+    for step, score in ((1, 0.0), (2, 1.0)):
+        key, number = f"shared/{step:06d}", pl.lit(step, pl.Int32)
+        frames = {
+            "rollouts": rollouts(3).with_columns(iteration=number),
+            "rewards": rewards(3, score),
+            "metrics": metrics_frame("rl", step, {"timing_s/step": 1.0}),
+        }
+        parents: dict[str, ArtifactRef] = {}
+        for kind, frame in frames.items():
+            made = store.put(kind, key, tables={kind: frame}, lineage=Lineage("r", "c", parents))
+            parents = {"rollouts": made} if kind == "rollouts" else {}
+    statement = """select run, r.iterations, r.planned, avg(score) as s from trajectories t join
+        runs r on t.records_key = r.records_key and t.iteration <= r.planned
+        where starts_with(run, 'b') group by all order by run"""
+    assert main(["sql", statement, "--format", "csv"]) == 0
+    assert capsys.readouterr().out.splitlines()[1:] == ["b-00000003,1,1,0.0", "b-00000004,2,2,0.5"]
+    for question, found in (("length-against-reward", [0.0] * 3), ("slowest", [None])):
+        assert main(["ask", question, "b-00000003", "--format", "json"]) == 0
+        rows = json.loads(capsys.readouterr().out)
+        assert [row.get("score") for row in rows] == found
 
 
 def test_what_changed_are_the_keys_that_differ(

@@ -26,7 +26,9 @@ def test_the_recipes_text_is_kept_by_its_digest(tmp_path: Path) -> None:
     assert ref.key == recipe_digest(recipe)
     text = (store.directory(ref) / "recipe.yaml").read_text()
     assert read_yaml(text, "recipe") == recipe.model_dump(mode="json")
-    assert store.manifest(ref).metadata == {"name": "quickstart", "seed": 7}
+    iterations = recipe.rl.iterations
+    about = {"name": "quickstart", "seed": 7, "iterations": iterations}
+    assert store.manifest(ref).metadata == about
 
 
 def test_code_names_its_commit_and_whether_it_was_changed(tmp_path: Path) -> None:
