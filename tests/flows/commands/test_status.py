@@ -6,15 +6,19 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flows.cli import main
+from rlcore.dry_run.states import State
 from rlcore.models.base import build_base_model
+from rlcore.results.run import Run
 from schemas.model import FromScratch, ModelSection
+from schemas.recipe import Recipe
+from schemas.stages import Stage, stage_parents
 from tests.flows.small_run import INLINE, ROOT, SMALL, run_recipe, summary_of
 
 pytestmark = pytest.mark.timeout(600)
@@ -22,12 +26,13 @@ AFTER_RL = {"evaluate", "export"}
 AFTER_SFT = {"rl"} | AFTER_RL
 AFTER_DATA = {"sft"} | AFTER_SFT
 AFTER_BASE = {"prepare_data"} | AFTER_DATA
+MANIFEST = "manifest.json"
 CODE = "code/"  # of a copy, which an edit may change
 FEW = {
     key: value
     for key, value in {**SMALL, **INLINE, "sft.max_steps": 2, "rl.iterations": 1}.items()
     if not key.startswith(("model.from_scratch", "reward."))
-}
+} | {"rl.update.optimizer.schedule.kind": "constant"}
 
 
 @dataclass(frozen=True)
@@ -35,17 +40,23 @@ class Edit:
     """One change since the run: a recipe key's value, or a line more in a file.
 
     ``runs``: the stages that run for it, with all their causes; ``may_run``: those that run where
-    the result of one of ``runs`` comes out other than it was.
+    the result of another comes out other than it was; ``continues``: those that go on, with the
+    last step that is done.
     """
 
     where: str
     to: Any
     runs: dict[str, set[str]]
     may_run: set[str]
+    continues: dict[str, int] = field(default_factory=dict)
 
     @property
     def is_line(self) -> bool:
         return "/" in self.where
+
+    @property
+    def is_code(self) -> bool:
+        return self.where.startswith(CODE)
 
 
 EDITS = [
@@ -81,6 +92,7 @@ EDITS = [
     ),
     Edit("data.max_prompt_tokens", 70, {"prepare_data": {"data.max_prompt_tokens"}}, AFTER_DATA),
     Edit("base/README.md", "read by nobody", {"base_model": {"model"}}, AFTER_BASE),
+    Edit("rl.iterations", 2, {}, AFTER_RL, {"rl": 1}),
 ]
 
 
@@ -92,7 +104,23 @@ class Finished:
     overrides: dict[str, Any]
     summary: dict[str, Any]
 
-    def command(self, *words: str) -> Any:
+    def status(self, edit: Edit, capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+        """Return what ``status`` prints; of a change of code in a process that has read it."""
+        if edit.is_code:
+            return self._command("status")
+        assert main(["status", *settings(self.overrides)]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    def run(self, edit: Edit) -> dict[str, Any]:
+        """Run the recipe; return the summary."""
+        if edit.is_code:
+            return self._command("run")
+        words = ["", "quickstart", json.dumps(self.overrides)]
+        done = run_recipe(self.folder, words, timeout_s=300)
+        assert done.returncode == 0, done.stdout[-3000:]
+        return summary_of(self.folder)
+
+    def _command(self, *words: str) -> Any:
         """Return what a command of the copied code prints as JSON."""
         done = subprocess.run(
             [sys.executable, "-m", "flows.cli", *words, *settings(self.overrides)],
@@ -147,59 +175,62 @@ def applied(
         path.unlink() if text is None else path.write_text(text)
 
 
-def parents_of(summary: dict[str, Any], stage: str) -> dict[str, str]:
-    manifest = json.loads((Path(summary["artifacts"][stage]) / "manifest.json").read_text())
-    return {role: ref["sha256"] for role, ref in manifest["parents"].items()}
+def parents_of(summary: dict[str, Any], stage: str, recipe: Recipe) -> dict[str, str]:
+    """Return the digests of what a stage of that run read, by role."""
+    return {
+        role: json.loads((Path(summary["artifacts"][parent]) / MANIFEST).read_text())["sha256"]
+        for role, parent in stage_parents(recipe)[Stage(stage)].items()
+    }
 
 
-def test_there_are_fifteen_edits() -> None:
-    assert len(EDITS) == 15
+def check_done(said: dict[str, str], work: Finished, after: dict[str, Any]) -> None:
+    """Compare what a run did with each stage with the states that ``status`` had ``said``."""
+    done, cached = Run.open("latest", work.folder / "runs"), set(after["cached"])
+    began = work.summary["artifacts"]
+    assert set(said) == set(after["artifacts"])
+    for stage, state in said.items():
+        record, made = done.stages[stage], after["artifacts"][stage]
+        assert record.cached == (stage in cached)
+        if state == State.CACHED:
+            assert stage in cached, stage
+            assert made == began[stage], stage
+        elif state == State.MAY_RUN:
+            read = [parents_of(run, stage, done.recipe) for run in (work.summary, after)]
+            assert (stage in cached) == (read[0] == read[1]), stage
+        else:
+            assert stage not in cached, stage
+            assert made != began[stage], stage
+        went_on = record.records_key != record.result_key
+        assert went_on == (state == State.CONTINUES), stage
+
+
+def test_there_are_fifteen_edits_and_one_that_continues() -> None:
+    assert len([edit for edit in EDITS if not edit.continues]) == 15
+    assert len(EDITS) == 16
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("edit", EDITS, ids=lambda edit: f"{edit.where}: {edit.to}")
-def test_an_edit_is_named_with_its_stages_and_nothing_else(
+def test_an_edit_is_named_with_its_stages_and_the_run_does_exactly_that(
     edit: Edit,
     applied: Callable[[Edit], Finished],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """A cause that is named wrongly, or not, costs a training run to find out."""
     work = applied(edit)
-    if edit.where.startswith(CODE):
-        rows = work.command("status")
-    else:
-        assert main(["status", *settings(work.overrides)]) == 0
-        rows = json.loads(capsys.readouterr().out)
+    rows = work.status(edit, capsys)
     states = {row["stage"]: row["state"] for row in rows}
     causes = {row["stage"]: {cause["name"] for cause in row["causes"]} for row in rows}
+    steps = {row["stage"]: row["step"] for row in rows if row["step"] is not None}
     assert {stage: named for stage, named in causes.items() if named} == edit.runs
-    assert {stage for stage, state in states.items() if state == "runs"} == set(edit.runs)
-    assert {stage for stage, state in states.items() if state == "may run"} == edit.may_run
-    rest = set(states) - set(edit.runs) - edit.may_run
-    assert {states[stage] for stage in rest} <= {"cached"}
+    assert {stage for stage, state in states.items() if state == State.RUNS} == set(edit.runs)
+    assert {stage for stage, state in states.items() if state == State.MAY_RUN} == edit.may_run
+    assert steps == edit.continues
+    rest = set(states) - set(edit.runs) - edit.may_run - set(edit.continues)
+    assert {states[stage] for stage in rest} <= {State.CACHED}
 
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "where",
-    ["rl.checkpoint.keep_last", "export.dtype", "rl.update.optimizer.lr", "code/tasks/export.py"],
-)
-def test_a_run_does_what_status_says(where: str, applied: Callable[[Edit], Finished]) -> None:
-    edit = next(edit for edit in EDITS if edit.where == where)
-    work = applied(edit)
-    if where.startswith(CODE):
-        after = work.command("run")
-    else:
-        words = ["", "quickstart", json.dumps(work.overrides)]
-        done = run_recipe(work.folder, words, timeout_s=300)
-        assert done.returncode == 0, done.stdout[-3000:]
-        after = summary_of(work.folder)
-    assert set(after["cached"]) <= set(after["artifacts"])
-    ran = set(after["artifacts"]) - set(after["cached"])
-    assert set(edit.runs) <= ran <= set(edit.runs) | edit.may_run
-    for stage in edit.may_run:
-        same = parents_of(work.summary, stage) == parents_of(after, stage)
-        assert same == (stage in after["cached"]), stage
+    check_done(states, work, work.run(edit))
+    assert {row["state"] for row in work.status(edit, capsys)} == {State.CACHED}
 
 
 def test_a_recipe_that_lacks_a_stage_is_one_sentence(
