@@ -12,9 +12,9 @@ from schemas.errors import UserError
 from schemas.names import BASE_MODEL
 from schemas.recipe import Recipe
 from schemas.stages import Stage, stage_parents
+from tasks.runtime.declared import Declared, declared
 
 if TYPE_CHECKING:
-    from tasks.runtime.caching import CachedStage
     from tasks.runtime.keys import StageKeys
     from tasks.runtime.longer import Shorter
 
@@ -34,9 +34,8 @@ def stages_in_store(
     What reads the result of a stage that would run has no key before; of it is said what else has
     changed. Names and sizes of files are checked; a run checks their content too. What cannot be
     read, the store or a file that is part of a key, is named in the result. ``accept_code``,
-    ``refresh``, ``until``: as of the run. Nothing is written or started; Prefect is imported where
-    the store holds any base model. Raises UserError where no filesystem is installed for the
-    store's URL.
+    ``refresh``, ``until``: as of the run. Nothing is written or started, and no stage imported.
+    Raises UserError where no filesystem is installed for the store's URL.
     """
     last = None if until is None else Stage(until)
     store = ArtifactReader(recipe.store)
@@ -63,12 +62,15 @@ class _Walk:
 
     def states(self, until: Stage | None) -> InStore:
         """Return the state of each stage up to ``until``."""
-        from flows.rl_pipeline import stages
-
-        stages(self._recipe, self._call, until)
+        known, made = declared(), dict[Stage, ArtifactRef]()
+        for stage, parents in stage_parents(self._recipe).items():
+            read = {role: made[parent] for role, parent in parents.items()}
+            made[stage] = self._call(known[stage], read)
+            if stage == until:
+                break
         return InStore(tuple(self._found))
 
-    def _call(self, stage: "CachedStage", **parents: ArtifactRef) -> ArtifactRef:
+    def _call(self, stage: Declared, parents: Mapping[str, ArtifactRef]) -> ArtifactRef:
         pending = [ref.key for ref in parents.values() if ref.kind == PENDING]
         known = {role: ref for role, ref in parents.items() if ref.kind != PENDING}
         keys = stage.keys(self._recipe, known)
@@ -83,7 +85,7 @@ class _Walk:
 
     def _unknown(
         self,
-        stage: "CachedStage",
+        stage: Declared,
         keys: "StageKeys",
         parents: Mapping[str, ArtifactRef],
         pending: list[str],
@@ -96,7 +98,7 @@ class _Walk:
         return StageState(stage.stage, State.MAY_RUN, note=" or ".join(dict.fromkeys(pending)))
 
     def _looked_up(
-        self, stage: "CachedStage", keys: "StageKeys", parents: Mapping[str, ArtifactRef]
+        self, stage: Declared, keys: "StageKeys", parents: Mapping[str, ArtifactRef]
     ) -> tuple[StageState, Manifest | None]:
         """Return the state of a stage whose parents are there, and its result where it has one."""
         from tasks.runtime.keys import generation_key, generations
@@ -129,7 +131,7 @@ class _Walk:
         return StageState(name, State.RUNS, causes=found, note=note), None
 
     def _begun(
-        self, stage: "CachedStage", keys: "StageKeys", number: int
+        self, stage: Declared, keys: "StageKeys", number: int
     ) -> tuple[StageState | None, Manifest | None]:
         """Return the state of a stage that has left checkpoints or went on with other code."""
         from rlcore.learner.checkpoints import KIND
@@ -173,7 +175,7 @@ class _Walk:
             return StageState(stage.stage, State.CONTINUES, shorter.step, note=note), None
         return None, None
 
-    def _shorter(self, stage: "CachedStage", keys: "StageKeys") -> "Shorter | None":
+    def _shorter(self, stage: Declared, keys: "StageKeys") -> "Shorter | None":
         """Return the run of fewer iterations that a run would go on with, or cannot."""
         from tasks.runtime.longer import shorter_run
 
@@ -190,14 +192,14 @@ class _Walk:
             log=lambda sentence: None,
         )
 
-    def _has(self, stage: "CachedStage", key: str) -> bool:
+    def _has(self, stage: Declared, key: str) -> bool:
         try:
             return self._store.peek(stage.kind, key) is not None
         except DamagedArtifact:
             return False
 
     def _causes(
-        self, stage: "CachedStage", keys: "StageKeys", parents: Mapping[str, ArtifactRef]
+        self, stage: Declared, keys: "StageKeys", parents: Mapping[str, ArtifactRef]
     ) -> tuple[Cause, ...]:
         from tasks.runtime.causes import causes
 

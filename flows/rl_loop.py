@@ -27,4 +27,4 @@ def rl_loop(phases: Phases, report: IterationReport) -> LoopState:
     return iterate(phases, Steps(rollout, reward, advantage, update, sync), report)
 
 
-rl = rl_stage(rl_loop, __name__)
+rl = rl_stage(rl_loop)

@@ -10,13 +10,14 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from schemas.algorithm import SEQUENCE_RATIOS
+from schemas.context import context_rules, environment_rules
 from schemas.data import DataSection, EnvironmentSource
 from schemas.environment import EnvironmentSection
 from schemas.hardware import HardwareSection
 from schemas.judges import Judges, may_verify, misused
 from schemas.licenses import LicenseName
 from schemas.model import ModelSection
-from schemas.names import BASE_MODEL, ENVIRONMENT, REWARD_MODEL
+from schemas.names import BASE_MODEL, REWARD_MODEL
 from schemas.reward_model import RewardModelSection, SampledPreferences
 from schemas.rl import (
     GapBound,
@@ -175,16 +176,9 @@ class Recipe(Section):
             part["reward"]["functions"] = terms
         if "reward" in part and self.judges:
             part["judges"] = {name: judge.identity for name, judge in self.judges.items()}
-        if self.environment is not None and stage in self._stages_of_environment:
+        if self.environment is not None and stage in _stages_of_environment(self):
             part["environment"] = self.environment.identity
         return part
-
-    @property
-    def _stages_of_environment(self) -> set[str]:
-        """Stages whose results depend on the environment: it may make the data."""
-        makes_data = any(isinstance(source, EnvironmentSource) for source in self.data.sources)
-        scratch = makes_data and self.model.from_scratch is not None
-        return {"prepare_data", "rl", "evaluate", *([BASE_MODEL] if scratch else [])}
 
     @property
     def max_turns(self) -> int:
@@ -236,57 +230,9 @@ class Recipe(Section):
         return GapBound("rl.max_canary_gap", "mean", self.rl.max_canary_gap or default)
 
     @rule
-    def _environment_is_used(self) -> Iterator[str]:
-        named = any(function.name == ENVIRONMENT for function in self.reward.functions)
-        if self.environment is None:
-            if named:
-                yield (
-                    "reward.functions names 'environment' and the section environment is null; set"
-                    " it, or take the function out"
-                )
-            if any(isinstance(source, EnvironmentSource) for source in self.data.sources):
-                yield (
-                    "data.sources holds kind environment and the section environment is null; set"
-                    " environment.name"
-                )
-            return
-        if self.reward_model and isinstance(self.reward_model.preferences, SampledPreferences):
-            yield (
-                "reward_model.preferences are sampled as single answers and environment ="
-                f" {self.environment.name!r} plays episodes; take preferences from a file, or set"
-                " environment to null"
-            )
-
-    @rule
-    def _context_holds_prompt_and_response(self) -> Iterator[str]:
-        limits = {
-            "rl.rollout.max_new_tokens": self.rl.rollout.max_new_tokens,
-            "evaluate.max_new_tokens": self.evaluate.max_new_tokens,
-        }
-        if self.reward_model and isinstance(self.reward_model.preferences, SampledPreferences):
-            sampled = self.reward_model.preferences.max_new_tokens
-            limits["reward_model.preferences.max_new_tokens"] = sampled
-        for path, new_tokens in limits.items():
-            needed = self.longest_sequence(new_tokens)
-            if needed > self.model.max_tokens:
-                what = path if self.environment is None else self.environment.turns_of(path)
-                yield (
-                    f"data.max_prompt_tokens + {what} = {needed} exceeds"
-                    f" model.max_tokens = {self.model.max_tokens}; raise model.max_tokens or lower"
-                    f" {'one of the two' if self.environment is None else 'one of them'}"
-                )
-        scratch = self.model.from_scratch
-        if self.environment and self.environment.observation >= self.model.max_tokens:
-            yield (
-                "environment.max_observation_tokens ="
-                f" {self.environment.max_observation_tokens} leaves no room for a turn in"
-                f" model.max_tokens = {self.model.max_tokens}; lower it"
-            )
-        if scratch and scratch.max_position_embeddings < self.model.max_tokens:
-            yield (
-                f"model.from_scratch.max_position_embeddings = {scratch.max_position_embeddings} is"
-                f" below model.max_tokens = {self.model.max_tokens}; raise it"
-            )
+    def _episodes_fit(self) -> Iterator[str]:
+        yield from environment_rules(self)
+        yield from context_rules(self)
 
     @rule
     def _what_is_exported_is_evaluated(self) -> Iterator[str]:
@@ -393,3 +339,10 @@ class Recipe(Section):
                 " token, and in float32 every token agrees; remove it, rl.max_logprob_gap bounds"
                 " the largest"
             )
+
+
+def _stages_of_environment(recipe: Recipe) -> set[str]:
+    """Return the stages whose results depend on the environment: it may make the data."""
+    makes_data = any(isinstance(source, EnvironmentSource) for source in recipe.data.sources)
+    scratch = makes_data and recipe.model.from_scratch is not None
+    return {"prepare_data", "rl", "evaluate", *([BASE_MODEL] if scratch else [])}

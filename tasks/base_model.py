@@ -2,31 +2,16 @@
 
 from typing import Any
 
-from rlcore.data.inputs import data_digests, model_digests
+from rlcore.data.inputs import model_digests
 from rlcore.data.read import training_texts
-from rlcore.envs.names import environment_names
 from rlcore.models.base import build_base_model, copy_base_model
 from rlcore.models.files import MODEL_FOLDER, hub_commit, locate_model
-from rlcore.rewards.registry import code_digests
-from rlcore.store.outside import Read
 from schemas.artifacts import ArtifactRef
-from schemas.names import BASE_MODEL
-from schemas.recipe import Recipe
+from schemas.stages import Stage
 from tasks.runtime.caching import StageRun, cached_stage
 
 
-def _read_outside(recipe: Recipe) -> dict[str, Read]:
-    return data_digests(recipe.data) if recipe.model.path is None else model_digests(recipe.model)
-
-
-@cached_stage(
-    BASE_MODEL,
-    kind=BASE_MODEL,
-    inputs=_read_outside,
-    user_code=lambda recipe: (
-        code_digests(environment_names(recipe)) if recipe.model.path is None else {}
-    ),
-)
+@cached_stage(Stage.BASE_MODEL)
 def base_model(run: StageRun) -> ArtifactRef:
     """Copy the model that the recipe names, or train a tokenizer on the training rows and draw
     weights for it; the result is a Hugging Face directory and says where it came from."""

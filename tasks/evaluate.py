@@ -7,30 +7,17 @@ from prefect.logging import get_run_logger
 
 from rlcore.cluster.activity import activity
 from rlcore.engines.loading import load_model_directory
-from rlcore.envs.names import environment_names
 from rlcore.evaluation.evaluate import evaluate as evaluate_checkpoint
 from rlcore.models.files import model_directory
 from rlcore.models.tokenizer import load_tokenizer
-from rlcore.recipes import sampling_code
-from rlcore.rewards.registry import code_digests
 from rlcore.trajectories.setup import episodes_of
-from rlcore.workers.workers import (
-    ENGINE_MODULES,
-    ENVIRONMENT_MODULES,
-    LEARNER_MODULES,
-    REWARD_MODULES,
-)
 from schemas.artifacts import ArtifactRef
 from schemas.names import BASE_MODEL, REWARD_MODEL
+from schemas.stages import Stage
 from tasks.runtime.caching import StageRun, cached_stage
 
 
-@cached_stage(
-    "evaluate",
-    kind="evaluation",
-    code=(*ENGINE_MODULES, *LEARNER_MODULES, *REWARD_MODULES, *ENVIRONMENT_MODULES),
-    user_code=lambda recipe: code_digests([*sampling_code(recipe), *environment_names(recipe)]),
-)
+@cached_stage(Stage.EVALUATE)
 def evaluate(run: StageRun) -> ArtifactRef:
     """Evaluate every checkpoint among the parents; the result holds figures and completions."""
     recipe, store = run.recipe, run.store

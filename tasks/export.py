@@ -4,13 +4,13 @@ from prefect.logging import get_run_logger
 
 from rlcore.export.export import export_model
 from rlcore.export.facts import gather_card
-from rlcore.export.license import license_inputs
 from rlcore.models.files import MODEL_FOLDER, model_directory
 from schemas.artifacts import ArtifactRef
+from schemas.stages import Stage
 from tasks.runtime.caching import StageRun, cached_stage
 
 
-@cached_stage("export", kind="export", inputs=license_inputs)
+@cached_stage(Stage.EXPORT)
 def export(run: StageRun) -> ArtifactRef:
     """Write the RL policy with its model card; nothing is published unless it reloads equal."""
     policy = run.store.directory(run.parents["policy"])

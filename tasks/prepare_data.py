@@ -2,25 +2,18 @@
 
 from prefect.logging import get_run_logger
 
-from rlcore.data.inputs import data_digests
 from rlcore.data.prepare import prepare_for
-from rlcore.envs.names import environment_names
 from rlcore.models.files import model_directory
 from rlcore.models.tokenizer import load_tokenizer
 from rlcore.rewards.coverage import check_covered
-from rlcore.rewards.registry import code_digests
 from schemas.artifacts import ArtifactRef
 from schemas.names import BASE_MODEL
+from schemas.stages import Stage
 from tasks.runtime.caching import StageRun, cached_stage
 from tasks.runtime.pipeline import PipelineRun
 
 
-@cached_stage(
-    "prepare_data",
-    kind="dataset",
-    inputs=lambda recipe: data_digests(recipe.data),
-    user_code=lambda recipe: code_digests(environment_names(recipe)),
-)
+@cached_stage(Stage.PREPARE_DATA)
 def prepare_data(run: StageRun) -> ArtifactRef:
     """Read, normalise, clean and split the sources; tokenise with the base model's tokenizer."""
     recipe = run.recipe

@@ -11,15 +11,12 @@ from rlcore.engines.loading import load_model_directory
 from rlcore.models.files import MODEL_FOLDER, model_directory
 from rlcore.models.packing import Sequences
 from rlcore.models.tokenizer import load_tokenizer
-from rlcore.recipes import sampling_code
 from rlcore.reward_model.evaluation import evaluate_scores, last_token_scores
-from rlcore.reward_model.files import preference_digests, read_rankings, read_solutions
+from rlcore.reward_model.files import read_rankings, read_solutions
 from rlcore.reward_model.preferences import check_pairs, encode, fit, preference_sequences
 from rlcore.reward_model.sampled import sample_preferences
 from rlcore.reward_model.training import RewardModelTraining
 from rlcore.reward_model.zero import shift_bias, zero_sequences
-from rlcore.rewards.registry import code_digests
-from rlcore.workers.workers import ENGINE_MODULES, LEARNER_MODULES, REWARD_MODULES
 from schemas.artifacts import ArtifactRef
 from schemas.names import REWARD_MODEL
 from schemas.recipe import Recipe
@@ -29,19 +26,14 @@ from schemas.reward_model import (
     RewardModelSection,
     SampledPreferences,
 )
+from schemas.stages import Stage
 from tasks.run_page.report import TrainingReport
 from tasks.runtime.caching import StageRun, cached_stage
 
 PREFERENCES = "preferences"
 
 
-@cached_stage(
-    REWARD_MODEL,
-    kind=REWARD_MODEL,
-    code=(*ENGINE_MODULES, *LEARNER_MODULES, *REWARD_MODULES),
-    inputs=lambda recipe: preference_digests(_section(recipe).preferences),
-    user_code=lambda recipe: code_digests(sampling_code(recipe)),
-)
+@cached_stage(Stage.REWARD_MODEL)
 def reward_model(run: StageRun) -> ArtifactRef:
     """Rank responses, train a scalar head on the policy of ``run.parents``, judge it on held-out
     prompts; the result is a classifier directory with those figures."""

@@ -5,48 +5,23 @@ from contextlib import ExitStack, contextmanager
 
 from prefect.logging import get_run_logger
 
-from rlcore.envs.names import environment_names
 from rlcore.models.files import MODEL_FOLDER, model_directory
 from rlcore.models.tokenizer import load_tokenizer
-from rlcore.recipes import user_functions
-from rlcore.rewards.registry import code_digests
-from rlcore.rl.fork import fork_digests
-from rlcore.rl.longer import why_from_zero
 from rlcore.rl.phases import Phases
-from rlcore.rl.ptx import ptx_digests, ptx_of
+from rlcore.rl.ptx import ptx_of
 from rlcore.rl.state import LoopState
 from rlcore.rl.workers import start_workers
-from rlcore.workers.workers import (
-    ENGINE_MODULES,
-    ENVIRONMENT_MODULES,
-    LEARNER_MODULES,
-    REWARD_MODULES,
-)
 from schemas.artifacts import ArtifactRef
 from schemas.names import REWARD_MODEL
+from schemas.stages import Stage
 from tasks.run_page.report import IterationReport
 from tasks.runtime.caching import CachedStage, StageRun, cached_stage
 
 
-def rl_stage(loop: Callable[[Phases, IterationReport], LoopState], module: str) -> CachedStage:
-    """Return the stage whose iterations ``loop`` runs; ``module`` (dotted) defines the loop."""
+def rl_stage(loop: Callable[[Phases, IterationReport], LoopState]) -> CachedStage:
+    """Return the stage whose iterations ``loop`` runs."""
 
-    @cached_stage(
-        "rl",
-        kind="policy",
-        code=(
-            *ENGINE_MODULES,
-            *LEARNER_MODULES,
-            *REWARD_MODULES,
-            *ENVIRONMENT_MODULES,
-            module,
-        ),
-        inputs=lambda recipe: {**ptx_digests(recipe.rl.ptx), **fork_digests(recipe)},
-        user_code=lambda recipe: code_digests(
-            [*user_functions(recipe), *environment_names(recipe)]
-        ),
-        resumes=why_from_zero,
-    )
+    @cached_stage(Stage.RL)
     def rl(run: StageRun) -> ArtifactRef:
         """RL from the policy of ``run.parents``; the result is the best policy by validation
         accuracy."""

@@ -4,26 +4,14 @@ from prefect.logging import get_run_logger
 
 from rlcore.models.files import MODEL_FOLDER, model_directory
 from rlcore.supervised.sft import SFT, STAGE
-from rlcore.workers.workers import LEARNER_MODULES
 from schemas.artifacts import ArtifactRef
 from schemas.names import BASE_MODEL
+from schemas.stages import Stage
 from tasks.run_page.report import TrainingReport
 from tasks.runtime.caching import StageRun, cached_stage
 
-# What the learner does in other stages, and what samples and scores there.
-NOT_SFT = (
-    "rlcore.algorithms.correction",
-    "rlcore.algorithms.entropy",
-    "rlcore.algorithms.kl",
-    "rlcore.algorithms.policy_loss",
-    "rlcore.algorithms.preference_loss",
-    "rlcore.algorithms.value_loss",
-    "rlcore.engines",
-    "rlcore.rewards",
-)
 
-
-@cached_stage(STAGE, kind="policy", code=LEARNER_MODULES, without=NOT_SFT)
+@cached_stage(Stage.SFT)
 def sft(run: StageRun) -> ArtifactRef:
     """Train the base model on the dataset's demonstrations; the result is a policy."""
     run.workers.start_learner_ahead()

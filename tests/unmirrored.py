@@ -14,6 +14,7 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
     "tests/rlcore/envs/test_pool.py": ("rlcore/envs/worker.py",),
     "tests/rlcore/rl/test_episodes.py": ("rlcore/trajectories/setup.py",),
     "tests/schemas/test_recipe.py": ("schemas/model.py",),
+    "tests/schemas/test_environment.py": ("schemas/context.py",),
     "tests/rlcore/test_recipe_keys.py": ("rlcore/foreign_keys.py",),
     "tables of keys, read by tests/rlcore/from_verl/test_keys.py": (
         *("rlcore/from_verl/job_keys.py", "rlcore/from_verl/learning_keys.py"),
@@ -80,6 +81,7 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
     "tests/rlcore/reward_model/test_training.py": ("rlcore/supervised/loop.py",),
     "tests/rlcore/rewards/test_calls.py": ("rlcore/rewards/side_by_side.py",),
     "tests/rlcore/rewards/test_worker.py": (
+        "rlcore/rewards/environment.py",
         *("rlcore/rewards/child.py", "rlcore/rewards/process.py", "rlcore/rewards/link.py"),
     ),
     "tests/rlcore/rl/test_algorithms.py": tuple(

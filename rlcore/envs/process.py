@@ -8,8 +8,8 @@ from typing import Any
 
 from rlcore.cluster.progress import advance
 from rlcore.envs.types import Answer, Call, Description, Start, Step, step_of
+from rlcore.rewards.environment import environment_of
 from rlcore.rewards.link import Child, ChildEnded
-from rlcore.rewards.process import environment_of
 from schemas.environment import EnvironmentSection
 from schemas.errors import UserError
 

@@ -4,7 +4,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from rlcore.rewards.process import environment_of, look_at_functions
+from rlcore.rewards.environment import environment_of
+from rlcore.rewards.process import look_at_functions
 from schemas.recipe import Recipe
 
 _LOADERS = {

@@ -1,6 +1,5 @@
 """A reward function in a child process that can be killed: a bad row loses only its own score."""
 
-import os
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,7 +8,6 @@ from typing import Any
 
 from rlcore.cluster.progress import advance
 from rlcore.rewards.link import Child, ChildEnded
-from rlcore.rewards.registry import check_environment
 from rlcore.rewards.types import Kind, Reward, RewardRow, groups_of
 from schemas.errors import UserError
 from schemas.outcomes import Outcome
@@ -23,13 +21,6 @@ _START_ATTEMPTS = 3
 _AHEAD_ROWS = 512
 _AHEAD_CHARACTERS = 50_000
 _GRACE_S = 1.0  # a coroutine ends its row itself; one that blocks the loop is killed
-# Environment variables that a reward function's process gets; others may hold keys and tokens.
-_PASSED = {
-    *("PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "TMPDIR"),
-    *("LD_LIBRARY_PATH", "VIRTUAL_ENV", "OMP_NUM_THREADS", "MKL_NUM_THREADS"),
-    *("PYTHONHASHSEED", "PYTHONDONTWRITEBYTECODE", "SSL_CERT_FILE", "SSL_CERT_DIR"),
-    "CUDA_VISIBLE_DEVICES",  # empty, else a function would see the GPUs of learner and engines
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,19 +302,6 @@ def _answer_on(function: Mapping[str, Any], child: Child) -> str:
         )
     except ChildEnded:
         return f"{where}: the process that imported it ended ({child.ending()}); import less"
-
-
-def environment_of(named: Sequence[str], key: str = "reward.env") -> dict[str, str]:
-    """Return the part of this process's environment that a process of the user's code gets.
-
-    ``named``: the variables of the recipe's list ``key``. Raises UserError for one that is not set.
-    """
-    check_environment(named, key)
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if name in _PASSED or name in named or name.startswith("LC_")
-    }
 
 
 def _fields(row: RewardRow) -> list[Any]:

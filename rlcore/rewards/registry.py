@@ -8,13 +8,13 @@ dict with ``score`` (and ``acc``, ``answer``, ``detail``), or None for what cann
 import inspect
 import math
 import numbers
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlcore.rewards import arithmetic, code, gsm8k, length, math_answer, response_format
 from rlcore.rewards.calls import AsyncFunction, BatchFunction, Function, RowFunction
+from rlcore.rewards.environment import check_environment
 from rlcore.rewards.modules import check_module, find_module, function_of, import_module
 from rlcore.rewards.signatures import check_batch, is_coroutine_function, takes_ground_truth
 from rlcore.rewards.types import Failure, Reward, RewardRow, Scorer
@@ -99,17 +99,6 @@ def _check_environment_options(options: Mapping[str, Any], path: str) -> None:
             )
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise UserError(f"{path}.options.success_at = {value!r} must be a number")
-
-
-def check_environment(named: Sequence[str], key: str = "reward.env") -> None:
-    """Raise UserError for a variable of the recipe's list ``key`` that this process's environment
-    lacks."""
-    for index, name in enumerate(named):
-        if name not in os.environ:
-            raise UserError(
-                f"{key}[{index}] = {name!r} is not set where the reward functions run;"
-                " export it before `make up`, or leave it out"
-            )
 
 
 def check_recipe_functions(recipe: "Recipe") -> None:

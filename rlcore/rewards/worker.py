@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rlcore.judges.setup import JudgeSetup
-from rlcore.rewards.process import RECYCLE_ROWS, FunctionProcess, environment_of
+from rlcore.rewards.environment import environment_of
+from rlcore.rewards.process import RECYCLE_ROWS, FunctionProcess
 from rlcore.rewards.registry import Spec, check_functions, specs_of
 from rlcore.rewards.types import Kind, Reward, RewardRow
 from schemas.errors import UserError

@@ -13,7 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from schemas.errors import UserError
+from schemas.columns import TABLES
+from schemas.errors import UserError, did_you_mean
+from schemas.versions import schema_version
 
 if TYPE_CHECKING:  # pydantic takes a while, and whoever finds all in an index parses nothing
     from schemas.artifacts import FileEntry, Manifest
@@ -204,3 +206,21 @@ def check_digest(path: Path, entry: "FileEntry", uri: str, name: str) -> None:
             f"{uri}/{name} was changed after it was written: its sha256 is {found[:12]}..., "
             f"the manifest says {entry.sha256[:12]}...",
         )
+
+
+def check_version(name: str, found: str, where: str, uri: str) -> None:
+    """Raise ArtifactError unless ``found`` is the schema version we read for table ``name``."""
+    known = schema_version(check_table_name(name))
+    refuse_newer(found, known, where)
+    if found != known:
+        raise damaged(uri, f"{where} has schema {found or 'none'!r} where {known} is read")
+
+
+def check_table_name(name: str) -> str:
+    """Return ``name`` if a contract has it; raises UserError with the nearest name otherwise."""
+    if name not in TABLES:
+        raise UserError(
+            f"table {name!r} has no contract in schemas/tables.py; "
+            f"there are {', '.join(TABLES)}{did_you_mean(name, TABLES)}"
+        )
+    return name

@@ -16,6 +16,7 @@ from rlcore.store.checks import (
     check_digest,
     check_listing,
     check_seal,
+    check_version,
     damaged,
     location,
     parse_manifest,
@@ -71,8 +72,6 @@ class ArtifactReader:
         if raw is None:
             return None
         manifest = parse_manifest(raw, uri, kind, key)
-        if manifest.schema_versions:
-            from rlcore.store.tables import check_version
         for name, version in manifest.schema_versions.items():
             check_version(name, version, f"{uri}/{MANIFEST}", uri)
         check_listing(manifest, self._files.listing(place), uri)

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from polars.datatypes import DataTypeClass
 
-from rlcore.store.checks import damaged, refuse_newer
-from schemas.errors import UserError, did_you_mean
+from rlcore.store.checks import check_table_name, check_version, damaged
+from schemas.errors import UserError
 from schemas.versions import schema_version
 
 ROW_GROUP_ROWS = 8192
@@ -88,26 +88,6 @@ def schema_versions(tables: Iterable[str]) -> dict[str, str]:
 def remember_valid(name: str, digest: str) -> None:
     """Record that the table ``name`` in the file of this digest keeps its contract."""
     _VALIDATED.add((name, digest))
-
-
-def check_version(name: str, found: str, where: str, uri: str) -> None:
-    """Raise ArtifactError unless ``found`` is the schema version we read for table ``name``."""
-    known = schema_version(check_table_name(name))
-    refuse_newer(found, known, where)
-    if found != known:
-        raise damaged(uri, f"{where} has schema {found or 'none'!r} where {known} is read")
-
-
-def check_table_name(name: str) -> str:
-    """Return ``name`` if a contract has it; raises UserError with the nearest name otherwise."""
-    from schemas.tables import TABLES
-
-    if name not in TABLES:
-        raise UserError(
-            f"table {name!r} has no contract in schemas/tables.py; "
-            f"there are {', '.join(TABLES)}{did_you_mean(name, TABLES)}"
-        )
-    return name
 
 
 def validate(name: str, frame: pl.DataFrame) -> None:

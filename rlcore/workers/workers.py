@@ -17,8 +17,6 @@ from rlcore.learner.pool import LearnerPool
 from rlcore.rewards.pool import RewardPool
 from rlcore.rewards.process import RECYCLE_ROWS
 from rlcore.workers.specs import engine_placement, engine_spec, learner_placement, learner_spec
-from schemas.environment import EnvironmentSection
-from schemas.hardware import HardwareSection
 from schemas.names import REWARD_MODEL, by_workers
 from schemas.recipe import Recipe
 from schemas.rl import Optimizer, RewardSection
@@ -39,9 +37,8 @@ class Workers:
     """The workers of one run, as a context manager; nothing starts before its first use.
 
     Learners are returned while they still start; a learner's first call, or its ``ready``, waits
-    for it and raises what its constructor raised.
-    ``warn`` gets a sentence, once per run, when the model cannot be packed; ``log`` one per engine
-    that is ready.
+    for it and raises what its constructor raised. ``warn`` gets a sentence, once per run, when the
+    model cannot be packed; ``log`` one per engine that is ready.
     """
 
     def __init__(
@@ -51,7 +48,7 @@ class Workers:
         warn: Callable[[str], None] = logger.warning,
         log: Callable[[str], None] = logger.info,
     ) -> None:
-        self._recipe = recipe
+        self._recipe, self._hardware = recipe, recipe.hardware
         self._warn, self._log, self._warned = warn, log, False
         self._processes = Processes(recipe.hardware)
         self._learners: list[tuple[LearnerPool, Hosts]] = []
@@ -150,8 +147,7 @@ class Workers:
         return self._engines
 
     def rule_rewards(self) -> RewardPool:
-        """Return the recipe's reward functions alone, without its reward model; their workers,
-        started at the first call, are those of ``rewards``."""
+        """Return the recipe's reward functions alone, without its reward model, as ``rewards``."""
         return self._reward_pool(None)
 
     def rewards(self, reward_model_dir: Path | None) -> RewardPool:
@@ -168,8 +164,7 @@ class Workers:
     def environments(self) -> EnvironmentPool | None:
         """Return the recipe's environments, started at the first call; None without a section."""
         if self._environments is None and self._recipe.environment is not None:
-            timeout_s = self._hardware.timeouts.reward_s
-            self._environments = _environments(self.cluster, self._recipe.environment, timeout_s)
+            self._environments = _environments(self, self._recipe)
         return self._environments
 
     def _reward_pool(self, model: LearnerPool | None) -> RewardPool:
@@ -195,10 +190,6 @@ class Workers:
         if not self._warned:
             self._warned = True
             self._warn(line)
-
-    @property
-    def _hardware(self) -> HardwareSection:
-        return self._recipe.hardware
 
     def _learner(
         self,
@@ -262,13 +253,13 @@ def _reward_workers(
     ]
 
 
-def _environments(
-    cluster: Cluster, section: EnvironmentSection, timeout_s: float
-) -> EnvironmentPool:
-    workers = [
-        cluster.spawn(
-            ENVIRONMENT_WORKER, section, name=f"environment-{index}", placement=Placement()
+def _environments(workers: Workers, recipe: Recipe) -> EnvironmentPool:
+    section, placement = recipe.environment, Placement()
+    assert section is not None, "the recipe has one"
+    spawned = [
+        workers.cluster.spawn(
+            ENVIRONMENT_WORKER, section, name=f"environment-{index}", placement=placement
         )
         for index in range(section.workers)
     ]
-    return EnvironmentPool(workers, section, timeout_s=timeout_s)
+    return EnvironmentPool(spawned, section, timeout_s=recipe.hardware.timeouts.reward_s)

@@ -6,7 +6,7 @@ names the artifact in the store. Prefect's record is a view; the artifact decide
 before use, and a stage whose artifact is whole is not run again, whatever the record says of it or
 when it is lost.
 
-    @cached_stage("sft", kind="policy")
+    @cached_stage(Stage.SFT)
     def sft(run: StageRun) -> ArtifactRef:
         demonstrations = run.store.table(run.parents["dataset"], "demonstrations")
         ...
@@ -17,7 +17,6 @@ when it is lost.
 """
 
 import hashlib
-import json
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -32,55 +31,36 @@ from prefect.logging import get_run_logger
 from rlcore.cluster.activity import activity
 from rlcore.diagnostics.memory import explained
 from rlcore.results.run import record_stage
-from rlcore.store.fingerprint import code_fingerprint, code_parts
 from schemas.artifacts import ArtifactRef
 from schemas.names import RECORDS
 from schemas.recipe import Recipe
+from schemas.stages import Stage
+from tasks.runtime.declared import Declared, declared
 from tasks.runtime.drift import SHOWN, stopped_run
 from tasks.runtime.keys import (
+    Obstacle,
     StageKeys,
     fresh_generation,
     is_made_by,
-    made_of,
     newest_generation,
-    stage_key,
 )
-from tasks.runtime.longer import Obstacle, endless, shorter_run, total_of
+from tasks.runtime.longer import shorter_run
 from tasks.runtime.pipeline import PipelineRun, StageResult
 from tasks.runtime.stage_run import StageRun, flow_run_id
-
-
-def _reads_nothing_outside(recipe: Recipe) -> Mapping[str, str]:
-    del recipe
-    return {}
 
 
 class CachedStage:
     """A stage as a callable: computes the key, runs or reuses, verifies (``cached_stage``)."""
 
-    def __init__(
-        self,
-        body: Callable[[StageRun], ArtifactRef],
-        *,
-        stage: str,
-        kind: str,
-        code: tuple[str, ...],
-        inputs: Callable[[Recipe], Mapping[str, str]],
-        user_code: Callable[[Recipe], Mapping[str, str]] = _reads_nothing_outside,
-        without: tuple[str, ...] = (),
-        resumes: Obstacle | None = None,
-    ) -> None:
-        self.stage = stage
-        self.kind = kind
-        self.code = code
-        self.without = without
+    def __init__(self, body: Callable[[StageRun], ArtifactRef], declared_as: Declared) -> None:
+        self.declared = declared_as
+        self.stage = declared_as.stage
+        self.kind = declared_as.kind
+        self.resumes = declared_as.resumes
         self._body = body
-        self._inputs = inputs
-        self.user_code = user_code
-        self.resumes = resumes
         self.task = Task(
             self._run,
-            name=stage,
+            name=declared_as.stage,
             description=body.__doc__,
             persist_result=True,
             result_serializer="json",
@@ -88,30 +68,8 @@ class CachedStage:
         )
 
     def keys(self, recipe: Recipe, parents: Mapping[str, ArtifactRef]) -> StageKeys:
-        """Return the keys of a run of this stage; runs nothing.
-
-        Reads what the stage reads from outside the store. Raises UserError where that is missing.
-        """
-        users = self.user_code(recipe)
-        code = {"": code_fingerprint(*self.code, without=self.without), **users}
-        fingerprint = hashlib.sha256(json.dumps(code, sort_keys=True).encode()).hexdigest()
-        inputs, part = self._inputs(recipe), recipe.slice_for(self.stage)
-
-        def key(fingerprint: str, part: Mapping[str, Any] = part) -> str:
-            return stage_key(self.stage, part, parents, fingerprint, inputs)
-
-        ours = code_parts(*self.code, without=self.without)
-        parts = made_of(self.stage, part, parents, inputs, {**ours, **users})
-        rest = endless(self.stage, part)
-        return StageKeys(
-            key(fingerprint),
-            key(""),
-            fingerprint,
-            parts,
-            {**inputs, **users},
-            trajectory=None if rest is None else key("", rest),
-            total=total_of(self.stage, part),
-        )
+        """Return the keys of a run of this stage; see ``Declared.keys``."""
+        return self.declared.keys(recipe, parents)
 
     def prepare(self, pipeline: PipelineRun, **parents: ArtifactRef) -> StageRun:
         """Return the run that a call with the same arguments makes where there is no result yet,
@@ -255,42 +213,15 @@ class CachedStage:
         return run.store.find_or_discard(run.kind, key, get_run_logger().warning)
 
 
-def cached_stage(
-    stage: str,
-    *,
-    kind: str,
-    code: tuple[str, ...] = (),
-    without: tuple[str, ...] = (),
-    inputs: Callable[[Recipe], Mapping[str, str]] = _reads_nothing_outside,
-    user_code: Callable[[Recipe], Mapping[str, str]] = _reads_nothing_outside,
-    resumes: Obstacle | None = None,
-) -> Callable[[Callable[[StageRun], ArtifactRef]], CachedStage]:
-    """Make a function of a ``StageRun`` a cached Prefect task.
+def cached_stage(stage: Stage) -> Callable[[Callable[[StageRun], ArtifactRef]], CachedStage]:
+    """Make a function of a ``StageRun`` the Prefect task of ``stage``, cached by the key that
+    ``declared`` gives it.
 
-    ``stage`` names the task and the slice of the recipe; ``kind`` is that of its artifact.
-    ``code``: modules whose code counts in addition to the function's own; ``without``: modules and
-    packages that these import and that cannot change the result. ``inputs``: content digests of
-    what the body reads from outside the store, by role (``outside.Read``, which the result then
-    names); they count like parents. ``user_code``:
-    digests of the user's modules that the body runs, by function; they count like our code.
-    ``resumes``: the body continues from checkpoints whose metadata are ``StageRun.resumable``, so a
-    half-done run that other code began is refused unless the pipeline run accepts it, and one of
-    fewer iterations is gone on with where this returns no obstacle.
+    A stage that ``resumes`` continues from checkpoints whose metadata are ``StageRun.resumable``,
+    so a half-done run that other code began is refused unless the pipeline run accepts it, and one
+    of fewer iterations is gone on with where ``resumes`` returns no obstacle.
     """
-
-    def decorate(body: Callable[[StageRun], ArtifactRef]) -> CachedStage:
-        return CachedStage(
-            body,
-            stage=stage,
-            kind=kind,
-            code=(body.__module__, *code),
-            without=without,
-            inputs=inputs,
-            user_code=user_code,
-            resumes=resumes,
-        )
-
-    return decorate
+    return lambda body: CachedStage(body, declared()[stage])
 
 
 def _cache_key(context: Any, parameters: dict[str, Any]) -> str:

@@ -13,11 +13,17 @@ from typing import Any, NamedTuple
 from rlcore.store.checks import DamagedArtifact
 from rlcore.store.reader import ArtifactReader
 from schemas.artifacts import ArtifactRef
+from schemas.recipe import Recipe
 
 KEY_DIGITS = 32  # 128 bits of sha256: short enough to read, far too many to collide
 PART_DIGITS = 12  # of the digests that only name a difference
 MADE_OF = "made_of"  # metadata of a result: the parts of its key
 GENERATION = "generation"  # metadata of a result that was made anew: its number, from 2
+ENDS = {"rl": ("rl", "iterations")}  # of a slice, what only says when the stage ends
+
+# (recipe, iterations that the other was to do, those it has done) -> why they cannot be gone on
+# with, None where they can.
+Obstacle = Callable[[Recipe, int, int], str | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,3 +168,20 @@ def made_of(
         inputs={role: str(one) for role, one in inputs.items()},
         code={name: one if "==" in one else one[:PART_DIGITS] for name, one in code.items()},
     )
+
+
+def total_of(stage: str, recipe_slice: Mapping[str, Any]) -> int | None:
+    """Return how many iterations the slice says; None of a stage that has none."""
+    if stage not in ENDS:
+        return None
+    section, name = ENDS[stage]
+    return recipe_slice[section][name]
+
+
+def endless(stage: str, recipe_slice: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the slice without what only says when the stage ends; None where nothing does."""
+    if stage not in ENDS:
+        return None
+    section, name = ENDS[stage]
+    rest = {key: value for key, value in recipe_slice[section].items() if key != name}
+    return {**recipe_slice, section: rest}

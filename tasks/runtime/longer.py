@@ -4,21 +4,16 @@ It goes on with that run's checkpoints and records where nothing that is done de
 iterations there are to be; its result is what it would have made alone.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from rlcore.store.reader import ArtifactReader
 from schemas.recipe import Recipe
 from tasks.runtime.drift import ACCEPTED, begun_runs, newest_checkpoint
+from tasks.runtime.keys import Obstacle
 
 TRAJECTORY = "trajectory"  # metadata of a checkpoint: ``StageKeys.trajectory`` of its stage run
 TOTAL = "total"  # metadata of a checkpoint: the iterations that its stage run was to do
-ENDS = {"rl": ("rl", "iterations")}  # of a slice, what only says when the stage ends
-
-# (recipe, iterations that the other was to do, those it has done) -> why they cannot be gone on
-# with, None where they can.
-Obstacle = Callable[[Recipe, int, int], str | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,23 +32,6 @@ class Shorter:
     def sentence(self) -> str:
         """Return what a run says that trains from 0."""
         return f"trains from 0 beside a run of {self.total} iterations: {self.obstacle}"
-
-
-def total_of(stage: str, recipe_slice: Mapping[str, Any]) -> int | None:
-    """Return how many iterations the slice says; None of a stage that has none."""
-    if stage not in ENDS:
-        return None
-    section, name = ENDS[stage]
-    return recipe_slice[section][name]
-
-
-def endless(stage: str, recipe_slice: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the slice without what only says when the stage ends; None where nothing does."""
-    if stage not in ENDS:
-        return None
-    section, name = ENDS[stage]
-    rest = {key: value for key, value in recipe_slice[section].items() if key != name}
-    return {**recipe_slice, section: rest}
 
 
 def shorter_run(

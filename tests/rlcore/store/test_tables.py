@@ -10,8 +10,8 @@ import pytest
 from pandera.errors import SchemaErrors
 
 from rlcore.store.artifacts import ArtifactStore, Lineage
-from rlcore.store.checks import ArtifactError
-from rlcore.store.tables import check_version, decode_table, encode_table, validate
+from rlcore.store.checks import ArtifactError, check_version
+from rlcore.store.tables import decode_table, encode_table, validate
 from schemas.errors import UserError
 from schemas.tables import TABLES
 

@@ -13,7 +13,8 @@ from schemas.artifacts import ArtifactRef
 from schemas.errors import UserError
 from schemas.recipe import Recipe
 from tasks.run_page.tracking import Tracker
-from tasks.runtime.caching import CachedStage, StageRun, cached_stage
+from tasks.runtime.caching import CachedStage, StageRun
+from tasks.runtime.declared import Declared
 from tasks.runtime.keys import KeyParts, stage_key
 from tasks.runtime.pipeline import PipelineRun, StageResult
 
@@ -65,12 +66,11 @@ def _stages(journal: _Journal, tmp_path: Path) -> tuple[CachedStage, CachedStage
     return (
         CachedStage(
             prepare_data,
-            stage="prepare_data",
-            kind="dataset",
-            code=code,
-            inputs=lambda recipe: {"note": recipe.description},
+            Declared(
+                "prepare_data", "dataset", code, inputs=lambda recipe: {"note": recipe.description}
+            ),
         ),
-        CachedStage(sft, stage="sft", kind="policy", code=code, inputs=lambda recipe: {}),
+        CachedStage(sft, Declared("sft", "policy", code)),
     )
 
 
@@ -359,17 +359,6 @@ def test_key_changes_with_what_lies_outside_the_store() -> None:
     assert len(keys) == 4
 
 
-def test_decorated_stage_counts_its_own_module() -> None:
-    """A stage whose own file were left out would be served from before its last change."""
-
-    @cached_stage("sft", kind="policy")
-    def sft(run: StageRun) -> ArtifactRef:
-        return run.put()
-
-    with pytest.raises(UserError, match=r"test_caching' is no module of"):
-        sft.prepare(_open(_recipe(Path("store"))))
-
-
 def test_a_stage_that_runs_out_of_memory_says_what_to_lower(
     prefect_server: str, tmp_path: Path
 ) -> None:
@@ -378,9 +367,7 @@ def test_a_stage_that_runs_out_of_memory_says_what_to_lower(
     def sft(run: StageRun) -> ArtifactRef:
         raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
-    stage = CachedStage(
-        sft, stage="sft", kind="policy", code=("schemas.errors",), inputs=lambda recipe: {}
-    )
+    stage = CachedStage(sft, Declared("sft", "policy", ("schemas.errors",)))
 
     @flow(name="caching-test")
     def run() -> None:

@@ -37,6 +37,9 @@ EDITS = {
     "rlcore.engines.transformers_engine": SAMPLED,
     "rlcore.trajectories.collect": SAMPLED,
     "rlcore.rewards.gsm8k": SAMPLED,
+    "rlcore.envs.pool": {"rl", "evaluate"},
+    "rlcore.envs.calculator": set(),
+    "rlcore.rl.turns": {"rl"},
     "rlcore.rewards.pool": SAMPLED,
     "rlcore.rewards.judge": SAMPLED,
     "rlcore.judges.question": SAMPLED,
@@ -70,7 +73,7 @@ EDITS = {
 
 @cache
 def modules(stage: str) -> frozenset[str]:
-    made = STAGES[stage]
+    made = STAGES[stage].declared
     return frozenset(code_modules(*made.code, without=made.without))
 
 
@@ -120,7 +123,7 @@ def test_the_users_engine_runs_what_it_samples_again(tmp_path: Path) -> None:
 
     def engine_code(engine: str) -> dict[str, str]:
         recipe = load_recipe("quickstart", {"hardware.rollout.engine": engine}, directory=RECIPES)
-        codes = {name: made.user_code(recipe) for name, made in STAGES.items()}
+        codes = {name: made.declared.user_code(recipe) for name, made in STAGES.items()}
         return {
             name: code["mine.py:Mine"] for name, code in codes.items() if "mine.py:Mine" in code
         }

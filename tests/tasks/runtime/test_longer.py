@@ -10,7 +10,8 @@ from rlcore.results.run import Run
 from rlcore.store.artifacts import ArtifactStore, Lineage
 from schemas.recipe import Recipe
 from tasks.runtime.drift import ACCEPTED
-from tasks.runtime.longer import TOTAL, TRAJECTORY, endless, shorter_run, total_of
+from tasks.runtime.keys import endless, total_of
+from tasks.runtime.longer import TOTAL, TRAJECTORY, shorter_run
 from tests.flows.commands.test_export import cli
 from tests.flows.small_run import INLINE, SMALL, artifact_digests, run_small
 

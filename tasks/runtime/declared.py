@@ -1,0 +1,200 @@
+"""What the key of each stage is made of, without the stage: to import what it runs takes seconds.
+
+For the decorators of the stages (``cached_stage``), and for who runs nothing (``rl-pipeline
+status RECIPE``). To add a stage: its entry in ``declared``.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rlcore.store.fingerprint import code_parts, fingerprint_of
+from schemas.artifacts import ArtifactRef
+from schemas.recipe import Recipe
+from schemas.stages import Stage
+from tasks.runtime.keys import Obstacle, StageKeys, endless, made_of, stage_key, total_of
+
+Digests = Callable[[Recipe], Mapping[str, str]]
+# What the learner does in other stages than SFT, and what samples and scores there.
+NOT_SFT = (
+    "rlcore.algorithms.correction",
+    "rlcore.algorithms.entropy",
+    "rlcore.algorithms.kl",
+    "rlcore.algorithms.policy_loss",
+    "rlcore.algorithms.preference_loss",
+    "rlcore.algorithms.value_loss",
+    "rlcore.engines",
+    "rlcore.rewards",
+)
+
+
+def reads_nothing(recipe: Recipe) -> Mapping[str, str]:
+    """Return the digests of a stage that reads nothing from outside the store."""
+    del recipe
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """What says the key of a stage, besides its slice of the recipe.
+
+    ``kind``: of its artifact. ``code``: modules whose code counts, the stage's own included;
+    ``without``: modules and packages that these import and that cannot change the result.
+    ``inputs``: content digests of what the body reads from outside the store, by role
+    (``outside.Read``, which the result then names); they count like parents. ``user_code``: digests
+    of the user's modules that the body runs, by function; they count like our code. ``resumes``:
+    the body continues from checkpoints; why one of fewer iterations cannot be gone on with.
+    """
+
+    stage: str
+    kind: str
+    code: tuple[str, ...]
+    without: tuple[str, ...] = ()
+    inputs: Digests = reads_nothing
+    user_code: Digests = reads_nothing
+    resumes: Obstacle | None = None
+
+    def keys(self, recipe: Recipe, parents: Mapping[str, ArtifactRef]) -> StageKeys:
+        """Return the keys of a run of this stage; runs nothing.
+
+        Reads what the stage reads from outside the store. Raises UserError where that is missing.
+        """
+        users = self.user_code(recipe)
+        ours = code_parts(*self.code, without=self.without)
+        code = {"": fingerprint_of(ours), **users}
+        fingerprint = hashlib.sha256(json.dumps(code, sort_keys=True).encode()).hexdigest()
+        inputs, part = self.inputs(recipe), recipe.slice_for(self.stage)
+
+        def key(fingerprint: str, part: Mapping[str, Any] = part) -> str:
+            return stage_key(self.stage, part, parents, fingerprint, inputs)
+
+        parts = made_of(self.stage, part, parents, inputs, {**ours, **users})
+        rest = endless(self.stage, part)
+        return StageKeys(
+            key(fingerprint),
+            key(""),
+            fingerprint,
+            parts,
+            {**inputs, **users},
+            trajectory=None if rest is None else key("", rest),
+            total=total_of(self.stage, part),
+        )
+
+
+def declared() -> dict[Stage, Declared]:
+    """Return what the stages declare, in the order in which they run."""
+    from rlcore.export.license import license_inputs
+    from rlcore.workers.workers import (
+        ENGINE_MODULES,
+        ENVIRONMENT_MODULES,
+        LEARNER_MODULES,
+        REWARD_MODULES,
+    )
+
+    workers = (*ENGINE_MODULES, *LEARNER_MODULES, *REWARD_MODULES)
+    players = (*workers, *ENVIRONMENT_MODULES)
+    stages = (
+        Declared(
+            "base_model",
+            "base_model",
+            ("tasks.base_model",),
+            inputs=_model,
+            user_code=_environment_of_texts,
+        ),
+        Declared(
+            "prepare_data",
+            "dataset",
+            ("tasks.prepare_data",),
+            inputs=_data,
+            user_code=_environment,
+        ),
+        Declared("sft", "policy", ("tasks.sft", *LEARNER_MODULES), NOT_SFT),
+        Declared(
+            "reward_model",
+            "reward_model",
+            ("tasks.reward_model", *workers),
+            inputs=_preferences,
+            user_code=_sampling,
+        ),
+        Declared(
+            "rl",
+            "policy",
+            ("tasks.rl", *players, "flows.rl_loop"),
+            inputs=_rl_files,
+            user_code=_rl_functions,
+            resumes=_why_from_zero,
+        ),
+        Declared("evaluate", "evaluation", ("tasks.evaluate", *players), user_code=_played),
+        Declared("export", "export", ("tasks.export",), inputs=license_inputs),
+    )
+    return {Stage(one.stage): one for one in stages}
+
+
+def _model(recipe: Recipe) -> Mapping[str, str]:
+    from rlcore.data.inputs import data_digests, model_digests
+
+    return data_digests(recipe.data) if recipe.model.path is None else model_digests(recipe.model)
+
+
+def _data(recipe: Recipe) -> Mapping[str, str]:
+    from rlcore.data.inputs import data_digests
+
+    return data_digests(recipe.data)
+
+
+def _preferences(recipe: Recipe) -> Mapping[str, str]:
+    from rlcore.reward_model.files import preference_digests
+
+    assert recipe.reward_model is not None, "a recipe without the section has no such stage"
+    return preference_digests(recipe.reward_model.preferences)
+
+
+def _environment(recipe: Recipe) -> Mapping[str, str]:
+    from rlcore.envs.names import environment_names
+    from rlcore.rewards.registry import code_digests
+
+    return code_digests(environment_names(recipe))
+
+
+def _environment_of_texts(recipe: Recipe) -> Mapping[str, str]:
+    """Of a base model from scratch, whose tokenizer learns what the environment says."""
+    return _environment(recipe) if recipe.model.path is None else {}
+
+
+def _sampling(recipe: Recipe) -> Mapping[str, str]:
+    from rlcore.recipes import sampling_code
+    from rlcore.rewards.registry import code_digests
+
+    return code_digests(sampling_code(recipe))
+
+
+def _played(recipe: Recipe) -> Mapping[str, str]:
+    return {**_sampling(recipe), **_environment(recipe)}
+
+
+def _rl_functions(recipe: Recipe) -> Mapping[str, str]:
+    from rlcore.recipes import user_functions
+    from rlcore.rewards.registry import code_digests
+
+    return {**code_digests(user_functions(recipe)), **_environment(recipe)}
+
+
+def _rl_files(recipe: Recipe) -> Mapping[str, str]:
+    found: dict[str, str] = {}
+    if recipe.rl.ptx is not None:
+        from rlcore.rl.ptx import ptx_digests
+
+        found |= ptx_digests(recipe.rl.ptx)
+    if recipe.rl.fork is not None:
+        from rlcore.rl.fork import fork_digests
+
+        found |= fork_digests(recipe)
+    return found
+
+
+def _why_from_zero(recipe: Recipe, before: int, done: int) -> str | None:
+    from rlcore.rl.longer import why_from_zero
+
+    return why_from_zero(recipe, before, done)
