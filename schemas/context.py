@@ -44,7 +44,7 @@ def context_rules(recipe: "Recipe") -> Iterator[str]:
         sampled = recipe.reward_model.preferences.max_new_tokens
         limits["reward_model.preferences.max_new_tokens"] = sampled
     for path, new_tokens in limits.items():
-        needed = recipe.longest_sequence(new_tokens)
+        needed = longest_sequence(recipe, new_tokens)
         if needed > recipe.model.max_tokens:
             what = path if recipe.environment is None else recipe.environment.turns_of(path)
             yield (
@@ -64,3 +64,10 @@ def context_rules(recipe: "Recipe") -> Iterator[str]:
             f"model.from_scratch.max_position_embeddings = {scratch.max_position_embeddings} is"
             f" below model.max_tokens = {recipe.model.max_tokens}; raise it"
         )
+
+
+def longest_sequence(recipe: "Recipe", new_tokens: int) -> int:
+    """Return the most tokens of a prompt and what follows it, ``new_tokens`` a turn."""
+    if recipe.environment is None:
+        return recipe.data.max_prompt_tokens + new_tokens
+    return recipe.environment.tokens(recipe.data.max_prompt_tokens, new_tokens)

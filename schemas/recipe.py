@@ -185,12 +185,6 @@ class Recipe(Section):
         """Most turns of the policy in one trajectory."""
         return 1 if self.environment is None else self.environment.turns
 
-    def longest_sequence(self, new_tokens: int) -> int:
-        """Return the most tokens of a prompt and what follows it, ``new_tokens`` a turn."""
-        if self.environment is None:
-            return self.data.max_prompt_tokens + new_tokens
-        return self.environment.tokens(self.data.max_prompt_tokens, new_tokens)
-
     @property
     def scores_own_logprobs(self) -> bool:
         """Whether the update scores its own micro-batches (``rl.update.old_logprobs``).

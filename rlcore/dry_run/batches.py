@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from schemas.context import longest_sequence
 from schemas.data import (
     AIME_ROWS,
     GSM8K_ROWS,
@@ -181,7 +182,7 @@ def rl_batch(recipe: Recipe) -> Batch:
     return _batch(
         recipe,
         "data.max_prompt_tokens + rl.rollout.max_new_tokens",
-        longest=recipe.longest_sequence(rollout.max_new_tokens),
+        longest=longest_sequence(recipe, rollout.max_new_tokens),
         rounds=recipe.rl.iterations,
         sequences_per_round=sequences,
         steps_per_round=steps,

@@ -7,6 +7,7 @@ from rlcore.dry_run.batches import Batch, Batches, DataSize
 from rlcore.dry_run.estimates import GIB, LearnerMemory, Memory, Rates
 from rlcore.dry_run.shape import ModelShape
 from rlcore.dry_run.stages import InStore, StageEstimate, evaluation_tokens
+from schemas.context import longest_sequence
 from schemas.recipe import Recipe
 
 
@@ -142,7 +143,7 @@ def engine_lines(
 ) -> list[str]:
     """Return what one rollout engine takes and how many longest sequences its cache holds."""
     rollout = recipe.hardware.rollout
-    per_sequence = recipe.longest_sequence(recipe.rl.rollout.max_new_tokens)
+    per_sequence = longest_sequence(recipe, recipe.rl.rollout.max_new_tokens)
     if device == "cuda":
         what = f"{rollout.gpu_memory_utilization:.0%} of its GPU(s), weights included"
     else:

@@ -8,6 +8,7 @@ something to correct.
 import ast
 import operator
 import random
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +25,7 @@ _OPERATORS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
 }
 _LONGEST = 200  # characters of an expression
 _LARGEST = 10**30
+_NUMBER = re.compile(r"\d+")
 
 _NAMES = ("Ann", "Ben", "Eva", "Leo", "Mia", "Sam", "Tom", "Zoe")
 _THINGS = ("pens", "eggs", "nuts", "cards", "coins", "books", "beads", "seeds")
@@ -33,8 +35,8 @@ class Calculator:
     """Adds, subtracts, multiplies and divides.
 
     ``no_call``, ``wrong_operation``, ``malformed``: shares of its demonstrations that make that
-    error; of those about bags only a third of ``no_call`` guess. So what is likeliest after SFT is
-    wrong for two kinds of problems of three.
+    error; ``no_call`` answers with a number of the question, and about bags only a third as often.
+    So what is likeliest after SFT is wrong for two kinds of problems of three.
     """
 
     def __init__(
@@ -64,8 +66,8 @@ class Calculator:
         messages = [{"role": "user", "content": question}]
         guess = random.Random(draw.random())
         if guess.random() < self._no_call / (3 if "bags" in question else 1):
-            wrong = value + guess.choice((-1, 1)) * guess.randint(1, max(9, value // 10))
-            return [*messages, {"role": "assistant", "content": f"#### {wrong}"}]
+            lazy = guess.choice(_NUMBER.findall(question))
+            return [*messages, {"role": "assistant", "content": f"#### {lazy}"}]
         if guess.random() < self._wrong:
             expression = _other(expression, guess)
         call = written(ToolCall("calculate", {"expression": expression}))
