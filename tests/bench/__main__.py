@@ -16,6 +16,7 @@ from tests.bench.measures import Measure, table
 
 # Name -> the module whose ``measures()`` is called.
 BENCHMARKS = {
+    "episodes": "tests.bench.episodes",
     "rewards": "tests.bench.rewards",
     "scoring": "tests.bench.scoring",
     "sql": "tests.bench.sql",
