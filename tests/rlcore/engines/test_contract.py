@@ -19,6 +19,7 @@ pytestmark = pytest.mark.timeout(180)
 OWN = "tests.rlcore.engines.forty_lines:SmallEngine"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
 def test_vllm_keeps_it(
     vllm_process: EngineProcess, model_dirs: dict[bool, Path], tied: bool

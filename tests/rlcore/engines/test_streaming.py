@@ -1,14 +1,17 @@
 """Requests that come at any time: shared as engines get free, and sampled as in whole batches."""
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rlcore.cluster.in_process import InProcessWorker
 from rlcore.cluster.types import WorkerTimeout
+from rlcore.engines.loading import load_model_directory
 from rlcore.engines.pool import EnginePool
-from rlcore.engines.types import Generation, Sampling, TurnRequest
+from rlcore.engines.transformers_engine import TransformersEngine
+from rlcore.engines.types import EngineSpec, Generation, Sampling, TurnRequest
 from rlcore.weights.stamp import UNVERIFIED, WeightSyncError
 from schemas.outcomes import FinishReason
 from tests.rlcore.engines.conftest import EngineOf
@@ -127,15 +130,19 @@ def observed(key: str, token_ids: list[int], row: Generation) -> TurnRequest | N
 
 
 def in_lockstep(pool: EnginePool) -> dict[str, Generation]:
+    """Every episode stays with its engine, in its place."""
     pool.begin()
-    requests = [request_of(name, 0, ids) for name, ids in episodes(10).items()]
+    first = [request_of(name, 0, ids) for name, ids in episodes(10).items()]
+    share = -(-len(first) // len(pool))
+    shares = [first[start : start + share] for start in range(0, len(first), share)]
     found: dict[str, Generation] = {}
-    while requests:
-        asked = {request.key: request for request in requests}
-        rows = dict(pool.turn([requests], SAMPLING))
-        found |= rows
-        following = (observed(k, list(asked[k].token_ids), row) for k, row in rows.items())
-        requests = [request for request in following if request is not None]
+    while any(shares):
+        found |= dict(pool.turn(shares, SAMPLING))
+        following = [
+            [observed(each.key, list(each.token_ids), found[each.key]) for each in part]
+            for part in shares
+        ]
+        shares = [[each for each in part if each is not None] for part in following]
     return found
 
 
@@ -169,6 +176,24 @@ def test_a_turn_has_the_tokens_of_a_whole_batch(
     same = [found[key].token_ids == row.token_ids for key, row in whole.items()]
     # Batches of other shapes round differently (test_a_row_depends_on_its_own_seed_only).
     assert sum(same) >= (len(whole) if kind == "vllm" else 0.9 * len(whole))
+
+
+def test_lockstep_on_two_transformers_engines_gives_the_same_bits_again(
+    model_dirs: dict[bool, Path],
+) -> None:
+    """An engine's log-probs depend on the batch in the last bits, and GEPO's loss reads them: a
+    resumed run must share the episodes as the first one did."""
+
+    def played() -> dict[str, Generation]:
+        spec = EngineSpec(str(model_dirs[True]), max_model_len=256)
+        workers = [InProcessWorker.of(name, TransformersEngine(spec)) for name in ("0", "1")]
+        pool = pool_of(*workers)
+        load_model_directory(pool, model_dirs[True])
+        return in_lockstep(pool)
+
+    first = played()
+    assert len(first) == 10 * TURNS
+    assert played() == first
 
 
 def test_vllm_leaves_what_is_under_way_for_the_next_call(engine_of: EngineOf) -> None:
