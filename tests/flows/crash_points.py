@@ -1,4 +1,5 @@
-"""Runs the small pipeline and kills its own process, without warning, at a named point.
+"""Runs the small pipeline and kills its own process, without warning, at a named point; or lets
+it wait there ("pause"), alive, until the file ``GO`` is in its working directory.
 
 python -m tests.flows.crash_points POINT OVERRIDES_JSON
 """
@@ -15,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 PROCESSES = "processes.json"
+GO = "go-on"
+PAUSE_S = 200.0  # the longest that a run waits for ``GO``
 KILL_ITERATION = {"rollout": 1, "reward": 2, "advantage": 2, "update": 3, "sync": 3}
 
 
@@ -56,6 +59,8 @@ def _install(point: str) -> None:
         Phases.sync = lambda self, state: (  # type: ignore[method-assign]
             before(self, state) or original(self, state)
         )
+    elif point == "pause":
+        _install_pause(Phases)
     elif point in ("half-full", "warm-up"):
         _install_within_iteration_2(Phases, point)
     elif point == "in-the-sandbox":
@@ -102,6 +107,20 @@ def _install_within_iteration_2(phases_class: Any, point: str) -> None:
             return state.next_iteration == 2 and not state.trains_policy(phases.recipe.rl)
 
         phases_class.update = _then_die(phases_class.update, critic_alone)
+
+
+def _install_pause(phases_class: Any) -> None:
+    """Install the point at which two iterations are recorded and the third waits for ``GO``."""
+    original = phases_class.rollout
+
+    def rollout(phases: Any, state: Any, groups: Any) -> Any:
+        deadline = time.monotonic() + PAUSE_S
+        while state.next_iteration == 3 and not Path(GO).exists():
+            assert time.monotonic() < deadline, f"nobody wrote {GO}"
+            time.sleep(0.1)
+        return original(phases, state, groups)
+
+    phases_class.rollout = rollout
 
 
 def _install_in_the_sandbox(phases_class: Any) -> None:

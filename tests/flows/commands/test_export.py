@@ -4,6 +4,8 @@ import json
 import os
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,8 @@ from flows.places import RECIPES
 from rlcore.recipe_text import write_yaml
 from rlcore.recipes import load_recipe
 from rlcore.store.reader import ArtifactReader
-from tests.flows.small_run import INLINE, ROOT, run_small, summary_of
+from tests.flows.crash_points import GO
+from tests.flows.small_run import INLINE, ROOT, artifact_digests, run_small, summary_of
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -74,6 +77,38 @@ def test_a_killed_run_has_a_model_and_so_has_the_finished_one(
     beyond = cli(tmp_path, "export", "latest", "--iteration", "9")
     assert beyond.returncode == 2
     assert "has no iteration 9; it has 0 to 4" in beyond.stderr.splitlines()[-1]
+
+
+@pytest.mark.slow
+def test_a_run_that_goes_on_is_exported_and_ends_as_if_it_was_not(
+    prefect_server: str, tmp_path: Path
+) -> None:
+    """Who looks at a model in the middle of a run must not wait for its end, nor change it."""
+    going, alone = tmp_path / "going", tmp_path / "alone"
+    with ThreadPoolExecutor(1) as pool:
+        run = pool.submit(run_small, going, INLINE, kill_at="pause")
+        try:
+            deadline = time.monotonic() + 120
+            while not list(going.glob("runs/store/iterations/*/000002/manifest.json")):
+                assert time.monotonic() < deadline, "no second iteration"
+                assert not run.done(), run.result().stdout[-3000:]
+                time.sleep(0.2)
+            newest = cli(going, "export", "latest")
+            first = cli(going, "export", "latest", "--iteration", "1", "--out", "first")
+            again = cli(going, "replay", "latest", "2", "--from", "1")
+            assert not run.done()
+        finally:
+            (going / GO).touch()
+        assert run.result().returncode == 0, run.result().stdout[-3000:]
+    assert newest.returncode == 0, newest.stderr[-3000:]
+    assert "has not ended; iteration 2 is the newest whole one" in newest.stderr
+    assert recorded(going)[2][:12] in newest.stdout
+    assert recorded(going)[1][:12] in first.stdout, first.stderr[-3000:]
+    assert again.stdout.startswith("iterations 1 to 2 of "), again.stderr[-3000:]
+    assert run_small(alone, INLINE).returncode == 0
+    for kind in ("rollouts", "advantages", "policy"):
+        assert artifact_digests(going, kind) == artifact_digests(alone, kind)
+    assert recorded(going) == recorded(alone)
 
 
 def test_a_run_that_is_not_there_is_one_sentence(
