@@ -62,7 +62,7 @@ class Calculator:
     def demonstration(self, seed: int) -> list[dict[str, str]]:
         """Return the problem of ``seed``, solved with the tool, or with one of the errors."""
         draw = random.Random(seed)
-        question, expression, value = _problem(draw)
+        question, expression, _ = _problem(draw)
         messages = [{"role": "user", "content": question}]
         guess = random.Random(draw.random())
         if guess.random() < self._no_call / (3 if "bags" in question else 1):
