@@ -168,13 +168,15 @@ def _anchor(tree: dict[str, Any], folder: Path) -> None:
             section["path"] = str(folder / given)
     functions = _at(tree, "reward", "functions")
     named = [(each, "name") for each in (functions if isinstance(functions, list) else ())]
-    for section, key in (*named, (_at(tree, "hardware", "rollout"), "engine")):
+    named += [(_at(tree, "environment"), "name"), (_at(tree, "hardware", "rollout"), "engine")]
+    for section, key in named:
         given = section.get(key) if isinstance(section, dict) else None
-        if not isinstance(given, str):
-            continue
-        file = split_function(given)[0]
-        if is_file(file) and _is_relative(file) and not _only_here(file, folder):
+        if isinstance(given, str) and _is_file_beside(split_function(given)[0], folder):
             section[key] = str(folder / given)
+    command = _at(tree, "environment", "command")
+    for index, word in enumerate(command if isinstance(command, list) else ()):
+        if isinstance(word, str) and _is_file_beside(word, folder):
+            command[index] = str(folder / word)
     model = _at(tree, "model")
     given = model.get("path") if isinstance(model, dict) else None
     if isinstance(given, str) and _is_relative(given) and (folder / given).is_dir():
@@ -186,6 +188,10 @@ def _at(tree: Any, *keys: str) -> Any:
     for key in keys:
         tree = tree.get(key) if isinstance(tree, dict) else None
     return tree
+
+
+def _is_file_beside(file: str, folder: Path) -> bool:
+    return is_file(file) and _is_relative(file) and not _only_here(file, folder)
 
 
 def _is_relative(path: str) -> bool:

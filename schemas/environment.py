@@ -1,12 +1,13 @@
 """Recipe section ``environment``: what answers the policy between its turns."""
 
 from collections.abc import Iterator
+from pathlib import PurePath
 from typing import Any
 
 from pydantic import Field
 
 from schemas.algorithm import Options
-from schemas.names import portable_name
+from schemas.names import is_file, portable_name
 from schemas.section import Section, rule
 
 MCP = "mcp"
@@ -30,7 +31,9 @@ class EnvironmentSection(Section):
     )
     options: Options = Field(default_factory=dict, description="keyword arguments of the class")
     command: tuple[str, ...] = Field(
-        default=(), description="mcp only: program and arguments of the server, on stdio"
+        default=(),
+        description="mcp only: program and arguments of the server, on stdio; Python files from the"
+        " recipe's folder",
     )
     version: str = Field(
         default="", description="mcp only: names what the server does; another one is another run"
@@ -53,7 +56,9 @@ class EnvironmentSection(Section):
         default=10.0, gt=0, description="seconds of one step; then that is what the policy is told"
     )
     memory_gib: float | None = Field(
-        default=4.0, gt=0, description="address space (GiB) of one worker; null = no limit"
+        default=4.0,
+        gt=0,
+        description="address space (GiB) of one worker, not of an MCP server; null = no limit",
     )
     workers: int = Field(
         default=1, ge=1, description="processes that the episodes are divided over"
@@ -72,7 +77,9 @@ class EnvironmentSection(Section):
     def identity(self) -> dict[str, Any]:
         """What results depend on."""
         part = self.model_dump(mode="json", exclude={"workers", "memory_gib"})
-        return {**part, "name": portable_name(self.name), "max_turns": self.turns}
+        command = [_portable(index, word) for index, word in enumerate(self.command)]
+        own = {"name": portable_name(self.name), "command": command, "max_turns": self.turns}
+        return {**part, **own}
 
     def tokens(self, prompt: int, turn: int) -> int:
         """Return the longest episode in tokens, of a ``prompt`` and turns of ``turn`` tokens."""
@@ -97,3 +104,14 @@ class EnvironmentSection(Section):
         if self.name != MCP and (self.command or self.version):
             key = "command" if self.command else "version"
             yield f"{key} is set and name = {self.name!r} starts no server; leave it out"
+        if self.name == MCP and self.options:
+            yield (
+                f"options = {self.options} and name = 'mcp' has no class that takes them; write"
+                " them into command"
+            )
+
+
+def _portable(index: int, word: str) -> str:
+    """Return a word of a command without the machine's folders: the program, and files whose
+    content is in the keys."""
+    return PurePath(word).name if index == 0 or is_file(word) else word

@@ -38,6 +38,7 @@ CONFINED = {
     "vllm": ("rlcore/engines/vllm_engine.py", "rlcore/engines/vllm_transfer.py"),
     "deepspeed": ("rlcore/learner/engine.py",),
     "openai": ("rlcore/judges/client.py",),
+    "mcp": ("rlcore/envs/mcp.py",),
     "duckdb": tuple(
         f"rlcore/results/{name}.py"
         for name in ("conditions", "held", "index", "kept", "statement", "views")

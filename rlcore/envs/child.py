@@ -9,13 +9,16 @@ import asyncio
 import json
 import socket
 import sys
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
-from rlcore.envs.registry import Episode, Kind
+from rlcore.envs.registry import Builder, Episode, Kind
 from rlcore.envs.types import plain
 from rlcore.rewards.calls import failure_text
 from rlcore.rewards.child import limit_memory, main, silence
+from schemas.environment import MCP
 
 _DETAIL_CHARACTERS = 500
 _LONGEST_MESSAGE = 2**30
@@ -30,20 +33,37 @@ def serve(link: socket.socket) -> None:
     """Answer the calls that arrive on ``link``, until the parent closes it."""
     lines = link.makefile("rb", buffering=0)
     silence()
-    setup = json.loads(lines.readline())
-    try:
-        kind = Kind(setup["name"], setup["options"])
-    except Exception as error:  # noqa: BLE001 - the user's class may fail in any way; reported
-        _send(link, {"refused": failure_text(error)[:_DETAIL_CHARACTERS]})
-        return
-    if refused := limit_memory(setup["memory_bytes"], setup["memory_key"]):
-        _send(link, {"refused": refused})
-        return
-    _send(link, {"ready": True, "role": kind.role})
-    asyncio.run(_answer_all(link, kind, setup["timeout_s"]))
+    asyncio.run(_serve(link, json.loads(lines.readline())))
 
 
-async def _answer_all(link: socket.socket, kind: Kind, timeout_s: float) -> None:
+async def _serve(link: socket.socket, setup: dict[str, Any]) -> None:
+    async with AsyncExitStack() as held:
+        try:
+            kind = await held.enter_async_context(_opened(setup["name"], setup["options"]))
+        except Exception as error:  # noqa: BLE001 - the user's class may fail in any way; reported
+            _send(link, {"refused": failure_text(error)[:_DETAIL_CHARACTERS]})
+            return
+        # A server was started before, and is not limited.
+        if refused := limit_memory(setup["memory_bytes"], setup["memory_key"]):
+            _send(link, {"refused": refused})
+            return
+        _send(link, {"ready": True, "role": kind.role})
+        await _answer_all(link, kind, setup["timeout_s"])
+
+
+@asynccontextmanager
+async def _opened(name: str, options: dict[str, Any]) -> AsyncIterator[Builder]:
+    """Yield the kind of environment ``name``; a server of it runs meanwhile."""
+    if name != MCP:
+        yield Kind(name, options)
+        return
+    from rlcore.envs.mcp import connected  # its library takes seconds to import
+
+    async with connected(**options) as kind:
+        yield kind
+
+
+async def _answer_all(link: socket.socket, kind: Builder, timeout_s: float) -> None:
     reader, writer = await asyncio.open_connection(sock=link, limit=_LONGEST_MESSAGE)
     # Plain methods wait in threads; tools mostly wait for something else.
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(_THREADS))
@@ -66,7 +86,7 @@ async def _answer_all(link: socket.socket, kind: Kind, timeout_s: float) -> None
 
 
 async def _answered(
-    call: dict[str, Any], episodes: dict[str, Episode], kind: Kind, timeout_s: float
+    call: dict[str, Any], episodes: dict[str, Episode], kind: Builder, timeout_s: float
 ) -> dict[str, Any]:
     """Return {"said": ...}, {"timeout": True}, or {"error": ...}; after the last two the episode's
     state is gone."""
@@ -88,7 +108,7 @@ async def _answered(
         return {"error": failure_text(error)[:_DETAIL_CHARACTERS]}
 
 
-async def _again(kind: Kind, past: list[Any], timeout_s: float) -> Episode:
+async def _again(kind: Builder, past: list[Any], timeout_s: float) -> Episode:
     """Return an environment in which ``past`` has happened: a list of (call, answer).
 
     Raises NotRepeatable when it answers otherwise now.

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rlcore.cluster.progress import advance
+from rlcore.envs.names import SERVER_ENDED
 from rlcore.envs.types import Answer, Call, Description, Start, Step, step_of
 from rlcore.rewards.environment import environment_of
 from rlcore.rewards.link import Child, ChildEnded
-from schemas.environment import EnvironmentSection
+from schemas.environment import MCP, EnvironmentSection
 from schemas.errors import UserError
 
 _CHILD = "rlcore.envs.child"
@@ -210,7 +211,9 @@ class EnvironmentProcess:
 
     def _child_ended(self, child: Child) -> list[Answer]:
         """Try again what was under way: alone, since one of them may have ended the child."""
-        why = f"its process died ({child.ending()})"
+        ending = child.ending()
+        served = self._section.name == MCP and ending == f"exit code {SERVER_ENDED}"
+        why = "its MCP server ended" if served else f"its process died ({ending})"
         flights = list(self._flights.values())
         self._forget_child()
         if len(flights) == 1:
@@ -288,4 +291,4 @@ def _of_section(section: EnvironmentSection) -> dict[str, Any]:
     """Return the options that an environment of ours reads of the section."""
     if section.name == "python":
         return {"timeout_s": section.timeout_s}
-    return {}
+    return {"command": section.command} if section.name == MCP else {}

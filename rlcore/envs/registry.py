@@ -1,13 +1,13 @@
 """Environments by name, each built for one episode.
 
 A name is one of ``BUILTIN``, or ``package.module:Class`` or ``path/to/file.py:Class`` for yours
-(``types`` says what it needs). To add one: its module in this package, its entry here, its name in
-``schemas.environment``.
+(``types`` says what it needs); ``mcp`` has a module of its own. To add one: its module in this
+package, its entry in ``names``, its name in ``schemas.environment``.
 """
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from rlcore.envs.names import BUILTIN
 from rlcore.envs.tools import ToolEnvironment, result_of, schemas_of
@@ -17,6 +17,27 @@ from schemas.errors import UserError, did_you_mean
 from schemas.names import split_function
 
 PATH = "environment.name"
+
+
+class Builder(Protocol):
+    """What a recipe names: builds an environment per episode."""
+
+    @property
+    def role(self) -> str:
+        """Return the role in which it answers when a step took too long."""
+        ...
+
+    def describe(self) -> Description:
+        """Return what it says of itself."""
+        ...
+
+    def build(self) -> "Episode":
+        """Return a new environment."""
+        ...
+
+    def demonstration(self, seed: int) -> list[dict[str, str]]:
+        """Return the messages of an example to learn from, drawn by ``seed``."""
+        ...
 
 
 class Kind:

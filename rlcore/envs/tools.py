@@ -7,7 +7,7 @@ every other public method but ``close`` and
 """
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from rlcore.envs.hermes import Malformed, ToolCall, call_in
@@ -38,33 +38,37 @@ class ToolEnvironment:
 
     async def step(self, text: str) -> Step:
         """Make the call that ``text`` holds; see ``Environment``."""
-        try:
-            call = call_in(text)
-            if call is None:
-                return Step(done=True)
-            tool = self._tool(call)
-        except Malformed as wrong:
-            return Step([_tool_message(f"error: {wrong}")], valid=False)
-        try:
-            result = await result_of(tool, **call.arguments)
-        except Exception as error:  # noqa: BLE001 - the policy may handle what its call raised
-            result = f"error: {type(error).__name__}: {error}"
-        return Step([_tool_message(str(result))])
+        return await step_of_call(text, self._names, self._result)
 
-    def _tool(self, call: ToolCall) -> Callable[..., Any]:
-        """Return the method that ``call`` names. Raises Malformed where there is none, or where it
-        takes other arguments."""
-        if call.name not in self._names:
-            near = did_you_mean(call.name, self._names)
-            raise Malformed(
-                f"there is no tool {call.name!r}; there are {', '.join(self._names)}{near}"
-            )
+    async def _result(self, call: ToolCall) -> str:
         method = getattr(self._tools, call.name)
         try:
             inspect.signature(method).bind(**call.arguments)
         except TypeError as error:
             raise Malformed(f"{call.name}: {error}") from None
-        return method
+        try:
+            return str(await result_of(method, **call.arguments))
+        except Exception as error:  # noqa: BLE001 - the policy may handle what its call raised
+            return f"error: {type(error).__name__}: {error}"
+
+
+async def step_of_call(
+    text: str, names: Sequence[str], result: Callable[[ToolCall], Awaitable[str]]
+) -> Step:
+    """Return the Step that answers ``text``: the ``result`` of its call, or what is wrong with it.
+
+    ``names``: of the tools. ``result`` raises Malformed for arguments that its tool does not take.
+    """
+    try:
+        call = call_in(text)
+        if call is None:
+            return Step(done=True)
+        if call.name not in names:
+            near = did_you_mean(call.name, names)
+            raise Malformed(f"there is no tool {call.name!r}; there are {', '.join(names)}{near}")
+        return Step([_tool_message(await result(call))])
+    except Malformed as wrong:
+        return Step([_tool_message(f"error: {wrong}")], valid=False)
 
 
 def tool_names(kind: type) -> list[str]:

@@ -225,6 +225,7 @@ def test_a_recipe_elsewhere_extends_ours_and_reads_its_own_folder(
         "    - {kind: file, path: old.jsonl, split: test}\n"
         "    - {kind: file, path: s3://bucket/rows.parquet, split: validation}\n"
         "hardware: {rollout: {engine: 'engine.py:Mine'}}\n"
+        "environment: {name: mcp, command: [python, server.py, -v], max_turns: 1}\n"
     )
     monkeypatch.chdir(here)
     recipe = load_recipe(str(mine / "own.yaml"), directory=RECIPES)
@@ -233,6 +234,8 @@ def test_a_recipe_elsewhere_extends_ours_and_reads_its_own_folder(
     assert paths == [str(mine / "train.jsonl"), "old.jsonl", "s3://bucket/rows.parquet"]
     assert recipe.model.path == str(mine / "model")
     assert recipe.hardware.rollout.engine == str(mine / "engine.py:Mine")
+    assert recipe.environment is not None
+    assert recipe.environment.command == ("python", str(mine / "server.py"), "-v")
     (mine / "own.yaml").write_text("extends: gsm8k-gpro\nname: own\n")
     looked = r"no gsm8k-gpro\.yaml in '.*mine' nor among .*did you mean"
     with pytest.raises(UserError, match=looked):
