@@ -4,6 +4,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -44,7 +45,7 @@ def _asked(process: EnvironmentProcess, episode: str, text: str) -> Answer:
     return answer
 
 
-def _step(process: EnvironmentProcess, tool: str, episode: str = "a", **arguments: object) -> Step:
+def _step(process: EnvironmentProcess, tool: str, episode: str = "a", **arguments: Any) -> Step:
     answer = _asked(process, episode, written(ToolCall(tool, arguments)))
     assert answer.step is not None, answer.failure
     return answer.step
@@ -80,11 +81,12 @@ def test_calls_reach_the_server_and_its_tools_are_described(shop: EnvironmentPro
     assert _said(failed).startswith("error: ")
     assert _said(_step(shop, "variable", name="SHOP_NAME")) == "corner"
     assert _said(_step(shop, "variable", name="PYTHONPATH")) == "(not set)"
-    for tool, arguments, said in (
+    wrong: list[tuple[str, dict[str, Any], str]] = [
         ("price", {"thin": "egg"}, "error: price: 'thing' is a required property"),
         ("price", {"thing": 3}, "error: price: 3 is not of type 'string'"),
         ("prise", {}, "did you mean 'price'?"),
-    ):
+    ]
+    for tool, arguments, said in wrong:
         step = _step(shop, tool, **arguments)
         assert (step.valid, step.done) == (False, False)
         assert said in _said(step)
