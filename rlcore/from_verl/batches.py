@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rlcore.from_verl.entries import ACTOR, MODEL, ROLLOUT
+from rlcore.from_verl.episodes import lengths, longest
 from rlcore.from_verl.settings import Run
 from schemas.errors import UserError
 from schemas.names import REWARD_MODEL
@@ -39,12 +40,6 @@ TRUNCATIONS = {
 
 def _sizes(run: Run) -> dict[str, int]:
     return VERL_EXAMPLE_SIZES if run.excerpt else VERL_SIZES
-
-
-def lengths(run: Run) -> tuple[int, int]:
-    """Return the longest prompt and the longest response, in tokens; verl's default is 512 each."""
-    prompt = run.count("data.max_prompt_length", 512)
-    return prompt, run.count("data.max_response_length", 512)
 
 
 def batch_sizes(run: Run) -> tuple[int, int]:
@@ -92,20 +87,20 @@ def batches(run: Run) -> dict[str, Any]:
 
 
 def _micro_batch_tokens(run: Run) -> int:
-    """Sequences per GPU and pass, converted to tokens at the longest lengths; at least one."""
-    longest = sum(lengths(run))
+    """Sequences per GPU and pass, converted to tokens of the longest sequence; at least one."""
+    sequence = longest(run)
     dynamic = run.flag(f"{ACTOR}.use_dynamic_bsz")
     micro = run.count(f"{ACTOR}.ppo_micro_batch_size_per_gpu", 0)
     if not micro and run.has(f"{ACTOR}.ppo_micro_batch_size"):
         gpus = run.count("trainer.n_gpus_per_node", 1) * run.count("trainer.nnodes", 1)
         micro = max(1, run.count(f"{ACTOR}.ppo_micro_batch_size", 1) // gpus)
     # the ranked responses of a prompt share a micro-batch of the reward model
-    least = longest * (SampledPreferences().max_responses if trains_reward_model(run) else 1)
+    least = sequence * (SampledPreferences().max_responses if trains_reward_model(run) else 1)
     if micro and not dynamic:
-        tokens = max(least, micro * longest)
+        tokens = max(least, micro * sequence)
         run.note(
-            f"{ACTOR}.ppo_micro_batch_size_per_gpu: {micro} x {longest} tokens"
-            + (", raised" if tokens > micro * longest else "")
+            f"{ACTOR}.ppo_micro_batch_size_per_gpu: {micro} x {sequence} tokens"
+            + (", raised" if tokens > micro * sequence else "")
             + f" = hardware.learner.micro_batch_tokens {tokens}"
         )
         return tokens
@@ -207,19 +202,20 @@ def data(run: Run) -> dict[str, Any]:
         run.note(f"{MODEL}.path is not shown: {VERL_EXAMPLE_MODEL}, as in verl's GSM8K example")
     prompt, response = lengths(run)
     warm = trains_reward_model(run)
-    limit = run.count(f"{ROLLOUT}.max_model_len", prompt + response)
+    sequence = longest(run)
+    limit = run.count(f"{ROLLOUT}.max_model_len", sequence)
     dropped = run.flag("data.filter_overlong_prompts")
     truncation = run.choice("data.truncation", TRUNCATIONS, "error")
     ours: dict[str, Any] = {
         "model.path": os.path.expanduser(model) if model.startswith("~") else model,
         "model.dtype": "bfloat16",
-        "model.max_tokens": max(limit, prompt + response),
+        "model.max_tokens": max(limit, sequence),
         "data.sources": _sources(run, train),
         "data.max_prompt_tokens": prompt,
         "data.over_length": "drop" if dropped or not train else truncation,
         "data.validation_fraction": VALIDATION_FRACTION,
         "sft.enabled": warm,
-        "sft.max_tokens": prompt + response,
+        "sft.max_tokens": sequence,
         "rl.rollout.max_new_tokens": response,
         "evaluate.checkpoints": ["base", *(["sft"] if warm else []), "rl"],
         "evaluate.max_new_tokens": response,

@@ -16,7 +16,6 @@ from rlcore.from_verl.entries import (
 ONE_RANK = "is frozen and one rank, which holds the whole model"
 REFERENCE = f"a reference, where the KL needs one, {ONE_RANK}"
 REWARD_MODEL = f"a reward model as scorer {ONE_RANK}"
-NO_ENVIRONMENTS = "multi-turn environments are not supported"
 
 _MODELS: dict[str, Entry] = {
     f"{MODEL}.path": Part("data"),
@@ -186,16 +185,18 @@ _TRAINER: dict[str, Entry] = {
         for key in ("ray_init.*", "ray_kwargs.*", "global_profiler.*", "hydra.*", "defaults")
     },
     "transfer_queue.*": Unsupported("what passes between phases is Parquet in the store"),
-    "env.env_name": Unsupported(f"{NO_ENVIRONMENTS}: an episode has one turn", differs=True),
-    "env.max_steps": Unsupported(
-        f"{NO_ENVIRONMENTS}: an episode has one turn", differs=True, off=(1,)
+    "env.env_name": Part("environment"),
+    "env.max_steps": Part("environment"),
+    "env.history_length": Unsupported(
+        "an episode is one token stream, in which the policy sees all earlier turns", True
     ),
+    "env.seed": Unsupported("derived from the recipe's seed"),
+    "env.resources_per_worker.*": Unsupported("set environment.workers"),
     **{
-        f"env.{key}": Unsupported(NO_ENVIRONMENTS)
-        for key in (
-            *("seed", "history_length", "resources_per_worker.*", "alfworld.*", "search.*"),
-            *("webshop.*", "sokoban.*", "healthcare.*", "mol_optim.*", "informal_math.*"),
-            *("informal_math_training.*", "informal_math_evolving.*"),
+        f"env.{name}.*": Unsupported("set environment.options")
+        for name in (
+            *("alfworld", "search", "webshop", "sokoban", "healthcare", "mol_optim"),
+            *("informal_math", "informal_math_training", "informal_math_evolving"),
         )
     },
 }

@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from rlcore.from_verl.batches import iteration_steps, lengths
+from rlcore.from_verl.batches import iteration_steps
 from rlcore.from_verl.entries import ACTOR, MODEL, ROLLOUT
+from rlcore.from_verl.episodes import lengths
 from rlcore.from_verl.learning_keys import OPTIMIZERS
 from rlcore.from_verl.settings import Run
 from schemas.algorithm import ADVANTAGES

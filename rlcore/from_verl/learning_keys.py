@@ -13,7 +13,6 @@ from rlcore.from_verl.entries import (
     switch,
 )
 
-ONE_TURN = "episodes have one turn: environments are not supported"
 OPTIMIZERS = {f"{ACTOR}.optim": "rl.update.optimizer", "critic.optim": "rl.critic.optimizer"}
 
 _OPTIMIZER: dict[str, Entry] = {
@@ -87,12 +86,8 @@ _ACTOR: dict[str, Entry] = {
     f"{ACTOR}.ppo_max_token_len_per_gpu": Part("batches"),
     f"{ACTOR}.use_dynamic_bsz": Part("batches"),
     f"{ACTOR}.tis_imp_ratio_cap": Part("correction"),
-    f"{ACTOR}.use_invalid_action_penalty": Unsupported(
-        "the penalty belongs to multi-turn environments, which do not exist here", True
-    ),
-    f"{ACTOR}.invalid_action_penalty_coef": Unsupported(
-        "the penalty belongs to multi-turn environments, which do not exist here", True
-    ),
+    f"{ACTOR}.use_invalid_action_penalty": Part("environment"),
+    f"{ACTOR}.invalid_action_penalty_coef": Part("environment"),
     f"{ACTOR}.ulysses_sequence_parallel_size": Unsupported(
         "no sequence parallelism: a rank holds whole sequences", off=(1,)
     ),
@@ -137,9 +132,25 @@ _ROLLOUT: dict[str, Entry] = {
     f"{ROLLOUT}.val_kwargs.do_sample": Unsupported(
         "evaluation gives both the greedy and the sampled figures"
     ),
-    f"{ROLLOUT}.multi_turn.enable": Unsupported(ONE_TURN, differs=True),
-    f"{ROLLOUT}.multi_turn.*": Unsupported(ONE_TURN),
-    f"{ROLLOUT}.agent.*": Unsupported(ONE_TURN),
+    **{
+        f"{ROLLOUT}.multi_turn.{key}": Part("environment")
+        for key in (
+            *("enable", "max_assistant_turns", "max_turns", "max_tool_response_length", "format"),
+            "tool_config_path",
+        )
+    },
+    f"{ROLLOUT}.multi_turn.interaction_config_path": Unsupported(
+        "write the interaction as a class with reset and step (docs/environments.md)", True
+    ),
+    f"{ROLLOUT}.multi_turn.max_parallel_calls": Unsupported("a turn makes one call", off=(1,)),
+    f"{ROLLOUT}.multi_turn.tool_response_truncate_side": Unsupported(
+        "the end is cut of what is beyond environment.max_observation_tokens"
+    ),
+    f"{ROLLOUT}.multi_turn.max_user_turns": Unsupported("set environment.max_turns"),
+    f"{ROLLOUT}.multi_turn.*": Unsupported(
+        "an episode is one token stream; what was sampled is never encoded again"
+    ),
+    f"{ROLLOUT}.agent.*": Unsupported("set environment.workers"),
     f"{ROLLOUT}.ignore_eos": Unsupported("a response ends at its stop token", True),
     f"{ROLLOUT}.log_prob_*": Unsupported("forward passes use hardware.learner.micro_batch_tokens"),
     f"{ROLLOUT}.mode": Unsupported("engines are always called together and synchronously"),

@@ -18,7 +18,8 @@ from schemas.errors import UserError
 TRAINERS = ("main_ppo", "main_dapo")  # verl.trainer.main_ppo, recipe.dapo.main_dapo, forks of them
 NOT_TRAINERS = {
     "data_preprocess": "data is prepared by the stage prepare_data: name the files or the hub"
-    " dataset in data.sources of a recipe",
+    " dataset in data.sources of a recipe (MATH: kind math; prompts that an environment makes: kind"
+    " environment with train_size and validation_size)",
     "model_merger": "every run ends with its model in Hugging Face form (stage export), so there is"
     " nothing to merge",
     "sft_trainer": "SFT is the section sft of a recipe, not a separate run",

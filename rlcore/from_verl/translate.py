@@ -8,6 +8,7 @@ from typing import Any
 
 from rlcore.from_verl.batches import batches, bookkeeping, data, evaluation, names, reward
 from rlcore.from_verl.entries import To
+from rlcore.from_verl.episodes import environment
 from rlcore.from_verl.keys import convert, entry, full_key, lacking
 from rlcore.from_verl.layout import layout
 from rlcore.from_verl.learning import (
@@ -35,6 +36,7 @@ VERLS_OWN = ("=ppo_trainer", "=ppo_trainer.yaml", "--config-path=config")  # its
 TOGETHER: dict[str, Callable[[Run], dict[str, Any]]] = {
     "data": data,
     "reward": reward,
+    "environment": environment,
     "advantage": advantage,
     "clips": clips,
     "kl": kl,

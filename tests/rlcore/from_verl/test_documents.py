@@ -199,10 +199,10 @@ def test_each_block_becomes_the_expected_settings(text: str, tmp_path: Any) -> N
     )
 
 
-def test_settings_of_environments_are_reported_not_dropped_silently() -> None:
-    (note,) = translate(ALPHAAPOLLO_INVALID_ACTION).notes.differs
-    assert "use_invalid_action_penalty = True, " in note
-    assert "invalid_action_penalty_coef = 0.1: the penalty belongs to multi-turn env" in note
+def test_a_penalty_without_an_environment_is_named() -> None:
+    remarks = " ".join(translate(ALPHAAPOLLO_INVALID_ACTION).notes.remarks)
+    assert "use_invalid_action_penalty is left out: the run has no environment" in remarks
+    assert "invalid_action_penalty_coef is left out: the run has no environment" in remarks
 
 
 def test_sequence_parallelism_and_the_references_offload_are_named() -> None:
@@ -215,9 +215,9 @@ def test_sequence_parallelism_and_the_references_offload_are_named() -> None:
     ("command", "remedy"),
     [
         ("python3 -m examples.data_preprocess.prepare_informal_math \\\n--data_source x/MATH",
-         "name the files or the hub dataset in data.sources"),
+         r"data\.sources of a recipe \(MATH: kind math; "),
         ("python3 -m examples.data_preprocess.prepare \\\n--mode 'text' \\\n--train_data_size 16",
-         "name the files or the hub dataset in data.sources"),
+         "kind environment with train_size and validation_size"),
         ("python3 -m verl.model_merger merge --backend fsdp", "every run ends with its model in"),
         ("python3 -m verl.trainer.fsdp_sft_trainer data.x=1", "SFT is the section sft"),
         ("python3 -m http.server", "is not verl's trainer"),

@@ -270,7 +270,7 @@ trainer.default_local_dir: ${oc.env:HERE}
 
 
 def test_notes_are_comments_above_the_recipe() -> None:
-    text = render(excerpt("env.max_steps=4"))
+    text = render(excerpt("env.history_length=4"))
     assert text.startswith("# Without counterpart, and the run differs for it:")
     assert all(len(line) <= 100 for line in text.splitlines())
 
