@@ -34,7 +34,7 @@ TABLES: dict[str, str] = {
 VIEWS: dict[str, str] = {
     "artifacts": "a row per complete artifact of the store, from its manifest",
     "lineage": "a row per parent of an artifact",
-    "trajectories": "a row per trajectory: rollout, reward, advantage, first own_logprobs",
+    "trajectories": "a row per trajectory: rollout, episode, reward, advantage, own_logprobs",
     "runs": "a row per flow run: recipe, seed, how far it came, accuracy, keys of what it made",
 }
 
@@ -280,6 +280,7 @@ VIEW_COLUMNS: dict[str, dict[str, str]] = {
     },
     "trajectories": {
         **COLUMNS["own_logprobs"],
+        **COLUMNS["episodes"],
         **COLUMNS["advantages"],
         **_REWARDS,
         **HOLDER,

@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from rlcore.results.run import Run
-from rlcore.rewards.types import prompt_text
+from rlcore.rewards.types import prompt_text, spoken_text
 from rlcore.store.checks import ArtifactError
 from schemas.artifacts import Manifest
 
@@ -101,7 +101,7 @@ def of_checkpoints(completions: pl.DataFrame) -> list[Asked]:
         answers = [
             Answer(
                 row["checkpoint"],
-                row["response"],
+                spoken_text(row["response"], row["turns"]),
                 row["score"],
                 f"{row['outcome']}, {row['num_tokens']} tokens, {row['finish_reason']}",
             )
@@ -186,6 +186,9 @@ def _sampled(run: Run) -> list[pl.DataFrame]:
         scored = _columns(run, "rewards", name, _SCORED)
         if answers is None:
             continue
+        played = _columns(run, "rollouts", name, ["trajectory_id", "turns"], table="episodes")
+        if played is not None:
+            answers = _with_turns(answers, played)
         if scored is None:
             nothing = {"trajectory_id": pl.String, "score": pl.Float64, "outcome": pl.String}
             scored = pl.DataFrame(schema=nothing)
@@ -193,6 +196,13 @@ def _sampled(run: Run) -> list[pl.DataFrame]:
             scored, on="trajectory_id", how="left", maintain_order="left"
         )
     return [found[iteration] for iteration in sorted(found)]
+
+
+def _with_turns(answers: pl.DataFrame, played: pl.DataFrame) -> pl.DataFrame:
+    """Return ``answers`` with whole episodes as their responses."""
+    rows = answers.join(played, on="trajectory_id", how="left", maintain_order="left")
+    spoken = [spoken_text(*row) for row in rows.select("response", "turns").iter_rows()]
+    return answers.with_columns(response=pl.Series(spoken, dtype=pl.String))
 
 
 def _ends(steps: Sequence[int]) -> list[int]:

@@ -16,7 +16,7 @@ from schemas.versions import schema_version
 
 NAMES = (*VIEWS, *TEXTS)
 _PATTERN = re.compile(r"[*?[]")
-_JOINED = ("rollouts", "rewards", "advantages", "own_logprobs")
+_JOINED = ("rollouts", "episodes", "rewards", "advantages", "own_logprobs")
 _JOINED_BY = ("trajectory_id", "epoch")
 _OF_RUNS = ("run_stages", "eval_results")
 # Words of statements and names of catalogues that list views, or columns of those not named.
@@ -42,8 +42,9 @@ _CHILDREN = """
         PARTITION BY p.kind, p.key, t.name ORDER BY m.created_at DESC, m.key DESC) = 1;
     CREATE TABLE _store.trajectory_files AS
     SELECT r.file, r.kind, r.key, r.records_key, w.file AS rewards_file,
-        a.file AS advantages_file, o.file AS own_logprobs_file
+        a.file AS advantages_file, o.file AS own_logprobs_file, e.file AS episodes_file
     FROM _store.rollouts_files r
+    LEFT JOIN _store.episodes_files e ON e.kind = r.kind AND e.key = r.key
     LEFT JOIN _store.children wc ON wc.parent_kind = r.kind AND wc.parent_key = r.key
         AND wc.table_name = 'rewards'
     LEFT JOIN _store.rewards_files w ON w.kind = wc.kind AND w.key = wc.key

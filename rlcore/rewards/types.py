@@ -164,6 +164,13 @@ def _unfinished(row: RewardRow) -> Reward:
     return Reward(row.trajectory_id, Outcome.ABORTED, None, detail=detail)
 
 
+def spoken_text(response: str, turns: Sequence[Mapping[str, str]] | None) -> str:
+    """Return a whole episode for people, turn by turn; ``response`` where it was one turn."""
+    if not turns:
+        return response
+    return "\n".join(f"{turn['role']}: {turn['content']}" for turn in turns)
+
+
 def prompt_text(messages: list[Mapping[str, str]]) -> str:
     """Return the contents of a prompt's messages, a line break between them."""
     return "\n".join(message["content"] for message in messages)

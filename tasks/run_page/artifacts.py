@@ -21,6 +21,7 @@ from rlcore.report.facts import Ending
 from rlcore.report.write import INDEX
 from rlcore.results.folders import REPORTS, report_folder
 from rlcore.results.run import Run
+from rlcore.rewards.types import spoken_text
 from tasks.run_page.board import Board
 from tasks.run_page.lineage_picture import Picture, lineage_markdown, lineage_png
 from tasks.run_page.markdown import DIGEST_DIGITS, artifact_key, code, plain, quoted
@@ -256,7 +257,7 @@ def publish_completions(board: Board, completions: pl.DataFrame, *, limit: int) 
         for row in rows:
             verdict = f"{row['outcome']}, {row['num_tokens']} tokens, {row['finish_reason']}"
             lines += [f"**{plain(row['checkpoint'])}** ({plain(verdict)})", ""]
-            lines += [quoted(row["response"])]
+            lines += [quoted(spoken_text(row["response"], row["turns"]))]
     board.markdown(
         key="completions",
         markdown="\n".join(lines),

@@ -55,7 +55,6 @@ def test_an_iteration_of_two_turns(make_phases: Make, name: str) -> None:
     ):
         assert not np.asarray(values)[~np.asarray(mask, dtype=bool)].any(), "observations learn"
     assert phases.update(state, groups, advantages).version == state.version + 1
-    phases.workers.environments and phases.workers.environments.end([])
 
 
 def row(name: str, rewards: list[float], **fields: object) -> RewardRow:

@@ -61,6 +61,9 @@ def _check_picture(text: str, path: Path) -> None:
     assert list(path.parent.iterdir()) == [path]
 
 
+TURNS = [{"role": "assistant", "content": HOSTILE}, {"role": "tool", "content": "42 <b>"}]
+
+
 def _completion(uid: str, checkpoint: str, outcome: str) -> dict[str, Any]:
     return {
         "checkpoint": checkpoint,
@@ -74,6 +77,7 @@ def _completion(uid: str, checkpoint: str, outcome: str) -> dict[str, Any]:
         "outcome": outcome,
         "finish_reason": "stop",
         "num_tokens": 22,
+        "turns": [] if uid == "same" else TURNS,
     }
 
 
@@ -188,7 +192,8 @@ def test_completions_are_shown_as_text_only(prefect_server: str) -> None:
     assert "\x1b" not in text
     assert "<" not in text
     assert not [line for line in text.splitlines() if line.startswith(("```", "    "))]
-    assert "> &lt;/code&gt;&lt;script&gt;" in text, "the answer is there, and wraps"
+    assert "&lt;/code&gt;&lt;script&gt;" in text, "the answer is there, and wraps"
+    assert "tool: 42 &lt;b&gt;" in text, "and so is what the environment said"
 
 
 def test_the_export_is_a_path_and_no_link(prefect_server: str) -> None:
