@@ -46,21 +46,28 @@ def stage_parents(recipe: Recipe) -> dict[Stage, Parents]:
 OFF = {Stage.SFT: "sft.enabled = false", Stage.REWARD_MODEL: "reward_model = null"}
 
 
-def check_stages(recipe: Recipe, refresh: Iterable[str] = (), until: str | None = None) -> None:
+def check_stages(
+    recipe: Recipe,
+    refresh: Iterable[str] = (),
+    until: str | None = None,
+    *,
+    refresh_name: str = "refresh",
+) -> None:
     """Raise UserError where a run of ``recipe`` would not come to a stage of ``refresh``, or has no
-    stage ``until``."""
+    stage ``until``. ``refresh_name``: what the user calls the former."""
     there = [stage.value for stage in stage_parents(recipe)]
-    given = [("refresh", name) for name in refresh] + ([("until", until)] if until else [])
+    given = [(refresh_name, name) for name in refresh] + ([("until", until)] if until else [])
     for key, name in given:
         if name not in there:
-            off = f", as {OFF[Stage(name)]}" if name in OFF else did_you_mean(name, there)
+            off = f", as {OFF[Stage(name)]}" if name in OFF else ""
+            near = "" if off else did_you_mean(name, there)
             raise UserError(
                 f"{key} = '{name}' is no stage of recipe '{recipe.name}'{off}; it has"
-                f" {', '.join(there)}"
+                f" {', '.join(there)}{near or '; name one of these'}"
             )
     for name in refresh:
         if until and there.index(name) > there.index(until):
             raise UserError(
-                f"refresh = '{name}' comes after until = '{until}', where the run ends; leave one"
-                " of the two out"
+                f"{refresh_name} = '{name}' comes after until = '{until}', where the run ends;"
+                " leave one of the two out"
             )

@@ -40,6 +40,6 @@ def _rerun(options: argparse.Namespace) -> int:
     path = folder / RECIPE
     path = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
     recipe = load_recipe(str(path), {}, directory=folder)
-    check_stages(recipe, [options.stage], options.until)
+    check_stages(recipe, [options.stage], options.until, refresh_name="--from")
     check_start(recipe)
     execute(options, str(path), {}, [options.stage])

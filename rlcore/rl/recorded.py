@@ -70,7 +70,7 @@ class RecordedIterations:
         if ref is None:
             raise UserError(
                 f"the run '{self.name}' has no iteration {number}; it has {self.first} to"
-                f" {self.last}"
+                f" {self.last}; name one of these"
             )
         return ref
 

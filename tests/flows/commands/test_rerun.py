@@ -86,4 +86,6 @@ def test_a_run_or_stage_that_is_not_there_is_one_sentence(
     errors = capsys.readouterr().err.splitlines()
     assert len(errors) == 2
     assert "did you mean 'quickstart-0123abcd'" in errors[0]
+    assert errors[1].startswith("error: --from = 'reward_model' is no stage of recipe 'quickstart'")
     assert "as reward_model = null; it has base_model" in errors[1]
+    assert errors[1].endswith("evaluate, export; name one of these")
