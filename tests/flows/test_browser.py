@@ -80,7 +80,7 @@ def forwarded(port: int) -> Iterator[int]:
         server.shutdown()
 
 
-def _log_in(browser: Browser, base: str) -> None:
+def log_in(browser: Browser, base: str) -> None:
     password = base64.b64encode((HOME / "password").read_text().strip().encode()).decode()
     browser.open(f"{base}/login")
     browser.wait(f"location.origin === '{base}' && document.readyState === 'complete'")
@@ -95,7 +95,7 @@ def test_pictures_draw_and_links_lead_to_the_same_server(
     port = urlsplit(prefect_server).port or 0
     with forwarded(port) as other, opened(tmp_path / "profile") as browser:
         base = f"http://127.0.0.1:{other if tunnel else port}"
-        _log_in(browser, base)
+        log_in(browser, base)
         for key, artifact in published.items():
             browser.open(f"{base}{ui}/artifacts/artifact/{artifact}")
             browser.wait(f"{DRAWN}.length === 1 && {DRAWN}[0].naturalWidth > 0")
