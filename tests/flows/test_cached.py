@@ -87,12 +87,23 @@ def test_exactly_what_was_made_is_in_the_store(
     assert contents(Path()) == before, "a dry run only reads"
 
 
-def test_an_empty_store_costs_a_plan_no_import_of_prefect(tmp_path: Path) -> None:
-    """It takes longer than all else that a plan needs; and no server may be started for one."""
-    code = "import sys; from flows.cli import main; main(sys.argv[1:])"
-    code += "; assert 'prefect' not in sys.modules, 'imported'"
+HEAVY = ["prefect", "pandas", "torch", "transformers", "ray", "vllm"]
+LOOKS = f"""import sys
+from flows.cli import main
+assert main(["status", *sys.argv[2:-1]]) == 0
+assert not set({HEAVY}) & set(sys.modules), "imported for what is in the store"
+assert main(sys.argv[1:]) == 0
+assert "prefect" not in sys.modules, "imported for a plan"
+"""
+
+
+def test_who_asks_what_is_there_waits_for_no_library(
+    made: dict[str, ArtifactRef], tmp_path: Path
+) -> None:
+    """A fully cached status took eight seconds; and no server may be started for one."""
+    before = contents(Path())
     done = subprocess.run(
-        [sys.executable, "-c", code, *words(FEW)],
+        [sys.executable, "-c", LOOKS, *words(FEW)],
         cwd=tmp_path,
         env={"PYTHONPATH": str(ROOT), "PATH": "", "HOME": str(tmp_path)},
         capture_output=True,
@@ -100,8 +111,10 @@ def test_an_empty_store_costs_a_plan_no_import_of_prefect(tmp_path: Path) -> Non
         timeout=60,
     )
     assert done.returncode == 0, done.stderr
-    assert "in the store" not in done.stdout.partition("Time and disk")[2].partition("Values")[0]
-    assert list(tmp_path.iterdir()) == []
+    status, _, plan = done.stdout.partition("\nexport ")
+    assert [line.split()[1] for line in status.splitlines()[:2]] == ["cached", "cached"]
+    assert "in the store" in plan.partition("Time and disk")[2].partition("Values")[0]
+    assert contents(Path()) == before
 
 
 def test_a_damaged_artifact_is_counted_and_left_alone(
