@@ -105,7 +105,11 @@ def make_phases(dataset: Dataset, tmp_path: Path) -> Iterator[Callable[..., Phas
                 ptx=ptx and ptx_sequences(ptx, table(dataset.ref, "demonstrations"), tokenizer),
                 tokenizer=tokenizer,
                 workers=start_workers(
-                    recipe.rl, Workers(recipe), policy, stack, rewards=ScriptedRewards(score)
+                    recipe.rl,
+                    stack.enter_context(Workers(recipe)),
+                    policy,
+                    stack,
+                    rewards=ScriptedRewards(score),
                 ),
                 log=lambda message: None,
             )

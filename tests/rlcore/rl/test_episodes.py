@@ -1,10 +1,13 @@
 """The real phases with an environment, from the first turn to the update."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import polars as pl
+import psutil
 import pytest
 
 from rlcore.ragged import to_arrays
@@ -100,3 +103,38 @@ def test_rows_of_the_table_are_those_that_were_begun(make_phases: Make) -> None:
     phases.reward(state, rollouts)
     assert {r.trajectory_id: r for r in seen} == begun
     assert pl.Series([len(r.turns) for r in seen]).unique().to_list() == [4]
+
+
+def test_killed_environments_change_no_bit(make_phases: Make) -> None:
+    """kill -9 of every environment process between two turns: no token is sampled again."""
+    tables = []
+    for key, is_killed in (("whole", False), ("killed", True)):
+        phases = make_phases("quickstart", lambda r: 0.0, ENVIRONMENT, key=key)
+        if is_killed:
+            phases.workers.engines.turn = _killing(phases.workers.engines.turn)  # pyright: ignore[reportAttributeAccessIssue]
+        state = phases.start()
+        rollouts = phases.rollout(state, phases.begin(state))
+        tables.append([phases.store.table(rollouts, name) for name in ("rollouts", "episodes")])
+    for whole, killed in zip(*tables, strict=True):
+        assert whole.equals(killed)
+
+
+def _environments() -> list[psutil.Process]:
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # also a zombie
+            if "rlcore.envs.child" in " ".join(process.cmdline()):
+                found.append(process)
+    return found
+
+
+def _killing(turn: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
+    """Return ``turn`` that kills the environments before each turn but the first of an episode."""
+
+    def killing(shares: Any, sampling: Any) -> Iterator[Any]:
+        yield from turn(shares, sampling)
+        for process in _environments():
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+
+    return killing

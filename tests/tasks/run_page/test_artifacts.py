@@ -193,7 +193,7 @@ def test_completions_are_shown_as_text_only(prefect_server: str) -> None:
     assert "<" not in text
     assert not [line for line in text.splitlines() if line.startswith(("```", "    "))]
     assert "&lt;/code&gt;&lt;script&gt;" in text, "the answer is there, and wraps"
-    assert "tool: 42 &lt;b&gt;" in text, "and so is what the environment said"
+    assert r"tool\: 42 &lt;b&gt;" in text, "and so is what the environment said"
 
 
 def test_the_export_is_a_path_and_no_link(prefect_server: str) -> None:
