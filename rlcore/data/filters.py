@@ -1,7 +1,8 @@
 """Rows that the recipe excludes: by SQL conditions, and prompts that are too long."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import json
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 import polars as pl
 
@@ -21,6 +22,7 @@ from schemas.tables import MESSAGES
 if TYPE_CHECKING:
     from rlcore.models.tokenizer import ChatTokenizer
 
+T = TypeVar("T")
 # What a condition sees, also where there is no row to tell the types from.
 _PROMPT_COLUMNS = {
     **dict.fromkeys(("split", "subset", "data_source", "ability", "reward_style"), pl.String),
@@ -86,8 +88,9 @@ def fit_prompts(
     """
     kept: list[tuple[Row, list[int]]] = []
     rejects = []
-    encoded = encode_prompts(tokenizer, [row.prompt for row in rows], tools)
-    for row, ids in zip(rows, encoded, strict=True):
+    for row, ids in _by_tools(
+        rows, tools, lambda some, own: encode_prompts(tokenizer, [row.prompt for row in some], own)
+    ):
         if isinstance(ids, Refused):
             rejects.append(row.reject(ids.reason, ids.detail))
         elif len(ids) <= data.max_prompt_tokens:
@@ -118,8 +121,11 @@ def fit_demonstrations(
     """
     kept: list[tuple[Row, Encoded]] = []
     rejects = []
-    encoded = encode_demonstrations(tokenizer, [row.messages for row in rows], tools)
-    for row, tokens in zip(rows, encoded, strict=True):
+    for row, tokens in _by_tools(
+        rows,
+        tools,
+        lambda some, own: encode_demonstrations(tokenizer, [row.messages for row in some], own),
+    ):
         if isinstance(tokens, Refused):
             rejects.append(row.reject(tokens.reason, f"demonstration: {tokens.detail}"))
         elif max_tokens is not None and len(tokens.token_ids) > max_tokens:
@@ -138,12 +144,26 @@ def special_token_rejects(
     kept, rejects = [], []
     for row in rows:
         text = "\n".join(message["content"] for message in row.messages)
+        text += json.dumps(row.tools, ensure_ascii=False) if row.tools else ""
         found = next((token for token in tokens if token in text), None)
         if found is None:
             kept.append(row)
         else:
             rejects.append(row.reject("special_token", f"the text holds the token '{found}'"))
     return kept, rejects
+
+
+def _by_tools(
+    rows: list[Row], tools: Tools, encode: Callable[[list[Row], Tools], list[T]]
+) -> Iterator[tuple[Row, T]]:
+    """Yield (row, encoded) in order; ``encode`` gets rows that show the same tools: their own, or
+    ``tools``."""
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(json.dumps(row.tools) if row.tools else "", []).append(row)
+    encoded = {own: iter(encode(some, some[0].tools or tools)) for own, some in groups.items()}
+    for row in rows:
+        yield row, next(encoded[json.dumps(row.tools) if row.tools else ""])
 
 
 def _truncate(
@@ -168,7 +188,7 @@ def _truncate(
         ]
         longest = shortened[row.prompt.index(longest)]
         row.prompt = shortened
-        again = encode_prompts(tokenizer, [row.prompt], tools)[0]
+        again = encode_prompts(tokenizer, [row.prompt], row.tools or tools)[0]
         if isinstance(again, Refused):
             return None
         ids = again

@@ -5,15 +5,16 @@
 - TRL: ``prompt``, perhaps ``completion``, perhaps ``ground_truth`` or, as TRL calls it,
   ``solution``, perhaps ``data_source``. A demonstration where there is a completion; a prompt where
   there is a ground truth or no completion.
-- conversations: ``messages``, perhaps a ground truth. As TRL: the completion is the assistant's
-  last turn, if it speaks last.
+- conversations: ``messages``, perhaps a ground truth. As TRL: the completion is what follows the
+  last user turn, from the assistant's first turn on.
 - GSM8K: ``question`` and ``answer`` (a source of kind "gsm8k"). Both.
 - MATH: ``problem`` and ``solution``, perhaps ``level`` and ``type`` (kind "math"). Both.
 - AIME: ``problem`` and ``answer`` (kind "aime"). A prompt.
 
 Columns of other names are read by ``data.sources.columns``. ``prompt`` and ``completion`` are a
-string or a list of messages. Columns that are not part of the form go to ``extra_info``. A prompt
-without ground truth is for a reward model (style "model").
+string or a list of messages; in TRL's forms ``tools`` are those of the row. Columns that are not
+part of the form go to ``extra_info``. A prompt without ground truth is for a reward model (style
+"model").
 """
 
 import json
@@ -23,7 +24,8 @@ from typing import Any
 
 from rlcore.boxed import last_boxed
 from rlcore.data.chat import Message
-from rlcore.data.rows import RawTable, Reject, Row, shown
+from rlcore.data.conversation import ANSWERS, check_roles, message_of, policys_part, tools_of
+from rlcore.data.rows import BadRow, RawTable, Reject, Row, shown
 from schemas.errors import UserError, did_you_mean
 
 FORMS = (
@@ -54,14 +56,6 @@ _INTEGER = re.compile(r"-?\d+")
 _AIME_ANSWER = re.compile(r"[0-9]{1,3}")
 
 
-class _Bad(Exception):
-    """A row that cannot be used; carries (reason, detail)."""
-
-    def __init__(self, reason: str, detail: str) -> None:
-        super().__init__(reason, detail)
-        self.reason, self.detail = reason, detail
-
-
 def normalise(table: RawTable) -> tuple[list[Row], list[Reject]]:
     """Return the usable rows of ``table``, and a Reject for each other row.
 
@@ -76,7 +70,7 @@ def normalise(table: RawTable) -> tuple[list[Row], list[Reject]]:
         try:
             row = make(table, index, present)
             _check(row)
-        except _Bad as bad:
+        except BadRow as bad:
             rejects.append(Reject(table.source, index, bad.reason, bad.detail, shown(values)))
         else:
             rows.append(row)
@@ -136,7 +130,7 @@ def _gsm8k(table: RawTable, index: int, values: dict[str, Any]) -> Row:
     found = _GSM8K_ANSWER.findall(answer)
     truth = found[-1].replace(",", "") if found else ""
     if not _INTEGER.fullmatch(truth):
-        raise _Bad("no_final_answer", "the answer has no integer after '#### '")
+        raise BadRow("no_final_answer", "the answer has no integer after '#### '")
     info = {"split": table.split, "index": index, "answer": answer, "question": question}
     solution = [{"role": "assistant", "content": answer}] if table.demonstrations else []
     return _row(
@@ -154,7 +148,7 @@ def _math(table: RawTable, index: int, values: dict[str, Any]) -> Row:
     problem, solution = _text(values, "problem"), _text(values, "solution")
     truth = last_boxed(solution)
     if not truth:
-        raise _Bad("no_final_answer", r"the solution has no complete \boxed{} with an answer")
+        raise BadRow("no_final_answer", r"the solution has no complete \boxed{} with an answer")
     named = {key: values[key] for key in ("level", "type") if key in values}
     info = {"split": table.split, "index": index, **named}
     return _row(
@@ -171,7 +165,7 @@ def _math(table: RawTable, index: int, values: dict[str, Any]) -> Row:
 def _aime(table: RawTable, index: int, values: dict[str, Any]) -> Row:
     problem, answer = _text(values, "problem"), str(values.get("answer")).strip()
     if not _AIME_ANSWER.fullmatch(answer):
-        raise _Bad("no_final_answer", f"the answer {answer[:80]!r} is no integer from 0 to 999")
+        raise BadRow("no_final_answer", f"the answer {answer[:80]!r} is no integer from 0 to 999")
     return _row(
         table,
         index,
@@ -185,13 +179,13 @@ def _aime(table: RawTable, index: int, values: dict[str, Any]) -> Row:
 def _verl(table: RawTable, index: int, values: dict[str, Any]) -> Row:
     reward = values.get("reward_model", {})
     if not isinstance(reward, dict):
-        raise _Bad("wrong_type", "reward_model is not an object of style and ground_truth")
+        raise BadRow("wrong_type", "reward_model is not an object of style and ground_truth")
     if table.data_source is None and not isinstance(values.get("data_source"), str):
-        raise _Bad("no_data_source", "data_source is missing; set it here or on the source")
+        raise BadRow("no_data_source", "data_source is missing; set it here or on the source")
     known = ("prompt", "data_source", "reward_model", "ability", "extra_info")
     info = values.get("extra_info", {})
     if not isinstance(info, dict):
-        raise _Bad("wrong_type", "extra_info is not an object")
+        raise BadRow("wrong_type", "extra_info is not an object")
     return _row(
         table,
         index,
@@ -213,8 +207,7 @@ def _trl(table: RawTable, index: int, values: dict[str, Any]) -> Row:
 
 def _messages(table: RawTable, index: int, values: dict[str, Any]) -> Row:
     chat = _chat(values, "messages", "user")
-    spoken = [i for i, message in enumerate(chat) if message["role"] == "assistant"]
-    cut = spoken[-1] if spoken and spoken[-1] == len(chat) - 1 else len(chat)
+    cut = policys_part(chat)
     return _conversation(table, index, values, chat[:cut], chat[cut:], ("messages",))
 
 
@@ -238,7 +231,8 @@ def _conversation(
         scored=truth is not None or not solution,
         reward_style="rule" if truth is not None else "model",
         ground_truth=truth,
-        extra_info=_json(_others(values, (*columns, truth_column, "data_source"))),
+        extra_info=_json(_others(values, (*columns, truth_column, "data_source", "tools"))),
+        tools=tools_of(values.get("tools")),
     )
 
 
@@ -255,24 +249,18 @@ def _row(
 
 
 def _check(row: Row) -> None:
-    """Refuse empty turns, roles that do not alternate, and rule rows without a ground truth."""
+    """Refuse empty turns, roles out of order, and rule rows without a ground truth."""
     if not row.prompt:
-        raise _Bad("empty_prompt", "there is no message to answer")
+        raise BadRow("empty_prompt", "there is no message to answer")
     for message in row.messages:
-        if not message["content"].strip():
+        if not message["content"].strip() and message["role"] not in ANSWERS:
             empty = "empty_solution" if message["role"] == "assistant" else "empty_prompt"
-            raise _Bad(empty, f"the {message['role']} message is empty")
-    roles = [message["role"] for message in row.messages]
-    turns = roles[1:] if roles[0] == "system" else roles
-    expected = (["user", "assistant"] * len(turns))[: len(turns)]
-    if turns != expected or not turns or row.prompt[-1]["role"] != "user":
-        raise _Bad(
-            "roles", f"roles {', '.join(roles)} do not alternate user, assistant after the system's"
-        )
+            raise BadRow(empty, f"the {message['role']} message is empty")
+    check_roles(row.prompt, row.solution)
     if row.reward_style not in STYLES:
-        raise _Bad("reward_style", f"'{row.reward_style}' is none of {', '.join(STYLES)}")
+        raise BadRow("reward_style", f"'{row.reward_style}' is none of {', '.join(STYLES)}")
     if row.scored and row.reward_style == "rule" and row.ground_truth is None:
-        raise _Bad("null_ground_truth", "reward style 'rule' needs a ground truth")
+        raise BadRow("null_ground_truth", "reward style 'rule' needs a ground truth")
 
 
 def _chat(values: dict[str, Any], column: str, role: str) -> list[Message]:
@@ -282,21 +270,15 @@ def _chat(values: dict[str, Any], column: str, role: str) -> list[Message]:
     if role == "assistant" and isinstance(value, int | float) and not isinstance(value, bool):
         return [{"role": role, "content": _json(value)}]  # as a ground truth: an answer from a CSV
     if not isinstance(value, list):
-        raise _Bad("wrong_type" if value is not None else "empty_prompt", f"{column} is {value!r}")
-    return [_message(message, column) for message in value]
-
-
-def _message(message: Any, column: str) -> Message:
-    if not isinstance(message, dict) or not all(
-        isinstance(message.get(key), str) for key in ("role", "content")
-    ):
-        raise _Bad("wrong_type", f"{column} holds something other than {{role, content}} strings")
-    return {"role": message["role"], "content": message["content"]}
+        raise BadRow(
+            "wrong_type" if value is not None else "empty_prompt", f"{column} is {value!r}"
+        )
+    return [message_of(message, column) for message in value]
 
 
 def _text(values: dict[str, Any], column: str) -> str:
     if not isinstance(values.get(column), str):
-        raise _Bad("wrong_type", f"{column} is not a string")
+        raise BadRow("wrong_type", f"{column} is not a string")
     return values[column]
 
 

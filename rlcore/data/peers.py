@@ -19,6 +19,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from rlcore.data.conversation import policys_part
 from schemas.errors import UserError
 
 _MESSAGES = pa.list_(pa.struct({"role": pa.string(), "content": pa.string()}))
@@ -83,10 +84,11 @@ def _trl(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
 
 
 def _trl_demonstrations(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    cuts = [policys_part(row["messages"]) for row in rows]
     return pa.table(
         {
-            "prompt": _chats(row["messages"][:-1] for row in rows),
-            "completion": _chats(row["messages"][-1:] for row in rows),
+            "prompt": _chats(r["messages"][:cut] for r, cut in zip(rows, cuts, strict=True)),
+            "completion": _chats(r["messages"][cut:] for r, cut in zip(rows, cuts, strict=True)),
             "data_source": _texts(rows, "data_source"),
         }
     )

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlcore.data.chat import Message
+from rlcore.data.chat import Message, Tools
 
 CONTENT_CHARS = 2000  # of a rejected row, kept for reading
 
@@ -34,7 +34,7 @@ class Row:
     """One normalised row. ``index`` counts within ``source``, from 0.
 
     ``prompt``: messages up to the turn to be answered; empty ``solution``: no demonstration.
-    ``scored``: it becomes a Prompts row. ``raw``: shown if the row is rejected.
+    ``scored``: it becomes a Prompts row. ``tools``: its own, instead of the environment's.
     """
 
     source: str
@@ -49,6 +49,7 @@ class Row:
     reward_style: str = "rule"
     ground_truth: str | None = None
     extra_info: str = "{}"
+    tools: Tools = ()
 
     @property
     def prompt_text(self) -> str:
@@ -60,6 +61,14 @@ class Row:
 
     def reject(self, reason: str, detail: str) -> "Reject":
         return Reject(self.source, self.index, reason, detail, shown(self.messages))
+
+
+class BadRow(Exception):
+    """A row that cannot be used; carries (reason, detail)."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(reason, detail)
+        self.reason, self.detail = reason, detail
 
 
 @dataclass(frozen=True, slots=True)
