@@ -77,7 +77,8 @@ class Recommendation:
     why: str
 
 
-# StateSet's guide, "Summary Recommendations" and the tree of "Choosing the Right Algorithm".
+# StateSet's guide, "Summary Recommendations" and the tree of "Choosing the Right Algorithm"; then
+# the lists of AlphaApollo's page "RL Training" on when to use PPO and GRPO.
 RECOMMENDATIONS = (
     Recommendation("customer service chatbot", ("grpo", "gspo"), "stable, well-tested"),
     Recommendation("math problem solving", ("vapo",), "SOTA performance (60.4 on AIME 2024)"),
@@ -85,6 +86,12 @@ RECOMMENDATIONS = (
     Recommendation("distributed training", ("gepo",), "handles latency"),
     Recommendation("quick prototyping", ("grpo",), "simplest"),
     Recommendation("production reasoning", ("vapo",), "most reliable"),
+    Recommendation("trained reward model", ("ppo",), "its scores are learnt from as they are"),
+    Recommendation("sample efficiency", ("ppo",), "can learn from fewer samples"),
+    Recommendation("value of each token", ("ppo",), "the critic estimates it"),
+    Recommendation("without a critic", ("grpo",), "simpler training"),
+    Recommendation("little gpu memory", ("grpo",), "no critic is held"),
+    Recommendation("agentic tasks", ("grpo",), "samples of one task are compared as a group"),
 )
 TREE = {
     ("dialogue", False): Recommendation("dialogue", ("grpo", "gspo"), "stable, well-tested"),
@@ -100,6 +107,11 @@ _MEANT = {
     "mathematics": "math problem solving",
     "maths": "math problem solving",
     "chat": "customer service chatbot",
+    "agent": "agentic tasks",
+    "agents": "agentic tasks",
+    "tools": "agentic tasks",
+    "environment": "agentic tasks",
+    "no critic": "without a critic",
 }
 
 

@@ -44,6 +44,11 @@ def test_capabilities_are_those_of_alphaapollos_table_with_our_exceptions(
         ("Distributed training", ("gepo",)),
         ("Quick prototyping", ("grpo",)),
         ("Production reasoning", ("vapo",)),
+        ("Trained reward model", ("ppo",)),
+        ("Sample efficiency", ("ppo",)),
+        ("Without a critic", ("grpo",)),
+        ("Little GPU memory", ("grpo",)),
+        ("Agentic tasks", ("grpo",)),
         ("dialogue", ("grpo", "gspo")),
         ("reasoning", ("dapo",)),
         ("distributed", ("gepo",)),
@@ -67,6 +72,10 @@ def test_only_reasoning_forks_on_the_state_of_the_art() -> None:
         ("chat", "customer service chatbot"),
         ("reasoning", "reasoning"),  # and not "production reasoning"
         ("distributed", "distributed"),
+        *((said, "agentic tasks") for said in ("agentic", "tools", "agents")),
+        *((said, "without a critic") for said in ("critic", "no critic")),
+        *((said, "trained reward model") for said in ("reward model", "reward")),
+        ("GPU memory", "little gpu memory"),
     ],
 )
 def test_a_scenario_is_found_by_its_words(said: str, scenario: str) -> None:
