@@ -1,0 +1,46 @@
+"""The example of docs/environments.md, copied from the page and played."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from flows.places import RECIPES
+from rlcore.envs.process import EnvironmentProcess
+from rlcore.envs.types import Answer, Call
+from rlcore.recipes import load_recipe
+
+pytestmark = pytest.mark.timeout(60)
+GUIDE = Path(__file__).parents[3] / "docs" / "environments.md"
+
+
+def test_the_guides_environment_loads_and_plays(tmp_path: Path) -> None:
+    """A stranger's first environment fails on a line that was copied from the guide."""
+    blocks = dict(re.findall(r"```(\w+)\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL))
+    (tmp_path / "guess.py").write_text(blocks["python"])
+    (tmp_path / "guess.yaml").write_text(blocks["yaml"])
+    section = load_recipe(str(tmp_path / "guess.yaml"), directory=RECIPES).environment
+    assert section is not None
+    process = EnvironmentProcess(section)
+
+    def answer(call: Call) -> Answer:
+        (only,) = process.exchange([call], 1)
+        assert not only.failure
+        return only
+
+    try:
+        start = answer(Call("a", row={}, seed=3)).start
+        assert start is not None
+        assert start.messages == [{"role": "user", "content": "Guess from 1 to 9."}]
+        unread = answer(Call("a", "nine")).step
+        assert unread is not None
+        assert not unread.valid
+        steps = [answer(Call("a", str(number))).step for number in range(1, 10)]
+        rewards = [step.reward for step in steps if step is not None]
+        found = rewards.index(1.0)
+        assert steps[found] is not None
+        assert steps[found].done
+        said = [step.messages[0]["content"] for step in steps[:found] if step is not None]
+        assert said == ["higher"] * found
+    finally:
+        process.close()
