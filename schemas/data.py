@@ -125,7 +125,9 @@ class Columns(Section):
 
     prompt: str | None = Field(default=None, description="the question: text or messages")
     completion: str | None = Field(default=None, description="the answer to learn: SFT")
-    messages: str | None = Field(default=None, description="a conversation, its assistant turns learnt")
+    messages: str | None = Field(
+        default=None, description="a conversation, its assistant turns learnt"
+    )
     ground_truth: str | None = Field(default=None, description="what reward functions compare to")
     data_source: str | None = Field(default=None, description="the task's name")
 

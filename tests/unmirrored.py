@@ -9,7 +9,6 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
     "tests/rlcore/algorithms/test_advantages.py": ("rlcore/algorithms/shapes.py",),
     "tests/rlcore/envs/test_process.py": (
         *("rlcore/envs/child.py", "rlcore/envs/registry.py", "rlcore/models/tool_schema.py"),
-        "rlcore/envs/names.py",
     ),
     "tests/rlcore/envs/test_pool.py": ("rlcore/envs/worker.py",),
     "tests/rlcore/rl/test_episodes.py": ("rlcore/trajectories/setup.py",),
