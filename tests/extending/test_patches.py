@@ -22,7 +22,7 @@ KINDS = {
     "engine": (3, "A rollout engine."),
     "artifact_kind": (2, "A table"),
     "phase": (4, "A phase."),
-    "environment": (3, "An environment."),
+    "environment": (2, "An environment."),
 }
 pytestmark = pytest.mark.timeout(240)
 
