@@ -18,7 +18,8 @@ from flows.places import ROOT
 from rlcore.recipe_keys import NAMED
 from rlcore.rewards.registry import BUILTIN
 from schemas.algorithm import ADVANTAGES, KL, POLICY_LOSSES
-from schemas.names import JUDGE, REWARD_MODEL
+from schemas.environment import ENVIRONMENTS
+from schemas.names import ENVIRONMENT, JUDGE, REWARD_MODEL
 from schemas.presets import PRESETS
 from schemas.recipe import Recipe
 from schemas.rl import RLSection
@@ -43,7 +44,8 @@ CHECKED: dict[str, Node] = {
     "rl.rollout.top_p": {"enum": [1]},
     "rl.rollout.top_k": {"enum": [-1]},
     "rl.max_logprob_gap": {"maximum": 10},
-    "reward.functions.0.name": _named([*BUILTIN, REWARD_MODEL, JUDGE]),
+    "reward.functions.0.name": _named([*BUILTIN, REWARD_MODEL, ENVIRONMENT, JUDGE]),
+    "environment.name": _named(list(ENVIRONMENTS)),
     "evaluate.pass_k.0": {"minimum": 1},
     "data.sources.0.steps.0": {"minimum": 1, "maximum": 3},
 }

@@ -72,7 +72,7 @@ class RewardFunction(Section):
     """One term of the reward."""
 
     name: str = Field(
-        description="registered name, 'reward_model', 'package.module:function', or"
+        description="registered name, 'reward_model', 'environment', 'package.module:function', or"
         " 'path/to/file.py:function' from the recipe's folder"
     )
     weight: float = Field(default=1.0, description="factor in the sum; 0 = reported only")

@@ -94,8 +94,8 @@ async def _answered(
     try:
         if "describe" in call:
             return {"said": list(kind.describe().tools)}
-        if "demonstration" in call:
-            return {"said": kind.demonstration(call["demonstration"])}
+        if "demonstrations" in call:
+            return {"said": [kind.demonstration(seed) for seed in call["demonstrations"]]}
         if "past" in call:
             episodes[name] = await _again(kind, call["past"], timeout_s)
         async with asyncio.timeout(timeout_s):

@@ -18,6 +18,7 @@ _CHILD = "rlcore.envs.child"
 _START_S = 60.0
 _START_ATTEMPTS = 3
 _GRACE_S = 1.0  # the child ends a step itself; one that blocks the child is ended with it
+_AT_ONCE = 256  # demonstrations that are asked for together
 ATTEMPTS = 3  # of a call: the first, and two with a fresh environment
 
 
@@ -60,7 +61,8 @@ class EnvironmentProcess:
         self._number = 0
         self._is_late = False  # a step that is late may still run in a thread of the child
         self._role = ""
-        self._child: Child | None = self._start()
+        self._child: Child | None = None
+        self._ready()
 
     def exchange(self, calls: Sequence[Call], least: int) -> list[Answer]:
         """Begin ``calls``; return what is answered, once that is ``least`` calls, or all under
@@ -71,7 +73,7 @@ class EnvironmentProcess:
         for call in calls:
             self._send([self._flight(call)])
         answers: list[Answer] = []
-        while self._under_way and len(answers) < least:
+        while (self._flights or self._suspects) and len(answers) < least:
             answers += self._next()
         if self._is_late and not self._flights:
             self.close()
@@ -90,8 +92,12 @@ class EnvironmentProcess:
 
         Raises UserError where it makes none, or one fails.
         """
-        limit_s = self._section.timeout_s + _GRACE_S
-        return [self._asked(limit_s, demonstration=seed) for seed in seeds]
+        examples: list[list[dict[str, str]]] = []
+        for start in range(0, len(seeds), _AT_ONCE):
+            part = list(seeds[start : start + _AT_ONCE])
+            limit_s = len(part) * self._section.timeout_s + _GRACE_S
+            examples += self._asked(limit_s, demonstrations=part)
+        return examples
 
     def describe(self) -> Description:
         """Return what the environment says of its class.
@@ -102,12 +108,11 @@ class EnvironmentProcess:
 
     def _asked(self, limit_s: float, **question: Any) -> Any:
         """Return what the child says of its class; no episode is under way."""
-        child = self._ready()
-        child.send({"calls": [{"number": -1, "episode": "", **question}]})
-        said = child.receive(limit_s)
-        if "said" not in said:
-            raise UserError(str(said.get("error", "")).removeprefix("UserError: "))
-        return said["said"]
+        try:
+            return _asked(self._ready(), self._section, limit_s, question)
+        except UserError:
+            self.close()
+            raise
 
     def close(self) -> None:
         """End the child."""
@@ -115,17 +120,9 @@ class EnvironmentProcess:
             self._child.kill()
             self._child = None
 
-    @property
-    def _under_way(self) -> int:
-        return len(self._flights) + len(self._suspects)
-
-    def _start(self) -> Child:
-        child, self._role = _started(self._section, self._environment)
-        return child
-
     def _ready(self) -> Child:
         if self._child is None:
-            self._child = self._start()
+            self._child, self._role = _started(self._section, self._environment)
         return self._child
 
     def _flight(self, call: Call) -> _Flight:
@@ -238,6 +235,30 @@ def describe(section: EnvironmentSection) -> Description:
         return process.describe()
     finally:
         process.close()
+
+
+def _asked(
+    child: Child, section: EnvironmentSection, limit_s: float, question: Mapping[str, Any]
+) -> Any:
+    """Return the answer of ``child`` to a question on its class.
+
+    Raises UserError with what the class says instead, or where it says nothing in ``limit_s``.
+    """
+    asked = f"environment.name = {section.name!r}: its {' or '.join(question)}"
+    try:
+        child.send({"calls": [{"number": -1, "episode": "", **question}]})
+        said = child.receive(limit_s)
+    except TimeoutError:
+        raise UserError(
+            f"{asked} took over {limit_s:g} s; make it faster, or raise environment.timeout_s"
+        ) from None
+    except ChildEnded:
+        raise UserError(
+            f"{asked} ended the process ({child.ending()}); call it in a shell to see why"
+        ) from None
+    if "said" not in said:
+        raise UserError(str(said.get("error", "")).removeprefix("UserError: "))
+    return said["said"]
 
 
 def _started(section: EnvironmentSection, environment: Mapping[str, str]) -> tuple[Child, str]:

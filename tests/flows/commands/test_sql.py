@@ -49,7 +49,7 @@ def test_two_completions_are_two_records(
     monkeypatch.setenv("COLUMNS", "100")
     assert main(["sql", "select * from completions limit 2", "--store", store]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 2 * (1 + 18)
+    assert len(lines) == 2 * (1 + 20)
     assert max(map(len, lines)) == 100
     (response, *_) = [line for line in lines if line.startswith("response")]
     assert "Two and two make four." in response

@@ -128,3 +128,9 @@ def test_what_cannot_be_used_is_one_sentence(
 def test_an_unknown_name_is_answered_with_the_nearest() -> None:
     with pytest.raises(UserError, match="did you mean 'calculator'"):
         EnvironmentProcess(EnvironmentSection(name="calculater"))
+
+
+def test_an_environment_without_examples_says_what_to_do(counter: EnvironmentProcess) -> None:
+    assert counter.demonstrations([]) == []
+    with pytest.raises(UserError, match="set demonstrations to 0 or add the method"):
+        counter.demonstrations([1, 2])
