@@ -74,7 +74,7 @@ def advantages_of(
     turns are credited, in an environment.
     """
     algorithm = rl.algorithm
-    turns, max_turns = _turns(batch, episodes)
+    turns, max_turns = EpisodeCredit.of_rows(batch, episodes)
     shaped, metrics = shaped_scores(batch, rl, turns, max_turns)
     if turns is not None:
         metrics |= turns.metrics
@@ -140,16 +140,12 @@ def signal_of(
         return correct.cast(pl.Float64).fill_null(float("nan")).to_numpy()
     if metric == "score":
         return batch.scores()
-    shaped, _ = shaped_scores(batch, rl, *_turns(batch, episodes))
+    shaped, _ = shaped_scores(batch, rl, *EpisodeCredit.of_rows(batch, episodes))
     if kl_coef is None or scores is None or scores.kl is None:
         return shaped
     return shaped - kl_coef * np.array(
         [row[mask].sum() for row, mask in zip(scores.kl, scores.masks, strict=True)]
     )
-
-
-def _turns(batch: RolloutBatch, episodes: EpisodeCredit | None) -> tuple[TurnCredit | None, int]:
-    return (None, 1) if episodes is None else (episodes.of_batch(batch), episodes.max_turns)
 
 
 def estimator_options(algorithm: Algorithm) -> dict[str, Any]:

@@ -40,6 +40,14 @@ class EpisodeCredit:
         weights = [f.weight for f in recipe.reward.functions if f.name == ENVIRONMENT]
         return cls(sum(weights), section.invalid_action_penalty, section.turns)
 
+    @staticmethod
+    def of_rows(
+        batch: RolloutBatch, episodes: "EpisodeCredit | None"
+    ) -> tuple[TurnCredit | None, int]:
+        """Return the credit of each turn of ``batch`` and the most turns of a row; None and 1 where
+        a row is one turn."""
+        return (None, 1) if episodes is None else (episodes.of_batch(batch), episodes.max_turns)
+
     def of_batch(self, batch: RolloutBatch) -> TurnCredit:
         """Return the credit of each turn of ``batch``, at the turn's last policy token: weight x
         the environment's reward, where that is a part of the row's score, less the penalty.

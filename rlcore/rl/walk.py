@@ -124,14 +124,14 @@ def _recorded(replay: Replay, number: int, index: int) -> Figures:
     taken = None
     if coef is not None and scores.kl is not None:
         taken = [coef * row for row in scores.kl]
-    episodes = EpisodeCredit.of(recipe)
-    turns = None if episodes is None else episodes.of_batch(batch)
-    shaped, _ = shaped_scores(batch, recipe.rl, turns, episodes.max_turns if episodes else 1)
+    turns, max_turns = EpisodeCredit.of_rows(batch, EpisodeCredit.of(recipe))
+    shaped, _ = shaped_scores(batch, recipe.rl, turns, max_turns)
     given = AdvantageInput(
         scores=shaped,
         group_ids=batch.rollouts["uid"].to_numpy(),
         masks=scores.masks,
         token_kl=taken,
+        turn_rewards=None if turns is None else turns.per_token,
     )
     found: Figures = {
         "old": scores.old[index],
