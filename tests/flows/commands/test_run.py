@@ -58,14 +58,15 @@ def test_the_summary_is_not_asked_of_a_plan(capsys: pytest.CaptureFixture[str]) 
 
 @pytest.mark.slow
 def test_a_run_ends_in_its_table_and_export(prefect_server: str, tmp_path: Path) -> None:
-    done = run(tmp_path, {**FEW, "evaluate.pass_k": [1]})
+    verifies = {"reward.functions": [{"name": "arithmetic"}]}  # else there is no accuracy
+    done = run(tmp_path, {**FEW, **verifies, "evaluate.pass_k": [1]})
     assert done.returncode == 0, done.stdout + done.stderr
     assert "held-out greedy accuracy" in done.stdout
     exported = done.stdout.rpartition("Export: ")[2].strip()
     assert (Path(exported) / "model.safetensors").is_file()
     noise = ("Finished in state", "nanobind", "Loading weights", "Writing model shards")
     assert not [words for words in noise if words in done.stdout + done.stderr]
-    again = run(tmp_path, {**FEW, "evaluate.pass_k": [1]}, "--format", "json")
+    again = run(tmp_path, {**FEW, **verifies, "evaluate.pass_k": [1]}, "--format", "json")
     assert again.returncode == 0, again.stderr
     summary = json.loads(again.stdout)
     check_summary(summary)
