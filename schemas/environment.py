@@ -60,6 +60,9 @@ class EnvironmentSection(Section):
         gt=0,
         description="address space (GiB) of one worker, not of an MCP server; null = no limit",
     )
+    concurrency: int = Field(
+        default=16, ge=1, le=1024, description="steps under way at once in one worker"
+    )
     workers: int = Field(
         default=1, ge=1, description="processes that the episodes are divided over"
     )
@@ -76,7 +79,7 @@ class EnvironmentSection(Section):
     @property
     def identity(self) -> dict[str, Any]:
         """What results depend on."""
-        part = self.model_dump(mode="json", exclude={"workers", "memory_gib"})
+        part = self.model_dump(mode="json", exclude={"workers", "concurrency", "memory_gib"})
         command = [_portable(index, word) for index, word in enumerate(self.command)]
         own = {"name": portable_name(self.name), "command": command, "max_turns": self.turns}
         return {**part, **own}

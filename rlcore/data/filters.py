@@ -15,6 +15,7 @@ from rlcore.data.chat import (
     encode_prompts,
 )
 from rlcore.data.rows import Reject, Row
+from rlcore.models.tokenizer import special_tokens
 from schemas.data import DataSection
 from schemas.errors import UserError
 from schemas.tables import MESSAGES
@@ -140,7 +141,7 @@ def special_token_rejects(
     tokenizer: "ChatTokenizer", rows: list[Row]
 ) -> tuple[list[Row], list[Reject]]:
     """Reject rows whose text contains a special token, which would open or end a turn."""
-    tokens = [str(token) for token in tokenizer.all_special_tokens]
+    tokens = special_tokens(tokenizer)
     kept, rejects = [], []
     for row in rows:
         text = "\n".join(message["content"] for message in row.messages)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rlcore.data.chat import Message, Tools
+from rlcore.models.tokenizer import special_tokens
 from schemas.errors import UserError
 
 if TYPE_CHECKING:
@@ -64,9 +65,9 @@ class TurnEncoder:
         return kept
 
     def _harmless(self, content: str) -> str:
-        for token in self.tokenizer.all_special_tokens:
-            while str(token) in content:
-                content = content.replace(str(token), str(token)[1:])
+        tokens = special_tokens(self.tokenizer)
+        while found := next((token for token in tokens if token in content), None):
+            content = content.replace(found, found[1:])
         return content
 
     def _closed(self) -> str:

@@ -22,7 +22,6 @@ from schemas.environment import MCP
 
 _DETAIL_CHARACTERS = 500
 _LONGEST_MESSAGE = 2**30
-_THREADS = 64
 
 
 class NotRepeatable(Exception):
@@ -48,7 +47,7 @@ async def _serve(link: socket.socket, setup: dict[str, Any]) -> None:
             _send(link, {"refused": refused})
             return
         _send(link, {"ready": True, "role": kind.role})
-        await _answer_all(link, kind, setup["timeout_s"])
+        await _answer_all(link, kind, setup)
 
 
 @asynccontextmanager
@@ -63,15 +62,18 @@ async def _opened(name: str, options: dict[str, Any]) -> AsyncIterator[Builder]:
         yield kind
 
 
-async def _answer_all(link: socket.socket, kind: Builder, timeout_s: float) -> None:
+async def _answer_all(link: socket.socket, kind: Builder, setup: dict[str, Any]) -> None:
     reader, writer = await asyncio.open_connection(sock=link, limit=_LONGEST_MESSAGE)
     # Plain methods wait in threads; tools mostly wait for something else.
-    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(_THREADS))
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(setup["threads"]))
     episodes: dict[str, Episode] = {}
     running: set[asyncio.Task[None]] = set()
 
     async def answer(call: dict[str, Any]) -> None:
-        said = {"number": call["number"], **await _answered(call, episodes, kind, timeout_s)}
+        said = {
+            "number": call["number"],
+            **await _answered(call, episodes, kind, setup["timeout_s"]),
+        }
         writer.write(json.dumps(said).encode() + b"\n")
         await writer.drain()
 

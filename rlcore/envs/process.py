@@ -1,6 +1,7 @@
 """The environments of many episodes in a child process that can be killed."""
 
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -15,8 +16,7 @@ from schemas.environment import MCP, EnvironmentSection
 from schemas.errors import UserError
 
 _CHILD = "rlcore.envs.child"
-_START_S = 60.0
-_START_ATTEMPTS = 3
+_DESCRIBE_S = 60.0
 _GRACE_S = 1.0  # the child ends a step itself; one that blocks the child is ended with it
 _AT_ONCE = 256  # demonstrations that are asked for together
 ATTEMPTS = 3  # of a call: the first, and two with a fresh environment
@@ -37,6 +37,7 @@ class _Flight:
     call: Call
     do: dict[str, Any]
     failures: int = 0
+    is_alone: bool = False  # nothing else may be under way
     due: float = 0.0
 
 
@@ -57,7 +58,7 @@ class EnvironmentProcess:
         self._environment = environment_of(section.env, "environment.env")
         self._known: dict[str, _Known] = {}
         self._flights: dict[int, _Flight] = {}
-        self._suspects: list[_Flight] = []  # tried again one at a time
+        self._waiting: deque[_Flight] = deque()
         self._number = 0
         self._is_late = False  # a step that is late may still run in a thread of the child
         self._role = ""
@@ -70,10 +71,10 @@ class EnvironmentProcess:
 
         Raises RuntimeError when no child stays alive.
         """
-        for call in calls:
-            self._send([self._flight(call)])
+        self._waiting += [self._flight(call) for call in calls]
         answers: list[Answer] = []
-        while (self._flights or self._suspects) and len(answers) < least:
+        while (self._flights or self._waiting) and len(answers) < least:
+            self._begin()
             answers += self._next()
         if self._is_late and not self._flights:
             self.close()
@@ -104,7 +105,7 @@ class EnvironmentProcess:
 
         Raises UserError for tools that no policy could be told of.
         """
-        return Description(tuple(self._asked(_START_S, describe=True)))
+        return Description(tuple(self._asked(_DESCRIBE_S, describe=True)))
 
     def _asked(self, limit_s: float, **question: Any) -> Any:
         """Return what the child says of its class; no episode is under way."""
@@ -131,31 +132,34 @@ class EnvironmentProcess:
             return _Flight(call, {"row": dict(call.row or {}), "seed": call.seed})
         return _Flight(call, {"text": call.text})
 
-    def _send(self, flights: Sequence[_Flight]) -> None:
-        """Hand calls to the child, with the past of episodes that it does not hold."""
-        child = self._ready()
-        for flight in flights:
-            self._number += 1
-            known = self._known[flight.call.episode]
-            message = {"number": self._number, "episode": flight.call.episode, "do": flight.do}
-            replayed = 0
-            if not known.is_held:
-                message["past"] = known.past
-                known.is_held, replayed = True, len(known.past)
-            flight.due = time.monotonic() + self._section.timeout_s * (1 + replayed) + _GRACE_S
-            self._flights[self._number] = flight
-            try:
-                child.send({"calls": [message]})
-            except ChildEnded:
-                self._child_ended(child)
+    def _begin(self) -> None:
+        """Hand waiting calls to the child: as many as may be under way, or one that is to be
+        alone."""
+        while self._waiting and len(self._flights) < self._section.concurrency:
+            alone = self._waiting[0].is_alone or any(f.is_alone for f in self._flights.values())
+            if alone and self._flights:
                 return
+            self._send(self._waiting.popleft())
+
+    def _send(self, flight: _Flight) -> None:
+        """Hand a call to the child, with the past of an episode that it does not hold."""
+        child = self._ready()
+        self._number += 1
+        known = self._known[flight.call.episode]
+        message = {"number": self._number, "episode": flight.call.episode, "do": flight.do}
+        replayed = 0
+        if not known.is_held:
+            message["past"] = known.past
+            known.is_held, replayed = True, len(known.past)
+        flight.due = time.monotonic() + self._section.timeout_s * (1 + replayed) + _GRACE_S
+        self._flights[self._number] = flight
+        with suppress(ChildEnded):  # found when its answer is read
+            child.send({"calls": [message]})
 
     def _next(self) -> list[Answer]:
         """Return the answers that the child's next message makes; none where it ended instead."""
-        if not self._flights:
-            self._send([self._suspects.pop(0)])  # alone
         child = self._ready()
-        due = min((flight.due for flight in self._flights.values()), default=time.monotonic())
+        due = min(flight.due for flight in self._flights.values())
         try:
             said = child.receive(max(0.0, due - time.monotonic()))
         except TimeoutError:
@@ -180,7 +184,7 @@ class EnvironmentProcess:
         """Try the call again on a fresh environment, or give its episode up."""
         flight.failures += 1
         if flight.failures < ATTEMPTS:
-            self._suspects.append(flight)
+            self._try_alone([flight])
             return []
         advance(f"environment {self._section.name} lost an episode: {why}")
         return [Answer(flight.call.episode, failure=why)]
@@ -195,34 +199,39 @@ class EnvironmentProcess:
         return [Answer(flight.call.episode, step=Step(messages))]
 
     def _blocked(self, child: Child) -> list[Answer]:
-        """End a child that does not answer; the calls that are due are late, the others tried
-        again."""
+        """End a child that does not answer: the call that was alone is late, and several are tried
+        again, since one of them may have kept the others from being answered."""
         child.kill()
-        now, answers = time.monotonic(), []
-        late = [flight for flight in self._flights.values() if flight.due <= now]
-        self._suspects += [flight for flight in self._flights.values() if flight.due > now]
-        self._forget_child()
-        for flight in late:
-            answers += self._late(flight)
-        return answers
+        flights = self._forget_child()
+        if len(flights) == 1:
+            return self._late(flights[0])
+        self._try_alone(flights)
+        return []
 
     def _child_ended(self, child: Child) -> list[Answer]:
         """Try again what was under way: alone, since one of them may have ended the child."""
         ending = child.ending()
         served = self._section.name == MCP and ending == f"exit code {SERVER_ENDED}"
         why = "its MCP server ended" if served else f"its process died ({ending})"
-        flights = list(self._flights.values())
-        self._forget_child()
+        flights = self._forget_child()
         if len(flights) == 1:
             return self._failed(flights[0], why)
-        self._suspects += flights
+        self._try_alone(flights)
         return []
 
-    def _forget_child(self) -> None:
+    def _try_alone(self, flights: Sequence[_Flight]) -> None:
+        for flight in flights:
+            flight.is_alone = True
+        self._waiting.extendleft(reversed(flights))
+
+    def _forget_child(self) -> list[_Flight]:
+        """Note that the child is gone; return the calls that were under way in it."""
+        flights = list(self._flights.values())
         self._child, self._is_late = None, False
         self._flights.clear()
         for known in self._known.values():
             known.is_held = False
+        return flights
 
 
 def describe(section: EnvironmentSection) -> Description:
@@ -262,40 +271,17 @@ def _asked(
 
 
 def _started(section: EnvironmentSection, environment: Mapping[str, str]) -> tuple[Child, str]:
-    """Return a child that holds the environment of ``section``, and the role it answers in.
-
-    One that is killed while it starts (memory pressure) is started again.
-    """
-    for _ in range(_START_ATTEMPTS):
-        child = Child.spawn(environment, _CHILD)
-        try:
-            child.send(
-                {
-                    "name": section.name,
-                    "options": {**section.options, **_of_section(section)},
-                    "timeout_s": section.timeout_s,
-                    "memory_bytes": _bytes(section.memory_gib),
-                    "memory_key": "environment.memory_gib",
-                }
-            )
-            answer = child.receive(_START_S)
-        except TimeoutError:
-            child.kill()
-            raise UserError(
-                f"environment.name = {section.name!r} took over {_START_S:.0f} s to import; import"
-                " heavy packages in its methods"
-            ) from None
-        except ChildEnded:
-            child.kill()
-            continue
-        if "refused" in answer:
-            child.kill()
-            raise UserError(answer["refused"].removeprefix("UserError: "))
-        return child, answer["role"]
-    raise RuntimeError(
-        f"the process of environment {section.name} ended {_START_ATTEMPTS} times while starting;"
-        " its error output, if any, is in this process's log"
-    )
+    """Return a child that holds the environment of ``section``, and the role it answers in."""
+    setup = {
+        "name": section.name,
+        "options": {**section.options, **_of_section(section)},
+        "timeout_s": section.timeout_s,
+        "threads": section.concurrency,
+        "memory_bytes": _bytes(section.memory_gib),
+        "memory_key": "environment.memory_gib",
+    }
+    child, answer = Child.started(setup, environment, _CHILD, what=f"environment {section.name}")
+    return child, answer["role"]
 
 
 def _answer(call: Call, said: Mapping[str, Any]) -> Answer:

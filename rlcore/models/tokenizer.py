@@ -121,6 +121,14 @@ def _read(directory: Path, name: str, trust_remote_code: bool) -> "ChatTokenizer
         ) from error
 
 
+def special_tokens(tokenizer: "ChatTokenizer") -> list[str]:
+    """Return every token that is read as one wherever its text stands, longest first: the named
+    ones, and those that its files mark as special (Llama 3's turn marks have no name)."""
+    marked = [t.content for t in tokenizer.added_tokens_decoder.values() if t.special]
+    named = [str(token) for token in tokenizer.all_special_tokens]
+    return sorted({*named, *marked}, key=lambda token: (-len(token), token))
+
+
 def eos_token_id(tokenizer: Any) -> int:
     """Return the id that ends a response. ``load_tokenizer`` refuses a tokenizer without one."""
     token = tokenizer.eos_token_id

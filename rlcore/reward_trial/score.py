@@ -20,7 +20,7 @@ from rlcore.rewards.registry import check_functions
 from rlcore.rewards.types import prompt_text
 from rlcore.rl.reward import score_rollouts
 from schemas.errors import UserError, did_you_mean
-from schemas.names import JUDGE, REWARD_MODEL, is_file, split_function
+from schemas.names import ENVIRONMENT, JUDGE, REWARD_MODEL, is_file, split_function
 from schemas.outcomes import Outcome
 from schemas.recipe import Recipe
 from schemas.rl import RewardFunction
@@ -53,6 +53,11 @@ def function_of(
         raise UserError(
             f"'{REWARD_MODEL}' is a model that a run trains, so it cannot be tried before one;"
             " name a function"
+        )
+    if name == ENVIRONMENT:
+        raise UserError(
+            f"'{ENVIRONMENT}' is what an environment gave while an episode was played, which"
+            " recorded rows show as turn_rewards; name a function"
         )
     own = next((f for f in recipe.reward.functions if _place(f.name) == _place(name)), None)
     if own is not None and not options and not batch:

@@ -13,7 +13,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from schemas.errors import UserError
+
 SEND_S = 60.0
+_START_S = 60.0
+_START_ATTEMPTS = 3
 _EXIT_S = 1.0
 _KILL_S = 5.0
 
@@ -33,7 +37,7 @@ class Child:
     unread: bytearray = field(default_factory=bytearray)
 
     @classmethod
-    def spawn(cls, environment: Mapping[str, str], module: str = "rlcore.rewards.child") -> "Child":
+    def spawn(cls, environment: Mapping[str, str], module: str) -> "Child":
         """Start ``module`` in its own session, so that it does not get the terminal's signals."""
         ours, theirs = socket.socketpair()
         watched, life = os.pipe()
@@ -50,6 +54,38 @@ class Child:
             )
         os.close(watched)
         return cls(process, ours, life)
+
+    @classmethod
+    def started(
+        cls, setup: Mapping[str, Any], environment: Mapping[str, str], module: str, *, what: str
+    ) -> tuple["Child", Any]:
+        """Return a child that has taken ``setup``, and its answer; ``what`` names it in errors.
+
+        One that is killed while it starts (memory pressure) is started again. Raises UserError
+        with what it refuses, or when it takes too long; RuntimeError when it does not stay alive.
+        """
+        for _ in range(_START_ATTEMPTS):
+            child = cls.spawn(environment, module)
+            try:
+                child.send(setup)
+                answer = child.receive(_START_S)
+            except TimeoutError:
+                child.kill()
+                raise UserError(
+                    f"{what} took over {_START_S:.0f} s to import; import heavy packages inside its"
+                    " functions"
+                ) from None
+            except ChildEnded:
+                child.kill()
+                continue
+            if "refused" in answer:
+                child.kill()
+                raise UserError(answer["refused"].removeprefix("UserError: "))
+            return child, answer
+        raise RuntimeError(
+            f"the process of {what} ended {_START_ATTEMPTS} times while starting; its error output,"
+            " if any, is in this process's log"
+        )
 
     def send(self, message: Any) -> None:
         """Send one message. Raises ChildEnded when the child has closed its end."""

@@ -13,10 +13,9 @@ from schemas.errors import UserError
 from schemas.outcomes import Outcome
 from schemas.rl import RewardFunction
 
-_START_S = 60.0
+CHILD = "rlcore.rewards.child"
 LOOK_S = 15.0
 RECYCLE_ROWS = 10_000
-_START_ATTEMPTS = 3
 # Rows that a child has and has not answered; those beyond the socket's buffer would block both.
 _AHEAD_ROWS = 512
 _AHEAD_CHARACTERS = 50_000
@@ -110,30 +109,10 @@ class FunctionProcess:
         return self._child
 
     def _start(self) -> Child:
-        """Start a child; one that is killed while it starts (memory pressure) is started again."""
-        for _ in range(_START_ATTEMPTS):
-            child = Child.spawn(self._environment)
-            try:
-                child.send(self._setup)
-                answer = child.receive(_START_S)
-            except TimeoutError:
-                child.kill()
-                raise UserError(
-                    f"reward functions took over {_START_S:.0f} s to import; "
-                    "import heavy packages inside the function"
-                ) from None
-            except ChildEnded:
-                child.kill()
-                continue
-            if "refused" in answer:
-                child.kill()
-                raise UserError(answer["refused"].removeprefix("UserError: "))
-            self._is_async = answer["async"]
-            return child
-        raise RuntimeError(
-            f"the reward process ended {_START_ATTEMPTS} times while starting; "
-            "its error output, if any, is in this process's log"
-        )
+        what = f"reward function {self.name}"
+        child, answer = Child.started(self._setup, self._environment, CHILD, what=what)
+        self._is_async = answer["async"]
+        return child
 
     def _score_some(
         self,
@@ -281,7 +260,7 @@ def look_at_functions(
     will get, or None), and ``LOOK_S`` seconds. Raises UserError with what the loader says, or
     when the import raises, ends its process or exceeds the limit.
     """
-    child = Child.spawn(environment)
+    child = Child.spawn(environment, CHILD)
     try:
         child.send({"functions": list(functions)})
         for function in functions:

@@ -1,5 +1,6 @@
 """Environments of a user, each with one way to behave."""
 
+import ctypes
 import os
 import random
 import signal
@@ -33,6 +34,10 @@ class Counter:
             raise ValueError("no such move")
         if text == "hang":
             time.sleep(60)
+        if text == "block":
+            ctypes.PyDLL(None).sleep(60)  # without letting any other thread run
+        if text == "work":
+            time.sleep(0.15)
         self._heard.append(text)
         done = len(self._heard) > self._turns
         return Step([{"role": "user", "content": " ".join(self._heard)}], reward=0.5, done=done)

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from rlcore.envs.hermes import ToolCall, written
+from rlcore.envs.names import BUILTIN
 from rlcore.envs.process import ATTEMPTS, EnvironmentProcess, describe
 from rlcore.envs.types import Answer, Call
 from schemas.environment import EnvironmentSection
@@ -12,6 +14,12 @@ from schemas.errors import UserError
 
 pytestmark = pytest.mark.timeout(120)
 SAMPLES = "tests.rlcore.envs.samples"
+# What a policy would try that looks for the answer.
+CALLS = [
+    written(ToolCall("calculate", {"expression": "ground_truth"})),
+    written(ToolCall("python", {"program": "print({**globals(), **__import__('os').environ})"})),
+    written(ToolCall("reset", {})),
+]
 
 
 def section(name: str, **fields: object) -> EnvironmentSection:
@@ -134,3 +142,34 @@ def test_an_environment_without_examples_says_what_to_do(counter: EnvironmentPro
     assert counter.demonstrations([]) == []
     with pytest.raises(UserError, match="set demonstrations to 0 or add the method"):
         counter.demonstrations([1, 2])
+
+
+def test_what_blocks_its_whole_process_costs_its_own_step_only(counter: EnvironmentProcess) -> None:
+    begun(counter, ["a", "b", "c"])
+    answers = said(counter, a="fine", b="block", c="fine")
+    assert content(answers["b"]) == "error: no result within 1 s"
+    assert (content(answers["a"]), content(answers["c"])) == ("0 fine", "2 fine")
+
+
+def test_steps_that_wait_for_their_turn_are_not_late() -> None:
+    """40 steps of .15 s, 4 at a time, take longer than the second that one may take."""
+    process = EnvironmentProcess(section("Counter", timeout_s=1.0, concurrency=4))
+    names = [f"e{number}" for number in range(40)]
+    begun(process, names)
+    answers = said(process, **dict.fromkeys(names, "work"))
+    assert [content(answers[name]) for name in names] == [f"{n} work" for n in range(40)]
+    process.close()
+
+
+@pytest.mark.parametrize("name", BUILTIN)
+def test_no_environment_of_ours_tells_the_ground_truth(name: str) -> None:
+    process = EnvironmentProcess(EnvironmentSection.model_validate({"name": name}))
+    row = {"data_source": "gsm8k", "ground_truth": "CANARY", "prompt": [], "answer": "CANARY"}
+    answers = process.exchange([Call("a", row=row, seed=1)], 1)
+    for text in ("left", "#### 1", "<tool_call>{}</tool_call>", *CALLS):
+        answers += process.exchange([Call("a", text)], 1)
+    process.close()
+    told = [m["content"] for a in answers if a.step for m in a.step.messages]
+    told += [m["content"] for a in answers if a.start for m in a.start.messages]
+    assert told
+    assert not [text for text in told if "CANARY" in text]

@@ -107,16 +107,17 @@ def test_rows_of_the_table_are_those_that_were_begun(make_phases: Make) -> None:
 
 def test_killed_environments_change_no_bit(make_phases: Make) -> None:
     """kill -9 of every environment process between two turns: no token is sampled again."""
-    tables = []
+    tables, killed_pids = [], list[int]()
     for key, is_killed in (("whole", False), ("killed", True)):
         phases = make_phases("quickstart", lambda r: 0.0, ENVIRONMENT, key=key)
         if is_killed:
-            phases.workers.engines.turn = _killing(phases.workers.engines.turn)  # pyright: ignore[reportAttributeAccessIssue]
+            phases.workers.engines.turn = _killing(phases.workers.engines.turn, killed_pids)  # pyright: ignore[reportAttributeAccessIssue]
         state = phases.start()
         rollouts = phases.rollout(state, phases.begin(state))
         tables.append([phases.store.table(rollouts, name) for name in ("rollouts", "episodes")])
     for whole, killed in zip(*tables, strict=True):
         assert whole.equals(killed)
+    assert len(set(killed_pids)) >= 2 * ENVIRONMENT["environment"]["workers"]
 
 
 def _environments() -> list[psutil.Process]:
@@ -128,13 +129,14 @@ def _environments() -> list[psutil.Process]:
     return found
 
 
-def _killing(turn: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
-    """Return ``turn`` that kills the environments before each turn but the first of an episode."""
+def _killing(turn: Callable[..., Iterator[Any]], killed: list[int]) -> Callable[..., Iterator[Any]]:
+    """Return ``turn`` that kills the environments behind each turn; ``killed`` gets their pids."""
 
     def killing(shares: Any, sampling: Any) -> Iterator[Any]:
         yield from turn(shares, sampling)
         for process in _environments():
             with suppress(psutil.NoSuchProcess):
                 process.kill()
+                killed.append(process.pid)
 
     return killing

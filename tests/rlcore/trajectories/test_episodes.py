@@ -266,12 +266,6 @@ def test_an_environment_that_begins_otherwise_than_its_prompt_is_found() -> None
     assert "the prompt of the row is another" in trajectory.failure
 
 
-def test_no_token_that_the_policy_sees_holds_the_ground_truth() -> None:
-    engines = Engines(lambda name, number: [*ids_of("a"), EOS_ID])
-    trajectories = played(engines, Environments(lambda name, text: tool("b")), count=3)
-    assert "CANARY" not in "".join(str(TOKENIZER.decode(t.token_ids())) for t in trajectories)
-
-
 @pytest.mark.timeout(120)
 def test_log_probs_of_turns_are_those_of_the_whole_sequence(tmp_path: Path) -> None:
     """Engine (incremental) against one forward pass over the whole episode, float32."""
