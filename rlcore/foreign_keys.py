@@ -293,7 +293,7 @@ there is nothing to set: the pipeline does it by itself, or not at all; leave it
     enforce_eager free_cache_engine disable_dropout ds3_gather_for_generation tf32 use_liger_kernel
     shuffle_dataset pin_memory ddp_find_unused_parameters enable_prefix_caching balance_batch
     vllm_enable_sleep vllm_server_host vllm_server_port deepspeed_enable_sleep use_liger_loss
-    vllm_enable_sleep_mode enable_chunked_prefill val_before_train full_determinism val_only
+    vllm_enable_sleep_mode enable_chunked_prefill val_before_train val_only
     load_format dropout label_smoothing_factor hybrid_engine vllm_sync_backend top_entropy_quantile
     dataset_num_proc aux_loss_coef save_hf_ckpt disable_ds_ckpt enable_ema ema_beta
     use_torch_compile save_contents calculate_log_probs return_raw_chat use_shm

@@ -14,7 +14,7 @@ from schemas.algorithm import Algorithm, Options
 from schemas.errors import did_you_mean
 from schemas.names import portable_name
 from schemas.presets import PRESETS, overlay
-from schemas.sampling import NO_TOP_K, Temperature
+from schemas.rollout import RolloutSection
 from schemas.section import Section, rule
 
 
@@ -152,32 +152,6 @@ class RewardSection(Section):
             )
 
 
-class RolloutSection(Section):
-    """What is sampled per iteration."""
-
-    prompts: int = Field(default=64, ge=1, description="prompts per iteration")
-    samples: int = Field(default=8, ge=1, description="responses per prompt: the group size G")
-    temperature: Temperature = Field(
-        default=1.0, description="divides the logits, of sampler and learner alike"
-    )
-    top_p: float = Field(default=1.0, gt=0, le=1, description="probability mass kept; 1 = all")
-    top_k: int = Field(default=NO_TOP_K, ge=-1, description="likeliest tokens kept; -1 = all")
-    max_new_tokens: int = Field(default=512, ge=1, description="tokens a response may have")
-    greedy_baseline: bool = Field(
-        default=False, description="also answer each prompt greedily, as the baseline of ReMax"
-    )
-
-    @rule
-    def _samples_whole_distribution(self) -> Iterator[str]:
-        if self.top_p < 1 or self.top_k > 0:
-            yield (
-                "top_p < 1 or top_k > 0 cuts the distribution the learner's log-probs assume;"
-                f" set top_p to 1 and top_k to {NO_TOP_K}"
-            )
-        if self.top_k == 0:
-            yield f"top_k = 0 would leave no token to sample; set top_k to {NO_TOP_K}, which is off"
-
-
 class UpdateSection(Section):
     """How one batch of rollouts becomes optimizer steps."""
 
@@ -276,6 +250,12 @@ class RLSection(Section):
     )
     algorithm: Algorithm = Algorithm()
     rollout: RolloutSection = RolloutSection()
+    full_determinism: bool = Field(
+        default=False,
+        description="claim that a rerun on the same machine gives the same bits: what cannot keep"
+        " that is refused, as the schedule streaming and, while learning, CUDA operations without a"
+        " deterministic kernel, which else only warn (as Hugging Face's full_determinism)",
+    )
     update: UpdateSection = UpdateSection()
     critic: Critic | None = None
     ptx: Ptx | None = None
@@ -365,6 +345,15 @@ class RLSection(Section):
             yield (
                 f"rollout.greedy_baseline is true and algorithm.advantage = {name!r} reads no"
                 " greedy answer; set it to false or algorithm.advantage to 'remax'"
+            )
+
+    @rule
+    def _bits_can_be_claimed(self) -> Iterator[str]:
+        if self.full_determinism and self.rollout.schedule == "streaming":
+            yield (
+                "full_determinism = true claims that a rerun gives the same bits, and"
+                " rollout.schedule = 'streaming' lets time decide which turns share a batch; set"
+                " rollout.schedule to lockstep, or leave full_determinism out"
             )
 
     @rule

@@ -13,6 +13,7 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
     "tests/rlcore/envs/test_pool.py": ("rlcore/envs/worker.py",),
     "tests/rlcore/rl/test_episodes.py": ("rlcore/trajectories/setup.py",),
     "tests/schemas/test_recipe.py": ("schemas/model.py",),
+    "tests/schemas/test_rl.py": ("schemas/rollout.py",),
     "tests/schemas/test_environment.py": ("schemas/context.py",),
     "tests/rlcore/test_recipe_keys.py": ("rlcore/foreign_keys.py",),
     "tables of keys, read by tests/rlcore/from_verl/test_keys.py": (

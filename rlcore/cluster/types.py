@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from time import monotonic
 from typing import Any, Protocol
 
 POLL_S = 0.5  # wait for one worker before the others are checked
@@ -127,8 +128,6 @@ def as_completed(
     error by their timeout. Raises WorkerTimeout with the name of one that has not finished when
     ``timeout_s`` seconds, in total, have passed.
     """
-    from time import monotonic
-
     deadline = monotonic() + timeout_s
     waiting = dict(enumerate(pendings))
     while waiting:
@@ -147,9 +146,51 @@ def as_completed(
             yield index, result
 
 
+@dataclass(slots=True)
+class Polled:
+    """A worker that is called again and again, and looked at in between: a call at a time.
+
+    ``what`` names its kind in an error; ``timeout_s`` bounds a call, in seconds.
+    """
+
+    worker: Worker
+    what: str
+    timeout_s: float
+    _call: Pending | None = None
+    _method: str = ""
+    _deadline_s: float = 0.0
+
+    @property
+    def is_busy(self) -> bool:
+        """Return whether a call is under way."""
+        return self._call is not None
+
+    def start(self, method: str, *arguments: Any) -> None:
+        """Start ``method``; no call is under way."""
+        assert self._call is None, "a call at a time"
+        self._method, self._deadline_s = method, monotonic() + self.timeout_s
+        self._call = self.worker.start(method, *arguments)
+
+    def result(self, wait_s: float) -> Any:
+        """Return the result of the call, or None while it goes on after ``wait_s`` seconds.
+
+        Raises what the call raised, and WorkerTimeout with the worker's name once its time is over.
+        """
+        assert self._call is not None, "asked of busy workers only"
+        try:
+            result = self._call.result(wait_s)
+        except WorkerTimeout as error:
+            if monotonic() < self._deadline_s:
+                return None
+            raise WorkerTimeout(
+                f"{self.what} '{self.worker.name}' did not finish {self._method} within"
+                f" {self.timeout_s:.0f} s; raise hardware.timeouts or look at its log"
+            ) from error
+        self._call = None
+        return result
+
+
 def gather(pendings: Sequence[Pending], timeout_s: float) -> list[Any]:
     """Return the results in order; the deadline of ``timeout_s`` seconds is shared by all."""
-    from time import monotonic
-
     deadline = monotonic() + timeout_s
     return [pending.result(max(0.0, deadline - monotonic())) for pending in pendings]

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from time import monotonic
 from typing import Any
 
-from rlcore.cluster.types import Pending, Worker, as_completed
+from rlcore.cluster.types import POLL_S, Pending, Worker, as_completed
 from rlcore.engines.streaming import RequestStream
 from rlcore.engines.types import Generation, Sampling, TurnRequest
 from rlcore.weights.stamp import WeightStamp, WeightSyncError, WeightUpdate
@@ -14,13 +14,20 @@ from rlcore.weights.stamp import WeightStamp, WeightSyncError, WeightUpdate
 class EnginePool:
     """Splits requests over engines; every engine must hold the same weights.
 
-    ``timeout_s`` bounds each wait and ``sync_timeout_s`` each weight load, in seconds.
+    ``timeout_s`` bounds each wait and ``sync_timeout_s`` each weight load, in seconds;
+    ``in_flight``: most requests that a streaming engine has under way.
     """
 
     def __init__(
-        self, workers: Sequence[Worker], *, timeout_s: float, sync_timeout_s: float
+        self,
+        workers: Sequence[Worker],
+        *,
+        timeout_s: float,
+        sync_timeout_s: float,
+        in_flight: int = 256,
     ) -> None:
         self._workers = list(workers)
+        self._in_flight = in_flight
         self._timeout_s = timeout_s
         self._sync_timeout_s = sync_timeout_s
 
@@ -36,15 +43,22 @@ class EnginePool:
 
         Shares are contiguous, so that the samples of one prompt share a prefix cache.
         """
-        requests = [
-            TurnRequest(str(index), prompt, seed, sampling.max_new_tokens)
-            for index, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True))
-        ]
+        requests = _single_turns(prompts, seeds, sampling)
         share = max(1, -(-len(requests) // len(self._workers)))
         shares = [requests[start : start + share] for start in range(0, len(requests), share)]
         self.begin()
         for key, generation in self.turn(shares, sampling):
             yield int(key), generation
+
+    def pulled(
+        self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], sampling: Sampling
+    ) -> Iterator[tuple[int, Generation]]:
+        """Yield the same as ``stream``, where engines take the next prompts as they get free."""
+        stream = self.streaming(sampling)
+        stream.submit(_single_turns(prompts, seeds, sampling))
+        while len(stream):
+            for key, generation in stream.finished(POLL_S):
+                yield int(key), generation
 
     def begin(self) -> None:
         """Tell every engine that a rollout begins; see ``RolloutEngine.begin``."""
@@ -69,14 +83,11 @@ class EnginePool:
             keys = (request.key for request in calls[call][1])
             yield from zip(keys, part, strict=True)
 
-    def streaming(self, sampling: Sampling, *, in_flight: int) -> RequestStream:
-        """Begin a rollout whose requests come at any time and are shared as engines get free.
-
-        ``in_flight``: most requests that an engine has under way.
-        """
+    def streaming(self, sampling: Sampling) -> RequestStream:
+        """Begin a rollout whose requests come at any time and are shared as engines get free."""
         self.begin()
         return RequestStream(
-            self._workers, sampling, in_flight=in_flight, timeout_s=self._timeout_s
+            self._workers, sampling, in_flight=self._in_flight, timeout_s=self._timeout_s
         )
 
     def load_weights(self, update: WeightUpdate) -> WeightStamp:
@@ -120,6 +131,16 @@ class EnginePool:
                     f" {expected.digest[:12]}) was expected; rerun the flow to sync it again"
                 )
         return expected
+
+
+def _single_turns(
+    prompts: Sequence[Sequence[int]], seeds: Sequence[int], sampling: Sampling
+) -> list[TurnRequest]:
+    """Return a request per prompt, whose key is the prompt's index."""
+    return [
+        TurnRequest(str(index), prompt, seed, sampling.max_new_tokens)
+        for index, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True))
+    ]
 
 
 @contextmanager

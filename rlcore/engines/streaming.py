@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from time import monotonic
 
-from rlcore.cluster.types import Pending, Worker, WorkerTimeout
+from rlcore.cluster.types import Polled, Worker
 from rlcore.engines.types import Generation, Sampling, TurnRequest
 
 WAIT_S = 0.05  # of one call of an engine: for as long, what finished or was submitted may wait
@@ -18,17 +18,15 @@ POLL_S = 0.005  # wait for one engine before the others are looked at
 
 @dataclass(slots=True)
 class _Engine:
-    worker: Worker
+    calls: Polled
     under_way: int = 0  # requests
-    call: Pending | None = None
-    deadline_s: float = 0.0  # of the call
 
 
 class RequestStream:
     """Samples requests on whichever engine is free, in no fixed order.
 
     Example:
-        stream = engines.streaming(sampling, in_flight=64)
+        stream = engines.streaming(sampling)
         stream.submit(first_turns)
         while len(stream) or busy:              # busy: environments that have not answered yet
             for key, generation in stream.finished(timeout_s=0.02):
@@ -44,8 +42,8 @@ class RequestStream:
         self, workers: Sequence[Worker], sampling: Sampling, *, in_flight: int, timeout_s: float
     ) -> None:
         assert in_flight >= 1, "an engine without a request samples nothing"
-        self._engines = [_Engine(worker) for worker in workers]
-        self._sampling, self._in_flight, self._timeout_s = sampling, in_flight, timeout_s
+        self._engines = [_Engine(Polled(worker, "rollout engine", timeout_s)) for worker in workers]
+        self._sampling, self._in_flight = sampling, in_flight
         self._queue: list[TurnRequest] = []
         self._unfinished: set[str] = set()  # keys
         self._last: dict[str, _Engine] = {}  # of each episode
@@ -71,7 +69,7 @@ class RequestStream:
         deadline = monotonic() + timeout_s
         done: list[tuple[str, Generation]] = []
         while not done:
-            busy = [engine for engine in self._engines if engine.call is not None]
+            busy = [engine for engine in self._engines if engine.calls.is_busy]
             left = max(0.0, deadline - monotonic())
             for engine in busy:
                 done += self._answer(engine, left if len(busy) == 1 else min(left, POLL_S))
@@ -83,14 +81,13 @@ class RequestStream:
     def _start_calls(self) -> None:
         share = -(-len(self) // len(self._engines))
         for engine in self._engines:
-            if engine.call is not None:
+            if engine.calls.is_busy:
                 continue
             room = max(0, min(self._in_flight, share) - engine.under_way)
             requests = [self._next_for(engine) for _ in range(min(room, len(self._queue)))]
             engine.under_way += len(requests)
             if engine.under_way:
-                engine.deadline_s = monotonic() + self._timeout_s
-                engine.call = engine.worker.start("advance", requests, self._sampling, WAIT_S)
+                engine.calls.start("advance", requests, self._sampling, WAIT_S)
 
     def _next_for(self, engine: _Engine) -> TurnRequest:
         """Take the oldest request out of the queue: of the engine's own episodes, else of new ones,
@@ -105,17 +102,9 @@ class RequestStream:
 
     def _answer(self, engine: _Engine, wait_s: float) -> list[tuple[str, Generation]]:
         """Return what the engine's call has brought; nothing while it has not ended."""
-        assert engine.call is not None, "asked of busy engines only"
-        try:
-            done = engine.call.result(wait_s)
-        except WorkerTimeout as error:
-            if monotonic() < engine.deadline_s:
-                return []
-            raise WorkerTimeout(
-                f"rollout engine '{engine.worker.name}' did not finish advance within"
-                f" {self._timeout_s:.0f} s; raise hardware.timeouts or look at its log"
-            ) from error
-        engine.call = None
+        done = engine.calls.result(wait_s)
+        if done is None:
+            return []
         engine.under_way -= len(done)
         self._unfinished -= {key for key, _ in done}
         return done

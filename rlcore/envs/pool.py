@@ -7,6 +7,7 @@ from typing import Any
 
 from rlcore.cluster.types import Worker, as_completed
 from rlcore.envs.process import ATTEMPTS
+from rlcore.envs.streaming import AnswerStream
 from rlcore.envs.types import Answer, Call
 from schemas.environment import EnvironmentSection
 
@@ -34,9 +35,7 @@ class EnvironmentPool:
         """Return the answer to each of ``calls``, one per episode, by episode."""
         shares: dict[int, list[Call]] = defaultdict(list)
         for call in calls:
-            if call.text is None:
-                self._owners[call.episode] = len(self._owners) % len(self._workers)
-            shares[self._owners[call.episode]].append(call)
+            shares[self._owner(call)].append(call)
         pendings = [
             self._workers[owner].start("exchange", share, len(share))
             for owner, share in shares.items()
@@ -49,6 +48,16 @@ class EnvironmentPool:
             for _, part in as_completed(pendings, limit_s, names=names, method="exchange")
             for answer in part
         }
+
+    def streaming(self) -> AnswerStream:
+        """Begin a rollout whose calls come at any time and are answered as their steps end."""
+        return AnswerStream(self._workers, self._owner, timeout_s=self._timeout_s)
+
+    def _owner(self, call: Call) -> int:
+        """Return which worker holds the episode of ``call``; a reset chooses one."""
+        if call.text is None:
+            self._owners[call.episode] = len(self._owners) % len(self._workers)
+        return self._owners[call.episode]
 
     def end(self, episodes: Sequence[str]) -> None:
         """Let the workers forget ``episodes``."""

@@ -1,5 +1,6 @@
 """The environments of many episodes in a child process that can be killed."""
 
+import math
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -65,17 +66,20 @@ class EnvironmentProcess:
         self._child: Child | None = None
         self._ready()
 
-    def exchange(self, calls: Sequence[Call], least: int) -> list[Answer]:
+    def exchange(self, calls: Sequence[Call], least: int, wait_s: float = math.inf) -> list[Answer]:
         """Begin ``calls``; return what is answered, once that is ``least`` calls, or all under
-        way.
+        way, or after about ``wait_s`` seconds.
 
         Raises RuntimeError when no child stays alive.
         """
         self._waiting += [self._flight(call) for call in calls]
         answers: list[Answer] = []
+        until = time.monotonic() + wait_s
         while (self._flights or self._waiting) and len(answers) < least:
             self._begin()
-            answers += self._next()
+            answers += self._next(until)
+            if time.monotonic() >= until:
+                break
         if self._is_late and not self._flights:
             self.close()
             self._forget_child()
@@ -156,14 +160,15 @@ class EnvironmentProcess:
         with suppress(ChildEnded):  # found when its answer is read
             child.send({"calls": [message]})
 
-    def _next(self) -> list[Answer]:
-        """Return the answers that the child's next message makes; none where it ended instead."""
+    def _next(self, until: float) -> list[Answer]:
+        """Return the answers that the child's next message makes; none where it ended instead, or
+        says nothing ``until`` then."""
         child = self._ready()
         due = min(flight.due for flight in self._flights.values())
         try:
-            said = child.receive(max(0.0, due - time.monotonic()))
+            said = child.receive(max(0.0, min(due, until) - time.monotonic()))
         except TimeoutError:
-            return self._blocked(child)
+            return self._blocked(child) if time.monotonic() >= due else []
         except ChildEnded:
             return self._child_ended(child)
         flight = self._flights.pop(said.pop("number"))

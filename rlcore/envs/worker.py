@@ -1,5 +1,6 @@
 """One environment worker of a run, as an object of the cluster."""
 
+import math
 from collections.abc import Sequence
 
 from rlcore.envs.process import EnvironmentProcess
@@ -17,9 +18,9 @@ class EnvironmentWorker:
         """Return what the environment says of its class."""
         return self._process.describe()
 
-    def exchange(self, calls: Sequence[Call], least: int) -> list[Answer]:
+    def exchange(self, calls: Sequence[Call], least: int, wait_s: float = math.inf) -> list[Answer]:
         """Begin ``calls``, wait for ``least`` answers; see ``EnvironmentProcess.exchange``."""
-        return self._process.exchange(calls, least)
+        return self._process.exchange(calls, least, wait_s)
 
     def end(self, episodes: Sequence[str]) -> None:
         """Forget ``episodes``."""

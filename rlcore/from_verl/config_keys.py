@@ -37,7 +37,6 @@ _ACTOR: dict[str, Entry] = {
 
 _ROLLOUT: dict[str, Entry] = {
     f"{ROLLOUT}.seed": Unsupported("derived from the recipe's seed"),
-    f"{ROLLOUT}.full_determinism": Unsupported("the seed of every sample is fixed"),
     f"{ROLLOUT}.logprobs_mode": Unsupported("sampler and learner are compared at every iteration"),
     f"{ROLLOUT}.quantization*": Unsupported("engines hold the learner's weights", True),
     f"{ROLLOUT}.qat": Unsupported("training is not quantised", True),

@@ -116,6 +116,7 @@ _ROLLOUT: dict[str, Entry] = {
     f"{ROLLOUT}.do_sample": Unsupported(
         "training rollouts are always sampled", True, off=(True,), is_on=True
     ),
+    f"{ROLLOUT}.full_determinism": To("rl.full_determinism", switch),
     f"{ROLLOUT}.dtype": To(
         "model.dtype", one_of(bfloat16="bfloat16", float32="float32"), "learner and engine share it"
     ),

@@ -50,14 +50,16 @@ def make_deterministic(spec: LearnerSpec, device: str) -> None:
     """Fix threads, seed and kernels of this process.
 
     On CUDA an operation without a deterministic kernel only warns, since some models need such
-    operations.
+    operations, unless ``spec.full_determinism``.
     """
     if device == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         os.environ.setdefault("FLASH_ATTENTION_DETERMINISTIC", "1")
     torch.set_num_threads(spec.threads)
     torch.manual_seed(spec.seed)
-    torch.use_deterministic_algorithms(True, warn_only=device == "cuda")
+    torch.use_deterministic_algorithms(
+        True, warn_only=device == "cuda" and not spec.full_determinism
+    )
     # Filling every new buffer costs a write, and would only reveal reads of uninitialised memory.
     deterministic.fill_uninitialized_memory = False  # pyright: ignore[reportAttributeAccessIssue]
 

@@ -32,7 +32,8 @@ class LearnerSpec:
     only scores, without optimizer and without DeepSpeed. ``micro_batch_tokens``: padded tokens of
     one pass; on CPU about 4k is fastest. ``row_tokens`` None: the longest sequence, or one row of
     ``micro_batch_tokens`` under flash attention. ``grad_clip`` None: no clipping.
-    ``collective_timeout_s``: how long a rank waits for its peers.
+    ``collective_timeout_s``: how long a rank waits for its peers. ``full_determinism``: a CUDA
+    operation without a deterministic kernel is an error, not a warning.
 
     Raises ``UserError`` naming the field, its value, the rule and the remedy.
     """
@@ -58,6 +59,7 @@ class LearnerSpec:
     collective_timeout_s: float = 600.0
     head: str = "lm"
     reference_dir: str | None = None
+    full_determinism: bool = False
 
     def __post_init__(self) -> None:
         names = {

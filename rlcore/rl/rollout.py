@@ -14,7 +14,7 @@ from rlcore.seeds import stream_seed
 from rlcore.trajectories.collect import collect, in_order
 from rlcore.trajectories.episodes import Episodes
 from rlcore.trajectories.types import Request, Trajectory
-from schemas.rl import RolloutSection
+from schemas.rollout import RolloutSection
 from schemas.tables import MESSAGES
 
 
@@ -55,7 +55,7 @@ def sample_rollouts(
         max_new_tokens=section.max_new_tokens,
         stop_token_ids=(eos_token_id(tokenizer),),
     )
-    sampled = collect(requests, sampling, engines, tokenizer, episodes)
+    sampled = collect(requests, sampling, engines, tokenizer, episodes, schedule=section.schedule)
     trajectories = in_order(requests, _handed_over(sampled, done))
     tables = {"rollouts": rollouts_frame(trajectories, iteration)}
     if episodes is not None:

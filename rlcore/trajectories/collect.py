@@ -1,7 +1,7 @@
 """The one path that samples. Its callers score, record or rank what it yields."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from rlcore.engines.types import Generation, Sampling
 from rlcore.rewards.types import Reward, RewardRow, score_finished
@@ -19,6 +19,12 @@ class Engines(Protocol):
         """Yield (index of the prompt, its continuation) as they complete."""
         ...
 
+    def pulled(
+        self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], sampling: Sampling
+    ) -> Iterator[tuple[int, Generation]]:
+        """Yield the same where engines take the next prompt as they get free."""
+        ...
+
 
 def collect(
     requests: Sequence[Request],
@@ -26,19 +32,25 @@ def collect(
     engines: Engines,
     tokenizer: Any,
     episodes: Episodes | None = None,
+    *,
+    schedule: Literal["lockstep", "streaming"] = "lockstep",
 ) -> Iterator[Trajectory]:
     """Sample every request; yield its trajectory as it completes, in no fixed order. With
     ``episodes`` a trajectory has several turns, which an environment answers, by its own engines.
+    ``schedule``: see ``rl.rollout.schedule``.
 
     Whatever depends on the order, or on which rows share a batch, takes ``in_order``: no bit may
     depend on which engine was faster.
     """
+    is_streamed = schedule == "streaming"
     if episodes is not None:
-        yield from episodes.play(requests, sampling, tokenizer)
+        play = episodes.stream if is_streamed else episodes.play
+        yield from play(requests, sampling, tokenizer)
         return
     prompts = [request.prompt["prompt_ids"] for request in requests]
     seeds = [request.seed for request in requests]
-    for index, generation in engines.stream(prompts, seeds, sampling):
+    sample = engines.pulled if is_streamed else engines.stream
+    for index, generation in sample(prompts, seeds, sampling):
         (text,) = tokenizer.batch_decode([generation.token_ids], skip_special_tokens=True)
         reason = StopReason.of_single_turn(generation.finish_reason)
         yield Trajectory(requests[index], (Turn(generation),), text, reason)

@@ -1,23 +1,28 @@
 """Episodes of several turns: the policy acts, the environment answers, until one of them ends it.
 
 An episode is one token stream: what was sampled stays as it was sampled, and what the environment
-says is appended behind it. Turns go in lockstep: all episodes of an engine take their next turn as
-one batch, in the order of their requests, so that a rerun gives the same bits on every engine.
+says is appended behind it. Two schedules: in lockstep all episodes of an engine take their next
+turn as one batch, in the order of their requests, so that a rerun gives the same bits on every
+engine; streaming, each goes on as soon as its environment has answered.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from rlcore.data.turns import TurnEncoder
+from rlcore.engines.streaming import RequestStream
 from rlcore.engines.types import Generation, Sampling, TurnRequest
+from rlcore.envs.streaming import AnswerStream
 from rlcore.envs.types import Answer, Call, Message
 from rlcore.seeds import stream_seed
 from rlcore.trajectories.types import Request, Trajectory, Turn
 from rlcore.weights.stamp import WeightStamp
 from schemas.environment import EnvironmentSection
 from schemas.outcomes import FinishReason, StopReason
+
+POLL_S = 0.01  # wait for the engines before the environments are looked at
 
 
 class Engines(Protocol):
@@ -37,6 +42,10 @@ class Engines(Protocol):
         """Yield (key, continuation) of each request; share i is engine i's."""
         ...
 
+    def streaming(self, sampling: Sampling) -> RequestStream:
+        """Begin a rollout whose requests come at any time."""
+        ...
+
     def stamp(self) -> WeightStamp:
         """Return what the engines sample from."""
         ...
@@ -49,6 +58,10 @@ class Environments(Protocol):
 
     def answers(self, calls: Sequence[Call]) -> dict[str, Answer]:
         """Return the answer to each of ``calls``, by episode."""
+        ...
+
+    def streaming(self) -> AnswerStream:
+        """Begin a rollout whose calls come at any time."""
         ...
 
     def end(self, episodes: Sequence[str]) -> None:
@@ -79,7 +92,8 @@ class _Episode:
         number, seed = len(self.turns), self.request.seed
         if number:
             seed = stream_seed(seed, "turn", number)
-        return TurnRequest(self.name, self.token_ids, seed, min(most, room - len(self.token_ids)))
+        budget = min(most, room - len(self.token_ids))
+        return TurnRequest(f"{self.name}/{number}", self.token_ids, seed, budget)
 
     def take(self, generation: Generation, text: str) -> None:
         self.turns.append(Turn(generation))
@@ -108,7 +122,7 @@ class Episodes:
     def play(
         self, requests: Sequence[Request], sampling: Sampling, tokenizer: Any
     ) -> Iterator[Trajectory]:
-        """Yield the trajectory of each request as its episode ends, in no fixed order.
+        """Yield the trajectory of each request as its episode ends, in no fixed order: lockstep.
 
         ``sampling.max_new_tokens`` is of one turn. An episode whose environment failed has
         ``failure``, and is not scored. One that is full, or has had its ``max_turns``, ends with
@@ -119,53 +133,76 @@ class Episodes:
         starts = range(0, len(requests), share)
         shares = [[_Episode.of(r) for r in requests[start : start + share]] for start in starts]
         by_name = {episode.name: episode for part in shares for episode in part}
-        yield from self._begun(by_name)
-        for number in range(self.environments.section.turns):
+        answers = self.environments.answers([_reset(e.request) for e in by_name.values()])
+        yield from self._ended_by(answers.values(), by_name)
+        for _ in range(self.environments.section.turns):
             shares = [[e for e in part if not e.is_over] for part in shares]
             if not any(shares):
                 return
-            is_last = number + 1 == self.environments.section.turns
-            yield from self._turn(by_name, shares, sampling, tokenizer, is_last=is_last)
+            asked = [[self._request(e, sampling) for e in part] for part in shares]
+            sampled = self.engines.turn(asked, sampling)
+            yield from self._ended_while(sampled, by_name, tokenizer)
+            calls = [Call(e.name, e.text) for part in shares for e in part if not e.is_over]
+            answers = self.environments.answers(calls)
+            yield from self._ended_by(answers.values(), by_name)
 
-    def _begun(self, by_name: dict[str, _Episode]) -> Iterator[Trajectory]:
-        """Reset every episode's environment; yield what that already ends."""
-        answers = self.environments.answers([_reset(e.request) for e in by_name.values()])
-        for name, answer in answers.items():
-            episode = by_name[name]
-            if failure := answer.failure or _other_prompt(episode.request, answer):
-                nothing = Generation([], [], FinishReason.ABORT, self.engines.stamp())
-                episode.turns.append(Turn(nothing))
-                yield self._ended(episode, StopReason.ABORT, failure)
-
-    def _turn(
-        self,
-        by_name: dict[str, _Episode],
-        shares: Sequence[Sequence[_Episode]],
-        sampling: Sampling,
-        tokenizer: Any,
-        *,
-        is_last: bool,
+    def stream(
+        self, requests: Sequence[Request], sampling: Sampling, tokenizer: Any
     ) -> Iterator[Trajectory]:
-        """Let every episode of ``shares`` take its next turn; yield those that it ends."""
-        asked = [
-            [e.turn_request(self.max_model_len, sampling.max_new_tokens) for e in part]
-            for part in shares
-        ]
-        calls = []
-        for name, generation in self.engines.turn(asked, sampling):
-            episode = by_name[name]
+        """Yield what ``play`` does, where no episode waits for another: streaming."""
+        by_name = {request.trajectory_id: _Episode.of(request) for request in requests}
+        turns, answers = self.engines.streaming(sampling), self.environments.streaming()
+        answers.submit([_reset(request) for request in requests])
+        while len(turns) or len(answers):
+            answered = answers.finished(0.0 if len(turns) else POLL_S)
+            yield from self._ended_by(answered, by_name)
+            going = [by_name[answer.episode] for answer in answered]
+            turns.submit(self._request(e, sampling) for e in going if not e.is_over)
+            sampled = turns.finished(POLL_S)
+            yield from self._ended_while(sampled, by_name, tokenizer)
+            going = [by_name[_name(key)] for key, _ in sampled]
+            answers.submit([Call(e.name, e.text) for e in going if not e.is_over])
+
+    def _request(self, episode: _Episode, sampling: Sampling) -> TurnRequest:
+        return episode.turn_request(self.max_model_len, sampling.max_new_tokens)
+
+    def _ended_while(
+        self,
+        sampled: Iterable[tuple[str, Generation]],
+        by_name: Mapping[str, _Episode],
+        tokenizer: Any,
+    ) -> Iterator[Trajectory]:
+        """Add the policy's turns to their episodes; yield those that the engine aborted."""
+        for key, generation in sampled:
+            episode = by_name[_name(key)]
             (text,) = tokenizer.batch_decode([generation.token_ids], skip_special_tokens=True)
             episode.take(generation, text)
             if generation.finish_reason == FinishReason.ABORT:
                 yield self._ended(episode, StopReason.ABORT)
-            else:
-                calls.append(Call(name, text))
-        for name, answer in self.environments.answers(calls).items():
-            reason = self._answered(by_name[name], answer, is_last=is_last)
-            if reason is not None:
-                yield self._ended(by_name[name], reason, answer.failure)
 
-    def _answered(self, episode: _Episode, answer: Answer, *, is_last: bool) -> StopReason | None:
+    def _ended_by(
+        self, answers: Iterable[Answer], by_name: Mapping[str, _Episode]
+    ) -> Iterator[Trajectory]:
+        """Add what environments answer to their episodes; yield those that it ends."""
+        for answer in answers:
+            episode = by_name[answer.episode]
+            if episode.turns:
+                reason, failure = self._answered(episode, answer), answer.failure
+            else:
+                failure = self._begun(episode, answer)
+                reason = StopReason.ABORT if failure else None
+            if reason is not None:
+                yield self._ended(episode, reason, failure)
+
+    def _begun(self, episode: _Episode, answer: Answer) -> str:
+        """Return why ``episode`` cannot begin, if so, and give it a turn without tokens then."""
+        failure = answer.failure or _other_prompt(episode.request, answer)
+        if failure:
+            nothing = Generation([], [], FinishReason.ABORT, self.engines.stamp())
+            episode.turns.append(Turn(nothing))
+        return failure
+
+    def _answered(self, episode: _Episode, answer: Answer) -> StopReason | None:
         """Add the environment's answer to ``episode``; return why that ends it, if it does."""
         if answer.failure:
             return StopReason.ABORT
@@ -175,7 +212,7 @@ class Episodes:
         episode.messages += step.messages
         if step.done:
             return StopReason.DONE
-        if is_last:
+        if len(episode.turns) == self.environments.section.turns:
             return StopReason.LENGTH
         was_cut = turn.generation.finish_reason == FinishReason.LENGTH
         observation = self.encoder.encode([dict(m) for m in step.messages], was_cut=was_cut)
@@ -189,6 +226,11 @@ class Episodes:
         episode.is_over = True
         self.environments.end([episode.name])
         return episode.trajectory(reason, failure)
+
+
+def _name(key: str) -> str:
+    """Return the episode of a request's key."""
+    return key.rpartition("/")[0]
 
 
 def _reset(request: Request) -> Call:

@@ -44,6 +44,7 @@ def learner_spec(
         collective_timeout_s=recipe.hardware.timeouts.update_s,
         head=head,
         reference_dir=None if reference_dir is None else str(reference_dir),
+        full_determinism=recipe.rl.full_determinism,
     )
 
 

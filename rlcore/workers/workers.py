@@ -141,9 +141,9 @@ class Workers:
                 host.build(engine_spec(self._recipe, model_dir, self.device), *arguments)
             timeouts = self._hardware.timeouts
             _wait_for_engines(hosts, timeouts.start_s, self._log)
-            self._engines = EnginePool(
-                hosts.hosts, timeout_s=timeouts.rollout_s, sync_timeout_s=timeouts.sync_s
-            )
+            limits = {"timeout_s": timeouts.rollout_s, "sync_timeout_s": timeouts.sync_s}
+            in_flight = self._hardware.rollout.max_num_seqs
+            self._engines = EnginePool(hosts.hosts, **limits, in_flight=in_flight)
         return self._engines
 
     def rule_rewards(self) -> RewardPool:

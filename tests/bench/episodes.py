@@ -5,29 +5,47 @@ and four in a hundred hang for nearly a second, so that the mean is 50 ms and th
 1 s: a mixture of two log-normals, as one cannot have both (its p99 is at most 15 times its mean).
 """
 
+import json
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from dataclasses import dataclass
 from math import log
 from pathlib import Path
 from statistics import mean
 from tempfile import TemporaryDirectory
-from time import perf_counter, sleep
+from time import perf_counter
+from typing import Literal
 
 from rlcore.cluster.ray_cluster import RayCluster
 from rlcore.cluster.types import Placement, Worker
+from rlcore.data.chat import encode_prompts
+from rlcore.data.turns import TurnEncoder
 from rlcore.engines.loading import load_model_directory
 from rlcore.engines.pool import EnginePool
 from rlcore.engines.types import EngineSpec, Generation, Sampling, TurnRequest
 from rlcore.engines.vllm_engine import engine_env
+from rlcore.envs.pool import EnvironmentPool
+from rlcore.models.tokenizer import train_tokenizer
+from rlcore.seeds import stream_seed
+from rlcore.trajectories.collect import collect
+from rlcore.trajectories.episodes import Episodes
+from rlcore.trajectories.types import Request
+from schemas.environment import EnvironmentSection
 from tests.bench.measures import Measure
-from tests.rlcore.engines.conftest import ROOT, VOCAB, tiny_model
+from tests.rlcore.engines.conftest import ROOT, tiny_model
 
 EPISODES, TURNS = 64, 4
 PROMPT, ANSWER, OBSERVATION = 96, 8, 24  # tokens
+CONTEXT = 512
 SAMPLING = Sampling(max_new_tokens=ANSWER)
+TOKENIZER = train_tokenizer(["Two numbers and their sum."], 270)
+SECTION = EnvironmentSection(
+    name="tests.bench.tool:SlowTool",
+    max_turns=TURNS,
+    max_observation_tokens=OBSERVATION,
+    concurrency=EPISODES,
+)
 SEEDS = (0, 1, 2)
 SLOWED = 5.0
 IN_FLIGHT = 2  # per engine, where engines are unequal: what one has pulled, the other cannot take
@@ -35,32 +53,26 @@ HANGS = 0.04  # share of tool calls
 START_S, CALL_S = 180.0, 300.0
 
 
-@dataclass
-class Episode:
-    name: str
-    token_ids: list[int]
-    latencies_s: list[float]
-    turn: int = 0
+class Counted(EnginePool):
+    """``prefilled``: what the first engine has prefilled behind each turn of a rollout in lockstep,
+    as (tokens asked, tokens computed)."""
 
-    def request(self) -> TurnRequest:
-        seed = 1000 * self.turn + int(self.name)
-        return TurnRequest(f"{self.name}/{self.turn}", self.token_ids, seed, ANSWER)
+    def __init__(self, workers: Sequence[Worker], in_flight: int) -> None:
+        super().__init__(workers, timeout_s=CALL_S, sync_timeout_s=START_S, in_flight=in_flight)
+        self._first = workers[0]
+        self.prefilled: list[tuple[int, int]] = []
 
-    def answer(self, row: Generation) -> float:
-        """Take the policy's turn and the tool's answer to it; return that tool's latency in
-        seconds."""
-        observed = random.Random(f"{self.name} {self.turn}").choices(range(VOCAB), k=OBSERVATION)
-        self.token_ids = [*self.token_ids, *row.token_ids, *observed]
-        self.turn += 1
-        return self.latencies_s[self.turn - 1]
+    def begin(self) -> None:
+        """See ``EnginePool``."""
+        super().begin()
+        self.prefilled = []
 
-
-@dataclass
-class Lockstep:
-    """What ``lockstep`` measured."""
-
-    seconds: float
-    prefilled: list[tuple[int, int]] = field(default_factory=list)  # asked, computed after a turn
+    def turn(
+        self, shares: Sequence[Sequence[TurnRequest]], sampling: Sampling
+    ) -> Iterator[tuple[str, Generation]]:
+        """See ``EnginePool``."""
+        yield from super().turn(shares, sampling)
+        self.prefilled.append(self._first.start("prefilled").result(CALL_S))
 
 
 def latency_s(draw: random.Random) -> float:
@@ -69,61 +81,64 @@ def latency_s(draw: random.Random) -> float:
     return draw.lognormvariate(log(0.014), 0.5)
 
 
-def episodes(seed: int) -> list[Episode]:
+def requests(seed: int) -> list[Request]:
+    """Return the first turns of a rollout, whose rows say how long each tool takes."""
     draw = random.Random(seed)
-    return [
-        Episode(
-            str(number),
-            draw.choices(range(VOCAB), k=PROMPT),
-            [latency_s(draw) for _ in range(TURNS)],
+    rows = []
+    for number in range(EPISODES):
+        extra = {
+            "latencies_s": [latency_s(draw) for _ in range(TURNS)],
+            "observation": "".join(draw.choices("0123456789", k=OBSERVATION)),
+        }
+        rows.append(
+            {
+                "uid": f"{number:02d}",
+                "prompt": [
+                    {"role": "user", "content": "".join(draw.choices("0123456789", k=PROMPT))}
+                ],
+                "data_source": "bench",
+                "ground_truth": "",
+                "extra_info": json.dumps(extra),
+            }
         )
-        for number in range(EPISODES)
+    encoded = encode_prompts(TOKENIZER, [row["prompt"] for row in rows])
+    return [
+        Request(
+            f"{seed}-{row['uid']}", {**row, "prompt_ids": ids}, 0, stream_seed(seed, row["uid"])
+        )
+        for row, ids in zip(rows, encoded, strict=True)
     ]
 
 
-def lockstep(pool: EnginePool, engine: Worker, seed: int) -> Lockstep:
-    """Play the episodes turn by turn: the next begins when the last tool has answered."""
-    pool.begin()
-    going = {episode.name: episode for episode in episodes(seed)}
-    found, begun = Lockstep(0.0), perf_counter()
-    for _ in range(TURNS):
-        share = [episode.request() for episode in going.values()]
-        rows = list(pool.turn([share], SAMPLING))
-        sleep(max(going[key.partition("/")[0]].answer(row) for key, row in rows))  # side by side
-        found.prefilled.append(engine.start("prefilled").result(CALL_S))
-    found.seconds = perf_counter() - begun
-    return found
+@dataclass(frozen=True)
+class Bench:
+    """Engines, and one worker of environments that has all tools under way at once."""
 
+    engines: Sequence[Worker]
+    environment: Worker
 
-def streamed(pool: EnginePool, seed: int, in_flight: int) -> float:
-    """Return the seconds of the same episodes, each of which goes on as soon as it can."""
-    begun = perf_counter()
-    stream = pool.streaming(SAMPLING, in_flight=in_flight)
-    going = {episode.name: episode for episode in episodes(seed)}
-    answers: list[tuple[float, str]] = []  # when a tool answers, and whom
-    stream.submit(episode.request() for episode in going.values())
-    while len(stream) or answers:
-        due_s = answers[0][0] - perf_counter() if answers else 1.0
-        if not len(stream):
-            sleep(max(0.0, due_s))
-        for key, row in stream.finished(max(0.0, due_s)):
-            name = key.partition("/")[0]
-            heappush(answers, (perf_counter() + going[name].answer(row), name))
-        while answers and answers[0][0] <= perf_counter():
-            episode = going[heappop(answers)[1]]
-            if episode.turn < TURNS:
-                stream.submit([episode.request()])
-    assert all(episode.turn == TURNS for episode in going.values())
-    return perf_counter() - begun
+    def seconds(
+        self, schedule: Literal["lockstep", "streaming"], pool: Counted, seed: int
+    ) -> float:
+        """Return how long the episodes of ``seed`` take."""
+        environments = EnvironmentPool([self.environment], SECTION, timeout_s=CALL_S)
+        encoder = TurnEncoder(TOKENIZER, [], SECTION.max_observation_tokens)
+        episodes = Episodes(pool, environments, encoder, CONTEXT)
+        asked, begun = requests(seed), perf_counter()
+        played = list(collect(asked, SAMPLING, pool, TOKENIZER, episodes, schedule=schedule))
+        seconds = perf_counter() - begun
+        assert [len(one.turns) for one in played] == [TURNS] * EPISODES
+        return seconds
 
 
 @contextmanager
-def engines(times: Sequence[float]) -> Iterator[list[Worker]]:
+def started(times: Sequence[float]) -> Iterator[Bench]:
     """Yield an engine for each of ``times``, how long its steps take, with one model's weights."""
     with TemporaryDirectory() as folder:
-        tiny_model(0, tied=True).save_pretrained(folder)
-        spec = EngineSpec(folder, max_model_len=512, max_num_seqs=EPISODES)
-        placement = Placement(env={**engine_env(spec), "PYTHONPATH": str(ROOT)})
+        tiny_model(0, tied=True, vocab_size=len(TOKENIZER)).save_pretrained(folder)
+        spec = EngineSpec(folder, max_model_len=CONTEXT, max_num_seqs=EPISODES)
+        own = {"PYTHONPATH": str(ROOT)}
+        placement = Placement(env={**engine_env(spec), **own})
         cluster = RayCluster()
         try:
             workers: list[Worker] = [
@@ -135,14 +150,16 @@ def engines(times: Sequence[float]) -> Iterator[list[Worker]]:
                 )
                 for number, each in enumerate(times)
             ]
-            load_model_directory(pool_of(workers), Path(folder))
-            yield workers
+            environment = cluster.spawn(
+                "rlcore.envs.worker:EnvironmentWorker",
+                SECTION,
+                name="environment-0",
+                placement=Placement(env=own),
+            )
+            load_model_directory(Counted(workers, EPISODES), Path(folder))
+            yield Bench(workers, environment)
         finally:
             cluster.close()
-
-
-def pool_of(workers: Sequence[Worker]) -> EnginePool:
-    return EnginePool(workers, timeout_s=CALL_S, sync_timeout_s=START_S)
 
 
 def measures() -> list[Measure]:
@@ -153,21 +170,23 @@ def measures() -> list[Measure]:
         Measure("tool latency: mean, s", round(mean(draws), 3), least=0.045, most=0.055),
         Measure("tool latency: p99, s", round(draws[int(0.99 * len(draws))], 3), 0.95, 1.05),
     ]
-    with engines([1.0, SLOWED]) as (fast, slow):
-        one = pool_of([fast])
-        streamed(one, SEEDS[0], EPISODES)  # the first batches of a process are slower
-        steps = [lockstep(one, fast, seed) for seed in SEEDS]
-        streams = [streamed(one, seed, EPISODES) for seed in SEEDS]
-        (asked, computed), (all_asked, all_computed) = steps[0].prefilled[0], steps[0].prefilled[-1]
-        alone = [streamed(pool_of([each]), SEEDS[0], IN_FLIGHT) for each in (fast, slow)]
-        both = streamed(pool_of([fast, slow]), SEEDS[0], IN_FLIGHT)
-    in_steps = sum(each.seconds for each in steps)
+    with started([1.0, SLOWED]) as bench:
+        fast, slow = bench.engines
+        one = Counted([fast], EPISODES)
+        bench.seconds("streaming", one, SEEDS[0])  # the first batches of a process are slower
+        in_steps, streamed = 0.0, 0.0
+        for seed in SEEDS:
+            in_steps += bench.seconds("lockstep", one, seed)
+            (asked, computed), *_, (all_asked, all_computed) = one.prefilled
+            streamed += bench.seconds("streaming", one, seed)
+        few = [Counted(each, IN_FLIGHT) for each in ([fast], [slow], [fast, slow])]
+        *alone, both = [bench.seconds("streaming", pool, SEEDS[0]) for pool in few]
     ideal = 1 / sum(1 / each for each in alone)
     return [
         *found,
         Measure("lockstep, s", round(in_steps, 2), note=f"{len(SEEDS)} rollouts, one engine"),
-        Measure("streaming, s", round(sum(streams), 2), note="the same"),
-        Measure("streaming over lockstep", round(sum(streams) / in_steps, 3), most=0.5),
+        Measure("streaming, s", round(streamed, 2), note="the same"),
+        Measure("streaming over lockstep", round(streamed / in_steps, 3), most=0.5),
         Measure(
             "prefilled of turns 2 to 4",
             round((all_computed - computed) / (all_asked - asked), 3),

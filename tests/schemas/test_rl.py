@@ -48,6 +48,14 @@ def test_a_reward_of_weight_zero_alone_teaches_nothing() -> None:
     RewardSection(functions=(judge, RewardFunction(name="arithmetic", weight=-1)))
 
 
+def test_who_claims_equal_bits_cannot_let_time_decide_on_batches() -> None:
+    streaming = {"rollout": {"schedule": "streaming"}}
+    with pytest.raises(ValueError, match=r"set rollout\.schedule to lockstep, or leave"):
+        RLSection.model_validate({"full_determinism": True, **streaming})
+    assert RLSection.model_validate(streaming).rollout.schedule == "streaming"
+    assert RLSection.model_validate({"full_determinism": True}).full_determinism
+
+
 def test_an_optimizer_that_is_no_mapping_is_left_to_validation() -> None:
     with pytest.raises(ValueError, match="optimizer"):
         Critic.model_validate({"optimizer": "adam"})

@@ -29,10 +29,10 @@ VOCAB = 200
 CALL_TIMEOUT_S = 120.0  # the first call imports vllm
 
 
-def tiny_model(seed: int, *, tied: bool) -> Qwen2ForCausalLM:
+def tiny_model(seed: int, *, tied: bool, vocab_size: int = VOCAB) -> Qwen2ForCausalLM:
     """A Qwen2 whose next-token distribution is neither flat nor certain."""
     config = Qwen2Config(
-        vocab_size=VOCAB,
+        vocab_size=vocab_size,
         hidden_size=64,
         intermediate_size=96,
         num_hidden_layers=2,

@@ -8,14 +8,14 @@ import pytest
 
 from rlcore.cluster.in_process import InProcessWorker
 from rlcore.engines.pool import EnginePool
-from rlcore.engines.types import Generation, Sampling, TurnRequest
+from rlcore.engines.types import Generation, Sampling, TurnRequest, WholeBatches
 from rlcore.weights.stamp import WeightStamp, WeightSyncError, WeightUpdate
 from schemas.outcomes import FinishReason
 
 STAMP = WeightStamp(3, "a" * 64)
 
 
-class Echo:
+class Echo(WholeBatches):
     """Answers each prompt with its own ids, its seed and its budget."""
 
     def __init__(self, stamp: WeightStamp = STAMP, refusal: str = "") -> None:
@@ -49,18 +49,23 @@ def pool_of(*engines: Any) -> EnginePool:
     return EnginePool(workers, timeout_s=5, sync_timeout_s=5)
 
 
-def stream(pool: EnginePool, prompts: Sequence[Sequence[int]]) -> dict[int, list[int]]:
+def stream(
+    pool: EnginePool, prompts: Sequence[Sequence[int]], schedule: str = "stream"
+) -> dict[int, list[int]]:
     seeds = [100 + i for i in range(len(prompts))]
-    sampling = Sampling(max_new_tokens=9)
-    return {index: g.token_ids for index, g in pool.stream(prompts, seeds, sampling)}
+    sampling, sample = Sampling(max_new_tokens=9), getattr(pool, schedule)
+    return {index: g.token_ids for index, g in sample(prompts, seeds, sampling)}
 
 
 @pytest.mark.parametrize("num_prompts", [0, 1, 2, 3, 4, 5, 7])
 @pytest.mark.parametrize("num_engines", [1, 2, 3])
-def test_each_prompt_is_answered_once_with_its_own_seed(num_engines: int, num_prompts: int) -> None:
+@pytest.mark.parametrize("schedule", ["stream", "pulled"])
+def test_each_prompt_is_answered_once_with_its_own_seed(
+    num_engines: int, num_prompts: int, schedule: str
+) -> None:
     """An answer under another prompt's index is rewarded by another ground truth."""
     prompts = [[i] for i in range(num_prompts)]
-    found = stream(pool_of(*(Echo() for _ in range(num_engines))), prompts)
+    found = stream(pool_of(*(Echo() for _ in range(num_engines))), prompts, schedule)
     assert found == {i: [i, 100 + i, 9] for i in range(num_prompts)}
 
 

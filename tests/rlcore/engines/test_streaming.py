@@ -49,8 +49,8 @@ class Steps:
         """Nothing runs."""
 
 
-def pool_of(*workers: Any, timeout_s: float = 5) -> EnginePool:
-    return EnginePool(workers, timeout_s=timeout_s, sync_timeout_s=5)
+def pool_of(*workers: Any, in_flight: int, timeout_s: float = 5) -> EnginePool:
+    return EnginePool(workers, timeout_s=timeout_s, sync_timeout_s=5, in_flight=in_flight)
 
 
 def turns(*keys: str) -> list[TurnRequest]:
@@ -63,7 +63,7 @@ def keys(finished: Sequence[tuple[str, Generation]]) -> list[str]:
 
 def test_a_slow_engine_keeps_what_it_has_and_is_given_no_more() -> None:
     slow, fast = Steps("slow"), Steps("fast")
-    stream = pool_of(slow, fast).streaming(SAMPLING, in_flight=2)
+    stream = pool_of(slow, fast, in_flight=2).streaming(SAMPLING)
     stream.submit(turns("a/0", "b/0", "c/0", "d/0", "e/0", "f/0"))
     assert (slow.calls, fast.calls) == ([["a/0", "b/0"]], [["c/0", "d/0"]])
     for ended in (["c/0"], ["d/0", "e/0"], ["f/0"]):
@@ -81,7 +81,7 @@ def test_a_slow_engine_keeps_what_it_has_and_is_given_no_more() -> None:
 def test_an_engine_that_finishes_nothing_is_asked_again() -> None:
     """Its call ends after a while so that it can take up what has come meanwhile."""
     engine = Steps("engine")
-    stream = pool_of(engine).streaming(SAMPLING, in_flight=8)
+    stream = pool_of(engine, in_flight=8).streaming(SAMPLING)
     stream.submit(turns("a/0"))
     engine.done = []
     assert stream.finished(0.02) == []
@@ -94,7 +94,7 @@ def test_an_engine_that_finishes_nothing_is_asked_again() -> None:
 def test_an_engine_takes_the_episodes_that_it_knows_first() -> None:
     """Their tokens are in its cache: another engine computes the whole prompt again."""
     first, second = Steps("first"), Steps("second")
-    stream = pool_of(first, second).streaming(SAMPLING, in_flight=1)
+    stream = pool_of(first, second, in_flight=1).streaming(SAMPLING)
     stream.submit(turns("a/0", "b/0"))
     stream.submit(turns("new/0"))
     first.done, second.done = ["a/0"], ["b/0"]
@@ -107,7 +107,7 @@ def test_an_engine_takes_the_episodes_that_it_knows_first() -> None:
 
 def test_an_engine_that_does_not_answer_is_named() -> None:
     stuck = Steps("rollout-engine-1")
-    stream = pool_of(stuck, timeout_s=0.05).streaming(SAMPLING, in_flight=1)
+    stream = pool_of(stuck, timeout_s=0.05, in_flight=1).streaming(SAMPLING)
     stream.submit(turns("a/0"))
     with pytest.raises(WorkerTimeout, match=r"'rollout-engine-1' did not finish advance within"):
         stream.finished(5.0)
@@ -146,8 +146,8 @@ def in_lockstep(pool: EnginePool) -> dict[str, Generation]:
     return found
 
 
-def streamed(pool: EnginePool, in_flight: int) -> Iterator[tuple[str, Generation]]:
-    stream = pool.streaming(SAMPLING, in_flight=in_flight)
+def streamed(pool: EnginePool) -> Iterator[tuple[str, Generation]]:
+    stream = pool.streaming(SAMPLING)
     asked: dict[str, TurnRequest] = {}
     following = [request_of(name, 0, ids) for name, ids in episodes(10).items()]
     while len(stream) or following:
@@ -167,11 +167,11 @@ def test_a_turn_has_the_tokens_of_a_whole_batch(
     """Each has its own seed and budget, whatever is sampled beside it."""
     synced = engine_of(kind, True)
     synced.sync(seed=synced.version + 100)
-    pool = pool_of(InProcessWorker.of("engine", synced.engine))
+    pool = pool_of(InProcessWorker.of("engine", synced.engine), in_flight=in_flight)
     whole = in_lockstep(pool)
     assert len(whole) == 10 * TURNS
     assert all(len(row.token_ids) == 5 + int(key[-1]) for key, row in whole.items())
-    found = dict(streamed(pool, in_flight))
+    found = dict(streamed(pool))
     assert found.keys() == whole.keys()
     same = [found[key].token_ids == row.token_ids for key, row in whole.items()]
     # Batches of other shapes round differently (test_a_row_depends_on_its_own_seed_only).
@@ -187,7 +187,7 @@ def test_lockstep_on_two_transformers_engines_gives_the_same_bits_again(
     def played() -> dict[str, Generation]:
         spec = EngineSpec(str(model_dirs[True]), max_model_len=256)
         workers = [InProcessWorker.of(name, TransformersEngine(spec)) for name in ("0", "1")]
-        pool = pool_of(*workers)
+        pool = pool_of(*workers, in_flight=8)
         load_model_directory(pool, model_dirs[True])
         return in_lockstep(pool)
 
@@ -222,6 +222,6 @@ def test_an_engine_without_proven_weights_streams_nothing(engine_of: EngineOf) -
     synced.sync(seed=3)
     with synced.fault("dropped"), pytest.raises(WeightSyncError):
         synced.engine.load_weights(synced.publish(synced.model))
-    stream = pool_of(InProcessWorker.of("engine", synced.engine)).streaming(SAMPLING, in_flight=4)
+    stream = pool_of(InProcessWorker.of("engine", synced.engine), in_flight=4).streaming(SAMPLING)
     with pytest.raises(WeightSyncError, match="holds no proven weights"):
         stream.submit(turns("a/0"))

@@ -33,9 +33,17 @@ ENVIRONMENT = {
 }
 
 
-@pytest.mark.parametrize("name", ["quickstart-ppo", "quickstart-remax"])
-def test_an_iteration_of_two_turns(make_phases: Make, name: str) -> None:
-    phases = make_phases(name, lambda row: float(sum(row.turn_rewards)), ENVIRONMENT)
+@pytest.mark.parametrize(
+    ("name", "schedule"),
+    [
+        ("quickstart-ppo", "lockstep"),
+        ("quickstart-remax", "lockstep"),
+        ("quickstart-remax", "streaming"),
+    ],
+)
+def test_an_iteration_of_two_turns(make_phases: Make, name: str, schedule: str) -> None:
+    settings = {**ENVIRONMENT, "rl.rollout.schedule": schedule}
+    phases = make_phases(name, lambda row: float(sum(row.turn_rewards)), settings)
     state = phases.start()
     groups = phases.begin(state)
     rollouts = phases.rollout(state, groups)

@@ -21,6 +21,11 @@ class ScriptedEngines:
         done = self._generate([list(prompt) for prompt in prompts], list(seeds), sampling)
         yield from reversed(list(enumerate(done)))
 
+    def pulled(
+        self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], sampling: Sampling
+    ) -> Iterator[tuple[int, Generation]]:
+        yield from self.stream(prompts, seeds, sampling)
+
 
 class ScriptedTokenizer:
     """Decodes a row by ``decode``."""

@@ -1,8 +1,8 @@
 """Episodes as one token stream: what was sampled stays as it was sampled."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ from rlcore.engines.types import EngineSpec, Generation, Sampling, TurnRequest
 from rlcore.envs.types import Answer, Call, Start, Step
 from rlcore.models.tokenizer import EOS, train_tokenizer
 from rlcore.rl.rollout import episodes_frame, rollouts_frame
-from rlcore.trajectories.collect import in_order
+from rlcore.trajectories.collect import collect, in_order
 from rlcore.trajectories.episodes import Episodes
 from rlcore.trajectories.types import Request, Trajectory
 from rlcore.weights.stamp import WeightStamp
@@ -31,19 +31,36 @@ SECTION = EnvironmentSection(name="calculator", max_turns=3, max_observation_tok
 Say = Callable[[str, int], list[Any]]  # episode, turn -> ids
 
 
+class LastFirst:
+    """A stream that answers what was submitted last first, one at a time."""
+
+    def __init__(self, answer: Callable[[list[Any]], Iterable[Any]]) -> None:
+        self._answer = answer
+        self._queue: list[Any] = []
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def submit(self, asked: Iterable[Any]) -> None:
+        self._queue += asked
+
+    def finished(self, timeout_s: float) -> list[Any]:
+        del timeout_s
+        return list(self._answer([self._queue.pop()])) if self._queue else []
+
+
 class Engines:
     """Two engines that say what a script says, the later share first."""
 
     def __init__(self, say: Say, finish: FinishReason | None = None) -> None:
         self._say, self._finish = say, finish
         self.asked: list[list[list[TurnRequest]]] = []
-        self._turns: dict[str, int] = {}
 
     def __len__(self) -> int:
         return 2
 
     def begin(self) -> None:
-        self._turns.clear()
+        """Nothing is kept between rollouts."""
 
     def turn(
         self, shares: Sequence[Sequence[TurnRequest]], sampling: Sampling
@@ -51,12 +68,14 @@ class Engines:
         self.asked.append([list(share) for share in shares])
         for share in reversed(shares):
             for request in share:
-                number = self._turns.get(request.key, 0)
-                self._turns[request.key] = number + 1
-                ids = self._say(request.key, number)[: request.max_new_tokens]
+                name, _, number = request.key.rpartition("/")
+                ids = self._say(name, int(number))[: request.max_new_tokens]
                 done = ids and ids[-1] == EOS_ID
                 reason = self._finish or (FinishReason.STOP if done else FinishReason.LENGTH)
                 yield request.key, Generation(ids, [-0.5] * len(ids), reason, STAMP)
+
+    def streaming(self, sampling: Sampling) -> Any:
+        return LastFirst(lambda asked: self.turn([asked], sampling))
 
     def stamp(self) -> WeightStamp:
         return STAMP
@@ -85,6 +104,9 @@ class Environments:
                 Answer(call.episode, failure=said) if failed else Answer(call.episode, step=said)
             )
         return answers
+
+    def streaming(self) -> Any:
+        return LastFirst(lambda calls: self.answers(calls).values())
 
     def end(self, episodes: Sequence[str]) -> None:
         self.ended += episodes
@@ -116,13 +138,30 @@ def requests(count: int) -> list[Request]:
     return [Request(f"e{i}", row, 0, seed=100 + i) for i, row in enumerate(rows)]
 
 
-def played(
-    engines: Any, environments: Any, count: int = 1, context: int = CONTEXT, new: int = 40
-) -> list[Trajectory]:
-    encoder = TurnEncoder(TOKENIZER, [], SECTION.max_observation_tokens)
-    episodes = Episodes(engines, environments, encoder, context)
-    asked = requests(count)
-    return in_order(asked, episodes.play(asked, Sampling(max_new_tokens=new), TOKENIZER))
+class Played(Protocol):
+    def __call__(
+        self, engines: Any, environments: Any, count: int = 1, context: int = CONTEXT, new: int = 40
+    ) -> list[Trajectory]: ...
+
+
+def by(schedule: Any) -> Played:
+    """Return how ``count`` episodes are played on ``schedule``, in the order of their requests."""
+
+    def played(
+        engines: Any, environments: Any, count: int = 1, context: int = CONTEXT, new: int = 40
+    ) -> list[Trajectory]:
+        encoder = TurnEncoder(TOKENIZER, [], SECTION.max_observation_tokens)
+        episodes = Episodes(engines, environments, encoder, context)
+        asked, sampling = requests(count), Sampling(max_new_tokens=new)
+        sampled = collect(asked, sampling, engines, TOKENIZER, episodes, schedule=schedule)
+        return in_order(asked, sampled)
+
+    return played
+
+
+@pytest.fixture(params=["lockstep", "streaming"])
+def played(request: pytest.FixtureRequest) -> Played:
+    return by(request.param)
 
 
 def tool(content: str, **fields: Any) -> Step:
@@ -146,7 +185,7 @@ ODD = {
 
 @pytest.mark.parametrize("odd", ODD.values(), ids=ODD.keys())
 @pytest.mark.parametrize("is_cut", [False, True])
-def test_sampled_ids_are_never_encoded_again(odd: list[int], is_cut: bool) -> None:
+def test_sampled_ids_are_never_encoded_again(played: Played, odd: list[int], is_cut: bool) -> None:
     turn = odd if is_cut else [*odd, EOS_ID]
     last = [*ids_of("#### 5"), EOS_ID]
     engines = Engines(lambda name, number: [turn, turn, last][number])
@@ -169,7 +208,7 @@ def test_sampled_ids_are_never_encoded_again(odd: list[int], is_cut: bool) -> No
     check_tables([trajectory])
 
 
-def test_finished_episodes_cause_no_call() -> None:
+def test_finished_episodes_cause_no_call(played: Played) -> None:
     """Five episodes over two engines; episode i has i % 3 + 1 turns."""
     engines = Engines(lambda name, number: [*ids_of(f"{name} {number}"), EOS_ID])
 
@@ -180,22 +219,37 @@ def test_finished_episodes_cause_no_call() -> None:
     trajectories = played(engines, environments, count=5)
     assert [len(t.turns) for t in trajectories] == [1, 2, 3, 1, 2]
     asked = [[[r.key for r in share] for share in turn] for turn in engines.asked]
-    assert asked == [[["e0", "e1", "e2"], ["e3", "e4"]], [["e1", "e2"], ["e4"]], [["e2"], []]]
+    turns = [f"e{i}/{turn}" for i in range(5) for turn in range(i % 3 + 1)]
+    assert sorted(key for turn in asked for share in turn for key in share) == turns
     assert sorted(environments.ended) == [f"e{i}" for i in range(5)]
     steps = [call.episode for call in environments.calls if call.text is not None]
-    assert sorted(steps) == sorted(e for turn in asked for share in turn for e in share)
+    assert sorted(steps) == [turn[:2] for turn in turns]
     check_tables(trajectories)
 
 
-def test_every_turn_has_a_seed_of_its_own_and_the_first_is_todays() -> None:
+def test_in_lockstep_engines_take_contiguous_shares_in_a_fixed_order() -> None:
+    engines = Engines(lambda name, number: [*ids_of("a"), EOS_ID])
+    ends = {"e0": 0, "e1": 1, "e2": 2, "e3": 0, "e4": 1}
+    taken = dict.fromkeys(ends, -1)
+
+    def step(name: str, text: str) -> Step:
+        taken[name] += 1
+        return Step(done=True) if taken[name] == ends[name] else tool("go on")
+
+    by("lockstep")(engines, Environments(step), count=5)
+    asked = [[[r.key[:2] for r in share] for share in turn] for turn in engines.asked]
+    assert asked == [[["e0", "e1", "e2"], ["e3", "e4"]], [["e1", "e2"], ["e4"]], [["e2"], []]]
+
+
+def test_every_turn_has_a_seed_of_its_own_and_the_first_is_todays(played: Played) -> None:
     engines = Engines(lambda name, number: [*ids_of("a"), EOS_ID])
     played(engines, Environments(lambda name, text: tool("b")), count=2)
-    seeds = [[r.seed for share in turn for r in share] for turn in engines.asked]
-    assert seeds[0] == [100, 101]
-    assert len({seed for turn in seeds for seed in turn}) == 6
+    seeds = {r.key: r.seed for turn in engines.asked for share in turn for r in share}
+    assert (seeds["e0/0"], seeds["e1/0"]) == (100, 101)
+    assert len(set(seeds.values())) == len(seeds) == 6
 
 
-def test_rewards_and_validity_stand_at_their_turn() -> None:
+def test_rewards_and_validity_stand_at_their_turn(played: Played) -> None:
     engines = Engines(lambda name, number: [*ids_of("a"), EOS_ID])
     steps = iter([tool("x", reward=0.25, valid=False), tool("y", reward=0.5), Step(reward=1.0)])
     (trajectory,) = played(engines, Environments(lambda name, text: next(steps)))
@@ -207,7 +261,7 @@ def test_rewards_and_validity_stand_at_their_turn() -> None:
     assert list(row.turn_rewards) == [0.25, 0.5, 1.0]
 
 
-def test_a_full_context_ends_the_episode() -> None:
+def test_a_full_context_ends_the_episode(played: Played) -> None:
     engines = Engines(lambda name, number: [*ids_of("a b c d e f"), EOS_ID])
     prompt = len(requests(1)[0].prompt["prompt_ids"])
     (trajectory,) = played(
@@ -218,7 +272,7 @@ def test_a_full_context_ends_the_episode() -> None:
     check_tables([trajectory])
 
 
-def test_the_budget_of_a_turn_is_what_the_context_leaves() -> None:
+def test_the_budget_of_a_turn_is_what_the_context_leaves(played: Played) -> None:
     engines = Engines(lambda name, number: ids_of("a " * 60))
     prompt = len(requests(1)[0].prompt["prompt_ids"])
     (trajectory,) = played(
@@ -231,7 +285,9 @@ def test_the_budget_of_a_turn_is_what_the_context_leaves() -> None:
 
 
 @pytest.mark.parametrize("where", ["step", "reset"])
-def test_an_environment_that_fails_leaves_its_row_unscored_and_the_others_alone(where: str) -> None:
+def test_an_environment_that_fails_leaves_its_row_unscored_and_the_others_alone(
+    played: Played, where: str
+) -> None:
     engines = Engines(lambda name, number: [*ids_of("a"), EOS_ID])
 
     class Failing(Environments):
@@ -248,7 +304,7 @@ def test_an_environment_that_fails_leaves_its_row_unscored_and_the_others_alone(
     check_tables([failed, other])
 
 
-def test_what_the_engine_aborts_is_not_shown_to_the_environment() -> None:
+def test_what_the_engine_aborts_is_not_shown_to_the_environment(played: Played) -> None:
     engines = Engines(lambda name, number: ids_of("a"), finish=FinishReason.ABORT)
     environments = Environments(lambda name, text: Step(done=True))
     (trajectory,) = played(engines, environments)
@@ -256,7 +312,7 @@ def test_what_the_engine_aborts_is_not_shown_to_the_environment() -> None:
     assert [call.text for call in environments.calls] == [None]
 
 
-def test_an_environment_that_begins_otherwise_than_its_prompt_is_found() -> None:
+def test_an_environment_that_begins_otherwise_than_its_prompt_is_found(played: Played) -> None:
     class Other(Environments):
         def answers(self, calls: Sequence[Call]) -> dict[str, Answer]:
             start = Start([{"role": "user", "content": "Another question"}])
@@ -267,7 +323,7 @@ def test_an_environment_that_begins_otherwise_than_its_prompt_is_found() -> None
 
 
 @pytest.mark.timeout(120)
-def test_log_probs_of_turns_are_those_of_the_whole_sequence(tmp_path: Path) -> None:
+def test_log_probs_of_turns_are_those_of_the_whole_sequence(played: Played, tmp_path: Path) -> None:
     """Engine (incremental) against one forward pass over the whole episode, float32."""
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
@@ -298,7 +354,10 @@ def test_log_probs_of_turns_are_those_of_the_whole_sequence(tmp_path: Path) -> N
         mask = trajectory.loss_mask()
         gap = np.abs(trajectory.logprobs()[mask] - np.array([0.0, *whole])[mask])
         assert gap.max() < 1e-4
-    again = played(pool, Environments(lambda n, t: tool(t[:3])), count=5, new=12)
-    for one, other in zip(trajectories, again, strict=True):
-        assert np.array_equal(one.token_ids(), other.token_ids())
-        assert np.array_equal(one.logprobs(), other.logprobs()), "lockstep: the same bits"
+    one, other = (
+        by("lockstep")(pool, Environments(lambda n, t: tool(t[:3])), count=5, new=12)
+        for _ in range(2)
+    )
+    for trajectory, again in zip(one, other, strict=True):
+        assert np.array_equal(trajectory.token_ids(), again.token_ids())
+        assert np.array_equal(trajectory.logprobs(), again.logprobs())

@@ -1,0 +1,43 @@
+"""Recipe section ``rl.rollout``: what the engines sample in an iteration, and in which order."""
+
+from collections.abc import Iterator
+from typing import Literal
+
+from pydantic import Field
+
+from schemas.sampling import NO_TOP_K, Temperature
+from schemas.section import Section, rule
+
+
+class RolloutSection(Section):
+    """What is sampled per iteration."""
+
+    prompts: int = Field(default=64, ge=1, description="prompts per iteration")
+    samples: int = Field(default=8, ge=1, description="responses per prompt: the group size G")
+    temperature: Temperature = Field(
+        default=1.0, description="divides the logits, of sampler and learner alike"
+    )
+    top_p: float = Field(default=1.0, gt=0, le=1, description="probability mass kept; 1 = all")
+    top_k: int = Field(default=NO_TOP_K, ge=-1, description="likeliest tokens kept; -1 = all")
+    max_new_tokens: int = Field(default=512, ge=1, description="tokens a response may have")
+    greedy_baseline: bool = Field(
+        default=False, description="also answer each prompt greedily, as the baseline of ReMax"
+    )
+    schedule: Literal["lockstep", "streaming"] = Field(
+        default="lockstep",
+        description="lockstep = each engine samples its share as one batch, turn by turn, and a"
+        " rerun gives the same bits; streaming = engines take the next turn as they get free and no"
+        " episode waits for another's tool, but which turns share a batch depends on time, so a"
+        " rerun may differ in the last bits (docs/engines.md). Validation and evaluation are always"
+        " in lockstep",
+    )
+
+    @rule
+    def _samples_whole_distribution(self) -> Iterator[str]:
+        if self.top_p < 1 or self.top_k > 0:
+            yield (
+                "top_p < 1 or top_k > 0 cuts the distribution the learner's log-probs assume;"
+                f" set top_p to 1 and top_k to {NO_TOP_K}"
+            )
+        if self.top_k == 0:
+            yield f"top_k = 0 would leave no token to sample; set top_k to {NO_TOP_K}, which is off"
