@@ -13,7 +13,7 @@ from rlcore.cluster.types import Polled, Worker
 from rlcore.engines.types import Generation, Sampling, TurnRequest
 
 WAIT_S = 0.05  # of one call of an engine: for as long, what finished or was submitted may wait
-POLL_S = 0.005  # wait for one engine before the others are looked at
+POLL_S = 0.001  # wait for one engine before the others are looked at
 
 
 @dataclass(slots=True)

@@ -67,18 +67,19 @@ class EnvironmentProcess:
         self._ready()
 
     def exchange(self, calls: Sequence[Call], least: int, wait_s: float = math.inf) -> list[Answer]:
-        """Begin ``calls``; return what is answered, once that is ``least`` calls, or all under
-        way, or after about ``wait_s`` seconds.
+        """Begin ``calls``; return what is answered, once that is at least ``least`` calls, or all
+        under way, or after about ``wait_s`` seconds.
 
         Raises RuntimeError when no child stays alive.
         """
         self._waiting += [self._flight(call) for call in calls]
         answers: list[Answer] = []
         until = time.monotonic() + wait_s
-        while (self._flights or self._waiting) and len(answers) < least:
+        while self._flights or self._waiting:
             self._begin()
-            answers += self._next(until)
-            if time.monotonic() >= until:
+            arrived = self._next(until if len(answers) < least else 0.0)
+            answers += arrived
+            if not arrived and (len(answers) >= least or time.monotonic() >= until):
                 break
         if self._is_late and not self._flights:
             self.close()

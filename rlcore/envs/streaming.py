@@ -9,7 +9,7 @@ from rlcore.cluster.types import Polled, Worker
 from rlcore.envs.types import Answer, Call
 
 WAIT_S = 0.02  # of one call of a worker: for as long, what was submitted may wait
-POLL_S = 0.005  # wait for one worker before the others are looked at
+POLL_S = 0.001  # wait for one worker before the others are looked at
 
 
 @dataclass(slots=True)

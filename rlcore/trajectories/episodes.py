@@ -22,7 +22,7 @@ from rlcore.weights.stamp import WeightStamp
 from schemas.environment import EnvironmentSection
 from schemas.outcomes import FinishReason, StopReason
 
-POLL_S = 0.01  # wait for the engines before the environments are looked at
+POLL_S = 0.002  # wait for the engines before the environments are looked at
 
 
 class Engines(Protocol):
