@@ -174,11 +174,12 @@ def measures() -> list[Measure]:
         fast, slow = bench.engines
         one = Counted([fast], EPISODES)
         bench.seconds("streaming", one, SEEDS[0])  # the first batches of a process are slower
-        in_steps, streamed = 0.0, 0.0
-        for seed in SEEDS:
-            in_steps += bench.seconds("lockstep", one, seed)
-            (asked, computed), *_, (all_asked, all_computed) = one.prefilled
-            streamed += bench.seconds("streaming", one, seed)
+        pairs = [
+            [bench.seconds(schedule, one, seed) for schedule in ("streaming", "lockstep")]
+            for seed in SEEDS
+        ]
+        streamed, in_steps = map(sum, zip(*pairs, strict=True))
+        (asked, computed), *_, (all_asked, all_computed) = one.prefilled
         few = [Counted([each], IN_FLIGHT) for each in (fast, slow)]
         alone = [bench.seconds("streaming", pool, SEEDS[0]) for pool in few]
         pair = Counted([fast, slow], IN_FLIGHT)

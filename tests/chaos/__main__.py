@@ -2,7 +2,8 @@
 
 Exit code 1 if a kill lost anything, was not named in time, or left a process behind.
 
-python -m tests.chaos [--victims engine learner ...] [--points 3] [--seed 0]
+python -m tests.chaos [pipeline | episodes | episodes-gepo] [--victims engine learner ...]
+                      [--points 3] [--seed 0]
 
 All in a separate bring-up. A rerun continues what was killed and is killed in turn; the policy of a
 run that survives, else of the last rerun, must equal that of a run that was never killed.
@@ -28,11 +29,15 @@ import psutil
 
 from flows import local
 from rlcore.store.artifacts import ArtifactStore
-from tests.chaos import victims
-from tests.flows.small_run import ROOT, SMALL
+from tests.chaos import jobs, victims
+from tests.chaos.jobs import Job
+from tests.flows.small_run import ROOT
 
-ITERATIONS = 24
-KILLED_WITHIN = range(3, 19)  # iterations
+JOBS = {
+    "pipeline": jobs.pipeline,
+    "episodes": jobs.episodes,
+    "episodes-gepo": jobs.episodes_gepo,
+}
 NAMED_S = 15.0  # until the terminal shows it
 STOPPED_S = 60.0  # the same for a process that is stopped, not killed
 STATE_S = 150.0  # until the run's state does
@@ -48,6 +53,7 @@ CAUSES = {
     "engine": "worker 'rollout-engine-",
     "learner": "worker 'learner-0' ",
     "reward": "worker 'reward-0' ",
+    "environment": "worker 'environment-0' ",
     "stopped-engine": "worker 'rollout-engine-",
     "stopped-learner": "worker 'learner-0' ",
 }
@@ -74,7 +80,7 @@ class Kill:
     """One kill and its outcome."""
 
     victim: str
-    iteration: int
+    point: int  # how far runs had come, by ``Job.reached``
     faults: list[str] = field(default_factory=list)
     named_s: float | None = None  # seconds until the terminal named it
     state: str = ""
@@ -94,9 +100,10 @@ def _until(done: Callable[[], bool], limit_s: float) -> float | None:
 
 
 class Site:
-    """A bring-up below ``folder``."""
+    """A bring-up below ``folder``, for runs of ``job``."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, job: Job) -> None:
+        self.job = job
         self.folder, self.home = folder, folder / "home"
         self.untouched = folder / "untouched"  # the store of a run that was not killed
         self.terminals = self.stores = 0
@@ -119,8 +126,8 @@ class Site:
         """Bring everything up, start a run, follow it."""
         self.terminals += 1
         path = self.folder / f"terminal-{self.terminals}.txt"
-        overrides = {**SMALL, "rl.iterations": ITERATIONS, "store": str(store)}
-        command = [sys.executable, "-m", "tests.chaos.terminal", str(self.home)]
+        overrides = {**self.job.overrides, "store": str(store)}
+        command = [sys.executable, "-m", "tests.chaos.terminal", str(self.home), self.job.recipe]
         with path.open("wb") as output:
             process = subprocess.Popen(
                 [*command, json.dumps(overrides)],
@@ -147,13 +154,8 @@ def digest(store: Path) -> str:
     return manifest.files["model/model.safetensors"].sha256
 
 
-def rollouts(store: Path) -> int:
-    """Return how many iterations have sampled."""
-    return len(ArtifactStore(store).keys("rollouts"))
-
-
 def ordeal(
-    site: Site, victim: str, iterations: list[int], rng: random.Random, expected: str
+    site: Site, victim: str, kills_wanted: int, rng: random.Random, expected: str
 ) -> Iterator[Kill]:
     """Kill ``victim`` in run after run, each of which continues the one before; yield each kill.
 
@@ -162,8 +164,8 @@ def ordeal(
     """
     kills: list[Kill] = []
     store = site.new_store()
-    for iteration in iterations:
-        kills.append(kill(site, store, Kill(victim, iteration), rng))
+    for _ in range(kills_wanted):
+        kills.append(kill(site, store, victim, rng))
         if kills[-1].survived:
             _compare(kills[-1], digest(store), expected)
             store = site.new_store()
@@ -180,22 +182,25 @@ def ordeal(
         yield done
 
 
-def kill(site: Site, store: Path, done: Kill, rng: random.Random) -> Kill:
-    """Let a run reach an iteration, kill the victim, and check what is reported."""
-    done.iteration = max(done.iteration, rollouts(store) + 2)
+def kill(site: Site, store: Path, victim: str, rng: random.Random) -> Kill:
+    """Let a run go on for a while, kill the victim, and check what is reported."""
+    job = site.job
+    done = Kill(victim, job.reached(store) + rng.choice(job.points))
     terminal = site.terminal(store)
     stopped = done.victim in victims.STOPPED
     try:
-        begun = _until(lambda: rollouts(store) >= done.iteration, RUN_S)
-        assert begun is not None, f"no iteration {done.iteration}:\n{terminal.text()[-3000:]}"
+        ended = terminal.process.poll
+        _until(lambda: job.reached(store) >= done.point or ended() is not None, RUN_S)
+        assert job.reached(store) >= done.point, f"not at {done.point}:\n{terminal.text()[-3000:]}"
         time.sleep(rng.uniform(0, 0.5))
         done.family = victims.below_worker(site.home)
         target = victims.find(site.home, done.victim)
         os.kill(target.pid, signal.SIGSTOP if stopped else signal.SIGKILL)
-        limit_s = STOPPED_S if stopped else NAMED_S
-        done.named_s = terminal.wait_for(CAUSES[done.victim], limit_s)
-        if done.named_s is None and terminal.process.poll() != 0:
-            done.faults.append(f"the terminal did not name it within {limit_s:.0f} s")
+        if victim not in job.survived:
+            limit_s = STOPPED_S if stopped else NAMED_S
+            done.named_s = terminal.wait_for(CAUSES[done.victim], limit_s)
+            if done.named_s is None and terminal.process.poll() != 0:
+                done.faults.append(f"the terminal did not name it within {limit_s:.0f} s")
         if done.victim == "server":
             site.up()
         if _until(lambda: terminal.process.poll() is not None, RUN_S) is None:
@@ -204,8 +209,10 @@ def kill(site: Site, store: Path, done: Kill, rng: random.Random) -> Kill:
         done.survived = done.state.startswith("Completed")
         if seconds is None:
             done.faults.append(f"no final state within {STATE_S:.0f} s")
-        elif not done.survived and CAUSES[done.victim] not in done.state:
+        elif not done.survived and CAUSES.get(victim, "") not in done.state:
             done.faults.append("the state does not name the cause")
+        if victim in job.survived and not done.survived:
+            done.faults.append("the run did not survive it")
         site.up()
     except (AssertionError, LookupError) as error:
         done.faults.append(str(error))
@@ -255,9 +262,9 @@ def _living(family: list[psutil.Process]) -> list[str]:
 
 
 @contextlib.contextmanager
-def bring_up(folder: Path) -> Iterator[Site]:
+def bring_up(folder: Path, job: Job) -> Iterator[Site]:
     """Yield a site that ends with the context, and everything that it started."""
-    site = Site(folder)
+    site = Site(folder, job)
     os.environ["PYTHONPATH"] = str(ROOT)
     site.up()
     try:
@@ -269,21 +276,23 @@ def bring_up(folder: Path) -> Iterator[Site]:
 def main() -> int:
     """Kill, report, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
-    everyone = (*victims.KILLED, *victims.STOPPED)
-    parser.add_argument("--victims", nargs="+", choices=everyone, default=everyone)
+    parser.add_argument("job", nargs="?", choices=JOBS, default="pipeline")
+    parser.add_argument("--victims", nargs="+", help="default: all of the job")
     parser.add_argument("--points", type=int, default=3, help="kills of each; stopped: one")
     parser.add_argument("--seed", type=int, default=0, help="of the points")
     options = parser.parse_args()
     rng = random.Random(options.seed)
     folder = Path(tempfile.mkdtemp(prefix="rl-chaos-"))
+    job = JOBS[options.job](folder)
+    if unknown := set(options.victims or ()) - set(job.victims):
+        parser.error(f"{options.job} has no {', '.join(unknown)}; it has {', '.join(job.victims)}")
     kills: list[Kill] = []
-    with bring_up(folder) as site:
+    with bring_up(folder, job) as site:
         expected = site.complete(site.untouched)
         print(f"untouched: {expected[:12]}", flush=True)
-        for victim in options.victims:
+        for victim in options.victims or job.victims:
             points = 1 if victim in victims.STOPPED else options.points
-            iterations = sorted(rng.sample(KILLED_WITHIN, points))
-            for done in ordeal(site, victim, iterations, rng, expected):
+            for done in ordeal(site, victim, points, rng, expected):
                 kills.append(done)
                 _print(done)
     faulty = [done for done in kills if done.faults]
@@ -297,7 +306,7 @@ def _print(done: Kill) -> None:
     named = "" if done.named_s is None else f", named after {done.named_s:.1f} s"
     state = done.state.partition("\n")[0][:200]
     verdict = "; ".join([*done.faults, f"see {done.terminal}"] if done.faults else ["ok"])
-    print(f"{done.victim} in iteration {done.iteration}{named}: {verdict} ({state})", flush=True)
+    print(f"{done.victim} at {done.point}{named}: {verdict} ({state})", flush=True)
 
 
 if __name__ == "__main__":

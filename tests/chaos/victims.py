@@ -16,6 +16,8 @@ from tests.flows.small_run import SMALL
 ACTORS = ("engine", "learner", "reward")
 KILLED = ("server", "worker", "flow", "gcs", "raylet", *ACTORS)
 STOPPED = ("stopped-engine", "stopped-learner")  # by SIGSTOP: they are alive and make no progress
+SHOP = Path(__file__).parent / "shop.py"  # the MCP server of episodes
+_CHILD = "rlcore.envs.child"
 
 
 def find(home: Path, victim: str) -> psutil.Process:
@@ -49,6 +51,13 @@ def is_victim(process: psutil.Process, victim: str) -> bool:
                 return process.name().startswith("gcs_server")
             case "raylet":
                 return process.name() == "raylet"
+            case "mcp":
+                return command[-1:] == [str(SHOP)]
+            case "environment-process":
+                return _CHILD in command
+            case "environment":
+                children = process.children() if _is_actor(command) else []
+                return any(_CHILD in child.cmdline() for child in children)
             case _:
                 return _is_actor(command) and victim == _kind(process.environ())
     except (psutil.NoSuchProcess, psutil.AccessDenied):
