@@ -13,6 +13,7 @@ from schemas.algorithm import SEQUENCE_RATIOS
 from schemas.context import context_rules, environment_rules
 from schemas.data import DataSection, EnvironmentSource
 from schemas.environment import EnvironmentSection
+from schemas.evolve import EvolveSection
 from schemas.hardware import HardwareSection
 from schemas.judges import Judges, may_verify, misused
 from schemas.licenses import LicenseName
@@ -157,6 +158,7 @@ class Recipe(Section):
     )
     rl: RLSection = RLSection()
     evaluate: EvaluateSection = EvaluateSection()
+    evolve: EvolveSection = EvolveSection()
     export: ExportSection = ExportSection()
     hardware: HardwareSection = HardwareSection()
     tracking: TrackingSection = TrackingSection()

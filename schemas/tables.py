@@ -10,11 +10,11 @@ from typing import Any
 import pandera.polars as pa
 import polars as pl
 
-from schemas.contract import Table
+from schemas.contract import MESSAGE, Table
+from schemas.evolve_tables import EvolveAnswers, EvolveScores, EvolveVerdicts
 from schemas.outcomes import FinishReason, Outcome, StopReason
 from schemas.records import Inputs, Iterations, RunStages, Weights
 
-MESSAGE = pl.Struct({"role": pl.String, "content": pl.String})
 MESSAGES = pl.List(MESSAGE)
 SPLITS = ["train", "validation", "test"]
 OUTCOMES = [outcome.value for outcome in Outcome]
@@ -361,6 +361,9 @@ TABLES: dict[str, type[Table]] = {
     "metrics": Metrics,
     "eval_results": EvalResults,
     "completions": Completions,
+    "evolve_answers": EvolveAnswers,
+    "evolve_verdicts": EvolveVerdicts,
+    "evolve_scores": EvolveScores,
     "preferences": Preferences,
     "preference_scores": PreferenceScores,
     "pair_accuracy": PairAccuracy,

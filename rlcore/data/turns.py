@@ -54,7 +54,7 @@ class TurnEncoder:
     def _within_budget(self, messages: Sequence[Message]) -> list[Message]:
         left, kept = self.max_tokens, []
         for message in messages:
-            content = self._harmless(message["content"])
+            content = harmless(message["content"], self.tokenizer)
             spans = self.tokenizer(
                 [content], add_special_tokens=False, return_offsets_mapping=True
             )["offset_mapping"][0]
@@ -63,12 +63,6 @@ class TurnEncoder:
             left = max(0, left - len(spans))
             kept.append({"role": message["role"], "content": content})
         return kept
-
-    def _harmless(self, content: str) -> str:
-        tokens = special_tokens(self.tokenizer)
-        while found := next((token for token in tokens if token in content), None):
-            content = content.replace(found, found[1:])
-        return content
 
     def _closed(self) -> str:
         """Return the rendered placeholder turn, up to its EOS."""
@@ -133,3 +127,12 @@ class TurnEncoder:
     def check(self) -> None:
         """Raise UserError where the template cannot carry an episode: the dry run's question."""
         self._check_role("tool" if self.tools else "user")
+
+
+def harmless(text: str, tokenizer: "ChatTokenizer") -> str:
+    """Return ``text`` with no special token, which could open or end a turn: each loses its first
+    character."""
+    tokens = special_tokens(tokenizer)
+    while found := next((token for token in tokens if token in text), None):
+        text = text.replace(found, found[1:])
+    return text

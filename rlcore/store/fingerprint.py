@@ -53,6 +53,7 @@ NEUTRAL = (
     "schemas.columns",
     "schemas.data",
     "schemas.errors",
+    "schemas.evolve",
     "schemas.hardware",
     "schemas.judges",
     "schemas.presets",

@@ -1,0 +1,119 @@
+"""How the agents are asked: all of a round at once, and again where they cannot be read."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from rlcore.engines.types import Sampling
+from rlcore.evolve.prompts import Prompts, Row
+from rlcore.evolve.reading import Verdict, answer_in, verdict_in
+from rlcore.models.tokenizer import eos_token_id
+from rlcore.seeds import stream_seed
+from rlcore.trajectories.collect import Engines, collect, in_order
+from rlcore.trajectories.episodes import Episodes
+from rlcore.trajectories.types import Request, Trajectory
+from schemas.errors import UserError
+from schemas.evolve import EvolveSection
+from schemas.outcomes import FinishReason
+
+T = TypeVar("T")
+POLICY, INDEPENDENT, VERIFIER = "policy", "independent", "verifier"
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One question: ``row`` is its prompt, ``names`` its agent and number, which name its seed."""
+
+    row: Row
+    names: tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply(Generic[T]):
+    """What came of a question: the last ``trajectory``, its ``value`` (None where it could not be
+    read) and the number of ``attempts``."""
+
+    trajectory: Trajectory
+    value: T | None
+    attempts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Agents:
+    """Policy and verifiers: one model, sampled with two temperatures.
+
+    ``episodes``: how the policy's turns are answered; None where it has one turn. ``seed``: the
+    recipe's. A question's seed is a function of it, the question's names, its problem and how often
+    it was asked: of no other question.
+    """
+
+    section: EvolveSection
+    seed: int
+    engines: Engines
+    tokenizer: Any
+    prompts: Prompts
+    episodes: Episodes | None = None
+
+    def answers(self, asks: Sequence[Ask]) -> list[Reply[str]]:
+        """Return the policy's reply to each of ``asks``. Raises UserError where the environment
+        failed in all episodes."""
+
+        def read(trajectory: Trajectory) -> str | None:
+            if _failed(trajectory):
+                return None
+            reason = trajectory.last.finish_reason
+            return answer_in(trajectory.text, self.section.answer, reason)
+
+        replies = self._asked(asks, read, self.section.temperature, self.episodes)
+        failures = [r.trajectory.failure for r in replies if r.trajectory.failure]
+        if failures and len(failures) == len(replies):
+            raise UserError(
+                f"the environment failed in all {len(replies)} episodes: {failures[0]}; correct it,"
+                " or set environment to null"
+            )
+        return replies
+
+    def verdicts(self, asks: Sequence[Ask]) -> list[Reply[Verdict]]:
+        """Return a verifier's reply to each of ``asks``."""
+
+        def read(trajectory: Trajectory) -> Verdict | None:
+            return None if _failed(trajectory) else verdict_in(trajectory.text)
+
+        return self._asked(asks, read, self.section.verifier_temperature, None)
+
+    def _asked(
+        self,
+        asks: Sequence[Ask],
+        read: Callable[[Trajectory], T | None],
+        temperature: float,
+        episodes: Episodes | None,
+    ) -> list[Reply[T]]:
+        """Ask, and ask those again that could not be read, at most ``format_retries`` times."""
+        sampling = Sampling(
+            temperature=temperature,
+            max_new_tokens=self.section.max_new_tokens,
+            stop_token_ids=(eos_token_id(self.tokenizer),),
+        )
+        replies: dict[int, Reply[T]] = {}
+        for retry in range(self.section.format_retries + 1):
+            open_asks = [
+                i for i in range(len(asks)) if i not in replies or replies[i].value is None
+            ]
+            if not open_asks:
+                break
+            requests = [self._request(asks[i], retry) for i in open_asks]
+            sampled = collect(requests, sampling, self.engines, self.tokenizer, episodes)
+            for i, trajectory in zip(open_asks, in_order(requests, sampled), strict=True):
+                replies[i] = Reply(trajectory, read(trajectory), retry + 1)
+        return [replies[i] for i in range(len(asks))]
+
+    def _request(self, ask: Ask, retry: int) -> Request:
+        uid = ask.row["uid"]
+        name = "-".join(map(str, (uid, *ask.names, retry)))
+        seed = stream_seed(self.seed, "evolve", *ask.names, uid, retry)
+        return Request(name, ask.row, retry, seed)
+
+
+def _failed(trajectory: Trajectory) -> bool:
+    """Return whether engine or environment ended the episode, so that it says nothing."""
+    return bool(trajectory.failure) or trajectory.last.finish_reason == FinishReason.ABORT
