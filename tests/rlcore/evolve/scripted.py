@@ -57,7 +57,7 @@ class Engines:
         self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], sampling: Sampling
     ) -> Iterator[tuple[int, Generation]]:
         for index, seed in reversed(list(enumerate(seeds))):
-            self.asked.append((TOKENIZER.decode(list(prompts[index])), sampling))
+            self.asked.append((str(TOKENIZER.decode(list(prompts[index]))), sampling))
             text = self._words.get(seed, self._other)
             ids = TOKENIZER(text, add_special_tokens=False)["input_ids"]
             ids = [*ids, EOS_ID][: sampling.max_new_tokens]

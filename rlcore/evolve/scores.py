@@ -1,0 +1,204 @@
+"""What the answers of evolving were worth, once all are there: the only place that reads ground
+truths.
+
+Metrics, with R = ``evolve.rounds``; shares of problems, with their intervals:
+
+    round-NN/policy_acc      the answer of round NN is right; a round without an answer is not
+    round-NN/verifier_acc    the vote says so of the answer: accepted where right, else rejected
+    round-NN/accepted        the vote accepts the answer
+    round-NN/answered        there is an answer
+    success/any_round        the answer of at least one round is right
+    success/last_round       that of the last round is
+    success/chosen           that which the memory ranks first after the last round is
+    independent/maj@R        the majority answer of R independent samples of the policy is right
+    independent/avg@R        mean share of right ones among these
+    independent/pass@R       at least one of these is right
+
+``success/any_round`` and ``pass@R`` choose by the ground truth; the others could be had without.
+Independent samples have the first round's prompt and as many retries. Answers that could not be
+scored are left out; ``verifier_acc`` and ``accepted`` are of the rounds with an answer.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from rlcore.evaluation.statistics import avg_at_k, majority
+from rlcore.evaluation.summary import ALL, Figure
+from rlcore.evolve.memory import best, vote
+from rlcore.evolve.prompts import scored_text
+from rlcore.evolve.rounds import Round, remembered, votes_of
+from rlcore.rewards.types import Reward, RewardRow
+from rlcore.rewards.unscored import check_unscored
+from schemas.evolve import EvolveSection
+from schemas.outcomes import FinishReason, Outcome
+from schemas.rl import RewardSection
+
+MODEL = "model"  # the column ``checkpoint`` of the figures
+ROUND, INDEPENDENT = "round", "independent"
+Scorer = Callable[[list[RewardRow]], list[Reward]]
+
+
+def score_answers(
+    rounds: Sequence[Round],
+    independent: Sequence[pl.DataFrame],
+    prompts: pl.DataFrame,
+    *,
+    section: EvolveSection,
+    scorer: Scorer,
+    reward: RewardSection,
+) -> pl.DataFrame:
+    """Return the table ``evolve_scores`` of all ``rounds`` and ``independent`` samples.
+
+    ``prompts``: the Prompts table, with the ground truths. Raises RewardFailureError where more
+    answers are unscored than ``reward`` allows.
+    """
+    by_uid = {row["uid"]: row for row in prompts.iter_rows(named=True)}
+    answers = pl.concat(
+        [
+            *(one.answers.with_columns(mode=pl.lit(ROUND)) for one in rounds),
+            *(one.with_columns(mode=pl.lit(INDEPENDENT)) for one in independent),
+        ]
+    ).rows(named=True)
+    asked = [
+        _reward_row(row, by_uid[row["uid"]], section)
+        for row in answers
+        if row["answer"] is not None
+    ]
+    rewards = {one.trajectory_id: one for one in (scorer(asked) if asked else [])}
+    outcomes = [(one.outcome, one.detail) for one in rewards.values()]
+    check_unscored(outcomes, reward, rows="answers of evolving")
+    votes = _votes(rounds)
+    chosen = {(uid, best(entries, 1)[0].round) for uid, entries in remembered(rounds).items()}
+    rows = []
+    for row in answers:
+        prompt, place = by_uid[row["uid"]], (row["uid"], row["round"])
+        is_round = row["mode"] == ROUND
+        given = rewards.get(_name(row), _no_answer(row))
+        rows.append(
+            {
+                "uid": row["uid"],
+                "data_source": prompt["data_source"],
+                "subset": prompt["subset"],
+                "mode": row["mode"],
+                "round": row["round"],
+                "answer": row["answer"] if given.answer is None else given.answer,
+                "outcome": given.outcome,
+                "score": given.score,
+                "correct": given.correct,
+                "vote": votes.get(place) if is_round else None,
+                "is_chosen": is_round and place in chosen,
+            }
+        )
+    types = {"round": pl.Int32, "vote": pl.Int32, "score": pl.Float64, "correct": pl.Boolean}
+    return pl.DataFrame(rows, schema_overrides={"answer": pl.String, **types})
+
+
+def figures(scores: pl.DataFrame, seed: int) -> pl.DataFrame:
+    """Return the EvalResults table of ``scores`` (``evolve_scores``), per source and subset and
+    over all; a figure that no problem qualifies for is left out."""
+    groups = scores.select("data_source", "subset").unique(maintain_order=True).rows()
+    rows = []
+    for source, subset in [*groups, (ALL, ALL)]:
+        mine = (pl.col("data_source") == source) & (pl.col("subset") == subset)
+        group = scores if source == ALL else scores.filter(mine)
+        for figure in _figures(group):
+            if not len(figure.values):
+                continue
+            estimate = figure.estimate(seed)
+            rows.append(
+                {
+                    "checkpoint": MODEL,
+                    "data_source": source,
+                    "subset": subset,
+                    "metric": figure.metric,
+                    "value": estimate.value,
+                    "ci_low": estimate.low,
+                    "ci_high": estimate.high,
+                    "num_prompts": len(figure.values),
+                    "num_samples": figure.num_samples,
+                }
+            )
+    return pl.DataFrame(rows)
+
+
+def _figures(group: pl.DataFrame) -> Iterator[Figure]:
+    rounds = group.filter(pl.col("mode") == ROUND).sort("round")
+    for (number,), one in rounds.group_by("round", maintain_order=True):
+        checked = one.filter(pl.col("correct").is_not_null())
+        judged = checked.filter(pl.col("vote").is_not_null())
+        name = f"round-{number:02d}"
+        yield _share(f"{name}/policy_acc", checked["correct"])
+        yield _share(f"{name}/verifier_acc", (judged["vote"] == 1) == judged["correct"])
+        yield _share(f"{name}/accepted", one["vote"].drop_nulls() == 1)
+        yield _share(f"{name}/answered", one["outcome"] != Outcome.NO_ANSWER.value)
+    yield _share("success/any_round", _any_right(rounds), rounds.height)
+    last = rounds.filter(pl.col("round") == pl.col("round").max())
+    yield _share("success/last_round", last["correct"].drop_nulls())
+    chosen = rounds.filter("is_chosen")
+    without = rounds["uid"].n_unique() - chosen["uid"].n_unique()
+    right = [*chosen["correct"].drop_nulls(), *[False] * without]
+    yield _share("success/chosen", pl.Series(right, dtype=pl.Boolean))
+    yield from _of_independent(group.filter(pl.col("mode") == INDEPENDENT).sort("round"))
+
+
+def _of_independent(drawn: pl.DataFrame) -> Iterator[Figure]:
+    count = drawn["round"].n_unique()
+    checked = drawn.filter(pl.col("correct").is_not_null())
+    grouped = checked.group_by("uid", maintain_order=True).agg("correct", "answer")
+    prompts = list(grouped.select("correct", "answer").iter_rows())
+    won = [
+        (index := majority(answers)) is not None and correct[index] for correct, answers in prompts
+    ]
+    samples = checked.height
+    yield _share(f"independent/maj@{count}", pl.Series(won, dtype=pl.Boolean), samples)
+    means = np.array([avg_at_k(correct) for correct, _ in prompts], dtype=float)
+    yield Figure(f"independent/avg@{count}", means, False, samples)
+    yield _share(f"independent/pass@{count}", _any_right(drawn), samples)
+
+
+def _any_right(rows: pl.DataFrame) -> pl.Series:
+    """Return per problem whether a row is right; without those where no checked row is and another
+    could not be scored."""
+    grouped = rows.group_by("uid", maintain_order=True)
+    # Kleene logic: null where it depends on what is not known
+    return grouped.agg(pl.col("correct").any(ignore_nulls=False))["correct"].drop_nulls()
+
+
+def _share(metric: str, values: pl.Series, samples: int | None = None) -> Figure:
+    array = values.to_numpy().astype(float)
+    return Figure(metric, array, True, len(array) if samples is None else samples)
+
+
+def _reward_row(
+    row: Mapping[str, Any], prompt: Mapping[str, Any], section: EvolveSection
+) -> RewardRow:
+    return RewardRow.of_prompt(
+        prompt,
+        trajectory_id=_name(row),
+        response=scored_text(section, row["answer"]),
+        finish_reason=FinishReason.STOP,
+        num_tokens=row["num_tokens"],
+        token_ids=(),
+        turns=row["turns"],
+        turn_rewards=row["turn_rewards"],
+    )
+
+
+def _votes(rounds: Sequence[Round]) -> dict[tuple[str, int], int]:
+    """Return the vote on each answer, by uid and round."""
+    return {
+        (uid, number): vote(verdicts)
+        for number, one in enumerate(rounds, start=1)
+        for uid, (verdicts, _) in votes_of(one.verdicts).items()
+    }
+
+
+def _no_answer(row: Mapping[str, Any]) -> Reward:
+    return Reward(_name(row), Outcome.NO_ANSWER, 0.0, correct=False, detail="no attempt had one")
+
+
+def _name(row: Mapping[str, Any]) -> str:
+    return f"{row['uid']}-{row['mode']}-{row['round']}"

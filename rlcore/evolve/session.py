@@ -1,0 +1,122 @@
+"""The model, the problems and the workers of one evolving; nothing starts before its first use."""
+
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+import polars as pl
+
+from rlcore.cluster.activity import activity
+from rlcore.data.prepare import prepare
+from rlcore.engines.loading import load_model_directory
+from rlcore.evaluation.evaluate import select_prompts
+from rlcore.evolve.agents import Agents
+from rlcore.evolve.prompts import Prompts, Row, problems_of
+from rlcore.models.tokenizer import load_tokenizer
+from rlcore.rewards.coverage import check_covered
+from rlcore.rewards.types import Reward, RewardRow
+from rlcore.trajectories.setup import episodes_of
+from rlcore.workers.workers import Workers
+from schemas.environment import EnvironmentSection
+from schemas.recipe import Recipe
+
+if TYPE_CHECKING:
+    from rlcore.models.tokenizer import ChatTokenizer
+
+
+def with_turns(recipe: Recipe) -> Recipe:
+    """Return ``recipe`` whose environment, if any, has the turns of ``evolve.max_turns``."""
+    environment = recipe.environment
+    if environment is None:
+        return recipe
+    turns = {"max_turns": recipe.evolve.max_turns}
+    played: EnvironmentSection = environment.model_copy(update=turns)
+    return recipe.model_copy(update={"environment": played})
+
+
+class Session:
+    """Asks the model of the directory ``source`` the problems of ``split`` of ``recipe.data``."""
+
+    def __init__(
+        self, recipe: Recipe, source: Path, split: str, log: Callable[[str], None]
+    ) -> None:
+        self._recipe, self._source, self._split, self._log = recipe, source, split, log
+        self._workers = Workers(recipe, warn=log, log=log)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._workers.__exit__(kind, error, trace)
+
+    @cached_property
+    def prompts(self) -> pl.DataFrame:
+        """The rows of the Prompts table that are asked, with their ground truths.
+
+        Raises UserError as ``prepare`` and ``select_prompts`` do, and where no reward function
+        scores a row.
+        """
+        recipe = self._recipe
+        prepared = prepare(
+            recipe.data,
+            tokenizer=self._tokenizer,
+            seed=recipe.seed,
+            sft_max_tokens=None,
+            environment=recipe.environment,
+        )
+        self._log(prepared.sentence())
+        prompts = prepared.tables["prompts"]
+        if any(function.data_sources or function.styles for function in recipe.reward.functions):
+            check_covered(prompts, recipe.reward.functions)
+        return select_prompts(prompts, recipe.evolve.max_prompts, recipe.seed, self._split)
+
+    @cached_property
+    def problems(self) -> list[Row]:
+        """What the agents may know of them. Raises UserError for one that leaves no room."""
+        problems = problems_of(self.prompts)
+        self._asked.check(problems)
+        return problems
+
+    def agents(self) -> Agents:
+        """Start the engines with the model's weights; return the agents that they are."""
+        recipe = self._recipe
+        engines = self._workers.engines(self._source)
+        with activity(f"the load of {recipe.model.path}"):
+            load_model_directory(engines, self._source)
+        environments = self._workers.environments()
+        return Agents(
+            section=recipe.evolve,
+            seed=recipe.seed,
+            engines=engines,
+            tokenizer=self._tokenizer,
+            prompts=self._asked,
+            episodes=episodes_of(recipe, engines, environments, self._tokenizer),
+        )
+
+    def score(self, rows: list[RewardRow]) -> list[Reward]:
+        """Score by the recipe's reward functions; those that a model or an environment stands for
+        check no answer."""
+        return self._workers.rule_rewards().score(rows)
+
+    @cached_property
+    def _tokenizer(self) -> "ChatTokenizer":
+        model = self._recipe.model
+        return load_tokenizer(
+            self._source,
+            name=model.path or "",
+            trust_remote_code=model.trust_remote_code,
+            chat_template=model.chat_template,
+        )
+
+    @cached_property
+    def _asked(self) -> Prompts:
+        environments = self._workers.environments()
+        tools = () if environments is None else environments.tools
+        return Prompts(self._recipe.evolve, self._tokenizer, self._recipe.model.max_tokens, tools)
