@@ -15,6 +15,7 @@ from flows.commands.doctor import add_doctor
 from flows.commands.down import add_down
 from flows.commands.env import add_env
 from flows.commands.evaluate import add_evaluate
+from flows.commands.evolve import add_evolve
 from flows.commands.explain import add_explain
 from flows.commands.export import add_export
 from flows.commands.export_data import add_export_data
@@ -45,7 +46,7 @@ ADD = (
     *(add_tables, add_report, add_compare, add_recipes, add_algorithms, add_explain, add_data),
     *(add_reward, add_deploy, add_up, add_down, add_status, add_doctor, add_env),
     *(add_completion, add_rerun, add_replay, add_export, add_wandb, add_evaluate),
-    *(add_export_data, add_fork),
+    *(add_export_data, add_fork, add_evolve),
 )
 FAILED, WRONG, INTERRUPTED, UNREAD = 1, 2, 130, 141  # docs/exit_codes.md
 

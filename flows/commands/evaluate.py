@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from flows.output import add_format, print_rows, progress_on_stderr
 from flows.places import RECIPES
 from rlcore.results.folders import RUNS
-from schemas.errors import UserError, did_you_mean
+from schemas.errors import UserError
 
 if TYPE_CHECKING:
     from schemas.artifacts import ArtifactRef
@@ -70,6 +70,7 @@ def evaluate(options: argparse.Namespace) -> int:
     """
     from rlcore.preflight.start import check_evaluation
     from rlcore.recipes import load_recipe, parse_override
+    from rlcore.results.model import model_path
     from tasks.evaluate_model import evaluate_model, with_model
 
     if len(set(options.model)) < len(options.model):
@@ -79,7 +80,8 @@ def evaluate(options: argparse.Namespace) -> int:
     scorer = _reward_model(options, recipe)
     check_evaluation(recipe)
     models = [
-        with_model(recipe, _located(name, options.runs), options.revision) for name in options.model
+        with_model(recipe, model_path(name, options.runs), options.revision)
+        for name in options.model
     ]
     found: dict[str, Evaluated] = {}
     with progress_on_stderr():
@@ -91,27 +93,6 @@ def evaluate(options: argparse.Namespace) -> int:
     else:
         _print(rows, options.model[0])
     return 0
-
-
-def _located(name: str, runs: Path) -> str:
-    """Return the directory of a run's model, or ``name``."""
-    from rlcore.models.files import model_directory
-    from rlcore.results.folders import LATEST, run_folder, run_names
-    from rlcore.results.run import Run
-
-    if run_folder(name, runs) is None and name != LATEST:
-        known = run_names(runs)
-        if "/" not in name and not Path(name).is_dir() and (meant := did_you_mean(name, known)):
-            raise UserError(f"'{name}' is neither a model directory nor a run in {runs}{meant}")
-        return name
-    run = Run.open(name, runs)
-    ref = run.result("export") or run.result("rl")
-    if ref is None:
-        raise UserError(
-            f"the run '{run.name}' has no policy yet; it has come to {', '.join(run.stages)}; let"
-            " it finish, or run its recipe again to continue it"
-        )
-    return str(model_directory(run.store.directory(ref)))
 
 
 def _reward_model(options: argparse.Namespace, recipe: "Recipe") -> "ArtifactRef | None":

@@ -1,13 +1,11 @@
 """`rl-pipeline run`: a recipe in this process, to its table; or its plan."""
 
 import argparse
-import os
-import sys
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, NoReturn
 
-from flows.output import print_json, progress_on_stderr
+from flows.inline import end, run_inline
+from flows.output import print_json
 from flows.places import RECIPES
 from schemas.errors import UserError
 
@@ -97,73 +95,24 @@ def execute(
     options: argparse.Namespace, recipe: str, overrides: dict[str, Any], refresh: list[str]
 ) -> NoReturn:
     """Run the flow in this process and print its summary; ends the process."""
-    with nullcontext() if options.format == "table" else progress_on_stderr():
-        if "PREFECT_API_URL" not in os.environ:  # which would name a server of one's own
-            from flows import local
+    from flows.rl_pipeline import rl_pipeline
+    from schemas.stages import Stage
 
-            print(f"Prefect server: {local.connect(local.HOME).ui_url}; `make down` ends it.")
-        summary = _finished(options, recipe, overrides, refresh)
+    summary = run_inline(
+        rl_pipeline,
+        debug=options.debug,
+        quiet=options.format != "table",
+        again=" (refresh only what it has not made anew yet)" if refresh else "",
+        recipe=recipe,
+        overrides=overrides,
+        accept_code=options.accept_code,
+        refresh=tuple(Stage(stage) for stage in refresh),
+        until=None if options.until is None else Stage(options.until),
+    )
     if options.format == "json":
         print_json(summary)
     else:
         from flows.summary_table import print_summary
 
         print_summary(summary)
-    _end(0)
-
-
-def _finished(
-    options: argparse.Namespace, recipe: str, overrides: dict[str, Any], refresh: list[str]
-) -> dict[str, Any]:
-    """Run the flow and return its summary; a run that failed or was cancelled ends this process."""
-    from prefect._internal import control_listener
-    from prefect.exceptions import TerminationSignal
-
-    from flows.cancelling import end_when_cancelled
-    from flows.console import first_line, simplify
-    from flows.rl_pipeline import rl_pipeline
-    from schemas.stages import Stage
-
-    if not options.debug:
-        simplify()
-    # A worker sets this intent before it cancels a run; here SIGTERM itself means cancel. Without
-    # it Prefect records a crash, and the process ends before the state is reported.
-    control_listener._set_intent("cancel")
-    pipeline = rl_pipeline.with_options(on_running=[end_when_cancelled])
-    try:
-        return pipeline(
-            recipe=recipe,
-            overrides=overrides,
-            accept_code=options.accept_code,
-            refresh=tuple(Stage(stage) for stage in refresh),
-            until=None if options.until is None else Stage(options.until),
-        )
-    except TerminationSignal as signal:
-        again = " (refresh only what it has not made anew yet)" if refresh else ""
-        _end(
-            128 + signal.signal, f"Cancelled; the same command{again} continues where this run was."
-        )
-    except UserError as error:
-        _end(1, f"error: {error}")  # the recipe was right: what the run met was not
-    except Exception as error:
-        if options.debug:
-            raise
-        what = f"{type(error).__name__}: {first_line(str(error))}"
-        _end(1, f"error: {what}; its traceback is on the run's page, and here with --debug")
-
-
-def _end(code: int, sentence: str = "") -> NoReturn:
-    """End the process, once Prefect knows, with the sentence as the last line.
-
-    Not by returning: threads that are under way would abort an interpreter that shuts down, or
-    print what libraries left in memory after the sentence.
-    """
-    from prefect.events.worker import EventsWorker
-    from prefect.logging.handlers import APILogHandler
-
-    EventsWorker.drain_all(timeout=10)
-    APILogHandler().flush()
-    sys.stdout.flush()
-    if sentence:
-        print(sentence, file=sys.stderr, flush=True)
-    os._exit(code)
+    end(0)

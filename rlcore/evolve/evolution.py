@@ -1,7 +1,7 @@
 """Rounds in the store: what stands is read, what is missing is played, one artifact each."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cached_property
 
 import polars as pl
@@ -17,7 +17,6 @@ ANSWERS, VERDICTS = "evolve_answers", "evolve_verdicts"
 BEFORE = "before"  # role of the round before as a parent
 
 
-@dataclass
 class Evolution:
     """Rounds and independent samples under ``key``, which names all that they depend on but how
     many of them there are: ``evolve_rounds/<key>/000001`` and ``evolve_samples/<key>/000001``.
@@ -27,15 +26,21 @@ class Evolution:
     1, 2, ... in order, while the key is held.
     """
 
-    store: ArtifactStore
-    key: str
-    lineage: Lineage
-    problems: Sequence[Row]
-    start: Callable[[], Agents]
-    log: Callable[[str], None]
-    rounds: list[Round] = field(default_factory=list)
-    samples: list[pl.DataFrame] = field(default_factory=list)
-    parents: dict[str, ArtifactRef] = field(default_factory=dict)
+    def __init__(
+        self,
+        store: ArtifactStore,
+        key: str,
+        lineage: Lineage,
+        problems: Sequence[Row],
+        *,
+        start: Callable[[], Agents],
+        log: Callable[[str], None],
+    ) -> None:
+        self.rounds: list[Round] = []
+        self.samples: list[pl.DataFrame] = []
+        self.parents: dict[str, ArtifactRef] = {}
+        self._store, self._key, self._lineage = store, key, lineage
+        self._problems, self._start, self._log = problems, start, log
 
     def round(self, number: int) -> ArtifactRef:
         """Return round ``number``, played with the memory of the rounds before it unless it
@@ -43,12 +48,12 @@ class Evolution:
         assert number == len(self.rounds) + 1, "a round comes after the one before it"
         ref = self._find(ROUNDS, number)
         if ref is None:
-            one = play_round(number, self.problems, remembered(self.rounds), self._agents)
+            one = play_round(number, self._problems, remembered(self.rounds), self._agents)
             tables = {ANSWERS: one.answers, VERDICTS: one.verdicts}
             last = self.parents.get(f"round-{number - 1:03d}")
             ref = self._put(ROUNDS, number, tables, {} if last is None else {BEFORE: last})
         else:
-            one = Round(self.store.table(ref, ANSWERS), self.store.table(ref, VERDICTS))
+            one = Round(self._store.table(ref, ANSWERS), self._store.table(ref, VERDICTS))
         self.rounds.append(one)
         self.parents[f"round-{number:03d}"] = ref
         return ref
@@ -58,22 +63,22 @@ class Evolution:
         assert number == len(self.samples) + 1, "a sample comes after the one before it"
         ref = self._find(SAMPLES, number)
         if ref is None:
-            drawn = draw_independent(number, self.problems, self._agents)
+            drawn = draw_independent(number, self._problems, self._agents)
             ref = self._put(SAMPLES, number, {ANSWERS: drawn}, {})
         else:
-            drawn = self.store.table(ref, ANSWERS)
+            drawn = self._store.table(ref, ANSWERS)
         self.samples.append(drawn)
         self.parents[f"sample-{number:03d}"] = ref
         return ref
 
     @cached_property
     def _agents(self) -> Agents:
-        return self.start()
+        return self._start()
 
     def _find(self, kind: str, number: int) -> ArtifactRef | None:
-        ref = self.store.find_or_discard(kind, self._name(number), self.log)
+        ref = self._store.find_or_discard(kind, self._name(number), self._log)
         if ref is not None:
-            self.log(f"{kind} {number} is in the store already: {ref.uri}")
+            self._log(f"{kind} {number} is in the store already: {ref.uri}")
         return ref
 
     def _put(
@@ -83,8 +88,8 @@ class Evolution:
         tables: Mapping[str, pl.DataFrame],
         parents: Mapping[str, ArtifactRef],
     ) -> ArtifactRef:
-        lineage = replace(self.lineage, parents={**self.lineage.parents, **parents})
-        return self.store.put(kind, self._name(number), tables=tables, lineage=lineage)
+        lineage = replace(self._lineage, parents={**self._lineage.parents, **parents})
+        return self._store.put(kind, self._name(number), tables=tables, lineage=lineage)
 
     def _name(self, number: int) -> str:
-        return f"{self.key}/{number:06d}"
+        return f"{self._key}/{number:06d}"

@@ -1,12 +1,13 @@
 """Rounds in the store: an evolving that ended early goes on with those that stand."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rlcore.engines.types import Generation, Sampling
+from rlcore.evolve.agents import Agents
 from rlcore.evolve.evolution import ROUNDS, SAMPLES, Evolution
 from rlcore.store.artifacts import ArtifactStore, Lineage
 from schemas.artifacts import ArtifactRef
@@ -38,20 +39,19 @@ class Dying(Engines):
         yield from super().stream(prompts, seeds, sampling)
 
 
-def evolution(root: Path, engines: Any) -> Evolution:
-    chosen = section()
+def evolution(root: Path, start: Callable[[], Agents]) -> Evolution:
     return Evolution(
         ArtifactStore(root),
         "k",
         Lineage("r", "c"),
         PROBLEMS,
-        start=lambda: agents(engines, chosen),
+        start=start,
         log=lambda line: None,
     )
 
 
 def evolve(root: Path, engines: Any, rounds: int = 3) -> dict[str, ArtifactRef]:
-    one = evolution(root, engines)
+    one = evolution(root, lambda: agents(engines, section()))
     for number in range(1, rounds + 1):
         one.round(number)
         one.sample(number)
@@ -80,11 +80,10 @@ def test_what_ended_in_round_two_goes_on_to_the_same_end(tmp_path: Path) -> None
 def test_what_stands_starts_no_engine_and_more_rounds_go_on(tmp_path: Path) -> None:
     first = evolve(tmp_path, Engines(WORDS, JUDGED), rounds=2)
 
-    def no_start() -> Any:
+    def no_start() -> Agents:
         raise AssertionError("all rounds stand")
 
-    again = evolution(tmp_path, None)
-    again.start = no_start
+    again = evolution(tmp_path, no_start)
     for number in (1, 2):
         again.round(number)
         again.sample(number)

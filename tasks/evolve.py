@@ -1,0 +1,204 @@
+"""Evolving as tasks: a round, an independent sample of every problem, and the scores at the end."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import polars as pl
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+from prefect.logging import get_run_logger
+from prefect.runtime import flow_run
+
+from rlcore.cluster.activity import activity
+from rlcore.data.inputs import data_digests, model_digests
+from rlcore.envs.names import environment_names
+from rlcore.evolve.evolution import Evolution
+from rlcore.evolve.prompts import with_templates
+from rlcore.evolve.scores import figures, score_answers
+from rlcore.evolve.session import Session, with_turns
+from rlcore.models.base import check_base_model
+from rlcore.models.files import locate_model
+from rlcore.preflight.evolve import check_evolve
+from rlcore.recipes import load_recipe, recipe_digest, sampling_code
+from rlcore.results.folders import RUNS
+from rlcore.results.model import model_path
+from rlcore.results.provenance import CODE, RECIPE, record_code, record_inputs, record_recipe
+from rlcore.rewards.registry import code_digests
+from rlcore.store.artifacts import ArtifactStore, Lineage
+from rlcore.store.fingerprint import code_fingerprint
+from rlcore.workers.workers import ENGINE_MODULES, ENVIRONMENT_MODULES, REWARD_MODULES
+from schemas.artifacts import ArtifactRef
+from schemas.recipe import Recipe
+from tasks.evaluate_model import with_model
+from tasks.run_page.board import Board
+from tasks.run_page.markdown import code as as_code
+from tasks.run_page.markdown import plain
+from tasks.runtime.keys import stage_key
+from tasks.runtime.patience import ignore_lost_output, wait_for_server
+from tasks.runtime.pulse import pulse
+
+KIND = "evolution"  # the result: scores and figures
+PLAYED = ("rlcore.evolve.evolution", "rlcore.evolve.session", *ENGINE_MODULES, *ENVIRONMENT_MODULES)
+SCORED = ("rlcore.evolve.scores", *REWARD_MODULES)
+
+
+class EvolveRun:
+    """What the tasks of one flow run share. ``result``: the figures, once they are there."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        store: ArtifactStore,
+        keys: "Keys",
+        session: Session,
+        lineage: Lineage,
+        log: Callable[[str], None],
+    ) -> None:
+        self.recipe, self.store, self.session = recipe, store, session
+        self.key, self.lineage = keys.result, lineage
+        self.result = store.find_or_discard(KIND, self.key, log)
+        self._played, self._log = keys.played, log
+        self._evolution: Evolution | None = None
+
+    @property
+    def evolution(self) -> Evolution:
+        """The rounds; the problems are read at the first use."""
+        if self._evolution is None:
+            self._evolution = Evolution(
+                self.store,
+                self._played,
+                self.lineage,
+                self.session.problems,
+                start=self.session.agents,
+                log=self._log,
+            )
+        return self._evolution
+
+
+class Keys:
+    """``played`` names the rounds, whatever their number; ``result`` their scores."""
+
+    def __init__(self, recipe: Recipe, split: str, reads: Mapping[str, str]) -> None:
+        users = code_digests(sampling_code(recipe))
+        players = code_digests([*_own_engine(recipe), *environment_names(recipe)])
+        self.reads = {**reads, **users, **players}
+        self.code = code_fingerprint(*PLAYED, *SCORED)
+        part = _slice(recipe, split)
+        self.played = stage_key("evolve", part, {}, code_fingerprint(*PLAYED), {**reads, **players})
+        scored = recipe.slice_for("evaluate")
+        more = {name: scored[name] for name in ("reward", "judges") if name in scored}
+        section = recipe.evolve.model_dump(mode="json", include={"rounds", "scored_as"})
+        self.result = stage_key(
+            KIND, {**part, **more, "scored": section}, {}, self.code, self.reads
+        )
+
+
+@contextmanager
+def open_evolve(
+    model: str,
+    recipe_name: str,
+    overrides: Mapping[str, Any],
+    *,
+    recipes: Path,
+    split: str,
+    revision: str | None,
+) -> Iterator[EvolveRun]:
+    """Yield the run of the flow under way; its workers end with the context.
+
+    ``model``: a directory, a hub name, or a run below ``runs``. Raises UserError, before anything
+    starts, for a model, a recipe or a section that cannot be used.
+    """
+    wait_for_server()
+    ignore_lost_output()
+    recipe = load_recipe(recipe_name, overrides, directory=recipes)
+    recipe = with_turns(with_model(recipe, model_path(model, RUNS), revision))
+    recipe = recipe.model_copy(update={"evolve": with_templates(recipe.evolve)})
+    check_evolve(recipe)
+    trusted = recipe.model.trust_remote_code
+    source = locate_model(recipe.model.path or "", revision, trust_remote_code=trusted)
+    check_base_model(recipe.model, source)
+    log = get_run_logger().info
+    store = ArtifactStore(recipe.store, writer="rl-pipeline evolve")
+    keys = Keys(recipe, split, {**model_digests(recipe.model), **data_digests(recipe.data)})
+    with pulse(log), store.hold(keys.played), store.hold(keys.result):
+        about = {"model": recipe.model.path, "split": split}
+        lineage = Lineage(recipe_digest(recipe), keys.code, {}, str(flow_run.id or ""), about)
+        made_by = {
+            RECIPE: record_recipe(store, recipe, lineage),
+            CODE: record_code(store, lineage),
+            **record_inputs(store, keys.played, keys.reads, lineage),
+        }
+        lineage = replace(lineage, parents=made_by)
+        with Session(recipe, source, split, log) as session:
+            yield EvolveRun(recipe, store, keys, session, lineage, log)
+
+
+@task(task_run_name="round-{number:03d}", cache_policy=NO_CACHE)
+def evolve_round(run: EvolveRun, number: int) -> ArtifactRef:
+    """Return round ``number`` of every problem; see ``Evolution.round``."""
+    with activity(f"round {number} of evolving"):
+        return run.evolution.round(number)
+
+
+@task(task_run_name="sample-{number:03d}", cache_policy=NO_CACHE)
+def independent_sample(run: EvolveRun, number: int) -> ArtifactRef:
+    """Return the ``number``-th independent sample of every problem; see ``Evolution.sample``."""
+    with activity(f"independent sample {number}"):
+        return run.evolution.sample(number)
+
+
+@task(task_run_name="scores", cache_policy=NO_CACHE)
+def evolve_scores(run: EvolveRun) -> ArtifactRef:
+    """Score all answers by the recipe's reward functions; return scores and figures."""
+    recipe, evolution = run.recipe, run.evolution
+    with activity("scores of evolving"):
+        scores = score_answers(
+            evolution.rounds,
+            evolution.samples,
+            run.session.prompts,
+            section=recipe.evolve,
+            scorer=run.session.score,
+            reward=recipe.reward,
+        )
+    tables = {"evolve_scores": scores, "eval_results": figures(scores, recipe.seed)}
+    lineage = replace(run.lineage, parents={**run.lineage.parents, **evolution.parents})
+    return run.store.put(KIND, run.key, tables=tables, lineage=lineage)
+
+
+def publish_figures(run: EvolveRun, results: pl.DataFrame) -> None:
+    """Show the figures on the flow run's page."""
+    rows = [
+        f"| {plain(row['metric'])} | {plain(row['data_source'])} | {plain(row['subset'])}"
+        f" | {row['value']:.3f} | {row['ci_low']:.3f} to {row['ci_high']:.3f}"
+        f" | {row['num_prompts']} |"
+        for row in results.iter_rows(named=True)
+    ]
+    head = [
+        "| metric | source | subset | value | 95 % interval | problems |",
+        "|---|---|---|---|---|---|",
+    ]
+    title = f"## Evolving of {as_code(run.recipe.model.path or '')}\n"
+    with Board(UUID(str(flow_run.id)), run.recipe.name).open() as board:
+        board.markdown(
+            key="evolve",
+            markdown="\n".join([title, *head, *rows]),
+            description="Accuracy per round, beside independent samples of the same policy.",
+        )
+
+
+def _slice(recipe: Recipe, split: str) -> dict[str, Any]:
+    """Return what of the recipe a round depends on."""
+    loaded = {"dtype", "max_tokens", "trust_remote_code", "chat_template"}
+    part = recipe.model_dump(mode="json", include={"seed": True, "data": True, "model": loaded})
+    environment = None if recipe.environment is None else recipe.environment.identity
+    own = {"evolve": recipe.evolve.identity, "environment": environment, "split": split}
+    return {**part, **own}
+
+
+def _own_engine(recipe: Recipe) -> list[str]:
+    engine = recipe.hardware.rollout.engine
+    return [engine] if ":" in engine else []
