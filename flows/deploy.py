@@ -1,4 +1,4 @@
-"""Deployments: one per recipe of ``flows/recipes``, which is their only source.
+"""Deployments: one per recipe of ``flows/recipes``, which is their only source; one of ``evolve``.
 
 A plain script instead of ``prefect.yaml``, which would repeat every recipe's name, description and
 parameters. Needs a reachable server (``PREFECT_API_URL``); idempotent.
@@ -45,6 +45,7 @@ from tasks.runtime.crashes import OPEN_STATES, close_run
 POOL = "rl-pipeline"
 TAG = "recipe"  # marks the deployments that this script may remove
 OWN_TAG = "own-recipe"  # of ``deploy_own``: no bring-up touches them
+EVOLVE = "model"  # the deployment of flow ``evolve``
 RETRAIN_CRON = "0 3 * * 1"  # Mondays 03:00 UTC
 RETRAIN_SLUG = "weekly-retrain"
 # Locations of data, models and devices, passed to runs with their values at deployment. No secrets:
@@ -56,6 +57,9 @@ PASSED_ON = (
     "HF_HOME",
     "HF_HUB_OFFLINE",
     "WANDB_MODE",
+)
+_ONE_AT_A_TIME = ConcurrencyLimitConfig(
+    limit=1, collision_strategy=ConcurrencyLimitStrategy.ENQUEUE
 )
 
 
@@ -97,13 +101,12 @@ def deploy_recipes(
     schedule that was switched on stays on. Runs work in ``root``: after moving a checkout, deploy
     again.
     """
-    passed_on = {name: os.environ[name] for name in PASSED_ON if os.environ.get(name)}
+    variables = _variables(environment)
     names = []
     with get_client(sync_client=True) as client:
         before = _deployed(client, flow.name)
         for name in recipe_names(recipes):
             path = recipes / f"{name}.yaml"
-            variables = {**(environment or {}), **passed_on}
             deployment = _deployment(flow, path, variables, _retrain_schedule(before.get(name)))
             deployment.storage = LocalStorage(str(root))
             deployment.apply(work_pool_name=POOL)
@@ -133,15 +136,34 @@ def deploy_own(
             f"recipe file '{path}': name = '{name}' is that of a deployment of this project; give"
             " it another name"
         )
-    passed_on = {name: os.environ[name] for name in PASSED_ON if os.environ.get(name)}
     modules = os.pathsep.join(filter(None, (str(path.parent), os.environ.get("PYTHONPATH"))))
-    variables = {**(environment or {}), **passed_on, "PYTHONPATH": modules}
+    variables = {**_variables(environment), "PYTHONPATH": modules}
     deployment = _deployment(
         flow, path, variables, _retrain_schedule(None), name=name, recipe=str(path), tag=OWN_TAG
     )
     deployment.storage = LocalStorage(str(root))
     deployment.apply(work_pool_name=POOL)
     return name
+
+
+def deploy_evolve(
+    flow: Flow[..., Any], *, environment: dict[str, str] | None = None, root: Path = ROOT
+) -> str:
+    """Deploy the flow ``evolve``, whose parameters name model and recipe; return the deployment's
+    name. Its runs work in ``root``, one after the other."""
+    deployment = RunnerDeployment.from_flow(
+        flow,
+        name=EVOLVE,
+        description="A model improves its answers to a recipe's problems over rounds.",
+        enforce_parameter_schema=True,
+        concurrency_limit=_ONE_AT_A_TIME,
+        work_pool_name=POOL,
+        job_variables={"env": _variables(environment)},
+        entrypoint_type=EntrypointType.MODULE_PATH,
+    )
+    deployment.storage = LocalStorage(str(root))
+    deployment.apply(work_pool_name=POOL)
+    return EVOLVE
 
 
 def worker_reported(since: float) -> bool:
@@ -203,6 +225,12 @@ def _runs_of_pool(client: SyncPrefectClient, states: list[StateType]) -> list[Fl
     )
 
 
+def _variables(environment: dict[str, str] | None) -> dict[str, str]:
+    """Return ``environment`` with those of ``PASSED_ON`` that are set here."""
+    passed_on = {name: os.environ[name] for name in PASSED_ON if os.environ.get(name)}
+    return {**(environment or {}), **passed_on}
+
+
 def _deployment(
     flow: Flow[..., Any],
     path: Path,
@@ -223,9 +251,7 @@ def _deployment(
         tags=[tag],
         parameters={"recipe": recipe or path.stem, "overrides": {}},
         enforce_parameter_schema=True,
-        concurrency_limit=ConcurrencyLimitConfig(
-            limit=1, collision_strategy=ConcurrencyLimitStrategy.ENQUEUE
-        ),
+        concurrency_limit=_ONE_AT_A_TIME,
         work_pool_name=POOL,
         job_variables={"env": environment},
         schedules=[schedule],

@@ -193,6 +193,7 @@ def _up(home: Path, runs: int, env_file: Path) -> Site:
     _warn_of_other_server(environment["PREFECT_API_URL"])
     os.environ.update(environment)
     from flows import deploy  # imports Prefect while the server starts
+    from flows.evolve import evolve
     from flows.rl_pipeline import rl_pipeline
 
     wait_healthy(home, server)
@@ -202,6 +203,7 @@ def _up(home: Path, runs: int, env_file: Path) -> Site:
         worker = _ensure_worker(home, environment)
         deploy.ensure_automations(client)
     names = deploy.deploy_recipes(rl_pipeline, environment=settings(home, server.port))
+    deploy.deploy_evolve(evolve, environment=settings(home, server.port))
     services.wait_ready(
         home,
         worker,

@@ -34,7 +34,12 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
     ),
     "tests/flows/test_cancel.py": (*("flows/cancelling.py", "flows/commands/stop.py"),),
     "tests/flows/test_completion.py": ("flows/commands/completion.py",),
-    "tests/flows/commands/test_evaluate.py": ("tasks/evaluate_model.py",),
+    "tests/flows/commands/test_evaluate.py": (
+        *("tasks/evaluate_model.py", "rlcore/results/model.py"),
+    ),
+    "tests/flows/commands/test_run.py": ("flows/inline.py",),
+    "tests/flows/test_evolve.py": ("rlcore/evolve/session.py", "tasks/evolve.py"),
+    "tests/rlcore/evolve/test_scores.py": ("schemas/evolve_tables.py",),
     "tests/flows/test_local.py": ("flows/commands/down.py", "flows/commands/up.py"),
     "tests/flows/test_study.py": ("flows/figure.py", "flows/outcomes.py", "flows/results_page.py"),
     "tests/flows/test_server.py": ("flows/login.py",),

@@ -32,6 +32,7 @@ from rlcore.evolve.prompts import scored_text
 from rlcore.evolve.rounds import Round, remembered, votes_of
 from rlcore.rewards.types import Reward, RewardRow
 from rlcore.rewards.unscored import check_unscored
+from schemas.errors import UserError
 from schemas.evolve import EvolveSection
 from schemas.outcomes import FinishReason, Outcome
 from schemas.rl import RewardSection
@@ -53,7 +54,7 @@ def score_answers(
     """Return the table ``evolve_scores`` of all ``rounds`` and ``independent`` samples.
 
     ``prompts``: the Prompts table, with the ground truths. Raises RewardFailureError where more
-    answers are unscored than ``reward`` allows.
+    answers are unscored than ``reward`` allows, UserError where no reward function checks them.
     """
     by_uid = {row["uid"]: row for row in prompts.iter_rows(named=True)}
     answers = pl.concat(
@@ -70,6 +71,12 @@ def score_answers(
     rewards = {one.trajectory_id: one for one in (scorer(asked) if asked else [])}
     outcomes = [(one.outcome, one.detail) for one in rewards.values()]
     check_unscored(outcomes, reward, rows="answers of evolving")
+    if rewards and all(one.correct is None for one in rewards.values()):
+        raise UserError(
+            f"the reward functions say of none of {len(rewards)} answers whether it is right; add"
+            " one that does to reward.functions, of weight 0 if it is for that alone: the rounds"
+            " stand, and are scored again"
+        )
     votes = _votes(rounds)
     chosen = {(uid, best(entries, 1)[0].round) for uid, entries in remembered(rounds).items()}
     rows = []

@@ -9,6 +9,7 @@ from rlcore.evolve.rounds import Round, draw_independent, play_round, remembered
 from rlcore.evolve.scores import figures, score_answers
 from rlcore.rewards.types import Reward, RewardRow
 from rlcore.rewards.unscored import RewardFailureError
+from schemas.errors import UserError
 from schemas.outcomes import Outcome
 from schemas.rl import RewardSection
 from schemas.tables import TABLES
@@ -71,7 +72,7 @@ def played() -> tuple[list[Round], list[pl.DataFrame]]:
 
 
 def scorer(rows: list[RewardRow]) -> list[Reward]:
-    """Right where the response is '#### ' and the ground truth; "6" of problem a is lost."""
+    """Right where the response is '#### ' and the ground truth."""
     rewards = []
     for row in rows:
         right = row.response == f"#### {row.ground_truth}"
@@ -118,6 +119,15 @@ def test_an_answer_that_cannot_be_scored_is_left_out_and_too_many_are_an_error()
     strict = REWARD.model_copy(update={"max_error_fraction": 0.0})
     with pytest.raises(RewardFailureError, match="answers of evolving could not be scored"):
         score_answers(rounds, drawn, PROMPTS, section=CHOSEN, scorer=losing, reward=strict)
+
+
+def test_rewards_without_a_verdict_are_an_error() -> None:
+    def numbers(rows: list[RewardRow]) -> list[Reward]:
+        return [Reward(row.trajectory_id, Outcome.OK, 0.5) for row in rows]
+
+    rounds, drawn = played()
+    with pytest.raises(UserError, match=r"none of 6 answers whether it is right; add one"):
+        score_answers(rounds, drawn, PROMPTS, section=CHOSEN, scorer=numbers, reward=REWARD)
 
 
 def test_the_figures_say_nothing_of_what_nobody_answered() -> None:
