@@ -44,13 +44,17 @@ class Evolution:
 
     def round(self, number: int) -> ArtifactRef:
         """Return round ``number``, played with the memory of the rounds before it unless it
-        stands."""
+        stands, and after the same round."""
         assert number == len(self.rounds) + 1, "a round comes after the one before it"
+        last = self.parents.get(f"round-{number - 1:03d}")
         ref = self._find(ROUNDS, number)
+        if ref is not None and not self._follows(ref, last):
+            self._log(f"{ref.uri} came after another round {number - 1}; it is played again")
+            self._store.discard(ref.kind, ref.key)
+            ref = None
         if ref is None:
             one = play_round(number, self._problems, remembered(self.rounds), self._agents)
             tables = {ANSWERS: one.answers, VERDICTS: one.verdicts}
-            last = self.parents.get(f"round-{number - 1:03d}")
             ref = self._put(ROUNDS, number, tables, {} if last is None else {BEFORE: last})
         else:
             one = Round(self._store.table(ref, ANSWERS), self._store.table(ref, VERDICTS))
@@ -74,6 +78,12 @@ class Evolution:
     @cached_property
     def _agents(self) -> Agents:
         return self._start()
+
+    def _follows(self, ref: ArtifactRef, last: ArtifactRef | None) -> bool:
+        """Return whether the round ``ref`` was played after ``last``; another machine, which made
+        ``last`` again, may have sampled other tokens."""
+        before = self._store.manifest(ref).parents.get(BEFORE)
+        return (before and before.sha256) == (last and last.sha256)
 
     def _find(self, kind: str, number: int) -> ArtifactRef | None:
         ref = self._store.find_or_discard(kind, self._name(number), self._log)

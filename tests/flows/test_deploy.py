@@ -17,6 +17,7 @@ from flows.deploy import (
     AUTOMATIONS,
     POOL,
     RETRAIN_SLUG,
+    deploy_evolve,
     deploy_own,
     deploy_recipes,
     ensure_automations,
@@ -83,6 +84,24 @@ def test_deployment_says_what_the_recipe_says(
     assert "WANDB_API_KEY" not in environment, "a secret would be in the server's database"
     (schedule,) = deployment.schedules
     assert not schedule.active, "a fresh checkout would retrain by itself"
+
+
+def test_evolve_has_a_deployment_that_takes_model_and_recipe(
+    client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from flows.evolve import evolve
+
+    monkeypatch.setenv("GSM8K_DIR", "/data/gsm8k")
+    assert deploy_evolve(evolve, environment={"A": "1"}) == "model"
+    deploy_evolve(evolve, environment={"A": "1"})
+    deployment = client.read_deployment_by_name("evolve/model")
+    assert deployment.work_pool_name == POOL
+    assert deployment.global_concurrency_limit.limit == 1
+    environment = deployment.job_variables["env"]
+    assert (environment["A"], environment["GSM8K_DIR"]) == ("1", "/data/gsm8k")
+    fields = deployment.parameter_openapi_schema["properties"]
+    assert {"model", "recipe", "split", "overrides"} <= set(fields)
+    assert not deployment.schedules
 
 
 def test_deploying_again_keeps_the_schedule_switch_and_drops_gone_recipes(

@@ -6,7 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,11 @@ import pytest
 
 from flows import services
 from flows.local import client_settings, down
-from flows.places import ROOT
+from flows.places import RECIPES, ROOT
+from rlcore.data.read import training_texts
+from rlcore.models.base import build_base_model
 from rlcore.models.files import model_directory
+from rlcore.recipes import load_recipe
 from rlcore.results.run import Run
 from tests.flows.small_run import INLINE, SMALL, artifact_digests, run_small
 from tests.flows.test_local import UP, environment, python
@@ -32,6 +35,14 @@ SHORT = {
     "evolve.rounds": 3,
     "evolve.max_prompts": 12,
     "evolve.max_new_tokens": 40,
+}
+PLAYED = {
+    **INLINE,
+    "data.sources.0.train_size": 64,
+    "data.sources.0.demonstrations": 256,
+    "evolve.rounds": 1,
+    "evolve.max_prompts": 6,
+    "tracking.wandb": False,
 }
 KINDS = ("evolve_rounds", "evolve_samples", "evolution")
 
@@ -49,14 +60,19 @@ def model(prefect_server: str, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 def evolved(
-    folder: Path, model: Path, kill_in: int = 0, **more: Any
+    folder: Path,
+    model: Path,
+    *,
+    kill_in: int = 0,
+    recipe: str = "quickstart",
+    settings: Mapping[str, Any] = SHORT,
 ) -> subprocess.CompletedProcess[str]:
+    """Run the command in ``folder``, in a process of its own; see ``killed_evolve``."""
     folder.mkdir(exist_ok=True)
-    settings = {**SHORT, **more}
     overrides = [text for k, v in settings.items() for text in ("-o", f"{k}={json.dumps(v)}")]
     command = [sys.executable, "-m", "tests.flows.killed_evolve", str(kill_in)]
     return subprocess.run(
-        [*command, str(model), "quickstart", *overrides, "--format", "json"],
+        [*command, str(model), recipe, *overrides, "--format", "json"],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
@@ -106,15 +122,30 @@ def test_another_reward_scores_anew_and_plays_nothing(model: Path, tmp_path: Pat
     first = evolved(tmp_path, model)
     assert first.returncode == 0, first.stderr[-4000:]
     played = artifact_digests(tmp_path, "evolve_rounds")
-    other = {"reward.functions": [{"name": "gsm8k"}], "evolve.rounds": 2}
-    second = evolved(tmp_path, model, **other)
+    other = {**SHORT, "reward.functions": [{"name": "gsm8k"}], "evolve.rounds": 2}
+    second = evolved(tmp_path, model, settings=other)
     assert second.returncode == 0, second.stderr[-4000:]
     assert "rollout engine" not in second.stderr, "all rounds stand"
     assert artifact_digests(tmp_path, "evolve_rounds") == played
     assert len(artifact_digests(tmp_path, "evolution")) == 2
-    again = evolved(tmp_path, model, **other)
+    again = evolved(tmp_path, model, settings=other)
     assert again.stdout == second.stdout
     assert "prepared" not in again.stderr, "the result was there"
+
+
+def test_a_policy_with_tools_plays_episodes(prefect_server: str, tmp_path: Path) -> None:
+    """A model of random weights: its episodes end, and the flow reports what it gets."""
+    del prefect_server
+    recipe = load_recipe("calculator-grpo", INLINE, directory=RECIPES)
+    texts = training_texts(recipe.data, seed=0, environment=recipe.environment)
+    build_base_model(recipe.model, tmp_path / "model", texts=texts, seed=0)
+    done = evolved(tmp_path, tmp_path / "model", recipe="calculator-grpo", settings=PLAYED)
+    assert done.returncode == 0, done.stderr[-4000:]
+    (table,) = tmp_path.glob("runs/store/evolve_rounds/*/000001/evolve_answers.parquet")
+    answers = pl.read_parquet(table)
+    assert answers["turns"].list.len().min() == 1
+    roles = answers["turns"].list.first().struct.field("role").unique().to_list()
+    assert roles == ["assistant"]
 
 
 @pytest.fixture(scope="module")

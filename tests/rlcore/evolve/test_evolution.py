@@ -99,3 +99,13 @@ def test_a_damaged_round_is_played_again(tmp_path: Path) -> None:
     table.chmod(0o644)
     table.write_bytes(b"damaged")
     assert digests(evolve(tmp_path, Engines(WORDS, JUDGED))) == whole
+
+
+def test_rounds_after_another_one_are_played_again(tmp_path: Path) -> None:
+    """Another machine may make a lost round of other tokens; what came after the lost one is of
+    another memory."""
+    evolve(tmp_path, Engines(WORDS, JUDGED))
+    ArtifactStore(tmp_path).discard(ROUNDS, "k/000002")
+    other: Words = {**WORDS, ("policy", 2, "a", 0): "else <answer>9</answer>"}
+    again = digests(evolve(tmp_path, Engines(other, JUDGED)))
+    assert again == digests(evolve(tmp_path / "new", Engines(other, JUDGED)))
