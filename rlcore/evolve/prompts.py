@@ -19,6 +19,7 @@ from jinja2.sandbox import SandboxedEnvironment
 from rlcore.data.chat import Refused, Tools, encode_prompts
 from rlcore.data.turns import harmless
 from rlcore.evolve.memory import Entry
+from rlcore.rewards.types import prompt_text
 from schemas.errors import UserError
 from schemas.evolve import EvolveSection
 
@@ -121,7 +122,7 @@ class Prompts:
         """Return a verifier's prompt on ``solution``; where there is no room for all of it, its
         beginning is left out, then that of ``answer``. Raises UserError where there is none for the
         problem alone."""
-        problem = row["prompt"][-1]["content"]
+        problem = prompt_text([one for one in row["prompt"] if one["role"] != "system"])
         parts = {"solution": self._harmless(solution), "answer": self._harmless(answer)}
         while True:
             text = self._verifier.render(problem=problem, **parts)

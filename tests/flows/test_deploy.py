@@ -94,7 +94,7 @@ def test_evolve_has_a_deployment_that_takes_model_and_recipe(
     monkeypatch.setenv("GSM8K_DIR", "/data/gsm8k")
     assert deploy_evolve(evolve, environment={"A": "1"}) == "model"
     deploy_evolve(evolve, environment={"A": "1"})
-    deployment = client.read_deployment_by_name("evolve/model")
+    deployment: Any = client.read_deployment_by_name("evolve/model")
     assert deployment.work_pool_name == POOL
     assert deployment.global_concurrency_limit.limit == 1
     environment = deployment.job_variables["env"]
