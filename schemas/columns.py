@@ -32,6 +32,8 @@ TABLES: dict[str, str] = {
     "iterations": "which weights each RL iteration turned into which",
     "weights": "the weights that each RL iteration ended with, a row per tensor",
     "inputs": "files and hub datasets that were read from outside the store",
+    "champions": "which export is, or was, the champion of a recipe, and why",
+    "decisions": "what the gate of retraining came to, a row per set of test prompts",
 }
 # SQL views that are no tables: made from all manifests, or joined from tables.
 VIEWS: dict[str, str] = {
@@ -283,6 +285,39 @@ COLUMNS: dict[str, dict[str, str]] = {
         "source": "who reads it, e.g. data.sources[0] train.jsonl, or model",
         "url": "its path, URL or hub name",
         "digest": "sha256 of the file, or commit of the hub dataset",
+    },
+    "champions": {
+        "name": "the recipe whose champion it is",
+        "number": "from 1; the highest is the champion",
+        "cause": "first (there was none before), promoted (by the gate), by hand, or rolled back",
+        "export_key": "key of its artifact of kind export",
+        "export_sha256": "content digest of that artifact",
+        "decision_key": "key of its artifact of kind decisions; null without a gate",
+        "restored": "number of the entry that was rolled back to; null otherwise",
+        "by": "id of the flow run that made the entry; empty where a command did",
+        "made": "when the entry was made, ISO 8601, UTC",
+    },
+    "decisions": {
+        "name": "the recipe whose champion was to be replaced",
+        "verdict": "first, promoted, worse or uncertain; the last two hold the candidate",
+        "prompts_digest": "sha256 of all test prompts with their ground truths",
+        "look": "how often, with this time, these prompts have decided for this name",
+        "alpha": "share that the intervals leave out: 0.05, halved by each look after the first",
+        "champion": "number of the champion that it was compared with; 0 = there was none",
+        "candidate": "key of the candidate's artifact of kind export",
+        "inputs_digest": "sha256 over what was read from outside the store to make it",
+        "prompt_set": "set of test prompts; null where there was no champion",
+        "metric": "what was compared: retrain.metric of the recipe",
+        "bound": "what the whole interval must exceed: 0, or -margin on a guard",
+        "champion_mean": "mean of the metric over the set's prompts",
+        "candidate_mean": "alike",
+        "gain": "candidate_mean - champion_mean",
+        "low": "lower end of the gain's interval",
+        "high": "upper end of it",
+        "prompts": "prompts of the set that both have a figure of",
+        "needed": "prompts that would decide, were gain and spread as observed; null where it is"
+        " decided, or no number would",
+        "made": "when it was decided, ISO 8601, UTC",
     },
 }
 

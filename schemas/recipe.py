@@ -1,7 +1,7 @@
 """The recipe: one frozen tree that fully describes a run. A deployment is a recipe.
 
 ``Recipe.slice_for(stage)`` is the part of it that a stage's result depends on (its cache key);
-hardware, store and tracking are in no slice.
+hardware, store, tracking and retrain are in no slice.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,6 +19,7 @@ from schemas.judges import Judges, may_verify, misused
 from schemas.licenses import LicenseName
 from schemas.model import ModelSection
 from schemas.names import BASE_MODEL, REWARD_MODEL
+from schemas.retrain import RetrainSection, retrain_rules
 from schemas.reward_model import RewardModelSection, SampledPreferences
 from schemas.rl import (
     GapBound,
@@ -162,6 +163,7 @@ class Recipe(Section):
     export: ExportSection = ExportSection()
     hardware: HardwareSection = HardwareSection()
     tracking: TrackingSection = TrackingSection()
+    retrain: RetrainSection | None = Field(default=None, description="null = never retrained")
 
     def slice_for(self, stage: str) -> dict[str, Any]:
         """Return the JSON-ready part of the recipe that ``stage`` depends on."""
@@ -226,9 +228,10 @@ class Recipe(Section):
         return GapBound("rl.max_canary_gap", "mean", self.rl.max_canary_gap or default)
 
     @rule
-    def _episodes_fit(self) -> Iterator[str]:
+    def _sections_fit(self) -> Iterator[str]:
         yield from environment_rules(self)
         yield from context_rules(self)
+        yield from retrain_rules(self)
 
     @rule
     def _what_is_exported_is_evaluated(self) -> Iterator[str]:

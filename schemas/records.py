@@ -1,4 +1,5 @@
-"""Contracts of the tables that say what was run: a run's stages, RL's iterations, what was read."""
+"""Contracts of the tables that say what was run: a run's stages, RL's iterations, what was read,
+which models are champions and why."""
 
 import pandera.polars as pa
 import polars as pl
@@ -56,3 +57,48 @@ class Inputs(Table):
     source: pl.String
     url: pl.String
     digest: pl.String
+
+
+class Champions(Table):
+    """One entry in the history of a recipe's champions; the highest number is the champion.
+
+    One row an artifact ``champions/<name>/<number>``, whose parents are the export, the decision
+    with both evaluations, and the entry before it. Entries are only ever added.
+    """
+
+    name: pl.String
+    number: pl.Int64 = pa.Field(ge=1)
+    cause: pl.String = pa.Field(isin=["first", "promoted", "by hand", "rolled back"])
+    export_key: pl.String
+    export_sha256: pl.String
+    decision_key: pl.String = pa.Field(nullable=True)
+    restored: pl.Int64 = pa.Field(nullable=True, ge=1)
+    by: pl.String
+    made: pl.String
+
+
+class Decisions(Table):
+    """What the gate came to on one set of test prompts, at one look at them.
+
+    The rows of one artifact ``decisions/<name>/<key>`` are one decision.
+    """
+
+    name: pl.String
+    verdict: pl.String = pa.Field(isin=["first", "promoted", "worse", "uncertain"])
+    prompts_digest: pl.String
+    look: pl.Int64 = pa.Field(ge=1)
+    alpha: pl.Float64 = pa.Field(gt=0, lt=1)
+    champion: pl.Int64 = pa.Field(ge=0)
+    candidate: pl.String
+    inputs_digest: pl.String
+    prompt_set: pl.String = pa.Field(nullable=True)
+    metric: pl.String
+    bound: pl.Float64 = pa.Field(nullable=True)
+    champion_mean: pl.Float64 = pa.Field(nullable=True)
+    candidate_mean: pl.Float64 = pa.Field(nullable=True)
+    gain: pl.Float64 = pa.Field(nullable=True)
+    low: pl.Float64 = pa.Field(nullable=True)
+    high: pl.Float64 = pa.Field(nullable=True)
+    prompts: pl.Int64 = pa.Field(nullable=True, ge=1)
+    needed: pl.Int64 = pa.Field(nullable=True, ge=1)
+    made: pl.String

@@ -13,7 +13,7 @@ import polars as pl
 from schemas.contract import MESSAGE, Table
 from schemas.evolve_tables import EvolveAnswers, EvolveScores, EvolveVerdicts
 from schemas.outcomes import FinishReason, Outcome, StopReason
-from schemas.records import Inputs, Iterations, RunStages, Weights
+from schemas.records import Champions, Decisions, Inputs, Iterations, RunStages, Weights
 
 MESSAGES = pl.List(MESSAGE)
 SPLITS = ["train", "validation", "test"]
@@ -373,4 +373,6 @@ TABLES: dict[str, type[Table]] = {
     "iterations": Iterations,
     "weights": Weights,
     "inputs": Inputs,
+    "champions": Champions,
+    "decisions": Decisions,
 }

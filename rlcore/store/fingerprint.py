@@ -59,6 +59,7 @@ NEUTRAL = (
     "schemas.presets",
     "schemas.recipe",
     "schemas.records",
+    "schemas.retrain",
     "schemas.reward_model",
     "schemas.rl",
     "schemas.sampling",

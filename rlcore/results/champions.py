@@ -1,0 +1,332 @@
+"""The champions of a recipe: an append-only history in the store, and the decisions behind it.
+
+``champions/<name>/<number>`` is an entry, from 1; the highest number is the champion. A gate writes
+``decisions/<name>/<key>``, whose key is made of what was compared: asked twice, it is one decision
+and one look at the test prompts. Both are written in the turn of ``name``, a lease, and an entry
+only if the champion is still the one that it was to follow. Killed anywhere, an entry is whole or
+absent.
+"""
+
+import hashlib
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import polars as pl
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
+
+from rlcore.evaluation.promotion import Decision, OnSet, Verdict
+from rlcore.store.artifacts import (
+    ArtifactError,
+    ArtifactStore,
+    DamagedArtifact,
+    LeaseError,
+    Lineage,
+)
+from rlcore.store.reader import ArtifactReader
+from schemas.artifacts import ArtifactRef
+from schemas.errors import UserError, did_you_mean
+from schemas.sql_types import SQL_TYPES
+
+CHAMPIONS, DECISIONS, EXPORT = "champions", "decisions", "export"
+FIRST, PROMOTED, BY_HAND, ROLLED_BACK = "first", "promoted", "by hand", "rolled back"
+TURN_S = 60.0  # how long another's turn, of a second or two, is waited for
+KEY_DIGITS = 32
+_TYPES = {"VARCHAR": pl.String, "BIGINT": pl.Int64, "DOUBLE": pl.Float64}
+logger = logging.getLogger(__name__)
+
+
+class ChampionMoved(UserError):
+    """Another entry was made since the champion was read; nothing was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Champion:
+    """A row of the table ``champions``; see there."""
+
+    name: str
+    number: int
+    cause: str
+    export_key: str
+    export_sha256: str
+    decision_key: str | None
+    restored: int | None
+    by: str
+    made: str
+
+    @property
+    def export(self) -> ArtifactRef:
+        """The model, as it must be."""
+        return ArtifactRef(kind=EXPORT, key=self.export_key, uri="", sha256=self.export_sha256)
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """What a gate is asked about. ``champion``: the entry's number, 0 where there is none.
+
+    ``evaluations``: the artifacts whose completions are compared, by role. ``settings``: the JSON
+    values that decide besides them.
+    """
+
+    name: str
+    champion: int
+    candidate: ArtifactRef
+    evaluations: Mapping[str, ArtifactRef]
+    settings: Mapping[str, Any]
+    prompts_digest: str
+    inputs_digest: str
+
+    @property
+    def key(self) -> str:
+        """The key of the decision within ``name``."""
+        content = {
+            "champion": self.champion,
+            "candidate": self.candidate.sha256,
+            "evaluations": {role: ref.sha256 for role, ref in self.evaluations.items()},
+            "settings": dict(self.settings),
+            "prompts": self.prompts_digest,
+        }
+        text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:KEY_DIGITS]
+
+
+@contextmanager
+def turn(store: ArtifactStore, name: str) -> Iterator[None]:
+    """Be the only one who writes decisions and champions of ``name``; another is waited for.
+
+    Raises LeaseError, naming the other, after ``TURN_S``.
+    """
+    attempts = Retrying(
+        retry=retry_if_exception_type(LeaseError),
+        stop=stop_after_delay(TURN_S),
+        wait=wait_fixed(0.2),
+        reraise=True,
+    )
+    with ExitStack() as held:
+        attempts(lambda: held.enter_context(store.hold(name)))
+        yield
+
+
+def champions(store: ArtifactReader, name: str) -> list[Champion]:
+    """Return the entries of ``name`` in their order. Raises ArtifactError where one is damaged."""
+    numbers = sorted(int(key.rpartition("/")[2]) for key in store.keys(CHAMPIONS, f"{name}/"))
+    return [_entry(store, name, number) for number in numbers]
+
+
+def champion(store: ArtifactReader, name: str) -> Champion | None:
+    """Return the champion of ``name``; None where there is none. Raises as ``champions``."""
+    numbers = [int(key.rpartition("/")[2]) for key in store.keys(CHAMPIONS, f"{name}/")]
+    return _entry(store, name, max(numbers)) if numbers else None
+
+
+def champion_names(store: ArtifactReader) -> list[str]:
+    """Return the names that have a champion, sorted."""
+    return sorted({key.rpartition("/")[0] for key in store.keys(CHAMPIONS)})
+
+
+def verified_export(store: ArtifactReader, entry: Champion) -> ArtifactRef:
+    """Return the export of ``entry``, all its files verified.
+
+    Raises UserError, with those that are there, where it is gone, damaged or not what it was.
+    """
+    try:
+        store.verify(entry.export)
+    except ArtifactError as error:
+        whole = [str(e.number) for e in champions(store, entry.name) if _is_whole(store, e)]
+        there = f"roll back to one of {', '.join(whole)}" if whole else "none is whole"
+        fault = error.fault if isinstance(error, DamagedArtifact) else "it is not there"
+        raise UserError(
+            f"champion {entry.number} of '{entry.name}': its export {EXPORT}/{entry.export_key}"
+            f" cannot be used, {fault}; {there} (rl-pipeline champions {entry.name}), or run the"
+            " recipe that made it again"
+        ) from error
+    found = store.find(EXPORT, entry.export_key)
+    assert found is not None, "it was verified"
+    return found
+
+
+def entry_of(store: ArtifactReader, name: str, text: str) -> Champion:
+    """Return the entry of ``name`` that a person means by its number or by digits of its export's
+    digest or key. Raises UserError, with those there are, for none or several."""
+    entries = champions(store, name)
+    if not entries:
+        known = champion_names(store)
+        raise UserError(
+            f"'{name}' has no champion in {store.root}{did_you_mean(name, known)}; there are"
+            f" {', '.join(known) or 'none; a run of the flow retrain makes the first'}"
+        )
+    found = [e for e in entries if str(e.number) == text]
+    if not found and len(text) >= 6:
+        found = [e for e in entries if e.export_sha256.startswith(text) or e.export_key == text]
+    if len({e.export_sha256 for e in found}) != 1:
+        shown = ", ".join(f"{e.number} ({e.export_sha256[:12]})" for e in entries)
+        raise UserError(f"'{text}' names no entry of the champions of '{name}'; there are {shown}")
+    return found[-1]
+
+
+def add_champion(
+    store: ArtifactStore,
+    name: str,
+    *,
+    after: int,
+    export: ArtifactRef,
+    cause: str,
+    decision: ArtifactRef | None = None,
+    evaluations: Mapping[str, ArtifactRef] | None = None,
+    restored: int | None = None,
+    recipe_digest: str = "",
+    by: str = "",
+) -> Champion:
+    """Make ``export`` the champion of ``name`` that follows entry ``after`` (0: the first).
+
+    The same promotion asked again is the entry that it made. Raises ChampionMoved where there is a
+    later entry, UserError where the export is not whole, LeaseError where another's turn lasts.
+    """
+    decision_key = None if decision is None else decision.key.rpartition("/")[2]
+    with turn(store, name):
+        last = champion(store, name)
+        now = 0 if last is None else last.number
+        if last is not None and decision_key is not None and last.decision_key == decision_key:
+            return last
+        if now != after:
+            raise ChampionMoved(
+                f"'{name}' has champion {now} since, and this was to follow {after}; compare with"
+                " that one"
+            )
+        entry = Champion(
+            name=name,
+            number=after + 1,
+            cause=cause,
+            export_key=export.key,
+            export_sha256=export.sha256,
+            decision_key=decision_key,
+            restored=restored,
+            by=by,
+            made=_now(),
+        )
+        verified_export(store, entry)
+        parents = {EXPORT: export, **(evaluations or {})}
+        if decision is not None:
+            parents["decision"] = decision
+        if last is not None:
+            previous = store.find(CHAMPIONS, f"{name}/{after}")
+            assert previous is not None, "it was read"
+            parents["previous"] = previous
+        store.put(
+            CHAMPIONS,
+            f"{name}/{entry.number}",
+            tables={CHAMPIONS: _frame(CHAMPIONS, [asdict(entry)])},
+            lineage=Lineage(recipe_digest, "", parents, producer=by),
+        )
+        return entry
+
+
+def looks(store: ArtifactReader, name: str, prompts_digest: str) -> int:
+    """Return how often the prompts have decided for ``name``: a first champion is no look."""
+    rows = decisions(store, name)
+    ours = rows.filter(
+        (pl.col("prompts_digest") == prompts_digest) & (pl.col("verdict") != Verdict.FIRST)
+    )
+    return ours["key"].n_unique()
+
+
+def decisions(store: ArtifactReader, name: str) -> pl.DataFrame:
+    """Return the table ``decisions`` of ``name`` by time, with the ``key`` of each row's decision.
+
+    Raises ArtifactError where one is damaged.
+    """
+    frames = [_frame(DECISIONS, []).with_columns(key=pl.lit("", dtype=pl.String))]
+    for key in store.keys(DECISIONS, f"{name}/"):
+        if (ref := store.find(DECISIONS, key)) is not None:
+            rows = store.table(ref, DECISIONS)
+            frames.append(rows.with_columns(key=pl.lit(key.rpartition("/")[2])))
+    return pl.concat(frames).sort("made", maintain_order=True)
+
+
+def record_decision(
+    store: ArtifactStore,
+    compared: Compared,
+    decision: Decision,
+    *,
+    metric: str,
+    recipe_digest: str = "",
+    by: str = "",
+) -> ArtifactRef:
+    """Keep ``decision`` under the key of what was compared; call it in the ``turn`` in which its
+    look was counted."""
+    shared = {
+        "name": compared.name,
+        "verdict": decision.verdict.value,
+        "prompts_digest": compared.prompts_digest,
+        "look": decision.look,
+        "alpha": decision.alpha,
+        "champion": compared.champion,
+        "candidate": compared.candidate.key,
+        "inputs_digest": compared.inputs_digest,
+        "metric": metric,
+        "made": _now(),
+    }
+    rows = [{**shared, **_of_set(each)} for each in decision.sets] or [
+        {**shared, "prompt_set": None}
+    ]
+    parents = {"candidate": compared.candidate, **compared.evaluations}
+    return store.put(
+        DECISIONS,
+        f"{compared.name}/{compared.key}",
+        tables={DECISIONS: _frame(DECISIONS, rows)},
+        lineage=Lineage(
+            recipe_digest, "", parents, producer=by, metadata={"sentence": decision.sentence()}
+        ),
+    )
+
+
+def _of_set(each: OnSet) -> dict[str, Any]:
+    return {
+        "prompt_set": each.name,
+        "bound": each.bound,
+        "champion_mean": each.champion,
+        "candidate_mean": each.candidate,
+        "gain": each.gain.value,
+        "low": each.gain.low,
+        "high": each.gain.high,
+        "prompts": each.prompts,
+        "needed": each.needed,
+    }
+
+
+def prompts_digest(rows: pl.DataFrame) -> str:
+    """Return the sha256 over test rows, of which ``uid``, ``prompt`` and ``ground_truth`` count, in
+    any order."""
+    whole = rows.select("uid", "prompt", "ground_truth").unique().sort("uid", "prompt")
+    digest = hashlib.sha256()
+    for row in whole.iter_rows():
+        digest.update(json.dumps(row).encode() + b"\n")
+    return digest.hexdigest()
+
+
+def _entry(store: ArtifactReader, name: str, number: int) -> Champion:
+    ref = store.find(CHAMPIONS, f"{name}/{number}")
+    if ref is None:
+        raise ArtifactError(f"{store.root}/{CHAMPIONS}/{name}/{number} is gone; list them again")
+    return Champion(**store.table(ref, CHAMPIONS).row(0, named=True))
+
+
+def _is_whole(store: ArtifactReader, entry: Champion) -> bool:
+    try:
+        store.verify(entry.export)
+    except ArtifactError:
+        return False
+    return True
+
+
+def _frame(table: str, rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
+    schema = {name: _TYPES[kind] for name, kind in SQL_TYPES[table].items()}
+    return pl.DataFrame([{name: row.get(name) for name in schema} for row in rows], schema=schema)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat()

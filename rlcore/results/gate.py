@@ -1,0 +1,149 @@
+"""The gate of retraining over two evaluations in a store: same rows, looks counted, decision kept.
+
+What is decided, and how, is in ``rlcore.evaluation.promotion``.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from rlcore.evaluation.promotion import Decision, Verdict, alpha_of, check_sets, decide
+from rlcore.results.champions import (
+    DECISIONS,
+    Champion,
+    Compared,
+    looks,
+    prompts_digest,
+    record_decision,
+    turn,
+)
+from rlcore.results.paired import prompt_values
+from rlcore.store.artifacts import ArtifactStore
+from rlcore.store.reader import ArtifactReader
+from schemas.artifacts import ArtifactRef
+from schemas.errors import UserError
+from schemas.retrain import RetrainSection
+
+GREEDY = "greedy"
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One model's evaluation: the artifact, and the checkpoint whose rows are its."""
+
+    evaluation: ArtifactRef
+    checkpoint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A decision as it is kept."""
+
+    ref: ArtifactRef
+    verdict: Verdict
+    sentence: str
+    rows: Sequence[Mapping[str, Any]]
+
+    @property
+    def promotes(self) -> bool:
+        """Whether the candidate is to be the champion."""
+        return self.verdict in (Verdict.FIRST, Verdict.PROMOTED)
+
+
+def evaluated_rows(store: ArtifactReader, side: Side) -> pl.DataFrame:
+    """Return a row per test prompt that was evaluated: uid, data_source, subset, prompt,
+    ground_truth."""
+    drawn = store.table(side.evaluation, "completions")
+    mine = drawn.filter((pl.col("checkpoint") == side.checkpoint) & (pl.col("mode") == GREEDY))
+    return mine.select("uid", "data_source", "subset", "prompt", "ground_truth")
+
+
+def same_rows(store: ArtifactReader, first: Side, second: Side) -> bool:
+    """Return whether both were evaluated on the same test rows."""
+    one, other = (prompts_digest(evaluated_rows(store, side)) for side in (first, second))
+    return one == other
+
+
+def ask(
+    store: ArtifactStore,
+    name: str,
+    section: RetrainSection,
+    *,
+    candidate: ArtifactRef,
+    side: Side,
+    champion: Champion | None,
+    champion_side: Side | None,
+    inputs_digest: str,
+    recipe_digest: str = "",
+    by: str = "",
+) -> Outcome:
+    """Return whether the export ``candidate`` may follow ``champion``; decided once for what is
+    compared, and kept in the store.
+
+    Raises UserError where the two were evaluated on other rows, for a set that is not there or is
+    too small at this look, and where nobody judged what ``section.metric`` needs.
+    """
+    rows = evaluated_rows(store, side)
+    sides = {"evaluation": side.evaluation}
+    if champion_side is not None:
+        sides["champion_evaluation"] = champion_side.evaluation
+    compared = Compared(
+        name=name,
+        champion=0 if champion is None else champion.number,
+        candidate=candidate,
+        evaluations=sides,
+        settings={
+            **section.model_dump(mode="json", include={"metric", "primary", "guards", "margin"}),
+            "checkpoints": [side.checkpoint, champion_side.checkpoint if champion_side else None],
+        },
+        prompts_digest=prompts_digest(rows),
+        inputs_digest=inputs_digest,
+    )
+    with turn(store, name):
+        known = store.find(DECISIONS, f"{name}/{compared.key}")
+        if known is not None:
+            return _kept(store, known)
+        look = looks(store, name, compared.prompts_digest) + 1
+        if champion_side is None:
+            check_sets(rows, section.primary, section.guards, look)
+            decision = Decision(Verdict.FIRST, (), look, alpha_of(look))
+        else:
+            if prompts_digest(evaluated_rows(store, champion_side)) != compared.prompts_digest:
+                raise UserError(
+                    f"the candidate and champion {compared.champion} of '{name}' were evaluated on"
+                    " other test rows, which says nothing of which is better; evaluate the champion"
+                    " on the candidate's rows"
+                )
+            decision = decide(
+                _values(store, champion_side, section.metric),
+                _values(store, side, section.metric),
+                primary=section.primary,
+                guards=section.guards,
+                margin=section.margin,
+                look=look,
+            )
+        made = record_decision(
+            store, compared, decision, metric=section.metric, recipe_digest=recipe_digest, by=by
+        )
+        return _kept(store, made)
+
+
+def _kept(store: ArtifactReader, ref: ArtifactRef) -> Outcome:
+    rows = store.table(ref, DECISIONS).to_dicts()
+    sentence = store.manifest(ref).metadata["sentence"]
+    return Outcome(ref, Verdict(rows[0]["verdict"]), sentence, rows)
+
+
+def _values(store: ArtifactReader, side: Side, metric: str) -> pl.DataFrame:
+    """Return uid, data_source, subset and value of each prompt that has the figure."""
+    drawn = store.table(side.evaluation, "completions")
+    results = store.table(side.evaluation, "eval_results")
+    found = prompt_values(drawn, results, side.checkpoint)
+    if metric not in found:
+        raise UserError(
+            f"retrain.metric = '{metric}': no test prompt of evaluation/{side.evaluation.key} has"
+            f" it; it has {', '.join(found) or 'none'}; set retrain.metric to one of these"
+        )
+    return evaluated_rows(store, side).join(found[metric], on="uid", how="inner")

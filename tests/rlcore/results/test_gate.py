@@ -1,0 +1,79 @@
+"""A gate over two evaluations promotes the better one only, and counts how often it looked."""
+
+from pathlib import Path
+
+import pytest
+
+from rlcore.evaluation.promotion import Verdict, alpha_of
+from rlcore.results.champions import champion, decisions, looks
+from rlcore.results.gate import Side, same_rows
+from rlcore.store.artifacts import ArtifactStore
+from schemas.errors import UserError
+from tests.rlcore.results.rivals import NAME, SHARES, gate, plant, promote, right_answers
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ArtifactStore:
+    """With the champion 1, which answers half of the prompts rightly."""
+    store = ArtifactStore(tmp_path / "store")
+    promote(store, *gate(store, "one", right_answers(0.5)))
+    return store
+
+
+def test_better_is_promoted_and_worse_and_equal_are_held(store: ArtifactStore) -> None:
+    first = decisions(store, NAME).row(0, named=True)
+    assert (first["verdict"], first["look"], first["champion"]) == ("first", 1, 0)
+    verdicts = {kind: gate(store, kind, right_answers(share))[0] for kind, share in SHARES.items()}
+    assert verdicts["equal"].verdict is Verdict.UNCERTAIN
+    assert verdicts["worse"].verdict is Verdict.WORSE
+    assert verdicts["better"].verdict is Verdict.PROMOTED
+    assert "promoted: gain on all +0.3000 [" in verdicts["better"].sentence
+    row = decisions(store, NAME).filter(key=verdicts["better"].ref.key.rpartition("/")[2])
+    assert row.select("candidate", "prompt_set", "prompts", "champion").rows() == [
+        ("better", "all", 200, 1)
+    ]
+
+
+def test_a_look_is_counted_once_and_a_changed_test_set_starts_anew(store: ArtifactStore) -> None:
+    digest = decisions(store, NAME)["prompts_digest"][0]
+    assert looks(store, NAME, digest) == 0, "a first champion is compared with nothing"
+    for number, kind in enumerate(("equal", "worse"), 1):
+        for _ in range(2):  # asked twice, it is one decision
+            gate(store, kind, right_answers(SHARES[kind]))
+        assert looks(store, NAME, digest) == number
+    third = gate(store, "better", right_answers(0.8))[0]
+    assert (third.rows[0]["look"], third.rows[0]["alpha"]) == (3, alpha_of(3))
+    promote(store, third, champion(store, NAME))
+    changed = {**right_answers(0.8), "another": True}
+    with pytest.raises(UserError, match=r"champion 2 of 'tiny' were evaluated on other test rows"):
+        gate(store, "more-rows", changed)
+    judged_again = plant(store, "better-on-more", changed)[1]
+    anew = gate(store, "more-rows", changed, champion_evaluation=judged_again)[0]
+    assert anew.rows[0]["look"] == 1
+
+
+def test_too_few_rows_and_a_metric_that_nobody_judged_are_refused(store: ArtifactStore) -> None:
+    empty = ArtifactStore(Path(store.root).parent / "other")
+    with pytest.raises(UserError, match=r"'all' has 20 test prompts.*fewer than 36 \(look 1"):
+        gate(empty, "small", right_answers(0.5, rows=20))
+    with pytest.raises(UserError, match=r"retrain\.guards names the set 'safety'.* there are all"):
+        gate(store, "better", right_answers(0.8), guards=["safety"])
+    with pytest.raises(
+        UserError, match=r"'sampled_accuracy': no test prompt .* has it; it has acc"
+    ):
+        gate(store, "better", right_answers(0.8), metric="sampled_accuracy")
+
+
+def test_rows_are_the_same_in_any_order(store: ArtifactStore) -> None:
+    sides = {
+        name: Side(plant(store, name, answers)[1], "rl")
+        for name, answers in {
+            "a": right_answers(0.5),
+            "b": dict(reversed(right_answers(0.8).items())),
+            "c": right_answers(0.5, test="w"),
+        }.items()
+    }
+    assert same_rows(store, sides["a"], sides["b"])
+    assert not same_rows(store, sides["a"], sides["c"])
