@@ -7,6 +7,7 @@ from pathlib import Path
 
 from flows.commands.algorithms import add_algorithms
 from flows.commands.ask import add_ask
+from flows.commands.champions import add_champions
 from flows.commands.compare import add_compare
 from flows.commands.completion import add_completion
 from flows.commands.data import add_data
@@ -46,7 +47,7 @@ ADD = (
     *(add_tables, add_report, add_compare, add_recipes, add_algorithms, add_explain, add_data),
     *(add_reward, add_deploy, add_up, add_down, add_status, add_doctor, add_env),
     *(add_completion, add_rerun, add_replay, add_export, add_wandb, add_evaluate),
-    *(add_export_data, add_fork, add_evolve),
+    *(add_export_data, add_fork, add_evolve, add_champions),
 )
 FAILED, WRONG, INTERRUPTED, UNREAD = 1, 2, 130, 141  # docs/exit_codes.md
 

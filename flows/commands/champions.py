@@ -1,0 +1,168 @@
+"""``rl-pipeline champions``: the champions of a recipe; go back to one, or name one by hand."""
+
+import argparse
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flows.output import add_format, print_rows
+from rlcore.results.folders import RUNS
+from schemas.errors import UserError
+
+if TYPE_CHECKING:
+    from rlcore.results.champions import Champion
+    from rlcore.store.artifacts import ArtifactStore
+    from schemas.artifacts import ArtifactRef
+
+ROLLBACK, PROMOTE = "rollback", "promote"
+COLUMNS = (
+    *("name", "number", "cause", "made", "prompt_set", "metric", "gain", "low", "high", "prompts"),
+    *("look", "export_key", "export_sha256", "decision_key", "restored", "by"),
+)
+SHOWN = ("number", "cause", "made", "gain", "low", "high", "prompts", "look", "export_sha256")
+DIGITS = 12
+
+
+def add_champions(commands: Any) -> None:
+    """Add the subcommand ``champions`` to a command line's subparsers."""
+    parser = commands.add_parser(
+        "champions", help="the champions of a retrained recipe; go back to one, or name one"
+    )
+    parser.add_argument("name", metavar="NAME", help="the recipe's name")
+    parser.add_argument(
+        "action",
+        nargs="?",
+        choices=(ROLLBACK, PROMOTE),
+        help="make an earlier champion, or any export, the champion: a new entry either way",
+    )
+    parser.add_argument(
+        "ref",
+        nargs="?",
+        metavar="REF",
+        help="rollback: the number of an entry, or digits of its export's digest; promote: a run,"
+        " export/KEY, or digits of a digest",
+    )
+    parser.add_argument(
+        "--store", default="runs/store", help="artifact store (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--runs", type=Path, default=RUNS, metavar="FOLDER", help="of runs (default: %(default)s)"
+    )
+    add_format(parser)
+    parser.set_defaults(command=champions_command)
+
+
+def champions_command(options: argparse.Namespace) -> int:
+    """Print the entries, the champion last, after the change that was asked for.
+
+    Raises UserError for a name or REF that there is not, and for an export that is not whole.
+    """
+    from rlcore.results.champions import champion_names, champions
+    from rlcore.store.artifacts import ArtifactStore
+    from schemas.errors import did_you_mean
+
+    if (options.action is None) != (options.ref is None):
+        raise UserError(f"champions {options.name} {options.action}: name the REF to go to")
+    if "://" not in options.store and not Path(options.store).is_dir():
+        raise UserError(f"--store {options.store}: there is no such folder; a run makes one")
+    store = ArtifactStore(options.store, writer="rl-pipeline champions")
+    if options.action is not None:
+        _change(store, options)
+    entries = champions(store, options.name)
+    if not entries:
+        known = champion_names(store)
+        raise UserError(
+            f"'{options.name}' has no champion in {store.root}{did_you_mean(options.name, known)};"
+            f" there are {', '.join(known) or 'none; the flow retrain makes the first'}"
+        )
+    rows = _rows(store, options.name, entries)
+    if options.format != "table":
+        print_rows(rows, COLUMNS, options.format)
+        return 0
+    minutes = len("2026-01-31 12:00")
+    short = [
+        {
+            **row,
+            "made": row["made"][:minutes].replace("T", " "),
+            "export_sha256": row["export_sha256"][:DIGITS],
+        }
+        for row in rows
+    ]
+    print_rows(short, SHOWN, "table")
+    last = entries[-1]
+    print(f"Champion {last.number}: {store.root}/export/{last.export_key}")
+    return 0
+
+
+def _rows(store: "ArtifactStore", name: str, entries: "list[Champion]") -> list[dict[str, Any]]:
+    """Return a row per entry, with what the gate found on the primary set, its first."""
+    from rlcore.results.champions import decisions
+
+    made: dict[str, dict[str, Any]] = {}
+    for row in decisions(store, name).iter_rows(named=True):
+        made.setdefault(row["key"], row)
+    rows = []
+    for entry in entries:
+        decided = made.get(entry.decision_key or "", {})
+        known = {key: decided.get(key) for key in COLUMNS} | asdict(entry)
+        rows.append({key: known[key] for key in COLUMNS})
+    return rows
+
+
+def _change(store: "ArtifactStore", options: argparse.Namespace) -> None:
+    from rlcore.results.champions import (
+        BY_HAND,
+        ROLLED_BACK,
+        add_champion,
+        champion,
+        entry_of,
+        verified_export,
+    )
+
+    now = champion(store, options.name)
+    after = 0 if now is None else now.number
+    if options.action == ROLLBACK:
+        old = entry_of(store, options.name, options.ref)
+        if now is not None and old.export_sha256 == now.export_sha256:
+            raise UserError(
+                f"champions {options.name} rollback {options.ref}: that model is the champion;"
+                " name an earlier entry"
+            )
+        export, cause, restored = verified_export(store, old), ROLLED_BACK, old.number
+    else:
+        export, cause, restored = _export(store, options), BY_HAND, None
+    entry = add_champion(
+        store, options.name, after=after, export=export, cause=cause, restored=restored
+    )
+    _tell(entry)
+
+
+def _export(store: "ArtifactStore", options: argparse.Namespace) -> "ArtifactRef":
+    """Return the export that REF names. Raises UserError for another artifact, and where it is in
+    another store."""
+    from rlcore.results.subject import subject
+
+    reader, (ref,) = subject(options.ref, options.store, options.runs)
+    if ref.kind != "export":
+        raise UserError(
+            f"champions {options.name} promote {options.ref}: that is no export but"
+            f" {ref.kind}/{ref.key}; name a run that has ended, or export/KEY"
+        )
+    if reader.root != store.root:
+        raise UserError(
+            f"champions {options.name} promote {options.ref}: its export is in the store"
+            f" {reader.root}; name that one with --store"
+        )
+    return ref
+
+
+def _tell(entry: "Champion") -> None:
+    """Emit the event where a server of this project is up."""
+    from flows import local
+
+    if local.attach(local.HOME):
+        from rlcore.results.champions import ROLLED_BACK
+        from tasks.retraining import events
+
+        event = events.ROLLED_BACK if entry.cause == ROLLED_BACK else events.PROMOTED
+        events.tell(event, entry.name, asdict(entry))
