@@ -1,5 +1,6 @@
 """From a YAML file and dotted overrides to a validated ``Recipe``; each error in one sentence."""
 
+import glob
 import hashlib
 import json
 import re
@@ -199,7 +200,12 @@ def _is_relative(path: str) -> bool:
 
 
 def _only_here(path: str, folder: Path) -> bool:
-    return Path(path).exists() and not (folder / path).exists()
+    return _is_there(Path(path)) and not _is_there(folder / path)
+
+
+def _is_there(path: Path) -> bool:
+    """Return whether there is such a file, or one that the pattern matches."""
+    return path.exists() or bool(glob.glob(str(path), recursive=True))
 
 
 def set_key(tree: Any, path: str, value: Any) -> None:

@@ -138,15 +138,18 @@ class Columns(Section):
 
 
 class FileSource(Section):
-    """A Parquet or JSONL file in verl, TRL prompt/completion or messages form."""
+    """Parquet or JSONL files in verl, TRL prompt/completion or messages form."""
 
-    kind: Literal["file"] = Field(default="file", description="a file of your own")
-    path: str = Field(description="local path or fsspec URL of a .parquet, .jsonl or .json file")
+    kind: Literal["file"] = Field(default="file", description="files of your own")
+    path: str = Field(
+        description="local path or fsspec URL of a .parquet, .jsonl or .json file, or a pattern"
+        " such as rows/*.jsonl: all files that match when a run begins, by name"
+    )
     split: Literal["train", "validation", "test"] = Field(
         default="train", description="what its rows are for"
     )
     data_source: str | None = Field(default=None, description="verl's name; null = the rows' own")
-    limit: int | None = Field(default=None, ge=1, description="first rows; null = all")
+    limit: int | None = Field(default=None, ge=1, description="first rows of each; null = all")
     columns: Columns = Field(default=Columns(), description="its names of columns, where others")
 
 

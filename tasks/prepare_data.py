@@ -2,6 +2,7 @@
 
 from prefect.logging import get_run_logger
 
+from rlcore.data.inputs import check_unchanged
 from rlcore.data.prepare import prepare_for
 from rlcore.models.files import model_directory
 from rlcore.models.tokenizer import load_tokenizer
@@ -24,6 +25,7 @@ def prepare_data(run: StageRun) -> ArtifactRef:
         trust_remote_code=recipe.model.trust_remote_code,
     )
     prepared = prepare_for(recipe, tokenizer)
+    check_unchanged(recipe.data, run.reads)
     get_run_logger().info(prepared.sentence())
     return run.put(tables=prepared.tables, metadata={"counts": prepared.summary})
 

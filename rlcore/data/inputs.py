@@ -1,8 +1,10 @@
 """Content digests of what a run reads from outside the store: their part of the cache keys."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path, PurePath
 
+from rlcore.data.globs import is_pattern, matched_files
 from rlcore.data.sources import source_files
 from rlcore.store.outside import Read, hub_read, read_directory_digest, read_file_digest
 from schemas.data import (
@@ -15,6 +17,7 @@ from schemas.data import (
     MathSource,
     ProgramsSource,
 )
+from schemas.errors import UserError
 from schemas.model import ModelSection
 
 
@@ -22,7 +25,8 @@ def data_digests(data: DataSection) -> dict[str, Read]:
     """Return a digest per file or hub dataset, by its role (``data.sources[0] train.jsonl``).
 
     Files (local or fsspec) count by sha256, hub datasets by name and revision: an unpinned name
-    counts as unchanged. Raises ``UserError`` for a file that does not exist or cannot be read.
+    counts as unchanged. A pattern has a digest per file that it matches now. Raises ``UserError``
+    for a file that does not exist or cannot be read.
     """
     digests: dict[str, Read] = {}
     for index, source in enumerate(data.sources):
@@ -30,8 +34,11 @@ def data_digests(data: DataSection) -> dict[str, Read]:
         match source:
             case ArithmeticSource() | ProgramsSource() | EnvironmentSource():
                 continue
-            case FileSource():
+            case FileSource() if not is_pattern(source.path):
                 digests[role] = read_file_digest(source.path, f"{role}.path")
+            case FileSource():  # by position: files are read in the order of their names
+                for number, file in enumerate(matched_files(source.path, f"{role}.path")):
+                    digests[f"{role}[{number}]"] = read_file_digest(file, f"{role}.path")
             case HubSource():
                 digests[role] = hub_read(source.name, source.revision, "dataset")
             case MathSource() | AimeSource():
@@ -52,6 +59,19 @@ def data_digests(data: DataSection) -> dict[str, Read]:
                     path = f"{directory.rstrip('/')}/{name}"
                     digests[f"{role} {name}"] = read_file_digest(path, f"{setting}: the GSM8K file")
     return digests
+
+
+def check_unchanged(data: DataSection, reads: Mapping[str, str]) -> None:
+    """Raise UserError where the sources are no longer what ``reads``, by role, says: the rows that
+    were read meanwhile are not those that a key stands for."""
+    now = data_digests(data)
+    before = {role: read for role, read in reads.items() if role.startswith("data.sources[")}
+    changed = [role for role in {**before, **now} if before.get(role) != now.get(role)]
+    if changed:
+        raise UserError(
+            f"{changed[0]} changed while it was read (a file was added, written or removed); run"
+            " again once it is whole, and write new files under another name first"
+        )
 
 
 def model_digests(model: ModelSection) -> dict[str, Read]:

@@ -8,6 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from rlcore.data.globs import matched_files
 from rlcore.data.rows import RawTable
 from rlcore.models.files import hub_unreachable
 from schemas.data import (
@@ -44,9 +45,17 @@ def read_source(source: ReadSource, where: str = "data.sources") -> list[RawTabl
         case AimeSource():
             return [_read_aime(source, where)]
         case FileSource():
-            rows = read_file(source.path, source.limit, setting=f"{where}.path")
-            name, columns = source.data_source, source.columns.named
-            return [RawTable(source.path, source.split, rows, data_source=name, columns=columns)]
+            setting, name, columns = f"{where}.path", source.data_source, source.columns.named
+            return [
+                RawTable(
+                    file,
+                    source.split,
+                    read_file(file, source.limit, setting=setting),
+                    data_source=name,
+                    columns=columns,
+                )
+                for file in matched_files(source.path, setting)
+            ]
         case HubSource():
             rows = _read_hub(
                 source.name,
@@ -64,11 +73,12 @@ def read_source(source: ReadSource, where: str = "data.sources") -> list[RawTabl
 def source_files(source: ReadSource, where: str = "data.sources") -> list[str]:
     """Return the files that ``read_source`` makes a table each of, in order; none for the hub.
 
-    ``where``: as there. Raises ``UserError`` for a folder without the files of MATH.
+    ``where``: as there. Raises ``UserError`` for a folder without the files of MATH, and for a
+    pattern that matches no file.
     """
     match source:
         case FileSource():
-            return [source.path]
+            return matched_files(source.path, f"{where}.path")
         case MathSource():
             return list(_math_files(source, where).values())
         case AimeSource():

@@ -1,0 +1,90 @@
+"""A pattern stands for the files there are now, in one order, wherever they lie."""
+
+from pathlib import Path
+
+import fsspec
+import pytest
+
+from flows.places import RECIPES
+from rlcore.data.globs import is_pattern, matched_files
+from rlcore.data.inputs import check_unchanged, data_digests
+from rlcore.data.peek import peek
+from rlcore.data.sources import read_source, source_files
+from rlcore.recipes import load_recipe
+from schemas.data import DataSection, FileSource
+from schemas.errors import UserError
+from tests.rlcore.data.row_files import VERL_ROWS, write
+
+
+def test_a_pattern_is_its_files_sorted(tmp_path: Path) -> None:
+    for number, name in enumerate(("b.jsonl", "a.jsonl", "c.parquet")):
+        write(tmp_path / name, VERL_ROWS[number : number + 1])
+    (tmp_path / "folder.jsonl").mkdir()
+    source = FileSource(path=str(tmp_path / "*.jsonl"))
+    files = [str(tmp_path / name) for name in ("a.jsonl", "b.jsonl")]
+    assert matched_files(source.path, "x") == source_files(source) == files
+    tables = read_source(source)
+    assert [(table.source, table.rows) for table in tables] == [
+        (files[0], VERL_ROWS[1:2]),
+        (files[1], VERL_ROWS[:1]),
+    ]
+    assert [one.count for one in peek(source, "data.sources[0]")] == [1, 1]
+
+
+def test_a_new_file_is_a_new_digest_and_a_renamed_one_is_none(tmp_path: Path) -> None:
+    data = DataSection(sources=(FileSource(path=str(tmp_path / "*.jsonl")),))
+    write(tmp_path / "a.jsonl", VERL_ROWS[:1])
+    first = data_digests(data)
+    assert list(first) == ["data.sources[0][0]"]
+    (tmp_path / "a.jsonl").rename(tmp_path / "b.jsonl")
+    assert data_digests(data) == first
+    check_unchanged(data, {**first, "other": "digest"})
+    write(tmp_path / "c.jsonl", VERL_ROWS[1:2])
+    assert data_digests(data) == {
+        **first,
+        "data.sources[0][1]": data_digests(data)["data.sources[0][1]"],
+    }
+    with pytest.raises(UserError, match=r"data\.sources\[0\]\[1\] changed while it was read"):
+        check_unchanged(data, first)
+
+
+def test_a_url_may_be_a_pattern() -> None:
+    for name in ("one", "two"):
+        with fsspec.open(f"memory://globbed/{name}.jsonl", "wb") as file:
+            file.write(name.encode())  # pyright: ignore[reportAttributeAccessIssue]
+    files = matched_files("memory://globbed/*.jsonl", "x")
+    assert [name.rpartition("/")[2] for name in files] == ["one.jsonl", "two.jsonl"]
+    assert len(data_digests(DataSection(sources=(FileSource(path="memory://globbed/*"),)))) == 2
+    with pytest.raises(UserError, match=r"path = 'memory://nowhere/\*' matches no file; put one"):
+        matched_files("memory://nowhere/*", "data.sources[0].path")
+
+
+def test_a_pattern_without_files_is_refused_before_a_run(tmp_path: Path) -> None:
+    from rlcore.preflight.files import check_files
+
+    source = {"kind": "file", "path": str(tmp_path / "*.jsonl")}
+    recipe = load_recipe("quickstart", {"data.sources": [source]}, directory=RECIPES)
+    with pytest.raises(UserError) as refusal:
+        check_files(recipe)
+    assert str(refusal.value) == (
+        f"data.sources[0].path = '{tmp_path}/*.jsonl' matches no file; put one there, or correct"
+        " the pattern"
+    )
+
+
+def test_what_only_looks_like_a_pattern_is_none(tmp_path: Path) -> None:
+    odd = write(tmp_path / "rows[1].jsonl", VERL_ROWS[:1])
+    assert not is_pattern(str(odd))
+    assert matched_files(str(odd), "x") == [str(odd)]
+    assert not is_pattern("https://host/rows.jsonl?version=2")
+
+
+def test_a_pattern_of_a_recipe_file_is_of_files_beside_it(tmp_path: Path) -> None:
+    import yaml
+
+    base = yaml.safe_load((RECIPES / "_quickstart.yaml").read_text())
+    base["data"]["sources"] = [{"kind": "file", "path": "rows/*.jsonl"}]
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(base))
+    (source,) = load_recipe(str(tmp_path / "mine.yaml"), directory=RECIPES).data.sources
+    assert isinstance(source, FileSource)
+    assert source.path == str(tmp_path / "rows" / "*.jsonl")
