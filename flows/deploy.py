@@ -1,4 +1,5 @@
-"""Deployments: one per recipe of ``flows/recipes``, which is their only source; one of ``evolve``.
+"""Deployments: one per recipe of ``flows/recipes``, which is their only source; another, with its
+schedule, where the recipe is retrained; one of ``evolve``.
 
 A plain script instead of ``prefect.yaml``, which would repeat every recipe's name, description and
 parameters. Needs a reachable server (``PREFECT_API_URL``); idempotent.
@@ -38,16 +39,16 @@ from prefect.states import Cancelled
 from prefect.types.entrypoint import EntrypointType
 
 from flows.places import AUTOMATIONS, RECIPES, ROOT
-from rlcore.recipes import load_recipe, recipe_names
+from rlcore.recipes import load_recipe, read_tree, recipe_names
 from schemas.errors import UserError
+from schemas.retrain import RetrainSection
 from tasks.runtime.crashes import OPEN_STATES, close_run
 
 POOL = "rl-pipeline"
 TAG = "recipe"  # marks the deployments that this script may remove
 OWN_TAG = "own-recipe"  # of ``deploy_own``: no bring-up touches them
 EVOLVE = "model"  # the deployment of flow ``evolve``
-RETRAIN_CRON = "0 3 * * 1"  # Mondays 03:00 UTC
-RETRAIN_SLUG = "weekly-retrain"
+RETRAIN_SLUG = "retrain"  # of the schedule of a recipe that has the section ``retrain``
 # Locations of data, models and devices, passed to runs with their values at deployment. No secrets:
 # a deployment is stored in the server's database, unlike the worker's environment.
 PASSED_ON = (
@@ -90,47 +91,52 @@ def ensure_automations(client: SyncPrefectClient, path: Path = AUTOMATIONS) -> N
 
 def deploy_recipes(
     flow: Flow[..., Any],
+    retraining: Flow[..., Any],
     *,
     recipes: Path = RECIPES,
     environment: dict[str, str] | None = None,
     root: Path = ROOT,
 ) -> list[str]:
-    """Deploy every recipe and remove the deployments of recipes that are gone; return the names.
+    """Deploy every recipe, and remove the deployments of recipes that are gone; return the names.
 
+    ``retraining``: the flow that those with a section ``retrain`` are deployed of, too.
     ``environment``: variables of each run, besides those of ``PASSED_ON`` that are set here. A
-    schedule that was switched on stays on. Runs work in ``root``: after moving a checkout, deploy
-    again.
+    schedule that was switched off stays off. Runs work in ``root``: after moving a checkout, deploy
+    again. Raises UserError for a section ``retrain`` that cannot be used.
     """
     variables = _variables(environment)
-    names = []
+    names = recipe_names(recipes)
+    retrained = [name for name in names if read_tree(name, recipes).get("retrain") is not None]
     with get_client(sync_client=True) as client:
-        before = _deployed(client, flow.name)
-        for name in recipe_names(recipes):
-            path = recipes / f"{name}.yaml"
-            deployment = _deployment(flow, path, variables, _retrain_schedule(before.get(name)))
-            deployment.storage = LocalStorage(str(root))
-            deployment.apply(work_pool_name=POOL)
-            names.append(name)
-        for name, old in before.items():
-            if name not in names and TAG in old.tags:
-                client.delete_deployment(old.id)
+        for name in names:
+            _deploy(flow, recipes / f"{name}.yaml", variables, root)
+        before = _deployed(client, retraining.name)
+        for name in retrained:
+            section = load_recipe(name, directory=recipes).retrain
+            schedule = _schedule(section, before.get(name))
+            _deploy(retraining, recipes / f"{name}.yaml", variables, root, schedule=schedule)
+        _delete_others(client, flow.name, names)
+        _delete_others(client, retraining.name, retrained)
     return names
 
 
 def deploy_own(
     flow: Flow[..., Any],
     path: Path,
+    retraining: Flow[..., Any] | None = None,
     *,
     environment: dict[str, str] | None = None,
     root: Path = ROOT,
 ) -> str:
     """Deploy the recipe file ``path`` of a user's; return the deployment's name, its recipe's.
 
-    Modules in the file's folder can be imported by its runs. Raises UserError for a recipe that
-    cannot be used, and when a recipe of ``RECIPES`` has the name.
+    ``retraining``: see ``deploy_recipes``; without it none is deployed. Modules in the file's
+    folder can be imported by its runs. Raises UserError for a recipe that cannot be used, and when
+    a recipe of ``RECIPES`` has the name.
     """
     path = path.expanduser().resolve()
-    name = load_recipe(str(path), directory=RECIPES).name
+    recipe = load_recipe(str(path), directory=RECIPES)
+    name = recipe.name
     if name in recipe_names(RECIPES):
         raise UserError(
             f"recipe file '{path}': name = '{name}' is that of a deployment of this project; give"
@@ -138,11 +144,12 @@ def deploy_own(
         )
     modules = os.pathsep.join(filter(None, (str(path.parent), os.environ.get("PYTHONPATH"))))
     variables = {**_variables(environment), "PYTHONPATH": modules}
-    deployment = _deployment(
-        flow, path, variables, _retrain_schedule(None), name=name, recipe=str(path), tag=OWN_TAG
-    )
-    deployment.storage = LocalStorage(str(root))
-    deployment.apply(work_pool_name=POOL)
+    _deploy(flow, path, variables, root, own=name)
+    if recipe.retrain is not None and retraining is not None:
+        with get_client(sync_client=True) as client:
+            before = _deployed(client, retraining.name).get(name)
+        schedule = _schedule(recipe.retrain, before)
+        _deploy(retraining, path, variables, root, own=name, schedule=schedule)
     return name
 
 
@@ -231,38 +238,50 @@ def _variables(environment: dict[str, str] | None) -> dict[str, str]:
     return {**(environment or {}), **passed_on}
 
 
-def _deployment(
+def _deploy(
     flow: Flow[..., Any],
     path: Path,
     environment: dict[str, str],
-    schedule: Schedule,
+    root: Path,
     *,
-    name: str | None = None,
-    recipe: str | None = None,
-    tag: str = TAG,
-) -> RunnerDeployment:
-    """Return the deployment of the recipe file ``path``; ``name`` and the flow's parameter
-    ``recipe`` are those of a recipe of the project unless they are given."""
+    own: str | None = None,
+    schedule: Schedule | None = None,
+) -> None:
+    """Make or replace the deployment of the recipe file ``path``. ``own``: the deployment's name,
+    where the recipe is a user's, whose runs are given its path."""
     content = yaml.safe_load(path.read_text()) or {}
-    return RunnerDeployment.from_flow(
+    deployment = RunnerDeployment.from_flow(
         flow,
-        name=name or path.stem,
+        name=own or path.stem,
         description=content.get("description", ""),
-        tags=[tag],
-        parameters={"recipe": recipe or path.stem, "overrides": {}},
+        tags=[TAG if own is None else OWN_TAG],
+        parameters={"recipe": path.stem if own is None else str(path), "overrides": {}},
         enforce_parameter_schema=True,
         concurrency_limit=_ONE_AT_A_TIME,
         work_pool_name=POOL,
         job_variables={"env": environment},
-        schedules=[schedule],
+        schedules=[] if schedule is None else [schedule],
         entrypoint_type=EntrypointType.MODULE_PATH,
     )
+    deployment.storage = LocalStorage(str(root))
+    deployment.apply(work_pool_name=POOL)
 
 
-def _retrain_schedule(existing: DeploymentResponse | None) -> Schedule:
-    schedules = existing.schedules if existing else []
-    active = any(s.active for s in schedules if s.slug == RETRAIN_SLUG)
-    return Cron(RETRAIN_CRON, timezone="UTC", active=active, slug=RETRAIN_SLUG)
+def _delete_others(client: SyncPrefectClient, flow_name: str, names: list[str]) -> None:
+    for name, old in _deployed(client, flow_name).items():
+        if name not in names and TAG in old.tags:
+            client.delete_deployment(old.id)
+
+
+def _schedule(
+    section: RetrainSection | None, existing: DeploymentResponse | None
+) -> Schedule | None:
+    """Return when a recipe is retrained: switched on, unless it was switched off before."""
+    if section is None or section.cron is None:
+        return None
+    before = [s for s in (existing.schedules if existing else []) if s.slug == RETRAIN_SLUG]
+    active = all(schedule.active for schedule in before)
+    return Cron(section.cron, timezone=section.timezone, active=active, slug=RETRAIN_SLUG)
 
 
 def _deployed(client: SyncPrefectClient, flow_name: str) -> dict[str, DeploymentResponse]:

@@ -194,6 +194,7 @@ def _up(home: Path, runs: int, env_file: Path) -> Site:
     os.environ.update(environment)
     from flows import deploy  # imports Prefect while the server starts
     from flows.evolve import evolve
+    from flows.retrain import retrain
     from flows.rl_pipeline import rl_pipeline
 
     wait_healthy(home, server)
@@ -202,8 +203,9 @@ def _up(home: Path, runs: int, env_file: Path) -> Site:
         deploy.ensure_pool(client, runs)
         worker = _ensure_worker(home, environment)
         deploy.ensure_automations(client)
-    names = deploy.deploy_recipes(rl_pipeline, environment=settings(home, server.port))
-    deploy.deploy_evolve(evolve, environment=settings(home, server.port))
+    variables = settings(home, server.port)
+    names = deploy.deploy_recipes(rl_pipeline, retrain, environment=variables)
+    deploy.deploy_evolve(evolve, environment=variables)
     services.wait_ready(
         home,
         worker,

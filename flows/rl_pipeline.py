@@ -16,6 +16,7 @@ from tasks.base_model import base_model
 from tasks.evaluate import evaluate
 from tasks.export import export
 from tasks.prepare_data import check_rewards, prepare_data
+from tasks.retraining.gate import check_gate
 from tasks.reward_model import reward_model
 from tasks.run_page.ended import show_end
 from tasks.run_page.summary import write_summary
@@ -82,6 +83,7 @@ def rl_pipeline(
             made = stage(run, **parents)
             if stage is prepare_data:
                 check_rewards(run, made)
+                check_gate(run, made)
             return made
 
         return write_summary(run, stages(run.recipe, call, until), until=until)

@@ -20,15 +20,20 @@ def deploy(options: argparse.Namespace) -> int:
     from flows.places import RECIPES
     from rlcore.recipes import load_recipe
 
-    load_recipe(str(options.recipe), directory=RECIPES)
+    section = load_recipe(str(options.recipe), directory=RECIPES).retrain
     from flows.local import settings, up
 
     site = up()
     from flows.deploy import deploy_own
+    from flows.retrain import retrain
     from flows.rl_pipeline import rl_pipeline
 
-    name = deploy_own(rl_pipeline, options.recipe, environment=settings(site.home, site.port))
+    variables = settings(site.home, site.port)
+    name = deploy_own(rl_pipeline, options.recipe, retrain, environment=variables)
     folder = options.recipe.expanduser().resolve().parent
     print(f"Deployed rl-pipeline/{name}; its runs import modules from {folder}.")
+    if section is not None:
+        when = f"at '{section.cron}' ({section.timezone})" if section.cron else "by hand"
+        print(f"Deployed retrain/{name}, which runs {when}.")
     print(f"Next: prefect deployment run rl-pipeline/{name} --watch")
     return 0

@@ -7,6 +7,7 @@ after a kill -9 of the flow. Idempotent: Prefect may call it twice.
 from typing import Any
 
 from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterParentFlowRunId
 from prefect.client.schemas.objects import StateType
 from prefect.logging import get_logger
 
@@ -33,6 +34,16 @@ def show_end(flow: Any, flow_run: Any, state: Any) -> None:
             f"the page of {folder.name} does not say how the run ended"
             f" ({type(error).__name__}: {error})"
         )
+
+
+def show_ends_below(flow: Any, flow_run: Any, state: Any) -> None:
+    """Do so for the runs of the pipeline that ``flow_run`` called."""
+    parent = FlowRunFilterParentFlowRunId(any_=[flow_run.id])
+    with get_client(sync_client=True) as client:
+        children = client.read_flow_runs(flow_run_filter=FlowRunFilter(parent_flow_run_id=parent))
+    for child in children:
+        if child.state is None or not child.state.is_final():
+            show_end(flow, child, state)
 
 
 def _ending(flow_run: Any, state: Any) -> Ending:

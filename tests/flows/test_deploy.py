@@ -35,6 +35,11 @@ def pipeline(recipe: str = "one", overrides: dict[str, Any] | None = None) -> No
     """Do nothing."""
 
 
+@flow(name="retrain-test")
+def retraining(recipe: str = "one", overrides: dict[str, Any] | None = None) -> None:
+    """Do nothing."""
+
+
 @pytest.fixture
 def client(prefect_server: str) -> Iterator[SyncPrefectClient]:
     with get_client(sync_client=True) as client:
@@ -50,8 +55,23 @@ def recipes(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def _read(client: SyncPrefectClient, name: str) -> Any:
-    return client.read_deployment_by_name(f"deploy-test/{name}")
+@pytest.fixture
+def retrained(recipes: Path) -> Path:
+    """With the recipe three, which is retrained."""
+    base = yaml.safe_load((RECIPES / "_quickstart.yaml").read_text())
+    section = {"cron": "5 4 * * *", "timezone": "Europe/Berlin"}
+    three = {**base, "name": "three", "retrain": section}
+    (recipes / "three.yaml").write_text(yaml.safe_dump(three))
+    return recipes
+
+
+def _read(client: SyncPrefectClient, name: str, flow: str = "deploy-test") -> Any:
+    return client.read_deployment_by_name(f"{flow}/{name}")
+
+
+def _names(client: SyncPrefectClient, flow: str = "deploy-test") -> list[str]:
+    found = client.read_deployments(flow_filter=FlowFilter(name=FlowFilterName(any_=[flow])))
+    return sorted(deployment.name for deployment in found)
 
 
 def test_the_run_form_offers_the_stages_by_name() -> None:
@@ -71,7 +91,10 @@ def test_deployment_says_what_the_recipe_says(
 ) -> None:
     monkeypatch.setenv("GSM8K_DIR", "/data/gsm8k")
     monkeypatch.setenv("WANDB_API_KEY", "secret")
-    assert deploy_recipes(pipeline, recipes=recipes, environment={"A": "1"}) == ["one", "two"]
+    assert deploy_recipes(pipeline, retraining, recipes=recipes, environment={"A": "1"}) == [
+        "one",
+        "two",
+    ]
     deployment = _read(client, "two")
     assert deployment.description == "What two does."
     assert deployment.parameters == {"recipe": "two", "overrides": {}}
@@ -82,8 +105,7 @@ def test_deployment_says_what_the_recipe_says(
     assert environment["A"] == "1"
     assert environment["GSM8K_DIR"] == "/data/gsm8k"
     assert "WANDB_API_KEY" not in environment, "a secret would be in the server's database"
-    (schedule,) = deployment.schedules
-    assert not schedule.active, "a fresh checkout would retrain by itself"
+    assert not deployment.schedules, "a recipe that is not retrained runs by hand only"
 
 
 def test_evolve_has_a_deployment_that_takes_model_and_recipe(
@@ -104,26 +126,50 @@ def test_evolve_has_a_deployment_that_takes_model_and_recipe(
     assert not deployment.schedules
 
 
-def test_deploying_again_keeps_the_schedule_switch_and_drops_gone_recipes(
-    client: SyncPrefectClient, recipes: Path
+def test_a_recipe_that_is_retrained_has_its_cron_in_its_time_zone(
+    client: SyncPrefectClient, retrained: Path
 ) -> None:
-    deploy_recipes(pipeline, recipes=recipes)
-    (schedule,) = _read(client, "one").schedules
+    assert deploy_recipes(pipeline, retraining, recipes=retrained) == ["one", "three", "two"]
+    assert _names(client, "retrain-test") == ["three"]
+    (schedule,) = _read(client, "three", "retrain-test").schedules
+    assert (schedule.schedule.cron, schedule.schedule.timezone) == ("5 4 * * *", "Europe/Berlin")
+    assert schedule.active
+    assert schedule.slug == RETRAIN_SLUG
+
+
+def test_deploying_again_keeps_a_schedule_switched_off_and_drops_what_is_gone(
+    client: SyncPrefectClient, retrained: Path
+) -> None:
+    deploy_recipes(pipeline, retraining, recipes=retrained)
+    deployment = _read(client, "three", "retrain-test")
     client.request(
         "PATCH",
         "/deployments/{id}/schedules/{schedule_id}",
-        path_params={"id": _read(client, "one").id, "schedule_id": schedule.id},
-        json=DeploymentScheduleUpdate(active=True).model_dump(mode="json", exclude_unset=True),
+        path_params={"id": deployment.id, "schedule_id": deployment.schedules[0].id},
+        json=DeploymentScheduleUpdate(active=False).model_dump(mode="json", exclude_unset=True),
     )
-    (recipes / "two.yaml").unlink()
-    assert deploy_recipes(pipeline, recipes=recipes) == ["one"]
-    (schedule,) = _read(client, "one").schedules
-    assert schedule.active, "deploying again switched the user's schedule off"
-    assert schedule.slug == RETRAIN_SLUG
-    (left,) = client.read_deployments(
-        flow_filter=FlowFilter(name=FlowFilterName(any_=["deploy-test"]))
-    )
-    assert left.name == "one", "the deployment of a removed recipe would fail when run"
+    (retrained / "two.yaml").unlink()
+    assert deploy_recipes(pipeline, retraining, recipes=retrained) == ["one", "three"]
+    (schedule,) = _read(client, "three", "retrain-test").schedules
+    assert not schedule.active, "deploying again switched on what the user had switched off"
+    assert _names(client) == ["one", "three"], "that of a removed recipe would fail when run"
+    three = yaml.safe_load((retrained / "three.yaml").read_text())
+    (retrained / "three.yaml").write_text(yaml.safe_dump({**three, "retrain": {}}))
+    deploy_recipes(pipeline, retraining, recipes=retrained)
+    assert not _read(client, "three", "retrain-test").schedules, "its cron is gone"
+    (retrained / "three.yaml").write_text(yaml.safe_dump({**three, "retrain": None}))
+    deploy_recipes(pipeline, retraining, recipes=retrained)
+    assert _names(client, "retrain-test") == []
+
+
+def test_a_cron_that_is_none_is_refused_in_a_sentence(
+    client: SyncPrefectClient, retrained: Path
+) -> None:
+    three = yaml.safe_load((retrained / "three.yaml").read_text())
+    three["retrain"]["cron"] = "every monday"
+    (retrained / "three.yaml").write_text(yaml.safe_dump(three))
+    with pytest.raises(UserError, match=r"retrain\.cron = 'every monday': it has 2 fields"):
+        deploy_recipes(pipeline, retraining, recipes=retrained)
 
 
 def test_pool_limits_runs_over_all_deployments(client: SyncPrefectClient) -> None:
@@ -158,7 +204,7 @@ def test_a_recipe_of_ones_own_stays_when_those_of_the_project_are_deployed_again
     base = yaml.safe_load((RECIPES / "_quickstart.yaml").read_text())
     (folder / "mine.yaml").write_text(yaml.safe_dump({**base, "name": "mine-grpo"}))
     assert deploy_own(pipeline, folder / "mine.yaml") == "mine-grpo"
-    deploy_recipes(pipeline, recipes=recipes)
+    deploy_recipes(pipeline, retraining, recipes=recipes)
     deployment = _read(client, "mine-grpo")
     assert deployment.parameters["recipe"] == str(folder / "mine.yaml")
     assert deployment.job_variables["env"]["PYTHONPATH"].split(":")[0] == str(folder)

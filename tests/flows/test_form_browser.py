@@ -10,6 +10,7 @@ import yaml
 from prefect.client.orchestration import SyncPrefectClient, get_client
 
 from flows.deploy import deploy_recipes, ensure_pool
+from flows.retrain import retrain
 from flows.rl_pipeline import rl_pipeline
 from schemas.stages import Stage
 from tests.browser import opened
@@ -32,7 +33,7 @@ def deployment(client: SyncPrefectClient, tmp_path: Path) -> Iterator[UUID]:
     text = yaml.safe_dump({"name": "form", "description": "Is filled in."})
     (tmp_path / "form.yaml").write_text(text)
     ensure_pool(client, runs=1)
-    deploy_recipes(rl_pipeline, recipes=tmp_path)
+    deploy_recipes(rl_pipeline, retrain, recipes=tmp_path)
     made = client.read_deployment_by_name("rl-pipeline/form")
     yield made.id
     client.delete_deployment(made.id)

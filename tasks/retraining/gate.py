@@ -1,0 +1,128 @@
+"""Retraining, step 3: champion and candidate on the same test rows."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from prefect import task
+from prefect.artifacts import create_table_artifact
+from prefect.cache_policies import NO_CACHE
+from prefect.logging import get_run_logger
+from prefect.runtime import flow_run
+
+from rlcore.evaluation.promotion import check_sets
+from rlcore.models.files import model_directory
+from rlcore.results.champions import Champion, verified_export
+from rlcore.results.gate import Outcome, Side, ask, same_rows
+from rlcore.store.artifacts import ArtifactStore
+from schemas.artifacts import ArtifactRef
+from schemas.names import REWARD_MODEL
+from schemas.recipe import Recipe
+from tasks.evaluate_model import CHECKPOINT, evaluate_model, with_model
+from tasks.run_page.markdown import artifact_key
+from tasks.runtime.keys import MADE_OF, KeyParts
+from tasks.runtime.pipeline import PipelineRun
+
+BASE, RL = "base", "rl"  # checkpoints of the stage evaluate
+SHOWN = ("prompt_set", "metric", "champion_mean", "candidate_mean", "gain", "low", "high", "bound")
+
+
+def check_gate(run: PipelineRun, dataset: ArtifactRef) -> None:
+    """Raise UserError where the gate could decide nothing on the test prompts of ``dataset``: a set
+    is not there, or too small. Before anything is trained on it."""
+    section = run.recipe.retrain
+    if section is None:
+        return
+    prompts = run.store.table(dataset, "prompts").filter(split="test")
+    most = run.recipe.evaluate.max_prompts
+    if most is not None:
+        prompts = prompts.group_by("data_source", "subset", maintain_order=True).head(most)
+    check_sets(prompts, section.primary, section.guards)
+
+
+@task(name="gate", cache_policy=NO_CACHE, persist_result=False)
+def gate(
+    recipe: Recipe,
+    *,
+    candidate: ArtifactRef,
+    evaluation: ArtifactRef,
+    champion: Champion | None,
+    began_with: ArtifactRef | None,
+    inputs_digest: str,
+    recipe_digest: str,
+) -> Outcome:
+    """Return the decision on the export ``candidate``, kept in the store.
+
+    ``recipe``: that of the candidate's run, whose ``evaluation`` it is. ``began_with``: the export
+    that its training began with, where that was a champion's. ``recipe_digest``: of the recipe as
+    it was asked for. Raises as ``rlcore.results.gate.ask``.
+    """
+    assert recipe.retrain is not None, "the flow refuses a recipe without the section"
+    store = ArtifactStore(recipe.store, writer=f"flow run {flow_run.name} ({flow_run.id})")
+    side = Side(evaluation, RL)
+    outcome = ask(
+        store,
+        recipe.name,
+        recipe.retrain,
+        candidate=candidate,
+        side=side,
+        champion=champion,
+        champion_side=None
+        if champion is None
+        else _champion_side(recipe, store, champion, side, began_with),
+        inputs_digest=inputs_digest,
+        recipe_digest=recipe_digest,
+        by=str(flow_run.id or ""),
+    )
+    get_run_logger().info(outcome.sentence)
+    _show(recipe.name, outcome)
+    return outcome
+
+
+def _champion_side(
+    recipe: Recipe,
+    store: ArtifactStore,
+    champion: Champion,
+    candidate: Side,
+    began_with: ArtifactRef | None,
+) -> Side:
+    """Return the champion's evaluation on the candidate's rows, by the candidate's reward: one that
+    is there, else a new one."""
+    began = began_with is not None and began_with.sha256 == champion.export_sha256
+    if began and BASE in recipe.evaluate.checkpoints:
+        return Side(candidate.evaluation, BASE)
+    export = verified_export(store, champion)
+    theirs = store.manifest(export).parents.get("evaluation")
+    if theirs is not None and _judged_alike(store, theirs, candidate.evaluation):
+        recorded = Side(theirs, RL)
+        if same_rows(store, recorded, candidate):
+            return recorded
+    log = get_run_logger().info
+    log(f"champion {champion.number} is evaluated again: other rows, reward or code since")
+    directory = str(model_directory(store.directory(export)))
+    reward_model = store.manifest(candidate.evaluation).parents.get(REWARD_MODEL)
+    again = evaluate_model(with_model(recipe, directory), reward_model=reward_model, log=log)
+    return Side(again.ref, CHECKPOINT)
+
+
+def _judged_alike(store: ArtifactStore, one: ArtifactRef, other: ArtifactRef) -> bool:
+    """Return whether two evaluations drew and scored by the same settings, code and reward
+    model."""
+    parts: list[Any] = []
+    for ref in (one, other):
+        manifest = store.peek(ref.kind, ref.key)
+        if manifest is None or manifest.sha256 != ref.sha256:
+            return False
+        made = KeyParts.from_json(manifest.metadata.get(MADE_OF))
+        scorer = manifest.parents.get(REWARD_MODEL)
+        parts.append(made and (made.recipe, made.code, made.inputs, scorer and scorer.sha256))
+    return parts[0] is not None and parts[0] == parts[1]
+
+
+def _show(name: str, outcome: Outcome) -> None:
+    """Put the decision on the run's page."""
+    rows: Sequence[dict[str, Any]] = [
+        {column: row[column] for column in SHOWN} for row in outcome.rows
+    ]
+    create_table_artifact(
+        key=artifact_key(name, "gate"), table=list(rows), description=outcome.sentence
+    )
