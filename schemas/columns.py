@@ -300,7 +300,7 @@ COLUMNS: dict[str, dict[str, str]] = {
     "decisions": {
         "name": "the recipe whose champion was to be replaced",
         "verdict": "first, promoted, worse or uncertain; the last two hold the candidate",
-        "prompts_digest": "sha256 of all test prompts with their ground truths",
+        "prompts_digest": "sha256 over the uids of all test prompts: of their content",
         "look": "how often, with this time, these prompts have decided for this name",
         "alpha": "share that the intervals leave out: 0.05, halved by each look after the first",
         "champion": "number of the champion that it was compared with; 0 = there was none",

@@ -2,6 +2,9 @@
 
 The interval of a set's mean gain is a percentile bootstrap over its prompts. A candidate is
 promoted only if the interval on the primary set lies above 0 and that on every guard above -margin.
+Where few prompts differ at all, a bootstrap is too sure of itself (of four that differ, all four
+favour one of two equal models once in eight times): the interval then holds 0 unless signs drawn at
+random would seldom do as well (Fisher's randomisation test; of right and wrong, McNemar's exact).
 Prompts that decide again and again will promote something by chance, so each look at the same ones
 after the first halves the share of wrong promotions that the interval allows.
 
@@ -121,16 +124,16 @@ def alpha_of(look: int) -> float:
     return ALPHA / 2 ** (look - 1)
 
 
-def least_prompts(look: int) -> int:
+def least_prompts() -> int:
     """Return the fewest prompts that a set must have: with fewer, the interval of a candidate that
-    is right on ``LEAST_GAIN`` more of them, and on none less, would still hold 0.
+    is right on ``LEAST_GAIN`` more of them, and on none less, would hold 0 at the first look.
 
-    A draw of P prompts has none of that share with probability (1 - LEAST_GAIN)^P.
+    m prompts that differ all favour one of two equal models with probability 2^-m.
 
-    >>> least_prompts(1)
-    36
+    >>> least_prompts()
+    60
     """
-    return math.ceil(math.log(alpha_of(look) / 2) / math.log(1 - LEAST_GAIN))
+    return math.ceil(math.ceil(math.log2(2 / ALPHA)) / LEAST_GAIN)
 
 
 def set_names(rows: pl.DataFrame) -> list[str]:
@@ -141,9 +144,9 @@ def set_names(rows: pl.DataFrame) -> list[str]:
     return [ALL, *sources, *(f"{source}:{subset}" for source, subset in pairs)]
 
 
-def check_sets(rows: pl.DataFrame, primary: str, guards: Sequence[str], look: int = 1) -> None:
+def check_sets(rows: pl.DataFrame, primary: str, guards: Sequence[str]) -> None:
     """Raise UserError where ``rows``, one per test prompt, have no set of a name, or too few of it
-    for the gate to decide anything at this look."""
+    for the gate to decide anything."""
     known = set_names(rows)
     for key, name in (("primary", primary), *(("guards", guard) for guard in guards)):
         if name not in known:
@@ -151,12 +154,12 @@ def check_sets(rows: pl.DataFrame, primary: str, guards: Sequence[str], look: in
                 f"retrain.{key} names the set '{name}', which the test rows do not have"
                 f"{did_you_mean(name, known)}; there are {', '.join(known)}"
             )
-        count, least = _of_set(rows, name).height, least_prompts(look)
+        count, least = _of_set(rows, name).height, least_prompts()
         if count < least:
             raise UserError(
                 f"retrain.{key}: the set '{name}' has {count} test prompts, and the gate can decide"
-                f" nothing with fewer than {least} (look {look} at them); add"
-                f" {least - count} test rows, or name another set"
+                f" nothing with fewer than {least}; add {least - count} test rows, or name another"
+                " set"
             )
 
 
@@ -177,7 +180,7 @@ def decide(
     Raises UserError as ``check_sets`` does.
     """
     rows = champion.join(candidate.select("uid", new="value"), on="uid", how="inner").sort("uid")
-    check_sets(rows, primary, guards, look)
+    check_sets(rows, primary, guards)
     alpha = alpha_of(look)
     sets = tuple(
         _on_set(_of_set(rows, name), name, bound, alpha, is_primary=is_primary)
@@ -196,7 +199,8 @@ def decide(
 
 
 def gain_interval(gains_P: np.ndarray, alpha: float) -> Interval:
-    """Return mean and percentile bootstrap interval (Efron 1979) of ``gains_P``, one per prompt.
+    """Return mean and percentile bootstrap interval (Efron 1979) of ``gains_P``, one per prompt;
+    with 0 in it where random signs would do as well as these too often.
 
     A draw is the number of times that each distinct gain occurs in it: the same distribution as
     prompts drawn with replacement and, for right and wrong answers, three numbers instead of P. The
@@ -208,14 +212,24 @@ def gain_interval(gains_P: np.ndarray, alpha: float) -> Interval:
     draws = min(MOST_DRAWS, math.ceil(2 * DRAWS_PER_TAIL / alpha))
     block = max(1, BLOCK_VALUES // len(values_U))
     share_U, num_prompts = counts_U / len(gains_P), len(gains_P)
+    blocks = [min(block, left) for left in range(draws, 0, -block)]
     means_B = np.concatenate(
-        [
-            rng.multinomial(num_prompts, share_U, min(block, left)) @ values_U / num_prompts
-            for left in range(draws, 0, -block)
-        ]
+        [rng.multinomial(num_prompts, share_U, size) @ values_U / num_prompts for size in blocks]
     )
     low, high = np.quantile(means_B, [alpha / 2, 1 - alpha / 2])
-    return Interval(float(np.mean(gains_P)), float(low), float(high))
+    mean = float(np.mean(gains_P))
+    # Each gain with a random sign: what two equal models would differ by.
+    sizes_U, of_size_U = np.unique(np.abs(gains_P), return_counts=True)
+    flipped_B = np.concatenate(
+        [
+            (2 * rng.binomial(of_size_U, 0.5, (size, len(sizes_U))) - of_size_U) @ sizes_U
+            for size in blocks
+        ]
+    )
+    extreme = np.count_nonzero(flipped_B / num_prompts >= abs(mean) - 1e-12)
+    if (1 + extreme) / (1 + draws) > alpha / 2:
+        low, high = min(low, 0.0), max(high, 0.0)
+    return Interval(mean, float(low), float(high))
 
 
 def _of_set(rows: pl.DataFrame, name: str) -> pl.DataFrame:
@@ -252,4 +266,4 @@ def _needed(gains_P: np.ndarray, bound: float) -> int | None:
     if away < 1e-9 or spread == 0.0:
         return None
     quantile = NormalDist().inv_cdf(1 - ALPHA / 2)
-    return max(len(gains_P) + 1, math.ceil((quantile * spread / away) ** 2))
+    return max(len(gains_P) + 1, least_prompts(), math.ceil((quantile * spread / away) ** 2))

@@ -53,16 +53,15 @@ class Outcome:
 
 
 def evaluated_rows(store: ArtifactReader, side: Side) -> pl.DataFrame:
-    """Return a row per test prompt that was evaluated: uid, data_source, subset, prompt,
-    ground_truth."""
+    """Return a row per test prompt that was evaluated: uid, data_source, subset."""
     drawn = store.table(side.evaluation, "completions")
     mine = drawn.filter((pl.col("checkpoint") == side.checkpoint) & (pl.col("mode") == GREEDY))
-    return mine.select("uid", "data_source", "subset", "prompt", "ground_truth")
+    return mine.select("uid", "data_source", "subset")
 
 
 def same_rows(store: ArtifactReader, first: Side, second: Side) -> bool:
     """Return whether both were evaluated on the same test rows."""
-    one, other = (prompts_digest(evaluated_rows(store, side)) for side in (first, second))
+    one, other = (prompts_digest(evaluated_rows(store, side)["uid"]) for side in (first, second))
     return one == other
 
 
@@ -98,7 +97,7 @@ def ask(
             **section.model_dump(mode="json", include={"metric", "primary", "guards", "margin"}),
             "checkpoints": [side.checkpoint, champion_side.checkpoint if champion_side else None],
         },
-        prompts_digest=prompts_digest(rows),
+        prompts_digest=prompts_digest(rows["uid"]),
         inputs_digest=inputs_digest,
     )
     with turn(store, name):
@@ -107,10 +106,10 @@ def ask(
             return _kept(store, known)
         look = looks(store, name, compared.prompts_digest) + 1
         if champion_side is None:
-            check_sets(rows, section.primary, section.guards, look)
+            check_sets(rows, section.primary, section.guards)
             decision = Decision(Verdict.FIRST, (), look, alpha_of(look))
         else:
-            if prompts_digest(evaluated_rows(store, champion_side)) != compared.prompts_digest:
+            if not same_rows(store, champion_side, side):
                 raise UserError(
                     f"the candidate and champion {compared.champion} of '{name}' were evaluated on"
                     " other test rows, which says nothing of which is better; evaluate the champion"

@@ -9,6 +9,7 @@ from prefect.cache_policies import NO_CACHE
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 
+from rlcore.evaluation.evaluate import select_prompts
 from rlcore.evaluation.promotion import check_sets
 from rlcore.models.files import model_directory
 from rlcore.results.champions import Champion, verified_export
@@ -32,11 +33,9 @@ def check_gate(run: PipelineRun, dataset: ArtifactRef) -> None:
     section = run.recipe.retrain
     if section is None:
         return
-    prompts = run.store.table(dataset, "prompts").filter(split="test")
-    most = run.recipe.evaluate.max_prompts
-    if most is not None:
-        prompts = prompts.group_by("data_source", "subset", maintain_order=True).head(most)
-    check_sets(prompts, section.primary, section.guards)
+    recipe, prompts = run.recipe, run.store.table(dataset, "prompts")
+    rows = select_prompts(prompts, recipe.evaluate.max_prompts, recipe.seed)
+    check_sets(rows, section.primary, section.guards)
 
 
 @task(name="gate", cache_policy=NO_CACHE, persist_result=False)

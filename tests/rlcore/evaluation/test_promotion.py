@@ -64,13 +64,27 @@ def test_all_looks_together_promote_what_is_equal_at_most_as_often_as_alpha() ->
     assert [alpha_of(look) for look in (1, 2, 3)] == [ALPHA, ALPHA / 2, ALPHA / 4]
 
 
+def test_few_prompts_that_differ_prove_nothing() -> None:
+    """Of two models that differ on four of 500 prompts, all four favour the second one time in
+    sixteen: a bootstrap alone would promote it, far more often than it says."""
+    gains = np.zeros(ROWS)
+    gains[:5] = 1.0
+    alone = gain_interval(gains, ALPHA)
+    assert (alone.low, alone.value) == (0.0, 0.01)
+    gains[5] = 1.0  # 2^-6 is below 0.025
+    assert gain_interval(gains, ALPHA).low > 0
+    assert gain_interval(gains, ALPHA / 2).low == 0.0
+    assert gain_interval(-gains, ALPHA / 2).high == 0.0
+
+
 def test_an_interval_is_that_of_all_resamples() -> None:
-    gains = np.array([-1.0, 0.0, 1.0, 1.0, 1.0, 1.0])
-    means = [np.mean(resample) for resample in product(gains, repeat=6)]
+    gains = np.array([-1.0, 0.0, *([1.0] * 8)])
+    small = np.array([-1.0, 0.0, 1.0, 1.0, 1.0, 1.0])
+    means = [np.mean(resample) for resample in product(small, repeat=6)]
     exact = np.quantile(means, [0.025, 0.975], method="inverted_cdf")
-    found = gain_interval(gains, 0.05)
+    found = gain_interval(small, 0.05)
     assert [found.value, found.low, found.high] == pytest.approx([0.5, *exact])
-    assert found == gain_interval(gains[::-1], 0.05), "the order of prompts is no content"
+    assert gain_interval(gains, 0.05) == gain_interval(gains[::-1], 0.05), "order is no content"
 
 
 def test_a_later_look_has_a_wider_interval() -> None:
@@ -136,17 +150,15 @@ def test_a_set_that_is_not_there_and_one_that_is_too_small_are_refused() -> None
     check_sets(rows, "maths", [])
     with pytest.raises(UserError, match=r"retrain\.guards names the set 'safty'.*did you mean"):
         check_sets(rows, "all", ["safty"])
-    with pytest.raises(UserError, match=r"20 test prompts.*fewer than 36 .*add 16 test rows"):
+    with pytest.raises(UserError, match=r"20 test prompts.*fewer than 60; add 40 test rows"):
         check_sets(rows, "all", ["safety:hard"])
-    with pytest.raises(UserError, match=r"'maths' has 100 test prompts.*fewer than"):
-        check_sets(rows, "maths", [], look=12)
 
 
 def test_the_least_number_of_prompts_is_the_first_that_can_tell_such_a_gain() -> None:
     """Given exactly: ten in a hundred more right answers and no fewer."""
-    least = least_prompts(1)
-    assert 0.9**least < ALPHA / 2 <= 0.9 ** (least - 1)
-    gains = np.zeros(100)
-    gains[:10] = 1.0
-    assert gate(np.zeros(100), gains).verdict is Verdict.PROMOTED
-    assert least_prompts(2) > least
+    least = least_prompts()
+    gains = np.zeros(least)
+    gains[: least // 10] = 1.0
+    assert gate(np.zeros(least), gains).verdict is Verdict.PROMOTED
+    gains[0] = 0.0
+    assert gate(np.zeros(least), gains).verdict is Verdict.UNCERTAIN

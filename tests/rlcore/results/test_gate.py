@@ -56,7 +56,7 @@ def test_a_look_is_counted_once_and_a_changed_test_set_starts_anew(store: Artifa
 
 def test_too_few_rows_and_a_metric_that_nobody_judged_are_refused(store: ArtifactStore) -> None:
     empty = ArtifactStore(Path(store.root).parent / "other")
-    with pytest.raises(UserError, match=r"'all' has 20 test prompts.*fewer than 36 \(look 1"):
+    with pytest.raises(UserError, match=r"'all' has 20 test prompts.*fewer than 60; add 40"):
         gate(empty, "small", right_answers(0.5, rows=20))
     with pytest.raises(UserError, match=r"retrain\.guards names the set 'safety'.* there are all"):
         gate(store, "better", right_answers(0.8), guards=["safety"])
