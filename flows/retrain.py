@@ -13,10 +13,10 @@ from flows.places import RECIPES
 from flows.rl_pipeline import rl_pipeline
 from rlcore.models.files import model_directory
 from rlcore.recipes import load_recipe, recipe_digest
-from rlcore.results.champions import Champion, ChampionMoved, champion, verified_export
 from rlcore.results.folders import run_directory
-from rlcore.results.gate import Outcome
 from rlcore.results.run import Run
+from rlcore.retraining.champions import Champion, ChampionMoved, champion, verified_export
+from rlcore.retraining.gate import Outcome
 from rlcore.store.reader import ArtifactReader
 from schemas.artifacts import ArtifactRef
 from schemas.errors import UserError

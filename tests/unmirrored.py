@@ -42,6 +42,10 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
     "tests/rlcore/evolve/test_scores.py": ("schemas/evolve_tables.py",),
     "tests/flows/test_local.py": ("flows/commands/down.py", "flows/commands/up.py"),
     "tests/flows/test_study.py": ("flows/figure.py", "flows/outcomes.py", "flows/results_page.py"),
+    "tests/flows/test_retrain.py": (
+        *("rlcore/retraining/news.py", "tasks/retraining/gate.py", "tasks/retraining/promote.py"),
+    ),
+    "tests/flows/test_retrain_deployed.py": ("tasks/retraining/events.py",),
     "tests/flows/test_server.py": ("flows/login.py",),
     "tests/flows/test_resume.py": (
         *("flows/rl_loop.py", "rlcore/rl/checkpoint.py", "rlcore/rl/records.py"),

@@ -10,7 +10,7 @@ from rlcore.results.folders import RUNS
 from schemas.errors import UserError
 
 if TYPE_CHECKING:
-    from rlcore.results.champions import Champion
+    from rlcore.retraining.champions import Champion
     from rlcore.store.artifacts import ArtifactStore
     from schemas.artifacts import ArtifactRef
 
@@ -57,7 +57,7 @@ def champions_command(options: argparse.Namespace) -> int:
 
     Raises UserError for a name or REF that there is not, and for an export that is not whole.
     """
-    from rlcore.results.champions import champion_names, champions
+    from rlcore.retraining.champions import champion_names, champions
     from rlcore.store.artifacts import ArtifactStore
     from schemas.errors import did_you_mean
 
@@ -96,7 +96,7 @@ def champions_command(options: argparse.Namespace) -> int:
 
 def _rows(store: "ArtifactStore", name: str, entries: "list[Champion]") -> list[dict[str, Any]]:
     """Return a row per entry, with what the gate found on the primary set, its first."""
-    from rlcore.results.champions import decisions
+    from rlcore.retraining.champions import decisions
 
     made: dict[str, dict[str, Any]] = {}
     for row in decisions(store, name).iter_rows(named=True):
@@ -110,7 +110,7 @@ def _rows(store: "ArtifactStore", name: str, entries: "list[Champion]") -> list[
 
 
 def _change(store: "ArtifactStore", options: argparse.Namespace) -> None:
-    from rlcore.results.champions import (
+    from rlcore.retraining.champions import (
         BY_HAND,
         ROLLED_BACK,
         add_champion,
@@ -161,7 +161,7 @@ def _tell(entry: "Champion") -> None:
     from flows import local
 
     if local.attach(local.HOME):
-        from rlcore.results.champions import ROLLED_BACK
+        from rlcore.retraining.champions import ROLLED_BACK
         from tasks.retraining import events
 
         event = events.ROLLED_BACK if entry.cause == ROLLED_BACK else events.PROMOTED

@@ -12,8 +12,8 @@ from prefect.runtime import flow_run
 from rlcore.evaluation.evaluate import select_prompts
 from rlcore.evaluation.promotion import check_sets
 from rlcore.models.files import model_directory
-from rlcore.results.champions import Champion, verified_export
-from rlcore.results.gate import Outcome, Side, ask, same_rows
+from rlcore.retraining.champions import Champion, verified_export
+from rlcore.retraining.gate import Outcome, Side, ask, same_rows
 from rlcore.store.artifacts import ArtifactStore
 from schemas.artifacts import ArtifactRef
 from schemas.names import REWARD_MODEL
@@ -53,7 +53,7 @@ def gate(
 
     ``recipe``: that of the candidate's run, whose ``evaluation`` it is. ``began_with``: the export
     that its training began with, where that was a champion's. ``recipe_digest``: of the recipe as
-    it was asked for. Raises as ``rlcore.results.gate.ask``.
+    it was asked for. Raises as ``rlcore.retraining.gate.ask``.
     """
     assert recipe.retrain is not None, "the flow refuses a recipe without the section"
     store = ArtifactStore(recipe.store, writer=f"flow run {flow_run.name} ({flow_run.id})")

@@ -17,8 +17,8 @@ from prefect.client.schemas.filters import (
 from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.logging import get_run_logger
 
-from rlcore.data.observed import observe as observe_data
-from rlcore.results.news import News, news
+from rlcore.retraining.news import News, news
+from rlcore.retraining.observed import observe as observe_data
 from rlcore.store.reader import ArtifactReader
 from schemas.recipe import Recipe
 
@@ -26,7 +26,7 @@ from schemas.recipe import Recipe
 @task(name="observe", cache_policy=NO_CACHE, persist_result=False)
 def observe(recipe: Recipe) -> News:
     """Return what there is to learn that the champion has not seen. Raises as
-    ``rlcore.data.observed.observe``."""
+    ``rlcore.retraining.observed.observe``."""
     found = news(recipe, ArtifactReader(recipe.store), observe_data(recipe.data))
     for note in found.observed.notes:
         get_run_logger().warning(note)

@@ -6,8 +6,8 @@ from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 
 from rlcore.models.files import model_directory
-from rlcore.results.champions import Champion, add_champion
-from rlcore.results.gate import Outcome
+from rlcore.retraining.champions import Champion, add_champion
+from rlcore.retraining.gate import Outcome
 from rlcore.store.artifacts import ArtifactStore
 from schemas.artifacts import ArtifactRef
 from schemas.recipe import Recipe

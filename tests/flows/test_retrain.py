@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flows.cli import main
-from rlcore.results.champions import Champion, champions, decisions
+from rlcore.retraining.champions import Champion, champions, decisions
 from rlcore.store.artifacts import ArtifactStore
 from tests.flows.retrained import NAME, STEPS, run_retrain, write_recipe, write_rows
 

@@ -18,7 +18,7 @@ from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary
 
 from flows import services
 from flows.local import ROOT, client_settings, down, password
-from rlcore.results.champions import champions
+from rlcore.retraining.champions import champions
 from rlcore.store.artifacts import ArtifactStore
 from tests.flows.retrained import NAME, write_recipe, write_rows
 from tests.flows.test_local import UP, python

@@ -11,9 +11,9 @@ import pytest
 from flows import local
 from flows.cli import main
 from flows.places import ROOT
-from rlcore.results.champions import champions
+from rlcore.retraining.champions import champions
 from rlcore.store.artifacts import ArtifactStore
-from tests.rlcore.results.rivals import NAME, gate, plant, promote, right_answers
+from tests.rlcore.retraining.rivals import NAME, gate, plant, promote, right_answers
 
 pytestmark = pytest.mark.timeout(60)
 SCHEMA = ROOT / "docs" / "schemas" / "champions.schema.json"

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rlcore.data.observed import Input, Observed, new_rows
 from rlcore.evaluation.promotion import Verdict
 from rlcore.recipes import recipe_digest
-from rlcore.results.champions import DECISIONS, Champion, champion, champions, decisions
 from rlcore.results.statement import answer
+from rlcore.retraining.champions import DECISIONS, Champion, champion, champions, decisions
+from rlcore.retraining.observed import Input, Observed, new_rows
 from rlcore.store.reader import ArtifactReader
 from schemas.recipe import Recipe
 

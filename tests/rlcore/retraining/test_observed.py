@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rlcore.data.observed import new_rows, observe
+from rlcore.retraining.observed import new_rows, observe
 from schemas.data import (
     AimeSource,
     ArithmeticSource,

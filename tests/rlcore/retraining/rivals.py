@@ -1,7 +1,7 @@
 """A store with exports and evaluations of planted champions and candidates, made by hand; as a
 script, one gate and promotion in a process that can be killed between two steps.
 
-    python -m tests.rlcore.results.rivals STORE CANDIDATE [STEP]
+    python -m tests.rlcore.retraining.rivals STORE CANDIDATE [STEP]
 
 STEP: before or after, and the kind of the artifact at whose writing the process kills itself.
 """
@@ -14,8 +14,8 @@ from typing import Any
 
 import polars as pl
 
-from rlcore.results.champions import Champion, add_champion, champion
-from rlcore.results.gate import Outcome, Side, ask
+from rlcore.retraining.champions import Champion, add_champion, champion
+from rlcore.retraining.gate import Outcome, Side, ask
 from rlcore.store.artifacts import ArtifactStore, Lineage
 from schemas.artifacts import ArtifactRef
 from schemas.retrain import RetrainSection

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from rlcore.results.champions import (
+from rlcore.results.lineage import trace
+from rlcore.results.statement import answer
+from rlcore.retraining.champions import (
     ROLLED_BACK,
     Champion,
     ChampionMoved,
@@ -20,11 +22,9 @@ from rlcore.results.champions import (
     entry_of,
     verified_export,
 )
-from rlcore.results.lineage import trace
-from rlcore.results.statement import answer
 from rlcore.store.artifacts import ArtifactStore
 from schemas.errors import UserError
-from tests.rlcore.results.rivals import NAME, gate, plant, promote, right_answers
+from tests.rlcore.retraining.rivals import NAME, gate, plant, promote, right_answers
 
 pytestmark = pytest.mark.timeout(120)
 STEPS = [f"{when} {kind}" for kind in ("decisions", "champions") for when in ("before", "after")]
@@ -150,7 +150,7 @@ def test_killed_between_two_steps_a_rerun_ends_with_the_same_champion(
     promote(store, *gate(store, "one", right_answers(0.5)))
 
     def run(*step: str) -> int:
-        command = [sys.executable, "-m", "tests.rlcore.results.rivals", store.root, "two", *step]
+        command = [sys.executable, "-m", "tests.rlcore.retraining.rivals", store.root, "two", *step]
         return subprocess.run(command, check=False, capture_output=True, timeout=60).returncode
 
     assert run(step) == -9

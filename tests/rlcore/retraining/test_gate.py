@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from rlcore.evaluation.promotion import Verdict, alpha_of
-from rlcore.results.champions import champion, decisions, looks
-from rlcore.results.gate import Side, same_rows
+from rlcore.retraining.champions import champion, decisions, looks
+from rlcore.retraining.gate import Side, same_rows
 from rlcore.store.artifacts import ArtifactStore
 from schemas.errors import UserError
-from tests.rlcore.results.rivals import NAME, SHARES, gate, plant, promote, right_answers
+from tests.rlcore.retraining.rivals import NAME, SHARES, gate, plant, promote, right_answers
 
 pytestmark = pytest.mark.timeout(60)
 

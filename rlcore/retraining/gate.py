@@ -10,7 +10,8 @@ from typing import Any
 import polars as pl
 
 from rlcore.evaluation.promotion import Decision, Verdict, alpha_of, check_sets, decide
-from rlcore.results.champions import (
+from rlcore.results.paired import prompt_values
+from rlcore.retraining.champions import (
     DECISIONS,
     Champion,
     Compared,
@@ -19,7 +20,6 @@ from rlcore.results.champions import (
     record_decision,
     turn,
 )
-from rlcore.results.paired import prompt_values
 from rlcore.store.artifacts import ArtifactStore
 from rlcore.store.reader import ArtifactReader
 from schemas.artifacts import ArtifactRef
@@ -101,32 +101,41 @@ def ask(
         inputs_digest=inputs_digest,
     )
     with turn(store, name):
-        known = store.find(DECISIONS, f"{name}/{compared.key}")
-        if known is not None:
-            return _kept(store, known)
-        look = looks(store, name, compared.prompts_digest) + 1
-        if champion_side is None:
-            check_sets(rows, section.primary, section.guards)
-            decision = Decision(Verdict.FIRST, (), look, alpha_of(look))
-        else:
-            if not same_rows(store, champion_side, side):
-                raise UserError(
-                    f"the candidate and champion {compared.champion} of '{name}' were evaluated on"
-                    " other test rows, which says nothing of which is better; evaluate the champion"
-                    " on the candidate's rows"
-                )
-            decision = decide(
-                _values(store, champion_side, section.metric),
-                _values(store, side, section.metric),
-                primary=section.primary,
-                guards=section.guards,
-                margin=section.margin,
-                look=look,
+        made = store.find(DECISIONS, f"{name}/{compared.key}")
+        if made is None:
+            look = looks(store, name, compared.prompts_digest) + 1
+            decision = _decide(store, compared, section, side, champion_side, look)
+            made = record_decision(
+                store, compared, decision, metric=section.metric, recipe_digest=recipe_digest, by=by
             )
-        made = record_decision(
-            store, compared, decision, metric=section.metric, recipe_digest=recipe_digest, by=by
+    return _kept(store, made)
+
+
+def _decide(
+    store: ArtifactReader,
+    compared: Compared,
+    section: RetrainSection,
+    side: Side,
+    champion_side: Side | None,
+    look: int,
+) -> Decision:
+    if champion_side is None:
+        check_sets(evaluated_rows(store, side), section.primary, section.guards)
+        return Decision(Verdict.FIRST, (), look, alpha_of(look))
+    if not same_rows(store, champion_side, side):
+        raise UserError(
+            f"the candidate and champion {compared.champion} of '{compared.name}' were evaluated on"
+            " other test rows, which says nothing of which is better; evaluate the champion on the"
+            " candidate's rows"
         )
-        return _kept(store, made)
+    return decide(
+        _values(store, champion_side, section.metric),
+        _values(store, side, section.metric),
+        primary=section.primary,
+        guards=section.guards,
+        margin=section.margin,
+        look=look,
+    )
 
 
 def _kept(store: ArtifactReader, ref: ArtifactRef) -> Outcome:
