@@ -206,13 +206,11 @@ def _up(home: Path, runs: int, env_file: Path) -> Site:
     variables = settings(home, server.port)
     names = deploy.deploy_recipes(rl_pipeline, retrain, environment=variables)
     deploy.deploy_evolve(evolve, environment=variables)
-    services.wait_ready(
-        home,
-        worker,
-        lambda: deploy.worker_reported(worker.started_at),
-        WORKER_DEADLINE_S,
-        what="the Prefect worker",
-    )
+
+    def is_there() -> bool:
+        return deploy.worker_reported(worker.started_at)
+
+    services.wait_ready(home, worker, is_there, WORKER_DEADLINE_S, what="the Prefect worker")
     return Site(home, server.port, tuple(names))
 
 
