@@ -36,6 +36,7 @@ from flows.commands.tables import add_tables
 from flows.commands.up import add_up
 from flows.commands.wandb import add_wandb
 from flows.commands.watch import add_watch
+from flows.commands.worker import add_worker
 from flows.output import drop_closed_stdout
 from flows.study import add_study
 from rlcore.telemetry import switch_off
@@ -47,7 +48,7 @@ ADD = (
     *(add_tables, add_report, add_compare, add_recipes, add_algorithms, add_explain, add_data),
     *(add_reward, add_deploy, add_up, add_down, add_status, add_doctor, add_env),
     *(add_completion, add_rerun, add_replay, add_export, add_wandb, add_evaluate),
-    *(add_export_data, add_fork, add_evolve, add_champions),
+    *(add_export_data, add_fork, add_evolve, add_champions, add_worker),
 )
 FAILED, WRONG, INTERRUPTED, UNREAD = 1, 2, 130, 141  # docs/exit_codes.md
 

@@ -64,15 +64,33 @@ _ONE_AT_A_TIME = ConcurrencyLimitConfig(
 )
 
 
-def ensure_pool(client: SyncPrefectClient, runs: int) -> None:
-    """Create the process work pool, or set its limit: ``runs`` concurrent flow runs over all
-    recipes."""
+def ensure_pool(
+    client: SyncPrefectClient,
+    runs: int,
+    *,
+    kind: str = "process",
+    template: dict[str, Any] | None = None,
+) -> None:
+    """Create the work pool, or set its limit: ``runs`` concurrent flow runs over all recipes.
+
+    ``kind``: process or kubernetes; ``template``: of the jobs of the latter. Raises UserError where
+    the pool is of the other kind.
+    """
     try:
-        client.read_work_pool(POOL)
+        pool = client.read_work_pool(POOL)
     except ObjectNotFound:
-        client.create_work_pool(WorkPoolCreate(name=POOL, type="process", concurrency_limit=runs))
-    else:
-        client.update_work_pool(POOL, WorkPoolUpdate(concurrency_limit=runs))
+        given = {} if template is None else {"base_job_template": template}
+        created = WorkPoolCreate(name=POOL, type=kind, concurrency_limit=runs, **given)
+        client.create_work_pool(created)
+        return
+    if pool.type != kind:
+        raise UserError(
+            f"the work pool '{POOL}' of this server is of type {pool.type}, and not {kind}: runs of"
+            f" both cannot share it; start a worker of type {pool.type}, or delete the pool with"
+            f" `prefect work-pool delete {POOL}`"
+        )
+    changed = {} if template is None else {"base_job_template": template}
+    client.update_work_pool(POOL, WorkPoolUpdate(concurrency_limit=runs, **changed))
 
 
 def ensure_automations(client: SyncPrefectClient, path: Path = AUTOMATIONS) -> None:

@@ -1,4 +1,5 @@
-"""The Prefect server of this project: Prefect's own application for the people of this machine.
+"""The Prefect server of this project: Prefect's own application for the people of this machine, or,
+with ``--listen`` and ``--name``, for those of a shared one (infra/compose.yaml).
 
 Anyone who can call its API can run any command (a flow run's ``job_variables.command``), so there
 are four independent defences: a password for every call (Prefect's basic auth), a CSRF token for
@@ -14,8 +15,9 @@ import argparse
 import base64
 import json
 import secrets
+import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -26,6 +28,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from flows.report_files import ReportFiles
+from schemas.errors import UserError
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 LINK_S = 300.0  # a login link is valid for this long, once
@@ -39,21 +42,26 @@ HEADERS = {
 POLICY_VIOLATION = 1008  # RFC 6455, section 7.4.1
 
 
-def refusal(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+def refusal(headers: Iterable[tuple[bytes, bytes]], names: Collection[str] = ()) -> str | None:
     """Return why a request with these headers is refused, or None where it may pass.
 
     Any port of this machine is accepted (``ssh -L`` maps one to another); Origin must then name the
-    same host and port as Host, since a page of this server calls no other.
+    same host and port as Host, since a page of this server calls no other. ``names``: what else
+    this server is called by; there https is accepted too, which a proxy may speak for it.
     """
     hosts = [value for name, value in headers if name == b"host"]
     if len(hosts) != 1:
         return "one Host header is needed"
     host = hosts[0].decode("latin-1").lower()
-    if _hostname(host) not in LOOPBACK:
-        return f"the Host header names {host!r}; open this server as localhost or 127.0.0.1"
+    called = _hostname(host)
+    if called not in LOOPBACK and called not in names:
+        known = " or ".join(["localhost", "127.0.0.1", *names])
+        return f"the Host header names {host!r}; open this server as {known}"
+    schemes = ("http", "https") if called in names else ("http",)
     for name, value in headers:
-        if name == b"origin" and value.decode("latin-1").lower() != f"http://{host}":
-            return f"a page of {value.decode('latin-1')!r} may not call this server"
+        origin = value.decode("latin-1")
+        if name == b"origin" and origin.lower() not in [f"{s}://{host}" for s in schemes]:
+            return f"a page of {origin!r} may not call this server"
     return None
 
 
@@ -70,11 +78,11 @@ def _hostname(host: str) -> str | None:
 class Guard:
     """ASGI middleware that answers what ``refusal`` refuses with 403."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+    def __init__(self, app: ASGIApp, names: Collection[str] = ()) -> None:
+        self._app, self._names = app, names
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        reason = None if scope["type"] == "lifespan" else refusal(scope["headers"])
+        reason = None if scope["type"] == "lifespan" else refusal(scope["headers"], self._names)
         if reason is None:
             await self._app(scope, receive, send)
         elif scope["type"] == "websocket":
@@ -118,11 +126,11 @@ class LoginLinks:
         return HTMLResponse(page, headers=headers)
 
 
-def create_guarded_app(reports: Path) -> ASGIApp:
+def create_guarded_app(reports: Path, names: Collection[str] = ()) -> ASGIApp:
     """Return Prefect's application behind the guard, with the routes of login links and of the
-    report folders below ``reports``.
+    report folders below ``reports``; ``names``: see ``refusal``.
 
-    Raises RuntimeError where Prefect's settings disable a defence.
+    Raises UserError where Prefect's settings disable a defence.
     """
     from prefect.server.api.server import create_app
     from prefect.settings import get_current_settings
@@ -130,28 +138,40 @@ def create_guarded_app(reports: Path) -> ASGIApp:
     settings = get_current_settings().server
     password = settings.api.auth_string
     if password is None or not settings.api.csrf_protection_enabled:
-        raise RuntimeError("start this server by flows.local, which sets a password and CSRF")
+        raise UserError(
+            "this server starts with a password and CSRF protection only; `make up` sets both, and"
+            " elsewhere set PREFECT_SERVER_API_AUTH_STRING to user:password and"
+            " PREFECT_SERVER_CSRF_PROTECTION_ENABLED=true"
+        )
     app: Any = create_app(final=True)
     links = LoginLinks(password.get_secret_value())
     app.api_app.router.routes.insert(0, Route("/login-links", links.create, methods=["POST"]))
     app.router.routes.insert(0, Route("/login/{token}", links.redeem, methods=["GET"]))
     app.router.routes[:0] = ReportFiles(reports).routes()
-    return Guard(app)
+    return Guard(app, names)
 
 
-def main() -> None:
-    """Serve on a port of 127.0.0.1 until a signal ends it."""
+def main(arguments: list[str] | None = None) -> int:
+    """Serve until a signal ends it; return 2 where it may not start."""
     import uvicorn
     from prefect.settings import get_current_settings
 
-    parser = argparse.ArgumentParser(prog="python -m flows.server", description=__doc__)
-    parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--reports", type=Path, required=True, help="folder of report folders")
-    options = parser.parse_args()
+    options = _parse(arguments)
     settings = get_current_settings().server
+    try:
+        if options.listen not in LOOPBACK and not options.name:
+            raise UserError(
+                f"--listen {options.listen} is open to other machines and no --name says how they"
+                " call this server, so it would refuse them all; give --name HOST, or leave"
+                " --listen out"
+            )
+        app = create_guarded_app(options.reports, [name.lower() for name in options.name])
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
     uvicorn.run(
-        create_guarded_app(options.reports),
-        host=LOOPBACK[0],
+        app,
+        host=options.listen,
         port=options.port,
         proxy_headers=False,
         timeout_keep_alive=settings.api.keepalive_timeout,
@@ -159,7 +179,21 @@ def main() -> None:
         ws_ping_timeout=settings.api.websocket_ping_timeout,
         log_level=settings.logging_level.lower(),
     )
+    return 0
+
+
+def _parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m flows.server", description=__doc__)
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--reports", type=Path, required=True, help="folder of report folders")
+    parser.add_argument(
+        "--listen", default=LOOPBACK[0], metavar="ADDRESS", help="address (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--name", action="append", default=[], metavar="HOST", help="what else it is called by"
+    )
+    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,25 +1,36 @@
-"""Whether a Ray cluster answers at an address, in seconds: Ray itself waits for minutes."""
+"""Whether a Ray cluster answers at an address, and with which token: told in seconds and in one
+sentence, where Ray itself waits for minutes or ends in a traceback."""
 
+import os
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 from schemas.errors import UserError
 
 CONNECT_S = 5.0
 ASK_S = 8.0
+MODE = "RAY_AUTH_MODE"
+TOKEN, DISABLED = "token", "disabled"  # values of ``MODE``
+REFUSED = 3  # exit status of the process that asks, where the cluster wants another token
 _REMEDY = (
     "give the host:port that `ray start --head` printed, or null for a cluster of the run's own"
 )
+_GIVE = (
+    "set RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH to a file that only you can read, to the token that"
+    " the cluster was started with"
+)
 
 
-def check_address(address: str) -> None:
-    """Raise UserError when no Ray cluster answers at ``hardware.ray_address``, host:port.
+def check_address(address: str) -> str | None:
+    """Return how the cluster at ``hardware.ray_address``, host:port, is to be asked: ``TOKEN`` or
+    ``DISABLED``; None for ``auto``, which Ray resolves.
 
-    ``auto`` leaves the choice to Ray and is not looked at.
+    Raises UserError when no Ray cluster answers there, or not with this process's token.
     """
     if address == "auto":
-        return
+        return None
     where = f"hardware.ray_address = '{address}'"
     host, _, port = address.rpartition(":")
     if "://" in address or not host or not port.isdecimal() or int(port) > 65535:
@@ -28,12 +39,54 @@ def check_address(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S).close()
     except OSError as error:
         raise UserError(f"{where} does not answer ({error}); {_REMEDY}") from None
+    wanted = os.environ.get(MODE, "").lower()
+    if _accepts(address, DISABLED, where):
+        if wanted == TOKEN:
+            raise UserError(
+                f"{where} asks for no token, so whoever reaches it can run commands there, while"
+                f" {MODE} = '{TOKEN}' demands one; start the cluster with {MODE}={TOKEN}, or unset"
+                " the variable here"
+            )
+        return DISABLED
+    if wanted == DISABLED:
+        raise UserError(
+            f"{where} asks for a token, and {MODE} = '{DISABLED}' sends none; unset {MODE}, and"
+            f" {_GIVE}"
+        )
+    source = _token_source()
+    if source is None:
+        raise UserError(f"{where} asks for a token, and none is set here; {_GIVE}")
+    if not _accepts(address, TOKEN, where):
+        raise UserError(f"{where} refuses the token of {source}; {_GIVE}")
+    return TOKEN
+
+
+def _accepts(address: str, mode: str, where: str) -> bool:
+    """Return whether the cluster answers a client of this ``mode``, rather than ask for another
+    token. Raises UserError where no Ray cluster answers."""
     # Whatever listens there may be no Ray; its client waits and warns, so it is given a process.
     ask = [sys.executable, "-m", "rlcore.cluster.ray_cluster", address]
+    environment = {**os.environ, MODE: mode}
     try:
-        asked = subprocess.run(ask, capture_output=True, text=True, timeout=ASK_S, check=False)
+        asked = subprocess.run(
+            ask, env=environment, capture_output=True, text=True, timeout=ASK_S, check=False
+        )
     except subprocess.TimeoutExpired:
         raise UserError(f"{where} does not answer as a Ray cluster; {_REMEDY}") from None
-    if asked.returncode:
+    if asked.returncode not in (0, REFUSED):
         reason = asked.stderr.strip().rpartition("\n")[2]
         raise UserError(f"{where} does not answer as a Ray cluster ({reason[:200]}); {_REMEDY}")
+    return asked.returncode == 0
+
+
+def _token_source() -> str | None:
+    """Return where Ray takes this process's token from, in its order; None where there is none.
+    Without a token its client aborts the process."""
+    if os.environ.get("RAY_AUTH_TOKEN"):
+        return "RAY_AUTH_TOKEN"
+    named = os.environ.get("RAY_AUTH_TOKEN_PATH")
+    path = Path(named) if named else Path.home() / ".ray" / "auth_token"
+    try:
+        return str(path) if path.read_text().strip() else None
+    except (OSError, UnicodeDecodeError):
+        return None

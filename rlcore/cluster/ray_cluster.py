@@ -21,13 +21,17 @@ from typing import Any
 
 import psutil
 import ray
-from ray._private import ray_constants
+from ray._private import ray_constants, services
 from ray._private import worker as ray_worker
-from ray._raylet import GcsClient  # pyright: ignore[reportAttributeAccessIssue]
-from ray.exceptions import RayActorError, RayTaskError
+from ray._raylet import (  # pyright: ignore[reportAttributeAccessIssue]
+    AuthenticationTokenLoader,
+    Config,
+    GcsClient,
+)
+from ray.exceptions import AuthenticationError, RayActorError, RayTaskError
 from ray.experimental.internal_kv import internal_kv_get_gcs_client
 
-from rlcore.cluster.address import check_address
+from rlcore.cluster.address import MODE, REFUSED, check_address
 from rlcore.cluster.progress import Sign, report_to
 from rlcore.cluster.types import (
     Placement,
@@ -45,6 +49,7 @@ logger = logging.getLogger(__name__)
 
 _NAMESPACE = b"rl-pipeline"
 _KV_S = 2.0
+_BEYOND = os.environ.get(ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR, "1")  # of an existing cluster
 _RAYS_OWN = (ray_constants.PROCESS_TYPE_GCS_SERVER, ray_constants.PROCESS_TYPE_RAYLET)
 _CONTINUES = "rerun the flow, it continues at the last complete iteration"
 # Forwarded to the nodes of an existing cluster. Ray logs what it forwards, so it includes no
@@ -261,8 +266,14 @@ def _require_token() -> None:
 
 
 def _join(address: str, options: dict[str, Any]) -> None:
-    check_address(address)
     try:
+        if address == "auto":
+            address = services.canonicalize_bootstrap_address_or_die(address)
+        mode = check_address(address)
+        if mode is not None and os.environ.get(MODE) != mode:
+            os.environ[MODE] = mode
+            Config.initialize("")  # Ray read the variable when it was imported
+            AuthenticationTokenLoader.instance().reset_cache()
         ray.init(address=address, **options)
     except (ConnectionError, RuntimeError) as error:  # none is found, or it has other versions
         reason = " ".join(str(error).split())[:300]
@@ -288,10 +299,10 @@ class RayCluster:
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
         self._local = address is None
         # Ray's setting for systems whose firewall asks about every open port: nothing else makes
-        # all of its processes listen on 127.0.0.1. Its processes read the variable, this process
-        # the constant.
-        os.environ[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR] = "0" if self._local else "1"
-        ray_constants.ENABLE_RAY_CLUSTER = not self._local
+        # all of its processes listen on 127.0.0.1, or finds a head that was started so. Its
+        # processes read the variable, this process the constant.
+        os.environ[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR] = "0" if self._local else _BEYOND
+        ray_constants.ENABLE_RAY_CLUSTER = not self._local and _BEYOND != "0"
         if address is None:
             _require_token()
             options |= {"include_dashboard": False, "num_cpus": max(4, os.cpu_count() or 1)}
@@ -358,4 +369,7 @@ class RayCluster:
 
 
 if __name__ == "__main__":  # ``check_address`` asks in a process of its own: Ray would warn here
-    GcsClient(sys.argv[1]).internal_kv_keys(b"", None, 5)
+    try:
+        GcsClient(sys.argv[1]).internal_kv_keys(b"", None, 5)
+    except AuthenticationError:
+        sys.exit(REFUSED)

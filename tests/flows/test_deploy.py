@@ -211,3 +211,8 @@ def test_a_recipe_of_ones_own_stays_when_those_of_the_project_are_deployed_again
     (folder / "mine.yaml").write_text(yaml.safe_dump({**base, "name": "quickstart"}))
     with pytest.raises(UserError, match="name = 'quickstart' is that of a deployment of this"):
         deploy_own(pipeline, folder / "mine.yaml")
+
+
+def test_a_pool_keeps_its_kind(client: SyncPrefectClient) -> None:
+    with pytest.raises(UserError, match=r"is of type process, and not kubernetes: .*delete"):
+        ensure_pool(client, runs=1, kind="kubernetes", template={})

@@ -22,7 +22,8 @@ from websockets.sync.client import connect
 
 from flows.local import Site, client_settings, password, server_settings, settings
 from flows.login import login_link
-from flows.server import LINK_S, LoginLinks, create_guarded_app, refusal
+from flows.server import LINK_S, LoginLinks, create_guarded_app, main, refusal
+from schemas.errors import UserError
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -261,10 +262,45 @@ def test_what_the_guard_accepts(host: str, origin: str | None, passes: bool) -> 
     assert refusal([*headers, (b"host", b"localhost")]) is not None, "two Host headers"
 
 
-def test_no_server_starts_without_a_password(prefect_server: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("host", "origin", "passes"),
+    [
+        ("server:4200", None, True),
+        ("RL.example", "https://rl.example", True),
+        ("rl.example", "http://rl.example", True),
+        ("localhost:4200", "http://localhost:4200", True),
+        ("localhost:4200", "https://localhost:4200", False),
+        ("rl.example", "https://evil.example", False),
+        ("rl.example.evil.example", None, False),
+        ("evil.example", None, False),
+    ],
+)
+def test_a_shared_server_answers_to_its_own_names(
+    host: str, origin: str | None, passes: bool
+) -> None:
+    headers = [(b"host", host.encode())]
+    if origin is not None:
+        headers.append((b"origin", origin.encode()))
+    assert (refusal(headers, ["server", "rl.example"]) is None) == passes
+
+
+def test_no_server_starts_without_a_password(
+    prefect_server: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """This process has a client's settings only."""
-    with pytest.raises(RuntimeError, match="password"):
+    with pytest.raises(UserError, match="password"):
         create_guarded_app(tmp_path)
+    assert main(["--port", "1", "--reports", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: this server starts with a password and CSRF protection only")
+    assert "PREFECT_SERVER_API_AUTH_STRING" in error
+
+
+def test_no_server_opens_to_others_without_a_name(
+    prefect_server: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--port", "1", "--reports", str(tmp_path), "--listen", "0.0.0.0"]) == 2
+    assert "0.0.0.0 is open to other machines and no --name says" in capsys.readouterr().err
 
 
 def test_the_password_is_kept_from_deployments_and_other_users(tmp_path: Path) -> None:

@@ -1,13 +1,21 @@
 """A wrong address of a cluster is a sentence within seconds, not minutes of Ray's warnings."""
 
+import os
+import secrets
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
+import psutil
 import pytest
 from ray._private import worker as ray_worker
 
+from flows import services
 from flows.cli import main
 from rlcore.cluster import address
 from rlcore.cluster.ray_cluster import RayCluster
@@ -69,5 +77,107 @@ def test_what_answers_and_is_no_cluster_is_refused(
 def test_a_cluster_that_answers_is_let_through(on_ray: RayCluster) -> None:
     node = ray_worker._global_node
     assert node is not None
-    address.check_address(node.gcs_address)
-    address.check_address("auto")
+    assert address.check_address(node.gcs_address) == address.TOKEN
+    assert address.check_address("auto") is None
+
+
+TOKENS = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
+LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+JOIN = """
+import sys
+from rlcore.cluster.ray_cluster import RayCluster
+from rlcore.cluster.types import Placement
+cluster = RayCluster(sys.argv[1])
+target = "tests.rlcore.cluster.probe_worker:Probe"
+probe = cluster.spawn(target, 1, name="probe", placement=Placement())
+print("answer", probe.start("add", 2).result(60))
+cluster.close()
+"""
+
+
+@contextmanager
+def started(folder: Path, **environment: str) -> Iterator[str]:
+    """A cluster of one head as docs/deploy.md starts it, on loopback: its host:port."""
+    port = services.free_port()
+    command = [Path(sys.executable).with_name("ray"), "start", "--head", "--block"]
+    command += [f"--port={port}", "--node-ip-address=127.0.0.1", "--include-dashboard=false"]
+    own = {k: v for k, v in os.environ.items() if k not in TOKENS} | environment
+    own |= {"HOME": str(folder), **LOOPBACK}
+    with (folder / "head.log").open("w") as log:
+        head = subprocess.Popen(command, env=own, stdout=log, stderr=log, start_new_session=True)
+    try:
+        end = time.monotonic() + 90
+        while "This command will now block" not in (folder / "head.log").read_text():
+            assert head.poll() is None, (folder / "head.log").read_text()
+            assert time.monotonic() < end, (folder / "head.log").read_text()
+            time.sleep(0.2)
+        yield f"127.0.0.1:{port}"
+    finally:
+        processes = [psutil.Process(head.pid), *psutil.Process(head.pid).children(recursive=True)]
+        head.terminate()
+        _, alive = psutil.wait_procs(processes, timeout=20)
+        for process in alive:
+            process.kill()
+
+
+def join(address: str, home: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    own = {k: v for k, v in os.environ.items() if k not in TOKENS} | environment
+    own |= {"HOME": str(home), **LOOPBACK}
+    command = [sys.executable, "-c", JOIN, address]
+    return subprocess.run(
+        command, env=own, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_cluster_is_joined_with_its_token_and_refused_without_in_one_sentence(
+    tmp_path: Path,
+) -> None:
+    token, guess = secrets.token_hex(32), secrets.token_hex(32)
+    home = tmp_path / "client"
+    home.mkdir()
+    kept = home / "token"
+    kept.write_text(token + "\n")
+    with started(tmp_path, RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=token) as there:
+        for given in (
+            {"RAY_AUTH_TOKEN": token},
+            {"RAY_AUTH_TOKEN_PATH": str(kept), "RAY_AUTH_MODE": "token"},
+        ):
+            joined = join(there, home, **given)
+            assert joined.stdout == "answer 3\n", joined.stderr
+        for given, said in (
+            ({}, "asks for a token, and none is set here; set RAY_AUTH_TOKEN"),
+            ({"RAY_AUTH_MODE": "token"}, "asks for a token, and none is set here"),
+            ({"RAY_AUTH_TOKEN": guess}, "refuses the token of RAY_AUTH_TOKEN; set RAY_AUTH_TOKEN"),
+            (
+                {"RAY_AUTH_TOKEN": token, "RAY_AUTH_MODE": "disabled"},
+                "asks for a token, and RAY_AUTH_MODE = 'disabled' sends none; unset RAY_AUTH_MODE",
+            ),
+        ):
+            refused = join(there, home, **given)
+            last = refused.stderr.strip().splitlines()[-1]
+            assert last.startswith(
+                f"schemas.errors.UserError: hardware.ray_address = '{there}' {said}"
+            ), refused.stderr
+            assert token not in refused.stderr
+            assert guess not in refused.stderr
+    with started(tmp_path, RAY_AUTH_MODE="disabled") as there:
+        assert join(there, home, RAY_AUTH_TOKEN=token).stdout == "answer 3\n"
+        refused = join(there, home, RAY_AUTH_TOKEN=token, RAY_AUTH_MODE="token")
+        assert f"'{there}' asks for no token, so whoever reaches it" in refused.stderr
+
+
+@pytest.mark.slow
+def test_a_plan_says_that_the_token_is_refused(
+    on_ray: RayCluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node = ray_worker._global_node
+    assert node is not None
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "a guess")
+    assert main([*PLAN, f"hardware.ray_address='{node.gcs_address}'"]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert (
+        "refuses the token of RAY_AUTH_TOKEN; set RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH" in error
+    )
