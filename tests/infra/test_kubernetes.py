@@ -1,0 +1,143 @@
+"""The manifests with their defaults, held to the schemas of Kubernetes and KubeRay."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from copy import deepcopy
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from tests.inputs import SHARED, reads
+
+INFRA = Path(__file__).parents[2] / "infra"
+# Prefect's worker for Kubernetes takes seconds to import: what needs it is slow.
+TEMPLATE, WORKER = (INFRA / "kubernetes" / f"{name}.yaml" for name in ("job-template", "worker"))
+RAY = INFRA / "kuberay" / "raycluster.yaml"
+SCHEMA = SHARED / "reference" / "crd" / "raycluster-v1-strict.json"
+
+
+def job(template: dict[str, Any]) -> dict[str, Any]:
+    """Return the job that Prefect's own worker makes of a run by a template's defaults."""
+    from prefect_kubernetes.worker import KubernetesWorkerJobConfiguration
+
+    made = KubernetesWorkerJobConfiguration.from_template_and_values(template, {})
+    configuration = asyncio.run(made)
+    configuration.command = "prefect flow-run execute"
+    configuration.env |= {"PREFECT_FLOW_RUN_ID": "1"}
+    configuration._populate_env_in_manifest()
+    configuration._populate_command_if_not_present()
+    configuration.job_manifest["metadata"]["name"] = "run"  # as the cluster makes of generateName
+    return configuration.job_manifest
+
+
+def template() -> dict[str, Any]:
+    return yaml.safe_load(TEMPLATE.read_text())
+
+
+def validated(*documents: Any, folder: Path) -> str:
+    """Return what kubernetes-validate objects to; empty where it does not."""
+    file = folder / "rendered.yaml"
+    file.write_text(yaml.safe_dump_all(documents, sort_keys=False))
+    command = [Path(sys.executable).with_name("kubernetes-validate"), "--strict", "--quiet", file]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert bool(done.returncode) == bool(done.stdout), done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_the_job_of_a_run_is_strictly_valid(tmp_path: Path) -> None:
+    """But for two fields that Prefect demands where Kubernetes does not know them."""
+    made = job(template())
+    assert "{{" not in json.dumps(made)
+    assert "completions" in validated(made, folder=tmp_path)
+    pod = made["spec"]["template"]["spec"]
+    assert (pod.pop("completions"), pod.pop("parallelism")) == (1, 1)
+    assert validated(made, folder=tmp_path) == ""
+
+
+@pytest.mark.slow
+def test_prefect_demands_what_kubernetes_does_not_know() -> None:
+    """Once it does not, both fields go out of the template."""
+    without = template()
+    pod = without["job_configuration"]["job_manifest"]["spec"]["template"]["spec"]
+    del pod["completions"], pod["parallelism"]
+    with pytest.raises(ValueError, match=r"/spec/template/spec/completions, .*/parallelism"):
+        job(without)
+
+
+@pytest.mark.slow
+def test_a_job_runs_once_and_holds_no_secret() -> None:
+    made = job(template())
+    assert made["spec"]["backoffLimit"] == 0
+    pod = made["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert pod["restartPolicy"] == "Never"
+    assert container["envFrom"][1] == {"secretRef": {"name": "rl-pipeline"}}
+    assert not [entry for entry in container["env"] if "AUTH" in entry["name"]]
+    assert container["args"] == ["prefect", "flow-run", "execute"]
+
+
+def test_the_worker_and_its_rights_are_strictly_valid(tmp_path: Path) -> None:
+    documents = list(yaml.safe_load_all(WORKER.read_text()))
+    assert validated(*documents, folder=tmp_path) == ""
+    (rights,) = [each for each in documents if each["kind"] == "Role"]
+    resources = {name for rule in rights["rules"] for name in rule["resources"]}
+    assert "secrets" not in resources
+    (deployment,) = [each for each in documents if each["kind"] == "Deployment"]
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    env = {entry["name"]: entry for entry in container["env"]}
+    where = env["PREFECT_API_AUTH_STRING"]["valueFrom"]["secretKeyRef"]
+    kept = "PREFECT_INTEGRATIONS_KUBERNETES_WORKER_API_AUTH_STRING_SECRET_"
+    assert (env[f"{kept}NAME"]["value"], env[f"{kept}KEY"]["value"]) == (
+        where["name"],
+        where["key"],
+    )
+
+
+@pytest.mark.slow
+def test_what_the_worker_is_told_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prefect ignores a variable that it does not know, and then writes the password into jobs."""
+    from prefect_kubernetes.settings import KubernetesSettings
+
+    documents = list(yaml.safe_load_all(WORKER.read_text()))
+    (container,) = documents[-1]["spec"]["template"]["spec"]["containers"]
+    for entry in container["env"]:
+        if "value" in entry:
+            monkeypatch.setenv(entry["name"], entry["value"])
+    settings = KubernetesSettings()
+    assert settings.worker.api_auth_string_secret_name == "rl-pipeline"
+    assert settings.worker.api_auth_string_secret_key == "PREFECT_API_AUTH_STRING"
+    assert settings.observer.namespaces == {"rl-pipeline"}
+
+
+@reads(SCHEMA)
+def test_the_ray_cluster_is_strictly_valid_and_asks_for_a_token() -> None:
+    cluster = yaml.safe_load(RAY.read_text())
+    validator = jsonschema.Draft202012Validator(json.loads(SCHEMA.read_text()))
+    assert [error.message for error in validator.iter_errors(cluster)] == []
+    wrong = deepcopy(cluster)
+    wrong["spec"]["headGroupSpec"]["template"]["spec"]["container"] = []
+    assert list(validator.iter_errors(wrong)), "the schema sees nothing"
+    assert cluster["spec"]["authOptions"] == {"mode": "token"}
+    assert "workerGroupSpecs" not in cluster["spec"]
+    assert cluster["spec"]["rayVersion"] == version("ray")
+
+
+def test_the_pod_of_ray_is_strictly_valid_and_its_worker_has_the_token(tmp_path: Path) -> None:
+    cluster = yaml.safe_load(RAY.read_text())
+    template = cluster["spec"]["headGroupSpec"]["template"]
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "head"}, **template}
+    assert validated(pod, folder=tmp_path) == ""
+    head, worker = template["spec"]["containers"]
+    token = {entry["name"]: entry for entry in worker["env"]}["RAY_AUTH_TOKEN"]
+    assert token["valueFrom"]["secretKeyRef"] == {
+        "name": cluster["metadata"]["name"],
+        "key": "auth_token",
+    }
+    assert head["volumeMounts"] == worker["volumeMounts"]
