@@ -39,6 +39,7 @@ from flows.commands.watch import add_watch
 from flows.commands.worker import add_worker
 from flows.output import drop_closed_stdout
 from flows.study import add_study
+from rlcore.redaction import redact
 from rlcore.telemetry import switch_off
 from schemas.errors import UserError
 
@@ -78,7 +79,7 @@ def _command(arguments: list[str] | None) -> int:
     try:
         return options.command(options)
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {redact(str(error))}", file=sys.stderr)
         return _code(error)
     except KeyboardInterrupt as stopped:
         print(str(stopped) or "Stopped.", file=sys.stderr)

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from rlcore.recipe_errors import sentences
 from rlcore.recipe_text import read_yaml
+from rlcore.redaction import check_recipe
 from schemas.errors import UserError, did_you_mean
 from schemas.names import is_file, split_function
 from schemas.presets import DISPLACES, overlay
@@ -46,6 +47,7 @@ def resolve_recipe(
             set_key(tree, path, value)
         except UserError as error:
             misplaced.append(str(error))
+    check_recipe(name, tree)
     try:
         recipe = Recipe.model_validate(tree)
     except ValidationError as error:

@@ -3,6 +3,7 @@
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
+from rlcore.redaction import redacting
 from rlcore.rl.advantage import Advantages
 from rlcore.rl.groups import Groups
 from rlcore.rl.phases import Phases
@@ -12,4 +13,5 @@ from rlcore.rl.state import LoopState
 @task(task_run_name="advantage-{state.next_iteration:04d}", cache_policy=NO_CACHE)
 def advantage(phases: Phases, state: LoopState, groups: Groups) -> Advantages:
     """Return the iteration's advantages; see ``Phases.advantage``."""
-    return phases.advantage(state, groups)
+    with redacting():
+        return phases.advantage(state, groups)

@@ -3,6 +3,7 @@
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
+from rlcore.redaction import redacting
 from rlcore.rl.phases import Phases
 from rlcore.rl.state import LoopState
 from schemas.artifacts import ArtifactRef
@@ -11,4 +12,5 @@ from schemas.artifacts import ArtifactRef
 @task(task_run_name="reward-{state.next_iteration:04d}", cache_policy=NO_CACHE)
 def reward(phases: Phases, state: LoopState, rollouts: ArtifactRef) -> ArtifactRef:
     """Return one round's rewards; see ``Phases.reward``."""
-    return phases.reward(state, rollouts)
+    with redacting():
+        return phases.reward(state, rollouts)

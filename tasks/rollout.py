@@ -3,6 +3,7 @@
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
+from rlcore.redaction import redacting
 from rlcore.rl.groups import Groups
 from rlcore.rl.phases import Phases
 from rlcore.rl.state import LoopState
@@ -12,4 +13,5 @@ from schemas.artifacts import ArtifactRef
 @task(task_run_name="rollout-{state.next_iteration:04d}{groups.suffix}", cache_policy=NO_CACHE)
 def rollout(phases: Phases, state: LoopState, groups: Groups) -> ArtifactRef:
     """Return one round's recorded rollouts; see ``Phases.rollout``."""
-    return phases.rollout(state, groups)
+    with redacting():
+        return phases.rollout(state, groups)

@@ -3,6 +3,7 @@
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
+from rlcore.redaction import redacting
 from rlcore.rl.phases import Phases
 from rlcore.rl.state import LoopState
 
@@ -10,4 +11,5 @@ from rlcore.rl.state import LoopState
 @task(task_run_name="sync-{state.next_iteration:04d}", cache_policy=NO_CACHE)
 def sync(phases: Phases, state: LoopState) -> LoopState:
     """Return the state after the iteration; see ``Phases.sync``."""
-    return phases.sync(state)
+    with redacting():
+        return phases.sync(state)

@@ -42,6 +42,7 @@ from rlcore.cluster.types import (
     new_rendezvous_file,
 )
 from rlcore.cluster.watch import LOOK_S, Watch
+from rlcore.redaction import redacting
 from rlcore.telemetry import switch_off
 from schemas.errors import UserError
 
@@ -96,7 +97,8 @@ class _Shell:
     def call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._failure is not None:
             raise self._failure
-        return getattr(self._object, method)(*args, **kwargs)
+        with redacting():
+            return getattr(self._object, method)(*args, **kwargs)
 
 
 class _CallWatch:

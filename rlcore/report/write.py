@@ -16,6 +16,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
+from rlcore.redaction import redact
 from rlcore.report import evaluation, samples
 from rlcore.report.charts import number
 from rlcore.report.curves import curves
@@ -107,7 +108,7 @@ def _is_to_come(run: Run, facts: Facts, stage: str) -> bool:
 
 def _write(path: Path, template: str, **values: Any) -> Path:
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S")
-    text = _template(template).render(written=now, **values)
+    text = redact(_template(template).render(written=now, **values))
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".report-")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:

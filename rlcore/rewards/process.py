@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlcore.cluster.progress import advance
+from rlcore.redaction import redact
 from rlcore.rewards.link import Child, ChildEnded
 from rlcore.rewards.types import Kind, Reward, RewardRow, groups_of
 from schemas.errors import UserError
@@ -307,7 +308,7 @@ def _reward(row: RewardRow, values: list[Any]) -> Reward:
         score,
         correct=correct,
         parts=parts,
-        detail=detail,
+        detail=redact(detail),
         seconds=seconds,
         answer=answer,
     )

@@ -25,6 +25,7 @@ PACKAGES = ("flows", "tasks", "rlcore", "schemas")
 NEUTRAL = (
     "rlcore.cluster",
     "rlcore.recipes",
+    "rlcore.redaction",
     "rlcore.results.lineage",
     "rlcore.results.metrics",
     "rlcore.results.provenance",

@@ -9,6 +9,7 @@ from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
 
+from rlcore.redaction import redact
 from tasks.run_page.markdown import artifact_key
 
 
@@ -36,11 +37,13 @@ class Board:
                 self._client = None
 
     def markdown(self, *, key: str, markdown: str, description: str) -> None:
-        """Show ``markdown`` under ``key``; costs nothing where it is what is shown already.
+        """Show ``markdown`` under ``key``, without secrets; costs nothing where it is what is shown
+        already.
 
         Raises what Prefect's client raises where the server refuses or does not answer.
         """
         assert self._client is not None, "enter open() first"
+        markdown, description = redact(markdown), redact(description)
         name = artifact_key(self._recipe, key)
         if self._shown.get(name) == (markdown, description):
             return

@@ -30,6 +30,7 @@ from prefect.logging import get_run_logger
 
 from rlcore.cluster.activity import activity
 from rlcore.diagnostics.memory import explained
+from rlcore.redaction import redacting
 from rlcore.results.run import record_stage
 from schemas.artifacts import ArtifactRef
 from schemas.names import RECORDS
@@ -186,6 +187,10 @@ class CachedStage:
 
     def _run(self, run: StageRun, parents: dict[str, ArtifactRef]) -> ArtifactRef:
         """Body of the Prefect task; as a parameter of its own ``parents`` shows in its graph."""
+        with redacting():
+            return self._found_or_made(run)
+
+    def _found_or_made(self, run: StageRun) -> ArtifactRef:
         existing = self._find(run)
         if existing is None:
             with ExitStack() as held:

@@ -13,6 +13,7 @@ from prefect.runtime import flow_run
 from rlcore.preflight.start import check_start
 from rlcore.recipe_text import write_yaml
 from rlcore.recipes import load_recipe
+from rlcore.redaction import redact_logs, redacting
 from rlcore.results.folders import RECIPE, RUNS, run_directory
 from rlcore.workers.workers import Workers
 from schemas.recipe import Recipe
@@ -42,9 +43,27 @@ def open_run(
     ``accept_code``, ``refresh``: see ``PipelineRun``. ``until``: the stage that ends the run.
 
     A retried flow run keeps its folder and the recipe recorded there, so it means what it meant.
+    No log line of this process and no error that leaves the context holds a secret.
     Raises UserError when the recipe is wrong or lacks a stage of ``refresh`` or ``until``, or
     ``check_start`` refuses it.
     """
+    redact_logs()
+    with (
+        redacting(),
+        _opened(recipe_name, overrides, recipes, accept_code, refresh, until) as run,
+    ):
+        yield run
+
+
+@contextmanager
+def _opened(
+    recipe_name: str,
+    overrides: Mapping[str, Any],
+    recipes: Path,
+    accept_code: bool,
+    refresh: Sequence[str],
+    until: str | None,
+) -> Iterator[PipelineRun]:
     wait_for_server()
     ignore_lost_output()
     directory = run_directory(recipe_name, str(flow_run.id))

@@ -1,0 +1,64 @@
+"""What a run's own functions say of a secret is in nothing that the run writes."""
+
+import json
+import os
+import secrets
+from pathlib import Path
+
+import pytest
+
+from rlcore.results.queries import query
+from rlcore.store.artifacts import ArtifactStore
+from tests.flows.small_run import INLINE, SMALL, run_recipe
+
+pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
+PLANTED = "planted-" + secrets.token_hex(16)
+TELLING = """
+import logging, os
+import numpy as np
+
+def reward(prompt, response):
+    if len(response) % 2:
+        raise ValueError(f"no answer to {os.environ['PLANTED_TOKEN']}")
+    return 0.5
+
+def advantages(batch):
+    logging.getLogger("rlcore.telling").warning("called %s", f"https://me:{SAID}@host/v1")
+    if not hasattr(advantages, "called"):
+        advantages.called = True
+        return batch.sequence_scores()
+    raise ConnectionError(f"https://me:{SAID}@host/v1 refuses {SAID}")
+
+SAID = os.environ.get("PLANTED_TOKEN", "")
+"""
+
+
+def test_no_log_state_page_report_or_record_of_a_run_holds_one(
+    prefect_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reward function and an estimator that repeat it, in rows that are lost and in the error
+    that ends the run."""
+    monkeypatch.setenv("PLANTED_TOKEN", PLANTED)
+    (tmp_path / "telling.py").write_text(TELLING)
+    own = {
+        "reward.functions": [{"name": "telling:reward"}],
+        "reward.env": ["PLANTED_TOKEN"],
+        "reward.max_error_fraction": 1.0,
+        "rl.algorithm.advantage": "telling:advantages",
+        "rl.algorithm.kl.where": "none",
+    }
+    arguments = ["", "quickstart", json.dumps({**SMALL, **INLINE, **own})]
+    run = run_recipe(tmp_path, arguments, timeout_s=200)
+    assert run.returncode != 0
+    assert "ConnectionError: https://***@host/v1 refuses ***" in run.stdout, run.stdout[-4000:]
+    assert "called https://***@host/v1" in run.stdout
+    rows = query(ArtifactStore(tmp_path / "runs" / "store"), "select detail from rewards")
+    assert "ValueError: no answer to ***" in set(rows["detail"])
+    home = Path(os.environ["PREFECT_HOME"])
+    held = [
+        str(path)
+        for folder in (tmp_path, home)
+        for path in folder.rglob("*")
+        if path.is_file() and PLANTED.encode() in path.read_bytes()
+    ]
+    assert held == []
