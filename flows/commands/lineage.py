@@ -106,6 +106,7 @@ def _artifact(node: "Node") -> dict[str, Any]:
 
 def _print_table(found: "Trace", *, folded: bool) -> None:
     from rlcore.results.lineage import fold
+    from rlcore.results.provenance import TRUSTS
 
     groups = fold(found.nodes) if folded else [([n], n.ref.key) for n in found.nodes]
     rows = [
@@ -129,5 +130,7 @@ def _print_table(found: "Trace", *, folded: bool) -> None:
         dirty = {True: ", with changes", False: "", None: ", no checkout"}[code["dirty"]]
         print(f"\ncode {code['fingerprint'][:SHOWN]}: commit {code['commit']}{dirty}", end="")
     for recipe in found.recipes:
-        print(f"\n\nrecipe {recipe['name']}, seed {recipe['seed']}, {recipe['digest'][:SHOWN]}:")
+        trusted = ", ran the model's own code (trust_remote_code)" if recipe.get(TRUSTS) else ""
+        digest = recipe["digest"][:SHOWN]
+        print(f"\n\nrecipe {recipe['name']}, seed {recipe['seed']}, {digest}{trusted}:")
         print(recipe["text"] if not folded else "  its text: --rows all or --format json")

@@ -15,6 +15,7 @@ from rlcore.export.model_card import Ancestor, ModelCard, RewardTerm
 from rlcore.export.snippet import choose_example, render_snippet
 from rlcore.recipes import recipe_digest
 from rlcore.results.lineage import Trace, fold, trace
+from rlcore.results.provenance import TRUSTS
 from rlcore.store.artifacts import ArtifactStore
 from rlcore.store.fingerprint import installed
 from schemas.artifacts import ArtifactRef
@@ -71,6 +72,11 @@ def gather_card(
             "name": recipe.name,
             "digest": recipe_digest(recipe),
             "seed": str(recipe.seed),
+            **(
+                {TRUSTS: "true: the model's own code was run"}
+                if recipe.model.trust_remote_code
+                else {}
+            ),
             **_code(behind),
         },
         reward=reward_terms(recipe),

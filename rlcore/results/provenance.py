@@ -33,15 +33,24 @@ RECIPE_FILE, CODE_FILE = "recipe.yaml", "code.json"
 DISTRIBUTION = "rl-pipeline"
 GIT_S = 10.0
 MACHINE = "machine"  # metadata of a stage's result: where it was made
+TRUSTS = "trust_remote_code"  # metadata of a recipe
 UNKNOWN = "not recorded"
 SHOWN = 12  # digits of a commit
 logger = logging.getLogger(__name__)
 
 
 def record_recipe(store: ArtifactStore, recipe: Recipe, lineage: Lineage) -> ArtifactRef:
-    """Keep the resolved recipe as ``recipe/<digest>``, where it is not there yet."""
+    """Keep the resolved recipe as ``recipe/<digest>``, where it is not there yet.
+
+    Its metadata say too whether code that a model brings was run.
+    """
     text = write_yaml(recipe.model_dump(mode="json"))
-    about = {"name": recipe.name, "seed": recipe.seed, "iterations": recipe.rl.iterations}
+    about = {
+        "name": recipe.name,
+        "seed": recipe.seed,
+        "iterations": recipe.rl.iterations,
+        TRUSTS: recipe.model.trust_remote_code,
+    }
     return _keep(store, RECIPE, recipe_digest(recipe), {RECIPE_FILE: text}, lineage, about)
 
 

@@ -139,6 +139,13 @@ def test_reward_and_reward_model(made: Made) -> None:
     }
 
 
+def test_a_card_says_that_the_models_own_code_was_run(made: Made) -> None:
+    recipe = rlhf()
+    trusting = recipe.model.model_copy(update={"trust_remote_code": True})
+    card = made.card(recipe.model_copy(update={"model": trusting}))
+    assert card.recipe["trust_remote_code"] == "true: the model's own code was run"
+
+
 def test_recipe_training_data_and_example(made: Made) -> None:
     recipe = rlhf()
     card = made.card(recipe)

@@ -7,6 +7,7 @@ from pathlib import Path
 from flows.places import RECIPES
 from rlcore.recipe_text import read_yaml
 from rlcore.recipes import load_recipe, recipe_digest
+from rlcore.results.lineage import trace
 from rlcore.results.provenance import (
     code_state,
     record_code,
@@ -28,7 +29,18 @@ def test_the_recipes_text_is_kept_by_its_digest(tmp_path: Path) -> None:
     assert read_yaml(text, "recipe") == recipe.model_dump(mode="json")
     iterations = recipe.rl.iterations
     about = {"name": "quickstart", "seed": 7, "iterations": iterations}
-    assert store.manifest(ref).metadata == about
+    assert store.manifest(ref).metadata == {**about, "trust_remote_code": False}
+
+
+def test_code_that_a_model_brings_is_recorded_with_every_recipe(tmp_path: Path) -> None:
+    """Everything that a run makes has its recipe among its parents."""
+    store = ArtifactStore(tmp_path / "store")
+    changes = {"model.from_scratch": None, "model.path": "a/b", "model.trust_remote_code": True}
+    recipe = load_recipe("quickstart", changes, directory=RECIPES)
+    ref = record_recipe(store, recipe, MADE)
+    assert store.manifest(ref).metadata["trust_remote_code"] is True
+    (found,) = trace(store, [ref]).recipes
+    assert found["trust_remote_code"] is True
 
 
 def test_code_names_its_commit_and_whether_it_was_changed(tmp_path: Path) -> None:
