@@ -20,6 +20,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from html import escape
 from typing import Any
 
@@ -54,7 +55,7 @@ def redact(text: str, environment: Mapping[str, str] = os.environ) -> str:
     >>> redact("GET s3://me:hunter22@bucket/a", {})
     'GET s3://***@bucket/a'
     """
-    for value in sorted(_values(environment), key=len, reverse=True):
+    for value in _values(frozenset(environment.items())):
         text = text.replace(value, HIDDEN)
     if "://" in text:
         text = _USER_INFO.sub(HIDDEN, text)
@@ -143,10 +144,11 @@ def _members(kind: type[BaseException]) -> set[str]:
     }
 
 
-def _values(environment: Mapping[str, str]) -> set[str]:
-    """Return what stands for the secrets of ``environment`` in a text."""
+@lru_cache(maxsize=4)
+def _values(environment: frozenset[tuple[str, str]]) -> list[str]:
+    """Return what stands for the secrets of ``environment`` in a text, the longest first."""
     values: set[str] = set()
-    for name, value in environment.items():
+    for name, value in environment:
         if not _NAMED.search(name) or len(value) < SHORTEST:
             continue
         values |= {value, escape(value)}
@@ -155,7 +157,7 @@ def _values(environment: Mapping[str, str]) -> set[str]:
             values.add(base64.b64encode(value.encode(errors="replace")).decode())
             if len(password) >= SHORTEST:
                 values.add(password)
-    return values
+    return sorted(values, key=len, reverse=True)
 
 
 def _secret_in(text: str, environment: Mapping[str, str]) -> tuple[str, str] | None:

@@ -3,6 +3,8 @@ template's."""
 
 import unicodedata
 
+from rlcore.redaction import redact
+
 SHOWN_CHARACTERS = 2000  # of one prompt or response
 TAIL = 500  # of these, from its end: answers stand there
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
@@ -21,7 +23,9 @@ def clean(text: str) -> str:
 
 
 def shortened(text: str, most: int = SHOWN_CHARACTERS, tail: int = TAIL) -> str:
-    """Return at most about ``most`` characters of ``text``: its begin and its end."""
+    """Return at most about ``most`` characters of ``text``, without secrets: its begin and its
+    end."""
+    text = redact(text)
     if len(text) <= most:
         return text
     left_out = f"\n… {len(text) - most:,} characters left out …\n"
@@ -29,5 +33,6 @@ def shortened(text: str, most: int = SHOWN_CHARACTERS, tail: int = TAIL) -> str:
 
 
 def cut(text: str, most: int) -> str:
-    """Return at most ``most`` characters of ``text``: its begin."""
+    """Return at most ``most`` characters of ``text``, without secrets: its begin."""
+    text = redact(text)
     return text if len(text) <= most else f"{text[: most - 1]}…"

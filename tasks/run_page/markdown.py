@@ -2,6 +2,8 @@
 
 import re
 
+from rlcore.redaction import redact
+
 DIGEST_DIGITS = 12
 SHOWN_CHARACTERS = 1200  # of one prompt or completion
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
@@ -11,12 +13,13 @@ MARKDOWN_CHARACTERS = str.maketrans(
 
 
 def plain(text: str) -> str:
-    """Return text that Markdown shows literally, in one line and without control characters.
+    """Return text that Markdown shows literally, in one line, without control characters and
+    secrets.
 
     >>> plain("a_b <c>")
     'a\\\\_b &lt;c&gt;'
     """
-    line = " ".join(text.split())
+    line = " ".join(redact(text).split())
     printable = "".join(c if c.isprintable() else REPLACEMENT for c in line)
     return printable.translate(MARKDOWN_CHARACTERS)
 
@@ -24,6 +27,7 @@ def plain(text: str) -> str:
 def quoted(text: str) -> str:
     """Return the beginning of a long text as a block quote, line by line, which wraps; nothing in
     the text is markup or ends the quote."""
+    text = redact(text)  # before it is cut, perhaps within a secret
     cut = text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]} ..."
     paragraphs: list[list[str]] = [[]]
     for line in cut.splitlines():
@@ -42,7 +46,8 @@ def code(text: str) -> str:
     >>> code("/a`b")
     '`` /a`b ``'
     """
-    line = "".join(c if c.isprintable() else REPLACEMENT for c in " ".join(text.split()))
+    line = " ".join(redact(text).split())
+    line = "".join(c if c.isprintable() else REPLACEMENT for c in line)
     longest = max((len(run) for run in re.findall("`+", line)), default=0)
     fence = "`" * (longest + 1)
     return f"{fence} {line} {fence}" if longest else f"{fence}{line}{fence}"

@@ -6,6 +6,7 @@ import secrets
 from pathlib import Path
 
 import pytest
+from prefect.client.schemas.sorting import FlowRunSort
 
 from rlcore.results.queries import query
 from rlcore.store.artifacts import ArtifactStore
@@ -62,3 +63,19 @@ def test_no_log_state_page_report_or_record_of_a_run_holds_one(
         if path.is_file() and PLANTED.encode() in path.read_bytes()
     ]
     assert held == []
+
+
+def test_prefect_keeps_what_it_was_asked_for(prefect_server: str, tmp_path: Path) -> None:
+    """A limit, told in docs/security.md: the refusal hides it, and Prefect's database has it."""
+    from prefect.client.orchestration import get_client
+
+    path = "https://me:hunter22@host/rows.jsonl"
+    asked = {**SMALL, "data.sources": [{"type": "file", "path": path}]}
+    run = run_recipe(tmp_path, ["", "quickstart", json.dumps(asked)], timeout_s=100)
+    said = "data.sources.0.path holds a URL with user and password, and a recipe is recorded"
+    assert said in run.stdout
+    assert "hunter22" not in run.stdout
+    with get_client(sync_client=True) as client:
+        newest = client.read_flow_runs(sort=FlowRunSort.START_TIME_DESC, limit=1)[0]
+    assert newest.parameters["overrides"]["data.sources"][0]["path"] == path
+    assert "hunter22" not in str(newest.state)

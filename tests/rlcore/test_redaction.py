@@ -71,7 +71,7 @@ def failing(what: str) -> None:
 def test_a_log_line_and_its_traceback_hold_none(planted: str) -> None:
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
-    logger = logging.getLogger("rlcore.test_redaction")
+    logger = logging.getLogger("own.test_redaction")
     logger.addHandler(handler)
     try:
         redact_logs()

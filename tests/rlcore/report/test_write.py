@@ -3,6 +3,7 @@
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from secrets import token_hex
 
 import pytest
 
@@ -144,6 +145,18 @@ def test_a_run_that_was_killed(run: MadeRun, tmp_path: Path) -> None:
     (rollouts,) = (tmp_path / "runs/store/rollouts").glob("*/000002/rollouts.parquet")
     rollouts.write_bytes(b"damaged")
     assert "it is 7 (iteration 1)" in _report(run, tmp_path).text
+
+
+def test_a_report_holds_no_secret(
+    run: MadeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planted = f"planted-{token_hex(16)}<&>"
+    monkeypatch.setenv("SOME_API_KEY", planted)
+    run.train(run.prepare(), iterations=1)
+    ended = Ending("failed", f"{planted} at https://me:hunter22@host/?a=1&token=hunter23")
+    page = _Page(write_report(run.open(), tmp_path, ended))
+    assert "*** at https://***@host/?a=1&token=***" in page.text
+    assert not any(secret in page.html for secret in (planted[8:20], "hunter"))
 
 
 def test_a_report_is_replaced_whole(run: MadeRun, tmp_path: Path) -> None:

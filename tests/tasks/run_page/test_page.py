@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from secrets import token_hex
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -99,6 +100,25 @@ def test_what_ended_a_run_is_on_its_page(made: MadeRun, prefect_server: str) -> 
     assert "failed" in text
     assert r"learner\-0 died of &lt;b&gt;SIGKILL" in text
     assert "in the stage rl" in text
+
+
+def test_what_is_shown_holds_no_secret(
+    made: MadeRun, prefect_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Text on the page is escaped, so that a secret in it does not read as it is."""
+    planted = f"planted-{token_hex(16)}_[x]"
+    monkeypatch.setenv("SOME_API_KEY", planted)
+
+    def body(flow_run_id: UUID) -> None:
+        with (
+            pytest.raises(ValueError, match="died"),
+            RunPage.open(view_of(made, flow_run_id), print),
+        ):
+            raise ValueError(f"learner-0 died of {planted} at https://me:{planted[:12]}@host")
+
+    page = str(shown(run_of(body))["quickstart-run"].data)
+    assert r"learner\-0 died of \*\*\* at https\://\*\*\*\@host" in page
+    assert planted[8:20] not in page
 
 
 def test_what_ended_a_run_is_not_listed_as_silent(made: MadeRun, prefect_server: str) -> None:
