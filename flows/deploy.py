@@ -79,8 +79,9 @@ def ensure_pool(
     try:
         pool = client.read_work_pool(POOL)
     except ObjectNotFound:
-        given = {} if template is None else {"base_job_template": template}
-        created = WorkPoolCreate(name=POOL, type=kind, concurrency_limit=runs, **given)
+        created = WorkPoolCreate(name=POOL, type=kind, concurrency_limit=runs)
+        if template is not None:
+            created.base_job_template = template
         client.create_work_pool(created)
         return
     if pool.type != kind:
@@ -89,8 +90,10 @@ def ensure_pool(
             f" both cannot share it; start a worker of type {pool.type}, or delete the pool with"
             f" `prefect work-pool delete {POOL}`"
         )
-    changed = {} if template is None else {"base_job_template": template}
-    client.update_work_pool(POOL, WorkPoolUpdate(concurrency_limit=runs, **changed))
+    update = WorkPoolUpdate(concurrency_limit=runs)
+    if template is not None:
+        update.base_job_template = template
+    client.update_work_pool(POOL, update)
 
 
 def ensure_automations(client: SyncPrefectClient, path: Path = AUTOMATIONS) -> None:

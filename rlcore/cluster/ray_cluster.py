@@ -23,10 +23,10 @@ import psutil
 import ray
 from ray._private import ray_constants, services
 from ray._private import worker as ray_worker
-from ray._raylet import (  # pyright: ignore[reportAttributeAccessIssue]
-    AuthenticationTokenLoader,
-    Config,
-    GcsClient,
+from ray._raylet import (
+    AuthenticationTokenLoader,  # pyright: ignore[reportAttributeAccessIssue]
+    Config,  # pyright: ignore[reportAttributeAccessIssue]
+    GcsClient,  # pyright: ignore[reportAttributeAccessIssue]
 )
 from ray.exceptions import AuthenticationError, RayActorError, RayTaskError
 from ray.experimental.internal_kv import internal_kv_get_gcs_client

@@ -127,7 +127,9 @@ class Tree:
         while rest.startswith("--mount="):
             option, _, rest = rest.partition(" ")
             rest = rest.strip()
-            options = dict(part.partition("=")[::2] for part in option[8:].split(","))
+            options = {
+                name: value for name, _, value in (p.partition("=") for p in option[8:].split(","))
+            }
             mounts[options["target"]] = self._mounts[options["target"]]
             if options["type"] == "secret":
                 mounts |= self._named
