@@ -28,7 +28,7 @@ from schemas.errors import UserError
 
 NAMED = (
     *("key", "key_id", "token", "secret", "password", "passwd", "passphrase", "credential"),
-    *("credentials", "auth_string"),
+    *("credentials", "auth_string", "webhook", "webhook_url"),
 )
 SHAPES = (
     r"hf_[A-Za-z0-9]{30,}",

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from flows.local import client_settings, server_settings
 from tests.flows.small_run import SMALL
 from tests.infra.compose import Machine, Missing, load
 from tests.listeners import open_to_others
@@ -62,6 +63,20 @@ def test_server_and_ray_ask_for_what_the_worker_has() -> None:
     assert server["PREFECT_SERVER_CSRF_PROTECTION_ENABLED"] == "true"
     for each in (ray, worker):
         assert (each["RAY_AUTH_MODE"], each["RAY_AUTH_TOKEN"]) == ("token", values["RAY_TOKEN"])
+
+
+def test_its_settings_are_those_of_a_server_on_this_machine(tmp_path: Path) -> None:
+    """But for places, addresses and who asks for what. A new setting belongs into both."""
+    services = load(FILE, given())["services"]
+    ours = {"server": server_settings(tmp_path, 4200), "worker": client_settings(tmp_path, 4200)}
+    for name, settings in ours.items():
+        environment = services[name]["environment"]
+        others = {"worker": "PREFECT_SERVER_UI_", "server": "PREFECT_WORKER_"}[name]
+        wanted = {k: v for k, v in settings.items() if not k.startswith(others)}
+        assert not wanted.keys() - environment.keys(), name
+        places = (str(tmp_path), "http://", "admin:")
+        fixed = {k: v for k, v in wanted.items() if not v.startswith(places)}
+        assert {k: environment[k] for k in fixed} == fixed, name
 
 
 @pytest.fixture(scope="module")

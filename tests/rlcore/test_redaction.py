@@ -20,6 +20,7 @@ PASSWORD = "planted-" + secrets.token_hex(8)
 ENVIRONMENT = {
     "SOME_SERVICE_TOKEN": TOKEN,
     "PREFECT_API_AUTH_STRING": f"admin:{PASSWORD}",
+    "CHAT_WEBHOOK_URL": "https://chat.example/" + TOKEN[:20],
     "MONKEY": "a word that is not a key",
     "SHORT_KEY": "test",
 }
@@ -41,6 +42,7 @@ SHAPED = ["hf_" + "a1" * 17, "sk-" + "b2" * 20, "AKIA" + "C3" * 8, "ghp_" + "d4"
         ("http://h/?access_token=abc#x", "http://h/?access_token=***"),
         ("http://h/?a=1&amp;sig=abc'", "http://h/?a=1&amp;sig=***'"),
         *((f"key {shaped}!", "key ***!") for shaped in SHAPED),
+        (f"POST https://chat.example/{TOKEN[:20]} 500", "POST *** 500"),
         ("a word that is not a key; test", "a word that is not a key; test"),
         ("user@host.example, 12:30@noon, s3://bucket/a@b", None),
         ("f(key=1), tokenizer?, x ? y : token=z", None),

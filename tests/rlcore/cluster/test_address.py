@@ -146,6 +146,10 @@ def test_a_cluster_is_joined_with_its_token_and_refused_without_in_one_sentence(
         ):
             joined = join(there, home, **given)
             assert joined.stdout == "answer 3\n", joined.stderr
+        found = join("auto", home, RAY_ADDRESS=there, RAY_AUTH_TOKEN=token)
+        assert found.stdout == "answer 3\n", found.stderr
+        lost = join("auto", home, RAY_ADDRESS=there)
+        assert f"'{there}' asks for a token, and none is set here" in lost.stderr
         for given, said in (
             ({}, "asks for a token, and none is set here; set RAY_AUTH_TOKEN"),
             ({"RAY_AUTH_MODE": "token"}, "asks for a token, and none is set here"),
