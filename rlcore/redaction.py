@@ -4,7 +4,7 @@ The rule. A secret is
 
 * the value of a variable of this process's environment whose name ends as one of ``NAMED``, from
   eight characters on; of a value ``user:password`` also the password, and both in base 64;
-* user and password in a URL, ``scheme://user:password@host``;
+* user and password in a URL, ``scheme://user:password@host``, of http a user alone too;
 * the value of a parameter of a URL whose name ends so, or is ``signature``, ``sig`` or ``auth``;
 * what looks like a key of a known service (``SHAPES``).
 
@@ -41,7 +41,11 @@ SHORTEST = 8  # characters of a value: a shorter one is a word of the language
 HIDDEN = "***"
 _ENDS = "|".join(NAMED)
 _NAMED = re.compile(rf"(?:^|_)(?:{_ENDS})$", re.IGNORECASE)
-_USER_INFO = re.compile(r"(?<=://)[^\s/@:'\"<>]*:[^\s/@'\"<>]+(?=@)")
+# Of http a user alone too: it may be a token.
+_USER_INFO = re.compile(
+    r"(?<=://)[^\s/@:'\"<>]*:[^\s/@'\"<>]+(?=@)"
+    r"|(?:(?<=http://)|(?<=https://))[^\s/@:'\"<>]+(?=@)"
+)
 _PARAMETER = re.compile(
     rf"(?<=[?&;])((?:[\w.~%-]*[_-])?(?:{_ENDS}|signature|sig|auth)=)[^\s&;'\"<>)\]]+",
     re.IGNORECASE,
@@ -168,7 +172,7 @@ def _secret_in(text: str, environment: Mapping[str, str]) -> tuple[str, str] | N
     if _USER_INFO.search(text):
         return (
             "a URL with user and password",
-            "leave them out; storage and hub read theirs from the environment",
+            "leave them out; storage, hub and judges (key_env) read theirs from the environment",
         )
     if _PARAMETER.search(text):
         return "a URL that is signed", "download the file, or give its address without a signature"

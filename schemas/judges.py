@@ -103,9 +103,7 @@ class Judge(Section):
             host, _ = parts.hostname, parts.port
         except ValueError:  # a malformed port or address
             parts, host = urlsplit(""), None
-        if parts.username or parts.password:
-            yield "url holds a user name or password, which a recipe records; use key_env"
-        elif parts.scheme not in ("http", "https") or not host:
+        if parts.scheme not in ("http", "https") or not host:
             yield (
                 f"url = {self.url!r} is not an http:// or https:// address; write that of the API,"
                 " e.g. http://127.0.0.1:8000/v1"

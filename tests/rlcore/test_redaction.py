@@ -37,6 +37,8 @@ SHAPED = ["hf_" + "a1" * 17, "sk-" + "b2" * 20, "AKIA" + "C3" * 8, "ghp_" + "d4"
             "Authorization: Basic ***",
         ),
         ("https://me:hunter22@hub.example/a b", "https://***@hub.example/a b"),
+        ("https://hunter22@hub.example/x", "https://***@hub.example/x"),
+        ("ssh://git@hub.example/x", None),
         ("https://:hunter22@hub.example", "https://***@hub.example"),
         ("s3://bucket/a?X-Amz-Signature=abc&part=1", "s3://bucket/a?X-Amz-Signature=***&part=1"),
         ("http://h/?access_token=abc#x", "http://h/?access_token=***"),

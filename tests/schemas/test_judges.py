@@ -25,7 +25,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"judges.main.url": "http://"}, "is not an http:// or https:// address; write that"),
     ({"judges.main.url": "http://[::1"}, "is not an http:// or https:// address; write that"),
     ({"judges.main.url": "http://host:port"}, "is not an http:// or https:// address; write that"),
-    ({"judges.main.url": "http://me:key@host/v1"}, "user name or password, which a recipe records"),
+    ({"judges.main.url": "http://me:key@host/v1"}, "a URL with user and password, and a recipe is"),
     ({"judges.main.template": "Is it right?"}, "template holds {response} 0 times; write it once"),
     ({"judges.main.template": "{response} {response}"}, "holds {response} 2 times"),
     (
