@@ -5,6 +5,7 @@ from typing import Any, Literal
 from prefect import flow
 
 from flows.places import RECIPES
+from rlcore.redaction import redacting
 from tasks.evolve import (
     evolve_round,
     evolve_scores,
@@ -39,9 +40,11 @@ def evolve(
         overrides: dotted recipe keys and their values, e.g. {"evolve.rounds": 3}.
         revision: commit of a model of the hub.
     """
-    with open_evolve(
-        model, recipe, overrides or {}, recipes=RECIPES, split=split, revision=revision
-    ) as run:
+    given = overrides or {}
+    with (
+        redacting(),
+        open_evolve(model, recipe, given, recipes=RECIPES, split=split, revision=revision) as run,
+    ):
         result = run.result
         if result is None:
             for number in range(1, run.recipe.evolve.rounds + 1):

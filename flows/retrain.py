@@ -13,6 +13,7 @@ from flows.places import RECIPES
 from flows.rl_pipeline import rl_pipeline
 from rlcore.models.files import model_directory
 from rlcore.recipes import load_recipe, recipe_digest
+from rlcore.redaction import redact_logs, redacting
 from rlcore.results.folders import run_directory
 from rlcore.results.run import Run
 from rlcore.retraining.champions import Champion, ChampionMoved, champion, verified_export
@@ -59,8 +60,14 @@ def retrain(recipe: str, overrides: dict[str, Any] | None = None) -> State | dic
             retrain.
         overrides: dotted recipe keys and their values, e.g. {"rl.update.epochs": 2}.
     """
+    redact_logs()
     wait_for_server()
     ignore_lost_output()
+    with redacting():
+        return _retrain(recipe, overrides)
+
+
+def _retrain(recipe: str, overrides: dict[str, Any] | None) -> State | dict[str, Any]:
     asked = load_recipe(recipe, overrides, directory=RECIPES)
     if asked.retrain is None:
         raise UserError(

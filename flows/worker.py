@@ -35,12 +35,15 @@ def prepare(*, runs: int, kind: str, job_template: Path | None) -> list[str]:
     template = _template(kind, job_template)
     _wait(url, password)
     from flows import deploy
+    from flows.evolve import evolve
+    from flows.retrain import retrain
     from flows.rl_pipeline import rl_pipeline
 
     with deploy.get_client(sync_client=True) as client:
         deploy.ensure_pool(client, runs, kind=kind, template=template)
         deploy.ensure_automations(client)
-    return deploy.deploy_recipes(rl_pipeline, root=ROOT)
+    names = deploy.deploy_recipes(rl_pipeline, retrain, root=ROOT)
+    return [*names, deploy.deploy_evolve(evolve, root=ROOT)]
 
 
 def become(kind: str) -> NoReturn:

@@ -24,6 +24,7 @@ from rlcore.models.base import check_base_model
 from rlcore.models.files import locate_model
 from rlcore.preflight.evolve import check_evolve
 from rlcore.recipes import load_recipe, recipe_digest, sampling_code
+from rlcore.redaction import redact_logs, redacting
 from rlcore.results.folders import RUNS
 from rlcore.results.model import model_path
 from rlcore.results.provenance import CODE, RECIPE, record_code, record_inputs, record_recipe
@@ -112,6 +113,7 @@ def open_evolve(
     ``model``: a directory, a hub name, or a run below ``runs``. Raises UserError, before anything
     starts, for a model, a recipe or a section that cannot be used.
     """
+    redact_logs()
     wait_for_server()
     ignore_lost_output()
     recipe = load_recipe(recipe_name, overrides, directory=recipes)
@@ -140,14 +142,14 @@ def open_evolve(
 @task(task_run_name="round-{number:03d}", cache_policy=NO_CACHE)
 def evolve_round(run: EvolveRun, number: int) -> ArtifactRef:
     """Return round ``number`` of every problem; see ``Evolution.round``."""
-    with activity(f"round {number} of evolving"):
+    with redacting(), activity(f"round {number} of evolving"):
         return run.evolution.round(number)
 
 
 @task(task_run_name="sample-{number:03d}", cache_policy=NO_CACHE)
 def independent_sample(run: EvolveRun, number: int) -> ArtifactRef:
     """Return the ``number``-th independent sample of every problem; see ``Evolution.sample``."""
-    with activity(f"independent sample {number}"):
+    with redacting(), activity(f"independent sample {number}"):
         return run.evolution.sample(number)
 
 
@@ -155,7 +157,7 @@ def independent_sample(run: EvolveRun, number: int) -> ArtifactRef:
 def evolve_scores(run: EvolveRun) -> ArtifactRef:
     """Score all answers by the recipe's reward functions; return scores and figures."""
     recipe, evolution = run.recipe, run.evolution
-    with activity("scores of evolving"):
+    with redacting(), activity("scores of evolving"):
         scores = score_answers(
             evolution.rounds,
             evolution.samples,
