@@ -41,8 +41,8 @@ def tell_failed(flow: Any, flow_run: Any, state: State) -> None:
     del flow
     if state.is_failed() or state.is_crashed():
         name = str(flow_run.parameters.get("recipe", flow_run.name))
-        payload = {"flow_run": str(flow_run.id), "state": state.name, "message": state.message}
-        tell(FAILED, name, payload)
+        text = f"retraining {state.name.lower()}: {state.message or 'no message'}"
+        tell(FAILED, name, text, {"flow_run": flow_run.id, "state": state.name})
 
 
 @flow(
@@ -88,9 +88,9 @@ def _retrain(recipe: str, overrides: dict[str, Any] | None) -> State | dict[str,
     trained = Run.open(folder.name, folder.parent)
     outcome, entry = _decide(asked, trained, began_with, found.observed.digest)
     if entry is None:
-        tell(HELD, asked.name, {"sentence": outcome.sentence, "decision": outcome.ref.key})
+        tell(HELD, asked.name, outcome.sentence, {"decision": outcome.ref.key})
     else:
-        tell(PROMOTED, asked.name, {"sentence": outcome.sentence, **asdict(entry)})
+        tell(PROMOTED, asked.name, outcome.sentence, asdict(entry))
         _push(asked, entry)
     return {
         "verdict": outcome.verdict.value,

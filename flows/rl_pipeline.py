@@ -20,6 +20,7 @@ from tasks.retraining.gate import check_gate
 from tasks.reward_model import reward_model
 from tasks.run_page.ended import show_end
 from tasks.run_page.summary import write_summary
+from tasks.runtime.alerts import alert_end
 from tasks.runtime.caching import CachedStage
 from tasks.runtime.crashes import close_children
 from tasks.runtime.run import open_run
@@ -34,7 +35,8 @@ STAGES = {
 @flow(
     name="rl-pipeline",
     flow_run_name="{recipe}",
-    on_crashed=[close_children, show_end],
+    on_failure=[alert_end],
+    on_crashed=[close_children, show_end, alert_end],
     on_cancellation=[close_children, show_end],
 )
 def rl_pipeline(

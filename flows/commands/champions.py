@@ -165,4 +165,5 @@ def _tell(entry: "Champion") -> None:
         from tasks.retraining import events
 
         event = events.ROLLED_BACK if entry.cause == ROLLED_BACK else events.PROMOTED
-        events.tell(event, entry.name, asdict(entry))
+        text = f"champion {entry.number} is {entry.export_key}, {entry.cause}"
+        events.tell(event, entry.name, text, asdict(entry))

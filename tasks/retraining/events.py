@@ -1,24 +1,23 @@
-"""What retraining tells Prefect's event feed, for people's own automations; never the truth."""
+"""What retraining tells of champions (``tasks.runtime.alerts``)."""
 
 from collections.abc import Mapping
 from typing import Any
 
-from prefect.events import emit_event
+from rlcore.webhook import Level
+from tasks.runtime.alerts import alert
 
 PROMOTED = "rl-pipeline.champion.promoted"
 HELD = "rl-pipeline.champion.held"
 ROLLED_BACK = "rl-pipeline.champion.rolled-back"
 FAILED = "rl-pipeline.retrain.failed"
+_LEVELS = {
+    PROMOTED: Level.INFO,
+    HELD: Level.INFO,
+    ROLLED_BACK: Level.WARNING,
+    FAILED: Level.ERROR,
+}
 
 
-def tell(event: str, name: str, payload: Mapping[str, Any]) -> None:
-    """Emit ``event`` about the champion, or the retraining, of ``name``; it is delivered beside
-    what goes on, and lost where no server answers."""
-    emit_event(
-        event=event,
-        resource={
-            "prefect.resource.id": f"rl-pipeline.champion.{name}",
-            "prefect.resource.name": name,
-        },
-        payload=dict(payload),
-    )
+def tell(event: str, name: str, text: str, fields: Mapping[str, Any]) -> None:
+    """Tell ``event`` about the champion, or the retraining, of ``name``, as ``text``."""
+    alert(event, _LEVELS[event], f"champion.{name}", f"{name}: {text}", fields)

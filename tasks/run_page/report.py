@@ -14,6 +14,7 @@ from rlcore.results.metrics import stage_metrics
 from rlcore.rl.state import LoopState
 from rlcore.supervised.loop import Progress
 from tasks.run_page.tracking import Tracker
+from tasks.runtime.alerts import alert_finding
 from tasks.runtime.caching import StageRun
 
 SECONDS_BETWEEN_LINES = 5.0
@@ -80,7 +81,8 @@ class IterationReport:
             get_run_logger().info(self._completion(state.iteration))
             self._run.pipeline.refresh_page()
         self._run.tracker.log(metrics, step=state.iteration, stage="rl")
-        self._diagnostics.observe(state.iteration, metrics)
+        for finding in self._diagnostics.observe(state.iteration, metrics):
+            alert_finding(self._run.recipe.name, finding)
 
     def _completion(self, iteration: int) -> str:
         """Return one response of the iteration's batch, its prompt's end and its score."""

@@ -22,10 +22,12 @@ from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary
 from flows import services
 from flows.deploy import executing
 from flows.local import ROOT, client_settings, down, password
+from rlcore.webhook import URL
 from tests.browser import Browser, opened
 from tests.flows.small_run import INLINE, SMALL
 from tests.flows.test_browser import DRAWN, forwarded
 from tests.flows.test_local import UP, environment, python
+from tests.rlcore.test_webhook import Receiver
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
 
@@ -80,12 +82,21 @@ class _Site:
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Site]:
+def receiver() -> Iterator[Receiver]:
+    """A webhook on loopback, which the worker is told of."""
+    one = Receiver()
+    yield one
+    one.close()
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory, receiver: Receiver) -> Iterator[_Site]:
     """A server with a worker, started from nothing."""
     folder = tmp_path_factory.mktemp("deployed")
     home = folder / ".prefect"
     try:
-        started = python(UP, str(home), str(folder / ".env"), extra={"PYTHONPATH": str(ROOT)})
+        extra = {"PYTHONPATH": str(ROOT), URL: receiver.url}
+        started = python(UP, str(home), str(folder / ".env"), extra=extra)
         assert started.returncode == 0, started.stderr
         server = services.find(home, "server")
         assert server is not None
@@ -106,9 +117,11 @@ def client(site: _Site) -> Iterator[SyncPrefectClient]:
 
 @pytest.mark.parametrize("end", ["stop", "SIGKILL"])
 def test_a_page_tells_what_a_run_had_and_why_it_ended(
-    end: str, site: _Site, client: SyncPrefectClient, tmp_path: Path
+    end: str, site: _Site, client: SyncPrefectClient, receiver: Receiver, tmp_path: Path
 ) -> None:
-    """A cancelled run "did not produce any artifacts", and one under way had no curve."""
+    """A cancelled run "did not produce any artifacts", and one under way had no curve; one that was
+    killed was found out by looking."""
+    receiver.bodies.clear()
     run = site.start(seed=len(end))
     folder = ROOT / "runs" / f"quickstart-{str(run)[:8]}"
     try:
@@ -127,6 +140,11 @@ def test_a_page_tells_what_a_run_had_and_why_it_ended(
                 words = ("crashed", "Why it ended", "-9")
             site.wait(client, run, "quickstart-run", "Why it ended")
             page.shows(site.shown(client, run), "quickstart-run", *words, "in the stage rl")
+        crashes = [body["flow_run"] for body in receiver.wait_for(0 if end == "stop" else 1)]
+        assert crashes == ([] if end == "stop" else [str(run)])
+        secret = receiver.url.encode()
+        for path in site.home.rglob("*"):
+            assert not path.is_file() or secret not in path.read_bytes(), path
     finally:
         if (pid := executing(client.read_flow_run(run))) is not None:
             os.kill(pid, signal.SIGKILL)
