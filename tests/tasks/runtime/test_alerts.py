@@ -6,7 +6,8 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from prefect.states import Crashed, Failed, State
+from prefect.client.schemas.objects import State
+from prefect.states import Crashed, Failed
 
 from rlcore.diagnostics.watch import Finding
 from rlcore.webhook import LEAST, URL
