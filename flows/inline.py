@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -13,11 +14,17 @@ if TYPE_CHECKING:
 
 
 def run_inline(
-    flow: "Flow[..., Any]", *, debug: bool, quiet: bool, again: str = "", **parameters: Any
+    load: "Callable[[], Flow[..., Any]]",
+    *,
+    debug: bool,
+    quiet: bool,
+    again: str = "",
+    **parameters: Any,
 ) -> Any:
-    """Return what ``flow`` returns; a run that failed or was cancelled ends this process.
+    """Return what the flow returns; a run that failed or was cancelled ends this process.
 
     The Prefect server is that of ``PREFECT_API_URL``, or this project's, started if it is not up.
+    ``load``: imports the flow, once Prefect, which reads its settings then, can know the server.
     ``debug``: print every log line, and tracebacks. ``quiet``: print progress on stderr. ``again``:
     what to say, after a cancellation, of the same command.
     """
@@ -26,10 +33,12 @@ def run_inline(
             from flows import local
 
             print(f"Prefect server: {local.connect(local.HOME).ui_url}; `make down` ends it.")
-        return _finished(flow, debug, again, parameters)
+        return _finished(load, debug, again, parameters)
 
 
-def _finished(flow: "Flow[..., Any]", debug: bool, again: str, parameters: dict[str, Any]) -> Any:
+def _finished(
+    load: "Callable[[], Flow[..., Any]]", debug: bool, again: str, parameters: dict[str, Any]
+) -> Any:
     from prefect._internal import control_listener
     from prefect.exceptions import TerminationSignal
 
@@ -42,7 +51,7 @@ def _finished(flow: "Flow[..., Any]", debug: bool, again: str, parameters: dict[
     # it Prefect records a crash, and the process ends before the state is reported.
     control_listener._set_intent("cancel")
     try:
-        return flow.with_options(on_running=[end_when_cancelled])(**parameters)
+        return load().with_options(on_running=[end_when_cancelled])(**parameters)
     except TerminationSignal as signal:
         end(
             128 + signal.signal, f"Cancelled; the same command{again} continues where this run was."

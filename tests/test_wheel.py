@@ -69,7 +69,7 @@ def test_it_holds_what_runs_and_nothing_else(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     wanted = {str(p.relative_to(ROOT)) for top in PACKAGES for p in (ROOT / top).rglob("*.py")}
     wanted |= {f"flows/recipes/{name}" for name in RECIPES} | {"flows/automations.yaml"}
-    templates = (ROOT / "rlcore" / "report" / "templates").iterdir()
+    templates = (ROOT / "rlcore").glob("*/templates/*")
     wanted |= {str(path.relative_to(ROOT)) for path in templates}
     assert {name for name in names if ".dist-info/" not in name} == wanted
     (scripts,) = (name for name in names if name.endswith("entry_points.txt"))

@@ -3,12 +3,15 @@
 import argparse
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from flows.inline import end, run_inline
 from flows.output import add_format, print_rows
 from flows.places import RECIPES
 from rlcore.results.folders import RUNS
+
+if TYPE_CHECKING:
+    from prefect import Flow
 
 COLUMNS = ("part", "metric", "data_source", "subset", "value", "low", "high", "problems", "text")
 FIGURE, KEPT = "figure", "kept"
@@ -62,10 +65,8 @@ def _evolve(options: argparse.Namespace) -> NoReturn:
     recipe = load_recipe(options.recipe, overrides, directory=RECIPES)
     path = model_path(options.model, options.runs)
     check_evolve(recipe)
-    from flows.evolve import evolve
-
     found = run_inline(
-        evolve,
+        _flow,
         debug=options.debug,
         quiet=True,
         model=path,
@@ -80,6 +81,12 @@ def _evolve(options: argparse.Namespace) -> NoReturn:
     else:
         _print(rows)
     end(0)
+
+
+def _flow() -> "Flow[..., Any]":
+    from flows.evolve import evolve
+
+    return evolve
 
 
 def _rows(found: dict[str, Any]) -> Iterator[dict[str, Any]]:

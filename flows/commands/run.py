@@ -2,12 +2,15 @@
 
 import argparse
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from flows.inline import end, run_inline
 from flows.output import print_json
 from flows.places import RECIPES
 from schemas.errors import UserError
+
+if TYPE_CHECKING:
+    from prefect import Flow
 
 
 def add_run(commands: Any) -> None:
@@ -95,11 +98,10 @@ def execute(
     options: argparse.Namespace, recipe: str, overrides: dict[str, Any], refresh: list[str]
 ) -> NoReturn:
     """Run the flow in this process and print its summary; ends the process."""
-    from flows.rl_pipeline import rl_pipeline
     from schemas.stages import Stage
 
     summary = run_inline(
-        rl_pipeline,
+        _pipeline,
         debug=options.debug,
         quiet=options.format != "table",
         again=" (refresh only what it has not made anew yet)" if refresh else "",
@@ -116,3 +118,9 @@ def execute(
 
         print_summary(summary)
     end(0)
+
+
+def _pipeline() -> "Flow[..., Any]":
+    from flows.rl_pipeline import rl_pipeline
+
+    return rl_pipeline
