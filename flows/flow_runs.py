@@ -94,12 +94,23 @@ def cancel(run_id: UUID) -> None:
         client.set_flow_run_state(run_id, Cancelling(message="asked for by rl-pipeline stop"))
 
 
+def whole(run: FlowRun) -> FlowRun:
+    """Return the run that ends when ``run`` is to end: the retraining that called it, whose process
+    it is in, or itself."""
+    if run.parent_task_run_id is None:
+        return run
+    with _client() as client:
+        caller = client.read_task_run(run.parent_task_run_id).flow_run_id
+        return run if caller is None else client.read_flow_run(caller)
+
+
 def deployment_of(run: FlowRun) -> str | None:
-    """Return the name of the deployment that made a run, or None where no deployment did."""
+    """Return FLOW/NAME of the deployment that made a run, or None where no deployment did."""
     if run.deployment_id is None:
         return None
     with _client() as client:
-        return client.read_deployment(run.deployment_id).name
+        name = client.read_deployment(run.deployment_id).name
+        return f"{client.read_flow(run.flow_id).name}/{name}"
 
 
 def _read(states: list[StateType] | None = None) -> list[FlowRun]:

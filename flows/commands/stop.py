@@ -38,6 +38,7 @@ def _stop(options: argparse.Namespace) -> int:
     if run.state is None or run.state.is_final():
         state = (run.state_name or "unknown").lower()
         raise UserError(f"run '{name}' has ended ({state}); there is nothing to stop")
+    run = flow_runs.whole(run)
     flow_runs.cancel(run.id)
     began = time.monotonic()
     while not (now := flow_runs.read(run.id)).state or not now.state.is_final():
@@ -57,12 +58,13 @@ def _stop(options: argparse.Namespace) -> int:
 
 
 def command_of(run: "FlowRun", deployment: str | None) -> str:
-    """Return the command that starts what ``run`` is, as one line of a shell."""
+    """Return the command that starts what ``run`` is, as one line of a shell; ``deployment``:
+    FLOW/NAME of that which made it."""
     recipe, overrides = run.parameters["recipe"], run.parameters.get("overrides") or {}
     given = {name: run.parameters.get(name) for name in ("refresh", "until")}
     fields = {name: run.parameters.get(name) for name in FIELDS}
     if deployment is not None:
-        words = ["prefect", "deployment", "run", f"rl-pipeline/{deployment}", "--watch"]
+        words = ["prefect", "deployment", "run", deployment, "--watch"]
         for name, value in {"overrides": overrides, **given}.items():
             words += ["-p", f"{name}={json.dumps(value)}"] if value else []
         for name, value in fields.items():

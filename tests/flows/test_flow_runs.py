@@ -3,7 +3,7 @@
 import pytest
 from prefect import flow
 
-from flows.flow_runs import find_run
+from flows.flow_runs import find_run, whole
 from schemas.errors import UserError
 
 pytestmark = pytest.mark.timeout(120)
@@ -19,3 +19,13 @@ def test_a_run_is_found_by_folder_id_and_as_the_latest(prefect_server: str) -> N
         assert find_run(name).id == run.id
     with pytest.raises(UserError, match=r"no run of the Prefect server match 'gone'; .*second-"):
         find_run("gone")
+
+
+def test_the_pipeline_of_a_retraining_ends_with_the_retraining(prefect_server: str) -> None:
+    """It has no process of its own: a stop that asked it alone would end nothing."""
+    pipeline = flow(name="rl-pipeline", flow_run_name="called")(lambda: None)
+    flow(name="retrain", flow_run_name="calls")(lambda: pipeline())()
+    called = find_run("latest")
+    assert called.name == "called"
+    assert whole(called).name == "calls"
+    assert whole(whole(called)) == whole(called)

@@ -48,7 +48,7 @@ def test_a_value_given_both_ways_must_be_the_same() -> None:
 def test_the_command_that_continues_a_run_has_its_fields() -> None:
     parameters = {"recipe": "quickstart", "overrides": {"rl.update.epochs": 2}, **GIVEN}
     run = FlowRun.model_construct(parameters=parameters)
-    words = shlex.split(command_of(run, "quickstart"))
+    words = shlex.split(command_of(run, "rl-pipeline/quickstart"))
     assert {f"{name}={json.dumps(value)}" for name, value in GIVEN.items()} <= set(words)
     words = shlex.split(command_of(run, None))
     assert words[:3] == ["rl-pipeline", "run", "quickstart"]

@@ -3,14 +3,17 @@ held, and a kill between two steps changes nothing."""
 
 import shutil
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from prefect.client.orchestration import get_client
 
 from flows.cli import main
 from rlcore.retraining.champions import Champion, champions, decisions
 from rlcore.store.artifacts import ArtifactStore
+from tasks.retraining.events import FAILED
 from tests.flows.retrained import NAME, STEPS, run_retrain, write_recipe, write_rows
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
@@ -131,6 +134,17 @@ def test_a_test_set_that_is_too_small_is_refused_before_anything_is_trained(
     failed = run_retrain(recipe, {"retrain.guards": ["safety"]})[1]
     assert "retrain.guards names the set 'safety', which the test rows" in failed["message"]
     assert not (tmp_path / "runs" / "store" / "policy").exists()
+    of_recipe = {"resource": {"id": [f"rl-pipeline.champion.{recipe}"]}}
+    deadline = time.monotonic() + 30
+    with get_client(sync_client=True) as client:
+        while True:
+            found = client.request("POST", "/events/filter", json={"filter": of_recipe}).json()
+            if len(found["events"]) == 2:
+                break
+            assert time.monotonic() < deadline, found
+            time.sleep(1)
+    assert {event["event"] for event in found["events"]} == {FAILED}
+    assert "has 20 test prompts" in found["events"][-1]["payload"]["message"]
 
 
 def test_a_push_that_fails_undoes_nothing(
