@@ -108,19 +108,6 @@ def test_the_champion_is_judged_again_on_other_rows_and_a_run_begins_with_it(
     assert "from_scratch: null" in text
 
 
-def test_a_rollback_stays_until_there_is_something_new(said: Any, tmp_path: Path) -> None:
-    folder = tmp_path / "copied"
-    shutil.copytree(said["folder"], folder, symlinks=True)
-    (folder / "rows" / "4.jsonl").unlink()
-    store = str(folder / "runs" / "store")
-    assert main(["champions", NAME, "rollback", "1", "--store", store]) == 0
-    first, _, back = exports(folder)
-    assert back == first
-    again = run_retrain(folder / f"{NAME}.yaml")[1]
-    assert again["state"] == "NothingNew"
-    assert again["message"].endswith("this made champion 2, which 3 has replaced since")
-
-
 def test_a_test_set_that_is_too_small_is_refused_before_anything_is_trained(
     prefect_server: str, tmp_path: Path
 ) -> None:
@@ -179,3 +166,16 @@ def test_killed_between_two_steps_a_rerun_ends_with_the_same_champion(
     assert exports(folder) == exports(said["folder"])
     made = decisions(ArtifactStore(folder / "runs" / "store"), NAME)
     assert made["look"].to_list() == [1], "a killed process's look was counted again"
+
+
+def test_a_rollback_stays_until_there_is_something_new(said: Any) -> None:
+    """The last of the file: it changes the folder of the others."""
+    folder = said["folder"]
+    (folder / "rows" / "4.jsonl").unlink()
+    store = str(folder / "runs" / "store")
+    assert main(["champions", NAME, "rollback", "1", "--store", store]) == 0
+    first, _, back = exports(folder)
+    assert back == first
+    again = run_retrain(folder / f"{NAME}.yaml")[1]
+    assert again["state"] == "NothingNew"
+    assert again["message"].endswith("this made champion 2, which 3 has replaced since")
