@@ -8,7 +8,7 @@ import os
 
 from mcp.server.mcpserver import MCPServer
 
-SECONDS = 0.05
+SECONDS = 0.25  # most of an iteration: a kill at any time is between two turns
 server = MCPServer("shop")
 
 
