@@ -41,7 +41,7 @@ def tell_failed(flow: Any, flow_run: Any, state: State) -> None:
     del flow
     if state.is_failed() or state.is_crashed():
         name = str(flow_run.parameters.get("recipe", flow_run.name))
-        text = f"retraining {state.name.lower()}: {state.message or 'no message'}"
+        text = f"retraining {(state.name or 'ended').lower()}: {state.message or 'no message'}"
         tell(FAILED, name, text, {"flow_run": flow_run.id, "state": state.name})
 
 

@@ -61,6 +61,6 @@ def alert_end(flow: Any, flow_run: Any, state: State) -> None:
         return
     _told.add((event, str(flow_run.id)))
     recipe = str(flow_run.parameters.get("recipe", flow_run.name))
-    text = f"{recipe} {state.name.lower()}: {state.message or 'no message'}"
+    text = f"{recipe} {(state.name or 'ended').lower()}: {state.message or 'no message'}"
     fields = {"recipe": recipe, "flow_run": flow_run.id, "state": state.name}
     alert(event, Level.ERROR, f"run.{recipe}", text, fields)
