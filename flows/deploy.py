@@ -8,6 +8,7 @@ parameters. Needs a reachable server (``PREFECT_API_URL``); idempotent.
 import os
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import psutil
 import yaml
@@ -49,6 +50,7 @@ TAG = "recipe"  # marks the deployments that this script may remove
 OWN_TAG = "own-recipe"  # of ``deploy_own``: no bring-up touches them
 EVOLVE = "model"  # the deployment of flow ``evolve``
 RETRAIN_SLUG = "retrain"  # of the schedule of a recipe that has the section ``retrain``
+_OUR_SLUGS = (RETRAIN_SLUG, "weekly-retrain")  # the latter of earlier versions
 # Locations of data, models and devices, passed to runs with their values at deployment. No secrets:
 # a deployment is stored in the server's database, unlike the worker's environment.
 PASSED_ON = (
@@ -285,7 +287,20 @@ def _deploy(
         entrypoint_type=EntrypointType.MODULE_PATH,
     )
     deployment.storage = LocalStorage(str(root))
-    deployment.apply(work_pool_name=POOL)
+    made = deployment.apply(work_pool_name=POOL)
+    if schedule is None:  # which Prefect takes for: leave them as they are
+        _delete_schedules(made)
+
+
+def _delete_schedules(deployment: UUID) -> None:
+    """Remove the schedules of ours; those that people made stay."""
+    with get_client(sync_client=True) as client:
+        for old in client.read_deployment(deployment).schedules:
+            if old.slug in _OUR_SLUGS:
+                path = {"id": deployment, "schedule_id": old.id}
+                client.request(
+                    "DELETE", "/deployments/{id}/schedules/{schedule_id}", path_params=path
+                )
 
 
 def _delete_others(client: SyncPrefectClient, flow_name: str, names: list[str]) -> None:

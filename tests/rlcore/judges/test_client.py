@@ -238,7 +238,7 @@ def test_no_more_requests_are_sent_in_a_minute_than_allowed(
         ask(tmp_path, judge(server.url, limits={"requests_per_minute": 4}), *map(str, range(9)))
         assert len(server.requests) == 11  # repeated ones count
         gaps = [b - a for a, b in zip(server.times, server.times[4:], strict=False)]
-        assert min(gaps) > 0.4
+        assert min(gaps) > 0.25, "a request may arrive late, and the next one not"
 
 
 def test_all_wait_when_the_server_asks_one_to(tmp_path: Path) -> None:
