@@ -32,6 +32,7 @@ from flows.commands.runs import add_runs
 from flows.commands.sql import add_sql
 from flows.commands.status import add_status
 from flows.commands.stop import add_stop
+from flows.commands.store import add_store
 from flows.commands.tables import add_tables
 from flows.commands.up import add_up
 from flows.commands.wandb import add_wandb
@@ -49,7 +50,7 @@ ADD = (
     *(add_tables, add_report, add_compare, add_recipes, add_algorithms, add_explain, add_data),
     *(add_reward, add_deploy, add_up, add_down, add_status, add_doctor, add_env),
     *(add_completion, add_rerun, add_replay, add_export, add_wandb, add_evaluate),
-    *(add_export_data, add_fork, add_evolve, add_champions, add_worker),
+    *(add_export_data, add_fork, add_evolve, add_champions, add_worker, add_store),
 )
 FAILED, WRONG, INTERRUPTED, UNREAD = 1, 2, 130, 141  # docs/exit_codes.md
 

@@ -215,11 +215,17 @@ class ValidationSection(Section):
 
 
 class CheckpointSection(Section):
-    """Which RL checkpoints are kept on disk."""
+    """Which RL checkpoints, and records of iterations, are kept on disk."""
 
     every: int = Field(default=1, ge=1, description="iterations between checkpoints")
     keep_last: int = Field(default=2, ge=1, description="newest checkpoints kept")
     keep_best: int = Field(default=1, ge=1, description="best checkpoints kept, by validation")
+    keep_rollouts: int | None = Field(
+        default=None,
+        ge=1,
+        description="newest iterations whose rollouts, rewards and advantages stay when"
+        " `rl-pipeline store gc` is called after the run; null = all",
+    )
 
 
 @dataclass(frozen=True, slots=True)

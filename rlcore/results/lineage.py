@@ -10,6 +10,8 @@ from typing import Any
 
 from rlcore.results.provenance import CODE, CODE_FILE, INPUTS, RECIPE, RECIPE_FILE
 from rlcore.store.artifacts import ArtifactError, DamagedArtifact
+from rlcore.store.checks import manifest_seal
+from rlcore.store.pruned import Pruned, PrunedArtifact
 from rlcore.store.reader import ArtifactReader
 from schemas.artifacts import ArtifactRef, Manifest
 
@@ -24,8 +26,8 @@ class Node:
     """An artifact of a lineage; ``depth``: steps from the subject; ``role``: as what the artifact
     one step nearer to the subject used it, or forward what it used that one as.
 
-    ``problem``: damage, or that it is gone; ``note``: why the chain ends here; ``sealed``: whether
-    its manifest can prove that it was not edited (``check_seal``).
+    ``problem``: damage, or that it is gone; ``note``: when it was pruned, or why the chain ends
+    here; ``sealed``: whether its manifest can prove that it was not edited (``check_seal``).
     """
 
     ref: ArtifactRef
@@ -35,6 +37,7 @@ class Node:
     problem: str | None = None
     note: str | None = None
     sealed: bool = True
+    pruned: bool = False
 
     @property
     def name(self) -> str:
@@ -65,12 +68,14 @@ class Trace:
 def trace(store: ArtifactReader, start: Sequence[ArtifactRef], *, forward: bool = False) -> Trace:
     """Return all artifacts that ``start`` was made from, or ``forward`` that were made from it.
 
-    Every one is verified, all its files included; damaged and missing ones are in the result.
-    Raises ArtifactError where the store cannot be read.
+    Every one is verified, all its files included; damaged and missing ones are in the result, and
+    pruned ones with the manifest that was kept of them. Raises ArtifactError where the store cannot
+    be read.
     """
     damage: list[str] = []
     known = {(m.kind, m.key): m for m in store.manifests(damage.append)}
-    children = _children(list(known.values())) if forward else {}
+    gone = [pruned.manifest for pruned in store.pruned.below().values()] if forward else []
+    children = _children([*known.values(), *gone]) if forward else {}
     found: dict[tuple[str, str, str], Node] = {}
     layer, depth = [(SELF, ref) for ref in start], 0
     while layer:
@@ -88,7 +93,7 @@ def trace(store: ArtifactReader, start: Sequence[ArtifactRef], *, forward: bool 
         layer, depth = following, depth + 1
     result = Trace(list(found.values()))
     for node in result.nodes:
-        if node.problem is None:
+        if node.problem is None and not node.pruned:
             _read(store, node, result)
     return result
 
@@ -101,8 +106,9 @@ def fold(nodes: Sequence[Node]) -> list[tuple[list[Node], str]]:
     groups: dict[tuple[str, ...], list[Node]] = {}
     for node in nodes:
         run, slash, _ = node.ref.key.rpartition("/")
-        alone = not slash or node.problem is not None or node.note is not None
-        group = (node.name, node.ref.sha256) if alone else (node.ref.kind, run, "")
+        ends = node.note is not None and not node.pruned
+        alone = not slash or node.problem is not None or ends
+        group = (node.name, node.ref.sha256) if alone else (node.ref.kind, run, node.note or "")
         groups.setdefault(group, []).append(node)
     return [(found, _folded_name(found)) for found in groups.values()]
 
@@ -167,6 +173,8 @@ def _checked(
     except DamagedArtifact as damage:
         same = manifest if manifest is not None and manifest.sha256 == ref.sha256 else None
         return Node(ref, depth, role, same, problem=damage.fault)
+    except PrunedArtifact as gone:
+        return _pruned(ref, depth, role, gone.pruned)
     except ArtifactError as error:
         if manifest is None and ref.kind == PRUNED:
             return Node(ref, depth, role, note="pruned: a later checkpoint superseded it")
@@ -174,6 +182,17 @@ def _checked(
         return Node(ref, depth, role, problem=gone)
     assert manifest is not None, "it was verified"
     return Node(ref, depth, role, manifest, note=_why_it_ends(manifest), sealed=sealed)
+
+
+def _pruned(ref: ArtifactRef, depth: int, role: str, pruned: Pruned) -> Node:
+    """Return the node of an artifact of which the manifest alone was kept."""
+    seal = pruned.fields.get("seal")
+    if seal and manifest_seal(pruned.fields) != seal:
+        changed = f"{pruned.sentence()}; the manifest that was kept of it was changed since"
+        return Node(ref, depth, role, problem=changed, pruned=True)
+    return Node(
+        ref, depth, role, pruned.manifest, note=pruned.sentence(), sealed=bool(seal), pruned=True
+    )
 
 
 def _why_it_ends(manifest: Manifest) -> str | None:

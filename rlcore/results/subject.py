@@ -28,7 +28,7 @@ def subject(name: str, store: str, runs: Path = RUNS) -> tuple[ArtifactReader, l
     if Path(name).is_dir():
         return _of_directory(Path(name), ArtifactReader(store))
     reader = ArtifactReader(store)
-    manifests = reader.manifests(lambda damage: None)
+    manifests = _manifests(reader)
     exact = [m for m in manifests if f"{m.kind}/{m.key}" == name]
     if not exact and "/" in name and name.partition("/")[0] in reader.kinds():
         kind, _, key = name.partition("/")
@@ -81,7 +81,7 @@ def _of_directory(
     digests = {path.name: file_digest(path) for path in weights}
     made = [
         manifest
-        for manifest in reader.manifests(lambda damage: None)
+        for manifest in _manifests(reader)
         if digests.items()
         <= {Path(name).name: entry.sha256 for name, entry in manifest.files.items()}.items()
     ]
@@ -122,6 +122,14 @@ def _unknown(name: str, reader: ArtifactReader, manifests: list[Manifest], runs:
         f" nearest is {what}; give a run, KIND/KEY, {LEAST_DIGITS} or more digits of a digest, or"
         " a directory"
     )
+
+
+def _manifests(reader: ArtifactReader) -> list[Manifest]:
+    """Return those of all artifacts, and of what was pruned last and not made again."""
+    pruned = sorted(reader.pruned.below().values(), key=lambda each: each.at)
+    gone = [each.manifest for each in pruned]
+    there = reader.manifests(lambda damage: None)
+    return list({(m.kind, m.key): m for m in [*gone, *there]}.values())
 
 
 def _ref(manifest: Manifest) -> ArtifactRef:

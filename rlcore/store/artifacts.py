@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import polars as pl
 
@@ -23,7 +24,8 @@ from rlcore.store.checks import (
 )
 from rlcore.store.leases import Lease, LeaseError, hold
 from rlcore.store.local import LocalFiles
-from rlcore.store.pins import pin, pinned
+from rlcore.store.pins import all_pinned, held_keys, pin, pinned
+from rlcore.store.pruned import SEPARATOR, encode, group_of
 from rlcore.store.reader import ArtifactReader
 from rlcore.store.tables import (
     encode_table,
@@ -88,6 +90,14 @@ class ArtifactStore(ArtifactReader):
     def pinned(self, kind: str, key: str) -> set[str]:
         """Return the keys of ``kind`` below ``key`` that somebody reads."""
         return pinned(self._files.records(), kind, key)
+
+    def being_written(self) -> set[str]:
+        """Return the keys that somebody holds."""
+        return held_keys(self._files.records())
+
+    def being_read(self) -> set[str]:
+        """Return the places that somebody reads."""
+        return {f"{kind}/{key}" for kind, key in all_pinned(self._files.records())}
 
     def put(
         self,
@@ -158,7 +168,7 @@ class ArtifactStore(ArtifactReader):
                     self.verify(ref)
             except DamagedArtifact as damage:
                 if look == 2:
-                    with self.hold(_held_by(key)):
+                    with self.hold(group_of(key)):
                         log(str(damage))
                         self.discard(kind, key)
             else:
@@ -189,14 +199,46 @@ class ArtifactStore(ArtifactReader):
         with self._fence(key):
             self._files.remove(place)
 
+    def prune(self, group: str, planned: Mapping[str, tuple[str, str]]) -> list[Manifest]:
+        """Remove the artifacts ``planned``, all their manifests kept before the first is removed;
+        return them.
+
+        ``planned``: place (``<kind>/<key>``) -> the content it must have, and why it goes; the keys
+        begin with ``group``. One that was made again since is left. Raises LeaseError while another
+        process works on ``group``.
+        """
+        with self.hold(group):
+            there = self.read_manifests(list(planned), lambda damage: None)
+            found = [m for m in there if planned[f"{m.kind}/{m.key}"][0] == m.sha256]
+            if found:
+                reasons = [planned[f"{m.kind}/{m.key}"][1] for m in found]
+                name = f"{group}{SEPARATOR}{uuid4().hex}.json"
+                self._files.keep_pruned(name, encode(found, reasons))
+            for manifest in found:
+                self.discard(manifest.kind, manifest.key)
+        return found
+
+    def leftovers(self, kind: str) -> dict[str, int]:
+        """Return place -> bytes of folders of ``kind`` that hold no artifact."""
+        return self._files.leftovers(kind)
+
+    def clear(self, kind: str, group: str) -> int:
+        """Remove the leftovers of ``kind`` below ``group``; return their bytes. Raises LeaseError
+        while another process works on it."""
+        with self.hold(group):
+            found = {
+                place: size
+                for place, size in self.leftovers(kind).items()
+                if group_of(place.partition("/")[2]) == group
+            }
+            for place in found:
+                with self._fence(group):
+                    self._files.remove(place)
+        return sum(found.values())
+
     def _fence(self, key: str) -> AbstractContextManager[None]:
-        lease = self._leases.get(_held_by(key))
+        lease = self._leases.get(group_of(key))
         return nullcontext() if lease is None else lease.fence()
-
-
-def _held_by(key: str) -> str:
-    """Return the key whose lease covers ``key``: that of its stage, its first part."""
-    return key.partition("/")[0]
 
 
 def _entry(content: bytes | Path) -> FileEntry:

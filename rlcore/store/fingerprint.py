@@ -45,6 +45,7 @@ NEUTRAL = (
     "rlcore.store.local",
     "rlcore.store.pins",
     "rlcore.store.outside",
+    "rlcore.store.pruned",
     "rlcore.store.reader",
     "rlcore.store.records",
     "rlcore.store.remote",

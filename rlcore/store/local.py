@@ -15,6 +15,7 @@ from uuid import uuid4
 
 from rlcore.store.checks import MANIFEST, ArtifactError, remember_digest
 from rlcore.store.leftovers import is_abandoned
+from rlcore.store.pruned import FOLDER as PRUNED
 from rlcore.store.records import LEASES, LocalRecords
 from rlcore.store.stamps import stamp
 
@@ -152,6 +153,45 @@ class LocalFiles:
             _fsync_folder(top)
             shutil.rmtree(top)
 
+    def leftovers(self, kind: str) -> dict[str, int]:
+        """Return location -> bytes of the highest folders of ``kind`` with no artifact below: what
+        a removal that was killed left."""
+        found: dict[str, int] = {}
+        top = self.root / kind
+        if top.is_dir():
+            for entry in os.scandir(top):
+                if entry.is_dir(follow_symlinks=False):
+                    _leftovers(Path(entry.path), f"{kind}/{entry.name}", found)
+        return found
+
+    def keep_pruned(self, name: str, content: bytes) -> None:
+        """Write a document of ``rlcore.store.pruned``; it is on disk, whole, when this returns."""
+        folder = self.root / PRUNED
+        staged = self.staging_folder()
+        try:
+            _write(staged / name, content)
+            folder.mkdir(exist_ok=True)
+            os.replace(staged / name, folder / name)
+            _fsync_folder(folder)
+        except OSError as error:
+            raise ArtifactError(
+                f"{folder / name} could not be written: {os.strerror(error.errno or 0)}. Nothing"
+                " was removed; free space or fix the permissions, then try again."
+            ) from error
+        finally:
+            shutil.rmtree(staged, ignore_errors=True)
+
+    def pruned_names(self, prefix: str) -> list[str]:
+        """Return the names of these documents that begin with ``prefix``, sorted."""
+        folder = self.root / PRUNED
+        if not folder.is_dir():
+            return []
+        return sorted(name for name in os.listdir(folder) if name.startswith(prefix))
+
+    def read_pruned(self, name: str) -> bytes:
+        """Return the content of one of these documents."""
+        return (self.root / PRUNED / name).read_bytes()
+
     def staging_folder(self) -> Path:
         """Create and return a folder of this process; folders of dead processes are removed."""
         staging = self.root / _STAGING
@@ -190,6 +230,20 @@ def _walk(top: Path, prefix: str) -> Iterator[tuple[str, int]]:
         elif name != MANIFEST:
             plain = entry.is_file(follow_symlinks=False)
             yield name, entry.stat(follow_symlinks=False).st_size if plain else -1
+
+
+def _leftovers(folder: Path, location: str, found: dict[str, int]) -> bool:
+    """Add the highest folders without an artifact; return whether ``folder`` holds one."""
+    if (folder / MANIFEST).exists():
+        return True
+    inner = [entry for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False)]
+    below: dict[str, int] = {}
+    holds = [_leftovers(Path(entry.path), f"{location}/{entry.name}", below) for entry in inner]
+    if any(holds):
+        found |= below
+        return True
+    found[location] = sum(max(size, 0) for _, size in _walk(folder, ""))
+    return False
 
 
 def _stamps(folder: str, location: str, found: dict[str, str]) -> None:

@@ -12,10 +12,11 @@ from rlcore.store.leases import hold, is_held
 from rlcore.store.records import Records
 
 _SEPARATOR = "~"  # in no kind and no key
+_PREFIX = "pin"
 
 
 def _prefix(kind: str, key: str = "") -> str:
-    return _SEPARATOR.join(["pin", kind, *key.split("/")])
+    return _SEPARATOR.join([_PREFIX, kind, *key.split("/")])
 
 
 @contextmanager
@@ -42,3 +43,21 @@ def pinned(records: Records, kind: str, key: str) -> set[str]:
         else:
             records.remove(name)
     return found
+
+
+def all_pinned(records: Records) -> set[tuple[str, str]]:
+    """Return kind and key of all that somebody reads."""
+    return {
+        (name.split(_SEPARATOR)[1], "/".join(name.split(_SEPARATOR)[2:-1]))
+        for name in records.names(f"{_PREFIX}{_SEPARATOR}")
+        if is_held(records, name)
+    }
+
+
+def held_keys(records: Records) -> set[str]:
+    """Return the keys that a process which may be alive holds to write."""
+    return {
+        name
+        for name in records.names("")
+        if not name.startswith((".", f"{_PREFIX}{_SEPARATOR}")) and is_held(records, name)
+    }

@@ -22,6 +22,7 @@ from rlcore.store.checks import (
     parse_manifest,
 )
 from rlcore.store.local import LocalFiles
+from rlcore.store.pruned import PrunedArtifact, PrunedRecords
 from schemas.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:  # each takes a while, and a query over a local store needs none of them
@@ -47,6 +48,7 @@ class ArtifactReader:
         else:
             self._files = LocalFiles(Path(text).expanduser().absolute())
             self.root = str(self._files.root)
+        self.pruned = PrunedRecords(self._files.pruned_names, self._files.read_pruned)
 
     def find(self, kind: str, key: str) -> "ArtifactRef | None":
         """Return the artifact's ref, or None where there is no manifest.
@@ -123,21 +125,16 @@ class ArtifactReader:
     def manifest(self, ref: "ArtifactRef") -> "Manifest":
         """Return the manifest behind ``ref``, names and sizes of its files checked.
 
-        Raises ArtifactError when the artifact is gone, damaged, or has other content than ``ref``.
+        Raises PrunedArtifact when it was pruned, ArtifactError when it is gone for another reason,
+        damaged, or has other content than ``ref``.
         """
         manifest = self.peek(ref.kind, ref.key)
         uri = self._files.uri(location(ref.kind, ref.key))
-        if manifest is None:
-            raise ArtifactError(
-                f"{uri} is not in the store (its manifest is missing). "
-                "Rerun the pipeline: the stage that wrote it will be run again."
-            )
-        if manifest.sha256 != ref.sha256:
-            raise ArtifactError(
-                f"{uri} holds content {manifest.sha256[:12]}... where {ref.sha256[:12]}... "
-                "was requested: it has been written again since. Rerun the pipeline."
-            )
-        return manifest
+        if manifest is not None and manifest.sha256 == ref.sha256:
+            return manifest
+        if (pruned := self.pruned.of(ref)) is not None:
+            raise PrunedArtifact(uri, pruned)
+        raise _not_there(uri, manifest, ref)
 
     def manifests(
         self,
@@ -227,3 +224,15 @@ class ArtifactReader:
             sha256=manifest.sha256,
             rows=manifest.rows,
         )
+
+
+def _not_there(uri: str, found: "Manifest | None", asked: "ArtifactRef") -> ArtifactError:
+    if found is None:
+        return ArtifactError(
+            f"{uri} is not in the store (its manifest is missing). "
+            "Rerun the pipeline: the stage that wrote it will be run again."
+        )
+    return ArtifactError(
+        f"{uri} holds content {found.sha256[:12]}... where {asked.sha256[:12]}... "
+        "was requested: it has been written again since. Rerun the pipeline."
+    )

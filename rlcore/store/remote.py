@@ -17,6 +17,7 @@ from uuid import uuid4
 import fsspec
 
 from rlcore.store.checks import MANIFEST, ArtifactError, check_digest, file_digest
+from rlcore.store.pruned import FOLDER as PRUNED
 from rlcore.store.records import LEASES, RemoteRecords
 from schemas.errors import UserError
 
@@ -168,7 +169,7 @@ class RemoteFiles:
             posixpath.basename(info["name"].rstrip("/"))
             for info in found
             if info["type"] == "directory"
-            and posixpath.basename(info["name"].rstrip("/")) != LEASES
+            and not posixpath.basename(info["name"].rstrip("/")).startswith(".")
         )
 
     def records(self) -> RemoteRecords:
@@ -216,6 +217,44 @@ class RemoteFiles:
             names = [MANIFEST] if self.read_manifest(location) is not None else []
             for name in [*names, *self.listing(location)]:
                 self._fs.rm_file(self._path(location, name))
+
+    def leftovers(self, kind: str) -> dict[str, int]:
+        """Return location -> bytes of folders of ``kind`` with files and without a manifest at or
+        above: what a removal or an upload that was killed left."""
+        top = self._path(kind)
+        with self._translate_errors(f"list {self.uri(kind)}"):
+            self._fs.invalidate_cache()
+            listing = self._fs.find(top, detail=True)
+        whole = {
+            posixpath.dirname(path) for path in listing if posixpath.basename(path) == MANIFEST
+        }
+        found: dict[str, int] = {}
+        for path, info in listing.items():
+            folder = posixpath.dirname(path)
+            above = folder
+            while above not in whole and len(above) > len(top):
+                above = posixpath.dirname(above)
+            if above not in whole and folder != top:
+                location = f"{kind}/{posixpath.relpath(folder, top)}"
+                found[location] = found.get(location, 0) + int(info["size"])
+        return found
+
+    def keep_pruned(self, name: str, content: bytes) -> None:
+        """Write a document of ``rlcore.store.pruned``."""
+        with self._translate_errors(f"write {self.uri(PRUNED)}/{name}"):
+            self._fs.pipe_file(self._path(PRUNED, name), content)
+
+    def pruned_names(self, prefix: str) -> list[str]:
+        """Return the names of these documents that begin with ``prefix``, sorted."""
+        with self._translate_errors(f"list {self.uri(PRUNED)}"):
+            self._fs.invalidate_cache()
+            paths = self._fs.glob(f"{self._path(PRUNED)}/{prefix}*")
+        return sorted(posixpath.basename(str(path)) for path in paths)
+
+    def read_pruned(self, name: str) -> bytes:
+        """Return the content of one of these documents."""
+        with self._translate_errors(f"read {self.uri(PRUNED)}/{name}"):
+            return self._fs.cat_file(self._path(PRUNED, name))
 
     def _path(self, *parts: str) -> str:
         return "/".join([self._top.rstrip("/"), *parts])

@@ -1,0 +1,1 @@
+"""What a store keeps: roots, what they need, and the removal of the rest."""

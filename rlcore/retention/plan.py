@@ -1,0 +1,201 @@
+"""What may be removed from a store: what no root was made from, and that can be computed again.
+
+Which kinds go: those that hold data, which the recipes, code and inputs on record can make again.
+What says what was run, decided, found or measured (runs, iterations, recipes, metrics, evaluations,
+champions, ...) is small and always stays, and so does a kind that is not listed here.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+import yaml
+
+from rlcore.results.provenance import RECIPE, RECIPE_FILE
+from rlcore.retention.roots import Root, RunOfStore, find_roots, roots_seen, runs_of
+from rlcore.store.artifacts import ArtifactStore
+from rlcore.store.checks import ArtifactError
+from rlcore.store.pruned import group_of
+from schemas.artifacts import Manifest
+from schemas.errors import UserError
+
+# Tables of RL's iterations: a root keeps them unless they are to be dropped.
+OF_ITERATIONS = frozenset({"rollouts", "rewards", "advantages", "own_logprobs", "validation"})
+DATA = OF_ITERATIONS | {
+    *("base_model", "dataset", "preferences", "policy", "reward_model", "checkpoint", "export"),
+}
+KEEP_RUNS = 5
+LEAST_AGE_H = 1.0
+UNNEEDED = "no root needs it"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What is kept. ``keep_champions``: of each name, None for all; ``keep_rollouts``: newest
+    iterations of RL with their tables, None for what the recipe says; ``least_age_h``: hours for
+    which whatever was made is kept."""
+
+    keep_runs: int = KEEP_RUNS
+    keep_champions: int | None = None
+    keep_rollouts: int | None = None
+    least_age_h: float = LEAST_AGE_H
+
+    def __post_init__(self) -> None:
+        for name in ("keep_runs", "keep_champions", "keep_rollouts", "least_age_h"):
+            if (value := getattr(self, name)) is not None and value < 0:
+                raise UserError(
+                    f"--{name.replace('_', '-')} {value} is less than 0; give 0 or more"
+                )
+
+
+@dataclass(frozen=True)
+class Plan:
+    """``manifests``: all of the store, by place; ``parents``: what each place was made from, also
+    those that were pruned; ``removed``: what no root needs, with why; ``damage``: sentences on
+    manifests that cannot be read; ``seen``: the ``roots_seen`` before anything else."""
+
+    manifests: Mapping[str, Manifest]
+    parents: Mapping[str, list[str]]
+    roots: list[Root]
+    runs: list[RunOfStore]
+    removed: Mapping[str, str]
+    damage: list[str]
+    seen: frozenset[str]
+
+    def reached(self, start: Iterable[str]) -> set[str]:
+        """Return the places of all artifacts that ``start`` was made from, itself included."""
+        waiting, found = list(start), set[str]()
+        while waiting:
+            place = waiting.pop()
+            if place not in found:
+                found.add(place)
+                waiting += self.parents.get(place, ())
+        return found & self.manifests.keys()
+
+    def bytes_of(self, places: Iterable[str]) -> int:
+        """Return the bytes of the files of artifacts, as recorded."""
+        return sum(size_of(self.manifests[place]) for place in places)
+
+
+def size_of(manifest: Manifest) -> int:
+    """Return the bytes of an artifact's files."""
+    return sum(entry.bytes for entry in manifest.files.values())
+
+
+def make_plan(store: ArtifactStore, settings: Settings) -> Plan:
+    """Return what of ``store`` goes and what does not. Changes nothing.
+
+    Raises UserError where there is no root, ArtifactError where a manifest is damaged: what was
+    made from what cannot be told then.
+    """
+    plan = survey(store, settings)
+    if plan.damage:
+        raise ArtifactError(
+            f"what the artifacts of {store.root} need cannot be told: {plan.damage[0]}; rl-pipeline"
+            " store verify names all that is damaged: delete it, then try again"
+        )
+    if not plan.roots:
+        raise UserError(
+            f"{store.root} has no root: no champion, no pin, and no run among the last"
+            f" {settings.keep_runs} of a recipe, so that all of it would go; pin what is to stay"
+            " (rl-pipeline store pin REF), or raise --keep-runs"
+        )
+    return plan
+
+
+def survey(store: ArtifactStore, settings: Settings) -> Plan:
+    """Return the plan whatever it says, to be looked at."""
+    seen, damage = roots_seen(store), list[str]()
+    manifests = {f"{m.kind}/{m.key}": m for m in store.manifests(damage.append)}
+    runs = runs_of(store)
+    roots = find_roots(
+        store,
+        manifests,
+        runs,
+        keep_runs=settings.keep_runs,
+        keep_champions=settings.keep_champions,
+    )
+    plan = Plan(manifests, _parents(store, manifests), roots, runs, {}, damage, seen)
+    young = _young(manifests, settings.least_age_h)
+    needed = plan.reached([*young, *(place for root in roots for place in root.places)])
+    removed = {
+        place: UNNEEDED
+        for place, manifest in manifests.items()
+        if manifest.kind in DATA and place not in needed
+    }
+    removed |= _dropped(store, manifests, roots, settings.keep_rollouts, removed.keys() | young)
+    return replace(plan, removed=removed)
+
+
+def _parents(store: ArtifactStore, manifests: Mapping[str, Manifest]) -> dict[str, list[str]]:
+    """Return place -> places that it was made from, also of what was pruned: a second collection
+    keeps what the first one did."""
+    parents = {place: _names(manifest) for place, manifest in manifests.items()}
+    for (kind, key, _), pruned in store.pruned.below().items():
+        parents.setdefault(f"{kind}/{key}", []).extend(
+            f"{ref['kind']}/{ref['key']}" for ref in pruned.fields["parents"].values()
+        )
+    return parents
+
+
+def _names(manifest: Manifest) -> list[str]:
+    return [f"{ref.kind}/{ref.key}" for ref in manifest.parents.values()]
+
+
+def _young(manifests: Mapping[str, Manifest], hours: float) -> set[str]:
+    since = datetime.now(UTC) - timedelta(hours=hours)
+    return {
+        place
+        for place, manifest in manifests.items()
+        if manifest.kind in DATA and datetime.fromisoformat(manifest.created_at) > since
+    }
+
+
+def _dropped(
+    store: ArtifactStore,
+    manifests: Mapping[str, Manifest],
+    roots: Iterable[Root],
+    keep: int | None,
+    without: Iterable[str],
+) -> dict[str, str]:
+    """Return the tables of iterations that are older than the newest ``keep`` of their run, or than
+    its recipe keeps; never of one that is under way."""
+    passed = set(without)
+    resumes = {group for root in roots for group in root.resumes}
+    tables = [
+        (place, manifest, _iteration(manifest.key))
+        for place, manifest in manifests.items()
+        if manifest.kind in OF_ITERATIONS and group_of(manifest.key) not in resumes
+    ]
+    newest: dict[str, int] = {}
+    for _, manifest, number in tables:
+        run = manifest.key.rpartition("/")[0]
+        newest[run] = max(newest.get(run, 0), number)
+    limits = {None: keep}
+    found = {}
+    for place, manifest, number in tables:
+        digest = manifest.recipe_digest if keep is None else None
+        if digest not in limits:
+            limits[digest] = _keep_rollouts(store, digest)
+        limit = limits[digest]
+        if limit is None or place in passed:
+            continue
+        if number <= newest[manifest.key.rpartition("/")[0]] - limit:
+            said = "--drop-rollouts" if keep == 0 else f"keep_rollouts = {limit}"
+            found[place] = f"tables of iterations are dropped ({said})"
+    return found
+
+
+def _iteration(key: str) -> int:
+    """Return the iteration of ``<run>/000007`` or of its further round ``<run>/000007-1``."""
+    number = key.rpartition("/")[2].partition("-")[0]
+    return int(number) if number.isdecimal() else 0
+
+
+def _keep_rollouts(store: ArtifactStore, digest: str) -> int | None:
+    """Return ``rl.checkpoint.keep_rollouts`` of a recorded recipe; None where it does not say."""
+    ref = store.find(RECIPE, digest) if digest else None
+    if ref is None:
+        return None
+    text = (store.directory(ref) / RECIPE_FILE).read_text(encoding="utf-8")
+    return yaml.safe_load(text)["rl"]["checkpoint"].get("keep_rollouts")
