@@ -38,6 +38,7 @@ NEUTRAL = (
     "rlcore.rl.measures",
     "rlcore.rl.metrics",
     "rlcore.store.artifacts",
+    "rlcore.store.cache",
     "rlcore.store.checks",
     "rlcore.store.fingerprint",
     "rlcore.store.leases",

@@ -1,7 +1,7 @@
 """Artifacts in an object store behind an fsspec URL (``s3://bucket/prefix``): manifest last.
 
-Readers get local copies from a cache that is addressed by content, so it cannot return a stale
-copy; a damaged one is downloaded again.
+Readers get local copies from a cache (``rlcore.store.cache``) that is addressed by content, so it
+cannot return a stale copy; a damaged one is downloaded again.
 """
 
 import hashlib
@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 import fsspec
 
+from rlcore.store.cache import Cache, most_bytes
 from rlcore.store.checks import MANIFEST, ArtifactError, check_digest, file_digest
 from rlcore.store.pruned import FOLDER as PRUNED
 from rlcore.store.records import LEASES, RemoteRecords
@@ -42,7 +42,7 @@ class RemoteFiles:
 
     def __init__(self, root: str, cache: Path | None) -> None:
         self.root = root.rstrip("/")
-        self.cache = cache or _default_cache()
+        self._cache = Cache(cache or _default_cache(), most_bytes())
         try:
             self._fs, self._top = fsspec.url_to_fs(self.root)
         except (ValueError, ImportError) as error:
@@ -95,11 +95,11 @@ class RemoteFiles:
     def local_path(self, location: str, name: str, content: str) -> str:
         """Return where the local copy of one file of an artifact is, or will be; ``content``: the
         artifact's digest."""
-        return f"{self.cache}/{content}/{name}"
+        return str(self._cache.path(content, name))
 
     def index_folder(self) -> Path:
         """Return the local folder of what readers remember of this store."""
-        return self.cache / ".index" / hashlib.sha256(self.root.encode()).hexdigest()[:32]
+        return self._cache.folder / ".index" / hashlib.sha256(self.root.encode()).hexdigest()[:32]
 
     def listing(self, location: str) -> dict[str, int]:
         """Return relative path -> bytes of everything in the artifact but its manifest."""
@@ -118,6 +118,7 @@ class RemoteFiles:
         """
         entry = manifest.files[name]
         target = Path(self.local_path(location, name, manifest.sha256))
+        self._cache.use(manifest.sha256)
         if target.exists() and file_digest(target) != entry.sha256:
             logger.warning(
                 f"{target} was changed after it was downloaded; it is downloaded from"
@@ -125,22 +126,21 @@ class RemoteFiles:
             )
             target.unlink()
         if not target.exists():
-            partial = self.cache / ".partial" / uuid4().hex
-            partial.parent.mkdir(parents=True, exist_ok=True)
-            target.parent.mkdir(parents=True, exist_ok=True)
+            partial = self._cache.partial()
             try:
                 with self._translate_errors(f"download {self.uri(location)}/{name}"):
                     self._fs.get_file(self._path(location, name), str(partial))
                 check_digest(partial, entry, self.uri(location), name)
+                target.parent.mkdir(parents=True, exist_ok=True)
                 os.replace(partial, target)
             finally:
                 partial.unlink(missing_ok=True)
+            self._cache.added(entry.bytes)
         return target
 
     def fetch_all(self, location: str, manifest: "Manifest") -> Path:
-        """Return a local directory that holds all files of an artifact."""
-        folder = self.cache / manifest.sha256
-        folder.mkdir(parents=True, exist_ok=True)
+        """Return a local directory that holds all files of an artifact, until this process ends."""
+        folder = self._cache.hand_out(manifest.sha256)
         for name in manifest.files:
             self.fetch(location, name, manifest)
         return folder
