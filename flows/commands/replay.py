@@ -76,6 +76,7 @@ def replay(options: argparse.Namespace) -> int:
             f"replay {run.name} --from {first} up to {last}: iterations to replay are"
             f" {recorded.first + 1} to {recorded.last}, the first not after the last"
         )
+    recorded.check_kept(first, last)
     if options.trajectory is None and options.format != "table":
         raise UserError(
             f"--format {options.format} is of --trajectory; name an answer, or leave it"

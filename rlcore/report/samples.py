@@ -55,6 +55,14 @@ class Scores:
     shares: np.ndarray
 
 
+def pruned(run: Run) -> str | None:
+    """Return how many iterations' rollouts were pruned, and when; None where none were."""
+    gone = run.pruned("rollouts")
+    if not gone:
+        return None
+    return f"The rollouts of {len(gone)} iterations were {gone[max(gone)]}."
+
+
 def over_iterations(run: Run) -> list[Asked]:
     """Return prompts that the policy answered in two iterations, those whose mean score changed
     most in front: greedy answers of the first and the last validation that recorded some, else what

@@ -55,11 +55,12 @@ def write_report(
     stages, and where the folder cannot be written.
     """
     facts = facts or gather(run, ending)
-    asked, scores = [], None
+    asked, scores, pruned = [], None, None
     if any(stage.name == RL for stage in facts.stages):
         try:
             asked = samples.over_iterations(run)
             scores = samples.scores(run)
+            pruned = samples.pruned(run)
         except ArtifactError:  # a store that goes away; the rest is worth having
             pass
     checkpoints = [] if facts.completions is None else samples.of_checkpoints(facts.completions)
@@ -73,6 +74,7 @@ def write_report(
         asked=asked,
         checkpoints=checkpoints,
         scores=scores,
+        pruned=pruned,
     )
 
 

@@ -22,6 +22,7 @@ from rlcore.results.folders import (
 from rlcore.results.metrics import stage_metrics
 from rlcore.results.rounds import no_rows, table_of_round
 from rlcore.store.artifacts import ArtifactStore, Lineage
+from rlcore.store.pruned import group_of
 from rlcore.store.reader import ArtifactReader
 from schemas.artifacts import ArtifactRef
 from schemas.errors import UserError, did_you_mean
@@ -169,6 +170,17 @@ class Run:
                 found.setdefault(int(number), []).append(name)
         return dict(sorted(found.items()))
 
+    def pruned(self, kind: str) -> dict[int, str]:
+        """Return when and why records of ``kind`` were pruned and not made again, by iteration.
+        Raises as ``records``."""
+        key = self.records(RL)
+        there = {name for names in self.recorded(kind).values() for name in names}
+        return {
+            int(name.removeprefix(f"{key}/").partition("-")[0]): gone.sentence()
+            for (of, name, _), gone in self.store.pruned.below(group_of(key)).items()
+            if of == kind and name.startswith(f"{key}/") and name not in there
+        }
+
     @property
     def iterations(self) -> list[int]:
         """The RL iterations with rollouts in the store, the one under way included."""
@@ -250,6 +262,8 @@ class Run:
         known = sorted({number for number, _ in rounds})
         if iteration is not None and iteration not in known:
             there = f"it has {known[0]} to {known[-1]}" if known else "it has none yet"
+            if (gone := self.pruned(kind).get(iteration)) is not None:
+                there = f"they were {gone}"
             raise UserError(
                 f"the run '{self.name}' has no rollouts of iteration {iteration}; {there}"
             )

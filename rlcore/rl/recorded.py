@@ -84,6 +84,14 @@ class RecordedIterations:
         ref = self.iteration(number).manifest.parents["advantages"]
         return ref, self.store.table(ref, "advantages")
 
+    def check_kept(self, first: int, last: int) -> None:
+        """Raise PrunedArtifact, ArtifactError or UserError unless the store still has what the
+        iterations ``first`` to ``last`` trained on."""
+        for number in range(first, last + 1):
+            for parent in self.store.manifest(self.ref(number)).parents.values():
+                if parent.kind in ("rollouts", "rewards", "advantages"):
+                    self.store.manifest(parent)
+
     def batch(self, number: int) -> RolloutBatch:
         """Return the trajectories that iteration ``number`` trained on and how they were scored,
         in the order of its advantages."""
