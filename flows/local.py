@@ -105,8 +105,7 @@ def server_settings(home: Path, port: int) -> dict[str, str]:
     return client_settings(home, port) | {
         "PREFECT_SERVER_API_AUTH_STRING": password(home),
         "PREFECT_SERVER_CSRF_PROTECTION_ENABLED": "true",
-        # Pages of runs that ended 90 days ago go, or the database grows for ever; the store keeps
-        # what they were.
+        # Pages of runs that ended 90 days ago go; the store keeps what the runs were.
         "PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED": "events,flow_runs",
         # `prefect deployment run --watch` shows log lines only with both.
         "PREFECT_SERVER_LOGS_STREAM_OUT_ENABLED": "true",

@@ -11,7 +11,7 @@ from itertools import pairwise
 import numpy as np
 import polars as pl
 
-from rlcore.results.run import Run
+from rlcore.results.run import Run, pruned_records
 from rlcore.rewards.types import prompt_text, spoken_text
 from rlcore.store.checks import ArtifactError
 from schemas.artifacts import Manifest
@@ -57,7 +57,7 @@ class Scores:
 
 def pruned(run: Run) -> str | None:
     """Return how many iterations' rollouts were pruned, and when; None where none were."""
-    gone = run.pruned("rollouts")
+    gone = pruned_records(run, "rollouts")
     if not gone:
         return None
     return f"The rollouts of {len(gone)} iterations were {gone[max(gone)]}."

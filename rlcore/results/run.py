@@ -170,17 +170,6 @@ class Run:
                 found.setdefault(int(number), []).append(name)
         return dict(sorted(found.items()))
 
-    def pruned(self, kind: str) -> dict[int, str]:
-        """Return when and why records of ``kind`` were pruned and not made again, by iteration.
-        Raises as ``records``."""
-        key = self.records(RL)
-        there = {name for names in self.recorded(kind).values() for name in names}
-        return {
-            int(name.removeprefix(f"{key}/").partition("-")[0]): gone.sentence()
-            for (of, name, _), gone in self.store.pruned.below(group_of(key)).items()
-            if of == kind and name.startswith(f"{key}/") and name not in there
-        }
-
     @property
     def iterations(self) -> list[int]:
         """The RL iterations with rollouts in the store, the one under way included."""
@@ -262,7 +251,7 @@ class Run:
         known = sorted({number for number, _ in rounds})
         if iteration is not None and iteration not in known:
             there = f"it has {known[0]} to {known[-1]}" if known else "it has none yet"
-            if (gone := self.pruned(kind).get(iteration)) is not None:
+            if (gone := pruned_records(self, kind).get(iteration)) is not None:
                 there = f"they were {gone}"
             raise UserError(
                 f"the run '{self.name}' has no rollouts of iteration {iteration}; {there}"
@@ -272,3 +261,15 @@ class Run:
             if iteration in (None, number) and not (kind == "advantages" and round_):
                 frames += table_of_round(self.store, kind, name, number, round_)
         return pl.concat(frames) if frames else no_rows(kind)
+
+
+def pruned_records(run: Run, kind: str) -> dict[int, str]:
+    """Return when and why records of ``kind`` of RL were pruned and not made again, by iteration.
+    Raises as ``Run.records``."""
+    key = run.records(RL)
+    there = {name for names in run.recorded(kind).values() for name in names}
+    return {
+        int(name.removeprefix(f"{key}/").partition("-")[0]): gone.sentence()
+        for (of, name, _), gone in run.store.pruned.below(group_of(key)).items()
+        if of == kind and name.startswith(f"{key}/") and name not in there
+    }

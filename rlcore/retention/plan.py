@@ -171,13 +171,12 @@ def _dropped(
     for _, manifest, number in tables:
         run = manifest.key.rpartition("/")[0]
         newest[run] = max(newest.get(run, 0), number)
-    limits = {None: keep}
+    limits: dict[str, int | None] = {}
+    if keep is None:
+        limits = {d: _keep_rollouts(store, d) for d in {m.recipe_digest for _, m, _ in tables}}
     found = {}
     for place, manifest, number in tables:
-        digest = manifest.recipe_digest if keep is None else None
-        if digest not in limits:
-            limits[digest] = _keep_rollouts(store, digest)
-        limit = limits[digest]
+        limit = limits.get(manifest.recipe_digest, keep)
         if limit is None or place in passed:
             continue
         if number <= newest[manifest.key.rpartition("/")[0]] - limit:

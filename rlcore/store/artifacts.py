@@ -213,7 +213,7 @@ class ArtifactStore(ArtifactReader):
             if found:
                 reasons = [planned[f"{m.kind}/{m.key}"][1] for m in found]
                 name = f"{group}{SEPARATOR}{uuid4().hex}.json"
-                self._files.keep_pruned(name, encode(found, reasons))
+                self._files.documents().write(name, encode(found, reasons))
             for manifest in found:
                 self.discard(manifest.kind, manifest.key)
         return found

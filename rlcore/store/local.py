@@ -16,6 +16,7 @@ from uuid import uuid4
 from rlcore.store.checks import MANIFEST, ArtifactError, remember_digest
 from rlcore.store.leftovers import is_abandoned
 from rlcore.store.pruned import FOLDER as PRUNED
+from rlcore.store.pruned import LocalDocuments
 from rlcore.store.records import LEASES, LocalRecords
 from rlcore.store.stamps import stamp
 
@@ -164,33 +165,9 @@ class LocalFiles:
                     _leftovers(Path(entry.path), f"{kind}/{entry.name}", found)
         return found
 
-    def keep_pruned(self, name: str, content: bytes) -> None:
-        """Write a document of ``rlcore.store.pruned``; it is on disk, whole, when this returns."""
-        folder = self.root / PRUNED
-        staged = self.staging_folder()
-        try:
-            _write(staged / name, content)
-            folder.mkdir(exist_ok=True)
-            os.replace(staged / name, folder / name)
-            _fsync_folder(folder)
-        except OSError as error:
-            raise ArtifactError(
-                f"{folder / name} could not be written: {os.strerror(error.errno or 0)}. Nothing"
-                " was removed; free space or fix the permissions, then try again."
-            ) from error
-        finally:
-            shutil.rmtree(staged, ignore_errors=True)
-
-    def pruned_names(self, prefix: str) -> list[str]:
-        """Return the names of these documents that begin with ``prefix``, sorted."""
-        folder = self.root / PRUNED
-        if not folder.is_dir():
-            return []
-        return sorted(name for name in os.listdir(folder) if name.startswith(prefix))
-
-    def read_pruned(self, name: str) -> bytes:
-        """Return the content of one of these documents."""
-        return (self.root / PRUNED / name).read_bytes()
+    def documents(self) -> LocalDocuments:
+        """Return the manifests of what was pruned."""
+        return LocalDocuments(self.root / PRUNED, self.staging_folder)
 
     def staging_folder(self) -> Path:
         """Create and return a folder of this process; folders of dead processes are removed."""

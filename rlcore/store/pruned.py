@@ -6,10 +6,14 @@ prune that was cut short, or an artifact that was made again, needs no correctio
 """
 
 import json
+import os
+import shutil
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rlcore.store.checks import ArtifactError
 
@@ -79,23 +83,103 @@ def decode(document: bytes) -> dict[Place, Pruned]:
     return found
 
 
+class Documents(Protocol):
+    """Where the documents are: each is written once, and never changed."""
+
+    def names(self, prefix: str) -> list[str]:
+        """Return the names that begin with ``prefix``, sorted."""
+        ...
+
+    def read(self, name: str) -> bytes:
+        """Return the content of one."""
+        ...
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write one; it is there whole, and outlives a loss of power, when this returns."""
+        ...
+
+
+@dataclass(frozen=True)
+class LocalDocuments:
+    """Documents in ``folder``; ``stage`` makes a folder on the same filesystem."""
+
+    folder: Path
+    stage: Callable[[], Path]
+
+    def names(self, prefix: str) -> list[str]:
+        """See ``Documents``."""
+        if not self.folder.is_dir():
+            return []
+        return sorted(name for name in os.listdir(self.folder) if name.startswith(prefix))
+
+    def read(self, name: str) -> bytes:
+        """See ``Documents``."""
+        return (self.folder / name).read_bytes()
+
+    def write(self, name: str, content: bytes) -> None:
+        """See ``Documents``. Raises ArtifactError where the disk is full or read-only."""
+        staged = self.stage()
+        try:
+            with open(staged / name, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            self.folder.mkdir(exist_ok=True)
+            os.replace(staged / name, self.folder / name)
+            handle = os.open(self.folder, os.O_RDONLY)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+        except OSError as error:
+            raise ArtifactError(
+                f"{self.folder / name} could not be written: {os.strerror(error.errno or 0)}."
+                " Nothing was removed; free space or fix the permissions, then try again."
+            ) from error
+        finally:
+            shutil.rmtree(staged, ignore_errors=True)
+
+
+class RemoteDocuments:
+    """Documents below ``top`` of an fsspec filesystem."""
+
+    def __init__(
+        self, fs: Any, top: str, translate_errors: Callable[[str], AbstractContextManager[None]]
+    ) -> None:
+        self._fs, self._top, self._translate_errors = fs, top, translate_errors
+
+    def names(self, prefix: str) -> list[str]:
+        """See ``Documents``."""
+        with self._translate_errors(f"list {self._top}"):
+            self._fs.invalidate_cache()
+            paths = self._fs.glob(f"{self._top}/{prefix}*")
+        return sorted(str(path).rpartition("/")[2] for path in paths)
+
+    def read(self, name: str) -> bytes:
+        """See ``Documents``."""
+        with self._translate_errors(f"read {self._top}/{name}"):
+            return self._fs.cat_file(f"{self._top}/{name}")
+
+    def write(self, name: str, content: bytes) -> None:
+        """See ``Documents``."""
+        with self._translate_errors(f"write {self._top}/{name}"):
+            self._fs.pipe_file(f"{self._top}/{name}", content)
+
+
 class PrunedRecords:
-    """Reads the documents of one store, each once: none is ever changed.
+    """What the documents of one store say; each is read once."""
 
-    ``names``, ``read``: the names that begin with a prefix, and the content of one.
-    """
-
-    def __init__(self, names: Callable[[str], Sequence[str]], read: Callable[[str], bytes]) -> None:
-        self._names, self._read = names, read
+    def __init__(self, documents: Documents) -> None:
+        self._documents = documents
         self._known: dict[str, dict[Place, Pruned]] = {}
 
     def below(self, group: str | None = None) -> dict[Place, Pruned]:
         """Return what was pruned of the keys whose first part is ``group``, or of all; of an
         artifact that was pruned twice the last time."""
         prefix = "" if group is None else f"{group}{SEPARATOR}"
-        for name in self._names(prefix):
+        for name in self._documents.names(prefix):
             if name not in self._known:
-                self._known[name] = decode(self._read(name))
+                self._known[name] = decode(self._documents.read(name))
         found: dict[Place, Pruned] = {}
         for name, rows in self._known.items():
             if name.startswith(prefix):

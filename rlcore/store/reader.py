@@ -48,7 +48,7 @@ class ArtifactReader:
         else:
             self._files = LocalFiles(Path(text).expanduser().absolute())
             self.root = str(self._files.root)
-        self.pruned = PrunedRecords(self._files.pruned_names, self._files.read_pruned)
+        self.pruned = PrunedRecords(self._files.documents())
 
     def find(self, kind: str, key: str) -> "ArtifactRef | None":
         """Return the artifact's ref, or None where there is no manifest.

@@ -18,6 +18,7 @@ import fsspec
 from rlcore.store.cache import Cache, most_bytes
 from rlcore.store.checks import MANIFEST, ArtifactError, check_digest, file_digest
 from rlcore.store.pruned import FOLDER as PRUNED
+from rlcore.store.pruned import RemoteDocuments
 from rlcore.store.records import LEASES, RemoteRecords
 from schemas.errors import UserError
 
@@ -225,53 +226,47 @@ class RemoteFiles:
         with self._translate_errors(f"list {self.uri(kind)}"):
             self._fs.invalidate_cache()
             listing = self._fs.find(top, detail=True)
-        whole = {
-            posixpath.dirname(path) for path in listing if posixpath.basename(path) == MANIFEST
-        }
-        found: dict[str, int] = {}
-        for path, info in listing.items():
-            folder = posixpath.dirname(path)
-            above = folder
-            while above not in whole and len(above) > len(top):
-                above = posixpath.dirname(above)
-            if above not in whole and folder != top:
-                location = f"{kind}/{posixpath.relpath(folder, top)}"
-                found[location] = found.get(location, 0) + int(info["size"])
-        return found
+        return _without_manifest(listing, top)
 
-    def keep_pruned(self, name: str, content: bytes) -> None:
-        """Write a document of ``rlcore.store.pruned``."""
-        with self._translate_errors(f"write {self.uri(PRUNED)}/{name}"):
-            self._fs.pipe_file(self._path(PRUNED, name), content)
-
-    def pruned_names(self, prefix: str) -> list[str]:
-        """Return the names of these documents that begin with ``prefix``, sorted."""
-        with self._translate_errors(f"list {self.uri(PRUNED)}"):
-            self._fs.invalidate_cache()
-            paths = self._fs.glob(f"{self._path(PRUNED)}/{prefix}*")
-        return sorted(posixpath.basename(str(path)) for path in paths)
-
-    def read_pruned(self, name: str) -> bytes:
-        """Return the content of one of these documents."""
-        with self._translate_errors(f"read {self.uri(PRUNED)}/{name}"):
-            return self._fs.cat_file(self._path(PRUNED, name))
+    def documents(self) -> RemoteDocuments:
+        """Return the manifests of what was pruned."""
+        return RemoteDocuments(self._fs, self._path(PRUNED), self._translate_errors)
 
     def _path(self, *parts: str) -> str:
         return "/".join([self._top.rstrip("/"), *parts])
 
-    @contextmanager
-    def _translate_errors(self, action: str) -> Iterator[None]:
-        """Turn a network or server error into one sentence."""
-        try:
-            yield
-        except UserError:
-            raise
-        except self._errors as error:
-            raise ArtifactError(
-                f"could not {action}: {type(error).__name__}: {error}. Check the store's URL, "
-                "that its bucket exists, the credentials and the endpoint (AWS_* variables "
-                "for s3), then rerun."
-            ) from error
+    def _translate_errors(self, action: str) -> AbstractContextManager[None]:
+        return _translated(self._errors, action)
+
+
+@contextmanager
+def _translated(errors: tuple[type[Exception], ...], action: str) -> Iterator[None]:
+    """Turn a network or server error into one sentence."""
+    try:
+        yield
+    except UserError:
+        raise
+    except errors as error:
+        raise ArtifactError(
+            f"could not {action}: {type(error).__name__}: {error}. Check the store's URL, "
+            "that its bucket exists, the credentials and the endpoint (AWS_* variables "
+            "for s3), then rerun."
+        ) from error
+
+
+def _without_manifest(listing: Mapping[str, Mapping[str, Any]], top: str) -> dict[str, int]:
+    """Return ``<kind>/<folder>`` -> bytes of files of the kind's folder ``top`` with no manifest in
+    their folder or above."""
+    whole = {posixpath.dirname(path) for path in listing if posixpath.basename(path) == MANIFEST}
+    found: dict[str, int] = {}
+    for path, info in listing.items():
+        folder = above = posixpath.dirname(path)
+        while above not in whole and len(above) > len(top):
+            above = posixpath.dirname(above)
+        if above not in whole and folder != top:
+            location = posixpath.relpath(folder, posixpath.dirname(top))
+            found[location] = found.get(location, 0) + int(info["size"])
+    return found
 
 
 def _listed_stamp(info: Mapping[str, Any]) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from flows import services
-from flows.local import ENV_BEGIN, ROOT, down, password, write_env_file
+from flows.local import ENV_BEGIN, ROOT, down, password, server_settings, write_env_file
 from flows.places import RECIPES
 
 pytestmark = pytest.mark.timeout(300)
@@ -241,6 +241,20 @@ def test_all_files_are_below_the_home(prefect_server: str) -> None:
     assert settings.server.analytics_enabled is False
     assert settings.api.url == prefect_server
     assert (home / "ui").is_dir(), "the UI was unpacked into the environment's packages"
+
+
+def test_the_server_removes_pages_of_old_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prefect's default keeps every run, and so the database grows for ever."""
+    from prefect.settings.models.server.services import ServerServicesDBVacuumSettings
+
+    for name, value in server_settings(tmp_path, 4201).items():
+        if "VACUUM" in name:
+            monkeypatch.setenv(name, value)
+    vacuum = ServerServicesDBVacuumSettings()
+    assert vacuum.enabled_vacuum_types == {"events", "flow_runs"}
+    assert vacuum.retention_period.days == 90
 
 
 def test_dotenv_keeps_what_others_wrote(tmp_path: Path) -> None:

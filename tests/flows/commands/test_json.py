@@ -35,6 +35,7 @@ ARGUMENTS = {  # a command with what makes it print rows -> further arguments, i
     "reward try arithmetic quickstart": (["-n", "4", *few_rows()], 0),
     "runs": ([], 0),
     "sql": (["select * from metrics"], 0),
+    "store usage": ([], 0),
     "status": ([], 1),  # server without worker
     "status quickstart": ([], 0),
     "study quickstart": ([], 0),

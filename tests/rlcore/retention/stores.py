@@ -20,7 +20,7 @@ EVERY_CHAMPION = 4  # each run of this number became a champion
 
 
 def put(
-    store: ArtifactStore, kind: str, key: str, folder: Path | None = None, **parents: ArtifactRef
+    store: ArtifactStore, kind: str, key: str, folder: Path | None = None, /, **parents: ArtifactRef
 ) -> ArtifactRef:
     """Put one artifact: a table, or the files of ``folder``."""
     made = Lineage("r", "c", parents)
