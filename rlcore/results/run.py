@@ -251,10 +251,14 @@ class Run:
         known = sorted({number for number, _ in rounds})
         if iteration is not None and iteration not in known:
             there = f"it has {known[0]} to {known[-1]}" if known else "it has none yet"
-            if (gone := pruned_records(self, kind).get(iteration)) is not None:
+            if (gone := pruned_records(self, "rollouts").get(iteration)) is not None:
                 there = f"they were {gone}"
             raise UserError(
                 f"the run '{self.name}' has no rollouts of iteration {iteration}; {there}"
+            )
+        if not rounds and (pruned := pruned_records(self, "rollouts")):
+            raise UserError(
+                f"the run '{self.name}' has no rollouts any more; they were {pruned[max(pruned)]}"
             )
         frames = []
         for (number, round_), name in sorted(rounds.items()):

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 import yaml
 
 from rlcore.results.provenance import RECIPE, RECIPE_FILE
-from rlcore.retention.roots import Root, RunOfStore, find_roots, roots_seen, runs_of
+from rlcore.retention.roots import PINS, Root, RunOfStore, find_roots, roots_seen, runs_of
 from rlcore.store.artifacts import ArtifactStore
 from rlcore.store.checks import ArtifactError
 from rlcore.store.pruned import group_of
@@ -132,9 +132,10 @@ def _parents(store: ArtifactStore, manifests: Mapping[str, Manifest]) -> dict[st
     keeps what the first one did."""
     parents = {place: _names(manifest) for place, manifest in manifests.items()}
     for (kind, key, _), pruned in store.pruned.below().items():
-        parents.setdefault(f"{kind}/{key}", []).extend(
-            f"{ref['kind']}/{ref['key']}" for ref in pruned.fields["parents"].values()
-        )
+        if (place := f"{kind}/{key}") not in manifests:
+            parents.setdefault(place, []).extend(
+                f"{ref['kind']}/{ref['key']}" for ref in pruned.fields["parents"].values()
+            )
     return parents
 
 
@@ -159,8 +160,8 @@ def _dropped(
     without: Iterable[str],
 ) -> dict[str, str]:
     """Return the tables of iterations that are older than the newest ``keep`` of their run, or than
-    its recipe keeps; never of one that is under way."""
-    passed = set(without)
+    its recipe keeps; never of one that is under way, and none that is itself pinned."""
+    passed = {*without, *(m.key for m in manifests.values() if m.kind == PINS)}
     resumes = {group for root in roots for group in root.resumes}
     tables = [
         (place, manifest, _iteration(manifest.key))

@@ -147,6 +147,8 @@ def test_a_run_whose_page_and_rollouts_are_gone_is_answered_by_the_store(
     assert "evaluation" in capsys.readouterr().out
     with pytest.raises(UserError, match="no rollouts of iteration 1; they were pruned on 20"):
         made.open().rollouts(1)
+    with pytest.raises(UserError, match="has no rollouts any more; they were pruned on 20"):
+        made.open().trajectories()
 
 
 def test_a_replay_of_what_was_dropped_ends_in_a_sentence(store: ArtifactStore) -> None:

@@ -5,10 +5,12 @@ from pathlib import Path
 import pytest
 
 from rlcore.recipe_text import write_yaml
+from rlcore.retention.collect import collect
 from rlcore.retention.plan import DATA, OF_ITERATIONS, Settings, make_plan
 from rlcore.retention.roots import pin, unpin
 from rlcore.store.artifacts import ArtifactError, ArtifactStore, Lineage
 from schemas.errors import UserError
+from tasks.runtime.declared import declared
 from tests.rlcore.retention.stores import Filled, put
 
 NOW = Settings(keep_runs=1, least_age_h=0)
@@ -105,6 +107,11 @@ def test_tables_of_iterations_are_dropped_of_roots_too(filled: Filled) -> None:
     removed = gone(filled, Settings(keep_runs=9, keep_rollouts=0, least_age_h=0))
     assert {place.split("/")[0] for place in removed} == {"rollouts", "rewards"}
     assert runs_in(removed) == {"sums01", "sums02", "sums03"}, "04 is to be gone on with"
+    table = filled.store.find("rollouts", "sums01/000001")
+    assert table is not None
+    pin(filled.store, table)
+    dropping = Settings(keep_runs=9, keep_rollouts=0, least_age_h=0)
+    assert removed - gone(filled, dropping) == {"rollouts/sums01/000001"}
     newest = gone(filled, Settings(keep_runs=9, keep_rollouts=1, least_age_h=0))
     assert {place.rpartition("/")[2] for place in newest} == {"000001"}
 
@@ -121,6 +128,26 @@ def test_a_recipe_says_how_many_iterations_keep_their_tables(tmp_path: Path) -> 
     plan = make_plan(filled.store, NOW)
     assert set(plan.removed) == {"rollouts/sums01/000001", "rewards/sums01/000001"}
     assert plan.removed["rewards/sums01/000001"].endswith("(keep_rollouts = 1)")
+
+
+def test_the_results_of_all_stages_but_evaluations_are_data() -> None:
+    """A stage that is added must say whether its result may go."""
+    kinds = {stage.kind for stage in declared().values()}
+    assert kinds - DATA == {"evaluation"}
+
+
+def test_what_was_dropped_keeps_what_it_was_made_from(filled: Filled) -> None:
+    """Else a second collection would remove what the first one kept."""
+    extra = put(filled.store, "dataset", "x")
+    table = put(filled.store, "rollouts", "sums03/000009", extra=extra)
+    pin(filled.store, put(filled.store, "policy", "x", table=table))
+    dropping = Settings(keep_runs=1, keep_rollouts=0, least_age_h=0)
+    for _ in range(2):
+        plan = make_plan(filled.store, dropping)
+        assert "dataset/x" not in plan.removed
+        collect(filled.store, plan, dropping, pytest.fail)
+    assert filled.store.find("rollouts", "sums03/000009") is None
+    assert filled.store.find("dataset", "x") == extra
 
 
 def test_a_kind_that_nobody_listed_stays(filled: Filled) -> None:
