@@ -76,8 +76,10 @@ class RunOfStore:
 
 
 def runs_of(store: ArtifactStore) -> list[RunOfStore]:
-    """Return the runs of a store, the newest first. Raises ArtifactError where a record of one is
-    damaged: what it needs cannot be told then."""
+    """Return the runs of a store, that which came to a stage last in front.
+
+    Raises ArtifactError where a record of one is damaged: what it needs cannot be told then.
+    """
     refs = [ref for key in store.keys(RUNS) if (ref := store.find(RUNS, key)) is not None]
     if not refs:
         return []
@@ -86,14 +88,16 @@ def runs_of(store: ArtifactStore) -> list[RunOfStore]:
     for row in rows.iter_rows(named=True):
         stages.setdefault(row["flow_run_id"], []).append(StageRecord(**row))
     runs = [RunOfStore(id_, s[0].run, s[0].recipe, tuple(s)) for id_, s in stages.items()]
-    return sorted(runs, key=lambda run: run.began, reverse=True)
+    return sorted(runs, key=lambda run: run.stages[-1].began, reverse=True)
 
 
 def roots_seen(store: ArtifactStore) -> frozenset[str]:
     """Return what shows a new root. A run records its stage before it looks for the result, and who
     holds a key is found out by its lease."""
-    places = [f"{kind}/{key}" for kind in (RUNS, CHAMPIONS, PINS) for key in store.keys(kind)]
-    return frozenset([*places, *store.being_read()])
+    places = [f"{kind}/{key}" for kind in (CHAMPIONS, PINS) for key in store.keys(kind)]
+    runs = [f"{RUNS}/{key}" for key in store.keys(RUNS)]
+    stages = store.read_manifests(runs, lambda damage: None)  # a retried run writes its rows anew
+    return frozenset([*places, *(f"{m.key} {m.sha256}" for m in stages), *store.being_read()])
 
 
 def find_roots(

@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,12 @@ import fsspec
 import pytest
 
 from rlcore.results.lineage import trace
+from rlcore.results.run import record_stage
 from rlcore.results.subject import subject
 from rlcore.retention.collect import collect, leftovers
 from rlcore.retention.plan import Plan, Settings, make_plan
-from rlcore.store.artifacts import ArtifactStore
+from rlcore.retention.roots import runs_of
+from rlcore.store.artifacts import ArtifactStore, Lineage
 from tests.rlcore.conftest import bucket, s3_server
 from tests.rlcore.retention.stores import URL, Filled, put, whole
 
@@ -233,6 +236,20 @@ def test_what_is_made_again_is_live_again(made: Filled, tmp_path: Path) -> None:
     assert (node.note, node.problem) == (None, None)
     gc(filled.store)
     assert filled.store.find("rollouts", "sums01/000001") is None
+
+
+def test_a_run_that_is_retried_meanwhile_keeps_its_results(made: Filled, tmp_path: Path) -> None:
+    """It is one of the last again, though its record is not a new one."""
+    filled = made.copy(tmp_path / "store")
+    plan = make_plan(filled.store, NOW)
+    newest, *_, oldest = runs_of(filled.store)
+    assert (oldest.name, newest.name) == ("sums-00000001", "sums-00000004")
+    again = replace(oldest.stages[0], began="2026-01-02T00:00:00+00:00")
+    record_stage(filled.store, again, Lineage("r", "c"))
+    collect(filled.store, plan, NOW, pytest.fail)
+    there = whole(filled.store)
+    assert {"policy/sums01", "export/sums01", "policy/sums04"} <= there
+    assert "policy/sums02" not in there
 
 
 def test_what_becomes_needed_meanwhile_stays(made: Filled, tmp_path: Path) -> None:
