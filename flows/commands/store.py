@@ -127,7 +127,7 @@ def _usage(options: argparse.Namespace) -> int:
         _print(by_run(plan), RUNS, options.format)
     for damage in plan.damage:
         print(f"warning: {damage}", file=sys.stderr)
-    roots = f"{len(plan.roots)} roots" if plan.roots else "no root, so gc would refuse"
+    roots = f"roots: {len(plan.roots)}" if plan.roots else "no root, so gc would refuse"
     print(
         f"{text_of(plan.bytes_of(plan.manifests))}, of which rl-pipeline store gc would remove"
         f" {text_of(plan.bytes_of(plan.removed))}; {roots}",

@@ -60,7 +60,8 @@ def pruned(run: Run) -> str | None:
     gone = pruned_records(run, "rollouts")
     if not gone:
         return None
-    return f"The rollouts of {len(gone)} iterations were {gone[max(gone)]}."
+    several = "s" if len(gone) > 1 else ""
+    return f"The rollouts of {len(gone)} iteration{several} were {gone[max(gone)]}."
 
 
 def over_iterations(run: Run) -> list[Asked]:

@@ -32,7 +32,9 @@ def test_a_pruned_artifact_is_named_with_date_and_reason(root: str, tmp_path: Pa
     found = reader.pruned.of(refs[0])
     assert found is not None
     assert found.manifest.rows == refs[0].rows
-    with pytest.raises(PrunedArtifact, match=r"rollouts/k/000001 was pruned on 20\S+: no use\. R"):
+    with pytest.raises(
+        PrunedArtifact, match=r"rollouts/k/000001 was pruned on 20\S+: no use\. Its"
+    ):
         reader.table(refs[0], "metrics")
     assert store.prune("k", planned) == []
     assert put(store, "rollouts", "k/000001") == refs[0]
