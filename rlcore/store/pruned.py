@@ -51,7 +51,7 @@ class PrunedArtifact(ArtifactError):
 
     def __init__(self, uri: str, pruned: Pruned) -> None:
         super().__init__(
-            f"{uri} was {pruned.sentence()}. Its stage makes it again: run the recipe, or, where the"
+            f"{uri} was {pruned.sentence()}. Its stage makes it again: run the recipe or, where the"
             " stage's result is still there, rl-pipeline rerun RUN --from STAGE."
         )
         self.pruned = pruned
