@@ -96,8 +96,7 @@ def client_settings(home: Path, port: int) -> dict[str, str]:
 
 
 def server_settings(home: Path, port: int) -> dict[str, str]:
-    """Return the environment of the server itself: ``flows.server`` documents the attacks that it
-    defends against.
+    """Return the environment of the server; what it defends against is said in ``flows.server``.
 
     The UI calls the API by a relative address: the page may be opened as localhost, or through
     ``ssh -L`` on another port.
@@ -105,8 +104,7 @@ def server_settings(home: Path, port: int) -> dict[str, str]:
     return client_settings(home, port) | {
         "PREFECT_SERVER_API_AUTH_STRING": password(home),
         "PREFECT_SERVER_CSRF_PROTECTION_ENABLED": "true",
-        # Pages of runs that ended 90 days ago go; the store keeps what the runs were.
-        "PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED": "events,flow_runs",
+        "PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED": "events,flow_runs",  # after 90 days
         # `prefect deployment run --watch` shows log lines only with both.
         "PREFECT_SERVER_LOGS_STREAM_OUT_ENABLED": "true",
         "PREFECT_SERVER_LOGS_STREAM_PUBLISHING_ENABLED": "true",

@@ -10,6 +10,7 @@ import polars as pl
 
 from rlcore.results.run import KIND as RUNS
 from rlcore.results.run import TABLE, StageRecord
+from rlcore.retraining.champions import CHAMPIONS, EXPORT
 from rlcore.store.artifacts import ArtifactStore, Lineage
 from rlcore.store.pruned import group_of
 from schemas.artifacts import ArtifactRef, Manifest
@@ -17,7 +18,6 @@ from schemas.errors import UserError, did_you_mean
 
 PINS = "pins"  # kind of the artifacts that keep another one
 PINNED = "pinned"  # as what they name it
-CHAMPIONS, EXPORT = "champions", "export"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,12 @@ import polars as pl
 from rlcore.results.metrics import metrics_frame
 from rlcore.results.provenance import INPUTS
 from rlcore.results.run import record_stage
+from rlcore.retraining.champions import BY_HAND, add_champion
 from rlcore.store.artifacts import ArtifactError, ArtifactStore, Lineage
 from schemas.artifacts import ArtifactRef
 from tests.rlcore.results.records import stage_record
 
 URL = "file:///data/train.jsonl"
-EVERY_CHAMPION = 4  # each run of this number became a champion
 
 
 def put(
@@ -81,9 +81,9 @@ class Filled:
         shutil.rmtree(folder)
         return last
 
-    def add_champion(self, name: str, number: int, export: ArtifactRef) -> ArtifactRef:
-        """Make ``export`` a champion, as retraining does."""
-        return put(self.store, "champions", f"{name}/{number}", export=export)
+    def add_champion(self, name: str, number: int, export: ArtifactRef) -> None:
+        """Make ``export`` a champion by hand."""
+        add_champion(self.store, name, after=number - 1, export=export, cause=BY_HAND)
 
 
 def whole(store: ArtifactStore) -> set[str]:
