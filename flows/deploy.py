@@ -288,6 +288,7 @@ def _deploy(
     )
     deployment.storage = LocalStorage(str(root))
     made = deployment.apply(work_pool_name=POOL)
+    assert isinstance(made, UUID), "in a plain function it is not a coroutine"
     if schedule is None:  # which Prefect takes for: leave them as they are
         _delete_schedules(made)
 
