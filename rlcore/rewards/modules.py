@@ -5,6 +5,7 @@ import importlib
 import importlib.util
 import os
 import sys
+import sysconfig
 import traceback
 from collections.abc import Callable
 from importlib.machinery import ModuleSpec
@@ -16,6 +17,12 @@ from schemas.errors import UserError, did_you_mean
 from schemas.names import is_file, split_function
 
 _OS = (os.__file__, "<frozen os>")  # whose environ raises KeyError for a variable that is not set
+_INSTALLED = tuple(
+    {
+        str(Path(sysconfig.get_path(name)).resolve()) + os.sep
+        for name in ("stdlib", "platlib", "purelib")
+    }
+)
 
 
 def find_module(name: str) -> ModuleSpec | None:
@@ -132,7 +139,9 @@ def import_failure(error: BaseException, name: str, path: str) -> str:
             remedy = "name the variable in reward.env and set it, or read it inside the function"
         if isinstance(error, ModuleNotFoundError):
             remedy = "install what it imports, or put its folder on PYTHONPATH"
-        shown = [frame for frame in frames if not _is_machinery(frame.filename)]
+        named = [frame for frame in frames if not _is_machinery(frame.filename)]
+        # The user's line, also where it calls into a package or sys.exit is replaced, as by wandb.
+        shown = [frame for frame in named if not _is_installed(frame.filename)] or named
         if shown:
             place = f" ({_short(shown[-1].filename)} line {shown[-1].lineno})"
         what = " ".join(str(error).split())
@@ -160,6 +169,11 @@ def function_of(module: ModuleType, function: str, name: str, path: str) -> Call
 def _is_machinery(filename: str) -> bool:
     """Whether a frame belongs to Python's import, or to what reports its errors."""
     return filename.startswith("<") or filename in (__file__, importlib.__file__, *_OS)
+
+
+def _is_installed(filename: str) -> bool:
+    """Whether a frame belongs to Python's library or to an installed package."""
+    return str(Path(filename).resolve()).startswith(_INSTALLED)
 
 
 def _short(filename: str | None) -> str:

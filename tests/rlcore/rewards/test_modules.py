@@ -7,6 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from wandb.sdk.lib.exit_hooks import ExitHooks
 
 from flows.places import RECIPES
 from rlcore.cluster.in_process import InProcessWorker
@@ -84,6 +85,25 @@ def test_an_import_that_fails_is_a_sentence_with_its_place(
             import_module(name, f"{name}:f", "reward.functions[0].name")
         assert str(error.value).startswith(f"reward.functions[0].name = '{name}:f' cannot be")
         assert "\n" not in str(error.value)
+    sys.modules.pop("mine_modules", None)
+
+
+def test_the_place_is_the_users_line_where_a_package_stands_between(
+    package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """wandb replaces sys.exit, and a package that the module calls raises below its line."""
+    (package / "__init__.py").write_text("")
+    (package / "quits.py").write_text("import sys\n\nsys.exit('no licence')\n")
+    (package / "reads.py").write_text("import json\njson.loads('{')\n")
+    monkeypatch.setattr(sys, "exit", sys.exit)
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    ExitHooks().hook()
+    for module, place in {
+        "quits": r"\(quits\.py line 3\)",
+        "reads": r"\(reads\.py line 2\)",
+    }.items():
+        with pytest.raises(UserError, match=place):
+            import_module(f"mine_modules.{module}", f"mine_modules.{module}:f", "reward")
     sys.modules.pop("mine_modules", None)
 
 
