@@ -121,20 +121,26 @@ def _value(node: ast.AST) -> int | float:
 
 
 def _problem(draw: random.Random) -> tuple[str, str, int]:
-    """Return question, expression and value of a problem of two steps."""
-    name, thing = draw.choice(_NAMES), draw.choice(_THINGS)
-    boxes, each, more = draw.randint(12, 99), draw.randint(12, 99), draw.randint(100, 999)
-    product = boxes * each
-    kind = draw.randrange(3)
-    if kind == 0:
-        question = f"{name} has {boxes} boxes of {each} {thing} and gets {more} more."
-        return f"{question} How many {thing}?", f"{boxes}*{each}+{more}", product + more
-    if kind == 1:
-        gone = min(more, product - 1)
-        question = f"{name} has {boxes} boxes of {each} {thing} and sells {gone}."
-        return f"{question} How many {thing}?", f"{boxes}*{each}-{gone}", product - gone
-    question = f"{name} packs {boxes} and {more} {thing} in each of {each} bags."
-    return f"{question} How many {thing}?", f"({boxes}+{more})*{each}", (boxes + more) * each
+    """Return question, expression and value of a problem of two steps.
+
+    All values have four digits: where they differ in length, a model of two layers learns on some
+    seeds only to copy what the calculator returns.
+    """
+    name, thing, kind = draw.choice(_NAMES), draw.choice(_THINGS), draw.randrange(3)
+    while True:
+        boxes, each, more = draw.randint(12, 99), draw.randint(12, 99), draw.randint(100, 999)
+        match kind:
+            case 0:
+                told = f"has {boxes} boxes of {each} {thing} and gets {more} more."
+                expression, value = f"{boxes}*{each}+{more}", boxes * each + more
+            case 1:
+                told = f"has {boxes} boxes of {each} {thing} and sells {more}."
+                expression, value = f"{boxes}*{each}-{more}", boxes * each - more
+            case _:
+                told = f"packs {boxes} and {more} {thing} in each of {each} bags."
+                expression, value = f"({boxes}+{more})*{each}", (boxes + more) * each
+        if 1000 <= value <= 9999:
+            return f"{name} {told} How many {thing}?", expression, value
 
 
 def _other(expression: str, draw: random.Random) -> str:
