@@ -101,7 +101,7 @@ def deliver(url: str, body: bytes) -> str:
             answer = httpx.post(
                 url, content=body, headers={"Content-Type": "application/json"}, timeout=ATTEMPT_S
             )
-        except (httpx.TransportError, httpx.InvalidURL) as error:
+        except (httpx.TransportError, httpx.InvalidURL, UnicodeError) as error:  # of a host's name
             return isinstance(error, httpx.TransportError), type(error).__name__
         if answer.is_success:
             return False, ""

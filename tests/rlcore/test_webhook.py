@@ -21,11 +21,13 @@ class Receiver:
 
     def __init__(self, answer: Callable[[int], int | None] = lambda number: 200) -> None:
         self.bodies: list[dict[str, str]] = []
+        self.authorizations: list[str | None] = []
         receiver = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
+                receiver.authorizations.append(self.headers["Authorization"])
                 receiver.bodies.append(json.loads(body))
                 status = answer(len(receiver.bodies))
                 if status is None:
@@ -108,6 +110,28 @@ def test_a_receiver_that_fails_in_passing_is_asked_again() -> None:
     try:
         assert deliver(one.url, b'{"event": "a"}') == ""
         assert len(one.bodies) == 3
+    finally:
+        one.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("http://[::1", "InvalidURL"),
+        (f"https://{'a' * 70}.example/hook", "UnicodeError"),
+        ("https://..example/hook", "UnicodeError"),
+    ],
+)
+def test_a_url_that_leads_nowhere_is_given_up_in_a_word(url: str, said: str) -> None:
+    """Without a line in the log nobody learns that alerts are not delivered."""
+    assert deliver(url, b'{"event": "a"}') == said
+
+
+def test_user_and_password_of_a_url_are_sent_as_such() -> None:
+    one = Receiver()
+    try:
+        assert deliver(one.url.replace("//", "//me:hunter22@"), b'{"event": "a"}') == ""
+        assert one.authorizations == ["Basic bWU6aHVudGVyMjI="]
     finally:
         one.close()
 
