@@ -101,12 +101,17 @@ def _retrain(recipe: str, overrides: dict[str, Any] | None) -> State | dict[str,
 
 
 def _start(recipe: Recipe, reigning: Champion | None) -> tuple[ArtifactRef | None, dict[str, Any]]:
-    """Return the champion's export that training begins with, if any, and the keys that say so."""
+    """Return the champion's export that training begins with, if any, and the keys that say so.
+
+    Raises UserError where the champion's export is gone: the gate would find out after training.
+    """
     assert recipe.retrain is not None, "the flow refuses a recipe without the section"
-    if reigning is None or recipe.retrain.start == "base":
+    if reigning is None:
         return None, {}
     store = ArtifactReader(recipe.store)
     export = verified_export(store, reigning)
+    if recipe.retrain.start == "base":
+        return None, {}
     get_run_logger().info(f"training begins with champion {reigning.number}")
     return export, {
         "model.path": str(model_directory(store.directory(export))),

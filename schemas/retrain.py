@@ -22,6 +22,7 @@ _CRON = (
     ("month", 1, 12, {name: number for number, name in enumerate(_MONTHS, 1)}),
     ("weekday", 0, 7, {name: number for number, name in enumerate(_DAYS)}),
 )
+_LONGEST = dict(enumerate((31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31), 1))  # days, by month
 _PART = re.compile(r"(?:\*|(?P<first>\w+)(?:-(?P<last>\w+))?)(?:/(?P<step>\d+))?")
 
 
@@ -123,6 +124,29 @@ def _cron_problems(text: str) -> Iterator[str]:
                 or [e for e in ends if e is not None] != sorted(e for e in ends if e is not None)
             ):
                 yield f"its {name} {field!r} is outside of {least} to {most}"
+                return
+    days, months, weekdays = (
+        _numbers(field, *bounds) for field, bounds in zip(fields[2:], _CRON[2:], strict=True)
+    )
+    every_weekday = {day % 7 for day in weekdays} == set(range(7))
+    if every_weekday and min(days) > max(_LONGEST[month] for month in months):
+        yield f"its day of the month {fields[2]!r} is in no month of {fields[3]!r}"
+
+
+def _numbers(field: str, name: str, least: int, most: int, names: Mapping[str, int]) -> set[int]:
+    """Return what a field without a problem stands for."""
+    found: set[int] = set()
+    for part in field.lower().split(","):
+        match = _PART.fullmatch(part)
+        assert match is not None, f"the {name} was looked at"
+        first = _number(match["first"], names) if match["first"] else least
+        last = _number(match["last"], names) if match["last"] else first
+        assert first is not None, f"the {name} was looked at"
+        assert last is not None, f"the {name} was looked at"
+        if not match["first"] or (match["step"] and not match["last"]):
+            last = most
+        found |= set(range(first, last + 1, int(match["step"] or 1)))
+    return found
 
 
 def _number(text: str, names: Mapping[str, int]) -> int | None:

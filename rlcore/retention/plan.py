@@ -26,6 +26,7 @@ DATA = OF_ITERATIONS | {
 }
 KEEP_RUNS = 5
 LEAST_AGE_H = 1.0
+MOST = 1_000_000  # of any setting: as hours a hundred years
 UNNEEDED = "no root needs it"
 
 
@@ -42,10 +43,9 @@ class Settings:
 
     def __post_init__(self) -> None:
         for name in ("keep_runs", "keep_champions", "keep_rollouts", "least_age_h"):
-            if (value := getattr(self, name)) is not None and value < 0:
-                raise UserError(
-                    f"--{name.replace('_', '-')} {value} is less than 0; give 0 or more"
-                )
+            value, option = getattr(self, name), f"--{name.replace('_', '-')}"
+            if value is not None and not 0 <= value <= MOST:
+                raise UserError(f"{option} {value} is not a number from 0 to {MOST}; give one")
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,8 @@ A root keeps all that its artifacts were made from (``rlcore.retention.plan``).
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-import polars as pl
-
 from rlcore.results.run import KIND as RUNS
-from rlcore.results.run import TABLE, StageRecord
+from rlcore.results.run import StageRecord, stage_rows
 from rlcore.retraining.champions import CHAMPIONS, EXPORT
 from rlcore.store.artifacts import ArtifactStore, Lineage
 from rlcore.store.pruned import group_of
@@ -80,10 +78,9 @@ def runs_of(store: ArtifactStore) -> list[RunOfStore]:
 
     Raises ArtifactError where a record of one is damaged: what it needs cannot be told then.
     """
-    refs = [ref for key in store.keys(RUNS) if (ref := store.find(RUNS, key)) is not None]
-    if not refs:
+    rows = stage_rows(store)
+    if rows is None:
         return []
-    rows = pl.concat([store.table(ref, TABLE) for ref in refs]).sort("began")
     stages: dict[str, list[StageRecord]] = {}
     for row in rows.iter_rows(named=True):
         stages.setdefault(row["flow_run_id"], []).append(StageRecord(**row))
@@ -94,10 +91,8 @@ def runs_of(store: ArtifactStore) -> list[RunOfStore]:
 def roots_seen(store: ArtifactStore) -> frozenset[str]:
     """Return what shows a new root. A run records its stage before it looks for the result, and who
     holds a key is found out by its lease."""
-    places = [f"{kind}/{key}" for kind in (CHAMPIONS, PINS) for key in store.keys(kind)]
-    runs = [f"{RUNS}/{key}" for key in store.keys(RUNS)]
-    stages = store.read_manifests(runs, lambda damage: None)  # a retried run writes its rows anew
-    return frozenset([*places, *(f"{m.key} {m.sha256}" for m in stages), *store.being_read()])
+    places = [f"{kind}/{key}" for kind in (CHAMPIONS, PINS, RUNS) for key in store.keys(kind)]
+    return frozenset([*places, *store.being_read()])
 
 
 def find_roots(

@@ -10,6 +10,7 @@ absent.
 import hashlib
 import json
 import logging
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
@@ -27,6 +28,7 @@ from rlcore.store.artifacts import (
     LeaseError,
     Lineage,
 )
+from rlcore.store.pruned import PrunedArtifact
 from rlcore.store.reader import ArtifactReader
 from schemas.artifacts import ArtifactRef
 from schemas.errors import UserError, did_you_mean
@@ -36,6 +38,7 @@ CHAMPIONS, DECISIONS, EXPORT = "champions", "decisions", "export"
 FIRST, PROMOTED, BY_HAND, ROLLED_BACK = "first", "promoted", "by hand", "rolled back"
 TURN_S = 60.0  # how long another's turn, of a second or two, is waited for
 KEY_DIGITS = 32
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]*")  # as ``Recipe.name``
 _TYPES = {"VARCHAR": pl.String, "BIGINT": pl.Int64, "DOUBLE": pl.Float64}
 logger = logging.getLogger(__name__)
 
@@ -112,15 +115,15 @@ def turn(store: ArtifactStore, name: str) -> Iterator[None]:
 
 
 def champions(store: ArtifactReader, name: str) -> list[Champion]:
-    """Return the entries of ``name`` in their order. Raises ArtifactError where one is damaged."""
-    numbers = sorted(int(key.rpartition("/")[2]) for key in store.keys(CHAMPIONS, f"{name}/"))
-    return [_entry(store, name, number) for number in numbers]
+    """Return the entries of ``name`` in their order. Raises ArtifactError where one is damaged,
+    UserError for a name that no recipe can have."""
+    return [_entry(store, name, number) for number in _numbers(store, name)]
 
 
 def champion(store: ArtifactReader, name: str) -> Champion | None:
     """Return the champion of ``name``; None where there is none. Raises as ``champions``."""
-    numbers = [int(key.rpartition("/")[2]) for key in store.keys(CHAMPIONS, f"{name}/")]
-    return _entry(store, name, max(numbers)) if numbers else None
+    numbers = _numbers(store, name)
+    return _entry(store, name, numbers[-1]) if numbers else None
 
 
 def champion_names(store: ArtifactReader) -> list[str]:
@@ -138,7 +141,11 @@ def verified_export(store: ArtifactReader, entry: Champion) -> ArtifactRef:
     except ArtifactError as error:
         whole = [str(e.number) for e in champions(store, entry.name) if _is_whole(store, e)]
         there = f"roll back to one of {', '.join(whole)}" if whole else "none is whole"
-        fault = error.fault if isinstance(error, DamagedArtifact) else "it is not there"
+        fault = "it is not there"
+        if isinstance(error, PrunedArtifact):
+            fault = f"it was {error.pruned.sentence()}"
+        elif isinstance(error, DamagedArtifact):
+            fault = error.fault
         raise UserError(
             f"champion {entry.number} of '{entry.name}': its export {EXPORT}/{entry.export_key}"
             f" cannot be used, {fault}; {there} (rl-pipeline champions {entry.name}), or run the"
@@ -302,6 +309,18 @@ def prompts_digest(uids: Iterable[str]) -> str:
     """Return the sha256 over prompts, in any order; a uid is made of a prompt's content, its ground
     truth included."""
     return hashlib.sha256("\n".join(sorted(set(uids))).encode()).hexdigest()
+
+
+def _numbers(store: ArtifactReader, name: str) -> list[int]:
+    """Return the numbers of the entries of ``name``, sorted."""
+    if not _NAME.fullmatch(name):
+        known = champion_names(store)
+        raise UserError(
+            f"'{name}' is no name of a recipe: small letters, digits and '-'"
+            f"{did_you_mean(name, known)}; {store.root} has champions of"
+            f" {', '.join(known) or 'none'}"
+        )
+    return sorted(int(key.rpartition("/")[2]) for key in store.keys(CHAMPIONS, f"{name}/"))
 
 
 def _entry(store: ArtifactReader, name: str, number: int) -> Champion:

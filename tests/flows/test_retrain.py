@@ -11,10 +11,11 @@ import pytest
 from prefect.client.orchestration import get_client
 
 from flows.cli import main
-from rlcore.retraining.champions import Champion, champions, decisions
+from rlcore.retraining.champions import Champion, add_champion, champions, decisions
 from rlcore.store.artifacts import ArtifactStore
 from tasks.retraining.events import FAILED
 from tests.flows.retrained import NAME, STEPS, run_retrain, write_recipe, write_rows
+from tests.rlcore.retraining.rivals import plant, right_answers
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
 
@@ -132,6 +133,24 @@ def test_a_test_set_that_is_too_small_is_refused_before_anything_is_trained(
             time.sleep(1)
     assert {event["event"] for event in found["events"]} == {FAILED}
     assert "has 20 test prompts" in found["events"][-1]["payload"]["message"]
+
+
+def test_a_champion_whose_export_is_gone_is_named_before_anything_is_trained(
+    prefect_server: str, tmp_path: Path
+) -> None:
+    """The gate found out after a night's training."""
+    del prefect_server
+    recipe = write_recipe(tmp_path)
+    write_rows(tmp_path / "rows" / "1.jsonl", "no", 64, 0)
+    store = ArtifactStore(tmp_path / "runs" / "store")
+    export, _ = plant(store, "gone", right_answers(0.5))
+    add_champion(store, NAME, after=0, export=export, cause="by hand")
+    store.discard("export", "gone")
+    failed = run_retrain(recipe)[1]
+    assert failed["state"] == "Failed"
+    assert "champion 1 of 'says': its export export/gone cannot be used" in failed["message"]
+    assert "none is whole (rl-pipeline champions says), or run the recipe" in failed["message"]
+    assert not (tmp_path / "runs" / "store" / "policy").exists()
 
 
 def test_a_push_that_fails_undoes_nothing(

@@ -16,6 +16,8 @@ REFUSED: list[tuple[dict[str, Any], list[str]]] = [
     ({"cron": "0 3 * * mo"}, ["its weekday 'mo' is outside of 0 to 7"]),
     ({"cron": "0 9-3 * * *"}, ["its hour '9-3' is outside"]),
     ({"cron": "0 3 * * 1;"}, ["its weekday '1;' is neither"]),
+    ({"cron": "0 3 31 2 *"}, ["its day of the month '31' is in no month of '2'", "e.g."]),
+    ({"cron": "0 3 31 apr,jun/7 0-6"}, ["'31' is in no month of 'apr,jun/7'"]),
     ({"cron": "@weekly"}, ["it has 1 fields"]),
     ({"timezone": "Europe/Berlinn"}, ["no such time zone", "did you mean 'Europe/Berlin'"]),
     ({"margin": -0.1}, ["retrain.margin = -0.1 is refused", "raise it"]),
@@ -42,7 +44,15 @@ def test_bad_input_is_refused_in_one_sentence(section: dict[str, Any], words: li
 
 
 @pytest.mark.parametrize(
-    "cron", ["* * * * *", "*/5 0-6/2 1,15 jan-mar MON", "0 3 * * 7", "59 23 31 12 0-6"]
+    "cron",
+    [
+        "* * * * *",
+        "*/5 0-6/2 1,15 jan-mar MON",
+        "0 3 * * 7",
+        "59 23 31 12 0-6",
+        "0 3 29 2 *",
+        "0 3 31 2 1",
+    ],
 )
 def test_what_crontab_takes_is_taken(cron: str) -> None:
     assert RetrainSection(cron=cron).cron == cron

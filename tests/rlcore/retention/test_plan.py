@@ -161,8 +161,11 @@ def test_without_a_root_nothing_is_removed(tmp_path: Path) -> None:
     put(store, "policy", "p")
     with pytest.raises(UserError, match=r"has no root: no champion, no pin, and no run .* pin"):
         make_plan(store, NOW)
-    with pytest.raises(UserError, match="--keep-runs -1 is less than 0; give 0 or more"):
+    with pytest.raises(UserError, match=r"--keep-runs -1 is not a number from 0 to .*; give one"):
         Settings(keep_runs=-1)
+    for hours in (float("nan"), float("inf")):
+        with pytest.raises(UserError, match=f"--least-age-h {hours} is not a number from 0"):
+            Settings(least_age_h=hours)
 
 
 def test_damage_is_refused_as_its_parents_are_not_known(filled: Filled) -> None:

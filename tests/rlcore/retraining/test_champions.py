@@ -123,6 +123,18 @@ def test_a_champion_whose_export_is_gone_is_named_with_those_that_are_there(
         verified_export(store, entry_of(store, NAME, "1"))
 
 
+def test_a_champion_whose_export_was_collected_says_when_and_why(store: ArtifactStore) -> None:
+    """What `store gc --keep-champions 1` took is not searched for among damaged files."""
+    one = entry_of(store, NAME, "1")
+    store.prune("one", {"export/one": (one.export_sha256, "no root needs it")})
+    with pytest.raises(
+        UserError,
+        match=r"^champion 1 .* cannot be used, it was pruned on 20.*: no root needs it; roll"
+        r" back to one of 2 .*, or run the recipe that made it again$",
+    ):
+        verified_export(store, one)
+
+
 def test_a_name_or_entry_that_there_is_not(store: ArtifactStore) -> None:
     with pytest.raises(UserError, match=r"'tinny' has no champion in .*did you mean 'tiny'"):
         entry_of(store, "tinny", "1")

@@ -1,11 +1,20 @@
 """A gate over two evaluations promotes the better one only, and counts how often it looked."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from rlcore.evaluation.promotion import Verdict, alpha_of
-from rlcore.retraining.champions import champion, decisions, looks
+from rlcore.retraining.champions import (
+    Champion,
+    ChampionMoved,
+    champion,
+    champions,
+    decisions,
+    looks,
+)
 from rlcore.retraining.gate import Side, same_rows
 from rlcore.store.artifacts import ArtifactStore
 from schemas.errors import UserError
@@ -52,6 +61,40 @@ def test_a_look_is_counted_once_and_a_changed_test_set_starts_anew(store: Artifa
     judged_again = plant(store, "better-on-more", changed)[1]
     anew = gate(store, "more-rows", changed, champion_evaluation=judged_again)[0]
     assert anew.rows[0]["look"] == 1
+
+
+@pytest.mark.parametrize("where", ["folder", pytest.param("s3", marks=pytest.mark.slow)])
+def test_of_two_gates_at_once_one_wins_and_the_other_is_asked_again(
+    where: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Two that were both better than the old champion would follow it both, and the worse of them
+    could be the last. Each has its own view of the store, as two processes have."""
+    root = str(tmp_path / "raced") if where == "folder" else request.getfixturevalue("bucket")
+    stores = [ArtifactStore(root, tmp_path / name, writer=name) for name in ("left", "right")]
+    promote(stores[0], *gate(stores[0], "one", right_answers(0.5)))
+    decided = threading.Barrier(2)
+
+    def retrain(store: ArtifactStore, key: str) -> Champion | None:
+        outcome, reigning = gate(store, key, right_answers(0.8))
+        assert outcome.verdict is Verdict.PROMOTED
+        decided.wait(60)
+        try:
+            return promote(store, outcome, reigning)
+        except ChampionMoved:
+            again, winner = gate(store, key, right_answers(0.8))
+            assert winner is not None
+            assert again.verdict is Verdict.UNCERTAIN, "it is no better than the winner"
+            return None
+
+    with ThreadPoolExecutor() as pool:
+        entries = list(pool.map(retrain, stores, ("left", "right")))
+    (won,) = [entry for entry in entries if entry is not None]
+    assert [(e.number, e.export_key) for e in champions(stores[0], NAME)] == [
+        (1, "one"),
+        (2, won.export_key),
+    ]
+    looked = decisions(stores[0], NAME).filter(verdict="promoted")["look"]
+    assert sorted(looked) == [1, 2], "two looks at once count as two"
 
 
 def test_too_few_rows_and_a_metric_that_nobody_judged_are_refused(store: ArtifactStore) -> None:
