@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from rlcore.engines.registry import engine_kind
 from rlcore.engines.transformers_engine import TransformersEngine
 from rlcore.engines.types import EngineSpec, Generation, RolloutEngine, Sampling, TurnRequest
-from rlcore.weights.digest import combined_digest, tensor_digests
+from rlcore.weights.digest import combined_digest, tensor_digests, tensor_sums
 from rlcore.weights.files import read_checkpoint, write_state
 from rlcore.weights.stamp import UNVERIFIED, WeightStamp, WeightSyncError, WeightUpdate
 from schemas.errors import UserError
@@ -60,8 +60,9 @@ class Subject:
         self.version += 1
         path = self.folder / f"{self.version}.safetensors"
         write_state(path, state)
-        tensors = tensor_digests(state.items())
-        return WeightUpdate(WeightStamp(self.version, combined_digest(tensors)), str(path), tensors)
+        tensors, sums = tensor_digests(state.items()), tensor_sums(state.items())
+        stamp = WeightStamp(self.version, combined_digest(tensors))
+        return WeightUpdate(stamp, str(path), tensors, sums)
 
     def load(self, factor: float = 1.0) -> WeightUpdate:
         """Load the directory's weights times ``factor`` into both."""

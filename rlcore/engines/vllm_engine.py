@@ -159,16 +159,16 @@ class VllmEngine:
         before, self._stamp = self.stamp(), None
         llm = self._llm
         llm.start_weight_update()
-        info = {"path": update.path, "tensors": dict(update.tensors)}
+        info = {"path": update.path, "sums": dict(update.sums)}
         llm.update_weights({"update_info": info})
         llm.finish_weight_update(weight_version=str(update.stamp.version))
-        outcomes: list[tuple[str, str, bool]] = llm.collective_rpc("transfer_outcome")
-        problems = [problem for _, problem, _ in outcomes if problem]
+        outcomes: list[tuple[str, bool]] = llm.collective_rpc("transfer_outcome")
+        problems = [problem for problem, _ in outcomes if problem]
         if problems:
-            self._stamp = UNVERIFIED if any(touched for _, _, touched in outcomes) else before
+            self._stamp = UNVERIFIED if any(touched for _, touched in outcomes) else before
             raise WeightSyncError(f"weight sync to version {update.stamp.version}: {problems[0]}")
         llm.reset_prefix_cache()
-        self._stamp = WeightStamp(version=update.stamp.version, digest=outcomes[0][0])
+        self._stamp = update.stamp
         return self._stamp
 
     def stamp(self) -> WeightStamp:

@@ -29,7 +29,7 @@ from vllm.model_executor.model_loader.weight_utils import initialize_single_dumm
 
 from rlcore.engines.types import NOISE
 from rlcore.weights.check import read_update, verify_handed, verify_loaded
-from rlcore.weights.digest import DigestTap
+from rlcore.weights.digest import SumTap
 from rlcore.weights.files import checkpoint_shapes
 from schemas.errors import UserError
 
@@ -45,21 +45,20 @@ class FileInitInfo(WeightTransferInitInfo):
 
 @dataclass
 class FileUpdateInfo(WeightTransferUpdateInfo):
-    """``path``: safetensors file; ``tensors``: ``tensor_digests`` of the learner's weights."""
+    """``path``: safetensors file; ``sums``: ``tensor_sums`` of the learner's weights."""
 
     path: str
-    tensors: dict[str, str]
+    sums: dict[str, str]
 
 
 @dataclass(frozen=True)
 class TransferOutcome:
     """What one worker did with an update.
 
-    ``digest``: of the bytes that the model's loader was given. ``problem`` is empty when these are
-    the learner's and all were loaded; ``touched``: whether a layer was changed.
+    ``problem`` is empty when the bytes that the model's loader was given are the learner's and all
+    were loaded; ``touched``: whether a layer was changed.
     """
 
-    digest: str = ""
     problem: str = "no update was received"
     touched: bool = False
 
@@ -91,15 +90,15 @@ class FileTransferEngine(WeightTransferEngine[FileInitInfo, FileUpdateInfo]):
         except UserError as error:  # reported through ``outcome``: an RPC loses the type
             self.outcome = TransferOutcome(problem=str(error))
             return
-        tap = DigestTap()
+        tap = SumTap()
         unloaded = self._load(tap.through(state.items()))
         try:
-            digest = verify_handed(tap.digests, update_info.tensors)
+            verify_handed(tap.digests, update_info.sums)
             verify_loaded(unloaded)
         except UserError as error:  # as above
             self.outcome = TransferOutcome(problem=str(error), touched=True)
             return
-        self.outcome = TransferOutcome(digest, problem="", touched=True)
+        self.outcome = TransferOutcome(problem="", touched=True)
 
     def _load(self, weights: Iterator[tuple[str, torch.Tensor]]) -> set[str]:
         """Load ``weights``; return the parameters that got none of them."""
@@ -139,7 +138,7 @@ class TransferExtension:
     if TYPE_CHECKING:
         weight_transfer_engine: FileTransferEngine
 
-    def transfer_outcome(self) -> tuple[str, str, bool]:
+    def transfer_outcome(self) -> tuple[str, bool]:
         """Return the fields of the last update's ``TransferOutcome``: tuples cross processes."""
         return astuple(self.weight_transfer_engine.outcome)
 

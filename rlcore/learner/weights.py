@@ -1,5 +1,7 @@
 """Output of a learner's weights: their digest, one file, a Hugging Face directory."""
 
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -7,8 +9,14 @@ import torch
 from rlcore.learner.engine import FrozenEngine, TrainEngine
 from rlcore.learner.model import write_hf_directory
 from rlcore.learner.spec import LearnerSpec
-from rlcore.weights.digest import combined_digest, tensor_digests
+from rlcore.weights.digest import combined_digest, tensor_digests, tensor_sums
 from rlcore.weights.files import write_state
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    digests: dict[str, str]
+    sums: dict[str, str]
 
 
 class LearnerWeights:
@@ -16,24 +24,27 @@ class LearnerWeights:
 
     def __init__(self, engine: TrainEngine | FrozenEngine, spec: LearnerSpec, rank: int) -> None:
         self._engine, self._spec, self._rank = engine, spec, rank
-        self._digests: dict[str, str] | None = None
+        self._known: _Known | None = None
 
     def changed(self) -> None:
         """Forget the digests."""
-        self._digests = None
+        self._known = None
 
     def digest(self) -> str:
         """Return the digest of the whole state, on every rank. Hashes once per change."""
-        return combined_digest(self._digests or self._hashed(self._on_first_rank()))
+        known = self._known or self._hashed(self._on_first_rank())
+        return combined_digest(known.digests)
 
-    def write(self, path: str | Path) -> dict[str, str]:
-        """Write the state to the safetensors file ``path`` (rank 0; atomic); return the digest of
-        each tensor."""
+    def write(self, path: str | Path) -> tuple[dict[str, str], dict[str, str]]:
+        """Write the state to the safetensors file ``path`` (rank 0; atomic); return the digest and
+        the sum of each tensor."""
         state = self._on_first_rank()
-        digests = self._digests or self._hashed(state)
-        if self._rank == 0:
-            write_state(path, state)
-        return digests
+        with ThreadPoolExecutor(1) as beside:
+            writing = beside.submit(write_state, path, state) if self._rank == 0 else None
+            known = self._known or self._hashed(state)
+            if writing is not None:
+                writing.result()
+        return known.digests, known.sums
 
     def export(self, directory: Path, *, architecture: str) -> None:
         """Write a Hugging Face directory (rank 0) of the model class ``architecture``."""
@@ -59,8 +70,9 @@ class LearnerWeights:
                 state[name] = tensor.cpu().clone() if gathered else tensor.cpu()
         return state
 
-    def _hashed(self, state: dict[str, torch.Tensor]) -> dict[str, str]:
-        """The digests of rank 0's tensors, on every rank."""
-        digests: dict[str, str] = self._engine.exchange(tensor_digests(state.items()))[0]
-        self._digests = digests
-        return digests
+    def _hashed(self, state: dict[str, torch.Tensor]) -> "_Known":
+        """The digests and sums of rank 0's tensors, on every rank."""
+        own = _Known(tensor_digests(state.items()), tensor_sums(state.items()))
+        known: _Known = self._engine.exchange(own)[0]
+        self._known = known
+        return known

@@ -1,4 +1,8 @@
-"""The content digest of a model's weights: one definition for learner and engines.
+"""The content digest of a model's weights, and the sums that prove their way to an engine.
+
+The digest (sha256) names weights in records, and nobody can make others of the same name. The sums
+(xxh3 of 128 bits) are ten times faster to compute, and tell an engine that what its loader got is
+what the learner sent: no accident, a torn or a stale file among them, leaves them all as they were.
 
 The state is the **canonical HF state**: every tensor of
 ``model.state_dict()`` once, a shared tensor under the first of its names (``canonical_names``); a
@@ -13,6 +17,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+import xxhash
+
 from schemas.errors import UserError
 
 if TYPE_CHECKING:
@@ -22,6 +28,10 @@ CHUNK_BYTES = 16 * 2**20  # leaf of the hash tree, so that one big embedding is 
 HASHED_AHEAD = 8  # tensors hashed ahead while the consumer works on another
 
 
+def _sha256(chunk: memoryview) -> str:
+    return hashlib.sha256(chunk).hexdigest()
+
+
 class DigestTap:
     """Hashes the tensors of a state on their way from ``items`` to the consumer.
 
@@ -29,6 +39,8 @@ class DigestTap:
     got. A few tensors are hashed ahead, on ``threads`` threads (0: one per core; hashlib releases
     the GIL). A contiguous CPU tensor is read once and not copied.
     """
+
+    _hash = staticmethod(_sha256)
 
     def __init__(self, *, threads: int = 0) -> None:
         self._threads = threads or len(os.sched_getaffinity(0))
@@ -51,7 +63,7 @@ class DigestTap:
                     )
                 buffer = _raw_bytes(tensor)
                 leaves = [
-                    pool.submit(_sha256, buffer[start : start + CHUNK_BYTES])
+                    pool.submit(self._hash, buffer[start : start + CHUNK_BYTES])
                     for start in range(0, len(buffer), CHUNK_BYTES)
                 ]
                 ahead.append((name, tensor, leaves))
@@ -66,6 +78,20 @@ class DigestTap:
         row = [name, str(tensor.dtype), list(tensor.shape), [leaf.result() for leaf in leaves]]
         self.digests[name] = json.dumps(row)
         return name, tensor
+
+
+class SumTap(DigestTap):
+    """The same with the sums of ``tensor_sums``."""
+
+    _hash = staticmethod(xxhash.xxh3_128_hexdigest)
+
+
+def tensor_sums(items: "Iterable[tuple[str, torch.Tensor]]", *, threads: int = 0) -> dict[str, str]:
+    """Return name -> sum of each tensor: ``tensor_digests`` with xxh3 in place of sha256."""
+    tap = SumTap(threads=threads)
+    for _ in tap.through(items):
+        pass
+    return tap.digests
 
 
 def tensor_digests(
@@ -117,10 +143,6 @@ def canonical_names(model: "torch.nn.Module") -> list[str]:
             seen.add(id(tensor))
             names.append(name)
     return names
-
-
-def _sha256(chunk: memoryview) -> str:
-    return hashlib.sha256(chunk).hexdigest()
 
 
 def _raw_bytes(tensor: "torch.Tensor") -> memoryview:

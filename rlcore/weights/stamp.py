@@ -33,9 +33,10 @@ class WeightUpdate:
 
     The file holds the whole canonical HF state (fp32 or bf16), commonly under /dev/shm.
     ``tensors``: ``digest.tensor_digests`` of the sender's own tensors, which
-    ``stamp.digest`` combines.
+    ``stamp.digest`` combines; ``sums``: their ``digest.tensor_sums``, which are faster to compare.
     """
 
     stamp: WeightStamp
     path: str
     tensors: Mapping[str, str]
+    sums: Mapping[str, str]

@@ -8,9 +8,11 @@ import torch
 from rlcore.weights import digest
 from rlcore.weights.digest import (
     DigestTap,
+    SumTap,
     combined_digest,
     state_digest,
     tensor_digests,
+    tensor_sums,
 )
 from schemas.errors import UserError
 
@@ -53,10 +55,11 @@ def test_digest_ignores_order_strides_and_thread_count() -> None:
     ],
     ids=["dtype", "shape", "name", "one ulp", "missing"],
 )
-def test_digest_sees_every_change(change) -> None:
+def test_digest_and_sums_see_every_change(change) -> None:
     changed = state()
     change(changed)
     assert state_digest(changed.items()) != state_digest(state().items())
+    assert tensor_sums(changed.items()) != tensor_sums(state().items())
 
 
 def test_large_tensors_hash_by_chunks(monkeypatch) -> None:
@@ -78,6 +81,14 @@ def test_a_tap_hashes_what_it_hands_on_before_its_taker_has_it() -> None:
     assert order == list(many)
     assert tap.digests == expected
     assert state_digest(many.items()) != combined_digest(expected)
+
+
+def test_sums_are_of_what_the_taker_got() -> None:
+    """An engine trusts them alone."""
+    expected, tap = tensor_sums(state().items()), SumTap()
+    for _, tensor in tap.through(state().items()):
+        tensor.zero_()
+    assert tap.digests == expected
 
 
 def test_a_tap_knows_only_what_was_taken() -> None:
