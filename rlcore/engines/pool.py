@@ -15,7 +15,8 @@ class EnginePool:
     """Splits requests over engines; every engine must hold the same weights.
 
     ``timeout_s`` bounds each wait and ``sync_timeout_s`` each weight load, in seconds;
-    ``in_flight``: most requests that a streaming engine has under way.
+    ``in_flight``: most requests that a streaming engine has under way. ``gpus``: that the engines
+    hold together, as shares.
     """
 
     def __init__(
@@ -25,11 +26,13 @@ class EnginePool:
         timeout_s: float,
         sync_timeout_s: float,
         in_flight: int = 256,
+        gpus: float = 0.0,
     ) -> None:
         self._workers = list(workers)
         self._in_flight = in_flight
         self._timeout_s = timeout_s
         self._sync_timeout_s = sync_timeout_s
+        self.gpus = gpus
 
     def __len__(self) -> int:
         """Return the number of engines."""

@@ -38,6 +38,6 @@ def choose(logprobs_BV: torch.Tensor, uniforms_B: torch.Tensor) -> torch.Tensor:
     neighbours. float64 sums: in float32 a large vocabulary's tail would round away. A token of
     probability 0 is never chosen.
     """
-    cdf_BV = logprobs_BV.double().exp().cumsum(-1)
+    cdf_BV = logprobs_BV.exp().cumsum(-1, dtype=torch.float64)
     at_B1 = uniforms_B.double()[:, None] * cdf_BV[:, -1:]
     return torch.searchsorted(cdf_BV, at_B1, right=True)[:, 0]

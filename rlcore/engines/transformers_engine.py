@@ -1,11 +1,12 @@
-"""The rollout engine without vLLM: batched decoding with transformers and a dynamic KV cache."""
+"""The rollout engine without vLLM: batched decoding of a transformers model."""
 
 from collections.abc import Iterator, Sequence
 
 import torch
-from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from rlcore.cluster.progress import advance
+from rlcore.engines.row_decoder import GROUPED, RowDecoder, takes_masks
 from rlcore.engines.sampling import choose, processed_logprobs
 from rlcore.engines.types import (
     NOISE,
@@ -18,7 +19,7 @@ from rlcore.engines.types import (
     check_token_ids,
 )
 from rlcore.weights.check import read_update, require_verified, verify_handed
-from rlcore.weights.digest import DigestTap, canonical_names
+from rlcore.weights.digest import SumTap, canonical_names
 from rlcore.weights.files import checkpoint_shapes
 from rlcore.weights.stamp import UNVERIFIED, WeightStamp, WeightUpdate
 from schemas.outcomes import FinishReason
@@ -45,6 +46,9 @@ class TransformersEngine(WholeBatches):
         )
         torch.nn.Module.to(model, torch.device(spec.device))
         self._model = model.eval()
+        self._masks = takes_masks(model)
+        if self._masks:
+            model.set_attn_implementation(GROUPED)
         self._names = canonical_names(self._model)
         self.vocab_size: int = self._model.config.get_text_config().vocab_size
         generator = torch.Generator(spec.device).manual_seed(spec.seed)
@@ -102,11 +106,11 @@ class TransformersEngine(WholeBatches):
         own = self._model.state_dict()
         expected = {name: tuple(own[name].shape) for name in self._names}
         state = read_update(update.path, expected)
-        self._stamp, tap = UNVERIFIED, DigestTap()
+        self._stamp, tap = UNVERIFIED, SumTap()
         for name, tensor in tap.through(state.items()):
             own[name].copy_(tensor)
-        digest = verify_handed(tap.digests, update.tensors)
-        self._stamp = WeightStamp(update.stamp.version, digest)
+        verify_handed(tap.digests, update.sums)
+        self._stamp = update.stamp
         return self._stamp
 
     def stamp(self) -> WeightStamp:
@@ -123,60 +127,47 @@ class TransformersEngine(WholeBatches):
             yield order[start : start + self._spec.max_num_seqs]
 
     def _decode(self, requests: list[TurnRequest], sampling: Sampling) -> list[Generation]:
-        """Decode one batch; finished rows leave it at once. B rows, T tokens so far."""
-        device = self._spec.device
-        inputs_BT, mask_BT = _left_padded([request.token_ids for request in requests], device)
-        positions_BT = (mask_BT.cumsum(-1) - 1).clamp(min=0)
-        limits = [
-            min(request.max_new_tokens, self._spec.max_model_len - len(request.token_ids))
-            for request in requests
-        ]
-        uniforms = _uniforms(requests, sampling)
-        limits_B, stops = torch.tensor(limits), torch.tensor(sampling.stop_token_ids).long()
-        tokens: list[list[int]] = [[] for _ in requests]
-        logprobs: list[list[float]] = [[] for _ in requests]
-        stopped = [False] * len(requests)
-        rows_B = torch.arange(len(requests))
-        cache = DynamicCache()
-        for step in range(max(limits)):
-            logits_BV = self._model(
-                input_ids=inputs_BT,
-                attention_mask=mask_BT,
-                position_ids=positions_BT,
-                past_key_values=cache,
-                use_cache=True,
-                logits_to_keep=1,
-            ).logits[:, -1]
-            advance()
-            chosen_B, taken_B = _draw(logits_BV, sampling, uniforms[rows_B, step : step + 1])
-            stopped_B = torch.isin(chosen_B.cpu(), stops)
-            for row, token, logprob, stop in zip(
-                rows_B.tolist(),
-                chosen_B.tolist(),
-                taken_B.tolist(),
+        """Decode one batch; finished rows leave it at once. B rows, T tokens sampled."""
+        limits_B = torch.tensor(
+            [
+                min(request.max_new_tokens, self._spec.max_model_len - len(request.token_ids))
+                for request in requests
+            ]
+        )
+        most, stops = int(limits_B.max()), torch.tensor(sampling.stop_token_ids).long()
+        prompts = [request.token_ids for request in requests]
+        rows = RowDecoder(self._model, prompts, most, masks=self._masks)
+        uniforms_BT = _uniforms(requests, sampling)[rows.order]
+        tokens_BT = torch.zeros(len(requests), most, dtype=torch.long)
+        logprobs_BT = torch.zeros(len(requests), most)
+        lengths_B, stopped_B = limits_B.clone(), torch.zeros(len(requests), dtype=torch.bool)
+        for step in range(most):
+            at_B = rows.order
+            chosen_B, taken_B = _draw(rows.logits, sampling, uniforms_BT[:, step : step + 1])
+            tokens_BT[at_B, step], logprobs_BT[at_B, step] = chosen_B.cpu(), taken_B.cpu()
+            ends_B = torch.isin(chosen_B.cpu(), stops)
+            stopped_B[at_B[ends_B]], lengths_B[at_B[ends_B]] = True, step + 1
+            alive_B = ~ends_B & (limits_B[at_B] > step + 1)
+            if not alive_B.any():
+                break
+            if not alive_B.all():
+                order_B = rows.keep(alive_B)
+                uniforms_BT, chosen_B = uniforms_BT[order_B], chosen_B[order_B.to(chosen_B.device)]
+            rows.step(chosen_B)
+        return [
+            Generation(
+                tokens[:length],
+                logprobs[:length],
+                FinishReason.STOP if stop else FinishReason.LENGTH,
+                self._stamp,
+            )
+            for tokens, logprobs, length, stop in zip(
+                tokens_BT.tolist(),
+                logprobs_BT.tolist(),
+                lengths_B.tolist(),
                 stopped_B.tolist(),
                 strict=True,
-            ):
-                tokens[row].append(token)
-                logprobs[row].append(logprob)
-                stopped[row] = stop
-            alive = torch.nonzero(~stopped_B & (limits_B[rows_B] > step + 1))[:, 0]
-            if len(alive) == 0:
-                break
-            if len(alive) < len(rows_B):
-                rows_B = rows_B[alive]
-                alive = alive.to(device)
-                cache.batch_select_indices(alive)
-                chosen_B, mask_BT, positions_BT = (
-                    chosen_B[alive],
-                    mask_BT[alive],
-                    positions_BT[alive],
-                )
-            inputs_BT, positions_BT = chosen_B[:, None], positions_BT[:, -1:] + 1
-            mask_BT = torch.nn.functional.pad(mask_BT, (0, 1), value=1)
-        return [
-            Generation(ids, lps, FinishReason.STOP if stop else FinishReason.LENGTH, self._stamp)
-            for ids, lps, stop in zip(tokens, logprobs, stopped, strict=True)
+            )
         ]
 
 
@@ -190,17 +181,6 @@ def _draw(
     else:
         chosen_B = choose(logprobs_BV, uniforms_B1[:, 0].to(logits_BV.device))
     return chosen_B, logprobs_BV.gather(-1, chosen_B[:, None])[:, 0]
-
-
-def _left_padded(prompts: list[Sequence[int]], device: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return ids and mask, int64 [B, longest]: prompts end together, so new tokens line up."""
-    width = max(map(len, prompts))
-    ids_BT = torch.zeros(len(prompts), width, dtype=torch.long)
-    mask_BT = torch.zeros_like(ids_BT)
-    for row, prompt in enumerate(prompts):
-        ids_BT[row, width - len(prompt) :] = torch.tensor(list(prompt))
-        mask_BT[row, width - len(prompt) :] = 1
-    return ids_BT.to(device), mask_BT.to(device)
 
 
 def _uniforms(requests: list[TurnRequest], sampling: Sampling) -> torch.Tensor:

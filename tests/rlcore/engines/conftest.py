@@ -19,7 +19,12 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from rlcore.engines.transformers_engine import TransformersEngine
 from rlcore.engines.types import EngineSpec, Generation, RolloutEngine, Sampling, TurnRequest
 from rlcore.engines.vllm_engine import engine_env
-from rlcore.weights.digest import canonical_names, combined_digest, tensor_digests
+from rlcore.weights.digest import (
+    canonical_names,
+    combined_digest,
+    tensor_digests,
+    tensor_sums,
+)
 from rlcore.weights.files import write_state
 from rlcore.weights.stamp import WeightStamp, WeightUpdate
 from tests.rlcore.engines.faults import inject
@@ -129,8 +134,8 @@ class RemoteEngine:
 def update_of(state: dict[str, torch.Tensor], version: int, path: Path) -> WeightUpdate:
     """``state`` as its sender writes it."""
     write_state(path, state)
-    tensors = tensor_digests(state.items())
-    return WeightUpdate(WeightStamp(version, combined_digest(tensors)), str(path), tensors)
+    tensors, sums = tensor_digests(state.items()), tensor_sums(state.items())
+    return WeightUpdate(WeightStamp(version, combined_digest(tensors)), str(path), tensors, sums)
 
 
 @dataclass

@@ -92,7 +92,7 @@ def test_a_turn_leaves_each_share_with_its_engine() -> None:
 def test_an_engine_that_holds_other_weights_is_named() -> None:
     """Half of the samples would come from another policy, with nothing to show it."""
     pool = pool_of(Echo(), Echo(WeightStamp(2, "b" * 64)))
-    update = WeightUpdate(STAMP, "w.safetensors", {})
+    update = WeightUpdate(STAMP, "w.safetensors", {}, {})
     for ask in (pool.stamp, lambda: pool.load_weights(update)):
         with pytest.raises(WeightSyncError, match=r"'engine 1' holds .* version 2 .*version 3"):
             ask()
@@ -101,7 +101,7 @@ def test_an_engine_that_holds_other_weights_is_named() -> None:
 def test_a_refusal_is_told_with_the_engines_name() -> None:
     pool = pool_of(Echo(), Echo(refusal="1 of 2 tensors never reached the loader"))
     with pytest.raises(WeightSyncError, match=r"rollout engine 'engine 1': 1 of 2 tensors never"):
-        pool.load_weights(WeightUpdate(STAMP, "w.safetensors", {}))
+        pool.load_weights(WeightUpdate(STAMP, "w.safetensors", {}, {}))
 
 
 def test_a_probe_tells_the_engines_apart() -> None:

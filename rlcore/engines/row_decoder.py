@@ -1,0 +1,233 @@
+"""Rows of tokens that a transformers model continues together, a token of each row per step.
+
+Keys and values of all rows are in one buffer per layer, and a step writes its column in place.
+Equal prompts are computed once. Axes: B rows, T token positions, V vocabulary.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from transformers import (
+    AttentionInterface,
+    AttentionMaskInterface,
+    Cache,
+    DynamicCache,
+    DynamicLayer,
+    PreTrainedModel,
+)
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+from rlcore.cluster.progress import advance
+
+PREFILL_TOKENS = 4096  # of one pass, padding included; a longer prompt has a pass of its own
+BLOCK = 64  # columns by which the buffers grow
+GROUPED = "sdpa_grouped"
+
+
+def grouped_attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    **options: Any,
+) -> tuple[torch.Tensor, None]:
+    """Return what ``sdpa_attention_forward`` does, [rows, queries, heads, dim].
+
+    A single query is attended to without a copy of keys and values per query head: the heads that
+    share them are the queries of one head.
+    """
+    rows, heads, queries, dim = query.shape
+    shared = key.shape[1]
+    if queries > 1 or heads == shared or options.get("position_bias") is not None:
+        return sdpa_attention_forward(
+            module, query, key, value, attention_mask, scaling=scaling, **options
+        )
+    attended = torch.nn.functional.scaled_dot_product_attention(
+        query.view(rows, shared, heads // shared, dim),
+        key,
+        value,
+        attn_mask=attention_mask,
+        dropout_p=options.get("dropout", 0.0),
+        scale=scaling,
+    )
+    return attended.reshape(rows, 1, heads, -1), None
+
+
+AttentionInterface.register(GROUPED, grouped_attention)
+AttentionMaskInterface.register(GROUPED, sdpa_mask)
+
+
+def takes_masks(model: PreTrainedModel) -> bool:
+    """Return whether every layer of ``model`` attends to all earlier tokens, by transformers' own
+    attention and masks; ``model`` then takes a mask of each row's columns as it is."""
+    layers = DynamicCache(config=model.config).layers
+    plain = all(type(layer) is DynamicLayer for layer in layers)
+    return plain and bool(layers) and bool(getattr(model, "_supports_attention_backend", False))
+
+
+States = tuple[torch.Tensor, torch.Tensor]  # keys and values, [rows, heads, columns, dim]
+
+
+class _Layer(DynamicLayer):
+    """Keys and values of one layer, which are views of larger buffers."""
+
+    def __init__(self, passes: Sequence[tuple[States, torch.Tensor]], room: int) -> None:
+        """Take over prompts: what each pass computed, and how many rows each prompt of it has.
+
+        The prompts of all passes end in one column, and ``room`` columns follow.
+        """
+        super().__init__()
+        first = passes[0][0]
+        self.dtype, self.device, self.is_initialized = first[0].dtype, first[0].device, True
+        self._end = max(keys.shape[2] for (keys, _), _ in passes)
+        rows = sum(int(counts.sum()) for _, counts in passes)
+        self._buffers = [
+            # Zeros: what padding holds must be finite, as it is multiplied by a weight of 0.
+            each.new_zeros(rows, each.shape[1], self._end + room, each.shape[3])
+            for each in first
+        ]
+        start = 0
+        for states, counts in passes:
+            stop = start + int(counts.sum())
+            for buffer, each in zip(self._buffers, states, strict=True):
+                begin = self._end - each.shape[2]
+                buffer[start:stop, :, begin : self._end] = each.repeat_interleave(counts, dim=0)
+            start = stop
+        self._show(rows)
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **options: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Append columns; return all keys and values."""
+        del args, options
+        rows, begin = key_states.shape[0], self._end
+        self._end += key_states.shape[2]
+        if self._end > self._buffers[0].shape[2]:
+            self._buffers = [
+                torch.nn.functional.pad(buffer[:rows], (0, 0, 0, BLOCK)) for buffer in self._buffers
+            ]
+        for buffer, new in zip(self._buffers, (key_states, value_states), strict=True):
+            buffer[:rows, :, begin : self._end] = new
+        return self._show(rows)
+
+    def move(self, to: torch.Tensor, source: torch.Tensor, rows: int) -> None:
+        """Copy rows ``source`` to the places ``to``; the first ``rows`` rows are left."""
+        for buffer in self._buffers:
+            buffer[to, :, : self._end] = buffer[source, :, : self._end]
+        self._show(rows)
+
+    def _show(self, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+        self.keys, self.values = (buffer[:rows, :, : self._end] for buffer in self._buffers)
+        return self.keys, self.values
+
+
+class RowDecoder:
+    """Continues rows token by token.
+
+    ``logits``: behind each row's last token, [B, V]. ``order``: which prompt each row continues,
+    [B]; rows change places when others leave.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, prompts: Sequence[Sequence[int]], most: int, *, masks: bool
+    ) -> None:
+        """Compute ``prompts``; at most ``most`` tokens will follow. ``masks``: ``takes_masks``."""
+        self._model, self._masks = model, masks
+        self._device = model.device
+        rows_of: dict[tuple[int, ...], list[int]] = {}
+        for row, prompt in enumerate(prompts):
+            rows_of.setdefault(tuple(prompt), []).append(row)
+        different = sorted(rows_of, key=len, reverse=True)
+        self.order = torch.tensor([row for prompt in different for row in rows_of[prompt]])
+        counts = torch.tensor([len(rows_of[prompt]) for prompt in different])
+        width = len(different[0])
+        lengths = torch.tensor([len(prompt) for prompt in different]).repeat_interleave(counts)
+        self._positions = lengths.to(self._device)  # of the token that a step computes
+        columns = torch.arange(width + most)
+        self._visible = (columns >= width - lengths[:, None]).to(self._device)  # [B, T]
+        self._end = width
+        passes: list[tuple[list[States], torch.Tensor]] = []
+        logits = []
+        for start, stop in _passes(different):
+            share = counts[start:stop].to(self._device)
+            states, logits_BV = self._prefill(different[start:stop])
+            passes.append((states, share))
+            logits.append(logits_BV.repeat_interleave(share, dim=0))
+        self.logits = torch.cat(logits)
+        self._layers = [
+            _Layer([(states[index], share) for states, share in passes], min(most, BLOCK))
+            for index in range(len(passes[0][0]))
+        ]
+        self._cache = Cache(layers=list(self._layers))
+
+    def step(self, tokens: torch.Tensor) -> None:
+        """Append a token to each row, [B] in the order of the rows; compute the next ``logits``."""
+        self._end += 1
+        visible = self._visible[:, : self._end]
+        self.logits = self._model(
+            input_ids=tokens[:, None],
+            attention_mask=visible[:, None, None] if self._masks else visible.long(),
+            position_ids=self._positions[:, None],
+            past_key_values=self._cache,
+            use_cache=True,
+            logits_to_keep=1,
+        ).logits[:, -1]
+        advance()
+        self._positions = self._positions + 1
+
+    def keep(self, staying: torch.Tensor) -> torch.Tensor:
+        """Let the rows leave that are not ``staying``, bool [B]; return which row each place holds
+        now. The last rows take the places of those that leave, so that few are copied."""
+        rows = int(staying.sum())
+        order = torch.arange(len(staying))
+        to = torch.nonzero(~staying[:rows])[:, 0]
+        source = torch.nonzero(staying[rows:])[:, 0] + rows
+        order[to] = source
+        order = order[:rows]
+        to, source, there = (each.to(self._device) for each in (to, source, order))
+        for layer in self._layers:
+            layer.move(to, source, rows)
+        self._positions, self._visible = self._positions[there], self._visible[there]
+        self.order = self.order[order]
+        return order
+
+    def _prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[list[States], torch.Tensor]:
+        """Return keys and values of each layer, and the logits behind each of ``prompts``."""
+        ids_BT, mask_BT = _left_padded(prompts, self._device)
+        cache: Any = DynamicCache()
+        logits_BV = self._model(
+            input_ids=ids_BT,
+            attention_mask=mask_BT,
+            position_ids=(mask_BT.cumsum(-1) - 1).clamp(min=0),
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=1,
+        ).logits[:, -1]
+        advance()
+        return [(layer.keys, layer.values) for layer in cache.layers], logits_BV
+
+
+def _passes(prompts: Sequence[Sequence[int]]) -> Iterator[tuple[int, int]]:
+    """Yield from where to where ``prompts``, longest first, are computed in one pass."""
+    start = 0
+    while start < len(prompts):
+        stop = start + max(1, PREFILL_TOKENS // len(prompts[start]))
+        yield start, min(stop, len(prompts))
+        start = stop
+
+
+def _left_padded(
+    prompts: Sequence[Sequence[int]], device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return ids and mask, int64 [B, longest]: prompts end together, so new tokens line up."""
+    width = max(map(len, prompts))
+    ids_BT = torch.zeros(len(prompts), width, dtype=torch.long)
+    mask_BT = torch.zeros_like(ids_BT)
+    for row, prompt in enumerate(prompts):
+        ids_BT[row, width - len(prompt) :] = torch.tensor(list(prompt))
+        mask_BT[row, width - len(prompt) :] = 1
+    return ids_BT.to(device), mask_BT.to(device)
