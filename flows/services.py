@@ -10,7 +10,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -22,6 +22,7 @@ HOST = "127.0.0.1"
 START_TOLERANCE_S = 2.0  # tolerance for the rounding of process start times
 STOP_S = 20.0
 CHILDREN_STOP_S = 10.0  # a flow run closes its actors on SIGTERM
+NICENESS = 5  # of a process that steps back: a third of the weight of one that does not
 
 
 class ServiceError(UserError):
@@ -119,6 +120,21 @@ def start(
     service = Service(name, process.pid, psutil.Process(process.pid).create_time(), port)
     write_atomically(home / f"{name}.json", json.dumps(asdict(service)))
     return service
+
+
+def step_back() -> None:
+    """Let this process, all its threads, and what it starts go behind others that need the cores.
+
+    On machines whose scheduler shares among sessions first (Linux's autogroup), niceness alone
+    counts within a session, so that of a session of its own is lowered too. Only rights undo it: a
+    worker, whose flow runs would inherit it, must not call this.
+    """
+    for thread in os.listdir("/proc/self/task") if os.path.isdir("/proc/self/task") else ["0"]:
+        with suppress(ProcessLookupError):  # it has ended
+            os.setpriority(os.PRIO_PROCESS, int(thread), NICENESS)
+    if os.getsid(0) == os.getpid():
+        with suppress(OSError):  # no autogroups here
+            Path("/proc/self/autogroup").write_text(str(NICENESS))
 
 
 def wait_ready(

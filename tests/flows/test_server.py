@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import psutil
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
@@ -23,6 +24,7 @@ from websockets.sync.client import connect
 from flows.local import Site, client_settings, password, server_settings, settings
 from flows.login import login_link
 from flows.server import LINK_S, LoginLinks, create_guarded_app, main, refusal
+from flows.services import NICENESS
 from schemas.errors import UserError
 
 pytestmark = pytest.mark.timeout(60)
@@ -75,6 +77,31 @@ def _pools(server: _Server) -> list[str]:
     status, _, text = server.call("POST", "/api/work_pools/filter", {}, **server.csrf())
     assert status == 200, text
     return [pool["name"] for pool in json.loads(text)]
+
+
+def test_runs_go_before_the_server(server: _Server) -> None:
+    """It records what they do: where a learner and the server both need a core, it waits."""
+    listening = [c for c in psutil.net_connections("tcp") if _listens_on(c, server.port)]
+    (pid,) = {c.pid for c in listening}
+    assert pid is not None
+    assert psutil.Process(pid).nice() >= NICENESS
+    group = Path(f"/proc/{pid}/autogroup")
+    if group.exists() and os.getsid(pid) == pid:
+        assert group.read_text().split()[-1] == str(NICENESS)
+
+
+def _listens_on(connection: Any, port: int) -> bool:
+    return connection.status == psutil.CONN_LISTEN and connection.laddr.port == port
+
+
+def test_task_runs_are_recorded_many_at_a_time(server: _Server) -> None:
+    """One at a time they cost the server twice the processor time, beside the learner."""
+    status, _, text = server.call("GET", "/api/admin/settings")
+    assert status == 200, text
+    services = json.loads(text)["server"]["services"]
+    assert services["task_run_recorder"]["batch_size"] == 200
+    assert services["task_run_recorder"]["flush_interval"] == 1
+    assert services["event_persister"]["batch_size"] == 500
 
 
 def test_a_client_with_the_password_can_change_things(server: _Server) -> None:
