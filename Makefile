@@ -7,7 +7,7 @@
 # make test       all tests but the slow ones, on the real components; TESTS=tests/... for some
 # make test-slow  those that take over ten seconds
 # make lint       ruff and pyright; make format changes what ruff can
-# make chaos      kills servers, workers, actors during a run; fails if a kill loses or leaves anything
+# make chaos      deals N=12 blows to runs (kills, hangs, full disks, silent buckets); fails if one loses anything
 # make bench      runs the benchmark BENCH=rewards; fails if a bound is broken
 # make docs       writes docs/recipe.md, docs/recipe.schema.json and docs/tables.md from the schemas
 SYSTEM := $(shell uname -s)-$(shell uname -m)
@@ -65,9 +65,9 @@ test: $(STAMP)
 test-slow: $(STAMP)
 	@exec $(BIN)/python -m pytest -m slow $(IN_TWO) $(TESTS)
 
-# Kills each process of deployed runs at three random points: about half an hour.
+N ?= 12
 chaos: $(STAMP)
-	@exec $(BIN)/python -m tests.chaos $(CHAOS)
+	@exec $(BIN)/python -m tests.chaos --blows $(N) $(CHAOS)
 
 BENCH ?= rewards
 bench: $(STAMP)

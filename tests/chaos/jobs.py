@@ -20,18 +20,24 @@ CALLS = "CHAOS_CALLS"  # the file that the shop writes to
 
 @dataclass(frozen=True)
 class Job:
-    """A run to kill.
+    """A run that is dealt blows.
 
-    ``reached(store)``: how far the runs on ``store`` have come; a kill comes after one of
-    ``points`` more of it. ``survived``: victims whose death a run outlives.
+    ``reached(store)``: how far the runs on ``store`` have come, in ``unit``; a blow comes after one
+    of ``points`` more of it, and a run goes on once there are ``onward`` more. No blow comes within
+    ``margin`` of ``iterations``. ``outlived``: victims whose end is not that of
+    the run, which goes on in new workers (``hardware.restarts``).
     """
 
     recipe: str
     overrides: dict[str, Any]
     victims: tuple[str, ...]
     reached: Callable[[Path], int]
+    unit: str
     points: range
-    survived: tuple[str, ...] = ()
+    onward: int
+    iterations: int
+    margin: int
+    outlived: tuple[str, ...]
 
 
 def rollouts(store: Path) -> int:
@@ -47,14 +53,19 @@ def calls(store: Path) -> int:
 
 
 def pipeline(folder: Path) -> Job:
-    """Return the quickstart at its smallest, killed behind random iterations."""
+    """Return the quickstart at its smallest."""
     del folder
     return Job(
         recipe="quickstart",
         overrides={**SMALL, "rl.iterations": ITERATIONS},
         victims=(*victims.KILLED, *victims.STOPPED),
         reached=rollouts,
-        points=range(2, 5),
+        unit="iteration",
+        points=range(1, 4),
+        onward=2,
+        iterations=ITERATIONS,
+        margin=6,
+        outlived=tuple(kind for kind in (*victims.KILLED, *victims.STOPPED) if kind != "flow"),
     )
 
 
@@ -105,8 +116,12 @@ def _shopping(folder: Path, recipe: str, settings: dict[str, Any]) -> Job:
         overrides={**small, **own, **settings},
         victims=("engine", "environment", "environment-process", "mcp", "flow"),
         reached=calls,
+        unit="call",
         points=range(PROMPTS * SAMPLES // 4, PROMPTS * SAMPLES * 2),
-        survived=("environment-process", "mcp"),
+        onward=PROMPTS * SAMPLES * TURNS,
+        iterations=EPISODE_ITERATIONS,
+        margin=6,
+        outlived=("engine", "environment", "environment-process", "mcp"),
     )
 
 

@@ -1,20 +1,22 @@
 """Finds the processes of a run by their kind, among those that its worker started."""
 
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 import psutil
 
 from flows import services
-from flows.places import RECIPES
-from rlcore.recipes import load_recipe
-from rlcore.telemetry import OFF
-from rlcore.workers.specs import engine_placement, learner_placement
-from tests.flows.small_run import SMALL
+from rlcore.engines.registry import ENGINES
+from rlcore.workers.workers import ENVIRONMENT_WORKER, LEARNER, REWARD_WORKER
 
-ACTORS = ("engine", "learner", "reward")
-KILLED = ("server", "worker", "flow", "gcs", "raylet", *ACTORS)
+# The kinds of actors, each with what its processes may run, as "module:Class".
+ACTORS = {
+    "engine": tuple(kind.target for kind in ENGINES.values()),
+    "learner": (LEARNER,),
+    "reward": (REWARD_WORKER,),
+    "environment": (ENVIRONMENT_WORKER,),
+}
+KILLED = ("server", "worker", "flow", "gcs", "raylet", "engine", "learner", "reward")
 STOPPED = ("stopped-engine", "stopped-learner")  # by SIGSTOP: they are alive and make no progress
 SHOP = Path(__file__).parent / "shop.py"  # the MCP server of episodes
 _CHILD = "rlcore.envs.child"
@@ -55,47 +57,20 @@ def is_victim(process: psutil.Process, victim: str) -> bool:
                 return command[-1:] == [str(SHOP)]
             case "environment-process":
                 return _CHILD in command
-            case "environment":
-                children = process.children() if _is_actor(command) else []
-                return any(_CHILD in child.cmdline() for child in children)
             case _:
-                return _is_actor(command) and victim == _kind(process.environ())
+                return bool(command) and _class_of(command[0]) in _classes(ACTORS[victim])
     except (psutil.NoSuchProcess, psutil.AccessDenied):
         return False
 
 
-def _is_actor(command: list[str]) -> bool:
-    """Return whether this is the title that Ray gives an actor of ours: ``ray::_Shell``, while it
-    has a call ``ray::_Shell.call``."""
-    return bool(command) and command[0].split(".")[0] == "ray::_Shell"
+def _class_of(title: str) -> str:
+    """Return the class that an actor runs, by the title that Ray gives it: ``ray::Learner``, while
+    it has a call ``ray::Learner.call``. Other titles are those of no class."""
+    return title.removeprefix("ray::").split(".")[0] if title.startswith("ray::") else ""
 
 
-def _kind(environment: dict[str, str]) -> str:
-    """Return the kind of an actor with this environment.
-
-    Titles do not tell actors apart, and what all processes inherit does not either. A reward worker
-    is started with nothing of its own.
-    """
-    for kind, own in marks().items():
-        if own.items() <= environment.items():
-            return kind
-    return "reward"
-
-
-@cache
-def marks() -> dict[str, dict[str, str]]:
-    """Return the variables that only engines, and only learners, are started with on any device."""
-    recipe = load_recipe("quickstart", SMALL, directory=RECIPES)
-    engine, learner = (
-        placement(recipe, "cpu").env.items() & placement(recipe, "cuda").env.items()
-        for placement in (engine_placement, learner_placement)
-    )
-    shared = {name for name, _ in engine} & {name for name, _ in learner} | OFF.keys()
-    kinds = {"engine": engine, "learner": learner}
-    return {
-        kind: {name: value for name, value in own if name not in shared}
-        for kind, own in kinds.items()
-    }
+def _classes(targets: tuple[str, ...]) -> set[str]:
+    return {target.rpartition(":")[2] for target in targets}
 
 
 def shared_weights() -> Iterator[Path]:
