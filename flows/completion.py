@@ -38,7 +38,8 @@ def keys(**_: Any) -> list[str]:
 
 def tables(**_: Any) -> list[str]:
     """Return the names of the tables that can be queried."""
-    from schemas.columns import TABLES, VIEWS
+    from schemas.columns import TABLES
+    from schemas.view_columns import VIEWS
 
     return [*VIEWS, *TABLES]
 

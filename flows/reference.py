@@ -144,7 +144,7 @@ def tables_reference() -> str:
     """Return the reference of tables as Markdown: what each holds, and its columns."""
     from rlcore.results.data_dictionary import describe
     from schemas.columns import TABLES as TEXTS
-    from schemas.columns import VIEWS
+    from schemas.view_columns import VIEWS
 
     parts = [TABLES_HEAD, "| table | holds |", "|---|---|"]
     texts = {**VIEWS, **TEXTS}

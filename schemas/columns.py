@@ -29,21 +29,15 @@ TABLES: dict[str, str] = {
     "calibration": "how often the reward model is right when it claims a confidence",
     "diagnostics": "periods in which a check of the RL run failed",
     "run_stages": "what each flow run used or made, a row per stage",
+    "restarts": "when a stage went on in new workers within its run, and why",
     "iterations": "which weights each RL iteration turned into which",
     "weights": "the weights that each RL iteration ended with, a row per tensor",
     "inputs": "files and hub datasets that were read from outside the store",
     "champions": "which export is, or was, the champion of a recipe, and why",
     "decisions": "what the gate of retraining came to, a row per set of test prompts",
 }
-# SQL views that are no tables: made from all manifests, or joined from tables.
-VIEWS: dict[str, str] = {
-    "artifacts": "a row per complete artifact of the store, from its manifest",
-    "lineage": "a row per parent of an artifact",
-    "trajectories": "a row per trajectory: rollout, episode, reward, advantage, own_logprobs",
-    "runs": "a row per flow run: recipe, seed, how far it came, accuracy, keys of what it made",
-}
 
-_ROLLOUTS = {
+ROLLOUTS = {
     "trajectory_id": "the sampled response; unique within a run, not across runs",
     "uid": "the prompt: prompts.uid; rows of one uid are a group",
     "sample": "number of the response among those to its prompt, from 0",
@@ -69,7 +63,7 @@ _ROLLOUTS = {
 _VERDICTS = (
     "JSON object: judge -> {question (sha256), answer, choice, run}; null where no judge was asked"
 )
-_REWARDS = {
+REWARDS = {
     "trajectory_id": "the scored response: trajectory_id of its rollout",
     "outcome": "ok, wrong, no_answer, or without a score: timeout, error, aborted",
     "score": "offset + sum of weight x function (recipe section reward); null where unscored",
@@ -110,11 +104,11 @@ COLUMNS: dict[str, dict[str, str]] = {
         "detail": "what exactly was wrong, in words",
         "content": "the row as JSON, cut to 2,000 characters",
     },
-    "rollouts": _ROLLOUTS,
-    "rewards": _REWARDS,
-    "baselines": _ROLLOUTS,
-    "baseline_rewards": _REWARDS,
-    "validation_rewards": {**_REWARDS, "trajectory_id": "the prompt: prompts.uid"},
+    "rollouts": ROLLOUTS,
+    "rewards": REWARDS,
+    "baselines": ROLLOUTS,
+    "baseline_rewards": REWARDS,
+    "validation_rewards": {**REWARDS, "trajectory_id": "the prompt: prompts.uid"},
     "validation_answers": {
         "trajectory_id": "the prompt: prompts.uid",
         "response": "the answer's text, special tokens dropped",
@@ -270,6 +264,17 @@ COLUMNS: dict[str, dict[str, str]] = {
         "began": "when the run came to the stage, ISO 8601, UTC",
         "seconds": "duration of the stage in this run, s; null without a result",
     },
+    "restarts": {
+        "flow_run_id": "the run: id of its Prefect flow run",
+        "stage": "the stage",
+        "number": "of the restart among those of the stage in this run, from 1",
+        "step": "step, in RL iteration, of the checkpoint that it went on with; null without one",
+        "cause": "what died, hung or did not answer",
+        "remedy": "what was different afterwards",
+        "began": "when the cause was noticed, ISO 8601, UTC",
+        "seconds": "what it cost, s: from the last step before it until the stage was further than"
+        " that, less the time of one step; null while it is not",
+    },
     "iterations": {
         "iteration": "RL iteration, from 1; 0 is what RL began with",
         "version": "version of the weights after it",
@@ -320,80 +325,3 @@ COLUMNS: dict[str, dict[str, str]] = {
         "made": "when it was decided, ISO 8601, UTC",
     },
 }
-
-# In front of the columns of every table, in SQL.
-HOLDER: dict[str, str] = {
-    "kind": "kind of the artifact that holds the row",
-    "key": "key of that artifact within its kind",
-    "records_key": "first part of key, by which stages name all that they record: the key of"
-    " run_stages and of runs that says which runs the row belongs to",
-}
-_NAMED = {
-    "kind": "what it is: base_model, dataset, policy, rollouts, rewards, metrics, ...",
-    "key": "its content key within the kind",
-    "sha256": "content digest over all its files",
-}
-VIEW_COLUMNS: dict[str, dict[str, str]] = {
-    "artifacts": {
-        **_NAMED,
-        "recipe_digest": "sha256 of the recipe of the run that wrote it",
-        "code_fingerprint": "sha256 of the code that its content depends on",
-        "producer": "id of the flow run that wrote it; empty outside of one",
-        "created_at": "when it was complete, ISO 8601, UTC",
-        "bytes": "size of all its files, bytes",
-        "rows": "JSON object: rows by table",
-        "metadata": "JSON object: what else the stage recorded",
-    },
-    "lineage": {
-        **_NAMED,
-        "role": "what the parent was used as, e.g. dataset, policy",
-        "parent_kind": "kind of the parent",
-        "parent_key": "key of the parent",
-        "parent_sha256": "content digest that the parent had",
-    },
-    "trajectories": {
-        **COLUMNS["own_logprobs"],
-        **COLUMNS["episodes"],
-        **COLUMNS["advantages"],
-        **_REWARDS,
-        **HOLDER,
-        **_ROLLOUTS,
-    },
-}
-del VIEW_COLUMNS["trajectories"]["epoch"]
-VIEW_COLUMNS["runs"] = {
-    "flow_run_id": "the run: id of its Prefect flow run",
-    "run": "the run's folder below runs/",
-    "recipe": "name of the recipe",
-    "recipe_digest": "sha256 of the resolved recipe: artifacts.recipe_digest",
-    "seed": "seed of the recipe",
-    "overrides": "JSON object: dotted keys that the run was given, and their values",
-    "began": "when the run came to its first stage, ISO 8601, UTC",
-    "seconds": "duration of its stages that have ended, s",
-    "state": "completed; or unfinished: it goes on, failed, or was killed",
-    "stage": "the last stage that it came to",
-    "iterations": "last RL iteration with metrics; null before the first",
-    "planned": "RL iterations that it was to have; where another version wrote its recipe, the last"
-    " one with metrics",
-    "accuracy_base": "greedy accuracy of the base model, test split; null before the evaluation",
-    "accuracy_sft": "greedy accuracy after SFT, alike",
-    "accuracy_rl": "greedy accuracy after RL, alike",
-    "records_key": "key of what its RL recorded: records_key of rollouts, rewards, metrics, ...;"
-    " runs that found the same RL in the store share it, and so does a longer run that went on"
-    " there: rows of iterations up to planned are this run's",
-    "dataset_key": "key of its artifact of kind dataset; null where the stage has not ended",
-    "policy_key": "key of its artifact of kind policy, alike",
-    "evaluation_key": "key of its artifact of kind evaluation, alike",
-    "export_key": "key of its artifact of kind export, alike",
-}
-
-
-def column_descriptions(table: str) -> dict[str, str]:
-    """Return what each column of an SQL view holds: of a table, with what says which artifact holds
-    the row in front, or of a view that is no table."""
-    return VIEW_COLUMNS[table] if table in VIEW_COLUMNS else {**holder(table), **COLUMNS[table]}
-
-
-def holder(table: str) -> dict[str, str]:
-    """Return the columns in front of a table's own; ``records_key`` of run_stages is its own."""
-    return {name: text for name, text in HOLDER.items() if name not in COLUMNS[table]}

@@ -56,7 +56,7 @@ class RolloutHardware(Section):
 
     engine: str = Field(
         default="vllm",
-        description=f"what samples: {', '.join(ENGINES)} (slow, runs anywhere) or your own class as"
+        description=f"what samples: {', '.join(ENGINES)} (runs anywhere) or your own class as"
         " 'package.module:Class' or 'path/to/file.py:Class' (docs/engines.md)",
     )
     engines: int = Field(default=1, ge=1, description="engines, a process each")
@@ -123,6 +123,13 @@ class HardwareSection(Section):
         default=1, ge=1, description="processes that score, each with a child per function"
     )
     timeouts: Timeouts = Timeouts()
+    restarts: int = Field(
+        default=2,
+        ge=0,
+        description="how often in a row a stage goes on in new workers, at its last checkpoint,"
+        " after a worker or Ray died or hung; a new checkpoint starts the count anew, 0 = the run"
+        " ends",
+    )
 
     @model_validator(mode="before")
     @classmethod

@@ -30,6 +30,22 @@ class RunStages(Table):
     seconds: pl.Float64 = pa.Field(nullable=True)
 
 
+class Restarts(Table):
+    """One time that a stage was begun again within its flow run, because workers were lost.
+
+    One row an artifact ``restarts/<flow run id>/<stage>/<number>``.
+    """
+
+    flow_run_id: pl.String
+    stage: pl.String
+    number: pl.Int64 = pa.Field(ge=1)
+    step: pl.Int64 = pa.Field(nullable=True, ge=0)
+    cause: pl.String
+    remedy: pl.String
+    began: pl.String
+    seconds: pl.Float64 = pa.Field(nullable=True, ge=0)
+
+
 class Iterations(Table):
     """One RL iteration: which weights it turned into which, and how far it read the prompts.
 

@@ -222,6 +222,16 @@ SQL_TYPES: dict[str, dict[str, str]] = {
         "began": "VARCHAR",
         "seconds": "DOUBLE",
     },
+    "restarts": {
+        "flow_run_id": "VARCHAR",
+        "stage": "VARCHAR",
+        "number": "BIGINT",
+        "step": "BIGINT",
+        "cause": "VARCHAR",
+        "remedy": "VARCHAR",
+        "began": "VARCHAR",
+        "seconds": "DOUBLE",
+    },
     "iterations": {
         "iteration": "BIGINT",
         "version": "BIGINT",

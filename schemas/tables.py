@@ -13,7 +13,15 @@ import polars as pl
 from schemas.contract import MESSAGE, Table
 from schemas.evolve_tables import EvolveAnswers, EvolveScores, EvolveVerdicts
 from schemas.outcomes import FinishReason, Outcome, StopReason
-from schemas.records import Champions, Decisions, Inputs, Iterations, RunStages, Weights
+from schemas.records import (
+    Champions,
+    Decisions,
+    Inputs,
+    Iterations,
+    Restarts,
+    RunStages,
+    Weights,
+)
 
 MESSAGES = pl.List(MESSAGE)
 SPLITS = ["train", "validation", "test"]
@@ -370,6 +378,7 @@ TABLES: dict[str, type[Table]] = {
     "calibration": Calibration,
     "diagnostics": Diagnostics,
     "run_stages": RunStages,
+    "restarts": Restarts,
     "iterations": Iterations,
     "weights": Weights,
     "inputs": Inputs,

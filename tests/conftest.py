@@ -124,6 +124,18 @@ def _failed(report: Any) -> Any:
     return report
 
 
+@pytest.fixture(autouse=True)
+def settings_of_the_next_test() -> Iterator[None]:
+    """A command that a test runs in this process may set Prefect's settings to those of a server
+    that it finds, such as one that is up in the checkout; they end with the test."""
+    before = {name: value for name, value in os.environ.items() if name.startswith("PREFECT_")}
+    yield
+    for name in [name for name in os.environ if name.startswith("PREFECT_")]:
+        if name not in before:
+            del os.environ[name]
+    os.environ.update(before)
+
+
 @pytest.fixture(scope="session")
 def prefect_server() -> Iterator[str]:
     """The API URL of a running server; flows called in the test report to it."""

@@ -49,6 +49,7 @@ CONFINED = {
     "transformers": (
         "rlcore/models/",
         "rlcore/learner/",
+        "rlcore/engines/row_decoder.py",
         "rlcore/engines/transformers_engine.py",
         "rlcore/export/publish.py",
     ),

@@ -47,7 +47,7 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
     "tests/flows/test_retrain_deployed.py": ("tasks/retraining/events.py",),
     "tests/flows/test_server.py": ("flows/login.py",),
     "tests/flows/test_resume.py": (
-        *("flows/rl_loop.py", "rlcore/rl/checkpoint.py", "rlcore/rl/records.py"),
+        *("flows/rl_loop.py", "rlcore/rl/records.py"),
         *(f"tasks/{phase}.py" for phase in ("rollout", "reward", "advantage", "update", "sync")),
     ),
     "tests/flows/test_rl_pipeline.py": (
@@ -84,7 +84,10 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
         f"rlcore/report/{name}.py" for name in ["curves", "evaluation", "facts", "samples"]
     ),
     "tests/rlcore/results/test_index.py": ("rlcore/results/kept.py",),
-    "tests/rlcore/results/test_data_dictionary.py": ("schemas/sql_types.py",),
+    "tests/rlcore/results/test_data_dictionary.py": (
+        "schemas/sql_types.py",
+        "schemas/view_columns.py",
+    ),
     "tests/flows/commands/test_ask.py": ("rlcore/results/questions.py",),
     "tests/rlcore/reward_model/test_training.py": ("rlcore/supervised/loop.py",),
     "tests/rlcore/rewards/test_calls.py": ("rlcore/rewards/side_by_side.py",),

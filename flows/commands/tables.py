@@ -17,7 +17,8 @@ def add_tables(commands: Any) -> None:
 
 def tables(options: argparse.Namespace) -> int:
     """Print each table with what it holds, or the columns of one with type and meaning."""
-    from schemas.columns import TABLES, VIEWS
+    from schemas.columns import TABLES
+    from schemas.view_columns import VIEWS
 
     texts = {**VIEWS, **TABLES}
     if options.format == "table":

@@ -51,7 +51,8 @@ class TrainingBar:
 
     def show(self, iteration: int, metrics: Mapping[str, float]) -> None:
         """Show the figures of an iteration (from 1), whose ``metrics`` have verl's names."""
-        reward, rate = metrics.get("critic/score/mean"), metrics.get("perf/throughput")
+        reward = metrics.get("critic/score/mean")
+        rate = metrics.get("perf/total_tokens_per_s")
         figures = "  ".join(
             text
             for value, text in (

@@ -46,8 +46,7 @@ from rlcore.recipe_text import write_yaml
 from rlcore.recipes import recipe_digest
 from rlcore.results.folders import RECIPE, STORE_FOLDER
 from rlcore.results.metrics import stage_metrics
-from rlcore.results.run import KIND as RUNS
-from rlcore.results.run import StageRecord, record_stage
+from rlcore.results.run import StageRecord, record_stage, stage_rows
 from rlcore.rewards.types import Scorers
 from rlcore.rl.loop import Steps, iterate
 from rlcore.rl.phases import Phases
@@ -243,8 +242,8 @@ def _close(run: _Prepared, policy: ArtifactRef, began: float) -> None:
     """Publish ``policy`` and drop the checkpoints, once: a call that ended in it is repeated
     without a change of what its user has made of ``model`` since."""
     store, target = run.store, run.root / MODEL_FOLDER
-    row = store.find(RUNS, f"{run.call.key}/rl")
-    ended = row is not None and store.table(row, "run_stages")["sha256"][0] == policy.sha256
+    rows = stage_rows(store, f"{run.call.key}/")
+    ended = rows is not None and rows["sha256"][0] == policy.sha256
     if not ended or not target.exists():
         _publish(store.directory(policy) / MODEL_FOLDER, target)
     for checkpoint in store.keys("checkpoint", f"{run.call.key}/"):  # nothing is left to resume

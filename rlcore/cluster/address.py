@@ -2,6 +2,7 @@
 sentence, where Ray itself waits for minutes or ends in a traceback."""
 
 import os
+import secrets
 import socket
 import subprocess
 import sys
@@ -59,6 +60,22 @@ def check_address(address: str) -> str | None:
     if not _accepts(address, TOKEN, where):
         raise UserError(f"{where} refuses the token of {source}; {_GIVE}")
     return TOKEN
+
+
+def require_token() -> None:
+    """Let only this user read the token that Ray's processes ask for.
+
+    Ray reads it from these variables or from its file, which it would create readable for everyone.
+    """
+    if {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys():
+        return
+    path = Path.home() / ".ray" / "auth_token"
+    path.parent.mkdir(exist_ok=True)
+    try:
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(secrets.token_hex(32))
+    except FileExistsError:
+        path.chmod(0o600)
 
 
 def _accepts(address: str, mode: str, where: str) -> bool:

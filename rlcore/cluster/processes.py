@@ -2,7 +2,7 @@
 workers."""
 
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
@@ -55,12 +55,12 @@ class Processes:
 
     def close(self) -> None:
         """End every process."""
-        for started in self._ahead.values():
-            started.exception()  # wait; an error of the start no longer matters
+        self._in_need.set()
+        wait(self._ahead.values(), self._hardware.timeouts.start_s)  # their errors matter no longer
         if self._cluster is not None:
             self._cluster.close()
             self._cluster = None
-        self._starter.shutdown()
+        self._starter.shutdown(wait=False)
 
     def start_ahead(
         self, what: str, layout: Callable[[], Layout], *, one_by_one: bool = False
@@ -127,4 +127,5 @@ def _start_cluster(hardware: HardwareSection) -> Cluster:
         return InProcessCluster()
     from rlcore.cluster.ray_cluster import RayCluster
 
-    return RayCluster(hardware.ray_address, stall_s=hardware.timeouts.stall_s)
+    timeouts = hardware.timeouts
+    return RayCluster(hardware.ray_address, stall_s=timeouts.stall_s, start_s=timeouts.start_s)

@@ -8,12 +8,12 @@ import gc
 import json
 import logging
 import os
-import secrets
 import socket
 import sys
 import time
 import uuid
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -31,17 +31,16 @@ from ray._raylet import (
 from ray.exceptions import AuthenticationError, RayActorError, RayTaskError
 from ray.experimental.internal_kv import internal_kv_get_gcs_client
 
-from rlcore.cluster.address import MODE, REFUSED, check_address
+from rlcore.cluster.address import MODE, REFUSED, check_address, require_token
+from rlcore.cluster.os_processes import end
 from rlcore.cluster.progress import Sign, report_to
 from rlcore.cluster.types import (
     Placement,
     WorkerDied,
-    WorkerError,
-    WorkerHung,
     WorkerTimeout,
     new_rendezvous_file,
 )
-from rlcore.cluster.watch import LOOK_S, Watch
+from rlcore.cluster.watch import LOOK_S, CallWatch, logged
 from rlcore.redaction import redacting
 from rlcore.telemetry import switch_off
 from schemas.errors import UserError
@@ -50,9 +49,9 @@ logger = logging.getLogger(__name__)
 
 _NAMESPACE = b"rl-pipeline"
 _KV_S = 2.0
+_NOT_UP = ("timed out during startup", "Deadline Exceeded")  # what ``ray.init`` says
 _BEYOND = os.environ.get(ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR, "1")  # of an existing cluster
 _RAYS_OWN = (ray_constants.PROCESS_TYPE_GCS_SERVER, ray_constants.PROCESS_TYPE_RAYLET)
-_CONTINUES = "rerun the flow, it continues at the last complete iteration"
 # Forwarded to the nodes of an existing cluster. Ray logs what it forwards, so it includes no
 # secret: the nodes need their own HF_TOKEN.
 _FORWARDED = ("HF_HOME", "HF_HUB_OFFLINE", "PYTHONPATH")
@@ -67,13 +66,14 @@ class _Shell:
         self._object: Any = None
         self._failure: BaseException | None = None
 
-    def load(self) -> None:
-        """Import what ``build`` needs. Errors are ignored here: ``build`` imports again and raises
-        them."""
+    def load(self) -> int:
+        """Import what ``build`` needs; return the process. Errors are ignored here: ``build``
+        imports again and raises them."""
         _report_progress(self._label, 0, "")
         with suppress(Exception):
             for module in getattr(self._class(), "IMPORTS", ()):
                 import_module(module)
+        return os.getpid()
 
     def build(self, args: tuple[Any, ...]) -> None:
         self._failure = None
@@ -101,72 +101,31 @@ class _Shell:
             return getattr(self._object, method)(*args, **kwargs)
 
 
-class _CallWatch:
-    """Watches one worker while its calls are waited for."""
-
-    def __init__(self, label: bytes, *, stall_s: float, local: bool) -> None:
-        self.name = ""
-        self._label, self._local = label, local
-        self._watch = Watch(stall_s)
-        self._looked = 0.0
-        self._has_looked = False
-
-    def begin(self, name: str, method: str) -> None:
-        """The worker, called ``name`` now, starts a call. Raises WorkerDied when Ray is gone."""
-        self.name = name
-        if self._local:
-            self._require_ray(method)
-        self._watch.begin()
-        self._looked = time.monotonic()
-        self._has_looked = False
-
-    def answered(self, method: str) -> None:
-        """A call has ended."""
-        passed_s = time.monotonic() - self._looked
-        if self._has_looked:  # a short call is not checked
-            self._watch.look(method, _sign_of(self._label), stopped=False, passed_s=passed_s)
-            self._log_notes()
-            passed_s = 0.0
-        self._watch.answered(method, passed_s=passed_s)
-        self._looked, self._has_looked = time.monotonic(), False
-
-    def look(self, method: str) -> None:
-        """Raise WorkerDied or WorkerHung when ``method`` can no longer finish."""
-        now = time.monotonic()
-        passed_s = now - self._looked
-        if passed_s < LOOK_S:
-            return
-        self._looked, self._has_looked = now, True
-        if self._local:
-            self._require_ray(method)
-        sign = _sign_of(self._label)
-        stopped = self._local and sign is not None and _is_stopped(sign.pid)
-        reason = self._watch.look(method, sign, stopped=stopped, passed_s=passed_s)
-        self._log_notes()
-        if reason is not None:
-            raise _logged(WorkerHung(f"worker '{self.name}' {reason}, in {method}; {_CONTINUES}"))
-
-    def _log_notes(self) -> None:
-        for note in self._watch.take_notes():
-            logger.warning(f"{self.name}: {note}")
-
-    def _require_ray(self, method: str) -> None:
-        node: Any = ray_worker._global_node
-        for kind, process in node.dead_processes() if node is not None else ():
-            if kind in _RAYS_OWN:
-                raise _logged(
-                    WorkerDied(
-                        f"Ray's {kind} (process {process.pid}) ended while worker '{self.name}'"
-                        f" was in {method}; {_CONTINUES}"
-                    )
-                )
+def _titled(target: str) -> type[_Shell]:
+    """Return a shell whose process has the title ``ray::Learner`` where ``target`` is a Learner."""
+    return type(target.rpartition(":")[2], (_Shell,), {})
 
 
-def _logged(error: WorkerError) -> WorkerError:
-    """Log the error that is about to be raised: it can take many seconds until the run has
-    ended."""
-    logger.error(str(error))
-    return error
+def _require_ray(meanwhile: str) -> None:
+    """Raise WorkerDied where one of Ray's own processes has ended; those of an existing cluster
+    are not looked at."""
+    node: Any = ray_worker._global_node
+    for kind, process in node.dead_processes() if node is not None else ():
+        if kind in _RAYS_OWN:
+            ended = f"Ray's {kind} (process {process.pid}) ended while {meanwhile}"
+            raise logged(WorkerDied, ended)
+
+
+@contextmanager
+def _asking_ray(meanwhile: str) -> Iterator[None]:
+    """Raise WorkerDied where Ray, which the body asks, is gone: it would be asked for a minute, and
+    this process then be ended."""
+    _require_ray(meanwhile)
+    try:
+        yield
+    except Exception:
+        _require_ray(meanwhile)
+        raise
 
 
 def _sign_of(label: bytes) -> Sign | None:
@@ -184,17 +143,10 @@ def _report_progress(label: bytes, count: int, note: str) -> None:
         client.internal_kv_put(label, stored, True, _NAMESPACE, timeout=_KV_S)
 
 
-def _is_stopped(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
-    except psutil.NoSuchProcess:
-        return False
-
-
 class RayPending:
     """One call in progress in an actor."""
 
-    def __init__(self, call_watch: _CallWatch, method: str, reference: "ray.ObjectRef") -> None:
+    def __init__(self, call_watch: CallWatch, method: str, reference: "ray.ObjectRef") -> None:
         self._call_watch, self._method, self._reference = call_watch, method, reference
 
     def result(self, timeout_s: float) -> Any:
@@ -218,7 +170,7 @@ class RayPending:
             return ray.get(self._reference)
         except RayActorError as error:
             died = f"worker '{self._call_watch.name}' died during {self._method}: {error}"
-            raise _logged(WorkerDied(f"{died}; {_CONTINUES}")) from error
+            raise logged(WorkerDied, died) from error
         except RayTaskError as error:
             if isinstance(error.cause, UserError):
                 raise error.cause from None
@@ -228,9 +180,10 @@ class RayPending:
 class RayWorker:
     """Handle on one actor."""
 
-    def __init__(self, name: str, actor: Any, call_watch: _CallWatch) -> None:
+    def __init__(self, name: str, actor: Any, call_watch: CallWatch) -> None:
         self.name = name
         self._actor, self._call_watch = actor, call_watch
+        self._loaded: ray.ObjectRef = actor.load.remote()
 
     def build(self, *args: Any) -> None:
         """Queue building the object; ``start`` raises what its constructor raised."""
@@ -250,21 +203,13 @@ class RayWorker:
         """Kill the actor's process."""
         ray.kill(self._actor, no_restart=True)
 
-
-def _require_token() -> None:
-    """Let only this user read the token that Ray's processes ask for.
-
-    Ray reads it from these variables or from its file, which it would create readable for everyone.
-    """
-    if {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys():
-        return
-    path = Path.home() / ".ray" / "auth_token"
-    path.parent.mkdir(exist_ok=True)
-    try:
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(secrets.token_hex(32))
-    except FileExistsError:
-        path.chmod(0o600)
+    def process(self) -> psutil.Process | None:
+        """Return the actor's process; None where it has not come up, or ended."""
+        with suppress(Exception):  # of Ray that is gone
+            if ray.wait([self._loaded], timeout=0)[0]:
+                process = psutil.Process(ray.get(self._loaded, timeout=_KV_S))
+                return process if process.cmdline()[0].startswith("ray::") else None
+        return None
 
 
 def _join(address: str, options: dict[str, Any]) -> None:
@@ -285,14 +230,56 @@ def _join(address: str, options: dict[str, Any]) -> None:
         ) from error
 
 
+def _rays_processes() -> set[psutil.Process]:
+    """Return the processes below this one that run a program of Ray's."""
+    found = set()
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if any("/ray/" in word for word in process.cmdline()):
+                found.add(process)
+    return found
+
+
+def _start(options: dict[str, Any], limit_s: float) -> None:
+    """Start a local Ray, again and again for ``limit_s`` seconds: on a busy machine it gives up
+    when a process of its own takes 15 s to come up.
+
+    Raises WorkerTimeout when it does not start; what was started has ended then.
+    """
+    deadline = time.monotonic() + limit_s
+    while True:
+        before = _rays_processes()
+        try:
+            ray.init(address="local", **options)
+        except Exception as error:
+            if not any(words in str(error) for words in _NOT_UP):
+                raise
+            ray.shutdown()
+            end(_rays_processes() - before)
+            if time.monotonic() > deadline:
+                raise WorkerTimeout(
+                    f"Ray did not start within {limit_s:.0f} s; raise hardware.timeouts.start_s or"
+                    " look at the logs in its session directory"
+                ) from error
+            logger.warning("Ray did not start, as it does on a busy machine; it is started again")
+        else:
+            return
+
+
 class RayCluster:
     """A local Ray runtime of our own, or an existing cluster's when ``address`` is given.
 
     Our own listens on 127.0.0.1 only, and its workers inherit this process's environment.
     """
 
-    def __init__(self, address: str | None = None, *, stall_s: float = 45.0) -> None:
-        """Start or join it. ``stall_s``: see ``Watch``."""
+    def __init__(
+        self, address: str | None = None, *, stall_s: float = 45.0, start_s: float = 120.0
+    ) -> None:
+        """Start or join it. ``stall_s``: see ``Watch``.
+
+        Raises WorkerTimeout when Ray of our own has not started within ``start_s`` seconds,
+        UserError when the cluster at ``address`` cannot be joined.
+        """
         self.stall_s = stall_s
         switch_off()
         # Ray runs workers at niceness 15, at which any other process on the machine would starve
@@ -306,30 +293,32 @@ class RayCluster:
         os.environ[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR] = "0" if self._local else _BEYOND
         ray_constants.ENABLE_RAY_CLUSTER = not self._local and _BEYOND != "0"
         if address is None:
-            _require_token()
+            require_token()
             options |= {"include_dashboard": False, "num_cpus": max(4, os.cpu_count() or 1)}
-            ray.init(address="local", **options)
+            _start(options, start_s)
         else:
             _join(address, options)
         self._workers: list[RayWorker] = []
+        self._meetings: list[str] = []
 
     def host(self, target: str, *, name: str, placement: Placement) -> RayWorker:
         """Start an actor that imports ``target``."""
         names = () if self._local else _FORWARDED
         forwarded = {key: os.environ[key] for key in names if key in os.environ}
         label = uuid.uuid4().hex.encode()
-        actor = (
-            ray.remote(_Shell)
-            .options(
-                num_cpus=0,
-                num_gpus=placement.gpus,
-                runtime_env={"env_vars": {**forwarded, **placement.env}},
+        runtime_env = {"env_vars": {**forwarded, **placement.env}}
+        with _asking_ray(f"worker '{name}' was to start"):
+            actor = (
+                ray.remote(_titled(target))
+                .options(num_cpus=0, num_gpus=placement.gpus, runtime_env=runtime_env)
+                .remote(target, label)
             )
-            .remote(target, label)
-        )
-        actor.load.remote()
-        call_watch = _CallWatch(label, stall_s=self.stall_s, local=self._local)
-        worker = RayWorker(name, actor, call_watch)
+            call_watch = CallWatch(
+                partial(_sign_of, label),
+                _require_ray if self._local else None,
+                stall_s=self.stall_s,
+            )
+            worker = RayWorker(name, actor, call_watch)
         self._workers.append(worker)
         return worker
 
@@ -341,11 +330,13 @@ class RayCluster:
 
     def num_gpus(self) -> float:
         """Return the GPUs of all nodes."""
-        return float(ray.cluster_resources().get("GPU", 0.0))
+        with _asking_ray("its GPUs were counted"):
+            return float(ray.cluster_resources().get("GPU", 0.0))
 
     def require_gpus(self, count: float) -> None:
         """Raise UserError with the number of GPUs when every host has fewer than ``count``."""
-        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        with _asking_ray("its GPUs were counted"):
+            nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         present = max((resources.get("GPU", 0.0) for resources in nodes), default=0.0)
         if count > present:
             raise UserError(
@@ -357,17 +348,26 @@ class RayCluster:
     def rendezvous(self) -> str:
         """Return the URL of a new file, or of a free port of this node as other nodes see it."""
         if self._local:
-            return new_rendezvous_file()
+            self._meetings.append(new_rendezvous_file())
+            return self._meetings[-1]
         with socket.socket() as probe:
             probe.bind(("", 0))
             return f"tcp://{ray.util.get_node_ip_address()}:{probe.getsockname()[1]}"
 
     def close(self) -> None:
-        """Kill every actor and leave the runtime."""
+        """Kill every actor and leave the runtime, also where Ray or an actor answers no more.
+
+        Another may be started afterwards, in this process too.
+        """
+        # Of another host's process this one would know the number only.
+        processes = [worker.process() for worker in self._workers] if self._local else []
         for worker in self._workers:
             worker.stop()
         self._workers.clear()
         ray.shutdown()
+        end(process for process in processes if process is not None)
+        for url in self._meetings:  # the last rank removes it, unless it was killed
+            Path(url.removeprefix("file://")).unlink(missing_ok=True)
 
 
 if __name__ == "__main__":  # ``check_address`` asks in a process of its own: Ray would warn here

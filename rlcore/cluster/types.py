@@ -2,13 +2,16 @@
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
 from typing import Any, Protocol
 
+from schemas.errors import UserError
+
 POLL_S = 0.5  # wait for one worker before the others are checked
+DEATH_S = 5.0  # until it is known that a worker died
 
 
 class WorkerError(RuntimeError):
@@ -125,8 +128,9 @@ def as_completed(
     """Yield (index, result) as results come; the first failure ends the wait for the others.
 
     A rank that failed leaves its peers in a collective: waiting for them first would replace its
-    error by their timeout. Raises WorkerTimeout with the name of one that has not finished when
-    ``timeout_s`` seconds, in total, have passed.
+    error by their timeout. A rank that died fails its peers' collective, and its death, which may
+    be known a little later, is then the error. Raises WorkerTimeout with the name of one that has
+    not finished when ``timeout_s`` seconds, in total, have passed.
     """
     deadline = monotonic() + timeout_s
     waiting = dict(enumerate(pendings))
@@ -142,8 +146,26 @@ def as_completed(
                         " hardware.timeouts or look at its log"
                     ) from error
                 continue
+            except (WorkerError, UserError):
+                raise
+            except Exception as error:
+                del waiting[index]
+                _raise_death(waiting.values(), error)
+                raise
             del waiting[index]
             yield index, result
+
+
+def _raise_death(pendings: Iterable[Pending], error: Exception) -> None:
+    """Raise WorkerDied for one of ``pendings`` whose worker died, which explains ``error``."""
+    deadline = monotonic() + DEATH_S
+    for pending in pendings:
+        try:
+            pending.result(max(0.0, deadline - monotonic()))
+        except WorkerDied as death:
+            raise death from error
+        except Exception:  # noqa: BLE001 - of another call that failed in consequence
+            continue
 
 
 @dataclass(slots=True)

@@ -1,8 +1,17 @@
 """Whether a worker's call makes progress, by the signs that it reports (``progress``)."""
 
+import logging
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from rlcore.cluster.os_processes import is_stopped
 from rlcore.cluster.progress import Sign
+from rlcore.cluster.types import WorkerError, WorkerHung
+
+logger = logging.getLogger(__name__)
+
+CONTINUES = "rerun the flow, it continues at the last complete iteration"
 
 # Methods that call ``advance`` regularly. Others (load, save, publish) are bounded by their
 # timeouts alone.
@@ -70,3 +79,74 @@ class Watch:
         if known and self.silent_s >= max(self.stall_s, USUAL * self.longest_s):
             return f"hangs{who}: no progress for {self.silent_s:.0f} s"
         return None
+
+
+class CallWatch:
+    """Watches one worker while its calls are waited for."""
+
+    def __init__(
+        self,
+        sign: Callable[[], Sign | None],
+        require: Callable[[str], None] | None,
+        *,
+        stall_s: float,
+    ) -> None:
+        """``sign`` returns the worker's newest sign. ``require`` raises WorkerDied, with what it is
+        given for the circumstances, when the cluster itself is gone; None for one that runs
+        elsewhere, whose processes cannot be looked at."""
+        self.name = ""
+        self._sign, self._require = sign, require
+        self._watch = Watch(stall_s)
+        self._looked = 0.0
+        self._has_looked = False
+
+    def begin(self, name: str, method: str) -> None:
+        """The worker, called ``name`` now, starts a call.
+
+        Raises WorkerDied when the cluster is gone.
+        """
+        self.name = name
+        self._require_cluster(method)
+        self._watch.begin()
+        self._looked = time.monotonic()
+        self._has_looked = False
+
+    def answered(self, method: str) -> None:
+        """A call has ended."""
+        passed_s = time.monotonic() - self._looked
+        if self._has_looked:  # a short call is not checked
+            self._watch.look(method, self._sign(), stopped=False, passed_s=passed_s)
+            self._log_notes()
+            passed_s = 0.0
+        self._watch.answered(method, passed_s=passed_s)
+        self._looked, self._has_looked = time.monotonic(), False
+
+    def look(self, method: str) -> None:
+        """Raise WorkerDied or WorkerHung when ``method`` can no longer finish."""
+        now = time.monotonic()
+        passed_s = now - self._looked
+        if passed_s < LOOK_S:
+            return
+        self._looked, self._has_looked = now, True
+        self._require_cluster(method)
+        sign = self._sign()
+        stopped = self._require is not None and sign is not None and is_stopped(sign.pid)
+        reason = self._watch.look(method, sign, stopped=stopped, passed_s=passed_s)
+        self._log_notes()
+        if reason is not None:
+            raise logged(WorkerHung, f"worker '{self.name}' {reason}, in {method}")
+
+    def _log_notes(self) -> None:
+        for note in self._watch.take_notes():
+            logger.warning(f"{self.name}: {note}")
+
+    def _require_cluster(self, method: str) -> None:
+        if self._require is not None:
+            self._require(f"worker '{self.name}' was in {method}")
+
+
+def logged(kind: type[WorkerError], reason: str) -> WorkerError:
+    """Return the error that is about to be raised, logged: it can take many seconds until the run
+    has ended, or goes on."""
+    logger.error(reason)
+    return kind(f"{reason}; {CONTINUES}")

@@ -1,6 +1,7 @@
 """Checkpoints of a stage that trains: the state to resume its learners from, one artifact each."""
 
 from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -32,16 +33,40 @@ class Checkpoints:
         ``metadata``: JSON values, returned in the manifest of ``newest`` beside those of the
         lineage.
         """
-        with self._store.scratch() as scratch:
-            for role, learner in learners.items():
-                learner.save(str(scratch / role))
-            return self._store.put(
-                KIND,
-                self._name(step),
-                tables=tables,
-                directory=scratch,
-                lineage=replace(self._lineage, metadata={**self._lineage.metadata, **metadata}),
-            )
+        return self.begin(step, learners, metadata, tables)()
+
+    def begin(
+        self,
+        step: int,
+        learners: Learners,
+        metadata: Mapping[str, Any],
+        tables: Mapping[str, pl.DataFrame] | None = None,
+        fence: AbstractContextManager[None] | None = None,
+    ) -> Callable[[], ArtifactRef]:
+        """Start what ``publish`` does; return the rest of it, for any thread to call once.
+
+        The learners write their state of now: whatever they are asked for next waits for that.
+        ``fence`` is entered once they have, or raises: nothing is stored then.
+        """
+        with ExitStack() as failed:
+            scratch = failed.enter_context(self._store.scratch())
+            waits = [learner.start_save(str(scratch / role)) for role, learner in learners.items()]
+            opened = failed.pop_all()
+
+        def rest() -> ArtifactRef:
+            with opened:
+                for wait in waits:
+                    wait()
+                opened.enter_context(fence or nullcontext())
+                return self._store.put(
+                    KIND,
+                    self._name(step),
+                    tables=tables,
+                    directory=scratch,
+                    lineage=replace(self._lineage, metadata={**self._lineage.metadata, **metadata}),
+                )
+
+        return rest
 
     def newest(self, log: Callable[[str], None], *, last: int | None = None) -> ArtifactRef | None:
         """Return the newest complete checkpoint, not after step ``last``; None when there is none.

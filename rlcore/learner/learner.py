@@ -16,6 +16,7 @@ from rlcore.learner.engine import FrozenEngine, TrainEngine, make_deterministic,
 from rlcore.learner.model import load_model
 from rlcore.learner.packing_check import check_packing, worst
 from rlcore.learner.passes import Passes, optimizer_step
+from rlcore.learner.peak import peak_flops
 from rlcore.learner.report import StepReport, over_steps
 from rlcore.learner.spec import (
     LearnerSpec,
@@ -27,6 +28,7 @@ from rlcore.learner.spec import (
 from rlcore.learner.state import load_state, save_state
 from rlcore.learner.versions import Versions
 from rlcore.learner.weights import LearnerWeights
+from rlcore.models.flops import training_cost
 from rlcore.models.packing import MicroBatch, Sequences
 from rlcore.weights.stamp import WeightStamp, WeightUpdate
 from schemas.errors import UserError
@@ -48,17 +50,14 @@ class Learner:
     )
 
     def __init__(
-        self,
-        spec: LearnerSpec,
-        rank: int = 0,
-        world_size: int = 1,
-        rendezvous: str = "",
+        self, spec: LearnerSpec, rank: int = 0, world_size: int = 1, rendezvous: str = ""
     ) -> None:
         self.spec, self.rank, self.world_size = spec, rank, world_size
         self.device = pick_device(spec.device)
         make_deterministic(spec, self.device)
         model = load_model(spec, self.device)
         self._architecture = type(model.lm).__name__
+        cost = training_cost(model.lm)  # before ZeRO-3 splits the weights
         packing = check_packing(model, spec, self.device)
         self._trained = (
             TrainEngine(
@@ -75,7 +74,7 @@ class Learner:
         self._engine = self._trained or FrozenEngine(model, self.device)
         # On different kinds of CPUs ranks could round differently, and so decide differently.
         packing = worst(self._engine.exchange(packing))
-        self._passes = Passes(self._engine, spec, self.device, packing)
+        self._passes = Passes(self._engine, spec, self.device, packing, cost)
         self._versions = Versions()
         self._weights = LearnerWeights(self._engine, spec, rank)
 
@@ -171,6 +170,10 @@ class Learner:
         self._versions.record(request, result)
         return result
 
+    def peak_flops(self) -> float | None:
+        """Return the FLOP/s that this rank's device can reach, None where that is not known."""
+        return peak_flops(self.device)
+
     def stamp(self) -> WeightStamp:
         """Return version and digest of the current weights. Hashes them once per change."""
         return WeightStamp(self._versions.held, self._weights.digest())
@@ -181,8 +184,8 @@ class Learner:
         Raises ``VersionConflict`` unless the weights have the given ``version``.
         """
         self._versions.require(version)
-        tensors = self._weights.write(path)
-        return WeightUpdate(self.stamp(), str(path), tensors)
+        tensors, sums = self._weights.write(path)
+        return WeightUpdate(self.stamp(), str(path), tensors, sums)
 
     def export_hf(self, directory: str | Path) -> None:
         """Write a Hugging Face directory (rank 0): weights, config, tokenizer, chat template."""

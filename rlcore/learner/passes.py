@@ -13,6 +13,7 @@ from rlcore.learner.packing_check import PackingCheck
 from rlcore.learner.plan import StepPlan, TermPlan, plan_step, require_distinct_names
 from rlcore.learner.report import StepReport, over_ranks
 from rlcore.learner.spec import LearnerSpec, Term
+from rlcore.models.flops import TrainingCost
 from rlcore.models.packing import (
     MicroBatch,
     Sequences,
@@ -31,10 +32,12 @@ class Passes:
         spec: LearnerSpec,
         device: str,
         packing: PackingCheck,
+        cost: TrainingCost,
     ) -> None:
         """``packing``: result of the packing check; with a leak, each row holds one document."""
         self._engine, self._spec, self._device = engine, spec, device
         self._packing = packing
+        self.cost = cost
 
     def plan(self, terms: Sequence[Term]) -> StepPlan:
         """Return this rank's work for a step on ``terms``, agreed on with the other ranks.
@@ -200,6 +203,7 @@ def optimizer_step(engine: TrainEngine, passes: Passes, plan: StepPlan, lr: floa
     ``lr``.
 
     Gradient norm, learning rate and the step's counts are reported under the first term's name.
+    ``<name>/model_flops``: the FLOPs that the tokens trained on need, of all terms.
     """
     sums: dict[str, list[torch.Tensor]] = {}
     maxes: dict[str, list[torch.Tensor]] = {}
@@ -221,16 +225,20 @@ def optimizer_step(engine: TrainEngine, passes: Passes, plan: StepPlan, lr: floa
     outcome = engine.step(lr)
     advance()
     # Sums, as each pass's loss and metrics are already divided by the global counts.
+    prefix = plan.terms[0].objective.name
     mine = StepReport(
         means={name: float(torch.stack(values).sum()) for name, values in sums.items()},
         maxes={name: float(torch.stack(values).max()) for name, values in maxes.items()},
         counts={
             "perf/trained_tokens": sum(batch.num_tokens for _, batch in work),
             "perf/padded_tokens": sum(batch.input_ids.size for _, batch in work),
+            f"{prefix}/model_flops": passes.cost.flops(
+                sum(batch.num_tokens for _, batch in work),
+                sum(term.squared_lengths for term in plan.terms),
+            ),
         },
     )
     report = over_ranks(engine.exchange(mine))
-    prefix = plan.terms[0].objective.name
     report.means.update({f"{prefix}/grad_norm": outcome.grad_norm, f"{prefix}/lr": lr})
     report.counts.update(
         {

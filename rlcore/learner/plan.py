@@ -29,6 +29,7 @@ class Offer:
     share: Share
     batches: list[MicroBatch]
     fields: dict[str, np.ndarray]
+    squared_lengths: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,7 @@ class TermPlan:
 
     ``weights`` and ``fields``: [tokens of all this rank's sequences] float32. ``groups``
     [sequences] int64, empty where the batch names none. ``mean_weight``: 1 / scored targets.
+    ``squared_lengths``: the sum of the packed sequences' squared lengths.
     """
 
     objective: Objective
@@ -46,6 +48,7 @@ class TermPlan:
     mean_weight: float
     fields: dict[str, np.ndarray]
     groups: np.ndarray
+    squared_lengths: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +108,10 @@ def _offer(term: Term, pack_rows: Callable[[Term, np.ndarray], list[MicroBatch]]
         kept = np.flatnonzero(trains)
         batches = pack_rows(term, kept)
     except UserError as problem:
-        return Offer(Share(totals, 0, 0, str(problem)), [], {})
+        return Offer(Share(totals, 0, 0, str(problem)), [], {}, 0)
     scored = int(lengths[kept].sum())
-    return Offer(Share(totals, scored, len(batches), None), batches, fields)
+    squared = int((sequences.lengths[kept].astype(np.int64) ** 2).sum())
+    return Offer(Share(totals, scored, len(batches), None), batches, fields, squared)
 
 
 def _settle(term: Term, offer: Offer, shares: Sequence[Share]) -> TermPlan:
@@ -132,6 +136,7 @@ def _settle(term: Term, offer: Offer, shares: Sequence[Share]) -> TermPlan:
         mean_weight=1.0 / max(1, sum(share.scored_targets for share in shares)),
         fields=offer.fields,
         groups=np.asarray(groups, dtype=np.int64),
+        squared_lengths=offer.squared_lengths,
     )
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,8 @@ class LearnerPool:
     Sequences are distributed so that ranks hold about equally many tokens. Every call reaches every
     rank and waits at most ``timeout_s`` seconds for all of them; a rank's error is raised
     unchanged. ``warn`` gets ``Learner.packing_warning`` of the first batch, if any. ``start_s``:
-    seconds that the first call allows for building the ranks; None when they are built.
+    seconds that the first call allows for building the ranks; None when they are built. ``gpus``:
+    that the ranks hold together, as shares.
     """
 
     def __init__(
@@ -30,11 +32,14 @@ class LearnerPool:
         timeout_s: float = 1800.0,
         start_s: float | None = None,
         warn: Callable[[str], None] | None = None,
+        gpus: float = 0.0,
     ) -> None:
         self._workers = list(workers)
         self._timeout_s = timeout_s
         self._start_s = start_s
         self._warn = warn
+        self.gpus = gpus
+        self._saving: _Once | None = None
 
     def ready(self) -> None:
         """Wait until every rank is built; raises what a rank's constructor raised."""
@@ -106,6 +111,13 @@ class LearnerPool:
         ]
         return replace(results[0], old_logprobs=merged)
 
+    def peak_flops(self) -> float | None:
+        """Return the FLOP/s that the devices of all ranks can reach together, None where one is
+        not known."""
+        peaks: list[float | None] = self._call("peak_flops")
+        known = [peak for peak in peaks if peak is not None]
+        return sum(known) if len(known) == len(peaks) else None
+
     def stamp(self) -> WeightStamp:
         """Version and digest of the weights held."""
         return self._call("stamp")[0]
@@ -116,7 +128,18 @@ class LearnerPool:
 
     def save(self, directory: str | Path) -> None:
         """``Learner.save``."""
-        self._call("save", [(str(directory),)] * len(self._workers))
+        self.start_save(directory)()
+
+    def start_save(self, directory: str | Path) -> Callable[[], None]:
+        """Start ``save``; return a function that waits for it, in any thread.
+
+        Calls made meanwhile wait for it first: the ranks answer in order, and while a rank saves
+        its silence would count as that of the next call.
+        """
+        pendings = self._start("save", [(str(directory),)] * len(self._workers))
+        saving = _Once(lambda: self._collect("save", pendings, self._timeout_s))
+        self._saving = saving
+        return saving.result
 
     def load(self, directory: str | Path) -> None:
         """``Learner.load``."""
@@ -177,6 +200,9 @@ class LearnerPool:
 
     def _start(self, method: str, arguments: Sequence[tuple], **keywords: Any) -> Sequence[Pending]:
         self.ready()
+        if self._saving is not None:
+            self._saving.wait()
+            self._saving = None
         return [
             worker.start(method, *values, **keywords)
             for worker, values in zip(self._workers, arguments, strict=True)
@@ -187,6 +213,32 @@ class LearnerPool:
         names = [f"learner rank {rank} of {len(pendings)}" for rank in range(len(pendings))]
         answers = dict(as_completed(pendings, timeout_s, names=names, method=method))
         return [answers[rank] for rank in range(len(pendings))]
+
+
+class _Once:
+    """A wait that several threads share: the first does it, and all get its error."""
+
+    def __init__(self, wait: Callable[[], object]) -> None:
+        self._wait, self._lock = wait, Lock()
+        self._over = False
+        self._error: Exception | None = None
+
+    def wait(self) -> None:
+        """Return once it is over, however it ended."""
+        with self._lock:
+            if self._over:
+                return
+            try:
+                self._wait()
+            except Exception as error:  # noqa: BLE001  kept for ``result``
+                self._error = error
+            self._over = True
+
+    def result(self) -> None:
+        """Return once it is over. Raises the error that it ended with."""
+        self.wait()
+        if self._error is not None:
+            raise self._error
 
 
 def _in_order(shares: Sequence[np.ndarray], parts: Sequence[Sequence]) -> list:

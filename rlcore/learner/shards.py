@@ -82,9 +82,9 @@ def write_shards(engine: Any, zero_stage: int, stem: Path) -> dict[str, Any]:
     entries = {}
     for shard in shards(engine, zero_stage):
         moments = state.get(shard.flat, {})
-        held[WEIGHTS][shard.name] = shard.of(shard.flat).cpu().clone()
+        held[WEIGHTS][shard.name] = shard.of(shard.flat).cpu()
         for role in MOMENTS if moments else ():
-            held[role][shard.name] = shard.of(moments[role]).cpu().clone()
+            held[role][shard.name] = shard.of(moments[role]).cpu()
         entries[shard.name] = {
             **shard.place(),
             "step": int(moments["step"]) if moments else None,

@@ -181,7 +181,8 @@ _FIGURES: dict[str, Callable[..., float | None]] = {
     "SFT loss, last": _sft_loss,
     "iterations": _iterations,
     "RL seconds": _of("timing_s/step", np.sum),
-    "RL tokens/s, median": _of("perf/throughput", np.median),
+    "RL tokens/s, median": _of("perf/total_tokens_per_s", np.median),
+    "RL tokens/s per GPU, median": _of("perf/throughput", np.median),
 }
 
 

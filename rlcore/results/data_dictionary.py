@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from rlcore.results.statement import answer
 from rlcore.results.views import NAMES
 from rlcore.store.reader import ArtifactReader
-from schemas.columns import column_descriptions
 from schemas.errors import UserError, did_you_mean
+from schemas.view_columns import column_descriptions
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from rlcore.results.folders import (
 )
 from rlcore.results.metrics import stage_metrics
 from rlcore.results.rounds import no_rows, table_of_round
+from rlcore.results.stage_rows import following, newest
 from rlcore.store.artifacts import ArtifactStore, Lineage
 from rlcore.store.pruned import group_of
 from rlcore.store.reader import ArtifactReader
@@ -54,16 +55,23 @@ class StageRecord:
 
 
 def record_stage(store: ArtifactStore, row: StageRecord, lineage: Lineage) -> None:
-    """Write what a run came to, as ``runs/<flow run id>/<stage>``; an earlier row of the stage is
-    replaced."""
-    key = f"{row.flow_run_id}/{row.stage}"
-    store.discard(KIND, key)
+    """Write what a run came to, as ``runs/<flow run id>/<stage>``; of several rows of a stage the
+    newest counts (``rlcore.results.stage_rows``)."""
+    stage = f"{row.flow_run_id}/{row.stage}"
+    key = following(store.keys(KIND, stage), stage)
     values = {name: [getattr(row, name)] for name in StageRecord.__slots__}
     schema = {"seed": pl.Int64, "cached": pl.Boolean, "seconds": pl.Float64}
     text = dict.fromkeys(StageRecord.__slots__, pl.String)
     store.put(
         KIND, key, tables={TABLE: pl.DataFrame(values, schema=text | schema)}, lineage=lineage
     )
+
+
+def stage_rows(store: ArtifactReader, prefix: str = "") -> pl.DataFrame | None:
+    """Return the newest row of each stage of the runs whose ids begin with ``prefix``, by the time
+    at which it began; None where there is none. Raises ArtifactError where one is damaged."""
+    refs = [ref for key in newest(store.keys(KIND, prefix)) if (ref := store.find(KIND, key))]
+    return pl.concat([store.table(ref, TABLE) for ref in refs]).sort("began") if refs else None
 
 
 @dataclass(frozen=True)
@@ -120,19 +128,14 @@ class Run:
 
         Raises UserError for a run that an earlier version of this program made.
         """
-        refs = [
-            ref
-            for key in self.store.keys(KIND, self._recorded)
-            if (ref := self.store.find(KIND, key))
-        ]
-        if not refs:
+        rows = stage_rows(self.store, self._recorded)
+        if rows is None:
             raise UserError(
                 f"the run '{self.name}' has no stage recorded in {self.store.root}: it has only"
                 " begun, or an earlier version of this program made it; run its recipe again"
                 f" (rl-pipeline run {self.folder / RECIPE}), which takes from the store what is"
                 " there"
             )
-        rows = pl.concat([self.store.table(ref, TABLE) for ref in refs]).sort("began")
         return {row["stage"]: StageRecord(**row) for row in rows.iter_rows(named=True)}
 
     def result(self, stage: str) -> ArtifactRef | None:

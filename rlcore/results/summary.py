@@ -47,9 +47,9 @@ def token_rates(sft: pl.DataFrame | None, rl: pl.DataFrame) -> dict[str, float]:
     """
     rates: dict[str, float] = {}
     if sft is not None:
-        throughput = sft.filter(pl.col("name") == "perf/throughput").sort("step")["value"]
-        if len(throughput):
-            rates["sft"] = float(throughput[-1])
+        total = sft.filter(pl.col("name") == "perf/total_tokens_per_s").sort("step")["value"]
+        if len(total):
+            rates["sft"] = float(total[-1])
     steps = rl.pivot(on="name", index="step", values="value").filter(pl.col("step") > 0)
     wanted = {
         "rollout": ("perf/response_tokens", "timing_s/gen"),

@@ -8,17 +8,19 @@ import duckdb
 
 from rlcore.results.held import Held, TableFile, parquet_rows
 from rlcore.results.index import Index
+from rlcore.results.stage_rows import newest
 from schemas.columns import TABLES as TEXTS
-from schemas.columns import VIEWS, column_descriptions, holder
 from schemas.errors import UserError
 from schemas.sql_types import SQL_TYPES
 from schemas.versions import schema_version
+from schemas.view_columns import VIEWS, column_descriptions, holder
 
 NAMES = (*VIEWS, *TEXTS)
 _PATTERN = re.compile(r"[*?[]")
 _JOINED = ("rollouts", "episodes", "rewards", "advantages", "own_logprobs")
 _JOINED_BY = ("trajectory_id", "epoch")
 _OF_RUNS = ("run_stages", "eval_results")
+_ADDED_TO = ("run_stages", "restarts")  # of several rows of one thing the newest counts
 # Words of statements and names of catalogues that list views, or columns of those not named.
 _LISTING = {"show", "information_schema", "duckdb_views", "duckdb_columns", "duckdb_tables"}
 _MANIFEST_VIEWS = {
@@ -193,6 +195,9 @@ class Views:
             [table],
         ).fetchall()
         holders = [_Holder(*row) for row in rows]
+        if table in _ADDED_TO:
+            counts = set(newest(each.key for each in holders))
+            holders = [each for each in holders if each.key in counts]
         if others := [each for each in holders if each.version != current]:
             problem = (
                 f"table {table} of {len(others)} artifacts is left out: {others[0].place} has"

@@ -26,10 +26,17 @@ class Steps:
 def iterate(phases: Phases, steps: Steps, report: Report) -> LoopState:
     """Iterate until all iterations are done or validation has held its target.
 
-    ``report`` gets the state after each iteration and that iteration's metrics.
+    ``report`` gets the state after each iteration and that iteration's metrics. All checkpoints are
+    written when it returns.
     """
+    with phases.checkpoints.writing(phases.log):
+        return _iterate(phases, steps, report)
+
+
+def _iterate(phases: Phases, steps: Steps, report: Report) -> LoopState:
     state = phases.start()
     while not state.finished(phases.recipe.rl):
+        phases.checkpoints.settle(wait=False)  # one that failed ends the run
         groups = phases.begin(state)
         while not groups.full:
             rollouts = steps.rollout(phases, state, groups)

@@ -1,10 +1,16 @@
 """The metrics of an RL run: one table per iteration, written before its checkpoint.
 
 Names are verl's. ``timing_s/<part>`` are seconds: of the five phases, and apart from them of
-``testing`` (validation), ``record`` (the record of lineage) and ``save_checkpoint``.
+``testing`` (validation), ``record`` (the record of lineage) and ``save_checkpoint``, for which the
+loop waited: a checkpoint is written while the next rollout samples.
 ``timing_s/step`` is the whole iteration and
 ``timing_s/outside`` what no part accounts for. These two and ``timing_s/save_checkpoint`` are known
 only once the iteration is over, so they are written with the next one.
+
+``perf/throughput`` is tokens/s of the iteration per GPU, as in verl; ``perf/total_tokens_per_s`` is
+that of all GPUs together; a machine without any counts as one. ``perf/mfu/<role>`` is the share of
+what the devices of actor or critic can compute that its update spends on the tokens it trains on:
+rows that it skips, padding and second forward passes are no use.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,6 +21,7 @@ import polars as pl
 
 from rlcore.cluster.activity import activity
 from rlcore.results.metrics import metrics_frame, publish_metrics
+from rlcore.results.rates import FLOPS, token_rates_of, utilisation
 from rlcore.store.artifacts import ArtifactStore, Lineage
 
 STAGE = "rl"
@@ -32,6 +39,7 @@ class MetricsLog:
         self._values: dict[str, float] = {}
         self._late = metrics_frame(STAGE, 0, {})
         self._step_began = perf_counter()
+        self._gpus, self._peaks = 1, dict[str, float | None]()
         self.latest: dict[str, float] = {}
 
     def add(self, values: Mapping[str, float]) -> None:
@@ -53,8 +61,13 @@ class MetricsLog:
         finally:
             self._values[name] = self._values.get(name, 0.0) + perf_counter() - began
 
-    def begin_step(self) -> None:
-        """Start the first iteration: its clock, and its metrics apart from what came before."""
+    def begin_step(self, gpus: int, peaks: Mapping[str, float | None]) -> None:
+        """Start the first iteration: its clock, and its metrics apart from what came before.
+
+        ``gpus``: of the run, 1 without any. ``peaks``: per trained role the FLOP/s that its ranks
+        can reach together, None where that is not known.
+        """
+        self._gpus, self._peaks = gpus, dict(peaks)
         self._values = {}
         self._step_began = perf_counter()
 
@@ -74,12 +87,21 @@ class MetricsLog:
             f"timing_s/{SAVE}": parts[SAVE],
             "timing_s/step": step,
             "timing_s/outside": step - sum(parts.values()),
-            "perf/throughput": tokens / step,
+            **token_rates_of(tokens, step, self._gpus),
+            **self._utilisation(),
         }
         self._late = metrics_frame(STAGE, iteration, late)
         self.latest = self._values | late
         self._values = {}
         self._step_began = now
+
+    def _utilisation(self) -> dict[str, float]:
+        shares: dict[str, float] = {}
+        for role, peak in self._peaks.items():
+            flops = self._values.get(f"{role}/{FLOPS}", 0.0)
+            seconds = self._values.get(f"timing_s/update_{role}", 0.0)
+            shares |= utilisation(role, flops, seconds, peak)
+        return shares
 
     def close(self) -> None:
         """Write what is known only after the last iteration."""

@@ -5,7 +5,8 @@
 rollout and reward repeat in rounds until the batch of groups is full (``groups``). rollout, reward
 and advantage are idempotent: asked again for the same iteration they return the recorded artifact.
 update is a compare-and-set on the learners' weight versions. sync ends the iteration: engines get
-the new weights and prove it, validation runs when due, and the checkpoint is published last.
+the new weights and prove it, validation runs when due, and the checkpoint, whose files are written
+while the next rollout begins, is published last.
 """
 
 from dataclasses import replace
@@ -142,8 +143,7 @@ class Phases(RLRun):
     def update(self, state: LoopState, groups: Groups, advantages: Advantages) -> LoopState:
         """Step policy and critic once per mini-batch; return the state with what changed.
 
-        The policy rests while the critic warms up. Which of the two goes first makes no
-        difference: advantages and returns are fixed by now.
+        The policy rests while the critic warms up. Either may go first: what both learn is fixed.
         """
         batch = UpdateBatch(
             rollouts=self.records.drawn(groups).only(groups.kept).rollouts,
@@ -184,7 +184,7 @@ class Phases(RLRun):
         )
 
     def sync(self, state: LoopState) -> LoopState:
-        """Load the new weights into every engine, validate when due, publish the checkpoint."""
+        """Load the new weights into every engine, validate when due, begin the checkpoint."""
         with self.metrics.timed("sync"):
             synced = sync_weights(self.workers.learner, self.workers.engines, self.canary)
             self.metrics.add({CANARY_GAP: synced.canary_gap})

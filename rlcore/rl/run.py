@@ -7,6 +7,7 @@ from typing import Any
 
 import polars as pl
 
+from rlcore.cluster.activity import activity
 from rlcore.models.packing import Sequences
 from rlcore.rl.answers import RecentAnswers
 from rlcore.rl.checkpoint import RLCheckpoints
@@ -16,6 +17,7 @@ from rlcore.rl.guards import (
 )
 from rlcore.rl.history import History
 from rlcore.rl.metrics import RECORD, SAVE, MetricsLog
+from rlcore.rl.probe import probe_memory
 from rlcore.rl.records import Records
 from rlcore.rl.state import LoopState, validation_due
 from rlcore.rl.stream import PromptStream
@@ -112,8 +114,24 @@ class RLRun:
                 self.history.begin(state, synced.tensors, self._forked_from())
             self.metrics.publish(state.iteration)
             self.save(state)
-        self.metrics.begin_step()
+        if state.iteration == self._first and not state.finished(self.recipe.rl):
+            self._probe(state)
+        self.metrics.begin_step(self.workers.gpus, self.workers.peaks())
         return state
+
+    @property
+    def _first(self) -> int:
+        """The iteration that this run begins after."""
+        return 0 if self._fork is None else self._fork.number
+
+    def _probe(self, state: LoopState) -> None:
+        """Let learners run out of memory now if they ever do; the checkpoint of ``state`` undoes
+        what that changes."""
+        with activity("the step that tries the memory"):
+            probe_memory(self.recipe, self.workers, state, prompts=self.train, ptx=self.ptx)
+        self.checkpoints.load(self.workers.trained, state.iteration)
+        held = self.workers.learner.stamp()
+        assert (held.version, held.digest) == (state.version, state.digest), "the probe is undone"
 
     def _begin(self) -> LoopState:
         """Return the state before the first iteration, which is another run's in a fork."""
@@ -160,7 +178,7 @@ class RLRun:
         self.records.replace("validation", self.records.name(iteration), tables, {})
 
     def save(self, state: LoopState) -> None:
-        """Publish the checkpoint of ``state``."""
+        """Start to publish the checkpoint of ``state``, once the one before is written."""
         with self.metrics.timed(SAVE):
             self.checkpoints.publish(self.workers.trained, state)
 

@@ -8,6 +8,7 @@ from rlcore.engines.pool import EnginePool
 from rlcore.envs.pool import EnvironmentPool
 from rlcore.learner.checkpoints import Learners
 from rlcore.learner.pool import LearnerPool
+from rlcore.results.rates import whole_gpus
 from rlcore.rewards.types import Scorers
 from rlcore.workers.workers import Workers
 from schemas.names import REWARD_MODEL
@@ -17,7 +18,8 @@ from schemas.rl import RLSection
 @dataclass(frozen=True, slots=True)
 class RLWorkers:
     """The long-lived workers of one RL run; ``reference`` only when the KL term is on, ``critic``
-    only when the estimator reads values."""
+    only when the estimator reads values. ``gpus``: that learners and engines hold together, 1
+    without any."""
 
     learner: LearnerPool
     engines: EnginePool
@@ -25,12 +27,18 @@ class RLWorkers:
     reference: LearnerPool | None = None
     critic: LearnerPool | None = None
     environments: EnvironmentPool | None = None
+    gpus: int = 1
 
     @property
     def trained(self) -> Learners:
         """What a checkpoint holds."""
         actor = {"actor": self.learner}
         return actor if self.critic is None else {**actor, "critic": self.critic}
+
+    def peaks(self) -> dict[str, float | None]:
+        """Return per trained role the FLOP/s that its ranks can reach together, None where that is
+        not known."""
+        return {role: learner.peak_flops() for role, learner in self.trained.items()}
 
 
 def start_workers(
@@ -74,11 +82,14 @@ def start_workers(
         critic = stopped_in_the_end(
             workers.learner(start, rl.critic.optimizer, name="critic", head="value")
         )
+    engines = workers.engines(policy)
+    shares = sum(pool.gpus for pool in (learner, reference, critic, engines) if pool is not None)
     return RLWorkers(
         learner=learner,
-        engines=workers.engines(policy),
+        engines=engines,
         rewards=workers.rewards(reward_model) if rewards is None else rewards,
         reference=reference,
         critic=critic,
         environments=workers.environments(),
+        gpus=whole_gpus(min(shares, workers.cluster.num_gpus())),
     )

@@ -14,6 +14,7 @@ from rlcore.learner.pool import LearnerPool
 from rlcore.learner.schedule import optimizer_lr
 from rlcore.learner.spec import Term
 from rlcore.results.metrics import metrics_frame, publish_metrics
+from rlcore.results.rates import FLOPS, token_rates_of, utilisation, whole_gpus
 from rlcore.seeds import stream_seed
 from rlcore.store.artifacts import ArtifactStore, Lineage
 from schemas.rl import Optimizer
@@ -70,15 +71,18 @@ class Training:
         resumed run takes the same steps.
         """
         first = self._restore(log)
-        began, tokens, warm = perf_counter(), 0, None
+        gpus, peak = whole_gpus(self._learner.gpus), self._learner.peak_flops()
+        began, tokens, flops, warm = perf_counter(), 0, 0.0, None
         for step, part, metrics in self._steps(first, term):
-            tokens += part.sequences.num_tokens
+            tokens, role = tokens + part.sequences.num_tokens, part.objective.name
             now = perf_counter()
             rate = tokens / (now - began)
             warm = now if warm is None else warm
             done = step - first - 1  # since then
             left = (self.total_steps - step) * (now - warm) / done if done else None
-            metrics["perf/throughput"] = rate
+            metrics |= token_rates_of(tokens, now - began, gpus)
+            flops += metrics[f"{role}/{FLOPS}"]
+            metrics |= utilisation(role, flops, now - began, peak)
             self._metrics.append(metrics_frame(self._stage, step, metrics))
             on_step(Progress(step, self.total_steps, metrics, rate, left))
             if self._checkpoint_follows(step):

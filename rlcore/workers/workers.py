@@ -1,5 +1,6 @@
 """The long-lived workers of a run, built from ``recipe.hardware`` on first use."""
 
+import gc
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from rlcore.judges.setup import JudgeSetup, judge_setup
 from rlcore.learner.pool import LearnerPool
 from rlcore.rewards.pool import RewardPool
 from rlcore.rewards.process import RECYCLE_ROWS
+from rlcore.workers.leftovers import remove_half_written
 from rlcore.workers.specs import engine_placement, engine_spec, learner_placement, learner_spec
 from schemas.names import REWARD_MODEL, by_workers
 from schemas.recipe import Recipe
@@ -50,7 +52,10 @@ class Workers:
     ) -> None:
         self._recipe, self._hardware = recipe, recipe.hardware
         self._warn, self._log, self._warned = warn, log, False
-        self._processes = Processes(recipe.hardware)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._processes = Processes(self._hardware)
         self._learners: list[tuple[LearnerPool, Hosts]] = []
         self._engines: EnginePool | None = None
         self._reward_workers: list[Worker] | None = None
@@ -62,6 +67,14 @@ class Workers:
 
     def __exit__(self, *failure: object) -> None:
         self._processes.close()
+        remove_half_written()
+
+    def restart(self) -> None:
+        """End every process and the cluster, whether or not they answer; what is asked for next
+        starts anew. No pool returned before is of use afterwards."""
+        self.__exit__()
+        self._begin()
+        gc.collect()  # what the old pools held
 
     @property
     def cluster(self) -> Cluster:
@@ -80,11 +93,15 @@ class Workers:
         """Begin in the background what a run needs in any case: the cluster and the learner's
         processes, which import their libraries while the caller continues."""
         ranks = self._hardware.learner.ranks
-        self._processes.start_ahead("learner", lambda: self._learner_layout(ranks))
+        self._processes.start_ahead(
+            "learner", lambda: _learner_layout(self._recipe, self.device, ranks)
+        )
 
     def start_engines_ahead(self) -> None:
         """The same for the engines' processes."""
-        self._processes.start_ahead("rollout-engine", self._engine_layout, one_by_one=True)
+        self._processes.start_ahead(
+            "rollout-engine", lambda: _engine_layout(self._recipe, self.device), one_by_one=True
+        )
 
     def learner(
         self,
@@ -130,20 +147,13 @@ class Workers:
         weights.
         """
         if self._engines is None:
-            layout = self._engine_layout()
+            layout = _engine_layout(self._recipe, self.device)
             names = [f"rollout-engine-{index}" for index in range(layout.count)]
             hosts = self._processes.take(layout, names)
             if self.device == "cuda":  # vLLM measures free memory; nothing may allocate meanwhile
                 for learner, _ in self._learners:
                     learner.ready()
-            for host in hosts.hosts:
-                arguments = engine_kind(self._hardware.rollout.engine).arguments
-                host.build(engine_spec(self._recipe, model_dir, self.device), *arguments)
-            timeouts = self._hardware.timeouts
-            _wait_for_engines(hosts, timeouts.start_s, self._log)
-            limits = {"timeout_s": timeouts.rollout_s, "sync_timeout_s": timeouts.sync_s}
-            in_flight = self._hardware.rollout.max_num_seqs
-            self._engines = EnginePool(hosts.hosts, **limits, in_flight=in_flight)
+            self._engines = _engine_pool(hosts, self._recipe, model_dir, self.device, self._log)
         return self._engines
 
     def rule_rewards(self) -> RewardPool:
@@ -172,9 +182,9 @@ class Workers:
         functions = tuple(f for f in section.functions if by_workers(f.name))
         judges = judge_setup(self._recipe)
         if self._reward_workers is None:
-            scored = section.model_copy(update={"functions": functions})
             if judges is not None:
                 prepare_cache(judges, self._recipe.store, self._log)
+            scored = section.model_copy(update={"functions": functions})
             count = self._hardware.reward_workers if functions else 0
             self._reward_workers = _reward_workers(self.cluster, count, scored, judges)
         return RewardPool(
@@ -210,27 +220,46 @@ class Workers:
             reference_dir=reference_dir,
         )
         names = [f"{name}-{rank}" for rank in range(ranks)]
-        hosts = self._processes.take(self._learner_layout(ranks), names)
+        hosts = self._processes.take(_learner_layout(self._recipe, self.device, ranks), names)
         rendezvous = self.cluster.rendezvous() if ranks > 1 else ""
         for rank, host in enumerate(hosts.hosts):
             host.build(spec, rank, ranks, rendezvous)
-        timeouts = self._hardware.timeouts
         pool = LearnerPool(
             hosts.hosts,
-            timeout_s=timeouts.update_s,
-            start_s=timeouts.start_s,
+            timeout_s=self._hardware.timeouts.update_s,
+            start_s=self._hardware.timeouts.start_s,
             warn=self._warn_once,
+            gpus=ranks * hosts.layout.placement.gpus,
         )
         self._learners.append((pool, hosts))
         return pool
 
-    def _learner_layout(self, ranks: int) -> Layout:
-        return Layout(LEARNER, learner_placement(self._recipe, self.device), ranks)
 
-    def _engine_layout(self) -> Layout:
-        rollout = self._hardware.rollout
-        placement = engine_placement(self._recipe, self.device)
-        return Layout(engine_kind(rollout.engine).target, placement, rollout.engines)
+def _learner_layout(recipe: Recipe, device: str, ranks: int | None = None) -> Layout:
+    ranks = recipe.hardware.learner.ranks if ranks is None else ranks
+    return Layout(LEARNER, learner_placement(recipe, device), ranks)
+
+
+def _engine_layout(recipe: Recipe, device: str) -> Layout:
+    rollout = recipe.hardware.rollout
+    target = engine_kind(rollout.engine).target
+    return Layout(target, engine_placement(recipe, device), rollout.engines)
+
+
+def _engine_pool(
+    hosts: Hosts, recipe: Recipe, model_dir: Path, device: str, log: Callable[[str], None]
+) -> EnginePool:
+    rollout, timeouts = recipe.hardware.rollout, recipe.hardware.timeouts
+    for host in hosts.hosts:
+        host.build(engine_spec(recipe, model_dir, device), *engine_kind(rollout.engine).arguments)
+    _wait_for_engines(hosts, timeouts.start_s, log)
+    return EnginePool(
+        hosts.hosts,
+        timeout_s=timeouts.rollout_s,
+        sync_timeout_s=timeouts.sync_s,
+        in_flight=rollout.max_num_seqs,
+        gpus=hosts.layout.count * hosts.layout.placement.gpus,
+    )
 
 
 def _wait_for_engines(hosts: Hosts, timeout_s: float, log: Callable[[str], None]) -> None:

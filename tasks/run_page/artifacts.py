@@ -20,6 +20,7 @@ from rlcore.diagnostics.watch import Finding
 from rlcore.report.facts import Ending
 from rlcore.report.write import INDEX
 from rlcore.results.folders import REPORTS, report_folder
+from rlcore.results.restarts import RestartRecord
 from rlcore.results.run import Run
 from rlcore.rewards.types import spoken_text
 from tasks.run_page.board import Board
@@ -51,6 +52,26 @@ def publish_state(board: Board, run: Run, ending: Ending | None) -> None:
     ]
     board.markdown(
         key="run", markdown="\n".join(lines), description="Where this run is, or why it ended."
+    )
+
+
+def publish_restarts(board: Board, restarts: Sequence[RestartRecord]) -> None:
+    """Publish when stages went on in new workers, and why."""
+    lines = [
+        "## Restarts within this run",
+        "",
+        "| time | stage | went on after | cause | remedy | cost |",
+        "|:-|:-|-:|:-|:-|-:|",
+    ]
+    for row in restarts:
+        step = "the start" if row.step is None else f"step {row.step}"
+        cost = "not yet known" if row.seconds is None else f"{row.seconds:.0f} s"
+        time, what = row.began.partition(".")[0], (row.cause, row.remedy, cost)
+        lines.append(f"| {' | '.join(map(plain, (time, row.stage, step, *what)))} |")
+    board.markdown(
+        key="restarts",
+        markdown="\n".join(lines),
+        description="Workers that died or hung, after which the run went on; times are UTC.",
     )
 
 

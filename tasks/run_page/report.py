@@ -74,7 +74,7 @@ class IterationReport:
         get_run_logger().info(
             f"iteration {state.iteration}/{self._total}{_figures(metrics)}"
             f"  {metrics['timing_s/step']:.2f} s"
-            f"  {metrics['perf/throughput']:,.0f} tokens/s"
+            f"  {metrics['perf/total_tokens_per_s']:,.0f} tokens/s"
             f"  at most {_clock(left)} left"
         )
         if "val/score" in metrics:

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from rlcore.diagnostics.watch import diagnose
 from rlcore.models.files import model_directory
 from rlcore.results.folders import SUMMARY
 from rlcore.results.metrics import metrics_frame, stage_metrics
+from rlcore.results.restarts import restarts_of
 from rlcore.results.summary import (
     accuracies,
     episode_figures,
@@ -46,6 +48,7 @@ def write_summary(
         "reward_model": _reward_model(run, made.get(Stage.REWARD_MODEL)),
         "seconds": {result.stage: round(result.seconds, 2) for result in run.results},
         "cached": [result.stage for result in run.results if result.cached],
+        "restarts": [asdict(row) for row in restarts_of(run.store, str(flow_run.id))],
         "tokens_per_s": {phase: round(rate, 1) for phase, rate in rates.items() if rate},
         **trained,
         "export": _exported(run, made.get(Stage.EXPORT)),

@@ -36,6 +36,7 @@ STEP_METRICS = {
 }
 
 Row = tuple[str, int, Mapping[str, float]]  # stage, step, metrics
+OnStep = Callable[[int, Mapping[str, float]], None]  # step, metrics
 
 
 class Tracker:
@@ -45,6 +46,7 @@ class Tracker:
         """``settings``: arguments of ``wandb.init``; None drops everything."""
         self._queue: queue.SimpleQueue[Row | None] = queue.SimpleQueue()
         self._warn = warn
+        self._on_step: OnStep = _ignored
         self._thread: threading.Thread | None = None
         if settings is not None:
             self._thread = threading.Thread(
@@ -85,8 +87,18 @@ class Tracker:
         A step that the wandb run has already is not sent again.
         """
         assert stage in STEP_METRICS, f"stage {stage} has no step metric"
+        self._on_step(step, metrics)
         if self._thread is not None and self._thread.is_alive():
             self._queue.put((stage, step, dict(metrics)))
+
+    @contextmanager
+    def told(self, on_step: OnStep) -> "Iterator[None]":
+        """Pass each step that is logged to ``on_step``, for the length of the context."""
+        self._on_step = on_step
+        try:
+            yield
+        finally:
+            self._on_step = _ignored
 
     def log_table(self, metrics: pl.DataFrame) -> None:
         """Queue every step of a Metrics table, as ``log`` does."""
@@ -117,6 +129,10 @@ class Tracker:
                 f"wandb is off for this run ({type(error).__name__}: {error});"
                 " `rl-pipeline wandb RUN` makes its curves afterwards"
             )
+
+
+def _ignored(step: int, metrics: Mapping[str, float]) -> None:
+    del step, metrics
 
 
 def rebuild(

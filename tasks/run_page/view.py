@@ -13,6 +13,7 @@ from rlcore.report.write import write_report
 from rlcore.results.folders import report_folder
 from rlcore.results.metrics import KIND as METRICS
 from rlcore.results.metrics import metrics_frame
+from rlcore.results.restarts import restarts_of
 from rlcore.results.run import Run
 from rlcore.results.summary import proxy_and_truth
 from rlcore.store.artifacts import ArtifactStore, DamagedArtifact
@@ -29,6 +30,7 @@ from tasks.run_page.artifacts import (
     publish_lineage,
     publish_metrics,
     publish_proxy,
+    publish_restarts,
     publish_reward_model,
     publish_state,
 )
@@ -61,6 +63,8 @@ class View:
         facts = gather(run, ending, metrics)
         with self.board.open() as board:
             publish_state(board, run, ending)
+            if restarts := restarts_of(run.store, facts.flow_run_id):
+                publish_restarts(board, restarts)
             for stage in TRAINED:
                 if stage in run.stages:
                     self._metrics(board, run, stage, metrics[stage], pictures)

@@ -47,6 +47,7 @@ from tasks.runtime.keys import (
 )
 from tasks.runtime.longer import shorter_run
 from tasks.runtime.pipeline import PipelineRun, StageResult
+from tasks.runtime.restarts import Restarts
 from tasks.runtime.stage_run import StageRun, flow_run_id
 
 
@@ -205,7 +206,7 @@ class CachedStage:
 
     def _make(self, run: StageRun) -> ArtifactRef:
         with activity(f"stage {self.stage}"), explained(run.recipe, self.stage):
-            ref = self._body(run)
+            ref = Restarts(run).made(lambda run: self._find(run) or self._body(run))
         assert (ref.kind, ref.key) == (run.kind, run.key), (
             f"stage {self.stage} returned {ref.kind}/{ref.key}; return run.put(...)"
         )

@@ -14,8 +14,9 @@ from rlcore.preflight.start import check_start
 from rlcore.recipe_text import write_yaml
 from rlcore.recipes import load_recipe
 from rlcore.redaction import redact_logs, redacting
-from rlcore.results.folders import RECIPE, RUNS, run_directory
+from rlcore.results.folders import LATEST, RECIPE, RUNS, run_directory
 from rlcore.workers.workers import Workers
+from schemas.errors import UserError
 from schemas.recipe import Recipe
 from schemas.stages import check_stages
 from tasks.run_page.board import Board
@@ -111,7 +112,14 @@ def _resolve(
 
 
 def _record(recipe: Recipe, directory: Path) -> None:
-    """Write the resolved recipe and point ``runs/latest`` at the run; both atomically."""
+    """Write the resolved recipe and point ``runs/latest`` at the run; both atomically. Raises
+    UserError where that is no link but a folder."""
+    latest = RUNS / LATEST
+    if latest.is_dir() and not latest.is_symlink():
+        raise UserError(
+            f"{latest} is a folder and not the link to the newest run (a copy that followed links"
+            f" makes one of it); remove it, as its run is in {RUNS} under its own name, too"
+        )
     directory.mkdir(parents=True, exist_ok=True)
     text = write_yaml(recipe.model_dump(mode="json"))
     partial = directory / f".{RECIPE}"
@@ -120,4 +128,4 @@ def _record(recipe: Recipe, directory: Path) -> None:
     link = RUNS / f".latest-{os.getpid()}"
     link.unlink(missing_ok=True)
     link.symlink_to(directory.name)
-    os.replace(link, RUNS / "latest")
+    os.replace(link, latest)

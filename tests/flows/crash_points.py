@@ -4,6 +4,7 @@ it wait there ("pause"), alive, until the file ``GO`` is in its working director
 python -m tests.flows.crash_points POINT OVERRIDES_JSON
 """
 
+import contextlib
 import functools
 import json
 import os
@@ -11,7 +12,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,8 @@ def _install(point: str) -> None:
     elif point == "checkpoint":
         # The state is saved; it is not yet an artifact.
         Learner.save = _then_die(Learner.save, lambda *_: True)  # type: ignore[method-assign]
+    elif point == "write":
+        _install_while_a_checkpoint_is_written(Phases)
     elif point == "sft":
         count = {"steps": 0}
 
@@ -121,6 +124,33 @@ def _install_pause(phases_class: Any) -> None:
         return original(phases, state, groups)
 
     phases_class.rollout = rollout
+
+
+def _install_while_a_checkpoint_is_written(phases_class: Any) -> None:
+    """Install the point at which the rewards of iteration 3 are recorded, and the files of the
+    second checkpoint are written and not yet in place."""
+    from rlcore.store.local import LocalFiles
+
+    written, original = threading.Event(), LocalFiles.publish
+
+    def publish(files: Any, location: str, contents: Any, manifest: Any, fence: Any) -> bool:
+        if not location.startswith("checkpoint/") or not location.endswith("/000002"):
+            return original(files, location, contents, manifest, fence)
+
+        @contextlib.contextmanager
+        def held() -> Iterator[None]:
+            written.set()
+            time.sleep(PAUSE_S)
+            with fence():
+                yield
+
+        return original(files, location, contents, manifest, held)
+
+    def while_written(phases: Any, state: Any, *_: Any) -> bool:
+        return state.next_iteration == 3 and written.wait(PAUSE_S)
+
+    setattr(LocalFiles, "publish", publish)  # noqa: B010  whose own has typed arguments
+    phases_class.reward = _then_die(phases_class.reward, while_written)
 
 
 def _install_in_the_sandbox(phases_class: Any) -> None:

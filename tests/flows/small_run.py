@@ -82,7 +82,8 @@ def run_recipe(
     return run(directory, arguments, timeout_s)
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
+    """Return the environment of the process that runs the pipeline."""
     return {
         **os.environ,
         "PYTHONPATH": str(ROOT),
@@ -96,7 +97,7 @@ def load() -> Connection:
     """Start a ``run_server``, which ends when this process does; return the other end of it."""
     ours, theirs = socket.socketpair()
     command = [sys.executable, "-m", "tests.flows.run_server", str(theirs.fileno())]
-    subprocess.Popen(command, cwd=ROOT, env=_environment(), pass_fds=[theirs.fileno()])
+    subprocess.Popen(command, cwd=ROOT, env=environment(), pass_fds=[theirs.fileno()])
     theirs.close()
     return Connection(ours.detach())
 
@@ -105,7 +106,7 @@ def _forked(
     directory: Path, arguments: list[str], timeout_s: float
 ) -> subprocess.CompletedProcess[str]:
     server, output = load(), directory / "output.txt"
-    server.send((str(directory), _environment(), str(output), arguments))
+    server.send((str(directory), environment(), str(output), arguments))
     pid = server.recv()
     ended = server.poll(timeout_s)
     if not ended:
@@ -122,7 +123,7 @@ def _new_interpreter(
     with subprocess.Popen(
         command,
         cwd=directory,
-        env=_environment(),
+        env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from flows import services
@@ -127,6 +128,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_BroughtUp]:
 def test_every_recipe_is_deployed_beside_a_foreign_server(site: _BroughtUp) -> None:
     assert site.port != 4200
     assert site.deployments == RECIPE_NAMES
+
+
+@pytest.mark.slow
+def test_runs_are_started_at_full_priority(site: _BroughtUp) -> None:
+    """A run inherits its worker's, and only root could raise it again."""
+    worker = services.find(site.home, "worker")
+    assert worker is not None
+    assert psutil.Process(worker.pid).nice() == os.nice(0)
 
 
 @pytest.mark.slow

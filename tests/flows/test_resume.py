@@ -18,13 +18,14 @@ POINTS = (
     "reward",
     "advantage",
     "checkpoint",
+    "write",
     "update",
     "sync",
     "before-sync",
     "export",
 )
 CRASHES = {
-    "an update": ("update",),
+    "a write": ("write",),
     "every point": POINTS,
 }
 
@@ -38,7 +39,8 @@ def uninterrupted(prefect_server: str, tmp_path_factory: pytest.TempPathFactory)
 
 
 @pytest.fixture(
-    scope="module", params=["an update", pytest.param("every point", marks=pytest.mark.slow)]
+    scope="module",
+    params=["a write", pytest.param("every point", marks=pytest.mark.slow)],
 )
 def killed(
     request: pytest.FixtureRequest, prefect_server: str, tmp_path_factory: pytest.TempPathFactory

@@ -69,8 +69,8 @@ select iteration as step, avg(score) as "critic/score/mean", max(score) as "crit
     min(tokens) as "response_length/min", avg(prompt_tokens) as "prompt_length/mean",
     avg((finish_reason = 'length')::int) as "response_length/clip_ratio",
     avg((finish_reason = 'abort')::int) as "response/aborted_ratio",
-    avg(len(turn_ends)) as "num_turns/mean",
-    sum(prompt_tokens + tokens) as "perf/total_num_tokens",
+    avg(len(turn_ends)) as "num_turns/mean", sum(prompt_tokens + tokens) as "perf/total_num_tokens",
+    sum(prompt_tokens + tokens) / any_value(wall) as "perf/total_tokens_per_s",
     sum(prompt_tokens + tokens) / any_value(wall) as "perf/throughput",
     1 - count(distinct case when advantages is not null then uid end) / count(distinct uid)
         as "train/filtered_ratio",

@@ -3,7 +3,8 @@
 import pytest
 
 from flows.cli import main
-from schemas.columns import TABLES, VIEWS
+from schemas.columns import TABLES
+from schemas.view_columns import VIEWS
 
 
 def test_it_lists_the_tables(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,7 @@ from rich.console import Console
 
 from rlcore.api.progress import TrainingBar
 
-METRICS = {"critic/score/mean": 0.512, "perf/throughput": 12345.6}
+METRICS = {"critic/score/mean": 0.512, "perf/total_tokens_per_s": 12345.6}
 
 
 def shown(*, terminal: bool, on: bool = True) -> str:

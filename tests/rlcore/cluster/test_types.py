@@ -7,7 +7,13 @@ from urllib.parse import urlparse
 
 import pytest
 
-from rlcore.cluster.types import WorkerTimeout, as_completed, gather, new_rendezvous_file
+from rlcore.cluster.types import (
+    WorkerDied,
+    WorkerTimeout,
+    as_completed,
+    gather,
+    new_rendezvous_file,
+)
 
 
 class Answer:
@@ -44,6 +50,14 @@ def test_the_error_of_one_is_not_hidden_behind_the_wait_for_its_peers() -> None:
     """A rank that failed leaves the others in a collective for ten minutes."""
     with pytest.raises(ValueError, match="out of memory"):
         completed(Answer("never", polls=10**6), Answer(ValueError("out of memory"), polls=3))
+
+
+def test_the_death_of_a_rank_is_the_error_and_not_what_its_peers_say_of_it() -> None:
+    """A collective fails in the ranks that live before it is known that one died, and their error
+    would pass for one of the call."""
+    broken = RuntimeError("connection closed by peer")
+    with pytest.raises(WorkerDied, match="learner-1"):
+        completed(Answer("a"), Answer(broken), Answer(broken), Answer(WorkerDied("learner-1")))
 
 
 def test_who_does_not_answer_is_named_with_the_setting_to_raise() -> None:

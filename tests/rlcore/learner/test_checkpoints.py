@@ -1,5 +1,6 @@
 """A stage goes on from its newest whole checkpoint, and keeps the ones it was told to keep."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,9 +19,10 @@ class State:
     def __init__(self, value: int) -> None:
         self.value = value
 
-    def save(self, directory: str) -> None:
+    def start_save(self, directory: str) -> Callable[[], None]:
         Path(directory).mkdir(parents=True)
         (Path(directory) / "value").write_text(str(self.value))
+        return lambda: None
 
     def load(self, directory: str) -> None:
         self.value = int((Path(directory) / "value").read_text())

@@ -1,5 +1,7 @@
 """Several ranks answer as one: every row gets its own answer, in the order it was asked."""
 
+import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -7,6 +9,7 @@ import pytest
 
 from rlcore.algorithms.objective import SftObjective
 from rlcore.cluster.in_process import InProcessWorker
+from rlcore.cluster.types import WorkerTimeout
 from rlcore.learner.pool import LearnerPool
 from rlcore.learner.spec import Term, TokenScores, UpdateRequest, UpdateResult
 from rlcore.models.packing import Sequences
@@ -47,6 +50,36 @@ class Rank:
 
     def stamp(self) -> str:
         return f"rank {self.number}"
+
+
+class Slow:
+    """A worker whose ``save`` is over when ``end`` is called; other calls are answered at once."""
+
+    name = "learner"
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self._over = threading.Event()
+        self.error: Exception | None = None
+
+    def start(self, method: str, *arguments: Any, **options: Any) -> "Slow":
+        self.asked.append(method)
+        return self
+
+    def end(self, error: Exception | None = None) -> None:
+        self.error = error
+        self._over.set()
+
+    def result(self, timeout_s: float) -> Any:
+        if self.asked[-1] == "save":
+            if not self._over.wait(timeout_s):
+                raise WorkerTimeout("save")
+            if self.error is not None:
+                raise self.error
+        return None
+
+    def stop(self) -> None:
+        self.end()
 
 
 def pool_of(*ranks: Rank, **options: Any) -> LearnerPool:
@@ -115,3 +148,29 @@ def test_an_error_of_a_rank_arrives_as_it_was_said() -> None:
 
     with pytest.raises(ValueError, match="no such weights"):
         pool_of(Rank(), Broken()).stamp()
+
+
+def test_a_call_waits_for_the_save_before_it() -> None:
+    """The silence of a rank that saves for a minute would pass for a hung call."""
+    slow = Slow()
+    pool = LearnerPool([slow])
+    wait = pool.start_save("folder")
+    later = threading.Thread(target=pool.stamp)
+    later.start()
+    time.sleep(0.2)
+    assert slow.asked == ["save"]
+    slow.end()
+    later.join(10)
+    wait()
+    assert slow.asked == ["save", "stamp"]
+
+
+def test_the_error_of_a_save_is_its_own_waiters() -> None:
+    """The next call would otherwise end the run in the name of another method."""
+    slow = Slow()
+    pool = LearnerPool([slow])
+    wait = pool.start_save("folder")
+    slow.end(OSError("the disk is full"))
+    pool.stamp()
+    with pytest.raises(OSError, match="the disk is full"):
+        wait()

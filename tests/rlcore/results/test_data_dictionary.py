@@ -4,9 +4,9 @@ import pytest
 
 from rlcore.results.data_dictionary import NAMES, describe
 from rlcore.store.tables import sql_types
-from schemas.columns import column_descriptions
 from schemas.errors import UserError
 from schemas.sql_types import SQL_TYPES
+from schemas.view_columns import column_descriptions
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -9,8 +9,8 @@ import pytest
 from rlcore.results.queries import query
 from rlcore.store.artifacts import ArtifactError, ArtifactStore, Lineage
 from schemas.artifacts import ArtifactRef
-from schemas.columns import column_descriptions
 from schemas.errors import UserError
+from schemas.view_columns import column_descriptions
 
 
 def rollouts(count: int) -> pl.DataFrame:

@@ -73,7 +73,7 @@ def test_lost_figures_have_no_rate() -> None:
 
 
 def test_the_rate_of_sft_is_its_last() -> None:
-    sft = metrics(perf__throughput=[10.0, 30.0]).reverse()
+    sft = metrics(perf__total_tokens_per_s=[10.0, 30.0], perf__throughput=[1.0, 3.0]).reverse()
     assert token_rates(sft, metrics(loss=[1.0]))["sft"] == 30.0
 
 

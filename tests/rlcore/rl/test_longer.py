@@ -26,6 +26,7 @@ def through(phases: Phases) -> tuple[LoopState, list[int]]:
     while not state.finished(phases.recipe.rl):
         state = one_iteration(phases, state)
         done.append(state.iteration)
+    phases.checkpoints.settle()
     return state, done
 
 

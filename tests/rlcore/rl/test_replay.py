@@ -80,6 +80,7 @@ def trained(
     while state.iteration < ITERATIONS:
         state = one_iteration(phases, state)
         digests.append(state.digest)
+    phases.checkpoints.settle()
     return phases, digests
 
 

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from secrets import token_hex
 from types import SimpleNamespace
@@ -20,6 +21,7 @@ from rlcore.diagnostics.watch import Finding, findings_frame
 from rlcore.report.facts import Ending
 from rlcore.report.pace import Pace
 from rlcore.results.folders import report_folder
+from rlcore.results.restarts import RestartRecord, record_restart
 from tasks.run_page import page as pages
 from tasks.run_page.board import Board
 from tasks.run_page.ended import show_end
@@ -86,6 +88,35 @@ def test_a_page_grows_in_place_while_the_run_goes(made: MadeRun, prefect_server:
     assert "greedy" in str(after["quickstart-evaluation"].data)
     assert (report_folder(made.folder) / "index.html").is_file()
     assert (report_folder(made.folder) / "rl-curves.png").is_file()
+
+
+def test_restarts_are_on_the_page_with_what_they_cost(made: MadeRun, prefect_server: str) -> None:
+    """A run that went on without anybody's doing shows that it did, at once and with the cost."""
+    first = RestartRecord(
+        flow_run_id=next(iter(made.open().stages.values())).flow_run_id,
+        stage="rl",
+        number=1,
+        step=2,
+        cause="worker 'learner-0' died of <b>SIGKILL</b>",
+        remedy="new workers",
+        began="2026-01-01T00:00:01.25+00:00",
+        seconds=None,
+    )
+    pages: list[str] = []
+
+    def body(flow_run_id: UUID) -> None:
+        view = view_of(made, flow_run_id)
+        view.publish()
+        assert "quickstart-restarts" not in shown(flow_run_id)
+        for row in (first, replace(first, seconds=61.6)):
+            record_restart(made.store, row, MADE)
+            view.publish()
+            pages.append(str(shown(flow_run_id)["quickstart-restarts"].data))
+
+    run_of(body)
+    killed = r"worker 'learner\-0' died of &lt;b&gt;SIGKILL&lt;/b&gt;"
+    row = rf"| 2026\-01\-01T00\:00\:01 | rl | step 2 | {killed} | new workers | "
+    assert [page.splitlines()[-1] for page in pages] == [row + "not yet known |", row + "62 s |"]
 
 
 def test_what_ended_a_run_is_on_its_page(made: MadeRun, prefect_server: str) -> None:

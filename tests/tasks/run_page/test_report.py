@@ -25,7 +25,7 @@ pytestmark = pytest.mark.timeout(120)
 
 DEAD = broken(lambda i, m: {"actor/zero_gradient_steps": 2.0}, start=10, end=60)
 PLATEAU = {0: 0.58, 10: 0.91, 20: 0.9, 30: 0.908}  # validation accuracy by iteration
-RATES = {"timing_s/step": 1.0, "perf/throughput": 1.0}
+RATES = {"timing_s/step": 1.0, "perf/total_tokens_per_s": 1.0}
 
 
 def _stage(tmp_path: Path, **parents: ArtifactRef) -> StageRun:

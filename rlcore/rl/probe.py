@@ -1,0 +1,145 @@
+"""Memory, tried before the first iteration: a step on the longest batches that can come.
+
+Answers grow while a policy learns, so the step that needs the most memory may be hours away. Here
+it is made at once, on made-up tokens, by all that takes part in an iteration: the policy and, where
+there are any, reference and critic. The caller undoes it by loading a checkpoint.
+"""
+
+import numpy as np
+import polars as pl
+
+from rlcore.algorithms.objective import SftObjective
+from rlcore.learner.spec import Term
+from rlcore.models.packing import Sequences
+from rlcore.ragged import from_arrays, to_arrays
+from rlcore.rl.scores import BatchScores, score_batch
+from rlcore.rl.state import LoopState
+from rlcore.rl.update import UpdateBatch, critic_request, policy_request
+from rlcore.rl.workers import RLWorkers
+from schemas.context import longest_sequence
+from schemas.outcomes import FinishReason
+from schemas.recipe import Recipe
+
+
+def probe_memory(
+    recipe: Recipe,
+    workers: RLWorkers,
+    state: LoopState,
+    *,
+    prompts: pl.DataFrame,
+    ptx: Sequences | None,
+) -> None:
+    """Score and train once per batch of ``longest_batches``, with the objectives of the recipe.
+
+    Afterwards the weights, the optimizer and the random state of policy and critic are others.
+    ``prompts``: those trained on, of which the shortest counts. ``ptx``: what PPO-ptx draws from.
+    Raises what a learner raises that runs out of memory.
+    """
+    rl, budget = recipe.rl, recipe.hardware.learner.micro_batch_tokens
+    for rollouts in longest_batches(recipe, prompts, budget=budget):
+        scores = score_batch(
+            rollouts,
+            temperature=rl.rollout.temperature,
+            kl=rl.algorithm.kl,
+            learner=workers.learner,
+            reference=workers.reference,
+            critic=workers.critic,
+        )
+        batch = UpdateBatch(rollouts, _advantages(rollouts, scores), state.next_iteration, "")
+        request = policy_request(batch, recipe=recipe, version=state.version, ptx=None)
+        terms = [*request.mini_batches[0], *_ptx_terms(recipe, ptx, budget)]
+        workers.learner.step(terms, request.lrs[0])
+        if workers.critic is not None:
+            request = critic_request(batch, recipe=recipe, version=state.iteration)
+            workers.critic.step(request.mini_batches[0], request.lrs[0])
+
+
+def longest_batches(recipe: Recipe, prompts: pl.DataFrame, *, budget: int) -> list[pl.DataFrame]:
+    """Return the rollouts that need the most memory, one micro-batch of ``budget`` tokens per rank
+    each, and no more of them than an optimizer step has.
+
+    The first are the longest that the recipe allows: most tokens to attend to. The second are as
+    long an answer to the shortest of ``prompts``: most tokens whose logits are computed.
+    """
+    trained = recipe.rl.rollout.max_new_tokens * (
+        recipe.environment.turns if recipe.environment else 1
+    )
+    longest = longest_sequence(recipe, recipe.rl.rollout.max_new_tokens)
+    shortest = prompts["prompt_ids"].list.len().to_numpy().min()
+    tokens = np.concatenate(to_arrays(prompts["prompt_ids"].head(longest)))
+    most = _sequences_per_step(recipe)
+    return [
+        _rollouts(
+            np.resize(tokens, length),
+            trained,
+            min(most, _sequences_of(recipe, length, longest, budget)),
+        )
+        for length in sorted({longest, min(longest, int(shortest) + trained)}, reverse=True)
+    ]
+
+
+def _rollouts(token_ids: np.ndarray, trained: int, count: int) -> pl.DataFrame:
+    """Return ``count`` equal rows of one group, whose last ``trained`` tokens are the policy's."""
+    mask = np.arange(len(token_ids)) >= len(token_ids) - trained
+    zeros = np.zeros(len(token_ids))
+    return pl.DataFrame(
+        {
+            "trajectory_id": [f"probe-{row}" for row in range(count)],
+            "uid": ["probe"] * count,
+            "token_ids": from_arrays("token_ids", [token_ids] * count, pl.Int32),
+            "loss_mask": from_arrays("loss_mask", [mask] * count, pl.Boolean),
+            "sampler_logprobs": from_arrays("sampler_logprobs", [zeros] * count, pl.Float32),
+            "finish_reason": [FinishReason.STOP.value] * count,
+        }
+    )
+
+
+def _advantages(rollouts: pl.DataFrame, scores: BatchScores) -> pl.DataFrame:
+    """Return advantages that leave no row out: 1 on every policy token of correct answers."""
+    ones = [mask.astype(np.float32) for mask in scores.masks]
+    columns = {
+        "advantages": ones,
+        "old_logprobs": scores.old,
+        "ref_logprobs": scores.ref,
+        "values": scores.values,
+        "returns": None if scores.values is None else ones,
+    }
+    return pl.DataFrame(
+        {
+            "trajectory_id": rollouts["trajectory_id"],
+            **{
+                name: pl.Series(name, [None] * len(ones), dtype=pl.List(pl.Float32))
+                if arrays is None
+                else from_arrays(name, arrays, pl.Float32)
+                for name, arrays in columns.items()
+            },
+            "positive": [True] * len(ones),
+        }
+    )
+
+
+def _ptx_terms(recipe: Recipe, ptx: Sequences | None, budget: int) -> list[Term]:
+    """Return the term of PPO-ptx on its longest sequences, where the recipe has one."""
+    if recipe.rl.ptx is None or ptx is None:
+        return []
+    order = np.argsort(-ptx.lengths, kind="stable")
+    longest = int(ptx.lengths[order[0]])
+    drawn = max(1, round(recipe.rl.ptx.sequences_per_sample * _sequences_per_step(recipe)))
+    count = min(drawn, _sequences_of(recipe, longest, longest, budget))
+    rows = ptx.take(np.resize(order, count))
+    return [Term(rows, SftObjective(name="ptx"), coef=recipe.rl.ptx.coef)]
+
+
+def _sequences_per_step(recipe: Recipe) -> int:
+    """Return the most sequences of an optimizer step: the groups of a mini-batch."""
+    rollout = recipe.rl.rollout
+    return -(-rollout.prompts // recipe.rl.update.mini_batches) * rollout.samples
+
+
+def _sequences_of(recipe: Recipe, length: int, longest: int, budget: int) -> int:
+    """Return how many sequences of ``length`` tokens fill a micro-batch of each rank, where rows
+    hold a sequence of ``longest``; as ``models.packing.pack`` cuts them."""
+    hardware = recipe.hardware.learner
+    flash = hardware.attention.startswith("flash")
+    per_row = max(1, (hardware.row_tokens or (budget if flash else longest)) // length)
+    return max(1, budget // (per_row * length)) * per_row * hardware.ranks

@@ -1,0 +1,214 @@
+"""A stage whose workers are lost goes on within its run, as often as that brings it further."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prefect import flow
+
+from rlcore.cluster.types import WorkerDied, WorkerError, WorkerHung, WorkerTimeout
+from rlcore.learner.checkpoints import KIND
+from rlcore.results.restarts import RestartRecord, restarts_of
+from rlcore.workers.workers import Workers
+from schemas.artifacts import ArtifactRef
+from schemas.errors import UserError
+from schemas.recipe import Recipe
+from tasks.run_page.tracking import Tracker
+from tasks.runtime import restarts
+from tasks.runtime.caching import CachedStage, StageRun
+from tasks.runtime.declared import Declared
+from tasks.runtime.pipeline import PipelineRun
+from tasks.runtime.restarts import Restart
+from tasks.runtime.stage_run import flow_run_id
+
+pytestmark = pytest.mark.timeout(120)
+DIED = WorkerDied("worker 'learner-0' died during update: Ray says\n  much more; rerun the flow")
+Body = Callable[[StageRun, int], None]  # the run, and which call of the body this is, from 1
+
+
+class Staged:
+    """A stage whose body does ``body`` and then writes a file; ``calls`` counts."""
+
+    def __init__(self, folder: Path, body: Body) -> None:
+        self.folder, self.body, self.calls = folder, body, 0
+        self.rows: list[RestartRecord] = []
+
+    def __call__(self, run: StageRun) -> ArtifactRef:
+        self.calls += 1
+        self.body(run, self.calls)
+        made = self.folder / "made"
+        made.mkdir()
+        (made / "text.txt").write_text("made")
+        return run.put(directory=made)
+
+    def run(self, **hardware: Any) -> ArtifactRef:
+        """Run the stage in a flow of its own; raise what it raises."""
+        tree: dict[str, Any] = {
+            "name": "test",
+            "store": str(self.folder / "store"),
+            "model": {"path": "some/model", "dtype": "float32"},
+            "data": {"sources": [{"kind": "gsm8k"}]},
+            "reward": {"functions": [{"name": "gsm8k"}]},
+            "hardware": {"cluster": "in_process", **hardware},
+        }
+        recipe = Recipe.model_validate(tree)
+        declared_as = Declared("sft", "policy", ("schemas.errors",))
+        stage = CachedStage(self, declared_as)
+
+        @flow(name="restarts-test")
+        def whole() -> ArtifactRef:
+            tracker = Tracker(None, warn=print)
+            pipeline = PipelineRun(recipe, self.folder, workers=Workers(recipe), tracker=tracker)
+            try:
+                return stage(pipeline)
+            finally:
+                self.rows = restarts_of(pipeline.store, flow_run_id(), "sft")
+
+        return whole()
+
+
+def checkpoint(run: StageRun, step: int) -> None:
+    """Publish the checkpoint of a step."""
+    folder = Path(run.store.root).parent / f"step-{step}"
+    folder.mkdir()
+    (folder / "state").write_text(str(step))
+    run.store.put(KIND, f"{run.key}/{step:06d}", directory=folder, lineage=run.lineage())
+
+
+def dies_until(last: int, error: WorkerError = DIED) -> Body:
+    def body(run: StageRun, call: int) -> None:
+        if call < last:
+            raise error
+
+    return body
+
+
+@pytest.mark.parametrize("kind", [WorkerDied, WorkerHung, WorkerTimeout])
+def test_a_stage_whose_worker_is_lost_goes_on(
+    prefect_server: str, tmp_path: Path, kind: type[WorkerError], caplog: pytest.LogCaptureFixture
+) -> None:
+    staged = Staged(tmp_path, dies_until(3, kind("worker 'learner-0' is lost\nin detail")))
+    with caplog.at_level(logging.WARNING):
+        assert staged.run().kind == "policy"
+    assert staged.calls == 3
+    said = "sft begins again with new workers (restart 2, 2 of 2 without a new checkpoint): worker"
+    assert f"{said} 'learner-0' is lost" in caplog.messages
+    assert [(row.number, row.step, row.cause, row.remedy) for row in staged.rows] == [
+        (number, None, "worker 'learner-0' is lost", "new workers") for number in (1, 2)
+    ]
+
+
+def test_restarts_in_vain_end_the_run_and_are_counted(prefect_server: str, tmp_path: Path) -> None:
+    staged = Staged(tmp_path, dies_until(9))
+    with pytest.raises(WorkerDied) as raised:
+        staged.run()
+    assert staged.calls == 3
+    assert str(raised.value) == (
+        f"{DIED}; 2 restarts in a row brought no new checkpoint (hardware.restarts)"
+    )
+
+
+def test_a_new_checkpoint_starts_the_count_anew(prefect_server: str, tmp_path: Path) -> None:
+    """An engine that dies every third iteration costs minutes, and never the run."""
+
+    def body(run: StageRun, call: int) -> None:
+        if call < 7:
+            checkpoint(run, 10 * call)
+            raise DIED
+
+    staged = Staged(tmp_path, body)
+    staged.run(restarts=1)
+    assert staged.calls == 7
+    assert [row.step for row in staged.rows] == [10, 20, 30, 40, 50, 60]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        UserError("sft.epochs = 0 must be > 0; raise it"),
+        RuntimeError("a bug in a call"),
+        WorkerDied("worker 'learner-0' died: the node was running low on memory"),
+    ],
+)
+def test_what_new_workers_do_not_mend_passes_at_once(
+    prefect_server: str, tmp_path: Path, error: Exception
+) -> None:
+    def body(run: StageRun, call: int) -> None:
+        raise error
+
+    staged = Staged(tmp_path, body)
+    with pytest.raises(Exception, match=r".") as raised:
+        staged.run()
+    assert staged.calls == 1
+    assert error in (raised.value, raised.value.__cause__)  # what ran out of memory is explained
+    assert staged.rows == []
+
+
+def test_without_restarts_the_error_is_the_workers_own(prefect_server: str, tmp_path: Path) -> None:
+    staged = Staged(tmp_path, dies_until(2))
+    with pytest.raises(WorkerDied) as raised:
+        staged.run(restarts=0)
+    assert raised.value is DIED
+    assert staged.calls == 1
+
+
+def test_the_cost_is_what_was_lost_until_the_stage_was_further(
+    prefect_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps of a second: three are done once more, after a restart of half a minute."""
+    clock = {"now": 1000.0}
+    monkeypatch.setattr(restarts, "monotonic", lambda: clock["now"])
+
+    def body(run: StageRun, call: int) -> None:
+        for step in range(1 if call == 1 else 3, 9):
+            clock["now"] += 1.0
+            run.tracker.log({"timing_s/step": 1.0}, step=step, stage="rl")
+            if (call, step) == (1, 5):
+                clock["now"] += 20.0  # until it was noticed
+                raise DIED
+        clock["now"] += 7.0
+
+    def restart(workers: Workers) -> None:
+        clock["now"] += 30.0
+
+    monkeypatch.setattr(Workers, "restart", restart)
+    staged = Staged(tmp_path, body)
+    staged.run()
+    assert [row.seconds for row in staged.rows] == [pytest.approx(20.0 + 30.0 + 3.0)]
+
+
+def test_what_is_lost_of_a_stage_without_steps(
+    prefect_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = {"now": 0.0}
+    monkeypatch.setattr(restarts, "monotonic", lambda: clock["now"])
+
+    def body(run: StageRun, call: int) -> None:
+        clock["now"] += 40.0
+        if call < 3:
+            raise DIED
+
+    staged = Staged(tmp_path, body)
+    staged.run()
+    assert [row.seconds for row in staged.rows] == [40.0, 40.0]
+
+
+def test_another_reason_to_begin_again_has_its_own_remedy(
+    prefect_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(error: Exception) -> Restart | None:
+        return Restart("the disk was full", "an emptier disk") if "disk" in str(error) else None
+
+    monkeypatch.setattr(restarts, "CAUSES", (*restarts.CAUSES, full))
+
+    def body(run: StageRun, call: int) -> None:
+        if call == 1:
+            raise OSError("no space on disk")
+
+    staged = Staged(tmp_path, body)
+    staged.run()
+    assert [(row.cause, row.remedy) for row in staged.rows] == [
+        ("the disk was full", "an emptier disk")
+    ]
