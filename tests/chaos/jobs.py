@@ -13,7 +13,7 @@ from tests.chaos import victims
 from tests.flows.small_run import SMALL
 
 ITERATIONS = 24
-EPISODE_ITERATIONS = 16
+EPISODE_ITERATIONS = 24
 TURNS, PROMPTS, SAMPLES = 3, 8, 4
 CALLS = "CHAOS_CALLS"  # the file that the shop writes to
 
@@ -118,9 +118,9 @@ def _shopping(folder: Path, recipe: str, settings: dict[str, Any]) -> Job:
         reached=calls,
         unit="call",
         points=range(PROMPTS * SAMPLES // 4, PROMPTS * SAMPLES * 2),
-        onward=PROMPTS * SAMPLES * TURNS,
+        onward=PROMPTS * SAMPLES,
         iterations=EPISODE_ITERATIONS,
-        margin=6,
+        margin=12,  # where only every second answer holds a call
         outlived=("engine", "environment", "environment-process", "mcp"),
     )
 
