@@ -56,7 +56,9 @@ def is_victim(process: psutil.Process, victim: str) -> bool:
             case "mcp":
                 return command[-1:] == [str(SHOP)]
             case "environment-process":
-                return _CHILD in command
+                # Not the one that watches it, which serves nothing.
+                watcher = process.parent()
+                return _CHILD in command and watcher is not None and _CHILD in watcher.cmdline()
             case _:
                 return bool(command) and _class_of(command[0]) in _classes(ACTORS[victim])
     except (psutil.NoSuchProcess, psutil.AccessDenied):
