@@ -83,6 +83,13 @@ def recipe_digest(recipe: Recipe) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def with_micro_batch_tokens(recipe: Recipe, tokens: int) -> Recipe:
+    """Return ``recipe`` with learners that take at most ``tokens`` tokens per rank and pass."""
+    learner = recipe.hardware.learner.model_copy(update={"micro_batch_tokens": tokens})
+    hardware = recipe.hardware.model_copy(update={"learner": learner})
+    return recipe.model_copy(update={"hardware": hardware})
+
+
 def parse_override(text: str) -> tuple[str, Any]:
     """Split ``"rl.iterations=5"`` into path and value; the value is read as YAML.
 

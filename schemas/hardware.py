@@ -128,7 +128,7 @@ class HardwareSection(Section):
         ge=0,
         description="how often in a row a stage goes on in new workers, at its last checkpoint,"
         " after a worker or Ray died or hung; a new checkpoint starts the count anew, 0 = the run"
-        " ends",
+        " ends, also where a learner's memory ran out, else it has half of micro_batch_tokens",
     )
 
     @model_validator(mode="before")

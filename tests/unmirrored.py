@@ -47,7 +47,7 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
     "tests/flows/test_retrain_deployed.py": ("tasks/retraining/events.py",),
     "tests/flows/test_server.py": ("flows/login.py",),
     "tests/flows/test_resume.py": (
-        *("flows/rl_loop.py", "rlcore/rl/records.py"),
+        "flows/rl_loop.py",
         *(f"tasks/{phase}.py" for phase in ("rollout", "reward", "advantage", "update", "sync")),
     ),
     "tests/flows/test_rl_pipeline.py": (

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 FORMATS = ("table", "json", "mermaid")
 COLUMNS = ("depth", "role", "kind", "key", "count", "rows", "sha256", "finding")
 SHOWN = 12  # digits of a digest
+ITERATIONS = "iterations"  # kind of the records of RL
 
 
 def add_lineage(commands: Any) -> None:
@@ -84,6 +85,8 @@ def _document(options: argparse.Namespace, found: "Trace") -> dict[str, Any]:
 
 
 def _artifact(node: "Node") -> dict[str, Any]:
+    from rlcore.results.provenance import MICRO_BATCH_TOKENS
+
     made = node.manifest
     return {
         "depth": node.depth,
@@ -99,9 +102,14 @@ def _artifact(node: "Node") -> dict[str, Any]:
         "parents": {}
         if made is None
         else {role: f"{parent.kind}/{parent.key}" for role, parent in made.parents.items()},
+        "micro_batch_tokens": None if made is None else made.metadata.get(MICRO_BATCH_TOKENS),
         "problem": node.problem,
         "note": node.note,
     }
+
+
+def _key(node: "Node") -> str:
+    return node.ref.key
 
 
 def _print_table(found: "Trace", *, folded: bool) -> None:
@@ -123,6 +131,12 @@ def _print_table(found: "Trace", *, folded: bool) -> None:
         for nodes, name in groups
     ]
     print_rows(rows, COLUMNS, "table")
+    for (written, used), nodes in found.smaller_passes.items():
+        first = min((n for n in nodes if n.ref.kind == ITERATIONS), key=_key, default=nodes[0])
+        print(
+            f"\nhardware.learner.micro_batch_tokens = {used} instead of {written} from"
+            f" {first.name} on, as a learner had run out of memory"
+        )
     if found.inputs:
         print("\nread from outside the store:")
         print_rows(found.inputs, ("source", "url", "digest"), "table")

@@ -185,7 +185,7 @@ def _trained(run: _Prepared) -> ArtifactRef:
     """Run what is left of the iterations; return the policy that the run ends with."""
     job, recipe, store = run.job, run.recipe, run.store
     with (
-        explained(recipe, "rl"),
+        explained(lambda: recipe, "rl"),
         Workers(recipe, warn=logger.warning) as workers,
         ExitStack() as stack,
         store.scratch() as exported,

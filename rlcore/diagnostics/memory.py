@@ -1,27 +1,23 @@
-"""Memory that ran out: how it is recognised, and what helps in which stage."""
+"""Memory that ran out: what helps in which stage."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from rlcore.out_of_memory import ran_out
 from schemas.context import longest_sequence
 from schemas.errors import UserError
 from schemas.recipe import Recipe
 
 OUT_OF_MEMORY = "out_of_memory"
 MESSAGE = "memory ran out"
-# What CUDA, the CPU allocators of torch and numpy, the kernel and Ray say.
-_SAID = (
-    *("out of memory", "can't allocate memory", "cannot allocate memory", "unable to allocate"),
-    "low on memory",
-)
 _OTHERWISE = "use a smaller model or a machine with more memory"
 
 
 @contextmanager
-def explained(recipe: Recipe, stage: str) -> Iterator[None]:
+def explained(recipe: Callable[[], Recipe], stage: str) -> Iterator[None]:
     """Raise UserError, in one sentence with the remedy, where the body runs out of memory.
 
-    Any other error passes.
+    Any other error passes. ``recipe`` is called then: the recipe that memory ran out with.
     """
     try:
         yield
@@ -31,13 +27,7 @@ def explained(recipe: Recipe, stage: str) -> Iterator[None]:
         if not ran_out(error):
             raise
         where = f"{MESSAGE} in {stage} ({OUT_OF_MEMORY})"
-        raise UserError(f"{where}: {remedy(recipe, stage)}") from error
-
-
-def ran_out(error: BaseException) -> bool:
-    """Return whether ``error`` says that memory ran out, here or in a worker."""
-    said = str(error).lower()
-    return isinstance(error, MemoryError) or any(words in said for words in _SAID)
+        raise UserError(f"{where}: {remedy(recipe(), stage)}") from error
 
 
 def remedy(recipe: Recipe, stage: str) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 
 from rlcore.cluster.activity import activity
 from rlcore.cluster.types import Pending, Worker, as_completed
+from rlcore.learner.memory import told_apart
 from rlcore.learner.spec import Term, TokenScores, UpdateRequest, UpdateResult
 from rlcore.models.packing import Sequences, balance, balance_groups, groups_of
 from rlcore.weights.stamp import WeightStamp, WeightUpdate
@@ -155,8 +156,7 @@ class LearnerPool:
             worker.stop()
 
     def _shares(self, sequences: Sequences) -> list[np.ndarray]:
-        """Return each rank's indices of a batch; on the first batch, warn about the cost of its
-        packing."""
+        """Return each rank's indices of a batch; on the first one, warn of its packing's cost."""
         if self._warn is not None and len(sequences):
             warn, self._warn = self._warn, None
             arguments = [(sequences.lengths,)] * len(self._workers)
@@ -203,15 +203,17 @@ class LearnerPool:
         if self._saving is not None:
             self._saving.wait()
             self._saving = None
-        return [
-            worker.start(method, *values, **keywords)
-            for worker, values in zip(self._workers, arguments, strict=True)
-        ]
+        with told_apart(method):  # a worker of this process does it now
+            return [
+                worker.start(method, *values, **keywords)
+                for worker, values in zip(self._workers, arguments, strict=True)
+            ]
 
     def _collect(self, method: str, pendings: Sequence[Pending], timeout_s: float) -> list[Any]:
         """Return the results in rank order; the first rank to fail ends the wait for the others."""
         names = [f"learner rank {rank} of {len(pendings)}" for rank in range(len(pendings))]
-        answers = dict(as_completed(pendings, timeout_s, names=names, method=method))
+        with told_apart(method):
+            answers = dict(as_completed(pendings, timeout_s, names=names, method=method))
         return [answers[rank] for rank in range(len(pendings))]
 
 

@@ -8,7 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlcore.results.provenance import CODE, CODE_FILE, INPUTS, RECIPE, RECIPE_FILE
+from rlcore.results.provenance import (
+    CODE,
+    CODE_FILE,
+    INPUTS,
+    MICRO_BATCH_TOKENS,
+    RECIPE,
+    RECIPE_FILE,
+)
 from rlcore.store.artifacts import ArtifactError, DamagedArtifact
 from rlcore.store.checks import manifest_seal
 from rlcore.store.pruned import Pruned, PrunedArtifact
@@ -53,6 +60,16 @@ class Trace:
     inputs: list[dict[str, str]] = field(default_factory=list)
     recipes: list[dict[str, Any]] = field(default_factory=list)
     code: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def smaller_passes(self) -> dict[tuple[int, int], list[Node]]:
+        """What was made with fewer tokens per pass than the recipe says, since a learner had run
+        out of memory: by the recipe's figure and the one used."""
+        found: dict[tuple[int, int], list[Node]] = {}
+        for node in self.nodes:
+            if node.manifest and (sizes := node.manifest.metadata.get(MICRO_BATCH_TOKENS)):
+                found.setdefault((sizes["recipe"], sizes["used"]), []).append(node)
+        return found
 
     @property
     def problems(self) -> list[Node]:

@@ -34,6 +34,8 @@ DISTRIBUTION = "rl-pipeline"
 GIT_S = 10.0
 MACHINE = "machine"  # metadata of a stage's result: where it was made
 TRUSTS = "trust_remote_code"  # metadata of a recipe
+# Metadata of what learners made with fewer tokens per pass than the recipe says: both figures.
+MICRO_BATCH_TOKENS = "micro_batch_tokens"
 UNKNOWN = "not recorded"
 SHOWN = 12  # digits of a commit
 logger = logging.getLogger(__name__)

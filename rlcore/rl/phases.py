@@ -25,6 +25,7 @@ from rlcore.rl.guards import (
 )
 from rlcore.rl.metrics import RECORD
 from rlcore.rl.own_logprobs import own_logprobs
+from rlcore.rl.records import PACKED_FOR
 from rlcore.rl.reward import score_rollouts
 from rlcore.rl.rollout import greedy_tables, sample_rollouts
 from rlcore.rl.run import RLRun
@@ -134,8 +135,9 @@ class Phases(RLRun):
             self.metrics.add(metrics | groups.metrics())
             self.metrics.add(self.answers.metrics(state.next_iteration, drawn))
             name = self.records.name(state.next_iteration)
-            ref = self.records.find("advantages", name, groups.parents) or self.records.put(
-                "advantages", name, {"advantages": frame}, groups.parents
+            made = groups.parents, {PACKED_FOR: self.recipe.hardware.learner.micro_batch_tokens}
+            ref = self.records.find("advantages", name, *made) or self.records.put(
+                "advantages", name, {"advantages": frame}, *made
             )
             kl = None if scores.kl is None else mean_sequence_kl(scores.kl, scores.masks)
             return Advantages(ref, kl, batch.rollouts.height)

@@ -7,6 +7,7 @@ import polars as pl
 from rlcore.learner.checkpoints import KIND as CHECKPOINT
 from rlcore.rl.batch import RolloutBatch, concat_batches, round_of
 from rlcore.rl.history import KIND
+from rlcore.rl.records import PACKED_FOR
 from rlcore.rl.update import UpdateBatch
 from rlcore.store.reader import ArtifactReader
 from schemas.artifacts import ArtifactRef, Manifest
@@ -83,6 +84,12 @@ class RecordedIterations:
         """Return the advantages that iteration ``number`` trained on, a row per trajectory."""
         ref = self.iteration(number).manifest.parents["advantages"]
         return ref, self.store.table(ref, "advantages")
+
+    def packed_for(self, number: int) -> int | None:
+        """Return the tokens per pass of the learners of iteration ``number``, None where an earlier
+        version of this program ran it."""
+        ref = self.iteration(number).manifest.parents["advantages"]
+        return self.store.manifest(ref).metadata.get(PACKED_FOR)
 
     def check_kept(self, first: int, last: int) -> None:
         """Raise PrunedArtifact, ArtifactError or UserError unless the store still has what the

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import polars as pl
 
@@ -9,6 +10,9 @@ from rlcore.rl.batch import RolloutBatch, concat_batches, round_of
 from rlcore.rl.groups import Groups
 from rlcore.store.artifacts import ArtifactStore, Lineage
 from schemas.artifacts import ArtifactRef
+
+# Metadata of advantages: tokens per pass of the learners that scored them and trained on them.
+PACKED_FOR = "packed_for"
 
 
 class Records:
@@ -26,18 +30,25 @@ class Records:
         return f"{self._key}/{iteration:06d}{suffix}"
 
     def find(
-        self, kind: str, name: str, parents: Mapping[str, ArtifactRef] | None = None
+        self,
+        kind: str,
+        name: str,
+        parents: Mapping[str, ArtifactRef] | None = None,
+        metadata: Mapping[str, Any] | None = None,
     ) -> ArtifactRef | None:
-        """Return what was recorded from the same ``parents``; drop anything else."""
+        """Return what was recorded from the same ``parents`` with the same ``metadata``; drop
+        anything else."""
         found = self.store.find_or_discard(kind, name, self._log)
         if found is None:
             return None
-        made_from = self.store.manifest(found).parents
-        for role, ref in (parents or {}).items():
-            if role not in made_from or made_from[role].sha256 != ref.sha256:
-                self.store.discard(kind, name)
-                return None
-        return found
+        manifest = self.store.manifest(found)
+        made_from = {role: ref.sha256 for role, ref in manifest.parents.items()}
+        if all(made_from.get(role) == ref.sha256 for role, ref in (parents or {}).items()) and all(
+            manifest.metadata.get(name) == value for name, value in (metadata or {}).items()
+        ):
+            return found
+        self.store.discard(kind, name)
+        return None
 
     def drawn(self, groups: Groups) -> RolloutBatch:
         """Read every group of all rounds; ``.only(groups.kept)`` are those that train."""
@@ -49,9 +60,15 @@ class Records:
         name: str,
         tables: Mapping[str, pl.DataFrame],
         parents: Mapping[str, ArtifactRef] | None = None,
+        metadata: Mapping[str, Any] | None = None,
     ) -> ArtifactRef:
-        """Write ``tables`` as an artifact made from ``parents`` and the run's own."""
-        lineage = replace(self._lineage, parents={**self._lineage.parents, **(parents or {})})
+        """Write ``tables`` as an artifact made from ``parents`` and the run's own; ``metadata``:
+        JSON values."""
+        lineage = replace(
+            self._lineage,
+            parents={**self._lineage.parents, **(parents or {})},
+            metadata={**self._lineage.metadata, **(metadata or {})},
+        )
         return self.store.put(kind, name, tables=dict(tables), lineage=lineage)
 
     def replace(

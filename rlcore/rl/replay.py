@@ -7,8 +7,9 @@ with the record.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from rlcore.learner.checkpoints import KIND as CHECKPOINT
 from rlcore.learner.pool import LearnerPool
@@ -16,6 +17,7 @@ from rlcore.learner.spec import UpdateRequest
 from rlcore.models.files import model_directory
 from rlcore.models.packing import Sequences
 from rlcore.models.tokenizer import load_tokenizer
+from rlcore.recipes import with_micro_batch_tokens
 from rlcore.rl.credit import check_credit
 from rlcore.rl.ptx import ptx_of
 from rlcore.rl.recorded import Iteration, RecordedIterations
@@ -56,13 +58,18 @@ class Replay:
         self,
         recorded: RecordedIterations,
         recipe: Recipe,
-        learner: LearnerPool,
+        learner: "_Learner",
         ptx: Sequences | None,
         at: int,
     ) -> None:
-        self.recorded, self.recipe, self.learner = recorded, recipe, learner
-        self._ptx = ptx
+        self.recorded, self.recipe = recorded, recipe
+        self._learner, self._ptx = learner, ptx
         self.at = self.began = at
+
+    @property
+    def learner(self) -> LearnerPool:
+        """The learner that holds the weights of iteration ``at``."""
+        return self._learner.pool
 
     @classmethod
     @contextmanager
@@ -90,18 +97,9 @@ class Replay:
                 " of the Python API do not; a replay has nothing to start from"
             )
         policy = model_directory(store.directory(parents["policy"]))
-        with Workers(recipe, warn=log) as workers, ExitStack() as stack:
-            exact = (
-                recipe.rl.algorithm.kl.uses_reference and recipe.rl.algorithm.kl.estimator == "full"
-            )
-            learner = workers.learner(
-                policy,
-                recipe.rl.update.optimizer,
-                name="learner",
-                reference_dir=policy if exact else None,
-            )
-            stack.callback(learner.stop)
-            at = _load_nearest(store, recorded, learner, start)
+        with Workers(recipe, warn=log) as workers:
+            learner = _Learner(workers, policy)
+            at = _load_nearest(store, recorded, learner.pool, start)
             ptx = ptx_of(recipe.rl.ptx, store, parents["dataset"], load_tokenizer(policy))
             replay = cls(recorded, recipe, learner, ptx, at)
             replay.check(recorded.iteration(at))
@@ -122,6 +120,7 @@ class Replay:
                 f" {after.digest_before[:SHOWN]} and iteration {before.number} ended with"
                 f" {before.digest_after[:SHOWN]}"
             )
+        self.pack_as(after.number)
         if audit:
             check_credit(self.recorded, self.recipe, after.number, self.learner)
         updated = self.updates(after.number)
@@ -130,6 +129,10 @@ class Replay:
         self.check(after)
         self.at = after.number
         return Step(after.number, after.digest_after, updated)
+
+    def pack_as(self, number: int) -> None:
+        """Go on with passes of as many tokens as iteration ``number`` had."""
+        self._learner.pack_for(self.recorded.packed_for(number), self.recorded.store.root)
 
     def updates(self, number: int) -> bool:
         """Return whether iteration ``number`` trained the policy."""
@@ -166,6 +169,37 @@ class Replay:
             f" {expected.digest_after[:SHOWN]} (version {expected.version}); {len(differing)} of"
             f" {len(tensors)} tensors differ, the first in the model's order: {named}{more}."
             " Another machine type, other libraries or another layout round differently"
+        )
+
+
+class _Learner:
+    """The policy's learner of ``workers``, in passes of as many tokens as an iteration had."""
+
+    def __init__(self, workers: Workers, policy: Path) -> None:
+        self._workers, self._policy = workers, policy
+        self.pool = self._build()
+
+    def pack_for(self, tokens: int | None, store: str) -> None:
+        """Go on in passes of ``tokens`` tokens, since others round differently; None: as before.
+        ``store``: root of the store in which the state is put down meanwhile."""
+        recipe = self._workers.recipe
+        if tokens in (None, recipe.hardware.learner.micro_batch_tokens):
+            return
+        with ArtifactStore(store).scratch() as scratch:
+            self.pool.save(str(scratch))
+            self._workers.release(self.pool)
+            self._workers.recipe = with_micro_batch_tokens(recipe, tokens)
+            self.pool = self._build()
+            self.pool.load(str(scratch))
+
+    def _build(self) -> LearnerPool:
+        rl = self._workers.recipe.rl
+        exact = rl.algorithm.kl.uses_reference and rl.algorithm.kl.estimator == "full"
+        return self._workers.learner(
+            self._policy,
+            rl.update.optimizer,
+            name="learner",
+            reference_dir=self._policy if exact else None,
         )
 
 

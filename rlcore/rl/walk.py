@@ -154,6 +154,7 @@ def _steps(
     recorded, recipe = replay.recorded, replay.recipe
     if not replay.updates(number):
         return
+    replay.pack_as(number)
     request = replay.request(number)
     steps = policy_steps(batch, recipe, policy_sequences(batch, recipe.rl))
     if recipe.scores_own_logprobs:

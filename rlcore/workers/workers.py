@@ -39,8 +39,9 @@ class Workers:
     """The workers of one run, as a context manager; nothing starts before its first use.
 
     Learners are returned while they still start; a learner's first call, or its ``ready``, waits
-    for it and raises what its constructor raised. ``warn`` gets a sentence, once per run, when the
-    model cannot be packed; ``log`` one per engine that is ready.
+    for it and raises what its constructor raised. ``recipe`` may be replaced: it is that of what is
+    built next. ``warn`` gets a sentence, once per run, when the model cannot be packed; ``log`` one
+    per engine that is ready.
     """
 
     def __init__(
@@ -50,12 +51,12 @@ class Workers:
         warn: Callable[[str], None] = logger.warning,
         log: Callable[[str], None] = logger.info,
     ) -> None:
-        self._recipe, self._hardware = recipe, recipe.hardware
+        self.recipe = recipe
         self._warn, self._log, self._warned = warn, log, False
         self._begin()
 
     def _begin(self) -> None:
-        self._processes = Processes(self._hardware)
+        self._processes = Processes(self.recipe.hardware)
         self._learners: list[tuple[LearnerPool, Hosts]] = []
         self._engines: EnginePool | None = None
         self._reward_workers: list[Worker] | None = None
@@ -84,7 +85,7 @@ class Workers:
     @property
     def device(self) -> str:
         """Return "cuda" or "cpu", as ``hardware.device`` says or the cluster has GPUs."""
-        asked = self._recipe.hardware.device
+        asked = self.recipe.hardware.device
         if asked != "auto":
             return asked
         return "cuda" if self.cluster.num_gpus() > 0 else "cpu"
@@ -92,15 +93,15 @@ class Workers:
     def start_learner_ahead(self) -> None:
         """Begin in the background what a run needs in any case: the cluster and the learner's
         processes, which import their libraries while the caller continues."""
-        ranks = self._hardware.learner.ranks
+        ranks = self.recipe.hardware.learner.ranks
         self._processes.start_ahead(
-            "learner", lambda: _learner_layout(self._recipe, self.device, ranks)
+            "learner", lambda: _learner_layout(self.recipe, self.device, ranks)
         )
 
     def start_engines_ahead(self) -> None:
         """The same for the engines' processes."""
         self._processes.start_ahead(
-            "rollout-engine", lambda: _engine_layout(self._recipe, self.device), one_by_one=True
+            "rollout-engine", lambda: _engine_layout(self.recipe, self.device), one_by_one=True
         )
 
     def learner(
@@ -117,7 +118,7 @@ class Workers:
         ``head`` "value" makes it a critic or reward model. ``reference_dir``: a frozen copy that it
         holds in addition to the policy, for the exact KL.
         """
-        ranks = self._hardware.learner.ranks
+        ranks = self.recipe.hardware.learner.ranks
         return self._learner(
             model_dir, optimizer, name=name, ranks=ranks, head=head, reference_dir=reference_dir
         )
@@ -147,13 +148,13 @@ class Workers:
         weights.
         """
         if self._engines is None:
-            layout = _engine_layout(self._recipe, self.device)
+            layout = _engine_layout(self.recipe, self.device)
             names = [f"rollout-engine-{index}" for index in range(layout.count)]
             hosts = self._processes.take(layout, names)
             if self.device == "cuda":  # vLLM measures free memory; nothing may allocate meanwhile
                 for learner, _ in self._learners:
                     learner.ready()
-            self._engines = _engine_pool(hosts, self._recipe, model_dir, self.device, self._log)
+            self._engines = _engine_pool(hosts, self.recipe, model_dir, self.device, self._log)
         return self._engines
 
     def rule_rewards(self) -> RewardPool:
@@ -166,31 +167,31 @@ class Workers:
         ``reward_model_dir``: the trained model, where ``reward.functions`` names it.
         """
         model = None
-        if any(function.name == REWARD_MODEL for function in self._recipe.reward.functions):
+        if any(function.name == REWARD_MODEL for function in self.recipe.reward.functions):
             assert reward_model_dir is not None, "the recipe trains the model that it names"
             model = self.reward_model(reward_model_dir)
         return self._reward_pool(model)
 
     def environments(self) -> EnvironmentPool | None:
         """Return the recipe's environments, started at the first call; None without a section."""
-        if self._environments is None and self._recipe.environment is not None:
-            self._environments = _environments(self, self._recipe)
+        if self._environments is None and self.recipe.environment is not None:
+            self._environments = _environments(self, self.recipe)
         return self._environments
 
     def _reward_pool(self, model: LearnerPool | None) -> RewardPool:
-        section = self._recipe.reward
+        section = self.recipe.reward
         functions = tuple(f for f in section.functions if by_workers(f.name))
-        judges = judge_setup(self._recipe)
+        judges = judge_setup(self.recipe)
         if self._reward_workers is None:
             if judges is not None:
-                prepare_cache(judges, self._recipe.store, self._log)
+                prepare_cache(judges, self.recipe.store, self._log)
             scored = section.model_copy(update={"functions": functions})
-            count = self._hardware.reward_workers if functions else 0
+            count = self.recipe.hardware.reward_workers if functions else 0
             self._reward_workers = _reward_workers(self.cluster, count, scored, judges)
         return RewardPool(
             self._reward_workers,
             section,
-            timeout_s=self._hardware.timeouts.reward_s,
+            timeout_s=self.recipe.hardware.timeouts.reward_s,
             judges_s=None if judges is None else judges.longest_s,
             model=model,
         )
@@ -212,7 +213,7 @@ class Workers:
         reference_dir: Path | None = None,
     ) -> LearnerPool:
         spec = learner_spec(
-            self._recipe,
+            self.recipe,
             model_dir,
             optimizer,
             device=self.device,
@@ -220,14 +221,14 @@ class Workers:
             reference_dir=reference_dir,
         )
         names = [f"{name}-{rank}" for rank in range(ranks)]
-        hosts = self._processes.take(_learner_layout(self._recipe, self.device, ranks), names)
+        hosts = self._processes.take(_learner_layout(self.recipe, self.device, ranks), names)
         rendezvous = self.cluster.rendezvous() if ranks > 1 else ""
         for rank, host in enumerate(hosts.hosts):
             host.build(spec, rank, ranks, rendezvous)
         pool = LearnerPool(
             hosts.hosts,
-            timeout_s=self._hardware.timeouts.update_s,
-            start_s=self._hardware.timeouts.start_s,
+            timeout_s=self.recipe.hardware.timeouts.update_s,
+            start_s=self.recipe.hardware.timeouts.start_s,
             warn=self._warn_once,
             gpus=ranks * hosts.layout.placement.gpus,
         )

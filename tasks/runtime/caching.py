@@ -205,8 +205,9 @@ class CachedStage:
         return existing
 
     def _make(self, run: StageRun) -> ArtifactRef:
-        with activity(f"stage {self.stage}"), explained(run.recipe, self.stage):
-            ref = Restarts(run).made(lambda run: self._find(run) or self._body(run))
+        restarts = Restarts(run)
+        with activity(f"stage {self.stage}"), explained(lambda: restarts.run.recipe, self.stage):
+            ref = restarts.made(lambda run: self._find(run) or self._body(run))
         assert (ref.kind, ref.key) == (run.kind, run.key), (
             f"stage {self.stage} returned {ref.kind}/{ref.key}; return run.put(...)"
         )

@@ -1,11 +1,13 @@
 """A stage whose workers die or hang goes on in new ones, within its run.
 
 The body of the stage is called again and continues at its newest checkpoint, as it does in a rerun
-after a kill, so that its result is the same. What is an error of the user, or was raised by a call
-itself, is none of this and passes at once. To add another reason to begin again, with a remedy of
-its own: a function in ``CAUSES``.
+after a kill, so that its result is the same. A learner that runs out of memory goes on there with
+half of ``micro_batch_tokens``, which changes results by rounding only; lineage says so. What is an
+error of the user, or was raised by a call itself, is none of this and passes at once. To add
+another reason to begin again, with a remedy of its own: a function in ``CAUSES``.
 """
 
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -14,10 +16,14 @@ from time import monotonic
 from prefect.logging import get_run_logger
 
 from rlcore.cluster.types import WorkerDied, WorkerError, WorkerHung, WorkerTimeout
-from rlcore.diagnostics.memory import ran_out
+from rlcore.dry_run.passes import smaller_passes
 from rlcore.learner.checkpoints import Checkpoints
+from rlcore.learner.memory import LearnerOutOfMemory
+from rlcore.out_of_memory import ran_out
+from rlcore.results.provenance import MICRO_BATCH_TOKENS
 from rlcore.results.restarts import RestartRecord, record_restart, restarts_of
 from schemas.artifacts import ArtifactRef
+from tasks.runtime.drift import newest_checkpoint
 from tasks.runtime.stage_run import StageRun, flow_run_id
 
 STEP_S = "timing_s/step"  # metric of an RL iteration
@@ -25,13 +31,17 @@ STEP_S = "timing_s/step"  # metric of an RL iteration
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """Why a stage is begun again, in one line, and what is different then."""
+    """Why a stage is begun again, in one line, and what is different then.
+
+    ``micro_batch_tokens``: those of the learners from then on, None for as many as before.
+    """
 
     cause: str
     remedy: str
+    micro_batch_tokens: int | None = None
 
 
-def lost_worker(error: Exception) -> Restart | None:
+def lost_worker(error: Exception, run: StageRun) -> Restart | None:
     """Return the restart for a worker, or Ray itself, that died, hangs or does not answer.
 
     None where memory ran out: new workers would run out of it again.
@@ -41,7 +51,18 @@ def lost_worker(error: Exception) -> Restart | None:
     return Restart(_first_line(error), "new workers")
 
 
-CAUSES: tuple[Callable[[Exception], Restart | None], ...] = (lost_worker,)
+def full_memory(error: Exception, run: StageRun) -> Restart | None:
+    """Return the restart for a learner that ran out of memory; None where its passes cannot be
+    smaller."""
+    half = smaller_passes(run.recipe) if isinstance(error, LearnerOutOfMemory) else None
+    if half is None:
+        return None
+    before = run.recipe.hardware.learner.micro_batch_tokens
+    setting = f"hardware.learner.micro_batch_tokens = {half} instead of {before}"
+    return Restart(_first_line(error), setting, half)
+
+
+CAUSES: tuple[Callable[[Exception, StageRun], Restart | None], ...] = (lost_worker, full_memory)
 
 
 class Restarts:
@@ -49,11 +70,12 @@ class Restarts:
 
     At most ``hardware.restarts`` calls in a row begin without a checkpoint that the one before
     them did not have: a run whose engine dies every hour goes on, and one whose engine dies at
-    every start ends.
+    every start ends. What a learner was left with after it ran out of memory holds for the rest of
+    the stage, in a rerun, too. ``run``: as the body is given it.
     """
 
     def __init__(self, run: StageRun) -> None:
-        self._run, self._limit = run, run.recipe.hardware.restarts
+        self.run, self._limit = _within_memory(run), run.recipe.hardware.restarts
         self._in_vain = 0
         self._furthest = self._checkpoint()
         self._done: int | None = None  # the last step that was reported
@@ -66,30 +88,34 @@ class Restarts:
 
         Raises what it raises; a WorkerError says so where restarts were of no use.
         """
-        with self._run.tracker.told(self._report):
+        with self.run.tracker.told(self._report):
             while True:
                 self._began = monotonic()
+                self.run.workers.recipe = self.run.recipe
                 try:
-                    ref = body(self._run)
+                    ref = body(self.run)
                 except Exception as error:
                     restart = self._restart(error)
                     if restart is None:
                         raise
+                    _release(error)
                 else:
                     now = monotonic()
                     self._again(now, now - self._began if self._done is None else 0.0)
                     return ref
-                self._begin_again(restart)  # the error and all that it held are gone by now
+                self._begin_again(restart)
 
     def _restart(self, error: Exception) -> Restart | None:
         """Return the restart that is to follow ``error``, if any. Raises it with a further word
         where restarts have been tried in vain."""
-        restart = next((found for cause in CAUSES if (found := cause(error))), None)
+        restart = next((found for cause in CAUSES if (found := cause(error, self.run))), None)
         if restart is None or self._limit == 0:
             return None
         newest = self._checkpoint()
         if newest > self._furthest:
             self._furthest, self._in_vain = newest, 0
+        if restart.micro_batch_tokens is not None:  # there are few halves
+            return restart
         if self._in_vain == self._limit:
             if isinstance(error, WorkerError):
                 raise _used_up(error, self._limit) from error
@@ -99,7 +125,7 @@ class Restarts:
 
     def _begin_again(self, restart: Restart) -> None:
         """Record and log ``restart``, and end the workers."""
-        run, step = self._run, self._furthest
+        run, step = self.run, self._furthest
         if self._open is not None:  # it came to nothing, which counts to the next one's cost
             self._again(self._began, 0.0)
         number = 1 + len(restarts_of(run.store, flow_run_id(), run.stage))
@@ -114,6 +140,8 @@ class Restarts:
             seconds=None,
         )
         record_restart(run.store, self._open, run.lineage())
+        if restart.micro_batch_tokens is not None:
+            self.run = run.within(restart.micro_batch_tokens)
         run.pipeline.refresh_page(at_once=True)
         where = "begins again" if step < 0 else f"goes on after step {step}"
         get_run_logger().warning(
@@ -134,23 +162,48 @@ class Restarts:
         anyway."""
         if self._open is not None:
             seconds = max(0.0, at - self._done_at - step_s)
-            record_restart(
-                self._run.store, replace(self._open, seconds=seconds), self._run.lineage()
-            )
+            record_restart(self.run.store, replace(self._open, seconds=seconds), self.run.lineage())
             get_run_logger().info(
-                f"restart {self._open.number} of {self._run.stage} cost {seconds:.0f} s"
+                f"restart {self._open.number} of {self.run.stage} cost {seconds:.0f} s"
             )
             self._open = None
-            self._run.pipeline.refresh_page()
+            self.run.pipeline.refresh_page()
         self._done_at = at
 
     def _checkpoint(self) -> int:
         """Return the step of the newest complete checkpoint, -1 where there is none."""
-        run = self._run
-        steps = [-1]
-        for key in {run.key, run.records}:
-            steps += Checkpoints(run.store, key, run.lineage()).steps()
-        return max(steps)
+        return max((step for step, _ in _checkpoints(self.run)), default=-1)
+
+
+def _checkpoints(run: StageRun) -> list[tuple[int, str]]:
+    """Return step and key of those that a body of ``run`` may go on with, in order."""
+    return sorted(
+        (step, key)
+        for key in {run.key, run.records}
+        for step in Checkpoints(run.store, key, run.lineage()).steps()
+    )
+
+
+def _within_memory(run: StageRun) -> StageRun:
+    """Return ``run`` with passes as small as those that led to the newest checkpoint, where memory
+    had run out on the way and the recipe asks for as many tokens as then."""
+    log = get_run_logger().warning
+    manifests = (
+        newest_checkpoint(run.store, key, step, log) for step, key in _checkpoints(run)[::-1]
+    )
+    newest = next((manifest for manifest in manifests if manifest is not None), None)
+    sizes = None if newest is None else newest.metadata.get(MICRO_BATCH_TOKENS)
+    if sizes is None or sizes["recipe"] != run.recipe.hardware.learner.micro_batch_tokens:
+        return run
+    return run.within(sizes["used"])
+
+
+def _release(error: BaseException | None) -> None:
+    """Let go of what the frames behind ``error`` hold, such as the learner of this process and its
+    activations: Prefect keeps the error of a task."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
 
 
 def _used_up(error: WorkerError, tried: int) -> WorkerError:

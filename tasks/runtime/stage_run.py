@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,10 +11,11 @@ from typing import Any
 import polars as pl
 from prefect.runtime import flow_run
 
-from rlcore.recipes import recipe_digest
+from rlcore.recipes import recipe_digest, with_micro_batch_tokens
 from rlcore.results.provenance import (
     CODE,
     MACHINE,
+    MICRO_BATCH_TOKENS,
     RECIPE,
     machine_state,
     record_code,
@@ -36,6 +38,7 @@ class StageRun:
     ``records`` is the key of checkpoints, metrics and what else the body keeps apart from its
     result. It differs from ``key`` where the run goes on with one that other code began, or that
     was to do fewer iterations.
+    ``recipe`` is the pipeline's, but for ``within``.
     ``identity``: the key without the code. ``generation``: how many results of this content there
     are with this one, of which all but the first were asked for (``refresh``).
     """
@@ -116,6 +119,16 @@ class StageRun:
         }
         return run
 
+    def within(self, micro_batch_tokens: int) -> "StageRun":
+        """Return this run with learners that take at most so many tokens per pass, which lineage
+        then says of all that it makes; the recipe as it is recorded stays."""
+        run = copy(self)
+        run.recipe = with_micro_batch_tokens(self.recipe, micro_batch_tokens)
+        written = self.pipeline.recipe.hardware.learner.micro_batch_tokens
+        sizes = {"recipe": written, "used": micro_batch_tokens}
+        run._origin = {**self._origin, MICRO_BATCH_TOKENS: sizes}
+        return run
+
     def lengthening(self, shorter: Shorter) -> "StageRun":
         """Return the run that goes on with ``shorter``; its result is what it would have made
         alone, and has that key."""
@@ -154,7 +167,7 @@ class StageRun:
     def lineage(self, metadata: Mapping[str, Any] | None = None) -> Lineage:
         """Return what the manifest says of origin; ``metadata`` holds JSON values."""
         return Lineage(
-            recipe_digest=recipe_digest(self.recipe),
+            recipe_digest=recipe_digest(self.pipeline.recipe),
             code_fingerprint=self.code_fingerprint,
             parents={**self.parents, **self._made_by},
             producer=flow_run_id(),

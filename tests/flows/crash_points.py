@@ -5,9 +5,11 @@ python -m tests.flows.crash_points POINT OVERRIDES_JSON
 """
 
 import contextlib
+import ctypes
 import functools
 import json
 import os
+import resource
 import signal
 import sys
 import threading
@@ -16,8 +18,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 PROCESSES = "processes.json"
 GO = "go-on"
+MORE_BYTES = 400 << 20
+M_MMAP_THRESHOLD = -3  # of mallopt
 PAUSE_S = 200.0  # the longest that a run waits for ``GO``
 KILL_ITERATION = {"rollout": 1, "reward": 2, "advantage": 2, "update": 3, "sync": 3}
 
@@ -64,6 +70,8 @@ def _install(point: str) -> None:
         _install_pause(Phases)
     elif point in ("half-full", "warm-up"):
         _install_within_iteration_2(Phases, point)
+    elif point == "memory":
+        _install_a_limit_of_memory(Phases)
     elif point == "in-the-sandbox":
         _install_in_the_sandbox(Phases)
     elif point == "checkpoint":
@@ -126,6 +134,21 @@ def _install_pause(phases_class: Any) -> None:
     phases_class.rollout = rollout
 
 
+def _install_a_limit_of_memory(phases_class: Any) -> None:
+    """From the update of iteration 2 on, let the process take ``MORE_BYTES`` of address space in
+    addition to what it has then."""
+    ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 1 << 20)  # what is freed is given back
+    original = phases_class.update
+
+    def update(phases: Any, state: Any, *arguments: Any) -> Any:
+        if state.next_iteration == 2 and resource.getrlimit(resource.RLIMIT_AS)[0] < 0:
+            held = psutil.Process().memory_info().vms
+            resource.setrlimit(resource.RLIMIT_AS, (held + MORE_BYTES, -1))
+        return original(phases, state, *arguments)
+
+    phases_class.update = update
+
+
 def _install_while_a_checkpoint_is_written(phases_class: Any) -> None:
     """Install the point at which the rewards of iteration 3 are recorded, and the files of the
     second checkpoint are written and not yet in place."""
@@ -169,8 +192,6 @@ def _install_in_the_sandbox(phases_class: Any) -> None:
 
 
 def _die_with_a_program() -> None:
-    import psutil
-
     from rlcore.sandbox.interpreter import INSIDE
 
     while True:
@@ -182,8 +203,6 @@ def _die_with_a_program() -> None:
 
 
 def _command(process: Any) -> list[str]:
-    import psutil
-
     try:
         return process.cmdline()
     except psutil.Error:  # it has ended

@@ -9,8 +9,12 @@ import pytest
 from prefect import flow
 
 from rlcore.cluster.types import WorkerDied, WorkerError, WorkerHung, WorkerTimeout
+from rlcore.dry_run.passes import smaller_passes
 from rlcore.learner.checkpoints import KIND
+from rlcore.learner.memory import LearnerOutOfMemory
+from rlcore.results.provenance import MICRO_BATCH_TOKENS
 from rlcore.results.restarts import RestartRecord, restarts_of
+from rlcore.store.artifacts import ArtifactStore
 from rlcore.workers.workers import Workers
 from schemas.artifacts import ArtifactRef
 from schemas.errors import UserError
@@ -198,7 +202,7 @@ def test_what_is_lost_of_a_stage_without_steps(
 def test_another_reason_to_begin_again_has_its_own_remedy(
     prefect_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(error: Exception) -> Restart | None:
+    def full(error: Exception, run: StageRun) -> Restart | None:
         return Restart("the disk was full", "an emptier disk") if "disk" in str(error) else None
 
     monkeypatch.setattr(restarts, "CAUSES", (*restarts.CAUSES, full))
@@ -212,3 +216,111 @@ def test_another_reason_to_begin_again_has_its_own_remedy(
     assert [(row.cause, row.remedy) for row in staged.rows] == [
         ("the disk was full", "an emptier disk")
     ]
+
+
+def budget(run: StageRun) -> int:
+    """The tokens per pass of the learners that the body would build."""
+    assert run.workers.recipe == run.recipe
+    return run.recipe.hardware.learner.micro_batch_tokens
+
+
+SMALLER = {"learner": {"micro_batch_tokens": 4096}}
+FULL = LearnerOutOfMemory("memory ran out in the learner's update: cannot allocate memory")
+
+
+def test_a_learner_without_memory_goes_on_with_half_the_tokens_a_pass(
+    prefect_server: str, tmp_path: Path
+) -> None:
+    """Also where no restart brings a checkpoint: halves are few."""
+    seen: list[int] = []
+
+    def body(run: StageRun, call: int) -> None:
+        seen.append(budget(run))
+        if call == 2:
+            checkpoint(run, 3)
+        if call < 3:
+            raise FULL
+
+    staged = Staged(tmp_path, body)
+    ref = staged.run(restarts=1, **SMALLER)
+    assert seen == [4096, 2048, 1024]
+    remedy = "hardware.learner.micro_batch_tokens = {} instead of {}"
+    assert [(row.step, row.cause, row.remedy) for row in staged.rows] == [
+        (None, str(FULL), remedy.format(2048, 4096)),
+        (3, str(FULL), remedy.format(1024, 2048)),
+    ]
+    store = ArtifactStore(tmp_path / "store")
+    says = {m.kind: m.metadata.get(MICRO_BATCH_TOKENS) for m in store.manifests()}
+    assert says[KIND] == {"recipe": 4096, "used": 2048}
+    assert says["policy"] == {"recipe": 4096, "used": 1024}
+    assert store.manifest(ref).recipe_digest in store.keys("recipe"), "the recipe as written"
+
+
+def test_a_rerun_has_the_passes_that_led_to_its_checkpoint(
+    prefect_server: str, tmp_path: Path
+) -> None:
+    """Else it would run out of memory once more, and round differently until then."""
+    seen: list[int] = []
+
+    def body(run: StageRun, call: int) -> None:
+        seen.append(budget(run))
+        if call == 1:
+            raise FULL
+        if call == 2:
+            checkpoint(run, 3)
+            raise RuntimeError("killed")
+
+    staged = Staged(tmp_path, body)
+    with pytest.raises(RuntimeError, match="killed"):
+        staged.run(**SMALLER)
+    staged.run(**SMALLER)
+    assert seen == [4096, 2048, 2048]
+
+
+def test_the_recipes_own_figure_holds_once_it_was_changed(
+    prefect_server: str, tmp_path: Path
+) -> None:
+    seen: list[int] = []
+
+    def body(run: StageRun, call: int) -> None:
+        seen.append(budget(run))
+        if call == 1:
+            raise FULL
+        if call == 2:
+            checkpoint(run, 3)
+            raise RuntimeError("killed")
+
+    staged = Staged(tmp_path, body)
+    with pytest.raises(RuntimeError, match="killed"):
+        staged.run(**SMALLER)
+    staged.run(learner={"micro_batch_tokens": 3000})
+    assert seen == [4096, 2048, 3000]
+
+
+def test_passes_are_not_smaller_than_the_longest_sequence(
+    prefect_server: str, tmp_path: Path
+) -> None:
+    seen: list[Recipe] = []
+
+    def body(run: StageRun, call: int) -> None:
+        seen.append(run.recipe)
+        raise FULL
+
+    staged = Staged(tmp_path, body)
+    with pytest.raises(UserError, match=r"^memory ran out in sft \(out_of_memory\): ") as raised:
+        staged.run(**SMALLER)
+    assert raised.value.__cause__ is FULL
+    tokens = [recipe.hardware.learner.micro_batch_tokens for recipe in seen]
+    assert tokens == [4096 >> call for call in range(len(tokens))]
+    assert len(tokens) > 1
+    assert [smaller_passes(recipe) for recipe in seen] == [*tokens[1:], None]
+
+
+def test_memory_without_restarts_is_the_users(prefect_server: str, tmp_path: Path) -> None:
+    def body(run: StageRun, call: int) -> None:
+        raise FULL
+
+    staged = Staged(tmp_path, body)
+    with pytest.raises(UserError, match="memory ran out in sft"):
+        staged.run(restarts=0, **SMALLER)
+    assert staged.calls == 1

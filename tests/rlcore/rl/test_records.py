@@ -1,0 +1,28 @@
+"""Records are found again where they were made of the same, and in the same way."""
+
+from collections.abc import Callable
+
+from rlcore.recipes import with_micro_batch_tokens
+from rlcore.rl.phases import Phases
+from rlcore.rl.recorded import RecordedIterations
+from rlcore.rl.records import PACKED_FOR
+from tests.rlcore.rl.test_history import digits, one_iteration
+
+Make = Callable[..., Phases]
+
+
+def test_advantages_are_made_anew_for_passes_of_another_size(make_phases: Make) -> None:
+    """Log-probs of another packing differ by rounding, which would be in the first ratio."""
+    phases = make_phases("quickstart", digits, {"rl.iterations": 2})
+    state = phases.start()
+    groups = phases.begin(state)
+    rollouts = phases.rollout(state, groups)
+    groups = phases.collect(state, groups, rollouts, phases.reward(state, rollouts))
+    first = phases.advantage(state, groups).ref
+    packed_for = phases.recipe.hardware.learner.micro_batch_tokens
+    assert phases.store.manifest(first).metadata[PACKED_FOR] == packed_for != 512
+    phases.recipe = with_micro_batch_tokens(phases.recipe, 512)
+    again = phases.store.manifest(phases.advantage(state, groups).ref)
+    assert again.metadata[PACKED_FOR] == 512
+    state = one_iteration(phases, state)
+    assert RecordedIterations(phases.store, "run", "r").packed_for(1) == 512
