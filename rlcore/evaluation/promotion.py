@@ -148,12 +148,14 @@ def check_sets(rows: pl.DataFrame, primary: str, guards: Sequence[str]) -> None:
     """Raise UserError where ``rows``, one per test prompt, have no set of a name, or too few of it
     for the gate to decide anything."""
     known = set_names(rows)
-    for key, name in (("primary", primary), *(("guards", guard) for guard in guards)):
+    asked = (("primary", primary), *(("guards", guard) for guard in guards))
+    for key, name in asked:
         if name not in known:
             raise UserError(
                 f"retrain.{key} names the set '{name}', which the test rows do not have"
                 f"{did_you_mean(name, known)}; there are {', '.join(known)}"
             )
+    for key, name in asked:
         count, least = _of_set(rows, name).height, least_prompts()
         if count < least:
             raise UserError(

@@ -82,7 +82,7 @@ class IterationReport:
             self._run.pipeline.refresh_page()
         self._run.tracker.log(metrics, step=state.iteration, stage="rl")
         for finding in self._diagnostics.observe(state.iteration, metrics):
-            alert_finding(self._run.recipe.name, finding)
+            alert_finding(self._run.recipe.name, self._run.pipeline.flow_run_id, finding)
 
     def _completion(self, iteration: int) -> str:
         """Return one response of the iteration's batch, its prompt's end and its score."""

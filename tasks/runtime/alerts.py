@@ -8,7 +8,6 @@ from typing import Any
 from prefect.client.schemas.objects import State
 from prefect.events import emit_event
 from prefect.logging import get_logger
-from prefect.runtime import flow_run as this_run
 
 from rlcore.diagnostics.watch import Finding
 from rlcore.webhook import Level, post
@@ -37,11 +36,11 @@ def alert(
         get_logger(__name__).warning(f"the alert {event} was not sent: {error}")
 
 
-def alert_finding(recipe: str, finding: Finding) -> None:
-    """Tell that a check of a run of ``recipe`` began to fail, or is well again. One that ends the
-    run is told of as the failure of the run."""
+def alert_finding(recipe: str, flow_run_id: str, finding: Finding) -> None:
+    """Tell that a check of the run ``flow_run_id`` of ``recipe`` began to fail, or is well again.
+    One that ends the run is told of as the failure of the run."""
     about, name = f"run.{recipe}", f"{recipe}: {finding.check}"
-    fields = {"recipe": recipe, "flow_run": this_run.id, **finding.to_json()}
+    fields = {"recipe": recipe, "flow_run": flow_run_id, **finding.to_json()}
     if finding.ended is None:
         text = f"{name}, iteration {finding.began}: {finding.sentence}"
         alert(FINDING_BEGAN, Level.WARNING, about, text, fields)

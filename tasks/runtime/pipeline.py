@@ -35,6 +35,7 @@ class PipelineRun:
     __slots__ = (
         "accept_code",
         "directory",
+        "flow_run_id",
         "overrides",
         "page",
         "recipe",
@@ -65,6 +66,7 @@ class PipelineRun:
         self.overrides = dict(overrides or {})
         self.recipe = recipe
         self.directory = directory
+        self.flow_run_id = str(flow_run.id)  # that of the run, in its subflows too
         self.store = ArtifactStore(recipe.store, writer=f"flow run {flow_run.name} ({flow_run.id})")
         self.workers = workers
         self.tracker = tracker

@@ -62,6 +62,7 @@ def test_a_planted_collapse_is_told_of_once_whatever_the_receiver_does(
     began = {(body["check"], body["began"]) for body in bodies}
     assert sorted(check for check, _ in began) == sorted(found)
     assert {body["event"] for body in bodies} == {"rl-pipeline.finding.began"}
+    assert {body["flow_run"] for body in bodies} == {summary_of(told)["flow_run_id"]}
     assert model_digests(told, "export") == model_digests(alone, "export")
     assert holding(receiver.url, tmp_path, Path(os.environ["PREFECT_HOME"])) == []
 

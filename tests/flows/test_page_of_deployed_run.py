@@ -22,7 +22,7 @@ from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary
 from flows import services
 from flows.deploy import executing
 from flows.local import ROOT, client_settings, down, password
-from rlcore.webhook import URL
+from rlcore.webhook import LEAST, URL
 from tests.browser import Browser, opened
 from tests.flows.small_run import INLINE, SMALL
 from tests.flows.test_browser import DRAWN, forwarded
@@ -95,7 +95,7 @@ def site(tmp_path_factory: pytest.TempPathFactory, receiver: Receiver) -> Iterat
     folder = tmp_path_factory.mktemp("deployed")
     home = folder / ".prefect"
     try:
-        extra = {"PYTHONPATH": str(ROOT), URL: receiver.url}
+        extra = {"PYTHONPATH": str(ROOT), URL: receiver.url, LEAST: "error"}
         started = python(UP, str(home), str(folder / ".env"), extra=extra)
         assert started.returncode == 0, started.stderr
         server = services.find(home, "server")

@@ -132,7 +132,7 @@ def test_a_test_set_that_is_too_small_is_refused_before_anything_is_trained(
             assert time.monotonic() < deadline, found
             time.sleep(1)
     assert {event["event"] for event in found["events"]} == {FAILED}
-    assert "has 20 test prompts" in found["events"][-1]["payload"]["message"]
+    assert "has 20 test prompts" in found["events"][-1]["payload"]["text"]
 
 
 def test_a_champion_whose_export_is_gone_is_named_before_anything_is_trained(

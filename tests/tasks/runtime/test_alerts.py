@@ -57,11 +57,12 @@ def test_the_end_of_a_run_is_told_once(receiver: Receiver, state: State, event: 
 def test_a_finding_is_told_of_when_it_begins_and_when_it_is_over(receiver: Receiver) -> None:
     began = Finding("entropy_collapse", "warning", 7, None, 0.05, "entropy has fallen", "lower lr")
     over = Finding("entropy_collapse", "warning", 7, 12, 0.05, "entropy has fallen", "lower lr")
-    alert_finding("quickstart", began)
-    alert_finding("quickstart", over)
+    alert_finding("quickstart", "the run's id", began)
+    alert_finding("quickstart", "the run's id", over)
     told = {body["event"]: body for body in receiver.wait_for(2)}
     first, last = told["rl-pipeline.finding.began"], told["rl-pipeline.finding.ended"]
     assert "entropy has fallen (entropy_collapse): lower lr" in first["text"]
+    assert first["flow_run"] == last["flow_run"] == "the run's id"
     assert (first["level"], last["level"], last["ended"]) == ("warning", "info", "12")
 
 
