@@ -16,7 +16,7 @@ TABLES: dict[str, str] = {
     "validation_answers": "these answers",
     "advantages": "what the update learnt from, per token",
     "episodes": "what was said in each episode of an environment",
-    "own_logprobs": "what ratios were measured against where rl.update.old_logprobs is own",
+    "own_logprobs": "log-probs that the update scored (rl.update.old_logprobs own or fused)",
     "metrics": "every number of every step of sft, reward_model and rl: the truth of every curve",
     "eval_results": "figures of each evaluated checkpoint; those of runs are on the test split",
     "completions": "what evaluation drew, with the verdicts",

@@ -19,14 +19,13 @@ from schemas.judges import Judges, may_verify, misused
 from schemas.licenses import LicenseName
 from schemas.model import ModelSection
 from schemas.names import BASE_MODEL, REWARD_MODEL
+from schemas.optimizer import Optimizer, Schedule
 from schemas.retrain import RetrainSection, retrain_rules
 from schemas.reward_model import RewardModelSection, SampledPreferences
 from schemas.rl import (
     GapBound,
-    Optimizer,
     RewardSection,
     RLSection,
-    Schedule,
     rest_of,
 )
 from schemas.sampling import Temperature

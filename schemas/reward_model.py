@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from schemas.data import GSM8K_INSTRUCTION
-from schemas.rl import Optimizer, Schedule, rest_of
+from schemas.optimizer import Optimizer, Schedule, rest_of
 from schemas.sampling import Temperature
 from schemas.section import Section, rule
 

@@ -4,66 +4,19 @@
 settings are ``rl.algorithm`` (``schemas/algorithm.py``).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from schemas.algorithm import Algorithm, Options
 from schemas.errors import did_you_mean
 from schemas.names import portable_name
+from schemas.optimizer import Optimizer, rest_of
 from schemas.presets import PRESETS, overlay
 from schemas.rollout import RolloutSection
 from schemas.section import Section, rule
-
-
-class Schedule(Section):
-    """Learning-rate schedule in optimizer steps (docs/algorithms.md, "Learning rate")."""
-
-    kind: Literal["constant", "linear", "cosine", "wsd"] = Field(
-        default="constant", description="after warm-up; wsd = constant, then a linear decay"
-    )
-    warmup_steps: int | None = Field(
-        default=None, ge=0, description="optimizer steps from lr/warmup to lr; null = by ratio"
-    )
-    warmup_ratio: float = Field(
-        default=0.0, ge=0, lt=1, description="warm-up as a share of all steps, without warmup_steps"
-    )
-    min_lr_ratio: float = Field(
-        default=0.0, ge=0, le=1, description="share of lr that the step after the last would have"
-    )
-    decay_fraction: float = Field(
-        default=0.1, gt=0, le=1, description="wsd only: share of all steps that its decay takes"
-    )
-
-
-Beta = Annotated[float, Field(ge=0, lt=1)]
-
-
-class Optimizer(Section):
-    """AdamW and its schedule."""
-
-    lr: float = Field(default=1e-6, gt=0, description="peak learning rate")
-    betas: tuple[Beta, Beta] = Field(
-        default=(0.9, 0.999), description="decay per step of the first and second moment"
-    )
-    eps: float = Field(default=1e-8, gt=0, description="added to the root of the second moment")
-    weight_decay: float = Field(default=0.01, ge=0, description="decoupled: lr x this, per step")
-    grad_clip: float = Field(default=1.0, gt=0, description="largest norm of the whole gradient")
-    schedule: Schedule = Schedule()
-
-
-def rest_of(default: Optimizer) -> BeforeValidator:
-    """Fill what a recipe leaves out of a section's optimizer from that section's ``default``.
-
-    Without this, setting one key would silently reset the others to the defaults of ``Optimizer``.
-    """
-    known = default.model_dump(exclude_unset=True)
-    return BeforeValidator(
-        lambda value: overlay(known, value) if isinstance(value, Mapping) else value
-    )
-
 
 _CRITIC_OPTIMIZER = Optimizer(lr=1e-5)
 
@@ -152,6 +105,10 @@ class RewardSection(Section):
             )
 
 
+# Rows that a fused update leaves out and scores all the same; all where there are fewer.
+FUSED_SAMPLE = 64
+
+
 class UpdateSection(Section):
     """How one batch of rollouts becomes optimizer steps."""
 
@@ -161,13 +118,15 @@ class UpdateSection(Section):
     skip_zero_advantage: bool = Field(
         default=True, description="leave rows of advantage 0 out of the forward pass"
     )
-    old_logprobs: Literal["first", "own"] | None = Field(
+    old_logprobs: Literal["first", "own", "fused"] | None = Field(
         default=None,
         description="old log-probs for ratios and importance_correction: first = those of the"
         " scoring before the update, which advantages and KL use; own = those of the update's own"
         " micro-batches, scored again before its first step, so that no ratio contains the"
-        " rounding of another packing; null = own where ratios are of whole sequences or"
-        " model.dtype is bfloat16, else first",
+        " rounding of another packing; fused = no scoring before the update: its single step's"
+        " forward pass gives them, and the sampler is checked before the step, also on"
+        f" {FUSED_SAMPLE} of the rows that do not train; null = own where ratios are of whole"
+        " sequences or model.dtype is bfloat16, else first",
     )
     optimizer: Optimizer = Optimizer()
 
@@ -175,6 +134,11 @@ class UpdateSection(Section):
     def steps(self) -> int:
         """Optimizer steps of one update."""
         return self.mini_batches * self.epochs
+
+    @property
+    def fused(self) -> bool:
+        """Whether the update's own forward pass gives old log-probs."""
+        return self.old_logprobs == "fused"
 
 
 class Critic(Section):
@@ -362,6 +326,29 @@ class RLSection(Section):
                 " rollout.schedule to lockstep, or leave full_determinism out"
             )
 
+    def _fused_logprobs_are_not_read(self) -> Iterator[str]:
+        """What reads old log-probs before the update's own forward pass has made them."""
+        if not self.update.fused:
+            return
+        fused, steps, algorithm = "update.old_logprobs = 'fused'", self.update.steps, self.algorithm
+        remedy = "leave update.old_logprobs out"
+        if steps > 1:
+            yield (
+                f"{fused} takes them from the forward pass of the only step, and an update makes"
+                f" {steps} (mini_batches x epochs); set update.mini_batches and update.epochs to 1,"
+                f" or {remedy}"
+            )
+        if algorithm.kl.uses_reference and algorithm.kl.where == "reward":
+            yield (
+                f"{fused} has none when advantages are made, and algorithm.kl.where = 'reward'"
+                f" takes the KL from them; set algorithm.kl.where to loss, or {remedy}"
+            )
+        if algorithm.importance_correction.level != "none":
+            yield (
+                f"{fused} has none before the loss, and algorithm.importance_correction.level ="
+                f" {algorithm.importance_correction.level!r} weighs by them; {remedy}"
+            )
+
     @rule
     def _switches_can_act(self) -> Iterator[str]:
         if self.critic and self.critic.warmup_iterations >= self.iterations:
@@ -374,6 +361,7 @@ class RLSection(Section):
                 "update.old_logprobs = 'own' and algorithm.ratio_level = 'group' measures against"
                 " the sampler's log-probs; leave update.old_logprobs out"
             )
+        yield from self._fused_logprobs_are_not_read()
         overlong = self.algorithm.overlong
         if overlong is not None:
             limit = overlong.max_tokens or self.rollout.max_new_tokens

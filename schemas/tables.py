@@ -181,7 +181,7 @@ class Advantages(Table):
 
     trajectory_id: pl.String = pa.Field(unique=True)
     advantages: pl.List = pa.Field(dtype_kwargs={"inner": pl.Float32})
-    old_logprobs: pl.List = pa.Field(dtype_kwargs={"inner": pl.Float32})
+    old_logprobs: pl.List = pa.Field(nullable=True, dtype_kwargs={"inner": pl.Float32})
     ref_logprobs: pl.List = pa.Field(nullable=True, dtype_kwargs={"inner": pl.Float32})
     values: pl.List = pa.Field(nullable=True, dtype_kwargs={"inner": pl.Float32})
     returns: pl.List = pa.Field(nullable=True, dtype_kwargs={"inner": pl.Float32})
@@ -203,9 +203,10 @@ class Advantages(Table):
 
 
 class OwnLogprobs(Table):
-    """What the policy's ratios were measured against where ``rl.update.old_logprobs`` is own.
+    """The policy's log-probs as its update scored them, where ``rl.update.old_logprobs`` is own or
+    fused.
 
-    One row per trajectory that trained, and epoch.
+    One row per trajectory that trained, and epoch; fused, also of the sample that did not train.
     """
 
     trajectory_id: pl.String

@@ -3,6 +3,7 @@
 from rlcore.dry_run.batches import Batch
 from schemas.names import REWARD_MODEL
 from schemas.recipe import Recipe
+from schemas.rl import FUSED_SAMPLE
 
 
 def sampled_sequences(recipe: Recipe) -> int:
@@ -105,6 +106,12 @@ def _loss_lines(recipe: Recipe, rl: Batch) -> list[str]:
         lines.append(
             "old log-probs: the update scores its own micro-batches (rl.update.old_logprobs ="
             f" own): {passes} over the rows that train"
+        )
+    if recipe.rl.update.fused:
+        lines.append(
+            "old log-probs: those of the update's own forward pass (rl.update.old_logprobs ="
+            f" fused); of the rows that do not train, {FUSED_SAMPLE} are scored to check the"
+            " sampler"
         )
     if algorithm.positive_nll.coef > 0:
         lines.append(

@@ -154,7 +154,7 @@ def _rl(
         sequences * response,
         reference=section.algorithm.kl.uses_reference,
         critic=section.critic is not None,
-        own=section.update.epochs * recipe.scores_own_logprobs,
+        own=section.update.epochs * (recipe.scores_own_logprobs or recipe.rl.update.fused),
     )
     disk += BYTES[recipe.model.dtype] * shape.parameters  # the policy itself
     filtered = section.algorithm.dynamic_sampling
@@ -165,9 +165,10 @@ def _rl(
 def _learning_s(recipe: Recipe, shape: ModelShape, tokens: int, rates: Rates) -> float:
     """Seconds of all forward and backward passes over ``tokens`` an iteration.
 
-    Each iteration: old log-probs, and where there are any the reference's, the critic's values and
-    the reward model's scores. Each epoch of policy and critic: three passes' worth, and one more
-    of the policy where the update scores its own old log-probs.
+    Each iteration: old log-probs, unless the update's forward pass gives them, and where there are
+    any the reference's, the critic's values and the reward model's scores. Each epoch of policy and
+    critic: three passes' worth, and one more of the policy where the update scores its own old
+    log-probs.
     """
     section, ranks = recipe.rl, recipe.hardware.learner.ranks
     epochs, critic = section.update.epochs, section.critic is not None
@@ -178,7 +179,8 @@ def _learning_s(recipe: Recipe, shape: ModelShape, tokens: int, rates: Rates) ->
     def seconds(passes: float, over: int) -> float:
         return rates.learner_s(shape.parameters, over, passes, ranks)
 
-    every = seconds(1 + (1 + 3 * epochs if critic else 0), tokens)
+    scoring = int(not recipe.rl.update.fused)
+    every = seconds(scoring + (1 + 3 * epochs if critic else 0), tokens)
     single = int(reference and not exact) + int(scorer)  # workers of one rank
     every += rates.learner_s(shape.parameters, tokens, single, 1)
     policy = (3 + recipe.scores_own_logprobs) * epochs

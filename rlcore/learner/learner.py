@@ -6,7 +6,6 @@ share of the sequences. Losses and metrics are normalised by the counts of all s
 
 import gc
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +14,8 @@ import torch
 from rlcore.learner.engine import FrozenEngine, TrainEngine, make_deterministic, pick_device
 from rlcore.learner.model import load_model
 from rlcore.learner.packing_check import check_packing, worst
-from rlcore.learner.passes import Passes, optimizer_step
+from rlcore.learner.passes import Passes
 from rlcore.learner.peak import peak_flops
-from rlcore.learner.report import StepReport, over_steps
 from rlcore.learner.spec import (
     LearnerSpec,
     Term,
@@ -25,7 +23,7 @@ from rlcore.learner.spec import (
     UpdateRequest,
     UpdateResult,
 )
-from rlcore.learner.state import load_state, save_state
+from rlcore.learner.updates import Updates
 from rlcore.learner.versions import Versions
 from rlcore.learner.weights import LearnerWeights
 from rlcore.models.flops import training_cost
@@ -59,7 +57,7 @@ class Learner:
         self._architecture = type(model.lm).__name__
         cost = training_cost(model.lm)  # before ZeRO-3 splits the weights
         packing = check_packing(model, spec, self.device)
-        self._trained = (
+        trained = (
             TrainEngine(
                 model,
                 spec,
@@ -71,12 +69,12 @@ class Learner:
             if spec.trainable
             else None
         )
-        self._engine = self._trained or FrozenEngine(model, self.device)
+        self._engine = trained or FrozenEngine(model, self.device)
         # On different kinds of CPUs ranks could round differently, and so decide differently.
         packing = worst(self._engine.exchange(packing))
         self._passes = Passes(self._engine, spec, self.device, packing, cost)
-        self._versions = Versions()
         self._weights = LearnerWeights(self._engine, spec, rank)
+        self._trained = trained and Updates(trained, self._passes, self._weights)
 
     def packing_warning(self, lengths: np.ndarray) -> str | None:
         """Return why each row holds one document and what that costs; None when documents are
@@ -139,7 +137,17 @@ class Learner:
         Raises ``UserError``, on every rank, when any rank's share cannot be packed or lacks a
         field, or a term has no token to train on or needs another head.
         """
-        return self._step(terms, lr).flat()
+        return self._training().step(terms, lr).flat()
+
+    def accumulate(self, request: UpdateRequest) -> TokenScores | None:
+        """Sum the gradients of ``request``, which has one mini-batch, for ``update`` to apply.
+
+        Return log-probs (nats) and entropies of its first term's sequences, as the passes computed
+        them; NaN on tokens that it does not train on. None where the update was made already. Only
+        ``update`` with ``request``, scoring and publishing may follow; others raise
+        ``VersionConflict``.
+        """
+        return self._training().accumulate(request)
 
     def update(self, request: UpdateRequest) -> UpdateResult:
         """Step once per mini-batch and increment the weight version, as a compare-and-set.
@@ -148,27 +156,7 @@ class Learner:
         digest), return its recorded result. Any other version raises ``VersionConflict``; so does
         every update after one that failed between steps, until ``load``.
         """
-        if (recorded := self._versions.recorded(request)) is not None:
-            return recorded
-        mini_batches, old_logprobs = request.mini_batches, []
-        if request.own_logprobs:
-            old_logprobs = [self._rescored(terms) for terms in mini_batches]
-            mini_batches = [
-                [_measured_against(old, terms[0]), *terms[1:]]
-                for old, terms in zip(old_logprobs, mini_batches, strict=True)
-            ]
-        with self._versions.stepping():
-            reports = [
-                self._step(terms, lr) for terms, lr in zip(mini_batches, request.lrs, strict=True)
-            ]
-        result = UpdateResult(
-            version=self._versions.held + 1,
-            metrics=over_steps(reports).flat(),
-            steps=[report.flat() for report in reports],
-            old_logprobs=old_logprobs,
-        )
-        self._versions.record(request, result)
-        return result
+        return self._training().update(request)
 
     def peak_flops(self) -> float | None:
         """Return the FLOP/s that this rank's device can reach, None where that is not known."""
@@ -197,15 +185,14 @@ class Learner:
         Safetensors and JSON, of which each rank has its own; ``directory`` must be one that every
         rank reaches. Not atomic; the caller publishes it.
         """
-        save_state(self._training(), self._versions, Path(directory))
+        self._training().save(Path(directory))
 
     def load(self, directory: str | Path) -> None:
         """Continue from ``save``: bit for bit, in any process, with the same ranks and stage.
 
         Raises ``UserError`` when the checkpoint is missing or was written by another layout.
         """
-        self._versions = load_state(self._training(), Path(directory))
-        self._weights.changed()
+        self._training().load(Path(directory))
 
     def close(self) -> None:
         """Free the model; the process and its group stay, for the next learner."""
@@ -215,28 +202,14 @@ class Learner:
             gc.collect()
             torch.cuda.empty_cache()  # cached memory is not available to other processes
 
-    def _step(self, terms: Sequence[Term], lr: float) -> StepReport:
-        """One optimizer step on all ranks' shares."""
-        engine, plan = self._training(), self._passes.plan(terms)
-        self._weights.changed()
-        return optimizer_step(engine, self._passes, plan, lr)
+    @property
+    def _versions(self) -> Versions:
+        return Versions() if self._trained is None else self._trained.versions
 
-    def _rescored(self, terms: Sequence[Term]) -> np.ndarray:
-        """The log-probs of the first term's trained tokens, in the packing of ``_step``."""
-        return self._passes.rescore(self._passes.plan(terms).terms[0])
-
-    def _training(self) -> TrainEngine:
+    def _training(self) -> Updates:
         if self._trained is None:
             raise UserError(
                 "this learner is frozen (trainable = False); it scores and does not step, save or "
                 "load"
             )
         return self._trained
-
-
-def _measured_against(old_logprobs: np.ndarray, term: Term) -> Term:
-    """``term`` with ``old_logprobs`` [tokens of its sequences] in place of its own."""
-    sequences = term.sequences
-    rows = np.split(old_logprobs, np.cumsum(sequences.lengths)[:-1]) if len(sequences) else []
-    per_token = {**sequences.per_token, "old_logprobs": rows}
-    return replace(term, sequences=replace(sequences, per_token=per_token))

@@ -6,7 +6,8 @@ from contextlib import contextmanager
 
 from rlcore.out_of_memory import ran_out
 
-PASSES = ("logprobs", "values", "step", "update")  # the calls that go through micro-batches
+# The calls that go through micro-batches.
+PASSES = ("logprobs", "values", "step", "accumulate", "update")
 
 
 class LearnerOutOfMemory(MemoryError):

@@ -1,6 +1,7 @@
 """Passes of one rank's model over micro-batches: packed, scored, and trained on."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -198,20 +199,46 @@ class Passes:
         return [*batches, *[idle_micro_batch()] * (num_passes - len(batches))]
 
 
-def optimizer_step(engine: TrainEngine, passes: Passes, plan: StepPlan, lr: float) -> StepReport:
-    """Run ``plan``'s passes and apply the summed gradients of all terms in one optimizer step at
-    ``lr``.
+@dataclass(frozen=True, slots=True)
+class Accumulated:
+    """A step whose gradients are summed, and not applied yet.
 
-    Gradient norm, learning rate and the step's counts are reported under the first term's name.
-    ``<name>/model_flops``: the FLOPs that the tokens trained on need, of all terms.
+    ``report``: what this rank's passes reported. ``outputs``: of each micro-batch of the first
+    term, without gradient.
     """
+
+    plan: StepPlan
+    report: StepReport
+    outputs: list[TokenOutputs]
+
+    def scores(self) -> list[np.ndarray]:
+        """Return log-probs (nats) and entropies [tokens of all sequences of the first term] as the
+        passes computed them, float32; NaN on tokens that it does not train on, and entropies also
+        where its objective leaves them out."""
+        term = self.plan.terms[0]
+        flat = np.full((2, len(term.weights)), np.nan, dtype=np.float32)
+        for batch, found in zip(term.batches, self.outputs, strict=True):
+            for row, values in zip(flat, (found.logprobs, found.entropy), strict=True):
+                if len(values):
+                    row[batch.sources] = values.float().cpu().numpy()
+        return list(flat)
+
+
+def accumulate(engine: TrainEngine, passes: Passes, plan: StepPlan) -> Accumulated:
+    """Run ``plan``'s passes and sum the gradients of all terms."""
     sums: dict[str, list[torch.Tensor]] = {}
     maxes: dict[str, list[torch.Tensor]] = {}
+    outputs: list[TokenOutputs] = []
     work = [(term, batch) for term in plan.terms for batch in term.batches]
     for index in range(plan.num_passes):
         engine.begin_pass(last=index == plan.num_passes - 1)
         if index < len(work):
-            loss, metrics = _loss(passes, *work[index])
+            found, loss, metrics = _loss(passes, *work[index])
+            if index < len(plan.terms[0].batches):
+                outputs.append(
+                    TokenOutputs(logprobs=found.logprobs.detach(), entropy=found.entropy.detach())
+                )
+            del found  # with it goes the graph, as soon as it was walked
         else:
             # Its gradient is 0, but its backward joins the collectives of the other ranks.
             idle = passes.outputs(idle_micro_batch())
@@ -222,23 +249,33 @@ def optimizer_step(engine: TrainEngine, passes: Passes, plan: StepPlan, lr: floa
             sums.setdefault(name, []).append(value)
         for name, value in metrics.maxes.items():
             maxes.setdefault(name, []).append(value)
-    outcome = engine.step(lr)
-    advance()
     # Sums, as each pass's loss and metrics are already divided by the global counts.
-    prefix = plan.terms[0].objective.name
-    mine = StepReport(
+    report = StepReport(
         means={name: float(torch.stack(values).sum()) for name, values in sums.items()},
         maxes={name: float(torch.stack(values).max()) for name, values in maxes.items()},
         counts={
             "perf/trained_tokens": sum(batch.num_tokens for _, batch in work),
             "perf/padded_tokens": sum(batch.input_ids.size for _, batch in work),
-            f"{prefix}/model_flops": passes.cost.flops(
+            f"{plan.terms[0].objective.name}/model_flops": passes.cost.flops(
                 sum(batch.num_tokens for _, batch in work),
                 sum(term.squared_lengths for term in plan.terms),
             ),
         },
     )
-    report = over_ranks(engine.exchange(mine))
+    return Accumulated(plan, report, outputs)
+
+
+def apply(engine: TrainEngine, accumulated: Accumulated, lr: float) -> StepReport:
+    """Make one optimizer step at ``lr`` with the gradients of ``accumulated``; return the report of
+    all ranks.
+
+    Gradient norm, learning rate and the step's counts are reported under the first term's name.
+    ``<name>/model_flops``: the FLOPs that the tokens trained on need, of all terms.
+    """
+    outcome = engine.step(lr)
+    advance()
+    prefix = accumulated.plan.terms[0].objective.name
+    report = over_ranks(engine.exchange(accumulated.report))
     report.means.update({f"{prefix}/grad_norm": outcome.grad_norm, f"{prefix}/lr": lr})
     report.counts.update(
         {
@@ -249,8 +286,10 @@ def optimizer_step(engine: TrainEngine, passes: Passes, plan: StepPlan, lr: floa
     return report
 
 
-def _loss(passes: Passes, term: TermPlan, batch: MicroBatch) -> tuple[torch.Tensor, Metrics]:
-    """``batch``'s share of ``term``, times its coefficient, and its metrics."""
+def _loss(
+    passes: Passes, term: TermPlan, batch: MicroBatch
+) -> tuple[TokenOutputs, torch.Tensor, Metrics]:
+    """``batch``'s outputs, its share of ``term`` times its coefficient, and its metrics."""
     objective = term.objective
     outputs = passes.outputs(
         batch,
@@ -266,4 +305,4 @@ def _loss(passes: Passes, term: TermPlan, batch: MicroBatch) -> tuple[torch.Tens
         groups=passes.tensor(term.groups[batch.sequences] if len(term.groups) else term.groups),
     )
     loss, metrics = objective(outputs, known)
-    return term.coef * loss, metrics
+    return outputs, term.coef * loss, metrics

@@ -61,18 +61,9 @@ class LearnerPool:
     ) -> TokenScores:
         """``Learner.logprobs`` of all ``sequences``, in their order."""
         shares = self._shares(sequences)
-        answers: list[TokenScores] = self._call(
-            "logprobs",
-            [(sequences.take(share), temperature) for share in shares],
-            targets=targets,
-            entropy=entropy,
-            full_kl=full_kl,
-        )
-        return TokenScores(
-            _in_order(shares, [answer.logprobs for answer in answers]),
-            _in_order(shares, [answer.entropies for answer in answers]) if entropy else [],
-            _in_order(shares, [answer.kls for answer in answers]) if full_kl else [],
-        )
+        parts = [(sequences.take(share), temperature) for share in shares]
+        keywords = {"targets": targets, "entropy": entropy, "full_kl": full_kl}
+        return _scores_in_order(shares, self._call("logprobs", parts, **keywords))
 
     def values(self, sequences: Sequences, *, targets: str = "loss_mask") -> list[np.ndarray]:
         """``Learner.values`` of all ``sequences``, in their order."""
@@ -93,21 +84,28 @@ class LearnerPool:
         pendings = self._start("step", [(part, lr) for part in self._split(terms)])
         return lambda: self._collect("step", pendings, self._timeout_s)[0]
 
+    def accumulate(self, request: UpdateRequest) -> TokenScores | None:
+        """``Learner.accumulate`` with the mini-batch split over the ranks; the scores of its first
+        term's sequences, in their order."""
+        answers = self._call("accumulate", self._requests(request))
+        if answers[0] is None:
+            return None
+        return _scores_in_order(self._shares_of(request.mini_batches[0][0]), answers)
+
     def update(self, request: UpdateRequest) -> UpdateResult:
         """``Learner.update`` with each mini-batch split over the ranks.
 
         ``old_logprobs`` of the result are in the order of the request's own sequences.
         """
-        parts_BR = [self._split(terms) for terms in request.mini_batches]
-        requests = [
-            replace(request, mini_batches=[parts_R[rank] for parts_R in parts_BR])
-            for rank in range(len(self._workers))
-        ]
-        results: list[UpdateResult] = self._call("update", [(part,) for part in requests])
+        results: list[UpdateResult] = self._call("update", self._requests(request))
         if not results[0].old_logprobs:
             return results[0]
         merged = [
-            self._merged(terms[0], [result.old_logprobs[step] for result in results])
+            _flat_in_order(
+                self._shares_of(terms[0]),
+                terms[0].sequences.lengths,
+                [result.old_logprobs[step] for result in results],
+            )
             for step, terms in enumerate(request.mini_batches)
         ]
         return replace(results[0], old_logprobs=merged)
@@ -173,20 +171,19 @@ class LearnerPool:
                 part.append(replace(term, sequences=term.sequences.take(share)))
         return parts
 
+    def _requests(self, request: UpdateRequest) -> list[tuple[UpdateRequest]]:
+        """Return the arguments of each rank for an update: its part of every mini-batch."""
+        parts_BR = [self._split(terms) for terms in request.mini_batches]
+        return [
+            (replace(request, mini_batches=[parts_R[rank] for parts_R in parts_BR]),)
+            for rank in range(len(self._workers))
+        ]
+
     def _shares_of(self, term: Term) -> list[np.ndarray]:
         sequences = term.sequences
         if term.objective.whole_groups:
             return balance_groups(sequences.lengths, groups_of(sequences), len(self._workers))
         return self._shares(sequences)
-
-    def _merged(self, term: Term, parts: Sequence[np.ndarray]) -> np.ndarray:
-        """Return [tokens of ``term``'s sequences], in their order, from each rank's share of it."""
-        lengths, shares = term.sequences.lengths, self._shares_of(term)
-        rows = [
-            np.split(part, np.cumsum(lengths[share])[:-1]) if len(share) else []
-            for share, part in zip(shares, parts, strict=True)
-        ]
-        return np.concatenate(_in_order(shares, rows))
 
     def _call(
         self,
@@ -241,6 +238,30 @@ class _Once:
         self.wait()
         if self._error is not None:
             raise self._error
+
+
+def _scores_in_order(shares: Sequence[np.ndarray], parts: Sequence[TokenScores]) -> TokenScores:
+    """Undo the split of scored sequences; what was not asked for stays empty."""
+
+    def merged(rows: list[list[np.ndarray]]) -> list[np.ndarray]:
+        return _in_order(shares, rows) if any(rows) else []
+
+    return TokenScores(
+        merged([part.logprobs for part in parts]),
+        merged([part.entropies for part in parts]),
+        merged([part.kls for part in parts]),
+    )
+
+
+def _flat_in_order(
+    shares: Sequence[np.ndarray], lengths: np.ndarray, parts: Sequence[np.ndarray]
+) -> np.ndarray:
+    """Undo the split of an array over all tokens of sequences of ``lengths``."""
+    rows = [
+        np.split(part, np.cumsum(lengths[share])[:-1]) if len(share) else []
+        for share, part in zip(shares, parts, strict=True)
+    ]
+    return np.concatenate(_in_order(shares, rows))
 
 
 def _in_order(shares: Sequence[np.ndarray], parts: Sequence[Sequence]) -> list:

@@ -3,7 +3,7 @@
 from math import cos, pi
 
 from schemas.errors import UserError, did_you_mean
-from schemas.rl import Optimizer
+from schemas.optimizer import Optimizer
 
 KINDS = ("constant", "linear", "cosine", "wsd")
 

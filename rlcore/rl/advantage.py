@@ -101,7 +101,8 @@ def advantages_of(
     metrics |= reward_metrics(batch.rewards_in_order())
     metrics |= length_metrics(batch.rollouts)
     metrics |= spread_metrics("critic/rewards", given.sequence_scores())
-    metrics["actor/entropy"] = masked_mean(scores.entropies, scores.masks)
+    if scores.entropies is not None:
+        metrics["actor/entropy"] = masked_mean(scores.entropies, scores.masks)
     if scores.kl is not None:
         metrics["actor/ref_kl"] = masked_mean(scores.kl, scores.masks)
     if token_kl is not None and kl_coef is not None:
@@ -185,7 +186,7 @@ def _frame(
 
     def column(name: str, rows: list[np.ndarray] | None, *, drop: bool = False) -> pl.Series:
         if rows is None:
-            return pl.Series(name, [None] * len(scores.old), dtype=pl.List(pl.Float32))
+            return pl.Series(name, [None] * len(scores.masks), dtype=pl.List(pl.Float32))
         series = from_arrays(name, rows, pl.Float32)
         if drop and unscored.any():
             kept = pl.DataFrame({name: series, "unscored": unscored})

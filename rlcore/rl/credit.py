@@ -51,14 +51,15 @@ def check_credit(
 def recorded_scores(
     batch: RolloutBatch, table: pl.DataFrame, recipe: Recipe, learner: LearnerPool
 ) -> BatchScores:
-    """Return what the learners said of ``batch``, from its table of advantages; entropies, which
-    no advantage reads, are 0."""
+    """Return what the learners said of ``batch``, from its table of advantages; without entropies,
+    which no advantage reads."""
     kl, masks = recipe.rl.algorithm.kl, to_arrays(batch.rollouts["loss_mask"])
-    old = to_arrays(table["old_logprobs"])
-    ref = None if table["ref_logprobs"].is_null().any() else to_arrays(table["ref_logprobs"])
-    values = None if table["values"].is_null().any() else to_arrays(table["values"])
+    old, ref, values = (
+        None if table[name].is_null().any() else to_arrays(table[name])
+        for name in ("old_logprobs", "ref_logprobs", "values")
+    )
     per_token = None
-    if ref is not None:
+    if old is not None and ref is not None:
         per_token = estimated_kl(old, ref, masks, kl.estimator)
     elif kl.uses_reference and kl.where == "reward":
         per_token = learner.logprobs(
@@ -67,7 +68,7 @@ def recorded_scores(
             targets="loss_mask",
             full_kl=True,
         ).kls
-    return BatchScores(masks, old, [np.zeros(len(mask)) for mask in masks], ref, per_token, values)
+    return BatchScores(masks, old, None, ref, per_token, values)
 
 
 def recorded_kl_coef(recorded: RecordedIterations, iteration: int) -> float | None:

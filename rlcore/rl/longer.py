@@ -5,8 +5,8 @@ due only because RL ended is left out again (``LoopState.within``).
 """
 
 from rlcore.rl.update import step_rates
+from schemas.optimizer import Optimizer
 from schemas.recipe import Recipe
-from schemas.rl import Optimizer
 
 
 def why_from_zero(recipe: Recipe, before: int, done: int) -> str | None:

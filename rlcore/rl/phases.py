@@ -21,7 +21,6 @@ from rlcore.rl.groups import Groups, split_by_signal
 from rlcore.rl.guards import (
     check_fresh,
     check_rewards,
-    check_sampler_gap,
 )
 from rlcore.rl.metrics import RECORD
 from rlcore.rl.own_logprobs import own_logprobs
@@ -93,12 +92,13 @@ class Phases(RLRun):
         drawn = self.stream.round_size
         if section is None:
             return groups.with_round(rollouts, rewards, passing=uids, failing=[], drawn=drawn)
+        reads_kl = section.metric == "final_score" and state.kl_coef is not None
         signal = signal_of(
             batch,
             section.metric,
             rl=self.recipe.rl,
             kl_coef=state.kl_coef,
-            scores=self._scores(batch) if section.metric == "final_score" else None,
+            scores=self._scores(batch) if reads_kl else None,
             episodes=EpisodeCredit.of(self.recipe),
         )
         passing, failing, unscored = split_by_signal(
@@ -116,15 +116,11 @@ class Phases(RLRun):
             drawn = self.records.drawn(groups)
             batch = drawn.only(groups.kept)
             check_fresh(batch.rollouts, self.workers.learner.stamp())
-            scores = self._scores(batch)
-            self.metrics.add(
-                check_sampler_gap(
-                    to_arrays(batch.rollouts["sampler_logprobs"]),
-                    scores.old,
-                    scores.masks,
-                    bound=self.recipe.sampler_gap_bound,
-                )
-            )
+            rl = self.recipe.rl
+            scores = self._scores(batch, fused=rl.update.fused and state.trains_policy(rl))
+            if scores.old is not None:
+                sampler = to_arrays(batch.rollouts["sampler_logprobs"])
+                self.check_sampler(sampler, scores.old, scores.masks)
             frame, metrics = advantages_of(
                 batch,
                 scores,
@@ -157,16 +153,13 @@ class Phases(RLRun):
         if state.trains_policy(self.recipe.rl):
             with self.metrics.timed("update_actor"):
                 request = policy_request(batch, recipe=self.recipe, version=version, ptx=self.ptx)
+                if self.recipe.rl.update.fused:
+                    self.sum_gradients(batch, request, advantages.ref)
                 result = self.workers.learner.update(request)
                 if result.old_logprobs:
                     frame, gap = own_logprobs(batch, self.recipe, result.old_logprobs)
                     self.metrics.add(gap)
-                    self.records.replace(
-                        "own_logprobs",
-                        advantages.ref.key,
-                        {"own_logprobs": frame},
-                        {"advantages": advantages.ref},
-                    )
+                    self.keep_own(frame, advantages.ref)
             self.metrics.add_missing(update_metrics("actor", request, result))
             version = result.version
         if self.workers.critic is not None:
@@ -225,7 +218,7 @@ class Phases(RLRun):
         if is_finished(row := trajectory.reward_row()):
             self.workers.rewards.start(row)
 
-    def _scores(self, batch: RolloutBatch) -> BatchScores:
+    def _scores(self, batch: RolloutBatch, *, fused: bool = False) -> BatchScores:
         return score_batch(
             batch.rollouts,
             temperature=self.recipe.rl.rollout.temperature,
@@ -233,4 +226,5 @@ class Phases(RLRun):
             learner=self.workers.learner,
             reference=self.workers.reference,
             critic=self.workers.critic,
+            fused=fused,
         )

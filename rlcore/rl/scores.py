@@ -14,14 +14,15 @@ from schemas.algorithm import KL
 class BatchScores:
     """Per row, aligned with ``token_ids``; 0 off the mask.
 
-    ``old``: log-probs (nats) of the policy at the start of the update phase. ``ref``: the frozen
-    reference's, where KL needs them. ``kl``: the estimate per token of the recipe's estimator, on
-    the old policy, where there is a reference. ``values``: the critic's.
+    ``old``: log-probs (nats) of the policy at the start of the update phase, and ``entropies``;
+    None where the update's own forward pass will say (``fused``). ``ref``: the frozen reference's,
+    where KL needs them. ``kl``: the estimate per token of the recipe's estimator, on the old
+    policy, where both are known. ``values``: the critic's.
     """
 
     masks: list[np.ndarray]
-    old: list[np.ndarray]
-    entropies: list[np.ndarray]
+    old: list[np.ndarray] | None
+    entropies: list[np.ndarray] | None
     ref: list[np.ndarray] | None
     kl: list[np.ndarray] | None
     values: list[np.ndarray] | None
@@ -35,23 +36,28 @@ def score_batch(
     learner: LearnerPool,
     reference: LearnerPool | None,
     critic: LearnerPool | None,
+    fused: bool = False,
 ) -> BatchScores:
-    """Recompute log-probs with the learner, at the rollout temperature."""
+    """Recompute log-probs with the learner, at the rollout temperature; those of the policy not
+    where they are ``fused`` into the update."""
     sequences = sequences_of(rollouts)
     exact = kl.uses_reference and kl.estimator == "full"
-    scores = learner.logprobs(
-        sequences, temperature, targets="loss_mask", entropy=True, full_kl=exact
-    )
     masks = sequences.loss_mask
-    ref = None
-    per_token_kl = scores.kls if exact else None
+    old = entropies = ref = per_token_kl = None
+    if not fused:
+        scores = learner.logprobs(
+            sequences, temperature, targets="loss_mask", entropy=True, full_kl=exact
+        )
+        old, entropies = scores.logprobs, scores.entropies
+        per_token_kl = scores.kls if exact else None
     if reference is not None and not exact:
         ref = reference.logprobs(sequences, temperature, targets="loss_mask").logprobs
-        per_token_kl = estimated_kl(scores.logprobs, ref, masks, kl.estimator)
+        if old is not None:
+            per_token_kl = estimated_kl(old, ref, masks, kl.estimator)
     return BatchScores(
         masks=masks,
-        old=scores.logprobs,
-        entropies=scores.entropies,
+        old=old,
+        entropies=entropies,
         ref=ref,
         kl=per_token_kl,
         values=None if critic is None else critic.values(sequences, targets="loss_mask"),

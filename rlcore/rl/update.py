@@ -14,9 +14,10 @@ from rlcore.models.packing import Sequences
 from rlcore.ragged import to_arrays
 from rlcore.rl.batch import sequences_of
 from rlcore.seeds import stream_seed
+from schemas.optimizer import Optimizer
 from schemas.outcomes import FinishReason
 from schemas.recipe import Recipe
-from schemas.rl import Optimizer, RLSection
+from schemas.rl import RLSection
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +146,10 @@ def policy_sequences(batch: UpdateBatch, rl: RLSection) -> Sequences:
     sampler = to_arrays(joined["sampler_logprobs"])
     per_token = {
         "advantages": to_arrays(joined["advantages"]),
-        "old_logprobs": to_arrays(joined["old_logprobs"]),
         "rollout_logprobs": sampler,
     }
+    if joined["old_logprobs"].is_not_null().all():
+        per_token["old_logprobs"] = to_arrays(joined["old_logprobs"])
     algorithm = rl.algorithm
     if algorithm.kl.where == "loss" and joined["ref_logprobs"].is_not_null().all():
         per_token["ref_logprobs"] = to_arrays(joined["ref_logprobs"])
@@ -233,7 +235,7 @@ def policy_objective(rl: RLSection) -> PolicyObjective:
         ratio_level=algorithm.ratio_level,
         kl_estimator=kl.estimator,
         kl_coef=kl.coef if kl.where == "loss" else 0.0,
-        entropy_coef=algorithm.entropy_coef or None,
+        entropy_coef=algorithm.entropy_coef or (0.0 if rl.update.fused else None),
         nll_coef=algorithm.positive_nll.coef,
         importance_level=algorithm.importance_correction.level,
         importance_cap=algorithm.importance_correction.cap,

@@ -15,7 +15,7 @@ from rlcore.algorithms.advantages import AdvantageInput
 from rlcore.learner.spec import Term, TokenScores, UpdateRequest
 from rlcore.ragged import to_arrays
 from rlcore.rl.advantage import shaped_scores
-from rlcore.rl.batch import sequences_of
+from rlcore.rl.batch import RolloutBatch, sequences_of
 from rlcore.rl.credit import recorded_kl_coef, recorded_scores
 from rlcore.rl.recorded import RecordedIterations
 from rlcore.rl.replay import Replay
@@ -134,7 +134,7 @@ def _recorded(replay: Replay, number: int, index: int) -> Figures:
         turn_rewards=None if turns is None else turns.per_token,
     )
     found: Figures = {
-        "old": scores.old[index],
+        "old": _old(replay, number, batch, index) if scores.old is None else scores.old[index],
         "reward": given.rewards()[index],
         "advantage": to_arrays(table["advantages"])[index],
     }
@@ -145,6 +145,30 @@ def _recorded(replay: Replay, number: int, index: int) -> Figures:
         "returns": None if table["returns"].is_null().any() else to_arrays(table["returns"]),
     }
     return found | {name: rows[index] for name, rows in optional.items() if rows is not None}
+
+
+def _old(replay: Replay, number: int, batch: RolloutBatch, index: int) -> np.ndarray:
+    """Return the log-probs of a row as its update scored them, NaN where it did not."""
+    row = batch.rollouts.row(index, named=True)
+    scored = _own(replay.recorded, number).get((row["trajectory_id"], 0))
+    return np.full(len(row["token_ids"]), np.nan) if scored is None else scored
+
+
+def _own(recorded: RecordedIterations, number: int) -> dict[tuple[str, int], np.ndarray]:
+    """Return the log-probs that the update of iteration ``number`` scored for itself, by trajectory
+    and epoch."""
+    advantages, _ = recorded.advantages(number)
+    ref = recorded.store.find(OWN, advantages.key)
+    if ref is None:
+        raise UserError(
+            f"iteration {number} of {recorded.name} has no table {OWN}, which its ratios are"
+            " measured against; it was lost, or an earlier version of this program made the run"
+        )
+    columns = ("trajectory_id", "epoch", "own_logprobs")
+    return {
+        (row[0], row[1]): np.asarray(row[2], dtype=np.float32)
+        for row in recorded.store.table(ref, OWN).select(columns).iter_rows()
+    }
 
 
 def _steps(
@@ -212,19 +236,7 @@ def _measured(
     steps: Sequence[np.ndarray],
 ) -> UpdateRequest:
     """Return ``request`` with the log-probs that its learner scored for itself, as recorded."""
-    advantages, _ = recorded.advantages(number)
-    ref = recorded.store.find(OWN, advantages.key)
-    if ref is None:
-        raise UserError(
-            f"iteration {number} of {recorded.name} has no table {OWN}, which its ratios are"
-            " measured against; it was lost, or an earlier version of this program made the run"
-        )
-    own = {
-        (row[0], row[1]): np.asarray(row[2], dtype=np.float32)
-        for row in recorded.store.table(ref, OWN)
-        .select("trajectory_id", "epoch", "own_logprobs")
-        .iter_rows()
-    }
+    own = _own(recorded, number)
     names = batch.rollouts["trajectory_id"].to_list()
     seen = dict.fromkeys(names, 0)
     mini_batches = []

@@ -17,7 +17,7 @@ from rlcore.results.metrics import metrics_frame, publish_metrics
 from rlcore.results.rates import FLOPS, token_rates_of, utilisation, whole_gpus
 from rlcore.seeds import stream_seed
 from rlcore.store.artifacts import ArtifactStore, Lineage
-from schemas.rl import Optimizer
+from schemas.optimizer import Optimizer
 
 LEARNER = "learner"  # the learner's role in checkpoints
 

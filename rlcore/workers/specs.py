@@ -6,8 +6,8 @@ from rlcore.cluster.types import Placement
 from rlcore.engines.registry import engine_kind
 from rlcore.engines.types import EngineSpec
 from rlcore.learner.spec import LearnerSpec
+from schemas.optimizer import Optimizer
 from schemas.recipe import Recipe
-from schemas.rl import Optimizer
 
 
 def learner_spec(

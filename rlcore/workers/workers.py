@@ -20,8 +20,9 @@ from rlcore.rewards.process import RECYCLE_ROWS
 from rlcore.workers.leftovers import remove_half_written
 from rlcore.workers.specs import engine_placement, engine_spec, learner_placement, learner_spec
 from schemas.names import REWARD_MODEL, by_workers
+from schemas.optimizer import Optimizer
 from schemas.recipe import Recipe
-from schemas.rl import Optimizer, RewardSection
+from schemas.rl import RewardSection
 
 logger = logging.getLogger(__name__)
 

@@ -71,7 +71,15 @@ CONTRADICTIONS: list[tuple[str, dict[str, Any], list[str]]] = [
      ["rl:", "'own' and algorithm.ratio_level = 'group' measures against the sampler's log-probs",
       "leave update.old_logprobs out"]),
     (GSPO, {"rl.update.old_logprobs": "new"},
-     ["rl.update.old_logprobs", "'first' or 'own'"]),
+     ["rl.update.old_logprobs", "'first', 'own' or 'fused'"]),
+    (GRPO, {"rl.update.old_logprobs": "fused"},
+     ["rl:", "the forward pass of the only step, and an update makes", "mini_batches and"
+      " update.epochs to 1"]),
+    (PPO, {"rl.update": {"old_logprobs": "fused", "mini_batches": 1, "epochs": 1}},
+     ["rl:", "algorithm.kl.where = 'reward' takes the KL from them", "kl.where to loss"]),
+    (GRPO, {"rl.update": {"old_logprobs": "fused", "mini_batches": 1, "epochs": 1},
+            "rl.algorithm.importance_correction.level": "token"},
+     ["rl:", "importance_correction.level = 'token' weighs by them", "leave update.old_logprobs"]),
     # settings that could never take effect
     (VAPO, {"rl.critic.warmup_iterations": 100},
      ["rl:", "leaves none of iterations = 100 to the policy", "raise iterations or lower it"]),

@@ -1,21 +1,8 @@
 """Settings of the RL stage that a recipe leaves out, or names in part."""
 
-from typing import Any
-
 import pytest
 
-from schemas.recipe import SFTSection
-from schemas.reward_model import RewardModelSection
-from schemas.rl import Critic, Optimizer, RewardFunction, RewardSection, RLSection
-
-
-def test_part_of_an_optimizer_leaves_the_sections_own_rest_alone() -> None:
-    """One key put all others back to those of RL's optimizer: SFT at 1e-6 without its schedule."""
-    sft = SFTSection.model_validate({"optimizer": {"weight_decay": 0.1}}).optimizer
-    assert (sft.lr, sft.betas, sft.schedule.kind) == (1e-5, (0.9, 0.95), "cosine")
-    scorer = RewardModelSection.model_validate({"optimizer": {"schedule": {"min_lr_ratio": 0.1}}})
-    assert (scorer.optimizer.lr, scorer.optimizer.schedule.warmup_ratio) == (1e-5, 0.03)
-    assert Critic.model_validate({"optimizer": {"weight_decay": 0.0}}).optimizer.lr == 1e-5
+from schemas.rl import RewardFunction, RewardSection, RLSection
 
 
 def test_warm_up_by_ratio_replaces_the_presets_steps() -> None:
@@ -54,25 +41,6 @@ def test_who_claims_equal_bits_cannot_let_time_decide_on_batches() -> None:
         RLSection.model_validate({"full_determinism": True, **streaming})
     assert RLSection.model_validate(streaming).rollout.schedule == "streaming"
     assert RLSection.model_validate({"full_determinism": True}).full_determinism
-
-
-def test_an_optimizer_that_is_no_mapping_is_left_to_validation() -> None:
-    with pytest.raises(ValueError, match="optimizer"):
-        Critic.model_validate({"optimizer": "adam"})
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"betas": [1.5, 0.9]},
-        {"betas": [0.9, -2]},
-        {"lr": float("inf")},
-        {"eps": float("nan")},
-    ],
-)
-def test_an_optimizer_has_finite_numbers_in_their_range(fields: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=next(iter(fields))):
-        Optimizer.model_validate(fields)
 
 
 def test_no_number_of_a_reward_is_without_end() -> None:

@@ -121,6 +121,21 @@ def test_old_log_probs_of_the_updates_own_cost_a_pass() -> None:
     assert with_own.disk_bytes - without.disk_bytes == pytest.approx(on_disk, rel=1e-6)
 
 
+def test_fused_log_probs_save_a_pass() -> None:
+    """Of four passes' worth over the tokens of each iteration."""
+    fused, first = (
+        planned("gsm8k-grpo", rl__update__mini_batches=1, rl__update__old_logprobs=kind)
+        for kind in ("fused", "first")
+    )
+    assert "(rl.update.old_logprobs = fused); of the rows that do not train, 64 are scored to" in (
+        render_plan(fused)
+    )
+    with_fused, without = (
+        next(stage for stage in result.stages if stage.stage == "rl") for result in (fused, first)
+    )
+    assert with_fused.longest_s < without.longest_s
+
+
 def test_a_critic_takes_a_learners_memory_and_disk() -> None:
     """Who plans for the policy alone runs out of memory when the critic starts."""
     with_critic, without = planned("gsm8k-vapo"), planned("gsm8k-rloo")

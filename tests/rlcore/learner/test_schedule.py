@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from rlcore.learner.schedule import KINDS, learning_rate, optimizer_lr
 from schemas.errors import UserError
-from schemas.rl import Optimizer, Schedule
+from schemas.optimizer import Optimizer, Schedule
 
 
 @pytest.mark.parametrize("kind", ["linear", "cosine", "wsd"])

@@ -21,8 +21,8 @@ from rlcore.reward_model.training import PreferenceBatches, RewardModelTraining,
 from rlcore.reward_model.zero import shift_bias, zero_sequences
 from rlcore.store.artifacts import ArtifactStore, Lineage
 from schemas.errors import UserError
+from schemas.optimizer import Optimizer
 from schemas.reward_model import RewardModelSection
-from schemas.rl import Optimizer
 from tests.rlcore.learner.samples import write_tiny_model
 from tests.rlcore.reward_model.responses import make_preferences
 

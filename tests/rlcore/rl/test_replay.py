@@ -20,6 +20,7 @@ from rlcore.rl.replay import Replay, ReplayError
 from rlcore.store.artifacts import ArtifactStore, Lineage
 from schemas.errors import UserError
 from tests.rlcore.rl.conftest import Dataset
+from tests.rlcore.rl.test_fused import FUSED, half
 from tests.rlcore.rl.test_history import digits, half_teach, one_iteration
 
 pytestmark = pytest.mark.timeout(180)
@@ -30,6 +31,7 @@ PRUNED = {"rl.checkpoint.keep_last": 1, "rl.checkpoint.keep_best": 1, "rl.valida
 Variant = tuple[str, Callable[[Any], float], dict[str, Any]]
 VARIANTS: dict[str, Variant] = {
     "grpo": ("quickstart", digits, {"rl.update.mini_batches": 2}),
+    "fused": ("quickstart", half, FUSED),
     "dapo": (
         "quickstart",
         half_teach,

@@ -102,3 +102,18 @@ def test_an_answer_that_is_not_there_is_refused_with_those_that_are(
             walk(opened, f"{name}x", str)
         with pytest.raises(UserError, match=rf"is a prompt; its answers .* are .*{name}"):
             walk(opened, uid, str)
+
+
+def test_old_log_probs_of_a_fused_update_are_those_that_it_scored(
+    make_phases: Make, dataset: Dataset, tmp_path: Path
+) -> None:
+    phases, _ = trained(make_phases, dataset, ArtifactStore(tmp_path / "s"), "fused")
+    ref = phases.store.find("own_logprobs", f"run/{AT:06d}")
+    assert ref is not None
+    name, _, own = phases.store.table(ref, "own_logprobs").row(0)
+    tokens = walked(phases, name)
+    sampled = [token for token in tokens if token.mask]
+    assert [token.old for token in sampled] == pytest.approx(
+        [own[token.token] for token in sampled], abs=1e-4
+    )
+    assert all(token.ratio in (1.0, None) for token in sampled)
