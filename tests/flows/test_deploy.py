@@ -1,6 +1,7 @@
 """A deployment is a recipe: the YAML file says it all, and deploying again changes nothing else."""
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,12 @@ import yaml
 from prefect import flow
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import DeploymentScheduleUpdate
-from prefect.client.schemas.filters import FlowFilter, FlowFilterName
+from prefect.client.schemas.filters import (
+    DeploymentFilter,
+    DeploymentFilterId,
+    FlowFilter,
+    FlowFilterName,
+)
 from prefect.utilities.callables import parameter_schema
 
 from flows.deploy import (
@@ -135,6 +141,18 @@ def test_a_recipe_that_is_retrained_has_its_cron_in_its_time_zone(
     assert (schedule.schedule.cron, schedule.schedule.timezone) == ("5 4 * * *", "Europe/Berlin")
     assert schedule.active
     assert schedule.slug == RETRAIN_SLUG
+
+
+def test_the_server_makes_the_runs_of_a_cron(client: SyncPrefectClient, retrained: Path) -> None:
+    """Its scheduler failed in the background, and nothing was ever retrained."""
+    deploy_recipes(pipeline, retraining, recipes=retrained)
+    deployment = _read(client, "three", "retrain-test")
+    only = DeploymentFilter(id=DeploymentFilterId(any_=[deployment.id]))
+    deadline = time.monotonic() + 60
+    while not (runs := client.read_flow_runs(deployment_filter=only)):
+        assert time.monotonic() < deadline, "no run was scheduled"
+        time.sleep(0.5)
+    assert {run.state_name for run in runs} == {"Scheduled"}
 
 
 def test_deploying_again_keeps_a_schedule_switched_off_and_drops_what_is_gone(

@@ -57,6 +57,12 @@ class _Site:
         ended = [run for run in found if run.state is not None and run.state.is_final()]
         return sorted(ended, key=lambda run: str(run.start_time))
 
+    def events(self) -> set[str]:
+        """The names of what was told."""
+        asked = {"filter": {"event": {"prefix": ["rl-pipeline."]}}}
+        found = self.client.request("POST", "/events/filter", json=asked).json()["events"]
+        return {event["event"] for event in found}
+
     def wait(self, what: str, holds: Callable[[FlowRun], bool], after: int = 0) -> FlowRun:
         """Return the first run that ended for which ``holds``, ``after`` of them left out."""
         deadline = time.monotonic() + WAIT_S
@@ -132,10 +138,8 @@ def test_a_cron_of_a_minute_trains_when_there_is_something_new(
     assert len(children) == 1, "the second run did not begin with the champion"
     summary = json.loads((children[0] / "summary.json").read_text())
     assert "sft" not in summary["artifacts"]
-    events = site.client.request(
-        "POST", "/events/filter", json={"filter": {"event": {"prefix": ["rl-pipeline."]}}}
-    ).json()["events"]
-    assert {event["event"] for event in events} == {
-        "rl-pipeline.champion.promoted",
-        "rl-pipeline.champion.held",
-    }
+    expected = {"rl-pipeline.champion.promoted", "rl-pipeline.champion.held"}
+    deadline = time.monotonic() + 30
+    while (told := site.events()) != expected:  # the server writes them down in batches
+        assert time.monotonic() < deadline, told
+        time.sleep(1)
