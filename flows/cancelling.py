@@ -5,21 +5,43 @@ import os
 import signal
 import threading
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from httpx import TransportError
 from prefect.client.orchestration import get_client
 from prefect.exceptions import PrefectHTTPStatusError
 
+if TYPE_CHECKING:
+    from prefect import Flow
+
 POLL_S = 2.0
+GRACE_S = 1.0  # from the state Cancelling to its hooks, in one process
 
 
-def end_when_cancelled(flow: Any, flow_run: Any, state: Any) -> None:
-    """Hook of a flow's state Running: SIGTERM for this process once its run is to be cancelled."""
+_ending = threading.Event()
+
+
+def with_cancelling(flow: "Flow[..., Any]") -> "Flow[..., Any]":
+    """Return ``flow`` with a watcher of its runs: SIGTERM for this process once its run is to be
+    cancelled."""
+    return flow.with_options(
+        on_running=[_end_when_cancelled], on_cancellation=[_note_end, *flow.on_cancellation_hooks]
+    )
+
+
+def _end_when_cancelled(flow: Any, flow_run: Any, state: Any) -> None:
+    """Hook of a flow's state Running."""
     del flow, state
+    _ending.clear()
     watcher = threading.Thread(target=_watch, args=(flow_run.id,), name="cancelling", daemon=True)
     watcher.start()
+
+
+def _note_end(flow: Any, flow_run: Any, state: Any) -> None:
+    """Hook of a flow's state Cancelling, which Prefect sets in this process where a signal came."""
+    del flow, flow_run, state
+    _ending.set()
 
 
 def _watch(run_id: UUID) -> None:
@@ -30,7 +52,9 @@ def _watch(run_id: UUID) -> None:
                 state = client.read_flow_run(run_id).state
             except (TransportError, PrefectHTTPStatusError):  # a server that is away asks nothing
                 continue
-            if state is not None and state.is_cancelling():
+            # Where a signal came first, another would interrupt what Prefect does about it, and
+            # the run stayed Cancelling for ever.
+            if state is not None and state.is_cancelling() and not _ending.wait(GRACE_S):
                 os.kill(os.getpid(), signal.SIGTERM)
             if state is not None and (state.is_cancelling() or state.is_final()):
                 return

@@ -42,7 +42,7 @@ def _finished(
     from prefect._internal import control_listener
     from prefect.exceptions import TerminationSignal
 
-    from flows.cancelling import end_when_cancelled
+    from flows.cancelling import with_cancelling
     from flows.console import first_line, simplify
 
     if not debug:
@@ -51,7 +51,7 @@ def _finished(
     # it Prefect records a crash, and the process ends before the state is reported.
     control_listener._set_intent("cancel")
     try:
-        return load().with_options(on_running=[end_when_cancelled])(**parameters)
+        return with_cancelling(load())(**parameters)
     except TerminationSignal as signal:
         end(
             128 + signal.signal, f"Cancelled; the same command{again} continues where this run was."

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from prefect.client.orchestration import get_client
@@ -97,3 +98,47 @@ def _stop(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "has ended (cancelled); there is nothing to stop" in capsys.readouterr().err
     main(["runs", "--runs", str(runs), "--format", "json"])
     assert json.loads(capsys.readouterr().out)[0]["state"] == "cancelled"
+
+
+SLOW_END = """
+import sys, time
+from prefect import flow
+from flows.inline import run_inline
+
+def slowly(flow, flow_run, state):
+    print("ending", flush=True)
+    time.sleep(6)
+    print("ended", flow_run.id, flush=True)
+
+@flow(on_cancellation=[slowly])
+def long():
+    print("begun", flush=True)
+    time.sleep(120)
+
+run_inline(lambda: long, debug=False, quiet=False)
+"""
+
+
+@pytest.mark.slow
+def test_a_second_signal_does_not_come_into_the_end_of_the_first(prefect_server: str) -> None:
+    """What watches for a cancellation from elsewhere took that of the signal for one, and a run
+    whose hooks took longer than a look stayed Cancelling."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLOW_END],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        while process.stdout.readline().strip() != "begun":
+            assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        said, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    (run_id,) = [line.split()[1] for line in said.splitlines() if line.startswith("ended ")]
+    with get_client(sync_client=True) as client:
+        state = client.read_flow_run(UUID(run_id)).state
+    assert state is not None
+    assert state.name == "Cancelled"
