@@ -100,5 +100,5 @@ def test_no_long_silence_and_a_watch_begun_in_mid_run_ends_in_the_table(
     assert longest <= LONGEST_SILENCE_S, lines[silences.index(longest)][1]
     assert watched.returncode == 0, watched.stdout + watched.stderr
     assert "iteration 20/20" in watched.stdout
-    assert "accuracy" in watched.stdout
+    assert "stage or phase" in watched.stdout  # the reward gives no verdict, so no accuracy
     assert "Summary:" in watched.stdout

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -85,13 +86,15 @@ def secret() -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def machine(secret: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
-    site = Machine(load(FILE, secret), tmp_path_factory.mktemp("site"))
-    try:
-        site.start_all()
-        yield site
-    finally:
-        site.stop_all()
+def machine(secret: dict[str, str]) -> Iterator[Machine]:
+    # Not pytest's folder: the path of a socket, which Ray makes below it, has 107 bytes at most.
+    with TemporaryDirectory(prefix="rlp-site-") as folder:
+        site = Machine(load(FILE, secret), Path(folder))
+        try:
+            site.start_all()
+            yield site
+        finally:
+            site.stop_all()
 
 
 @pytest.mark.slow

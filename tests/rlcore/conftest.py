@@ -1,9 +1,16 @@
-"""A real S3 server (moto over HTTP) for the tests of the store."""
+"""A real S3 server (moto over HTTP) for the tests of the store; a home for those of Ray."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import fsspec
 import pytest
+
+
+@pytest.fixture(scope="session")
+def ray_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The home of every Ray that a test starts in this process, which reads Ray's token once."""
+    return tmp_path_factory.mktemp("home")
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,7 @@
-"""One Ray for the tests of this directory: its token, read once per process, is in a separate
-home."""
+"""One Ray for the tests of this directory, which ends with them."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -10,11 +10,11 @@ from rlcore.cluster.ray_cluster import RayCluster
 SECRET = "hf_planted_0123456789"
 
 
-@pytest.fixture(scope="session")
-def on_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
+@pytest.fixture(scope="package")
+def on_ray(ray_home: Path) -> Iterator[RayCluster]:
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("HF_TOKEN", SECRET)
-        environment.setenv("HOME", str(tmp_path_factory.mktemp("home")))
+        environment.setenv("HOME", str(ray_home))
         cluster = RayCluster()
         yield cluster
         cluster.close()

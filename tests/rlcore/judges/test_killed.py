@@ -76,9 +76,10 @@ def test_two_processes_ask_each_question_once_within_the_limits(tmp_path: Path) 
 
 @pytest.mark.slow
 def test_a_reward_worker_of_ray_has_the_key_and_may_be_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, ray_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run ends with the worker's name; a rerun has the scores of an undisturbed one."""
+    monkeypatch.setenv("HOME", str(ray_home))
     monkeypatch.setenv("PLANTED_KEY", KEY)
     monkeypatch.syspath_prepend(str(ROOT / "tests" / "rlcore" / "rewards"))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
