@@ -166,12 +166,14 @@ class UpdateResult:
     """``version``: of the weights after the update. ``metrics``: over its steps (means averaged,
     maxima taken, counts added). ``steps``: each step's own metrics. ``old_logprobs``: where the
     request has ``own_logprobs``, the old log-probs that each step used, [tokens of its first term's
-    sequences] float32, NaN on tokens it did not train on. A checkpoint does not keep them."""
+    sequences] float32, NaN on tokens it did not train on. ``seconds``: that it took.
+    A checkpoint keeps neither of the last two."""
 
     version: int
     metrics: dict[str, float]
     steps: list[dict[str, float]]
     old_logprobs: list[np.ndarray] = field(default_factory=list, compare=False)
+    seconds: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from time import perf_counter
 
 import numpy as np
 
@@ -48,7 +49,7 @@ class Updates:
         """``Learner.update``."""
         if (recorded := self.versions.recorded(request)) is not None:
             return recorded
-        mini_batches, old_logprobs = request.mini_batches, []
+        began, mini_batches, old_logprobs = perf_counter(), request.mini_batches, []
         if request.own_logprobs:
             old_logprobs = [self._rescored(terms) for terms in mini_batches]
             mini_batches = [
@@ -69,6 +70,7 @@ class Updates:
             metrics=over_steps(reports).flat(),
             steps=[report.flat() for report in reports],
             old_logprobs=old_logprobs,
+            seconds=perf_counter() - began,
         )
         self.versions.record(request, result)
         return result

@@ -59,8 +59,8 @@ class Versions:
             )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON form, without the token-level part of the last result."""
-        last = self._last and [*self._last[:2], asdict(replace(self._last[2], old_logprobs=[]))]
+        """Return the JSON form, without the last result's token-level part and its time."""
+        last = self._last and [*self._last[:2], asdict(_lasting(self._last[2]))]
         return {"version": self.held, "last": last}
 
     @classmethod
@@ -70,3 +70,8 @@ class Versions:
         versions.held = saved["version"]
         versions._last = last and (last[0], last[1], UpdateResult(**last[2]))
         return versions
+
+
+def _lasting(result: UpdateResult) -> UpdateResult:
+    """What a checkpoint keeps of ``result``: equal updates make equal files."""
+    return replace(result, old_logprobs=[], seconds=0.0)

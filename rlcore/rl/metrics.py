@@ -7,6 +7,9 @@ loop waited: a checkpoint is written while the next rollout samples.
 ``timing_s/outside`` what no part accounts for. These two and ``timing_s/save_checkpoint`` are known
 only once the iteration is over, so they are written with the next one.
 
+Where the critic trains beside the policy, ``timing_s/train_critic`` is the time it took, and
+``timing_s/update_critic`` what the loop waited for it besides.
+
 ``perf/throughput`` is tokens/s of the iteration per GPU, as in verl; ``perf/total_tokens_per_s`` is
 that of all GPUs together; a machine without any counts as one. ``perf/mfu/<role>`` is the share of
 what the devices of actor or critic can compute that its update spends on the tokens it trains on:
@@ -99,7 +102,8 @@ class MetricsLog:
         shares: dict[str, float] = {}
         for role, peak in self._peaks.items():
             flops = self._values.get(f"{role}/{FLOPS}", 0.0)
-            seconds = self._values.get(f"timing_s/update_{role}", 0.0)
+            waited = self._values.get(f"timing_s/update_{role}", 0.0)
+            seconds = self._values.get(f"timing_s/train_{role}", waited)
             shares |= utilisation(role, flops, seconds, peak)
         return shares
 

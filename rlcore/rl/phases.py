@@ -23,21 +23,20 @@ from rlcore.rl.guards import (
     check_rewards,
 )
 from rlcore.rl.metrics import RECORD
-from rlcore.rl.own_logprobs import own_logprobs
 from rlcore.rl.records import PACKED_FOR
 from rlcore.rl.reward import score_rollouts
 from rlcore.rl.rollout import greedy_tables, sample_rollouts
-from rlcore.rl.run import RLRun
 from rlcore.rl.scores import BatchScores, mean_sequence_kl, score_batch
 from rlcore.rl.state import LoopState, validation_due
 from rlcore.rl.sync import CANARY_GAP, sync_weights
+from rlcore.rl.training import Training
 from rlcore.rl.turns import EpisodeCredit
-from rlcore.rl.update import UpdateBatch, critic_request, policy_request, update_metrics
+from rlcore.rl.update import UpdateBatch
 from rlcore.trajectories.types import Trajectory
 from schemas.artifacts import ArtifactRef
 
 
-class Phases(RLRun):
+class Phases(Training):
     """The phases of one RL run, each idempotent."""
 
     __slots__ = ()
@@ -141,7 +140,8 @@ class Phases(RLRun):
     def update(self, state: LoopState, groups: Groups, advantages: Advantages) -> LoopState:
         """Step policy and critic once per mini-batch; return the state with what changed.
 
-        The policy rests while the critic warms up. Either may go first: what both learn is fixed.
+        The policy rests while the critic warms up. Either may go first, or both at the same time:
+        what they learn is fixed.
         """
         batch = UpdateBatch(
             rollouts=self.records.drawn(groups).only(groups.kept).rollouts,
@@ -149,26 +149,14 @@ class Phases(RLRun):
             iteration=state.next_iteration,
             digest=advantages.ref.sha256,
         )
-        version = state.version
+        version, critic = state.version, None
+        if self.workers.critic is not None and self.workers.side_by_side:
+            critic = self.start_critic(batch)
         if state.trains_policy(self.recipe.rl):
-            with self.metrics.timed("update_actor"):
-                request = policy_request(batch, recipe=self.recipe, version=version, ptx=self.ptx)
-                if self.recipe.rl.update.fused:
-                    self.sum_gradients(batch, request, advantages.ref)
-                result = self.workers.learner.update(request)
-                if result.old_logprobs:
-                    frame, gap = own_logprobs(batch, self.recipe, result.old_logprobs)
-                    self.metrics.add(gap)
-                    self.keep_own(frame, advantages.ref)
-            self.metrics.add_missing(update_metrics("actor", request, result))
-            version = result.version
+            version = self.train_policy(batch, version, advantages.ref)
         if self.workers.critic is not None:
-            with self.metrics.timed("update_critic"):
-                request = critic_request(batch, recipe=self.recipe, version=state.iteration)
-                critic = update_metrics("critic", request, self.workers.critic.update(request))
-            self.metrics.add_missing(
-                {name: v for name, v in critic.items() if not name.startswith("perf/")}
-            )
+            finish = critic or self.start_critic(batch)
+            finish()
         return replace(
             state,
             version=version,
@@ -227,4 +215,5 @@ class Phases(RLRun):
             reference=self.workers.reference,
             critic=self.workers.critic,
             fused=fused,
+            side_by_side=self.workers.side_by_side,
         )

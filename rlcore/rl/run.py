@@ -5,17 +5,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 
 from rlcore.cluster.activity import activity
-from rlcore.learner.spec import UpdateRequest
 from rlcore.models.packing import Sequences
 from rlcore.rl.answers import RecentAnswers
 from rlcore.rl.checkpoint import RLCheckpoints
 from rlcore.rl.fork import ROLE, Fork
-from rlcore.rl.fused import fused_scores
-from rlcore.rl.guards import StaleWeightsError, check_sampler_gap
+from rlcore.rl.guards import StaleWeightsError
 from rlcore.rl.history import History
 from rlcore.rl.metrics import RECORD, SAVE, MetricsLog
 from rlcore.rl.probe import probe_memory
@@ -23,7 +20,6 @@ from rlcore.rl.records import Records
 from rlcore.rl.state import LoopState, validation_due
 from rlcore.rl.stream import PromptStream
 from rlcore.rl.sync import CANARY_GAP, Canary, sync_weights
-from rlcore.rl.update import UpdateBatch
 from rlcore.rl.validation import Validation, validation_prompts
 from rlcore.rl.workers import RLWorkers
 from rlcore.store.artifacts import ArtifactStore, Lineage
@@ -97,28 +93,6 @@ class RLRun:
         self.checkpoints = RLCheckpoints(store, key, lineage, recipe.rl)
         self.metrics = MetricsLog(store, key, lineage)
         self.answers = RecentAnswers(store, key, least=recipe.rl.rollout.prompts)
-
-    def check_sampler(
-        self, sampler: list[np.ndarray], learner: list[np.ndarray], masks: list[np.ndarray]
-    ) -> None:
-        """``check_sampler_gap``, its figures among the iteration's metrics."""
-        bound = self.recipe.sampler_gap_bound
-        self.metrics.add(check_sampler_gap(sampler, learner, masks, bound=bound))
-
-    def sum_gradients(
-        self, batch: UpdateBatch, request: UpdateRequest, advantages: ArtifactRef
-    ) -> None:
-        """Sum the gradients of a fused update; raise SamplerDriftError before they are applied."""
-        scores = fused_scores(batch, request, recipe=self.recipe, learner=self.workers.learner)
-        if scores is not None:
-            self.check_sampler(scores.sampler, scores.old, scores.masks)
-            self.metrics.add(scores.metrics)
-            self.keep_own(scores.table(), advantages)
-
-    def keep_own(self, frame: pl.DataFrame, advantages: ArtifactRef) -> None:
-        """Record the table OwnLogprobs of an update on ``advantages``."""
-        tables, parents = {"own_logprobs": frame}, {"advantages": advantages}
-        self.records.replace("own_logprobs", advantages.key, tables, parents)
 
     def start(self) -> LoopState:
         """Return the state to continue from, with learners and engines holding its weights."""

@@ -1,6 +1,8 @@
 """What the learners say about a batch: log-probs under policy and reference, KL, values."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -37,31 +39,54 @@ def score_batch(
     reference: LearnerPool | None,
     critic: LearnerPool | None,
     fused: bool = False,
+    side_by_side: bool = False,
 ) -> BatchScores:
     """Recompute log-probs with the learner, at the rollout temperature; those of the policy not
-    where they are ``fused`` into the update."""
+    where they are ``fused`` into the update. ``side_by_side``: all at the same time
+    (``RLWorkers.side_by_side``)."""
     sequences = sequences_of(rollouts)
     exact = kl.uses_reference and kl.estimator == "full"
     masks = sequences.loss_mask
-    old = entropies = ref = per_token_kl = None
+    starts: dict[str, Callable[[], Callable[[], Any]]] = {}
     if not fused:
-        scores = learner.logprobs(
+        starts["policy"] = lambda: learner.start_logprobs(
             sequences, temperature, targets="loss_mask", entropy=True, full_kl=exact
         )
-        old, entropies = scores.logprobs, scores.entropies
-        per_token_kl = scores.kls if exact else None
     if reference is not None and not exact:
-        ref = reference.logprobs(sequences, temperature, targets="loss_mask").logprobs
-        if old is not None:
-            per_token_kl = estimated_kl(old, ref, masks, kl.estimator)
+        starts["reference"] = lambda: reference.start_logprobs(
+            sequences, temperature, targets="loss_mask"
+        )
+    if critic is not None:
+        starts["critic"] = lambda: critic.start_values(sequences, targets="loss_mask")
+    found = results(starts, side_by_side=side_by_side)
+    policy = found.get("policy")
+    ref = found["reference"].logprobs if "reference" in found else None
+    per_token_kl = policy.kls if policy is not None and exact else None
+    if policy is not None and ref is not None:
+        per_token_kl = estimated_kl(policy.logprobs, ref, masks, kl.estimator)
     return BatchScores(
         masks=masks,
-        old=old,
-        entropies=entropies,
+        old=policy and policy.logprobs,
+        entropies=policy and policy.entropies,
         ref=ref,
         kl=per_token_kl,
-        values=None if critic is None else critic.values(sequences, targets="loss_mask"),
+        values=found.get("critic"),
     )
+
+
+def results(
+    starts: Mapping[str, Callable[[], Callable[[], Any]]], *, side_by_side: bool
+) -> dict[str, Any]:
+    """Return the result of each call. A call is a function that starts it and returns one that
+    waits for it.
+
+    ``side_by_side``: all are started before the first is waited for, so that each must be of ranks
+    of its own. What they compute depends on neither order.
+    """
+    if side_by_side:
+        waits = {name: start() for name, start in starts.items()}
+        return {name: wait() for name, wait in waits.items()}
+    return {name: start()() for name, start in starts.items()}
 
 
 def estimated_kl(

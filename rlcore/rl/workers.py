@@ -1,5 +1,6 @@
 """The workers of one RL run: what the algorithm needs and nothing else."""
 
+import os
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from rlcore.results.rates import whole_gpus
 from rlcore.rewards.types import Scorers
 from rlcore.workers.workers import Workers
 from schemas.names import REWARD_MODEL
+from schemas.recipe import Recipe
 from schemas.rl import RLSection
 
 
@@ -19,7 +21,8 @@ from schemas.rl import RLSection
 class RLWorkers:
     """The long-lived workers of one RL run; ``reference`` only when the KL term is on, ``critic``
     only when the estimator reads values. ``gpus``: that learners and engines hold together, 1
-    without any."""
+    without any. ``side_by_side``: the learners score, and train, at the same time
+    (``have_own_places``)."""
 
     learner: LearnerPool
     engines: EnginePool
@@ -28,6 +31,7 @@ class RLWorkers:
     critic: LearnerPool | None = None
     environments: EnvironmentPool | None = None
     gpus: int = 1
+    side_by_side: bool = False
 
     @property
     def trained(self) -> Learners:
@@ -92,4 +96,26 @@ def start_workers(
         critic=critic,
         environments=workers.environments(),
         gpus=whole_gpus(min(shares, workers.cluster.num_gpus())),
+        side_by_side=have_own_places(
+            workers.recipe,
+            workers.device,
+            reference=reference is not None,
+            critic=critic is not None,
+        ),
     )
+
+
+def have_own_places(recipe: Recipe, device: str, *, reference: bool, critic: bool) -> bool:
+    """Return whether the ranks of policy, ``reference`` and ``critic`` each have a GPU, or cores,
+    of their own. On fewer they would take from each other: of GPUs the memory, of cores the time.
+
+    Cores are counted on this machine; of those of a cluster that is joined nothing is known here.
+    """
+    hardware = recipe.hardware
+    if hardware.cluster != "ray" or not (reference or critic):
+        return False
+    if device == "cuda":
+        return hardware.learner.gpus_per_rank >= 1
+    ranks = hardware.learner.ranks * (1 + critic) + reference
+    cores = len(os.sched_getaffinity(0))
+    return hardware.ray_address is None and ranks * hardware.learner.threads <= cores
