@@ -15,7 +15,7 @@ def named(monkeypatch: pytest.MonkeyPatch, *found: Measure) -> None:
     module = ModuleType("benchmark_of_the_test")
     module.__dict__["measures"] = lambda: list(found)
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setitem(bench.BENCHMARKS, "mine", module.__name__)
+    monkeypatch.setitem(bench.BENCHMARKS, "mine", f"{module.__name__}:measures")
 
 
 @pytest.mark.parametrize(
