@@ -131,7 +131,7 @@ def start_server(home: Path = HOME, port: int = PORT, reports: Path = REPORTS) -
     running = services.find(home, "server")
     if running is not None:
         return running
-    port = services.free_port([before, port] if before else [port])
+    port = services.own_port(before, port)
     command = [sys.executable, "-m", "flows.server", "--port", str(port), "--reports", str(reports)]
     environment = {**os.environ, **server_settings(home, port)}
     return services.start(home, "server", command, environment, cwd=ROOT, port=port)

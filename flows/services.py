@@ -22,6 +22,7 @@ HOST = "127.0.0.1"
 START_TOLERANCE_S = 2.0  # tolerance for the rounding of process start times
 STOP_S = 20.0
 CHILDREN_STOP_S = 10.0  # a flow run closes its actors on SIGTERM
+RELEASE_S = 5.0
 NICENESS = 5  # of a process that steps back: a third of the weight of one that does not
 
 
@@ -192,6 +193,21 @@ def free_port(preferred: Sequence[int] = ()) -> int:
                 continue
             return probe.getsockname()[1]
     raise UserError(f"no free port on {HOST}; end a program that listens on many")
+
+
+def own_port(before: int | None, default: int) -> int:
+    """Return the port on which a service starts: ``before``, its port of the last time, else
+    ``default``, else any free one.
+
+    ``before`` is waited for, RELEASE_S at most: the kernel closes the sockets of a killed process
+    some time after its pid says that it has ended.
+    """
+    if not before:
+        return free_port([default])
+    deadline = time.monotonic() + RELEASE_S
+    while free_port([before]) != before and time.monotonic() < deadline:
+        time.sleep(RELEASE_S / 50)
+    return free_port([before, default])
 
 
 def _last_line(log: Path) -> str:

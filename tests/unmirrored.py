@@ -51,6 +51,7 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
         *(f"tasks/{phase}.py" for phase in ("rollout", "reward", "advantage", "update", "sync")),
     ),
     "tests/flows/test_rl_pipeline.py": (
+        *("rlcore/rl/run.py", "rlcore/supervised/sft.py"),
         *(f"tasks/{stage}.py" for stage in ("base_model", "prepare_data", "sft", "rl")),
         *("tasks/evaluate.py", "tasks/export.py", "tasks/run_page/summary.py"),
     ),

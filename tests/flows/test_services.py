@@ -4,6 +4,7 @@ import json
 import os
 import socket
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -76,3 +77,15 @@ def test_taken_port_is_passed_over() -> None:
         assert services.free_port([taken]) != taken
     free = services.free_port()
     assert services.free_port([free]) == free
+
+
+def test_a_port_that_its_last_holder_leaves_is_waited_for() -> None:
+    """Else a server that was killed comes back elsewhere, and every bookmark is dead."""
+    with socket.socket() as holder:
+        holder.bind((services.HOST, 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        leaves = threading.Timer(0.3, holder.close)
+        leaves.start()
+        assert services.own_port(port, default=services.free_port()) == port
+        leaves.join()
