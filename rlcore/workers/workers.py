@@ -17,7 +17,7 @@ from rlcore.judges.setup import JudgeSetup, judge_setup
 from rlcore.learner.pool import LearnerPool
 from rlcore.rewards.pool import RewardPool
 from rlcore.rewards.process import RECYCLE_ROWS
-from rlcore.workers.leftovers import remove_half_written
+from rlcore.workers.leftovers import remove_abandoned_weights
 from rlcore.workers.specs import engine_placement, engine_spec, learner_placement, learner_spec
 from schemas.names import REWARD_MODEL, by_workers
 from schemas.optimizer import Optimizer
@@ -69,7 +69,7 @@ class Workers:
 
     def __exit__(self, *failure: object) -> None:
         self._processes.close()
-        remove_half_written()
+        remove_abandoned_weights()
 
     def restart(self) -> None:
         """End every process and the cluster, whether or not they answer; what is asked for next

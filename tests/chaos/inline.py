@@ -65,17 +65,20 @@ class Inline:
         """Start a run, deal it a blow of ``kind``, and start it again where it ended of it."""
         place = self._place(kind, number)
         blow = Blow(INLINE, COMPONENTS[kind], log=str(place.folder / "output.txt"))
+        family = Family()
         try:
-            code = self._struck(kind, place, blow, rng)
+            code = self._struck(kind, place, blow, rng, family)
             if kind == "disk-full":
                 self._ballast().unlink()
             began = time.monotonic()
             if code != 0:
                 run = place.start()
-                code = _ended(run, Family(), blow)
+                code = _ended(run, family, blow)
                 assert code == 0, f"the rerun ended with {code}: {last_line(run.text())}"
                 blow.note("the rerun did not")
             blow.seconds += time.monotonic() - began
+            # A killed process cannot remove its weights from shared memory: the next run does.
+            blow.orphans += family.shared_memory()
             blow.compare(place.digest(), self.expected)
         except AssertionError as error:
             blow.faults.append(str(error))
@@ -83,7 +86,9 @@ class Inline:
             remove(place)
         return blow
 
-    def _struck(self, kind: str, place: Place, blow: Blow, rng: random.Random) -> int:
+    def _struck(
+        self, kind: str, place: Place, blow: Blow, rng: random.Random, family: Family
+    ) -> int:
         """Deal the blow to a run, note what it did, and return the code that it ended with."""
         if kind == "killed-at":
             blow.point = rng.choice(POINTS)
@@ -91,7 +96,7 @@ class Inline:
         else:
             run = place.start()
             blow.point = self._reached(run, place, rng)
-        family, began = Family(), time.monotonic()
+        began = time.monotonic()
         family.look(run.process)
         self._hit(kind, run)
         code = _ended(run, family, blow)
@@ -148,11 +153,11 @@ class Inline:
 
 
 def _ended(run: Run, family: Family, blow: Blow) -> int:
-    """Return the code that a run ended with; note what it left."""
+    """Return the code that a run ended with; note the processes that it left."""
     family.look(run.process)
     until(lambda: family.look() or run.ended(), RUN_S, look_s=0.1)
     code = run.code(0)
-    blow.orphans += family.left(GONE_S)
+    blow.orphans += family.lingering(GONE_S)
     return code
 
 

@@ -76,5 +76,5 @@ def _classes(targets: tuple[str, ...]) -> set[str]:
 
 
 def shared_weights() -> Iterator[Path]:
-    """Yield the files of a sync in /dev/shm."""
-    yield from Path("/dev/shm").glob("rl-weights-*")
+    """Yield the files of a sync in /dev/shm, also those that are half written."""
+    yield from Path("/dev/shm").glob("*rl-weights-*")

@@ -51,7 +51,11 @@ class Family:
         pids = {str(process.pid) for process in self._members}
         return [str(path) for path in shared_weights() if path.name.split("-")[2] in pids]
 
+    def lingering(self, limit_s: float) -> list[str]:
+        """Return the processes that still run after at most ``limit_s``."""
+        until(lambda: not self.living(), limit_s)
+        return self.living()
+
     def left(self, limit_s: float) -> list[str]:
         """Return what is left of the run after at most ``limit_s``: processes and files."""
-        until(lambda: not self.living(), limit_s)
-        return [*self.living(), *self.shared_memory()]
+        return [*self.lingering(limit_s), *self.shared_memory()]

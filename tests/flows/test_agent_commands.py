@@ -64,7 +64,9 @@ def test_the_agent_run_plays_episodes_on_math(prefect_server: str, tmp_path: Pat
         "evaluate.max_new_tokens": 16,
     }
     store = _run(tmp_path, str(recipe), overrides)
-    statement = "select iteration, count(*), min(len(turns)) from trajectories group by 1 order by 1"
+    statement = (
+        "select iteration, count(*), min(len(turns)) from trajectories group by 1 order by 1"
+    )
     of_each = 16 * 8  # prompts, and episodes of each
     assert query(store, statement).rows() == [(1, of_each, 1), (2, of_each, 1)]
     assert Path(summary_of(tmp_path)["export"]).is_dir()

@@ -1,10 +1,10 @@
-"""A learner that is killed while it writes weights leaves nothing in memory for good."""
+"""A process that is killed while it writes or sends weights leaves nothing in memory for good."""
 
 import os
 import subprocess
 from pathlib import Path
 
-from rlcore.workers.leftovers import remove_half_written
+from rlcore.workers.leftovers import remove_abandoned_weights
 
 
 def test_files_of_dead_writers_go_and_others_stay(tmp_path: Path) -> None:
@@ -14,10 +14,11 @@ def test_files_of_dead_writers_go_and_others_stay(tmp_path: Path) -> None:
     names = {
         f".rl-weights-{alive}-0123abcd.safetensors.{dead}": False,
         f".rl-weights-{dead}-0123abcd.safetensors.{alive}": True,
-        f"rl-weights-{dead}-0123abcd.safetensors": True,  # of a flow process: the next sync's
+        f"rl-weights-{dead}-0123abcd.safetensors": False,
+        f"rl-weights-{alive}-0123abcd.safetensors": True,
         f".other-{alive}-0123abcd.safetensors.{dead}": True,
     }
     for name in names:
         (tmp_path / name).write_bytes(b"half")
-    remove_half_written(tmp_path)
+    remove_abandoned_weights(tmp_path)
     assert {name: (tmp_path / name).exists() for name in names} == names
