@@ -8,7 +8,7 @@
 # make test-slow  those that take over ten seconds
 # make lint       ruff and pyright; make format changes what ruff can
 # make chaos      deals N=12 blows to runs (kills, hangs, full disks, silent buckets); fails if one loses anything
-# make bench      runs the benchmark BENCH=rewards; fails if a bound is broken
+# make bench      runs BENCH=speed (beside TRL and the machine's rates), or another benchmark; fails if a bound is broken
 # make docs       writes docs/recipe.md, docs/recipe.schema.json and docs/tables.md from the schemas
 SYSTEM := $(shell uname -s)-$(shell uname -m)
 ifeq ($(filter Linux-x86_64 Linux-aarch64,$(SYSTEM)),)
@@ -69,7 +69,7 @@ N ?= 12
 chaos: $(STAMP)
 	@exec $(BIN)/python -m tests.chaos --blows $(N) $(CHAOS)
 
-BENCH ?= rewards
+BENCH ?= speed
 bench: $(STAMP)
 	@exec $(BIN)/python -m tests.bench $(BENCH)
 

@@ -1,8 +1,12 @@
-"""Runs a benchmark by name: a table of what it measured on stderr, the same as JSON on stdout.
-
-Exit code 1 if a bound is broken, 2 if there is no such benchmark or an input is missing.
+"""Runs benchmarks by name: a table of what they measured on stderr, the same as JSON on stdout and
+in ``runs/bench.json``.
 
 python -m tests.bench rewards
+python -m tests.bench speed [--figure FILE.png] [--record]
+
+``speed`` stands for all that compare this project with peers and with the machine's own rates.
+Exit code 1 if a bound is broken or a figure is worse than its baseline by more than noise, 2 if
+there is no such benchmark or an input is missing.
 """
 
 import argparse
@@ -10,8 +14,12 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from pathlib import Path
 
+from flows.places import ROOT
 from schemas.errors import UserError, did_you_mean
+from tests.bench import baselines
+from tests.bench.figure import draw
 from tests.bench.measures import Measure, table
 
 # Name -> module:function, which returns what it measured.
@@ -19,31 +27,62 @@ BENCHMARKS = {
     "episodes": "tests.bench.episodes:measures",
     "grpo": "tests.bench.grpo:small",
     "grpo-large": "tests.bench.grpo:large",
+    "iteration": "tests.bench.iteration:measures",
+    "iteration-large": "tests.bench.iteration:checkpoints",
     "rewards": "tests.bench.rewards:measures",
     "scoring": "tests.bench.scoring:measures",
     "sql": "tests.bench.sql:measures",
+    "supervised": "tests.bench.supervised:measures",
 }
+GROUPS = {"speed": ("grpo", "grpo-large", "iteration", "iteration-large", "supervised")}
+RESULTS = ROOT / "runs" / "bench.json"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
-    parser.add_argument("name", help=f"one of {', '.join(BENCHMARKS)}")
-    name = parser.parse_args(arguments).name
+    known = [*GROUPS, *BENCHMARKS]
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.bench",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("names", nargs="+", metavar="NAME", help=f"of {', '.join(known)}")
+    parser.add_argument("--figure", type=Path, help="draw the comparisons with peers here")
+    parser.add_argument("--record", action="store_true", help="make the figures the baselines")
+    options = parser.parse_args(arguments)
     try:
-        if name not in BENCHMARKS:
-            raise UserError(
-                f"BENCH = {name!r} is not a benchmark; there are {', '.join(BENCHMARKS)}"
-                f"{did_you_mean(name, BENCHMARKS)}"
-            )
-        module, function = BENCHMARKS[name].split(":")
-        measures: Callable[[], list[Measure]] = getattr(import_module(module), function)
-        found = measures()
+        names = [one for name in options.names for one in GROUPS.get(name, (name,))]
+        found = {name: _measure(name) for name in dict.fromkeys(names)}
     except UserError as error:
         print(error, file=sys.stderr)
         return 2
-    print(table(found), file=sys.stderr)
-    print(json.dumps({"benchmark": name, "measures": [each.as_json() for each in found]}, indent=1))
-    return 0 if all(each.met for each in found) else 1
+    measures = [each for some in found.values() for each in some]
+    print(table(measures), file=sys.stderr)
+    worse = baselines.worse(found)
+    print("".join(f"{line}\n" for line in worse), end="", file=sys.stderr)
+    said = json.dumps(
+        {name: [each.as_json() for each in some] for name, some in found.items()}, indent=1
+    )
+    print(said)
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(said, encoding="utf-8")
+    if options.figure:
+        draw(measures, options.figure)
+    if options.record:
+        baselines.record(found)
+        worse = []
+    return 0 if all(each.met for each in measures) and not worse else 1
+
+
+def _measure(name: str) -> list[Measure]:
+    if name not in BENCHMARKS:
+        known = [*GROUPS, *BENCHMARKS]
+        raise UserError(
+            f"BENCH = {name!r} is not a benchmark; there are {', '.join(known)}"
+            f"{did_you_mean(name, known)}"
+        )
+    module, function = BENCHMARKS[name].split(":")
+    measures: Callable[[], list[Measure]] = getattr(import_module(module), function)
+    return measures()
 
 
 if __name__ == "__main__":

@@ -72,6 +72,8 @@ class Job:
     micro_batch_tokens: int = 2048
     engine: str = "transformers"
     engines: int = 2
+    old_logprobs: str = "fused"
+    checkpoint_every: int = 1
 
 
 def small() -> list[Measure]:
@@ -87,16 +89,16 @@ def large() -> list[Measure]:
 
 def _measures(size: Size) -> list[Measure]:
     with TemporaryDirectory() as name:
-        job = _job(Path(name), size)
+        job = job_of(Path(name), size)
         found: dict[str, list[Timed]] = {}
         for round_ in range(size.rounds):
-            for side, run in _sides().items():
+            for side, run in sides().items():
                 mine = replace(job, folder=str(Path(name) / f"{side}-{round_}"))
                 found.setdefault(side, []).append(run(asdict(mine)))
     return _figures(size, found)
 
 
-def _sides() -> dict[str, Callable[[Mapping[str, Any]], Timed]]:
+def sides() -> dict[str, Callable[[Mapping[str, Any]], Timed]]:
     return {
         IN_PROCESS: partial(ours, "tests.bench.peers.ours_grpo"),
         PIPELINE: partial(ours, "tests.bench.peers.ours_pipeline"),
@@ -126,17 +128,23 @@ def _figures(size: Size, found: Mapping[str, list[Timed]]) -> list[Measure]:
             f"{size.name}: {side}, TRL's time over ours",
             round(seconds[TRL] / seconds[side], 2),
             least=size.least.get(side),
+            is_speedup=True,
         )
         result.append(ratio)
     return result
 
 
-def _job(folder: Path, size: Size) -> Job:
-    """Write the model, of random weights, and the prompts; return the job on them."""
-    shape = {f"model.from_scratch.{name}": value for name, value in size.shape.items()}
-    recipe = load_recipe("quickstart", shape, directory=RECIPES)
+def base_model(folder: Path, shape: Mapping[str, int]) -> None:
+    """Write the quickstart's model, of random weights, with what ``shape`` sets otherwise."""
+    settings = {f"model.from_scratch.{name}": value for name, value in shape.items()}
+    recipe = load_recipe("quickstart", settings, directory=RECIPES)
     texts = training_texts(recipe.data, seed=0)
-    build_base_model(recipe.model, folder / "model", texts=texts, seed=0)
+    build_base_model(recipe.model, folder, texts=texts, seed=0)
+
+
+def job_of(folder: Path, size: Size) -> Job:
+    """Write the model, of random weights, and the prompts; return the job on them."""
+    base_model(folder / "model", size.shape)
     draw = random.Random(0)
     for split, count, thing in (("train", 32 * (size.steps + 2), "apples"), ("test", 8, "pears")):
         with (folder / f"{split}.jsonl").open("w") as file:

@@ -8,13 +8,14 @@ from typing import Any
 @dataclass(frozen=True, slots=True)
 class Measure:
     """One figure. ``least`` and ``most`` bound it, both included; without either it is shown
-    only."""
+    only. ``is_speedup``: it says how many times as fast as a peer this project is."""
 
     name: str
     value: float
     least: float | None = None
     most: float | None = None
     note: str = ""
+    is_speedup: bool = False
 
     @property
     def met(self) -> bool:

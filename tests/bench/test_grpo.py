@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench.grpo import IN_PROCESS, PIPELINE, SMALL, TRL, _figures, _job, _sides
+from tests.bench.grpo import IN_PROCESS, PIPELINE, SMALL, TRL, _figures, job_of, sides
 from tests.bench.peers.processes import Timed
 
 
@@ -35,8 +35,8 @@ def test_ratios_are_of_medians_without_the_first_steps() -> None:
 @pytest.mark.parametrize("side", [IN_PROCESS, PIPELINE])
 def test_our_sides_sample_what_they_are_timed_for(side: str, tmp_path: Path) -> None:
     """256 answers a step: of random weights nearly all are cut at 24 tokens."""
-    job = asdict(_job(tmp_path, SMALL)) | {"steps": 3, "folder": str(tmp_path / "run")}
-    run = _sides()[side](job)
+    job = asdict(job_of(tmp_path, SMALL)) | {"steps": 3, "folder": str(tmp_path / "run")}
+    run = sides()[side](job)
     assert len(run.steps) >= 2
     assert all(5000 < step["tokens"] <= 256 * 24 for step in run.steps)
     assert all(step["seconds"] > step["phases"]["gen"] > 0 for step in run.steps)

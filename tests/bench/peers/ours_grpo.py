@@ -45,7 +45,7 @@ def main(job: Mapping[str, Any]) -> None:
             dtype="float32",
             show_progress=False,
             overrides={
-                "rl.update.old_logprobs": "fused",
+                "rl.update.old_logprobs": job["old_logprobs"],
                 "hardware.learner.micro_batch_tokens": job["micro_batch_tokens"],
             },
         ),

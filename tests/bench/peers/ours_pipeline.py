@@ -75,10 +75,11 @@ def recipe(job: Mapping[str, Any]) -> dict[str, Any]:
             "update": {
                 "mini_batches": 1,
                 "epochs": 1,
-                "old_logprobs": "fused",
+                "old_logprobs": job["old_logprobs"],
                 "optimizer": {"lr": job["lr"]},
             },
             "validation": {"every": job["steps"], "prompts": 1},
+            "checkpoint": {"every": job["checkpoint_every"]},
         },
         "evaluate": {
             "checkpoints": ["rl"],

@@ -83,6 +83,11 @@ def report(seconds: float, metrics: Mapping[str, float]) -> None:
     print(STEP + json.dumps(said), flush=True)
 
 
+def report_tokens(seconds: float, tokens: int) -> None:
+    """Say how long a step on so many tokens took."""
+    print(STEP + json.dumps({"seconds": seconds, "tokens": tokens}), flush=True)
+
+
 def ours(module: str, job: Mapping[str, Any]) -> Timed:
     """Run ``module`` of this project on ``job``."""
     return timed([sys.executable, "-m", module, json.dumps(job)])
