@@ -25,16 +25,20 @@ from tests.bench.measures import Measure, table
 # Name -> module:function, which returns what it measured.
 BENCHMARKS = {
     "episodes": "tests.bench.episodes:measures",
+    "growth": "tests.bench.growth:measures",
     "grpo": "tests.bench.grpo:small",
     "grpo-large": "tests.bench.grpo:large",
     "iteration": "tests.bench.iteration:measures",
     "iteration-large": "tests.bench.iteration:checkpoints",
+    "memory": "tests.bench.memory:measures",
     "rewards": "tests.bench.rewards:measures",
     "scoring": "tests.bench.scoring:measures",
     "sql": "tests.bench.sql:measures",
     "supervised": "tests.bench.supervised:measures",
 }
-GROUPS = {"speed": ("grpo", "grpo-large", "iteration", "iteration-large", "supervised")}
+GROUPS = {
+    "speed": ("grpo", "grpo-large", "growth", "iteration", "iteration-large", "supervised"),
+}
 RESULTS = ROOT / "runs" / "bench.json"
 
 

@@ -1,12 +1,16 @@
-"""The picture of a benchmark: how many times as fast as a peer on the same work, a bar each."""
+"""The pictures of benchmarks: how many times as fast as a peer on the same work, a bar each; and
+how seconds grow with what is asked for."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from flows.figure import COLOURS, DPI, INK
 from tests.bench.measures import Measure
 
 WIDTH_INCHES, BAR_INCHES, FRAME_INCHES = 7.0, 0.32, 0.8
+PANEL_INCHES = (2.5, 2.0)
 SAME = 1.0  # as fast as the peer
 
 
@@ -20,6 +24,7 @@ def draw(measures: Sequence[Measure], path: Path) -> None:
     size = (WIDTH_INCHES, FRAME_INCHES + BAR_INCHES * len(compared))
     figure = Figure(size, layout="constrained")
     axes = figure.subplots()
+    _style(axes)
     names, values = [each.name for each in compared], [each.value for each in compared]
     bars = axes.barh(names, values, color=COLOURS[0], height=0.65)
     axes.bar_label(bars, fmt="%.2f ×", padding=3, fontsize=8, color=INK)
@@ -27,8 +32,45 @@ def draw(measures: Sequence[Measure], path: Path) -> None:
     axes.invert_yaxis()
     axes.set_xlim(0, max(values) * 1.15)
     axes.set_xlabel("times as fast as the peer", fontsize=8, color=INK)
+    _save(figure, path)
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """Seconds over what they grow with: what was measured, and two points of the line through it.
+
+    ``title``: of the axis. ``line``: in words.
+    """
+
+    title: str
+    measured: Sequence[tuple[float, float]]
+    fitted: Sequence[tuple[float, float]]
+    line: str
+
+
+def draw_growth(panels: Sequence[Growth], path: Path) -> None:
+    """Write the panels as one PNG, side by side."""
+    from matplotlib.figure import Figure
+
+    size = (PANEL_INCHES[0] * len(panels), PANEL_INCHES[1])
+    figure = Figure(size, layout="constrained")
+    for panel, axes in zip(panels, figure.subplots(1, len(panels), squeeze=False)[0], strict=True):
+        _style(axes)
+        axes.plot(*zip(*panel.measured, strict=True), "o", color=COLOURS[0], markersize=4)
+        axes.plot(*zip(*panel.fitted, strict=True), color=COLOURS[1], linewidth=1.2)
+        axes.set_ylim(bottom=0)
+        axes.set_title(panel.title, fontsize=9, color=INK, loc="left", fontweight="bold")
+        axes.set_xlabel(panel.line, fontsize=7, color=INK)
+    _save(figure, path)
+
+
+def _style(axes: Any) -> None:
     axes.tick_params(colors=INK, labelsize=8)
-    for side in ("top", "right", "left", "bottom"):
-        axes.spines[side].set_visible(False)
+    axes.patch.set_alpha(0)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+
+
+def _save(figure: Any, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=DPI, transparent=True, metadata={"Software": None})
