@@ -54,7 +54,9 @@ class EvaluateSection(Section):
     )
     max_prompts: int | None = Field(default=None, ge=1, description="of each source and subset")
     samples: int = Field(
-        default=8, ge=1, description="sampled responses per prompt; 1 = greedy only"
+        default=8,
+        ge=1,
+        description="sampled responses per prompt; 1 = greedy only; of base none beside sft",
     )
     pass_k: tuple[int, ...] = Field(
         default=(1, 4, 8), description="k of pass@k: a right answer among k (arXiv 2107.03374)"

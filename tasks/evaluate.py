@@ -8,6 +8,7 @@ from prefect.logging import get_run_logger
 from rlcore.cluster.activity import activity
 from rlcore.engines.loading import load_model_directory
 from rlcore.evaluation.evaluate import evaluate as evaluate_checkpoint
+from rlcore.evaluation.evaluate import section_of
 from rlcore.models.files import model_directory
 from rlcore.models.tokenizer import load_tokenizer
 from rlcore.trajectories.setup import episodes_of
@@ -42,7 +43,7 @@ def evaluate(run: StageRun) -> ArtifactRef:
             figures, drawn = evaluate_checkpoint(
                 prompts,
                 checkpoint=name,
-                section=recipe.evaluate,
+                section=section_of(name, checkpoints, recipe.evaluate),
                 seed=recipe.seed,
                 engines=engines,
                 tokenizer=tokenizer,

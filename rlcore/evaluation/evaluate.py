@@ -3,7 +3,7 @@
 Seeds do not depend on the checkpoint, so checkpoints are compared on the same noise.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import islice
 from typing import Any
 
@@ -60,6 +60,17 @@ def evaluate(
     rows = f"completions of '{checkpoint}'"
     check_unscored(drawn.select("outcome", "detail").rows(), reward, rows=rows)
     return summarize(drawn, section, seed), drawn.drop("correct", "detail", "judge_failed")
+
+
+def section_of(
+    checkpoint: str, checkpoints: Collection[str], section: EvaluateSection
+) -> EvaluateSection:
+    """Return how ``checkpoint`` is evaluated among ``checkpoints``: as ``section`` says, but the
+    base model greedily only where the SFT policy is evaluated too. Nothing is compared with its
+    samples then, which are the slowest, as it seldom ends an answer."""
+    if checkpoint == "base" and "sft" in checkpoints:
+        return section.model_copy(update={"samples": 1, "pass_k": ()})
+    return section
 
 
 def generate_completions(

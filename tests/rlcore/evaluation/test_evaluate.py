@@ -9,7 +9,12 @@ import polars as pl
 import pytest
 
 from rlcore.engines.types import Generation, Sampling
-from rlcore.evaluation.evaluate import evaluate, generate_completions, select_prompts
+from rlcore.evaluation.evaluate import (
+    evaluate,
+    generate_completions,
+    section_of,
+    select_prompts,
+)
 from rlcore.rewards.types import Failure, Reward, RewardRow
 from rlcore.rewards.unscored import RewardFailureError
 from schemas.errors import UserError
@@ -267,3 +272,12 @@ def test_drawn_rows_carry_the_verdict_behind_each_figure() -> None:
     (row,) = drawn.filter(pl.col("outcome") == "timeout").head(1).iter_rows(named=True)
     assert (row["prompt"], row["response"], row["detail"]) == ("What is 1?", "7", "too slow")
     assert (row["score"], row["correct"], row["mode"], row["sample"]) == (None, None, "sampled", 1)
+
+
+def test_the_base_model_is_sampled_only_where_rl_begins_with_it() -> None:
+    """A model that never learnt to end an answer takes longest of all, and nobody asks for it."""
+    section = EvaluateSection(samples=4, pass_k=(1, 4))
+    assert section_of("base", ["base", "sft", "rl"], section).samples == 1
+    for checkpoint in ("sft", "rl"):
+        assert section_of(checkpoint, ["base", "sft", "rl"], section) == section
+    assert section_of("base", ["base", "rl"], section) == section
