@@ -39,7 +39,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tree]:
 
 def _mounts(folder: Path) -> tuple[dict[str, Path], dict[str, Path]]:
     """Return what the build is given of this machine: settings of pip and uv, and uv's cache; and
-    the folders that such settings name."""
+    what such settings name."""
     listed = _said("python", "-m", "pip", "config", "list")
     pip = dict(re.findall(r"^(?:global|:env:)\.([\w-]+)='(.*)'$", listed, re.MULTILINE))
     parser = ConfigParser(interpolation=None)
@@ -51,9 +51,11 @@ def _mounts(folder: Path) -> tuple[dict[str, Path], dict[str, Path]]:
     cache = Path(_said("uv", "cache", "dir").strip())
     cache.mkdir(parents=True, exist_ok=True)
     mounts = {"/etc/pip.conf": folder / "pip.conf", "/etc/uv/uv.toml": folder / "uv.toml"}
-    named = [*links, *re.findall(r"file://(/\S+)", pip.get("extra-index-url", ""))]
+    named = [
+        path for value in pip.values() for path in re.findall(r"(?:^|\s|file://)(/\S+)", value)
+    ]
     places = [Path("/etc/ssl/certs"), *map(Path, named)]
-    found = {str(place): place for place in places if place.is_dir()}
+    found = {str(place): place for place in places if place.exists()}
     return mounts | {"/var/cache/uv": cache}, found
 
 
