@@ -8,6 +8,7 @@ from torch.utils.checkpoint import checkpoint
 
 from rlcore.algorithms.entropy import categorical_entropy
 from rlcore.algorithms.kl import full_kl as kl_of_distributions
+from rlcore.models.blocked_head import blocked_scores, plain_weight
 from schemas.errors import UserError
 
 if TYPE_CHECKING:
@@ -23,7 +24,9 @@ class TokenLogprobModel(nn.Module):
     """A causal LM that returns log-probs of chosen tokens instead of logits of all.
 
     The head runs on the predicting positions only. Once the logits exceed ``CHUNK_LOGITS`` (fp32
-    elements) it runs in chunks that are recomputed in backward, so that a vocabulary of 150 k fits.
+    elements) they are computed in parts, and again in backward, so that a vocabulary of 150 k fits:
+    in blocks of the vocabulary (``rlcore.models.blocked_head``) where the head is a plain matrix
+    and no reference is held, else in chunks of tokens.
     """
 
     def __init__(self, lm: "PreTrainedModel", reference: "TokenLogprobModel | None" = None) -> None:
@@ -76,6 +79,10 @@ class TokenLogprobModel(nn.Module):
                 frozen = reference._hidden(input_ids, position_ids, predictors)
         if len(target_ids) <= chunk_tokens:
             return score(hidden, target_ids, frozen)
+        weight = None if self._reference else plain_weight(head)
+        if weight is not None:
+            found = blocked_scores(hidden, weight, target_ids, temperature, entropy_grad)
+            return *found, found[0].new_zeros(0)
         chunks = hidden.split(chunk_tokens)
         parts = [
             checkpoint(score, *chunk, use_reentrant=False)

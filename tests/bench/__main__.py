@@ -31,6 +31,7 @@ BENCHMARKS = {
     "iteration": "tests.bench.iteration:measures",
     "iteration-large": "tests.bench.iteration:checkpoints",
     "memory": "tests.bench.memory:measures",
+    "logprobs": "tests.bench.logprobs:measures",
     "rewards": "tests.bench.rewards:measures",
     "scoring": "tests.bench.scoring:measures",
     "sql": "tests.bench.sql:measures",

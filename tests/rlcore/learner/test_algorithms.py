@@ -8,7 +8,7 @@ import torch
 
 from rlcore.algorithms.objective import PolicyObjective, SftObjective
 from rlcore.learner.spec import Term
-from rlcore.models import logprobs
+from rlcore.models import blocked_head, logprobs
 from schemas.errors import UserError
 from tests.rlcore.learner.algorithms import (
     ALGORITHMS,
@@ -188,6 +188,23 @@ def test_full_kl_in_the_loss_may_be_chunked(learner_of, reference_dir, monkeypat
     for limit in (2**26, 61 * 4):
         monkeypatch.setattr(logprobs, "CHUNK_LOGITS", limit)
         learner = learner_of(reference_dir=str(reference_dir))
+        learner.step(terms, 0.1)
+        stepped.append(weights_of(learner, tmp_path))
+    assert_same_weights(*stepped)
+
+
+@pytest.mark.parametrize("zero_stage", [0, 1, 3])
+def test_a_large_vocabulary_takes_the_step_of_a_small_one(
+    zero_stage, learner_of, monkeypatch, tmp_path
+):
+    """In blocks of the tied head's weight, or by the module that gathers it."""
+    objective = PolicyObjective(kl_coef=0.05, entropy_coef=0.01, temperature=0.7)
+    terms = [Term(algorithm_batch(), objective)]
+    stepped = []
+    for limit in (2**26, 61 * 4):
+        monkeypatch.setattr(logprobs, "CHUNK_LOGITS", limit)
+        monkeypatch.setattr(blocked_head, "BLOCK_LOGITS", limit)
+        learner = learner_of(zero_stage=zero_stage)
         learner.step(terms, 0.1)
         stepped.append(weights_of(learner, tmp_path))
     assert_same_weights(*stepped)

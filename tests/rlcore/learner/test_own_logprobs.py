@@ -7,7 +7,7 @@ import pytest
 
 from rlcore.algorithms.objective import PolicyObjective, SftObjective
 from rlcore.learner.spec import Term, UpdateRequest
-from rlcore.models import logprobs
+from rlcore.models import blocked_head, logprobs
 from rlcore.models.packing import Sequences
 from tests.rlcore.learner.algorithms import SEQUENCE, algorithm_batch
 from tests.rlcore.learner.samples import make_batch
@@ -99,6 +99,16 @@ def test_chunks_of_a_large_vocabulary_are_those_of_the_exact_kl(
     monkeypatch.setattr(logprobs, "CHUNK_LOGITS", 61 * 12)
     objective = replace(GSPO, kl_coef=0.1, kl_estimator="full", entropy_coef=0.01)
     learner = learner_of(reference_dir=str(reference_dir), **SPLIT)
+    result = learner.update(request_of(offset_batch(learner, objective), objective))
+    assert_first_ratios_are_one(result.steps[0])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_blocks_of_a_large_vocabulary_are_those_of_the_scores(dtype, learner_of, monkeypatch):
+    monkeypatch.setattr(logprobs, "CHUNK_LOGITS", 61 * 12)
+    monkeypatch.setattr(blocked_head, "BLOCK_LOGITS", 61 * 12)
+    objective = replace(GSPO, entropy_coef=0.01)
+    learner = learner_of(dtype=dtype, **SPLIT)
     result = learner.update(request_of(offset_batch(learner, objective), objective))
     assert_first_ratios_are_one(result.steps[0])
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from rlcore.models import logprobs
+from rlcore.models import blocked_head, logprobs
 from rlcore.models.logprobs import TokenLogprobModel, scores_of_logits
 
 
@@ -23,9 +23,11 @@ def test_entropy_has_a_gradient_only_when_asked():
         assert entropy.requires_grad is bool(wanted)
 
 
+@pytest.mark.parametrize("hooked", [False, True])
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
-def test_chunks_with_recompute_change_nothing(temperature, monkeypatch):
-    """The path of big vocabularies gives the small one's log-probs, entropies and gradients."""
+def test_a_large_vocabulary_changes_nothing(temperature, hooked, monkeypatch):
+    """In blocks, or in chunks where hooks want the head called, big vocabularies give the small
+    one's log-probs, entropies and gradients."""
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     torch.manual_seed(0)
@@ -38,10 +40,16 @@ def test_chunks_with_recompute_change_nothing(temperature, monkeypatch):
         intermediate_size=16,
     )
     model = TokenLogprobModel(Qwen2ForCausalLM(config))
+    seen = []
+    if hooked:
+        head = model.lm.get_output_embeddings()
+        assert head is not None
+        head.register_forward_hook(lambda *_: seen.append(_))
     ids = torch.randint(0, 50, (2, 20))
     results = []
     for limit in (10**9, 50 * 7):
         monkeypatch.setattr(logprobs, "CHUNK_LOGITS", limit)
+        monkeypatch.setattr(blocked_head, "BLOCK_LOGITS", limit)
         model.zero_grad()
         found, entropy, _ = model(
             input_ids=ids,
@@ -63,5 +71,6 @@ def test_chunks_with_recompute_change_nothing(temperature, monkeypatch):
                 temperature=temperature,
             )
         torch.testing.assert_close(again, found.detach(), rtol=0, atol=1e-5)
+    assert len(seen) == (2 + 3 * 6 if hooked else 0)  # whole twice; chunks, again, and scored
     for whole, chunked in zip(*results, strict=True):
         torch.testing.assert_close(chunked, whole, rtol=1e-4, atol=1e-5)
