@@ -39,8 +39,10 @@ class LearnerHardware(Section):
         ge=1,
         description="tokens of a packed row; null = longest sequence (CPU), one row (GPU)",
     )
-    attention: Literal["sdpa", "flash_attention_2", "eager"] = Field(
-        default="sdpa", description="implementation; eager = plain PyTorch"
+    attention: Literal["auto", "sdpa", "flash_attention_2", "eager"] = Field(
+        default="auto",
+        description="implementation; auto = flash_attention_2 on cuda in bfloat16 where flash_attn"
+        " (extra flash) imports and packed documents stay apart, else sdpa; eager = plain PyTorch",
     )
 
     @rule

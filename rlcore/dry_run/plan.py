@@ -26,6 +26,7 @@ from rlcore.dry_run.stages import InStore, StageEstimate, stage_estimates
 from rlcore.dry_run.states import state_lines
 from rlcore.dry_run.text import (
     assumption_lines,
+    attention_line,
     batch_lines,
     engine_lines,
     gib,
@@ -33,6 +34,7 @@ from rlcore.dry_run.text import (
     stage_lines,
     store_lines,
 )
+from rlcore.learner.attention import Attention, choose_attention, flash_missing
 from rlcore.recipe_text import write_yaml
 from schemas.errors import UserError
 from schemas.names import REWARD_MODEL
@@ -58,6 +60,7 @@ class Plan:
     recipe: Recipe
     machine: Machine
     device: str
+    attention: Attention
     shape: ModelShape | None
     shape_note: str
     data: DataSize
@@ -106,18 +109,26 @@ def plan(recipe: Recipe, machine: Machine | None = None, *, data: DataSize | Non
     device = hardware.device
     if device == "auto":
         device = "cuda" if machine.gpus else "cpu"
-    batches = all_batches(recipe, data.demonstrations, data.preferences)
+    attention = choose_attention(
+        hardware.learner.attention,
+        device=device,
+        dtype=recipe.model.dtype,
+        problem=flash_missing(),
+    )
+    settled = _with_attention(recipe, attention.name)
+    batches = all_batches(settled, data.demonstrations, data.preferences)
     rates = gpu_rates() if device == "cuda" else cpu_rates(hardware.learner.threads)
     result = Plan(
         recipe=recipe,
         machine=machine,
         device=device,
+        attention=attention,
         shape=shape,
         shape_note=note,
         data=data,
         batches=batches,
         rates=rates,
-        memory=None if shape is None else _memory(recipe, shape, batches, machine, device),
+        memory=None if shape is None else _memory(settled, shape, batches, machine, device),
         stages=() if shape is None else stage_estimates(recipe, shape, data, batches, rates),
     )
     check_calls(recipe)
@@ -125,6 +136,13 @@ def plan(recipe: Recipe, machine: Machine | None = None, *, data: DataSize | Non
     _check_host(result)
     _check_disk(result)
     return result
+
+
+def _with_attention(recipe: Recipe, name: str) -> Recipe:
+    """Return ``recipe`` with the attention ``name`` in place of "auto"."""
+    learner = recipe.hardware.learner.model_copy(update={"attention": name})
+    hardware = recipe.hardware.model_copy(update={"learner": learner})
+    return recipe.model_copy(update={"hardware": hardware})
 
 
 def this_machine(store: str, *, gpus: bool) -> Machine:
@@ -301,6 +319,7 @@ def _memory_lines(result: Plan) -> list[str]:
     lines += engine_lines(
         result.recipe, result.memory.engine, result.memory.kv_tokens, result.device
     )
+    lines.append(attention_line(result.attention))
     lines.append(
         f"all workers, host memory: {gib(result.host_bytes)} of {gib(result.machine.host)}"
     )

@@ -7,6 +7,7 @@ from rlcore.dry_run.batches import Batch, Batches, DataSize
 from rlcore.dry_run.estimates import GIB, LearnerMemory, Memory, Rates
 from rlcore.dry_run.shape import ModelShape
 from rlcore.dry_run.stages import InStore, StageEstimate, evaluation_tokens
+from rlcore.learner.attention import Attention
 from schemas.context import longest_sequence
 from schemas.recipe import Recipe
 
@@ -121,6 +122,11 @@ def memory_lines(recipe: Recipe, shape: ModelShape, memory: Memory, device: str)
     if memory.reward_model:
         lines.append(f"reward model, one rank, frozen: weights {gib(memory.reward_model)}")
     return lines
+
+
+def attention_line(attention: Attention) -> str:
+    """Return which attention the learners compute with, and why."""
+    return f"attention of the learners: {attention.name}, {attention.why}"
 
 
 def _learner_line(name: str, recipe: Recipe, learner: LearnerMemory, device: str) -> str:

@@ -13,7 +13,7 @@ import torch
 
 from rlcore.learner.engine import FrozenEngine, TrainEngine, make_deterministic, pick_device
 from rlcore.learner.model import load_model
-from rlcore.learner.packing_check import check_packing, worst
+from rlcore.learner.packing_check import settle_attention, worst
 from rlcore.learner.passes import Passes
 from rlcore.learner.peak import peak_flops
 from rlcore.learner.spec import (
@@ -50,13 +50,14 @@ class Learner:
     def __init__(
         self, spec: LearnerSpec, rank: int = 0, world_size: int = 1, rendezvous: str = ""
     ) -> None:
-        self.spec, self.rank, self.world_size = spec, rank, world_size
+        self.rank, self.world_size = rank, world_size
         self.device = pick_device(spec.device)
         make_deterministic(spec, self.device)
         model = load_model(spec, self.device)
         self._architecture = type(model.lm).__name__
         cost = training_cost(model.lm)  # before ZeRO-3 splits the weights
-        packing = check_packing(model, spec, self.device)
+        spec, packing = settle_attention(model, spec, self.device)
+        self.spec = spec
         trained = (
             TrainEngine(
                 model,
@@ -72,6 +73,7 @@ class Learner:
         self._engine = trained or FrozenEngine(model, self.device)
         # On different kinds of CPUs ranks could round differently, and so decide differently.
         packing = worst(self._engine.exchange(packing))
+        self._require_one_attention()
         self._passes = Passes(self._engine, spec, self.device, packing, cost)
         self._weights = LearnerWeights(self._engine, spec, rank)
         self._trained = trained and Updates(trained, self._passes, self._weights)
@@ -201,6 +203,17 @@ class Learner:
         if self.device == "cuda":
             gc.collect()
             torch.cuda.empty_cache()  # cached memory is not available to other processes
+
+    def _require_one_attention(self) -> None:
+        """Raise ``UserError`` where "auto" means different kernels on different ranks: their rows
+        would be cut differently."""
+        names = self._engine.exchange(self.spec.attn_implementation)
+        if len(set(names)) > 1:
+            raise UserError(
+                f"hardware.learner.attention = 'auto' means {', '.join(names)} on ranks 0 to"
+                f" {len(names) - 1}, which must be one; install flash_attn on all machines alike or"
+                " set it to 'sdpa'"
+            )
 
     @property
     def _versions(self) -> Versions:

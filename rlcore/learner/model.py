@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlcore.learner.attention import AUTO, FLASH, INSTALL, SDPA, flash_problem
 from rlcore.learner.spec import LearnerSpec
 from rlcore.models.files import COMPANION_FILES
 from rlcore.models.logprobs import TokenLogprobModel, check_plain_head, turn_off_dropout
@@ -27,7 +28,8 @@ def load_model(spec: LearnerSpec, device: str) -> TokenModel:
 
     Dropout is 0 everywhere: in modules, and in the configuration that attention code reads.
     Raises ``UserError`` for an architecture that changes the logits after the head or has no plain
-    score head, and for flash attention on CPU.
+    score head, and for flash attention on CPU or where its package does not import. "auto" loads
+    with sdpa, which ``settle_attention`` may change.
     """
     from transformers.utils.logging import disable_progress_bar
 
@@ -35,7 +37,12 @@ def load_model(spec: LearnerSpec, device: str) -> TokenModel:
     if device == "cpu" and spec.attn_implementation.startswith("flash"):
         raise UserError(
             f"learner attn_implementation = '{spec.attn_implementation}' runs on CUDA only and the "
-            "device is cpu; use 'sdpa'"
+            "device is cpu; use 'auto' or 'sdpa'"
+        )
+    if spec.attn_implementation == FLASH and (problem := flash_problem()) is not None:
+        raise UserError(
+            f"learner attn_implementation = '{FLASH}' and {problem}; {INSTALL}, or use 'auto' or "
+            "'sdpa'"
         )
     lm = _load_value(spec) if spec.head == "value" else _load_lm(spec, spec.model_dir)
     if spec.head == "value":
@@ -104,12 +111,12 @@ def _loading(spec: LearnerSpec, directory: str) -> dict[str, Any]:
     import torch
     from transformers import AutoConfig
 
-    config = AutoConfig.from_pretrained(directory)
+    config, wanted = AutoConfig.from_pretrained(directory), spec.attn_implementation
     config.update({n: 0.0 for n in config.to_dict() if n.endswith(("dropout", "_pdrop"))})
     return {
         "config": config,
         "dtype": torch.float32 if spec.dtype == "float32" else torch.bfloat16,
-        "attn_implementation": spec.attn_implementation,
+        "attn_implementation": SDPA if wanted == AUTO else wanted,
     }
 
 

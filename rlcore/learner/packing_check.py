@@ -6,11 +6,12 @@ or attention sees the whole row (OPT, Falcon). No configuration key tells which,
 documents are packed and compared with each alone.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
+from rlcore.learner.attention import AUTO, FLASH, SDPA, choose_attention, flash_problem
 from rlcore.learner.model import TokenModel
 from rlcore.learner.spec import LearnerSpec
 from rlcore.models.packing import MicroBatch, Sequences, pack
@@ -50,6 +51,40 @@ class PackingCheck:
         )
 
 
+def settle_attention(
+    model: TokenModel, spec: LearnerSpec, device: str
+) -> tuple[LearnerSpec, PackingCheck]:
+    """Return ``spec`` with the attention that ``model`` computes with, and the effect of packing.
+
+    With "auto" that is flash attention where device, dtype and package allow it, the architecture
+    takes it and packed documents stay apart, and otherwise sdpa. Errors as ``check_packing``'s.
+    """
+    if spec.attn_implementation != AUTO:
+        return spec, check_packing(model, spec, device)
+    problem = flash_problem() if device == "cuda" else None
+    chosen = choose_attention(AUTO, device=device, dtype=spec.dtype, problem=problem)
+    if chosen.name == FLASH:
+        flash = replace(spec, attn_implementation=FLASH)
+        try:
+            _attend_with(model, FLASH)
+            packing = check_packing(model, flash, device)
+        except (ImportError, RuntimeError, ValueError):
+            packing = None  # flash-attn knows few architectures and head sizes; sdpa nearly all
+        if packing is not None and not packing.leaks:
+            return flash, packing
+        _attend_with(model, SDPA)
+    plain = replace(spec, attn_implementation=SDPA)
+    return plain, check_packing(model, plain, device)
+
+
+def _attend_with(model: TokenModel, name: str) -> None:
+    """Switch ``model`` and its reference; ``ValueError`` where an architecture cannot."""
+    for each in _models(model):
+        each.lm.set_attn_implementation(name)
+        if each.lm.config._attn_implementation != name:
+            raise ValueError(f"{type(each.lm).__name__} does not switch to {name}")
+
+
 def check_packing(model: TokenModel, spec: LearnerSpec, device: str) -> PackingCheck:
     """Return the effect of packing on ``model``, or on its reference where that is larger.
 
@@ -57,10 +92,14 @@ def check_packing(model: TokenModel, spec: LearnerSpec, device: str) -> PackingC
     Raises ``UserError`` for an architecture whose output changes with what follows a document, or
     from call to call: its batches cannot be padded either.
     """
-    models = [model]
-    if not isinstance(model, TokenValueModel) and model.reference is not None:
-        models.append(model.reference)
-    return worst([_check(each, spec, device) for each in models])
+    return worst([_check(each, spec, device) for each in _models(model)])
+
+
+def _models(model: TokenModel) -> list[TokenModel]:
+    """``model``, and its reference where it holds one."""
+    if isinstance(model, TokenValueModel) or model.reference is None:
+        return [model]
+    return [model, model.reference]
 
 
 def worst(checks: list[PackingCheck]) -> PackingCheck:

@@ -16,6 +16,7 @@ from rlcore.engines.loading import load_model_directory
 from rlcore.engines.pool import EnginePool
 from rlcore.engines.transformers_engine import TransformersEngine
 from rlcore.engines.types import EngineSpec, Sampling, TurnRequest
+from rlcore.learner.attention import flash_problem
 from rlcore.learner.learner import Learner
 from rlcore.learner.spec import LearnerSpec, Term
 from tests.rlcore.learner.algorithms import ALGORITHMS, algorithm_batch, suited, terms_of
@@ -81,6 +82,29 @@ def test_packed_bf16_rows_agree_with_fp32(attention, spec):
     loss = learner.step([Term(batch, SftObjective())], 0.1)["sft/loss"]
     mask = np.concatenate(batch.loss_mask)
     assert loss == pytest.approx(-np.concatenate(exact)[mask].mean(), rel=0.01)
+    learner.close()
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_auto_takes_flash_attention_where_it_serves(dtype, spec):
+    """One long row where the package is there and the dtype is its own; else sdpa."""
+    learner = Learner(
+        replace(spec, dtype=dtype, attn_implementation="auto", micro_batch_tokens=512)
+    )
+    flash = dtype == "bfloat16" and flash_problem() is None
+    assert learner.spec.attn_implementation == ("flash_attention_2" if flash else "sdpa")
+    batch = make_batch(20)
+    found = np.concatenate(learner.logprobs(batch).logprobs)
+    plain = Learner(replace(spec, dtype=dtype, trainable=False)).logprobs(batch).logprobs
+    assert np.abs(found - np.concatenate(plain)).mean() < 0.03
+    assert learner.packing_warning(batch.lengths) is None
+    learner.close()
+
+
+def test_auto_takes_sdpa_where_rows_are_cut_so_that_documents_would_leak(spec):
+    """Flash attention keeps the documents of one row apart, and not those of several rows."""
+    learner = Learner(replace(spec, dtype="bfloat16", attn_implementation="auto", row_tokens=80))
+    assert learner.spec.attn_implementation == "sdpa"
     learner.close()
 
 

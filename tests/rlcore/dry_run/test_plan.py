@@ -1,5 +1,6 @@
 """A dry run plans every recipe and refuses what cannot fit."""
 
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -103,3 +104,32 @@ def test_every_shipped_recipe_has_a_plan(name: str) -> None:
     text = render_plan(plan(load_recipe(name, directory=RECIPES), ROOMY))
     assert f"Plan of recipe '{name}'" in text
     assert "None" not in text[text.index("Batch arithmetic") :]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "wanted", "line"),
+    [
+        ((), "auto", "attention of the learners: sdpa, as the device is cpu"),
+        ((80 * GIB,), "auto", "sdpa, as flash attention computes in bfloat16 and the model in flo"),
+        ((80 * GIB,), "eager", "attention of the learners: eager, as hardware.learner.attention"),
+    ],
+)
+def test_it_says_which_attention_and_why(gpus: tuple[int, ...], wanted: str, line: str) -> None:
+    machine = Machine(host=1024 * GIB, gpus=gpus, disk_free=None)
+    result = plan(recipe(hardware__learner__attention=wanted), machine)
+    assert line in render_plan(result)
+    assert result.recipe.hardware.learner.attention == wanted, "the recipe is printed as it is"
+
+
+def test_auto_on_a_gpu_is_planned_as_what_it_means() -> None:
+    """With flash attention a row has no mask; which of the two it is depends on the package."""
+    machine = Machine(host=1024 * GIB, gpus=(80 * GIB,), disk_free=None)
+    auto, *fixed = (
+        plan(recipe(model__dtype="bfloat16", hardware__learner__attention=name), machine)
+        for name in ("auto", "sdpa", "flash_attention_2")
+    )
+    present = find_spec("flash_attn") is not None
+    assert auto.attention.name == ("flash_attention_2" if present else "sdpa")
+    assert (auto.memory, auto.batches) == (fixed[present].memory, fixed[present].batches)
+    assert fixed[0].memory != fixed[1].memory
+    assert present or "flash_attn is not installed (uv pip install" in render_plan(auto)
