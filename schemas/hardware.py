@@ -37,7 +37,8 @@ class LearnerHardware(Section):
     row_tokens: int | None = Field(
         default=None,
         ge=1,
-        description="tokens of a packed row; null = longest sequence (CPU), one row (GPU)",
+        description="tokens of a packed row; null = one to three longest sequences, by"
+        " what padding costs, or under flash attention one row per pass",
     )
     attention: Literal["auto", "sdpa", "flash_attention_2", "eager"] = Field(
         default="auto",

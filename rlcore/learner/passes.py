@@ -20,8 +20,8 @@ from rlcore.models.packing import (
     Sequences,
     idle_micro_batch,
     pack,
-    padded_tokens,
 )
+from rlcore.models.rows import padded_tokens
 
 
 class Passes:
@@ -68,8 +68,8 @@ class Passes:
         whole_groups: bool = False,
         kept: np.ndarray | None = None,
     ) -> list[MicroBatch]:
-        """Pack for the device: one long row under flash attention, else rows of the longest
-        sequence.
+        """Pack for the device: one long row under flash attention, else rows of up to three times
+        the longest sequence.
 
         Every pass of the learner, with gradient or without, is packed here: log-probs from another
         packing differ by rounding.

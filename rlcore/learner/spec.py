@@ -30,9 +30,10 @@ class LearnerSpec:
     then the score starts at exactly 0. ``reference_dir``: a frozen causal LM, kept whole on every
     rank in addition to the policy, for the exact KL only. ``trainable`` False: a frozen model that
     only scores, without optimizer and without DeepSpeed. ``micro_batch_tokens``: padded tokens of
-    one pass; on CPU about 4k is fastest. ``row_tokens`` None: the longest sequence, or one row of
-    ``micro_batch_tokens`` under flash attention. ``attn_implementation``: transformers' name, or
-    "auto" (``rlcore.learner.attention``). ``grad_clip`` None: no clipping.
+    one pass; on CPU about 4k is fastest. ``row_tokens`` None: one to three times the longest
+    sequence (``rlcore.models.rows``), or ``micro_batch_tokens`` under flash attention.
+    ``attn_implementation``: transformers' name, or "auto" (``rlcore.learner.attention``).
+    ``grad_clip`` None: no clipping.
     ``collective_timeout_s``: how long a rank waits for its peers. ``full_determinism``: a CUDA
     operation without a deterministic kernel is an error, not a warning.
 

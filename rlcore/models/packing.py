@@ -17,9 +17,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from rlcore.models.rows import Part, Rows, filled_rows, parts_of
 from schemas.errors import UserError
-
-Rows = tuple[list[np.ndarray], np.ndarray]  # per row its sequences, in order, and its tokens
 
 
 @dataclass(frozen=True)
@@ -132,37 +131,6 @@ class MicroBatch:
     num_tokens: int
 
 
-def plan_rows(
-    lengths: np.ndarray, row_tokens: int, *, one_per_row: bool = False
-) -> list[np.ndarray]:
-    """First-fit-decreasing: return, per row, the indices of the sequences it holds, in order.
-
-    Ties keep the given order, so that the plan depends on ``lengths`` alone. ``one_per_row``: one
-    sequence per row, longest first. Raises ``UserError`` when a sequence is longer than a row.
-    """
-    if len(lengths) and int(lengths.max()) > row_tokens:
-        longest = int(lengths.argmax())
-        raise UserError(
-            f"sequence {longest} has {int(lengths[longest])} tokens and a packed row holds "
-            f"{row_tokens}; raise hardware.learner.row_tokens or micro_batch_tokens, or shorten "
-            "prompts and responses"
-        )
-    order = np.argsort(-lengths, kind="stable")
-    if one_per_row:
-        return list(order[:, None])
-    free = np.zeros(len(lengths), dtype=np.int64)
-    rows: list[list[int]] = []
-    for index, length in zip(order.tolist(), lengths[order].tolist(), strict=True):
-        row = int(np.argmax(free[: len(rows)] >= length)) if rows else 0
-        if not rows or free[row] < length:
-            row = len(rows)
-            rows.append([])
-            free[row] = row_tokens
-        rows[row].append(index)
-        free[row] -= length
-    return [np.array(row, dtype=np.int64) for row in rows]
-
-
 def pack(
     sequences: Sequences,
     *,
@@ -175,59 +143,35 @@ def pack(
 ) -> list[MicroBatch]:
     """Split ``sequences`` into micro-batches of at most ``micro_batch_tokens`` padded tokens.
 
-    ``row_tokens`` None makes rows as long as the longest sequence; a micro-batch is trimmed to its
-    own longest row. ``targets``: "loss_mask"; "all" tokens that have a predecessor; or "last", one
-    target per sequence, read at its last token itself. ``whole_groups``: the sequences of a group
-    share a micro-batch. ``kept``: indices of the sequences to pack (default all). ``one_per_row``:
-    each row holds one sequence and is padded to the longest of its micro-batch. Raises
-    ``UserError`` when a sequence does not fit a row, a row or group does not fit a micro-batch, or
-    groups are required and ``sequences`` has none.
+    ``row_tokens`` None makes rows as long as the longest sequence, or without ``whole_groups`` two
+    or three times as long where that costs less (``rlcore.models.rows``); a micro-batch is trimmed
+    to its own longest row. ``targets``: "loss_mask"; "all" tokens that have a predecessor; or
+    "last", one target per sequence, read at its last token itself. ``whole_groups``: the sequences
+    of a group share a micro-batch. ``kept``: indices of the sequences to pack (default all).
+    ``one_per_row``: each row holds one sequence and is padded to the longest of its micro-batch.
+    Raises ``UserError`` when a sequence does not fit a row, a row or group does not fit a
+    micro-batch, or groups are required and ``sequences`` has none.
     """
     kept = np.arange(len(sequences)) if kept is None else kept
     if not len(kept):
         return []
     lengths = sequences.lengths
-    row_tokens = int(lengths[kept].max()) if row_tokens is None else row_tokens
-    if row_tokens > micro_batch_tokens:
+    width = int(lengths[kept].max()) if row_tokens is None else row_tokens
+    if width > micro_batch_tokens:
         raise UserError(
-            f"a packed row has {row_tokens} tokens and a micro-batch at most {micro_batch_tokens}; "
+            f"a packed row has {width} tokens and a micro-batch at most {micro_batch_tokens}; "
             "raise hardware.learner.micro_batch_tokens or shorten prompts and responses"
         )
     layout = _Layout(sequences, targets, one_per_row=one_per_row)
 
     def fill(members: np.ndarray) -> Rows:
-        return _filled_rows(lengths, members, row_tokens, one_per_row)
+        return filled_rows(lengths, members, width, one_per_row)
 
     if whole_groups:
         parts = _whole_groups(kept, groups_of(sequences), micro_batch_tokens, fill)
-        return [layout.micro_batch(rows, width) for rows, width in parts]
-    parts = _cut(*fill(kept), micro_batch_tokens)
+    else:
+        parts = parts_of(lengths, kept, micro_batch_tokens, row_tokens, one_per_row)
     return [layout.micro_batch(rows, width) for rows, width in parts]
-
-
-def padded_tokens(
-    lengths: np.ndarray, *, micro_batch_tokens: int, row_tokens: int | None, one_per_row: bool
-) -> int:
-    """Return how many tokens, padding included, the passes over ``lengths`` [sequences] compute.
-
-    Arguments and errors as ``pack``'s.
-    """
-    longest = int(lengths.max(initial=0))
-    filled = _filled_rows(lengths, np.arange(len(lengths)), row_tokens or longest, one_per_row)
-    return sum(len(rows) * width for rows, width in _cut(*filled, micro_batch_tokens))
-
-
-def _cut(
-    rows: list[np.ndarray], used: np.ndarray, micro_batch_tokens: int
-) -> list[tuple[list[np.ndarray], int]]:
-    """Return (rows, width) of each micro-batch, from rows in descending order of ``used``."""
-    parts, first = [], 0
-    while first < len(rows):
-        width = int(used[first])
-        count = max(1, micro_batch_tokens // width)
-        parts.append((rows[first : first + count], width))
-        first += count
-    return parts
 
 
 def groups_of(sequences: Sequences) -> np.ndarray:
@@ -240,35 +184,20 @@ def groups_of(sequences: Sequences) -> np.ndarray:
     return np.asarray(sequences.groups)
 
 
-def _filled_rows(
-    lengths: np.ndarray, members: np.ndarray, row_tokens: int, one_per_row: bool
-) -> Rows:
-    """Return rows of sequence indices and the tokens in each, fullest first.
-
-    FFD fills rows unevenly; after sorting, rows of similar length share a micro-batch, which is
-    trimmed to its longest row.
-    """
-    plan = plan_rows(lengths[members], row_tokens, one_per_row=one_per_row)
-    rows = [members[row] for row in plan]
-    used = np.array([lengths[row].sum() for row in rows])
-    order = np.argsort(-used, kind="stable")
-    return [rows[i] for i in order.tolist()], used[order]
-
-
 def _whole_groups(
     kept: np.ndarray,
     groups: np.ndarray,
     micro_batch_tokens: int,
     fill: Callable[[np.ndarray], Rows],
-) -> list[tuple[list[np.ndarray], int]]:
+) -> list[Part]:
     """Return (rows, width) of each micro-batch, each filled with groups until the next group does
     not fit.
 
-    ``fill``: ``_filled_rows`` of the sequences at the given indices.
+    ``fill``: ``filled_rows`` of the sequences at the given indices.
     """
-    parts: list[tuple[list[np.ndarray], int]] = []
+    parts: list[Part] = []
     held = np.zeros(0, dtype=np.int64)
-    plan: tuple[list[np.ndarray], int] = ([], 0)
+    plan: Part = ([], 0)
     for group in np.unique(groups[kept]):
         members = kept[groups[kept] == group]
         for start in (held, held[:0]):

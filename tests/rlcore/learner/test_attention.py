@@ -31,7 +31,14 @@ def _broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("auto", "cpu", "bfloat16", None, "sdpa", "as the device is cpu"),
         ("auto", "cuda", "float32", None, "sdpa", "in bfloat16 and the model in float32"),
-        ("auto", "cuda", "bfloat16", "it is gone", "sdpa", r"gone \(uv pip install .*'\.\[flash\]'"),
+        (
+            "auto",
+            "cuda",
+            "bfloat16",
+            "it is gone",
+            "sdpa",
+            r"gone \(uv pip .*\.\[flash\]'",
+        ),
         ("auto", "cuda", "bfloat16", None, "flash_attention_2", "flash_attn is there; sdpa if"),
         ("eager", "cuda", "bfloat16", "it is gone", "eager", "hardware.learner.attention says$"),
         ("flash_attention_2", "cuda", "bfloat16", None, "flash_attention_2", "attention says$"),

@@ -12,7 +12,6 @@ from rlcore.models.packing import (
     balance_groups,
     idle_micro_batch,
     pack,
-    plan_rows,
 )
 from schemas.errors import UserError
 
@@ -69,11 +68,6 @@ def test_documents_and_padding_restart_their_positions(lengths):
                 if row_ids[start:end].any():
                     steps = np.diff(row_ids[start:end])
                     assert (steps == 1).all(), "two documents without a restart between them"
-
-
-def test_rows_are_first_fit_decreasing():
-    rows = plan_rows(np.array([3, 9, 4, 6, 1]), 10)
-    assert [row.tolist() for row in rows] == [[1, 4], [3, 2], [0]]
 
 
 def test_micro_batches_are_trimmed_to_their_longest_row():

@@ -1,0 +1,74 @@
+"""Rows as a function of lengths and limits alone."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlcore.models.packing import Sequences, pack
+from rlcore.models.rows import ATTENTION_TOKENS, padded_tokens, parts_of, plan_rows
+
+LENGTHS = st.lists(st.integers(1, 30), min_size=1, max_size=60)
+
+
+def shapes_of(lengths: np.ndarray, budget: int, row_tokens: int | None) -> list[tuple[int, int]]:
+    """(rows, width) of each micro-batch; every sequence is in one of them."""
+    parts = parts_of(lengths, np.arange(len(lengths)), budget, row_tokens, one_per_row=False)
+    held = np.concatenate([row for rows, _ in parts for row in rows])
+    assert sorted(held.tolist()) == list(range(len(lengths)))
+    return [(len(rows), width) for rows, width in parts]
+
+
+def cost(shapes: list[tuple[int, int]]) -> int:
+    return sum(rows * width * (ATTENTION_TOKENS + width) for rows, width in shapes)
+
+
+def test_rows_are_first_fit_decreasing() -> None:
+    rows = plan_rows(np.array([3, 9, 4, 6, 1]), 10)
+    assert [row.tolist() for row in rows] == [[1, 4], [3, 2], [0]]
+
+
+@pytest.mark.parametrize(
+    ("shortest", "longest", "multiple"), [(12, 20, 2), (20, 40, 2), (100, 180, 1), (37, 37, 1)]
+)
+def test_rows_are_longer_where_padding_costs_more_than_attention(
+    shortest: int, longest: int, multiple: int
+) -> None:
+    """Of lengths above half of the longest, each would have a row of its own; and attention over
+    long rows costs more than their padding."""
+    lengths = np.random.default_rng(0).integers(shortest, longest + 1, 256)
+    lengths[0] = longest
+    width = max(width for _, width in shapes_of(lengths, 4096, None))
+    assert (multiple - 1) * longest < width <= multiple * longest
+    plain, ours = (
+        padded_tokens(lengths, micro_batch_tokens=4096, row_tokens=row, one_per_row=False)
+        for row in (longest, None)
+    )
+    padding = [tokens / lengths.sum() - 1 for tokens in (plain, ours)]
+    assert padding[1] == padding[0] if multiple == 1 else padding[1] < 0.6 * padding[0]
+
+
+@settings(max_examples=60, deadline=None)
+@given(LENGTHS, st.integers(30, 120), st.randoms(use_true_random=False))
+def test_the_choice_is_of_the_lengths_and_never_costs_more(
+    lengths: list[int], budget: int, random
+) -> None:
+    """In any order of the sequences, within the budget."""
+    found = shapes_of(np.array(lengths), budget, None)
+    assert all(rows * width <= budget for rows, width in found)
+    assert cost(found) <= cost(shapes_of(np.array(lengths), budget, max(lengths)))
+    random.shuffle(lengths)
+    assert shapes_of(np.array(lengths), budget, None) == found
+
+
+@settings(max_examples=30, deadline=None)
+@given(LENGTHS, st.sampled_from([None, 30, 47]), st.booleans())
+def test_padding_is_counted_as_it_is_packed(
+    lengths: list[int], row_tokens: int | None, one_per_row: bool
+) -> None:
+    limits = {"micro_batch_tokens": 90, "row_tokens": row_tokens, "one_per_row": one_per_row}
+    ids = [np.ones(length, dtype=np.int32) for length in lengths]
+    packed = pack(Sequences(ids, [np.arange(len(row)) > 0 for row in ids]), **limits)
+    computed = sum(batch.input_ids.size for batch in packed)
+    assert padded_tokens(np.array(lengths), **limits) == computed
+    assert padded_tokens(np.zeros(0, dtype=np.int64), **limits) == 0
