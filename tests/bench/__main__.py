@@ -32,6 +32,7 @@ BENCHMARKS = {
     "iteration-large": "tests.bench.iteration:checkpoints",
     "memory": "tests.bench.memory:measures",
     "logprobs": "tests.bench.logprobs:measures",
+    "ragged": "tests.bench.ragged:measures",
     "rewards": "tests.bench.rewards:measures",
     "scoring": "tests.bench.scoring:measures",
     "sql": "tests.bench.sql:measures",
