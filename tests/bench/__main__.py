@@ -30,8 +30,8 @@ BENCHMARKS = {
     "grpo-large": "tests.bench.grpo:large",
     "iteration": "tests.bench.iteration:measures",
     "iteration-large": "tests.bench.iteration:checkpoints",
-    "memory": "tests.bench.memory:measures",
     "logprobs": "tests.bench.logprobs:measures",
+    "memory": "tests.bench.memory:measures",
     "ragged": "tests.bench.ragged:measures",
     "rewards": "tests.bench.rewards:measures",
     "scoring": "tests.bench.scoring:measures",
@@ -39,7 +39,10 @@ BENCHMARKS = {
     "supervised": "tests.bench.supervised:measures",
 }
 GROUPS = {
-    "speed": ("grpo", "grpo-large", "growth", "iteration", "iteration-large", "supervised"),
+    "speed": (
+        *("grpo", "grpo-large", "growth", "iteration", "iteration-large"),
+        *("logprobs", "ragged", "supervised"),
+    ),
 }
 RESULTS = ROOT / "runs" / "bench.json"
 
