@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from rlcore.data.shapes import roles_of, shape_of
 from schemas.errors import UserError
 
 if TYPE_CHECKING:
@@ -19,7 +20,10 @@ if TYPE_CHECKING:
 
 Message = dict[str, str]
 Tools = Sequence[Mapping[str, Any]]
+Known = dict[str, list[int]]  # rendered text -> its token ids
 
+BATCH = 4096  # texts that are encoded in one call, which holds all that the tokenizer says of them
+MANY = 8  # chats of one shape, from which finding out what is written for it pays
 PROBED = 64  # demonstrations whose piecewise tokens are compared with their text
 
 
@@ -40,18 +44,33 @@ class Refused:
 
 
 def encode_prompts(
-    tokenizer: "ChatTokenizer", prompts: Sequence[list[Message]], tools: Tools = ()
+    tokenizer: "ChatTokenizer",
+    prompts: Sequence[list[Message]],
+    tools: Tools = (),
+    known: Known | None = None,
 ) -> list[list[int] | Refused]:
-    """Return token ids per prompt, the assistant's turn opened (``add_generation_prompt``)."""
+    """Return token ids per prompt, the assistant's turn opened (``add_generation_prompt``).
+
+    ``known`` is given the ids of each text, for ``encode_demonstrations``.
+    """
     texts = _render(tokenizer, prompts, tools, open_turn=True)
-    ids = iter(_tokenize(tokenizer, [text for text in texts if isinstance(text, str)]))
+    rendered = [text for text in texts if isinstance(text, str)]
+    encoded = _tokenize(tokenizer, rendered, {})
+    if known is not None:
+        known.update(zip(rendered, encoded, strict=True))
+    ids = iter(encoded)
     return [next(ids) if isinstance(text, str) else text for text in texts]
 
 
 def encode_demonstrations(
-    tokenizer: "ChatTokenizer", demonstrations: Sequence[list[Message]], tools: Tools = ()
+    tokenizer: "ChatTokenizer",
+    demonstrations: Sequence[list[Message]],
+    tools: Tools = (),
+    known: Known | None = None,
 ) -> list[Encoded | Refused]:
     """Return token ids and loss mask per demonstration; tokens after the last EOS are left out.
+
+    ``known``: texts whose ids need not be found again, those of prompts.
 
     Every assistant turn carries loss, from the end of its generation prompt to its EOS. With a
     template that renders a turn differently once more turns follow (rewrites history) there is no
@@ -60,7 +79,7 @@ def encode_demonstrations(
     """
     pieces = _pieces(tokenizer, demonstrations, tools)
     kept = [row for row in pieces if not isinstance(row, Refused)]
-    flat = iter(_tokenize(tokenizer, [text for row in kept for text, _ in row]))
+    flat = iter(_tokenize(tokenizer, [text for row in kept for text, _ in row], known or {}))
     encoded: list[Encoded | Refused] = []
     for row in pieces:
         if isinstance(row, Refused):
@@ -136,7 +155,7 @@ def _probe(
     for row, tokens in list(zip(pieces, encoded, strict=True))[:PROBED]:
         if isinstance(row, Refused) or isinstance(tokens, Refused):
             continue
-        whole = _tokenize(tokenizer, ["".join(text for text, _ in row)])[0]
+        whole = _tokenize(tokenizer, ["".join(text for text, _ in row)], {})[0]
         if tokenizer.decode(tokens.token_ids) != tokenizer.decode(whole):
             raise UserError(
                 f"tokenizer '{tokenizer.name_or_path}' encodes a text differently in pieces (it"
@@ -146,6 +165,26 @@ def _probe(
 
 
 def _render(
+    tokenizer: "ChatTokenizer", chats: Sequence[list[Message]], tools: Tools, *, open_turn: bool
+) -> list[str | Refused]:
+    """Return the text of each chat: by its shape where there are many of one that is proven."""
+    texts: dict[int, str | Refused] = {}
+    shapes: dict[tuple[str, ...], list[int]] = {}
+    for position, chat in enumerate(chats):
+        if (roles := roles_of(chat)) is not None:
+            shapes.setdefault(roles, []).append(position)
+    for roles, positions in shapes.items():
+        many = len(positions) >= MANY
+        shape = shape_of(tokenizer, roles, tools, open_turn=open_turn) if many else None
+        if shape is not None:
+            texts.update((position, shape.fill(chats[position])) for position in positions)
+    left = [position for position in range(len(chats)) if position not in texts]
+    alone = _render_each(tokenizer, [chats[i] for i in left], tools, open_turn=open_turn)
+    texts.update(zip(left, alone, strict=True))
+    return [texts[position] for position in range(len(chats))]
+
+
+def _render_each(
     tokenizer: "ChatTokenizer", chats: Sequence[list[Message]], tools: Tools, *, open_turn: bool
 ) -> list[str | Refused]:
     from jinja2 import TemplateError
@@ -173,9 +212,13 @@ def _render(
         return rows
 
 
-def _tokenize(tokenizer: "ChatTokenizer", texts: list[str]) -> list[list[int]]:
-    """Encode without BOS: templates write their own."""
-    if not texts:
-        return []
-    encoded = tokenizer(texts, add_special_tokens=False, return_attention_mask=False)
-    return list(encoded["input_ids"])
+def _tokenize(tokenizer: "ChatTokenizer", texts: list[str], known: Known) -> list[list[int]]:
+    """Encode without BOS: templates write their own. Equal texts are encoded once, those that are
+    ``known`` not at all."""
+    new = [text for text in dict.fromkeys(texts) if text not in known]
+    found: Known = {}
+    for start in range(0, len(new), BATCH):
+        batch = new[start : start + BATCH]
+        encoded = tokenizer(batch, add_special_tokens=False, return_attention_mask=False)
+        found.update(zip(batch, encoded["input_ids"], strict=True))
+    return [found[text] if text in found else known[text] for text in texts]

@@ -8,6 +8,7 @@ import polars as pl
 
 from rlcore.data.chat import (
     Encoded,
+    Known,
     Message,
     Refused,
     Tools,
@@ -80,17 +81,24 @@ def worded_rejects(rows: list[Row], data: DataSection) -> tuple[list[Row], list[
 
 
 def fit_prompts(
-    tokenizer: "ChatTokenizer", rows: list[Row], data: DataSection, tools: Tools = ()
+    tokenizer: "ChatTokenizer",
+    rows: list[Row],
+    data: DataSection,
+    tools: Tools = (),
+    known: Known | None = None,
 ) -> tuple[list[tuple[Row, list[int]]], list[Reject]]:
     """Return (row, prompt token ids) of the prompts within ``data.max_prompt_tokens``.
 
     Longer ones are dropped, raise ``UserError``, or lose words of their longest message at the
     left, in the middle or at the right, as ``data.over_length`` says: roles and turn marks stay.
+    ``known``: as in ``encode_prompts``.
     """
     kept: list[tuple[Row, list[int]]] = []
     rejects = []
     for row, ids in _by_tools(
-        rows, tools, lambda some, own: encode_prompts(tokenizer, [row.prompt for row in some], own)
+        rows,
+        tools,
+        lambda some, own: encode_prompts(tokenizer, [row.prompt for row in some], own, known),
     ):
         if isinstance(ids, Refused):
             rejects.append(row.reject(ids.reason, ids.detail))
@@ -114,7 +122,11 @@ def fit_prompts(
 
 
 def fit_demonstrations(
-    tokenizer: "ChatTokenizer", rows: list[Row], max_tokens: int | None, tools: Tools = ()
+    tokenizer: "ChatTokenizer",
+    rows: list[Row],
+    max_tokens: int | None,
+    tools: Tools = (),
+    known: Known | None = None,
 ) -> tuple[list[tuple[Row, Encoded]], list[Reject]]:
     """Return (row, tokens) of the demonstrations within ``max_tokens``, and a Reject per other.
 
@@ -125,7 +137,9 @@ def fit_demonstrations(
     for row, tokens in _by_tools(
         rows,
         tools,
-        lambda some, own: encode_demonstrations(tokenizer, [row.messages for row in some], own),
+        lambda some, own: encode_demonstrations(
+            tokenizer, [row.messages for row in some], own, known
+        ),
     ):
         if isinstance(tokens, Refused):
             rejects.append(row.reject(tokens.reason, f"demonstration: {tokens.detail}"))

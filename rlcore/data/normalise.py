@@ -52,6 +52,7 @@ _USUAL = {
 }
 _TRUTHS = ("ground_truth", "solution")
 _OF_TRL = ("completion", *_TRUTHS)
+_JSON = json.JSONEncoder(ensure_ascii=False, default=str)  # dumps() would make one per row
 _INTEGER = re.compile(r"-?\d+")
 _AIME_ANSWER = re.compile(r"[0-9]{1,3}")
 
@@ -293,4 +294,4 @@ def _others(values: dict[str, Any], known: Iterable[str]) -> dict[str, Any]:
 
 
 def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, default=str)
+    return _JSON.encode(value)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
+from rlcore.data.chat import Known
 from rlcore.data.filters import (
     apply_filters,
     fit_demonstrations,
@@ -89,12 +90,15 @@ def prepare(
     rejects += filtered
     check_rejects(rejects, totals, data)
     rows, special = special_token_rejects(tokenizer, rows)
-    prompts, long = fit_prompts(tokenizer, [row for row in rows if row.scored], data, tools)
+    known: Known = {}  # a demonstration begins with the text of its prompt
+    scored = [row for row in rows if row.scored]
+    prompts, long = fit_prompts(tokenizer, scored, data, tools, known)
     # A row whose prompt cannot be used has no use as a demonstration either; nor has a test row.
     unusable = {(reject.source, reject.row) for reject in long}
     solved = [row for row in rows if row.solution and row.split != "test"]
     solved = [row for row in solved if (row.source, row.index) not in unusable]
-    demonstrations, refused = fit_demonstrations(tokenizer, solved, sft_max_tokens, tools)
+    demonstrations, refused = fit_demonstrations(tokenizer, solved, sft_max_tokens, tools, known)
+    del known
     held = {
         split: [row.prompt_text for row, _ in prompts if row.split == split]
         for split in ("test", "validation")

@@ -5,6 +5,7 @@ import json
 
 from rlcore.data.chat import Message
 
+_JSON = json.JSONEncoder(ensure_ascii=False, sort_keys=True)  # dumps() would make one per row
 NO_DEMONSTRATIONS = (
     "data.sources give no training demonstrations, which SFT needs; add a source of messages or"
     " prompt/completion, or set sft.enabled to false"
@@ -13,8 +14,7 @@ NO_DEMONSTRATIONS = (
 
 def content_uid(*parts: str | list[Message] | None) -> str:
     """Return 16 hex digits of sha256 over the JSON of ``parts``: a function of content alone."""
-    text = json.dumps(parts, ensure_ascii=False, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return hashlib.sha256(_JSON.encode(parts).encode()).hexdigest()[:16]
 
 
 def is_validation(prompt: list[Message], fraction: float) -> bool:

@@ -121,6 +121,14 @@ def _read(directory: Path, name: str, trust_remote_code: bool) -> "ChatTokenizer
         ) from error
 
 
+def renders_by_template(tokenizer: "ChatTokenizer") -> bool:
+    """Return whether chats are rendered by the tokenizer's Jinja template and nothing else: one of
+    its own code (mistral-common's) may do otherwise."""
+    from transformers import PreTrainedTokenizerBase
+
+    return type(tokenizer).apply_chat_template is PreTrainedTokenizerBase.apply_chat_template
+
+
 def special_tokens(tokenizer: "ChatTokenizer") -> list[str]:
     """Return every token that is read as one wherever its text stands, longest first: the named
     ones, and those that its files mark as special (Llama 3's turn marks have no name)."""

@@ -83,6 +83,23 @@ def test_a_template_that_rewrites_history_is_refused_not_masked_wrongly(template
     assert "set model.chat_template" in long.detail
 
 
+@pytest.mark.parametrize(
+    "template", [None, CHATML, FORGETFUL, CHATML.replace("m.content", "m.content|replace('x', '')")]
+)
+def test_many_rows_are_encoded_as_each_alone(templated, tokenizer, template) -> None:
+    """Rows of one shape share a run of the template, and equal texts their tokens."""
+    tokenizer = templated(template or tokenizer.chat_template)
+    chats = [_chat(*f"x{n % 9} %s|y {n}|\n|12"[: n + 2].split("|")) for n in range(40)]
+    chats += [[{"role": "system", "content": "s"}, *chat] for chat in chats]
+    prompts = encode_prompts(tokenizer, chats)
+    assert prompts == [encode_prompts(tokenizer, [chat])[0] for chat in chats]
+    known = {}
+    assert encode_prompts(tokenizer, [chat[:1] for chat in chats], known=known)
+    each = [encode_demonstrations(tokenizer, [chat])[0] for chat in chats]
+    assert encode_demonstrations(tokenizer, chats) == each
+    assert encode_demonstrations(tokenizer, chats, known=known) == each
+
+
 def test_a_template_without_eos_is_an_error(templated) -> None:
     tokenizer = templated(CHATML.replace("<|end|>", ""))
     with pytest.raises(UserError, match=r"without the EOS token '<\|end\|>'.*chat_template"):
