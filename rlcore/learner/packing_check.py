@@ -23,16 +23,19 @@ FLOORS = {"float32": 1e-4, "bfloat16": 0.05}
 ROUNDING_FACTOR = 5.0
 DOCUMENTS = (11, 7)  # tokens; short, as a leak shows best right after the boundary
 PAIRS = 2
+_DECLINED = f"hardware.learner.attention = 'auto' took sdpa, as {FLASH} does not serve this model"
 
 
 @dataclass(frozen=True, slots=True)
 class PackingCheck:
     """``leak``: the largest change of a token's log-prob by packing, in nats; for a value model, of
-    the score of a head of unit scale. ``limit``: the change that rounding can explain."""
+    the score of a head of unit scale. ``limit``: the change that rounding can explain.
+    ``declined``: a sentence on why "auto" did not take flash attention, where it tried to."""
 
     architecture: str
     leak: float
     limit: float
+    declined: str = ""
 
     @property
     def leaks(self) -> bool:
@@ -63,18 +66,29 @@ def settle_attention(
         return spec, check_packing(model, spec, device)
     problem = flash_problem() if device == "cuda" else None
     chosen = choose_attention(AUTO, device=device, dtype=spec.dtype, problem=problem)
+    declined = ""
     if chosen.name == FLASH:
         flash = replace(spec, attn_implementation=FLASH)
-        try:
-            _attend_with(model, FLASH)
-            packing = check_packing(model, flash, device)
-        except (ImportError, RuntimeError, ValueError):
-            packing = None  # flash-attn knows few architectures and head sizes; sdpa nearly all
-        if packing is not None and not packing.leaks:
-            return flash, packing
+        tried = _tried(model, flash, device)
+        if isinstance(tried, PackingCheck):
+            return flash, tried
         _attend_with(model, SDPA)
+        declined = f"{_DECLINED}: {tried}"
     plain = replace(spec, attn_implementation=SDPA)
-    return plain, check_packing(model, plain, device)
+    return plain, replace(check_packing(model, plain, device), declined=declined)
+
+
+def _tried(model: TokenModel, spec: LearnerSpec, device: str) -> PackingCheck | str:
+    """Switch ``model`` to flash attention; return the effect of packing, or why it is of no use."""
+    try:
+        _attend_with(model, spec.attn_implementation)
+        packing = check_packing(model, spec, device)
+    except (ImportError, RuntimeError, ValueError) as error:
+        # flash-attn knows few architectures and head sizes; sdpa nearly all
+        return " ".join(str(error).split())
+    if packing.leaks:
+        return f"packed documents move each other by up to {packing.leak:.2g}"
+    return packing
 
 
 def _attend_with(model: TokenModel, name: str) -> None:

@@ -85,17 +85,20 @@ class Passes:
         )
 
     def packing_warning(self, lengths: np.ndarray) -> str | None:
-        """Return why each row holds one document and what that costs, or None where rows are full.
+        """Return what a user should know of how rows are packed: why each holds one document and
+        what that costs, and why flash attention was not taken; None where all is as wished.
 
         ``lengths`` [sequences]: tokens of a batch.
         """
-        if not self._packing.leaks:
-            return None
-        now, packed = (
-            self.padding_share(lengths, one_per_row=one_per_row) for one_per_row in (True, False)
-        )
-        unit = "nats" if self._spec.head == "lm" else "of a score's spread"
-        return self._packing.warning(unit, padding_now=now, padding_packed=packed)
+        said = [self._packing.declined] if self._packing.declined else []
+        if self._packing.leaks:
+            now, packed = (
+                self.padding_share(lengths, one_per_row=one_per_row)
+                for one_per_row in (True, False)
+            )
+            unit = "nats" if self._spec.head == "lm" else "of a score's spread"
+            said.append(self._packing.warning(unit, padding_now=now, padding_packed=packed))
+        return "; ".join(said) or None
 
     def padding_share(self, lengths: np.ndarray, *, one_per_row: bool) -> float:
         """Return the share of padding among the tokens computed for ``lengths`` [sequences]."""

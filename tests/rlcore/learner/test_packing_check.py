@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -12,6 +13,8 @@ import torch
 from flows.places import RECIPES
 from rlcore.algorithms.objective import PreferenceObjective, SftObjective
 from rlcore.learner.learner import Learner
+from rlcore.learner.packing_check import PackingCheck
+from rlcore.learner.passes import Passes
 from rlcore.learner.pool import LearnerPool
 from rlcore.learner.spec import LearnerSpec, Term
 from rlcore.models.packing import Sequences
@@ -222,3 +225,14 @@ def test_sft_warns_once_what_rows_of_one_document_cost(tmp_path: Path):
     assert line.startswith("architecture OPTForCausalLM does not keep packed documents apart")
     assert "nats" in line
     assert "of the tokens computed for the first batch are padding" in line
+
+
+def test_why_flash_attention_was_not_taken_is_told(spec: LearnerSpec) -> None:
+    """A GPU run at a third of its speed should say what it lacks."""
+    check = PackingCheck("Qwen2ForCausalLM", 0.0, 1.0, declined="auto took sdpa: heads of 512")
+    unused: Any = None
+    passes = Passes(unused, spec, "cpu", check, unused)
+    assert passes.packing_warning(np.array([5, 9])) == "auto took sdpa: heads of 512"
+    leaking = Passes(unused, spec, "cpu", replace(check, leak=2.0), unused)
+    said = str(leaking.packing_warning(np.array([5, 9])))
+    assert said.startswith("auto took sdpa: heads of 512; architecture Qwen2ForCausalLM does not")
