@@ -8,6 +8,7 @@ from prefect.logging import get_run_logger
 from rlcore.models.files import MODEL_FOLDER, model_directory
 from rlcore.models.tokenizer import load_tokenizer
 from rlcore.rl.phases import Phases
+from rlcore.rl.prompts import PromptRows
 from rlcore.rl.ptx import ptx_of
 from rlcore.rl.state import LoopState
 from rlcore.rl.workers import start_workers
@@ -63,7 +64,7 @@ def open_phases(run: StageRun) -> Iterator[Phases]:
             store=store,
             key=run.records,
             lineage=run.resumable(),
-            prompts=store.table(dataset, "prompts"),
+            prompts=PromptRows.of_file(store.table_file(dataset, "prompts")),
             ptx=ptx,
             tokenizer=tokenizer,
             workers=workers,

@@ -50,6 +50,7 @@ from rlcore.results.run import StageRecord, record_stage, stage_rows
 from rlcore.rewards.types import Scorers
 from rlcore.rl.loop import Steps, iterate
 from rlcore.rl.phases import Phases
+from rlcore.rl.prompts import PromptRows
 from rlcore.rl.state import LoopState
 from rlcore.rl.workers import start_workers
 from rlcore.store.artifacts import ArtifactStore, Lineage
@@ -199,7 +200,7 @@ def _trained(run: _Prepared) -> ArtifactRef:
             store=store,
             key=run.call.key,
             lineage=replace(run.lineage, parents={"dataset": dataset}),
-            prompts=run.prompts,
+            prompts=PromptRows.of_frame(run.prompts),
             ptx=None,
             tokenizer=run.tokenizer,
             workers=rl_workers,

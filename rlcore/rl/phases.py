@@ -76,7 +76,10 @@ class Phases(Training):
                 if table in rollouts.rows:
                     sampled = self.store.table(rollouts, table)
                     tables[scored] = score_rollouts(
-                        sampled, self.train, self.workers.rewards, episodes
+                        sampled,
+                        self.train.of_uids(sampled["uid"].to_list()),
+                        self.workers.rewards,
+                        episodes,
                     )
             check_rewards(tables["rewards"], self.recipe.reward)
             return self.records.put("rewards", rollouts.key, tables, parents)

@@ -16,10 +16,11 @@ from rlcore.rl.guards import StaleWeightsError
 from rlcore.rl.history import History
 from rlcore.rl.metrics import RECORD, SAVE, MetricsLog
 from rlcore.rl.probe import probe_memory
+from rlcore.rl.prompts import PromptRows
 from rlcore.rl.records import Records
 from rlcore.rl.state import LoopState, validation_due
 from rlcore.rl.stream import PromptStream
-from rlcore.rl.sync import CANARY_GAP, Canary, sync_weights
+from rlcore.rl.sync import CANARY_GAP, CANARY_TOKENS, Canary, sync_weights
 from rlcore.rl.validation import Validation, validation_prompts
 from rlcore.rl.workers import RLWorkers
 from rlcore.store.artifacts import ArtifactStore, Lineage
@@ -60,7 +61,7 @@ class RLRun:
         store: ArtifactStore,
         key: str,
         lineage: Lineage,
-        prompts: pl.DataFrame,
+        prompts: PromptRows,
         ptx: Sequences | None,
         tokenizer: Any,
         workers: RLWorkers,
@@ -72,7 +73,7 @@ class RLRun:
         self.workers = workers
         self.log = log
         self.tokenizer = tokenizer
-        self.train = prompts.filter(pl.col("split") == "train")
+        self.train = prompts.of_split("train")
         self.episodes = episodes_of(recipe, workers.engines, workers.environments, tokenizer)
         self.stream = PromptStream(self.train, recipe.rl, recipe.seed)
         self.validation = Validation(
@@ -85,7 +86,7 @@ class RLRun:
             self.episodes,
         )
         self.ptx = ptx
-        self.canary = Canary.of_prompts(self.train, recipe)
+        self.canary = Canary.of_prompts(self.train.head(CANARY_TOKENS), recipe)
         self._lineage = lineage
         self._fork = None if recipe.rl.fork is None else Fork(recipe.rl.fork, store)
         self.records = Records(store, key, lineage, log)
@@ -126,7 +127,8 @@ class RLRun:
         """Let learners run out of memory now if they ever do; the checkpoint of ``state`` undoes
         what that changes."""
         with activity("the step that tries the memory"):
-            probe_memory(self.recipe, self.workers, state, prompts=self.train, ptx=self.ptx)
+            shown = self.train.with_shortest(self.recipe.model.max_tokens)
+            probe_memory(self.recipe, self.workers, state, prompts=shown, ptx=self.ptx)
         self.checkpoints.load(self.workers.trained, state.iteration)
         held = self.workers.learner.stamp()
         assert (held.version, held.digest) == (state.version, state.digest), "the probe is undone"

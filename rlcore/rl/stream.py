@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from rlcore.rl.prompts import PromptRows
 from rlcore.seeds import stream_seed
 from schemas.errors import UserError
 from schemas.rl import RLSection
@@ -15,7 +16,7 @@ from schemas.rl import RLSection
 class PromptStream:
     """The training prompts in the order that iterations take them; ``seed``: the recipe's."""
 
-    prompts: pl.DataFrame
+    prompts: PromptRows
     rl: RLSection
     seed: int
 
@@ -37,7 +38,7 @@ class PromptStream:
             count=self.round_size,
             seed=self.seed,
         )
-        return self.prompts[rows.tolist()]
+        return self.prompts.take(rows)
 
 
 def take_prompts(num_prompts: int, *, cursor: int, count: int, seed: int) -> np.ndarray:

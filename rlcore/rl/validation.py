@@ -13,6 +13,7 @@ from rlcore.rewards.types import Scorers
 from rlcore.rewards.unscored import RewardFailureError
 from rlcore.rl.guards import check_rewards
 from rlcore.rl.measures import failure_metrics
+from rlcore.rl.prompts import PromptRows
 from rlcore.rl.reward import rewards_frame
 from rlcore.seeds import stream_seed
 from rlcore.trajectories.collect import Engines, collect, in_order, score
@@ -76,11 +77,11 @@ class Validation:
         return _figures(scored.with_columns(self.prompts["data_source"]))
 
 
-def validation_prompts(prompts: pl.DataFrame, count: int, seed: int) -> pl.DataFrame:
+def validation_prompts(prompts: PromptRows, count: int, seed: int) -> pl.DataFrame:
     """Return ``count`` validation prompts, drawn by (seed, uid): of every source its share."""
-    rows = prompts.filter(pl.col("split") == "validation")
-    order = pl.Series("order", [stream_seed(seed, "validation", uid) for uid in rows["uid"]])
-    return rows.with_columns(order).sort("order").drop("order").head(count)
+    rows = prompts.of_split("validation")
+    order = [stream_seed(seed, "validation", uid) for uid in rows.columns("uid")["uid"]]
+    return rows.take(pl.Series("order", order, dtype=pl.Int64).arg_sort().head(count).to_numpy())
 
 
 def _answers_frame(trajectories: Sequence[Trajectory]) -> pl.DataFrame:

@@ -99,18 +99,22 @@ class ArtifactReader:
         """
         from rlcore.store.tables import decode_table
 
-        manifest = self.manifest(ref)
-        uri = self._files.uri(location(ref.kind, ref.key))
-        if name not in manifest.schema_versions:
-            there = ", ".join(manifest.schema_versions) or "no tables"
-            near = did_you_mean(name, manifest.schema_versions)
-            raise UserError(f"{uri} has no table {name!r}; it holds {there}{near}")
-        file_name = f"{name}.parquet"
-        path = self.file(manifest, file_name)
+        manifest, path = self._table_file(ref, name)
+        uri, file_name = self._files.uri(location(ref.kind, ref.key)), path.name
         frame = decode_table(name, path, manifest.files[file_name].sha256, uri)
         if frame.height != (rows := manifest.rows.get(name)):
             raise damaged(uri, f"{uri}/{file_name} has {frame.height} rows, not {rows}")
         return frame
+
+    def table_file(self, ref: "ArtifactRef", name: str) -> Path:
+        """Return the local path of the Parquet file of table ``name``, its digest verified; its
+        contract was checked when it was written. Raises as ``table``."""
+        return self._table_file(ref, name)[1]
+
+    def _table_file(self, ref: "ArtifactRef", name: str) -> "tuple[Manifest, Path]":
+        manifest = self.manifest(ref)
+        _check_has_table(manifest, name, self._files.uri(location(ref.kind, ref.key)))
+        return manifest, self.file(manifest, f"{name}.parquet")
 
     def directory(self, ref: "ArtifactRef") -> Path:
         """Return a local directory with the artifact's files, verified; callers must not change
@@ -226,6 +230,13 @@ class ArtifactReader:
             sha256=manifest.sha256,
             rows=manifest.rows,
         )
+
+
+def _check_has_table(manifest: "Manifest", name: str, uri: str) -> None:
+    if name not in manifest.schema_versions:
+        there = ", ".join(manifest.schema_versions) or "no tables"
+        near = did_you_mean(name, manifest.schema_versions)
+        raise UserError(f"{uri} has no table {name!r}; it holds {there}{near}")
 
 
 def _not_there(uri: str, found: "Manifest | None", asked: "ArtifactRef") -> ArtifactError:

@@ -17,6 +17,7 @@ from rlcore.models.tokenizer import load_tokenizer
 from rlcore.recipes import load_recipe
 from rlcore.rewards.types import Reward, RewardRow
 from rlcore.rl.phases import Phases
+from rlcore.rl.prompts import PromptRows
 from rlcore.rl.ptx import ptx_sequences
 from rlcore.rl.workers import start_workers
 from rlcore.store.artifacts import ArtifactStore, Lineage
@@ -101,7 +102,7 @@ def make_phases(dataset: Dataset, tmp_path: Path) -> Iterator[Callable[..., Phas
                 store=store or ArtifactStore(str(tmp_path / "store")),
                 key=key,
                 lineage=lineage,
-                prompts=table(dataset.ref, "prompts"),
+                prompts=PromptRows.of_file(dataset.store.table_file(dataset.ref, "prompts")),
                 ptx=ptx and ptx_sequences(ptx, table(dataset.ref, "demonstrations"), tokenizer),
                 tokenizer=tokenizer,
                 workers=start_workers(

@@ -12,7 +12,9 @@ from rlcore.rewards.pool import RewardPool
 from rlcore.rewards.types import Failure, Reward, RewardRow
 from rlcore.rewards.unscored import RewardFailureError
 from rlcore.rewards.worker import RewardWorker
-from rlcore.rl.validation import Validation
+from rlcore.rl.prompts import PromptRows
+from rlcore.rl.validation import Validation, validation_prompts
+from rlcore.seeds import stream_seed
 from rlcore.store.tables import validate
 from schemas.outcomes import FinishReason
 from schemas.rl import RewardFunction, RewardSection
@@ -208,3 +210,21 @@ def test_verdicts_of_weight_zero_do_not_choose_where_some_fail() -> None:
 
     figure, metrics = run(Scripted(watched))
     assert (figure, metrics["val/accuracy"]) == (0.5, 0.0)
+
+
+def test_validation_prompts_are_drawn_by_seed_and_uid_alone() -> None:
+    """Checkpoints of one run, or of two to compare, must answer the same prompts."""
+    table = pl.DataFrame(
+        {
+            "uid": [f"u{n}" for n in range(40)],
+            "split": ["train", "validation"] * 20,
+            "prompt_ids": [[n] for n in range(40)],
+        }
+    )
+    drawn = validation_prompts(PromptRows.of_frame(table), 7, seed=3)
+    of_split = table.filter(pl.col("split") == "validation").rows()
+    ordered = sorted(of_split, key=lambda row: stream_seed(3, "validation", row[0]))
+    assert drawn.rows() == ordered[:7]
+    turned = PromptRows.of_frame(table.reverse())
+    assert validation_prompts(turned, 7, seed=3)["uid"].to_list() == drawn["uid"].to_list()
+    assert validation_prompts(turned, 99, seed=3).height == len(of_split)

@@ -1,0 +1,107 @@
+"""The rows of a Prompts table, read as they are asked for: few of its row groups are in memory."""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pyarrow.parquet as pq
+
+HELD = 32  # row groups of ``ROW_GROUP_ROWS`` rows, some 10 MB each: tables below that are read once
+
+Read = Callable[[int, tuple[str, ...] | None], pl.DataFrame]
+
+
+class PromptRows:
+    """Some rows of a Prompts table, in its order, without those of other splits.
+
+    Per row 8 bytes are held, and 16 more once ``of_uids`` was asked.
+    """
+
+    __slots__ = ("_ends", "_held", "_index", "_read", "_rows")
+
+    def __init__(self, heights: Sequence[int], read: Read, rows: np.ndarray | None = None) -> None:
+        """``heights``: rows of each group. ``read`` returns columns (None: all) of one of them.
+        ``rows``: numbers (int64) of those that count, ascending; None: all."""
+        self._ends = np.cumsum([0, *heights])
+        self._read = read
+        self._held = lru_cache(HELD)(lambda group: read(group, None))
+        self._rows = np.arange(self._ends[-1]) if rows is None else rows
+        self._index: tuple[np.ndarray, np.ndarray] | None = None
+
+    @classmethod
+    def of_frame(cls, frame: pl.DataFrame) -> "PromptRows":
+        """Return the rows of a table that is in memory already."""
+        return cls(
+            [frame.height],
+            lambda group, columns: frame if columns is None else frame.select(columns),
+        )
+
+    @classmethod
+    def of_file(cls, path: Path) -> "PromptRows":
+        """Return the rows of a table in a Parquet file, whose digest is already verified."""
+        file = pq.ParquetFile(path)  # open to the end: a copy of a bucket's file may be removed
+        heights = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
+
+        def read(group: int, columns: tuple[str, ...] | None) -> pl.DataFrame:
+            names = None if columns is None else list(columns)
+            return pl.DataFrame(pl.from_arrow(file.read_row_group(group, columns=names)))
+
+        return cls(heights, read)
+
+    @property
+    def height(self) -> int:
+        return len(self._rows)
+
+    def of_split(self, split: str) -> "PromptRows":
+        """Return the rows of one split."""
+        chosen = self._rows[(self.columns("split")["split"] == split).to_numpy()]
+        return PromptRows(np.diff(self._ends).tolist(), self._read, chosen)
+
+    def take(self, places: np.ndarray) -> pl.DataFrame:
+        """Return the rows at ``places`` (int64, from 0), in their order."""
+        rows = self._rows[places]
+        groups = np.searchsorted(self._ends, rows, side="right") - 1
+        parts, order = [self._held(0).clear()], np.argsort(groups, kind="stable")
+        for group in np.unique(groups):
+            within = rows[order][groups[order] == group] - self._ends[group]
+            parts.append(self._held(int(group))[within.tolist()])
+        return pl.concat(parts)[np.argsort(order, kind="stable").tolist()]
+
+    def head(self, count: int) -> pl.DataFrame:
+        """Return the first ``count`` rows, or all there are."""
+        return self.take(np.arange(min(count, self.height)))
+
+    def of_uids(self, uids: Sequence[str]) -> pl.DataFrame:
+        """Return the rows of ``uids``, in the table's order; none of a uid that is not there."""
+        if self._index is None:
+            hashes = self.columns("uid")["uid"].hash().to_numpy()
+            order = np.argsort(hashes, kind="stable")
+            self._index = hashes[order], order
+        hashes, order = self._index
+        wanted = pl.Series(sorted(set(uids)), dtype=pl.String)
+        first = np.searchsorted(hashes, wanted.hash().to_numpy(), side="left")
+        last = np.searchsorted(hashes, wanted.hash().to_numpy(), side="right")
+        places = [order[a:b] for a, b in zip(first, last, strict=True)]
+        found = self.take(np.sort(np.concatenate([np.zeros(0, dtype=np.int64), *places])))
+        return found.filter(pl.col("uid").is_in(wanted.implode()))
+
+    def columns(self, *names: str) -> pl.DataFrame:
+        """Return columns of all rows."""
+        return pl.concat([*self._scan(names)])
+
+    def with_shortest(self, count: int) -> pl.DataFrame:
+        """Return the first ``count`` rows, and after them the first of the shortest prompt where it
+        is none of them."""
+        lengths = [part["prompt_ids"].list.len() for part in self._scan(("prompt_ids",))]
+        shortest = int(pl.concat(lengths).to_numpy().argmin())
+        places = np.arange(min(count, self.height))
+        return self.take(places if shortest < len(places) else np.append(places, shortest))
+
+    def _scan(self, names: tuple[str, ...]) -> Iterator[pl.DataFrame]:
+        bounds = np.searchsorted(self._rows, self._ends)
+        for group in range(len(self._ends) - 1):
+            within = self._rows[bounds[group] : bounds[group + 1]] - self._ends[group]
+            if len(within) or group == 0:
+                yield self._read(group, names)[within.tolist()]
