@@ -96,7 +96,14 @@ class TrainEngine:
         return self.spec.zero_stage == 3 and self.world_size > 1
 
     def forward(self, **inputs: Any) -> tuple[torch.Tensor, ...]:
-        """``forward`` of the model."""
+        """``forward`` of the model.
+
+        In lockstep each call of the head gathers its weight from all ranks, so that a rank with
+        fewer chunks of logits than another must call it as often.
+        """
+        if self.lockstep and "target_ids" in inputs:
+            calls = self._engine.module.head_calls(len(inputs["target_ids"]))
+            inputs["head_calls"] = max(self.exchange(calls))
         return self._engine(**inputs)
 
     def backward(self, loss: torch.Tensor) -> None:

@@ -51,12 +51,15 @@ class TokenLogprobModel(nn.Module):
         temperature: float = 1.0,
         entropy_grad: bool | None = None,
         full_kl: bool = False,
+        head_calls: int = 1,
     ) -> Scores:
         """Return log-probs [targets], entropies [targets] or [0], KLs [targets] or [0], fp32, nats.
 
         ``input_ids``, ``position_ids`` [rows, row_tokens]; ``predictors`` [targets]: flat places.
         Log-softmax of logits / ``temperature`` in fp32. ``entropy_grad``: None none, False without
         gradient, True with. ``full_kl``: exact KL(policy || reference), with gradient.
+        ``head_calls``: the head is called at least so often, if with no tokens: where its weight is
+        sharded a call is collective.
         """
 
         def score(
@@ -66,37 +69,49 @@ class TokenLogprobModel(nn.Module):
             return scores_of_logits(head(hidden), ids, temperature, entropy_grad, theirs)
 
         hidden, head = self._hidden(input_ids, position_ids, predictors), _head(self.lm)
-        # Depends on the models held and not on the quantities requested: another chunk size would
-        # round differently, and scoring must equal training bit for bit.
-        models = 1 + len(self._reference)
-        logits_per_token = self.lm.config.get_text_config().vocab_size * models
-        chunk_tokens = max(1, CHUNK_LOGITS // logits_per_token)
         frozen, reference_head = None, None
         if full_kl:
             (reference,) = self._reference
             reference_head = _head(reference.lm)
             with torch.no_grad():
                 frozen = reference._hidden(input_ids, position_ids, predictors)
-        if len(target_ids) <= chunk_tokens:
+        calls = max(head_calls, self.head_calls(len(target_ids)))
+        if calls == 1:
             return score(hidden, target_ids, frozen)
         weight = None if self._reference else plain_weight(head)
         if weight is not None:
             found = blocked_scores(hidden, weight, target_ids, temperature, entropy_grad)
             return *found, found[0].new_zeros(0)
-        chunks = hidden.split(chunk_tokens)
         parts = [
             checkpoint(score, *chunk, use_reentrant=False)
             if torch.is_grad_enabled()
             else score(*chunk)
             for chunk in zip(
-                chunks,
-                target_ids.split(chunk_tokens),
-                [None] * len(chunks) if frozen is None else frozen.split(chunk_tokens),
+                self._chunks(hidden, calls),
+                self._chunks(target_ids, calls),
+                [None] * calls if frozen is None else self._chunks(frozen, calls),
                 strict=True,
             )
         ]
         logprobs, entropies, kls = zip(*parts, strict=True)
         return torch.cat(logprobs), torch.cat(entropies), torch.cat(kls)
+
+    def head_calls(self, num_targets: int) -> int:
+        """Return how often a pass over so many targets calls a head that cannot be run in blocks of
+        the vocabulary."""
+        return max(1, -(-num_targets // self._chunk_tokens))
+
+    @property
+    def _chunk_tokens(self) -> int:
+        # Depends on the models held and not on the quantities requested: another chunk size would
+        # round differently, and scoring must equal training bit for bit.
+        models = 1 + len(self._reference)
+        return max(1, CHUNK_LOGITS // (self.lm.config.get_text_config().vocab_size * models))
+
+    def _chunks(self, per_target: torch.Tensor, count: int) -> list[torch.Tensor]:
+        """Cut along the targets into ``count`` chunks, the last of which may be empty."""
+        full = per_target.split(self._chunk_tokens)
+        return [*full, *[per_target[:0]] * (count - len(full))]
 
     def _hidden(
         self, input_ids: torch.Tensor, position_ids: torch.Tensor, predictors: torch.Tensor

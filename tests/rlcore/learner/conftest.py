@@ -5,6 +5,7 @@ import os
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # read once, when torch loads OpenMP
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -115,6 +116,17 @@ class Pair:
         for pending in pendings:
             pending.result(120)
         return LearnerPool(self._ranks, timeout_s=60)
+
+    @contextmanager
+    def chunked(self, logits: int) -> Iterator[None]:
+        """Let ranks cut passes of more than ``logits`` logits into chunks."""
+        self._ranks = self._ranks or start_ranks(2)
+        before = [rank.start("chunks", logits).result(120) for rank in self._ranks]
+        try:
+            yield
+        finally:
+            for rank, limit in zip(self._ranks, before, strict=True):
+                rank.start("chunks", limit).result(120)
 
     def modules(self) -> set[str]:
         """Top-level packages loaded by rank 0."""

@@ -61,6 +61,7 @@ def serve(pipe: Connection, rank: int, world_size: int, rendezvous: str) -> None
     os.environ["OMP_NUM_THREADS"] = "1"
     os.environ["OMP_WAIT_POLICY"] = "passive"
     from rlcore.learner.learner import Learner
+    from rlcore.models import logprobs
 
     learner = None
     while True:
@@ -74,6 +75,8 @@ def serve(pipe: Connection, rank: int, world_size: int, rendezvous: str) -> None
                     learner.close()
                 learner = Learner(args[0], rank, world_size, rendezvous)
                 answer = None
+            elif method == "chunks":
+                answer, logprobs.CHUNK_LOGITS = logprobs.CHUNK_LOGITS, args[0]
             elif method == "modules":
                 answer = {name.partition(".")[0] for name in sys.modules}
             else:
