@@ -31,6 +31,7 @@ UNITS = {
     "hidden_size": "ms a million parameters",
 }
 CONTEXT = 192  # tokens
+HEAD_SIZE = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,9 @@ def _timed(folder: Path, axis: str, point: int) -> tuple[float, float]:
     place.mkdir()
     shape = {"max_position_embeddings": CONTEXT}
     if axis == "hidden_size":
+        heads = point // HEAD_SIZE
         shape |= {axis: point, "intermediate_size": 2 * point}
+        shape |= {"num_heads": heads, "num_kv_heads": heads // 2}
     job: Job = job_of(place, replace(SMALL, shape=shape, steps=8))
     if axis != "hidden_size":
         job = replace(job, **{axis: point})
