@@ -61,14 +61,6 @@ AttentionInterface.register(GROUPED, grouped_attention)
 AttentionMaskInterface.register(GROUPED, sdpa_mask)
 
 
-def takes_masks(model: PreTrainedModel) -> bool:
-    """Return whether every layer of ``model`` attends to all earlier tokens, by transformers' own
-    attention and masks; ``model`` then takes a mask of each row's columns as it is."""
-    layers = DynamicCache(config=model.config).layers
-    plain = all(type(layer) is DynamicLayer for layer in layers)
-    return plain and bool(layers) and bool(getattr(model, "_supports_attention_backend", False))
-
-
 States = tuple[torch.Tensor, torch.Tensor]  # keys and values, [rows, heads, columns, dim]
 
 

@@ -6,7 +6,7 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from rlcore.cluster.progress import advance
-from rlcore.engines.row_decoder import GROUPED, RowDecoder, takes_masks
+from rlcore.engines.row_decoder import GROUPED, RowDecoder
 from rlcore.engines.sampling import choose, processed_logprobs
 from rlcore.engines.types import (
     NOISE,
@@ -18,6 +18,7 @@ from rlcore.engines.types import (
     check_requests,
     check_token_ids,
 )
+from rlcore.models.tree_mask import takes_masks
 from rlcore.weights.check import read_update, require_verified, verify_handed
 from rlcore.weights.digest import SumTap, canonical_names
 from rlcore.weights.files import checkpoint_shapes

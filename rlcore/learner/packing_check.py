@@ -15,6 +15,7 @@ from rlcore.learner.attention import AUTO, FLASH, SDPA, choose_attention, flash_
 from rlcore.learner.model import TokenModel
 from rlcore.learner.spec import LearnerSpec
 from rlcore.models.packing import MicroBatch, Sequences, pack
+from rlcore.models.tree_mask import takes_masks
 from rlcore.models.values import TokenValueModel
 from schemas.errors import UserError
 
@@ -30,12 +31,14 @@ _DECLINED = f"hardware.learner.attention = 'auto' took sdpa, as {FLASH} does not
 class PackingCheck:
     """``leak``: the largest change of a token's log-prob by packing, in nats; for a value model, of
     the score of a head of unit scale. ``limit``: the change that rounding can explain.
-    ``declined``: a sentence on why "auto" did not take flash attention, where it tried to."""
+    ``declined``: a sentence on why "auto" did not take flash attention, where it tried to.
+    ``shares``: whether sequences that begin alike can share the tokens they have in common."""
 
     architecture: str
     leak: float
     limit: float
     declined: str = ""
+    shares: bool = False
 
     @property
     def leaks(self) -> bool:
@@ -117,8 +120,9 @@ def _models(model: TokenModel) -> list[TokenModel]:
 
 
 def worst(checks: list[PackingCheck]) -> PackingCheck:
-    """Return the check whose leak exceeds its limit most."""
-    return max(checks, key=lambda check: check.leak / check.limit)
+    """Return the check whose leak exceeds its limit most; it shares where all do."""
+    found = max(checks, key=lambda check: check.leak / check.limit)
+    return replace(found, shares=all(check.shares for check in checks))
 
 
 def _check(model: TokenModel, spec: LearnerSpec, device: str) -> PackingCheck:
@@ -155,7 +159,33 @@ def _check(model: TokenModel, spec: LearnerSpec, device: str) -> PackingCheck:
             " causal language model"
         )
     limit = max(floor, ROUNDING_FACTOR * float(padding.max()))
-    return PackingCheck(architecture, float(packing.max()), limit)
+    check = PackingCheck(architecture, float(packing.max()), limit)
+    if check.leaks or spec.attn_implementation != SDPA or not takes_masks(model.lm):
+        return check
+    return replace(check, shares=_sharing_error(model, device) / scale <= limit)
+
+
+def _sharing_error(model: TokenModel, device: str) -> float:
+    """Return the largest change of an answer's outputs where it shares the tokens of its prompt."""
+    prompt, *answers = _documents(model.lm.config.get_text_config().vocab_size)
+    ids = [np.concatenate([prompt, answer]) for answer in answers]
+    sequences = Sequences(ids, [np.arange(len(each)) >= len(prompt) for each in ids])
+
+    def read(row_tokens: int, *, share_prompts: bool) -> np.ndarray:
+        flat = np.zeros(sequences.num_tokens)
+        for batch in pack(
+            sequences,
+            micro_batch_tokens=row_tokens,
+            row_tokens=row_tokens,
+            share_prompts=share_prompts,
+            one_per_row=not share_prompts,
+        ):
+            flat[batch.sources] = _outputs(model, batch, device)
+        return flat
+
+    longest = int(sequences.lengths.max())
+    alone, shared = read(longest, share_prompts=False), read(4 * longest, share_prompts=True)
+    return float(np.abs(shared - alone).max())
 
 
 def _documents(vocab_size: int) -> list[np.ndarray]:
@@ -177,12 +207,11 @@ def _outputs(model: TokenModel, batch: MicroBatch, device: str) -> np.ndarray:
 
     A value model's own head cannot be used: a new one returns 0 everywhere.
     """
-    inputs = [
-        torch.from_numpy(array).to(device)
-        for array in (batch.input_ids, batch.position_ids, batch.predictors)
-    ]
+    names = ("input_ids", "position_ids", "predictors", "documents", "continued")
+    arrays = {name: getattr(batch, name) for name in names}
+    inputs = {n: torch.from_numpy(a).to(device) for n, a in arrays.items() if a is not None}
     if isinstance(model, TokenValueModel):
-        hidden = model.hidden(*inputs).double().cpu().numpy()
+        hidden = model.hidden(**inputs).double().cpu().numpy()
         return hidden @ np.random.default_rng(1).normal(size=hidden.shape[-1])
-    logprobs, *_ = model(*inputs, torch.from_numpy(batch.target_ids).to(device))
+    logprobs, *_ = model(**inputs, target_ids=torch.from_numpy(batch.target_ids).to(device))
     return logprobs.double().cpu().numpy()

@@ -68,8 +68,8 @@ class Passes:
         whole_groups: bool = False,
         kept: np.ndarray | None = None,
     ) -> list[MicroBatch]:
-        """Pack for the device: one long row under flash attention, else rows of up to three times
-        the longest sequence.
+        """Pack for the device: one long row under flash attention, else rows of some times the
+        longest sequence, in which answers share the tokens of their prompt where the model can.
 
         Every pass of the learner, with gradient or without, is packed here: log-probs from another
         packing differ by rounding.
@@ -82,7 +82,13 @@ class Passes:
             whole_groups=whole_groups,
             kept=kept,
             one_per_row=self._packing.leaks,
+            share_prompts=self.shares_prompts,
         )
+
+    @property
+    def shares_prompts(self) -> bool:
+        """Whether answers to a prompt share its tokens."""
+        return self._packing.shares
 
     def packing_warning(self, lengths: np.ndarray) -> str | None:
         """Return what a user should know of how rows are packed: why each holds one document and
@@ -129,6 +135,9 @@ class Passes:
             "position_ids": self.tensor(batch.position_ids),
             "predictors": self.tensor(batch.predictors),
         }
+        if batch.documents is not None and batch.continued is not None:
+            inputs["documents"] = self.tensor(batch.documents)
+            inputs["continued"] = self.tensor(batch.continued)
         if self._spec.head == "value":
             (values,) = self._engine.forward(**inputs)
             return TokenOutputs(values=values)

@@ -3,7 +3,9 @@
 A micro-batch is ``[rows, row_tokens]`` with ``position_ids`` that restart at 0 for every document
 and no attention mask: the model library derives the block-diagonal causal mask from the restarts
 (only with ``use_cache=False`` and without ``attention_mask``, else it silently does not). The
-padding at the end of a row is a document of its own whose outputs are never used. Where the library
+padding at the end of a row is a document of its own whose outputs are never used. Where answers
+share the tokens of their prompt (``rlcore.models.trees``), prompt and answers are documents, and
+the micro-batch says which of them each continues. Where the library
 derives no such mask (``rlcore.learner.packing_check``), rows hold one document each, and the
 positions continue through the padding: it follows the document, so a causal model needs no mask for
 it.
@@ -17,7 +19,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from rlcore.models.rows import Part, Rows, filled_rows, parts_of
+from rlcore.models.rows import Part, Row, one_part, parts_of
+from rlcore.models.trees import prompts_of
 from schemas.errors import UserError
 
 
@@ -118,8 +121,11 @@ class MicroBatch:
     place (row x row_tokens + column) whose output is read for the target: the one before it, or
     under targets "last" its own. ``target_ids`` [targets]
     int64. ``sequences`` [targets] int64: sequence of each target. ``sources`` [targets] int64:
-    place of the target in the concatenation of all sequences. ``num_tokens``: tokens without
-    padding.
+    place of the target in the concatenation of all sequences. ``num_tokens``: tokens of the
+    sequences, without padding and with a prompt for each. ``documents``, ``continued``: [rows,
+    row_tokens] int32, the document that a place belongs to, and the one before it that it attends
+    to as well (or the same), both counted in the micro-batch, padding -1; None where no document
+    continues another.
     """
 
     input_ids: np.ndarray
@@ -129,6 +135,8 @@ class MicroBatch:
     sequences: np.ndarray
     sources: np.ndarray
     num_tokens: int
+    documents: np.ndarray | None = None
+    continued: np.ndarray | None = None
 
 
 def pack(
@@ -140,15 +148,17 @@ def pack(
     whole_groups: bool = False,
     kept: np.ndarray | None = None,
     one_per_row: bool = False,
+    share_prompts: bool = False,
 ) -> list[MicroBatch]:
     """Split ``sequences`` into micro-batches of at most ``micro_batch_tokens`` padded tokens.
 
-    ``row_tokens`` None makes rows as long as the longest sequence, or without ``whole_groups`` two
-    or three times as long where that costs less (``rlcore.models.rows``); a micro-batch is trimmed
-    to its own longest row. ``targets``: "loss_mask"; "all" tokens that have a predecessor; or
-    "last", one target per sequence, read at its last token itself. ``whole_groups``: the sequences
-    of a group share a micro-batch. ``kept``: indices of the sequences to pack (default all).
-    ``one_per_row``: each row holds one sequence and is padded to the longest of its micro-batch.
+    ``row_tokens`` None makes rows as long as the longest sequence, or some times as long where that
+    costs less (``rlcore.models.rows``); a micro-batch is trimmed to its own longest row.
+    ``targets``: "loss_mask"; "all" tokens that have a predecessor; or "last", one target per
+    sequence, read at its last token itself. ``whole_groups``: the sequences of a group share a
+    micro-batch. ``kept``: indices of the sequences to pack (default all). ``one_per_row``: each row
+    holds one sequence and is padded to the longest of its micro-batch. ``share_prompts``: sequences
+    that begin alike are packed as trees, unless ``targets`` are "all", which lie in prompts too.
     Raises ``UserError`` when a sequence does not fit a row, a row or group does not fit a
     micro-batch, or groups are required and ``sequences`` has none.
     """
@@ -163,14 +173,20 @@ def pack(
             "raise hardware.learner.micro_batch_tokens or shorten prompts and responses"
         )
     layout = _Layout(sequences, targets, one_per_row=one_per_row)
+    shared = share_prompts and targets != "all" and not one_per_row
+    limits = {
+        "row_tokens": row_tokens,
+        "one_per_row": one_per_row,
+        "prompts": prompts_of(sequences.token_ids, sequences.loss_mask) if shared else None,
+    }
 
-    def fill(members: np.ndarray) -> Rows:
-        return filled_rows(lengths, members, width, one_per_row)
+    def fill(members: np.ndarray) -> Part:
+        return one_part(lengths, members, micro_batch_tokens, **limits)
 
     if whole_groups:
         parts = _whole_groups(kept, groups_of(sequences), micro_batch_tokens, fill)
     else:
-        parts = parts_of(lengths, kept, micro_batch_tokens, row_tokens, one_per_row)
+        parts = parts_of(lengths, kept, micro_batch_tokens, **limits)
     return [layout.micro_batch(rows, width) for rows, width in parts]
 
 
@@ -188,12 +204,12 @@ def _whole_groups(
     kept: np.ndarray,
     groups: np.ndarray,
     micro_batch_tokens: int,
-    fill: Callable[[np.ndarray], Rows],
+    fill: Callable[[np.ndarray], Part],
 ) -> list[Part]:
     """Return (rows, width) of each micro-batch, each filled with groups until the next group does
     not fit.
 
-    ``fill``: ``filled_rows`` of the sequences at the given indices.
+    ``fill``: ``one_part`` of the sequences at the given indices.
     """
     parts: list[Part] = []
     held = np.zeros(0, dtype=np.int64)
@@ -202,17 +218,17 @@ def _whole_groups(
         members = kept[groups[kept] == group]
         for start in (held, held[:0]):
             wanted = np.concatenate([start, members])
-            rows, used = fill(wanted)
-            if len(rows) * int(used[0]) <= micro_batch_tokens:
+            rows, width = fill(wanted)
+            if len(rows) * width <= micro_batch_tokens:
                 break
             if not len(start):
                 raise UserError(
-                    f"a prompt's {len(members)} responses need {len(rows) * int(used[0])} tokens "
+                    f"a prompt's {len(members)} responses need {len(rows) * width} tokens "
                     f"of one micro-batch and it holds {micro_batch_tokens}; raise "
                     "hardware.learner.micro_batch_tokens or compare fewer responses"
                 )
             parts.append(plan)
-        held, plan = wanted, (rows, int(used[0]))
+        held, plan = wanted, (rows, width)
     return [*parts, plan]
 
 
@@ -234,19 +250,18 @@ class _Layout:
         else:
             self._wanted[self._starts] = False
 
-    def micro_batch(self, rows: list[np.ndarray], width: int) -> MicroBatch:
-        """Lay out ``rows`` (sequence indices each) on a [len(rows), width] grid."""
-        members = np.concatenate(rows)
-        row_of = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
-        size = self._lengths[members]
-        ends = np.cumsum(size)
-        used = np.bincount(row_of, weights=size, minlength=len(rows)).astype(np.int64)
+    def micro_batch(self, rows: list[Row], width: int) -> MicroBatch:
+        """Lay out ``rows`` on a [len(rows), width] grid."""
+        cut = _documents(rows, self._lengths)
+        ends = np.cumsum(cut.size)
+        used = np.bincount(cut.row, weights=cut.size, minlength=len(rows)).astype(np.int64)
         before_row = np.cumsum(used) - used
-        # Place of each member's first token on the grid, then of every token.
-        first_place = row_of * width + (ends - size) - before_row[row_of]
-        within = np.arange(int(ends[-1])) - np.repeat(ends - size, size)
-        place = np.repeat(first_place, size) + within
-        source = np.repeat(self._starts[members], size) + within
+        # Place of each document's first token on the grid, then of every token.
+        first_place = cut.row * width + (ends - cut.size) - before_row[cut.row]
+        within = np.arange(int(ends[-1])) - np.repeat(ends - cut.size, cut.size)
+        place = np.repeat(first_place, cut.size) + within
+        position = within + np.repeat(cut.begin, cut.size)
+        source = np.repeat(self._starts[cut.member], cut.size) + position
 
         input_ids = np.zeros(len(rows) * width, dtype=np.int64)
         # The padding's positions restart at 0, which makes it a document of its own. With one
@@ -255,17 +270,59 @@ class _Layout:
         counted_from = np.arange(len(rows)) * width + (0 if self._one_per_row else used)
         position_ids = np.arange(len(rows) * width) - np.repeat(counted_from, width)
         input_ids[place] = self._token_ids[source]
-        position_ids[place] = within
+        position_ids[place] = position
+        # An answer's first token is predicted at the last of its prompt.
+        before = place - self._shift
+        starts, prompt = np.flatnonzero(cut.begin), cut.continued[cut.begin > 0]
+        if self._shift:
+            before[(ends - cut.size)[starts]] = (first_place + cut.size - 1)[prompt]
         keep = self._wanted[source]
-        return MicroBatch(
+        batch = MicroBatch(
             input_ids=input_ids.reshape(len(rows), width),
             position_ids=position_ids.reshape(len(rows), width),
-            predictors=place[keep] - self._shift,
+            predictors=before[keep],
             target_ids=self._token_ids[source[keep]],
-            sequences=np.repeat(members, size)[keep],
+            sequences=np.repeat(cut.member, cut.size)[keep],
             sources=source[keep],
-            num_tokens=int(ends[-1]),
+            num_tokens=int((cut.begin + cut.size)[cut.ends].sum()),
         )
+        if not len(starts):
+            return batch
+        # Padding is of no document: a place attends to its own row's equals, itself included.
+        numbers = np.full((2, len(rows) * width), -1, dtype=np.int32)
+        numbers[:, place] = np.repeat([np.arange(len(cut.size)), cut.continued], cut.size, axis=1)
+        documents, continued = numbers.reshape(2, len(rows), width)
+        return replace(batch, documents=documents, continued=continued)
+
+
+@dataclass(frozen=True, slots=True)
+class _Documents:
+    """The documents of some rows, in order, [documents] each: ``row``, ``member`` (the sequence
+    that holds it), ``begin`` and ``size`` (its place there, tokens), ``continued`` (the document of
+    its prompt, or itself), ``ends`` (whether sequences end in it, which a shared prompt's do
+    not)."""
+
+    row: np.ndarray
+    member: np.ndarray
+    begin: np.ndarray
+    size: np.ndarray
+    continued: np.ndarray
+    ends: np.ndarray
+
+
+def _documents(rows: list[Row], lengths: np.ndarray) -> _Documents:
+    found: list[tuple[int, int, int, int, int, bool]] = []
+    for number, row in enumerate(rows):
+        for tree in row:
+            prompt, shared = len(found), tree.shared
+            if shared:
+                found.append((number, int(tree.members[0]), 0, shared, prompt, False))
+            for member in tree.members.tolist():
+                continued = prompt if shared else len(found)
+                size = int(lengths[member]) - shared
+                found.append((number, member, shared, size, continued, True))
+    columns = np.array(found, dtype=np.int64).T
+    return _Documents(*columns[:5], ends=columns[5].astype(bool))
 
 
 def idle_micro_batch() -> MicroBatch:

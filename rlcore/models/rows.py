@@ -5,32 +5,28 @@ All of it is a function of lengths and limits, so that a run that is repeated cu
 
 import numpy as np
 
+from rlcore.models.trees import Prompts, Tree, tree_lengths, trees_of
 from schemas.errors import UserError
 
 ROW_MULTIPLES = (1, 2, 3)  # of the longest sequence: what a row may hold where nothing is set
+SHARING_MULTIPLES = (*ROW_MULTIPLES, 4, 6, 8)  # the same where a row holds many answers to a prompt
 # Tokens of a row at which attention, with its mask of the whole row, costs as much as the rest of
 # the model: fitted to rows of 37 to 9,472 tokens on CPU, 0.46 M parameters. Less in larger models.
 ATTENTION_TOKENS = 750
 
-Rows = tuple[list[np.ndarray], np.ndarray]  # per row its sequences, in order, and its tokens
-Part = tuple[list[np.ndarray], int]  # a micro-batch: its rows, and their padded tokens
+Row = list[Tree]  # in order
+Rows = tuple[list[Row], np.ndarray]  # and the tokens of each
+Part = tuple[list[Row], int]  # a micro-batch: its rows, and their padded tokens
 
 
 def plan_rows(
     lengths: np.ndarray, row_tokens: int, *, one_per_row: bool = False
 ) -> list[np.ndarray]:
-    """First-fit-decreasing: return, per row, the indices of the sequences it holds, in order.
+    """First-fit-decreasing: return, per row, the indices of what it holds, in order.
 
-    Ties keep the given order, so that the plan depends on ``lengths`` alone. ``one_per_row``: one
-    sequence per row, longest first. Raises ``UserError`` when a sequence is longer than a row.
+    ``lengths``: of sequences or trees, each at most ``row_tokens``. Ties keep the given order, so
+    that the plan depends on ``lengths`` alone. ``one_per_row``: one per row, longest first.
     """
-    if len(lengths) and int(lengths.max()) > row_tokens:
-        longest = int(lengths.argmax())
-        raise UserError(
-            f"sequence {longest} has {int(lengths[longest])} tokens and a packed row holds "
-            f"{row_tokens}; raise hardware.learner.row_tokens or micro_batch_tokens, or shorten "
-            "prompts and responses"
-        )
     order = np.argsort(-lengths, kind="stable")
     if one_per_row:
         return list(order[:, None])
@@ -57,7 +53,9 @@ def padded_tokens(
     if not len(lengths):
         return 0
     members = np.arange(len(lengths))
-    parts = parts_of(lengths, members, micro_batch_tokens, row_tokens, one_per_row)
+    parts = parts_of(
+        lengths, members, micro_batch_tokens, row_tokens=row_tokens, one_per_row=one_per_row
+    )
     return sum(len(rows) * width for rows, width in parts)
 
 
@@ -65,22 +63,61 @@ def parts_of(
     lengths: np.ndarray,
     members: np.ndarray,
     micro_batch_tokens: int,
+    *,
     row_tokens: int | None,
     one_per_row: bool,
+    prompts: Prompts | None = None,
 ) -> list[Part]:
     """Return (rows, width) of each micro-batch, from rows of ``row_tokens`` or, with None, of the
-    multiple of the longest sequence that costs least: the shortest of equals."""
+    multiple of the longest sequence that costs least: the shortest of equals.
+
+    ``prompts``: of all sequences, where answers to one may share it.
+    """
 
     def filled(width: int) -> list[Part]:
-        return _cut(*filled_rows(lengths, members, width, one_per_row), micro_batch_tokens)
+        rows, used = filled_rows(lengths, members, width, one_per_row, prompts)
+        return _cut(rows, used, micro_batch_tokens)
+
+    if row_tokens is not None:
+        return filled(row_tokens)
+    widths = _widths(int(lengths[members].max()), micro_batch_tokens, one_per_row, prompts)
+    return min((filled(width) for width in widths), key=_cost)
+
+
+def one_part(
+    lengths: np.ndarray,
+    members: np.ndarray,
+    micro_batch_tokens: int,
+    *,
+    row_tokens: int | None,
+    one_per_row: bool,
+    prompts: Prompts | None = None,
+) -> Part:
+    """Return rows that hold all ``members`` in one micro-batch, and their width; arguments as
+    ``parts_of``'s. It may exceed ``micro_batch_tokens`` where no rows fit."""
+
+    def filled(width: int) -> Part:
+        rows, used = filled_rows(lengths, members, width, one_per_row, prompts)
+        return rows, int(used[0])
 
     if row_tokens is not None:
         return filled(row_tokens)
     longest = int(lengths[members].max())
-    if one_per_row:
+    if prompts is None:
         return filled(longest)
-    widths = [longest * n for n in ROW_MULTIPLES if n == 1 or longest * n <= micro_batch_tokens]
-    return min((filled(width) for width in widths), key=_cost)
+    parts = [filled(w) for w in _widths(longest, micro_batch_tokens, one_per_row, prompts)]
+    fitting = [(rows, width) for rows, width in parts if len(rows) * width <= micro_batch_tokens]
+    return min(fitting or parts, key=lambda part: _cost([part]))
+
+
+def _widths(
+    longest: int, micro_batch_tokens: int, one_per_row: bool, prompts: Prompts | None
+) -> list[int]:
+    """Return the tokens that a row may have."""
+    if one_per_row:
+        return [longest]
+    multiples = ROW_MULTIPLES if prompts is None else SHARING_MULTIPLES
+    return [longest * n for n in multiples if n == 1 or longest * n <= micro_batch_tokens]
 
 
 def _cost(parts: list[Part]) -> int:
@@ -88,7 +125,7 @@ def _cost(parts: list[Part]) -> int:
     return sum(len(rows) * width * (ATTENTION_TOKENS + width) for rows, width in parts)
 
 
-def _cut(rows: list[np.ndarray], used: np.ndarray, micro_batch_tokens: int) -> list[Part]:
+def _cut(rows: list[Row], used: np.ndarray, micro_batch_tokens: int) -> list[Part]:
     """Return (rows, width) of each micro-batch, from rows in descending order of ``used``."""
     parts, first = [], 0
     while first < len(rows):
@@ -100,15 +137,28 @@ def _cut(rows: list[np.ndarray], used: np.ndarray, micro_batch_tokens: int) -> l
 
 
 def filled_rows(
-    lengths: np.ndarray, members: np.ndarray, row_tokens: int, one_per_row: bool
+    lengths: np.ndarray,
+    members: np.ndarray,
+    row_tokens: int,
+    one_per_row: bool,
+    prompts: Prompts | None = None,
 ) -> Rows:
-    """Return rows of sequence indices and the tokens in each, fullest first.
+    """Return rows of trees and the tokens in each, fullest first.
 
     FFD fills rows unevenly; after sorting, rows of similar length share a micro-batch, which is
-    trimmed to its longest row.
+    trimmed to its longest row. Raises ``UserError`` when a sequence is longer than a row.
     """
-    plan = plan_rows(lengths[members], row_tokens, one_per_row=one_per_row)
-    rows = [members[row] for row in plan]
-    used = np.array([lengths[row].sum() for row in rows])
+    longest = members[int(np.argmax(lengths[members]))]
+    if lengths[longest] > row_tokens:
+        raise UserError(
+            f"sequence {longest} has {lengths[longest]} tokens and a packed row holds {row_tokens};"
+            " raise hardware.learner.row_tokens or micro_batch_tokens, or shorten prompts and"
+            " responses"
+        )
+    trees = trees_of(lengths, members, row_tokens, None if one_per_row else prompts)
+    sizes = tree_lengths(trees, lengths)
+    plan = plan_rows(sizes, row_tokens, one_per_row=one_per_row)
+    rows = [[trees[at] for at in row.tolist()] for row in plan]
+    used = np.array([sizes[row].sum() for row in plan])
     order = np.argsort(-used, kind="stable")
     return [rows[i] for i in order.tolist()], used[order]

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
+from rlcore.models.tree_mask import tree_mask
 from schemas.errors import UserError
 
 if TYPE_CHECKING:
@@ -33,20 +34,35 @@ class TokenValueModel(nn.Module):
         self.lm = lm
 
     def forward(
-        self, input_ids: torch.Tensor, position_ids: torch.Tensor, predictors: torch.Tensor
+        self,
+        input_ids: torch.Tensor,
+        position_ids: torch.Tensor,
+        predictors: torch.Tensor,
+        documents: torch.Tensor | None = None,
+        continued: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor]:
         """Return (values [targets] fp32,), read at the flat places ``predictors`` [targets].
 
-        ``input_ids``, ``position_ids`` [rows, row_tokens], packed.
+        ``input_ids``, ``position_ids`` [rows, row_tokens], packed; ``documents``, ``continued``
+        [rows, row_tokens]: as ``tree_mask`` takes them.
         """
-        return (self.lm.get_submodule(SCORE)(self.hidden(input_ids, position_ids, predictors)),)
+        hidden = self.hidden(input_ids, position_ids, predictors, documents, continued)
+        return (self.lm.get_submodule(SCORE)(hidden),)
 
     def hidden(
-        self, input_ids: torch.Tensor, position_ids: torch.Tensor, predictors: torch.Tensor
+        self,
+        input_ids: torch.Tensor,
+        position_ids: torch.Tensor,
+        predictors: torch.Tensor,
+        documents: torch.Tensor | None = None,
+        continued: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Return the input of the head at ``predictors``: [targets, hidden]."""
         hidden = self.lm.base_model(
-            input_ids=input_ids, position_ids=position_ids, use_cache=False
+            input_ids=input_ids,
+            position_ids=position_ids,
+            attention_mask=tree_mask(documents, continued),
+            use_cache=False,
         ).last_hidden_state
         return hidden.reshape(-1, hidden.shape[-1]).index_select(0, predictors)
 

@@ -76,8 +76,9 @@ ALGORITHMS: dict[str, list[Objective]] = {
 
 
 def algorithm_batch(num_sequences: int = 13, seed: int = 0) -> Sequences:
-    """``make_batch`` with every field of every algorithm; one row has nothing to train on."""
-    batch = make_batch(num_sequences, seed)
+    """``make_batch`` with every field of every algorithm; one row has nothing to train on, and two
+    of four groups answer one prompt each."""
+    batch = with_shared_prompts(make_batch(num_sequences, seed), 4)
     generator = np.random.default_rng(seed + 1)
     masks = [np.zeros_like(mask) if row == 3 else mask for row, mask in enumerate(batch.loss_mask)]
     groups = np.arange(num_sequences, dtype=np.int64) % 4 + 100
@@ -99,6 +100,18 @@ def algorithm_batch(num_sequences: int = 13, seed: int = 0) -> Sequences:
         "pair_weights": spread(pair_weights(ranks, groups)),
     }
     return replace(batch, loss_mask=masks, per_token={**batch.per_token, **fields}, groups=groups)
+
+
+def with_shared_prompts(batch: Sequences, num_groups: int) -> Sequences:
+    """Let every second of ``num_groups`` groups, which are every so many rows, begin alike."""
+    ids, masks = [row.copy() for row in batch.token_ids], list(batch.loss_mask)
+    for group in range(0, num_groups, 2):
+        rows = range(group, len(batch), num_groups)
+        shared = min(int(np.argmax(masks[row])) for row in rows)
+        for row in rows:
+            ids[row][:shared] = ids[group][:shared]
+            masks[row] = np.arange(len(masks[row])) >= shared
+    return replace(batch, token_ids=ids, loss_mask=masks)
 
 
 def terms_of(name: str, batch: Sequences) -> list[Term]:

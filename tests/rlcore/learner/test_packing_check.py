@@ -25,6 +25,7 @@ from rlcore.supervised.sft import SFT
 from rlcore.workers.workers import Workers
 from schemas.errors import UserError
 from tests.flows.small_run import INLINE, SMALL
+from tests.rlcore.learner.algorithms import with_shared_prompts
 from tests.rlcore.learner.architectures import (
     LEAKING,
     NO_SDPA,
@@ -95,6 +96,29 @@ def test_architecture_that_separates_documents_packs_them(
     learner = learner_of(spec, model_dir=str(tmp_path / "model"), row_tokens=130, trainable=False)
     assert gap(learner.logprobs(batch).logprobs, logprobs_alone(tmp_path / "model", batch)) < 1e-4
     assert learner.packing_warning(batch.lengths) is None
+
+
+@pytest.mark.parametrize("name", [*SEPARATING, *LEAKING])
+def test_prompts_are_shared_where_the_model_can(
+    name: str, spec: LearnerSpec, learner_of: Build, tmp_path: Path
+):
+    """A model with a window, a state or a mask of its own would see other tokens; its answers stay
+    whole, and equal to Hugging Face's."""
+    write_architecture(tmp_path / "model", name)
+    attention = "eager" if name in NO_SDPA else "sdpa"
+    batch = with_shared_prompts(make_batch(8), 2)
+    learner = learner_of(
+        spec, model_dir=str(tmp_path / "model"), attn_implementation=attention, trainable=False
+    )
+    shares = learner.shares_prompts
+    assert shares == (name in {"Qwen2", "Qwen3", "Llama", "Gemma", "Phi", "GPT2"})
+    alone = [
+        np.where(mask, row, 0.0)
+        for row, mask in zip(
+            logprobs_alone(tmp_path / "model", batch), batch.loss_mask, strict=True
+        )
+    ]
+    assert gap(learner.logprobs(batch, targets="loss_mask").logprobs, alone) < 1e-4
 
 
 @pytest.mark.parametrize(("name", "leaks"), [("FalconH1", True), ("Lfm2", True), ("Qwen2", False)])

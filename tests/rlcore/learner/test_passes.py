@@ -7,15 +7,19 @@ import pytest
 import torch
 
 from rlcore.algorithms.objective import PolicyObjective, SftObjective
+from rlcore.learner.passes import Passes
 from rlcore.learner.spec import Term
 from rlcore.models.packing import Sequences
 from schemas.errors import UserError
 from tests.rlcore.learner.samples import (
+    VOCABULARY,
     assert_same_weights,
     make_batch,
+    reference_step,
     weights_of,
 )
 
+GRPO_BARE = PolicyObjective()
 GRPO = PolicyObjective(aggregation="seq-mean-token-mean", kl_coef=0.05, entropy_coef=0.01)
 
 LAYOUTS = {
@@ -41,6 +45,48 @@ def test_layout_does_not_change_the_step(name, batch, learner_of, tmp_path):
     for key in metrics.keys() - {"perf/padded_tokens"}:
         assert found[key] == pytest.approx(metrics[key], rel=2e-5, abs=1e-6), key
     assert_same_weights(weights_of(other, tmp_path), weights_of(plain, tmp_path))
+
+
+def test_answers_that_share_their_prompt_train_as_whole_sequences(
+    spec, learner_of, tmp_path, monkeypatch
+):
+    """Log-probs and an optimizer step equal those of Hugging Face, a sequence at a time, while
+    half of the tokens are computed."""
+    batch = answers_to(prompts=3, answers=6)
+    wide, seen = learner_of(micro_batch_tokens=512), []
+    outputs = Passes.outputs
+    monkeypatch.setattr(
+        Passes, "outputs", lambda self, each, **how: seen.append(each) or outputs(self, each, **how)
+    )
+    logprobs = wide.logprobs(batch, targets="loss_mask").logprobs
+    computed = sum(each.input_ids.size for each in seen)
+    assert computed < 0.6 * batch.num_tokens
+    assert sum(each.num_tokens for each in seen) == batch.num_tokens
+    alone = learner_of(micro_batch_tokens=512, attn_implementation="eager")  # does not share
+    for ours, theirs in zip(
+        logprobs, alone.logprobs(batch, targets="loss_mask").logprobs, strict=True
+    ):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    expected, norm = reference_step(spec, [Term(batch, GRPO_BARE)], 0.1)
+    metrics = wide.step([Term(batch, GRPO_BARE)], 0.1)
+    assert metrics["actor/grad_norm"] == pytest.approx(norm, rel=1e-5)
+    assert_same_weights(weights_of(wide, tmp_path), expected)
+
+
+def answers_to(prompts: int, answers: int) -> Sequences:
+    """Answers of 2 to 8 tokens to prompts of 12, in an order that mixes them."""
+    generator = np.random.default_rng(4)
+    asked = generator.integers(0, VOCABULARY, (prompts, 12)).astype(np.int32)
+    of_row = generator.permutation(np.repeat(np.arange(prompts), answers))
+    said = [generator.integers(0, VOCABULARY, generator.integers(2, 9)) for _ in of_row]
+    ids = [
+        np.concatenate([asked[p], s]).astype(np.int32) for p, s in zip(of_row, said, strict=True)
+    ]
+    fields = {
+        name: [generator.normal(-4, 1, len(row)).astype(np.float32) for row in ids]
+        for name in ("advantages", "old_logprobs", "rollout_logprobs")
+    }
+    return Sequences(ids, [np.arange(len(row)) >= 12 for row in ids], fields, groups=of_row)
 
 
 def test_skipping_rows_without_advantage_changes_only_the_work(batch, learner_of, tmp_path):

@@ -13,8 +13,10 @@ LENGTHS = st.lists(st.integers(1, 30), min_size=1, max_size=60)
 
 def shapes_of(lengths: np.ndarray, budget: int, row_tokens: int | None) -> list[tuple[int, int]]:
     """(rows, width) of each micro-batch; every sequence is in one of them."""
-    parts = parts_of(lengths, np.arange(len(lengths)), budget, row_tokens, one_per_row=False)
-    held = np.concatenate([row for rows, _ in parts for row in rows])
+    parts = parts_of(
+        lengths, np.arange(len(lengths)), budget, row_tokens=row_tokens, one_per_row=False
+    )
+    held = np.concatenate([tree.members for rows, _ in parts for row in rows for tree in row])
     assert sorted(held.tolist()) == list(range(len(lengths)))
     return [(len(rows), width) for rows, width in parts]
 

@@ -1,0 +1,93 @@
+"""Sequences that begin with the same prompt, of which it is computed once.
+
+The answers sampled for a prompt are scored and trained on together: a *tree* holds the prompt and
+one branch per answer, and a branch attends to the prompt and to itself. Log-probs and gradients are
+those of whole sequences; G answers of R tokens to a prompt of P cost P + G R tokens instead of
+G (P + R). numpy only.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """``members``: indices of sequences whose first ``shared`` tokens are equal and stored once.
+    With one member nothing is shared."""
+
+    members: np.ndarray
+    shared: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prompts:
+    """Which sequences begin alike: ``number`` [sequences] int64, equal where the prompts are, and
+    ``length`` [sequences] int64, tokens of the prompt."""
+
+    number: np.ndarray
+    length: np.ndarray
+
+
+def prompts_of(token_ids: Sequence[np.ndarray], loss_mask: Sequence[np.ndarray]) -> Prompts:
+    """Return the prompts, which are the tokens before the first that is trained on: no target lies
+    in them. A sequence that nothing is trained on shares none."""
+    known: dict[bytes, int] = {}
+    number, length = (np.zeros(len(token_ids), dtype=np.int64) for _ in range(2))
+    for row, (ids, mask) in enumerate(zip(token_ids, loss_mask, strict=True)):
+        size = int(np.argmax(mask)) if mask.any() else 0
+        key = ids[:size].astype(np.int64).tobytes() if size else b"%d" % row
+        number[row], length[row] = known.setdefault(key, len(known)), size
+    return Prompts(number, length)
+
+
+def trees_of(
+    lengths: np.ndarray, members: np.ndarray, row_tokens: int, prompts: Prompts | None
+) -> list[Tree]:
+    """Return trees of at most ``row_tokens`` tokens that hold ``members``, each once.
+
+    Branches of a prompt go to its trees in descending length. ``prompts`` None: a tree per
+    sequence. A function of lengths and prompts alone.
+    """
+    if prompts is None:
+        return [Tree(members[at : at + 1], 0) for at in range(len(members))]
+    order = members[np.argsort(-lengths[members], kind="stable")]
+    grouped: dict[int, list[int]] = {}
+    for index, number in zip(order.tolist(), prompts.number[order].tolist(), strict=True):
+        grouped.setdefault(number, []).append(index)
+    trees: list[Tree] = []
+    for alike in grouped.values():
+        trees += _cut(alike, lengths, row_tokens, int(prompts.length[alike[0]]))
+    return trees
+
+
+def tree_lengths(trees: Sequence[Tree], lengths: np.ndarray) -> np.ndarray:
+    """Return the tokens of each tree, [trees] int64."""
+    return np.array(
+        [
+            int(lengths[tree.members].sum()) - (len(tree.members) - 1) * tree.shared
+            for tree in trees
+        ],
+        dtype=np.int64,
+    )
+
+
+def _cut(alike: list[int], lengths: np.ndarray, row_tokens: int, shared: int) -> list[Tree]:
+    """Cut the sequences of one prompt into trees, each filled until the next branch does not
+    fit."""
+    trees: list[Tree] = []
+    held: list[int] = []
+    used = shared
+    for index in alike:
+        branch = int(lengths[index]) - shared
+        if held and used + branch > row_tokens:
+            trees.append(_tree(held, shared))
+            held, used = [], shared
+        held.append(index)
+        used += branch
+    return [*trees, _tree(held, shared)]
+
+
+def _tree(held: list[int], shared: int) -> Tree:
+    return Tree(np.array(held, dtype=np.int64), shared if len(held) > 1 else 0)
