@@ -133,7 +133,7 @@ def _keeps_contract(name: str, frame: pl.DataFrame) -> bool:
         holds = check.apply(data)
         if not isinstance(holds, pl.LazyFrame):
             return False
-        answers.append(holds.select(pl.all().all(ignore_nulls=False)))
+        answers.append(holds.select(pl.all().all(ignore_nulls=check.check.ignore_na)))
     return all(all(answer.row(0)) for answer in pl.collect_all(answers))
 
 
@@ -162,7 +162,7 @@ def _frame_checks(name: str) -> list[Any]:
 
     from schemas.tables import TABLES
 
-    return [PolarsCheckBackend(check) for check in TABLES[name].to_schema().checks]
+    return [PolarsCheckBackend(check) for check in TABLES[name].to_schema().checks or []]
 
 
 @cache

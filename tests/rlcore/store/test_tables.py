@@ -215,7 +215,15 @@ def test_what_keeps_its_contract_waits_for_no_pandera(monkeypatch: pytest.Monkey
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("Pandera was called")
 
-    filled = [("metrics", metrics()), ("weights", weights()), ("rollouts", rollouts())]
+    scored = {"trajectory_id": ["a"], "advantages": [[0.5]]}  # no log-prob of a fused update yet
+    advantages = pl.DataFrame(
+        {name: scored.get(name, [None]) for name in types_of("advantages")},
+        schema=types_of("advantages"),
+    )
+    filled = [
+        *(("metrics", metrics()), ("weights", weights()), ("rollouts", rollouts())),
+        ("advantages", advantages),
+    ]
     empty = [(name, pl.DataFrame(schema=types_of(name))) for name in TABLES]
     for name, frame in [*filled, *empty]:
         assert validated_by_pandera_alone(name, frame)
