@@ -6,6 +6,7 @@ is imported when used.
 """
 
 import io
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
@@ -27,6 +28,10 @@ _SHOWN_CHARS = 80
 
 # (table, file sha256) pairs that this process has validated.
 _VALIDATED: set[tuple[str, str]] = set()
+# Tables that this process has read lately, by the same pairs: the phases of an iteration read each
+# other's several times.
+_READ: OrderedDict[tuple[str, str], pl.DataFrame] = OrderedDict()
+_READ_TABLES, _READ_BYTES = 8, 16 * 2**20  # how many are held, and of what size at most
 
 _SCALARS: dict[DataTypeClass, pa.DataType] = {
     pl.String: pa.string(),
@@ -64,6 +69,8 @@ def decode_table(name: str, path: Path, digest: str, uri: str) -> pl.DataFrame:
     Raises ArtifactError when it is not Parquet, has no or a newer schema version, or breaks its
     contract.
     """
+    if (held := _READ.get((name, digest))) is not None:
+        return held
     where = f"{uri}/{path.name}"
     try:
         metadata = pl.read_parquet_metadata(path)
@@ -78,6 +85,10 @@ def decode_table(name: str, path: Path, digest: str, uri: str) -> pl.DataFrame:
         except UserError as error:
             raise damaged(uri, f"{where}: {error}") from None
         remember_valid(name, digest)
+    if frame.estimated_size() <= _READ_BYTES:
+        _READ[name, digest] = frame
+        if len(_READ) > _READ_TABLES:
+            _READ.popitem(last=False)
     return frame
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES = 16 * 2**20  # leaf of the hash tree, so that one big embedding is hashed on all cores
 HASHED_AHEAD = 8  # tensors hashed ahead while the consumer works on another
+SMALL_BYTES = 2**18  # hashed in less time than it takes to hand it to a thread
 
 
 def _sha256(chunk: memoryview) -> str:
@@ -36,8 +37,8 @@ class DigestTap:
     """Hashes the tensors of a state on their way from ``items`` to the consumer.
 
     Each tensor is hashed before it is yielded, so the digests are of the bytes that the consumer
-    got. A few tensors are hashed ahead, on ``threads`` threads (0: one per core; hashlib releases
-    the GIL). A contiguous CPU tensor is read once and not copied.
+    got. A few tensors are hashed ahead, the large ones on ``threads`` threads (0: one per core;
+    hashlib releases the GIL). A contiguous CPU tensor is read once and not copied.
     """
 
     _hash = staticmethod(_sha256)
@@ -53,7 +54,7 @@ class DigestTap:
 
         Raises ``UserError`` when a name comes twice.
         """
-        ahead: deque[tuple[str, torch.Tensor, list[Future[str]]]] = deque()
+        ahead: deque[tuple[str, torch.Tensor, list[str | Future[str]]]] = deque()
         with ThreadPoolExecutor(self._threads) as pool:
             for name, tensor in items:
                 if name in self.digests or any(name == waiting for waiting, _, _ in ahead):
@@ -61,21 +62,25 @@ class DigestTap:
                         f"state holds '{name}' twice; pass each tensor once, under its canonical"
                         " name"
                     )
-                buffer = _raw_bytes(tensor)
-                leaves = [
-                    pool.submit(self._hash, buffer[start : start + CHUNK_BYTES])
-                    for start in range(0, len(buffer), CHUNK_BYTES)
-                ]
-                ahead.append((name, tensor, leaves))
+                ahead.append((name, tensor, self._leaves(_raw_bytes(tensor), pool)))
                 if len(ahead) > HASHED_AHEAD:
                     yield self._hashed(*ahead.popleft())
             while ahead:
                 yield self._hashed(*ahead.popleft())
 
+    def _leaves(self, buffer: memoryview, pool: ThreadPoolExecutor) -> list[str | Future[str]]:
+        if 0 < len(buffer) <= SMALL_BYTES:
+            return [self._hash(buffer)]
+        return [
+            pool.submit(self._hash, buffer[start : start + CHUNK_BYTES])
+            for start in range(0, len(buffer), CHUNK_BYTES)
+        ]
+
     def _hashed(
-        self, name: str, tensor: "torch.Tensor", leaves: "list[Future[str]]"
+        self, name: str, tensor: "torch.Tensor", leaves: "list[str | Future[str]]"
     ) -> "tuple[str, torch.Tensor]":
-        row = [name, str(tensor.dtype), list(tensor.shape), [leaf.result() for leaf in leaves]]
+        found = [leaf if isinstance(leaf, str) else leaf.result() for leaf in leaves]
+        row = [name, str(tensor.dtype), list(tensor.shape), found]
         self.digests[name] = json.dumps(row)
         return name, tensor
 
