@@ -37,7 +37,7 @@ class LearnerHardware(Section):
     row_tokens: int | None = Field(
         default=None,
         ge=1,
-        description="tokens of a packed row; null = one to three longest sequences, by"
+        description="tokens of a packed row; null = one to eight longest sequences, by"
         " what padding costs, or under flash attention one row per pass",
     )
     attention: Literal["auto", "sdpa", "flash_attention_2", "eager"] = Field(

@@ -9,7 +9,7 @@ import numpy as np
 from rlcore.cluster.types import Worker
 from rlcore.learner.ranks import Ranks
 from rlcore.learner.spec import Term, TokenScores, UpdateRequest, UpdateResult
-from rlcore.models.packing import Sequences, balance, balance_groups, groups_of
+from rlcore.models.packing import Sequences, balance_groups, balanced, groups_of
 from rlcore.weights.stamp import WeightStamp, WeightUpdate
 
 
@@ -155,7 +155,7 @@ class LearnerPool:
             arguments = [(sequences.lengths,)] * len(self._ranks)
             if line := self._ranks.call("packing_warning", arguments)[0]:
                 warn(line)
-        return balance(sequences.lengths, len(self._ranks))
+        return balanced(sequences.lengths, sequences.groups, len(self._ranks))
 
     def _split(self, terms: Sequence[Term]) -> list[list[Term]]:
         """Return each rank's part of ``terms``, with whole groups where the objective needs

@@ -23,6 +23,8 @@ from rlcore.models.rows import Part, Row, one_part, parts_of
 from rlcore.models.trees import prompts_of
 from schemas.errors import UserError
 
+UNEVEN = 1.1  # tokens of the fullest rank over the best balance, at most, to keep groups whole
+
 
 @dataclass(frozen=True)
 class Sequences:
@@ -357,6 +359,17 @@ def balance(lengths: np.ndarray, num_shares: int) -> list[np.ndarray]:
         shares[lightest].append(index)
         load[lightest] += lengths[index]
     return [np.array(sorted(share), dtype=np.int64) for share in shares]
+
+
+def balanced(lengths: np.ndarray, groups: np.ndarray | None, num_shares: int) -> list[np.ndarray]:
+    """``balance``, with groups kept whole where that costs less than a tenth of balance: answers on
+    different ranks cannot share the tokens of their prompt."""
+    apart = balance(lengths, num_shares)
+    if groups is None or num_shares == 1:
+        return apart
+    whole = balance_groups(lengths, groups, num_shares)
+    fullest = [max(int(lengths[share].sum()) for share in shares) for shares in (whole, apart)]
+    return whole if fullest[0] <= UNEVEN * fullest[1] else apart
 
 
 def balance_groups(lengths: np.ndarray, groups: np.ndarray, num_shares: int) -> list[np.ndarray]:

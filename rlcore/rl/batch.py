@@ -13,15 +13,13 @@ from schemas.artifacts import ArtifactRef
 
 
 def sequences_of(
-    rollouts: pl.DataFrame,
-    per_token: Mapping[str, list[np.ndarray]] | None = None,
-    groups: np.ndarray | None = None,
+    rollouts: pl.DataFrame, per_token: Mapping[str, list[np.ndarray]] | None = None
 ) -> Sequences:
-    """Return the sequences of a Rollouts table, row for row.
+    """Return the sequences of a Rollouts table, row for row, in the groups of their prompts.
 
-    ``per_token``: arrays aligned with ``token_ids``, made float32. ``groups`` [rows] numbers the
-    prompts.
+    ``per_token``: arrays aligned with ``token_ids``, made float32.
     """
+    _, groups = np.unique(rollouts["uid"].to_numpy(), return_inverse=True)
     return Sequences(
         token_ids=to_arrays(rollouts["token_ids"]),
         loss_mask=to_arrays(rollouts["loss_mask"]),

@@ -161,7 +161,7 @@ def policy_sequences(batch: UpdateBatch, rl: RLSection) -> Sequences:
             np.full(len(mask), float(right)) * mask
             for mask, right in zip(masks, positive, strict=True)
         ]
-    sequences = sequences_of(joined, per_token, groups=group)
+    sequences = sequences_of(joined, per_token)
     if algorithm.mask_truncated:
         truncated = (joined["finish_reason"] == FinishReason.LENGTH.value).to_numpy()
         sequences = with_masked_rows(sequences, truncated)

@@ -10,6 +10,7 @@ from rlcore.models.packing import (
     Sequences,
     balance,
     balance_groups,
+    balanced,
     idle_micro_batch,
     pack,
 )
@@ -140,6 +141,15 @@ def test_shares_of_whole_groups_are_complete(lengths, num_groups, num_shares):
     assert sorted(np.concatenate(shares).tolist()) == list(range(len(lengths)))
     homes = [set(groups[share].tolist()) for share in shares]
     assert sum(len(home) for home in homes) == len(set().union(*homes)), "a group is split"
+
+
+def test_groups_stay_on_one_rank_unless_that_unbalances_the_ranks():
+    """A rank computes a prompt once for the answers that it holds."""
+    lengths, groups = np.full(32, 10), np.arange(32) % 4
+    shares = balanced(lengths, groups, 2)
+    assert [len(set(groups[share].tolist())) for share in shares] == [2, 2]
+    assert [len(share) for share in balanced(lengths, np.zeros(32, int), 2)] == [16, 16]
+    assert [len(share) for share in balanced(lengths, None, 2)] == [16, 16]
 
 
 def test_sequences_travel_between_processes_unchanged():
