@@ -5,6 +5,8 @@ it is made at once, on made-up tokens, by all that takes part in an iteration: t
 there are any, reference and critic. The caller undoes it by loading a checkpoint.
 """
 
+from math import ceil
+
 import numpy as np
 import polars as pl
 
@@ -55,8 +57,8 @@ def probe_memory(
 
 
 def longest_batches(recipe: Recipe, prompts: pl.DataFrame, *, budget: int) -> list[pl.DataFrame]:
-    """Return the rollouts that need the most memory, one micro-batch of ``budget`` tokens per rank
-    each, and no more of them than an optimizer step has.
+    """Return the rollouts that need the most memory: each fills a micro-batch of ``budget`` tokens
+    per rank, whether or not answers share their prompt, and has no more than an optimizer step.
 
     The first are the longest that the recipe allows: most tokens to attend to. The second are as
     long an answer to the shortest of ``prompts``: most tokens whose logits are computed.
@@ -68,25 +70,32 @@ def longest_batches(recipe: Recipe, prompts: pl.DataFrame, *, budget: int) -> li
     shortest = prompts["prompt_ids"].list.len().to_numpy().min()
     tokens = np.concatenate(to_arrays(prompts["prompt_ids"].head(longest)))
     most = _sequences_per_step(recipe)
-    return [
-        _rollouts(
-            np.resize(tokens, length),
-            trained,
-            min(most, _sequences_of(recipe, length, longest, budget)),
+    batches = []
+    for length in sorted({longest, min(longest, int(shortest) + trained)}, reverse=True):
+        # Whole sequences fill a micro-batch, or those that share their prompt, which are more.
+        of_shared = (length - trained) / recipe.rl.rollout.samples + trained
+        filling = max(
+            _sequences_of(recipe, length, longest, budget),
+            ceil(budget / of_shared) * recipe.hardware.learner.ranks,
         )
-        for length in sorted({longest, min(longest, int(shortest) + trained)}, reverse=True)
-    ]
+        ids = np.resize(tokens, length)
+        batches.append(_rollouts(ids, trained, min(most, filling), recipe.rl.rollout.samples))
+    return batches
 
 
-def _rollouts(token_ids: np.ndarray, trained: int, count: int) -> pl.DataFrame:
-    """Return ``count`` equal rows of one group, whose last ``trained`` tokens are the policy's."""
+def _rollouts(token_ids: np.ndarray, trained: int, count: int, samples: int) -> pl.DataFrame:
+    """Return ``count`` rows in groups of ``samples``, each of a prompt of its own, whose last
+    ``trained`` tokens are the policy's."""
     mask = np.arange(len(token_ids)) >= len(token_ids) - trained
     zeros = np.zeros(len(token_ids))
+    groups = [row // samples for row in range(count)]
     return pl.DataFrame(
         {
             "trajectory_id": [f"probe-{row}" for row in range(count)],
-            "uid": ["probe"] * count,
-            "token_ids": from_arrays("token_ids", [token_ids] * count, pl.Int32),
+            "uid": [f"probe-{group}" for group in groups],
+            "token_ids": from_arrays(
+                "token_ids", [np.roll(token_ids, group) for group in groups], pl.Int32
+            ),
             "loss_mask": from_arrays("loss_mask", [mask] * count, pl.Boolean),
             "sampler_logprobs": from_arrays("sampler_logprobs", [zeros] * count, pl.Float32),
             "finish_reason": [FinishReason.STOP.value] * count,

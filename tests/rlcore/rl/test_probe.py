@@ -10,7 +10,7 @@ import pytest
 
 from flows.places import RECIPES
 from rlcore.models.packing import Sequences, pack
-from rlcore.models.rows import ROW_MULTIPLES
+from rlcore.models.rows import SHARING_MULTIPLES
 from rlcore.ragged import to_arrays
 from rlcore.recipes import load_recipe
 from rlcore.rl.loop import Steps, iterate
@@ -97,9 +97,11 @@ def prompts_of(lengths: list[int]) -> pl.DataFrame:
     return pl.DataFrame({"prompt_ids": [list(range(2, 2 + n)) for n in lengths]})
 
 
+@pytest.mark.parametrize("share", [True, False])
 @pytest.mark.parametrize("row_tokens", [None, 300])
-def test_no_batch_that_can_come_is_larger(row_tokens: int | None) -> None:
-    """A step that needs more than the probe would run out of memory after hours."""
+def test_no_batch_that_can_come_is_larger(row_tokens: int | None, share: bool) -> None:
+    """A step that needs more than the probe would run out of memory after hours; in models whose
+    answers share their prompt, and in others."""
     over: dict[str, Any] = {
         "data.max_prompt_tokens": 88,
         "rl.rollout.max_new_tokens": 40,
@@ -110,13 +112,14 @@ def test_no_batch_that_can_come_is_larger(row_tokens: int | None) -> None:
     rng = np.random.default_rng(0)
     prompts = [int(n) for n in rng.integers(5, 89, size=64)]
 
-    def sizes(rows: list[tuple[int, int]]) -> tuple[int, int, int]:
-        """Return the most padded tokens, targets, and width of a micro-batch of (prompt, new)."""
-        sequences = Sequences(
-            [np.ones(p + n, dtype=np.int32) for p, n in rows],
-            [np.arange(p + n) >= p for p, n in rows],
+    def sizes(ids: list[np.ndarray], masks: list[np.ndarray]) -> tuple[int, int, int]:
+        """Return the most padded tokens, targets, and width of a micro-batch."""
+        parts = pack(
+            Sequences(ids, masks),
+            micro_batch_tokens=1024,
+            row_tokens=row_tokens,
+            share_prompts=share,
         )
-        parts = pack(sequences, micro_batch_tokens=1024, row_tokens=row_tokens)
         return (
             max(part.input_ids.size for part in parts),
             max(len(part.target_ids) for part in parts),
@@ -124,22 +127,27 @@ def test_no_batch_that_can_come_is_larger(row_tokens: int | None) -> None:
         )
 
     tried = [
-        [(len(mask) - int(mask.sum()), int(mask.sum())) for mask in to_arrays(batch["loss_mask"])]
+        (
+            to_arrays(batch["token_ids"]),
+            [mask.astype(bool) for mask in to_arrays(batch["loss_mask"])],
+        )
         for batch in longest_batches(recipe, prompts_of(prompts), budget=1024)
     ]
-    assert {p + n for p, n in tried[0]} == {128}
-    assert set(tried[1]) == {(min(prompts), 40)}
-    tokens, targets, width = (
-        max(part) for part in zip(*(sizes(rows) for rows in tried), strict=True)
-    )
+    assert {len(mask) for mask in tried[0][1]} == {128}
+    assert {(len(mask), int(mask.sum())) for mask in tried[1][1]} == {(min(prompts) + 40, 40)}
+    tokens, targets, _ = (max(part) for part in zip(*(sizes(*rows) for rows in tried), strict=True))
+    samples = recipe.rl.rollout.samples
     for _ in range(200):
-        drawn = rng.choice(prompts, size=64)
-        legal = [(int(p), int(rng.integers(1, 41))) for p in drawn]
-        got = sizes(legal)
+        asked = [rng.integers(0, 300, p) for p in rng.choice(prompts, size=64 // samples)]
+        rows = [(p, int(rng.integers(1, 41))) for p in asked for _ in range(samples)]
+        got = sizes(
+            [np.concatenate([p, np.zeros(n, dtype=np.int64)]) for p, n in rows],
+            [np.arange(len(p) + n) >= len(p) for p, n in rows],
+        )
         assert got[0] <= max(tokens, 1024)
         assert got[1] <= targets + 40, "a row more at most"
         # Wider rows have a wider mask, which is little beside the tokens' activations.
-        assert got[2] <= (row_tokens or max(ROW_MULTIPLES) * width)
+        assert got[2] <= (row_tokens or max(SHARING_MULTIPLES) * 128)
 
 
 def test_no_more_rows_than_a_step_has() -> None:
