@@ -19,6 +19,7 @@ from rlcore.engines.types import (
     check_token_ids,
 )
 from rlcore.models.tree_mask import takes_masks
+from rlcore.onednn import limit_onednn
 from rlcore.weights.check import read_update, require_verified, verify_handed
 from rlcore.weights.digest import SumTap, canonical_names
 from rlcore.weights.files import checkpoint_shapes
@@ -41,6 +42,7 @@ class TransformersEngine(WholeBatches):
         Raises ``UserError`` when the directory holds no model.
         """
         checkpoint_shapes(spec.model_dir)
+        limit_onednn()
         self._spec = spec
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
             spec.model_dir, dtype=TORCH_DTYPES[spec.dtype], attn_implementation="sdpa"

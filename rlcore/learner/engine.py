@@ -22,6 +22,7 @@ from rlcore.cluster.loopback import LOOPBACK_ENV
 from rlcore.learner.model import TokenModel
 from rlcore.learner.shards import read_shards, write_shards
 from rlcore.learner.spec import LearnerSpec
+from rlcore.onednn import limit_onednn
 from rlcore.weights.digest import canonical_names
 from schemas.errors import UserError
 
@@ -55,6 +56,7 @@ def make_deterministic(spec: LearnerSpec, device: str) -> None:
     if device == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         os.environ.setdefault("FLASH_ATTENTION_DETERMINISTIC", "1")
+    limit_onednn()
     torch.set_num_threads(spec.threads)
     torch.manual_seed(spec.seed)
     torch.use_deterministic_algorithms(
