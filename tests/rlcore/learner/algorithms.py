@@ -105,7 +105,7 @@ def algorithm_batch(num_sequences: int = 13, seed: int = 0) -> Sequences:
 def with_shared_prompts(batch: Sequences, num_groups: int) -> Sequences:
     """Let every second of ``num_groups`` groups, which are every so many rows, begin alike."""
     ids, masks = [row.copy() for row in batch.token_ids], list(batch.loss_mask)
-    for group in range(0, num_groups, 2):
+    for group in range(0, min(num_groups, len(batch)), 2):
         rows = range(group, len(batch), num_groups)
         shared = min(int(np.argmax(masks[row])) for row in rows)
         for row in rows:
