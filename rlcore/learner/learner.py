@@ -86,12 +86,6 @@ class Learner:
         """
         return self._passes.packing_warning(lengths)
 
-    @property
-    def shares_prompts(self) -> bool:
-        """Whether the tokens of a prompt are computed once for all answers to it that a micro-batch
-        holds."""
-        return self._passes.shares_prompts
-
     def logprobs(
         self,
         sequences: Sequences,

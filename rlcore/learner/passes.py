@@ -82,13 +82,8 @@ class Passes:
             whole_groups=whole_groups,
             kept=kept,
             one_per_row=self._packing.leaks,
-            share_prompts=self.shares_prompts,
+            share_prompts=self._packing.shares,
         )
-
-    @property
-    def shares_prompts(self) -> bool:
-        """Whether answers to a prompt share its tokens."""
-        return self._packing.shares
 
     def packing_warning(self, lengths: np.ndarray) -> str | None:
         """Return what a user should know of how rows are packed: why each holds one document and

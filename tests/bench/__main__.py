@@ -26,6 +26,7 @@ from tests.bench.measures import Measure, table
 BENCHMARKS = {
     "episodes": "tests.bench.episodes:measures",
     "growth": "tests.bench.growth:measures",
+    "gpu": "tests.bench.gpu:measures",
     "grpo": "tests.bench.grpo:small",
     "grpo-large": "tests.bench.grpo:large",
     "iteration": "tests.bench.iteration:measures",

@@ -13,7 +13,8 @@ import torch
 from flows.places import RECIPES
 from rlcore.algorithms.objective import PreferenceObjective, SftObjective
 from rlcore.learner.learner import Learner
-from rlcore.learner.packing_check import PackingCheck
+from rlcore.learner.model import load_model
+from rlcore.learner.packing_check import PackingCheck, settle_attention
 from rlcore.learner.passes import Passes
 from rlcore.learner.pool import LearnerPool
 from rlcore.learner.spec import LearnerSpec, Term
@@ -107,11 +108,12 @@ def test_prompts_are_shared_where_the_model_can(
     write_architecture(tmp_path / "model", name)
     attention = "eager" if name in NO_SDPA else "sdpa"
     batch = with_shared_prompts(make_batch(8), 2)
-    learner = learner_of(
+    ours = replace(
         spec, model_dir=str(tmp_path / "model"), attn_implementation=attention, trainable=False
     )
-    shares = learner.shares_prompts
-    assert shares == (name in {"Qwen2", "Qwen3", "Llama", "Gemma", "Phi", "GPT2"})
+    learner = learner_of(ours)
+    _, check = settle_attention(load_model(ours, "cpu"), ours, "cpu")
+    assert check.shares == (name in {"Qwen2", "Qwen3", "Llama", "Gemma", "Phi", "GPT2"})
     alone = [
         np.where(mask, row, 0.0)
         for row, mask in zip(
