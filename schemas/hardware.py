@@ -1,16 +1,19 @@
 """Recipe section ``hardware``: layout only. Nothing here may change the result of training, so it
 is in no cache key."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from collections.abc import Iterator
+from typing import Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from schemas.errors import did_you_mean
 from schemas.names import split_function
 from schemas.section import Section, rule
 
 ENGINES = ("vllm", "transformers")
+AUTO = "auto"
+# Where ``auto`` takes vLLM on CPU (rlcore/engines/choice.py; measured figures in docs/engines.md).
+SMALL_PARAMETERS = 3_000_000
 
 
 class LearnerHardware(Section):
@@ -58,9 +61,11 @@ class RolloutHardware(Section):
     """The rollout engines."""
 
     engine: str = Field(
-        default="vllm",
-        description=f"what samples: {', '.join(ENGINES)} (runs anywhere) or your own class as"
-        " 'package.module:Class' or 'path/to/file.py:Class' (docs/engines.md)",
+        default=AUTO,
+        description=f"what samples: {', '.join(ENGINES)} (runs anywhere), your own class as"
+        " 'package.module:Class' or 'path/to/file.py:Class', or auto = vllm on cuda, and on cpu"
+        f" transformers for models of fewer than {SMALL_PARAMETERS:,} parameters, else vllm; RL"
+        " goes on with the one it began with (docs/engines.md)",
     )
     engines: int = Field(default=1, ge=1, description="engines, a process each")
     gpus_per_engine: float = Field(
@@ -78,10 +83,11 @@ class RolloutHardware(Section):
     @classmethod
     def _engine_is_known(cls, value: str) -> str:
         module, name = split_function(value)
-        if value not in ENGINES and not (module and name.isidentifier()):
+        names = (*ENGINES, AUTO)
+        if value not in names and not (module and name.isidentifier()):
             raise ValueError(
-                f"{value!r} is not one of {', '.join(ENGINES)} and not 'package.module:Class' or"
-                f" 'path/to/file.py:Class'{did_you_mean(value, ENGINES)}"
+                f"{value!r} is not one of {', '.join(names)} and not 'package.module:Class' or"
+                f" 'path/to/file.py:Class'{did_you_mean(value, names)}"
             )
         return value
 
@@ -134,16 +140,12 @@ class HardwareSection(Section):
         " ends, also where a learner's memory ran out, else it has half of micro_batch_tokens",
     )
 
-    @model_validator(mode="before")
-    @classmethod
-    def _engine_of_cluster(cls, values: Any) -> Any:
-        """Take the engine that can share a process where there is one process only."""
-        if not isinstance(values, Mapping) or values.get("cluster") != "in_process":
-            return values
-        rollout = values.get("rollout", {})
-        if not isinstance(rollout, Mapping):
-            return values
-        return {**values, "rollout": {"engine": "transformers", **rollout}}
+    def takes_vllm_on_cpu(self, parameters: int) -> bool:
+        """Return whether vLLM samples on cpu from a model of ``parameters``; in a run that goes on
+        only where nothing is recorded of its engine."""
+        if self.rollout.engine == AUTO:
+            return self.cluster != "in_process" and parameters >= SMALL_PARAMETERS
+        return self.rollout.engine == "vllm"
 
     @rule
     def _ranks_have_gpus_of_their_own(self) -> Iterator[str]:

@@ -20,6 +20,21 @@ class FromScratch(Section):
     vocab_size: int = Field(default=512, ge=64, description="upper bound of the trained vocabulary")
     max_position_embeddings: int = Field(default=512, ge=32, description="longest context, tokens")
 
+    @property
+    def parameters(self) -> int:
+        """The number of parameters at the vocabulary's upper bound.
+
+        ``V·H·(1 if tied else 2) + L·(2·H² + H + 2·(H·K + K) + 3·H·I + 2·H) + H``: embedding and
+        head, then per layer q and o projections, q bias, k and v with bias, the three feed-forward
+        matrices and two norms, then the final norm. V vocabulary, H hidden size, L layers, I
+        feed-forward size, K width of the keys.
+        """
+        hidden, feed = self.hidden_size, self.intermediate_size
+        keys = hidden // self.num_heads * self.num_kv_heads
+        embeddings = self.vocab_size * hidden * (1 if self.tie_word_embeddings else 2)
+        layer = 2 * hidden**2 + hidden + 2 * (hidden * keys + keys) + 3 * hidden * feed + 2 * hidden
+        return embeddings + self.num_layers * layer + hidden
+
     @rule
     def _heads_divide(self) -> Iterator[str]:
         if self.hidden_size % self.num_heads:

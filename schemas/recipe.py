@@ -308,12 +308,12 @@ class Recipe(Section):
                 f" {self.environment.max_observation_tokens} leaves no room for a turn in"
                 f" model.max_tokens = {self.model.max_tokens}; lower it"
             )
-        if scratch and self.hardware.rollout.engine == "vllm":
+        if scratch and self.hardware.takes_vllm_on_cpu(scratch.parameters):
             size = scratch.hidden_size // scratch.num_heads
             if size < 32:
                 yield (
                     f"model.from_scratch.hidden_size / num_heads = {size} is below 32, for which"
-                    " vLLM has no CPU kernel; lower num_heads"
+                    " vLLM has no CPU kernel; lower num_heads, or sample with 'transformers'"
                 )
 
     @rule

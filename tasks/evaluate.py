@@ -11,11 +11,13 @@ from rlcore.evaluation.evaluate import evaluate as evaluate_checkpoint
 from rlcore.evaluation.evaluate import section_of
 from rlcore.models.files import model_directory
 from rlcore.models.tokenizer import load_tokenizer
+from rlcore.results.provenance import ENGINE
 from rlcore.trajectories.setup import episodes_of
 from schemas.artifacts import ArtifactRef
 from schemas.names import BASE_MODEL, REWARD_MODEL
 from schemas.stages import Stage
 from tasks.runtime.caching import StageRun, cached_stage
+from tasks.runtime.sampling import sampling
 
 
 @cached_stage(Stage.EVALUATE)
@@ -28,8 +30,11 @@ def evaluate(run: StageRun) -> ArtifactRef:
         for name, parent in (("base", BASE_MODEL), ("sft", "sft"), ("rl", "rl"))
         if name in recipe.evaluate.checkpoints and parent in run.parents
     }
-    tokenizer = load_tokenizer(next(iter(checkpoints.values())))
-    engines = run.workers.engines(next(iter(checkpoints.values())))
+    first = next(iter(checkpoints.values()))
+    tokenizer = load_tokenizer(first)
+    trained = store.manifest(run.parents["rl"]).metadata if "rl" in run.parents else {}
+    run = sampling(run, first, recorded=trained.get(ENGINE))
+    engines = run.workers.engines(first)
     reward_model = run.parents.get(REWARD_MODEL)
     rewards = run.workers.rewards(
         None if reward_model is None else model_directory(store.directory(reward_model))

@@ -29,6 +29,7 @@ from schemas.reward_model import (
 from schemas.stages import Stage
 from tasks.run_page.report import TrainingReport
 from tasks.runtime.caching import StageRun, cached_stage
+from tasks.runtime.sampling import sampling
 
 PREFERENCES = "preferences"
 
@@ -88,6 +89,7 @@ def _preferences(run: StageRun, policy: Path) -> ArtifactRef:
     prompts = run.store.table(run.parents["dataset"], "prompts")
     match source:
         case SampledPreferences():
+            run = sampling(run, policy, kind=PREFERENCES)
             engines = run.workers.engines(policy)
             load_model_directory(engines, policy)
             ranked = sample_preferences(

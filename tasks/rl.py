@@ -10,6 +10,7 @@ from rlcore.models.tokenizer import load_tokenizer
 from rlcore.rl.phases import Phases
 from rlcore.rl.prompts import PromptRows
 from rlcore.rl.ptx import ptx_of
+from rlcore.rl.sampled_by import forked_engine, recorded_engine
 from rlcore.rl.state import LoopState
 from rlcore.rl.workers import start_workers
 from schemas.artifacts import ArtifactRef
@@ -17,6 +18,7 @@ from schemas.names import REWARD_MODEL
 from schemas.stages import Stage
 from tasks.run_page.report import IterationReport
 from tasks.runtime.caching import CachedStage, StageRun, cached_stage
+from tasks.runtime.sampling import sampling
 
 
 def rl_stage(loop: Callable[[Phases, IterationReport], LoopState]) -> CachedStage:
@@ -26,6 +28,12 @@ def rl_stage(loop: Callable[[Phases, IterationReport], LoopState]) -> CachedStag
     def rl(run: StageRun) -> ArtifactRef:
         """RL from the policy of ``run.parents``; the result is the best policy by validation
         accuracy."""
+        run = sampling(
+            run,
+            model_directory(run.store.directory(run.parents["policy"])),
+            recorded=recorded_engine(run.store, run.records),
+            otherwise=forked_engine(run.store, run.recipe.rl.fork),
+        )
         with (
             run.store.scratch() as scratch,
             open_phases(run) as phases,

@@ -16,12 +16,13 @@ def sft(run: StageRun) -> ArtifactRef:
     """Train the base model on the dataset's demonstrations; the result is a policy."""
     run.workers.start_learner_ahead()
     dataset = run.parents["dataset"]
+    base = model_directory(run.store.directory(run.parents[BASE_MODEL]))
     learner = run.workers.learner(
-        model_directory(run.store.directory(run.parents[BASE_MODEL])),
+        base,
         run.recipe.sft.optimizer,
         name="sft-learner",
     )
-    run.workers.start_engines_ahead()  # SFT trains on cores of its own; sampling comes next
+    run.workers.start_engines_ahead(base)  # SFT trains on cores of its own; sampling comes next
     training = SFT(
         run.recipe.sft,
         learner=learner,

@@ -31,9 +31,11 @@ from rlcore.dry_run.text import (
     engine_lines,
     gib,
     memory_lines,
+    sampler_line,
     stage_lines,
     store_lines,
 )
+from rlcore.engines.choice import choose
 from rlcore.learner.attention import Attention, choose_attention, flash_missing
 from rlcore.recipe_text import write_yaml
 from schemas.errors import UserError
@@ -249,7 +251,7 @@ def _check_gpus(result: Plan) -> None:
 def _engine_bytes(result: Plan, gpu: int) -> int:
     """Return what one engine holds of a GPU of ``gpu`` bytes in any case."""
     rollout, shape = result.recipe.hardware.rollout, result.shape
-    if rollout.engine == "vllm":
+    if choose(result.recipe.hardware, result.device, 0).engine == "vllm":
         return int(rollout.gpu_memory_utilization * gpu)
     return 0 if shape is None else BYTES[result.recipe.model.dtype] * shape.parameters
 
@@ -314,8 +316,10 @@ def recipe_warnings(recipe: Recipe) -> list[str]:
 
 def _memory_lines(result: Plan) -> list[str]:
     if result.shape is None or result.memory is None:
-        return [f"model: {result.shape_note}; memory, time and disk are left out"]
+        unknown = f"model: {result.shape_note}; memory, time and disk are left out"
+        return [unknown, sampler_line(result.recipe, result.device, None)]
     lines = memory_lines(result.recipe, result.shape, result.memory, result.device)
+    lines.append(sampler_line(result.recipe, result.device, result.shape))
     lines += engine_lines(
         result.recipe, result.memory.engine, result.memory.kv_tokens, result.device
     )

@@ -1,16 +1,12 @@
-"""The sizes of a model that a plan is computed from, read without loading any weights.
-
-Letters: V vocabulary, H hidden size, L layers, I feed-forward size, K width of the keys.
-"""
+"""The sizes of a model that a plan is computed from, read without loading any weights."""
 
 import json
-import struct
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
 from typing import Any
 
 from rlcore.models.files import read_config
+from rlcore.models.sizes import count_parameters
 from schemas.errors import UserError
 from schemas.model import FromScratch, ModelSection
 
@@ -45,27 +41,18 @@ class ModelShape:
 
 
 def from_scratch_shape(scratch: FromScratch) -> ModelShape:
-    """Return the shape of the Qwen2 that ``scratch`` describes, at its vocabulary's upper bound.
-
-    ``V·H·(1 if tied else 2) + L·(2·H² + H + 2·(H·K + K) + 3·H·I + 2·H) + H``: embedding and head,
-    then per layer q and o projections, q bias, k and v with bias, the three feed-forward matrices
-    and two norms, then the final norm.
-    """
-    hidden, feed = scratch.hidden_size, scratch.intermediate_size
-    head_dim = hidden // scratch.num_heads
-    keys = head_dim * scratch.num_kv_heads
-    embeddings = scratch.vocab_size * hidden * (1 if scratch.tie_word_embeddings else 2)
-    layer = 2 * hidden**2 + hidden + 2 * (hidden * keys + keys) + 3 * hidden * feed + 2 * hidden
+    """Return the shape of the Qwen2 that ``scratch`` describes, at its vocabulary's upper bound."""
+    head_dim = scratch.hidden_size // scratch.num_heads
     return ModelShape(
         name="a Qwen2 from scratch",
-        parameters=embeddings + scratch.num_layers * layer + hidden,
+        parameters=scratch.parameters,
         exact=False,
         vocab_size=scratch.vocab_size,
-        hidden_size=hidden,
+        hidden_size=scratch.hidden_size,
         num_layers=scratch.num_layers,
         num_kv_heads=scratch.num_kv_heads,
         head_dim=head_dim,
-        intermediate_size=feed,
+        intermediate_size=scratch.intermediate_size,
     )
 
 
@@ -90,43 +77,6 @@ def find_shape(model: ModelSection) -> tuple[ModelShape | None, str]:
             " name (owner/name)"
         )
     return _hub_shape(path, model.revision)
-
-
-def count_parameters(directory: Path, *, tied: bool) -> int:
-    """Return the number of parameters in the safetensors files of ``directory``, headers only.
-
-    A tied ``lm_head.weight`` that some checkpoints repeat counts once. Raises ``UserError`` when
-    there is no such file or one is not safetensors.
-    """
-    files = sorted(directory.glob("model*.safetensors"))
-    if not files:
-        raise UserError(
-            f"model.path = '{directory}' holds no model*.safetensors; save the model with"
-            " save_pretrained first"
-        )
-    shapes: dict[str, list[int]] = {}
-    for file in files:
-        header = _safetensors_header(file)
-        shapes |= {name: entry["shape"] for name, entry in header.items()}
-    if tied:
-        shapes.pop("lm_head.weight", None)
-    return sum(prod(shape) for shape in shapes.values())
-
-
-def _safetensors_header(file: Path) -> dict[str, Any]:
-    """Read the JSON header: 8 bytes of little-endian length, then the entries."""
-    with file.open("rb") as stream:
-        prefix = stream.read(8)
-        length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else 0
-        text = stream.read(length) if 0 < length <= file.stat().st_size else b""
-    try:
-        header = json.loads(text)
-    except ValueError:
-        raise UserError(
-            f"weights file {file} is not a readable safetensors file; fetch or save the model again"
-        ) from None
-    header.pop("__metadata__", None)
-    return header
 
 
 def _directory_shape(directory: Path, name: str) -> ModelShape:

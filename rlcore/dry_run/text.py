@@ -7,8 +7,10 @@ from rlcore.dry_run.batches import Batch, Batches, DataSize
 from rlcore.dry_run.estimates import GIB, LearnerMemory, Memory, Rates
 from rlcore.dry_run.shape import ModelShape
 from rlcore.dry_run.stages import InStore, StageEstimate, evaluation_tokens
+from rlcore.engines.choice import choose
 from rlcore.learner.attention import Attention
 from schemas.context import longest_sequence
+from schemas.hardware import AUTO
 from schemas.recipe import Recipe
 
 
@@ -141,6 +143,20 @@ def _learner_line(name: str, recipe: Recipe, learner: LearnerMemory, device: str
         f" weights {gib(learner.weights)} + gradients {gib(learner.gradients)} + optimizer"
         f" {gib(learner.optimizer)}{reference}{offloaded}; activations"
         f" {gib(learner.activations)}{logits} in a full micro-batch -> {gib(learner.device)}"
+    )
+
+
+def sampler_line(recipe: Recipe, device: str, shape: ModelShape | None) -> str:
+    """Return which rollout engine samples, and why."""
+    hardware = recipe.hardware
+    if hardware.rollout.engine != AUTO:
+        return f"rollout engine: {hardware.rollout.engine}"
+    if shape is None and device == "cpu" and hardware.cluster != "in_process":
+        return "rollout engine: auto, by the number of parameters, which is not known yet"
+    choice = choose(hardware, device, shape.parameters if shape else 0)
+    return (
+        f"rollout engine: {choice.engine} ({choice.why}); RL that has begun goes on with the engine"
+        " that it recorded"
     )
 
 

@@ -36,6 +36,7 @@ MACHINE = "machine"  # metadata of a stage's result: where it was made
 TRUSTS = "trust_remote_code"  # metadata of a recipe
 # Metadata of what learners made with fewer tokens per pass than the recipe says: both figures.
 MICRO_BATCH_TOKENS = "micro_batch_tokens"
+ENGINE = "rollout_engine"  # metadata of what a stage that samples made: which engine did
 UNKNOWN = "not recorded"
 SHOWN = 12  # digits of a commit
 logger = logging.getLogger(__name__)

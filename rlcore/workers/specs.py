@@ -80,8 +80,8 @@ def engine_spec(recipe: Recipe, model_dir: Path, device: str) -> EngineSpec:
     )
 
 
-def engine_placement(recipe: Recipe, device: str) -> Placement:
-    """Return GPUs and environment of one rollout engine."""
+def engine_placement(recipe: Recipe, engine: str, device: str) -> Placement:
+    """Return GPUs and environment of one rollout engine, ``engine``."""
     rollout = recipe.hardware.rollout
-    env = engine_kind(rollout.engine).environment(engine_spec(recipe, Path(), device))
+    env = engine_kind(engine).environment(engine_spec(recipe, Path(), device))
     return Placement(gpus=rollout.gpus_per_engine if device == "cuda" else 0.0, env=env)

@@ -4,13 +4,11 @@ import gc
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from time import monotonic
 
-from rlcore.cluster.activity import activity
 from rlcore.cluster.processes import Hosts, Layout, Processes
 from rlcore.cluster.types import Cluster, Placement, Worker
 from rlcore.engines.pool import EnginePool
-from rlcore.engines.registry import ENGINES, OWN, engine_kind
+from rlcore.engines.registry import ENGINES, OWN
 from rlcore.envs.pool import EnvironmentPool
 from rlcore.judges.rebuild import prepare_cache
 from rlcore.judges.setup import JudgeSetup, judge_setup
@@ -18,7 +16,8 @@ from rlcore.learner.pool import LearnerPool
 from rlcore.rewards.pool import RewardPool
 from rlcore.rewards.process import RECYCLE_ROWS
 from rlcore.workers.leftovers import remove_abandoned_weights
-from rlcore.workers.specs import engine_placement, engine_spec, learner_placement, learner_spec
+from rlcore.workers.sampler import Sampler
+from rlcore.workers.specs import learner_placement, learner_spec
 from schemas.names import REWARD_MODEL, by_workers
 from schemas.optimizer import Optimizer
 from schemas.recipe import Recipe
@@ -54,12 +53,12 @@ class Workers:
     ) -> None:
         self.recipe = recipe
         self._warn, self._log, self._warned = warn, log, False
+        self._sampler = Sampler(lambda: (self.recipe, self.device), log)
         self._begin()
 
     def _begin(self) -> None:
         self._processes = Processes(self.recipe.hardware)
         self._learners: list[tuple[LearnerPool, Hosts]] = []
-        self._engines: EnginePool | None = None
         self._reward_workers: list[Worker] | None = None
         self._reward_model: LearnerPool | None = None
         self._environments: EnvironmentPool | None = None
@@ -75,6 +74,7 @@ class Workers:
         """End every process and the cluster, whether or not they answer; what is asked for next
         starts anew. No pool returned before is of use afterwards."""
         self.__exit__()
+        self._sampler.ended()
         self._begin()
         gc.collect()  # what the old pools held
 
@@ -99,10 +99,10 @@ class Workers:
             "learner", lambda: _learner_layout(self.recipe, self.device, ranks)
         )
 
-    def start_engines_ahead(self) -> None:
-        """The same for the engines' processes."""
+    def start_engines_ahead(self, model_dir: Path) -> None:
+        """The same for the processes of the engines, for the model of ``model_dir``."""
         self._processes.start_ahead(
-            "rollout-engine", lambda: _engine_layout(self.recipe, self.device), one_by_one=True
+            "rollout-engine", lambda: self._sampler.layout(model_dir), one_by_one=True
         )
 
     def learner(
@@ -142,21 +142,20 @@ class Workers:
             )
         return self._reward_model
 
+    def choose_engine(self, model_dir: Path, recorded: str | None = None) -> str:
+        """Return which engine samples from the model of ``model_dir`` from now on
+        (``Sampler.take``); ``recorded``: the one that sampled before what goes on now."""
+        return self._sampler.take(model_dir, recorded)
+
     def engines(self, model_dir: Path) -> EnginePool:
         """Return the rollout engines; built for the model of ``model_dir`` at the first call.
 
         They hold noise until a load; later calls return the same engines with their current
-        weights.
+        weights, as long as ``choose_engine`` names the same.
         """
-        if self._engines is None:
-            layout = _engine_layout(self.recipe, self.device)
-            names = [f"rollout-engine-{index}" for index in range(layout.count)]
-            hosts = self._processes.take(layout, names)
-            if self.device == "cuda":  # vLLM measures free memory; nothing may allocate meanwhile
-                for learner, _ in self._learners:
-                    learner.ready()
-            self._engines = _engine_pool(hosts, self.recipe, model_dir, self.device, self._log)
-        return self._engines
+        # vLLM measures free memory, and nothing may allocate meanwhile.
+        before = [learner for learner, _ in self._learners] if self.device == "cuda" else []
+        return self._sampler.engines(model_dir, self._processes, before)
 
     def rule_rewards(self) -> RewardPool:
         """Return the recipe's reward functions alone, without its reward model, as ``rewards``."""
@@ -240,38 +239,6 @@ class Workers:
 def _learner_layout(recipe: Recipe, device: str, ranks: int | None = None) -> Layout:
     ranks = recipe.hardware.learner.ranks if ranks is None else ranks
     return Layout(LEARNER, learner_placement(recipe, device), ranks)
-
-
-def _engine_layout(recipe: Recipe, device: str) -> Layout:
-    rollout = recipe.hardware.rollout
-    target = engine_kind(rollout.engine).target
-    return Layout(target, engine_placement(recipe, device), rollout.engines)
-
-
-def _engine_pool(
-    hosts: Hosts, recipe: Recipe, model_dir: Path, device: str, log: Callable[[str], None]
-) -> EnginePool:
-    rollout, timeouts = recipe.hardware.rollout, recipe.hardware.timeouts
-    for host in hosts.hosts:
-        host.build(engine_spec(recipe, model_dir, device), *engine_kind(rollout.engine).arguments)
-    _wait_for_engines(hosts, timeouts.start_s, log)
-    return EnginePool(
-        hosts.hosts,
-        timeout_s=timeouts.rollout_s,
-        sync_timeout_s=timeouts.sync_s,
-        in_flight=rollout.max_num_seqs,
-        gpus=hosts.layout.count * hosts.layout.placement.gpus,
-    )
-
-
-def _wait_for_engines(hosts: Hosts, timeout_s: float, log: Callable[[str], None]) -> None:
-    """Return once every engine is built; log each, with the seconds since this call."""
-    began = monotonic()
-    for number, host in enumerate(hosts.hosts, start=1):
-        what = f"rollout engine {number} of {len(hosts.hosts)}"
-        with activity(f"the start of {what}"):
-            host.start("stamp").result(timeout_s)
-        log(f"{what} is ready, {monotonic() - began:.0f} s")
 
 
 def _reward_workers(

@@ -14,6 +14,7 @@ from prefect.runtime import flow_run
 from rlcore.recipes import recipe_digest, with_micro_batch_tokens
 from rlcore.results.provenance import (
     CODE,
+    ENGINE,
     MACHINE,
     MICRO_BATCH_TOKENS,
     RECIPE,
@@ -127,6 +128,12 @@ class StageRun:
         written = self.pipeline.recipe.hardware.learner.micro_batch_tokens
         sizes = {"recipe": written, "used": micro_batch_tokens}
         run._origin = {**self._origin, MICRO_BATCH_TOKENS: sizes}
+        return run
+
+    def sampling_with(self, engine: str) -> "StageRun":
+        """Return this run with the rollout engine named in the lineage of all that it makes."""
+        run = copy(self)
+        run._origin = {**self._origin, ENGINE: engine}
         return run
 
     def lengthening(self, shorter: Shorter) -> "StageRun":

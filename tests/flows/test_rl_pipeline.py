@@ -392,9 +392,9 @@ def test_killed_on_ray_and_rerun_gives_the_same_weights(
     """New actors, a new vLLM, the same samples: what was not yet recorded is drawn again alike."""
     killed = run_small(tmp_path, ON_RAY, kill_at="update")
     assert killed.returncode == -signal.SIGKILL, killed.stdout[-4000:]
-    resumed = run_small(tmp_path, ON_RAY)
+    resumed = run_small(tmp_path, {**ON_RAY, "hardware.rollout.engine": "auto"})
     assert resumed.returncode == 0, resumed.stdout[-4000:]
     assert "continuing after iteration 2" in resumed.stdout
+    assert "rollout engine: vllm (auto: what this run has" in resumed.stdout
     uninterrupted = model_digests(finished, "policy")
-    for key, digest in model_digests(tmp_path, "policy").items():
-        assert uninterrupted[key] == digest
+    assert model_digests(tmp_path, "policy").items() <= uninterrupted.items()

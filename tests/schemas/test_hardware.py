@@ -45,7 +45,7 @@ def test_ranks_without_a_shared_gpu_are_accepted(overrides: dict) -> None:
         ),
         (
             {"rollout": {"engine": "sglang"}},
-            r"'sglang' is not one of vllm, transformers and not 'package\.module:Class' or",
+            r"'sglang' is not one of vllm, transformers, auto and not 'package\.module:Class' or",
         ),
         ({"rollout": {"engine": "vlm"}}, "did you mean 'vllm'"),
         ({"rollout": {"engine": "engine.py:"}}, "'engine.py:' is not one of vllm"),
@@ -67,9 +67,8 @@ def test_the_layout_without_ray_is_one_process_of_each() -> None:
     HardwareSection.model_validate(
         {"cluster": "in_process", "rollout": {"engine": "transformers"}, "device": "cpu"}
     )
-    assert HardwareSection.model_validate({"cluster": "in_process"}).rollout.engine == (
-        "transformers"
-    ), "the default of one key was refused by the other"
+    section = HardwareSection.model_validate({"cluster": "in_process"})
+    assert section.rollout.engine == "auto", "the default of one key was refused by the other"
 
 
 @pytest.mark.parametrize("engine", ["my_package.engine:Mine", "engine.py:Mine", "/x/engine.py:A"])

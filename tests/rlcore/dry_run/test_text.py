@@ -4,9 +4,19 @@ import pytest
 
 from rlcore.dry_run.batches import DataSize, all_batches
 from rlcore.dry_run.plan import plan, render_plan
+from rlcore.dry_run.shape import from_scratch_shape
 from rlcore.dry_run.stages import InStore, StageEstimate
 from rlcore.dry_run.states import StageState, State
-from rlcore.dry_run.text import batch_lines, duration, engine_lines, gib, stage_lines, store_lines
+from rlcore.dry_run.text import (
+    batch_lines,
+    duration,
+    engine_lines,
+    gib,
+    sampler_line,
+    stage_lines,
+    store_lines,
+)
+from schemas.model import FromScratch
 from tests.rlcore.dry_run.small import ROOMY, recipe
 
 
@@ -79,6 +89,17 @@ def test_what_is_in_the_store_is_in_no_total() -> None:
     assert store_lines(found) == ["sft: in the store", "rl: continues at 4"]
     (line,) = store_lines(InStore(unread="s3://b: no answer"))
     assert line.endswith("every stage is counted: s3://b: no answer")
+
+
+def test_auto_says_which_engine_samples_and_why() -> None:
+    auto = recipe(hardware__rollout__engine="auto")
+    shape = from_scratch_shape(FromScratch())
+    line = sampler_line(auto, "cpu", shape)
+    assert line.startswith("rollout engine: transformers (auto: 361,600 parameters are fewer than")
+    assert line.endswith("RL that has begun goes on with the engine that it recorded")
+    assert sampler_line(auto, "cuda", None).startswith("rollout engine: vllm (auto: the device is")
+    assert sampler_line(auto, "cpu", None).endswith("of parameters, which is not known yet")
+    assert sampler_line(recipe(), "cpu", shape) == "rollout engine: vllm"
 
 
 def test_the_cache_of_an_engine_is_told_by_the_answers_that_fit_it() -> None:

@@ -54,14 +54,21 @@ def test_workers_take_gpus_where_there_are_any_and_none_on_cpu() -> None:
     """Ray would wait for ever for a GPU that a CPU run never needs."""
     planned = recipe(hardware__learner__gpus_per_rank=0.25, hardware__rollout__gpus_per_engine=0.5)
     assert learner_placement(planned, "cuda").gpus == 0.25
-    assert engine_placement(planned, "cuda").gpus == 0.5
-    assert learner_placement(planned, "cpu").gpus == engine_placement(planned, "cpu").gpus == 0.0
+    assert engine_placement(planned, "vllm", "cuda").gpus == 0.5
+    assert (
+        learner_placement(planned, "cpu").gpus
+        == engine_placement(planned, "vllm", "cpu").gpus
+        == 0.0
+    )
 
 
 def test_threads_are_set_before_a_worker_imports() -> None:
     """OpenMP reads them once; without them two workers of one machine slow each other down."""
     planned = recipe(hardware__learner__threads=2, hardware__rollout__threads=3)
-    learner, engine = learner_placement(planned, "cpu").env, engine_placement(planned, "cpu").env
+    learner, engine = (
+        learner_placement(planned, "cpu").env,
+        engine_placement(planned, "vllm", "cpu").env,
+    )
     assert (learner["OMP_NUM_THREADS"], engine["OMP_NUM_THREADS"]) == ("2", "3")
     assert learner["DS_ACCELERATOR"] == "cpu"
     assert "DS_ACCELERATOR" not in learner_placement(planned, "cuda").env

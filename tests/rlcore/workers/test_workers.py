@@ -22,7 +22,7 @@ from rlcore.recipes import load_recipe
 from rlcore.workers.workers import Workers
 with Workers(load_recipe("quickstart", {}, directory=Path("flows/recipes"))) as workers:
     workers.start_learner_ahead()
-    workers.start_engines_ahead()
+    workers.start_engines_ahead(Path("nowhere"))
     for started in workers._processes._ahead.values():
         started.result()
 print(beside)

@@ -1,0 +1,110 @@
+"""The rollout engines of a run: which class of them samples, and their processes."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from time import monotonic
+
+from rlcore.cluster.activity import activity
+from rlcore.cluster.processes import Hosts, Layout, Processes
+from rlcore.engines.choice import Choice, check_installed, choose, going_on
+from rlcore.engines.pool import EnginePool
+from rlcore.engines.registry import engine_kind
+from rlcore.learner.pool import LearnerPool
+from rlcore.models.sizes import model_parameters
+from rlcore.workers.specs import engine_placement, engine_spec
+from schemas.hardware import AUTO
+from schemas.recipe import Recipe
+
+
+class Sampler:
+    """Takes a class of engine, and builds engines when they are asked for.
+
+    ``plan`` returns the recipe, as it is now, and the device. ``log`` gets a sentence where
+    ``auto`` took the class, and one per engine that is ready.
+    """
+
+    def __init__(self, plan: Callable[[], tuple[Recipe, str]], log: Callable[[str], None]) -> None:
+        self._plan, self._log = plan, log
+        self._taken: Choice | None = None
+        self._built: tuple[str, EnginePool, Hosts] | None = None
+
+    def layout(self, model_dir: Path) -> Layout:
+        """Return the processes of the class taken, or of that which the rule says for the model of
+        ``model_dir``."""
+        recipe, device = self._plan()
+        taken = self._taken or _by_rule(recipe, device, model_dir)
+        return _layout(recipe, taken.engine, device)
+
+    def take(self, model_dir: Path, recorded: str | None = None) -> str:
+        """Return the engine that samples from now on: what the recipe names, else ``recorded``,
+        else by the rule of ``auto``. Raises UserError where it cannot run here."""
+        recipe, device = self._plan()
+        hardware = recipe.hardware
+        choice = going_on(hardware, _by_rule(recipe, device, model_dir), recorded)
+        check_installed(hardware, choice)
+        if self._taken != choice and hardware.rollout.engine == AUTO:
+            self._log(f"rollout engine: {choice.engine} ({choice.why})")
+        self._taken = choice
+        return choice.engine
+
+    def engines(
+        self, model_dir: Path, processes: Processes, before: Sequence[LearnerPool]
+    ) -> EnginePool:
+        """Return engines of the class taken, which the first call takes by the rule.
+
+        Those there are serve on, unless they are of another class, and then they end. ``before``:
+        learners that must be ready before an engine is built.
+        """
+        engine = self._taken.engine if self._taken else self.take(model_dir)
+        if self._built is not None and self._built[0] != engine:
+            processes.give_back(self._built[2])
+            self._built = None
+        if self._built is None:
+            recipe, device = self._plan()
+            layout = _layout(recipe, engine, device)
+            names = [f"rollout-engine-{index}" for index in range(layout.count)]
+            hosts = processes.take(layout, names)
+            for learner in before:
+                learner.ready()
+            spec = engine_spec(recipe, model_dir, device)
+            for host in hosts.hosts:
+                host.build(spec, *engine_kind(engine).arguments)
+            self._wait(hosts, recipe.hardware.timeouts.start_s)
+            self._built = engine, _pool(hosts, recipe), hosts
+        return self._built[1]
+
+    def ended(self) -> None:
+        """Take note that all processes have ended; the class taken stays."""
+        self._built = None
+
+    def _wait(self, hosts: Hosts, timeout_s: float) -> None:
+        """Return once every engine is built; log each, with the seconds since this call."""
+        began = monotonic()
+        for number, host in enumerate(hosts.hosts, start=1):
+            what = f"rollout engine {number} of {len(hosts.hosts)}"
+            with activity(f"the start of {what}"):
+                host.start("stamp").result(timeout_s)
+            self._log(f"{what} is ready, {monotonic() - began:.0f} s")
+
+
+def _by_rule(recipe: Recipe, device: str, model_dir: Path) -> Choice:
+    hardware = recipe.hardware
+    asked = hardware.rollout.engine == AUTO
+    parameters = model_parameters(recipe.model, model_dir) if asked else 0
+    return choose(hardware, device, parameters)
+
+
+def _layout(recipe: Recipe, engine: str, device: str) -> Layout:
+    placement = engine_placement(recipe, engine, device)
+    return Layout(engine_kind(engine).target, placement, recipe.hardware.rollout.engines)
+
+
+def _pool(hosts: Hosts, recipe: Recipe) -> EnginePool:
+    timeouts = recipe.hardware.timeouts
+    return EnginePool(
+        hosts.hosts,
+        timeout_s=timeouts.rollout_s,
+        sync_timeout_s=timeouts.sync_s,
+        in_flight=recipe.hardware.rollout.max_num_seqs,
+        gpus=hosts.layout.count * hosts.layout.placement.gpus,
+    )
