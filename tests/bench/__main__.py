@@ -35,6 +35,7 @@ BENCHMARKS = {
     "memory": "tests.bench.memory:measures",
     "ragged": "tests.bench.ragged:measures",
     "rewards": "tests.bench.rewards:measures",
+    "sampling": "tests.bench.sampling:measures",
     "scoring": "tests.bench.scoring:measures",
     "sql": "tests.bench.sql:measures",
     "supervised": "tests.bench.supervised:measures",
@@ -42,7 +43,7 @@ BENCHMARKS = {
 GROUPS = {
     "speed": (
         *("grpo", "grpo-large", "growth", "iteration", "iteration-large"),
-        *("logprobs", "ragged", "supervised"),
+        *("logprobs", "ragged", "sampling", "supervised"),
     ),
 }
 RESULTS = ROOT / "runs" / "bench.json"
