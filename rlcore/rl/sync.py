@@ -7,7 +7,7 @@ tied head, a tensor that is never sent (a new engine holds noise, see ``RolloutE
 bfloat16 one step changes too few elements for a canary or the sampler gap to see; the digest does.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -62,18 +62,23 @@ def sync_weights(learner: LearnerPool, engines: EnginePool, canary: Canary) -> S
     """
     with exchange_file() as path:
         published = learner.publish(str(path))
+        learnt = start_canary(learner, canary)  # the learner computes while the engines load
         stamp = engines.load_weights(published)
-    return Synced(stamp, check_canary(learner, engines, canary), published.tensors)
+    return Synced(stamp, check_canary(learnt(), engines, canary), published.tensors)
 
 
-def check_canary(learner: LearnerPool, engines: EnginePool, canary: Canary) -> float:
-    """Return the largest gap of an engine's canary log-probs to the learner's, in nats.
+def start_canary(learner: LearnerPool, canary: Canary) -> Callable[[], np.ndarray]:
+    """Return what waits for the learner's log-probs of the canary [tokens], the first one's 0."""
+    nothing_trained = np.zeros(len(canary.ids), dtype=bool)
+    wait = learner.start_logprobs(Sequences([canary.ids], [nothing_trained]))
+    return lambda: wait().logprobs[0]
+
+
+def check_canary(learnt: np.ndarray, engines: EnginePool, canary: Canary) -> float:
+    """Return the largest gap of an engine's canary log-probs to ``learnt``, the learner's, in nats.
 
     Raises WeightSyncError naming the engine above ``canary.bound``.
     """
-    nothing_trained = np.zeros(len(canary.ids), dtype=bool)
-    sequences = Sequences([canary.ids], [nothing_trained])
-    (learnt,) = learner.logprobs(sequences).logprobs
     bound, gaps = canary.bound, []
     for engine, (row,) in engines.probe([canary.ids.tolist()]).items():
         gap = np.abs(np.asarray(row) - learnt[1:])
