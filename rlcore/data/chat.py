@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from rlcore.data.pieces import encode_texts
 from rlcore.data.shapes import roles_of, shape_of
 from schemas.errors import UserError
 
@@ -22,7 +23,6 @@ Message = dict[str, str]
 Tools = Sequence[Mapping[str, Any]]
 Known = dict[str, list[int]]  # rendered text -> its token ids
 
-BATCH = 4096  # texts that are encoded in one call, which holds all that the tokenizer says of them
 MANY = 8  # chats of one shape, from which finding out what is written for it pays
 PROBED = 64  # demonstrations whose piecewise tokens are compared with their text
 
@@ -216,9 +216,5 @@ def _tokenize(tokenizer: "ChatTokenizer", texts: list[str], known: Known) -> lis
     """Encode without BOS: templates write their own. Equal texts are encoded once, those that are
     ``known`` not at all."""
     new = [text for text in dict.fromkeys(texts) if text not in known]
-    found: Known = {}
-    for start in range(0, len(new), BATCH):
-        batch = new[start : start + BATCH]
-        encoded = tokenizer(batch, add_special_tokens=False, return_attention_mask=False)
-        found.update(zip(batch, encoded["input_ids"], strict=True))
+    found = dict(zip(new, encode_texts(tokenizer, new), strict=True))
     return [found[text] if text in found else known[text] for text in texts]

@@ -129,6 +129,20 @@ def renders_by_template(tokenizer: "ChatTokenizer") -> bool:
     return type(tokenizer).apply_chat_template is PreTrainedTokenizerBase.apply_chat_template
 
 
+def tokenizer_file(tokenizer: "ChatTokenizer") -> dict[str, Any] | None:
+    """Return what a tokenizer.json of ``tokenizer`` holds; None where its text is not encoded by
+    that alone, but by code of its own or with marks split into their characters."""
+    from transformers import PreTrainedTokenizerFast
+
+    own = type(tokenizer)
+    if not issubclass(own, PreTrainedTokenizerFast) or tokenizer.split_special_tokens:
+        return None
+    if own._encode_plus is not PreTrainedTokenizerFast._encode_plus:
+        return None
+    backend: Any = tokenizer.backend_tokenizer
+    return json.loads(backend.to_str())
+
+
 def special_tokens(tokenizer: "ChatTokenizer") -> list[str]:
     """Return every token that is read as one wherever its text stands, longest first: the named
     ones, and those that its files mark as special (Llama 3's turn marks have no name)."""
