@@ -3,7 +3,7 @@
 from prefect.logging import get_run_logger
 
 from rlcore.data.inputs import check_unchanged
-from rlcore.data.prepare import prepare_for
+from rlcore.data.prepare import prepare_files
 from rlcore.models.files import model_directory
 from rlcore.models.tokenizer import load_tokenizer
 from rlcore.rewards.coverage import check_covered
@@ -24,10 +24,11 @@ def prepare_data(run: StageRun) -> ArtifactRef:
         name=recipe.model.path or "from_scratch",
         trust_remote_code=recipe.model.trust_remote_code,
     )
-    prepared = prepare_for(recipe, tokenizer)
-    check_unchanged(recipe.data, run.reads)
-    get_run_logger().info(prepared.sentence())
-    return run.put(tables=prepared.tables, metadata={"counts": prepared.summary})
+    with run.store.scratch() as folder:
+        prepared = prepare_files(recipe, tokenizer, folder, run.kind)
+        check_unchanged(recipe.data, run.reads)
+        get_run_logger().info(prepared.sentence())
+        return run.put(tables=prepared.tables, metadata={"counts": prepared.summary})
 
 
 def check_rewards(run: PipelineRun, dataset: ArtifactRef) -> None:

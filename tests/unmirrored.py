@@ -6,6 +6,7 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
         *("rlcore/cluster/loopback.py", "rlcore/sandbox/types.py", "rlcore/weights/stamp.py"),
         *("schemas/contract.py", "schemas/names.py", "schemas/records.py", "schemas/section.py"),
     ),
+    "tests/rlcore/data/test_spread.py": ("rlcore/data/child.py",),
     "tests/rlcore/algorithms/test_advantages.py": ("rlcore/algorithms/shapes.py",),
     "tests/rlcore/envs/test_process.py": (
         *("rlcore/envs/child.py", "rlcore/envs/registry.py", "rlcore/models/tool_schema.py"),

@@ -1,8 +1,11 @@
 """Duplicates within training data, and training data that is also in the evaluation data."""
 
+import hashlib
 import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+
+import numpy as np
 
 from rlcore.data.words import Boilerplate, grams, words_of
 
@@ -10,14 +13,22 @@ DUPLICATE_GRAM = 5
 CONTAMINATION_GRAM = 13  # as in GPT-3's decontamination (Brown et al. 2020, appendix C)
 
 
-def exact_duplicates(texts: Sequence[str]) -> dict[int, int]:
-    """Return {row: earlier row} for texts equal to an earlier one but for white space."""
-    first: dict[str, int] = {}
+def text_hash(text: str) -> bytes:
+    """Return 16 bytes that texts share which are equal but for white space."""
+    return hashlib.blake2b(" ".join(text.split()).encode(), digest_size=16).digest()
+
+
+def exact_duplicates(hashes: np.ndarray) -> dict[int, int]:
+    """Return {row: first row} for rows that share the hash of an earlier one: uint64 [rows, 2]."""
+    ordered = np.sort(hashes[:, 0])
+    repeated = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
+    del ordered
+    first: dict[tuple[int, int], int] = {}
     found = {}
-    for i, text in enumerate(texts):
-        kept = first.setdefault(" ".join(text.split()), i)
-        if kept != i:
-            found[i] = kept
+    for row in np.flatnonzero(np.isin(hashes[:, 0], repeated)).tolist():
+        one, other = hashes[row].tolist()
+        if (kept := first.setdefault((one, other), row)) != row:
+            found[row] = kept
     return found
 
 

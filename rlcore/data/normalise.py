@@ -57,16 +57,19 @@ _INTEGER = re.compile(r"-?\d+")
 _AIME_ANSWER = re.compile(r"[0-9]{1,3}")
 
 
-def normalise(table: RawTable) -> tuple[list[Row], list[Reject]]:
+def normalise(
+    table: RawTable, form: str | None = None, start: int = 0
+) -> tuple[list[Row], list[Reject]]:
     """Return the usable rows of ``table``, and a Reject for each other row.
 
-    Raises ``UserError`` naming the columns and the accepted forms when they do not match.
+    ``form``: that of ``form_of``; None: of the columns of these rows. ``start``: the number of the
+    first row. Raises ``UserError`` as ``form_of`` does.
     """
-    form = _form(table)
+    form = form or form_of(table, columns_of(table.rows))
     makers = {"verl": _verl, "trl": _trl, "messages": _messages}
     make = {**makers, "gsm8k": _gsm8k, "math": _math, "aime": _aime}[form]
     rows, rejects = [], []
-    for index, values in enumerate(table.rows):
+    for index, values in enumerate(table.rows, start):
         present = {name: value for name, value in _ours(values, table).items() if value is not None}
         try:
             row = make(table, index, present)
@@ -78,6 +81,17 @@ def normalise(table: RawTable) -> tuple[list[Row], list[Reject]]:
     return rows, rejects
 
 
+def columns_of(rows: Iterable[dict[str, Any]]) -> dict[str, None]:
+    """Return the names of the columns of ``rows``, in order of first appearance."""
+    found: dict[str, None] = {}
+    last: dict[str, Any] = {}
+    for row in rows:
+        if row.keys() != last.keys():
+            found.update(dict.fromkeys(row))
+            last = row
+    return found
+
+
 def _ours(values: dict[str, Any], table: RawTable) -> dict[str, Any]:
     """Return a row with our names for the columns that ``table.columns`` maps."""
     if not table.columns:
@@ -87,10 +101,11 @@ def _ours(values: dict[str, Any], table: RawTable) -> dict[str, Any]:
     return {**kept, **{ours: values.get(name) for ours, name in table.columns.items()}}
 
 
-def _form(table: RawTable) -> str:
-    found: dict[str, None] = {}
-    for row in table.rows:
-        found.update(dict.fromkeys(row))
+def form_of(table: RawTable, found: dict[str, None]) -> str:
+    """Return the form of ``table``, whose rows have the columns ``found``.
+
+    Raises ``UserError`` naming the columns and the accepted forms when they do not match.
+    """
     if not found:
         raise UserError(f"{table.source} holds no rows; give a file with at least one")
     for ours, name in table.columns.items():
@@ -289,8 +304,8 @@ def _truth(value: Any) -> str | None:
     return _json(value)
 
 
-def _others(values: dict[str, Any], known: Iterable[str]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if name not in set(known)}
+def _others(values: dict[str, Any], known: tuple[str, ...]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name not in known}
 
 
 def _json(value: Any) -> str:

@@ -1,26 +1,25 @@
 """The prepare_data stage: sources -> Prompts, Demonstrations and Rejects."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 import polars as pl
 
-from rlcore.data.chat import Known
-from rlcore.data.filters import (
-    apply_filters,
-    fit_demonstrations,
-    fit_prompts,
-    special_token_rejects,
-)
-from rlcore.data.read import read_rows
-from rlcore.data.rows import Row
-from rlcore.data.screen import check_rejects, screen_demonstrations, screen_prompts
-from rlcore.data.split import NO_DEMONSTRATIONS, is_validation, no_prompts
+from rlcore.data.chat import Tools
+from rlcore.data.gathered import TEST, Gathered, counts_of
+from rlcore.data.part import ASKED, SPLITS, STAGES, Prepared, Work
+from rlcore.data.parts import Parts
+from rlcore.data.rows import Reject
+from rlcore.data.screen import check_rejects, screen
+from rlcore.data.split import NO_DEMONSTRATIONS, no_prompts
+from rlcore.data.spread import prepare_parts
 from rlcore.data.write import demonstrations_table, prompts_table, rejects_table
 from rlcore.envs.process import describe
+from rlcore.store.tables import TableFile, TableWriter
 from schemas.data import DataSection
 from schemas.environment import EnvironmentSection
 from schemas.errors import UserError
@@ -29,44 +28,49 @@ from schemas.recipe import Recipe
 if TYPE_CHECKING:
     from rlcore.models.tokenizer import ChatTokenizer
 
+Table = TypeVar("Table")
+_SAID = pl.col("messages").list.eval(pl.element().struct.field("content")).list.join("\n")
+_READ = STAGES.index("filter")  # up to which the rejects are judged first
+
 
 @dataclass(frozen=True, slots=True)
-class PreparedData:
+class PreparedData(Generic[Table]):
     """``tables``: prompts, demonstrations, rejects. ``summary``: counts per split, subset and
     reject reason, and lengths in tokens, JSON-ready (``rlcore/data/datasheet.py`` reads it)."""
 
-    tables: dict[str, pl.DataFrame]
+    tables: dict[str, Table]
     summary: dict[str, Any]
 
     def sentence(self) -> str:
         """Return the counts in one line: prompts and demonstrations by split, rejected rows."""
-        prompts, demonstrations = self.tables["prompts"], self.tables["demonstrations"]
-        rejects = self.tables["rejects"]
-        reasons = ", ".join(
-            f"{count:,} {reason}"
-            for reason, count in rejects["reason"].value_counts(sort=True).rows()
-        )
+        rejects = _summed(self.summary["rejects"], lambda name: name.rpartition("/")[2])
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in rejects.most_common())
         return (
-            f"prepared {_by_split(prompts)} prompts and {_by_split(demonstrations)} demonstrations;"
-            f" {rejects.height:,} rows rejected{f' ({reasons})' if reasons else ''}"
+            f"prepared {_by_split(self.summary['prompts'])} prompts and"
+            f" {_by_split(self.summary['demonstrations'])} demonstrations;"
+            f" {rejects.total():,} rows rejected{f' ({reasons})' if reasons else ''}"
         )
 
 
-def prepare_for(recipe: Recipe, tokenizer: "ChatTokenizer") -> PreparedData:
+def prepare_for(recipe: Recipe, tokenizer: "ChatTokenizer") -> PreparedData[pl.DataFrame]:
     """Make the tables of a run of ``recipe``.
 
     Raises ``UserError`` as ``prepare`` does, and where there are no validation prompts.
     """
-    prepared = prepare(
-        recipe.data,
-        tokenizer=tokenizer,
-        seed=recipe.seed,
-        environment=recipe.environment,
-        sft_max_tokens=recipe.sft.max_tokens if recipe.sft.enabled else None,
-    )
-    if "validation" not in prepared.tables["prompts"]["split"]:
-        raise UserError(no_prompts("validation"))
-    return prepared
+    ready = _ready_for(recipe, tokenizer, None)
+    return PreparedData(ready.in_memory(), ready.summary())
+
+
+def prepare_files(
+    recipe: Recipe, tokenizer: "ChatTokenizer", folder: Path, kind: str
+) -> PreparedData[TableFile]:
+    """Make the tables of ``prepare_for`` as files in ``folder``, for an artifact of ``kind``.
+
+    Rows are kept there too on their way; in memory are some 100 bytes of each, and its reject.
+    Raises ``UserError`` as ``prepare_for`` does.
+    """
+    ready = _ready_for(recipe, tokenizer, folder)
+    return PreparedData(ready.in_files(folder, kind), ready.summary())
 
 
 def prepare(
@@ -76,102 +80,209 @@ def prepare(
     seed: int,
     sft_max_tokens: int | None,
     environment: EnvironmentSection | None = None,
-) -> PreparedData:
+) -> PreparedData[pl.DataFrame]:
     """Make the tables, encoded by ``tokenizer``; equal arguments and sources give equal bytes.
 
     ``environment``: makes rows of its kind, and has the tools that the template shows.
     ``sft_max_tokens`` None: no SFT follows, so there may be no demonstrations. Raises ``UserError``
     for a source or filter that cannot be used, too many rejected rows, or a split that ends empty.
     """
-    rows, rejects, totals = read_rows(data, seed, environment)
-    tools = () if environment is None else describe(environment).tools
-    before = Counter(row.split for row in rows if row.scored)
-    rows, filtered = apply_filters(rows, data.filters)
-    rejects += filtered
-    check_rejects(rejects, totals, data)
-    rows, special = special_token_rejects(tokenizer, rows)
-    known: Known = {}  # a demonstration begins with the text of its prompt
-    scored = [row for row in rows if row.scored]
-    prompts, long = fit_prompts(tokenizer, scored, data, tools, known)
-    # A row whose prompt cannot be used has no use as a demonstration either; nor has a test row.
-    unusable = {(reject.source, reject.row) for reject in long}
-    solved = [row for row in rows if row.solution and row.split != "test"]
-    solved = [row for row in solved if (row.source, row.index) not in unusable]
-    demonstrations, refused = fit_demonstrations(tokenizer, solved, sft_max_tokens, tools, known)
-    del known
-    held = {
-        split: [row.prompt_text for row, _ in prompts if row.split == split]
-        for split in ("test", "validation")
-    }
-    prompts, repeated = screen_prompts(prompts, held, data)
-    leaked = {(reject.source, reject.row) for reject in repeated if reject.reason == "contaminated"}
-    demonstrations = [d for d in demonstrations if (d[0].source, d[0].index) not in leaked]
-    demonstrations, repeated_demonstrations = screen_demonstrations(demonstrations, held, data)
-    rejects += [*special, *long, *refused, *repeated, *repeated_demonstrations]
-    check_rejects(rejects, totals, data)
-    _split_validation([row for row, _ in [*prompts, *demonstrations]], data.validation_fraction)
-    _check_splits(before, prompts)
-    if sft_max_tokens is not None and not any(r.split == "train" for r, _ in demonstrations):
+    work = Work(data, _tools(environment), sft_max_tokens)
+    ready = _ready(work, tokenizer, seed, environment)
+    return PreparedData(ready.in_memory(), ready.summary())
+
+
+def _tools(environment: EnvironmentSection | None) -> Tools:
+    return () if environment is None else describe(environment).tools
+
+
+def _ready_for(recipe: Recipe, tokenizer: "ChatTokenizer", folder: Path | None) -> "_Ready":
+    sft_max_tokens = recipe.sft.max_tokens if recipe.sft.enabled else None
+    work = Work(recipe.data, _tools(recipe.environment), sft_max_tokens, folder)
+    ready = _ready(work, tokenizer, recipe.seed, recipe.environment)
+    if not ready.left["validation"]:
+        raise UserError(no_prompts("validation"))
+    return ready
+
+
+def _ready(
+    work: Work, tokenizer: "ChatTokenizer", seed: int, environment: EnvironmentSection | None
+) -> "_Ready":
+    """Prepare every row by itself, then compare them; see ``prepare``."""
+    parts = Parts(work.data, seed, environment)
+    prepared = list(prepare_parts(tokenizer, work, parts))
+    prepared = [part for part in prepared if parts.counts(part.reading)]
+    rejects = [_rejects_of(prepared, stage) for stage in STAGES]
+    _raise_first(prepared, _READ)
+    _check_rejects(rejects[: _READ + 1], parts.totals, work.data)
+    _raise_first(prepared, len(STAGES))
+    before = sum((part.before for part in prepared), Counter[str]())
+    ready = _Ready(
+        Gathered([(p.source, p.prompts) for p in prepared if p.prompts is not None]),
+        Gathered([(p.source, p.demonstrations) for p in prepared if p.demonstrations is not None]),
+        rejects,
+        parts.totals,
+        len(tokenizer),
+    )
+    del prepared  # its arrays, which are joined now
+    ready.compare(work.data)
+    _check_rejects(ready.rejects, parts.totals, work.data)
+    ready.check_splits(before)
+    if work.sft_max_tokens is not None and not ready.has_training_demonstrations():
         raise UserError(NO_DEMONSTRATIONS)
-    tables = {
-        "prompts": prompts_table(prompts),
-        "demonstrations": demonstrations_table(demonstrations),
-        "rejects": rejects_table(rejects),
-    }
-    return PreparedData(tables, _summary(tables, totals, len(tokenizer)))
+    return ready
 
 
-def _split_validation(rows: list[Row], fraction: float) -> None:
-    for row in rows:
-        if row.split == "train" and is_validation(row.prompt, fraction):
-            row.split = row.subset = "validation"
+def _rejects_of(prepared: list[Prepared], stage: str) -> pl.DataFrame:
+    """Return the rejects of a stage in the order of the parts, those of each filter together."""
+    found = [
+        (which, frame)
+        for part in prepared
+        for (name, which), frame in part.rejects.items()
+        if name == stage
+    ]
+    frames = [frame for _, frame in sorted(found, key=lambda pair: pair[0])]
+    return pl.concat([rejects_table([]), *frames])
 
 
-def _check_splits(before: Counter[str], prompts: Sequence[tuple[Row, list[int]]]) -> None:
-    left = Counter(row.split for row, _ in prompts)
-    for split in ("train", "validation", "test"):
-        if before[split] and not left[split]:
-            raise UserError(
-                f"data: none of {before[split]} {split} prompts is left after preparation; loosen"
-                " data.filters, data.max_prompt_tokens or data.validation_fraction"
-            )
-    for split in ("train", "test"):
-        if not left[split]:
-            raise UserError(no_prompts(split))
+def _raise_first(prepared: list[Prepared], until: int) -> None:
+    """Raise the error of the first stage up to ``until`` that ended in one."""
+    errors = [part.error for part in prepared if part.error and part.error[0] <= until]
+    if errors:
+        raise min(errors, key=lambda error: error[0])[1]
 
 
-def _summary(
-    tables: dict[str, pl.DataFrame], totals: dict[str, int], vocab_size: int
-) -> dict[str, Any]:
-    prompts, demonstrations = tables["prompts"], tables["demonstrations"]
-    lengths = {
-        "prompt_tokens": prompts["prompt_ids"].list.len().to_numpy(),
-        "demonstration_tokens": demonstrations["token_ids"].list.len().to_numpy(),
-    }
-    return {
-        "rows_read": totals,
-        "prompts": _counts(prompts, ["split", "data_source", "subset"]),
-        "demonstrations": _counts(demonstrations, ["split"]),
-        "rejects": _counts(tables["rejects"], ["source", "reason"]),
-        "vocab_size": vocab_size,
-        **{
-            f"{name}_mean": round(float(s.mean()), 2) if len(s) else 0.0
-            for name, s in lengths.items()
-        },
-        **{
-            f"{name}_p95": int(np.quantile(s, 0.95, method="higher")) if len(s) else 0
-            for name, s in lengths.items()
-        },
-        **{f"{name}_max": int(s.max(initial=0)) for name, s in lengths.items()},
-    }
+def _check_rejects(rejects: list[pl.DataFrame], totals: dict[str, int], data: DataSection) -> None:
+    found = pl.concat(rejects)
+    lost = found.group_by("source").agg(pl.col("row").n_unique()).rows()
+    if any(count > data.max_reject_fraction * totals[source] for source, count in lost):
+        check_rejects([Reject(*row) for row in found.iter_rows()], totals, data)
 
 
-def _by_split(frame: pl.DataFrame) -> str:
-    counts = frame["split"].value_counts(sort=True).rows()
-    return " + ".join(f"{count:,} {split}" for split, count in counts) or "no"
+class _Ready:
+    """All rows that can be used, on their way to the tables."""
+
+    def __init__(
+        self,
+        prompts: Gathered,
+        demonstrations: Gathered,
+        rejects: list[pl.DataFrame],
+        totals: dict[str, int],
+        vocab_size: int,
+    ) -> None:
+        self._prompts, self._demonstrations = prompts, demonstrations
+        self.rejects = rejects
+        self._totals, self._vocab_size = totals, vocab_size
+        self._places = {"prompts": prompts.ordered(), "demonstrations": demonstrations.all()}
+        self._counts: dict[str, dict[str, int]] = {"prompts": {}, "demonstrations": {}}
+
+    def compare(self, data: DataSection) -> None:
+        """Drop the rows that repeat others, or evaluation."""
+        prompts, demonstrations = self._prompts, self._demonstrations
+        if not data.decontaminate and data.deduplicate == "off":
+            return
+        held = {split: prompts.asked(split) for split in ("test", "validation")}
+        order = self._places["prompts"]
+        others = order[prompts.split[order] != TEST]
+        dropped = screen(prompts.compared(others, pl.col(ASKED)), held, data)
+        self.rejects.append(prompts.rejects(others, dropped))
+        gone = others[np.array(list(dropped), dtype=np.int64)]
+        self._places["prompts"] = order[~np.isin(order, gone)]
+        leaked = {
+            prompts.row(int(others[i])) for i, why in dropped.items() if why[0] == "contaminated"
+        }
+        places = demonstrations.without(leaked)
+        dropped = screen(demonstrations.compared(places, _SAID), held, data)
+        self.rejects.append(demonstrations.rejects(places, dropped, "demonstration: "))
+        self._places["demonstrations"] = np.delete(places, np.array(list(dropped), dtype=np.int64))
+
+    @property
+    def left(self) -> Counter[str]:
+        """The number of prompts of each split."""
+        return _split_counts(self._prompts, self._places["prompts"])
+
+    def has_training_demonstrations(self) -> bool:
+        return _split_counts(self._demonstrations, self._places["demonstrations"])["train"] > 0
+
+    def check_splits(self, before: Counter[str]) -> None:
+        """Raise UserError for a split without prompts; ``before``: of each, before filters."""
+        left = self.left
+        for split in ("train", "validation", "test"):
+            if before[split] and not left[split]:
+                raise UserError(
+                    f"data: none of {before[split]} {split} prompts is left after preparation;"
+                    " loosen data.filters, data.max_prompt_tokens or data.validation_fraction"
+                )
+        for split in ("train", "test"):
+            if not left[split]:
+                raise UserError(no_prompts(split))
+
+    def in_memory(self) -> dict[str, pl.DataFrame]:
+        """Return the tables."""
+        return {name: pl.concat(frames) for name, frames in self._tables()}
+
+    def in_files(self, folder: Path, kind: str) -> dict[str, TableFile]:
+        """Return the tables, written into ``folder``."""
+        files = {}
+        for name, frames in self._tables():
+            path = folder / f"{name}.parquet"
+            with TableWriter(name, path, kind) as writer:
+                for frame in frames:
+                    writer.write(frame)
+            files[name] = TableFile(path, writer.rows)
+        return files
+
+    def _tables(self) -> Iterator[tuple[str, Iterator[pl.DataFrame]]]:
+        prompts = self._prompts.frames(self._places["prompts"])
+        demonstrations = self._demonstrations.frames(self._places["demonstrations"])
+        by = ["split", "data_source", "subset"]
+        yield "prompts", counts_of(prompts, by, prompts_table([]), self._counts["prompts"])
+        counts = self._counts["demonstrations"]
+        yield (
+            "demonstrations",
+            counts_of(demonstrations, ["split"], demonstrations_table([]), counts),
+        )
+        rejects = pl.concat(self.rejects).sort("source", "row", maintain_order=True)
+        yield "rejects", iter([rejects])
+
+    def summary(self) -> dict[str, Any]:
+        """Return ``PreparedData.summary``; the tables are made already."""
+        rejects: dict[str, int] = {}
+        ordered = pl.concat(self.rejects).sort("source", "row", maintain_order=True)
+        list(counts_of(iter([ordered]), ["source", "reason"], rejects_table([]), rejects))
+        lengths = {
+            "prompt_tokens": self._prompts.tokens[self._places["prompts"]],
+            "demonstration_tokens": self._demonstrations.tokens[self._places["demonstrations"]],
+        }
+        return {
+            "rows_read": self._totals,
+            **self._counts,
+            "rejects": rejects,
+            "vocab_size": self._vocab_size,
+            **{
+                f"{name}_mean": round(float(s.mean()), 2) if len(s) else 0.0
+                for name, s in lengths.items()
+            },
+            **{
+                f"{name}_p95": int(np.quantile(s, 0.95, method="higher")) if len(s) else 0
+                for name, s in lengths.items()
+            },
+            **{f"{name}_max": int(s.max(initial=0)) for name, s in lengths.items()},
+        }
 
 
-def _counts(frame: pl.DataFrame, columns: list[str]) -> dict[str, int]:
-    """Return {values joined by "/": rows}, in order of first appearance."""
-    groups = frame.group_by(columns, maintain_order=True).len()
-    return {"/".join(row[:-1]): row[-1] for row in groups.iter_rows()}
+def _split_counts(rows: Gathered, places: np.ndarray) -> Counter[str]:
+    counts = np.bincount(rows.splits(places), minlength=len(SPLITS)).tolist()
+    return Counter(dict(zip(SPLITS, counts, strict=True)))
+
+
+def _summed(counts: Mapping[str, int], part: Callable[[str], str]) -> Counter[str]:
+    summed: Counter[str] = Counter()
+    for name, count in counts.items():
+        summed[part(name)] += count
+    return summed
+
+
+def _by_split(counts: Mapping[str, int]) -> str:
+    splits = _summed(counts, lambda name: name.partition("/")[0]).most_common()
+    return " + ".join(f"{count:,} {split}" for split, count in splits) or "no"

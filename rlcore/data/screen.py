@@ -1,16 +1,18 @@
 """Training rows that repeat one another or the test split, and how much may be rejected."""
 
 from collections import Counter
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
 
 from rlcore.data.dedup import contaminated, exact_duplicates, near_duplicates
-from rlcore.data.rows import Reject, Row
+from rlcore.data.rows import Reject
 from schemas.data import DataSection
 from schemas.errors import UserError
 
-Tokens = TypeVar("Tokens")  # anything that accompanies a row
 Held = dict[str, list[str]]  # evaluation split -> its prompts; training may hold none of them
+Dropped = dict[int, tuple[str, str]]  # position of a row to drop -> (reason, detail)
 
 REMEDIES = {
     "over_length": "raise data.max_prompt_tokens or set data.over_length to a truncation",
@@ -25,40 +27,48 @@ REMEDIES = {
 }
 
 
-def screen_prompts(
-    prompts: list[tuple[Row, Tokens]], held: Held, data: DataSection
-) -> tuple[list[tuple[Row, Tokens]], list[Reject]]:
-    """Return the prompts without duplicates and contamination, validation first, test last.
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """Rows of one table that are compared with one another, of the training and validation splits.
 
-    Test rows are never removed, since published figures refer to all of them. Of two equal rows the
-    one of the validation split is kept.
+    ``name``: position -> "<source> row <number>". ``is_train`` [rows]. ``hashes``: of ``texts``, as
+    in ``exact_duplicates``. ``texts`` and ``asked``: positions -> what repeats, and the prompts.
     """
-    order = {"validation": 0, "train": 1, "test": 2}
-    ordered = sorted(prompts, key=lambda pair: order[pair[0].split])
-    others = [pair for pair in ordered if pair[0].split != "test"]
-    rows = [row for row, _ in others]
-    reasons = _screen([row.prompt_text for row in rows], rows, held, data)
-    rejects = [rows[i].reject(*reason) for i, reason in sorted(reasons.items())]
-    return [pair for i, pair in enumerate(others) if i not in reasons] + ordered[len(others) :], (
-        rejects
-    )
+
+    name: Callable[[int], str]
+    is_train: np.ndarray
+    hashes: np.ndarray
+    texts: Callable[[np.ndarray], list[str]]
+    asked: Callable[[np.ndarray], list[str]]
 
 
-def screen_demonstrations(
-    demonstrations: list[tuple[Row, Tokens]], held: Held, data: DataSection
-) -> tuple[list[tuple[Row, Tokens]], list[Reject]]:
-    """Return the demonstrations without duplicates and without evaluation questions.
+def screen(rows: Compared, held: Held, data: DataSection) -> Dropped:
+    """Return which rows repeat an earlier one, or what evaluation holds, and why.
 
-    Several solutions of one question are no duplicates: whole conversations are compared.
+    Prompts come with those of validation first: of two equal rows theirs is kept. Test rows do not
+    come at all, since published figures refer to all of them. Several solutions of one question are
+    no duplicates: of demonstrations whole conversations are compared.
     """
-    rows = [row for row, _ in demonstrations]
-    texts = ["\n".join(message["content"] for message in row.messages) for row in rows]
-    reasons = _screen(texts, rows, held, data)
-    rejects = [
-        rows[i].reject(reason, f"demonstration: {detail}")
-        for i, (reason, detail) in sorted(reasons.items())
-    ]
-    return [pair for i, pair in enumerate(demonstrations) if i not in reasons], rejects
+    reasons: Dropped = {}
+    if data.deduplicate != "off":
+        for i, kept in exact_duplicates(rows.hashes).items():
+            reasons[i] = ("duplicate", f"equals {rows.name(kept)}")
+    if data.deduplicate == "near":
+        left = np.array([i for i in range(len(rows.is_train)) if i not in reasons], dtype=np.int64)
+        similar = near_duplicates(rows.texts(left), data.near_duplicate_jaccard)
+        for i, kept in ((int(left[i]), int(left[k])) for i, k in similar.items()):
+            reasons[i] = (
+                "near_duplicate",
+                f"shares {data.near_duplicate_jaccard:g} or more of its word 5-grams with"
+                f" {rows.name(kept)}",
+            )
+    if data.decontaminate:
+        for split, texts in held.items():
+            at = np.arange(len(rows.is_train)) if split == "test" else np.flatnonzero(rows.is_train)
+            for i, other in contaminated(rows.asked(at), texts).items():
+                detail = f"shares its words with the {split} prompt: {texts[other][:80]}"
+                reasons.setdefault(int(at[i]), ("contaminated", detail))
+    return dict(sorted(reasons.items()))
 
 
 def check_rejects(rejects: Sequence[Reject], totals: dict[str, int], data: DataSection) -> None:
@@ -79,30 +89,3 @@ def check_rejects(rejects: Sequence[Reject], totals: dict[str, int], data: DataS
             f" {example.detail}; {REMEDIES.get(reason, 'fix the rows')}, or raise"
             " data.max_reject_fraction"
         )
-
-
-def _screen(
-    texts: Sequence[str], rows: Sequence[Row], held: Held, data: DataSection
-) -> dict[int, tuple[str, str]]:
-    """Return {position: (reason, detail)} of the rows to drop."""
-    reasons: dict[int, tuple[str, str]] = {}
-    if data.deduplicate != "off":
-        for i, kept in exact_duplicates(texts).items():
-            reasons[i] = ("duplicate", f"equals {rows[kept].source} row {rows[kept].index}")
-    if data.deduplicate == "near":
-        left = [i for i in range(len(rows)) if i not in reasons]
-        similar = near_duplicates([texts[i] for i in left], data.near_duplicate_jaccard)
-        for i, kept in ((left[i], rows[left[k]]) for i, k in similar.items()):
-            reasons[i] = (
-                "near_duplicate",
-                f"shares {data.near_duplicate_jaccard:g} or more of its word 5-grams with"
-                f" {kept.source} row {kept.index}",
-            )
-    if data.decontaminate:
-        for split, held_texts in held.items():
-            at = [i for i, row in enumerate(rows) if split != "validation" or row.split == "train"]
-            shared = contaminated([rows[i].prompt_text for i in at], held_texts)
-            for i, other in shared.items():
-                detail = f"shares its words with the {split} prompt: {held_texts[other][:80]}"
-                reasons.setdefault(at[i], ("contaminated", detail))
-    return reasons

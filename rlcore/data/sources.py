@@ -2,11 +2,13 @@
 
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlcore.data.globs import matched_files
 from rlcore.data.rows import RawTable
@@ -21,6 +23,9 @@ from schemas.data import (
     ReadSource,
 )
 from schemas.errors import UserError, did_you_mean
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 GSM8K = "openai/gsm8k"
 GSM8K_SPLITS = ("train", "test")
@@ -44,19 +49,28 @@ def read_source(source: ReadSource, where: str = "data.sources") -> list[RawTabl
             return _read_math(source, where)
         case AimeSource():
             return [_read_aime(source, where)]
+        case FileSource() | HubSource():
+            opened = open_source(source, where)
+            return [replace(table, rows=list(read())) for table, read in opened]
+
+
+def open_source(
+    source: ReadSource, where: str = "data.sources"
+) -> Iterator[tuple[RawTable, Callable[[], Iterable[dict[str, Any]]]]]:
+    """Yield each table of a source without its rows, and what reads those, anew each time.
+
+    Files of the user's own and of the hub are read as their rows are asked for. ``where`` and
+    errors: as in ``read_source``.
+    """
+    match source:
         case FileSource():
             setting, name, columns = f"{where}.path", source.data_source, source.columns.named
-            return [
-                RawTable(
-                    file,
-                    source.split,
-                    read_file(file, source.limit, setting=setting),
-                    data_source=name,
-                    columns=columns,
-                )
-                for file in matched_files(source.path, setting)
-            ]
+            for file in matched_files(source.path, setting):
+                table = RawTable(file, source.split, [], data_source=name, columns=columns)
+                yield table, partial(_file_rows, file, source.limit, setting)
         case HubSource():
+            name, label = source.data_source or source.name, f"{source.name}:{source.hub_split}"
+            columns = source.columns.named
             rows = _read_hub(
                 source.name,
                 source.config,
@@ -65,9 +79,11 @@ def read_source(source: ReadSource, where: str = "data.sources") -> list[RawTabl
                 source.revision,
                 limit=source.limit,
             )
-            label = f"{source.name}:{source.hub_split}"
-            name, columns = source.data_source or source.name, source.columns.named
-            return [RawTable(label, source.split, rows, data_source=name, columns=columns)]
+            table = RawTable(label, source.split, [], data_source=name, columns=columns)
+            yield table, partial(_dicts, rows)
+        case _:
+            for table in read_source(source, where):
+                yield replace(table, rows=[]), partial(_dicts, table.rows)
 
 
 def source_files(source: ReadSource, where: str = "data.sources") -> list[str]:
@@ -100,10 +116,14 @@ def read_file(path: str, limit: int | None = None, *, setting: str) -> list[dict
     Raises ``UserError`` for a missing or unreadable file, an unknown ending, an invalid Parquet
     file, or a line (counted from 1) that is not a JSON object.
     """
+    return list(_file_rows(path, limit, setting))
+
+
+def _file_rows(path: str, limit: int | None, setting: str) -> Iterator[dict[str, Any]]:
     suffix = _suffix(path, setting)
     with _opened(path, setting) as file:
         rows = {".parquet": _parquet, ".jsonl": _jsonl, ".json": _json}[suffix](file, path)
-        return list(islice(rows, limit))
+        yield from islice(rows, limit)
 
 
 def count_rows(path: str, *, setting: str) -> int | None:
@@ -225,7 +245,9 @@ def _read_gsm8k(source: Gsm8kSource, where: str) -> list[RawTable]:
             file = f"{directory}/{split}.jsonl"
             rows = read_file(file, source.limit, setting=f"GSM8K file (of {origin})")
         else:
-            rows = _read_hub(source.hub_name, "main", split, source, limit=source.limit)
+            rows = list(
+                _dicts(_read_hub(source.hub_name, "main", split, source, limit=source.limit))
+            )
         tables.append(
             RawTable(
                 source=f"gsm8k/{split}.jsonl",
@@ -265,7 +287,7 @@ def _read_math(source: MathSource, where: str) -> list[RawTable]:
         if files:
             rows = read_file(files[split], setting=f"{where}.path")
         else:
-            rows = _read_hub(source.hub_name, None, split, source, source.revision)
+            rows = list(_dicts(_read_hub(source.hub_name, None, split, source, source.revision)))
         chosen = list(islice(_chosen(rows, source), source.limit))
         if rows and not chosen:
             raise UserError(
@@ -301,7 +323,7 @@ def _read_aime(source: AimeSource, where: str) -> RawTable:
     else:
         hub, split = source.hub_name, source.hub_split
         name = f"{hub}:{split}"
-        rows = _read_hub(hub, None, split, source, source.revision, limit=source.limit)
+        rows = _dicts(_read_hub(hub, None, split, source, source.revision, limit=source.limit))
     return RawTable(
         source=name,
         split=source.split,
@@ -321,7 +343,7 @@ def _read_hub(
     revision: str | None = None,
     *,
     limit: int | None = None,
-) -> list[dict[str, Any]]:
+) -> "Dataset":
     """Return the rows of one split; from the local cache where the hub cannot be reached."""
     from datasets import config as settings
     from datasets import load_dataset
@@ -351,4 +373,8 @@ def _read_hub(
     finally:
         settings.HF_HUB_OFFLINE = offline
     number = len(rows) if limit is None else min(limit, len(rows))
-    return [dict(row) for row in rows.select(range(number))]
+    return rows.select(range(number))
+
+
+def _dicts(rows: Iterable[Any]) -> Iterator[dict[str, Any]]:
+    return (dict(row) for row in rows)

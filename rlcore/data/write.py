@@ -15,11 +15,16 @@ from schemas.tables import MESSAGES
 
 
 def prompts_table(prompts: Sequence[tuple[Row, list[int]]]) -> pl.DataFrame:
-    """Return the Prompts table; uid = hash of source, messages and ground truth."""
+    """Return the Prompts table, repeated uids numbered."""
+    return _numbered(prompt_columns(prompts))
+
+
+def prompt_columns(prompts: Sequence[tuple[Row, list[int]]]) -> pl.DataFrame:
+    """Return the columns of the Prompts table; uid = hash of source, messages, ground truth."""
     rows = [row for row, _ in prompts]
     return pl.DataFrame(
         {
-            "uid": _unique(content_uid(r.data_source, r.prompt, r.ground_truth) for r in rows),
+            "uid": _strings(content_uid(r.data_source, r.prompt, r.ground_truth) for r in rows),
             "split": _strings(row.split for row in rows),
             "subset": _strings(row.subset for row in rows),
             "data_source": _strings(row.data_source for row in rows),
@@ -34,12 +39,17 @@ def prompts_table(prompts: Sequence[tuple[Row, list[int]]]) -> pl.DataFrame:
 
 
 def demonstrations_table(demonstrations: Sequence[tuple[Row, Encoded]]) -> pl.DataFrame:
-    """Return the Demonstrations table; uid = hash of source and messages."""
+    """Return the Demonstrations table, repeated uids numbered."""
+    return _numbered(demonstration_columns(demonstrations))
+
+
+def demonstration_columns(demonstrations: Sequence[tuple[Row, Encoded]]) -> pl.DataFrame:
+    """Return the columns of the Demonstrations table; uid = hash of source and messages."""
     rows = [row for row, _ in demonstrations]
     encoded = [tokens for _, tokens in demonstrations]
     return pl.DataFrame(
         {
-            "uid": _unique(content_uid(row.data_source, row.messages) for row in rows),
+            "uid": _strings(content_uid(row.data_source, row.messages) for row in rows),
             "split": _strings(row.split for row in rows),
             "data_source": _strings(row.data_source for row in rows),
             "messages": _chats(row.messages for row in rows),
@@ -63,14 +73,33 @@ def rejects_table(rejects: Sequence[Reject]) -> pl.DataFrame:
     return frame.sort("source", "row", maintain_order=True)
 
 
-def _unique(uids: Iterable[str]) -> pl.Series:
-    """Number repeated uids: equal rows that deduplication is configured to keep."""
-    seen: Counter[str] = Counter()
-    numbered = []
-    for uid in uids:
+def numbers_of(uids: np.ndarray) -> np.ndarray:
+    """Return which of the rows of its uid each row is (int32, from 1), in order: equal rows that
+    deduplication is configured to keep."""
+    numbers = np.ones(len(uids), dtype=np.int32)
+    ordered = np.sort(uids)
+    repeated = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
+    del ordered
+    if not len(repeated):
+        return numbers
+    seen: Counter[int] = Counter()
+    for row in np.flatnonzero(np.isin(uids, repeated)).tolist():
+        uid = int(uids[row])
         seen[uid] += 1
-        numbered.append(uid if seen[uid] == 1 else f"{uid}-{seen[uid]}")
-    return _strings(numbered)
+        numbers[row] = seen[uid]
+    return numbers
+
+
+def numbered_uid(numbers: np.ndarray) -> pl.Expr:
+    """Return the column uid with the numbers of ``numbers_of``, the first's left out."""
+    number = pl.lit(pl.Series(numbers))
+    later = pl.concat_str(pl.col("uid"), pl.lit("-"), number)
+    return pl.when(number > 1).then(later).otherwise(pl.col("uid")).alias("uid")
+
+
+def _numbered(frame: pl.DataFrame) -> pl.DataFrame:
+    uids = np.array([int(uid, 16) for uid in frame["uid"]], dtype=np.uint64)
+    return frame.with_columns(numbered_uid(numbers_of(uids)))
 
 
 def _strings(values: Iterable[str | None]) -> pl.Series:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -101,6 +102,13 @@ def load_tokenizer(
     return tokenizer
 
 
+def load_saved(directory: str, module: str, name: str) -> "ChatTokenizer":
+    """Return a tokenizer that was saved, of the class ``name`` in ``module`` of transformers: to
+    find that out by its files takes importing torch."""
+    assert module.startswith("transformers."), "no code of others is run"
+    return getattr(import_module(module), name).from_pretrained(directory)
+
+
 def has_chat_template(directory: Path, *, name: str) -> bool:
     """Return whether the tokenizer of ``directory`` has a chat template.
 
@@ -136,6 +144,8 @@ def tokenizer_file(tokenizer: "ChatTokenizer") -> dict[str, Any] | None:
 
     own = type(tokenizer)
     if not issubclass(own, PreTrainedTokenizerFast) or tokenizer.split_special_tokens:
+        return None
+    if not own.__module__.startswith("transformers."):
         return None
     if own._encode_plus is not PreTrainedTokenizerFast._encode_plus:
         return None

@@ -28,6 +28,7 @@ from rlcore.store.pins import all_pinned, held_keys, pin, pinned
 from rlcore.store.pruned import SEPARATOR, encode, group_of
 from rlcore.store.reader import ArtifactReader
 from rlcore.store.tables import (
+    TableFile,
     encode_table,
     remember_valid,
     schema_versions,
@@ -104,17 +105,17 @@ class ArtifactStore(ArtifactReader):
         kind: str,
         key: str,
         *,
-        tables: Mapping[str, pl.DataFrame] | None = None,
+        tables: Mapping[str, pl.DataFrame | TableFile] | None = None,
         directory: Path | None = None,
         lineage: Lineage,
     ) -> ArtifactRef:
         """Store tables (as ``<name>.parquet``) and the files of ``directory`` as one artifact.
 
         An artifact that already exists is verified and returned unchanged. A local store hard-links
-        the files of ``directory``: their owner must not write to them afterwards (empty folders are
-        not kept). Raises UserError when a table breaks its contract, ArtifactError when the
-        artifact that exists is damaged or the disk is full or read-only; nothing half-written
-        becomes visible.
+        the files of tables and of ``directory``: their owner must not write to them afterwards
+        (empty folders are not kept). Raises UserError when a table breaks its contract,
+        ArtifactError when the artifact that exists is damaged or the disk is full or read-only;
+        nothing half-written becomes visible.
         """
         if (existing := self.find(kind, key)) is not None:
             return existing
@@ -122,7 +123,10 @@ class ArtifactStore(ArtifactReader):
         uri = self._files.uri(place)
         tables = tables or {}
         contents: dict[str, bytes | Path] = {
-            f"{name}.parquet": encode_table(name, frame, kind) for name, frame in tables.items()
+            f"{name}.parquet": table.path
+            if isinstance(table, TableFile)
+            else encode_table(name, table, kind)
+            for name, table in tables.items()
         }
         if directory is not None:
             contents.update(_directory_files(directory, taken=contents, uri=uri))
@@ -132,7 +136,10 @@ class ArtifactStore(ArtifactReader):
             key=key,
             sha256=content_digest(entries),
             files=entries,
-            rows={name: frame.height for name, frame in tables.items()},
+            rows={
+                name: table.rows if isinstance(table, TableFile) else table.height
+                for name, table in tables.items()
+            },
             schema_versions=schema_versions(tables),
             recipe_digest=lineage.recipe_digest,
             code_fingerprint=lineage.code_fingerprint,

@@ -8,10 +8,13 @@ is imported when used.
 import io
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,6 +25,7 @@ from schemas.errors import UserError
 from schemas.versions import schema_version
 
 ROW_GROUP_ROWS = 8192
+_BLOCK_ROWS = 8 * ROW_GROUP_ROWS  # validated at once: Pandera takes as long for a few rows
 _SHOWN_CHECKS = 5
 _SHOWN_ROWS = 3
 _SHOWN_CHARS = 80
@@ -51,16 +55,93 @@ def encode_table(name: str, frame: pl.DataFrame, kind: str) -> bytes:
     Raises UserError naming the table, column, check and first bad rows.
     """
     validate(name, frame)
-    metadata = {"rlp.kind": kind, "rlp.schema": schema_version(name)}
-    schema = arrow_schema(name).with_metadata(metadata)
-    # One chunk per column, so that the pages do not depend on how the frame was assembled.
-    frame = frame.select(schema.names).rechunk()
+    schema = _file_schema(name, kind)
     sink = io.BytesIO()
     with pq.ParquetWriter(sink, schema, compression="zstd") as writer:
-        for start in range(0, max(frame.height, 1), ROW_GROUP_ROWS):
-            part = frame.slice(start, ROW_GROUP_ROWS).to_arrow()
-            writer.write_table(part.cast(schema), row_group_size=ROW_GROUP_ROWS)
+        _write_groups(writer, schema, frame)
     return sink.getvalue()
+
+
+def _file_schema(name: str, kind: str) -> pa.Schema:
+    return arrow_schema(name).with_metadata({"rlp.kind": kind, "rlp.schema": schema_version(name)})
+
+
+def _write_groups(writer: pq.ParquetWriter, schema: pa.Schema, frame: pl.DataFrame) -> None:
+    # One chunk per column, so that the pages do not depend on how the frame was assembled.
+    frame = frame.select(schema.names).rechunk()
+    for start in range(0, max(frame.height, 1), ROW_GROUP_ROWS):
+        part = frame.slice(start, ROW_GROUP_ROWS).to_arrow()
+        writer.write_table(part.cast(schema), row_group_size=ROW_GROUP_ROWS)
+
+
+@dataclass(frozen=True, slots=True)
+class TableFile:
+    """A table that ``TableWriter`` has written to a file, for ``ArtifactStore.put``."""
+
+    path: Path
+    rows: int
+
+
+class TableWriter:
+    """Writes table ``name`` to the file ``path``, given parts of its rows in order: the bytes are
+    those of ``encode_table``, whatever the parts.
+
+    Some ``_BLOCK_ROWS`` rows are held, and 8 bytes of each before. ``write`` and the end raise
+    UserError as ``encode_table`` does.
+    """
+
+    def __init__(self, name: str, path: Path, kind: str) -> None:
+        check_table_name(name)
+        self.rows = 0
+        self._name, self._path = name, path
+        self._schema = _file_schema(name, kind)
+        self._unique: dict[str, list[np.ndarray]] = {c: [] for c in _unique_columns(name)}
+        self._parts: list[pl.DataFrame] = []
+        self._held = 0
+        self._writer = pq.ParquetWriter(path, self._schema, compression="zstd")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if error is None and (self._held or not self.rows):
+                self._write_held(self._held)
+        finally:
+            self._writer.close()
+        if error is None:
+            self._check_unique()
+
+    def write(self, frame: pl.DataFrame) -> None:
+        """Add the rows of ``frame`` at the end; a table without rows is given its columns."""
+        self._parts.append(frame)
+        self._held += frame.height
+        if self._held > _BLOCK_ROWS:
+            self._write_held(self._held // ROW_GROUP_ROWS * ROW_GROUP_ROWS)
+
+    def _write_held(self, count: int) -> None:
+        """Write the first ``count`` rows held: whole row groups, or all that are left."""
+        held = pl.concat(self._parts)
+        block = held.head(count)
+        validate(self._name, block)
+        _write_groups(self._writer, self._schema, block)
+        for column, hashes in self._unique.items():
+            hashes.append(block[column].hash().to_numpy())
+        self.rows += count
+        self._held -= count
+        self._parts = [held.slice(count)]
+
+    def _check_unique(self) -> None:
+        for hashes in self._unique.values():
+            ordered = np.concatenate(hashes)
+            ordered.sort()
+            if (ordered[1:] == ordered[:-1]).any():
+                validate(self._name, pl.read_parquet(self._path))  # two values may share a hash
 
 
 def decode_table(name: str, path: Path, digest: str, uri: str) -> pl.DataFrame:
@@ -234,6 +315,15 @@ def _first_rows(rows: pl.DataFrame) -> str:
         shown.append(f"found {text}" if index is None else f"row {index}: {text}")
     more = rows.height - len(shown)
     return "; ".join(shown) + (f"; and {more} more" if more else "")
+
+
+@cache
+def _unique_columns(name: str) -> tuple[str, ...]:
+    from schemas.tables import TABLES
+
+    schema = TABLES[name].to_schema()
+    assert not schema.unique, "of single columns only"
+    return tuple(column for column, spec in schema.columns.items() if spec.unique)
 
 
 @cache

@@ -25,6 +25,7 @@ from rlcore.results.provenance import (
 )
 from rlcore.results.run import StageRecord
 from rlcore.store.artifacts import Lineage
+from rlcore.store.tables import TableFile
 from schemas.artifacts import ArtifactRef
 from schemas.names import RECORDS
 from tasks.runtime.drift import ACCEPTED, IDENTITY, HalfDone, continued_key
@@ -203,7 +204,7 @@ class StageRun:
     def put(
         self,
         *,
-        tables: Mapping[str, pl.DataFrame] | None = None,
+        tables: Mapping[str, pl.DataFrame | TableFile] | None = None,
         directory: Path | None = None,
         metadata: Mapping[str, Any] | None = None,
         parents: Mapping[str, ArtifactRef] | None = None,

@@ -2,10 +2,12 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 
+from rlcore.data.dedup import text_hash
 from rlcore.data.rows import Reject, Row
-from rlcore.data.screen import check_rejects, screen_demonstrations, screen_prompts
+from rlcore.data.screen import Compared, check_rejects, screen
 from schemas.data import DataSection, FileSource
 from schemas.errors import UserError
 
@@ -23,32 +25,41 @@ def row(text: str, index: int = 0, split: str = "train", answer: str = "") -> Ro
     return Row("rows.jsonl", index, split, split, "sums", prompt, solution)
 
 
-def screened(rows: list[Row], held: dict[str, list[str]], data: DataSection) -> tuple[Any, Any]:
-    kept, rejects = screen_prompts([(row, row.index) for row in rows], held, data)
-    assert all(tokens == row.index for row, tokens in kept), "tokens went to another row"
-    return [row.index for row, _ in kept], [(reject.row, reject.reason) for reject in rejects]
+def screened(
+    rows: list[Row], held: dict[str, list[str]], data: DataSection
+) -> dict[int, tuple[str, str]]:
+    """Of the rows that are dropped, by position, reason and detail."""
+    texts = ["\n".join(message["content"] for message in row.messages) for row in rows]
+    hashes = np.frombuffer(b"".join(map(text_hash, texts)), dtype=np.uint64).reshape(-1, 2)
+    compared = Compared(
+        lambda i: f"{rows[i].source} row {rows[i].index}",
+        np.array([row.split == "train" for row in rows]),
+        hashes,
+        lambda at: [texts[i] for i in at],
+        lambda at: [rows[i].prompt_text for i in at],
+    )
+    return screen(compared, held, data)
 
 
-def test_of_equal_rows_validation_keeps_its_own() -> None:
-    """Dropped from validation instead, the row would be trained on."""
-    rows = [row("a b", 0), row("a  b", 1, "validation"), row("c", 2)]
-    assert screened(rows, {}, section()) == ([1, 2], [(0, "duplicate")])
+def reasons(
+    rows: list[Row], held: dict[str, list[str]], data: DataSection
+) -> list[tuple[int, str]]:
+    return [(i, reason) for i, (reason, _) in screened(rows, held, data).items()]
 
 
-def test_test_rows_stay_as_they_are_and_come_last() -> None:
-    """Their number is what published figures refer to."""
-    rows = [row("a", 0, "test"), row("a", 1, "test"), row("a", 2), row("a", 3)]
-    assert screened(rows, {}, section()) == ([2, 0, 1], [(3, "duplicate")])
+def test_of_equal_rows_the_first_is_kept() -> None:
+    rows = [row("a b", 1, "validation"), row("a  b", 0), row("c", 2)]
+    assert reasons(rows, {}, section()) == [(1, "duplicate")]
 
 
 def test_repeated_rows_stay_where_the_recipe_wants_them() -> None:
-    rows = [row("a", 0), row("a", 1)]
-    assert screened(rows, {}, section(deduplicate="off")) == ([0, 1], [])
+    assert screened([row("a", 0), row("a", 1)], {}, section(deduplicate="off")) == {}
 
 
 def test_a_reject_names_the_row_that_it_repeats() -> None:
-    _, rejects = screen_prompts([(row("a", 0), 0), (row("a", 5), 0)], {}, section())
-    assert [(r.row, r.detail) for r in rejects] == [(5, "equals rows.jsonl row 0")]
+    assert screened([row("a", 0), row("a", 5)], {}, section()) == {
+        1: ("duplicate", "equals rows.jsonl row 0")
+    }
 
 
 def test_near_duplicates_are_searched_among_the_rows_that_are_left() -> None:
@@ -56,38 +67,35 @@ def test_near_duplicates_are_searched_among_the_rows_that_are_left() -> None:
     other = LEAKED.replace("forty", "fifty")
     rows = [row("x y z", 0), row("x y z", 1), row(LEAKED, 2), row(other, 3)]
     found = screened(rows, {}, section(deduplicate="near", near_duplicate_jaccard=0.3))
-    assert found == ([0, 2], [(1, "duplicate"), (3, "near_duplicate")])
+    assert [(i, reason) for i, (reason, _) in found.items()] == [
+        (1, "duplicate"),
+        (3, "near_duplicate"),
+    ]
+    assert found[3][1].endswith("rows.jsonl row 2")
 
 
 def test_what_evaluation_holds_is_not_trained_on() -> None:
-    rows = [row(LEAKED, 0), row("What is 1 + 1?", 1), row(LEAKED, 2, "validation")]
-    assert screened(rows, {"test": [f"{LEAKED}. How many?"]}, section()) == (
-        [1],
-        [(2, "contaminated"), (0, "duplicate")],
-    )
-    assert screened(rows[1:], {"validation": [LEAKED]}, section()) == ([2, 1], [])
+    rows = [row(LEAKED, 2, "validation"), row(LEAKED, 0), row("What is 1 + 1?", 1)]
+    assert reasons(rows, {"test": [f"{LEAKED}. How many?"]}, section()) == [
+        (0, "contaminated"),
+        (1, "duplicate"),
+    ]
+    assert reasons([rows[0], rows[2]], {"validation": [LEAKED]}, section()) == []
+    assert reasons(rows[1:], {"validation": [LEAKED]}, section()) == [(0, "contaminated")]
 
 
 def test_decontamination_can_be_switched_off() -> None:
-    data = section(decontaminate=False)
-    assert screened([row(LEAKED, 0)], {"test": [LEAKED]}, data) == ([0], [])
+    assert screened([row(LEAKED, 0)], {"test": [LEAKED]}, section(decontaminate=False)) == {}
 
 
 def test_another_solution_of_one_question_is_no_repetition() -> None:
-    rows = [(row("q", i, answer=a), None) for i, a in enumerate(["#### 1", "so #### 1", "#### 1"])]
-    kept, rejects = screen_demonstrations(rows, {}, section())
-    assert [row.index for row, _ in kept] == [0, 1]
-    assert [(r.row, r.detail) for r in rejects] == [(2, "demonstration: equals rows.jsonl row 0")]
+    rows = [row("q", i, answer=a) for i, a in enumerate(["#### 1", "so #### 1", "#### 1"])]
+    assert screened(rows, {}, section()) == {2: ("duplicate", "equals rows.jsonl row 0")}
 
 
 def test_a_demonstration_whose_question_is_held_out_is_dropped() -> None:
-    kept, rejects = screen_demonstrations(
-        [(row(LEAKED, 0, answer="#### 280"), None)], {"test": [LEAKED]}, section()
-    )
-    assert kept == []
-    assert rejects[0].detail.startswith(
-        "demonstration: shares its words with the test prompt: In a"
-    )
+    found = screened([row(LEAKED, 0, answer="#### 280")], {"test": [LEAKED]}, section())
+    assert found[0][1].startswith("shares its words with the test prompt: In a")
 
 
 def reject(index: int, reason: str = "filter") -> Reject:

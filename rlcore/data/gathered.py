@@ -1,0 +1,158 @@
+"""The rows of one table from all parts of the data: compared as arrays, read part by part."""
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import numpy as np
+import polars as pl
+
+from rlcore.data.part import ASKED, CONTENT, SPLITS, Kept
+from rlcore.data.screen import Compared, Dropped
+from rlcore.data.write import numbered_uid, numbers_of
+
+TEST = SPLITS.index("test")
+TRAIN = SPLITS.index("train")
+
+
+class Gathered:
+    """Rows of parts, in order; a row's place counts over all of them."""
+
+    def __init__(self, parts: Sequence[tuple[str, Kept]]) -> None:
+        """``parts``: with the source of each; their arrays are needed no more afterwards."""
+        self._sources = [source for source, _ in parts]
+        kept = [rows for _, rows in parts]
+        self._columns = [rows.columns for rows in kept]
+        self._ends = np.cumsum([0, *map(len, kept)])
+        self.index = _joined([rows.index for rows in kept], np.int32)
+        self.split = _joined([rows.split for rows in kept], np.uint8)
+        self._is_validation = _joined([rows.is_validation for rows in kept], np.bool_)
+        self._uid = _joined([rows.uid for rows in kept], np.uint64)
+        self.tokens = _joined([rows.tokens for rows in kept], np.int32)
+        width = max((rows.text.shape[1] for rows in kept), default=0)
+        none = np.zeros((0, width), dtype=np.uint64)
+        self._text = np.concatenate([none, *(rows.text for rows in kept)])
+
+    def ordered(self) -> np.ndarray:
+        """Return the places of all rows (int64), validation first, test last."""
+        return np.argsort(self.split, kind="stable")
+
+    def all(self) -> np.ndarray:
+        """Return the places of all rows (int64), in order."""
+        return np.arange(self._ends[-1])
+
+    def without(self, rows: set[tuple[str, int]]) -> np.ndarray:
+        """Return the places of all rows but ``rows``, each a source and a number there."""
+        kept = np.ones(self._ends[-1], dtype=np.bool_)
+        for source in {source for source, _ in rows}:
+            numbers = [number for name, number in rows if name == source]
+            for name, (start, end) in zip(self._sources, pairwise(self._ends), strict=True):
+                if name == source:
+                    kept[start:end] &= ~np.isin(self.index[start:end], numbers)
+        return np.flatnonzero(kept)
+
+    def asked(self, split: str) -> list[str]:
+        """Return the prompts of the rows that their source has for ``split``."""
+        return self.strings(np.flatnonzero(self.split == SPLITS.index(split)), pl.col(ASKED))
+
+    def row(self, place: int) -> tuple[str, int]:
+        """Return the source of a row and its number there."""
+        part = int(np.searchsorted(self._ends, place, side="right")) - 1
+        return self._sources[part], int(self.index[place])
+
+    def compared(self, places: np.ndarray, text: pl.Expr) -> Compared:
+        """Return the rows at ``places``; ``text``: of the columns, what makes two rows equal."""
+
+        def name(position: int) -> str:
+            source, number = self.row(int(places[position]))
+            return f"{source} row {number}"
+
+        return Compared(
+            name,
+            self.split[places] == TRAIN,
+            self._text[places],
+            lambda positions: self.strings(places[positions], text),
+            lambda positions: self.strings(places[positions], pl.col(ASKED)),
+        )
+
+    def strings(self, places: np.ndarray, value: pl.Expr) -> list[str]:
+        """Return ``value`` of the rows at ``places``, in their order."""
+        order = np.argsort(places, kind="stable")
+        bounds = np.searchsorted(places[order], self._ends)
+        found: list[str] = [""] * len(places)
+        for columns, start, (first, last) in zip(
+            self._columns, self._ends[:-1], pairwise(bounds), strict=True
+        ):
+            if first == last:
+                continue
+            values = columns(*value.meta.root_names()).select(value).to_series()
+            within = order[first:last]
+            picked = values.gather((places[within] - start).tolist()).to_list()
+            for position, text in zip(within.tolist(), picked, strict=True):
+                found[position] = text
+        return found
+
+    def rejects(self, places: np.ndarray, dropped: Dropped, prefix: str = "") -> pl.DataFrame:
+        """Return the Rejects rows of what is ``dropped``; its positions count in ``places``."""
+        at = places[np.array(list(dropped), dtype=np.int64)]
+        rows = [self.row(int(place)) for place in at]
+        return pl.DataFrame(
+            {
+                "source": [source for source, _ in rows],
+                "row": [number for _, number in rows],
+                "reason": [reason for reason, _ in dropped.values()],
+                "detail": [f"{prefix}{detail}" for _, detail in dropped.values()],
+                "content": self.strings(at, pl.col(CONTENT)) if len(at) else [],
+            },
+            schema={**dict.fromkeys(("source", "row", "reason", "detail", "content"), pl.String)}
+            | {"row": pl.Int64},
+        )
+
+    def splits(self, places: np.ndarray) -> np.ndarray:
+        """Return the place in ``SPLITS`` of the split that each row ends in (uint8): rows of train
+        that are kept for validation are of that."""
+        return np.where(self._is_validation[places], SPLITS.index("validation"), self.split[places])
+
+    def frames(self, places: np.ndarray) -> Iterator[pl.DataFrame]:
+        """Yield the table of the rows at ``places``, which ascend within each split and have their
+        splits one after the other, or ascend throughout. A part is read once per split."""
+        numbers = numbers_of(self._uid[places])
+        breaks = np.flatnonzero(np.diff(places) < 0) + 1
+        for first, last in pairwise([0, *breaks.tolist(), len(places)]):
+            run = places[first:last]
+            bounds = np.searchsorted(run, self._ends)
+            for columns, start, (a, b) in zip(
+                self._columns, self._ends[:-1], pairwise(bounds), strict=True
+            ):
+                if a < b:
+                    frame = columns().drop(CONTENT, ASKED, strict=False)
+                    frame = frame[(run[a:b] - start).tolist()]
+                    yield self._final(frame, run[a:b], numbers[first + a : first + b])
+
+    def _final(self, frame: pl.DataFrame, places: np.ndarray, numbers: np.ndarray) -> pl.DataFrame:
+        held_out = self._is_validation[places]
+        if held_out.any():
+            moved = pl.lit(pl.Series(held_out))
+            names = [name for name in ("split", "subset") if name in frame.columns]
+            frame = frame.with_columns(
+                pl.when(moved).then(pl.lit("validation")).otherwise(pl.col(name)).alias(name)
+                for name in names
+            )
+        return frame.with_columns(numbered_uid(numbers)) if (numbers > 1).any() else frame
+
+
+def counts_of(
+    frames: Iterator[pl.DataFrame], columns: list[str], empty: pl.DataFrame, into: dict[str, int]
+) -> Iterator[pl.DataFrame]:
+    """Yield ``empty``, then ``frames``; count their rows into {values of ``columns`` joined by "/":
+    rows}, in order of first appearance."""
+    yield empty
+    for frame in frames:
+        groups = frame.group_by(columns, maintain_order=True).len()
+        for row in groups.iter_rows():
+            name = "/".join(row[:-1])
+            into[name] = into.get(name, 0) + row[-1]
+        yield frame
+
+
+def _joined(arrays: Sequence[np.ndarray], dtype: type) -> np.ndarray:
+    return np.concatenate([np.zeros(0, dtype=dtype), *arrays])

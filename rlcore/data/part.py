@@ -1,0 +1,222 @@
+"""A part of a source's rows, from raw values to columns of the tables: all that a row needs without
+looking at rows of other parts."""
+
+import gc
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from rlcore.data.chat import Encoded, Known, Tools
+from rlcore.data.dedup import text_hash
+from rlcore.data.filters import (
+    apply_filters,
+    fit_demonstrations,
+    fit_prompts,
+    special_token_rejects,
+)
+from rlcore.data.normalise import normalise
+from rlcore.data.rows import RawTable, Reject, Row, shown
+from rlcore.data.split import is_validation
+from rlcore.data.write import demonstration_columns, prompt_columns, rejects_table
+from schemas.data import DataSection
+from schemas.errors import UserError
+
+if TYPE_CHECKING:
+    from rlcore.models.tokenizer import ChatTokenizer
+
+PART_ROWS = 8192
+SPLITS = ("validation", "train", "test")  # in the order of the Prompts table
+# Where a row may be lost, in order: also which of two errors a person is told.
+STAGES = ("read", "filter", "special_token", "prompt", "demonstration")
+# Columns beside those of the tables, where rows are compared: a row as it is shown when it is
+# dropped, and the text of its prompt.
+CONTENT, ASKED = "reject_content", "prompt_text"
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What every part is prepared with. ``folder``: where its tables are kept; None: in memory."""
+
+    data: DataSection
+    tools: Tools
+    sft_max_tokens: int | None
+    folder: Path | None = None
+
+    @property
+    def compares(self) -> bool:
+        """Whether rows of different parts are compared, so that one may be dropped later."""
+        return self.data.deduplicate != "off" or self.data.decontaminate
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Rows of one source: ``raw`` ones of a form, the first with the number ``start``, or ``made``
+    ones. ``number``: of the part; ``reading``: of the pass over a table that it comes from."""
+
+    number: int
+    reading: int
+    source: str
+    raw: RawTable | None = None
+    form: str = ""
+    start: int = 0
+    made: Sequence[Row] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Rows of one table, and what is compared and counted of them without their text.
+
+    ``index``: int32, of the row in its source. ``split``: uint8, place in ``SPLITS``.
+    ``is_validation``: of train, by hash. ``uid``: uint64. ``tokens``: int32.
+    ``text``: uint64 [rows, 2], the hash of what duplicates share; no columns where none is sought.
+    """
+
+    index: np.ndarray
+    split: np.ndarray
+    is_validation: np.ndarray
+    uid: np.ndarray
+    tokens: np.ndarray
+    text: np.ndarray
+    columns: "Columns"
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The columns of a part's table, in memory or in a file of Arrow IPC."""
+
+    held: pl.DataFrame | Path
+
+    def __call__(self, *names: str) -> pl.DataFrame:
+        """Return those of ``names``; without any all of them."""
+        if isinstance(self.held, Path):
+            return pl.read_ipc(self.held, columns=list(names) or None)
+        return self.held.select(names) if names else self.held
+
+
+@dataclass(slots=True)
+class Prepared:
+    """What became of a part. ``before``: scored rows of each split before any filter. ``rejects``:
+    the Rejects rows of each stage, and of each filter. ``error``: what ends the run, unless one of
+    an earlier stage does; its stage comes first."""
+
+    number: int
+    reading: int
+    source: str
+    before: Counter[str] = field(default_factory=Counter)
+    rejects: dict[tuple[str, int], pl.DataFrame] = field(default_factory=dict)
+    error: tuple[int, UserError] | None = None
+    prompts: Kept | None = None
+    demonstrations: Kept | None = None
+
+
+def prepare_part(tokenizer: "ChatTokenizer", work: Work, part: Part) -> Prepared:
+    """Return the prompts, demonstrations and rejects of ``part``."""
+    done = Prepared(part.number, part.reading, part.source)
+    stage = ["read"]
+    try:
+        with _uncollected():
+            _prepare(tokenizer, work, part, done, stage)
+    except UserError as error:
+        done.error = (STAGES.index(stage[0]), error)
+    return done
+
+
+def _prepare(
+    tokenizer: "ChatTokenizer", work: Work, part: Part, done: Prepared, stage: list[str]
+) -> None:
+    def lost(rejects: list[Reject], which: int = 0) -> None:
+        if rejects:
+            done.rejects[stage[0], which] = rejects_table(rejects)
+
+    data, rows = work.data, list(part.made)
+    if part.raw is not None:
+        rows, rejects = normalise(part.raw, part.form, part.start)
+        lost(rejects)
+    done.before.update(row.split for row in rows if row.scored)
+    stage[0] = "filter"
+    for which, condition in enumerate(data.filters):
+        rows, rejects = apply_filters(rows, [condition])
+        lost(rejects, which)
+    stage[0] = "special_token"
+    rows, rejects = special_token_rejects(tokenizer, rows)
+    lost(rejects)
+    stage[0] = "prompt"
+    known: Known = {}  # a demonstration begins with the text of its prompt
+    scored = [row for row in rows if row.scored]
+    prompts, long = fit_prompts(tokenizer, scored, data, work.tools, known)
+    lost(long)
+    done.prompts = _kept(
+        f"{part.number}-prompts", work, prompts, prompt_columns, len, lambda row: row.prompt_text
+    )
+    stage[0] = "demonstration"
+    # A row whose prompt cannot be used has no use as a demonstration either; nor has a test row.
+    unusable = {reject.row for reject in long}
+    solved = [row for row in rows if row.solution and row.split != "test"]
+    solved = [row for row in solved if row.index not in unusable]
+    demonstrations, refused = fit_demonstrations(
+        tokenizer, solved, work.sft_max_tokens, work.tools, known
+    )
+    lost(refused)
+    done.demonstrations = _kept(
+        f"{part.number}-demonstrations",
+        work,
+        demonstrations,
+        demonstration_columns,
+        lambda encoded: len(encoded.token_ids),
+        lambda row: "\n".join(message["content"] for message in row.messages),
+    )
+
+
+def _kept(
+    name: str,
+    work: Work,
+    pairs: Sequence[tuple[Row, list[int] | Encoded]],
+    columns: Callable[..., pl.DataFrame],
+    length: Callable[..., int],
+    text: Callable[[Row], str],
+) -> Kept:
+    rows = [row for row, _ in pairs]
+    frame = columns(pairs)
+    fraction = work.data.validation_fraction
+    held_out = [r.split == "train" and is_validation(r.prompt, fraction) for r in rows]
+    texts = np.zeros((len(rows), 0), dtype=np.uint64)
+    if work.data.deduplicate != "off":
+        digests = b"".join(text_hash(text(row)) for row in rows)
+        texts = np.frombuffer(digests, dtype=np.uint64).reshape(len(rows), 2)
+    if work.compares:
+        content = pl.Series([shown(row.messages) for row in rows], dtype=pl.String)
+        asked = pl.Series([row.prompt_text for row in rows], dtype=pl.String)
+        frame = frame.with_columns(content.alias(CONTENT), asked.alias(ASKED))
+    path = None if work.folder is None else work.folder / f"{name}.arrow"
+    if path is not None:
+        frame.write_ipc(path, compression="lz4")
+    return Kept(
+        index=np.array([row.index for row in rows], dtype=np.int32),
+        split=np.array([SPLITS.index(row.split) for row in rows], dtype=np.uint8),
+        is_validation=np.array(held_out, dtype=np.bool_),
+        uid=np.array([int(uid, 16) for uid in frame["uid"]], dtype=np.uint64),
+        tokens=np.array([length(tokens) for _, tokens in pairs], dtype=np.int32),
+        text=texts,
+        columns=Columns(frame if path is None else path),
+    )
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Collect no garbage meanwhile: a part's rows are many objects, none of them in a cycle."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
