@@ -16,7 +16,8 @@ WITHOUT_AMX = "AVX512_CORE_FP16"
 
 
 def limit_onednn(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Keep oneDNN off AMX where torch's kernels are limited; call it before torch computes in bfloat16.
+    """Keep oneDNN off AMX where torch's kernels are limited; to call before torch computes in
+    bfloat16.
 
     A limit that the user has set stays.
     """
