@@ -49,6 +49,8 @@ CONFINED = {
     "transformers": (
         "rlcore/models/",
         "rlcore/learner/",
+        "rlcore/engines/packed_check.py",
+        "rlcore/engines/packed_model.py",
         "rlcore/engines/row_decoder.py",
         "rlcore/engines/transformers_engine.py",
         "rlcore/export/publish.py",

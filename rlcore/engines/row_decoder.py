@@ -20,9 +20,11 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from rlcore.cluster.progress import advance
+from rlcore.engines.packed_model import PackedModel, PackedRows
+from rlcore.engines.shared_prompts import BLOCK, States
+from rlcore.models.tree_mask import takes_masks
 
 PREFILL_TOKENS = 4096  # of one pass, padding included; a longer prompt has a pass of its own
-BLOCK = 64  # columns by which the buffers grow
 GROUPED = "sdpa_grouped"
 
 
@@ -59,9 +61,6 @@ def grouped_attention(
 
 AttentionInterface.register(GROUPED, grouped_attention)
 AttentionMaskInterface.register(GROUPED, sdpa_mask)
-
-
-States = tuple[torch.Tensor, torch.Tensor]  # keys and values, [rows, heads, columns, dim]
 
 
 class _Layer(DynamicLayer):
@@ -117,6 +116,57 @@ class _Layer(DynamicLayer):
         return self.keys, self.values
 
 
+class CachedRows:
+    """Rows that a transformers model continues, each with the keys of its prompt; see ``Rows``."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        passes: Sequence[Sequence[States]],
+        prompt_of: torch.Tensor,
+        lengths: Sequence[int],
+        most: int,
+    ) -> None:
+        """``passes``: keys and values of each layer, per pass over prompts. ``prompt_of``: the
+        prompt of each row, int64 [B] on CPU, without gaps or turns; ``lengths``: of each prompt, in
+        tokens, the longest first; ``most``: tokens that will follow."""
+        self._model, self._masks, self._end = model, takes_masks(model), lengths[0]
+        counts = prompt_of.bincount().split([states[0][0].shape[0] for states in passes])
+        shares = [each.to(model.device) for each in counts]
+        self._layers = [
+            _Layer(
+                [(states[index], share) for states, share in zip(passes, shares, strict=True)],
+                min(most, BLOCK),
+            )
+            for index in range(len(passes[0]))
+        ]
+        columns = torch.arange(lengths[0] + most)
+        padding = lengths[0] - torch.tensor(lengths)[prompt_of, None]
+        self._visible = (columns >= padding).to(model.device)  # [B, T]
+        self._cache = Cache(layers=list(self._layers))
+
+    def step(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """Append a token to each row; return the logits behind it, [B, V]."""
+        self._end += 1
+        visible = self._visible[:, : self._end]
+        return self._model(
+            input_ids=tokens[:, None],
+            attention_mask=visible[:, None, None] if self._masks else visible.long(),
+            position_ids=positions[:, None],
+            past_key_values=self._cache,
+            use_cache=True,
+            logits_to_keep=1,
+        ).logits[:, -1]
+
+    def keep(self, to: torch.Tensor, source: torch.Tensor, order: torch.Tensor) -> None:
+        """Copy rows ``source`` to the places ``to``; the rows ``order`` are left, in that order.
+        All are indices on CPU."""
+        places, rows, there = (each.to(self._visible.device) for each in (to, source, order))
+        for layer in self._layers:
+            layer.move(places, rows, len(order))
+        self._visible = self._visible[there]
+
+
 class RowDecoder:
     """Continues rows token by token.
 
@@ -125,49 +175,40 @@ class RowDecoder:
     """
 
     def __init__(
-        self, model: PreTrainedModel, prompts: Sequence[Sequence[int]], most: int, *, masks: bool
+        self,
+        model: PreTrainedModel,
+        prompts: Sequence[Sequence[int]],
+        most: int,
+        *,
+        packed: PackedModel | None = None,
     ) -> None:
-        """Compute ``prompts``; at most ``most`` tokens will follow. ``masks``: ``takes_masks``."""
-        self._model, self._masks = model, masks
-        self._device = model.device
+        """Compute ``prompts``; at most ``most`` tokens will follow, by ``packed``, which has the
+        weights of ``model``, where it is given."""
+        self._model, self._device = model, model.device
         rows_of: dict[tuple[int, ...], list[int]] = {}
         for row, prompt in enumerate(prompts):
             rows_of.setdefault(tuple(prompt), []).append(row)
         different = sorted(rows_of, key=len, reverse=True)
         self.order = torch.tensor([row for prompt in different for row in rows_of[prompt]])
         counts = torch.tensor([len(rows_of[prompt]) for prompt in different])
-        width = len(different[0])
-        lengths = torch.tensor([len(prompt) for prompt in different]).repeat_interleave(counts)
-        self._positions = lengths.to(self._device)  # of the token that a step computes
-        columns = torch.arange(width + most)
-        self._visible = (columns >= width - lengths[:, None]).to(self._device)  # [B, T]
-        self._end = width
-        passes: list[tuple[list[States], torch.Tensor]] = []
-        logits = []
+        prompt_of = torch.arange(len(different)).repeat_interleave(counts)
+        lengths = [len(prompt) for prompt in different]
+        self._positions = torch.tensor(lengths)[prompt_of].to(self._device)  # of the next token
+        passes, logits = [], []
         for start, stop in _passes(different):
-            share = counts[start:stop].to(self._device)
             states, logits_BV = self._prefill(different[start:stop])
-            passes.append((states, share))
-            logits.append(logits_BV.repeat_interleave(share, dim=0))
-        self.logits = torch.cat(logits)
-        self._layers = [
-            _Layer([(states[index], share) for states, share in passes], min(most, BLOCK))
-            for index in range(len(passes[0][0]))
-        ]
-        self._cache = Cache(layers=list(self._layers))
+            passes.append(states)
+            logits.append(logits_BV)
+        self.logits = torch.cat(logits)[prompt_of.to(self._device)]
+        self._rows: CachedRows | PackedRows = (
+            CachedRows(model, passes, prompt_of, lengths, most)
+            if packed is None
+            else PackedRows(packed, passes, prompt_of, lengths, min(most, BLOCK))
+        )
 
     def step(self, tokens: torch.Tensor) -> None:
         """Append a token to each row, [B] in the order of the rows; compute the next ``logits``."""
-        self._end += 1
-        visible = self._visible[:, : self._end]
-        self.logits = self._model(
-            input_ids=tokens[:, None],
-            attention_mask=visible[:, None, None] if self._masks else visible.long(),
-            position_ids=self._positions[:, None],
-            past_key_values=self._cache,
-            use_cache=True,
-            logits_to_keep=1,
-        ).logits[:, -1]
+        self.logits = self._rows.step(tokens, self._positions)
         advance()
         self._positions = self._positions + 1
 
@@ -180,10 +221,8 @@ class RowDecoder:
         source = torch.nonzero(staying[rows:])[:, 0] + rows
         order[to] = source
         order = order[:rows]
-        to, source, there = (each.to(self._device) for each in (to, source, order))
-        for layer in self._layers:
-            layer.move(to, source, rows)
-        self._positions, self._visible = self._positions[there], self._visible[there]
+        self._rows.keep(to, source, order)
+        self._positions = self._positions[order.to(self._device)]
         self.order = self.order[order]
         return order
 

@@ -1,13 +1,16 @@
 """The rollout engine without vLLM: batched decoding of a transformers model."""
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from rlcore.cluster.progress import advance
+from rlcore.engines.packed_check import LONGEST, prove
+from rlcore.engines.packed_model import PackedModel, packable
 from rlcore.engines.row_decoder import GROUPED, RowDecoder
-from rlcore.engines.sampling import choose, processed_logprobs
+from rlcore.engines.sampling import draw
 from rlcore.engines.types import (
     NOISE,
     EngineSpec,
@@ -20,7 +23,7 @@ from rlcore.engines.types import (
 )
 from rlcore.models.tree_mask import takes_masks
 from rlcore.onednn import limit_onednn
-from rlcore.weights.check import read_update, require_verified, verify_handed
+from rlcore.weights.check import read_update, require_verified, verify_handed, verify_shared
 from rlcore.weights.digest import SumTap, canonical_names
 from rlcore.weights.files import checkpoint_shapes
 from rlcore.weights.stamp import UNVERIFIED, WeightStamp, WeightUpdate
@@ -32,6 +35,8 @@ TORCH_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 class TransformersEngine(WholeBatches):
     """``RolloutEngine`` on a transformers model.
 
+    Models of ``packed_model.CLASSES`` are decoded by ``PackedModel``, which is proven against the
+    model when the engine is built; all others, and every prompt, by transformers' own forward pass.
     A row's random numbers come from its own generator, seeded by the request, so that the
     composition of the batch changes a row by float rounding only.
     """
@@ -49,20 +54,23 @@ class TransformersEngine(WholeBatches):
         )
         torch.nn.Module.to(model, torch.device(spec.device))
         self._model = model.eval()
-        self._masks = takes_masks(model)
-        if self._masks:
+        if takes_masks(model):
             model.set_attn_implementation(GROUPED)
         self._names = canonical_names(self._model)
         self.vocab_size: int = self._model.config.get_text_config().vocab_size
+        positions = max(spec.max_model_len, LONGEST)
+        self._packed = PackedModel(self._model, positions) if packable(self._model) else None
         generator = torch.Generator(spec.device).manual_seed(spec.seed)
         for parameter in self._model.requires_grad_(False).parameters():
             parameter.uniform_(-NOISE, NOISE, generator=generator)
+        if self._packed is not None:
+            prove(self._model, self._packed)
         self._stamp = UNVERIFIED
 
     def begin(self) -> None:
         """There is no cache between calls."""
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def generate(self, requests: Sequence[TurnRequest], sampling: Sampling) -> list[Generation]:
         """Return one continuation per request, in order; see ``RolloutEngine.generate``."""
         require_verified(self._stamp)
@@ -113,6 +121,8 @@ class TransformersEngine(WholeBatches):
         for name, tensor in tap.through(state.items()):
             own[name].copy_(tensor)
         verify_handed(tap.digests, update.sums)
+        if self._packed is not None:
+            verify_shared(self._packed.moved(self._model))
         self._stamp = update.stamp
         return self._stamp
 
@@ -131,69 +141,76 @@ class TransformersEngine(WholeBatches):
 
     def _decode(self, requests: list[TurnRequest], sampling: Sampling) -> list[Generation]:
         """Decode one batch; finished rows leave it at once. B rows, T tokens sampled."""
-        limits_B = torch.tensor(
-            [
-                min(request.max_new_tokens, self._spec.max_model_len - len(request.token_ids))
-                for request in requests
-            ]
-        )
-        most, stops = int(limits_B.max()), torch.tensor(sampling.stop_token_ids).long()
+        device, longest = self._spec.device, self._spec.max_model_len
+        limits = [min(each.max_new_tokens, longest - len(each.token_ids)) for each in requests]
+        limits_B, most = torch.tensor(limits), max(limits)
         prompts = [request.token_ids for request in requests]
-        rows = RowDecoder(self._model, prompts, most, masks=self._masks)
-        uniforms_BT = _uniforms(requests, sampling)[rows.order]
-        tokens_BT = torch.zeros(len(requests), most, dtype=torch.long)
-        logprobs_BT = torch.zeros(len(requests), most)
-        lengths_B, stopped_B = limits_B.clone(), torch.zeros(len(requests), dtype=torch.bool)
+        rows = RowDecoder(self._model, prompts, most, packed=self._packed)
+        uniforms_TB = _uniforms(requests, sampling).T.contiguous().to(device)
+        stops_V = torch.zeros(self.vocab_size, dtype=torch.bool)
+        stops_V[[token for token in sampling.stop_token_ids if token < self.vocab_size]] = True
+        stops_V, at_B = stops_V.to(device), rows.order.to(device)
+        columns: list[_Column] = []
         for step in range(most):
-            at_B = rows.order
-            chosen_B, taken_B = _draw(rows.logits, sampling, uniforms_BT[:, step : step + 1])
-            tokens_BT[at_B, step], logprobs_BT[at_B, step] = chosen_B.cpu(), taken_B.cpu()
-            ends_B = torch.isin(chosen_B.cpu(), stops)
-            stopped_B[at_B[ends_B]], lengths_B[at_B[ends_B]] = True, step + 1
-            alive_B = ~ends_B & (limits_B[at_B] > step + 1)
-            if not alive_B.any():
-                break
-            if not alive_B.all():
-                order_B = rows.keep(alive_B)
-                uniforms_BT, chosen_B = uniforms_BT[order_B], chosen_B[order_B.to(chosen_B.device)]
+            chosen_B, taken_B = draw(rows.logits, sampling, uniforms_TB[step, at_B])
+            ends_B = stops_V[chosen_B]
+            columns.append(_Column(at_B, chosen_B, taken_B, ends_B))
+            if step + 1 in limits or ends_B.any():
+                alive_B = ~ends_B.cpu() & (limits_B[rows.order] > step + 1)
+                if not alive_B.any():
+                    break
+                chosen_B = chosen_B[rows.keep(alive_B).to(device)]
+                at_B = rows.order.to(device)
             rows.step(chosen_B)
-        return [
-            Generation(
-                tokens[:length],
-                logprobs[:length],
-                FinishReason.STOP if stop else FinishReason.LENGTH,
-                self._stamp,
-            )
-            for tokens, logprobs, length, stop in zip(
-                tokens_BT.tolist(),
-                logprobs_BT.tolist(),
-                lengths_B.tolist(),
-                stopped_B.tolist(),
-                strict=True,
-            )
-        ]
+        return _generations(columns, len(requests), self._stamp)
 
 
-def _draw(
-    logits_BV: torch.Tensor, sampling: Sampling, uniforms_B1: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return token ids [B] and their log-probs [B]; no uniforms are needed when greedy."""
-    logprobs_BV = processed_logprobs(logits_BV, sampling)
-    if sampling.temperature == 0.0:
-        chosen_B = logprobs_BV.argmax(-1)
-    else:
-        chosen_B = choose(logprobs_BV, uniforms_B1[:, 0].to(logits_BV.device))
-    return chosen_B, logprobs_BV.gather(-1, chosen_B[:, None])[:, 0]
+class _Column(NamedTuple):
+    """One token of each row that was still there."""
+
+    at_B: torch.Tensor  # which request it belongs to
+    tokens_B: torch.Tensor
+    logprobs_B: torch.Tensor
+    ends_B: torch.Tensor  # whether it is a stop token
+
+
+def _generations(columns: list[_Column], rows: int, stamp: WeightStamp) -> list[Generation]:
+    """Return what each of ``rows`` requests has in ``columns``, one after the other."""
+    lengths = torch.tensor([len(column.at_B) for column in columns])
+    steps_N = torch.arange(len(columns)).repeat_interleave(lengths)
+    at_N, tokens_N, logprobs_N, ends_N = (
+        torch.cat(each).cpu() for each in zip(*columns, strict=True)
+    )
+    tokens_BT = torch.zeros(rows, len(columns), dtype=torch.long)
+    logprobs_BT, stopped_B = torch.zeros(rows, len(columns)), torch.zeros(rows, dtype=torch.bool)
+    tokens_BT[at_N, steps_N], logprobs_BT[at_N, steps_N] = tokens_N, logprobs_N
+    stopped_B[at_N[ends_N]] = True
+    return [
+        Generation(
+            tokens[:length],
+            logprobs[:length],
+            FinishReason.STOP if stopped else FinishReason.LENGTH,
+            stamp,
+        )
+        for tokens, logprobs, length, stopped in zip(
+            tokens_BT.tolist(),
+            logprobs_BT.tolist(),
+            at_N.bincount().tolist(),
+            stopped_B.tolist(),
+            strict=True,
+        )
+    ]
 
 
 def _uniforms(requests: list[TurnRequest], sampling: Sampling) -> torch.Tensor:
     """Return float64 [B, longest budget] in [0, 1): row i drawn by a generator of its own seed.
 
     Drawn on CPU and always for the whole budget, so a row's stream is the same on every device and
-    in every batch. Empty columns when greedy.
+    in every batch. Zeros when greedy.
     """
     columns = max(request.max_new_tokens for request in requests)
-    columns = 0 if sampling.temperature == 0.0 else columns
+    if sampling.temperature == 0.0:
+        return torch.zeros(len(requests), columns, dtype=torch.float64)
     generator = torch.Generator()
     rows = [
         torch.rand(columns, dtype=torch.float64, generator=generator.manual_seed(request.seed))

@@ -1,61 +1,22 @@
 """What is sampled row by row, against a plain forward pass over the whole sequence."""
 
-from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, MistralConfig, MistralForCausalLM
 
-from rlcore.engines import row_decoder
+from rlcore.engines import row_decoder, shared_prompts
+from rlcore.engines.packed_model import packable
 from rlcore.engines.transformers_engine import TransformersEngine
 from rlcore.engines.types import EngineSpec, Generation, Sampling, TurnRequest
 from rlcore.weights.digest import canonical_names
 from schemas.outcomes import FinishReason
 from tests.rlcore.engines.conftest import tiny_model, update_of
+from tests.rlcore.engines.models import CONTEXT, OTHERS, PACKED, VOCAB
 
-VOCAB, CONTEXT = 60, 120
 NEAR = 1e-5  # nats, float32
-
-
-def _mistral(window: int | None) -> Any:
-    config = MistralConfig(
-        vocab_size=VOCAB,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        sliding_window=window,
-        initializer_range=0.3,
-        dtype=torch.float32,
-    )
-    return MistralForCausalLM(config)
-
-
-def _gpt2() -> Any:
-    """Its positions are a table that ends with the context."""
-    config = GPT2Config(
-        vocab_size=VOCAB,
-        n_positions=CONTEXT,
-        n_embd=32,
-        n_layer=2,
-        n_head=2,
-        bos_token_id=None,
-        eos_token_id=None,
-        initializer_range=0.3,
-    )
-    return GPT2LMHeadModel(config)
-
-
-MODELS: dict[str, tuple[Callable[[], Any], bool]] = {
-    "grouped heads": (lambda: tiny_model(0, tied=True, vocab_size=VOCAB), True),
-    "sliding window": (lambda: _mistral(8), False),
-    "no window": (lambda: _mistral(None), True),
-    "learned positions": (_gpt2, True),
-}
 
 
 def _engine(model: Any, folder: Path, rows: int = 64) -> TransformersEngine:
@@ -94,17 +55,18 @@ def _furthest(
     return worst
 
 
-@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("kind", [*PACKED, *OTHERS])
 def test_logprobs_are_those_of_the_whole_sequence(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A column too many or too few, a row in another's place, an old key: each shows here."""
     monkeypatch.setattr(row_decoder, "PREFILL_TOKENS", 150)  # prompts in several passes
     monkeypatch.setattr(row_decoder, "BLOCK", 8)  # buffers that grow
-    build, takes_masks = MODELS[kind]
+    monkeypatch.setattr(shared_prompts, "BLOCK", 8)
     torch.manual_seed(3)
-    engine = _engine(build().eval(), tmp_path)
-    assert row_decoder.takes_masks(engine._model) == takes_masks
+    engine = _engine((PACKED | OTHERS)[kind](), tmp_path)
+    assert packable(engine._model) == (kind in PACKED)
+    assert row_decoder.takes_masks(engine._model) == (kind != "sliding window")
     requests = _requests(9, samples=3)
     stops = tuple(range(3))
     rows = engine.generate(requests, Sampling(stop_token_ids=stops))

@@ -1,0 +1,63 @@
+"""Whether a packed decoder computes what its model does, tried before it samples anything."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import log2, sqrt
+from random import Random
+
+import torch
+from transformers import PreTrainedModel
+
+from rlcore.engines.packed_model import PackedModel
+from rlcore.engines.row_decoder import RowDecoder
+from rlcore.engines.types import NOISE
+from schemas.errors import UserError
+
+PROMPTS, MORE = (5, 5, 2), 3  # tokens: two rows share a prompt and one has padding
+LONGEST = max(PROMPTS) + MORE
+FURTHEST = {torch.float32: 1e-3, torch.bfloat16: 0.04}  # of a logit, over the greatest logit
+
+
+@torch.no_grad()
+def prove(model: PreTrainedModel, packed: PackedModel) -> None:
+    """Raise ``UserError`` unless ``packed`` gives the logits of ``model``, within its dtype's
+    rounding. The model holds noise in (-``NOISE``, ``NOISE``), and the same bits after it."""
+    draw, vocabulary = Random(0), range(model.config.get_text_config().vocab_size)
+    shared, alone = (draw.choices(vocabulary, k=length) for length in PROMPTS[1:])
+    rows = [shared, list(shared), alone]
+    with _moderate(model):
+        decoder = RowDecoder(model, rows, MORE, packed=packed)
+        worst = 0.0
+        for _ in range(MORE):
+            more = draw.choices(vocabulary, k=len(rows))
+            decoder.step(torch.tensor(more, device=model.device)[decoder.order])
+            rows = [[*row, token] for row, token in zip(rows, more, strict=True)]
+            for place, row in enumerate(decoder.order.tolist()):
+                ids = torch.tensor([rows[row]], device=model.device)
+                expected = model(input_ids=ids, use_cache=False).logits[0, -1].float()
+                gap = (decoder.logits[place].float() - expected).abs().max() / expected.abs().max()
+                worst = max(worst, float(gap.nan_to_num(torch.inf)))
+    if worst > FURTHEST[model.dtype]:
+        raise UserError(
+            f"hardware.rollout.engine = 'transformers' decodes {type(model).__name__} with logits"
+            f" {worst:.2g} off those of the installed transformers, relative to the greatest, and"
+            f" {FURTHEST[model.dtype]:g} is allowed; install the versions of infra/constraints.txt"
+        )
+
+
+@contextmanager
+def _moderate(model: PreTrainedModel) -> Iterator[None]:
+    """Scale matrices of noise so that layers keep the size of what they are given, as trained ones
+    do: a softmax of far greater scores would enlarge roundings. Powers of 2 lose no bit."""
+    scaled = []
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            deviation = NOISE / sqrt(3)
+            factor = 2.0 ** round(log2(1 / (deviation * sqrt(parameter.shape[-1]))))
+            parameter.mul_(factor)
+            scaled.append((parameter, factor))
+    try:
+        yield
+    finally:
+        for parameter, factor in scaled:
+            parameter.div_(factor)
