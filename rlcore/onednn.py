@@ -16,8 +16,7 @@ WITHOUT_AMX = "AVX512_CORE_FP16"
 
 
 def limit_onednn(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Keep oneDNN off AMX where torch's kernels are limited; to call before torch computes in
-    bfloat16.
+    """Keep oneDNN off AMX where torch's kernels are limited; call it before bfloat16 is computed.
 
     A limit that the user has set stays.
     """

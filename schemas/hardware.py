@@ -40,13 +40,14 @@ class LearnerHardware(Section):
     row_tokens: int | None = Field(
         default=None,
         ge=1,
-        description="tokens of a packed row; null = one to eight longest sequences, by"
-        " what padding costs, or under flash attention one row per pass",
+        description="tokens of a packed row; null = one to eight longest sequences, by what padding"
+        " costs; rows of several lengths under sdpa_blocks, one row per pass under flash attention",
     )
-    attention: Literal["auto", "sdpa", "flash_attention_2", "eager"] = Field(
+    attention: Literal["auto", "sdpa", "sdpa_blocks", "flash_attention_2", "eager"] = Field(
         default="auto",
         description="implementation; auto = flash_attention_2 on cuda in bfloat16 where flash_attn"
-        " (extra flash) imports and packed documents stay apart, else sdpa; eager = plain PyTorch",
+        " (extra flash) imports, sdpa_blocks (rows of several lengths, no mask over all) on cpu,"
+        " sdpa where these do not serve the model; eager = plain PyTorch",
     )
 
     @rule

@@ -79,8 +79,8 @@ class Learner:
         self._trained = trained and Updates(trained, self._passes, self._weights)
 
     def packing_warning(self, lengths: np.ndarray) -> str | None:
-        """Return why each row holds one document and what that costs, and why "auto" did not take
-        flash attention; None when documents are packed and it did, or could not.
+        """Return why each row holds one document and what that costs, and why "auto" took sdpa
+        after all; None when documents are packed and it did not have to.
 
         ``lengths``: tokens of the sequences of a batch, all ranks together. The model is not run.
         """

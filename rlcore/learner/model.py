@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlcore.learner.attention import AUTO, FLASH, INSTALL, SDPA, flash_problem
 from rlcore.learner.spec import LearnerSpec
+from rlcore.models.blocks import BLOCKS
 from rlcore.models.files import COMPANION_FILES
 from rlcore.models.logprobs import TokenLogprobModel, check_plain_head, turn_off_dropout
 from rlcore.models.values import SCORE_BIAS, TokenValueModel, put_score_head
@@ -28,8 +29,8 @@ def load_model(spec: LearnerSpec, device: str) -> TokenModel:
 
     Dropout is 0 everywhere: in modules, and in the configuration that attention code reads.
     Raises ``UserError`` for an architecture that changes the logits after the head or has no plain
-    score head, and for flash attention on CPU or where its package does not import. "auto" loads
-    with sdpa, which ``settle_attention`` may change.
+    score head, and for flash attention on CPU or where its package does not import. "auto" and
+    "sdpa_blocks" load with sdpa, which ``settle_attention`` may change.
     """
     from transformers.utils.logging import disable_progress_bar
 
@@ -116,7 +117,7 @@ def _loading(spec: LearnerSpec, directory: str) -> dict[str, Any]:
     return {
         "config": config,
         "dtype": torch.float32 if spec.dtype == "float32" else torch.bfloat16,
-        "attn_implementation": SDPA if wanted == AUTO else wanted,
+        "attn_implementation": SDPA if wanted in (AUTO, BLOCKS) else wanted,
     }
 
 

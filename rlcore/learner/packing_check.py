@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from rlcore.learner.attention import AUTO, FLASH, SDPA, choose_attention, flash_problem
+from rlcore.learner.attention import AUTO, SDPA, choose_attention, flash_problem
 from rlcore.learner.model import TokenModel
 from rlcore.learner.spec import LearnerSpec
+from rlcore.models.blocks import BLOCKS
 from rlcore.models.packing import MicroBatch, Sequences, pack
 from rlcore.models.tree_mask import takes_masks
 from rlcore.models.values import TokenValueModel
@@ -24,14 +25,13 @@ FLOORS = {"float32": 1e-4, "bfloat16": 0.05}
 ROUNDING_FACTOR = 5.0
 DOCUMENTS = (11, 7)  # tokens; short, as a leak shows best right after the boundary
 PAIRS = 2
-_DECLINED = f"hardware.learner.attention = 'auto' took sdpa, as {FLASH} does not serve this model"
 
 
 @dataclass(frozen=True, slots=True)
 class PackingCheck:
     """``leak``: the largest change of a token's log-prob by packing, in nats; for a value model, of
     the score of a head of unit scale. ``limit``: the change that rounding can explain.
-    ``declined``: a sentence on why "auto" did not take flash attention, where it tried to.
+    ``declined``: a sentence on why "auto" took sdpa, where it tried another attention.
     ``shares``: whether sequences that begin alike can share the tokens they have in common."""
 
     architecture: str
@@ -62,35 +62,54 @@ def settle_attention(
 ) -> tuple[LearnerSpec, PackingCheck]:
     """Return ``spec`` with the attention that ``model`` computes with, and the effect of packing.
 
-    With "auto" that is flash attention where device, dtype and package allow it, the architecture
-    takes it and packed documents stay apart, and otherwise sdpa. Errors as ``check_packing``'s.
+    With "auto" that is what ``choose_attention`` says, where the architecture takes it and packed
+    documents stay apart, and otherwise sdpa. Errors as ``check_packing``'s, and ``UserError`` for
+    "sdpa_blocks" that does not serve the model.
     """
-    if spec.attn_implementation != AUTO:
+    wanted = spec.attn_implementation
+    if wanted not in (AUTO, BLOCKS):
         return spec, check_packing(model, spec, device)
     problem = flash_problem() if device == "cuda" else None
-    chosen = choose_attention(AUTO, device=device, dtype=spec.dtype, problem=problem)
+    chosen = choose_attention(wanted, device=device, dtype=spec.dtype, problem=problem).name
     declined = ""
-    if chosen.name == FLASH:
-        flash = replace(spec, attn_implementation=FLASH)
-        tried = _tried(model, flash, device)
+    if chosen != SDPA:
+        taken = replace(spec, attn_implementation=chosen)
+        tried = _tried(model, taken, device)
         if isinstance(tried, PackingCheck):
-            return flash, tried
+            return taken, tried
+        if wanted != AUTO:
+            raise UserError(
+                f"hardware.learner.attention = '{wanted}' does not serve"
+                f" {type(model.lm).__name__}: {tried}; use 'auto' or 'sdpa'"
+            )
         _attend_with(model, SDPA)
-        declined = f"{_DECLINED}: {tried}"
+        declined = (
+            f"hardware.learner.attention = 'auto' took sdpa, as {chosen} does not serve this model:"
+            f" {tried}"
+        )
     plain = replace(spec, attn_implementation=SDPA)
     return plain, replace(check_packing(model, plain, device), declined=declined)
 
 
 def _tried(model: TokenModel, spec: LearnerSpec, device: str) -> PackingCheck | str:
-    """Switch ``model`` to flash attention; return the effect of packing, or why it is of no use."""
+    """Switch ``model``, which computes with sdpa, to ``spec``'s attention; return the effect of
+    packing, or why it is of no use."""
+    plain = [_alone(each, device) for each in _models(model)]
     try:
         _attend_with(model, spec.attn_implementation)
         packing = check_packing(model, spec, device)
+        ours = [_alone(each, device) for each in _models(model)]
+    except UserError:  # of the check: with sdpa each row is a batch entry of its own
+        return "documents change with what lies in other rows"
     except (ImportError, RuntimeError, ValueError) as error:
         # flash-attn knows few architectures and head sizes; sdpa nearly all
         return " ".join(str(error).split())
     if packing.leaks:
         return f"packed documents move each other by up to {packing.leak:.2g}"
+    gaps = [np.abs(a - b).max() / _scale(model, a) for a, b in zip(plain, ours, strict=True)]
+    moved = float(np.max(gaps))
+    if spec.attn_implementation == BLOCKS and not moved <= packing.limit:
+        return f"a document alone differs from sdpa's by up to {moved:.2g}"
     return packing
 
 
@@ -126,30 +145,17 @@ def worst(checks: list[PackingCheck]) -> PackingCheck:
 
 
 def _check(model: TokenModel, spec: LearnerSpec, device: str) -> PackingCheck:
-    documents = _documents(model.lm.config.get_text_config().vocab_size)
-    row_tokens = sum(DOCUMENTS)
-
-    def read(sequences: list[np.ndarray], rows: int, *, one_per_row: bool) -> list[np.ndarray]:
-        flat = np.zeros(sum(map(len, sequences)))
-        for batch in pack(
-            _whole(sequences),
-            micro_batch_tokens=rows * row_tokens,
-            row_tokens=row_tokens,
-            targets="all",
-            one_per_row=one_per_row,
-        ):
-            flat[batch.sources] = _outputs(model, batch, device)
-        return np.split(flat, np.cumsum([len(ids) for ids in sequences])[:-1])
-
-    alone = np.concatenate([read([ids], 1, one_per_row=True)[0] for ids in documents])
+    documents = _documents(model)
+    alone = _alone(model, device)
     # With a row as long as the packed one in the batch, the documents are padded to its width.
     longest = np.concatenate(documents[: len(DOCUMENTS)])
-    _, *padded = read([longest, *documents], 1 + len(documents), one_per_row=True)
+    whole = [longest, *documents]
+    padded = _read(model, whole, device, 1 + len(documents), one_per_row=True)[len(longest) :]
     # Flash attention separates the documents of a single row, and not those of several rows.
     flash = spec.attn_implementation.startswith("flash") and spec.row_tokens is None
-    packed = read(documents, 1 if flash else PAIRS, one_per_row=False)
-    scale = float(np.sqrt(np.mean(alone**2))) if isinstance(model, TokenValueModel) else 1.0
-    padding, packing = (np.abs(np.concatenate(rows) - alone) / scale for rows in (padded, packed))
+    packed = _read(model, documents, device, 1 if flash else PAIRS, one_per_row=False)
+    scale = _scale(model, alone)
+    padding, packing = np.abs(padded - alone) / scale, np.abs(packed - alone) / scale
     architecture, floor = type(model.lm).__name__, FLOORS[spec.dtype]
     if padding.mean() > floor:  # bf16 rounding changes a few tokens, not the mean
         raise UserError(
@@ -160,25 +166,28 @@ def _check(model: TokenModel, spec: LearnerSpec, device: str) -> PackingCheck:
         )
     limit = max(floor, ROUNDING_FACTOR * float(padding.max()))
     check = PackingCheck(architecture, float(packing.max()), limit)
-    if check.leaks or spec.attn_implementation != SDPA or not takes_masks(model.lm):
+    attention = spec.attn_implementation
+    if check.leaks or not (attention == BLOCKS or (attention == SDPA and takes_masks(model.lm))):
         return check
     return replace(check, shares=_sharing_error(model, device) / scale <= limit)
 
 
 def _sharing_error(model: TokenModel, device: str) -> float:
     """Return the largest change of an answer's outputs where it shares the tokens of its prompt."""
-    prompt, *answers = _documents(model.lm.config.get_text_config().vocab_size)
+    prompt, *answers = _documents(model)
     ids = [np.concatenate([prompt, answer]) for answer in answers]
     sequences = Sequences(ids, [np.arange(len(each)) >= len(prompt) for each in ids])
 
     def read(row_tokens: int, *, share_prompts: bool) -> np.ndarray:
         flat = np.zeros(sequences.num_tokens)
+        blocks = model.lm.config._attn_implementation == BLOCKS
         for batch in pack(
             sequences,
             micro_batch_tokens=row_tokens,
-            row_tokens=row_tokens,
+            row_tokens=None if blocks else row_tokens,
             share_prompts=share_prompts,
             one_per_row=not share_prompts,
+            blocks=blocks,
         ):
             flat[batch.sources] = _outputs(model, batch, device)
         return flat
@@ -188,10 +197,39 @@ def _sharing_error(model: TokenModel, device: str) -> float:
     return float(np.abs(shared - alone).max())
 
 
-def _documents(vocab_size: int) -> list[np.ndarray]:
+def _scale(model: TokenModel, alone: np.ndarray) -> float:
+    return float(np.sqrt(np.mean(alone**2))) if isinstance(model, TokenValueModel) else 1.0
+
+
+def _alone(model: TokenModel, device: str) -> np.ndarray:
+    """Return [tokens] float64: the outputs of the documents, each in a pass of its own."""
+    documents = _documents(model)
+    return np.concatenate([_read(model, [ids], device, 1, one_per_row=True) for ids in documents])
+
+
+def _read(
+    model: TokenModel, documents: list[np.ndarray], device: str, rows: int, *, one_per_row: bool
+) -> np.ndarray:
+    """Return [tokens] float64: the outputs of ``documents`` in passes of so many rows; 0 on first
+    tokens."""
+    flat = np.zeros(sum(map(len, documents)))
+    for batch in pack(
+        _whole(documents),
+        micro_batch_tokens=rows * sum(DOCUMENTS),
+        row_tokens=sum(DOCUMENTS),
+        targets="all",
+        one_per_row=one_per_row,
+        blocks=model.lm.config._attn_implementation == BLOCKS,
+    ):
+        flat[batch.sources] = _outputs(model, batch, device)
+    return flat
+
+
+def _documents(model: TokenModel) -> list[np.ndarray]:
     """Return ``PAIRS`` documents of each length in ``DOCUMENTS``: random tokens, fixed seed."""
     generator = np.random.default_rng(0)
-    return [generator.integers(0, vocab_size, n) for _ in range(PAIRS) for n in DOCUMENTS]
+    size = model.lm.config.get_text_config().vocab_size
+    return [generator.integers(0, size, n) for _ in range(PAIRS) for n in DOCUMENTS]
 
 
 def _whole(documents: list[np.ndarray]) -> Sequences:
@@ -211,7 +249,8 @@ def _outputs(model: TokenModel, batch: MicroBatch, device: str) -> np.ndarray:
     arrays = {name: getattr(batch, name) for name in names}
     inputs = {n: torch.from_numpy(a).to(device) for n, a in arrays.items() if a is not None}
     if isinstance(model, TokenValueModel):
-        hidden = model.hidden(**inputs).double().cpu().numpy()
+        hidden = model.hidden(**inputs, blocks=batch.blocks).double().cpu().numpy()
         return hidden @ np.random.default_rng(1).normal(size=hidden.shape[-1])
-    logprobs, *_ = model(**inputs, target_ids=torch.from_numpy(batch.target_ids).to(device))
+    target_ids = torch.from_numpy(batch.target_ids).to(device)
+    logprobs, *_ = model(**inputs, target_ids=target_ids, blocks=batch.blocks)
     return logprobs.double().cpu().numpy()

@@ -14,6 +14,7 @@ from rlcore.learner.packing_check import PackingCheck
 from rlcore.learner.plan import StepPlan, TermPlan, plan_step, require_distinct_names
 from rlcore.learner.report import StepReport, over_ranks
 from rlcore.learner.spec import LearnerSpec, Term
+from rlcore.models.blocks import BLOCKS
 from rlcore.models.flops import TrainingCost
 from rlcore.models.packing import (
     MicroBatch,
@@ -68,8 +69,9 @@ class Passes:
         whole_groups: bool = False,
         kept: np.ndarray | None = None,
     ) -> list[MicroBatch]:
-        """Pack for the device: one long row under flash attention, else rows of some times the
-        longest sequence, in which answers share the tokens of their prompt where the model can.
+        """Pack for the attention: one long row under flash attention, rows of several lengths under
+        attention by blocks, else rows of some times the longest sequence; answers share the tokens
+        of their prompt where the model can.
 
         Every pass of the learner, with gradient or without, is packed here: log-probs from another
         packing differ by rounding.
@@ -82,12 +84,13 @@ class Passes:
             whole_groups=whole_groups,
             kept=kept,
             one_per_row=self._packing.leaks,
+            blocks=self._blocks,
             share_prompts=self._packing.shares,
         )
 
     def packing_warning(self, lengths: np.ndarray) -> str | None:
         """Return what a user should know of how rows are packed: why each holds one document and
-        what that costs, and why flash attention was not taken; None where all is as wished.
+        what that costs, and why "auto" took sdpa after all; None where all is as wished.
 
         ``lengths`` [sequences]: tokens of a batch.
         """
@@ -108,8 +111,13 @@ class Passes:
             micro_batch_tokens=self._spec.micro_batch_tokens,
             row_tokens=self._row_tokens,
             one_per_row=one_per_row,
+            blocks=self._blocks,
         )
         return 1.0 - int(lengths.sum()) / max(1, computed)
+
+    @property
+    def _blocks(self) -> bool:
+        return self._spec.attn_implementation == BLOCKS
 
     @property
     def _row_tokens(self) -> int | None:
@@ -129,6 +137,7 @@ class Passes:
             "input_ids": self.tensor(batch.input_ids),
             "position_ids": self.tensor(batch.position_ids),
             "predictors": self.tensor(batch.predictors),
+            "blocks": batch.blocks,
         }
         if batch.documents is not None and batch.continued is not None:
             inputs["documents"] = self.tensor(batch.documents)

@@ -9,7 +9,8 @@ import numpy as np
 from rlcore.cluster.types import Worker
 from rlcore.learner.ranks import Ranks
 from rlcore.learner.spec import Term, TokenScores, UpdateRequest, UpdateResult
-from rlcore.models.packing import Sequences, balance_groups, balanced, groups_of
+from rlcore.models.balance import balance_groups, balanced
+from rlcore.models.packing import Sequences, groups_of
 from rlcore.weights.stamp import WeightStamp, WeightUpdate
 
 

@@ -1,6 +1,6 @@
 """Token log-probs, entropies and exact KL of a causal LM at packed positions."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -8,8 +8,9 @@ from torch.utils.checkpoint import checkpoint
 
 from rlcore.algorithms.entropy import categorical_entropy
 from rlcore.algorithms.kl import full_kl as kl_of_distributions
+from rlcore.models.block_attention import what_is_seen
 from rlcore.models.blocked_head import blocked_scores, plain_weight
-from rlcore.models.tree_mask import tree_mask
+from rlcore.models.blocks import Shape
 from schemas.errors import UserError
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ class TokenLogprobModel(nn.Module):
         head_calls: int = 1,
         documents: torch.Tensor | None = None,
         continued: torch.Tensor | None = None,
+        blocks: tuple[Shape, ...] = (),
     ) -> Scores:
         """Return log-probs [targets], entropies [targets] or [0], KLs [targets] or [0], fp32, nats.
 
@@ -62,8 +64,8 @@ class TokenLogprobModel(nn.Module):
         Log-softmax of logits / ``temperature`` in fp32. ``entropy_grad``: None none, False without
         gradient, True with. ``full_kl``: exact KL(policy || reference), with gradient.
         ``head_calls``: the head is called at least so often, if with no tokens: where its weight is
-        sharded a call is collective. ``documents``, ``continued`` [rows, row_tokens]: as
-        ``tree_mask`` takes them.
+        sharded a call is collective. ``documents``, ``continued``, ``blocks``: as
+        ``rlcore.models.packing.MicroBatch`` has them.
         """
 
         def score(
@@ -72,14 +74,14 @@ class TokenLogprobModel(nn.Module):
             theirs = reference_head(reference_hidden) if reference_head is not None else None
             return scores_of_logits(head(hidden), ids, temperature, entropy_grad, theirs)
 
-        mask = tree_mask(documents, continued)
-        hidden, head = self._hidden(input_ids, position_ids, predictors, mask), _head(self.lm)
+        seen = what_is_seen(self.lm, position_ids, blocks, documents, continued)
+        hidden, head = self._hidden(input_ids, position_ids, predictors, seen), _head(self.lm)
         frozen, reference_head = None, None
         if full_kl:
             (reference,) = self._reference
             reference_head = _head(reference.lm)
             with torch.no_grad():
-                frozen = reference._hidden(input_ids, position_ids, predictors, mask)
+                frozen = reference._hidden(input_ids, position_ids, predictors, seen)
         calls = max(head_calls, self.head_calls(len(target_ids)))
         if calls == 1:
             return score(hidden, target_ids, frozen)
@@ -123,11 +125,11 @@ class TokenLogprobModel(nn.Module):
         input_ids: torch.Tensor,
         position_ids: torch.Tensor,
         predictors: torch.Tensor,
-        mask: torch.Tensor | None,
+        seen: dict[str, Any],
     ) -> torch.Tensor:
         """Decoder outputs [targets, hidden] at ``predictors``."""
         hidden = self.lm.get_decoder()(
-            input_ids=input_ids, position_ids=position_ids, attention_mask=mask, use_cache=False
+            input_ids=input_ids, position_ids=position_ids, use_cache=False, **seen
         ).last_hidden_state
         return hidden.reshape(-1, hidden.shape[-1]).index_select(0, predictors)
 

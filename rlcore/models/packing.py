@@ -10,6 +10,9 @@ derives no such mask (``rlcore.learner.packing_check``), rows hold one document 
 positions continue through the padding: it follows the document, so a causal model needs no mask for
 it.
 
+Under attention by blocks (``rlcore.models.block_attention``) a micro-batch is ``[1, tokens]``: rows
+of several lengths one behind the other (``rlcore.models.blocks``), and each row attends to itself.
+
 Every per-token quantity is addressed by its *target*: the token at place t of a sequence is
 predicted at place t - 1, and log-probs, masks, advantages and weights of t are stored at t.
 """
@@ -19,11 +22,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from rlcore.models.rows import Part, Row, one_part, parts_of
-from rlcore.models.trees import prompts_of
+from rlcore.models.blocks import Part, Shape, part_tokens
+from rlcore.models.rows import one_part, parts_of
+from rlcore.models.trees import Document, prompts_of
 from schemas.errors import UserError
-
-UNEVEN = 1.1  # tokens of the fullest rank over the best balance, at most, to keep groups whole
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,8 @@ class MicroBatch:
     sequences, without padding and with a prompt for each. ``documents``, ``continued``: [rows,
     row_tokens] int32, the document that a place belongs to, and the one before it that it attends
     to as well (or the same), both counted in the micro-batch, padding -1; None where no document
-    continues another.
+    continues another. ``blocks``: in order, where rows may differ in length; empty where the rows
+    are those of ``input_ids``.
     """
 
     input_ids: np.ndarray
@@ -139,6 +142,7 @@ class MicroBatch:
     num_tokens: int
     documents: np.ndarray | None = None
     continued: np.ndarray | None = None
+    blocks: tuple[Shape, ...] = ()
 
 
 def pack(
@@ -150,6 +154,7 @@ def pack(
     whole_groups: bool = False,
     kept: np.ndarray | None = None,
     one_per_row: bool = False,
+    blocks: bool = False,
     share_prompts: bool = False,
 ) -> list[MicroBatch]:
     """Split ``sequences`` into micro-batches of at most ``micro_batch_tokens`` padded tokens.
@@ -159,8 +164,10 @@ def pack(
     ``targets``: "loss_mask"; "all" tokens that have a predecessor; or "last", one target per
     sequence, read at its last token itself. ``whole_groups``: the sequences of a group share a
     micro-batch. ``kept``: indices of the sequences to pack (default all). ``one_per_row``: each row
-    holds one sequence and is padded to the longest of its micro-batch. ``share_prompts``: sequences
-    that begin alike are packed as trees, unless ``targets`` are "all", which lie in prompts too.
+    holds one sequence and is padded to the longest of its micro-batch. ``blocks``: for attention by
+    blocks; ``row_tokens`` None then makes rows of several lengths. ``share_prompts``: sequences
+    that begin alike are packed as trees, unless ``targets`` are "all", which lie in prompts too, or
+    blocks have rows of ``row_tokens``.
     Raises ``UserError`` when a sequence does not fit a row, a row or group does not fit a
     micro-batch, or groups are required and ``sequences`` has none.
     """
@@ -174,11 +181,14 @@ def pack(
             f"a packed row has {width} tokens and a micro-batch at most {micro_batch_tokens}; "
             "raise hardware.learner.micro_batch_tokens or shorten prompts and responses"
         )
-    layout = _Layout(sequences, targets, one_per_row=one_per_row)
-    shared = share_prompts and targets != "all" and not one_per_row
+    layout = _Layout(sequences, targets, one_per_row=one_per_row, blocks=blocks)
+    # A row that is attended to by itself holds no prompt beside its answers.
+    apart = one_per_row or (blocks and row_tokens is not None)
+    shared = share_prompts and targets != "all" and not apart
     limits = {
         "row_tokens": row_tokens,
         "one_per_row": one_per_row,
+        "blocks": blocks,
         "prompts": prompts_of(sequences.token_ids, sequences.loss_mask) if shared else None,
     }
 
@@ -189,7 +199,7 @@ def pack(
         parts = _whole_groups(kept, groups_of(sequences), micro_batch_tokens, fill)
     else:
         parts = parts_of(lengths, kept, micro_batch_tokens, **limits)
-    return [layout.micro_batch(rows, width) for rows, width in parts]
+    return [layout.micro_batch(part) for part in parts]
 
 
 def groups_of(sequences: Sequences) -> np.ndarray:
@@ -208,39 +218,40 @@ def _whole_groups(
     micro_batch_tokens: int,
     fill: Callable[[np.ndarray], Part],
 ) -> list[Part]:
-    """Return (rows, width) of each micro-batch, each filled with groups until the next group does
-    not fit.
+    """Return the micro-batches, each filled with groups until the next group does not fit.
 
     ``fill``: ``one_part`` of the sequences at the given indices.
     """
     parts: list[Part] = []
     held = np.zeros(0, dtype=np.int64)
-    plan: Part = ([], 0)
+    plan: Part = []
     for group in np.unique(groups[kept]):
         members = kept[groups[kept] == group]
         for start in (held, held[:0]):
             wanted = np.concatenate([start, members])
-            rows, width = fill(wanted)
-            if len(rows) * width <= micro_batch_tokens:
+            part = fill(wanted)
+            if part_tokens(part) <= micro_batch_tokens:
                 break
             if not len(start):
                 raise UserError(
-                    f"a prompt's {len(members)} responses need {len(rows) * width} tokens "
+                    f"a prompt's {len(members)} responses need {part_tokens(part)} tokens "
                     f"of one micro-batch and it holds {micro_batch_tokens}; raise "
                     "hardware.learner.micro_batch_tokens or compare fewer responses"
                 )
             parts.append(plan)
-        held, plan = wanted, (rows, width)
+        held, plan = wanted, part
     return [*parts, plan]
 
 
 class _Layout:
-    """Places tokens of ``sequences`` on grids; ``targets``, ``one_per_row`` as in ``pack``."""
+    """Places tokens of ``sequences`` in rows; arguments as in ``pack``."""
 
-    def __init__(self, sequences: Sequences, targets: str, *, one_per_row: bool) -> None:
-        self._one_per_row = one_per_row
-        self._lengths = sequences.lengths
-        self._starts = np.cumsum(self._lengths) - self._lengths
+    def __init__(
+        self, sequences: Sequences, targets: str, *, one_per_row: bool, blocks: bool
+    ) -> None:
+        self._one_per_row, self._blocks = one_per_row, blocks
+        lengths = sequences.lengths
+        self._starts = np.cumsum(lengths) - lengths
         self._token_ids = np.concatenate(sequences.token_ids).astype(np.int64)
         self._shift = 0 if targets == "last" else 1
         self._wanted = np.ones(len(self._token_ids), dtype=bool)
@@ -248,83 +259,92 @@ class _Layout:
             self._wanted = np.concatenate(sequences.loss_mask).astype(bool)
         if targets == "last":
             self._wanted[:] = False
-            self._wanted[self._starts + self._lengths - 1] = True
+            self._wanted[self._starts + lengths - 1] = True
         else:
             self._wanted[self._starts] = False
 
-    def micro_batch(self, rows: list[Row], width: int) -> MicroBatch:
-        """Lay out ``rows`` on a [len(rows), width] grid."""
-        cut = _documents(rows, self._lengths)
-        ends = np.cumsum(cut.size)
-        used = np.bincount(cut.row, weights=cut.size, minlength=len(rows)).astype(np.int64)
+    def micro_batch(self, part: Part) -> MicroBatch:
+        """Lay out ``part``: [rows, tokens of a row], or with blocks all rows as one of them."""
+        rows = [row for block, _ in part for row in block]
+        width = np.repeat([width for _, width in part], [len(block) for block, _ in part])
+        row_start = np.cumsum(width) - width
+        row_of = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
+        documents = [document for row in rows for document in row]
+        member, begin, size, _ = np.array(documents, dtype=np.int64).T
+        continued = _continued(documents)
+        ends = np.cumsum(size)
+        used = np.bincount(row_of, weights=size, minlength=len(rows)).astype(np.int64)
         before_row = np.cumsum(used) - used
-        # Place of each document's first token on the grid, then of every token.
-        first_place = cut.row * width + (ends - cut.size) - before_row[cut.row]
-        within = np.arange(int(ends[-1])) - np.repeat(ends - cut.size, cut.size)
-        place = np.repeat(first_place, cut.size) + within
-        position = within + np.repeat(cut.begin, cut.size)
-        source = np.repeat(self._starts[cut.member], cut.size) + position
+        # Place of each document's first token, then of every token.
+        first_place = row_start[row_of] + (ends - size) - before_row[row_of]
+        within = np.arange(int(ends[-1])) - np.repeat(ends - size, size)
+        place = np.repeat(first_place, size) + within
+        position = within + np.repeat(begin, size)
+        source = np.repeat(self._starts[member], size) + position
 
-        input_ids = np.zeros(len(rows) * width, dtype=np.int64)
+        input_ids = np.zeros(int(width.sum()), dtype=np.int64)
         # The padding's positions restart at 0, which makes it a document of its own. With one
         # document per row they continue instead: without a restart every attention kernel is plain
         # causal.
-        counted_from = np.arange(len(rows)) * width + (0 if self._one_per_row else used)
-        position_ids = np.arange(len(rows) * width) - np.repeat(counted_from, width)
+        counted_from = row_start + (0 if self._one_per_row else used)
+        position_ids = np.arange(len(input_ids)) - np.repeat(counted_from, width)
         input_ids[place] = self._token_ids[source]
         position_ids[place] = position
-        # An answer's first token is predicted at the last of its prompt.
         before = place - self._shift
-        starts, prompt = np.flatnonzero(cut.begin), cut.continued[cut.begin > 0]
-        if self._shift:
-            before[(ends - cut.size)[starts]] = (first_place + cut.size - 1)[prompt]
+        branches = np.flatnonzero(begin)
+        if self._shift:  # an answer's first token is predicted at the last of its prompt
+            last = first_place + size - 1
+            before[(ends - size)[branches]] = last[continued[branches]]
         keep = self._wanted[source]
+        in_no_branch = np.isin(np.arange(len(size)), continued[branches])
+        shape = (1, -1) if self._blocks else (len(rows), -1)
         batch = MicroBatch(
-            input_ids=input_ids.reshape(len(rows), width),
-            position_ids=position_ids.reshape(len(rows), width),
+            input_ids=input_ids.reshape(shape),
+            position_ids=position_ids.reshape(shape),
             predictors=before[keep],
             target_ids=self._token_ids[source[keep]],
-            sequences=np.repeat(cut.member, cut.size)[keep],
+            sequences=np.repeat(member, size)[keep],
             sources=source[keep],
-            num_tokens=int((cut.begin + cut.size)[cut.ends].sum()),
+            num_tokens=int((begin + size)[~in_no_branch].sum()),
         )
-        if not len(starts):
+        if self._blocks:
+            return replace(batch, blocks=_shapes(part, first_place[continued], begin))
+        if not len(branches):
             return batch
         # Padding is of no document: a place attends to its own row's equals, itself included.
-        numbers = np.full((2, len(rows) * width), -1, dtype=np.int32)
-        numbers[:, place] = np.repeat([np.arange(len(cut.size)), cut.continued], cut.size, axis=1)
-        documents, continued = numbers.reshape(2, len(rows), width)
-        return replace(batch, documents=documents, continued=continued)
+        numbers = np.full((2, len(input_ids)), -1, dtype=np.int32)
+        numbers[:, place] = np.repeat([np.arange(len(size)), continued], size, axis=1)
+        own, other = numbers.reshape(2, *batch.input_ids.shape)
+        return replace(batch, documents=own, continued=other)
 
 
-@dataclass(frozen=True, slots=True)
-class _Documents:
-    """The documents of some rows, in order, [documents] each: ``row``, ``member`` (the sequence
-    that holds it), ``begin`` and ``size`` (its place there, tokens), ``continued`` (the document of
-    its prompt, or itself), ``ends`` (whether sequences end in it, which a shared prompt's do
-    not)."""
-
-    row: np.ndarray
-    member: np.ndarray
-    begin: np.ndarray
-    size: np.ndarray
-    continued: np.ndarray
-    ends: np.ndarray
+def _continued(documents: list[Document]) -> np.ndarray:
+    """Return [documents] int64: which document each continues, its prompt's or itself."""
+    prompts = {
+        each.tree: at for at, each in enumerate(documents) if each.tree >= 0 and not each.begin
+    }
+    return np.array([prompts.get(each.tree, at) for at, each in enumerate(documents)])
 
 
-def _documents(rows: list[Row], lengths: np.ndarray) -> _Documents:
-    found: list[tuple[int, int, int, int, int, bool]] = []
-    for number, row in enumerate(rows):
-        for tree in row:
-            prompt, shared = len(found), tree.shared
-            if shared:
-                found.append((number, int(tree.members[0]), 0, shared, prompt, False))
-            for member in tree.members.tolist():
-                continued = prompt if shared else len(found)
-                size = int(lengths[member]) - shared
-                found.append((number, member, shared, size, continued, True))
-    columns = np.array(found, dtype=np.int64).T
-    return _Documents(*columns[:5], ends=columns[5].astype(bool))
+def _shapes(part: Part, prompt_place: np.ndarray, asked: np.ndarray) -> tuple[Shape, ...]:
+    """Return the shape of each block; ``prompt_place``, ``asked`` [documents]: where the prompt of
+    each begins, and how many tokens of it."""
+    shapes, first = [], 0
+    for rows, width in part:
+        last = first + sum(map(len, rows))
+        several = last - first > len(rows)
+        continues = bool(asked[first:last].any())
+        shapes.append(
+            Shape(
+                len(rows),
+                width,
+                several,
+                prompt_place[first:last] if continues else None,
+                asked[first:last] if continues else None,
+            )
+        )
+        first = last
+    return tuple(shapes)
 
 
 def idle_micro_batch() -> MicroBatch:
@@ -343,40 +363,6 @@ def idle_micro_batch() -> MicroBatch:
         sources=zero,
         num_tokens=0,
     )
-
-
-def balance(lengths: np.ndarray, num_shares: int) -> list[np.ndarray]:
-    """Split sequences into ``num_shares`` index arrays of about equal tokens, each ascending.
-
-    Each sequence, longest first, goes to the share with the fewest tokens (ties: the lower index),
-    so that the split is a function of ``lengths`` alone. Shares may be empty when there are fewer
-    sequences than shares.
-    """
-    load = np.zeros(num_shares, dtype=np.int64)
-    shares: list[list[int]] = [[] for _ in range(num_shares)]
-    for index in np.argsort(-lengths, kind="stable").tolist():
-        lightest = int(np.argmin(load))
-        shares[lightest].append(index)
-        load[lightest] += lengths[index]
-    return [np.array(sorted(share), dtype=np.int64) for share in shares]
-
-
-def balanced(lengths: np.ndarray, groups: np.ndarray | None, num_shares: int) -> list[np.ndarray]:
-    """``balance``, with groups kept whole where that costs less than a tenth of balance: answers on
-    different ranks cannot share the tokens of their prompt."""
-    apart = balance(lengths, num_shares)
-    if groups is None or num_shares == 1:
-        return apart
-    whole = balance_groups(lengths, groups, num_shares)
-    fullest = [max(int(lengths[share].sum()) for share in shares) for shares in (whole, apart)]
-    return whole if fullest[0] <= UNEVEN * fullest[1] else apart
-
-
-def balance_groups(lengths: np.ndarray, groups: np.ndarray, num_shares: int) -> list[np.ndarray]:
-    """``balance`` without splitting a group: [sequences] lengths and groups to index arrays."""
-    _, group_of = np.unique(groups, return_inverse=True)
-    tokens = np.bincount(group_of, weights=lengths).astype(np.int64)
-    return [np.flatnonzero(np.isin(group_of, share)) for share in balance(tokens, num_shares)]
 
 
 def _from_flat(

@@ -3,9 +3,12 @@
 All of it is a function of lengths and limits, so that a run that is repeated cuts the same passes.
 """
 
+import itertools
+
 import numpy as np
 
-from rlcore.models.trees import Prompts, Tree, tree_lengths, trees_of
+from rlcore.models.blocks import Part, part_of_blocks, part_tokens, parts_of_blocks
+from rlcore.models.trees import Prompts, Tree, documents_of, tree_lengths, trees_of
 from schemas.errors import UserError
 
 ROW_MULTIPLES = (1, 2, 3)  # of the longest sequence: what a row may hold where nothing is set
@@ -14,9 +17,7 @@ SHARING_MULTIPLES = (*ROW_MULTIPLES, 4, 6, 8)  # the same where a row holds many
 # the model: fitted to rows of 37 to 9,472 tokens on CPU, 0.46 M parameters. Less in larger models.
 ATTENTION_TOKENS = 750
 
-Row = list[Tree]  # in order
-Rows = tuple[list[Row], np.ndarray]  # and the tokens of each
-Part = tuple[list[Row], int]  # a micro-batch: its rows, and their padded tokens
+Rows = tuple[list[list[Tree]], np.ndarray]  # per row its trees, in order, and its tokens
 
 
 def plan_rows(
@@ -44,7 +45,12 @@ def plan_rows(
 
 
 def padded_tokens(
-    lengths: np.ndarray, *, micro_batch_tokens: int, row_tokens: int | None, one_per_row: bool
+    lengths: np.ndarray,
+    *,
+    micro_batch_tokens: int,
+    row_tokens: int | None,
+    one_per_row: bool,
+    blocks: bool = False,
 ) -> int:
     """Return how many tokens, padding included, the passes over ``lengths`` [sequences] compute.
 
@@ -54,9 +60,14 @@ def padded_tokens(
         return 0
     members = np.arange(len(lengths))
     parts = parts_of(
-        lengths, members, micro_batch_tokens, row_tokens=row_tokens, one_per_row=one_per_row
+        lengths,
+        members,
+        micro_batch_tokens,
+        row_tokens=row_tokens,
+        one_per_row=one_per_row,
+        blocks=blocks,
     )
-    return sum(len(rows) * width for rows, width in parts)
+    return sum(map(part_tokens, parts))
 
 
 def parts_of(
@@ -66,20 +77,24 @@ def parts_of(
     *,
     row_tokens: int | None,
     one_per_row: bool,
+    blocks: bool = False,
     prompts: Prompts | None = None,
 ) -> list[Part]:
-    """Return (rows, width) of each micro-batch, from rows of ``row_tokens`` or, with None, of the
+    """Return the micro-batches, each one block, from rows of ``row_tokens`` or, with None, of the
     multiple of the longest sequence that costs least: the shortest of equals.
 
-    ``prompts``: of all sequences, where answers to one may share it.
+    ``blocks``: with None, rows of several lengths (``rlcore.models.blocks``). ``prompts``: of all
+    sequences, where answers to one may share it.
     """
 
     def filled(width: int) -> list[Part]:
         rows, used = filled_rows(lengths, members, width, one_per_row, prompts)
-        return _cut(rows, used, micro_batch_tokens)
+        return _cut(rows, used, micro_batch_tokens, lengths)
 
     if row_tokens is not None:
         return filled(row_tokens)
+    if blocks and not one_per_row:
+        return parts_of_blocks(lengths, members, micro_batch_tokens, prompts)
     widths = _widths(int(lengths[members].max()), micro_batch_tokens, one_per_row, prompts)
     return min((filled(width) for width in widths), key=_cost)
 
@@ -91,22 +106,26 @@ def one_part(
     *,
     row_tokens: int | None,
     one_per_row: bool,
+    blocks: bool = False,
     prompts: Prompts | None = None,
 ) -> Part:
-    """Return rows that hold all ``members`` in one micro-batch, and their width; arguments as
-    ``parts_of``'s. It may exceed ``micro_batch_tokens`` where no rows fit."""
+    """Return rows that hold all ``members`` in one micro-batch; arguments as ``parts_of``'s. It may
+    exceed ``micro_batch_tokens`` where no rows fit."""
 
     def filled(width: int) -> Part:
         rows, used = filled_rows(lengths, members, width, one_per_row, prompts)
-        return rows, int(used[0])
+        (part,) = _cut(rows, used, len(rows) * int(used[0]), lengths)
+        return part
 
     if row_tokens is not None:
         return filled(row_tokens)
+    if blocks and not one_per_row:
+        return part_of_blocks(lengths, members, micro_batch_tokens, prompts)
     longest = int(lengths[members].max())
     if prompts is None:
         return filled(longest)
     parts = [filled(w) for w in _widths(longest, micro_batch_tokens, one_per_row, prompts)]
-    fitting = [(rows, width) for rows, width in parts if len(rows) * width <= micro_batch_tokens]
+    fitting = [part for part in parts if part_tokens(part) <= micro_batch_tokens]
     return min(fitting or parts, key=lambda part: _cost([part]))
 
 
@@ -122,16 +141,26 @@ def _widths(
 
 def _cost(parts: list[Part]) -> int:
     """Return what the passes over ``parts`` cost, in a unit of its own."""
-    return sum(len(rows) * width * (ATTENTION_TOKENS + width) for rows, width in parts)
+    return sum(
+        len(rows) * width * (ATTENTION_TOKENS + width) for part in parts for rows, width in part
+    )
 
 
-def _cut(rows: list[Row], used: np.ndarray, micro_batch_tokens: int) -> list[Part]:
-    """Return (rows, width) of each micro-batch, from rows in descending order of ``used``."""
-    parts, first = [], 0
+def _cut(
+    rows: list[list[Tree]], used: np.ndarray, micro_batch_tokens: int, lengths: np.ndarray
+) -> list[Part]:
+    """Return each micro-batch, one block, from rows in descending order of ``used``."""
+    parts: list[Part] = []
+    first = 0
     while first < len(rows):
         width = int(used[first])
         count = max(1, micro_batch_tokens // width)
-        parts.append((rows[first : first + count], width))
+        number = itertools.count()
+        block = [
+            [each for tree in row for each in documents_of(tree, next(number), lengths)]
+            for row in rows[first : first + count]
+        ]
+        parts.append([(block, width)])
         first += count
     return parts
 

@@ -6,8 +6,9 @@ those of whole sequences; G answers of R tokens to a prompt of P cost P + G R to
 G (P + R). numpy only.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,6 +20,16 @@ class Tree:
 
     members: np.ndarray
     shared: int
+
+
+class Document(NamedTuple):
+    """Tokens of a sequence that lie together in a row: all of ``member``, or ``size`` of them from
+    ``begin`` on, as a part of the tree of that number (-1: of none)."""
+
+    member: int
+    begin: int
+    size: int
+    tree: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +82,24 @@ def tree_lengths(trees: Sequence[Tree], lengths: np.ndarray) -> np.ndarray:
         ],
         dtype=np.int64,
     )
+
+
+def whole(members: Iterable[int], lengths: np.ndarray) -> list[Document]:
+    """Return a document for each sequence of ``members``."""
+    return [Document(index, 0, int(lengths[index])) for index in members]
+
+
+def documents_of(tree: Tree, number: int, lengths: np.ndarray) -> list[Document]:
+    """Return the documents of ``tree``: its prompt and its branches, or its only sequence."""
+    members = tree.members.tolist()
+    if not tree.shared:
+        return whole(members, lengths)
+    prompt = Document(members[0], 0, tree.shared, number)
+    branches = [
+        Document(member, tree.shared, int(lengths[member]) - tree.shared, number)
+        for member in members
+    ]
+    return [prompt, *branches]
 
 
 def _cut(alike: list[int], lengths: np.ndarray, row_tokens: int, shared: int) -> list[Tree]:

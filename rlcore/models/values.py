@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from rlcore.models.tree_mask import tree_mask
+from rlcore.models.block_attention import what_is_seen
+from rlcore.models.blocks import Shape
 from schemas.errors import UserError
 
 if TYPE_CHECKING:
@@ -40,13 +41,14 @@ class TokenValueModel(nn.Module):
         predictors: torch.Tensor,
         documents: torch.Tensor | None = None,
         continued: torch.Tensor | None = None,
+        blocks: tuple[Shape, ...] = (),
     ) -> tuple[torch.Tensor]:
         """Return (values [targets] fp32,), read at the flat places ``predictors`` [targets].
 
-        ``input_ids``, ``position_ids`` [rows, row_tokens], packed; ``documents``, ``continued``
-        [rows, row_tokens]: as ``tree_mask`` takes them.
+        ``input_ids``, ``position_ids`` [rows, row_tokens], packed; ``documents``,
+        ``continued``, ``blocks``: as ``rlcore.models.packing.MicroBatch`` has them.
         """
-        hidden = self.hidden(input_ids, position_ids, predictors, documents, continued)
+        hidden = self.hidden(input_ids, position_ids, predictors, documents, continued, blocks)
         return (self.lm.get_submodule(SCORE)(hidden),)
 
     def hidden(
@@ -56,13 +58,14 @@ class TokenValueModel(nn.Module):
         predictors: torch.Tensor,
         documents: torch.Tensor | None = None,
         continued: torch.Tensor | None = None,
+        blocks: tuple[Shape, ...] = (),
     ) -> torch.Tensor:
         """Return the input of the head at ``predictors``: [targets, hidden]."""
         hidden = self.lm.base_model(
             input_ids=input_ids,
             position_ids=position_ids,
-            attention_mask=tree_mask(documents, continued),
             use_cache=False,
+            **what_is_seen(self.lm, position_ids, blocks, documents, continued),
         ).last_hidden_state
         return hidden.reshape(-1, hidden.shape[-1]).index_select(0, predictors)
 

@@ -11,7 +11,9 @@ import numpy as np
 import polars as pl
 
 from rlcore.algorithms.objective import SftObjective
+from rlcore.learner.attention import AUTO, FLASH
 from rlcore.learner.spec import Term
+from rlcore.models.blocks import BLOCKS
 from rlcore.models.packing import Sequences
 from rlcore.ragged import from_arrays, to_arrays
 from rlcore.rl.scores import BatchScores, score_batch
@@ -147,8 +149,9 @@ def _sequences_per_step(recipe: Recipe) -> int:
 
 def _sequences_of(recipe: Recipe, length: int, longest: int, budget: int) -> int:
     """Return how many sequences of ``length`` tokens fill a micro-batch of each rank, where rows
-    hold a sequence of ``longest``; as ``models.packing.pack`` cuts them."""
+    hold a sequence of ``longest``; as ``models.packing.pack`` cuts them, where "auto" may mean any
+    attention and the most is taken."""
     hardware = recipe.hardware.learner
-    flash = hardware.attention.startswith("flash")
-    per_row = max(1, (hardware.row_tokens or (budget if flash else longest)) // length)
+    dense = hardware.attention in (AUTO, BLOCKS, FLASH)
+    per_row = max(1, (hardware.row_tokens or (budget if dense else longest)) // length)
     return max(1, budget // (per_row * length)) * per_row * hardware.ranks

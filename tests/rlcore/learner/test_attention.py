@@ -6,6 +6,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from rlcore.learner.attention import choose_attention, flash_missing, flash_problem
@@ -13,6 +14,7 @@ from rlcore.learner.learner import Learner
 from rlcore.learner.model import load_model
 from rlcore.learner.spec import LearnerSpec
 from schemas.errors import UserError
+from tests.rlcore.learner.architectures import write_architecture
 from tests.rlcore.learner.samples import make_batch
 
 
@@ -29,7 +31,7 @@ def _broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("wanted", "device", "dtype", "problem", "name", "why"),
     [
-        ("auto", "cpu", "bfloat16", None, "sdpa", "as the device is cpu"),
+        ("auto", "cpu", "bfloat16", None, "sdpa_blocks", "as the device is cpu; sdpa if it does"),
         ("auto", "cuda", "float32", None, "sdpa", "in bfloat16 and the model in float32"),
         (
             "auto",
@@ -78,12 +80,41 @@ def test_what_is_asked_for_and_cannot_be_imported_ends_before_the_model_is_loade
         load_model(wanted, "cuda")
 
 
-def test_auto_on_cpu_is_sdpa_bit_for_bit(spec: LearnerSpec) -> None:
-    """The default, and what every recipe without a GPU has learnt with."""
+def test_auto_on_cpu_is_sdpa_by_blocks(spec: LearnerSpec) -> None:
+    """The default of every recipe without a GPU; what sdpa says, up to rounding."""
     batch, found = make_batch(5), []
     for name in ("auto", "sdpa"):
         learner = Learner(replace(spec, attn_implementation=name, device="cpu", trainable=False))
+        assert learner.spec.attn_implementation == {"auto": "sdpa_blocks"}.get(name, name)
+        assert learner.packing_warning(batch.lengths) is None
+        found.append(np.concatenate(learner.logprobs(batch).logprobs))
+        learner.close()
+    np.testing.assert_allclose(found[0], found[1], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("Mistral", "asks for sliding_window"),
+        ("Falcon", "Falcon"),
+        ("Lfm2", "documents change with what lies in other rows"),
+    ],
+)
+def test_a_model_that_blocks_do_not_serve_takes_sdpa_and_says_so(
+    name: str, why: str, spec: LearnerSpec, tmp_path: Path
+) -> None:
+    write_architecture(tmp_path / "model", name)
+    there = replace(spec, model_dir=str(tmp_path / "model"), device="cpu", trainable=False)
+    batch, found = make_batch(5), []
+    for wanted in ("auto", "sdpa"):
+        learner = Learner(replace(there, attn_implementation=wanted))
         assert learner.spec.attn_implementation == "sdpa"
         found.append([row.tobytes() for row in learner.logprobs(batch).logprobs])
+        said = learner.packing_warning(batch.lengths) or ""
+        assert bool(re.search(f"'auto' took sdpa, as sdpa_blocks .*{why}", said)) == (
+            wanted == "auto"
+        ), said
         learner.close()
     assert found[0] == found[1]
+    with pytest.raises(UserError, match=f"'sdpa_blocks' does not serve .*{why}.*; use 'auto' or"):
+        Learner(replace(there, attn_implementation="sdpa_blocks"))

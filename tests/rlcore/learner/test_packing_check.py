@@ -223,7 +223,12 @@ def test_sft_warns_once_what_rows_of_one_document_cost(tmp_path: Path):
     """In the log of the run: architecture, leak, and padding of the first batch."""
     write_architecture(tmp_path / "model", "OPT")
     said: list[str] = []
-    overrides = {"sft.epochs": 1, "sft.batch_size": 8, "hardware.learner.row_tokens": 512}
+    overrides = {
+        "sft.epochs": 1,
+        "sft.batch_size": 8,
+        "hardware.learner.row_tokens": 512,
+        "hardware.learner.attention": "sdpa",
+    }
     recipe = load_recipe("quickstart", {**SMALL, **INLINE, **overrides}, directory=RECIPES)
     batch = make_batch(24)
     masks = [mask.astype(np.uint8) for mask in batch.loss_mask]

@@ -8,9 +8,6 @@ from hypothesis import strategies as st
 
 from rlcore.models.packing import (
     Sequences,
-    balance,
-    balance_groups,
-    balanced,
     idle_micro_batch,
     pack,
 )
@@ -29,8 +26,8 @@ def sequences_of(lengths: list[int]) -> Sequences:
 
 
 @settings(max_examples=60, deadline=None)
-@given(LENGTHS, st.integers(30, 120), st.sampled_from([None, 30, 47]))
-def test_every_target_is_packed_once_beside_its_predecessor(lengths, budget, row_tokens):
+@given(LENGTHS, st.integers(30, 120), st.sampled_from([None, 30, 47]), st.booleans())
+def test_every_target_is_packed_once_beside_its_predecessor(lengths, budget, row_tokens, blocks):
     """A shifted target or a lost token trains the wrong thing without a crash."""
     sequences = sequences_of(lengths)
     for targets in ("loss_mask", "all"):
@@ -39,6 +36,7 @@ def test_every_target_is_packed_once_beside_its_predecessor(lengths, budget, row
             micro_batch_tokens=max(budget, row_tokens or 0),
             row_tokens=row_tokens,
             targets=targets,
+            blocks=blocks,
         )
         sources = np.concatenate([batch.sources for batch in batches])
         wanted = np.concatenate(sequences.loss_mask)
@@ -124,32 +122,6 @@ def test_groups_that_cannot_be_kept_whole_are_reported():
 def test_an_idle_pass_has_a_target_and_no_tokens():
     idle = idle_micro_batch()
     assert (idle.input_ids.shape, len(idle.predictors), idle.num_tokens) == ((1, 2), 1, 0)
-
-
-@given(LENGTHS, st.integers(1, 5))
-def test_shares_are_balanced_and_complete(lengths, num_shares):
-    shares = balance(np.array(lengths), num_shares)
-    assert sorted(np.concatenate(shares).tolist()) == list(range(len(lengths)))
-    loads = [sum(lengths[i] for i in share) for share in shares]
-    assert max(loads) - min(loads) <= max(lengths)
-
-
-@given(LENGTHS, st.integers(1, 6), st.integers(1, 5))
-def test_shares_of_whole_groups_are_complete(lengths, num_groups, num_shares):
-    groups = np.arange(len(lengths)) % num_groups
-    shares = balance_groups(np.array(lengths), groups, num_shares)
-    assert sorted(np.concatenate(shares).tolist()) == list(range(len(lengths)))
-    homes = [set(groups[share].tolist()) for share in shares]
-    assert sum(len(home) for home in homes) == len(set().union(*homes)), "a group is split"
-
-
-def test_groups_stay_on_one_rank_unless_that_unbalances_the_ranks():
-    """A rank computes a prompt once for the answers that it holds."""
-    lengths, groups = np.full(32, 10), np.arange(32) % 4
-    shares = balanced(lengths, groups, 2)
-    assert [len(set(groups[share].tolist())) for share in shares] == [2, 2]
-    assert [len(share) for share in balanced(lengths, np.zeros(32, int), 2)] == [16, 16]
-    assert [len(share) for share in balanced(lengths, None, 2)] == [16, 16]
 
 
 def test_sequences_travel_between_processes_unchanged():

@@ -16,9 +16,11 @@ def shapes_of(lengths: np.ndarray, budget: int, row_tokens: int | None) -> list[
     parts = parts_of(
         lengths, np.arange(len(lengths)), budget, row_tokens=row_tokens, one_per_row=False
     )
-    held = np.concatenate([tree.members for rows, _ in parts for row in rows for tree in row])
+    blocks = [block for part in parts for block in part]
+    assert len(blocks) == len(parts)
+    held = np.concatenate([[each.member for each in row] for rows, _ in blocks for row in rows])
     assert sorted(held.tolist()) == list(range(len(lengths)))
-    return [(len(rows), width) for rows, width in parts]
+    return [(len(rows), width) for rows, width in blocks]
 
 
 def cost(shapes: list[tuple[int, int]]) -> int:
@@ -64,11 +66,12 @@ def test_the_choice_is_of_the_lengths_and_never_costs_more(
 
 
 @settings(max_examples=30, deadline=None)
-@given(LENGTHS, st.sampled_from([None, 30, 47]), st.booleans())
+@given(LENGTHS, st.sampled_from([None, 30, 47]), st.booleans(), st.booleans())
 def test_padding_is_counted_as_it_is_packed(
-    lengths: list[int], row_tokens: int | None, one_per_row: bool
+    lengths: list[int], row_tokens: int | None, one_per_row: bool, blocks: bool
 ) -> None:
     limits = {"micro_batch_tokens": 90, "row_tokens": row_tokens, "one_per_row": one_per_row}
+    limits["blocks"] = blocks
     ids = [np.ones(length, dtype=np.int32) for length in lengths]
     packed = pack(Sequences(ids, [np.arange(len(row)) > 0 for row in ids]), **limits)
     computed = sum(batch.input_ids.size for batch in packed)

@@ -1,11 +1,13 @@
 """Which models take a mask of ours, and what it says."""
 
+from typing import Any
+
 import torch
 from transformers import AutoModelForCausalLM, MistralConfig, Qwen2Config
 
 from rlcore.models.tree_mask import takes_masks, tree_mask
 
-SHAPE = {
+SHAPE: dict[str, Any] = {
     "vocab_size": 16,
     "hidden_size": 16,
     "intermediate_size": 16,

@@ -98,8 +98,12 @@ def prompts_of(lengths: list[int]) -> pl.DataFrame:
 
 
 @pytest.mark.parametrize("share", [True, False])
-@pytest.mark.parametrize("row_tokens", [None, 300])
-def test_no_batch_that_can_come_is_larger(row_tokens: int | None, share: bool) -> None:
+@pytest.mark.parametrize(
+    ("row_tokens", "attention"), [(None, "sdpa"), (300, "sdpa"), (None, "auto")]
+)
+def test_no_batch_that_can_come_is_larger(
+    row_tokens: int | None, attention: str, share: bool
+) -> None:
     """A step that needs more than the probe would run out of memory after hours; in models whose
     answers share their prompt, and in others."""
     over: dict[str, Any] = {
@@ -107,6 +111,7 @@ def test_no_batch_that_can_come_is_larger(row_tokens: int | None, share: bool) -
         "rl.rollout.max_new_tokens": 40,
         "hardware.learner.micro_batch_tokens": 1024,
         "hardware.learner.row_tokens": row_tokens,
+        "hardware.learner.attention": attention,
     }
     recipe = load_recipe("quickstart", over, directory=RECIPES)
     rng = np.random.default_rng(0)
@@ -119,11 +124,16 @@ def test_no_batch_that_can_come_is_larger(row_tokens: int | None, share: bool) -
             micro_batch_tokens=1024,
             row_tokens=row_tokens,
             share_prompts=share,
+            blocks=attention == "auto",
         )
+        widths = [[shape.width for shape in part.blocks] for part in parts]
         return (
             max(part.input_ids.size for part in parts),
             max(len(part.target_ids) for part in parts),
-            max(part.input_ids.shape[1] for part in parts),
+            max(
+                max(part or [batch.input_ids.shape[1]])
+                for part, batch in zip(widths, parts, strict=True)
+            ),
         )
 
     tried = [
