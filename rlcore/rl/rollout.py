@@ -120,15 +120,16 @@ def rollouts_frame(trajectories: list[Trajectory], iteration: int) -> pl.DataFra
             "finish_reason": [g.finish_reason.value for g in last],
             "stop_reason": [trajectory.stop_reason.value for trajectory in trajectories],
             "turn_ends": from_arrays("turn_ends", [t.turn_ends() for t in trajectories], pl.Int32),
-            "turn_rewards": pl.Series(
-                [[turn.reward for turn in row] for row in turns], dtype=pl.List(pl.Float64)
+            "turn_rewards": from_arrays(
+                "turn_rewards", [[turn.reward for turn in row] for row in turns], pl.Float64
             ),
-            "turn_versions": pl.Series(
+            "turn_versions": from_arrays(
+                "turn_versions",
                 [[turn.generation.stamp.version for turn in row] for row in turns],
-                dtype=pl.List(pl.Int64),
+                pl.Int64,
             ),
-            "valid_actions": pl.Series(
-                [[turn.valid for turn in row] for row in turns], dtype=pl.List(pl.Boolean)
+            "valid_actions": from_arrays(
+                "valid_actions", [[turn.valid for turn in row] for row in turns], pl.Boolean
             ),
             "seed": pl.Series([request.seed for request in requests], dtype=pl.Int64),
             "weight_version": pl.Series([g.stamp.version for g in last], dtype=pl.Int64),
