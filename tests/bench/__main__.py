@@ -33,6 +33,7 @@ BENCHMARKS = {
     "iteration-large": "tests.bench.iteration:checkpoints",
     "logprobs": "tests.bench.logprobs:measures",
     "memory": "tests.bench.memory:measures",
+    "preparation": "tests.bench.preparation:measures",
     "ragged": "tests.bench.ragged:measures",
     "rewards": "tests.bench.rewards:measures",
     "sampling": "tests.bench.sampling:measures",
