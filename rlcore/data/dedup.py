@@ -2,14 +2,22 @@
 
 import hashlib
 import math
-from collections import Counter, defaultdict
-from collections.abc import Sequence
+from array import array
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 
 from rlcore.data.words import Boilerplate, grams, words_of
 
 DUPLICATE_GRAM = 5
+# Odd, as random as any: places within a gram are told apart.
+_FACTORS = np.array(
+    [0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93, 1],
+    dtype=np.uint64,
+)
 CONTAMINATION_GRAM = 13  # as in GPT-3's decontamination (Brown et al. 2020, appendix C)
 
 
@@ -32,28 +40,71 @@ def exact_duplicates(hashes: np.ndarray) -> dict[int, int]:
     return found
 
 
-def near_duplicates(texts: Sequence[str], jaccard: float) -> dict[int, int]:
+def near_duplicates(texts: Iterable[str], jaccard: float) -> dict[int, int]:
     """Return {row: earlier kept row} whose sets of word 5-grams have at least this Jaccard index.
 
-    Exact and deterministic: an inverted index over each row's rarest 5-grams, of which two rows
-    that are similar enough must share one (prefix filtering, Bayardo et al. 2007). Rows are
-    compared with kept rows only, so the first of a cluster stays.
+    Deterministic, and exact but for hashes of 8 bytes that two grams share: an inverted index over
+    each row's rarest 5-grams, of which two rows that are similar enough must share one (prefix
+    filtering, Bayardo et al. 2007). Rows are compared with kept rows only, so the first of a
+    cluster stays. 8 bytes of each gram are held, 16 for a while, and none of the ``texts``.
     """
-    sets = [set(grams(words_of(text), DUPLICATE_GRAM)) for text in texts]
-    frequency = Counter(gram for grams_of_row in sets for gram in grams_of_row)
-    index: dict[tuple[str, ...], list[int]] = defaultdict(list)
+    held, ends = array("Q"), array("q", [0])
+    for text in texts:
+        held.frombytes(_gram_hashes(words_of(text)).tobytes())
+        ends.append(len(held))
+    of_all = np.frombuffer(held, dtype=np.uint64) if held else np.zeros(0, dtype=np.uint64)
+    repeated, counts = _repeated(of_all)
+    index: dict[int, list[int]] = defaultdict(list)
     found: dict[int, int] = {}
-    for row, own in enumerate(sets):
-        rarest = sorted(own, key=lambda gram: (frequency[gram], gram))
-        rarest = rarest[: len(own) - math.ceil(jaccard * len(own)) + 1]
-        candidates = sorted({other for gram in rarest for other in index[gram]})
-        match = next((o for o in candidates if _similar(own, sets[o], jaccard)), None)
-        if match is not None and own != {()}:
+    for row, (start, end) in enumerate(pairwise(ends)):
+        own = of_all[start:end]
+        # A gram that occurs once leads to no other row.
+        shared = np.searchsorted(repeated, own)
+        shared[shared == len(repeated)] = 0
+        times = np.where(repeated[shared] == own, counts[shared], 1) if len(repeated) else own * 0
+        rarest = np.lexsort((own, times))[: len(own) - math.ceil(jaccard * len(own)) + 1]
+        leading = own[rarest[times[rarest] > 1]].tolist()
+        candidates = sorted({other for gram in leading for other in index.get(gram, ())})
+        grams_of_row = set(own.tolist()) if candidates else set()
+        match = next(
+            (
+                o
+                for o in candidates
+                if _similar(grams_of_row, of_all[ends[o] : ends[o + 1]], jaccard)
+            ),
+            None,
+        )
+        if match is not None:
             found[row] = match
             continue
-        for gram in rarest:
+        for gram in leading:
             index[gram].append(row)
     return found
+
+
+def _gram_hashes(words: tuple[str, ...]) -> np.ndarray:
+    """Return a hash (uint64) of each distinct 5-gram, ascending; none of a text without words."""
+    if not words:
+        return np.zeros(0, dtype=np.uint64)
+    hashes = np.array([_word_hash(word) for word in words], dtype=np.uint64)
+    length = min(len(words), DUPLICATE_GRAM)
+    windows = np.lib.stride_tricks.sliding_window_view(hashes, length)
+    return np.unique(windows @ _FACTORS[:length])  # modulo 2^64
+
+
+@lru_cache(2**17)
+def _word_hash(word: str) -> int:
+    return int.from_bytes(hashlib.blake2b(word.encode(), digest_size=8).digest(), "little")
+
+
+def _repeated(grams_of_all: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the grams that occur more than once, ascending, and how often each does."""
+    ordered = np.sort(grams_of_all)
+    found, counts = np.unique(
+        ordered[1:][ordered[1:] == ordered[:-1]],
+        return_counts=True,
+    )
+    return found, counts + 1
 
 
 def contaminated(texts: Sequence[str], evaluation: Sequence[str]) -> dict[int, int]:
@@ -82,8 +133,8 @@ def contaminated(texts: Sequence[str], evaluation: Sequence[str]) -> dict[int, i
     return found
 
 
-def _similar(one: set[tuple[str, ...]], other: set[tuple[str, ...]], jaccard: float) -> bool:
-    shared = len(one & other)
+def _similar(one: set[int], other: np.ndarray, jaccard: float) -> bool:
+    shared = len(one.intersection(other.tolist()))
     return shared >= jaccard * (len(one) + len(other) - shared)
 
 

@@ -14,6 +14,8 @@ from schemas.errors import UserError
 Held = dict[str, list[str]]  # evaluation split -> its prompts; training may hold none of them
 Dropped = dict[int, tuple[str, str]]  # position of a row to drop -> (reason, detail)
 
+_READ_ROWS = 8192  # texts in memory at once
+
 REMEDIES = {
     "over_length": "raise data.max_prompt_tokens or set data.over_length to a truncation",
     "over_length_demonstration": "raise sft.max_tokens",
@@ -55,7 +57,9 @@ def screen(rows: Compared, held: Held, data: DataSection) -> Dropped:
             reasons[i] = ("duplicate", f"equals {rows.name(kept)}")
     if data.deduplicate == "near":
         left = np.array([i for i in range(len(rows.is_train)) if i not in reasons], dtype=np.int64)
-        similar = near_duplicates(rows.texts(left), data.near_duplicate_jaccard)
+        parts = np.array_split(left, len(left) // _READ_ROWS + 1)
+        texts = (text for part in parts for text in rows.texts(part))
+        similar = near_duplicates(texts, data.near_duplicate_jaccard)
         for i, kept in ((int(left[i]), int(left[k])) for i, k in similar.items()):
             reasons[i] = (
                 "near_duplicate",
