@@ -1,7 +1,7 @@
 """Training rows that repeat one another or the test split, and how much may be rejected."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,6 +44,18 @@ class Compared:
     asked: Callable[[np.ndarray], list[str]]
 
 
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """The texts at ``positions``, read anew each time that they are iterated; few are held."""
+
+    texts: Callable[[np.ndarray], list[str]]
+    positions: np.ndarray
+
+    def __iter__(self) -> Iterator[str]:
+        for part in np.array_split(self.positions, len(self.positions) // _READ_ROWS + 1):
+            yield from self.texts(part)
+
+
 def screen(rows: Compared, held: Held, data: DataSection) -> Dropped:
     """Return which rows repeat an earlier one, or what evaluation holds, and why.
 
@@ -57,9 +69,7 @@ def screen(rows: Compared, held: Held, data: DataSection) -> Dropped:
             reasons[i] = ("duplicate", f"equals {rows.name(kept)}")
     if data.deduplicate == "near":
         left = np.array([i for i in range(len(rows.is_train)) if i not in reasons], dtype=np.int64)
-        parts = np.array_split(left, len(left) // _READ_ROWS + 1)
-        texts = (text for part in parts for text in rows.texts(part))
-        similar = near_duplicates(texts, data.near_duplicate_jaccard)
+        similar = near_duplicates(_Read(rows.texts, left), data.near_duplicate_jaccard)
         for i, kept in ((int(left[i]), int(left[k])) for i, k in similar.items()):
             reasons[i] = (
                 "near_duplicate",
@@ -69,7 +79,7 @@ def screen(rows: Compared, held: Held, data: DataSection) -> Dropped:
     if data.decontaminate:
         for split, texts in held.items():
             at = np.arange(len(rows.is_train)) if split == "test" else np.flatnonzero(rows.is_train)
-            for i, other in contaminated(rows.asked(at), texts).items():
+            for i, other in contaminated(_Read(rows.asked, at), texts).items():
                 detail = f"shares its words with the {split} prompt: {texts[other][:80]}"
                 reasons.setdefault(int(at[i]), ("contaminated", detail))
     return dict(sorted(reasons.items()))

@@ -1,8 +1,9 @@
 """What counts as a word decides which prompts count as repeated."""
 
+import numpy as np
 import pytest
 
-from rlcore.data.words import BOILERPLATE_ROWS, Boilerplate, grams, words_of
+from rlcore.data.words import BOILERPLATE_ROWS, Boilerplate, gram_hashes, grams, repeated, words_of
 
 
 @pytest.mark.parametrize(
@@ -27,6 +28,22 @@ def test_a_text_shorter_than_a_gram_is_one_gram_of_its_own() -> None:
     assert grams(["a", "b", "c"], 3) == [("a", "b", "c")]
     assert grams(["a", "b", "c", "d"], 3) == [("a", "b", "c"), ("b", "c", "d")]
     assert grams([], 3) == [()]
+
+
+def test_hashes_tell_apart_what_runs_of_words_tell_apart() -> None:
+    """Two that share a hash would make duplicates of rows that are none."""
+    rows = ["a b b a", "b a a b", "a b", "b a", "a", "", "a b c d e f", "b c d e f", "x a b c d e"]
+    for length in (1, 2, 4, 5):
+        runs = [run for row in rows if row for run in grams(row.split(), length)]
+        hashes = [int(one) for row in rows for one in gram_hashes(row.split(), length)]
+        assert len(runs) == len(hashes)
+        assert len({*zip(runs, hashes, strict=True)}) == len(set(runs)) == len(set(hashes))
+
+
+def test_what_occurs_once_is_not_repeated() -> None:
+    found, counts = repeated(np.array([7, 3, 7, 5, 3, 7], dtype=np.uint64))
+    assert (found.tolist(), counts.tolist()) == ([3, 7], [2, 3])
+    assert repeated(np.zeros(0, dtype=np.uint64))[0].tolist() == []
 
 
 def numbered(count: int, ending: str) -> list[tuple[str, ...]]:
