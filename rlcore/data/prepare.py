@@ -117,20 +117,26 @@ def _ready(
     _check_rejects(rejects[: _READ + 1], parts.totals, work.data)
     _raise_first(prepared, len(STAGES))
     before = sum((part.before for part in prepared), Counter[str]())
-    ready = _Ready(
-        Gathered([(p.source, p.prompts) for p in prepared if p.prompts is not None]),
-        Gathered([(p.source, p.demonstrations) for p in prepared if p.demonstrations is not None]),
-        rejects,
-        parts.totals,
-        len(tokenizer),
-    )
-    del prepared  # its arrays, which are joined now
+    prompts, demonstrations = _gathered(prepared)
+    del prepared
+    ready = _Ready(prompts, demonstrations, rejects, parts.totals, len(tokenizer))
     ready.compare(work.data)
     _check_rejects(ready.rejects, parts.totals, work.data)
     ready.check_splits(before)
     if work.sft_max_tokens is not None and not ready.has_training_demonstrations():
         raise UserError(NO_DEMONSTRATIONS)
     return ready
+
+
+def _gathered(prepared: list[Prepared]) -> tuple[Gathered, Gathered]:
+    """Return prompts and demonstrations; ``prepared`` has them no more, since arrays that are
+    joined need not be held twice."""
+    prompts = Gathered([(p.source, p.prompts) for p in prepared if p.prompts is not None])
+    for part in prepared:
+        part.prompts = None
+    return prompts, Gathered(
+        [(p.source, p.demonstrations) for p in prepared if p.demonstrations is not None]
+    )
 
 
 def _rejects_of(prepared: list[Prepared], stage: str) -> pl.DataFrame:
