@@ -98,7 +98,7 @@ def _parts_of_trees(
     left = deque(np.argsort(-sizes, kind="stable").tolist())
     parts = []
     while left:
-        taken, used = [left.popleft()], 0
+        taken = [left.popleft()]
         used = int(sizes[taken[0]])
         while left and used + sizes[left[0]] <= micro_batch_tokens:
             used += int(sizes[left[0]])

@@ -91,19 +91,20 @@ def test_answers_that_share_their_prompt_train_as_whole_sequences(
 
 
 def answers_to(prompts: int, answers: int) -> Sequences:
-    """Answers of 2 to 8 tokens to prompts of 12, in an order that mixes them."""
+    """Answers of 2 to 8 tokens to prompts of 9 tokens and more, in an order that mixes them."""
     generator = np.random.default_rng(4)
-    asked = generator.integers(0, VOCABULARY, (prompts, 12)).astype(np.int32)
+    asked = [generator.integers(0, VOCABULARY, 9 + 3 * number) for number in range(prompts)]
     of_row = generator.permutation(np.repeat(np.arange(prompts), answers))
     said = [generator.integers(0, VOCABULARY, generator.integers(2, 9)) for _ in of_row]
     ids = [
         np.concatenate([asked[p], s]).astype(np.int32) for p, s in zip(of_row, said, strict=True)
     ]
+    masks = [np.arange(len(row)) >= len(asked[p]) for p, row in zip(of_row, ids, strict=True)]
     fields = {
         name: [generator.normal(-4, 1, len(row)).astype(np.float32) for row in ids]
         for name in ("advantages", "old_logprobs", "rollout_logprobs")
     }
-    return Sequences(ids, [np.arange(len(row)) >= 12 for row in ids], fields, groups=of_row)
+    return Sequences(ids, masks, fields, groups=of_row)
 
 
 def test_skipping_rows_without_advantage_changes_only_the_work(batch, learner_of, tmp_path):
