@@ -30,7 +30,7 @@ class LearnerSpec:
     then the score starts at exactly 0. ``reference_dir``: a frozen causal LM, kept whole on every
     rank in addition to the policy, for the exact KL only. ``trainable`` False: a frozen model that
     only scores, without optimizer and without DeepSpeed. ``micro_batch_tokens``: padded tokens of
-    one pass; on CPU about 4k is fastest. ``row_tokens`` None: one to three times the longest
+    one pass; on CPU about 4k is fastest. ``row_tokens`` None: one to eight times the longest
     sequence (``rlcore.models.rows``), ``micro_batch_tokens`` under flash attention, or several
     lengths under "sdpa_blocks" (``rlcore.models.blocks``).
     ``attn_implementation``: transformers' name, or "auto" (``rlcore.learner.attention``).
