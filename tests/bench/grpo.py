@@ -1,7 +1,8 @@
 """GRPO steps beside TRL's: the same model, prompts, batch, lengths, reward, dtype and threads, one
 optimizer step each, the sides alternating in one run.
 
-No side scores old log-probs before its only step. A model of random weights rarely ends an answer,
+No side scores old log-probs before its only step, nor writes a checkpoint between steps (what that
+costs: ``iteration-large``). A model of random weights rarely ends an answer,
 so that nearly all have the full length; the tokens that were sampled are in the notes. TRL runs in
 an environment of its own, ``.venv-trl``, which the first run makes.
 """
@@ -25,6 +26,7 @@ from tests.bench.peers.processes import Timed, by_trl, ours
 
 TRL = "TRL"
 WARMUP = 2  # steps of a process that are not counted
+NEVER = 10**6  # steps between two checkpoints
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,7 @@ def large() -> list[Measure]:
 
 def _measures(size: Size) -> list[Measure]:
     with TemporaryDirectory() as name:
-        job = job_of(Path(name), size)
+        job = replace(job_of(Path(name), size), checkpoint_every=NEVER)
         found: dict[str, list[Timed]] = {}
         for round_ in range(size.rounds):
             for side, run in sides().items():

@@ -12,14 +12,13 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from tests.bench.grpo import LARGE, PIPELINE, SMALL, WARMUP, Job, job_of, sides
+from tests.bench.grpo import LARGE, NEVER, PIPELINE, SMALL, WARMUP, Job, job_of, sides
 from tests.bench.measures import Measure
 from tests.bench.peers.processes import Timed
 
 PROMPTS = (8, 16, 24, 32)
 ROUNDS = 2
 SCORED = "first"  # old log-probs of a pass of their own
-NEVER = 10**6  # iterations
 
 
 def measures() -> list[Measure]:
