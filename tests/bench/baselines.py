@@ -1,7 +1,7 @@
 """The bounded figures of an earlier run, kept in git: a change that makes one worse is seen before
 its bound breaks.
 
-Only figures with a bound are compared. They are ratios within one run, or shares, so that they hold
+Only figures with a bound are compared that are ratios within one run, or shares, so that they hold
 on other machines, but for noise.
 """
 
@@ -37,12 +37,16 @@ def record(found: Found) -> None:
     """Make the bounded figures of ``found`` the baselines; those of other benchmarks stay."""
     known = _read()
     for name, measures in found.items():
-        known[name] = {each.name: each.value for each in measures if _has_bound(each)}
+        known[name] = {each.name: each.value for each in measures if _is_kept(each)}
     FILE.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def _read() -> dict[str, dict[str, float]]:
     return json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {}
+
+
+def _is_kept(measure: Measure) -> bool:
+    return _has_bound(measure) and not measure.is_absolute
 
 
 def _has_bound(measure: Measure) -> bool:

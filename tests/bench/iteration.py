@@ -32,8 +32,19 @@ def measures() -> list[Measure]:
     fused, saved = sized[-1], 1 - _median(sized[-1], "adv") / _median(scored, "adv")
     shown = ", ".join(f"{p}: {s:.3f}" for p, s in zip(PROMPTS, seconds, strict=True))
     return [
-        Measure("iteration: fixed cost, s", fixed_s(PROMPTS, seconds), most=0.15, note=shown),
-        Measure("iteration: outside its phases, s", _median(fused, "outside"), most=0.15),
+        Measure(
+            "iteration: fixed cost, s",
+            fixed_s(PROMPTS, seconds),
+            most=0.15,
+            note=shown,
+            is_absolute=True,
+        ),
+        Measure(
+            "iteration: outside its phases, s",
+            _median(fused, "outside"),
+            most=0.15,
+            is_absolute=True,
+        ),
         Measure("fused: share of the advantage phase saved", round(saved, 3), least=0.8),
     ]
 

@@ -8,7 +8,8 @@ from typing import Any
 @dataclass(frozen=True, slots=True)
 class Measure:
     """One figure. ``least`` and ``most`` bound it, both included; without either it is shown
-    only. ``is_speedup``: it says how many times as fast as a peer this project is."""
+    only. ``is_speedup``: it says how many times as fast as a peer this project is. ``is_absolute``:
+    it is of the machine as much as of the code, so that it has no baseline."""
 
     name: str
     value: float
@@ -16,6 +17,7 @@ class Measure:
     most: float | None = None
     note: str = ""
     is_speedup: bool = False
+    is_absolute: bool = False
 
     @property
     def met(self) -> bool:

@@ -81,7 +81,15 @@ def measures() -> list[Measure]:
             note = f"{1e6 * each.seconds / count:.0f} us a row, {each.peak_mib:.0f} MiB"
             speed = round(each.seconds / seconds, 2)
             least = FASTER if peer == "datasets.map" else None
-            found.append(Measure(f"preparation, speed over {peer}", speed, least, note=note))
+            found.append(
+                Measure(
+                    f"preparation, speed over {peer}",
+                    speed,
+                    least,
+                    note=note,
+                    is_speedup=least is not None,
+                )
+            )
         grown = taken(_made(Path(name), 4 * count))
         sizes = {count: max(each.peak_mib for each in ours), 4 * count: grown.peak_mib}
         found += memory_line(sizes)

@@ -124,6 +124,7 @@ def _in_process(model: Path, rows: int, rounds: int = 9) -> Measure:
         round(median(rates)),
         least=TOKENS_PER_S,
         note=f"{min(rates):.0f} to {max(rates):.0f}; {THREADS} threads",
+        is_absolute=True,
     )
 
 

@@ -83,10 +83,12 @@ def test_a_figure_that_got_worse_fails_before_its_bound_does(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     good = [Measure("rate", 4.0, least=2.0), Measure("cost", 0.1, most=0.5), Measure("free", 9.0)]
+    good.append(Measure("tokens/s", 90.0, least=30.0, is_absolute=True))
     named(monkeypatch, *good)
     assert bench.main(["mine", "--record"]) == 0
-    named(monkeypatch, Measure("rate", 3.2, least=2.0), Measure("free", 1.0))
-    assert bench.main(["mine"]) == 0  # within noise, or without a bound
+    slow_machine = Measure("tokens/s", 40.0, least=30.0, is_absolute=True)
+    named(monkeypatch, Measure("rate", 3.2, least=2.0), Measure("free", 1.0), slow_machine)
+    assert bench.main(["mine"]) == 0  # within noise, without a bound, or of another machine
     for slower in (Measure("rate", 2.9, least=2.0), Measure("cost", 0.2, most=0.5)):
         capsys.readouterr()
         named(monkeypatch, slower)
