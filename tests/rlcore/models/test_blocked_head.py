@@ -47,7 +47,8 @@ def test_blocks_change_nothing(temperature: float, entropy_grad: bool | None) ->
         loss_of(*scores).backward()
         results += [*scores, hidden.grad, weight.grad]
     for ours, theirs in zip(found, expected, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+        # Sums over 97 blocks of one column round; without AVX-512 by 4e-5 of a gradient.
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.usefixtures("_block")
