@@ -17,13 +17,12 @@ Every per-token quantity is addressed by its *target*: the token at place t of a
 predicted at place t - 1, and log-probs, masks, advantages and weights of t are stored at t.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from rlcore.models.blocks import Part, Shape, part_tokens
-from rlcore.models.rows import one_part, parts_of
+from rlcore.models.blocks import Part, Shape
+from rlcore.models.rows import one_part, parts_of, parts_of_groups
 from rlcore.models.trees import Document, prompts_of
 from schemas.errors import UserError
 
@@ -196,7 +195,7 @@ def pack(
         return one_part(lengths, members, micro_batch_tokens, **limits)
 
     if whole_groups:
-        parts = _whole_groups(kept, groups_of(sequences), micro_batch_tokens, fill)
+        parts = parts_of_groups(lengths, kept, groups_of(sequences), micro_batch_tokens, fill)
     else:
         parts = parts_of(lengths, kept, micro_batch_tokens, **limits)
     return [layout.micro_batch(part) for part in parts]
@@ -210,37 +209,6 @@ def groups_of(sequences: Sequences) -> np.ndarray:
             "Sequences.groups to the prompt of each sequence"
         )
     return np.asarray(sequences.groups)
-
-
-def _whole_groups(
-    kept: np.ndarray,
-    groups: np.ndarray,
-    micro_batch_tokens: int,
-    fill: Callable[[np.ndarray], Part],
-) -> list[Part]:
-    """Return the micro-batches, each filled with groups until the next group does not fit.
-
-    ``fill``: ``one_part`` of the sequences at the given indices.
-    """
-    parts: list[Part] = []
-    held = np.zeros(0, dtype=np.int64)
-    plan: Part = []
-    for group in np.unique(groups[kept]):
-        members = kept[groups[kept] == group]
-        for start in (held, held[:0]):
-            wanted = np.concatenate([start, members])
-            part = fill(wanted)
-            if part_tokens(part) <= micro_batch_tokens:
-                break
-            if not len(start):
-                raise UserError(
-                    f"a prompt's {len(members)} responses need {part_tokens(part)} tokens "
-                    f"of one micro-batch and it holds {micro_batch_tokens}; raise "
-                    "hardware.learner.micro_batch_tokens or compare fewer responses"
-                )
-            parts.append(plan)
-        held, plan = wanted, part
-    return [*parts, plan]
 
 
 class _Layout:

@@ -4,6 +4,7 @@ All of it is a function of lengths and limits, so that a run that is repeated cu
 """
 
 import itertools
+from collections.abc import Callable
 
 import numpy as np
 
@@ -127,6 +128,64 @@ def one_part(
     parts = [filled(w) for w in _widths(longest, micro_batch_tokens, one_per_row, prompts)]
     fitting = [part for part in parts if part_tokens(part) <= micro_batch_tokens]
     return min(fitting or parts, key=lambda part: _cost([part]))
+
+
+def parts_of_groups(
+    lengths: np.ndarray,
+    kept: np.ndarray,
+    groups: np.ndarray,
+    micro_batch_tokens: int,
+    fill: Callable[[np.ndarray], Part],
+) -> list[Part]:
+    """Return the micro-batches, each filled with whole groups until the next does not fit.
+
+    ``groups`` [sequences]; ``fill``: ``one_part`` of the sequences at the given indices. Raises
+    ``UserError`` where a group alone exceeds ``micro_batch_tokens``.
+    """
+    order = kept[np.argsort(groups[kept], kind="stable")]
+    begins = np.flatnonzero(np.diff(groups[order], prepend=groups[order[0]] - 1))
+    ends = np.append(begins[1:], len(order))
+    tokens = np.cumsum(lengths[order])
+    parts: list[Part] = []
+    first = 0
+    while first < len(begins):
+        start = int(begins[first])
+
+        def fitting(count: int, first: int = first, start: int = start) -> Part | None:
+            part = fill(order[start : ends[first + count - 1]])
+            if part_tokens(part) <= micro_batch_tokens:
+                return part
+            if count > 1:
+                return None
+            raise UserError(
+                f"a prompt's {ends[first] - start} responses need {part_tokens(part)} tokens "
+                f"of one micro-batch and it holds {micro_batch_tokens}; raise "
+                "hardware.learner.micro_batch_tokens or compare fewer responses"
+            )
+
+        before = int(tokens[start] - lengths[order[start]])
+        guess = int(np.searchsorted(tokens[ends[first:] - 1] - before, micro_batch_tokens, "right"))
+        count, part = _most(fitting, guess, len(begins) - first)
+        parts.append(part)
+        first += count
+    return parts
+
+
+def _most(fitting: Callable[[int], Part | None], guess: int, limit: int) -> tuple[int, Part]:
+    """Return a count of at most ``limit`` that fits where one more does not, and its part; the
+    search begins at ``guess``. ``fitting(1)`` fits or raises."""
+    count, step, too_many = max(1, guess), 1, limit + 1
+    held = 0, Part()
+    while held[0] + 1 < too_many:
+        part = fitting(count)
+        if part is None:
+            too_many = count
+            count = (held[0] + too_many) // 2
+        else:
+            held = count, part
+            upper = (count + too_many) // 2 if too_many <= limit else limit
+            count, step = min(count + step, upper), 2 * step
+    return held
 
 
 def _widths(

@@ -5,8 +5,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rlcore.models.blocks import Part, part_tokens
 from rlcore.models.packing import Sequences, pack
-from rlcore.models.rows import ATTENTION_TOKENS, padded_tokens, parts_of, plan_rows
+from rlcore.models.rows import (
+    ATTENTION_TOKENS,
+    one_part,
+    padded_tokens,
+    parts_of,
+    parts_of_groups,
+    plan_rows,
+)
 
 LENGTHS = st.lists(st.integers(1, 30), min_size=1, max_size=60)
 
@@ -77,3 +85,34 @@ def test_padding_is_counted_as_it_is_packed(
     computed = sum(batch.input_ids.size for batch in packed)
     assert padded_tokens(np.array(lengths), **limits) == computed
     assert padded_tokens(np.zeros(0, dtype=np.int64), **limits) == 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(LENGTHS, st.integers(1, 20), st.booleans(), st.integers(0, 9))
+def test_micro_batches_hold_as_many_whole_groups_as_fit(
+    lengths: list[int], num_groups: int, blocks: bool, seed: int
+) -> None:
+    """One more group would not fit, and few packings are tried for each micro-batch."""
+    draw = np.random.default_rng(seed)
+    sizes = np.array(lengths)
+    groups = draw.integers(0, num_groups, len(sizes))
+    kept = np.flatnonzero(draw.random(len(sizes)) < 0.8)
+    budget = max([sizes[groups == group].sum() for group in groups]) + int(sizes.max()) * 8
+    tried: list[int] = []
+
+    def fill(members: np.ndarray) -> Part:
+        tried.append(len(members))
+        return one_part(sizes, members, budget, row_tokens=None, one_per_row=False, blocks=blocks)
+
+    if not len(kept):
+        return
+    parts = parts_of_groups(sizes, kept, groups, budget, fill)
+    assert len(tried) <= 12 * len(parts)
+    held = [[each.member for rows, _ in part for row in rows for each in row] for part in parts]
+    assert sorted(sum(held, [])) == kept.tolist()
+    owners = [sorted({int(groups[member]) for member in members}) for members in held]
+    assert sum(owners, []) == sorted(set(groups[kept].tolist()))
+    for members, following in zip(held, owners[1:], strict=False):
+        added = kept[groups[kept] == following[0]]
+        assert part_tokens(fill(np.concatenate([members, added]))) > budget
+    assert all(part_tokens(part) <= budget for part in parts)
