@@ -98,7 +98,7 @@ def advantages_of(
             " to null"
         )
     metrics |= estimate_metrics(result, scores.masks)
-    metrics |= reward_metrics(batch.rewards_in_order())
+    metrics |= reward_metrics(batch.rewards_in_order)
     metrics |= length_metrics(batch.rollouts)
     metrics |= spread_metrics("critic/rewards", given.sequence_scores())
     if scores.entropies is not None:
@@ -128,7 +128,7 @@ def signal_of(
     accuracy: the verdict, 0 or 1; score: before shaping; final_score: after all penalties and KL,
     for which ``scores`` is read. Raises RewardFailureError when no row has a score.
     """
-    rewards = batch.rewards_in_order()
+    rewards = batch.rewards_in_order
     if rewards["score"].is_null().all():
         check_any_scored(rewards.select("outcome", "detail").rows(), rows="rows of the round")
     if metric == "accuracy":
@@ -166,7 +166,7 @@ def _positive(batch: RolloutBatch, algorithm: Algorithm) -> pl.Series:
 
     Raises UserError when that loss is on and no scored row has a verdict: it would always be 0.
     """
-    positive, rewards = algorithm.positive_nll, batch.rewards_in_order()
+    positive, rewards = algorithm.positive_nll, batch.rewards_in_order
     if positive.threshold is not None:
         return rewards["score"] > positive.threshold
     unjudged = rewards["correct"].is_null().all() and rewards["score"].is_not_null().any()

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import polars as pl
@@ -31,7 +32,7 @@ def sequences_of(
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots: the joined rewards are kept
 class RolloutBatch:
     """The trajectories of one iteration and how they were scored.
 
@@ -49,15 +50,16 @@ class RolloutBatch:
         kept = order.join(self.rollouts, on="uid", how="left", maintain_order="left_right")
         return RolloutBatch(kept.select(self.rollouts.columns), self.rewards, self.baselines)
 
+    @cached_property
     def rewards_in_order(self) -> pl.DataFrame:
-        """Return the rewards, row for row those of ``rollouts``."""
+        """The rewards, row for row those of ``rollouts``."""
         return self.rollouts.select("trajectory_id").join(
             self.rewards, on="trajectory_id", how="left", maintain_order="left", validate="1:1"
         )
 
     def scores(self) -> np.ndarray:
         """Return the task scores [rows] float64, NaN where a row has none."""
-        return _numbers(self.rewards_in_order()["score"])
+        return _numbers(self.rewards_in_order["score"])
 
     def lengths(self) -> np.ndarray:
         """Return the policy tokens of each row [rows] int64."""

@@ -91,7 +91,7 @@ def _sentence(
     new: np.ndarray,
 ) -> str:
     name = batch.rollouts["trajectory_id"][row]
-    score = batch.rewards_in_order()["score"][row]
+    score = batch.rewards_in_order["score"][row]
     places = np.flatnonzero(old != new) if len(old) == len(new) else np.array([0])
     token = int(places[0]) if len(places) else 0
     return (

@@ -93,7 +93,8 @@ class History:
                 return
             self._store.discard(KIND, name)
         lineage = replace(self._lineage, parents=parents)
-        self._store.put(KIND, name, tables={KIND: row, "weights": weights}, lineage=lineage)
+        tables = {KIND: row, "weights": weights}
+        self._store.put(KIND, name, tables=tables, lineage=lineage, durable=False)
 
     def _name(self, iteration: int) -> str:
         return f"{self._key}/{iteration:06d}"

@@ -60,7 +60,7 @@ class EpisodeCredit:
         rewards = to_arrays(batch.rollouts["turn_rewards"])
         valid = [np.asarray(row, dtype=bool) for row in batch.rollouts["valid_actions"].to_list()]
         lengths = batch.rollouts["token_ids"].list.len().to_list()
-        counted = [ENVIRONMENT in json.loads(p or "{}") for p in batch.rewards_in_order()["parts"]]
+        counted = [ENVIRONMENT in json.loads(p or "{}") for p in batch.rewards_in_order["parts"]]
         penalties, per_token = np.zeros(len(ends)), []
         for row, length in enumerate(lengths):
             invalid = self.penalty * ~valid[row]

@@ -30,6 +30,7 @@ from rlcore.store.reader import ArtifactReader
 from rlcore.store.tables import (
     TableFile,
     encode_table,
+    remember_read,
     remember_valid,
     schema_versions,
 )
@@ -80,6 +81,8 @@ class ArtifactStore(ArtifactReader):
             self._leases[key] = lease
             try:
                 yield
+                if isinstance(self._files, LocalFiles):
+                    self._files.settle()
             finally:
                 del self._leases[key]
 
@@ -108,8 +111,13 @@ class ArtifactStore(ArtifactReader):
         tables: Mapping[str, pl.DataFrame | TableFile] | None = None,
         directory: Path | None = None,
         lineage: Lineage,
+        durable: bool = True,
     ) -> ArtifactRef:
         """Store tables (as ``<name>.parquet``) and the files of ``directory`` as one artifact.
+
+        ``durable``: before it is visible, and all that was put before it too. Otherwise that
+        follows, at the latest when the next durable one is put or ``hold`` ends: for what a rerun
+        makes again where a power failure tore it.
 
         An artifact that already exists is verified and returned unchanged. A local store hard-links
         the files of tables and of ``directory``: their owner must not write to them afterwards
@@ -131,31 +139,21 @@ class ArtifactStore(ArtifactReader):
         if directory is not None:
             contents.update(_directory_files(directory, taken=contents, uri=uri))
         entries = {name: _entry(content) for name, content in contents.items()}
-        manifest = Manifest(
-            kind=kind,
-            key=key,
-            sha256=content_digest(entries),
-            files=entries,
-            rows={
-                name: table.rows if isinstance(table, TableFile) else table.height
-                for name, table in tables.items()
-            },
-            schema_versions=schema_versions(tables),
-            recipe_digest=lineage.recipe_digest,
-            code_fingerprint=lineage.code_fingerprint,
-            parents=dict(lineage.parents),
-            producer=lineage.producer,
-            metadata=dict(lineage.metadata),
-        )
-        seal = manifest_seal(json.loads(manifest.model_dump_json()))
-        manifest = manifest.model_copy(update={"seal": seal})
-        if not self._files.publish(place, contents, manifest, lambda: self._fence(key)):
+        manifest = _manifest(kind, key, tables, entries, lineage)
+
+        def fence() -> AbstractContextManager[None]:
+            return self._fence(key)
+
+        if not self._files.publish(place, contents, manifest, fence, durable=durable):
             winner = self.find(kind, key)
             if winner is None:
                 raise ArtifactError(f"{uri} is being written and removed by other processes; rerun")
             return winner
-        for name in tables:
-            remember_valid(name, entries[f"{name}.parquet"].sha256)
+        for name, table in tables.items():
+            digest = entries[f"{name}.parquet"].sha256
+            remember_valid(name, digest)
+            if isinstance(table, pl.DataFrame):
+                remember_read(name, digest, table)
         return self._ref(manifest)
 
     def find_or_discard(
@@ -246,6 +244,35 @@ class ArtifactStore(ArtifactReader):
     def _fence(self, key: str) -> AbstractContextManager[None]:
         lease = self._leases.get(group_of(key))
         return nullcontext() if lease is None else lease.fence()
+
+
+def _manifest(
+    kind: str,
+    key: str,
+    tables: Mapping[str, pl.DataFrame | TableFile],
+    files: dict[str, FileEntry],
+    lineage: Lineage,
+) -> Manifest:
+    """Return the sealed manifest of an artifact."""
+    manifest = Manifest(
+        kind=kind,
+        key=key,
+        sha256=content_digest(files),
+        files=files,
+        rows={
+            name: table.rows if isinstance(table, TableFile) else table.height
+            for name, table in tables.items()
+        },
+        schema_versions=schema_versions(tables),
+        recipe_digest=lineage.recipe_digest,
+        code_fingerprint=lineage.code_fingerprint,
+        parents=dict(lineage.parents),
+        producer=lineage.producer,
+        metadata=dict(lineage.metadata),
+    )
+    return manifest.model_copy(
+        update={"seal": manifest_seal(json.loads(manifest.model_dump_json()))}
+    )
 
 
 def _entry(content: bytes | Path) -> FileEntry:

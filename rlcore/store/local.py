@@ -8,12 +8,13 @@ import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from rlcore.store.checks import MANIFEST, ArtifactError, remember_digest
+from rlcore.store.flusher import Flusher, flush
 from rlcore.store.leftovers import is_abandoned
 from rlcore.store.pruned import FOLDER as PRUNED
 from rlcore.store.pruned import LocalDocuments
@@ -32,6 +33,7 @@ class LocalFiles:
     """Files of the artifacts below ``root``; a location is ``<kind>/<key>``."""
 
     root: Path
+    _flusher: Flusher = field(default_factory=Flusher, compare=False, repr=False)
 
     def uri(self, location: str) -> str:
         """Return the absolute path of an artifact's directory."""
@@ -109,12 +111,15 @@ class LocalFiles:
         contents: Mapping[str, bytes | Path],
         manifest: "Manifest",
         fence: Callable[[], AbstractContextManager[None]],
+        *,
+        durable: bool = True,
     ) -> bool:
         """Make the artifact visible, manifest included, by one rename; False if it already exists.
 
-        ``fence`` is entered for the rename, or raises. Files given as paths are hard-linked where
-        the filesystem allows, copied elsewhere. Raises ArtifactError when the disk is full or
-        read-only; nothing is left then.
+        ``fence`` is entered for the rename, or raises. ``durable``: it outlives a power failure,
+        and so does all that was published before it; otherwise it will soon (``settle``). Files
+        given as paths are hard-linked where the filesystem allows, copied elsewhere. Raises
+        ArtifactError when the disk is full or read-only; nothing is left then.
         """
         uri, top = self.uri(location), self.root / location
         self._refuse_nesting(location)
@@ -125,14 +130,22 @@ class LocalFiles:
                 _refuse_short(staged / name, manifest.files[name].bytes, f"{uri}/{name}")
             _write(staged / MANIFEST, manifest.model_dump_json(indent=1).encode())
             _let_read(staged, contents)
-            for folder, _, _ in os.walk(staged):
-                _fsync_folder(Path(folder))
+            parts = [Path(path) for path, _, _ in os.walk(staged)]
+            parts = [*(staged / name for name in (*contents, MANIFEST)), *parts]
+            if durable:
+                self.settle()
+                for part in parts:
+                    flush(part)
             top.parent.mkdir(parents=True, exist_ok=True)
             with fence():
                 if top.exists() and self.read_manifest(location) is None:
                     shutil.rmtree(top)
                 os.replace(staged, top)
-            _fsync_folder(top.parent)
+            if durable:
+                flush(top.parent)
+            else:
+                moved = [top / part.relative_to(staged) for part in parts]
+                self._flusher.later(uri, [*moved, top.parent])
         except OSError as error:
             if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
                 return False
@@ -146,12 +159,17 @@ class LocalFiles:
             remember_digest(top / name, entry.sha256)
         return True
 
+    def settle(self) -> None:
+        """Return once all that was published is durable. Raises ArtifactError where the disk
+        refused it."""
+        self._flusher.settle()
+
     def remove(self, location: str) -> None:
         """Remove an artifact: its manifest first, so that no reader sees half of it."""
         top = self.root / location
         (top / MANIFEST).unlink(missing_ok=True)
         if top.is_dir():
-            _fsync_folder(top)
+            flush(top)
             shutil.rmtree(top)
 
     def leftovers(self, kind: str) -> dict[str, int]:
@@ -249,8 +267,6 @@ def _write(path: Path, content: bytes | Path) -> None:
             if error.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP):
                 raise
             shutil.copyfile(content, path)
-    with open(path, "rb") as file:
-        os.fsync(file.fileno())
 
 
 def _let_read(folder: Path, names: Iterable[str]) -> None:
@@ -275,14 +291,6 @@ def _refuse_short(path: Path, size: int, name: str) -> None:
             f"{name}: {found} bytes were written instead of {size}: the source changed meanwhile or"
             " the disk failed. Nothing was stored; rerun."
         )
-
-
-def _fsync_folder(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _is_abandoned(entry: os.DirEntry[str]) -> bool:

@@ -79,8 +79,7 @@ class RemoteFiles:
 
     def stamps(self) -> dict[str, str]:
         """Return location -> what the listing says of the manifest of every complete artifact:
-        size, ETag (which follows the content) and time; "" where it gives neither of these two.
-        """
+        size, ETag (of the content) and time; "" where it gives neither of these two."""
         found: dict[str, str] = {}
         for kind in self.kinds():
             top = self._path(kind)
@@ -183,6 +182,8 @@ class RemoteFiles:
         contents: Mapping[str, bytes | Path],
         manifest: "Manifest",
         fence: Callable[[], AbstractContextManager[None]],
+        *,
+        durable: bool = True,  # as everything here
     ) -> bool:
         """Upload the files, check that they arrived in full, upload the manifest. Always True.
 
@@ -203,9 +204,8 @@ class RemoteFiles:
             arrived = self.listing(location)
             for name, entry in manifest.files.items():
                 if arrived.get(name) != entry.bytes:
-                    raise ArtifactError(
-                        f"{self.uri(location)}/{name}: {arrived.get(name, 0)} of {entry.bytes} "
-                        "bytes arrived. Nothing was stored; rerun."
+                    raise _incomplete(
+                        f"{self.uri(location)}/{name}", arrived.get(name, 0), entry.bytes
                     )
             document = manifest.model_dump_json(indent=1).encode()
             with fence():
@@ -237,6 +237,10 @@ class RemoteFiles:
 
     def _translate_errors(self, action: str) -> AbstractContextManager[None]:
         return _translated(self._errors, action)
+
+
+def _incomplete(uri: str, arrived: int, size: int) -> ArtifactError:
+    return ArtifactError(f"{uri}: {arrived} of {size} bytes arrived. Nothing was stored; rerun.")
 
 
 @contextmanager

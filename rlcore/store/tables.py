@@ -32,8 +32,8 @@ _SHOWN_CHARS = 80
 
 # (table, file sha256) pairs that this process has validated.
 _VALIDATED: set[tuple[str, str]] = set()
-# Tables that this process has read lately, by the same pairs: the phases of an iteration read each
-# other's several times.
+# Tables that this process has read or written lately, by the same pairs: the phases of an iteration
+# read each other's several times.
 _READ: OrderedDict[tuple[str, str], pl.DataFrame] = OrderedDict()
 _READ_TABLES, _READ_BYTES = 8, 16 * 2**20  # how many are held, and of what size at most
 
@@ -166,11 +166,21 @@ def decode_table(name: str, path: Path, digest: str, uri: str) -> pl.DataFrame:
         except UserError as error:
             raise damaged(uri, f"{where}: {error}") from None
         remember_valid(name, digest)
+    _hold(name, digest, frame)
+    return frame
+
+
+def _hold(name: str, digest: str, frame: pl.DataFrame) -> None:
     if frame.estimated_size() <= _READ_BYTES:
         _READ[name, digest] = frame
         if len(_READ) > _READ_TABLES:
             _READ.popitem(last=False)
-    return frame
+
+
+def remember_read(name: str, digest: str, frame: pl.DataFrame) -> None:
+    """Record that the file of this digest is ``encode_table`` of ``frame``, which will be read
+    soon."""
+    _hold(name, digest, frame.select(arrow_schema(name).names))
 
 
 def schema_versions(tables: Iterable[str]) -> dict[str, str]:

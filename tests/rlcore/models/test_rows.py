@@ -1,5 +1,7 @@
 """Rows as a function of lengths and limits alone."""
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -109,9 +111,9 @@ def test_micro_batches_hold_as_many_whole_groups_as_fit(
     parts = parts_of_groups(sizes, kept, groups, budget, fill)
     assert len(tried) <= 12 * len(parts)
     held = [[each.member for rows, _ in part for row in rows for each in row] for part in parts]
-    assert sorted(sum(held, [])) == kept.tolist()
+    assert sorted(itertools.chain(*held)) == kept.tolist()
     owners = [sorted({int(groups[member]) for member in members}) for members in held]
-    assert sum(owners, []) == sorted(set(groups[kept].tolist()))
+    assert list(itertools.chain(*owners)) == sorted(set(groups[kept].tolist()))
     for members, following in zip(held, owners[1:], strict=False):
         added = kept[groups[kept] == following[0]]
         assert part_tokens(fill(np.concatenate([members, added]))) > budget

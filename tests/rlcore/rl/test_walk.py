@@ -74,7 +74,7 @@ def test_rewards_values_and_returns_are_the_recorded_ones(
     tokens = walked(phases, name)
     jsonschema.validate([asdict(token) for token in tokens], json.loads(SCHEMA.read_text()))
     mine = [token for token in tokens if token.step == tokens[0].step]
-    score = batch.rewards_in_order()["score"][0]
+    score = batch.rewards_in_order["score"][0]
     sampled = [token for token in mine if token.mask]
     kl = sum(token.kl or 0.0 for token in sampled)
     assert [token.id for token in mine] == batch.rollouts["token_ids"][0].to_list()
