@@ -94,7 +94,7 @@ def fused_scores(
         ),
         "training/fused_sample_rows": float(len(sample)),
     }
-    ref = batch.joined()["ref_logprobs"]
+    ref = batch.joined["ref_logprobs"]
     if ref.is_not_null().all():
         known = to_arrays(ref)
         kl = recipe.rl.algorithm.kl.estimator

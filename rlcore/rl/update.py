@@ -2,6 +2,7 @@
 critic."""
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import polars as pl
@@ -20,7 +21,7 @@ from schemas.recipe import Recipe
 from schemas.rl import RLSection
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots: the joined table is kept
 class UpdateBatch:
     """What both updates of an iteration are made from.
 
@@ -33,8 +34,9 @@ class UpdateBatch:
     iteration: int
     digest: str
 
+    @cached_property
     def joined(self) -> pl.DataFrame:
-        """Return rollouts with their advantages, in the order of the rollouts."""
+        """Rollouts with their advantages, in the order of the rollouts."""
         return self.rollouts.join(
             self.advantages, on="trajectory_id", how="left", maintain_order="left", validate="1:1"
         )
@@ -86,7 +88,7 @@ def critic_request(batch: UpdateBatch, *, recipe: Recipe, version: int) -> Updat
     """
     critic = recipe.rl.critic
     assert critic is not None, "a critic's update without a critic in the recipe"
-    joined = batch.joined()
+    joined = batch.joined
     known = joined["returns"].is_not_null().to_numpy()
     lengths = joined["token_ids"].list.len().to_list()
     returns = [
@@ -140,7 +142,7 @@ def policy_steps(
 
 def policy_sequences(batch: UpdateBatch, rl: RLSection) -> Sequences:
     """Return the batch with every per-token field that the policy objective may read."""
-    joined = batch.joined()
+    joined = batch.joined
     _, group = np.unique(joined["uid"].to_numpy(), return_inverse=True)
     masks = to_arrays(joined["loss_mask"])
     sampler = to_arrays(joined["sampler_logprobs"])

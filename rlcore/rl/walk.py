@@ -257,7 +257,7 @@ def _value_terms(replay: Replay, batch: UpdateBatch, index: int) -> dict[int, Fi
     if replay.recipe.rl.critic is None:
         return {}
     request = critic_request(batch, recipe=replay.recipe, version=batch.iteration - 1)
-    joined = batch.joined()
+    joined = batch.joined
     unknown = joined["returns"].is_null().to_numpy()
     sequences = with_masked_rows(sequences_of(joined), unknown)
     found = {}

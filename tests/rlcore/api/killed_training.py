@@ -30,15 +30,15 @@ def kill(*_: Any) -> None:
 
 
 def killing(function: Callable[..., Any], *, before: bool) -> Callable[..., Any]:
-    """Return ``function``, at whose second call this process dies, before or after its work."""
+    """Return ``function`` of a run, at whose second call this process dies, before or after its
+    work, and after the checkpoint before: what a call goes on from is then known."""
     calls: list[int] = []
 
-    def call(*arguments: Any, **named: Any) -> Any:
+    def call(run: RLRun, *arguments: Any, **named: Any) -> Any:
         calls.append(1)
-        if before and len(calls) == 2:
-            kill()
-        result = function(*arguments, **named)
+        result = None if before and len(calls) == 2 else function(run, *arguments, **named)
         if len(calls) == 2:
+            run.checkpoints.settle()
             kill()
         return result
 
