@@ -22,7 +22,7 @@ import psutil
 
 PROCESSES = "processes.json"
 GO = "go-on"
-MORE_BYTES = 400 << 20
+MORE_BYTES = 200 << 20
 M_MMAP_THRESHOLD = -3  # of mallopt
 PAUSE_S = 200.0  # the longest that a run waits for ``GO``
 KILL_ITERATION = {"rollout": 1, "reward": 2, "advantage": 2, "update": 3, "sync": 3}

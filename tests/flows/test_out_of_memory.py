@@ -20,7 +20,7 @@ from tests.flows.small_run import INLINE, environment, model_digests, run_small
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 TOKENS = "hardware.learner.micro_batch_tokens"
 FULL = 65536
-# A step of one pass needs about a gigabyte, most of it for activations.
+# A step of one pass needs some hundred MiB more than what is held before it, mostly activations.
 LARGE: dict[str, Any] = {
     **INLINE,
     "model.from_scratch.hidden_size": 256,
