@@ -156,9 +156,11 @@ def _install_while_a_checkpoint_is_written(phases_class: Any) -> None:
 
     written, original = threading.Event(), LocalFiles.publish
 
-    def publish(files: Any, location: str, contents: Any, manifest: Any, fence: Any) -> bool:
+    def publish(
+        files: Any, location: str, contents: Any, manifest: Any, fence: Any, **how: Any
+    ) -> bool:
         if not location.startswith("checkpoint/") or not location.endswith("/000002"):
-            return original(files, location, contents, manifest, fence)
+            return original(files, location, contents, manifest, fence, **how)
 
         @contextlib.contextmanager
         def held() -> Iterator[None]:
@@ -167,7 +169,7 @@ def _install_while_a_checkpoint_is_written(phases_class: Any) -> None:
             with fence():
                 yield
 
-        return original(files, location, contents, manifest, held)
+        return original(files, location, contents, manifest, held, **how)
 
     def while_written(phases: Any, state: Any, *_: Any) -> bool:
         return state.next_iteration == 3 and written.wait(PAUSE_S)
