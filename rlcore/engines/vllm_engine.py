@@ -33,14 +33,19 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 MIN_PREFILL_TOKENS = 16384  # tokens per step on CPU; a whole quickstart batch prefills in one step
+# oneDNN keeps a compiled matrix product, .1 to .5 MiB, of each shape it has seen, by default 1,024
+# of them. A batch that ends row by row has a new number of rows every few steps, so they never
+# stop coming. These are enough for the batches of one rollout.
+KEPT_KERNELS = 256
 
 
 def engine_env(spec: EngineSpec) -> dict[str, str]:
     """Return the environment an engine's process must START with (before torch is imported).
 
     CPU: vLLM in the actor's own process (each extra process imports vllm again), one OpenMP thread
-    per ``spec.threads`` (more threads than cores is ~24 times slower), and no torch.compile of
-    sampler helpers, which runs even in eager mode and delays the first batch by seconds.
+    per ``spec.threads`` (more threads than cores is ~24 times slower), no torch.compile of sampler
+    helpers, which runs even in eager mode and delays the first batch by seconds, and a bound on
+    oneDNN's cache, without which memory grows with every rollout.
     """
     env = {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -50,7 +55,11 @@ def engine_env(spec: EngineSpec) -> dict[str, str]:
         **LOOPBACK_ENV,
     }
     if spec.device == "cpu":
-        env |= {"OMP_NUM_THREADS": str(spec.threads), "TORCH_COMPILE_DISABLE": "1"}
+        env |= {
+            "OMP_NUM_THREADS": str(spec.threads),
+            "TORCH_COMPILE_DISABLE": "1",
+            "ONEDNN_PRIMITIVE_CACHE_CAPACITY": str(KEPT_KERNELS),
+        }
         if spec.tensor_parallel_size > 1:
             cores = range(spec.tensor_parallel_size)
             env["VLLM_CPU_OMP_THREADS_BIND"] = "|".join(str(core) for core in cores)

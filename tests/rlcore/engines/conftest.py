@@ -12,6 +12,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
@@ -79,6 +80,11 @@ class EngineProcess:
         )
         theirs.close()
         self._connection = Connection(ours.detach())
+
+    @property
+    def resident_mib(self) -> float:
+        """Of the whole process."""
+        return psutil.Process(self._process.pid).memory_info().rss / 2**20
 
     def call(self, engine: str, method: str, *arguments: Any) -> Any:
         self._connection.send((engine, method, arguments))

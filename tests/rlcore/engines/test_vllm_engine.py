@@ -36,8 +36,26 @@ def test_vllm_refuses_what_cannot_run(vllm_process, model_dirs) -> None:
         vllm_process.call("x", "build", dataclasses.replace(spec, kv_cache_gib=1e-5))
 
 
+@pytest.mark.timeout(120)
+def test_batches_of_ever_new_sizes_do_not_fill_memory(engine_of) -> None:
+    """On CPU an engine would grow by a hundred MiB with each hundred sizes of a batch, and rows
+    that end make a new one every few steps."""
+    synced = engine_of("vllm", True)
+    synced.sync(seed=0)
+
+    def grown_mib(lengths: range) -> float:
+        before = synced.engine.process.resident_mib
+        for length in lengths:
+            synced.engine.probe([[5] * length])
+        return synced.engine.process.resident_mib - before
+
+    grown_mib(range(2, 60))  # fills what is bounded
+    assert grown_mib(range(60, 120)) < 60.0
+
+
 def test_the_environment_fits_the_device() -> None:
     cpu = engine_env(EngineSpec(model_dir="m", threads=3, tensor_parallel_size=2))
     assert cpu["OMP_NUM_THREADS"] == "3"
     assert cpu["VLLM_CPU_OMP_THREADS_BIND"] == "0|1"
-    assert "TORCH_COMPILE_DISABLE" not in engine_env(EngineSpec(model_dir="m", device="cuda"))
+    gpu = engine_env(EngineSpec(model_dir="m", device="cuda"))
+    assert not gpu.keys() & {"TORCH_COMPILE_DISABLE", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"}
