@@ -4,7 +4,7 @@ them."""
 from pathlib import Path
 
 from rlcore.engines.pool import EnginePool
-from rlcore.weights.digest import combined_digest, tensor_digests, tensor_sums
+from rlcore.weights.digest import combined_digest, digests_and_sums
 from rlcore.weights.files import exchange_file, read_checkpoint, write_state
 from rlcore.weights.stamp import WeightStamp, WeightUpdate
 
@@ -15,8 +15,8 @@ def load_model_directory(engines: EnginePool, model_dir: Path) -> WeightStamp:
     Raises WeightSyncError when an engine loaded anything else.
     """
     state = read_checkpoint(model_dir)
-    tensors = tensor_digests(state.items())
+    tensors, sums = digests_and_sums(state.items())
     with exchange_file() as path:
         write_state(path, state)
-        stamp, sums = WeightStamp(0, combined_digest(tensors)), tensor_sums(state.items())
+        stamp = WeightStamp(0, combined_digest(tensors))
         return engines.load_weights(WeightUpdate(stamp, str(path), tensors, sums))

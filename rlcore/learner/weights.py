@@ -9,7 +9,7 @@ import torch
 from rlcore.learner.engine import FrozenEngine, TrainEngine
 from rlcore.learner.model import write_hf_directory
 from rlcore.learner.spec import LearnerSpec
-from rlcore.weights.digest import combined_digest, tensor_digests, tensor_sums
+from rlcore.weights.digest import combined_digest, digests_and_sums
 from rlcore.weights.files import write_state
 
 
@@ -72,7 +72,7 @@ class LearnerWeights:
 
     def _hashed(self, state: dict[str, torch.Tensor]) -> "_Known":
         """The digests and sums of rank 0's tensors, on every rank."""
-        own = _Known(tensor_digests(state.items()), tensor_sums(state.items()))
+        own = _Known(*digests_and_sums(state.items()))
         known: _Known = self._engine.exchange(own)[0]
         self._known = known
         return known

@@ -10,6 +10,7 @@ from rlcore.weights.digest import (
     DigestTap,
     SumTap,
     combined_digest,
+    digests_and_sums,
     state_digest,
     tensor_digests,
     tensor_sums,
@@ -89,6 +90,19 @@ def test_sums_are_of_what_the_taker_got() -> None:
     for _, tensor in tap.through(state().items()):
         tensor.zero_()
     assert tap.digests == expected
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_both_in_one_pass_are_those_of_two(monkeypatch, threads: int) -> None:
+    """The learner takes them so: sums of its own that no engine finds would refuse every sync."""
+    monkeypatch.setattr(digest, "CACHED_BYTES", 24)
+    monkeypatch.setattr(digest, "CHUNK_BYTES", 64)
+    for small in (0, digest.SMALL_BYTES):  # handed to threads, and not
+        monkeypatch.setattr(digest, "SMALL_BYTES", small)
+        both = digests_and_sums(state().items(), threads=threads)
+        assert both == (tensor_digests(state().items()), tensor_sums(state().items()))
+    with pytest.raises(UserError, match="holds 'w' twice"):
+        digests_and_sums([("w", torch.ones(1)), ("w", torch.ones(1))])
 
 
 def test_a_tap_knows_only_what_was_taken() -> None:
