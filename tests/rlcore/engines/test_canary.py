@@ -24,7 +24,7 @@ from tests.rlcore.engines.conftest import (
     Synced,
     tiny_model,
 )
-from tests.rlcore.engines.faults import SKIPPED
+from tests.rlcore.engines.faults import FLIPPED, SKIPPED, inject
 
 pytestmark = pytest.mark.timeout(180)
 CANARY = Canary(
@@ -115,6 +115,42 @@ def test_a_skipped_engine_is_named(
         sync_weights(updated, engines, CANARY)
     monkeypatch.undo()
     assert sync_weights(updated, engines, CANARY).stamp == updated.stamp()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("tied", [True, False])
+def test_one_flipped_bit_on_one_engine_is_refused_and_named(
+    model_dirs: dict[bool, Path], monkeypatch: pytest.MonkeyPatch, tied: bool, dtype: str
+) -> None:
+    """No log-prob shows it, and one engine of many would sample another policy."""
+    spec = LearnerSpec(str(model_dirs[tied]), trainable=False, device="cpu", dtype=dtype)
+    learner = LearnerPool([InProcessWorker.of("learner-0", Learner(spec))])
+    first, second = (
+        TransformersEngine(EngineSpec(str(model_dirs[tied]), dtype=dtype, max_model_len=256))
+        for _ in range(2)
+    )
+    canary = Canary(CANARY.ids, GapBound("rl.max_canary_gap", "mean", 0.1))
+    load = second.load_weights
+
+    def flipped(update: Any) -> Any:
+        heal = inject("flipped")
+        try:
+            return load(update)
+        finally:
+            heal()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(second, "load_weights", flipped)
+        with pytest.raises(
+            WeightSyncError, match=rf"'rollout-engine-1': 1 of \d+ tensors .*: '{FLIPPED}'"
+        ):
+            sync_weights(learner, engines_of(first, second), canary)
+    assert first.stamp() == learner.stamp() != second.stamp()
+    with pytest.raises(WeightSyncError, match="holds no proven weights"):
+        second.probe([[2, 3]])
+    sync_weights(learner, engines_of(first, second), canary)
+    assert first.stamp() == second.stamp() == learner.stamp()
+    assert first.probe([CANARY.ids]) == second.probe([CANARY.ids])
 
 
 @pytest.mark.parametrize(("measure", "passes"), [("mean", True), ("max", False)])
