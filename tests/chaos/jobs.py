@@ -16,6 +16,7 @@ ITERATIONS = 24
 EPISODE_ITERATIONS = 24
 TURNS, PROMPTS, SAMPLES = 3, 8, 4
 CALLS = "CHAOS_CALLS"  # the file that the shop writes to
+VLLM = {"hardware.rollout.engine": "vllm"}
 
 
 @dataclass(frozen=True)
@@ -53,11 +54,11 @@ def calls(store: Path) -> int:
 
 
 def pipeline(folder: Path) -> Job:
-    """Return the quickstart at its smallest."""
+    """Return the quickstart at its smallest, on vLLM."""
     del folder
     return Job(
         recipe="quickstart",
-        overrides={**SMALL, "rl.iterations": ITERATIONS},
+        overrides={**SMALL, **VLLM, "rl.iterations": ITERATIONS},
         victims=(*victims.KILLED, *victims.STOPPED),
         reached=rollouts,
         unit="iteration",
@@ -71,7 +72,7 @@ def pipeline(folder: Path) -> Job:
 
 def episodes(folder: Path) -> Job:
     """Return GRPO over episodes with an MCP server, on vLLM, killed between two turns."""
-    return _shopping(folder, "quickstart", {"hardware.rollout.engines": 1})
+    return _shopping(folder, "quickstart", {**VLLM, "hardware.rollout.engines": 1})
 
 
 def episodes_gepo(folder: Path) -> Job:

@@ -60,6 +60,7 @@ def test_no_long_silence_and_a_watch_begun_in_mid_run_ends_in_the_table(
     home: Path, tmp_path: Path
 ) -> None:
     overrides = {**SMALL, "rl.iterations": 20, "store": str(tmp_path / "store")}
+    overrides["hardware.rollout.engine"] = "vllm"
     command = [sys.executable, "-m", "prefect", "deployment", "run", "rl-pipeline/quickstart"]
     command += ["--watch", "-p", f"overrides={json.dumps(overrides)}"]
     run = subprocess.Popen(

@@ -11,7 +11,6 @@ from tests.flows.small_run import INLINE, run_recipe, run_small, summary_of
 from tests.inputs import GSM8K, reads
 
 pytestmark = pytest.mark.timeout(600)
-ON_RAY = {"hardware.rollout.engines": 1, "hardware.learner.threads": 1, "evaluate.samples": 2}
 
 
 @pytest.mark.slow

@@ -51,7 +51,7 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
             "reward_model.preferences.validation_prompts": 64,
         },
     ),
-    "ray-vllm": ("quickstart", {"rl.iterations": 3}),
+    "ray-vllm": ("quickstart", {"hardware.rollout.engine": "vllm", "rl.iterations": 3}),
 }
 KINDS = ("base_model", "dataset", "policy", "reward_model", "rollouts", "rewards", "advantages")
 # Who made a row and when; what it says is in the other columns.

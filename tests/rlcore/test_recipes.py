@@ -64,7 +64,10 @@ def test_resolved_recipe_means_the_same_when_read_back(tmp_path: Path) -> None:
         ({"evaluate.pass_k": [16]}, ["pass_k = 16", "samples = 8"]),
         ({"hardware.learner.zero_stage": 7}, ["hardware.learner.zero_stage = 7", "0, 1, 2 or 3"]),
         ({"hardware.learner.offload_params": True}, ["offload_params", "zero_stage 3"]),
-        ({"hardware.cluster": "in_process"}, ["vLLM", "transformers"]),
+        (
+            {"hardware.cluster": "in_process", "hardware.rollout.engine": "vllm"},
+            ["vLLM", "transformers"],
+        ),
         (
             {"model.dtype": "bfloat16", "hardware.learner.zero_stage": 0},
             ["bfloat16", "zero_stage >= 1"],
@@ -82,7 +85,10 @@ def test_resolved_recipe_means_the_same_when_read_back(tmp_path: Path) -> None:
             {"model.from_scratch.num_heads": 3, "model.from_scratch.num_kv_heads": 1},
             ["num_heads = 3", "divisor"],
         ),
-        ({"model.from_scratch.num_heads": 8}, ["= 16 is below 32", "lower num_heads"]),
+        (
+            {"model.from_scratch.num_heads": 8, "hardware.rollout.engine": "vllm"},
+            ["= 16 is below 32", "lower num_heads"],
+        ),
         ({"evaluate.checkpoints": []}, ["evaluate.checkpoints", "at least 1"]),
         ({"data.deduplicate": "near"}, ["deduplicate", "'exact'"]),
         ({"hardware.rollout.tensor_parallel": 2}, ["tensor_parallel = 2", "gpus_per_engine"]),

@@ -92,14 +92,14 @@ def test_what_is_in_the_store_is_in_no_total() -> None:
 
 
 def test_auto_says_which_engine_samples_and_why() -> None:
-    auto = recipe(hardware__rollout__engine="auto")
+    auto, named = recipe(), recipe(hardware__rollout__engine="vllm")
     shape = from_scratch_shape(FromScratch())
     line = sampler_line(auto, "cpu", shape)
     assert line.startswith("rollout engine: transformers (auto: 361,600 parameters are fewer than")
     assert line.endswith("RL that has begun goes on with the engine that it recorded")
     assert sampler_line(auto, "cuda", None).startswith("rollout engine: vllm (auto: the device is")
     assert sampler_line(auto, "cpu", None).endswith("of parameters, which is not known yet")
-    assert sampler_line(recipe(), "cpu", shape) == "rollout engine: vllm"
+    assert sampler_line(named, "cpu", shape) == "rollout engine: vllm"
 
 
 def test_the_cache_of_an_engine_is_told_by_the_answers_that_fit_it() -> None:
