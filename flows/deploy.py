@@ -6,6 +6,7 @@ parameters. Needs a reachable server (``PREFECT_API_URL``); idempotent.
 """
 
 import os
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -112,6 +113,26 @@ def ensure_automations(client: SyncPrefectClient, path: Path = AUTOMATIONS) -> N
             client.create_automation(wanted)
 
 
+def deploy_recipe(flow: Flow[..., Any], name: str, environment: dict[str, str]) -> None:
+    """Deploy one recipe of ``RECIPES``, for a run that need not wait until ``deploy_all``, called
+    with the same ``environment``, has deployed the others too."""
+    with get_client(sync_client=True) as client:
+        _deploy(client, flow, RECIPES / f"{name}.yaml", _variables(environment), ROOT)
+
+
+def deploy_all(
+    environment: dict[str, str] | None = None, *, done: Collection[str] = ()
+) -> list[str]:
+    """Deploy the recipes of ``RECIPES``, as ``deploy_recipes`` does, and the flow ``evolve``;
+    return their names."""
+    from flows.evolve import evolve
+    from flows.retrain import retrain
+    from flows.rl_pipeline import rl_pipeline
+
+    names = deploy_recipes(rl_pipeline, retrain, environment=environment, done=done)
+    return [*names, deploy_evolve(evolve, environment=environment)]
+
+
 def deploy_recipes(
     flow: Flow[..., Any],
     retraining: Flow[..., Any],
@@ -119,25 +140,29 @@ def deploy_recipes(
     recipes: Path = RECIPES,
     environment: dict[str, str] | None = None,
     root: Path = ROOT,
+    done: Collection[str] = (),
 ) -> list[str]:
     """Deploy every recipe, and remove the deployments of recipes that are gone; return the names.
 
     ``retraining``: the flow that those with a section ``retrain`` are deployed of, too.
     ``environment``: variables of each run, besides those of ``PASSED_ON`` that are set here. A
     schedule that was switched off stays off. Runs work in ``root``: after moving a checkout, deploy
-    again. Raises UserError for a section ``retrain`` that cannot be used.
+    again. ``done``: recipes whose deployments are left as they are. Raises UserError for a section
+    ``retrain`` that cannot be used.
     """
     variables = _variables(environment)
     names = recipe_names(recipes)
     retrained = [name for name in names if read_tree(name, recipes).get("retrain") is not None]
     with get_client(sync_client=True) as client:
         for name in names:
-            _deploy(flow, recipes / f"{name}.yaml", variables, root)
+            if name not in done:
+                _deploy(client, flow, recipes / f"{name}.yaml", variables, root)
         before = _deployed(client, retraining.name)
         for name in retrained:
             section = load_recipe(name, directory=recipes).retrain
             schedule = _schedule(section, before.get(name))
-            _deploy(retraining, recipes / f"{name}.yaml", variables, root, schedule=schedule)
+            file = recipes / f"{name}.yaml"
+            _deploy(client, retraining, file, variables, root, schedule=schedule)
         _delete_others(client, flow.name, names)
         _delete_others(client, retraining.name, retrained)
     return names
@@ -167,12 +192,11 @@ def deploy_own(
         )
     modules = os.pathsep.join(filter(None, (str(path.parent), os.environ.get("PYTHONPATH"))))
     variables = {**_variables(environment), "PYTHONPATH": modules}
-    _deploy(flow, path, variables, root, own=name)
-    if recipe.retrain is not None and retraining is not None:
-        with get_client(sync_client=True) as client:
-            before = _deployed(client, retraining.name).get(name)
-        schedule = _schedule(recipe.retrain, before)
-        _deploy(retraining, path, variables, root, own=name, schedule=schedule)
+    with get_client(sync_client=True) as client:
+        _deploy(client, flow, path, variables, root, own=name)
+        if recipe.retrain is not None and retraining is not None:
+            schedule = _schedule(recipe.retrain, _deployed(client, retraining.name).get(name))
+            _deploy(client, retraining, path, variables, root, own=name, schedule=schedule)
     return name
 
 
@@ -262,6 +286,7 @@ def _variables(environment: dict[str, str] | None) -> dict[str, str]:
 
 
 def _deploy(
+    client: SyncPrefectClient,
     flow: Flow[..., Any],
     path: Path,
     environment: dict[str, str],
@@ -290,18 +315,15 @@ def _deploy(
     made = deployment.apply(work_pool_name=POOL)
     assert isinstance(made, UUID), "in a plain function it is not a coroutine"
     if schedule is None:  # which Prefect takes for: leave them as they are
-        _delete_schedules(made)
+        _delete_schedules(client, made)
 
 
-def _delete_schedules(deployment: UUID) -> None:
+def _delete_schedules(client: SyncPrefectClient, deployment: UUID) -> None:
     """Remove the schedules of ours; those that people made stay."""
-    with get_client(sync_client=True) as client:
-        for old in client.read_deployment(deployment).schedules:
-            if old.slug in _OUR_SLUGS:
-                path = {"id": deployment, "schedule_id": old.id}
-                client.request(
-                    "DELETE", "/deployments/{id}/schedules/{schedule_id}", path_params=path
-                )
+    for old in client.read_deployment(deployment).schedules:
+        if old.slug in _OUR_SLUGS:
+            path = {"id": deployment, "schedule_id": old.id}
+            client.request("DELETE", "/deployments/{id}/schedules/{schedule_id}", path_params=path)
 
 
 def _delete_others(client: SyncPrefectClient, flow_name: str, names: list[str]) -> None:

@@ -9,7 +9,6 @@ settings are in the environment.
 
 import argparse
 import base64
-import hmac
 import json
 import os
 import secrets
@@ -37,11 +36,6 @@ LOGIN_HINT = (
     " is PREFECT_API_AUTH_STRING in .env."
 )
 STOPPED = "Stopped here; what was started keeps running. `make down` ends it."
-# Variables that differ between terminals and do not affect a run.
-OF_THE_SHELL = {"_", "PWD", "OLDPWD", "SHLVL", "PS1", "COLUMNS", "LINES", "DISPLAY", "WINDOWID"}
-OF_THE_SHELL |= {"_RJEM_MALLOC_CONF"}  # set by Polars on import
-OF_THE_SHELL |= {"VIRTUAL_ENV", "VIRTUAL_ENV_PROMPT", "PATH", "STY", "TMUX", "TMUX_PANE"}
-OF_THE_SESSION = ("TERM", "SSH_", "XDG_", "DBUS_", "MAKE", "MFLAGS", "PYTEST_", "VSCODE_")
 SERVER_DEADLINE_S = 120.0
 WORKER_DEADLINE_S = 60.0
 
@@ -175,27 +169,29 @@ def attach(home: Path = HOME) -> bool:
     return True
 
 
-def up(home: Path = HOME, *, runs: int = 1, env_file: Path = ENV_FILE) -> Site:
+def up(
+    home: Path = HOME, *, runs: int = 1, env_file: Path = ENV_FILE, first: str | None = None
+) -> Site:
     """Start everything and return its addresses; ``runs``: limit of concurrent flow runs.
 
-    Sets Prefect's settings in this process's environment, so call it before importing Prefect. A
-    second bring-up of ``home`` waits for the first. Raises UserError with the process that it
-    waited for.
+    ``first``: a recipe whose run need not wait for the deployments of the others, which
+    the caller makes then. Sets Prefect's settings in this process's environment, so call it
+    before importing Prefect. A second bring-up of ``home`` waits for the first. Raises UserError
+    with the process that it waited for.
     """
     with services.locked(home):
-        return _up(home, runs, env_file)
+        return _up(home, runs, env_file, first)
 
 
-def _up(home: Path, runs: int, env_file: Path) -> Site:
+def _up(home: Path, runs: int, env_file: Path, first: str | None) -> Site:
     server = start_server(home)
     assert server.port is not None, "a server is started with a port"
     environment = client_settings(home, server.port)
     _warn_of_other_server(environment["PREFECT_API_URL"])
     os.environ.update(environment)
     from flows import deploy  # imports Prefect while the server starts
-    from flows.evolve import evolve
-    from flows.retrain import retrain
     from flows.rl_pipeline import rl_pipeline
+    from rlcore.recipes import recipe_names
 
     wait_healthy(home, server)
     write_env_file(env_file, environment)
@@ -204,8 +200,11 @@ def _up(home: Path, runs: int, env_file: Path) -> Site:
         worker = _ensure_worker(home, environment)
         deploy.ensure_automations(client)
     variables = settings(home, server.port)
-    names = deploy.deploy_recipes(rl_pipeline, retrain, environment=variables)
-    deploy.deploy_evolve(evolve, environment=variables)
+    names = recipe_names(RECIPES)
+    if first in names:
+        deploy.deploy_recipe(rl_pipeline, first, variables)
+    else:
+        deploy.deploy_all(variables)
 
     def is_there() -> bool:
         return deploy.worker_reported(worker.started_at)
@@ -265,7 +264,7 @@ def _ensure_worker(home: Path, environment: Mapping[str, str]) -> services.Servi
     """
     from flows import deploy
 
-    marks = _marks(home, {**os.environ, **environment})
+    marks = services.marks({**os.environ, **environment}, key=password(home))
     record = home / "worker.environment.json"
     running = services.find(home, "worker")
     if running is not None:
@@ -286,17 +285,6 @@ def _ensure_worker(home: Path, environment: Mapping[str, str]) -> services.Servi
     command += ["--pool", deploy.POOL, "--type", "process", "--name", f"local-{os.getpid()}"]
     services.write_atomically(record, json.dumps(marks))
     return services.start(home, "worker", command, {**os.environ, **environment}, cwd=ROOT)
-
-
-def _marks(home: Path, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return a fingerprint per variable that runs may need; it shows that a value changed, not the
-    value."""
-    key = password(home).encode()
-    return {
-        name: hmac.digest(key, value.encode(errors="surrogateescape"), "sha256").hex()
-        for name, value in environment.items()
-        if name not in OF_THE_SHELL and not name.startswith(OF_THE_SESSION)
-    }
 
 
 def healthy(home: Path, server: services.Service) -> bool:
@@ -329,17 +317,27 @@ def _warn_of_other_server(api_url: str) -> None:
         )
 
 
-def run(site: Site, recipe: str, overrides: dict[str, object], started: float) -> int:
+def run(
+    site: Site, recipe: str, overrides: dict[str, object], started: float, *, rest: bool = False
+) -> int:
     """Start a run of a recipe's deployment and follow it to its table; return the exit code.
 
-    ``started``: start of the bring-up by ``time.monotonic``. Raises the errors of ``create_run``
-    and ``follow``.
+    ``started``: start of the bring-up by ``time.monotonic``. ``rest``: once the run is on its way,
+    make the deployments that ``up`` left out for it; a UserError of theirs is shown, and the run
+    followed. Raises the errors of ``create_run`` and ``follow``.
     """
+    from flows import deploy
     from flows.follow import create_run, follow
 
     flow_run = create_run(recipe, overrides, known=site.deployments)
     print(f"Up in {time.monotonic() - started:.0f} s. {site.ui_url}/runs/flow-run/{flow_run.id}")
     print(LOGIN_HINT)
+    if rest:
+        try:
+            with services.locked(site.home):
+                deploy.deploy_all(settings(site.home, site.port), done=(recipe,))
+        except UserError as error:
+            print(f"error: {error}", file=sys.stderr)
     worker = services.find(site.home, "worker")
     return follow(
         flow_run.id,
@@ -387,7 +385,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     try:
-        return run(up(runs=options.runs), options.recipe, overrides, started)
+        site = up(HOME, runs=options.runs, env_file=ENV_FILE, first=options.recipe)
+        return run(site, options.recipe, overrides, started, rest=True)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

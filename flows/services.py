@@ -4,6 +4,7 @@ A pid file is valid only if the process's start time matches the file, since pid
 """
 
 import fcntl
+import hmac
 import json
 import os
 import socket
@@ -19,6 +20,11 @@ import psutil
 from schemas.errors import UserError
 
 HOST = "127.0.0.1"
+# Variables that differ between terminals and do not affect a service.
+OF_THE_SHELL = {"_", "PWD", "OLDPWD", "SHLVL", "PS1", "COLUMNS", "LINES", "DISPLAY", "WINDOWID"}
+OF_THE_SHELL |= {"_RJEM_MALLOC_CONF"}  # set by Polars on import
+OF_THE_SHELL |= {"VIRTUAL_ENV", "VIRTUAL_ENV_PROMPT", "PATH", "STY", "TMUX", "TMUX_PANE"}
+OF_THE_SESSION = ("TERM", "SSH_", "XDG_", "DBUS_", "MAKE", "MFLAGS", "PYTEST_", "VSCODE_")
 START_TOLERANCE_S = 2.0  # tolerance for the rounding of process start times
 STOP_S = 20.0
 CHILDREN_STOP_S = 10.0  # a flow run closes its actors on SIGTERM
@@ -121,6 +127,16 @@ def start(
     service = Service(name, process.pid, psutil.Process(process.pid).create_time(), port)
     write_atomically(home / f"{name}.json", json.dumps(asdict(service)))
     return service
+
+
+def marks(environment: Mapping[str, str], *, key: str) -> dict[str, str]:
+    """Return a fingerprint per variable that a service may need; it shows that a value changed, not
+    the value."""
+    return {
+        name: hmac.digest(key.encode(), value.encode(errors="surrogateescape"), "sha256").hex()
+        for name, value in environment.items()
+        if name not in OF_THE_SHELL and not name.startswith(OF_THE_SESSION)
+    }
 
 
 def step_back() -> None:

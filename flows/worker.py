@@ -15,7 +15,6 @@ from urllib.error import HTTPError, URLError
 
 import yaml
 
-from flows.places import ROOT
 from flows.services import ServiceError
 from schemas.errors import UserError
 
@@ -35,15 +34,11 @@ def prepare(*, runs: int, kind: str, job_template: Path | None) -> list[str]:
     template = _template(kind, job_template)
     _wait(url, password)
     from flows import deploy
-    from flows.evolve import evolve
-    from flows.retrain import retrain
-    from flows.rl_pipeline import rl_pipeline
 
     with deploy.get_client(sync_client=True) as client:
         deploy.ensure_pool(client, runs, kind=kind, template=template)
         deploy.ensure_automations(client)
-    names = deploy.deploy_recipes(rl_pipeline, retrain, root=ROOT)
-    return [*names, deploy.deploy_evolve(evolve, root=ROOT)]
+    return deploy.deploy_all()
 
 
 def become(kind: str) -> NoReturn:

@@ -66,6 +66,19 @@ from prefect.client.orchestration import get_client
 with get_client(sync_client=True) as client:
     print(client.read_flow_run(sys.argv[2]).state_name)
 """
+MAKE_RUN = """
+import json, sys
+from pathlib import Path
+from flows import local
+local.HOME, local.ENV_FILE = map(Path, sys.argv[1:3])
+code = local.main(["--overrides", sys.argv[3]])
+from prefect.client.orchestration import get_client
+with get_client(sync_client=True) as client:
+    (run,) = client.read_flow_runs()
+    found = client.read_deployments()
+print(json.dumps({one.name: one.created < run.created for one in found}))
+sys.exit(code)
+"""
 UP = """
 import json, sys
 from pathlib import Path
@@ -181,6 +194,22 @@ def test_the_password_is_in_two_files_readable_by_their_owner_only(site: _Brough
     assert holders == {site.home / "password", site.env_file}
     for path in holders:
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+@pytest.mark.slow
+def test_the_first_run_waits_for_no_deployment_but_its_own(tmp_path: Path) -> None:
+    """Forty deployments cost seven seconds, before anything was seen to go on."""
+    home, store = tmp_path / ".prefect", str(tmp_path / "store")
+    overrides = {"store": store, "data.filters": ["length(ground_truth) > 99"]}
+    try:
+        done = python(MAKE_RUN, str(home), str(tmp_path / ".env"), json.dumps(overrides))
+        assert done.returncode == 1, done.stdout + done.stderr
+        assert "loosen data.filters" in done.stdout
+        were_before = json.loads(done.stdout.splitlines()[-1])
+        assert sorted(were_before) == sorted([*RECIPE_NAMES, "model"])
+        assert [name for name, before in were_before.items() if before] == ["quickstart"]
+    finally:
+        down(home)
 
 
 @pytest.mark.slow
