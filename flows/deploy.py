@@ -6,7 +6,10 @@ parameters. Needs a reachable server (``PREFECT_API_URL``); idempotent.
 """
 
 import os
-from collections.abc import Collection
+import sys
+import threading
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -41,6 +44,7 @@ from prefect.states import Cancelled
 from prefect.types.entrypoint import EntrypointType
 
 from flows.places import AUTOMATIONS, RECIPES, ROOT
+from flows.services import locked
 from rlcore.recipes import load_recipe, read_tree, recipe_names
 from schemas.errors import UserError
 from schemas.retrain import RetrainSection
@@ -62,6 +66,7 @@ PASSED_ON = (
     "HF_HUB_OFFLINE",
     "WANDB_MODE",
 )
+DEPLOY_S = 60.0
 _ONE_AT_A_TIME = ConcurrencyLimitConfig(
     limit=1, collision_strategy=ConcurrencyLimitStrategy.ENQUEUE
 )
@@ -113,6 +118,15 @@ def ensure_automations(client: SyncPrefectClient, path: Path = AUTOMATIONS) -> N
             client.create_automation(wanted)
 
 
+def load_flows() -> tuple[Flow[..., Any], Flow[..., Any], Flow[..., Any]]:
+    """Import the flows that are deployed: the pipeline, that which retrains, and ``evolve``."""
+    from flows.evolve import evolve
+    from flows.retrain import retrain
+    from flows.rl_pipeline import rl_pipeline
+
+    return rl_pipeline, retrain, evolve
+
+
 def deploy_recipe(flow: Flow[..., Any], name: str, environment: dict[str, str]) -> None:
     """Deploy one recipe of ``RECIPES``, for a run that need not wait until ``deploy_all``, called
     with the same ``environment``, has deployed the others too."""
@@ -125,12 +139,29 @@ def deploy_all(
 ) -> list[str]:
     """Deploy the recipes of ``RECIPES``, as ``deploy_recipes`` does, and the flow ``evolve``;
     return their names."""
-    from flows.evolve import evolve
-    from flows.retrain import retrain
-    from flows.rl_pipeline import rl_pipeline
-
-    names = deploy_recipes(rl_pipeline, retrain, environment=environment, done=done)
+    pipeline, retrain, evolve = load_flows()
+    names = deploy_recipes(pipeline, retrain, environment=environment, done=done)
     return [*names, deploy_evolve(evolve, environment=environment)]
+
+
+@contextmanager
+def deploying(home: Path, environment: dict[str, str], *, done: str) -> Iterator[None]:
+    """Deploy all but the recipe ``done`` beside the body, in a thread, as a bring-up of ``home``;
+    its UserError is printed. The end of the body waits for it, ``DEPLOY_S`` seconds at most."""
+
+    def deploy() -> None:
+        try:
+            with locked(home):
+                deploy_all(environment, done=(done,))
+        except UserError as error:
+            print(f"error: {error}", file=sys.stderr)
+
+    thread = threading.Thread(target=deploy, name="deploy", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join(DEPLOY_S)
 
 
 def deploy_recipes(

@@ -16,7 +16,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.error import HTTPError, URLError
@@ -190,9 +190,9 @@ def _up(home: Path, runs: int, env_file: Path, first: str | None) -> Site:
     _warn_of_other_server(environment["PREFECT_API_URL"])
     os.environ.update(environment)
     from flows import deploy  # imports Prefect while the server starts
-    from flows.rl_pipeline import rl_pipeline
     from rlcore.recipes import recipe_names
 
+    pipeline, _, _ = deploy.load_flows()
     wait_healthy(home, server)
     write_env_file(env_file, environment)
     with deploy.get_client(sync_client=True) as client:
@@ -202,7 +202,7 @@ def _up(home: Path, runs: int, env_file: Path, first: str | None) -> Site:
     variables = settings(home, server.port)
     names = recipe_names(RECIPES)
     if first in names:
-        deploy.deploy_recipe(rl_pipeline, first, variables)
+        deploy.deploy_recipe(pipeline, first, variables)
     else:
         deploy.deploy_all(variables)
 
@@ -322,9 +322,9 @@ def run(
 ) -> int:
     """Start a run of a recipe's deployment and follow it to its table; return the exit code.
 
-    ``started``: start of the bring-up by ``time.monotonic``. ``rest``: once the run is on its way,
-    make the deployments that ``up`` left out for it; a UserError of theirs is shown, and the run
-    followed. Raises the errors of ``create_run`` and ``follow``.
+    ``started``: start of the bring-up by ``time.monotonic``. ``rest``: make the deployments that
+    ``up`` left out for this run, while it is followed. Raises the errors of ``create_run`` and
+    ``follow``.
     """
     from flows import deploy
     from flows.follow import create_run, follow
@@ -332,20 +332,16 @@ def run(
     flow_run = create_run(recipe, overrides, known=site.deployments)
     print(f"Up in {time.monotonic() - started:.0f} s. {site.ui_url}/runs/flow-run/{flow_run.id}")
     print(LOGIN_HINT)
-    if rest:
-        try:
-            with services.locked(site.home):
-                deploy.deploy_all(settings(site.home, site.port), done=(recipe,))
-        except UserError as error:
-            print(f"error: {error}", file=sys.stderr)
     worker = services.find(site.home, "worker")
-    return follow(
-        flow_run.id,
-        root=ROOT,
-        ui_url=site.ui_url,
-        worker_alive=lambda: worker is not None and worker.alive(),
-        worker_log=services.log_path(site.home, "worker"),
-    )
+    variables = settings(site.home, site.port)
+    with deploy.deploying(site.home, variables, done=recipe) if rest else nullcontext():
+        return follow(
+            flow_run.id,
+            root=ROOT,
+            ui_url=site.ui_url,
+            worker_alive=lambda: worker is not None and worker.alive(),
+            worker_log=services.log_path(site.home, "worker"),
+        )
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:

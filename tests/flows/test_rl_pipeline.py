@@ -37,12 +37,8 @@ CHANGED = {
     "rl.validation.every": 1,
     "export.license": "Apache-2.0",
 }
-ON_RAY = {
-    "hardware.rollout.engine": "vllm",
-    "hardware.rollout.engines": 1,
-    "hardware.learner.threads": 1,
-    "evaluate.samples": 2,
-}
+ON_RAY = {"hardware.rollout.engine": "vllm", "hardware.rollout.engines": 1}
+ON_RAY |= {"hardware.learner.threads": 1, "evaluate.samples": 2}
 MADE = (("base_model", "base_model"), ("dataset", "prepare_data"))  # kind, stage
 PLANTED = "planted-0f8e7d6c5b4a"
 SECRETS = ("HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "OPENAI_API_KEY")
