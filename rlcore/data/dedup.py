@@ -11,6 +11,7 @@ import numpy as np
 
 from rlcore.data.words import Boilerplate, gram_hashes, grams, repeated, words_of
 
+BLOCK_ROWS = 2**20  # whose hashes are looked up at once
 DUPLICATE_GRAM = 5
 CONTAMINATION_GRAM = 13  # as in GPT-3's decontamination (Brown et al. 2020, appendix C)
 
@@ -21,16 +22,22 @@ def text_hash(text: str) -> bytes:
 
 
 def exact_duplicates(hashes: np.ndarray) -> dict[int, int]:
-    """Return {row: first row} for rows that share the hash of an earlier one: uint64 [rows, 2]."""
+    """Return {row: first row} for rows that share the hash of an earlier one: uint64 [rows, 2].
+
+    8 bytes of each row are held besides, and its number where a hash repeats.
+    """
     ordered = np.sort(hashes[:, 0])
     again = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
     del ordered
     first: dict[tuple[int, int], int] = {}
     found = {}
-    for row in np.flatnonzero(np.isin(hashes[:, 0], again)).tolist():
-        one, other = hashes[row].tolist()
-        if (kept := first.setdefault((one, other), row)) != row:
-            found[row] = kept
+    for start in range(0, len(hashes) if len(again) else 0, BLOCK_ROWS):
+        block = hashes[start : start + BLOCK_ROWS]
+        place = np.searchsorted(again[:-1], block[:, 0])
+        for row in np.flatnonzero(again[place] == block[:, 0]).tolist():
+            one, other = block[row].tolist()
+            if (kept := first.setdefault((one, other), start + row)) != start + row:
+                found[start + row] = kept
     return found
 
 

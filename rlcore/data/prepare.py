@@ -192,13 +192,16 @@ class _Ready:
         others = order[prompts.split[order] != TEST]
         dropped = screen(prompts.compared(others, pl.col(ASKED)), held, data)
         self.rejects.append(prompts.rejects(others, dropped))
-        gone = others[np.array(list(dropped), dtype=np.int64)]
-        self._places["prompts"] = order[~np.isin(order, gone)]
+        prompts.forget_texts()
+        kept = np.ones(len(order), dtype=np.bool_)
+        kept[others[np.array(list(dropped), dtype=np.int64)]] = False
+        self._places["prompts"] = order[kept[order]]
         leaked = {
             prompts.row(int(others[i])) for i, why in dropped.items() if why[0] == "contaminated"
         }
         places = demonstrations.without(leaked)
         dropped = screen(demonstrations.compared(places, _SAID), held, data)
+        demonstrations.forget_texts()
         self.rejects.append(demonstrations.rejects(places, dropped, "demonstration: "))
         self._places["demonstrations"] = np.delete(places, np.array(list(dropped), dtype=np.int64))
 

@@ -37,6 +37,19 @@ def test_rows_are_equal_only_where_all_of_the_hash_is() -> None:
     words = np.array([[1, 2], [1, 3], [4, 2], [1, 2], [1, 3]], dtype=np.uint64)
     assert exact_duplicates(words) == {3: 0, 4: 1}
     assert exact_duplicates(words[:0]) == {}
+    assert exact_duplicates(words[[0, 2, 3]]) == {2: 0}
+
+
+def test_duplicates_are_found_across_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = np.random.default_rng(0).integers(0, 40, (300, 2)).astype(np.uint64)
+    first: dict[tuple[int, ...], int] = {}
+    expected = {}
+    for row, pair in enumerate(map(tuple, drawn.tolist())):
+        if (kept := first.setdefault(pair, row)) != row:
+            expected[row] = kept
+    assert expected
+    monkeypatch.setattr("rlcore.data.dedup.BLOCK_ROWS", 7)
+    assert exact_duplicates(drawn) == expected
 
 
 def test_exact_duplicates_differ_in_white_space_at_most() -> None:
