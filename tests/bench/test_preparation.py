@@ -8,7 +8,7 @@ from rlcore.models.tokenizer import train_tokenizer
 from rlcore.ragged import to_arrays
 from schemas.data import DataSection
 from tests.bench.peers.preparation import columns_of, ids_of
-from tests.bench.preparation import memory_line, rows_of
+from tests.bench.preparation import MILLION, Taken, memory_line, rates, rows_of
 
 
 def test_ours_and_theirs_are_the_same_work(tmp_path: Path) -> None:
@@ -50,3 +50,12 @@ def test_memory_is_a_line_through_two_sizes() -> None:
     assert expected.value == round((10_000_000 / 10) / 1024, 2)
     assert not expected.met
     assert memory_line({100: 10.0, 300: 9.0})[0].value == 0
+
+
+def test_a_million_rows_are_compared_by_time_a_row() -> None:
+    theirs = {"datasets.map": Taken(3.0, 1.0), "datasets.map, batched": Taken(1.0, 1.0)}
+    few, many, speed, batched = rates(theirs, 10_000, [Taken(2.0, 1.0)], Taken(MILLION / 2e4, 1.0))
+    assert (few.value, many.value) == (200.0, 50.0)
+    assert (speed.value, batched.value) == (6.0, 2.0)
+    assert speed.met
+    assert batched.least is None
