@@ -150,7 +150,7 @@ def test_one_flipped_bit_on_one_engine_is_refused_and_named(
         second.probe([[2, 3]])
     sync_weights(learner, engines_of(first, second), canary)
     assert first.stamp() == second.stamp() == learner.stamp()
-    assert first.probe([CANARY.ids]) == second.probe([CANARY.ids])
+    assert first.probe([CANARY.ids.tolist()]) == second.probe([CANARY.ids.tolist()])
 
 
 @pytest.mark.parametrize(("measure", "passes"), [("mean", True), ("max", False)])
