@@ -88,8 +88,7 @@ format: $(STAMP)
 env: $(STAMP)
 
 # uv resolves and unpacks in parallel. Wheels found through pip's own settings (environment or
-# pip.conf) are offered to it as well: the CPU build of torch often comes that way. In the end bytecode
-# is made, in the background, that the first run would else wait for.
+# pip.conf) are offered to it as well: the CPU build of torch often comes that way.
 $(STAMP): pyproject.toml infra/constraints.txt infra/overrides.txt
 	@if [ -z "$(PYTHON)" ]; then echo "make: no Python 3.11-3.13 on the PATH; install one or run make PYTHON=/path/to/python3.11" >&2; exit 1; fi
 	echo "Setting up .venv ($(EXTRA)) with $$($(PYTHON) --version); the first time takes a minute or two."
@@ -101,7 +100,6 @@ $(STAMP): pyproject.toml infra/constraints.txt infra/overrides.txt
 		--editable '.[$(EXTRA),dev]'
 	rm -f .venv/.installed-*
 	touch $@
-	nice -n 19 $(BIN)/python -m rlcore.workers.imports </dev/null >/dev/null 2>&1 &
 
 clean-env:
 	@rm -rf .venv
