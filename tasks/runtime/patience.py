@@ -4,7 +4,9 @@ Prefect's clients wait for a server only after a first answer, and a flow keeps 
 clients; its events are dropped after ten seconds.
 """
 
+import functools
 import os
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import httpx
@@ -13,6 +15,7 @@ from prefect.events.clients import PrefectEventsClient
 from prefect.events.worker import EventsWorker
 from rich.console import Console
 from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
+from websockets.exceptions import InvalidMessage
 
 PATIENCE_S = 600.0
 POLL_S = 1.0
@@ -39,6 +42,26 @@ def wait_for_server() -> None:
             client._has_connected = never  # pyright: ignore[reportAttributeAccessIssue]
     attempts = int(PATIENCE_S)  # a second apart
     EventsWorker.set_client_override(PrefectEventsClient, reconnection_attempts=attempts)
+    if not hasattr(PrefectEventsClient._reconnect, "__wrapped__"):
+        # Prefect drops the events of a client of another class.
+        PrefectEventsClient._reconnect = _trying_again(PrefectEventsClient._reconnect)
+
+
+Reconnect = Callable[[PrefectEventsClient], Coroutine[Any, Any, None]]
+
+
+def _trying_again(reconnect: Reconnect) -> Reconnect:
+    """Return ``reconnect``, which is called again also where a server dies while it is greeted;
+    Prefect gives up then, and the states of tasks are lost."""
+
+    @functools.wraps(reconnect)
+    async def patient(client: PrefectEventsClient) -> None:
+        try:
+            await reconnect(client)
+        except InvalidMessage as error:
+            raise ConnectionResetError(str(error)) from error
+
+    return patient
 
 
 def ignore_lost_output() -> None:

@@ -87,6 +87,41 @@ def test_they_do_not_wait_for_ever() -> None:
     assert "ConnectError" in _clients(0.2).stderr
 
 
+# Servers that die while they are greeted.
+GREETED = """
+import asyncio
+from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.events.clients import PrefectEventsClient
+from tasks.runtime.patience import wait_for_server
+wait_for_server()
+wait_for_server()
+greeted = []
+async def die(reader, writer):
+    greeted.append(await reader.read(1))
+    writer.close()
+async def main():
+    dying = await asyncio.start_server(die, "127.0.0.1", 0)
+    port = dying.sockets[0].getsockname()[1]
+    with temporary_settings({PREFECT_API_URL: f"http://127.0.0.1:{port}/api"}):
+        client = PrefectEventsClient()
+        for _ in range(2):
+            try:
+                await client._reconnect()
+            except OSError as error:
+                print(type(error).__name__)
+    print(len(greeted))
+    dying.close()
+asyncio.run(main())
+"""
+
+
+def test_a_server_that_dies_while_it_is_greeted_is_tried_again() -> None:
+    said = subprocess.run(
+        [sys.executable, "-c", GREETED], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert said.stdout.split() == ["ConnectionResetError"] * 2 + ["2"], said.stderr
+
+
 UNHEARD = """
 import sys
 from rich.console import Console
@@ -160,6 +195,15 @@ def test_a_flow_outlives_a_killed_server(home: Path) -> None:
     finally:
         run.kill()
     assert (output, run.returncode) == ("7\n", 0)
+    wanted = ["above Completed", "below Completed", *["step Completed"] * 3]
+    wanted += ["step 0", "step 1", "step 2", ""]
+    deadline = time.monotonic() + 30  # the server records what it was sent in its own time
+    while (seen := _seen(environment)) != wanted and time.monotonic() < deadline:
+        time.sleep(0.5)
+    assert seen == wanted
+
+
+def _seen(environment: dict[str, str]) -> list[str]:
     asked = subprocess.run(
         [sys.executable, "-c", SEEN],
         cwd=ROOT,
@@ -169,17 +213,7 @@ def test_a_flow_outlives_a_killed_server(home: Path) -> None:
         timeout=60,
         check=True,
     )
-    assert asked.stdout.split("\n") == [
-        "above Completed",
-        "below Completed",
-        "step Completed",
-        "step Completed",
-        "step Completed",
-        "step 0",
-        "step 1",
-        "step 2",
-        "",
-    ]
+    return asked.stdout.split("\n")
 
 
 SEEN = """
