@@ -131,8 +131,8 @@ def _kept(kind: str | None, blobs: Iterator[bytes]) -> Kept | None:
         return None
     arrays = _frame(next(blobs))
     texts = arrays.select(name for name in arrays.columns if name not in _ARRAYS)
-    return Kept(
-        **{name: arrays[name].to_numpy() for name in _ARRAYS},
+    return Kept(  # copies: a view of one column keeps the message with all of them
+        **{name: arrays[name].to_numpy().copy() for name in _ARRAYS},
         text=np.array(texts.to_numpy(), dtype=np.uint64).reshape(arrays.height, texts.width),
         columns=Columns(Path(kind) if kind else _frame(next(blobs))),
     )

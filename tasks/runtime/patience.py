@@ -6,7 +6,8 @@ clients; its events are dropped after ten seconds.
 
 import functools
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
+from types import CoroutineType
 from typing import Any
 
 import httpx
@@ -47,7 +48,7 @@ def wait_for_server() -> None:
         PrefectEventsClient._reconnect = _trying_again(PrefectEventsClient._reconnect)
 
 
-Reconnect = Callable[[PrefectEventsClient], Coroutine[Any, Any, None]]
+Reconnect = Callable[[PrefectEventsClient], CoroutineType[Any, Any, None]]
 
 
 def _trying_again(reconnect: Reconnect) -> Reconnect:
