@@ -7,7 +7,6 @@ clients; its events are dropped after ten seconds.
 import functools
 import os
 from collections.abc import Callable
-from types import CoroutineType
 from typing import Any
 
 import httpx
@@ -48,10 +47,7 @@ def wait_for_server() -> None:
         PrefectEventsClient._reconnect = _trying_again(PrefectEventsClient._reconnect)
 
 
-Reconnect = Callable[[PrefectEventsClient], CoroutineType[Any, Any, None]]
-
-
-def _trying_again(reconnect: Reconnect) -> Reconnect:
+def _trying_again(reconnect: Callable[[PrefectEventsClient], Any]) -> Any:
     """Return ``reconnect``, which is called again also where a server dies while it is greeted;
     Prefect gives up then, and the states of tasks are lost."""
 
