@@ -1,9 +1,6 @@
 """The base of all tables' contracts."""
 
 import pandera.polars as pa
-import polars as pl
-
-MESSAGE = pl.Struct({"role": pl.String, "content": pl.String})
 
 
 class Table(pa.DataFrameModel):

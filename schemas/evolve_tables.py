@@ -5,7 +5,8 @@ from typing import Any
 import pandera.polars as pa
 import polars as pl
 
-from schemas.contract import MESSAGE, Table
+from schemas.chats import MESSAGE
+from schemas.contract import Table
 from schemas.outcomes import FinishReason, Outcome
 
 _OUTCOMES = [outcome.value for outcome in Outcome]

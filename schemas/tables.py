@@ -10,7 +10,8 @@ from typing import Any
 import pandera.polars as pa
 import polars as pl
 
-from schemas.contract import MESSAGE, Table
+from schemas.chats import MESSAGE
+from schemas.contract import Table
 from schemas.evolve_tables import EvolveAnswers, EvolveScores, EvolveVerdicts
 from schemas.outcomes import FinishReason, Outcome, StopReason
 from schemas.records import (
@@ -23,7 +24,6 @@ from schemas.records import (
     Weights,
 )
 
-MESSAGES = pl.List(MESSAGE)
 SPLITS = ["train", "validation", "test"]
 OUTCOMES = [outcome.value for outcome in Outcome]
 UNSCORABLE = [Outcome.TIMEOUT.value, Outcome.ERROR.value, Outcome.ABORTED.value]

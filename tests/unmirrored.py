@@ -4,7 +4,8 @@
 UNMIRRORED: dict[str, tuple[str, ...]] = {
     "names and types only": (
         *("rlcore/cluster/loopback.py", "rlcore/sandbox/types.py", "rlcore/weights/stamp.py"),
-        *("schemas/contract.py", "schemas/names.py", "schemas/records.py", "schemas/section.py"),
+        *("schemas/chats.py", "schemas/contract.py", "schemas/names.py", "schemas/records.py"),
+        "schemas/section.py",
     ),
     "tests/rlcore/data/test_spread.py": ("rlcore/data/child.py",),
     "tests/rlcore/algorithms/test_advantages.py": ("rlcore/algorithms/shapes.py",),

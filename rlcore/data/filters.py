@@ -17,9 +17,9 @@ from rlcore.data.chat import (
 )
 from rlcore.data.rows import Reject, Row
 from rlcore.models.tokenizer import special_tokens
+from schemas.chats import MESSAGES
 from schemas.data import DataSection
 from schemas.errors import UserError
-from schemas.tables import MESSAGES
 
 if TYPE_CHECKING:
     from rlcore.models.tokenizer import ChatTokenizer

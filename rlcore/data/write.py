@@ -11,7 +11,7 @@ from rlcore.data.chat import Encoded, Message
 from rlcore.data.rows import Reject, Row
 from rlcore.data.split import content_uid
 from rlcore.ragged import from_arrays
-from schemas.tables import MESSAGES
+from schemas.chats import MESSAGES
 
 
 def prompts_table(prompts: Sequence[tuple[Row, list[int]]]) -> pl.DataFrame:

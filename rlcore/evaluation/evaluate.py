@@ -18,10 +18,10 @@ from rlcore.seeds import stream_seed
 from rlcore.trajectories.collect import Engines, collect, in_order, score
 from rlcore.trajectories.episodes import Episodes
 from rlcore.trajectories.types import Request, Trajectory
+from schemas.chats import MESSAGES
 from schemas.errors import UserError
 from schemas.recipe import EvaluateSection
 from schemas.rl import RewardSection
-from schemas.tables import MESSAGES
 
 Scorer = Callable[[list[RewardRow]], list[Reward]]
 

@@ -11,7 +11,7 @@ from rlcore.evolve.memory import Entry, best, report_of, vote
 from rlcore.evolve.prompts import Row
 from rlcore.evolve.reading import Verdict
 from rlcore.rewards.types import prompt_text
-from schemas.tables import MESSAGES
+from schemas.chats import MESSAGES
 
 Memory = Mapping[str, Sequence[Entry]]  # by uid, of all rounds so far
 _ANSWERS: dict[str, Any] = {

@@ -13,10 +13,10 @@ from rlcore.data.rows import Row
 from rlcore.models.base import base_tokenizer
 from rlcore.store.reader import ArtifactReader
 from schemas.artifacts import ArtifactRef
+from schemas.chats import MESSAGES
 from schemas.errors import UserError
 from schemas.outcomes import FinishReason
 from schemas.recipe import Recipe
-from schemas.tables import MESSAGES
 
 OWN, OTHER = "own", "another"  # prompt that an answer of a demonstration is given to
 

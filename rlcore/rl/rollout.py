@@ -14,8 +14,8 @@ from rlcore.seeds import stream_seed
 from rlcore.trajectories.collect import collect, in_order
 from rlcore.trajectories.episodes import Episodes
 from rlcore.trajectories.types import Request, Trajectory
+from schemas.chats import MESSAGES
 from schemas.rollout import RolloutSection
-from schemas.tables import MESSAGES
 
 
 def sample_rollouts(

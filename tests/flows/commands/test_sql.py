@@ -8,7 +8,7 @@ import pytest
 
 from flows.cli import main
 from rlcore.store.artifacts import ArtifactStore, Lineage
-from schemas.tables import MESSAGES
+from schemas.chats import MESSAGES
 
 RESPONSE = "Two and two make four.\n" * 40
 

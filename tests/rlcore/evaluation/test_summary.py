@@ -6,8 +6,9 @@ import polars as pl
 import pytest
 
 from rlcore.evaluation.summary import summarize
+from schemas.chats import MESSAGES
 from schemas.recipe import EvaluateSection
-from schemas.tables import MESSAGES, EvalResults
+from schemas.tables import EvalResults
 
 TYPES = {"correct": pl.Boolean, "score": pl.Float64, "turns": MESSAGES}
 SECTION = EvaluateSection(samples=2, pass_k=(1, 2))

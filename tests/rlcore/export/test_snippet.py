@@ -12,7 +12,8 @@ import torch
 from rlcore.export.export import export_model
 from rlcore.export.snippet import Example, choose_example, render_snippet
 from rlcore.models.pretrained import load_pretrained
-from schemas.tables import MESSAGES, Completions
+from schemas.chats import MESSAGES
+from schemas.tables import Completions
 from tests.rlcore.export.cards import card, policy
 from tests.rlcore.export.snippets import run_snippet
 

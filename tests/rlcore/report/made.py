@@ -16,7 +16,7 @@ from rlcore.results.metrics import metrics_frame, publish_metrics
 from rlcore.results.run import Run, record_stage
 from rlcore.store.artifacts import ArtifactStore, Lineage
 from schemas.artifacts import ArtifactRef
-from schemas.tables import MESSAGES
+from schemas.chats import MESSAGES
 from tests.rlcore.results.records import stage_record
 
 PROMPTS, DRAWN, SAMPLES = 6, 4, 2

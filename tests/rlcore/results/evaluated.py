@@ -12,7 +12,7 @@ from rlcore.recipes import load_recipe
 from rlcore.results.metrics import metrics_frame, publish_metrics
 from rlcore.results.run import record_stage
 from rlcore.store.artifacts import ArtifactStore, Lineage
-from schemas.tables import MESSAGES
+from schemas.chats import MESSAGES
 from tests.rlcore.results.records import stage_record
 
 
