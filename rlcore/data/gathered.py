@@ -15,14 +15,14 @@ TRAIN = SPLITS.index("train")
 
 
 class Gathered:
-    """Rows of parts, in order; a row's place counts over all of them."""
+    """Rows of parts, in order; a row's place, int32, counts over all of them."""
 
     def __init__(self, parts: Sequence[tuple[str, Kept]]) -> None:
         """``parts``: with the source of each; their arrays are needed no more afterwards."""
         self._sources = [source for source, _ in parts]
         kept = [rows for _, rows in parts]
         self._columns = [rows.columns for rows in kept]
-        self._ends = np.cumsum([0, *map(len, kept)])
+        self._ends = np.cumsum([0, *map(len, kept)], dtype=np.int32)
         self.index = _joined([rows.index for rows in kept], np.int32)
         self.split = _joined([rows.split for rows in kept], np.uint8)
         self._is_validation = _joined([rows.is_validation for rows in kept], np.bool_)
@@ -33,12 +33,12 @@ class Gathered:
         self._text = np.concatenate([none, *(rows.text for rows in kept)])
 
     def ordered(self) -> np.ndarray:
-        """Return the places of all rows (int64), validation first, test last."""
-        return np.argsort(self.split, kind="stable")
+        """Return the places of all rows, validation first, test last."""
+        return np.argsort(self.split, kind="stable").astype(np.int32)
 
     def all(self) -> np.ndarray:
-        """Return the places of all rows (int64), in order."""
-        return np.arange(self._ends[-1])
+        """Return the places of all rows, in order."""
+        return np.arange(self._ends[-1], dtype=np.int32)
 
     def without(self, rows: set[tuple[str, int]]) -> np.ndarray:
         """Return the places of all rows but ``rows``, each a source and a number there."""
@@ -48,7 +48,7 @@ class Gathered:
             for name, (start, end) in zip(self._sources, pairwise(self._ends), strict=True):
                 if name == source:
                     kept[start:end] &= ~np.isin(self.index[start:end], numbers)
-        return np.flatnonzero(kept)
+        return np.flatnonzero(kept).astype(np.int32)
 
     def forget_texts(self) -> None:
         """Free what only ``compared`` reads: 16 bytes a row."""
