@@ -16,6 +16,7 @@ from rlcore.supervised.loop import Progress
 from tasks.run_page.tracking import Tracker
 from tasks.runtime.alerts import alert_finding
 from tasks.runtime.caching import StageRun
+from tasks.runtime.transactions import forget_ended_tasks
 
 SECONDS_BETWEEN_LINES = 5.0
 SHOWN_CHARS = 120  # of a prompt or a response in a log line
@@ -61,6 +62,7 @@ class IterationReport:
 
         Raises DiagnosticError when a check ends the run.
         """
+        forget_ended_tasks()
         if self._first is None:
             self._first = state.iteration - 1
             self._began = monotonic() - metrics["timing_s/step"]
