@@ -143,7 +143,8 @@ def parts_of_groups(
     ``UserError`` where a group alone exceeds ``micro_batch_tokens``.
     """
     order = kept[np.argsort(groups[kept], kind="stable")]
-    begins = np.flatnonzero(np.diff(groups[order], prepend=groups[order[0]] - 1))
+    names = groups[order]
+    begins = np.flatnonzero(np.append(True, names[1:] != names[:-1]))
     ends = np.append(begins[1:], len(order))
     tokens = np.cumsum(lengths[order])
     parts: list[Part] = []

@@ -32,11 +32,16 @@ class Flusher:
             self._pending.append(self._thread.submit(_flush_all, uri, paths))
 
     def settle(self) -> None:
-        """Return once all is durable. Raises ArtifactError, once, where the disk refused it."""
+        """Return once all is durable that was handed over before, by any thread. Raises
+        ArtifactError, once, where the disk refused it."""
         with self._lock:
-            pending, self._pending = self._pending, []
-        for each in pending:
-            each.result()
+            pending = list(self._pending)
+        try:
+            for each in pending:
+                each.result()
+        finally:
+            with self._lock:
+                self._pending = [each for each in self._pending if not each.done()]
 
 
 def flush(path: Path) -> None:

@@ -108,7 +108,8 @@ def test_micro_batches_hold_as_many_whole_groups_as_fit(
 
     if not len(kept):
         return
-    parts = parts_of_groups(sizes, kept, groups, budget, fill)
+    names = np.array([f"prompt {group:02d}" for group in groups])
+    parts = parts_of_groups(sizes, kept, names, budget, fill)
     assert len(tried) <= 12 * len(parts)
     held = [[each.member for rows, _ in part for row in rows for each in row] for part in parts]
     assert sorted(itertools.chain(*held)) == kept.tolist()

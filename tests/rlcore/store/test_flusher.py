@@ -95,6 +95,30 @@ def test_a_record_torn_by_a_power_failure_is_made_again(tmp_path: Path) -> None:
             assert again.table(ref, "metrics").equals(frame(1.0))
 
 
+def test_each_of_two_that_wait_returns_when_all_is_durable(
+    tmp_path: Path, flushed: tuple[list[str], threading.Event]
+) -> None:
+    """A checkpoint's thread and the loop may both put what is durable."""
+    paths, gate = flushed
+    background = Flusher()
+    (tmp_path / "file").touch()
+    background.later("m/a/1", [tmp_path / "file"])
+    known: list[int] = []
+
+    def wait() -> None:
+        background.settle()
+        known.append(len(paths))
+
+    threads = [threading.Thread(target=wait) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+        thread.join(0.2)
+    gate.set()
+    for thread in threads:
+        thread.join(20)
+    assert known == [1, 1]
+
+
 def test_what_was_removed_meanwhile_counts_as_flushed(tmp_path: Path) -> None:
     background = Flusher()
     background.later("m/a/1", [tmp_path / "gone"])
