@@ -62,7 +62,7 @@ class IterationReport:
 
         Raises DiagnosticError when a check ends the run.
         """
-        forget_ended_tasks()
+        forget_ended_tasks(kept=state)
         if self._first is None:
             self._first = state.iteration - 1
             self._began = monotonic() - metrics["timing_s/step"]
