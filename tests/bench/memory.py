@@ -14,8 +14,8 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
-from subprocess import DEVNULL, Popen
-from tempfile import TemporaryDirectory
+from subprocess import STDOUT, Popen
+from tempfile import TemporaryDirectory, TemporaryFile
 
 import psutil
 
@@ -78,10 +78,14 @@ def _figures(seen: Seen) -> list[Measure]:
 
 
 def _looked_at(job: Job) -> Seen:
-    """Run ``job``; return what was seen meanwhile. Raises UserError where it fails."""
+    """Run ``job``; return what was seen meanwhile. Raises UserError where it fails, with its last
+    words."""
     command = [sys.executable, "-m", "tests.bench.peers.ours_pipeline", json.dumps(asdict(job))]
     seen: dict[str, list[tuple[int, float]]] = defaultdict(list)
-    with Popen(command, cwd=ROOT, stdout=DEVNULL, stderr=DEVNULL) as process:
+    with (
+        TemporaryFile("w+", errors="replace") as said,
+        Popen(command, cwd=ROOT, stdout=said, stderr=STDOUT) as process,
+    ):
         limit = threading.Timer(LIMIT_S, process.kill)
         limit.start()
         while process.poll() is None:
@@ -90,8 +94,11 @@ def _looked_at(job: Job) -> Seen:
                 seen[name].append((iteration, mib))
             time.sleep(LOOK_S)
         limit.cancel()
-    if process.returncode:
-        raise UserError(f"{' '.join(command)[:200]} ended with {process.returncode}")
+        if process.returncode:
+            said.seek(0)
+            raise UserError(
+                f"{' '.join(command)[:200]} ended with {process.returncode}: {said.read()[-2000:]}"
+            )
     return seen
 
 
