@@ -23,6 +23,7 @@ from flows.places import ROOT
 from schemas.errors import UserError
 from tests.bench.grpo import SMALL, Job, job_of
 from tests.bench.measures import Measure
+from tests.bench.peers.processes import importing
 
 ITERATIONS, WARM = 1000, 200
 LOOK_S = 2.0
@@ -84,7 +85,7 @@ def _looked_at(job: Job) -> Seen:
     seen: dict[str, list[tuple[int, float]]] = defaultdict(list)
     with (
         TemporaryFile("w+", errors="replace") as said,
-        Popen(command, cwd=ROOT, stdout=said, stderr=STDOUT) as process,
+        Popen(command, env=importing({}), cwd=ROOT, stdout=said, stderr=STDOUT) as process,
     ):
         limit = threading.Timer(LIMIT_S, process.kill)
         limit.start()

@@ -49,14 +49,24 @@ def trl_python() -> str:
     return str(python)
 
 
+def importing(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return this process's variables and ``environment``, with this repository on PYTHONPATH
+    unless it says otherwise, so that programs started anywhere find the rewards of ``tests``."""
+    return {**os.environ, "PYTHONPATH": str(ROOT), **environment}
+
+
 def timed(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Timed:
     """Run ``command`` to its end; return what it reported on lines that begin with ``STEP``.
 
     Raises UserError where it fails, with its last words.
     """
-    own = {**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})}
     with subprocess.Popen(
-        command, env=own, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command,
+        env=importing(environment or {}),
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     ) as process:
         watch = MemoryWatch([process.pid])
         limit = threading.Timer(LIMIT_S, process.kill)
