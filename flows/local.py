@@ -104,6 +104,8 @@ def server_settings(home: Path, port: int) -> dict[str, str]:
         "PREFECT_SERVER_LOGS_STREAM_PUBLISHING_ENABLED": "true",
         "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": f"http://{services.HOST}:{port}",
         "PREFECT_UI_API_URL": "/api",
+        # Its threads of the database would leave an arena of fragments each.
+        "MALLOC_ARENA_MAX": "1",
     }
 
 

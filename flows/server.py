@@ -26,6 +26,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from sqlalchemy import event
+from sqlalchemy.dialects.sqlite.aiosqlite import AsyncAdapt_aiosqlite_connection
+from sqlalchemy.engine import Engine
+from sqlalchemy.engine.interfaces import DBAPIConnection, Dialect
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
@@ -51,6 +55,8 @@ BATCHED = {
     "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",  # whole seconds
     "PREFECT_SERVER_SERVICES_EVENT_PERSISTER_BATCH_SIZE": "500",
 }
+DATABASE_CACHE = 16 << 20  # bytes of SQLite's pages in this process
+CACHED_STATEMENTS = 16  # of a connection to SQLite
 POLICY_VIOLATION = 1008  # RFC 6455, section 7.4.1
 
 
@@ -116,6 +122,30 @@ def stepping_back(app: ASGIApp) -> ASGIApp:
         await app(scope, receive, sent if scope["type"] == "lifespan" else send)
 
     return started
+
+
+def bound_database_memory() -> None:
+    """Bound what each connection to SQLite of this process keeps, and all of them together.
+
+    As Prefect opens them, each of a pool's five keeps 128 statements, most of them inserts of one
+    certain number of rows, of up to some hundred KiB, and 80 MiB of pages: a run of some thousand
+    iterations fills both. https://www.sqlite.org/pragma.html#pragma_soft_heap_limit
+    """
+
+    def keep_few_statements(
+        dialect: Dialect, _record: object, _arguments: object, options: dict[str, Any]
+    ) -> None:
+        if dialect.name == "sqlite":
+            options["cached_statements"] = CACHED_STATEMENTS
+
+    def keep_few_pages(connection: DBAPIConnection, _record: object) -> None:
+        if isinstance(connection, AsyncAdapt_aiosqlite_connection):
+            cursor = connection.cursor()
+            cursor.execute(f"PRAGMA soft_heap_limit = {DATABASE_CACHE}")
+            cursor.close()
+
+    event.listen(Engine, "do_connect", keep_few_statements)
+    event.listen(Engine, "connect", keep_few_pages)
 
 
 class LoginLinks:
@@ -193,6 +223,7 @@ def main(arguments: list[str] | None = None) -> int:
                 " call this server, so it would refuse them all; give --name HOST, or leave"
                 " --listen out"
             )
+        bound_database_memory()
         app = create_guarded_app(options.reports, [name.lower() for name in options.name])
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)

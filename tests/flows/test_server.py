@@ -8,6 +8,8 @@ import os
 import re
 import socket
 import stat
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -70,6 +72,7 @@ def server(prefect_server: str) -> _Server:
     return _Server(port, "Basic " + base64.b64encode(password.encode()).decode())
 
 
+MEASURED = {**os.environ, "MALLOC_ARENA_MAX": "1"}
 POOL = {"name": "attack", "type": "process"}
 
 
@@ -102,6 +105,16 @@ def test_task_runs_are_recorded_many_at_a_time(server: _Server) -> None:
     assert services["task_run_recorder"]["batch_size"] == 200
     assert services["task_run_recorder"]["flush_interval"] == 1
     assert services["event_persister"]["batch_size"] == 500
+
+
+def test_the_database_leaves_little_memory_in_the_server(tmp_path: Path) -> None:
+    """As Prefect opens it, statements and pages stay, tens of MiB for each connection."""
+    program = (sys.executable, "-m", "tests.flows.filled_database")
+    left = {
+        how: int(subprocess.check_output([*program, tmp_path / f"{how}.db", how], env=MEASURED))
+        for how in ("bounded", "as-prefect-does")
+    }
+    assert left["bounded"] < left["as-prefect-does"] / 2
 
 
 def test_a_client_with_the_password_can_change_things(server: _Server) -> None:
