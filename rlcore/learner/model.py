@@ -12,6 +12,7 @@ from rlcore.learner.spec import LearnerSpec
 from rlcore.models.blocks import BLOCKS
 from rlcore.models.files import COMPANION_FILES
 from rlcore.models.logprobs import TokenLogprobModel, check_plain_head, turn_off_dropout
+from rlcore.models.norms import give_norms_one_gradient
 from rlcore.models.values import SCORE_BIAS, TokenValueModel, put_score_head
 from rlcore.weights.files import checkpoint_shapes, read_checkpoint
 from schemas.errors import UserError
@@ -56,6 +57,8 @@ def load_model(spec: LearnerSpec, device: str) -> TokenModel:
             reference.to(device).requires_grad_(False)
         model = TokenLogprobModel(lm, reference).to(device).train()
         check_plain_head(lm)
+    if spec.trainable:
+        give_norms_one_gradient(lm)
     if spec.gradient_checkpointing:
         lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     return model
