@@ -1,5 +1,6 @@
 """Stage 2: sources become prompts, demonstrations and rejects, in the base model's tokens."""
 
+import polars as pl
 from prefect.logging import get_run_logger
 
 from rlcore.data.inputs import check_unchanged
@@ -38,4 +39,4 @@ def check_rewards(run: PipelineRun, dataset: ArtifactRef) -> None:
     """
     functions = run.recipe.reward.functions
     if any(function.data_sources or function.styles for function in functions):
-        check_covered(run.store.table(dataset, "prompts"), functions)
+        check_covered(pl.scan_parquet(run.store.table_file(dataset, "prompts")), functions)

@@ -8,12 +8,13 @@ from schemas.errors import UserError, did_you_mean
 from schemas.rl import RewardFunction
 
 
-def check_covered(prompts: pl.DataFrame, functions: Sequence[RewardFunction]) -> None:
-    """Raise UserError where no function scores some of ``prompts`` (the Prompts table), or one
-    names a data source that no prompt has."""
-    kinds = (
-        prompts.group_by("data_source", "reward_style").len().sort("data_source", "reward_style")
-    )
+def check_covered(
+    prompts: pl.DataFrame | pl.LazyFrame, functions: Sequence[RewardFunction]
+) -> None:
+    """Raise UserError where no function scores some of ``prompts`` (the Prompts table; of a lazy
+    one, few rows are in memory at a time), or one names a data source that no prompt has."""
+    counted = prompts.lazy().group_by("data_source", "reward_style").len()
+    kinds = counted.sort("data_source", "reward_style").collect(engine="streaming")
     sources = kinds["data_source"].unique().sort().to_list()
     for index, function in enumerate(functions):
         for source in function.data_sources:

@@ -34,7 +34,10 @@ def test_functions_that_score_every_prompt_pass(functions: list[RewardFunction])
         ({"data_sources": ["gsm8", "chat"]}, ["names 'gsm8'", "did you mean 'gsm8k'"]),
     ],
 )
-def test_rows_without_a_function_are_refused(function: dict, words: list[str]) -> None:
+@pytest.mark.parametrize("frame", [PROMPTS, PROMPTS.lazy()], ids=["held", "lazy"])
+def test_rows_without_a_function_are_refused(
+    frame: pl.DataFrame | pl.LazyFrame, function: dict, words: list[str]
+) -> None:
     with pytest.raises(UserError) as error:
-        check_covered(PROMPTS, [RewardFunction.model_validate({"name": "gsm8k", **function})])
+        check_covered(frame, [RewardFunction.model_validate({"name": "gsm8k", **function})])
     assert all(part in str(error.value) for part in words), error.value
