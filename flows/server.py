@@ -55,7 +55,7 @@ BATCHED = {
     "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",  # whole seconds
     "PREFECT_SERVER_SERVICES_EVENT_PERSISTER_BATCH_SIZE": "500",
 }
-DATABASE_CACHE = 16 << 20  # bytes of SQLite's pages in this process
+DATABASE_CACHE = 16 << 20  # bytes of SQLite in this process from which on pages are reused
 CACHED_STATEMENTS = 16  # of a connection to SQLite
 POLICY_VIOLATION = 1008  # RFC 6455, section 7.4.1
 

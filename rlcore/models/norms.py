@@ -2,7 +2,8 @@
 equation 4).
 
 Autograd would follow the six operations that models write the norm in, each over all activations:
-in a small model a tenth of a training step.
+7 % of an SFT step of 0.36 M parameters. On a CPU ``torch.nn.functional.rms_norm`` is these
+operations too, and takes as long.
 """
 
 from functools import partial
