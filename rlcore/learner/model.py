@@ -11,8 +11,9 @@ from rlcore.learner.attention import AUTO, FLASH, INSTALL, SDPA, flash_problem
 from rlcore.learner.spec import LearnerSpec
 from rlcore.models.blocks import BLOCKS
 from rlcore.models.files import COMPANION_FILES
+from rlcore.models.layers import speed_up_layers
 from rlcore.models.logprobs import TokenLogprobModel, check_plain_head, turn_off_dropout
-from rlcore.models.norms import give_norms_one_gradient
+from rlcore.models.norms import speed_up_norms
 from rlcore.models.values import SCORE_BIAS, TokenValueModel, put_score_head
 from rlcore.weights.files import checkpoint_shapes, read_checkpoint
 from schemas.errors import UserError
@@ -57,8 +58,9 @@ def load_model(spec: LearnerSpec, device: str) -> TokenModel:
             reference.to(device).requires_grad_(False)
         model = TokenLogprobModel(lm, reference).to(device).train()
         check_plain_head(lm)
-    if spec.trainable:
-        give_norms_one_gradient(lm)
+    if spec.zero_stage < 3 or not spec.trainable:  # ZeRO 3 gathers weights module by module
+        speed_up_layers(lm)
+    speed_up_norms(lm)
     if spec.gradient_checkpointing:
         lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     return model

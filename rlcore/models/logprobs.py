@@ -11,6 +11,7 @@ from rlcore.algorithms.kl import full_kl as kl_of_distributions
 from rlcore.models.block_attention import what_is_seen
 from rlcore.models.blocked_head import blocked_scores, plain_weight
 from rlcore.models.blocks import Shape
+from rlcore.models.softmax_scores import SoftmaxScores, serves
 from schemas.errors import UserError
 
 if TYPE_CHECKING:
@@ -143,14 +144,18 @@ def scores_of_logits(
 ) -> Scores:
     """Return (log-probs [targets], entropies [targets] or [0], KLs [targets] or [0]).
 
-    ``logits`` [targets, vocabulary]; with ``reference_logits`` of that shape, the exact KL to their
-    distribution at the same temperature.
+    ``logits`` [targets, vocabulary], which the gradient overwrites; with ``reference_logits`` of
+    that shape, the exact KL to their distribution at the same temperature.
     """
+    kls = logits.new_zeros(0, dtype=torch.float32)
+    if reference_logits is not None:
+        theirs = _log_softmax(reference_logits, temperature)
+        kls = kl_of_distributions(_log_softmax(logits, temperature), theirs)
+    if serves(logits):
+        return *SoftmaxScores.apply(logits, target_ids, temperature, entropy_grad), kls
     log_softmax = _log_softmax(logits, temperature)
     logprobs = log_softmax.gather(-1, target_ids[:, None]).squeeze(-1)
-    kls = entropies = logprobs.new_zeros(0)
-    if reference_logits is not None:
-        kls = kl_of_distributions(log_softmax, _log_softmax(reference_logits, temperature))
+    entropies = logprobs.new_zeros(0)
     if entropy_grad is not None:
         with torch.set_grad_enabled(entropy_grad and torch.is_grad_enabled()):
             entropies = categorical_entropy(log_softmax)

@@ -1,9 +1,8 @@
-"""RMS norms whose gradient is one formula: y = w * n, n = x / rms(x) (Zhang and Sennrich 2019,
+"""RMS norms in one pass over the activations: y = w * n, n = x / rms(x) (Zhang and Sennrich 2019,
 equation 4).
 
-Autograd would follow the six operations that models write the norm in, each over all activations:
-7 % of an SFT step of 0.36 M parameters. On a CPU ``torch.nn.functional.rms_norm`` is these
-operations too, and takes as long.
+Models write the norm in six operations, and autograd follows each of them over all activations.
+float32 on a CPU only.
 """
 
 from functools import partial
@@ -13,81 +12,126 @@ import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 
+from rlcore.kernels.parallel import CHUNKS, run
+
 _PROBED = 7  # rows
+ROUNDING = 1e-4  # of the largest number
+
+
+def normed(
+    x: torch.Tensor, weight: torch.Tensor, epsilon: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return y [..., hidden] and 1 / rms(x), a number per row, of contiguous x [..., hidden]."""
+    width = len(weight)
+    y, inverse = torch.empty_like(x), x.new_empty(x.numel() // width)
+    run("rms_norm", len(inverse), width, x, weight, torch.tensor(epsilon), y, inverse)
+    return y, inverse
+
+
+def norm_gradient(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    inverse: torch.Tensor,
+    gradient: torch.Tensor,
+    more: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the gradients of x, plus ``more`` of its shape, and of weight, for that of y.
+
+    ``inverse``: of ``normed``. With n = x / rms(x) and g the gradient of y: of x
+    (w g - n mean(w g n)) / rms(x), of weight the sum of g n.
+    """
+    width = len(weight)
+    of_x, of_weight = torch.empty_like(x), x.new_zeros(CHUNKS, width)
+    added = () if more is None else (more.contiguous(),)
+    run(
+        "rms_norm_gradient",
+        len(inverse),
+        *(width, x, weight, inverse, gradient.contiguous()),
+        *(len(added), *(added or (0,)), of_x, of_weight),
+    )
+    return of_x, of_weight.sum(0)
 
 
 class RMSNorm(torch.autograd.Function):
-    """x [..., hidden], weight [hidden], epsilon -> y [..., hidden], in float32.
-
-    The forward pass is that of transformers' models bit for bit. With n = x / rms(x):
-    dx = (w g - n mean(w g n)) / rms(x), dw = sum of g n.
-    """
+    """x [..., hidden], weight [hidden], epsilon -> y [..., hidden]."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
         """Return y."""
-        inverse = torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + epsilon)
-        normal = x * inverse
-        ctx.save_for_backward(normal, inverse, weight)
-        return weight * normal
+        x, weight = x.contiguous(), weight.contiguous()
+        y, inverse = normed(x, weight, epsilon)
+        ctx.save_for_backward(x, weight, inverse)
+        return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *outputs: Any) -> tuple[torch.Tensor, torch.Tensor, None]:
         """Return the gradients of x and weight for that of y."""
-        (gradient,) = outputs
-        normal, inverse, weight = ctx.saved_tensors
-        product = (gradient * normal).flatten(0, -2)  # [rows, hidden]
-        along = torch.mv(product, weight).view_as(inverse)
-        dx = (gradient * weight).addcmul_(normal, along, value=-1.0 / len(weight)).mul_(inverse)
-        return dx, torch.mv(product.T, product.new_ones(len(product))), None
+        return *norm_gradient(*ctx.saved_tensors, *outputs), None
 
 
-def give_norms_one_gradient(model: nn.Module) -> int:
+def speed_up_norms(model: nn.Module) -> int:
     """Let ``RMSNorm`` compute those modules of ``model`` that it equals; return how many.
 
-    They are found by name and by what they do: the output on random rows must be the same, and the
-    gradients up to rounding. Norms of another formula (Gemma's 1 + w) and norms of weights that are
-    not float32 stay as they are.
+    They are found by name and by what they do: outputs and gradients on random rows must be the
+    same up to rounding. Norms of another formula (Gemma's 1 + w) and norms of weights that are not
+    float32 on a CPU stay as they are.
     """
     equal = [module for module in model.modules() if _equals(module)]
     for module in equal:
-        module.forward = partial(_forward, module, _epsilon(module))
+        module.forward = partial(_forward, module, epsilon_of(module))
     return len(equal)
 
 
+def epsilon_of(norm: nn.Module) -> Any:
+    """Return what an RMS norm of transformers adds to the mean square; None for another module."""
+    return getattr(norm, "variance_epsilon", getattr(norm, "eps", None))
+
+
 def _forward(module: nn.Module, epsilon: float, hidden_states: torch.Tensor) -> torch.Tensor:
-    if hidden_states.dtype != torch.float32 or not torch.is_grad_enabled():
+    if hidden_states.dtype != torch.float32:
         return type(module).forward(module, hidden_states)
     return RMSNorm.apply(hidden_states, module.weight, epsilon)
 
 
-def _epsilon(module: nn.Module) -> Any:
-    return getattr(module, "variance_epsilon", getattr(module, "eps", None))
-
-
 def _equals(module: nn.Module) -> bool:
-    """Whether ``module`` is an RMS norm of float32 that ``RMSNorm`` equals."""
+    """Whether ``module`` is an RMS norm of float32 on a CPU that ``RMSNorm`` equals."""
     weight = dict(module.named_parameters()).get("weight")
-    epsilon = _epsilon(module)
+    epsilon = epsilon_of(module)
     if (
         not type(module).__name__.endswith("RMSNorm")
         or not isinstance(epsilon, float)
         or weight is None
         or weight.dtype != torch.float32
+        or weight.device.type != "cpu"
         or weight.dim() != 1
     ):
         return False
     draw = torch.Generator().manual_seed(0)
     x, w, gradient = (
-        torch.randn(shape, generator=draw).to(weight.device)
+        torch.randn(shape, generator=draw)
         for shape in ((_PROBED, len(weight)), (len(weight),), (_PROBED, len(weight)))
     )
     x.requires_grad_()
     w.requires_grad_()
     theirs = torch.func.functional_call(module, {"weight": w}, (x,))
     ours = RMSNorm.apply(x, w, epsilon)
-    if not torch.equal(theirs, ours):
-        return False
-    pairs = zip(*(torch.autograd.grad(y, (x, w), gradient) for y in (theirs, ours)), strict=True)
-    return all(torch.allclose(one, other, rtol=1e-4, atol=1e-5) for one, other in pairs)
+    return agree(theirs, ours, (x, w), gradient)
+
+
+def agree(
+    theirs: torch.Tensor,
+    ours: torch.Tensor,
+    inputs: tuple[torch.Tensor, ...],
+    gradient: torch.Tensor,
+) -> bool:
+    """Return whether outputs, and gradients of ``inputs`` for the outputs' ``gradient``, are equal
+    up to rounding. Some gradients are rounding alone, as that of a bias of keys: what is allowed
+    grows with the largest number of all as well as with that of each."""
+    expected = (theirs, *torch.autograd.grad(theirs, inputs, gradient))
+    found = (ours, *torch.autograd.grad(ours, inputs, gradient))
+    largest = [float(each.detach().abs().max()) for each in expected]
+    return all(
+        float((one - other).detach().abs().max()) <= ROUNDING * (size + max(largest) / 10)
+        for one, other, size in zip(expected, found, largest, strict=True)
+    )

@@ -1,0 +1,73 @@
+"""Runs a compiled loop on the threads that torch's own operations run on.
+
+A second pool of threads beside torch's would fight it for the cores: the threads of both spin for a
+while after their work. So the loop is handed to the OpenMP library that torch has loaded.
+"""
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+
+import torch
+
+FIELDS = 24  # numbers that a loop is given
+CHUNKS = 32  # parts of a loop's rows; sums of a part do not depend on the number of threads
+SMALL = 2048  # elements of a loop that one thread computes sooner
+
+
+def run(loop: str, rows: int, *arguments: int | torch.Tensor) -> None:
+    """Compute ``loop`` of ``rlcore.kernels.loops`` over ``rows`` rows.
+
+    ``arguments``: its numbers, of which the first is the elements of a row, and contiguous tensors
+    on the CPU. Each thread takes a run of chunks of rows, so that it finds in its cache what it
+    left there; what is computed does not depend on how many there are.
+    """
+    fields = [
+        argument.data_ptr() if isinstance(argument, torch.Tensor) else argument
+        for argument in arguments
+    ]
+    team = _team()
+    threads = 1
+    if team is not None and rows * fields[0] > SMALL:
+        threads = min(torch.get_num_threads(), CHUNKS)
+    number = 0 if team is None else team.number
+    block = (ctypes.c_int64 * FIELDS)(number, threads, rows, *fields)
+    function, at = _function(loop), ctypes.addressof(block)
+    if team is None or threads == 1:
+        function(at)
+    else:
+        team.parallel(function, at, threads, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Team:
+    """``parallel`` calls a function (first) with an address (second) on each thread of a team of so
+    many (third); ``number``: the address of what returns a thread's number in it."""
+
+    parallel: Callable[..., None]
+    number: int
+
+
+@cache
+def _team() -> _Team | None:
+    """Return the threads of torch's OpenMP library, None where torch brings none."""
+    for path in sorted((Path(torch.__file__).parent / "lib").glob("libgomp*.so*")):
+        library = ctypes.CDLL(str(path))
+        library.GOMP_parallel.argtypes = [_Function, ctypes.c_void_p, *[ctypes.c_uint] * 2]
+        library.GOMP_parallel.restype = None
+        number = ctypes.cast(library.omp_get_thread_num, ctypes.c_void_p).value
+        assert number is not None, "a function has an address"
+        return _Team(library.GOMP_parallel, number)
+    return None
+
+
+_Function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+@cache
+def _function(loop: str) -> Callable[[int], None]:
+    # Not imported with this file: where nothing is computed on a CPU, nothing is compiled.
+    return _Function(vars(import_module("rlcore.kernels.loops"))[loop].address)

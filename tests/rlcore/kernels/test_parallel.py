@@ -1,0 +1,44 @@
+"""Loops run on torch's own threads, and where there are none on the caller's."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from rlcore.kernels import parallel
+
+OWN_POOL = """
+import psutil, torch
+from rlcore.kernels.parallel import run
+torch.set_num_threads(3)
+x = torch.ones(3000, 64)
+x @ x.t()
+before = psutil.Process().num_threads()
+gates, y = torch.ones(3000, 128), torch.empty(3000, 64)
+run("swiglu", 3000, 64, gates, y)
+assert psutil.Process().num_threads() == before, "a second pool of threads"
+libraries = {row.split()[-1] for row in open("/proc/self/maps") if "gomp" in row}
+print(sorted(libraries))
+"""
+
+
+def test_no_second_pool_of_threads() -> None:
+    """Two pools would spin against each other."""
+    found = subprocess.run(
+        [sys.executable, "-c", OWN_POOL], check=True, capture_output=True, text=True
+    )
+    assert found.stdout.count("gomp") == 1
+
+
+def test_without_torchs_threads_the_caller_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    gates = torch.randn(300, 128)
+    with_team, alone = torch.empty(300, 64), torch.empty(300, 64)
+    parallel.run("swiglu", 300, 64, gates, with_team)
+    monkeypatch.setattr(parallel, "_team", lambda: None)
+    parallel.run("swiglu", 300, 64, gates, alone)
+    assert torch.equal(with_team, alone)
+
+
+def test_no_rows_are_no_work() -> None:
+    parallel.run("swiglu", 0, 64, torch.empty(0, 128), torch.empty(0, 64))
