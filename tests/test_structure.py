@@ -37,8 +37,8 @@ CONFINED = {
     "ray": ("rlcore/cluster/ray_cluster.py",),
     "vllm": ("rlcore/engines/vllm_engine.py", "rlcore/engines/vllm_transfer.py"),
     "deepspeed": ("rlcore/learner/engine.py",),
-    "numba": ("rlcore/kernels/loops.py",),
-    "llvmlite": ("rlcore/kernels/loops.py",),
+    "numba": ("rlcore/kernels/",),
+    "llvmlite": ("rlcore/kernels/intrinsics.py",),
     "openai": ("rlcore/judges/client.py",),
     "mcp": ("rlcore/envs/mcp.py",),
     "duckdb": tuple(

@@ -7,6 +7,7 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
         *("schemas/chats.py", "schemas/contract.py", "schemas/names.py", "schemas/records.py"),
         "schemas/section.py",
     ),
+    "tests/rlcore/kernels/test_loops.py": ("rlcore/kernels/intrinsics.py",),
     "tests/rlcore/data/test_spread.py": ("rlcore/data/child.py",),
     "tests/rlcore/algorithms/test_advantages.py": ("rlcore/algorithms/shapes.py",),
     "tests/rlcore/envs/test_process.py": (

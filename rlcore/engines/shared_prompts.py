@@ -10,6 +10,8 @@ from collections.abc import Sequence
 
 import torch
 
+from rlcore.kernels.parallel import run
+
 BLOCK = 64  # columns by which the buffers of the rows' own tokens grow
 MOST_SLOTS = 2  # per row, before the blocks are made anew
 
@@ -48,6 +50,11 @@ class Slots:
             return False
         self._index()
         return True
+
+    @property
+    def blocks(self) -> torch.Tensor:
+        """The block of each row, int64 [B] on CPU."""
+        return self._slot // self.size
 
     def _index(self) -> None:
         heads, size, blocks = self._heads, self.size, len(self.prompts)
@@ -91,16 +98,50 @@ class KeptLayer:
 
     def append(self, keys_values: torch.Tensor) -> None:
         """Append a token to each row: keys, then values, [B, 2 * K, D]."""
-        if self._end == self._own.shape[3]:
-            self._own = torch.nn.functional.pad(self._own, (0, 0, 0, BLOCK))
+        self._make_room()
         rows = keys_values.shape[0]
         by_kind = keys_values.unflatten(1, (2, self._heads)).transpose(0, 1)
         self._own[:, :rows, :, self._end] = by_kind
         self._end += 1
 
+    def append_and_attend(
+        self,
+        projected: torch.Tensor,
+        angles: torch.Tensor,
+        positions: torch.Tensor,
+        slots: Slots,
+        first: torch.Tensor,
+        scaling: float,
+    ) -> torch.Tensor:
+        """``append`` and ``attend`` in one pass over float32 rows on a CPU, turned on the way:
+        queries, keys and values [B, (G K + 2 K) D], which are overwritten -> [B, G K D].
+
+        ``angles`` [positions, 2, D]: cosines and signed sines; ``positions`` int64 [B]; ``first``
+        int64 [blocks]: columns of padding of each block's prompt.
+        """
+        self._make_room()
+        rows, width = projected.shape
+        dim, room = self._own.shape[4], self._own.shape[3]
+        keys, values = self._of_prompts
+        heads = width // dim - 2 * self._heads
+        attended = projected.new_empty(rows, heads * dim)
+        run(
+            "attend",
+            rows,
+            *(width, heads, self._heads, dim, projected, angles, positions, keys, values),
+            *(keys.shape[1], slots.blocks, first, self._own, self._own.shape[1], room, self._end),
+            *(scaling, projected.new_empty(rows, keys.shape[1] + room), attended),
+        )
+        self._end += 1
+        return attended
+
     def move(self, to: torch.Tensor, source: torch.Tensor) -> None:
         """Copy the own tokens of rows ``source`` to the places ``to``."""
         self._own[:, to, :, : self._end] = self._own[:, source, :, : self._end]
+
+    def _make_room(self) -> None:
+        if self._end == self._own.shape[3]:
+            self._own = torch.nn.functional.pad(self._own, (0, 0, 0, BLOCK))
 
     def attend(
         self, queries: torch.Tensor, slots: Slots, hidden: torch.Tensor | None

@@ -2,8 +2,8 @@
 
 A loop is a C function of one address, a block of 64-bit numbers: the address of a function that
 returns the number of the calling thread, how many threads there are, the number of rows, then the
-loop's own numbers and addresses, in the order that its docstring gives. Everything that is compiled
-stands in this file, because the cache is kept by this file's time and size.
+loop's own numbers (a float as the bits of a float64) and addresses, in the order that its docstring
+gives. All of them stand in this file, because the cache is kept by its time and size.
 
 Bits depend on the CPU, as torch's do. They do not depend on the number of threads, nor on which
 rows are computed together.
@@ -13,89 +13,49 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
 from numba import carray, cfunc, njit, types
-from numba.extending import intrinsic
 
+from rlcore.kernels.intrinsics import (
+    FAST,
+    as_double,
+    called,
+    dot,
+    doubles_at,
+    exp,
+    f32,
+    floats_at,
+    integers_at,
+    larger,
+    less,
+    total_of,
+)
 from rlcore.kernels.parallel import CHUNKS, FIELDS
 
-f32 = np.float32
-# Sums in any order; but NaN and infinity stay what they are, as guards look for them.
-_FAST = {"reassoc", "contract", "arcp", "nsz"}
-_intrinsic: Any = intrinsic  # numba does not type what it returns
-_helper = njit(inline="always", fastmath=_FAST, error_model="numpy")
+INTRINSICS = "98e66d129a2c"  # begins the sha256 of intrinsics.py; a new one renews the cache
+
+_helper = njit(inline="always", fastmath=FAST, error_model="numpy")
 
 
 def _loop(function: Callable[..., Any]) -> Any:
     signature = types.void(types.CPointer(types.int64))
-    return cfunc(signature, cache=True, fastmath=_FAST, error_model="numpy")(function)
-
-
-@_intrinsic
-def _called(context: Any, address: Any) -> Any:
-    """What the C function without arguments at ``address`` returns, an int."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        function = ir.FunctionType(ir.IntType(32), []).as_pointer()
-        return builder.call(builder.inttoptr(arguments[0], function), [])
-
-    return types.int32(types.int64), generate
-
-
-def _address_of(kind: Any) -> Any:
-    @_intrinsic
-    def pointer(context: Any, address: Any) -> Any:
-        target = types.CPointer(kind)
-
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            return builder.inttoptr(arguments[0], context.get_value_type(target))
-
-        return target(types.int64), generate
-
-    return pointer
-
-
-_floats_at, _integers_at = _address_of(types.float32), _address_of(types.int64)
-
-
-@_intrinsic
-def _as_float(context: Any, bits: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.bitcast(arguments[0], ir.FloatType())
-
-    return types.float32(types.int32), generate
-
-
-@_intrinsic
-def _larger(context: Any, one: Any, other: Any) -> Any:
-    """The larger of two numbers, in a form that is computed for many pairs at once; any number if
-    one is NaN."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        kind = ir.FloatType()
-        function = builder.module.declare_intrinsic(
-            "llvm.maxnum", [kind], ir.FunctionType(kind, [kind, kind])
-        )
-        return builder.call(function, arguments, fastmath=("nnan", "nsz", "reassoc"))
-
-    return types.float32(types.float32, types.float32), generate
+    return cfunc(signature, cache=True, fastmath=FAST, error_model="numpy")(function)
 
 
 @_helper
 def _rows(address, rows, width):
-    return carray(_floats_at(address), (rows, width))
+    return carray(floats_at(address), (rows, width))
 
 
 @_helper
 def _row(address, width):
-    return carray(_floats_at(address), (width,))
+    return carray(floats_at(address), (width,))
 
 
 @_helper
 def _chunks(block):
     """First chunk of this thread, and the one after its last."""
     threads = block[1]
-    thread = np.int64(_called(block[0])) if threads > 1 else 0
+    thread = np.int64(called(block[0])) if threads > 1 else 0
     return thread * CHUNKS // threads, (thread + 1) * CHUNKS // threads
 
 
@@ -106,42 +66,17 @@ def _share(block):
     return first * block[2] // CHUNKS, last * block[2] // CHUNKS
 
 
-_exact = njit(fastmath={"contract"}, error_model="numpy")
-
-
-@_exact
-def _less(one, other):
-    """one - other, before anything is added to the difference."""
-    return one - other
-
-
-@_exact
-def _exp(x):
-    """exp(x) to within 2e-7, relative, for x in [-87, 88] and at its ends beyond; NaN of NaN. The
-    polynomial of Cephes (expf.c), which unlike a call of the C library is computed for many x at
-    once."""
-    inside = min(max(x, f32(-87.0)), f32(88.0))
-    n = np.int32(inside * f32(1.44269504) + f32(128.5)) - np.int32(128)  # the nearest power of 2
-    r = inside - f32(n) * f32(0.693359375)
-    r = r + f32(n) * f32(2.12194440e-4)
-    p = f32(1.9875691500e-4)
-    p = p * r + f32(1.3981999507e-3)
-    p = p * r + f32(8.3334519073e-3)
-    p = p * r + f32(4.1665795894e-2)
-    p = p * r + f32(1.6666665459e-1)
-    p = p * r + f32(5.0000001201e-1)
-    p = p * r * r + r + f32(1.0)
-    found = p * _as_float((n + np.int32(127)) << np.int32(23))
-    return found if x == x else x
-
-
 @_loop
 def rms_norm(args):
-    """width, x [rows, width], weight [width], epsilon (address of a number), y [rows, width],
+    """width, x [rows, width], weight [width], epsilon, y [rows, width],
     inverse [rows]: inverse = 1 / sqrt(mean(x^2) + epsilon), y = weight * (x * inverse)."""
     block = carray(args, FIELDS)
     rows, width = block[2], block[3]
-    x, weight, epsilon = _rows(block[4], rows, width), _row(block[5], width), _row(block[6], 1)[0]
+    x, weight, epsilon = (
+        _rows(block[4], rows, width),
+        _row(block[5], width),
+        f32(as_double(block[6])),
+    )
     y, inverses = _rows(block[7], rows, width), _row(block[8], rows)
     begin, end = _share(block)
     for row in range(begin, end):
@@ -228,7 +163,7 @@ def swiglu(args):
     for row in range(begin, end):
         gate, up, target = gates[row, :inner], gates[row, inner:], y[row]
         for i in range(inner):
-            target[i] = gate[i] / (f32(1.0) + _exp(-gate[i])) * up[i]
+            target[i] = gate[i] / (f32(1.0) + exp(-gate[i])) * up[i]
 
 
 @_loop
@@ -243,7 +178,7 @@ def swiglu_gradient(args):
         gate, up, gradient = gates[row, :inner], gates[row, inner:], above[row]
         for i in range(inner):
             g, u, of_y = gate[i], up[i], gradient[i]
-            sigmoid = f32(1.0) / (f32(1.0) + _exp(-g))
+            sigmoid = f32(1.0) / (f32(1.0) + exp(-g))
             silu = g * sigmoid
             gradient[i] = silu * u
             up[i] = of_y * silu
@@ -252,7 +187,7 @@ def swiglu_gradient(args):
 
 @_loop
 def score(args):
-    """vocabulary, logits [rows, vocabulary], scale (address of a number), target ids [rows] int64,
+    """vocabulary, logits [rows, vocabulary], scale, target ids [rows] int64,
     log-probs, largest, log totals, entropies [rows].
 
     Of softmax(scale * logits): the log-prob of the target, the largest of scale * logits, the
@@ -260,8 +195,8 @@ def score(args):
     nats."""
     block = carray(args, FIELDS)
     rows, size = block[2], block[3]
-    logits, scale = _rows(block[4], rows, size), _row(block[5], 1)[0]
-    targets = carray(_integers_at(block[6]), (rows,))
+    logits, scale = _rows(block[4], rows, size), f32(as_double(block[5]))
+    targets = carray(integers_at(block[6]), (rows,))
     logprobs, most = _row(block[7], rows), _row(block[8], rows)
     totals, entropies = _row(block[9], rows), _row(block[10], rows)
     begin, end = _share(block)
@@ -269,28 +204,28 @@ def score(args):
         source = logits[row]
         largest = source[0]
         for i in range(size):
-            largest = _larger(largest, source[i])
+            largest = larger(largest, source[i])
         largest *= scale
         total, moment = f32(0.0), f32(0.0)
         for i in range(size):
             shifted = scale * source[i] - largest
-            exponential = _exp(shifted)
+            exponential = exp(shifted)
             total += exponential
             moment += exponential * shifted
         most[row], totals[row] = largest, np.log(total)
-        logprobs[row] = _less(_less(scale * source[targets[row]], largest), totals[row])
+        logprobs[row] = less(less(scale * source[targets[row]], largest), totals[row])
         entropies[row] = totals[row] - moment / total
 
 
 @_loop
 def score_gradient(args):
-    """vocabulary, logits [rows, vocabulary], scale (address of a number), target ids [rows] int64,
+    """vocabulary, logits [rows, vocabulary], scale, target ids [rows] int64,
     largest, log totals, entropies, gradients of log-probs and of entropies [rows], wanted: logits
     become their own gradient in place. Without ``wanted`` entropies are not read."""
     block = carray(args, FIELDS)
     rows, size, wanted = block[2], block[3], block[12]
-    logits, scale = _rows(block[4], rows, size), _row(block[5], 1)[0]
-    targets = carray(_integers_at(block[6]), (rows,))
+    logits, scale = _rows(block[4], rows, size), f32(as_double(block[5]))
+    targets = carray(integers_at(block[6]), (rows,))
     most, totals, entropies = _row(block[7], rows), _row(block[8], rows), _row(block[9], rows)
     of_logprobs, of_entropies = _row(block[10], rows), _row(block[11], rows)
     begin, end = _share(block)
@@ -300,9 +235,139 @@ def score_gradient(args):
         if wanted:
             of_entropy, entropy = of_entropies[row] * scale, entropies[row]
             for i in range(size):
-                logprob = _less(_less(scale * source[i], largest), total)
-                source[i] = -_exp(logprob) * (above + of_entropy * (logprob + entropy))
+                logprob = less(less(scale * source[i], largest), total)
+                source[i] = -exp(logprob) * (above + of_entropy * (logprob + entropy))
         else:
             for i in range(size):
-                source[i] = -above * _exp(_less(_less(scale * source[i], largest), total))
+                source[i] = -above * exp(less(less(scale * source[i], largest), total))
         source[targets[row]] += above
+
+
+@_helper
+def _turn(heads, cos, sin, count, dim):
+    half = dim // 2
+    for head in range(count):
+        part = heads[head * dim : head * dim + dim]
+        for i in range(half):
+            one, two = part[i], part[half + i]
+            part[i] = one * cos[i] + two * sin[i]
+            part[half + i] = two * cos[half + i] + one * sin[half + i]
+
+
+@_helper
+def _softmax(weight, begin, end):
+    largest = weight[begin]
+    for at in range(begin, end):
+        largest = larger(largest, weight[at])
+    total = f32(0.0)
+    for at in range(begin, end):
+        exponential = exp(weight[at] - largest)
+        weight[at] = exponential
+        total += exponential
+    for at in range(begin, end):
+        weight[at] /= total
+
+
+@_helper
+def _read(target, values, weight, begin, end, dim):
+    for at in range(begin, end):
+        share, value = weight[at], values[at]
+        for i in range(dim):
+            target[i] += value[i] * share
+
+
+@_loop
+def attend(args):
+    """width, H, K, D, projected [rows, width], angles [positions, 2, D], position [rows] int64,
+    prompt keys and prompt values [blocks, K, T, D], T, block [rows] int64, first [blocks] int64,
+    own [2, all rows, K, room, D], all rows, room, end, scale, weights
+    [rows, T + room], y [rows, H D].
+
+    ``projected``: H queries, K keys, K values of D each. Queries and keys are turned, x cos +
+    (second half, first half) sin; keys and values go to column ``end`` of ``own``. y is softmax
+    attention of each query over columns ``first`` to T of its block, and its row's own columns up
+    to ``end``. ``weights`` is overwritten."""
+    block = carray(args, FIELDS)
+    rows, width, heads, shared, dim = block[2], block[3], block[4], block[5], block[6]
+    projected, all_rows, room, end = _rows(block[7], rows, width), block[16], block[17], block[18]
+    long, scale = block[12], f32(as_double(block[19]))
+    angles = carray(floats_at(block[8]), (1 << 40, 2, dim))
+    positions = carray(integers_at(block[9]), (rows,))
+    blocks = carray(integers_at(block[13]), (rows,))
+    keys = carray(floats_at(block[10]), (1 << 40, shared, long, dim))
+    values = carray(floats_at(block[11]), (1 << 40, shared, long, dim))
+    firsts = carray(integers_at(block[14]), (1 << 40,))
+    own = carray(floats_at(block[15]), (2, all_rows, shared, room, dim))
+    weights, y = _rows(block[20], rows, long + room), _rows(block[21], rows, heads * dim)
+    group = heads // shared
+    begin, stop = _share(block)
+    for row in range(begin, stop):
+        inputs, weight = projected[row], weights[row]
+        cos, sin, of = angles[positions[row], 0], angles[positions[row], 1], blocks[row]
+        _turn(inputs, cos, sin, heads + shared, dim)
+        for head in range(shared):
+            for kind in range(2):
+                source = inputs[(heads + kind * shared + head) * dim :]
+                target = own[kind, row, head, end]
+                for i in range(dim):
+                    target[i] = source[i]
+        first = int(firsts[of])
+        for head in range(heads):
+            query, target = inputs[head * dim : head * dim + dim], y[row, head * dim :]
+            mine = own[0, row, head // group]
+            for at in range(first, long):
+                weight[at] = dot(query, keys[of, head // group, at], dim) * scale
+            for at in range(end + 1):
+                weight[long + at] = dot(query, mine[at], dim) * scale
+            _softmax(weight, first, long + end + 1)
+            for i in range(dim):
+                target[i] = f32(0.0)
+            _read(target, values[of, head // group], weight, first, long, dim)
+            _read(target, own[1, row, head // group], weight[long:], 0, end + 1, dim)
+
+
+BLOCK = 128  # tokens whose probabilities are summed at once
+
+
+@_loop
+def draw(args):
+    """vocabulary, logits [rows, vocabulary], uniform [rows] float64, probabilities [rows,
+    vocabulary], chosen [rows] int64, log-probs [rows].
+
+    ``chosen``: the first token up to which softmax(logits) sums to more than ``uniform``. One of
+    logit -infinity is never chosen. ``probabilities`` is overwritten."""
+    block = carray(args, FIELDS)
+    rows, size = block[2], block[3]
+    logits, uniforms = _rows(block[4], rows, size), carray(doubles_at(block[5]), (rows,))
+    probabilities, chosen = _rows(block[6], rows, size), carray(integers_at(block[7]), (rows,))
+    logprobs = _row(block[8], rows)
+    begin, stop = _share(block)
+    for row in range(begin, stop):
+        source, target = logits[row], probabilities[row]
+        largest = source[0]
+        for i in range(size):
+            largest = larger(largest, source[i])
+        total = 0.0
+        for start in range(0, size, BLOCK):
+            end = min(start + BLOCK, size)
+            for i in range(start, end):
+                shifted = source[i] - largest
+                target[i] = f32(0.0) if shifted < f32(-87.0) else exp(shifted)
+            total += total_of(target, start, end)
+        wanted, before, start = uniforms[row] * total, 0.0, 0
+        while start + BLOCK < size:
+            more = total_of(target, start, start + BLOCK)
+            if before + more > wanted:
+                break
+            before += more
+            start += BLOCK
+        token, last = start, min(start + BLOCK, size) - 1
+        before += target[token]
+        while before <= wanted and token < last:
+            token += 1
+            before += target[token]
+        # Single tokens sum to a little less than their block where that rounds otherwise.
+        while target[token] == f32(0.0):
+            token -= 1
+        chosen[row] = token
+        logprobs[row] = less(source[token], largest) - f32(np.log(total))

@@ -5,10 +5,12 @@ while after their work. So the loop is handed to the OpenMP library that torch h
 """
 
 import ctypes
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -18,17 +20,20 @@ CHUNKS = 32  # parts of a loop's rows; sums of a part do not depend on the numbe
 SMALL = 2048  # elements of a loop that one thread computes sooner
 
 
-def run(loop: str, rows: int, *arguments: int | torch.Tensor) -> None:
+def serves(tensor: torch.Tensor) -> bool:
+    """Return whether loops compute ``tensor``: float32 on a CPU, where numba is installed. A
+    machine for GPUs can do without it; there torch's operations compute what is on the CPU."""
+    return tensor.device.type == "cpu" and tensor.dtype == torch.float32 and _compiled()
+
+
+def run(loop: str, rows: int, *arguments: int | float | torch.Tensor) -> None:
     """Compute ``loop`` of ``rlcore.kernels.loops`` over ``rows`` rows.
 
     ``arguments``: its numbers, of which the first is the elements of a row, and contiguous tensors
     on the CPU. Each thread takes a run of chunks of rows, so that it finds in its cache what it
     left there; what is computed does not depend on how many there are.
     """
-    fields = [
-        argument.data_ptr() if isinstance(argument, torch.Tensor) else argument
-        for argument in arguments
-    ]
+    fields = [_field(argument) for argument in arguments]
     team = _team()
     threads = 1
     if team is not None and rows * fields[0] > SMALL:
@@ -42,6 +47,17 @@ def run(loop: str, rows: int, *arguments: int | torch.Tensor) -> None:
         team.parallel(function, at, threads, 0)
 
 
+def _field(argument: int | float | torch.Tensor) -> int:
+    if isinstance(argument, torch.Tensor):
+        return argument.data_ptr()
+    if isinstance(argument, float):
+        return _BITS.unpack(_DOUBLE.pack(argument))[0]
+    return argument
+
+
+_BITS, _DOUBLE = struct.Struct("<q"), struct.Struct("<d")
+
+
 @dataclass(frozen=True, slots=True)
 class _Team:
     """``parallel`` calls a function (first) with an address (second) on each thread of a team of so
@@ -49,6 +65,11 @@ class _Team:
 
     parallel: Callable[..., None]
     number: int
+
+
+@cache
+def _compiled() -> bool:
+    return find_spec("numba") is not None
 
 
 @cache

@@ -15,7 +15,7 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.autograd.graph import increment_version
 
-from rlcore.kernels.parallel import run
+from rlcore.kernels.parallel import run, serves
 from rlcore.models.norms import agree, epsilon_of, norm_gradient, normed
 from rlcore.models.tree_mask import takes_masks
 
@@ -203,7 +203,7 @@ def _served(layer: Any) -> bool:
         layer.self_attn.config.hidden_act == "silu"
         and layer.self_attn.config._attn_implementation == "sdpa"
         and all(each.bias is None for each in plain)
-        and all(each.dtype == torch.float32 and each.device.type == "cpu" for each in weights)
+        and all(serves(each) for each in weights)
     )
 
 

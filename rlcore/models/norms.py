@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 
-from rlcore.kernels.parallel import CHUNKS, run
+from rlcore.kernels.parallel import CHUNKS, run, serves
 
 _PROBED = 7  # rows
 ROUNDING = 1e-4  # of the largest number
@@ -24,7 +24,7 @@ def normed(
     """Return y [..., hidden] and 1 / rms(x), a number per row, of contiguous x [..., hidden]."""
     width = len(weight)
     y, inverse = torch.empty_like(x), x.new_empty(x.numel() // width)
-    run("rms_norm", len(inverse), width, x, weight, torch.tensor(epsilon), y, inverse)
+    run("rms_norm", len(inverse), width, x, weight, epsilon, y, inverse)
     return y, inverse
 
 
@@ -89,7 +89,7 @@ def epsilon_of(norm: nn.Module) -> Any:
 
 
 def _forward(module: nn.Module, epsilon: float, hidden_states: torch.Tensor) -> torch.Tensor:
-    if hidden_states.dtype != torch.float32:
+    if not serves(hidden_states):
         return type(module).forward(module, hidden_states)
     return RMSNorm.apply(hidden_states, module.weight, epsilon)
 
@@ -102,8 +102,7 @@ def _equals(module: nn.Module) -> bool:
         not type(module).__name__.endswith("RMSNorm")
         or not isinstance(epsilon, float)
         or weight is None
-        or weight.dtype != torch.float32
-        or weight.device.type != "cpu"
+        or not serves(weight)
         or weight.dim() != 1
     ):
         return False

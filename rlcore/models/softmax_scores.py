@@ -9,12 +9,13 @@ import torch
 from torch.autograd.function import once_differentiable
 from torch.autograd.graph import increment_version
 
+from rlcore.kernels import parallel
 from rlcore.kernels.parallel import run
 
 
 def serves(logits: torch.Tensor) -> bool:
     """Return whether ``SoftmaxScores`` computes ``logits``."""
-    return logits.device.type == "cpu" and logits.dtype == torch.float32 and logits.numel() > 0
+    return parallel.serves(logits) and logits.numel() > 0
 
 
 class SoftmaxScores(torch.autograd.Function):
@@ -32,16 +33,16 @@ class SoftmaxScores(torch.autograd.Function):
         entropy_grad: bool | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """``entropy_grad``: None no entropies, False without gradient, True with."""
-        logits, scale = logits.contiguous(), torch.tensor(1.0 / temperature)
+        logits, ctx.scale = logits.contiguous(), 1.0 / temperature
         targets, size = logits.shape
         logprobs, most, totals, entropies = logits.new_empty(4, targets)
         run(
             "score",
             targets,
-            *(size, logits, scale, target_ids.contiguous()),
+            *(size, logits, ctx.scale, target_ids.contiguous()),
             *(logprobs, most, totals, entropies),
         )
-        ctx.save_for_backward(logits, scale, target_ids, most, totals, entropies)
+        ctx.save_for_backward(logits, target_ids, most, totals, entropies)
         ctx.wanted = bool(entropy_grad)
         entropies = entropies[:0] if entropy_grad is None else entropies
         if not entropy_grad:
@@ -53,13 +54,13 @@ class SoftmaxScores(torch.autograd.Function):
     def backward(ctx: Any, *outputs: Any) -> tuple[torch.Tensor | None, ...]:
         """Return the gradient of the logits, which takes their place: the graph can be walked
         once."""
-        logits, scale, target_ids, most, totals, entropies = ctx.saved_tensors
+        logits, target_ids, most, totals, entropies = ctx.saved_tensors
         of_logprobs, of_entropies = (each.contiguous() for each in outputs)
         targets, size = logits.shape
         run(
             "score_gradient",
             targets,
-            *(size, logits, scale, target_ids.contiguous(), most, totals, entropies),
+            *(size, logits, ctx.scale, target_ids.contiguous(), most, totals, entropies),
             *(of_logprobs, of_entropies, int(ctx.wanted)),
         )
         increment_version(logits)

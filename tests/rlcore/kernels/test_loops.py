@@ -2,10 +2,13 @@
 and hides no NaN."""
 
 from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
 
 import pytest
 import torch
 
+from rlcore.kernels import intrinsics, loops
 from rlcore.kernels.parallel import CHUNKS, run
 
 Arrays = dict[str, torch.Tensor]
@@ -31,7 +34,7 @@ def _drawn(rows: int, width: int) -> Arrays:
 def _norm(a: Arrays) -> list[torch.Tensor]:
     rows, width = a["x"].shape
     y, inverse = torch.empty_like(a["x"]), torch.empty(rows)
-    run("rms_norm", rows, width, a["x"], a["weight"], torch.tensor(1e-6), y, inverse)
+    run("rms_norm", rows, width, a["x"], a["weight"], 1e-6, y, inverse)
     return [y, inverse]
 
 
@@ -94,7 +97,7 @@ SCALE = 1.3
 def _scored(a: Arrays) -> list[torch.Tensor]:
     rows, size = a["x"].shape
     logprobs, most, totals, entropies = torch.empty(4, rows)
-    fixed = (size, a["x"].clone(), torch.tensor(SCALE), a["ids"])
+    fixed = (size, a["x"].clone(), SCALE, a["ids"])
     run("score", rows, *fixed, logprobs, most, totals, entropies)
     found = [logprobs, entropies]
     for wanted in (0, 1):
@@ -177,8 +180,7 @@ def test_large_logits_lose_nothing(size: float) -> None:
     logits = torch.tensor([[0.0, -size, size], [size, size, -size]])
     ids = torch.tensor([1, 0])
     logprobs, most, totals, entropies = torch.empty(4, 2)
-    one = torch.tensor(1.0)
-    run("score", 2, 3, logits, one, ids, logprobs, most, totals, entropies)
+    run("score", 2, 3, logits, 1.0, ids, logprobs, most, totals, entropies)
     expected = logits.double().log_softmax(-1).gather(1, ids[:, None])[:, 0].float()
     torch.testing.assert_close(logprobs, expected, rtol=1e-6, atol=0.0)
 
@@ -189,3 +191,98 @@ def test_gates_are_exact_over_their_range() -> None:
     run("swiglu", 1, len(gate), gates, y)
     expected = torch.nn.functional.silu(gate.double())
     torch.testing.assert_close(y[0].double(), expected, rtol=1e-6, atol=1e-30)
+
+
+def _attention(rows: list[int]) -> torch.Tensor:
+    """Rows that continue two prompts of 5 and 3 tokens, padded on the left, by a third token."""
+    draw = torch.Generator().manual_seed(0)
+    heads, shared, dim, long, room = 4, 2, 6, 5, 4
+    blocks = torch.tensor([0, 0, 1, 1, 1])
+    keys, values = (torch.randn(2, shared, long, dim, generator=draw) for _ in range(2))
+    own = torch.randn(2, 5, shared, room, dim, generator=draw)
+    projected = torch.randn(5, (heads + 2 * shared) * dim, generator=draw)
+    angles = torch.randn(9, 2, dim, generator=draw)
+    positions, first = torch.tensor([7, 7, 5, 5, 5]), torch.tensor([0, 2])
+    end, scale = 2, 0.4
+    y = torch.empty(len(rows), heads * dim)
+    mine = own[:, rows].contiguous()
+    run(
+        "attend",
+        len(rows),
+        *(projected.shape[1], heads, shared, dim, projected[rows], angles, positions[rows]),
+        *(keys, values, long, blocks[rows], first, mine, len(rows), room, end, scale),
+        *(torch.empty(len(rows), long + room), y),
+    )
+    parts = projected[rows].view(len(rows), -1, dim)
+    cos, sin = angles[positions[rows]].unbind(1)
+    turned = parts * cos[:, None] + parts.roll(dim // 2, -1) * sin[:, None]
+    queries, new_keys = turned[:, :heads], turned[:, heads : heads + shared]
+    torch.testing.assert_close(mine[0, :, :, end], new_keys)
+    torch.testing.assert_close(mine[1, :, :, end], parts[:, heads + shared :])
+    for place, row in enumerate(rows):
+        start = int(first[blocks[row]])
+        for head in range(heads):
+            of = head // 2
+            seen, read = (
+                torch.cat((theirs[blocks[row], of, start:], mine[kind, place, of, : end + 1]))
+                for kind, theirs in ((0, keys), (1, values))
+            )
+            expected = (queries[place, head] @ seen.T * scale).softmax(-1) @ read
+            found = y[place, head * dim : (head + 1) * dim]
+            torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    return y
+
+
+def test_rows_attend_to_their_prompt_and_to_themselves() -> None:
+    whole = _attention([0, 1, 2, 3, 4])
+    assert torch.equal(_attention([3, 1]), whole[[3, 1]])
+
+
+def _drawn_tokens(
+    logits: torch.Tensor, uniforms: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    rows, size = logits.shape
+    chosen, logprobs = torch.empty(rows, dtype=torch.long), torch.empty(rows)
+    run("draw", rows, size, logits, uniforms, torch.empty_like(logits), chosen, logprobs)
+    return chosen, logprobs
+
+
+@pytest.mark.parametrize("size", [2, 127, 128, 129, 500])
+def test_the_drawn_token_is_where_the_probabilities_pass_the_uniform(size: int) -> None:
+    draw = torch.Generator().manual_seed(size)
+    logits = torch.randn(400, size, generator=draw) * 3
+    uniforms = torch.rand(400, generator=draw, dtype=torch.float64)
+    chosen, logprobs = _drawn_tokens(logits, uniforms)
+    exact = logits.double().log_softmax(-1)
+    after = exact.exp().cumsum(-1).gather(1, chosen[:, None])[:, 0]
+    before = after - exact.exp().gather(1, chosen[:, None])[:, 0]
+    assert (before <= uniforms + 1e-6).all()
+    assert (uniforms <= after + 1e-6).all()
+    expected = exact.gather(1, chosen[:, None])[:, 0].float()
+    torch.testing.assert_close(logprobs, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_token_of_no_probability_is_never_drawn() -> None:
+    largest = torch.nextafter(torch.tensor(1.0).double(), torch.tensor(0.0).double())
+    for kept in ([0], [299], [5, 140], [127, 128, 290]):
+        logits = torch.full((3, 300), -torch.inf)
+        logits[:, kept] = torch.randn(3, len(kept))
+        for uniform in (0.0, 0.5, float(largest)):
+            chosen, _ = _drawn_tokens(logits, torch.full((3,), uniform, dtype=torch.float64))
+            assert set(chosen.tolist()) <= set(kept)
+
+
+def test_logits_that_are_not_numbers_draw_a_token_of_no_known_log_prob() -> None:
+    logits = torch.randn(2, 300)
+    logits[0, 7] = torch.nan
+    chosen, logprobs = _drawn_tokens(logits, torch.tensor([0.3, 0.3], dtype=torch.float64))
+    assert 0 <= int(chosen[0]) < 300
+    assert logprobs.isnan().tolist() == [True, False]
+
+
+def test_the_cache_of_loops_is_renewed_with_what_they_are_made_of() -> None:
+    """numba compares the file of the loops only; without this a changed instruction would not be
+    compiled where an older one is cached."""
+    digest = sha256(Path(str(intrinsics.__file__)).read_bytes()).hexdigest()
+    assert digest.startswith(loops.INTRINSICS), "write the new digest into loops.py"
+    assert len(loops.INTRINSICS) == 12

@@ -40,5 +40,13 @@ def test_without_torchs_threads_the_caller_computes(monkeypatch: pytest.MonkeyPa
     assert torch.equal(with_team, alone)
 
 
+def test_loops_serve_float32_on_a_cpu_where_numba_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert parallel.serves(torch.zeros(2))
+    assert not parallel.serves(torch.zeros(2).bfloat16())
+    assert not parallel.serves(torch.zeros(2, device="meta"))
+    monkeypatch.setattr(parallel, "_compiled", lambda: False)
+    assert not parallel.serves(torch.zeros(2))
+
+
 def test_no_rows_are_no_work() -> None:
     parallel.run("swiglu", 0, 64, torch.empty(0, 128), torch.empty(0, 64))
