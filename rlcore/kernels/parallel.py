@@ -9,7 +9,6 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -91,4 +90,6 @@ _Function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 @cache
 def _function(loop: str) -> Callable[[int], None]:
     # Not imported with this file: where nothing is computed on a CPU, nothing is compiled.
-    return _Function(vars(import_module("rlcore.kernels.loops"))[loop].address)
+    from rlcore.kernels import loops
+
+    return _Function(vars(loops)[loop].address)

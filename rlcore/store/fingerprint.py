@@ -77,6 +77,7 @@ _ONE_PARSE = Lock()
 # Import name -> distributions that may provide it. Their numerics decide what is learnt.
 LIBRARIES = {
     "deepspeed": ("deepspeed",),
+    "numba": ("numba",),
     "tokenizers": ("tokenizers",),
     "torch": ("torch",),
     "transformers": ("transformers",),

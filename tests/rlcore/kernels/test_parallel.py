@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from rlcore.kernels import parallel
+from rlcore.store.fingerprint import code_modules, code_parts
 
 OWN_POOL = """
 import psutil, torch
@@ -50,3 +51,10 @@ def test_loops_serve_float32_on_a_cpu_where_numba_is(monkeypatch: pytest.MonkeyP
 
 def test_no_rows_are_no_work() -> None:
     parallel.run("swiglu", 0, 64, torch.empty(0, 128), torch.empty(0, 64))
+
+
+def test_a_changed_loop_is_other_code() -> None:
+    """A result that older loops made would else be served."""
+    reached = code_modules("rlcore.learner.model")
+    assert {"rlcore.kernels.loops", "rlcore.kernels.intrinsics"} <= set(reached)
+    assert code_parts("rlcore.learner.model")["numba"].startswith("numba==")
