@@ -9,7 +9,9 @@ Bits depend on the CPU, as torch's do. They do not depend on the number of threa
 rows are computed together.
 """
 
+import logging
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -31,14 +33,36 @@ from rlcore.kernels.intrinsics import (
 )
 from rlcore.kernels.parallel import CHUNKS, FIELDS
 
+logger = logging.getLogger(__name__)
 INTRINSICS = "98e66d129a2c"  # begins the sha256 of intrinsics.py; a new one renews the cache
 
 _helper = njit(inline="always", fastmath=FAST, error_model="numpy")
 
 
 def _loop(function: Callable[..., Any]) -> Any:
-    signature = types.void(types.CPointer(types.int64))
-    return cfunc(signature, cache=True, fastmath=FAST, error_model="numpy")(function)
+    return cfunc(_SIGNATURE, cache=_keeps(), fastmath=FAST, error_model="numpy")(function)
+
+
+_SIGNATURE = types.void(types.CPointer(types.int64))
+
+
+@cache
+def _keeps() -> bool:
+    """Return whether numba finds a folder where it can keep what it compiled."""
+    try:
+        cfunc(_SIGNATURE, cache=True)(_nothing)
+    except (OSError, RuntimeError) as error:
+        logger.warning(
+            "Loops are compiled anew in each process, which takes seconds: numba cannot keep them "
+            "(%s). Let the variable NUMBA_CACHE_DIR name a folder that can be written to",
+            error,
+        )
+        return False
+    return True
+
+
+def _nothing(address):
+    pass
 
 
 @_helper
@@ -367,7 +391,7 @@ def draw(args):
             token += 1
             before += target[token]
         # Single tokens sum to a little less than their block where that rounds otherwise.
-        while target[token] == f32(0.0):
+        while token > 0 and target[token] == f32(0.0):
             token -= 1
         chosen[row] = token
         logprobs[row] = less(source[token], largest) - f32(np.log(total))

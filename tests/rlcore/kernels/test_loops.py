@@ -1,6 +1,10 @@
 """Each loop computes its formula, the same bits on any number of threads and for any rows beside,
 and hides no NaN."""
 
+import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
@@ -280,9 +284,38 @@ def test_logits_that_are_not_numbers_draw_a_token_of_no_known_log_prob() -> None
     assert logprobs.isnan().tolist() == [True, False]
 
 
+@pytest.mark.parametrize("size", [2, 128, 300])
+def test_infinite_logits_draw_a_token_that_is_there(size: int) -> None:
+    for place in range(size):
+        logits = torch.zeros(1, size)
+        logits[0, place] = torch.inf
+        for uniform in (0.0, 0.999):
+            chosen, logprobs = _drawn_tokens(logits, torch.tensor([uniform], dtype=torch.float64))
+            assert 0 <= int(chosen[0]) < size
+            assert logprobs.isnan().all()
+
+
 def test_the_cache_of_loops_is_renewed_with_what_they_are_made_of() -> None:
     """numba compares the file of the loops only; without this a changed instruction would not be
     compiled where an older one is cached."""
     digest = sha256(Path(str(intrinsics.__file__)).read_bytes()).hexdigest()
     assert digest.startswith(loops.INTRINSICS), "write the new digest into loops.py"
     assert len(loops.INTRINSICS) == 12
+
+
+def test_loops_run_and_say_so_where_nothing_can_be_kept(tmp_path: Path) -> None:
+    """An installation that cannot be written to, of a user without a home."""
+    package = Path(str(loops.__file__)).parents[1]
+    without = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(package, tmp_path / "rlcore", ignore=without)
+    (tmp_path / "rlcore/kernels/__pycache__").touch()  # no folder, whoever the user is
+    code = "import rlcore.kernels.loops as loops; print(loops.__file__, loops.draw.address > 0)"
+    environment = os.environ | {"HOME": os.devnull, "PYTHONPATH": str(tmp_path)}
+    environment.pop("NUMBA_CACHE_DIR", None)
+    command = [sys.executable, "-B", "-c", code]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout.split() == [str(tmp_path / "rlcore/kernels/loops.py"), "True"], done.stderr
+    assert done.stderr.count("compiled anew in each process") == 1
+    assert "NUMBA_CACHE_DIR" in done.stderr
