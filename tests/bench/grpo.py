@@ -31,13 +31,17 @@ NEVER = 10**6  # steps between two checkpoints
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A model, how often each side trains it, and the ratio to TRL that each of ours must reach."""
+    """A model, how often each side trains it, and the ratio to TRL that each of ours must reach.
+
+    ``micro_batch_tokens``: of ours; TRL computes all rows of a step at once.
+    """
 
     name: str
     shape: Mapping[str, int]
     rounds: int
     steps: int
     least: Mapping[str, float]
+    micro_batch_tokens: int = 8192
 
 
 IN_PROCESS, PIPELINE = "in one process", "Prefect and Ray"
@@ -54,6 +58,7 @@ LARGE = Size(
     rounds=1,
     steps=5,
     least={PIPELINE: 1.5},
+    micro_batch_tokens=2048,
 )
 
 
@@ -71,7 +76,7 @@ class Job:
     new_tokens: int = 24
     lr: float = 1e-8
     threads: int = 2
-    micro_batch_tokens: int = 2048
+    micro_batch_tokens: int = 8192
     engine: str = "transformers"
     engines: int = 2
     old_logprobs: str = "fused"
@@ -160,4 +165,5 @@ def job_of(folder: Path, size: Size) -> Job:
         test_file=str(folder / "test.jsonl"),
         folder=str(folder),
         steps=size.steps,
+        micro_batch_tokens=size.micro_batch_tokens,
     )
