@@ -12,6 +12,8 @@ rows are computed together.
 import logging
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import numpy as np
@@ -40,29 +42,27 @@ _helper = njit(inline="always", fastmath=FAST, error_model="numpy")
 
 
 def _loop(function: Callable[..., Any]) -> Any:
-    return cfunc(_SIGNATURE, cache=_keeps(), fastmath=FAST, error_model="numpy")(function)
+    signature = types.void(types.CPointer(types.int64))
 
+    def compiled(*, keep: bool) -> Any:
+        return cfunc(signature, cache=keep, fastmath=FAST, error_model="numpy")(function)
 
-_SIGNATURE = types.void(types.CPointer(types.int64))
+    try:
+        return compiled(keep=True)
+    except (OSError, RuntimeError, EOFError, UnpicklingError) as error:
+        _warn_once(f"{type(error).__name__}: {error}".replace(function.__name__, "*"))
+    return compiled(keep=False)
 
 
 @cache
-def _keeps() -> bool:
-    """Return whether numba finds a folder where it can keep what it compiled."""
-    try:
-        cfunc(_SIGNATURE, cache=True)(_nothing)
-    except (OSError, RuntimeError) as error:
-        logger.warning(
-            "Loops are compiled anew in each process, which takes seconds: numba cannot keep them "
-            "(%s). Let the variable NUMBA_CACHE_DIR name a folder that can be written to",
-            error,
-        )
-        return False
-    return True
-
-
-def _nothing(address):
-    pass
+def _warn_once(why: str) -> None:
+    logger.warning(
+        "Loops are compiled anew in each process, which takes seconds: numba cannot keep them, or "
+        "what it kept is torn (%s). Remove *.nbi and *.nbc in %s, or let the variable "
+        "NUMBA_CACHE_DIR name a folder that can be written to",
+        why,
+        Path(__file__).parent / "__pycache__",
+    )
 
 
 @_helper

@@ -20,9 +20,15 @@ SMALL = 2048  # elements of a loop that one thread computes sooner
 
 
 def serves(tensor: torch.Tensor) -> bool:
-    """Return whether loops compute ``tensor``: float32 on a CPU, where numba is installed. A
-    machine for GPUs can do without it; there torch's operations compute what is on the CPU."""
-    return tensor.device.type == "cpu" and tensor.dtype == torch.float32 and _compiled()
+    """Return whether loops compute ``tensor``: float32 on a CPU, where numba is installed and
+    torch's threads are found. Elsewhere torch's operations compute: a machine for GPUs can do
+    without numba, and loops on one thread would be slower than they are on many."""
+    return (
+        tensor.device.type == "cpu"
+        and tensor.dtype == torch.float32
+        and _compiled()
+        and _team() is not None
+    )
 
 
 def run(loop: str, rows: int, *arguments: int | float | torch.Tensor) -> None:
@@ -32,15 +38,14 @@ def run(loop: str, rows: int, *arguments: int | float | torch.Tensor) -> None:
     on the CPU. Each thread takes a run of chunks of rows, so that it finds in its cache what it
     left there; what is computed does not depend on how many there are.
     """
-    fields = [_field(argument) for argument in arguments]
     team = _team()
-    threads = 1
-    if team is not None and rows * fields[0] > SMALL:
-        threads = min(torch.get_num_threads(), CHUNKS)
-    number = 0 if team is None else team.number
-    block = (ctypes.c_int64 * FIELDS)(number, threads, rows, *fields)
+    assert team is not None, "serves() says whether there is one"
+    fields = [_field(argument) for argument in arguments]
+    several = rows * fields[0] > SMALL
+    threads = min(torch.get_num_threads(), CHUNKS) if several else 1
+    block = (ctypes.c_int64 * FIELDS)(team.number, threads, rows, *fields)
     function, at = _function(loop), ctypes.addressof(block)
-    if team is None or threads == 1:
+    if threads == 1:
         function(at)
     else:
         team.parallel(function, at, threads, 0)
@@ -73,15 +78,34 @@ def _compiled() -> bool:
 
 @cache
 def _team() -> _Team | None:
-    """Return the threads of torch's OpenMP library, None where torch brings none."""
-    for path in sorted((Path(torch.__file__).parent / "lib").glob("libgomp*.so*")):
-        library = ctypes.CDLL(str(path))
-        library.GOMP_parallel.argtypes = [_Function, ctypes.c_void_p, *[ctypes.c_uint] * 2]
-        library.GOMP_parallel.restype = None
-        number = ctypes.cast(library.omp_get_thread_num, ctypes.c_void_p).value
-        assert number is not None, "a function has an address"
-        return _Team(library.GOMP_parallel, number)
-    return None
+    """Return the threads of torch's OpenMP library, None where that is not GNU's."""
+    path = _loaded_library()
+    if path is None:
+        return None
+    library = ctypes.CDLL(str(path))
+    library.GOMP_parallel.argtypes = [_Function, ctypes.c_void_p, *[ctypes.c_uint] * 2]
+    library.GOMP_parallel.restype = None
+    number = ctypes.cast(library.omp_get_thread_num, ctypes.c_void_p).value
+    assert number is not None, "a function has an address"
+    return _Team(library.GOMP_parallel, number)
+
+
+def _loaded_library() -> Path | None:
+    """Return the GNU OpenMP library that torch has loaded, None where there is none.
+
+    A wheel brings its own, in a folder beside torch's modules; a build of one's own loads the
+    system's. Another package can have loaded one of its own besides.
+    """
+    maps = Path("/proc/self/maps")  # of Linux
+    if not maps.is_file():
+        return None
+    files = {row.split(maxsplit=5)[-1] for row in maps.read_text().splitlines()}
+    loaded = {path for path in map(Path, files) if path.name.startswith("libgomp")}
+    packages = Path(torch.__file__).resolve().parents[1]
+    folders = {packages / "torch", packages / "torch.libs"}
+    brought = {path for path in loaded if folders & {*path.parents}}
+    found = brought or loaded
+    return found.pop() if len(found) == 1 else None
 
 
 _Function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
