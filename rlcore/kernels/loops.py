@@ -11,7 +11,6 @@ rows are computed together.
 
 import logging
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -50,19 +49,23 @@ def _loop(function: Callable[..., Any]) -> Any:
     try:
         return compiled(keep=True)
     except (OSError, RuntimeError, EOFError, UnpicklingError) as error:
-        _warn_once(f"{type(error).__name__}: {error}".replace(function.__name__, "*"))
+        _warn_once(f"{type(error).__name__}: {error}")
     return compiled(keep=False)
 
 
-@cache
+_reasons: list[str] = []  # why numba could not keep loops
+
+
 def _warn_once(why: str) -> None:
-    logger.warning(
-        "Loops are compiled anew in each process, which takes seconds: numba cannot keep them, or "
-        "what it kept is torn (%s). Remove *.nbi and *.nbc in %s, or let the variable "
-        "NUMBA_CACHE_DIR name a folder that can be written to",
-        why,
-        Path(__file__).parent / "__pycache__",
-    )
+    if not _reasons:
+        logger.warning(
+            "Loops are compiled anew in each process, which takes seconds: numba cannot keep them, "
+            "or what it kept is torn (%s). Remove *.nbi and *.nbc in %s, or let the variable "
+            "NUMBA_CACHE_DIR name a folder that can be written to",
+            why,
+            Path(__file__).parent / "__pycache__",
+        )
+    _reasons.append(why)
 
 
 @_helper
