@@ -12,7 +12,6 @@ rows are computed together.
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import numpy as np
@@ -48,7 +47,7 @@ def _loop(function: Callable[..., Any]) -> Any:
 
     try:
         return compiled(keep=True)
-    except (OSError, RuntimeError, EOFError, UnpicklingError) as error:
+    except Exception as error:  # noqa: BLE001 - whatever the bytes of a torn file cause
         _warn_once(f"{type(error).__name__}: {error}")
     return compiled(keep=False)
 
