@@ -78,34 +78,22 @@ def _compiled() -> bool:
 
 @cache
 def _team() -> _Team | None:
-    """Return the threads of torch's OpenMP library, None where that is not GNU's."""
-    path = _loaded_library()
-    if path is None:
-        return None
-    library = ctypes.CDLL(str(path))
-    library.GOMP_parallel.argtypes = [_Function, ctypes.c_void_p, *[ctypes.c_uint] * 2]
-    library.GOMP_parallel.restype = None
-    number = ctypes.cast(library.omp_get_thread_num, ctypes.c_void_p).value
-    assert number is not None, "a function has an address"
-    return _Team(library.GOMP_parallel, number)
+    """Return the threads of the OpenMP library that torch is linked with, None where it is linked
+    with none that has the interface of GNU's, as LLVM's and Intel's have on Linux.
 
-
-def _loaded_library() -> Path | None:
-    """Return the GNU OpenMP library that torch has loaded, None where there is none.
-
-    A wheel brings its own, in a folder beside torch's modules; a build of one's own loads the
-    system's. Another package can have loaded one of its own besides.
+    Asked of torch's own library, which finds what it is linked with, whichever of several the
+    process has loaded.
     """
-    maps = Path("/proc/self/maps")  # of Linux
-    if not maps.is_file():
+    try:
+        library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+        parallel, number_of_thread = library.GOMP_parallel, library.omp_get_thread_num
+    except (OSError, AttributeError):
         return None
-    files = {row.split(maxsplit=5)[-1] for row in maps.read_text().splitlines()}
-    loaded = {path for path in map(Path, files) if path.name.startswith("libgomp")}
-    packages = Path(torch.__file__).resolve().parents[1]
-    folders = {packages / "torch", packages / "torch.libs"}
-    brought = {path for path in loaded if folders & {*path.parents}}
-    found = brought or loaded
-    return found.pop() if len(found) == 1 else None
+    parallel.argtypes = [_Function, ctypes.c_void_p, *[ctypes.c_uint] * 2]
+    parallel.restype = None
+    number = ctypes.cast(number_of_thread, ctypes.c_void_p).value
+    assert number is not None, "a function has an address"
+    return _Team(parallel, number)
 
 
 _Function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -42,32 +41,20 @@ def test_loops_serve_float32_on_a_cpu_where_numba_is(monkeypatch: pytest.MonkeyP
     assert not parallel.serves(torch.zeros(2))
 
 
-@pytest.mark.parametrize("loaded", [[], ["one/libgomp.so.1", "other/libgomp-1.so.1"]])
-def test_no_loops_where_torchs_threads_are_not_found(
-    loaded: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_no_loops_where_torch_is_linked_with_no_openmp(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A torch that runs on another OpenMP library, or on one that cannot be told."""
-    assert parallel._loaded_library() is not None
-    monkeypatch.setattr(parallel, "Path", _files_of_process(loaded, tmp_path))
-    assert parallel._loaded_library() is None
-
-
-@pytest.mark.parametrize("folder", ["torch/lib", "torch.libs", "/usr/lib/x86_64-linux-gnu"])
-def test_torchs_own_threads_are_taken(
-    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A wheel's beside another package's, or the system's of a build of one's own."""
-    ours = str(Path(torch.__file__).resolve().parents[1] / folder / "libgomp.so.1")
-    others = [] if folder.startswith("/") else ["/packages/scikit_learn.libs/libgomp-1.so.1"]
-    monkeypatch.setattr(parallel, "Path", _files_of_process([ours, *others], tmp_path))
-    assert str(parallel._loaded_library()) == ours
-
-
-def _files_of_process(loaded: list[str], folder: Path) -> Callable[[str], Path]:
-    rows = [f"7f00-7f01 r-xp 00000000 fe:00 {at} {path}" for at, path in enumerate(loaded)]
-    maps = folder / "maps"
-    maps.write_text("\n".join(["7f02-7f03 rw-p 00000000 00:00 0", *rows]) + "\n")
-    return lambda path: maps if path == "/proc/self/maps" else Path(path)
+    """On one thread they would be slower than torch's operations on many."""
+    find_team = parallel._team.__wrapped__
+    assert find_team() is not None
+    folder = Path(torch.__file__).parent / "lib"
+    monkeypatch.setattr(torch, "__file__", str(tmp_path / "__init__.py"))
+    assert find_team() is None  # a torch of another layout
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "libtorch_cpu.so").symlink_to(folder / "libc10.so")
+    assert find_team() is None
+    monkeypatch.setattr(parallel, "_team", find_team)
+    assert not parallel.serves(torch.zeros(2))
 
 
 def test_no_rows_are_no_work() -> None:
