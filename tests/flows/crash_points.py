@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -212,13 +213,17 @@ def _command(process: Any) -> list[str]:
 
 
 def main() -> None:
-    """Install the crash point, then run the pipeline."""
+    """Install the crash point, then run the pipeline; a traceback is the last that it prints."""
     point, recipe, overrides = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
     parameters = json.loads(sys.argv[4]) if len(sys.argv) > 4 else {}
     _install(point)
+    from flows.inline import end
     from flows.rl_pipeline import rl_pipeline
 
-    rl_pipeline(recipe=recipe, overrides=overrides, **parameters)
+    try:
+        rl_pipeline(recipe=recipe, overrides=overrides, **parameters)
+    except Exception:
+        end(1, traceback.format_exc())
 
 
 if __name__ == "__main__":

@@ -179,8 +179,8 @@ class _Page:
                 if "![" in str(artifact.data):
                     self.browser.wait(f"{DRAWN}.length === 1 && {DRAWN}[0].naturalWidth > 0")
                 if name == key:
-                    text = self.browser.ask("document.body.innerText")
-                    assert [word for word in words if word not in text] == []
+                    text = "document.body.innerText"
+                    self.browser.wait(f"{list(words)}.every(word => {text}.includes(word))")
                     self._report_opens()
 
     def _fits(self, picture: str) -> None:
