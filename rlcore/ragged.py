@@ -22,11 +22,18 @@ def from_arrays(
     name: str, arrays: Sequence[np.ndarray] | Sequence[list], dtype: pl.DataType | type[pl.DataType]
 ) -> pl.Series:
     """Return a list series of inner type ``dtype`` with one row per array."""
-    lengths = np.fromiter((len(array) for array in arrays), dtype=np.int64, count=len(arrays))
-    flat = pl.Series("values", np.concatenate([np.asarray(a) for a in arrays]) if arrays else [])
+    lengths = np.fromiter(map(len, arrays), dtype=np.int64, count=len(arrays))
+    flat = np.concatenate([np.asarray(a) for a in arrays]) if arrays else np.zeros(0)
+    return from_flat(name, flat, lengths, dtype)
+
+
+def from_flat(
+    name: str, values: np.ndarray, lengths: np.ndarray, dtype: pl.DataType | type[pl.DataType]
+) -> pl.Series:
+    """Return a list series of inner type ``dtype``, ``lengths`` [rows] of the ``values`` each."""
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     nested = pa.LargeListArray.from_arrays(
-        pa.array(offsets, pa.int64()), flat.cast(dtype).to_arrow()
+        pa.array(offsets, pa.int64()), pl.Series("values", values).cast(dtype).to_arrow()
     )
     return pl.Series(name, nested, dtype=pl.List(dtype))
 

@@ -13,6 +13,7 @@ from rlcore.rewards.types import Reward, RewardRow
 from rlcore.rewards.unscored import check_unscored
 from rlcore.seeds import stream_seed
 from rlcore.trajectories.collect import Engines, collect, in_order, score
+from rlcore.trajectories.joined import joined
 from rlcore.trajectories.types import Request
 from schemas.errors import UserError
 from schemas.outcomes import Outcome
@@ -78,7 +79,7 @@ def sample_preferences(
                 verdicts=scored.verdicts_json,
             )
         )
-        token_ids.append(trajectory.token_ids().tolist())
+        token_ids.append(joined([trajectory]).token_ids.tolist())
         prompt_tokens.append(len(prompt["prompt_ids"]))
     left_out = Counter(level for level in levels if level not in RANKS)
     return Preferences(preferences_table(ranked, token_ids, prompt_tokens), dict(left_out))

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Literal, Protocol
 
+import numpy as np
+
 from schemas.outcomes import FinishReason, Outcome
 
 
@@ -126,14 +128,10 @@ def groups_of(rows: Sequence[RewardRow]) -> list[list[int]]:
     return [list(group) for _, group in groupby(range(len(rows)), lambda i: rows[i].group)]
 
 
-def policy_tokens(token_ids: Sequence[int], loss_mask: Sequence[bool], prompt: int) -> list[int]:
+def policy_tokens(token_ids: np.ndarray, loss_mask: np.ndarray, prompt: int) -> list[int]:
     """Return the ids of an episode's prompt (its first ``prompt`` tokens) and of what the policy
-    sampled; both arguments have one entry per token of the episode."""
-    return [
-        token
-        for index, (token, sampled) in enumerate(zip(token_ids, loss_mask, strict=True))
-        if sampled or index < prompt
-    ]
+    sampled; both arrays are [tokens of the episode]."""
+    return token_ids[loss_mask | (np.arange(len(token_ids)) < prompt)].tolist()
 
 
 def is_finished(row: RewardRow) -> bool:

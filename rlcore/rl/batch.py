@@ -46,6 +46,8 @@ class RolloutBatch:
 
     def only(self, uids: tuple[str, ...]) -> "RolloutBatch":
         """Return the trajectories of ``uids``, their groups in that order."""
+        if self.rollouts["uid"].rle().struct.field("value").to_list() == list(uids):
+            return self  # as they are: the usual case
         order = pl.DataFrame({"uid": uids}, schema={"uid": pl.String})
         kept = order.join(self.rollouts, on="uid", how="left", maintain_order="left_right")
         return RolloutBatch(kept.select(self.rollouts.columns), self.rewards, self.baselines)
@@ -53,6 +55,8 @@ class RolloutBatch:
     @cached_property
     def rewards_in_order(self) -> pl.DataFrame:
         """The rewards, row for row those of ``rollouts``."""
+        if self.rewards["trajectory_id"].equals(self.rollouts["trajectory_id"]):
+            return self.rewards
         return self.rollouts.select("trajectory_id").join(
             self.rewards, on="trajectory_id", how="left", maintain_order="left", validate="1:1"
         )

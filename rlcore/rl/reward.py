@@ -5,6 +5,7 @@ from dataclasses import asdict
 
 import polars as pl
 
+from rlcore.ragged import to_arrays
 from rlcore.rewards.types import Reward, RewardRow, Scorers, policy_tokens, score_finished
 
 
@@ -18,7 +19,7 @@ def score_rollouts(
     uid, ``episodes`` what was said in an environment. What the engine aborted has outcome "aborted"
     and no score, what the environment failed "error"."""
     columns = ["uid", "data_source", "prompt", "reward_style", "ground_truth", "extra_info"]
-    sampled = ["response", "finish_reason", "loss_mask", "token_ids", "prompt_tokens"]
+    sampled = ["response", "finish_reason", "prompt_tokens"]
     if episodes is not None:
         sampled.append("turn_rewards")
     joined = rollouts.select("trajectory_id", "uid", *sampled)
@@ -29,19 +30,20 @@ def score_rollouts(
     joined = joined.join(
         prompts.select(columns), on="uid", how="left", maintain_order="left", validate="m:1"
     )
+    token_ids, masks = to_arrays(rollouts["token_ids"]), to_arrays(rollouts["loss_mask"])
     rows = [
         RewardRow.of_prompt(
             row,
             trajectory_id=row["trajectory_id"],
             response=row["response"],
             finish_reason=row["finish_reason"],
-            num_tokens=sum(row["loss_mask"]),
+            num_tokens=int(mask.sum()),
             turns=tuple(row.get("turns") or ()),
             turn_rewards=row.get("turn_rewards") or (),
             failure=row.get("failure") or "",
-            token_ids=policy_tokens(row["token_ids"], row["loss_mask"], row["prompt_tokens"]),
+            token_ids=policy_tokens(ids, mask, row["prompt_tokens"]),
         )
-        for row in joined.iter_rows(named=True)
+        for row, ids, mask in zip(joined.iter_rows(named=True), token_ids, masks, strict=True)
     ]
     return rewards_frame(score_finished(rows, rewards.score))
 

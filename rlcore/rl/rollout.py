@@ -1,6 +1,6 @@
 """The rollout phase: prompts in, recorded trajectories out."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -9,10 +9,11 @@ import polars as pl
 from rlcore.engines.pool import EnginePool
 from rlcore.engines.types import Sampling
 from rlcore.models.tokenizer import eos_token_id
-from rlcore.ragged import from_arrays
+from rlcore.ragged import from_flat
 from rlcore.seeds import stream_seed
 from rlcore.trajectories.collect import collect, in_order
 from rlcore.trajectories.episodes import Episodes
+from rlcore.trajectories.joined import joined
 from rlcore.trajectories.types import Request, Trajectory
 from schemas.chats import MESSAGES
 from schemas.rollout import RolloutSection
@@ -97,40 +98,38 @@ def rollouts_frame(trajectories: list[Trajectory], iteration: int) -> pl.DataFra
     """Return the Rollouts table of ``trajectories``, row for row."""
     requests = [trajectory.request for trajectory in trajectories]
     last = [trajectory.last for trajectory in trajectories]
-    turns = [trajectory.turns for trajectory in trajectories]
+    turns = [turn for trajectory in trajectories for turn in trajectory.turns]
+    whole = joined(trajectories)
+
+    def per_token(name: str, values: np.ndarray, dtype: type[pl.DataType]) -> pl.Series:
+        return from_flat(name, values, whole.lengths, dtype)
+
+    def per_turn(name: str, values: Iterable[Any], dtype: type[pl.DataType]) -> pl.Series:
+        return from_flat(name, np.array([*values]), whole.turns, dtype)
+
     return pl.DataFrame(
         {
             "trajectory_id": [request.trajectory_id for request in requests],
             "uid": [request.prompt["uid"] for request in requests],
             "sample": pl.Series([request.sample for request in requests], dtype=pl.Int32),
             "iteration": pl.Series([iteration] * len(requests), dtype=pl.Int32),
-            "token_ids": from_arrays("token_ids", [t.token_ids() for t in trajectories], pl.Int32),
+            "token_ids": per_token("token_ids", whole.token_ids, pl.Int32),
             "prompt_tokens": pl.Series(
                 [len(request.prompt["prompt_ids"]) for request in requests], dtype=pl.Int32
             ),
-            "loss_mask": from_arrays(
-                "loss_mask", [t.loss_mask() for t in trajectories], pl.Boolean
-            ),
-            "sampler_logprobs": from_arrays(
-                "sampler_logprobs",
-                [np.minimum(t.logprobs(), 0.0) for t in trajectories],
-                pl.Float32,
+            "loss_mask": per_token("loss_mask", whole.loss_mask, pl.Boolean),
+            "sampler_logprobs": per_token(
+                "sampler_logprobs", np.minimum(whole.logprobs, 0.0), pl.Float32
             ),
             "response": [trajectory.text for trajectory in trajectories],
             "finish_reason": [g.finish_reason.value for g in last],
             "stop_reason": [trajectory.stop_reason.value for trajectory in trajectories],
-            "turn_ends": from_arrays("turn_ends", [t.turn_ends() for t in trajectories], pl.Int32),
-            "turn_rewards": from_arrays(
-                "turn_rewards", [[turn.reward for turn in row] for row in turns], pl.Float64
+            "turn_ends": per_turn("turn_ends", whole.turn_ends, pl.Int32),
+            "turn_rewards": per_turn("turn_rewards", (turn.reward for turn in turns), pl.Float64),
+            "turn_versions": per_turn(
+                "turn_versions", (turn.generation.stamp.version for turn in turns), pl.Int64
             ),
-            "turn_versions": from_arrays(
-                "turn_versions",
-                [[turn.generation.stamp.version for turn in row] for row in turns],
-                pl.Int64,
-            ),
-            "valid_actions": from_arrays(
-                "valid_actions", [[turn.valid for turn in row] for row in turns], pl.Boolean
-            ),
+            "valid_actions": per_turn("valid_actions", (turn.valid for turn in turns), pl.Boolean),
             "seed": pl.Series([request.seed for request in requests], dtype=pl.Int64),
             "weight_version": pl.Series([g.stamp.version for g in last], dtype=pl.Int64),
             "weight_digest": [g.stamp.digest for g in last],

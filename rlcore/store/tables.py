@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import polars as pl
@@ -68,7 +68,7 @@ def _file_schema(name: str, kind: str) -> pa.Schema:
 
 def _write_groups(writer: pq.ParquetWriter, schema: pa.Schema, frame: pl.DataFrame) -> None:
     # One chunk per column, so that the pages do not depend on how the frame was assembled.
-    frame = frame.select(schema.names).rechunk()
+    frame = _in_order(frame, schema.names).rechunk()
     for start in range(0, max(frame.height, 1), ROW_GROUP_ROWS):
         part = frame.slice(start, ROW_GROUP_ROWS).to_arrow()
         writer.write_table(part.cast(schema), row_group_size=ROW_GROUP_ROWS)
@@ -180,7 +180,11 @@ def _hold(name: str, digest: str, frame: pl.DataFrame) -> None:
 def remember_read(name: str, digest: str, frame: pl.DataFrame) -> None:
     """Record that the file of this digest is ``encode_table`` of ``frame``, which will be read
     soon."""
-    _hold(name, digest, frame.select(arrow_schema(name).names))
+    _hold(name, digest, _in_order(frame, arrow_schema(name).names))
+
+
+def _in_order(frame: pl.DataFrame, columns: list[str]) -> pl.DataFrame:
+    return frame if frame.columns == columns else frame.select(columns)
 
 
 def schema_versions(tables: Iterable[str]) -> dict[str, str]:
@@ -224,19 +228,10 @@ def _keeps_contract(name: str, frame: pl.DataFrame) -> bool:
 
     False where only Pandera can tell, and where something is wrong, which it says best.
     """
-    from pandera.api.polars.types import PolarsData
-
     conditions = _conditions(name)
     if conditions is None or dict(frame.schema) != _types(name):
         return False
-    rows, data = frame.lazy(), PolarsData(frame.lazy(), "*")
-    answers = [rows.select(conditions)] if conditions else []
-    for check in _frame_checks(name):
-        holds = check.apply(data)
-        if not isinstance(holds, pl.LazyFrame):
-            return False
-        answers.append(holds.select(pl.all().all(ignore_nulls=check.check.ignore_na)))
-    return all(all(answer.row(0)) for answer in pl.collect_all(answers))
+    return not conditions or all(frame.select(conditions).row(0))
 
 
 @cache
@@ -257,20 +252,23 @@ _COLUMN_CHECKS: Mapping[str, Callable[..., pl.Expr]] = {
 }
 
 
-@cache
-def _frame_checks(name: str) -> list[Any]:
-    """Return what evaluates each check of table ``name`` as a whole."""
-    from pandera.backends.polars.checks import PolarsCheckBackend
+class _Asked:
+    """Given to a check of a table in place of its rows: what the check selects from them."""
 
-    from schemas.tables import TABLES
+    @property
+    def lazyframe(self) -> Self:
+        return self
 
-    return [PolarsCheckBackend(check) for check in TABLES[name].to_schema().checks or []]
+    def select(self, holds: pl.Expr) -> pl.Expr:
+        return holds
 
 
 @cache
 def _conditions(name: str) -> list[pl.Expr] | None:
     """Return expressions, one boolean each, that all hold where the columns of table ``name`` keep
     its contract; None where that says more than these can."""
+    from pandera.backends.polars.checks import PolarsCheckBackend
+
     from schemas.tables import TABLES
 
     schema = TABLES[name].to_schema()
@@ -292,6 +290,9 @@ def _conditions(name: str) -> list[pl.Expr] | None:
                 return None
             holds = _COLUMN_CHECKS[check.name](value, *(check.statistics or {}).values())
             conditions.append(holds.all().alias(f"{column} keeps check {number}"))
+    for check in schema.checks or []:
+        holds = PolarsCheckBackend(check).check_fn(_Asked())
+        conditions.append(holds.all(ignore_nulls=check.ignore_na).alias(f"{check.name} holds"))
     return conditions
 
 

@@ -3,11 +3,9 @@
 Producer: ``collect``. Consumers: the rollout phase, validation, evaluation, sampled preferences.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from rlcore.engines.types import Generation
 from rlcore.rewards.types import RewardRow
@@ -64,26 +62,6 @@ class Trajectory:
         """Tokens that the policy sampled, stop tokens included."""
         return sum(len(turn.generation.token_ids) for turn in self.turns)
 
-    def token_ids(self) -> np.ndarray:
-        """Return [tokens] int32: the prompt, then each turn and its observation."""
-        parts = (part for t in self.turns for part in (t.generation.token_ids, t.observation))
-        return _joined([self.request.prompt["prompt_ids"], *parts], np.int32)
-
-    def loss_mask(self) -> np.ndarray:
-        """Return [tokens] bool, True where the policy sampled the token."""
-        return self._over_tokens(lambda g: np.ones(len(g.token_ids)), bool)
-
-    def logprobs(self) -> np.ndarray:
-        """Return [tokens] float64, the engine's log-probs (nats), 0 where ``loss_mask`` is not."""
-        return self._over_tokens(lambda g: np.asarray(g.logprobs), np.float64)
-
-    def turn_ends(self) -> np.ndarray:
-        """Return [turns] int32: tokens of the episode up to and with each turn's last."""
-        answers = np.array([len(turn.generation.token_ids) for turn in self.turns])
-        whole = answers + [len(turn.observation) for turn in self.turns]
-        starts = len(self.request.prompt["prompt_ids"]) + np.cumsum(whole) - whole
-        return (starts + answers).astype(np.int32)
-
     def reward_row(self) -> RewardRow:
         """Return what is scored."""
         return RewardRow.of_prompt(
@@ -100,18 +78,3 @@ class Trajectory:
                 *(token for turn in self.turns for token in turn.generation.token_ids),
             ],
         )
-
-    def _over_tokens(
-        self, of_generation: Callable[[Generation], np.ndarray], dtype: type
-    ) -> np.ndarray:
-        """Return [tokens]: ``of_generation`` on what the policy sampled, 0 on all else."""
-        parts = (
-            part
-            for turn in self.turns
-            for part in (of_generation(turn.generation), np.zeros(len(turn.observation)))
-        )
-        return _joined([np.zeros(len(self.request.prompt["prompt_ids"])), *parts], dtype)
-
-
-def _joined(parts: Iterable[Sequence[int] | np.ndarray], dtype: type) -> np.ndarray:
-    return np.concatenate([np.asarray(part, dtype=dtype) for part in parts])

@@ -222,7 +222,7 @@ def main() -> None:
 
     try:
         rl_pipeline(recipe=recipe, overrides=overrides, **parameters)
-    except Exception:
+    except Exception:  # noqa: BLE001 - what a run ends with is printed
         end(1, traceback.format_exc())
 
 

@@ -18,6 +18,7 @@ from rlcore.models.tokenizer import EOS, train_tokenizer
 from rlcore.rl.rollout import episodes_frame, rollouts_frame
 from rlcore.trajectories.collect import collect, in_order
 from rlcore.trajectories.episodes import Episodes
+from rlcore.trajectories.joined import joined
 from rlcore.trajectories.types import Request, Trajectory
 from rlcore.weights.stamp import WeightStamp
 from schemas.environment import EnvironmentSection
@@ -196,11 +197,11 @@ def test_sampled_ids_are_never_encoded_again(played: Played, odd: list[int], is_
         [{"role": "tool", "content": "42"}], was_cut=is_cut
     )
     whole = [*prompt, *turn, *observation, *turn, *observation, *last]
-    assert trajectory.token_ids().tolist() == whole
+    assert joined([trajectory]).token_ids.tolist() == whole
     mask = [0] * len(prompt) + 2 * ([1] * len(turn) + [0] * len(observation)) + [1] * len(last)
-    assert trajectory.loss_mask().astype(int).tolist() == mask
+    assert joined([trajectory]).loss_mask.astype(int).tolist() == mask
     ends = [len(prompt) + len(turn), len(prompt) + 2 * len(turn) + len(observation), len(whole)]
-    assert trajectory.turn_ends().tolist() == ends
+    assert joined([trajectory]).turn_ends.tolist() == ends
     assert [list(r.token_ids) for share in engines.asked[1] for r in share] == [
         [*prompt, *turn, *observation]
     ]
@@ -268,7 +269,7 @@ def test_a_full_context_ends_the_episode(played: Played) -> None:
         engines, Environments(lambda name, text: tool("1234567890")), context=prompt + 20
     )
     assert (len(trajectory.turns), trajectory.stop_reason) == (1, StopReason.LENGTH)
-    assert len(trajectory.token_ids()) <= prompt + 20
+    assert len(joined([trajectory]).token_ids) <= prompt + 20
     check_tables([trajectory])
 
 
@@ -281,7 +282,7 @@ def test_the_budget_of_a_turn_is_what_the_context_leaves(played: Played) -> None
     budgets = [r.max_new_tokens for turn in engines.asked for share in turn for r in share]
     assert budgets[0] == 30
     assert budgets[1] < 15
-    assert len(trajectory.token_ids()) == prompt + 45
+    assert len(joined([trajectory]).token_ids) == prompt + 45
 
 
 @pytest.mark.parametrize("where", ["step", "reset"])
@@ -350,14 +351,14 @@ def test_log_probs_of_turns_are_those_of_the_whole_sequence(played: Played, tmp_
     trajectories = played(pool, Environments(lambda n, t: tool(t[:3])), count=5, new=12)
     assert max(len(t.turns) for t in trajectories) == 3
     for trajectory in trajectories:
-        (whole,) = engines[0].probe([trajectory.token_ids().tolist()])
-        mask = trajectory.loss_mask()
-        gap = np.abs(trajectory.logprobs()[mask] - np.array([0.0, *whole])[mask])
+        (whole,) = engines[0].probe([joined([trajectory]).token_ids.tolist()])
+        mask = joined([trajectory]).loss_mask
+        gap = np.abs(joined([trajectory]).logprobs[mask] - np.array([0.0, *whole])[mask])
         assert gap.max() < 1e-4
     one, other = (
         by("lockstep")(pool, Environments(lambda n, t: tool(t[:3])), count=5, new=12)
         for _ in range(2)
     )
     for trajectory, again in zip(one, other, strict=True):
-        assert np.array_equal(trajectory.token_ids(), again.token_ids())
-        assert np.array_equal(trajectory.logprobs(), again.logprobs())
+        assert np.array_equal(joined([trajectory]).token_ids, joined([again]).token_ids)
+        assert np.array_equal(joined([trajectory]).logprobs, joined([again]).logprobs)
