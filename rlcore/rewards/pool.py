@@ -91,10 +91,11 @@ class RewardPool:
             values = model_scores(self._model, [rows[i] for i in scored])
             for i, value in zip(scored, values.tolist(), strict=True):
                 rewards[i] = add_model_score(rewards[i], value, self._model_function.weight)
+        offset = self._section.offset
         return [
             reward
-            if reward.score is None
-            else replace(reward, score=reward.score + self._section.offset)
+            if reward.score is None or not offset
+            else replace(reward, score=reward.score + offset)
             for reward in rewards
         ]
 

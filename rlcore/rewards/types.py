@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Literal, Protocol
 
-import numpy as np
-
 from schemas.outcomes import FinishReason, Outcome
 
 
@@ -126,12 +124,6 @@ def groups_of(rows: Sequence[RewardRow]) -> list[list[int]]:
     Greedy answers that are asked for before the samples are a group of their own.
     """
     return [list(group) for _, group in groupby(range(len(rows)), lambda i: rows[i].group)]
-
-
-def policy_tokens(token_ids: np.ndarray, loss_mask: np.ndarray, prompt: int) -> list[int]:
-    """Return the ids of an episode's prompt (its first ``prompt`` tokens) and of what the policy
-    sampled; both arrays are [tokens of the episode]."""
-    return token_ids[loss_mask | (np.arange(len(token_ids)) < prompt)].tolist()
 
 
 def is_finished(row: RewardRow) -> bool:

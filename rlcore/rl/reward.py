@@ -3,10 +3,11 @@
 import json
 from dataclasses import asdict
 
+import numpy as np
 import polars as pl
 
 from rlcore.ragged import to_arrays
-from rlcore.rewards.types import Reward, RewardRow, Scorers, policy_tokens, score_finished
+from rlcore.rewards.types import Reward, RewardRow, Scorers, score_finished
 
 
 def score_rollouts(
@@ -19,6 +20,7 @@ def score_rollouts(
     uid, ``episodes`` what was said in an environment. What the engine aborted has outcome "aborted"
     and no score, what the environment failed "error"."""
     columns = ["uid", "data_source", "prompt", "reward_style", "ground_truth", "extra_info"]
+    prompt_of = {row["uid"]: row for row in prompts.select(columns).iter_rows(named=True)}
     sampled = ["response", "finish_reason", "prompt_tokens"]
     if episodes is not None:
         sampled.append("turn_rewards")
@@ -27,13 +29,10 @@ def score_rollouts(
         joined = joined.join(
             episodes, on="trajectory_id", how="left", maintain_order="left", validate="1:1"
         )
-    joined = joined.join(
-        prompts.select(columns), on="uid", how="left", maintain_order="left", validate="m:1"
-    )
     token_ids, masks = to_arrays(rollouts["token_ids"]), to_arrays(rollouts["loss_mask"])
     rows = [
         RewardRow.of_prompt(
-            row,
+            prompt_of[row["uid"]],
             trajectory_id=row["trajectory_id"],
             response=row["response"],
             finish_reason=row["finish_reason"],
@@ -41,7 +40,7 @@ def score_rollouts(
             turns=tuple(row.get("turns") or ()),
             turn_rewards=row.get("turn_rewards") or (),
             failure=row.get("failure") or "",
-            token_ids=policy_tokens(ids, mask, row["prompt_tokens"]),
+            token_ids=_policy_tokens(ids, mask, row["prompt_tokens"]),
         )
         for row, ids, mask in zip(joined.iter_rows(named=True), token_ids, masks, strict=True)
     ]
@@ -67,3 +66,9 @@ def rewards_frame(rewards: list[Reward]) -> pl.DataFrame:
             "verdicts": pl.Series([r.verdicts_json for r in rewards], dtype=pl.String),
         }
     )
+
+
+def _policy_tokens(token_ids: np.ndarray, loss_mask: np.ndarray, prompt: int) -> list[int]:
+    """Return the ids of an episode's prompt (its first ``prompt`` tokens) and of what the policy
+    sampled; both arrays are [tokens of the episode]."""
+    return token_ids[loss_mask | (np.arange(len(token_ids)) < prompt)].tolist()

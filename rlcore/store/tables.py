@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import polars as pl
@@ -57,13 +57,19 @@ def encode_table(name: str, frame: pl.DataFrame, kind: str) -> bytes:
     validate(name, frame)
     schema = _file_schema(name, kind)
     sink = io.BytesIO()
-    with pq.ParquetWriter(sink, schema, compression="zstd") as writer:
+    with _writer(sink, schema) as writer:
         _write_groups(writer, schema, frame)
     return sink.getvalue()
 
 
 def _file_schema(name: str, kind: str) -> pa.Schema:
     return arrow_schema(name).with_metadata({"rlp.kind": kind, "rlp.schema": schema_version(name)})
+
+
+def _writer(where: io.BytesIO | Path, schema: pa.Schema) -> pq.ParquetWriter:
+    # Dictionaries are for words that repeat: one of numbers takes longer and makes larger files.
+    words: Any = [field.name for field in schema if pa.types.is_string(field.type)]
+    return pq.ParquetWriter(where, schema, compression="zstd", use_dictionary=words)
 
 
 def _write_groups(writer: pq.ParquetWriter, schema: pa.Schema, frame: pl.DataFrame) -> None:
@@ -98,7 +104,7 @@ class TableWriter:
         self._unique: dict[str, list[np.ndarray]] = {c: [] for c in _unique_columns(name)}
         self._parts: list[pl.DataFrame] = []
         self._held = 0
-        self._writer = pq.ParquetWriter(path, self._schema, compression="zstd")
+        self._writer = _writer(path, self._schema)
 
     def __enter__(self) -> Self:
         return self
