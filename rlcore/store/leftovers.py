@@ -1,7 +1,5 @@
 """Files with their writer's pid in the name: whether that process is still alive."""
 
-import os
-from functools import cache
 from pathlib import Path
 
 _CLOCKS_S = 2.0  # tolerance between process start times and file times
@@ -16,8 +14,6 @@ def is_abandoned(path: Path, pid: int) -> bool:
     import psutil  # readers of a store, which ask nothing of it, need not wait for it
 
     try:
-        if pid == os.getpid():
-            return _began_s(pid) > path.stat().st_mtime + _CLOCKS_S
         process = psutil.Process(pid)
         if process.status() == psutil.STATUS_ZOMBIE:
             return True
@@ -26,12 +22,3 @@ def is_abandoned(path: Path, pid: int) -> bool:
         return True
     except FileNotFoundError:
         return False
-
-
-@cache
-def _began_s(pid: int) -> float:
-    """Return when this process, ``pid``, started, in seconds since the epoch: asked of the system
-    once, since a store looks at its own files with every artifact."""
-    import psutil
-
-    return psutil.Process(pid).create_time()

@@ -259,7 +259,8 @@ _COLUMN_CHECKS: Mapping[str, Callable[..., pl.Expr]] = {
 
 
 class _Asked:
-    """Given to a check of a table in place of its rows: what the check selects from them."""
+    """Given to a check of a whole table, which is one select of one expression, in place of its
+    rows: returns the expression."""
 
     @property
     def lazyframe(self) -> Self:
