@@ -59,6 +59,8 @@ def redact(text: str, environment: Mapping[str, str] = os.environ) -> str:
     >>> redact("GET s3://me:hunter22@bucket/a", {})
     'GET s3://***@bucket/a'
     """
+    if not text:  # as most rewards' detail is: the environment is not looked at for each
+        return text
     for value in _values(frozenset(environment.items())):
         text = text.replace(value, HIDDEN)
     if "://" in text:

@@ -90,6 +90,11 @@ class Updates:
         if self._held is not None and self._held[:2] == (request.version, request.batch_digest):
             return self._held[2]
         self._require_no_gradients()
+        if not all(request.mini_batches):
+            raise VersionConflict(
+                f"an update of version {request.version} came without its sequences, and the"
+                " learner holds no gradients of it; sum them first"
+            )
         return None
 
     def _require_no_gradients(self) -> None:

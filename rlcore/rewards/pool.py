@@ -75,8 +75,7 @@ class RewardPool:
         """Begin to score ``row``, which ``score`` will be asked for, and return at once."""
         if self._calls is not None:
             kinds = self._calls.kinds() - {"groups"}
-            bare = replace(row, token_ids=None)
-            self._calls.add([_Unit((bare,), kind) for kind in kinds])
+            self._calls.add([_Unit((row,), kind) for kind in kinds])
 
     def score(self, rows: Sequence[RewardRow]) -> list[Reward]:
         """Return one reward per row, in order.
@@ -100,20 +99,19 @@ class RewardPool:
         ]
 
     def _parts(self, rows: Sequence[RewardRow]) -> list[tuple[RewardRow, Parts]]:
-        bare = [replace(row, token_ids=None) for row in rows]
         if self._calls is None or not rows:
-            return [(row, {}) for row in bare]
+            return [(row, {}) for row in rows]
         ids = {row.trajectory_id for row in rows}
         assert len(ids) == len(rows), "results are found by the id of their row"
         kinds = self._calls.kinds()
-        units = [_Unit((row,), kind) for kind in kinds - {"groups"} for row in bare]
+        units = [_Unit((row,), kind) for kind in kinds - {"groups"} for row in rows]
         if "groups" in kinds:
-            prompts = groups_of(bare)
-            units += [_Unit(tuple(bare[i] for i in prompt), "groups") for prompt in prompts]
+            prompts = groups_of(rows)
+            units += [_Unit(tuple(rows[i] for i in prompt), "groups") for prompt in prompts]
         found = self._calls.results(units, of=len(rows))
         return [
             (row, {i: r for kind in kinds for i, r in found[row.trajectory_id, kind].items()})
-            for row in bare
+            for row in rows
         ]
 
     def _combined(self, row: RewardRow, parts: Parts) -> Reward:
@@ -258,7 +256,7 @@ class _Calls:
         try:
             while units := self._take():
                 began = time.monotonic()
-                rows = [row for unit in units for row in unit.rows]
+                rows = [replace(row, token_ids=None) for unit in units for row in unit.rows]
                 pending = worker.start("score", rows, self._section.timeout_s, units[0].kind)
                 parts = pending.result(self._limit_s(len(rows)))
                 self._record(units, parts, time.monotonic() - began)

@@ -127,7 +127,7 @@ class FunctionProcess:
         child, flight = self._ready_child(), _Flight()
         try:
             while True:
-                if units := self._next(rows, waiting, flight, child):
+                if waiting and (units := self._next(rows, waiting, flight, child)):
                     calls = [[[i, *_fields(rows[i])] for i in unit.rows] for unit in units]
                     child.send({"calls": calls, "timeout_s": timeout_s})
                     flight.begin(waiting.popleft() for _ in units)

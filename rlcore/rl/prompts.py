@@ -67,7 +67,10 @@ class PromptRows:
         for group in np.unique(groups):
             within = rows[order][groups[order] == group] - self._ends[group]
             parts.append(self._held(int(group))[within.tolist()])
-        return pl.concat(parts)[np.argsort(order, kind="stable").tolist()]
+        taken = pl.concat(parts)
+        if (order[:-1] < order[1:]).all():
+            return taken
+        return taken[np.argsort(order, kind="stable").tolist()]
 
     def head(self, count: int) -> pl.DataFrame:
         """Return the first ``count`` rows, or all there are."""
@@ -80,12 +83,14 @@ class PromptRows:
             order = np.argsort(hashes, kind="stable")
             self._index = hashes[order], order
         hashes, order = self._index
-        wanted = pl.Series(sorted(set(uids)), dtype=pl.String)
-        first = np.searchsorted(hashes, wanted.hash().to_numpy(), side="left")
-        last = np.searchsorted(hashes, wanted.hash().to_numpy(), side="right")
-        places = [order[a:b] for a, b in zip(first, last, strict=True)]
+        wanted = set(uids)
+        hashed = pl.Series([*wanted], dtype=pl.String).hash().to_numpy()
+        first = np.searchsorted(hashes, hashed, side="left")
+        last = np.searchsorted(hashes, hashed, side="right")
+        places = [order[a:b] for a, b in zip(first.tolist(), last.tolist(), strict=True)]
         found = self.take(np.sort(np.concatenate([np.zeros(0, dtype=np.int64), *places])))
-        return found.filter(pl.col("uid").is_in(wanted.implode()))
+        same = [uid in wanted for uid in found["uid"].to_list()]
+        return found if all(same) else found.filter(pl.Series(same, dtype=pl.Boolean))
 
     def columns(self, *names: str) -> pl.DataFrame:
         """Return columns of all rows."""

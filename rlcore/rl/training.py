@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 
 from rlcore.learner.spec import UpdateRequest
-from rlcore.rl.fused import fused_scores
+from rlcore.rl.fused import FusedScores, fused_scores
 from rlcore.rl.guards import check_sampler_gap
 from rlcore.rl.own_logprobs import own_logprobs
 from rlcore.rl.run import RLRun
@@ -26,9 +26,13 @@ class Training(RLRun):
         """
         with self.metrics.timed("update_actor"):
             request = policy_request(batch, recipe=self.recipe, version=version, ptx=self.ptx)
+            summed, step = None, request
             if self.recipe.rl.update.fused:
-                self._sum_gradients(batch, request, advantages)
-            result = self.workers.learner.update(request)
+                summed, step = self._sum_gradients(batch, request), request.without_terms()
+            wait = self.workers.learner.start_update(step)
+            if summed is not None:  # written while the learner steps
+                self._keep_own(summed.table(), advantages)
+            result = wait()
             if result.old_logprobs:
                 frame, gap = own_logprobs(batch, self.recipe, result.old_logprobs)
                 self.metrics.add(gap)
@@ -64,15 +68,14 @@ class Training(RLRun):
         bound = self.recipe.sampler_gap_bound
         self.metrics.add(check_sampler_gap(sampler, learner, masks, bound=bound))
 
-    def _sum_gradients(
-        self, batch: UpdateBatch, request: UpdateRequest, advantages: ArtifactRef
-    ) -> None:
-        """Sum the gradients of a fused update and check what its passes computed."""
+    def _sum_gradients(self, batch: UpdateBatch, request: UpdateRequest) -> FusedScores | None:
+        """Sum the gradients of a fused update; return what its passes computed, checked. None:
+        see ``fused_scores``."""
         scores = fused_scores(batch, request, recipe=self.recipe, learner=self.workers.learner)
         if scores is not None:
             self.check_sampler(scores.sampler, scores.old, scores.masks)
             self.metrics.add(scores.metrics)
-            self._keep_own(scores.table(), advantages)
+        return scores
 
     def _keep_own(self, frame: pl.DataFrame, advantages: ArtifactRef) -> None:
         tables, parents = {"own_logprobs": frame}, {"advantages": advantages}

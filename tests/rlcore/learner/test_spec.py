@@ -1,11 +1,13 @@
 """What a learner cannot be or do is refused where it is described, in one sentence."""
 
+import pickle
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from rlcore.learner.spec import LearnerSpec, UpdateRequest
+from rlcore.learner.spec import LearnerSpec, TokenScores, UpdateRequest
 from schemas.errors import UserError
 
 
@@ -62,3 +64,14 @@ def test_the_exact_kl_needs_a_reference_of_its_own(folder: str) -> None:
 def test_every_step_of_an_update_has_its_rate() -> None:
     with pytest.raises(UserError, match="got 2 mini-batches and 1 learning rates; pass one each"):
         UpdateRequest(0, "digest", [[], []], [0.1])
+
+
+def test_scores_arrive_as_they_were_sent() -> None:
+    rows = [np.array([0.0, np.nan, -2.5], np.float32), np.array([-1.0], np.float32)]
+    for scores in (TokenScores(rows, rows[::-1], []), TokenScores([], [], [])):
+        buffers: list[pickle.PickleBuffer] = []
+        sent = pickle.dumps(scores, protocol=5, buffer_callback=buffers.append)
+        found = pickle.loads(sent, buffers=buffers)
+        for ours, theirs in zip(vars(found).values(), vars(scores).values(), strict=True):
+            assert [row.tobytes() for row in ours] == [row.tobytes() for row in theirs]
+        assert len(buffers) <= 6, "two per field, however many rows"

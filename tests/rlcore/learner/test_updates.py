@@ -63,10 +63,21 @@ def test_what_was_summed_once_is_summed_once(learner_of):
     first, second = learner.accumulate(single()), learner.accumulate(single())
     for one, two in zip(first.logprobs, second.logprobs, strict=True):
         np.testing.assert_array_equal(one, two)
-    assert learner.update(single()) == other.update(single())
+    assert learner.update(single().without_terms()) == other.update(single())
+    assert learner.update(single().without_terms()) == other.update(single()), "as recorded"
     assert learner.accumulate(single()) is None
     with pytest.raises(VersionConflict, match="requested for version 0"):
         learner.accumulate(single("b"))
+
+
+def test_a_step_without_sequences_needs_the_gradients(learner_of):
+    """It would be a step on nothing: weight decay and momentum alone."""
+    learner = learner_of()
+    before = learner.stamp()
+    with pytest.raises(VersionConflict, match="came without its sequences"):
+        learner.update(single().without_terms())
+    assert learner.stamp() == before
+    learner.update(single())
 
 
 def test_held_gradients_reach_no_other_step(learner_of, tmp_path):
