@@ -156,7 +156,8 @@ class Learner:
 
         For a repeated request of the update that led to the current version (same version and batch
         digest), return its recorded result. Any other version raises ``VersionConflict``; so does
-        every update after one that failed between steps, until ``load``.
+        every update after one that failed between steps, until ``load``. After ``accumulate`` it is
+        enough to send ``request.without_terms()``.
         """
         return self._training().update(request)
 

@@ -12,7 +12,7 @@ import pytest
 
 from rlcore.ragged import to_arrays
 from rlcore.rewards.pool import RewardPool
-from rlcore.rewards.types import RewardRow
+from rlcore.rewards.types import Reward, RewardRow
 from rlcore.rl.phases import Phases
 from schemas.outcomes import Outcome
 from schemas.rl import RewardSection
@@ -126,6 +126,31 @@ def test_killed_environments_change_no_bit(make_phases: Make) -> None:
     for whole, killed in zip(*tables, strict=True):
         assert whole.equals(killed)
     assert len(set(killed_pids)) >= 2 * ENVIRONMENT["environment"]["workers"]
+
+
+@pytest.mark.parametrize("turns", [1, 2])
+def test_what_is_begun_ahead_is_what_is_scored(
+    make_phases: Make, monkeypatch: pytest.MonkeyPatch, turns: int
+) -> None:
+    """Where a row differs from the one that was begun, it would be scored twice."""
+    phases = make_phases("quickstart", lambda row: 1.0, ENVIRONMENT if turns == 2 else {})
+    rewards, begun, scored = phases.workers.rewards, [], []
+    score = rewards.score
+
+    def scoring(rows: list[RewardRow]) -> list[Reward]:
+        scored.extend(rows)
+        return score(rows)
+
+    state = phases.start()
+    monkeypatch.setattr(rewards, "start", begun.append)
+    monkeypatch.setattr(rewards, "score", scoring)
+    phases.reward(state, phases.rollout(state, phases.begin(state)))
+    assert {len(row.turns) for row in scored} == {4 if turns == 2 else 0}
+    assert sorted(begun, key=_name) == sorted(scored, key=_name)
+
+
+def _name(row: RewardRow) -> str:
+    return row.trajectory_id
 
 
 def _environments() -> list[psutil.Process]:
