@@ -294,6 +294,7 @@ class RayCluster:
         ray_constants.ENABLE_RAY_CLUSTER = not self._local and _BEYOND != "0"
         if address is None:
             require_token()
+            AuthenticationTokenLoader.instance().reset_cache()  # an earlier home's
             # Ray's record of every call, read by a dashboard that this runtime does not have, grows
             # the head by 50 KiB with each iteration of RL.
             os.environ.setdefault("RAY_task_events_report_interval_ms", "0")

@@ -9,7 +9,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def ray_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The home of every Ray that a test starts in this process, which reads Ray's token once."""
+    """The home of every Ray that a test starts in this process."""
     return tmp_path_factory.mktemp("home")
 
 
