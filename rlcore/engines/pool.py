@@ -1,6 +1,6 @@
 """All rollout engines of a run as one sampler."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from time import monotonic
 from typing import Any
@@ -49,8 +49,10 @@ class EnginePool:
         requests = _single_turns(prompts, seeds, sampling)
         share = max(1, -(-len(requests) // len(self._workers)))
         shares = [requests[start : start + share] for start in range(0, len(requests), share)]
-        self.begin()
-        for key, generation in self.turn(shares, sampling):
+        begun = self._start_each("begin")
+        finished = self._start_turn(shares, sampling)  # each engine serves its calls in order
+        begun()
+        for key, generation in finished:
             yield int(key), generation
 
     def pulled(
@@ -74,6 +76,12 @@ class EnginePool:
 
         Engine i samples ``shares[i]`` as one batch, in this order; an empty share causes no call.
         """
+        yield from self._start_turn(shares, sampling)
+
+    def _start_turn(
+        self, shares: Sequence[Sequence[TurnRequest]], sampling: Sampling
+    ) -> Iterator[tuple[str, Generation]]:
+        """Start ``turn``; return what yields its continuations."""
         assert len(shares) <= len(self._workers), "a share per engine"
         calls = [
             (worker, [request.plain() for request in share])
@@ -82,9 +90,12 @@ class EnginePool:
         ]
         pendings = [worker.start("generate", requests, sampling) for worker, requests in calls]
         names = [f"rollout engine '{worker.name}'" for worker, _ in calls]
-        for call, part in as_completed(pendings, self._timeout_s, names=names, method="generate"):
-            keys = (request.key for request in calls[call][1])
-            yield from zip(keys, part, strict=True)
+        parts = as_completed(pendings, self._timeout_s, names=names, method="generate")
+        return (
+            (request.key, generation)
+            for call, part in parts
+            for request, generation in zip(calls[call][1], part, strict=True)
+        )
 
     def streaming(self, sampling: Sampling) -> RequestStream:
         """Begin a rollout whose requests come at any time and are shared as engines get free."""
@@ -96,14 +107,25 @@ class EnginePool:
     def load_weights(self, update: WeightUpdate) -> WeightStamp:
         """Load ``update`` into every engine. Raises WeightSyncError naming the engine when one
         refuses, or was handed other weights."""
-        stamps = self._of_each("load_weights", update)
-        return self._agreed(stamps, update.stamp)
+        return self.start_load(update)()
+
+    def start_load(self, update: WeightUpdate) -> Callable[[], WeightStamp]:
+        """Start ``load_weights``; return a function that waits for it."""
+        wait = self._start_each("load_weights", update)
+        return lambda: self._agreed(wait(), update.stamp)
 
     def probe(self, token_ids: Sequence[Sequence[int]]) -> dict[str, list[list[float]]]:
         """Return each engine's log-probs of the same ids, by engine name; see
         ``RolloutEngine.probe``."""
-        answers = self._of_each("probe", [list(map(int, ids)) for ids in token_ids])
-        return {worker.name: rows for worker, rows in zip(self._workers, answers, strict=True)}
+        return self.start_probe(token_ids)()
+
+    def start_probe(
+        self, token_ids: Sequence[Sequence[int]]
+    ) -> Callable[[], dict[str, list[list[float]]]]:
+        """Start ``probe``; return a function that waits for it."""
+        wait = self._start_each("probe", [list(map(int, ids)) for ids in token_ids])
+        names = [worker.name for worker in self._workers]
+        return lambda: dict(zip(names, wait(), strict=True))
 
     def stamp(self) -> WeightStamp:
         """Return the stamp that all engines sample from. Raises WeightSyncError when they
@@ -114,16 +136,23 @@ class EnginePool:
     def _of_each(self, method: str, *arguments: Any) -> list[Any]:
         """Call ``method`` on every engine, all at once; an engine's refusal is raised with its
         name."""
-        deadline = monotonic() + self._sync_timeout_s
+        return self._start_each(method, *arguments)()
+
+    def _start_each(self, method: str, *arguments: Any) -> Callable[[], list[Any]]:
+        """Start ``_of_each``; return a function that waits for the answers."""
         pendings: list[Pending] = []
-        answers = []
         for worker in self._workers:
             with _naming(worker):
                 pendings.append(worker.start(method, *arguments))
-        for worker, pending in zip(self._workers, pendings, strict=True):
-            with _naming(worker):
-                answers.append(pending.result(max(0.0, deadline - monotonic())))
-        return answers
+
+        def wait() -> list[Any]:
+            deadline, answers = monotonic() + self._sync_timeout_s, []
+            for worker, pending in zip(self._workers, pendings, strict=True):
+                with _naming(worker):
+                    answers.append(pending.result(max(0.0, deadline - monotonic())))
+            return answers
+
+        return wait
 
     def _agreed(self, stamps: list[WeightStamp], expected: WeightStamp) -> WeightStamp:
         for worker, stamp in zip(self._workers, stamps, strict=True):

@@ -122,7 +122,12 @@ class LearnerPool:
 
     def stamp(self) -> WeightStamp:
         """Version and digest of the weights held."""
-        return self._ranks.call("stamp")[0]
+        return self.start_stamp()()
+
+    def start_stamp(self) -> Callable[[], WeightStamp]:
+        """Start ``stamp``."""
+        wait = self._ranks.start("stamp")
+        return lambda: wait()[0]
 
     def publish(self, path: str | Path, version: int | None = None) -> WeightUpdate:
         """``Learner.publish``."""

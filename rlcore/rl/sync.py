@@ -63,8 +63,10 @@ def sync_weights(learner: LearnerPool, engines: EnginePool, canary: Canary) -> S
     with exchange_file() as path:
         published = learner.publish(str(path))
         learnt = start_canary(learner, canary)  # the learner computes while the engines load
-        stamp = engines.load_weights(published)
-    return Synced(stamp, check_canary(learnt(), engines, canary), published.tensors)
+        loaded = engines.start_load(published)
+        probed = start_probe(engines, canary)  # an engine that has loaded goes on with it at once
+        stamp = loaded()
+    return Synced(stamp, check_canary(learnt(), probed(), canary), published.tensors)
 
 
 def start_canary(learner: LearnerPool, canary: Canary) -> Callable[[], np.ndarray]:
@@ -74,13 +76,22 @@ def start_canary(learner: LearnerPool, canary: Canary) -> Callable[[], np.ndarra
     return lambda: wait().logprobs[0]
 
 
-def check_canary(learnt: np.ndarray, engines: EnginePool, canary: Canary) -> float:
-    """Return the largest gap of an engine's canary log-probs to ``learnt``, the learner's, in nats.
+def start_probe(engines: EnginePool, canary: Canary) -> Callable[[], dict[str, list[list[float]]]]:
+    """Return what waits for the engines' log-probs of the canary, by engine name: one row, which
+    begins at the second token."""
+    return engines.start_probe([canary.ids.tolist()])
+
+
+def check_canary(
+    learnt: np.ndarray, probed: Mapping[str, list[list[float]]], canary: Canary
+) -> float:
+    """Return the largest gap of ``probed``, the engines' log-probs (``start_probe``), to
+    ``learnt``, the learner's [tokens], in nats.
 
     Raises WeightSyncError naming the engine above ``canary.bound``.
     """
     bound, gaps = canary.bound, []
-    for engine, (row,) in engines.probe([canary.ids.tolist()]).items():
+    for engine, (row,) in probed.items():
         gap = np.abs(np.asarray(row) - learnt[1:])
         gaps.append(float(gap.max() if bound.measure == "max" else gap.mean()))
         if not gaps[-1] <= bound.limit:

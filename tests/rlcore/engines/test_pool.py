@@ -1,6 +1,7 @@
 """Several engines sample as one, and none with other weights than the rest."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,25 @@ class Echo(WholeBatches):
 def pool_of(*engines: Any) -> EnginePool:
     workers = [InProcessWorker.of(f"engine {i}", engine) for i, engine in enumerate(engines)]
     return EnginePool(workers, timeout_s=5, sync_timeout_s=5)
+
+
+class Remote(InProcessWorker):
+    """A worker whose calls end when they are waited for; ``told``: starts and waits, in order."""
+
+    def __init__(self, name: str, target: str) -> None:
+        super().__init__(name, target)
+        self.told: list[str] = []
+
+    def start(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        self.told.append(f"{method} is started")
+        call, told = partial(super().start, method, *args, **kwargs), self.told
+
+        class Call:
+            def result(self, timeout_s: float) -> Any:
+                told.append(f"{method} is waited for")
+                return call().result(timeout_s)
+
+        return Call()
 
 
 def stream(
@@ -109,3 +129,29 @@ def test_a_probe_tells_the_engines_apart() -> None:
         "engine 0": [[2.0], [1.0]],
         "engine 1": [[2.0], [1.0]],
     }
+
+
+def test_calls_that_follow_each_other_are_not_waited_for_one_by_one() -> None:
+    worker = Remote.of("engine 0", Echo())
+    pool = EnginePool([worker], timeout_s=5, sync_timeout_s=5)
+    assert stream(pool, [[7]]) == {0: [7, 100, 9]}
+    loaded = pool.start_load(WeightUpdate(STAMP, "w.safetensors", {}, {}))
+    probed = pool.start_probe([[1, 2]])
+    assert (loaded(), probed()) == (STAMP, {"engine 0": [[2.0]]})
+    assert isinstance(worker, Remote)
+    pairs = [("begin", "generate"), ("load_weights", "probe")]
+    assert worker.told == [
+        f"{method} is {what}"
+        for pair in pairs
+        for what in ("started", "waited for")
+        for method in pair
+    ]
+
+
+def test_a_refused_load_is_the_error_where_a_probe_follows_it() -> None:
+    worker = Remote.of("engine 0", Echo(refusal="1 of 2 tensors never reached the loader"))
+    pool = EnginePool([worker], timeout_s=5, sync_timeout_s=5)
+    loaded = pool.start_load(WeightUpdate(STAMP, "w.safetensors", {}, {}))
+    pool.start_probe([[1, 2]])
+    with pytest.raises(WeightSyncError, match="'engine 0': 1 of 2 tensors never"):
+        loaded()
