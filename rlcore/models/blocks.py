@@ -39,6 +39,9 @@ class Shape:
 # that cost as much as one more block: fitted on CPU, 0.43 M parameters. Less in larger models.
 ATTENTION_TOKENS = 1000
 BLOCK_TOKENS = 7
+# The same for a block of branches, whose keys are put together, and for each branch in it.
+BRANCHES_TOKENS = 40
+BRANCH_TOKENS = 4
 CUTS = 48  # places at which a cut is considered
 MULTIPLES = (1, 2, 3, 4, 6)  # of their longest: what rows of the rest may hold
 USUAL = 2  # of them
@@ -58,9 +61,9 @@ def parts_of_blocks(
     """Return the blocks of each micro-batch of at most ``micro_batch_tokens`` padded tokens.
 
     ``lengths`` [sequences]; ``members``: indices of those to lay out, none longer than the limit.
-    ``prompts``: of all sequences, where answers to one share it.
+    ``prompts``: of all sequences, where answers to one share it if that pays.
     """
-    trees = trees_of(lengths, members, micro_batch_tokens, prompts)
+    trees = _trees_that_pay(lengths, members, micro_batch_tokens, prompts)
     if any(tree.shared for tree in trees):
         return _parts_of_trees(trees, lengths, micro_batch_tokens)
     parts: list[Part] = []
@@ -86,8 +89,29 @@ def part_of_blocks(
 ) -> Part:
     """Return blocks that hold all ``members`` in one micro-batch, which may exceed
     ``micro_batch_tokens``; arguments as ``parts_of_blocks``'s."""
-    trees = trees_of(lengths, members, micro_batch_tokens, prompts)
+    trees = _trees_that_pay(lengths, members, micro_batch_tokens, prompts)
     return _laid_out(trees, lengths, micro_batch_tokens)
+
+
+def _trees_that_pay(
+    lengths: np.ndarray, members: np.ndarray, micro_batch_tokens: int, prompts: Prompts | None
+) -> list[Tree]:
+    """Return ``trees_of`` the members, or a tree for each of them where fewer tokens are saved than
+    branches cost: prompts of few tokens, or answers of many lengths."""
+    trees = trees_of(lengths, members, micro_batch_tokens, prompts)
+    sharing = [tree for tree in trees if tree.shared]
+    if not sharing:
+        return trees
+    saved = sum((len(tree.members) - 1) * tree.shared for tree in sharing)
+    branches = np.concatenate([lengths[tree.members] - tree.shared for tree in sharing])
+    passes = -(-int(tree_lengths(trees, lengths).sum()) // micro_batch_tokens)
+    size = -np.sort(-branches)[::passes]  # of one pass, about
+    blocks = _alone(np.arange(len(size)), size, BRANCHES_TOKENS)
+    padding = sum(len(rows) * width for rows, width in blocks) - int(size.sum())
+    cost = BRANCH_TOKENS * len(size) + BRANCHES_TOKENS * len(blocks) + padding
+    if saved > passes * cost:
+        return trees
+    return trees_of(lengths, members, micro_batch_tokens, None)
 
 
 def _parts_of_trees(
@@ -131,7 +155,7 @@ def _laid_out(
     ]
     branches = sorted((d for d in found if d.begin), key=lambda branch: -branch.size)
     size = np.array([branch.size for branch in branches], dtype=np.int64)
-    blocks = _alone(np.arange(len(size)), size, BLOCK_TOKENS if pad else 0)
+    blocks = _alone(np.arange(len(size)), size, BRANCHES_TOKENS if pad else 0)
     return part + [([[branches[int(row[0])]] for row in rows], width) for rows, width in blocks]
 
 

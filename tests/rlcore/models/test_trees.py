@@ -1,11 +1,14 @@
 """Sequences that begin alike are packed as trees: fewer tokens, and none sees another's."""
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rlcore.models import blocks as layout
 from rlcore.models.block_attention import blocks_of_pass
 from rlcore.models.packing import MicroBatch, Sequences, pack
 from rlcore.models.tree_mask import tree_mask
@@ -14,6 +17,14 @@ from rlcore.models.trees import prompts_of, tree_lengths, trees_of
 # (prompt of three, its tokens, tokens of the answer); a prompt of 0 tokens is never shared
 ROWS = st.lists(st.tuples(st.integers(0, 2), st.integers(1, 9)), min_size=1, max_size=30)
 PROMPT_TOKENS = (1, 5, 12)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def always_shared() -> Iterator[None]:
+    """Prompts are shared also where that does not pay, as for most of these few tokens."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(layout, "_trees_that_pay", trees_of)
+        yield
 
 
 def answers(rows: list[tuple[int, int]]) -> Sequences:
