@@ -1,6 +1,7 @@
 """Sequences that begin alike are packed as trees: fewer tokens, and none sees another's."""
 
 from collections.abc import Iterator
+from math import log
 
 import numpy as np
 import pytest
@@ -17,13 +18,17 @@ from rlcore.models.trees import prompts_of, tree_lengths, trees_of
 # (prompt of three, its tokens, tokens of the answer); a prompt of 0 tokens is never shared
 ROWS = st.lists(st.tuples(st.integers(0, 2), st.integers(1, 9)), min_size=1, max_size=30)
 PROMPT_TOKENS = (1, 5, 12)
+BRANCHES_TOKENS = 4
+ANSWERS = 1000  # their token ids begin there
 
 
 @pytest.fixture(autouse=True, scope="module")
 def always_shared() -> Iterator[None]:
-    """Prompts are shared also where that does not pay, as for most of these few tokens."""
+    """Prompts are shared also where that does not pay, as for most of these few tokens, and one
+    more block costs as little as they do."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(layout, "_trees_that_pay", trees_of)
+        patch.setattr(layout, "BRANCHES_TOKENS", BRANCHES_TOKENS)
         yield
 
 
@@ -32,7 +37,7 @@ def answers(rows: list[tuple[int, int]]) -> Sequences:
     ids, masks = [], []
     for at, (prompt, size) in enumerate(rows):
         asked = np.arange(PROMPT_TOKENS[prompt]) + 100 * (prompt + 1)
-        ids.append(np.concatenate([asked, 1000 + 10 * at + np.arange(size)]).astype(np.int32))
+        ids.append(np.concatenate([asked, ANSWERS + 10 * at + np.arange(size)]).astype(np.int32))
         masks.append(np.arange(len(ids[-1])) >= len(asked))
     return Sequences(ids, masks, groups=np.array([prompt for prompt, _ in rows]))
 
@@ -149,12 +154,22 @@ def test_a_group_costs_its_prompt_once(blocks: bool) -> None:
 @settings(max_examples=60, deadline=None)
 @given(ROWS, st.integers(21, 120))
 def test_passes_of_trees_keep_the_budget_and_pad_little(rows, budget) -> None:
-    """Also where a prompt's answers do not fit one pass."""
+    """Also where a prompt's answers do not fit one pass. The n-th branch of a block pads less than
+    an n-th of what another block costs."""
     sequences = answers(rows)
     batches = pack(sequences, micro_batch_tokens=budget, share_prompts=True, blocks=True)
-    assert all(batch.input_ids.size <= budget for batch in batches)
-    computed = sum(batch.input_ids.size for batch in batches)
-    assert computed <= 1.5 * sequences.num_tokens
+    for batch in batches:
+        assert batch.input_ids.size <= budget
+        place = 0
+        for shape in batch.blocks:
+            held = batch.input_ids[0, place : place + shape.rows * shape.width]
+            place += len(held)
+            if shape.prompts is not None:
+                padded = np.count_nonzero(held < ANSWERS)
+                assert padded <= BRANCHES_TOKENS * (1 + log(shape.rows))
+    assert sum(np.count_nonzero(batch.input_ids >= ANSWERS) for batch in batches) == sum(
+        size for _, size in rows
+    )
 
 
 def test_what_shares_nothing_is_packed_as_ever() -> None:
