@@ -147,7 +147,7 @@ class PackedRows:
         self._model, self._prompt_of = model, prompt_of
         device = model.embedding.device
         self._layers = [
-            KeptLayer([states[index] for states in passes], len(prompt_of), room)
+            self._kept([states[index] for states in passes], len(prompt_of), room)
             for index in range(len(model.layers))
         ]
         before = lengths[0] - torch.tensor(lengths)  # columns of padding
@@ -155,15 +155,19 @@ class PackedRows:
         self._first = before
         self._hidden = hidden.to(device) if before.any() else None
         self._blocks = len(lengths)
-        self._slots = Slots(prompt_of, model.shared, device)
+        self._slots = self._slots_of(prompt_of)
         self._select(self._slots.prompts)
 
     def step(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Append a token to each row; return the logits behind it, [B, V]."""
-        model = self._model
-        hidden = embedding(tokens, model.embedding)
+        hidden = embedding(tokens, self._model.embedding)
         if serves(hidden):
             return self._stepped_by_loops(hidden, positions)
+        return self._computed(hidden, positions)
+
+    def _computed(self, hidden: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """``step`` from the embeddings [B, hidden] on."""
+        model, rows = self._model, len(hidden)
         angles = model.angles.index_select(0, positions)
         cos, sin = angles[:, :1], angles[:, 1:]
         for layer, kept in zip(model.layers, self._layers, strict=True):
@@ -171,7 +175,7 @@ class PackedRows:
             queries, keys_values = self._projected(layer, normed, cos, sin)
             kept.append(keys_values)
             attended = kept.attend(queries, self._slots, self._hidden)
-            attended = attended.view(len(tokens), -1).to(hidden.dtype)
+            attended = attended.view(rows, -1).to(hidden.dtype)
             hidden = _added(hidden, attended, layer.out, layer.out_bias)
             normed = self._normed(hidden, layer.before_mlp)
             gate, up = linear(normed, layer.gate_up, layer.gate_up_bias).chunk(2, -1)
@@ -213,8 +217,14 @@ class PackedRows:
         self._prompt_of = self._prompt_of[order]
         if not self._slots.keep(order):
             present = self._slots.prompts
-            self._slots = Slots(self._prompt_of, self._model.shared, device)
+            self._slots = self._slots_of(self._prompt_of)
             self._select(torch.searchsorted(present, self._slots.prompts))
+
+    def _kept(self, passes: Sequence[States], rows: int, room: int) -> KeptLayer:
+        return KeptLayer(passes, rows, room)
+
+    def _slots_of(self, prompt_of: torch.Tensor) -> Slots:
+        return Slots(prompt_of, self._model.shared, self._model.embedding.device)
 
     def _select(self, blocks: torch.Tensor) -> None:
         """Let the blocks have the prompts of the present blocks ``blocks``, int64 on CPU."""

@@ -20,6 +20,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from rlcore.cluster.progress import advance
+from rlcore.engines.graph_rows import GraphRows
 from rlcore.engines.packed_model import PackedModel, PackedRows
 from rlcore.engines.shared_prompts import BLOCK, States
 from rlcore.models.tree_mask import takes_masks
@@ -200,11 +201,12 @@ class RowDecoder:
             passes.append(states)
             logits.append(logits_BV)
         self.logits = torch.cat(logits)[prompt_of.to(self._device)]
-        self._rows: CachedRows | PackedRows = (
-            CachedRows(model, passes, prompt_of, lengths, most)
-            if packed is None
-            else PackedRows(packed, passes, prompt_of, lengths, min(most, BLOCK))
-        )
+        self._rows: CachedRows | PackedRows
+        if packed is None:
+            self._rows = CachedRows(model, passes, prompt_of, lengths, most)
+        else:
+            kind = GraphRows if self._device.type == "cuda" else PackedRows
+            self._rows = kind(packed, passes, prompt_of, lengths, min(most, BLOCK))
 
     def step(self, tokens: torch.Tensor) -> None:
         """Append a token to each row, [B] in the order of the rows; compute the next ``logits``."""

@@ -31,6 +31,8 @@ class Slots:
     def __init__(self, prompt_of: torch.Tensor, heads: int, device: torch.device) -> None:
         """``prompt_of``: the prompt of each row, int64 [B] on CPU; ``heads``: K."""
         self._heads, self._device = heads, device
+        self.to_slots: torch.Tensor | None = None
+        self.to_rows: torch.Tensor | None = None
         counts = prompt_of.bincount()
         present = int((counts > 0).sum())
         self.size = -(-len(prompt_of) // present)
@@ -57,14 +59,19 @@ class Slots:
         return self._slot // self.size
 
     def _index(self) -> None:
+        to_slots, to_rows = self._indices()
+        same = torch.equal(to_rows, torch.arange(len(to_slots)))
+        self.to_slots = None if same else to_slots.to(self._device)
+        self.to_rows = None if same else to_rows.to(self._device)
+
+    def _indices(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return ``to_slots`` and ``to_rows``, on CPU."""
         heads, size, blocks = self._heads, self.size, len(self.prompts)
         block, place = self._slot // size, self._slot % size
         to_rows = ((block[:, None] * heads + torch.arange(heads)) * size + place[:, None]).view(-1)
         to_slots = torch.zeros(blocks * heads * size, dtype=torch.long)
         to_slots[to_rows] = torch.arange(len(to_rows))
-        same = torch.equal(to_rows, torch.arange(len(to_slots)))
-        self.to_slots = None if same else to_slots.to(self._device)
-        self.to_rows = None if same else to_rows.to(self._device)
+        return to_slots, to_rows
 
 
 class KeptLayer:
@@ -148,8 +155,20 @@ class KeptLayer:
     ) -> torch.Tensor:
         """Return what each query, [B * K, G, D] and already scaled, reads from its prompt and its
         row's own tokens, in that form. ``hidden``: bool [blocks, 1, T], padding of the prompts."""
-        count, group, dim = queries.shape
-        own_keys, own_values = self._own.flatten(1, 2)[:, :count, : self._end]
+        own_keys, own_values = self._own.flatten(1, 2)[:, : len(queries), : self._end]
+        own_scores = torch.bmm(queries, own_keys.transpose(1, 2))
+        return self._read(queries, slots, hidden, own_scores, own_values)
+
+    def _read(
+        self,
+        queries: torch.Tensor,
+        slots: Slots,
+        hidden: torch.Tensor | None,
+        own_scores: torch.Tensor,
+        own_values: torch.Tensor,
+    ) -> torch.Tensor:
+        """``attend`` from the scores of the rows' own tokens on, [B * K, G, tokens]."""
+        _, group, dim = queries.shape
         keys, values = self._of_prompts
         size, width = slots.size, keys.shape[1]
         by_block = _taken(queries, slots.to_slots).reshape(-1, size * group, dim)
@@ -157,7 +176,6 @@ class KeptLayer:
         if hidden is not None:
             scores.view(len(hidden), -1, width).masked_fill_(hidden, -torch.inf)
         scores = _taken(scores.view(-1, group, width), slots.to_rows)
-        own_scores = torch.bmm(queries, own_keys.transpose(1, 2))
         weights = torch.cat((scores, own_scores), -1).softmax(-1)
         of_prompt = _taken(weights[..., :width], slots.to_slots).reshape(-1, size * group, width)
         read = _taken(torch.bmm(of_prompt, values).view(-1, group, dim), slots.to_rows)

@@ -28,6 +28,7 @@ from rlcore.engines.types import EngineSpec, Generation, Sampling, TurnRequest
 from rlcore.learner.learner import Learner
 from rlcore.learner.spec import LearnerSpec, Term
 from rlcore.models.packing import Sequences
+from rlcore.weights.files import exchange_file
 from schemas.errors import UserError
 from tests.bench.measures import Measure
 
@@ -156,8 +157,8 @@ class _Started:
             return found
 
         self._made += 1
-        sync = self._folder / "weights.safetensors"
-        timed("sync", lambda: self._engine.load_weights(self._policy.publish(sync)))
+        with exchange_file() as path:
+            timed("sync", lambda: self._engine.load_weights(self._policy.publish(path)))
         requests = self._requests()
         sampling = Sampling(max_new_tokens=self._work.longest)
         answers = timed("sampling", lambda: self._sampler.generate(requests, sampling))

@@ -1,58 +1,19 @@
 """What is sampled row by row, against a plain forward pass over the whole sequence."""
 
 from pathlib import Path
-from random import Random
-from typing import Any
 
 import pytest
 import torch
 
 from rlcore.engines import row_decoder, shared_prompts
 from rlcore.engines.packed_model import packable
-from rlcore.engines.transformers_engine import TransformersEngine
-from rlcore.engines.types import EngineSpec, Generation, Sampling, TurnRequest
-from rlcore.weights.digest import canonical_names
+from rlcore.engines.types import Sampling, TurnRequest
 from schemas.outcomes import FinishReason
-from tests.rlcore.engines.conftest import tiny_model, update_of
+from tests.rlcore.engines.conftest import tiny_model
 from tests.rlcore.engines.models import CONTEXT, OTHERS, PACKED, VOCAB
+from tests.rlcore.engines.rows import engine_of, furthest, requests_of_budgets
 
 NEAR = 1e-5  # nats, float32
-
-
-def _engine(model: Any, folder: Path, rows: int = 64) -> TransformersEngine:
-    model.save_pretrained(folder / "model")
-    engine = TransformersEngine(
-        EngineSpec(str(folder / "model"), max_model_len=CONTEXT, max_num_seqs=rows)
-    )
-    state = {name: model.state_dict()[name] for name in canonical_names(model)}
-    engine.load_weights(update_of(state, 1, folder / "weights.safetensors"))
-    return engine
-
-
-def _requests(prompts: int, samples: int, longest: int = 100) -> list[TurnRequest]:
-    """Requests of ``prompts`` prompts of different lengths, each several times, with budgets from 1
-    to ``longest``; each fits the context to its last token."""
-    draw, requests = Random(prompts), []
-    for prompt in range(prompts):
-        ids = draw.choices(range(VOCAB), k=draw.randint(1, CONTEXT - 20))
-        for sample in range(samples):
-            key = f"{prompt}-{sample}/0"
-            requests.append(TurnRequest(key, ids, draw.getrandbits(60), draw.randint(1, longest)))
-    draw.shuffle(requests)
-    return requests
-
-
-def _furthest(
-    engine: TransformersEngine, requests: list[TurnRequest], rows: list[Generation]
-) -> float:
-    """Return the greatest distance of a log-prob from that of a forward pass over its sequence."""
-    worst = 0.0
-    for request, row in zip(requests, rows, strict=True):
-        whole = [*request.token_ids, *row.token_ids]
-        logprobs_TV = engine.logits(whole)[len(request.token_ids) - 1 : -1].log_softmax(-1)
-        expected = logprobs_TV.gather(-1, torch.tensor(row.token_ids)[:, None])[:, 0]
-        worst = max(worst, (expected - torch.tensor(row.logprobs)).abs().max().item())
-    return worst
 
 
 @pytest.mark.parametrize("kind", [*PACKED, *OTHERS])
@@ -64,13 +25,13 @@ def test_logprobs_are_those_of_the_whole_sequence(
     monkeypatch.setattr(row_decoder, "BLOCK", 8)  # buffers that grow
     monkeypatch.setattr(shared_prompts, "BLOCK", 8)
     torch.manual_seed(3)
-    engine = _engine((PACKED | OTHERS)[kind](), tmp_path)
+    engine = engine_of((PACKED | OTHERS)[kind](), tmp_path)
     assert packable(engine._model) == (kind in PACKED)
     assert row_decoder.takes_masks(engine._model) == (kind != "sliding window")
-    requests = _requests(9, samples=3)
+    requests = requests_of_budgets(9, samples=3)
     stops = tuple(range(3))
     rows = engine.generate(requests, Sampling(stop_token_ids=stops))
-    assert _furthest(engine, requests, rows) < NEAR
+    assert furthest(engine, requests, rows) < NEAR
     assert {row.finish_reason for row in rows} == {FinishReason.STOP, FinishReason.LENGTH}
     for request, row in zip(requests, rows, strict=True):
         room = min(request.max_new_tokens, CONTEXT - len(request.token_ids))
@@ -83,23 +44,23 @@ def test_logprobs_are_those_of_the_whole_sequence(
 def test_the_size_of_a_batch_changes_roundings_only(tmp_path: Path) -> None:
     """Rows leave at different steps and take each other's places; none may take another's draw."""
     model = tiny_model(0, tied=True, vocab_size=VOCAB)
-    requests = _requests(6, samples=4, longest=20)
+    requests = requests_of_budgets(6, samples=4, longest=20)
     sampling = Sampling(stop_token_ids=(0, 1))
     found = {
-        rows: _engine(model, tmp_path, rows).generate(requests, sampling) for rows in (1, 5, 64)
+        rows: engine_of(model, tmp_path, rows).generate(requests, sampling) for rows in (1, 5, 64)
     }
     for rows in found.values():
         for row, alone in zip(rows, found[1], strict=True):
             assert row.token_ids == alone.token_ids
             assert row.logprobs == pytest.approx(alone.logprobs, abs=NEAR)
             assert row.finish_reason == alone.finish_reason
-    again = _engine(model, tmp_path).generate(requests, sampling)
+    again = engine_of(model, tmp_path).generate(requests, sampling)
     assert again == found[64], "the same batch has the same bits"
 
 
 def test_tokens_come_as_often_as_they_are_likely(tmp_path: Path) -> None:
     """Second tokens too: the draw of a row must not lean on its earlier ones."""
-    engine = _engine(tiny_model(0, tied=True, vocab_size=VOCAB), tmp_path, rows=1000)
+    engine = engine_of(tiny_model(0, tied=True, vocab_size=VOCAB), tmp_path, rows=1000)
     prompt = [5, 9, 2]
     requests = [TurnRequest(f"{seed}/0", prompt, seed, 2) for seed in range(4000)]
     rows = engine.generate(requests, Sampling())
