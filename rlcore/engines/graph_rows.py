@@ -14,7 +14,9 @@ import torch
 from torch.nn.functional import embedding, pad
 
 from rlcore.engines.packed_model import PackedModel, PackedRows
-from rlcore.engines.shared_prompts import BLOCK, KeptLayer, Slots, States
+from rlcore.engines.shared_prompts import KeptLayer, Slots, States
+
+COLUMNS = 256  # by which the rows' own tokens grow: each time a step is recorded anew
 
 
 @dataclass(slots=True)
@@ -85,6 +87,7 @@ class GraphRows(PackedRows):
             torch.zeros(1, dtype=torch.long, device=device),
             torch.ones(room, dtype=torch.bool, device=device),
         )
+        self._fixed: list[_Layer] = []  # the layers
         self._used = 0  # columns
         self._given = torch.zeros(2, rows, dtype=torch.long, device=device)  # tokens, positions
         super().__init__(model, passes, prompt_of, lengths, room)
@@ -94,7 +97,7 @@ class GraphRows(PackedRows):
         """Append a token to each row; return the logits behind it, [B, V]."""
         room, rows = len(self._columns.empty), len(tokens)
         if self._used == room:
-            self._resize(self._given.shape[1], BLOCK)
+            self._resize(self._given.shape[1], COLUMNS)
         self._given[0, :rows], self._given[1, :rows] = tokens, positions
         self._columns.newest.fill_(self._used)
         self._columns.empty[self._used] = False
@@ -122,7 +125,7 @@ class GraphRows(PackedRows):
     def _resize(self, rows: int, more: int) -> None:
         self._given = self._given[:, :rows].contiguous()
         self._columns.empty = pad(self._columns.empty, (0, more), value=True)
-        for layer in self._layers:
+        for layer in self._fixed:
             layer.resize(rows, more)
         self._forget()
 
@@ -131,7 +134,8 @@ class GraphRows(PackedRows):
         self._tried = False
 
     def _kept(self, passes: Sequence[States], rows: int, room: int) -> _Layer:
-        return _Layer(passes, rows, room, self._columns)
+        self._fixed.append(_Layer(passes, rows, room, self._columns))
+        return self._fixed[-1]
 
     def _slots_of(self, prompt_of: torch.Tensor) -> Slots:
         if len(prompt_of) < self._given.shape[1]:

@@ -20,7 +20,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from rlcore.cluster.progress import advance
-from rlcore.engines.graph_rows import GraphRows
+from rlcore.engines.graph_rows import COLUMNS, GraphRows
 from rlcore.engines.packed_model import PackedModel, PackedRows
 from rlcore.engines.shared_prompts import BLOCK, States
 from rlcore.models.tree_mask import takes_masks
@@ -204,9 +204,10 @@ class RowDecoder:
         self._rows: CachedRows | PackedRows
         if packed is None:
             self._rows = CachedRows(model, passes, prompt_of, lengths, most)
+        elif self._device.type == "cuda":
+            self._rows = GraphRows(packed, passes, prompt_of, lengths, min(most, COLUMNS))
         else:
-            kind = GraphRows if self._device.type == "cuda" else PackedRows
-            self._rows = kind(packed, passes, prompt_of, lengths, min(most, BLOCK))
+            self._rows = PackedRows(packed, passes, prompt_of, lengths, min(most, BLOCK))
 
     def step(self, tokens: torch.Tensor) -> None:
         """Append a token to each row, [B] in the order of the rows; compute the next ``logits``."""

@@ -25,6 +25,7 @@ class LearnerWeights:
     def __init__(self, engine: TrainEngine | FrozenEngine, spec: LearnerSpec, rank: int) -> None:
         self._engine, self._spec, self._rank = engine, spec, rank
         self._known: _Known | None = None
+        self._copies: dict[str, torch.Tensor] = {}  # on the host, of weights that are on a GPU
 
     def changed(self) -> None:
         """Forget the digests."""
@@ -67,8 +68,18 @@ class LearnerWeights:
         state: dict[str, torch.Tensor] = {}
         for name, tensor in self._engine.state():
             if self._rank == 0 or not self._spec.trainable:
-                state[name] = tensor.cpu().clone() if gathered else tensor.cpu()
+                state[name] = self._on_host(name, tensor, gathered)
         return state
+
+    def _on_host(self, name: str, tensor: torch.Tensor, gathered: bool) -> torch.Tensor:
+        """Return ``tensor`` in the host's memory: itself, or a copy where it is on a GPU or will
+        be released. What is trained is copied again and again, over the last copy: the system takes
+        longer to provide new memory than a GPU to fill it."""
+        if tensor.is_cuda and self._spec.trainable:
+            if name not in self._copies:
+                self._copies[name] = torch.empty_like(tensor, device="cpu")
+            return self._copies[name].copy_(tensor)
+        return tensor.cpu().clone() if gathered else tensor.cpu()
 
     def _hashed(self, state: dict[str, torch.Tensor]) -> "_Known":
         """The digests and sums of rank 0's tensors, on every rank."""

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rlcore.engines import graph_rows, row_decoder, shared_prompts
+from rlcore.engines import graph_rows, row_decoder
 from rlcore.engines.types import Sampling
 from schemas.outcomes import FinishReason
 from tests.rlcore.engines.models import PACKED
@@ -30,8 +30,9 @@ def replays(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Decode by ``GraphRows`` on a CPU too, with buffers that grow; an entry per replay of a
     graph."""
     monkeypatch.setattr(row_decoder, "PackedRows", graph_rows.GraphRows)
-    for module in (row_decoder, shared_prompts, graph_rows):
-        monkeypatch.setattr(module, "BLOCK", 8)
+    monkeypatch.setattr(row_decoder, "BLOCK", 8)
+    for module in (row_decoder, graph_rows):
+        monkeypatch.setattr(module, "COLUMNS", 8)
     seen: list[int] = []
     replay: Callable[[torch.cuda.CUDAGraph], None] = torch.cuda.CUDAGraph.replay
 

@@ -1,5 +1,7 @@
 """RMS norms in one pass are transformers', and other norms are left alone."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -43,7 +45,7 @@ def _model(kind: type[PreTrainedModel], config: type, **more: object) -> PreTrai
 
 
 def _trained_on(model: PreTrainedModel) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    ids = torch.arange(60).view(3, 20) % 40
+    ids = (torch.arange(60).view(3, 20) % 40).to(model.device)
     logits = model(input_ids=ids).logits
     model.zero_grad()
     logits.logsumexp(-1).sub(logits[..., 3]).mean().backward()
@@ -55,9 +57,23 @@ def _trained_on(model: PreTrainedModel) -> tuple[torch.Tensor, dict[str, torch.T
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_outputs_and_gradients_are_those_of_transformers(kind: str) -> None:
+@pytest.mark.parametrize(
+    "device",
+    [
+        "cpu",
+        pytest.param(
+            "cuda",
+            marks=[
+                pytest.mark.gpu,
+                pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+            ],
+        ),
+    ],
+)
+def test_outputs_and_gradients_are_those_of_transformers(kind: str, device: str) -> None:
     cls, config, norms = KINDS[kind]
-    model = _model(cls, config)
+    model: Any = _model(cls, config)
+    model.to(device)
     logits, gradients = _trained_on(model)
     assert speed_up_norms(model) == norms
     again, ours = _trained_on(model)
