@@ -56,6 +56,8 @@ def make_deterministic(spec: LearnerSpec, device: str) -> None:
     if device == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         os.environ.setdefault("FLASH_ATTENTION_DETERMINISTIC", "1")
+        # cuDNN plans attention for each new shape, as nearly every batch has: as long as the batch.
+        torch.backends.cuda.enable_cudnn_sdp(False)
     limit_onednn()
     torch.set_num_threads(spec.threads)
     torch.manual_seed(spec.seed)
