@@ -9,19 +9,10 @@ import torch
 from rlcore.engines import graph_rows, row_decoder
 from rlcore.engines.types import Sampling
 from schemas.outcomes import FinishReason
+from tests.devices import DEVICES
 from tests.rlcore.engines.models import PACKED
 from tests.rlcore.engines.rows import engine_of, furthest, requests_of_budgets
 
-DEVICES = (
-    "cpu",
-    pytest.param(
-        "cuda",
-        marks=[
-            pytest.mark.gpu,
-            pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-        ],
-    ),
-)
 NEAR = {"cpu": 1e-5, "cuda": 1e-4}  # nats, float32
 
 

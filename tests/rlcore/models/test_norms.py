@@ -18,6 +18,7 @@ from transformers import (
 )
 
 from rlcore.models.norms import RMSNorm, speed_up_norms
+from tests.devices import DEVICES
 
 SIZES = {
     "vocab_size": 40,
@@ -57,19 +58,7 @@ def _trained_on(model: PreTrainedModel) -> tuple[torch.Tensor, dict[str, torch.T
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
-    "device",
-    [
-        "cpu",
-        pytest.param(
-            "cuda",
-            marks=[
-                pytest.mark.gpu,
-                pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-            ],
-        ),
-    ],
-)
+@pytest.mark.parametrize("device", DEVICES)
 def test_outputs_and_gradients_are_those_of_transformers(kind: str, device: str) -> None:
     cls, config, norms = KINDS[kind]
     model: Any = _model(cls, config)
