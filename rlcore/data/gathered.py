@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 import polars as pl
 
-from rlcore.data.part import ASKED, CONTENT, SPLITS, Kept
+from rlcore.data.part import ASKED, BESIDE, CONTENT, HASHES, SPLITS, Columns, Kept
 from rlcore.data.screen import Compared, Dropped
 from rlcore.data.write import numbered_uid, numbers_of
 
@@ -28,9 +28,6 @@ class Gathered:
         self._is_validation = _joined([rows.is_validation for rows in kept], np.bool_)
         self._uid = _joined([rows.uid for rows in kept], np.uint64)
         self.tokens = _joined([rows.tokens for rows in kept], np.int32)
-        width = max((rows.text.shape[1] for rows in kept), default=0)
-        none = np.zeros((0, width), dtype=np.uint64)
-        self._text = np.concatenate([none, *(rows.text for rows in kept)])
 
     def ordered(self) -> np.ndarray:
         """Return the places of all rows, validation first, test last."""
@@ -49,10 +46,6 @@ class Gathered:
                 if name == source:
                     kept[start:end] &= ~np.isin(self.index[start:end], numbers)
         return np.flatnonzero(kept).astype(np.int32)
-
-    def forget_texts(self) -> None:
-        """Free what only ``compared`` reads: 16 bytes a row."""
-        self._text = self._text[:0].copy()
 
     def asked(self, split: str) -> list[str]:
         """Return the prompts of the rows that their source has for ``split``."""
@@ -73,27 +66,38 @@ class Gathered:
         return Compared(
             name,
             self.split[places] == TRAIN,
-            self._text[places],
+            lambda: self._hashes(places),
             lambda positions: self.strings(places[positions], text),
             lambda positions: self.strings(places[positions], pl.col(ASKED)),
         )
 
+    def _hashes(self, places: np.ndarray) -> np.ndarray:
+        """Return the hashes of the rows at ``places``, uint64 [rows, 2], in their order."""
+        found = np.zeros((len(places), len(HASHES)), dtype=np.uint64)
+        for columns, within, at in self._by_part(places):
+            found[within] = columns(*HASHES).to_numpy()[at]
+        return found
+
     def strings(self, places: np.ndarray, value: pl.Expr) -> list[str]:
         """Return ``value`` of the rows at ``places``, in their order."""
+        found: list[str] = [""] * len(places)
+        for columns, within, at in self._by_part(places):
+            values = columns(*value.meta.root_names()).select(value).to_series()
+            for position, text in zip(within.tolist(), values.gather(at).to_list(), strict=True):
+                found[position] = text
+        return found
+
+    def _by_part(self, places: np.ndarray) -> Iterator[tuple[Columns, np.ndarray, np.ndarray]]:
+        """Yield of each part that has rows at ``places``: its columns, the positions of those rows
+        in ``places`` and in the part."""
         order = np.argsort(places, kind="stable")
         bounds = np.searchsorted(places[order], self._ends)
-        found: list[str] = [""] * len(places)
         for columns, start, (first, last) in zip(
             self._columns, self._ends[:-1], pairwise(bounds), strict=True
         ):
-            if first == last:
-                continue
-            values = columns(*value.meta.root_names()).select(value).to_series()
-            within = order[first:last]
-            picked = values.gather((places[within] - start).tolist()).to_list()
-            for position, text in zip(within.tolist(), picked, strict=True):
-                found[position] = text
-        return found
+            if first < last:
+                within = order[first:last]
+                yield columns, within, places[within] - start
 
     def rejects(self, places: np.ndarray, dropped: Dropped, prefix: str = "") -> pl.DataFrame:
         """Return the Rejects rows of what is ``dropped``; its positions count in ``places``."""
@@ -128,7 +132,7 @@ class Gathered:
                 self._columns, self._ends[:-1], pairwise(bounds), strict=True
             ):
                 if a < b:
-                    frame = columns().drop(CONTENT, ASKED, strict=False)
+                    frame = columns().drop(BESIDE, strict=False)
                     frame = frame[(run[a:b] - start).tolist()]
                     yield self._final(frame, run[a:b], numbers[first + a : first + b])
 

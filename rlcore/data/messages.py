@@ -10,7 +10,6 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import polars as pl
 
 from rlcore.data.part import Columns, Kept, Part, Prepared, Work
@@ -130,18 +129,14 @@ def _kept(kind: str | None, blobs: Iterator[bytes]) -> Kept | None:
     if kind is None:
         return None
     arrays = _frame(next(blobs))
-    texts = arrays.select(name for name in arrays.columns if name not in _ARRAYS)
     return Kept(  # copies: a view of one column keeps the message with all of them
         **{name: arrays[name].to_numpy().copy() for name in _ARRAYS},
-        text=np.array(texts.to_numpy(), dtype=np.uint64).reshape(arrays.height, texts.width),
         columns=Columns(Path(kind) if kind else _frame(next(blobs))),
     )
 
 
 def _arrays(table: Kept) -> pl.DataFrame:
-    arrays = {name: getattr(table, name) for name in _ARRAYS}
-    texts = {f"text {i}": table.text[:, i] for i in range(table.text.shape[1])}
-    return pl.DataFrame({**arrays, **texts})
+    return pl.DataFrame({name: getattr(table, name) for name in _ARRAYS})
 
 
 def _ipc(frame: pl.DataFrame) -> bytes:

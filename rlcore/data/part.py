@@ -35,8 +35,10 @@ SPLITS = ("validation", "train", "test")  # in the order of the Prompts table
 # Where a row may be lost, in order: also which of two errors a person is told.
 STAGES = ("read", "filter", "special_token", "prompt", "demonstration")
 # Columns beside those of the tables, where rows are compared: a row as it is shown when it is
-# dropped, and the text of its prompt.
+# dropped, the text of its prompt, and the halves (uint64) of the hash of what duplicates share.
 CONTENT, ASKED = "reject_content", "prompt_text"
+HASHES = ("text_hash_0", "text_hash_1")
+BESIDE = (CONTENT, ASKED, *HASHES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,6 @@ class Kept:
 
     ``index``: int32, of the row in its source. ``split``: uint8, place in ``SPLITS``.
     ``is_validation``: of train, by hash. ``uid``: uint64. ``tokens``: int32.
-    ``text``: uint64 [rows, 2], the hash of what duplicates share; no columns where none is sought.
     """
 
     index: np.ndarray
@@ -82,7 +83,6 @@ class Kept:
     is_validation: np.ndarray
     uid: np.ndarray
     tokens: np.ndarray
-    text: np.ndarray
     columns: "Columns"
 
     def __len__(self) -> int:
@@ -188,10 +188,10 @@ def _kept(
     frame = columns(pairs)
     fraction = work.data.validation_fraction
     held_out = [r.split == "train" and is_validation(r.prompt, fraction) for r in rows]
-    texts = np.zeros((len(rows), 0), dtype=np.uint64)
     if work.data.deduplicate != "off":
         digests = b"".join(text_hash(text(row)) for row in rows)
-        texts = np.frombuffer(digests, dtype=np.uint64).reshape(len(rows), 2)
+        halves = np.frombuffer(digests, dtype=np.uint64).reshape(len(rows), 2)
+        frame = frame.with_columns(pl.Series(name, halves[:, i]) for i, name in enumerate(HASHES))
     if work.compares:
         content = pl.Series([shown(row.messages) for row in rows], dtype=pl.String)
         asked = pl.Series([row.prompt_text for row in rows], dtype=pl.String)
@@ -205,7 +205,6 @@ def _kept(
         is_validation=np.array(held_out, dtype=np.bool_),
         uid=np.array([int(uid, 16) for uid in frame["uid"]], dtype=np.uint64),
         tokens=np.array([length(tokens) for _, tokens in pairs], dtype=np.int32),
-        text=texts,
         columns=Columns(frame if path is None else path),
     )
 

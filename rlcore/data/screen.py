@@ -33,13 +33,14 @@ REMEDIES = {
 class Compared:
     """Rows of one table that are compared with one another, of the training and validation splits.
 
-    ``name``: position -> "<source> row <number>". ``is_train`` [rows]. ``hashes``: of ``texts``, as
-    in ``exact_duplicates``. ``texts`` and ``asked``: positions -> what repeats, and the prompts.
+    ``name``: position -> "<source> row <number>". ``is_train`` [rows]. ``hashes``: reads
+    those of ``texts``, as in ``exact_duplicates``. ``texts`` and ``asked``: positions -> what
+    repeats, and the prompts.
     """
 
     name: Callable[[int], str]
     is_train: np.ndarray
-    hashes: np.ndarray
+    hashes: Callable[[], np.ndarray]
     texts: Callable[[np.ndarray], list[str]]
     asked: Callable[[np.ndarray], list[str]]
 
@@ -65,7 +66,7 @@ def screen(rows: Compared, held: Held, data: DataSection) -> Dropped:
     """
     reasons: Dropped = {}
     if data.deduplicate != "off":
-        for i, kept in exact_duplicates(rows.hashes).items():
+        for i, kept in exact_duplicates(rows.hashes()).items():
             reasons[i] = ("duplicate", f"equals {rows.name(kept)}")
     if data.deduplicate == "near":
         left = np.array([i for i in range(len(rows.is_train)) if i not in reasons], dtype=np.int64)

@@ -6,7 +6,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from rlcore.data.part import ASKED, CONTENT, STAGES, Part, Prepared, Work, prepare_part
+from rlcore.data.part import ASKED, BESIDE, STAGES, Part, Prepared, Work, prepare_part
 from rlcore.data.rows import RawTable
 from rlcore.models.tokenizer import EOS, train_tokenizer
 from schemas.data import DataSection, FileSource
@@ -61,14 +61,12 @@ def test_a_table_in_a_file_is_that_in_memory(tokenizer: Any, tmp_path: Path) -> 
         assert isinstance(other.columns.held, Path)
         assert one.columns().equals(other.columns())
         assert one.columns("uid").equals(other.columns("uid"))
-        assert (one.text == other.text).all()
 
 
 def test_rows_that_nothing_is_compared_with_are_kept_without_their_text(tokenizer: Any) -> None:
     done = prepared(tokenizer, deduplicate="off", decontaminate=False)
     assert done.prompts is not None
-    assert done.prompts.text.shape == (2, 0)
-    assert not {ASKED, CONTENT} & set(done.prompts.columns().columns)
+    assert not set(BESIDE) & set(done.prompts.columns().columns)
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def screened(
     compared = Compared(
         lambda i: f"{rows[i].source} row {rows[i].index}",
         np.array([row.split == "train" for row in rows]),
-        hashes,
+        lambda: hashes,
         lambda at: [texts[i] for i in at],
         lambda at: [rows[i].prompt_text for i in at],
     )
