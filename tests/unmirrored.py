@@ -8,6 +8,9 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
         "schemas/section.py",
     ),
     "tests/rlcore/kernels/test_loops.py": ("rlcore/kernels/intrinsics.py",),
+    "tests/rlcore/models/test_document_attention.py": tuple(
+        f"rlcore/kernels/{name}.py" for name in ["documents", "tiles"]
+    ),
     "tests/rlcore/data/test_spread.py": ("rlcore/data/child.py",),
     "tests/rlcore/algorithms/test_advantages.py": ("rlcore/algorithms/shapes.py",),
     "tests/rlcore/envs/test_process.py": (

@@ -5,7 +5,10 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
+from numba.core import cgutils
 from numba.extending import intrinsic
+
+from rlcore.kernels.tiles import COLUMNS, ROWS
 
 f32 = np.float32
 # Sums in any order; but NaN and infinity stay what they are, as guards look for them.
@@ -72,6 +75,67 @@ def larger(context: Any, one: Any, other: Any) -> Any:
         return builder.call(function, arguments, fastmath=("nnan", "nsz", "reassoc"))
 
     return types.float32(types.float32, types.float32), generate
+
+
+def _products(*, added: bool) -> Any:
+    """A product of matrices of ROWS rows and COLUMNS columns, the sums in registers:
+    target[r, c] = sum of left[r, i] * right[i, c] over i < depth, or that ``added`` to it. Of each
+    matrix: its address, and the distances of rows (target, right) or of rows and columns (left)."""
+
+    @_intrinsic
+    def products(
+        context: Any,
+        target: Any,
+        of_target: Any,
+        left: Any,
+        of_row: Any,
+        of_column: Any,
+        right: Any,
+        of_right: Any,
+        depth: Any,
+    ) -> Any:
+        kind, integer = ir.FloatType(), ir.IntType(64)
+        wide = ir.VectorType(kind, COLUMNS)
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            target, of_target, left, of_row, of_column, right, of_right, depth = arguments
+
+            def at(address: Any, places: Any, what: Any) -> Any:
+                moved = builder.add(address, builder.mul(places, ir.Constant(integer, 4)))
+                return builder.inttoptr(moved, what.as_pointer())
+
+            rows = [ir.Constant(integer, row) for row in range(ROWS)]
+            sums = [cgutils.alloca_once(builder, wide) for _ in rows]
+            for each in sums:
+                builder.store(ir.Constant(wide, [0.0] * COLUMNS), each)
+            with cgutils.for_range(builder, depth) as loop:
+                column = builder.mul(loop.index, of_column)
+                vector = builder.load(at(right, builder.mul(loop.index, of_right), wide), align=4)
+                for row, total in zip(rows, sums, strict=True):
+                    place = builder.add(builder.mul(row, of_row), column)
+                    factor = builder.load(at(left, place, kind))
+                    one = builder.insert_element(
+                        ir.Constant(wide, ir.Undefined), factor, ir.Constant(ir.IntType(32), 0)
+                    )
+                    zeros = ir.Constant(ir.VectorType(ir.IntType(32), COLUMNS), None)
+                    every = builder.shuffle_vector(one, one, zeros)
+                    product = builder.fmul(every, vector, flags=("contract",))
+                    summed = builder.fadd(builder.load(total), product, flags=("contract",))
+                    builder.store(summed, total)
+            for row, total in zip(rows, sums, strict=True):
+                place = at(target, builder.mul(row, of_target), wide)
+                found = builder.load(total)
+                if added:
+                    found = builder.fadd(builder.load(place, align=4), found)
+                builder.store(found, place, align=4)
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * 8), generate
+
+    return products
+
+
+products, more_products = _products(added=False), _products(added=True)
 
 
 @_exact

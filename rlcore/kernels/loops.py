@@ -34,7 +34,7 @@ from rlcore.kernels.intrinsics import (
 from rlcore.kernels.parallel import CHUNKS, FIELDS
 
 logger = logging.getLogger(__name__)
-INTRINSICS = "98e66d129a2c"  # begins the sha256 of intrinsics.py; a new one renews the cache
+INTRINSICS = "9256d5ae2014"  # begins the sha256 of intrinsics.py; a new one renews the cache
 
 _helper = njit(inline="always", fastmath=FAST, error_model="numpy")
 

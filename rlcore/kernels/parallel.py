@@ -32,7 +32,7 @@ def serves(tensor: torch.Tensor) -> bool:
 
 
 def run(loop: str, rows: int, *arguments: int | float | torch.Tensor) -> None:
-    """Compute ``loop`` of ``rlcore.kernels.loops`` over ``rows`` rows.
+    """Compute ``loop`` of ``rlcore.kernels.loops`` or ``documents`` over ``rows`` rows.
 
     ``arguments``: its numbers, of which the first is the elements of a row, and contiguous tensors
     on the CPU. Each thread takes a run of chunks of rows, so that it finds in its cache what it
@@ -104,4 +104,8 @@ def _function(loop: str) -> Callable[[int], None]:
     # Not imported with this file: where nothing is computed on a CPU, nothing is compiled.
     from rlcore.kernels import loops
 
-    return _Function(vars(loops)[loop].address)
+    if loop in vars(loops):
+        return _Function(vars(loops)[loop].address)
+    from rlcore.kernels import documents
+
+    return _Function(vars(documents)[loop].address)

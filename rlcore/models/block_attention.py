@@ -2,10 +2,13 @@
 
 An attention function for transformers: query, key and value of ``[1, tokens]`` are views of blocks
 of equal rows, each attended to on its own. A pass then needs no mask of rows as long as the longest
-sequence, and no mask at all for rows of one sequence.
+sequence, and no mask at all for rows of one sequence. In float32 on a CPU a loop of this project
+computes documents of any lengths (``rlcore.models.document_attention``), which is faster for all
+but long ones.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,40 +17,55 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, PreTrainedModel
 
 from rlcore.models.blocks import BLOCKS, Shape
+from rlcore.models.document_attention import (
+    DocumentAttention,
+    Documents,
+    documents_of_pass,
+    serves,
+)
 from rlcore.models.tree_mask import tree_mask
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)  # without slots: what is computed from the fields is kept
 class Blocks:
-    """The blocks of a pass. ``masks``: of each, what to add to scores, [rows or 1, 1, tokens of a
-    row, keys]; None for plain causal attention. ``prompts``: of each, the places of the keys before
-    its own, [rows x tokens] int64; None where there are none."""
+    """The blocks of a pass over ``position_ids`` [1, tokens], which restart at 0 where a sequence
+    begins; ``dtype``: of the model."""
 
     shapes: tuple[Shape, ...]
-    masks: tuple[torch.Tensor | None, ...]
-    prompts: tuple[torch.Tensor | None, ...]
+    position_ids: torch.Tensor
+    dtype: torch.dtype
 
     @property
     def sizes(self) -> list[int]:
         """Tokens of each block."""
         return [shape.rows * shape.width for shape in self.shapes]
 
+    @cached_property
+    def documents(self) -> Documents | None:
+        """The same as documents; None where one is too long."""
+        return documents_of_pass(self.shapes, self.position_ids[0].numpy())
 
-def blocks_of_pass(
-    shapes: tuple[Shape, ...], position_ids: torch.Tensor, dtype: torch.dtype
-) -> Blocks:
-    """Return the blocks of a pass over ``position_ids`` [1, tokens], which restart at 0 where a
-    sequence begins; ``dtype``: of the model."""
-    sizes = [shape.rows * shape.width for shape in shapes]
-    device = position_ids.device
-    masks: list[torch.Tensor | None] = []
-    prompts: list[torch.Tensor | None] = []
-    for shape, positions in zip(shapes, position_ids[0].split(sizes), strict=True):
-        if shape.prompts is not None and shape.asked is not None:
+    @cached_property
+    def prompts(self) -> tuple[torch.Tensor | None, ...]:
+        """Of each block the places of the keys before its own, [rows x tokens] int64; None where
+        there are none."""
+        return tuple(
+            None if places is None else torch.from_numpy(places.reshape(-1)).to(self._device)
+            for places in map(_places, self.shapes)
+        )
+
+    @cached_property
+    def masks(self) -> tuple[torch.Tensor | None, ...]:
+        """Of each block what to add to scores, [rows or 1, 1, tokens of a row, keys]; None for
+        plain causal attention."""
+        positions = self.position_ids[0].split(self.sizes)
+        seen = (self._seen(*each) for each in zip(self.shapes, positions, strict=True))
+        return tuple(None if each is None else _to_add(each, self.dtype) for each in seen)
+
+    def _seen(self, shape: Shape, positions: torch.Tensor) -> torch.Tensor | None:
+        if shape.asked is not None:
             asked = shape.asked[:, None]
             column = np.arange(int(asked.max()))
-            places = shape.prompts[:, None] + np.minimum(column, asked - 1)
-            prompts.append(torch.from_numpy(places.reshape(-1)).to(device))
             own = np.tri(shape.width, dtype=bool)
             # Rows whose prompts are of one length see alike.
             seen = np.unique(asked, axis=0) if (asked == asked[0]).all() else asked
@@ -55,17 +73,24 @@ def blocks_of_pass(
                 (column < seen)[:, None], (len(seen), shape.width, len(column))
             )
             after = np.broadcast_to(own, (len(seen), *own.shape))
-            sees = torch.from_numpy(np.concatenate([before, after], 2)).to(device)
-            masks.append(_to_add(sees, dtype))
-            continue
-        prompts.append(None)
+            return torch.from_numpy(np.concatenate([before, after], 2)).to(self._device)
         if not shape.several:
-            masks.append(None)
-            continue
+            return None
         sequence = (positions.view(shape.rows, shape.width) == 0).cumsum(1)
-        seen = (sequence[:, :, None] == sequence[:, None, :]).tril_()
-        masks.append(_to_add(seen, dtype))
-    return Blocks(shapes, tuple(masks), tuple(prompts))
+        return (sequence[:, :, None] == sequence[:, None, :]).tril_()
+
+    @property
+    def _device(self) -> torch.device:
+        return self.position_ids.device
+
+
+def _places(shape: Shape) -> np.ndarray | None:
+    """Return the places of the prompt of each row, [rows, tokens of the longest]; those of shorter
+    ones end with repetitions, which the mask hides."""
+    if shape.prompts is None or shape.asked is None:
+        return None
+    column = np.arange(int(shape.asked.max()))
+    return shape.prompts[:, None] + np.minimum(column, shape.asked[:, None] - 1)
 
 
 def _to_add(seen: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -97,9 +122,20 @@ def attend_by_blocks(
     if unserved:
         raise ValueError(f"{type(module).__name__} asks for {', '.join(unserved)}")
     if blocks is None:
-        rows, _, width, _ = query.shape
-        blocks = Blocks((Shape(rows, width, several=False),), (None,), (None,))
-    heads, dim = query.shape[1], value.shape[-1]
+        attended = scaled_dot_product_attention(
+            query, key, value, is_causal=True, scale=scaling, enable_gqa=True
+        )
+        return attended.transpose(1, 2), None
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    if serves(query, key, value) and blocks.documents is not None:
+        return DocumentAttention.apply(query, key, value, scale, blocks.documents), None
+    return _by_torch(query, key, value, scale, blocks), None
+
+
+def _by_torch(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float, blocks: Blocks
+) -> torch.Tensor:
+    """Return the attention of each block, [1, tokens, heads, dim]."""
     flat = [each.transpose(1, 2).flatten(0, 1) for each in (query, key, value)]
     cut = [each.split(blocks.sizes) for each in flat]
     found = []
@@ -114,11 +150,11 @@ def attend_by_blocks(
                 own[at] = torch.cat([asked, own[at]], 1)
         q, k, v = (each.transpose(1, 2) for each in own)
         attended = scaled_dot_product_attention(
-            q, k, v, attn_mask=mask, is_causal=mask is None, scale=scaling, enable_gqa=True
+            q, k, v, attn_mask=mask, is_causal=mask is None, scale=scale, enable_gqa=True
         )
-        found.append(attended.transpose(1, 2).reshape(rows * width, heads, dim))
+        found.append(attended.transpose(1, 2).reshape(rows * width, *attended.shape[1::2]))
     whole = torch.cat(found) if len(found) > 1 else found[0]
-    return whole.view(query.shape[0], query.shape[2], heads, dim), None
+    return whole[None]
 
 
 def _is_causal(module: torch.nn.Module, options: dict[str, Any]) -> bool:
@@ -140,5 +176,5 @@ def what_is_seen(
     """Return what ``lm`` is called with besides tokens and positions, for a pass that
     ``rlcore.models.packing.MicroBatch`` describes: its blocks, or the mask of its rows."""
     if blocks:
-        return {"blocks": blocks_of_pass(blocks, position_ids, lm.dtype)}
+        return {"blocks": Blocks(blocks, position_ids, lm.dtype)}
     return {"attention_mask": tree_mask(documents, continued)}

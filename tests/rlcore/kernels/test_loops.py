@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rlcore.kernels import intrinsics, loops
+from rlcore.kernels import documents, intrinsics, loops
 from rlcore.kernels.parallel import CHUNKS, run
 
 Arrays = dict[str, torch.Tensor]
@@ -299,8 +299,9 @@ def test_the_cache_of_loops_is_renewed_with_what_they_are_made_of() -> None:
     """numba compares the file of the loops only; without this a changed instruction would not be
     compiled where an older one is cached."""
     digest = sha256(Path(str(intrinsics.__file__)).read_bytes()).hexdigest()
-    assert digest.startswith(loops.INTRINSICS), "write the new digest into loops.py"
-    assert len(loops.INTRINSICS) == 12
+    for file in (loops, documents):
+        assert digest.startswith(file.INTRINSICS), f"write the new digest into {file.__name__}"
+        assert len(file.INTRINSICS) == 12
 
 
 def _imported_from_a_copy(folder: Path) -> tuple[list[str], str]:

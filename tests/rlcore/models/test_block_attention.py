@@ -15,12 +15,13 @@ from rlcore.models.packing import Sequences, pack
 LENGTHS = np.clip(np.random.default_rng(3).lognormal(2.5, 0.9, 24).astype(np.int64), 2, 90)
 
 
-def model_of(attention: str, dtype: torch.dtype = torch.float32) -> TokenLogprobModel:
-    """Two heads of queries for each of keys; biases and weights far from their initial zeros."""
+def model_of(attention: str, dtype: torch.dtype = torch.float32, dim: int = 8) -> TokenLogprobModel:
+    """Two heads of queries, of ``dim`` dimensions, for each of keys; biases and weights far from
+    their initial zeros. A loop over documents computes heads of 16 dimensions."""
     torch.manual_seed(0)
     config = Qwen2Config(
         vocab_size=50,
-        hidden_size=32,
+        hidden_size=4 * dim,
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
@@ -54,10 +55,11 @@ def passed(model: TokenLogprobModel, budget: int, *, blocks: bool) -> np.ndarray
     return flat
 
 
+@pytest.mark.parametrize("dim", [8, 16])
 @pytest.mark.parametrize("checkpointing", [False, True])
 @pytest.mark.parametrize("budget", [100, 4096])
-def test_outputs_and_gradients_are_those_of_each_sequence_alone(budget, checkpointing) -> None:
-    alone, ours = model_of("sdpa"), model_of(BLOCKS)
+def test_outputs_and_gradients_are_those_of_each_sequence_alone(budget, checkpointing, dim) -> None:
+    alone, ours = model_of("sdpa", dim=dim), model_of(BLOCKS, dim=dim)
     if checkpointing:
         ours.lm.gradient_checkpointing_enable(
             gradient_checkpointing_kwargs={"use_reentrant": False}

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlcore.models import blocks as layout
-from rlcore.models.block_attention import blocks_of_pass
+from rlcore.models.block_attention import Blocks
 from rlcore.models.packing import MicroBatch, Sequences, pack
 from rlcore.models.tree_mask import tree_mask
 from rlcore.models.trees import prompts_of, tree_lengths, trees_of
@@ -63,7 +63,7 @@ def seen_from(batch: MicroBatch, target: int) -> list[int]:
 
 def seen_in_blocks(batch: MicroBatch, place: int) -> np.ndarray:
     """The places that ``place`` attends to, by the masks of its block."""
-    blocks = blocks_of_pass(batch.blocks, torch.from_numpy(batch.position_ids), torch.float32)
+    blocks = Blocks(batch.blocks, torch.from_numpy(batch.position_ids), torch.float32)
     first = 0
     for shape, mask, prompts in zip(blocks.shapes, blocks.masks, blocks.prompts, strict=True):
         row, column = divmod(place - first, shape.width)
