@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rlcore.kernels import documents, intrinsics, loops
+from rlcore.kernels import documents, intrinsics, loops, tiles
 from rlcore.kernels.parallel import CHUNKS, run
 
 Arrays = dict[str, torch.Tensor]
@@ -298,8 +298,9 @@ def test_infinite_logits_draw_a_token_that_is_there(size: int) -> None:
 def test_the_cache_of_loops_is_renewed_with_what_they_are_made_of() -> None:
     """numba compares the file of the loops only; without this a changed instruction would not be
     compiled where an older one is cached."""
-    digest = sha256(Path(str(intrinsics.__file__)).read_bytes()).hexdigest()
-    for file in (loops, documents):
+    for file, parts in ((loops, (intrinsics,)), (documents, (intrinsics, tiles))):
+        content = b"".join(Path(str(part.__file__)).read_bytes() for part in parts)
+        digest = sha256(content).hexdigest()
         assert digest.startswith(file.INTRINSICS), f"write the new digest into {file.__name__}"
         assert len(file.INTRINSICS) == 12
 
