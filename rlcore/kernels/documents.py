@@ -7,7 +7,9 @@ multiplies tiles of them. What is said in ``rlcore.kernels.loops`` holds here to
 
 import numpy as np
 from numba import carray, njit
+from numba.extending import register_jitable
 
+from rlcore.kernels.compiled import compiled
 from rlcore.kernels.intrinsics import (
     FAST,
     as_double,
@@ -21,13 +23,11 @@ from rlcore.kernels.intrinsics import (
     more_products,
     products,
 )
-from rlcore.kernels.loops import _loop
 from rlcore.kernels.parallel import FIELDS
-from rlcore.kernels.tiles import COLUMNS, QUERIES, ROWS
-
-INTRINSICS = "2cd933ea2a8e"  # begins the sha256 of intrinsics.py and tiles.py; see loops.py
+from rlcore.kernels.tiles import COLUMNS, QUERIES, ROWS, padded
 
 _helper = njit(fastmath=FAST, error_model="numpy")
+register_jitable(padded)
 
 
 @_helper
@@ -53,11 +53,6 @@ def _areas(block, thread):
         _flat(asks + 4 * QUERIES * dim),
         _flat(asks + 8 * QUERIES * dim),
     )
-
-
-@_helper
-def _up(count):
-    return (count + COLUMNS - 1) // COLUMNS * COLUMNS
 
 
 @_helper
@@ -180,7 +175,7 @@ def _changes(weight, change, total, mean, end, wide):
     _fill(change, end, wide)
 
 
-@_loop
+@compiled
 def attend_documents(args):
     """work, tokens, H, K, D, groups [all + 1] int64, documents [all, 4] int64, query, key, value
     and the distances of their tokens, scale, room, scratch [threads, scratch], scratch,
@@ -199,8 +194,7 @@ def attend_documents(args):
     of_query, of_key, of_value = block[13], block[14], block[15]
     scale, room = f32(as_double(block[16])), block[17]
     y, totals = _flat(block[20]), _flat(block[21])
-    threads, group = block[1], heads // shared
-    thread = np.int64(called(block[0])) if threads > 1 else 0
+    thread, threads, group = np.int64(called(block[0])), np.int64(called(block[1])), heads // shared
     keys, values, _, _, _, weights, _, asks, sums, found = _areas(block, thread)
     for item in range(thread, rows, threads):
         head = item % shared
@@ -213,7 +207,7 @@ def attend_documents(args):
                 for token in range(0, size, ROWS):
                     count = min(ROWS, size - token)
                     last = asked + token + count
-                    wide = _up(last)
+                    wide = padded(last)
                     source = (start + token) * of_query + h * dim
                     _copy(asks, query, source, count, of_query, dim, scale, ROWS)
                     _tiles(weights, room, asks, dim, keys, room, dim, wide, ROWS)
@@ -233,7 +227,7 @@ def attend_documents(args):
                             target[d] = row[d] / sums[r]
 
 
-@_loop
+@compiled
 def attend_documents_gradient(args):
     """The fields of ``attend_documents``, then the gradient of y [tokens, H, D], and those of
     query [tokens, H, D], key and value [tokens, K, D], one behind the other and 0 before."""
@@ -248,8 +242,7 @@ def attend_documents_gradient(args):
     into_query = _flat(block[23])
     into_key = into_query[tokens * heads * dim :]
     into_value = into_key[tokens * shared * dim :]
-    threads, group = block[1], heads // shared
-    thread = np.int64(called(block[0])) if threads > 1 else 0
+    thread, threads, group = np.int64(called(block[0])), np.int64(called(block[1])), heads // shared
     areas = _areas(block, thread)
     turned, values, keys, of_keys, of_values = areas[:5]
     weights, changes, asks, above, found = areas[5:]
@@ -261,13 +254,13 @@ def attend_documents_gradient(args):
             _turn(turned, key, head, of_key, document, dim, room)
             _turn(values, value, head, of_value, document, dim, room)
             _gather(keys, key, head, of_key, document, dim)
-            _fill(of_keys, 0, _up(asked + size) * dim)
-            _fill(of_values, 0, _up(asked + size) * dim)
+            _fill(of_keys, 0, padded(asked + size) * dim)
+            _fill(of_values, 0, padded(asked + size) * dim)
             for h in range(head * group, head * group + group):
                 for token in range(0, size, QUERIES):
                     count = min(QUERIES, size - token)
                     last = asked + token + count
-                    wide = _up(last)
+                    wide = padded(last)
                     source = (start + token) * of_query + h * dim
                     _copy(asks, query, source, count, of_query, dim, scale, QUERIES)
                     place = ((start + token) * heads + h) * dim

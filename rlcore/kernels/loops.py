@@ -1,22 +1,18 @@
-"""Loops over rows of float32, compiled by numba and cached beside this file.
+"""Loops over rows of float32, compiled by numba.
 
-A loop is a C function of one address, a block of 64-bit numbers: the address of a function that
-returns the number of the calling thread, how many threads there are, the number of rows, then the
+A loop is a C function of one address, a block of 64-bit numbers: the addresses of functions that
+return the number of the calling thread and how many threads there are, the number of rows, then the
 loop's own numbers (a float as the bits of a float64) and addresses, in the order that its docstring
-gives. All of them stand in this file, because the cache is kept by its time and size.
+gives.
 
 Bits depend on the CPU, as torch's do. They do not depend on the number of threads, nor on which
 rows are computed together.
 """
 
-import logging
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import numpy as np
-from numba import carray, cfunc, njit, types
+from numba import carray, njit
 
+from rlcore.kernels.compiled import compiled
 from rlcore.kernels.intrinsics import (
     FAST,
     as_double,
@@ -33,38 +29,7 @@ from rlcore.kernels.intrinsics import (
 )
 from rlcore.kernels.parallel import CHUNKS, FIELDS
 
-logger = logging.getLogger(__name__)
-INTRINSICS = "9256d5ae2014"  # begins the sha256 of intrinsics.py; a new one renews the cache
-
 _helper = njit(inline="always", fastmath=FAST, error_model="numpy")
-
-
-def _loop(function: Callable[..., Any]) -> Any:
-    signature = types.void(types.CPointer(types.int64))
-
-    def compiled(*, keep: bool) -> Any:
-        return cfunc(signature, cache=keep, fastmath=FAST, error_model="numpy")(function)
-
-    try:
-        return compiled(keep=True)
-    except Exception as error:  # noqa: BLE001 - whatever the bytes of a torn file cause
-        _warn_once(f"{type(error).__name__}: {error}")
-    return compiled(keep=False)
-
-
-_reasons: list[str] = []  # why numba could not keep loops
-
-
-def _warn_once(why: str) -> None:
-    if not _reasons:
-        logger.warning(
-            "Loops are compiled anew in each process, which takes seconds: numba cannot keep them, "
-            "or what it kept is torn (%s). Remove *.nbi and *.nbc in %s, or let the variable "
-            "NUMBA_CACHE_DIR name a folder that can be written to",
-            why,
-            Path(__file__).parent / "__pycache__",
-        )
-    _reasons.append(why)
 
 
 @_helper
@@ -80,8 +45,7 @@ def _row(address, width):
 @_helper
 def _chunks(block):
     """First chunk of this thread, and the one after its last."""
-    threads = block[1]
-    thread = np.int64(called(block[0])) if threads > 1 else 0
+    thread, threads = np.int64(called(block[0])), np.int64(called(block[1]))
     return thread * CHUNKS // threads, (thread + 1) * CHUNKS // threads
 
 
@@ -92,7 +56,7 @@ def _share(block):
     return first * block[2] // CHUNKS, last * block[2] // CHUNKS
 
 
-@_loop
+@compiled
 def rms_norm(args):
     """width, x [rows, width], weight [width], epsilon, y [rows, width],
     inverse [rows]: inverse = 1 / sqrt(mean(x^2) + epsilon), y = weight * (x * inverse)."""
@@ -116,7 +80,7 @@ def rms_norm(args):
             target[i] = weight[i] * (source[i] * inverse)
 
 
-@_loop
+@compiled
 def rms_norm_gradient(args):
     """width, x [rows, width], weight [width], inverse [rows], gradient of y [rows, width], added,
     more [rows, width], of x [rows, width], of weight [CHUNKS, width].
@@ -150,7 +114,7 @@ def rms_norm_gradient(args):
                     target[i] = above[i] * weight[i] * inverse - source[i] * along
 
 
-@_loop
+@compiled
 def rotate(args):
     """width, heads, dim, x [rows, width], cos, sin [rows, dim], back: turn the first ``heads`` of
     each row in place, x cos + (-second half, first half) sin; with ``back`` 1 the transpose of
@@ -179,7 +143,7 @@ def rotate(args):
                     second[i] = two * cos2[i] + one * sin2[i]
 
 
-@_loop
+@compiled
 def swiglu(args):
     """inner, gate and up [rows, 2 inner], y [rows, inner]: y = silu(gate) * up."""
     block = carray(args, FIELDS)
@@ -192,7 +156,7 @@ def swiglu(args):
             target[i] = gate[i] / (f32(1.0) + exp(-gate[i])) * up[i]
 
 
-@_loop
+@compiled
 def swiglu_gradient(args):
     """inner, gate and up [rows, 2 inner], gradient of y [rows, inner]: both in place, the first
     becomes its own gradient and the second y."""
@@ -211,7 +175,7 @@ def swiglu_gradient(args):
             gate[i] = of_y * u * (sigmoid + silu * (f32(1.0) - sigmoid))
 
 
-@_loop
+@compiled
 def score(args):
     """vocabulary, logits [rows, vocabulary], scale, target ids [rows] int64,
     log-probs, largest, log totals, entropies [rows].
@@ -243,7 +207,7 @@ def score(args):
         entropies[row] = totals[row] - moment / total
 
 
-@_loop
+@compiled
 def score_gradient(args):
     """vocabulary, logits [rows, vocabulary], scale, target ids [rows] int64,
     largest, log totals, entropies, gradients of log-probs and of entropies [rows], wanted: logits
@@ -302,7 +266,7 @@ def _read(target, values, weight, begin, end, dim):
             target[i] += value[i] * share
 
 
-@_loop
+@compiled
 def attend(args):
     """width, H, K, D, projected [rows, width], angles [positions, 2, D], position [rows] int64,
     prompt keys and prompt values [blocks, K, T, D], T, block [rows] int64, first [blocks] int64,
@@ -355,7 +319,7 @@ def attend(args):
 BLOCK = 128  # tokens whose probabilities are summed at once
 
 
-@_loop
+@compiled
 def draw(args):
     """vocabulary, logits [rows, vocabulary], uniform [rows] float64, probabilities [rows,
     vocabulary], chosen [rows] int64, log-probs [rows].

@@ -43,7 +43,7 @@ def run(loop: str, rows: int, *arguments: int | float | torch.Tensor) -> None:
     fields = [_field(argument) for argument in arguments]
     several = rows * fields[0] > SMALL
     threads = min(torch.get_num_threads(), CHUNKS) if several else 1
-    block = (ctypes.c_int64 * FIELDS)(team.number, threads, rows, *fields)
+    block = (ctypes.c_int64 * FIELDS)(team.number, team.size, rows, *fields)
     function, at = _function(loop), ctypes.addressof(block)
     if threads == 1:
         function(at)
@@ -65,10 +65,12 @@ _BITS, _DOUBLE = struct.Struct("<q"), struct.Struct("<d")
 @dataclass(frozen=True, slots=True)
 class _Team:
     """``parallel`` calls a function (first) with an address (second) on each thread of a team of so
-    many (third); ``number``: the address of what returns a thread's number in it."""
+    many (third), or fewer where variables as OMP_THREAD_LIMIT allow no more. ``number`` and
+    ``size``: the addresses of what returns a thread's number in it, and how many there are."""
 
     parallel: Callable[..., None]
     number: int
+    size: int
 
 
 @cache
@@ -86,14 +88,16 @@ def _team() -> _Team | None:
     """
     try:
         library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
-        parallel, number_of_thread = library.GOMP_parallel, library.omp_get_thread_num
+        parallel = library.GOMP_parallel
+        asked = library.omp_get_thread_num, library.omp_get_num_threads
     except (OSError, AttributeError):
         return None
     parallel.argtypes = [_Function, ctypes.c_void_p, *[ctypes.c_uint] * 2]
     parallel.restype = None
-    number = ctypes.cast(number_of_thread, ctypes.c_void_p).value
+    number, size = (ctypes.cast(function, ctypes.c_void_p).value for function in asked)
     assert number is not None, "a function has an address"
-    return _Team(parallel, number)
+    assert size is not None, "a function has an address"
+    return _Team(parallel, number, size)
 
 
 _Function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)

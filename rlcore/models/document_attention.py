@@ -61,8 +61,12 @@ def serves(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:
     """Return whether ``DocumentAttention`` computes them, [1, heads, T, D] each."""
     return (
         all(parallel.serves(each) for each in (query, key, value))
-        and query.shape[-1] == value.shape[-1]
+        and query.shape[-1] == key.shape[-1]
         and query.shape[-1] % COLUMNS == 0
+        and query.shape[1] % key.shape[1] == 0
+        and query.shape[2] == key.shape[2]
+        and key.shape == value.shape
+        and len(query) == 1
     )
 
 
@@ -93,6 +97,7 @@ class DocumentAttention(torch.autograd.Function):
     def backward(ctx: Any, *outputs: Any) -> tuple[torch.Tensor | None, ...]:
         """Return gradients for query, key and value."""
         query, key, value, y, totals = ctx.saved_tensors
+        query, key, value = (_by_token(each) for each in (query, key, value))  # hooks may copy them
         gradient = outputs[0].contiguous()
         shapes = [each.transpose(1, 2).shape for each in (query, key, value)]
         into = query.new_zeros(sum(each.numel() for each in (query, key, value)))

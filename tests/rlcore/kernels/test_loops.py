@@ -1,18 +1,11 @@
 """Each loop computes its formula, the same bits on any number of threads and for any rows beside,
 and hides no NaN."""
 
-import os
-import shutil
-import subprocess
-import sys
 from collections.abc import Callable
-from hashlib import sha256
-from pathlib import Path
 
 import pytest
 import torch
 
-from rlcore.kernels import documents, intrinsics, loops, tiles
 from rlcore.kernels.parallel import CHUNKS, run
 
 Arrays = dict[str, torch.Tensor]
@@ -293,55 +286,3 @@ def test_infinite_logits_draw_a_token_that_is_there(size: int) -> None:
             chosen, logprobs = _drawn_tokens(logits, torch.tensor([uniform], dtype=torch.float64))
             assert 0 <= int(chosen[0]) < size
             assert logprobs.isnan().all()
-
-
-def test_the_cache_of_loops_is_renewed_with_what_they_are_made_of() -> None:
-    """numba compares the file of the loops only; without this a changed instruction would not be
-    compiled where an older one is cached."""
-    for file, parts in ((loops, (intrinsics,)), (documents, (intrinsics, tiles))):
-        content = b"".join(Path(str(part.__file__)).read_bytes() for part in parts)
-        digest = sha256(content).hexdigest()
-        assert digest.startswith(file.INTRINSICS), f"write the new digest into {file.__name__}"
-        assert len(file.INTRINSICS) == 12
-
-
-def _imported_from_a_copy(folder: Path) -> tuple[list[str], str]:
-    """What a user without a home sees who imports the loops of the copy in ``folder``."""
-    code = "import rlcore.kernels.loops as loops; print(loops.__file__, loops.draw.address > 0)"
-    environment = os.environ | {"HOME": os.devnull, "PYTHONPATH": str(folder)}
-    environment.pop("NUMBA_CACHE_DIR", None)
-    command = [sys.executable, "-B", "-c", code]
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120
-    )
-    return done.stdout.split(), done.stderr
-
-
-def _copied(folder: Path) -> Path:
-    package = Path(str(loops.__file__)).parents[1]
-    without = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(package, folder / "rlcore", ignore=without)
-    return folder / "rlcore/kernels/__pycache__"
-
-
-def test_loops_run_and_say_so_where_nothing_can_be_kept(tmp_path: Path) -> None:
-    """An installation that cannot be written to, of a user without a home."""
-    _copied(tmp_path).touch()  # no folder, whoever the user is
-    out, said = _imported_from_a_copy(tmp_path)
-    assert out == [str(tmp_path / "rlcore/kernels/loops.py"), "True"], said
-    assert said.count("compiled anew in each process") == 1
-    assert "NUMBA_CACHE_DIR" in said
-
-
-@pytest.mark.slow
-def test_loops_run_and_say_so_where_what_was_kept_is_torn(tmp_path: Path) -> None:
-    """As a power failure leaves files that were just written."""
-    cache = _copied(tmp_path)
-    out, said = _imported_from_a_copy(tmp_path)
-    assert (out[1:], said) == (["True"], "")
-    for place, torn in enumerate(sorted(cache.glob("*.nb[ic]"))):
-        torn.write_bytes(torn.read_bytes()[: 40 * (place % 3)])
-    out, said = _imported_from_a_copy(tmp_path)
-    assert out[1:] == ["True"], said
-    assert said.count("compiled anew in each process") == 1
-    assert str(cache) in said

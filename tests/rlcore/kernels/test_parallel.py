@@ -1,5 +1,6 @@
 """Loops run on torch's own threads, and nowhere else."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -31,6 +32,35 @@ def test_no_second_pool_of_threads() -> None:
         [sys.executable, "-c", OWN_POOL], check=True, capture_output=True, text=True
     )
     assert found.stdout.count("gomp") == 1
+
+
+FEWER = """
+import torch
+from rlcore.kernels.parallel import run
+from rlcore.models.blocks import Shape
+from rlcore.models.document_attention import DocumentAttention, documents_of_pass
+torch.set_num_threads(2)
+gates, y = torch.randn(3000, 128), torch.full((3000, 64), torch.nan)
+run("swiglu", 3000, 64, gates, y)
+gate, up = gates.chunk(2, 1)
+torch.testing.assert_close(y, torch.nn.functional.silu(gate) * up)
+positions = torch.arange(256) % 16
+query, key, value = torch.randn(3, 1, 4, 256, 32)
+documents = documents_of_pass((Shape(16, 16, False),), positions.numpy())
+ours = DocumentAttention.apply(query, key, value, 0.2, documents)
+rows = [each.view(4, 16, 16, 32).transpose(0, 1) for each in (query, key, value)]
+theirs = torch.nn.functional.scaled_dot_product_attention(*rows, is_causal=True, scale=0.2)
+torch.testing.assert_close(ours.view(16, 16, 4, 32).transpose(1, 2), theirs)
+"""
+
+
+@pytest.mark.parametrize("limit", [{"OMP_THREAD_LIMIT": "1"}, {"OMP_DYNAMIC": "true"}])
+def test_a_team_that_is_smaller_than_asked_computes_all_rows(limit: dict[str, str]) -> None:
+    """OpenMP may grant fewer threads than torch says it has."""
+    found = subprocess.run(
+        [sys.executable, "-c", FEWER], capture_output=True, text=True, env=os.environ | limit
+    )
+    assert found.returncode == 0, found.stderr
 
 
 def test_loops_serve_float32_on_a_cpu_where_numba_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,6 +75,49 @@ def test_outputs_and_gradients_are_those_of_torch(heads, rows) -> None:
         torch.testing.assert_close(one, other, rtol=1e-4, atol=2e-5)
 
 
+def test_the_longest_documents_and_large_scores_are_those_of_torch() -> None:
+    part = packed([(0, MOST_KEYS), (2, MOST_KEYS - 21), (2, 3), (0, 1)])
+    parts = drawn(part.input_ids.size, HEADS[0])
+    with torch.no_grad():
+        parts[0].mul_(30.0)  # scores of some hundred: all weight on few keys
+    ours, theirs = (attended(part, parts, by_torch=way) for way in (False, True))
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=2e-3)
+
+
+def test_gradients_of_some_parts_alone_and_of_a_plain_sum() -> None:
+    part = packed([(0, 7), (1, 20), (1, 5)])
+    blocks = Blocks(part.blocks, torch.from_numpy(part.position_ids), torch.float32)
+    drawn_parts = drawn(part.input_ids.size, HEADS[0])
+
+    def gradients(*, by_torch: bool, wanted: int) -> torch.Tensor:
+        query, key, value = parts = [each.detach() for each in drawn_parts]
+        parts[wanted].requires_grad_()
+        with patch.object(block_attention, "serves", lambda *_: not by_torch):
+            found, _ = attend_by_blocks(
+                torch.nn.Module(), query, key, value, None, 0.3, blocks=blocks
+            )
+        real = torch.from_numpy(part.input_ids[0] != 0)
+        return torch.autograd.grad(found[:, real].sum(), parts[wanted])[0]
+
+    for wanted in range(3):
+        ours, theirs = (gradients(by_torch=way, wanted=wanted) for way in (False, True))
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=2e-5)
+
+
+def test_what_a_hook_saved_in_another_layout_gives_the_same_gradients() -> None:
+    """As offloading of activations does, which copies them."""
+    part = packed([(0, 7), (0, 20)])
+    parts = drawn(part.input_ids.size, HEADS[0])
+    plain = attended(part, parts, by_torch=False)
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda each: each.clone(memory_format=torch.contiguous_format), lambda each: each
+    ):
+        copied = attended(part, parts, by_torch=False)
+    for one, other in zip(plain, copied, strict=True):
+        assert torch.equal(one, other)
+
+
 def test_longer_documents_are_left_to_torch() -> None:
     for longest, known in ((MOST_KEYS, True), (MOST_KEYS + 1, False)):
         part = packed([(0, 5), (0, longest)])
@@ -87,6 +130,9 @@ def test_heads_of_other_sizes_and_other_numbers_are_left_to_torch() -> None:
     assert serves(query, key, value)
     assert not serves(*drawn(5, (4, 2, 24)))
     assert not serves(query.bfloat16(), key.bfloat16(), value.bfloat16())
+    assert not serves(query[:, :3], key, value)
+    assert not serves(query, key, value[:, :1])
+    assert not serves(query, key[:, :, :4], value[:, :, :4])
 
 
 def test_any_layout_of_heads_gives_the_same() -> None:
@@ -113,7 +159,7 @@ def test_bits_do_not_depend_on_threads() -> None:
 
 
 def test_a_document_does_not_depend_on_its_neighbours() -> None:
-    """Not a bit of the first moves, nor is what is not finite in another hidden or spread."""
+    """Not a bit of those before and behind moves, nor is what is not finite hidden or spread."""
     part = packed([(0, 40), (0, 33), (0, 12)])
     size = part.input_ids.size
     found = []
@@ -127,5 +173,6 @@ def test_a_document_does_not_depend_on_its_neighbours() -> None:
         places = other.transpose(1, 2) if other is not found[1][0] else other
         assert not torch.isfinite(places[:, 40:45]).any()
         mine = (each if each.shape[1] == size else each.transpose(1, 2) for each in (one, other))
-        first, second = (each[:, :40] for each in mine)
-        assert torch.equal(first, second)
+        first, second = mine
+        assert torch.equal(first[:, :40], second[:, :40])
+        assert torch.equal(first[:, 73:], second[:, 73:])
