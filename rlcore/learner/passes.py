@@ -1,6 +1,7 @@
 """Passes of one rank's model over micro-batches: packed, scored, and trained on."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,8 @@ from rlcore.models.packing import (
     pack,
 )
 from rlcore.models.rows import padded_tokens
+
+FEW_TOKENS = 64  # that one thread scores
 
 
 class Passes:
@@ -166,7 +169,8 @@ class Passes:
         Each becomes float32 arrays aligned with ``token_ids``, 0 except at the targets.
         """
         flat = np.zeros((num_quantities, sequences.num_tokens), dtype=np.float32)
-        self._fill(flat, self.pack(sequences, targets), read)
+        with _threads_for(sequences.num_tokens):
+            self._fill(flat, self.pack(sequences, targets), read)
         cuts = np.cumsum(sequences.lengths)[:-1]
         return [np.split(row, cuts) if len(row) else [] for row in flat]
 
@@ -322,3 +326,17 @@ def _loss(
     )
     loss, metrics = objective(outputs, known)
     return outputs, term.coef * loss, metrics
+
+
+@contextmanager
+def _threads_for(tokens: int) -> Iterator[None]:
+    """Compute a pass of few ``tokens`` on one thread of the CPU.
+
+    Such is a sync's canary, while engines load on the same cores: several threads would wait for
+    each other longer than they compute."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1 if tokens <= FEW_TOKENS else before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
