@@ -58,8 +58,9 @@ class _Site:
         return sorted(ended, key=lambda run: str(run.start_time))
 
     def events(self) -> set[str]:
-        """The names of what was told."""
-        asked = {"filter": {"event": {"prefix": ["rl-pipeline."]}}}
+        """The names of what was told of champions. A finding may be told too: whether the samples
+        of a group differ is a matter of rounding."""
+        asked = {"filter": {"event": {"prefix": ["rl-pipeline.champion."]}}}
         found = self.client.request("POST", "/events/filter", json=asked).json()["events"]
         return {event["event"] for event in found}
 
