@@ -35,8 +35,11 @@ DEMANDS ?= --sampled --min-spread 0.15
 # Two processes, one for what needs the Prefect server (tests/conftest.py).
 IN_TWO = --numprocesses 2 --dist loadscope --no-loadscope-reorder
 FIGURE ?= infra/figures/learning.png
-PYTHON ?= $(firstword $(foreach p,python3.11 python3.12 python3.13 python3,$(shell \
-	$(p) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null && echo $(p))))
+ifndef PYTHON
+# Looked for once, where it is needed: each look starts up to four interpreters.
+PYTHON = $(eval PYTHON := $$(shell for p in python3.11 python3.12 python3.13 python3; do \
+	"$$$$p" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null && echo "$$$$p" && break; done))$(PYTHON)
+endif
 EXTRA ?= $(if $(shell nvidia-smi --list-gpus 2>/dev/null),gpu,cpu)
 BIN := .venv/bin
 STAMP := .venv/.installed-$(EXTRA)
@@ -88,16 +91,28 @@ format: $(STAMP)
 env: $(STAMP)
 
 # uv resolves and unpacks in parallel. Wheels found through pip's own settings (environment or
-# pip.conf) are offered to it as well: the CPU build of torch often comes that way.
+# pip.conf) are offered to it as well: the CPU build of torch often comes that way. What the first
+# start waits for, Prefect, is compiled here on all cores; flows/precompile.py compiles the rest.
 $(STAMP): pyproject.toml infra/constraints.txt infra/overrides.txt
 	@if [ -z "$(PYTHON)" ]; then echo "make: no Python 3.11-3.13 on the PATH; install one or run make PYTHON=/path/to/python3.11" >&2; exit 1; fi
 	echo "Setting up .venv ($(EXTRA)) with $$($(PYTHON) --version); the first time takes a minute or two."
-	[ -x $(BIN)/python ] || $(PYTHON) -m venv .venv
-	[ -x $(BIN)/uv ] || $(BIN)/python -m pip --quiet --quiet --disable-pip-version-check install --constraint infra/constraints.txt uv
-	links="$${UV_FIND_LINKS:-$${PIP_FIND_LINKS:-$$($(BIN)/python -m pip config get global.find-links 2>/dev/null || true)}}"
+	if [ ! -x $(BIN)/uv ]; then
+		uv=(--quiet --quiet --disable-pip-version-check install --constraint infra/constraints.txt uv)
+		[ -x $(BIN)/python ] || $(PYTHON) -m venv --without-pip .venv
+		# A pip that is there saves the seconds in which venv installs one.
+		$(PYTHON) -m pip --python $(BIN)/python "$${uv[@]}" 2>/dev/null || {
+			$(PYTHON) -m venv .venv
+			$(BIN)/python -m pip "$${uv[@]}"
+		}
+	fi
+	configured() { "$$1" -m pip config get global.find-links 2>/dev/null; }
+	links="$${UV_FIND_LINKS:-$${PIP_FIND_LINKS:-$$(configured $(PYTHON) || configured $(BIN)/python || true)}}"
 	export UV_FIND_LINKS="$$(echo $$links | tr ' ' ',')" VIRTUAL_ENV="$$PWD/.venv"
-	$(BIN)/uv pip install --quiet --constraint infra/constraints.txt --overrides infra/overrides.txt \
-		--editable '.[$(EXTRA),dev]'
+	install() {
+		$(BIN)/uv pip install --quiet --constraint infra/constraints.txt --overrides infra/overrides.txt "$$@"
+	}
+	install --compile-bytecode prefect
+	install --editable '.[$(EXTRA),dev]' pip
 	rm -f .venv/.installed-*
 	touch $@
 

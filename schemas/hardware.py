@@ -27,9 +27,10 @@ class LearnerHardware(Section):
         description="cuda only: share of a GPU; below 1 others use it too, with ranks = 1 only",
     )
     threads: int = Field(default=1, ge=1, description="CPU threads per rank")
-    zero_stage: Literal[0, 1, 2, 3] = Field(
-        default=1,
-        description="split over ranks: 1 optimizer, 2 + gradients, 3 + weights (arXiv 1910.02054)",
+    zero_stage: Literal["auto", 0, 1, 2, 3] = Field(
+        default=AUTO,
+        description="split over ranks: 1 optimizer, 2 + gradients, 3 + weights (arXiv 1910.02054);"
+        " auto = 0 for one rank in float32, whose optimizer is not offloaded, else 1",
     )
     offload_optimizer: bool = Field(default=False, description="optimizer state in host memory")
     offload_params: bool = Field(default=False, description="weights in host memory; ZeRO-3 only")
@@ -49,6 +50,17 @@ class LearnerHardware(Section):
         " (extra flash) imports, sdpa_blocks (rows of several lengths, no mask over all) on cpu,"
         " sdpa where these do not serve the model; eager = plain PyTorch",
     )
+
+    def stage(self, dtype: str) -> int:
+        """Return the stage of ZeRO for a model of ``dtype``.
+
+        Of auto it is 0 where DeepSpeed would hold twice, and divide by one, what a single rank has
+        to itself: that takes memory, and of a small model's step a part that can be measured.
+        """
+        if self.zero_stage != AUTO:
+            return self.zero_stage
+        alone = self.ranks == 1 and dtype == "float32" and not self.offload_optimizer
+        return 0 if alone else 1
 
     @rule
     def _offload_needs_zero(self) -> Iterator[str]:

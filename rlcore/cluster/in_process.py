@@ -2,9 +2,9 @@
 machines without Ray."""
 
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
+from rlcore.cluster.targets import class_of
 from rlcore.cluster.types import Placement, new_rendezvous_file
 from schemas.errors import UserError
 
@@ -36,8 +36,7 @@ class InProcessWorker:
     def build(self, *args: Any) -> None:
         """Build the object here. Raises the constructor's own error."""
         self.clear()
-        module, _, attribute = self._target.partition(":")
-        self._object = getattr(import_module(module), attribute)(*args)
+        self._object = class_of(self._target)(*args)
 
     def start(self, method: str, *args: Any, **kwargs: Any) -> _Done:
         """Run ``method`` now; its error is raised here."""

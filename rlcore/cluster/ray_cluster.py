@@ -15,7 +15,6 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +33,7 @@ from ray.experimental.internal_kv import internal_kv_get_gcs_client
 from rlcore.cluster.address import MODE, REFUSED, check_address, require_token
 from rlcore.cluster.os_processes import end
 from rlcore.cluster.progress import Sign, report_to
+from rlcore.cluster.targets import class_of, import_all
 from rlcore.cluster.types import (
     Placement,
     WorkerDied,
@@ -71,15 +71,14 @@ class _Shell:
         imports again and raises them."""
         _report_progress(self._label, 0, "")
         with suppress(Exception):
-            for module in getattr(self._class(), "IMPORTS", ()):
-                import_module(module)
+            import_all(self._target)
         return os.getpid()
 
     def build(self, args: tuple[Any, ...]) -> None:
         self._failure = None
         try:
             self.clear()
-            self._object = self._class()(*args)
+            self._object = class_of(self._target)(*args)
         except Exception as failure:  # noqa: BLE001 - kept: raised by the caller's first call
             self._failure = failure
 
@@ -89,10 +88,6 @@ class _Shell:
             closed.close()
             del closed
             gc.collect()
-
-    def _class(self) -> type:
-        module, _, attribute = self._target.partition(":")
-        return getattr(import_module(module), attribute)
 
     def call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._failure is not None:

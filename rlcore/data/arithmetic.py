@@ -160,14 +160,12 @@ def kinds_of(steps: tuple[int, int]) -> list[str]:
     return [kind for kind, operations in KINDS.items() if fewest <= len(operations) <= most]
 
 
-def generate(source: ArithmeticSource, seed: int) -> tuple[list[Example], list[Example]]:
-    """Return (prompts, demonstrations), both a pure function of ``source`` and ``seed``.
+def prompts(source: ArithmeticSource, seed: int) -> Iterator[Example]:
+    """Yield the prompts of all subsets, a pure function of ``source`` and ``seed``.
 
-    Prompts of one subset are distinct operand tuples; kinds are drawn evenly, and where a kind is
-    exhausted (mul has 89 tuples) the others make up for it. Demonstrations are distinct questions
-    over ``train`` tuples, then ``VALIDATION_DEMONSTRATIONS`` over ``validation`` tuples; no
-    held-out step occurs in one, not even in a wrong one. Raises ``UserError`` when a subset has too
-    few problems.
+    Those of one subset are distinct operand tuples; kinds are drawn evenly, and where a kind is
+    exhausted (mul has 89 tuples) the others make up for it. Raises ``UserError`` when a subset has
+    too few problems.
     """
     sizes = {
         "train": source.train,
@@ -176,22 +174,27 @@ def generate(source: ArithmeticSource, seed: int) -> tuple[list[Example], list[E
         "test_steps": source.test_steps,
     }
     kinds = kinds_of(source.steps)
-    prompts = []
     for subset, size in sizes.items():
         rng = random.Random(stream_seed(seed, "arithmetic", subset))
-        prompts += _distinct(rng, kinds, subset, size, by_tuple=True, setting=subset)
-    demonstrations = []
+        yield from _distinct(rng, kinds, subset, size, by_tuple=True, setting=subset)
+
+
+def demonstrations(source: ArithmeticSource, seed: int) -> Iterator[Example]:
+    """Yield the demonstrations, a pure function of ``source`` and ``seed``.
+
+    They are distinct questions over ``train`` tuples, then ``VALIDATION_DEMONSTRATIONS`` over
+    ``validation`` tuples; no held-out step occurs in one, not even in a wrong one. Raises
+    ``UserError`` when there are too few questions.
+    """
+    kinds = kinds_of(source.steps)
     for subset, size in {
         "train": source.demonstrations,
         "validation": min(VALIDATION_DEMONSTRATIONS, source.demonstrations),
     }.items():
         rng = random.Random(stream_seed(seed, "arithmetic", subset, "demonstrations"))
         questions = _distinct(rng, kinds, subset, size, by_tuple=False, setting="demonstrations")
-        demonstrations += [
-            Example(e.problem, subset, e.question, demonstrate(e.problem, source, rng))
-            for e in questions
-        ]
-    return prompts, demonstrations
+        for e in questions:
+            yield Example(e.problem, subset, e.question, demonstrate(e.problem, source, rng))
 
 
 def solve(problem: Problem) -> str:

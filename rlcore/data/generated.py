@@ -1,6 +1,8 @@
 """The rows of the generators."""
 
 import json
+from collections.abc import Iterator
+from itertools import chain
 
 from rlcore.data import arithmetic, programs
 from rlcore.data.chat import Message
@@ -14,39 +16,47 @@ from schemas.data import (
     PROGRAMS,
     ArithmeticSource,
     EnvironmentSource,
+    GeneratedSource,
     ProgramsSource,
 )
 from schemas.environment import EnvironmentSection
 from schemas.errors import UserError
 
 
-def generated_rows(source: ArithmeticSource | ProgramsSource, seed: int) -> list[Row]:
-    """Return prompts of all splits, then demonstrations, as normalised rows."""
+def generated_rows(
+    source: GeneratedSource, seed: int, environment: EnvironmentSection | None = None
+) -> Iterator[Row]:
+    """Yield prompts of all splits, then demonstrations, as normalised rows, as they are needed.
+
+    ``environment`` makes those of the kind of its name. Raises ``UserError`` as
+    ``environment_rows`` and the generators do.
+    """
+    if isinstance(source, EnvironmentSource):
+        assert environment is not None, "a rule of the recipe"
+        return iter(environment_rows(source, environment, seed))
     if isinstance(source, ProgramsSource):
         return programs_rows(source, seed)
     return arithmetic_rows(source, seed)
 
 
-def arithmetic_rows(source: ArithmeticSource, seed: int) -> list[Row]:
-    """Return prompts of all splits, then demonstrations, as normalised rows.
+def arithmetic_rows(source: ArithmeticSource, seed: int) -> Iterator[Row]:
+    """Yield prompts of all splits, then demonstrations, as normalised rows.
 
     ``test`` and ``test_steps`` are subsets of split "test". ``ground_truth`` is the answer in
     decimal; ``extra_info`` holds kind and numbers.
     """
-    prompts, demonstrations = arithmetic.generate(source, seed)
-    return [_arithmetic(i, example) for i, example in enumerate([*prompts, *demonstrations])]
+    examples = chain(arithmetic.prompts(source, seed), arithmetic.demonstrations(source, seed))
+    return (_arithmetic(index, example) for index, example in enumerate(examples))
 
 
-def programs_rows(source: ProgramsSource, seed: int) -> list[Row]:
-    """Return prompts of all splits, then demonstrations, as normalised rows.
+def programs_rows(source: ProgramsSource, seed: int) -> Iterator[Row]:
+    """Yield prompts of all splits, then demonstrations, as normalised rows.
 
     ``ground_truth`` of a prompt holds tests in the form of the reward ``code``; ``extra_info`` the
     steps.
     """
-    prompts, demonstrations = programs.generate(source, seed)
-    return [
-        _program(i, example, source.tests) for i, example in enumerate([*prompts, *demonstrations])
-    ]
+    examples = chain(programs.prompts(source, seed), programs.demonstrations(source, seed))
+    return (_program(index, example, source.tests) for index, example in enumerate(examples))
 
 
 def environment_rows(

@@ -1,17 +1,17 @@
 """The sources of a recipe, cut into parts of equal numbers of rows, as they are read."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import count, islice
 from typing import Any
 
-from rlcore.data.generated import environment_rows, generated_rows
+from rlcore.data.generated import generated_rows
 from rlcore.data.normalise import columns_of, form_of
 from rlcore.data.part import PART_ROWS, Part
-from rlcore.data.rows import RawTable, Row
+from rlcore.data.rows import RawTable
 from rlcore.data.sources import open_source
-from schemas.data import DataSection, EnvironmentSource, GeneratedSource
+from schemas.data import DataSection, GeneratedSource
 from schemas.environment import EnvironmentSection
 from schemas.errors import UserError
 
@@ -51,11 +51,7 @@ class Parts:
                 yield from self._table(table, read)
 
     def _generated(self, source: GeneratedSource) -> Iterator[Part]:
-        if isinstance(source, EnvironmentSource):
-            assert self._environment is not None, "a rule of the recipe"
-            rows: Sequence[Row] = environment_rows(source, self._environment, self._seed)
-        else:
-            rows = generated_rows(source, self._seed)
+        rows = list(generated_rows(source, self._seed, self._environment))
         name, reading = rows[0].source, next(self._readings)
         self._totals[name] += len(rows)
         for start in range(0, len(rows), PART_ROWS):

@@ -131,32 +131,34 @@ class Example:
     response: str = ""
 
 
-def generate(source: ProgramsSource, seed: int) -> tuple[list[Example], list[Example]]:
-    """Return (prompts, demonstrations), both a pure function of ``source`` and ``seed``.
+def prompts(source: ProgramsSource, seed: int) -> Iterator[Example]:
+    """Yield the prompts of all subsets, a pure function of ``source`` and ``seed``.
 
-    Prompts of one subset are distinct programs; kinds are drawn evenly, and where a kind is
-    exhausted (``*`` has 19 programs) the others make up for it. Demonstrations are distinct
-    descriptions of ``train`` programs, then ``VALIDATION_DEMONSTRATIONS`` of ``validation``
-    programs; a wrong one never computes what a held-out program computes. Raises ``UserError`` when
-    a subset has too few programs.
+    Those of one subset are distinct programs; kinds are drawn evenly, and where a kind is exhausted
+    (``*`` has 19 programs) the others make up for it. Raises ``UserError`` when a subset has too
+    few programs.
     """
     sizes = {"train": source.train, "validation": source.validation, "test": source.test}
-    prompts: list[Example] = []
     for subset, size in sizes.items():
         rng = random.Random(stream_seed(seed, "programs", subset))
-        prompts += _distinct(rng, subset, size, by_program=True, setting=subset)
-    demonstrations = []
+        yield from _distinct(rng, subset, size, by_program=True, setting=subset)
+
+
+def demonstrations(source: ProgramsSource, seed: int) -> Iterator[Example]:
+    """Yield the demonstrations, a pure function of ``source`` and ``seed``.
+
+    They are distinct descriptions of ``train`` programs, then ``VALIDATION_DEMONSTRATIONS`` of
+    ``validation`` programs; a wrong one never computes what a held-out program computes. Raises
+    ``UserError`` when there are too few descriptions.
+    """
     for subset, size in {
         "train": source.demonstrations,
         "validation": min(VALIDATION_DEMONSTRATIONS, source.demonstrations),
     }.items():
         rng = random.Random(stream_seed(seed, "programs", subset, "demonstrations"))
         examples = _distinct(rng, subset, size, by_program=False, setting="demonstrations")
-        demonstrations += [
-            Example(e.program, subset, e.question, demonstrate(e.program, source, rng))
-            for e in examples
-        ]
-    return prompts, demonstrations
+        for e in examples:
+            yield Example(e.program, subset, e.question, demonstrate(e.program, source, rng))
 
 
 def solve(program: Program) -> str:

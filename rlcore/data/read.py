@@ -3,11 +3,11 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from rlcore.data.generated import environment_rows, generated_rows
+from rlcore.data.generated import generated_rows
 from rlcore.data.normalise import normalise
 from rlcore.data.rows import Reject, Row
 from rlcore.data.sources import read_source
-from schemas.data import DataSection, EnvironmentSource, GeneratedSource
+from schemas.data import DataSection, GeneratedSource
 from schemas.environment import EnvironmentSection
 
 
@@ -24,11 +24,7 @@ def read_rows(
     totals: Counter[str] = Counter()
     for index, source in enumerate(data.sources):
         if isinstance(source, GeneratedSource):
-            if isinstance(source, EnvironmentSource):
-                assert environment is not None, "a rule of the recipe"
-                generated = environment_rows(source, environment, seed)
-            else:
-                generated = generated_rows(source, seed)
+            generated = list(generated_rows(source, seed, environment))
             rows += generated
             totals[generated[0].source] += len(generated)
             continue
@@ -45,8 +41,15 @@ def training_texts(
 ) -> Iterator[str]:
     """Yield the text of every message of the training rows: what a tokenizer is trained on.
 
-    Filters are not applied, so that a base model from scratch does not depend on them. Raises
-    ``UserError`` as ``read_rows`` does.
+    Filters are not applied, so that a base model from scratch does not depend on them. What is not
+    asked for is not generated. Raises ``UserError`` as ``read_rows`` does.
     """
-    rows, _, _ = read_rows(data, seed, environment)
-    return (message["content"] for row in rows if row.split == "train" for message in row.messages)
+    for index, source in enumerate(data.sources):
+        if isinstance(source, GeneratedSource):
+            rows = generated_rows(source, seed, environment)
+        else:
+            tables = read_source(source, f"data.sources[{index}]")
+            rows = (row for table in tables for row in normalise(table)[0])
+        for row in rows:
+            if row.split == "train":
+                yield from (message["content"] for message in row.messages)

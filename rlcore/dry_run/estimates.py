@@ -144,7 +144,7 @@ def learner_memory(
     ZeRO-2 22.4, 26.4 for 24; bf16 ZeRO-1 21.7, 22.2 and ZeRO-2 17.6, 29.6 for 20. So a step briefly
     needs up to 10 more than its states, and ZeRO-3 up to 12 more for gather buffers.
     """
-    ranks, stage, width = hardware.ranks, hardware.zero_stage, BYTES[dtype]
+    ranks, stage, width = hardware.ranks, hardware.stage(dtype), BYTES[dtype]
     count = shape.parameters
     weights = width * count // (ranks if stage == 3 else 1)
     gradients = width * count // (ranks if stage >= 2 else 1)

@@ -133,13 +133,14 @@ def attention_line(attention: Attention) -> str:
 
 def _learner_line(name: str, recipe: Recipe, learner: LearnerMemory, device: str) -> str:
     hardware = recipe.hardware.learner
+    stage = hardware.stage(recipe.model.dtype)
     offloaded = f", of which {gib(learner.offloaded)} offloaded to the host" * bool(
         learner.offloaded
     )
     reference = f" + reference {gib(learner.reference)}" * bool(learner.reference)
     logits = f" + logits {gib(learner.logits)}" * bool(learner.logits)
     return (
-        f"{name}, per rank ({device}, ZeRO-{hardware.zero_stage}, {hardware.ranks} rank(s)):"
+        f"{name}, per rank ({device}, ZeRO-{stage}, {hardware.ranks} rank(s)):"
         f" weights {gib(learner.weights)} + gradients {gib(learner.gradients)} + optimizer"
         f" {gib(learner.optimizer)}{reference}{offloaded}; activations"
         f" {gib(learner.activations)}{logits} in a full micro-batch -> {gib(learner.device)}"

@@ -25,7 +25,7 @@ def learner_spec(
     return LearnerSpec(
         model_dir=str(model_dir),
         dtype=recipe.model.dtype,
-        zero_stage=hardware.zero_stage,
+        zero_stage=hardware.stage(recipe.model.dtype),
         offload_optimizer=hardware.offload_optimizer,
         offload_params=hardware.offload_params,
         lr=adamw.lr,

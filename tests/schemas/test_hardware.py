@@ -6,7 +6,7 @@ import pytest
 
 from flows.places import RECIPES
 from rlcore.recipes import load_recipe
-from schemas.hardware import HardwareSection
+from schemas.hardware import HardwareSection, LearnerHardware
 
 
 @pytest.mark.parametrize(
@@ -24,9 +24,27 @@ def test_ranks_without_a_shared_gpu_are_accepted(overrides: dict) -> None:
 
 
 @pytest.mark.parametrize(
+    ("fields", "dtype", "stage"),
+    [
+        ({}, "float32", 0),
+        ({}, "bfloat16", 1),
+        ({"offload_optimizer": True}, "float32", 1),
+        ({"ranks": 2, "gpus_per_rank": 1}, "float32", 1),
+        ({"zero_stage": 1}, "float32", 1),
+        ({"zero_stage": 3, "offload_params": True}, "bfloat16", 3),
+    ],
+)
+def test_auto_divides_nothing_where_one_rank_has_it_all(
+    fields: dict[str, Any], dtype: str, stage: int
+) -> None:
+    """bfloat16 needs the masters that ZeRO keeps; what is named is taken as it is."""
+    assert LearnerHardware.model_validate(fields).stage(dtype) == stage
+
+
+@pytest.mark.parametrize(
     ("fields", "sentence"),
     [
-        ({"learner": {"offload_params": True}}, "offload_params needs zero_stage 3, not 1; set"),
+        ({"learner": {"offload_params": True}}, "offload_params needs zero_stage 3, not auto; set"),
         (
             {"learner": {"offload_optimizer": True, "zero_stage": 0}},
             "offload_optimizer needs zero_stage 1 or more; set zero_stage to 1",

@@ -10,18 +10,25 @@ from pydantic import ValidationError
 from rlcore.data.arithmetic import (
     KINDS,
     TEMPLATES,
+    Example,
     Problem,
     calculate,
     demonstrate,
-    generate,
+    demonstrations,
     is_held_out,
     kinds_of,
+    prompts,
     solve,
 )
 from schemas.data import ArithmeticSource
 
 SOURCE = ArithmeticSource(train=600, validation=100, test=200, test_steps=100, demonstrations=3000)
 STEP = re.compile(r"(\d\d)([-+*])(\d\d):(\d\d),(\d)=(\d\d)")
+
+
+def generate(source: ArithmeticSource, seed: int) -> tuple[list[Example], list[Example]]:
+    """Return prompts and demonstrations."""
+    return list(prompts(source, seed)), list(demonstrations(source, seed))
 
 
 @pytest.fixture(scope="module")

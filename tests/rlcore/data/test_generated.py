@@ -11,7 +11,7 @@ SOURCE = ArithmeticSource(train=20, validation=8, test=8, test_steps=8, demonstr
 
 
 def test_each_split_has_its_rows_and_the_harder_test_is_a_subset() -> None:
-    rows = arithmetic_rows(SOURCE, seed=0)
+    rows = list(arithmetic_rows(SOURCE, seed=0))
     prompts = [(row.split, row.subset) for row in rows if row.scored]
     assert {pair: prompts.count(pair) for pair in prompts} == {
         ("train", "train"): 20,

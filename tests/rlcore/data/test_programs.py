@@ -7,7 +7,16 @@ from collections import Counter
 import pytest
 
 from rlcore.data.generated import programs_rows
-from rlcore.data.programs import KINDS, Program, calculate, demonstrate, generate, solve
+from rlcore.data.programs import (
+    KINDS,
+    Example,
+    Program,
+    calculate,
+    demonstrate,
+    demonstrations,
+    prompts,
+    solve,
+)
 from rlcore.data.rows import Row
 from rlcore.data.words import words_of
 from rlcore.rewards import code
@@ -21,6 +30,11 @@ CLEAN = dict.fromkeys(
     ("forgotten_step", "no_parentheses", "wrong_operation", "wrong_number", "malformed"), 0.0
 )
 BEFORE, AFTER = "```python\nprint(", ")\n```"
+
+
+def generate(source: ProgramsSource, seed: int) -> tuple[list[Example], list[Example]]:
+    """Return prompts and demonstrations."""
+    return list(prompts(source, seed)), list(demonstrations(source, seed))
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +73,7 @@ def test_the_expression_of_any_steps_computes_what_the_steps_do() -> None:
 
 def test_each_split_has_its_rows_with_tests_in_the_form_of_the_reward() -> None:
     source = ProgramsSource(train=20, validation=8, test=9, demonstrations=30, tests=3)
-    rows = programs_rows(source, seed=0)
+    rows = list(programs_rows(source, seed=0))
     prompts = Counter((row.split, row.subset) for row in rows if row.scored)
     assert prompts == {("train", "train"): 20, ("validation", "validation"): 8, ("test", "test"): 9}
     demonstrations = Counter(row.split for row in rows if row.solution)

@@ -1,0 +1,65 @@
+"""Workers of a first run find compiled what they import."""
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from flows import precompile
+from flows.places import ROOT
+
+START = """
+from rlcore.cluster.targets import import_all
+from rlcore.engines.registry import ENGINES
+from rlcore.workers.workers import LEARNER
+import_all(LEARNER), import_all(ENGINES["transformers"].target)
+from rlcore.kernels import documents, loops
+"""
+
+
+def _caches(folder: Path) -> dict[str, str]:
+    """An environment that keeps what is compiled in ``folder`` only."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return kept | {"PYTHONPYCACHEPREFIX": str(folder / "py"), "NUMBA_CACHE_DIR": str(folder / "c")}
+
+
+def _files(folder: Path) -> set[Path]:
+    return {path for path in folder.rglob("*") if path.suffix in (".pyc", ".nbc")}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_what_workers_import_is_compiled_before(tmp_path: Path) -> None:
+    """Each would compile for tens of seconds, in the order of its imports, while a user waits."""
+    for command in (["-m", precompile.__name__], ["-c", START]):
+        before = _files(tmp_path)
+        run = [sys.executable, *command]
+        subprocess.run(run, cwd=ROOT, env=_caches(tmp_path), check=True, timeout=120)
+    assert len(before) > 2000
+    assert {path for path in before if path.suffix == ".nbc"}
+    left = [path for path in _files(tmp_path) - before if "site-packages" in path.parts]
+    assert not left
+
+
+def test_it_is_needed_until_it_has_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    assert precompile.is_needed()
+    spec = find_spec(precompile.LATE[-1])
+    assert spec is not None
+    assert spec.cached is not None
+    Path(spec.cached).parent.mkdir(parents=True)
+    Path(spec.cached).touch()
+    assert not precompile.is_needed()
+
+
+def test_it_is_not_started_where_nothing_would_be_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path / "py"))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    precompile.start(tmp_path)
+    assert not (tmp_path / f"{precompile.NAME}.json").exists()
