@@ -67,6 +67,7 @@ PASSED_ON = (
     "WANDB_MODE",
 )
 DEPLOY_S = 60.0
+START_LOOK_S = 0.5
 _ONE_AT_A_TIME = ConcurrencyLimitConfig(
     limit=1, collision_strategy=ConcurrencyLimitStrategy.ENQUEUE
 )
@@ -145,12 +146,18 @@ def deploy_all(
 
 
 @contextmanager
-def deploying(home: Path, environment: dict[str, str], *, done: str) -> Iterator[None]:
+def deploying(home: Path, environment: dict[str, str], *, done: str, run: UUID) -> Iterator[None]:
     """Deploy all but the recipe ``done`` beside the body, in a thread, as a bring-up of ``home``;
-    its UserError is printed. The end of the body waits for it, ``DEPLOY_S`` seconds at most."""
+    its UserError is printed. The end of the body waits for it, ``DEPLOY_S`` seconds at most.
+
+    It begins once the flow run ``run`` is under way: SQLite would refuse writes of the worker that
+    starts it, which asks again only after seconds.
+    """
+    left = threading.Event()
 
     def deploy() -> None:
         try:
+            _wait_for_start(run, left)
             with locked(home):
                 deploy_all(environment, done=(done,))
         except UserError as error:
@@ -161,7 +168,17 @@ def deploying(home: Path, environment: dict[str, str], *, done: str) -> Iterator
     try:
         yield
     finally:
+        left.set()
         thread.join(DEPLOY_S)
+
+
+def _wait_for_start(run: UUID, left: threading.Event) -> None:
+    """Return once the flow run is in progress or has ended, or ``left`` is set."""
+    with get_client(sync_client=True) as client:
+        while not left.wait(START_LOOK_S):
+            state = client.read_flow_run(run).state
+            if state is not None and (state.is_running() or state.is_final()):
+                return
 
 
 def deploy_recipes(

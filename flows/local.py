@@ -338,7 +338,8 @@ def run(
     print(LOGIN_HINT)
     worker = services.find(site.home, "worker")
     variables = settings(site.home, site.port)
-    with deploy.deploying(site.home, variables, done=recipe) if rest else nullcontext():
+    others = deploy.deploying(site.home, variables, done=recipe, run=flow_run.id)
+    with others if rest else nullcontext():
         return follow(
             flow_run.id,
             root=ROOT,
