@@ -1,9 +1,9 @@
-"""Compiles what the workers of a first run import, while the Prefect server starts.
+"""Compiles what a first run imports, on a core that is idle while the Prefect server starts.
 
-A new environment has no bytecode of the libraries, and no machine code of our loops. Workers that
-miss it make it themselves, one file after the other, which takes longer than all else that they do
-at their start. ``flows.local`` starts this program beside the server, which leaves it a core; it
-imports what they import.
+A new environment has no bytecode of the libraries. The flow and its workers would make it
+themselves, each one file after the other, which takes longer than all else that they do at their
+start. ``flows.local`` starts this program beside the server; it imports what they import, and gets
+no core that anyone else wants.
 """
 
 import os
@@ -16,22 +16,17 @@ from flows import services
 from flows.places import ROOT
 
 NAME = "precompile"
-# What is imported later: by a model that is built from scratch, its passes, and an opened run.
-LATE = (
-    "transformers.models.qwen2.modeling_qwen2",
-    "rlcore.kernels.loops",
-    "rlcore.kernels.documents",
-    "ray",
-    "wandb",
-)
+FIRST = ("ray", "wandb")  # the flow's own, which are wanted before the workers'
+LAST = "transformers.models.qwen2.modeling_qwen2"  # of a model from scratch
+IDLE = 19
 
 
 def is_needed() -> bool:
-    """Return whether bytecode is missing that this program would leave, and it may be written."""
-    last = find_spec(LATE[-1])
-    if sys.dont_write_bytecode or last is None or last.cached is None:
+    """Return whether no run has imported its libraries yet, and their bytecode may be written."""
+    imported = find_spec(FIRST[0])
+    if sys.dont_write_bytecode or imported is None or imported.cached is None:
         return False
-    place = Path(last.cached)
+    place = Path(imported.cached)
     nearest = next(folder for folder in place.parents if folder.exists())
     return not place.exists() and os.access(nearest, os.W_OK)
 
@@ -44,16 +39,17 @@ def start(home: Path) -> None:
 
 
 def main() -> None:
-    """Import the classes of the learner and of the engine of small models, and ``LATE``."""
+    """Import ``FIRST``, the classes of the learner and of the engine of small models, ``LAST``."""
     from rlcore.cluster.targets import import_all
     from rlcore.engines.registry import ENGINES
     from rlcore.workers.workers import LEARNER
 
-    services.step_back()
+    services.step_back(IDLE)
+    for module in FIRST:
+        import_module(module)
     for target in (LEARNER, ENGINES["transformers"].target):
         import_all(target)
-    for module in LATE:
-        import_module(module)
+    import_module(LAST)
 
 
 if __name__ == "__main__":

@@ -139,7 +139,7 @@ def marks(environment: Mapping[str, str], *, key: str) -> dict[str, str]:
     }
 
 
-def step_back() -> None:
+def step_back(niceness: int = NICENESS) -> None:
     """Let this process, all its threads, and what it starts go behind others that need the cores.
 
     On machines whose scheduler shares among sessions first (Linux's autogroup), niceness alone
@@ -148,10 +148,10 @@ def step_back() -> None:
     """
     for thread in os.listdir("/proc/self/task") if os.path.isdir("/proc/self/task") else ["0"]:
         with suppress(ProcessLookupError):  # it has ended
-            os.setpriority(os.PRIO_PROCESS, int(thread), NICENESS)
+            os.setpriority(os.PRIO_PROCESS, int(thread), niceness)
     if os.getsid(0) == os.getpid():
         with suppress(OSError):  # no autogroups here
-            Path("/proc/self/autogroup").write_text(str(NICENESS))
+            Path("/proc/self/autogroup").write_text(str(niceness))
 
 
 def wait_ready(
