@@ -3,8 +3,9 @@
 A layer is x + attention(norm(x)), then x + down(silu(gate) * up) of its norm. The projections of
 queries, keys and values are one matrix product, those of gate and up another, and what lies between
 the products is one loop each (``rlcore.kernels``). Attention itself stays transformers' function.
-float32 on a CPU only. Axes: T tokens, H query heads, K heads of keys and values, D dimensions of a
-head.
+The last layer computes what follows its attention only for the tokens that are read: in SFT those
+before an answer's, for a reward model one of each text. float32 on a CPU only. Axes: T tokens, H
+query heads, K heads of keys and values, D dimensions of a head.
 """
 
 from functools import partial
@@ -155,9 +156,21 @@ def speed_up_layers(model: "PreTrainedModel") -> int:
         if type(layer).__name__ in NAMES and takes_masks(model) and _served(layer)
     ]
     equal = [layer for layer in found if _equals(layer)]
+    last = _last(model.base_model)
     for layer in equal:
-        layer.forward = partial(forward, layer)
+        layer.forward = partial(forward, layer, reads=layer is last)
+    if last in equal and not _reads(model):
+        last.forward = partial(forward, last)
     return len(equal)
+
+
+def decoded(decoder: Any, places: torch.Tensor, **inputs: Any) -> torch.Tensor:
+    """Return what ``decoder``, of transformers, makes of its tokens at flat ``places``: [places,
+    hidden]. ``inputs``: those of the decoder."""
+    inputs["use_cache"] = False
+    if getattr(getattr(_last(decoder), "forward", None), "keywords", {}).get("reads"):
+        return decoder(**inputs, places=places).last_hidden_state
+    return decoder(**inputs).last_hidden_state.flatten(0, -2).index_select(0, places)
 
 
 def forward(
@@ -167,9 +180,14 @@ def forward(
     *,
     position_embeddings: tuple[torch.Tensor, torch.Tensor],
     past_key_values: None = None,
+    reads: bool = False,
+    places: torch.Tensor | None = None,
     **options: Any,
 ) -> torch.Tensor:
-    """``forward`` of ``layer``, a decoder layer of transformers, which has no cache here."""
+    """``forward`` of ``layer``, a decoder layer of transformers, which has no cache here.
+
+    One that ``reads`` returns its output [..., T, hidden] at the flat ``places`` only: [places,
+    hidden]. A decoder gives these to all of its layers, and its last one reads."""
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     assert past_key_values is None, "learners keep no keys and values"
@@ -186,14 +204,38 @@ def forward(
     attended, _ = ALL_ATTENTION_FUNCTIONS[attention.config._attn_implementation](
         attention, *heads, attention_mask, dropout=0.0, scaling=attention.scaling, **options
     )
+    attended = attended.flatten(-2)
+    if reads and places is not None:
+        residual, attended = (
+            each.flatten(0, -2).index_select(0, places) for each in (residual, attended)
+        )
     return Outputs.apply(
         residual,
-        attended.flatten(-2),
+        attended,
         layer.post_attention_layernorm.weight,
         epsilon_of(layer.post_attention_layernorm),
         attention.o_proj.weight,
         *(each.weight for each in (mlp.gate_proj, mlp.up_proj, mlp.down_proj)),
     )
+
+
+def _last(decoder: Any) -> Any:
+    """The last layer of ``decoder``; None where it has no list of them."""
+    layers = getattr(decoder, "layers", None)
+    return layers[-1] if layers else None
+
+
+@torch.no_grad()
+def _reads(model: "PreTrainedModel") -> bool:
+    """Whether what follows the last layer of ``model`` is the same for the tokens that it reads as
+    for all, tried on a few."""
+    device, tokens = next(model.parameters()).device, torch.arange(_PROBED[1])
+    ids = tokens.to(device)[None] % model.config.get_text_config().vocab_size
+    places = ids.new_tensor([_PROBED[1] - 1, 1])
+    asked = {"input_ids": ids, "use_cache": False}
+    whole = model.base_model(**asked).last_hidden_state[0, places]
+    read = model.base_model(**asked, places=places).last_hidden_state
+    return read.shape == whole.shape and torch.allclose(read, whole, rtol=1e-3, atol=1e-5)
 
 
 def _served(layer: Any) -> bool:

@@ -11,6 +11,7 @@ from rlcore.algorithms.kl import full_kl as kl_of_distributions
 from rlcore.models.block_attention import what_is_seen
 from rlcore.models.blocked_head import blocked_scores, plain_weight
 from rlcore.models.blocks import Shape
+from rlcore.models.layers import decoded
 from rlcore.models.softmax_scores import SoftmaxScores, serves
 from schemas.errors import UserError
 
@@ -129,10 +130,13 @@ class TokenLogprobModel(nn.Module):
         seen: dict[str, Any],
     ) -> torch.Tensor:
         """Decoder outputs [targets, hidden] at ``predictors``."""
-        hidden = self.lm.get_decoder()(
-            input_ids=input_ids, position_ids=position_ids, use_cache=False, **seen
-        ).last_hidden_state
-        return hidden.reshape(-1, hidden.shape[-1]).index_select(0, predictors)
+        return decoded(
+            self.lm.get_decoder(),
+            predictors,
+            input_ids=input_ids,
+            position_ids=position_ids,
+            **seen,
+        )
 
 
 def scores_of_logits(

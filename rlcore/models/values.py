@@ -7,6 +7,7 @@ from torch import nn
 
 from rlcore.models.block_attention import what_is_seen
 from rlcore.models.blocks import Shape
+from rlcore.models.layers import decoded
 from schemas.errors import UserError
 
 if TYPE_CHECKING:
@@ -61,13 +62,13 @@ class TokenValueModel(nn.Module):
         blocks: tuple[Shape, ...] = (),
     ) -> torch.Tensor:
         """Return the input of the head at ``predictors``: [targets, hidden]."""
-        hidden = self.lm.base_model(
+        return decoded(
+            self.lm.base_model,
+            predictors,
             input_ids=input_ids,
             position_ids=position_ids,
-            use_cache=False,
             **what_is_seen(self.lm, position_ids, blocks, documents, continued),
-        ).last_hidden_state
-        return hidden.reshape(-1, hidden.shape[-1]).index_select(0, predictors)
+        )
 
 
 def put_score_head(lm: "PreTrainedModel", bias: torch.Tensor | None, *, fresh: bool) -> None:

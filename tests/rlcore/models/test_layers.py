@@ -17,7 +17,8 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from rlcore.models.layers import speed_up_layers
+from rlcore.models import layers
+from rlcore.models.layers import decoded, speed_up_layers
 
 SIZES: dict[str, Any] = {
     "vocab_size": 40,
@@ -119,6 +120,63 @@ def test_bits_do_not_depend_on_whether_gradients_are_wanted() -> None:
     assert torch.equal(_scored(model), trained)
 
 
+PLACES = torch.tensor([3, 8, 8, 20, 29])  # a prompt's last token is read for each of its answers
+
+
+def _read(model: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """What is decoded at PLACES, and the gradients of a loss on it."""
+    ids = torch.arange(1, 31).view(2, 15)
+    places = torch.cat((torch.arange(9), torch.arange(6))).expand(2, 15)
+    model.zero_grad()
+    read = decoded(model.base_model, PLACES, input_ids=ids, position_ids=places)
+    (read * torch.linspace(-1, 1, read.numel()).view_as(read)).sum().backward()
+    return read.detach(), {
+        name: parameter.grad.clone()
+        for name, parameter in model.named_parameters()
+        if parameter.grad is not None
+    }
+
+
+@pytest.mark.parametrize("kind", [*SERVED, "norms of heads"])
+def test_reading_some_tokens_is_reading_all_and_leaving_out_the_rest(kind: str) -> None:
+    model = _model((SERVED | OTHERS)[kind])
+    whole = _scored(model).flatten(0, 1)[PLACES].detach()
+    read, gradients = _read(model)
+    assert torch.equal(read, whole)
+    assert speed_up_layers(model) == (2 if kind in SERVED else 0)
+    again, ours = _read(model)
+    torch.testing.assert_close(again, whole, rtol=1e-4, atol=1e-5)
+    assert ours.keys() == gradients.keys()
+    largest = max(float(gradient.abs().max()) for gradient in gradients.values())
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(ours[name], gradient, rtol=1e-4, atol=1e-6 * largest, msg=name)
+
+
+def test_the_last_layer_computes_what_is_read_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = _model(SERVED["qwen2"])
+    speed_up_layers(model)
+    rows: list[int] = []
+    plain = layers.Outputs.forward
+
+    def counted(ctx: Any, residual: torch.Tensor, *inputs: Any) -> torch.Tensor:
+        rows.append(residual[..., 0].numel())
+        return plain(ctx, residual, *inputs)
+
+    monkeypatch.setattr(layers.Outputs, "forward", staticmethod(counted))
+    _read(model)
+    assert rows == [30, len(PLACES)]
+
+
+def test_a_model_that_mixes_tokens_after_its_last_layer_reads_all() -> None:
+    model = _model(SERVED["qwen2"])
+    norm = model.base_model.norm
+    plain = norm.forward
+    norm.forward = lambda hidden: plain(hidden).cumsum(-2)
+    whole = _scored(model).flatten(0, 1)[PLACES].detach()
+    assert speed_up_layers(model) == 2
+    torch.testing.assert_close(_read(model)[0], whole, rtol=1e-4, atol=1e-5)
+
+
 def test_weights_that_are_loaded_later_are_used() -> None:
     model, other = (_model(SERVED["llama"]) for _ in range(2))
     speed_up_layers(model)
@@ -148,3 +206,7 @@ def test_gradient_checkpointing_changes_no_gradient() -> None:
     _, checkpointed = _trained_on(model)
     for name, gradient in plain.items():
         assert torch.equal(checkpointed[name], gradient), name
+    _, read = _read(model)
+    model.gradient_checkpointing_disable()
+    for name, gradient in _read(model)[1].items():
+        assert torch.equal(read[name], gradient), name
