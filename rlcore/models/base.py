@@ -14,6 +14,7 @@ from rlcore.models.files import (
     model_files,
     read_config,
 )
+from rlcore.models.scratch import write_scratch
 from rlcore.models.tokenizer import EOS, PAD, eos_token_id, load_tokenizer, train_tokenizer
 from schemas.errors import UserError
 from schemas.model import ModelSection
@@ -92,35 +93,19 @@ def build_base_model(model: ModelSection, target: Path, *, texts: Iterable[str],
 
     Equal arguments give byte-identical files. Raises ``UserError`` for a vocabulary below 261.
     """
-    import torch
-    from transformers import GenerationConfig, Qwen2Config, Qwen2ForCausalLM
-    from transformers.utils.logging import disable_progress_bar
-
     shape = model.from_scratch
     assert shape is not None, "a model with a path is copied, not built"
     tokenizer = _trained_tokenizer(model, texts)
-    eos, pad = tokenizer.get_vocab()[EOS], tokenizer.get_vocab()[PAD]
-    config = Qwen2Config(
-        vocab_size=len(tokenizer),
-        hidden_size=shape.hidden_size,
-        num_hidden_layers=shape.num_layers,
-        num_attention_heads=shape.num_heads,
-        num_key_value_heads=shape.num_kv_heads,
-        intermediate_size=shape.intermediate_size,
-        max_position_embeddings=shape.max_position_embeddings,
-        tie_word_embeddings=shape.tie_word_embeddings,
-        eos_token_id=eos,
-        pad_token_id=pad,
-        bos_token_id=None,
+    target.mkdir(parents=True, exist_ok=True)
+    write_scratch(
+        target,
+        shape,
         dtype=model.dtype,
+        vocab_size=len(tokenizer),
+        eos=tokenizer.get_vocab()[EOS],
+        pad=tokenizer.get_vocab()[PAD],
+        seed=seed,
     )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        lm = Qwen2ForCausalLM(config)
-    torch.nn.Module.to(lm, torch.float32 if model.dtype == "float32" else torch.bfloat16)
-    lm.generation_config = GenerationConfig(eos_token_id=eos, pad_token_id=pad)
-    disable_progress_bar()  # of one file
-    lm.save_pretrained(target)
     tokenizer.save_pretrained(target)
     return target
 

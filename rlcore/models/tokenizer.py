@@ -118,15 +118,37 @@ def has_chat_template(directory: Path, *, name: str) -> bool:
 
 
 def _read(directory: Path, name: str, trust_remote_code: bool) -> "ChatTokenizer":
-    from transformers import AutoTokenizer
-
     try:
+        if _is_plain_qwen2(directory):
+            from transformers import Qwen2Tokenizer
+
+            return Qwen2Tokenizer.from_pretrained(directory)
+        from transformers import AutoTokenizer
+
         return AutoTokenizer.from_pretrained(directory, trust_remote_code=trust_remote_code)
     except (OSError, ValueError, KeyError) as error:  # untrusted files: name the model
         first_line = str(error).strip().partition("\n")[0]
         raise UserError(
             f"tokenizer of model '{name}' cannot be loaded: {first_line}; fetch or save it again"
         ) from error
+
+
+def _is_plain_qwen2(directory: Path) -> bool:
+    """Whether ``AutoTokenizer`` would take transformers' own class for Qwen2. To ask it takes
+    importing torch, seconds of a process that has no other use for it."""
+    try:
+        config, tokenizer = (
+            json.loads((directory / file).read_text(encoding="utf-8"))
+            for file in ("config.json", "tokenizer_config.json")
+        )
+        return (
+            config["model_type"] == "qwen2"
+            and tokenizer["tokenizer_class"] in ("Qwen2Tokenizer", "Qwen2TokenizerFast")
+            and "auto_map" not in tokenizer
+            and (directory / "tokenizer.json").is_file()
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def renders_by_template(tokenizer: "ChatTokenizer") -> bool:
