@@ -16,12 +16,13 @@ The login page of Prefect's UI keeps its password in the browser; a one-time lin
 
 import argparse
 import base64
+import gc
 import json
 import os
 import secrets
 import sys
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -57,6 +58,7 @@ BATCHED = {
 }
 DATABASE_CACHE = 16 << 20  # bytes of SQLite in this process from which on pages are reused
 CACHED_STATEMENTS = 16  # of a connection to SQLite
+LOCKED_S, LONGEST_S = 0.1, 60.0  # before a call that met a locked database is made again
 POLICY_VIOLATION = 1008  # RFC 6455, section 7.4.1
 
 
@@ -111,17 +113,49 @@ class Guard:
 
 
 def stepping_back(app: ASGIApp) -> ASGIApp:
-    """Return ``app``, which lowers this process's priority once it has started."""
+    """Return ``app``, which lowers this process's priority once it has started, and collects
+    garbage from then on: its imports leave none."""
 
     async def started(scope: Scope, receive: Receive, send: Send) -> None:
         async def sent(message: Message) -> None:
             if message["type"] == "lifespan.startup.complete":
+                gc.freeze()
+                gc.enable()
                 step_back()
             await send(message)
 
         await app(scope, receive, sent if scope["type"] == "lifespan" else send)
 
     return started
+
+
+class RetrySoon:
+    """ASGI middleware: says in an answer 503, Prefect's while SQLite is locked, when to call again.
+
+    A lock mostly lasts milliseconds, and a client that is not told waits for two seconds and more,
+    while a run's start is several calls. One that meets it again at once is to wait four times as
+    long, so that over its eight attempts it waits for minutes.
+    """
+
+    def __init__(self, app: ASGIApp, clock: Callable[[], float] = time.monotonic) -> None:
+        self._app, self._clock = app, clock
+        self._wait_s, self._refused = 0.0, -LONGEST_S
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def sent(message: Message) -> None:
+            if message["type"] == "http.response.start" and message["status"] == 503:
+                after = (b"retry-after", str(self._next_s()).encode())
+                message = {**message, "headers": [*message["headers"], after]}
+            await send(message)
+
+        await self._app(scope, receive, sent if scope["type"] == "http" else send)
+
+    def _next_s(self) -> float:
+        now = self._clock()
+        again = now - self._refused < 2 * self._wait_s + 1.0
+        self._wait_s = min(4 * self._wait_s, LONGEST_S) if again else LOCKED_S
+        self._refused = now
+        return self._wait_s
 
 
 def bound_database_memory() -> None:
@@ -204,13 +238,14 @@ def create_guarded_app(reports: Path, names: Collection[str] = ()) -> ASGIApp:
     app.api_app.router.routes.insert(0, Route("/login-links", links.create, methods=["POST"]))
     app.router.routes.insert(0, Route("/login/{token}", links.redeem, methods=["GET"]))
     app.router.routes[:0] = ReportFiles(reports).routes()
-    return Guard(app, names)
+    return Guard(RetrySoon(app), names)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Serve until a signal ends it; return 2 where it may not start."""
     for name, value in BATCHED.items():
         os.environ.setdefault(name, value)
+    gc.disable()  # until it has started
     import uvicorn
     from prefect.settings import get_current_settings
 
