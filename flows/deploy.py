@@ -44,7 +44,7 @@ from prefect.states import Cancelled
 from prefect.types.entrypoint import EntrypointType
 
 from flows.places import AUTOMATIONS, RECIPES, ROOT
-from flows.services import locked
+from flows.services import locked, step_aside
 from rlcore.recipes import load_recipe, read_tree, recipe_names
 from schemas.errors import UserError
 from schemas.retrain import RetrainSection
@@ -156,6 +156,7 @@ def deploying(home: Path, environment: dict[str, str], *, done: str, run: UUID) 
     left = threading.Event()
 
     def deploy() -> None:
+        step_aside(threading.get_native_id())
         try:
             _wait_for_start(run, left)
             with locked(home):

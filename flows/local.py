@@ -18,6 +18,7 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from urllib.error import HTTPError, URLError
 
@@ -176,10 +177,10 @@ def up(
 ) -> Site:
     """Start everything and return its addresses; ``runs``: limit of concurrent flow runs.
 
-    ``first``: a recipe whose run need not wait for the deployments of the others, which
-    the caller makes then. Sets Prefect's settings in this process's environment, so call it
-    before importing Prefect. A second bring-up of ``home`` waits for the first. Raises UserError
-    with the process that it waited for.
+    ``first``: a recipe whose run need wait neither for the worker nor for the deployments of the
+    others, which the caller makes then. Sets Prefect's settings in this process's environment, so
+    call it before importing Prefect. A second bring-up of ``home`` waits for the first. Raises
+    UserError with the process that it waited for.
     """
     with services.locked(home):
         return _up(home, runs, env_file, first)
@@ -204,16 +205,14 @@ def _up(home: Path, runs: int, env_file: Path, first: str | None) -> Site:
         deploy.ensure_automations(client)
     variables = settings(home, server.port)
     names = recipe_names(RECIPES)
-    if first in names:
+    site = Site(home, server.port, tuple(names))
+    if first in names:  # its first look then finds the run
         deploy.deploy_recipe(pipeline, first, variables)
-    else:
-        deploy.deploy_all(variables)
-
-    def is_there() -> bool:
-        return deploy.worker_reported(worker.started_at)
-
+        return site
+    deploy.deploy_all(variables)
+    is_there = partial(deploy.worker_reported, worker.started_at)
     services.wait_ready(home, worker, is_there, WORKER_DEADLINE_S, what="the Prefect worker")
-    return Site(home, server.port, tuple(names))
+    return site
 
 
 def down(home: Path = HOME) -> list[str]:

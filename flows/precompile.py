@@ -10,6 +10,7 @@ import os
 import sys
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 
 from flows import services
@@ -39,17 +40,18 @@ def start(home: Path) -> None:
 
 
 def main() -> None:
-    """Import ``FIRST``, the classes of the learner and of the engine of small models, ``LAST``."""
-    from rlcore.cluster.targets import import_all
+    """Import ``FIRST``, the classes of the learner and of the engine of small models with the
+    libraries that they list, ``LAST``."""
+    from rlcore.cluster.targets import imports_of
     from rlcore.engines.registry import ENGINES
     from rlcore.workers.workers import LEARNER
 
     services.step_back(IDLE)
-    for module in FIRST:
-        import_module(module)
-    for target in (LEARNER, ENGINES["transformers"].target):
-        import_all(target)
-    import_module(LAST)
+    services.step_aside()
+    workers = (imports_of(target) for target in (LEARNER, ENGINES["transformers"].target))
+    for module in chain(FIRST, *workers, [LAST]):
+        if not module.startswith("rlcore."):  # whose loops the learner compiles, while it waits
+            import_module(module)
 
 
 if __name__ == "__main__":

@@ -154,6 +154,19 @@ def step_back(niceness: int = NICENESS) -> None:
             Path("/proc/self/autogroup").write_text(str(niceness))
 
 
+def step_aside(thread: int = 0) -> None:
+    """Let this process, or a thread of it by its native number, run on cores only that nobody else
+    wants, even for the milliseconds in which a learner's threads wait for each other.
+
+    Niceness does not do that: Linux lets a task that woke up wait for the running one's slice,
+    unless that is of the policy SCHED_IDLE. Where there is none, or a sandbox forbids to ask for
+    it, this does nothing.
+    """
+    if hasattr(os, "SCHED_IDLE"):
+        with suppress(OSError):
+            os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))
+
+
 def wait_ready(
     home: Path, service: Service, ready: Callable[[], bool], deadline_s: float, *, what: str
 ) -> None:

@@ -293,6 +293,8 @@ class RayCluster:
             # Ray's record of every call, read by a dashboard that this runtime does not have, grows
             # the head by 50 KiB with each iteration of RL.
             os.environ.setdefault("RAY_task_events_report_interval_ms", "0")
+            # Ray would start processes ahead, and actors with variables of their own need others.
+            os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
             options |= {"include_dashboard": False, "num_cpus": max(4, os.cpu_count() or 1)}
             _start(options, start_s)
         else:

@@ -15,6 +15,7 @@ from flows.places import ROOT
 PRECOMPILE = """
 from flows import precompile, services
 services.step_back = lambda niceness: None
+services.step_aside = lambda: None
 precompile.main()
 """
 SITE = "site-packages"

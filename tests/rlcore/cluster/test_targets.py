@@ -1,5 +1,6 @@
 """A worker's process imports its class by name, and what the class's constructor would import."""
 
+import gc
 import sys
 from pathlib import Path
 
@@ -28,6 +29,13 @@ def test_the_class_alone_and_with_its_late_imports(target: str) -> None:
 
 def test_a_class_without_late_imports() -> None:
     import_all(f"{__name__}:Plain")
+
+
+def test_garbage_is_collected_again_after_imports_that_failed(tmp_path: Path, target: str) -> None:
+    (tmp_path / "imported_late.py").write_text("import gc\nassert gc.isenabled()\n")
+    with pytest.raises(AssertionError):
+        import_all(target)
+    assert gc.isenabled()
 
 
 class Plain:
