@@ -52,6 +52,14 @@ def main() -> None:
     for module in chain(FIRST, *workers, [LAST]):
         if not module.startswith("rlcore."):  # whose loops the learner compiles, while it waits
             import_module(module)
+    if find_spec("numba") is not None:
+        from numba import cfunc
+
+        cfunc("float64(float64)")(_same)  # which imports most of numba
+
+
+def _same(number: float) -> float:
+    return number
 
 
 if __name__ == "__main__":
