@@ -53,13 +53,9 @@ def main() -> None:
         if not module.startswith("rlcore."):  # whose loops the learner compiles, while it waits
             import_module(module)
     if find_spec("numba") is not None:
-        from numba import cfunc
+        from rlcore.kernels.compiled import import_compiler
 
-        cfunc("float64(float64)")(_same)  # which imports most of numba
-
-
-def _same(number: float) -> float:
-    return number
+        import_compiler()
 
 
 if __name__ == "__main__":

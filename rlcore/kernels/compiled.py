@@ -35,6 +35,15 @@ def compiled(function: Callable[..., Any]) -> Any:
     return made(keep=False)
 
 
+def import_compiler() -> None:
+    """Import what numba imports at the first function that it compiles, which is most of it."""
+    cfunc(types.float64(types.float64))(_same)
+
+
+def _same(number: float) -> float:
+    return number
+
+
 @cache
 def _content() -> str:
     """Return a digest of the files of this package."""

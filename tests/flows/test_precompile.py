@@ -47,7 +47,8 @@ def test_what_workers_import_is_compiled_before(tmp_path: Path) -> None:
         subprocess.run(run, cwd=ROOT, env=_caches(tmp_path), check=True, timeout=120)
     assert len(before) > 2000
     left = {path.parent.name for path in _files(tmp_path) - before if SITE in path.parts}
-    assert left <= {"colorama"}, "of which Ray, imported first, brings its own"
+    # Of colorama Ray, imported first, brings its own; numba.core has a file for some loops only.
+    assert left <= {"colorama", "core"}
 
 
 def test_it_is_needed_in_a_new_environment_only(
