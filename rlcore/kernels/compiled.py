@@ -7,7 +7,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from numba import cfunc, types
+from numba import cfunc, njit, types
 
 from rlcore.kernels.intrinsics import FAST
 
@@ -36,8 +36,10 @@ def compiled(function: Callable[..., Any]) -> Any:
 
 
 def import_compiler() -> None:
-    """Import what numba imports at the first function that it compiles, which is most of it."""
-    cfunc(types.float64(types.float64))(_same)
+    """Import what numba imports at the first functions that it compiles, which is most of it."""
+    signature = types.float64(types.float64)
+    for compiling in (cfunc(signature), njit(signature)):
+        compiling(_same)
 
 
 def _same(number: float) -> float:

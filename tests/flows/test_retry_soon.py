@@ -1,14 +1,17 @@
 """A client that met a locked database calls again soon, and seldom where it stays locked."""
 
 import asyncio
+import threading
 import time
 from typing import Any
 
-import httpx
 import pytest
+import uvicorn
 from prefect.client.base import PrefectHttpxSyncClient
 
 from flows.retry_soon import LOCKED_S, RetrySoon
+
+pytestmark = pytest.mark.timeout(60)
 
 
 def _refused(answers: list[int], gaps: list[float]) -> list[str | None]:
@@ -51,19 +54,29 @@ def test_over_all_attempts_a_client_waits_for_minutes() -> None:
 
 
 def test_prefects_client_calls_again_when_it_is_told() -> None:
-    """The real client, against an answer that this server would give."""
+    """The real client and a server of its kind, whose database is locked at the first call."""
     calls: list[float] = []
 
-    def answer(request: httpx.Request) -> httpx.Response:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
         calls.append(time.monotonic())
-        if len(calls) == 1:
-            return httpx.Response(503, headers={"retry-after": str(LOCKED_S)}, request=request)
-        return httpx.Response(200, request=request)
+        status = 503 if len(calls) == 1 else 200
+        await send({"type": "http.response.start", "status": status, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
 
-    transport = httpx.MockTransport(answer)
-    with PrefectHttpxSyncClient(
-        transport=transport, base_url="http://server", enable_csrf_support=False
-    ) as client:
-        assert client.get("/").status_code == 200
+    config = uvicorn.Config(RetrySoon(app), port=0, lifespan="off", log_level="error")
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    try:
+        port = server.servers[0].sockets[0].getsockname()[1]
+        with PrefectHttpxSyncClient(
+            base_url=f"http://127.0.0.1:{port}", enable_csrf_support=False
+        ) as client:
+            assert client.get("/").status_code == 200
+    finally:
+        server.should_exit = True
+        thread.join(10)
     assert len(calls) == 2
-    assert calls[1] - calls[0] < 1.5, "it waits for two seconds where it is not told"
+    assert LOCKED_S <= calls[1] - calls[0] < 1.5, "it waits for two seconds where it is not told"

@@ -81,6 +81,28 @@ def test_files_that_are_no_tokenizer_name_the_model_in_one_line(tmp_path: Path) 
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("tokenizer.json", "[1]"),
+        ("tokenizer.json", "not json"),
+        ("tokenizer_config.json", "[]"),
+        (
+            "tokenizer_config.json",
+            '{"tokenizer_class": "Qwen2Tokenizer", "added_tokens_decoder": 5}',
+        ),
+        ("tokenizer_config.json", '{"tokenizer_class": "Qwen2Tokenizer", "eos_token": 7}'),
+    ],
+)
+def test_files_of_another_shape_name_the_model_too(
+    base: Path, tmp_path: Path, file: str, content: str
+) -> None:
+    source = copied(base, tmp_path / "m")
+    (source / file).write_text(content)
+    with pytest.raises(UserError, match=r"'mine' cannot be loaded: .*; fetch or save it again"):
+        load_tokenizer(source, name="mine")
+
+
 def test_a_model_says_whether_it_brings_a_chat_template(base: Path, tmp_path: Path) -> None:
     source = copied(base, tmp_path / "m")
     assert has_chat_template(source, name="mine")
