@@ -17,7 +17,11 @@ class FromScratch(Section):
     num_kv_heads: int = Field(default=2, ge=1, description="key and value heads, shared by groups")
     intermediate_size: int = Field(default=256, ge=8, description="width of the feed-forward layer")
     tie_word_embeddings: bool = Field(default=True, description="one matrix embeds and unembeds")
-    vocab_size: int = Field(default=512, ge=64, description="upper bound of the trained vocabulary")
+    vocab_size: int = Field(
+        default=512,
+        ge=261,
+        description="upper bound of the trained vocabulary: 256 bytes, 5 special tokens, merges",
+    )
     max_position_embeddings: int = Field(default=512, ge=32, description="longest context, tokens")
 
     @property
@@ -41,6 +45,12 @@ class FromScratch(Section):
             yield (
                 f"hidden_size = {self.hidden_size} is not a multiple of num_heads ="
                 f" {self.num_heads}; set num_heads to a divisor"
+            )
+        elif self.hidden_size // self.num_heads % 2:
+            yield (
+                f"num_heads = {self.num_heads} gives heads of {self.hidden_size // self.num_heads}"
+                f" of hidden_size = {self.hidden_size}, and rotary embeddings turn pairs; set"
+                " num_heads to a divisor of half of hidden_size"
             )
         if self.num_heads % self.num_kv_heads:
             yield (

@@ -13,6 +13,7 @@ from rlcore.models.tokenizer import (
     train_tokenizer,
 )
 from schemas.errors import UserError
+from schemas.model import FromScratch
 from tests.rlcore.models.scratch import TEXTS, copied
 
 
@@ -52,6 +53,14 @@ def test_the_template_spends_few_tokens_and_only_grows(base: Path) -> None:
 def test_a_vocabulary_below_the_bytes_is_refused() -> None:
     with pytest.raises(UserError, match=r"vocab_size = 100 is below 26\d \(256 bytes .*set it to"):
         train_tokenizer(TEXTS, 100)
+
+
+def test_a_recipe_asks_for_no_vocabulary_that_cannot_be_trained() -> None:
+    """What is refused is refused with the recipe, before a run has started."""
+    least = 256 + len(SPECIAL_TOKENS)
+    assert FromScratch(vocab_size=least).vocab_size == least
+    with pytest.raises(ValueError, match=rf"greater than or equal to {least}"):
+        FromScratch(vocab_size=least - 1)
 
 
 @pytest.mark.parametrize("token", ["eos_token", "pad_token"])
