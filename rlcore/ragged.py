@@ -38,6 +38,11 @@ def from_flat(
     return pl.Series(name, nested, dtype=pl.List(dtype))
 
 
+def to_floats(series: pl.Series) -> np.ndarray:
+    """Return numbers or flags as [rows] float64, NaN where there is none."""
+    return series.cast(pl.Float64).to_numpy()
+
+
 def mean_of(values: pl.Series) -> float:
     """Return the mean of numbers, or the share of True flags."""
     return float(values.to_numpy().mean())

@@ -12,6 +12,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 
@@ -71,13 +73,13 @@ class AdvantageInput:
             if arrays is not None:
                 check_ragged(name, arrays, self.masks)
 
-    @property
+    @cached_property
     def lengths(self) -> np.ndarray:
         """Policy tokens of each row [R] int64."""
         counts = (np.count_nonzero(mask) for mask in self.masks)
         return np.fromiter(counts, dtype=np.int64, count=len(self.masks))
 
-    @property
+    @cached_property
     def scorable(self) -> np.ndarray:
         """Rows [R] bool with a score and a policy token to give it to."""
         return ~np.isnan(self.scores) & (self.lengths > 0)
@@ -133,9 +135,10 @@ class AdvantageInput:
         """Return ``values_N`` [N] as one array per row, 0 outside the mask."""
         if not self.masks:
             return []
-        flat = np.zeros(sum(len(mask) for mask in self.masks))
+        ends = np.cumsum([0, *map(len, self.masks)])
+        flat = np.zeros(ends[-1])
         flat[np.concatenate(self.masks)] = values_N
-        return np.split(flat, np.cumsum([len(mask) for mask in self.masks])[:-1])
+        return [flat[start:end] for start, end in pairwise(ends)]
 
     def spread_rows(self, values_R: np.ndarray) -> list[np.ndarray]:
         """Return ``values_R`` [R] on every policy token of its row, 0 outside the mask."""
@@ -366,15 +369,15 @@ def _settled(name: str, arrays: Sequence[np.ndarray], batch: AdvantageInput) -> 
             f"advantage = '{name}' returned arrays of other lengths than the trajectories; "
             "return one number per token, prompt included"
         )
-    settled = [
-        np.where(mask & scorable, array, 0.0)
-        for array, mask, scorable in zip(arrays, batch.masks, batch.scorable, strict=True)
-    ]
-    for row, array in enumerate(settled):
-        if not np.isfinite(array).all():
-            token = int(np.flatnonzero(~np.isfinite(array))[0])
-            raise UserError(
-                f"advantage = '{name}' gives {array[token]} at token {token} of row {row}; "
-                "advantages must be finite"
-            )
-    return settled
+    settled_N = np.where(batch.counted_N(), batch.gather(arrays), 0.0)
+    wrong_N = np.flatnonzero(~np.isfinite(settled_N))
+    if len(wrong_N):
+        ends = np.cumsum(batch.lengths)
+        row = int(np.searchsorted(ends, wrong_N[0], side="right"))
+        place = wrong_N[0] - (ends[row] - batch.lengths[row])
+        token = int(np.flatnonzero(batch.masks[row])[place])
+        raise UserError(
+            f"advantage = '{name}' gives {settled_N[wrong_N[0]]} at token {token} of row {row}; "
+            "advantages must be finite"
+        )
+    return batch.spread(settled_N)

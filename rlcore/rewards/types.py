@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 from schemas.outcomes import FinishReason, Outcome
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots: hundreds go between processes, at half the time
 class RewardRow:
     """One response with the data of its prompt; all values are JSON values."""
 
@@ -77,7 +77,7 @@ class Failure:
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots: hundreds go between processes, at half the time
 class Reward:
     """The score of one response. ``score`` is None when there is none: outcome timeout (the clock
     ended it), error (reward code, judge) or aborted (the engine)."""

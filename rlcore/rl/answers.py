@@ -52,10 +52,12 @@ class RecentAnswers:
         }
         return (
             pl.concat(self._tallies.values())
+            .lazy()
             .group_by("uid")
             .agg(pl.col("verdicts").sum(), pl.col("right").sum())
             .filter(pl.col("verdicts") >= LEAST_ANSWERS)
             .sort("verdicts", "uid", descending=[True, False])
+            .collect()
         )
 
     def _recorded(self, iteration: int) -> pl.DataFrame:
@@ -79,11 +81,13 @@ class RecentAnswers:
 def _tally(rollouts: pl.DataFrame, rewards: pl.DataFrame) -> pl.DataFrame:
     """Return (uid, verdicts, right) of tables that are joined by trajectory_id."""
     return (
-        rollouts.select("trajectory_id", "uid")
-        .join(rewards.select("trajectory_id", "correct"), on="trajectory_id", validate="1:1")
+        rollouts.lazy()
+        .select("trajectory_id", "uid")
+        .join(rewards.lazy().select("trajectory_id", "correct"), on="trajectory_id", validate="1:1")
         .group_by("uid")
         .agg(
             verdicts=pl.col("correct").count().cast(pl.Int64),
             right=pl.col("correct").sum().cast(pl.Int64),
         )
+        .collect()
     )

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from rlcore.models.packing import Sequences
-from rlcore.ragged import to_arrays
+from rlcore.ragged import to_arrays, to_floats
 from rlcore.store.reader import ArtifactReader
 from schemas.artifacts import ArtifactRef
 
@@ -63,7 +63,7 @@ class RolloutBatch:
 
     def scores(self) -> np.ndarray:
         """Return the task scores [rows] float64, NaN where a row has none."""
-        return _numbers(self.rewards_in_order["score"])
+        return to_floats(self.rewards_in_order["score"])
 
     def lengths(self) -> np.ndarray:
         """Return the policy tokens of each row [rows] int64."""
@@ -76,7 +76,7 @@ class RolloutBatch:
         joined = self.rollouts.select("uid").join(
             self.baselines, on="uid", how="left", maintain_order="left", validate="m:1"
         )
-        return _numbers(joined["score"])
+        return to_floats(joined["score"])
 
 
 def round_of(store: ArtifactReader, rollouts: ArtifactRef, rewards: ArtifactRef) -> RolloutBatch:
@@ -99,7 +99,3 @@ def concat_batches(batches: list[RolloutBatch]) -> RolloutBatch:
         pl.concat([batch.rewards for batch in batches]),
         pl.concat(baselines) if baselines else None,
     )
-
-
-def _numbers(column: pl.Series) -> np.ndarray:
-    return column.cast(pl.Float64).fill_null(float("nan")).to_numpy()

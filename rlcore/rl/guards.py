@@ -29,8 +29,8 @@ class SamplerDriftError(UserError):
 
 def check_fresh(rollouts: pl.DataFrame, learner: WeightStamp) -> None:
     """Raise StaleWeightsError unless every rollout was sampled from the learner's weights."""
-    stamps = rollouts.select("weight_version", "weight_digest").unique()
-    for version, digest in stamps.iter_rows():
+    stamps = zip(rollouts["weight_version"], rollouts["weight_digest"], strict=True)
+    for version, digest in sorted(set(stamps)):
         if (version, digest) != (learner.version, learner.digest):
             raise StaleWeightsError(
                 f"rollouts were sampled from weights version {version} (digest {digest[:12]}) but"

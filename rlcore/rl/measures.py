@@ -1,11 +1,13 @@
 """Metrics of one batch, under verl's names, from its tables."""
 
+from collections.abc import Collection
+
 import numpy as np
 import polars as pl
 
 from rlcore.algorithms.advantages import AdvantageResult
 from rlcore.algorithms.value_loss import explained_variance
-from rlcore.ragged import mean_of
+from rlcore.ragged import mean_of, to_floats
 from rlcore.rewards.parts import part_metrics
 from rlcore.rewards.unscored import ERRORS, TIMEOUTS
 from schemas.outcomes import FinishReason, Outcome
@@ -33,13 +35,13 @@ def reward_metrics(rewards: pl.DataFrame) -> dict[str, float]:
         **failure_metrics(rewards, "reward"),
         "reward/no_answer_fraction": mean_of(rewards["outcome"] == Outcome.NO_ANSWER.value),
     }
-    with_verdict = rewards["correct"].drop_nulls()
-    if with_verdict.len():
-        metrics["critic/accuracy"] = mean_of(with_verdict)
-    scores = rewards["score"].drop_nulls().to_numpy()
+    scores, verdicts = to_floats(rewards["score"]), to_floats(rewards["correct"])
+    has_score, has_verdict = ~np.isnan(scores), ~np.isnan(verdicts)
+    if has_verdict.any():
+        metrics["critic/accuracy"] = float(verdicts[has_verdict].mean())
     metrics |= spread_metrics("critic/score", scores) | part_metrics(rewards)
-    judged = rewards.drop_nulls(["score", "correct"])
-    agreement = verdict_correlation(judged["score"].to_numpy(), judged["correct"].to_numpy())
+    judged = has_score & has_verdict
+    agreement = verdict_correlation(scores[judged], verdicts[judged] == 1)
     return metrics if agreement is None else {**metrics, VERIFIER_CORRELATION: agreement}
 
 
@@ -66,9 +68,14 @@ def failure_metrics(rewards: pl.DataFrame, prefix: str) -> dict[str, float]:
     ``error_fraction``: reward code, judge or engine failed; ``timeout_fraction``: the clock ended
     it; ``judge_failed_fraction``: a function of weight 0 failed, the row kept its score.
     """
+    outcomes = rewards["outcome"].to_list()
+
+    def share(of: Collection[str]) -> float:
+        return sum(outcome in of for outcome in outcomes) / max(len(outcomes), 1)
+
     return {
-        f"{prefix}/error_fraction": mean_of(rewards["outcome"].is_in(ERRORS)),
-        f"{prefix}/timeout_fraction": mean_of(rewards["outcome"].is_in(TIMEOUTS)),
+        f"{prefix}/error_fraction": share(ERRORS),
+        f"{prefix}/timeout_fraction": share(TIMEOUTS),
         f"{prefix}/judge_failed_fraction": mean_of(rewards["failures"] != "{}"),
     }
 

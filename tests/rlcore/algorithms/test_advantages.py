@@ -316,6 +316,10 @@ def test_a_users_estimator(tmp_path, monkeypatch):
         "    return np.zeros(len(batch.masks) + 1)\n"
         "def infinite(batch):\n"
         "    return np.full(len(batch.masks), np.inf)\n"
+        "def late(batch):\n"
+        "    arrays = [np.full(len(mask), np.nan) for mask in batch.masks]\n"
+        "    arrays[0][0] = arrays[1][1] = 0.0\n"
+        "    return AdvantageResult(arrays)\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     batch = batch_of([1.0, 0.0, np.nan], masks=[[1, 0], [1, 1], [1]])
@@ -332,6 +336,8 @@ def test_a_users_estimator(tmp_path, monkeypatch):
     ):
         with pytest.raises(UserError, match=sentence):
             estimate(f"my_estimators:{name}", batch)
+    with pytest.raises(UserError, match="gives nan at token 2 of row 1"):
+        estimate("my_estimators:late", batch_of([1.0, 0.0], masks=[[1, 0], [0, 1, 1]]))
     with pytest.raises(UserError, match="there is no module 'not_there'"):
         estimate("not_there:f", batch)
 
