@@ -69,4 +69,4 @@ def test_a_recipe_file_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture
     assert main(["explain", "sft.max_steps", str(mine)]) == 0
     printed = capsys.readouterr().out
     assert f"sft.max_steps = 3 ({mine})" in printed
-    assert f"overrides 1440 of {tmp_path / '_quickstart.yaml'}" in printed
+    assert f"overrides 1200 of {tmp_path / '_quickstart.yaml'}" in printed
