@@ -2,6 +2,8 @@
 
 from enum import StrEnum
 
+LEVELS = ["correct", "wrong", "malformed"]  # of a response in preferences, best first
+
 
 class FinishReason(StrEnum):
     """Why a generation ended."""

@@ -13,7 +13,7 @@ import polars as pl
 from schemas.chats import MESSAGE
 from schemas.contract import Table
 from schemas.evolve_tables import EvolveAnswers, EvolveScores, EvolveVerdicts
-from schemas.outcomes import FinishReason, Outcome, StopReason
+from schemas.outcomes import LEVELS, FinishReason, Outcome, StopReason
 from schemas.records import (
     Champions,
     Decisions,
@@ -29,7 +29,6 @@ OUTCOMES = [outcome.value for outcome in Outcome]
 UNSCORABLE = [Outcome.TIMEOUT.value, Outcome.ERROR.value, Outcome.ABORTED.value]
 FINISH_REASONS = [reason.value for reason in FinishReason]
 STOP_REASONS = [reason.value for reason in StopReason]
-LEVELS = ["correct", "wrong", "malformed"]  # of a response, best first
 
 
 def _equal_lengths(frame: pl.LazyFrame, columns: list[str]) -> pl.LazyFrame:

@@ -14,7 +14,7 @@ from rlcore.evaluation.statistics import Estimate, bootstrap_share
 from rlcore.learner.pool import LearnerPool
 from rlcore.models.packing import Sequences
 from rlcore.seeds import stream_seed
-from schemas.tables import LEVELS
+from schemas.outcomes import LEVELS
 
 ALL = "all"
 DIFFICULTIES = tuple(f"{better}_over_{worse}" for better, worse in combinations(LEVELS, 2))

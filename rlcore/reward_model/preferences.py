@@ -12,7 +12,7 @@ from rlcore.data.chat import Message, Refused, encode_demonstrations
 from rlcore.models.packing import Sequences
 from rlcore.ragged import from_arrays, to_arrays
 from schemas.errors import UserError
-from schemas.tables import LEVELS
+from schemas.outcomes import LEVELS
 
 if TYPE_CHECKING:
     from rlcore.models.tokenizer import ChatTokenizer

@@ -7,7 +7,8 @@ import numpy as np
 import polars as pl
 
 from rlcore.reward_model.preferences import RANKS, Ranked, preferences_table
-from schemas.tables import LEVELS, Preferences
+from schemas.outcomes import LEVELS
+from schemas.tables import Preferences
 
 VOCABULARY = 61
 
