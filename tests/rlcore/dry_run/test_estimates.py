@@ -31,7 +31,7 @@ def test_activation_formula_counts_what_autograd_saves(
 
     def saved(num_layers: int) -> int:
         scratch = FromScratch(
-            hidden_size=hidden, intermediate_size=feed, num_layers=num_layers, vocab_size=64
+            hidden_size=hidden, intermediate_size=feed, num_layers=num_layers, vocab_size=300
         )
         model = qwen2(scratch)
         torch.nn.Module.to(model, torch.float32 if dtype == "float32" else torch.bfloat16)
@@ -54,7 +54,7 @@ def test_activation_formula_counts_what_autograd_saves(
         return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
 
     shape = from_scratch_shape(
-        FromScratch(hidden_size=hidden, intermediate_size=feed, num_layers=2, vocab_size=64)
+        FromScratch(hidden_size=hidden, intermediate_size=feed, num_layers=2, vocab_size=300)
     )
     formula = activation_bytes(shape, dtype, LearnerHardware(), tokens=rows * row, row_tokens=row)
     assert saved(3) - saved(1) == formula  # two layers' worth, embeddings and head cancelled

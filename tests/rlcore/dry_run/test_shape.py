@@ -16,7 +16,7 @@ from tests.rlcore.dry_run.small import qwen2
     [
         FromScratch(vocab_size=484),
         FromScratch(vocab_size=512, tie_word_embeddings=False),
-        FromScratch(hidden_size=96, num_layers=3, num_heads=6, num_kv_heads=1, vocab_size=100),
+        FromScratch(hidden_size=96, num_layers=3, num_heads=6, num_kv_heads=1, vocab_size=300),
     ],
 )
 def test_parameter_count_of_a_model_from_scratch_is_the_real_models(scratch: FromScratch) -> None:
