@@ -50,7 +50,7 @@ class FromScratch(Section):
             yield (
                 f"num_heads = {self.num_heads} gives heads of {self.hidden_size // self.num_heads}"
                 f" of hidden_size = {self.hidden_size}, and rotary embeddings turn pairs; set"
-                " num_heads to a divisor of half of hidden_size"
+                " num_heads so that hidden_size / num_heads is even"
             )
         if self.num_heads % self.num_kv_heads:
             yield (

@@ -238,7 +238,7 @@ def test_a_model_comes_from_one_place() -> None:
             {"num_heads": 4, "num_kv_heads": 3},
             "= 4 is not a multiple of num_kv_heads = 3",
         ),
-        ({"hidden_size": 36, "num_heads": 4}, "gives heads of 9 .* half of hidden_size"),
+        ({"hidden_size": 36, "num_heads": 4}, "gives heads of 9 .* num_heads is even"),
     ],
 )
 def test_a_model_from_scratch_whose_heads_do_not_divide_is_refused(
