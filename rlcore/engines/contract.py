@@ -262,6 +262,19 @@ def other_bytes_are_refused(it: Subject) -> None:
     probe_is_of_the_weights(it)
 
 
+def it_keeps_no_view_of_the_file(it: Subject) -> None:
+    sequences = [request.token_ids for request in it.requests()]
+    update = it.load()
+    before = it.engine.probe(sequences)
+    with Path(update.path).open("r+b") as file:  # in place, as the learner writes its next weights
+        size = file.seek(0, os.SEEK_END)
+        file.seek(0)
+        file.write(bytes(size))
+    same = it.engine.probe(sequences) == before
+    _expect(same, "another log-prob once the learner has written over the file that was loaded")
+    it.load()
+
+
 def closes_twice(it: Subject) -> None:
     it.engine.close()
     it.engine.close()
@@ -283,6 +296,7 @@ CHECKS: tuple[Callable[[Subject], None], ...] = (
     new_weights_leave_nothing_of_the_old,
     weights_of_another_model_are_refused,
     other_bytes_are_refused,
+    it_keeps_no_view_of_the_file,
     closes_twice,
 )
 

@@ -1,10 +1,9 @@
 """The worker side of weight sync: vLLM's weight-transfer protocol over a file in shared memory.
 
 vLLM imports this module in every worker (``worker_extension_cls`` names a class of it), which
-registers the backend and the loader of a new engine's noise. One update is one file, written
-atomically by ``weights.files.write_state``. Works wherever learner and engine share a file system
-(on one host: /dev/shm). vLLM's own nccl and ipc backends, for GPUs on several hosts, are not used
-here.
+registers the backend and the loader of a new engine's noise. One update is one file
+(``WeightUpdate``), so learner and engine share a machine. vLLM's own nccl and ipc backends, for
+GPUs on several hosts, are not used here.
 """
 
 from collections.abc import Iterator

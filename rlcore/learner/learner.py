@@ -171,14 +171,15 @@ class Learner:
         """Return version and digest of the current weights. Hashes them once per change."""
         return WeightStamp(self._versions.held, self._weights.digest())
 
-    def publish(self, path: str | Path, version: int | None = None) -> WeightUpdate:
-        """Write the canonical HF state to the safetensors file ``path`` (rank 0; atomic).
+    def publish(self, version: int | None = None) -> WeightUpdate:
+        """Write the canonical HF state into shared memory of rank 0, over what was published
+        before.
 
         Raises ``VersionConflict`` unless the weights have the given ``version``.
         """
         self._versions.require(version)
-        tensors, sums = self._weights.write(path)
-        return WeightUpdate(self.stamp(), str(path), tensors, sums)
+        path, tensors, sums = self._weights.share()
+        return WeightUpdate(self.stamp(), path, tensors, sums)
 
     def export_hf(self, directory: str | Path) -> None:
         """Write a Hugging Face directory (rank 0): weights, config, tokenizer, chat template."""

@@ -129,9 +129,9 @@ class LearnerPool:
         wait = self._ranks.start("stamp")
         return lambda: wait()[0]
 
-    def publish(self, path: str | Path, version: int | None = None) -> WeightUpdate:
+    def publish(self, version: int | None = None) -> WeightUpdate:
         """``Learner.publish``."""
-        return self._ranks.call("publish", [(str(path), version)] * len(self._ranks))[0]
+        return self._ranks.call("publish", [(version,)] * len(self._ranks))[0]
 
     def save(self, directory: str | Path) -> None:
         """``Learner.save``."""

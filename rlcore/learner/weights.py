@@ -10,7 +10,7 @@ from rlcore.learner.engine import FrozenEngine, TrainEngine
 from rlcore.learner.model import write_hf_directory
 from rlcore.learner.spec import LearnerSpec
 from rlcore.weights.digest import combined_digest, digests_and_sums
-from rlcore.weights.files import write_state
+from rlcore.weights.shared import SharedState
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,7 @@ class LearnerWeights:
     def __init__(self, engine: TrainEngine | FrozenEngine, spec: LearnerSpec, rank: int) -> None:
         self._engine, self._spec, self._rank = engine, spec, rank
         self._known: _Known | None = None
+        self._shared = SharedState()
         self._copies: dict[str, torch.Tensor] = {}  # on the host, of weights that are on a GPU
 
     def changed(self) -> None:
@@ -36,16 +37,15 @@ class LearnerWeights:
         known = self._known or self._hashed(self._on_first_rank())
         return combined_digest(known.digests)
 
-    def write(self, path: str | Path) -> tuple[dict[str, str], dict[str, str]]:
-        """Write the state to the safetensors file ``path`` (rank 0; atomic); return the digest and
-        the sum of each tensor."""
+    def share(self) -> tuple[str, dict[str, str], dict[str, str]]:
+        """Write the state where other processes read it; return the path of that file (rank 0;
+        "" on others), the digest and the sum of each tensor."""
         state = self._on_first_rank()
         with ThreadPoolExecutor(1) as beside:
-            writing = beside.submit(write_state, path, state) if self._rank == 0 else None
+            writing = beside.submit(self._shared.write, state) if self._rank == 0 else None
             known = self._known or self._hashed(state)
-            if writing is not None:
-                writing.result()
-        return known.digests, known.sums
+            path = "" if writing is None else writing.result()
+        return path, known.digests, known.sums
 
     def export(self, directory: Path, *, architecture: str) -> None:
         """Write a Hugging Face directory (rank 0) of the model class ``architecture``."""

@@ -24,7 +24,6 @@ from rlcore.rl.recorded import Iteration, RecordedIterations
 from rlcore.rl.update import policy_request
 from rlcore.store.artifacts import ArtifactError, ArtifactStore
 from rlcore.weights.digest import tensor_identity
-from rlcore.weights.files import exchange_file
 from rlcore.workers.workers import Workers
 from schemas.artifacts import ArtifactRef
 from schemas.errors import UserError
@@ -154,8 +153,7 @@ class Replay:
         found = self.learner.stamp()
         if (found.version, found.digest) == (expected.version, expected.digest_after):
             return
-        with exchange_file() as path:
-            tensors = self.learner.publish(str(path)).tensors
+        tensors = self.learner.publish().tensors
         differing = [
             name
             for name, digest in tensors.items()

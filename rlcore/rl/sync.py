@@ -17,7 +17,6 @@ from rlcore.engines.pool import EnginePool
 from rlcore.learner.pool import LearnerPool
 from rlcore.models.packing import Sequences
 from rlcore.ragged import to_arrays
-from rlcore.weights.files import exchange_file
 from rlcore.weights.stamp import WeightStamp, WeightSyncError
 from schemas.recipe import Recipe
 from schemas.rl import GapBound
@@ -56,16 +55,15 @@ class Synced:
 def sync_weights(learner: LearnerPool, engines: EnginePool, canary: Canary) -> Synced:
     """Publish the learner's weights, load them into all engines, and prove that they sample it.
 
-    The file passes through shared memory, so learner rank 0 and the engines share a node.
+    The weights pass through shared memory, so learner rank 0 and the engines share a node.
     Raises WeightSyncError naming the engine, and the tensors where the digests tell them, when an
     engine was handed anything but what the learner holds or answers the canary otherwise.
     """
-    with exchange_file() as path:
-        published = learner.publish(str(path))
-        learnt = start_canary(learner, canary)  # the learner computes while the engines load
-        loaded = engines.start_load(published)
-        probed = start_probe(engines, canary)  # an engine that has loaded goes on with it at once
-        stamp = loaded()
+    published = learner.publish()
+    learnt = start_canary(learner, canary)  # the learner computes while the engines load
+    loaded = engines.start_load(published)
+    probed = start_probe(engines, canary)  # an engine that has loaded goes on with it at once
+    stamp = loaded()
     return Synced(stamp, check_canary(learnt(), probed(), canary), published.tensors)
 
 

@@ -29,9 +29,9 @@ UNVERIFIED = WeightStamp(version=-1, digest="unproven")
 
 @dataclass(frozen=True, slots=True)
 class WeightUpdate:
-    """Weights to load: ``path`` names a safetensors file written by ``files.write_state``.
+    """Weights to load: ``path`` names a safetensors file, which the sender writes over later.
 
-    The file holds the whole canonical HF state (fp32 or bf16), commonly under /dev/shm.
+    The file holds the whole canonical HF state (fp32 or bf16), commonly in memory.
     ``tensors``: ``digest.tensor_digests`` of the sender's own tensors, which
     ``stamp.digest`` combines; ``sums``: their ``digest.tensor_sums``, which are faster to compare.
     """

@@ -28,7 +28,6 @@ from rlcore.engines.types import EngineSpec, Generation, Sampling, TurnRequest
 from rlcore.learner.learner import Learner
 from rlcore.learner.spec import LearnerSpec, Term
 from rlcore.models.packing import Sequences
-from rlcore.weights.files import exchange_file
 from schemas.errors import UserError
 from tests.bench.measures import Measure
 
@@ -157,8 +156,7 @@ class _Started:
             return found
 
         self._made += 1
-        with exchange_file() as path:
-            timed("sync", lambda: self._engine.load_weights(self._policy.publish(path)))
+        timed("sync", lambda: self._engine.load_weights(self._policy.publish()))
         requests = self._requests()
         sampling = Sampling(max_new_tokens=self._work.longest)
         answers = timed("sampling", lambda: self._sampler.generate(requests, sampling))

@@ -11,9 +11,11 @@ from rlcore.engines.contract import CHECKS, CONTEXT, broken, broken_by, main
 from rlcore.engines.own_engine import OwnEngine
 from rlcore.engines.transformers_engine import TransformersEngine
 from rlcore.engines.types import EngineSpec, Generation, Sampling, TurnRequest
+from rlcore.weights.files import read_state
 from rlcore.weights.stamp import UNVERIFIED, WeightStamp, WeightUpdate
 from schemas.outcomes import FinishReason
 from tests.rlcore.engines.conftest import EngineProcess, RemoteEngine
+from tests.rlcore.engines.forty_lines import SmallEngine
 
 pytestmark = pytest.mark.timeout(180)
 OWN = "tests.rlcore.engines.forty_lines:SmallEngine"
@@ -89,6 +91,15 @@ class Generous(TransformersEngine):
         return super().generate([replace(r, max_new_tokens=most) for r in requests], sampling)
 
 
+class Mapped(SmallEngine):
+    """Samples from the memory of the file that it was sent."""
+
+    def load_weights(self, update: WeightUpdate) -> WeightStamp:
+        stamp = super().load_weights(update)
+        self.model.load_state_dict(read_state(update.path), strict=False, assign=True)
+        return stamp
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("engine", "found"),
@@ -97,6 +108,7 @@ class Generous(TransformersEngine):
         (Seedless, {"a row depends on its own seed"}),
         (Plain, {"logprobs are of what was sampled", "a stop token ends its row"}),
         (Generous, {"a row keeps its own budget"}),
+        (Mapped, {"it keeps no view of the file"}),
     ],
 )
 def test_an_engine_that_breaks_it_is_found(

@@ -81,12 +81,9 @@ def request_of(version: int, digest: str, seed: int = 0) -> UpdateRequest:
     return UpdateRequest(version, digest, batches, [0.05, 0.04])
 
 
-def weights_of(learner: Learner | LearnerPool, path: Path) -> dict[str, torch.Tensor]:
+def weights_of(learner: Learner | LearnerPool) -> dict[str, torch.Tensor]:
     """The canonical state, through the file that engines read."""
-    learner.publish(path / "weights.safetensors")
-    return {
-        name: tensor.clone() for name, tensor in read_state(path / "weights.safetensors").items()
-    }
+    return {name: tensor.clone() for name, tensor in read_state(learner.publish().path).items()}
 
 
 def assert_same_weights(
@@ -99,14 +96,14 @@ def assert_same_weights(
         )
 
 
-def gradient_of(learner: Learner, terms: Sequence[Term], path: Path) -> dict[str, torch.Tensor]:
+def gradient_of(learner: Learner, terms: Sequence[Term]) -> dict[str, torch.Tensor]:
     """The gradient of ``terms``, read off one AdamW step of a fresh learner.
 
     With eps = 1 and without decay and clipping the first step at rate 1 moves by g / (|g| + 1).
     """
-    before = weights_of(learner, path)
+    before = weights_of(learner)
     learner.step(terms, 1.0)
-    moves = {name: before[name] - tensor for name, tensor in weights_of(learner, path).items()}
+    moves = {name: before[name] - tensor for name, tensor in weights_of(learner).items()}
     return {name: move / (1.0 - move.abs()) for name, move in moves.items()}
 
 

@@ -34,7 +34,7 @@ def assert_same_metrics(found: dict[str, float], expected: dict[str, float]) -> 
         assert found[key] == pytest.approx(expected[key], rel=2e-5, abs=1e-6), key
 
 
-def test_a_step_is_that_of_hugging_face_and_torch(algorithm, suited_spec, suited_learner, tmp_path):
+def test_a_step_is_that_of_hugging_face_and_torch(algorithm, suited_spec, suited_learner):
     """Packing, chunks, weights and DeepSpeed change the arithmetic's order and nothing else."""
     terms = terms_of(algorithm, algorithm_batch())
     expected, norm = reference_step(suited_spec, terms, 0.1)
@@ -44,7 +44,7 @@ def test_a_step_is_that_of_hugging_face_and_torch(algorithm, suited_spec, suited
     assert norm > 1e-3, "nothing to compare"
     assert metrics[f"{name}/grad_norm"] == pytest.approx(norm, rel=1e-5)
     assert metrics[f"{name}/zero_gradient_steps"] == 0.0
-    assert_same_weights(weights_of(learner, tmp_path), expected)
+    assert_same_weights(weights_of(learner), expected)
 
 
 LAYOUTS = {
@@ -54,34 +54,32 @@ LAYOUTS = {
 }
 
 
-def test_layout_and_order_do_not_change_a_step(algorithm, suited_learner, tmp_path):
+def test_layout_and_order_do_not_change_a_step(algorithm, suited_learner):
     """Micro-batches, rows and padding, row order and stage are no hyperparameters."""
     terms, plain = terms_of(algorithm, algorithm_batch()), suited_learner()
     expected = plain.step(terms, 0.1)
-    weights = weights_of(plain, tmp_path)
+    weights = weights_of(plain)
     for layout in LAYOUTS.values():
         other = suited_learner(**layout)
         assert_same_metrics(other.step(shuffled(terms), 0.1), expected)
-        assert_same_weights(weights_of(other, tmp_path), weights)
+        assert_same_weights(weights_of(other), weights)
 
 
 @pytest.mark.parametrize(
     ("algorithm", "zero_stage"),
     [*((name, 1) for name in ALGORITHMS), ("full kl", 3), ("reward model", 3), ("ppo-ptx", 3)],
 )
-def test_two_ranks_train_what_one_trains(
-    algorithm, zero_stage, suited_spec, suited_learner, pair, tmp_path
-):
+def test_two_ranks_train_what_one_trains(algorithm, zero_stage, suited_spec, suited_learner, pair):
     """Groups and counts span the ranks, and one rank's idle passes add nothing."""
     terms, alone = terms_of(algorithm, algorithm_batch()), suited_learner()
     group = pair.build(replace(suited_spec, zero_stage=zero_stage, micro_batch_tokens=160))
     assert_same_metrics(group.step(terms, 0.1), alone.step(terms, 0.1))
-    assert_same_weights(weights_of(group, tmp_path), weights_of(alone, tmp_path))
+    assert_same_weights(weights_of(group), weights_of(alone))
 
 
 @pytest.mark.parametrize("algorithm", ["grpo", "full kl"])
 def test_ranks_that_cut_logits_unequally_train_what_one_trains(
-    algorithm, suited_spec, suited_learner, pair, tmp_path
+    algorithm, suited_spec, suited_learner, pair
 ):
     """A large vocabulary under ZeRO 3: each chunk gathers the head, and with ragged rows one rank
     has more chunks than the other; unequal counts hang, or mix up what is gathered."""
@@ -89,7 +87,7 @@ def test_ranks_that_cut_logits_unequally_train_what_one_trains(
     with pair.chunked(61 * 5):
         group = pair.build(replace(suited_spec, zero_stage=3, micro_batch_tokens=160))
         assert_same_metrics(group.step(terms, 0.1), alone.step(terms, 0.1))
-        assert_same_weights(weights_of(group, tmp_path), weights_of(alone, tmp_path))
+        assert_same_weights(weights_of(group), weights_of(alone))
 
 
 @pytest.mark.parametrize("poison", [np.nan, 1e9])
@@ -126,23 +124,21 @@ def test_the_first_update_is_the_policy_gradient(name, learner_of, tmp_path):
     recorded = learner_of(**exact).logprobs(batch, objective.temperature, targets="loss_mask")
     fresh = replace(batch, per_token={**batch.per_token, "old_logprobs": recorded.logprobs})
     plain = replace(objective, policy_loss="reinforce", ratio_level="token")
-    expected = gradient_of(learner_of(**exact), [Term(fresh, plain)], tmp_path)
+    expected = gradient_of(learner_of(**exact), [Term(fresh, plain)])
     for term in (Term(fresh, objective), Term(batch, replace(objective, on_policy=True))):
         metrics = learner_of(**exact).step([term], 0.0)
         assert metrics["actor/ratio_max"] == pytest.approx(1.0, abs=1e-5)
         assert metrics["actor/ppo_kl"] == pytest.approx(0.0, abs=1e-5)
         assert metrics["actor/pg_clipfrac"] == 0.0
-        assert_same_weights(gradient_of(learner_of(**exact), [term], tmp_path), expected)
+        assert_same_weights(gradient_of(learner_of(**exact), [term]), expected)
 
 
 def test_terms_add_their_gradients(learner_of, tmp_path):
     """PPO-ptx: g = g_PPO + coef x g_LM, each with its own denominators."""
     exact = {"grad_clip": None, "weight_decay": 0.0}
     terms = terms_of("ppo-ptx", algorithm_batch())
-    parts = [
-        gradient_of(learner_of(**exact), [replace(term, coef=1.0)], tmp_path) for term in terms
-    ]
-    both = gradient_of(learner_of(**exact, micro_batch_tokens=100), terms, tmp_path)
+    parts = [gradient_of(learner_of(**exact), [replace(term, coef=1.0)]) for term in terms]
+    both = gradient_of(learner_of(**exact, micro_batch_tokens=100), terms)
     expected = {name: part + PTX_COEF * parts[1][name] for name, part in parts[0].items()}
     assert_same_weights(both, expected)
     metrics = learner_of().step(terms, 0.1)
@@ -194,7 +190,7 @@ def test_full_kl_is_the_sum_over_the_vocabulary(
         learner_of().logprobs(batch, full_kl=True)
 
 
-def test_full_kl_in_the_loss_may_be_chunked(learner_of, reference_dir, monkeypatch, tmp_path):
+def test_full_kl_in_the_loss_may_be_chunked(learner_of, reference_dir, monkeypatch):
     """The recomputing path of large vocabularies takes the same step."""
     terms = terms_of("full kl", algorithm_batch())
     stepped = []
@@ -202,14 +198,12 @@ def test_full_kl_in_the_loss_may_be_chunked(learner_of, reference_dir, monkeypat
         monkeypatch.setattr(logprobs, "CHUNK_LOGITS", limit)
         learner = learner_of(reference_dir=str(reference_dir))
         learner.step(terms, 0.1)
-        stepped.append(weights_of(learner, tmp_path))
+        stepped.append(weights_of(learner))
     assert_same_weights(*stepped)
 
 
 @pytest.mark.parametrize("zero_stage", [0, 1, 3])
-def test_a_large_vocabulary_takes_the_step_of_a_small_one(
-    zero_stage, learner_of, monkeypatch, tmp_path
-):
+def test_a_large_vocabulary_takes_the_step_of_a_small_one(zero_stage, learner_of, monkeypatch):
     """In blocks of the tied head's weight, or by the module that gathers it."""
     objective = PolicyObjective(kl_coef=0.05, entropy_coef=0.01, temperature=0.7)
     terms = [Term(algorithm_batch(), objective)]
@@ -219,7 +213,7 @@ def test_a_large_vocabulary_takes_the_step_of_a_small_one(
         monkeypatch.setattr(blocked_head, "BLOCK_LOGITS", limit)
         learner = learner_of(zero_stage=zero_stage)
         learner.step(terms, 0.1)
-        stepped.append(weights_of(learner, tmp_path))
+        stepped.append(weights_of(learner))
     assert_same_weights(*stepped)
 
 
@@ -252,7 +246,7 @@ def test_rows_without_loss_tokens_are_scored_as_zeros(learner_of, value_dir):
         assert not np.concatenate(rows).any()
 
 
-def test_skipped_rows_keep_those_that_the_positive_loss_reads(learner_of, tmp_path):
+def test_skipped_rows_keep_those_that_the_positive_loss_reads(learner_of):
     """A correct answer in a group of correct answers has advantage 0 and still teaches."""
     batch = algorithm_batch()
     nothing = [np.zeros_like(row) for row in batch.per_token["advantages"]]
@@ -264,4 +258,4 @@ def test_skipped_rows_keep_those_that_the_positive_loss_reads(learner_of, tmp_pa
     assert part["perf/trained_tokens"] < whole["perf/trained_tokens"]
     assert part["actor/positive_nll"] == pytest.approx(whole["actor/positive_nll"], rel=1e-5)
     assert part["actor/pg_loss"] == 0.0
-    assert_same_weights(weights_of(skipping, tmp_path), weights_of(plain, tmp_path))
+    assert_same_weights(weights_of(skipping), weights_of(plain))

@@ -84,7 +84,7 @@ def test_architecture_that_leaks_trains_as_one_document_alone(
     terms = [Term(batch, SftObjective())]
     expected, _ = reference_step(ours, terms, 0.1)
     learner.step(terms, 0.1)
-    found = weights_of(learner, tmp_path)
+    found = weights_of(learner)
     assert_same_weights(found, {name: expected[name] for name in found}, 1e-5)
     assert "each row holds one document" in str(learner.packing_warning(batch.lengths))
 
@@ -199,7 +199,7 @@ def test_two_ranks_agree_on_rows_of_one_document(
     terms = [Term(batch, SftObjective())]
     expected, _ = reference_step(ours, terms, 0.1)
     group.step(terms, 0.1)
-    found = weights_of(group, tmp_path)
+    found = weights_of(group)
     assert_same_weights(found, {name: expected[name] for name in found}, 1e-5)
 
 

@@ -45,20 +45,20 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_layout_does_not_change_the_step(name, batch, learner_of, tmp_path):
+def test_layout_does_not_change_the_step(name, batch, learner_of):
     """Hardware settings must not be hyperparameters."""
     plain, other = learner_of(), learner_of(**LAYOUTS[name])
     metrics = plain.step([Term(batch, GRPO)], 0.1)
     found = other.step([Term(batch, GRPO)], 0.1)
     for key in metrics.keys() - {"perf/padded_tokens"}:
         assert found[key] == pytest.approx(metrics[key], rel=2e-5, abs=1e-6), key
-    assert_same_weights(weights_of(other, tmp_path), weights_of(plain, tmp_path))
+    assert_same_weights(weights_of(other), weights_of(plain))
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "sdpa_blocks"])
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_answers_that_share_their_prompt_train_as_whole_sequences(
-    attention, checkpointing, spec, learner_of, tmp_path, monkeypatch
+    attention, checkpointing, spec, learner_of, monkeypatch
 ):
     """Log-probs and an optimizer step equal those of Hugging Face, a sequence at a time, while
     half of the tokens are computed."""
@@ -87,7 +87,7 @@ def test_answers_that_share_their_prompt_train_as_whole_sequences(
     expected, norm = reference_step(spec, [Term(batch, GRPO_BARE)], 0.1)
     metrics = wide.step([Term(batch, GRPO_BARE)], 0.1)
     assert metrics["actor/grad_norm"] == pytest.approx(norm, rel=1e-5)
-    assert_same_weights(weights_of(wide, tmp_path), expected)
+    assert_same_weights(weights_of(wide), expected)
 
 
 def answers_to(prompts: int, answers: int) -> Sequences:
@@ -107,7 +107,7 @@ def answers_to(prompts: int, answers: int) -> Sequences:
     return Sequences(ids, masks, fields, groups=of_row)
 
 
-def test_skipping_rows_without_advantage_changes_only_the_work(batch, learner_of, tmp_path):
+def test_skipping_rows_without_advantage_changes_only_the_work(batch, learner_of):
     """Normalisers count skipped rows, so the gradient is the same and the passes are fewer."""
     rows = batch.per_token["advantages"]
     advantages = [row * (index % 3 == 0) for index, row in enumerate(rows)]
@@ -118,7 +118,7 @@ def test_skipping_rows_without_advantage_changes_only_the_work(batch, learner_of
     part = skipping.step([Term(batch, replace(objective, skip_zero_advantage=True))], 0.1)
     assert part["perf/trained_tokens"] < whole["perf/trained_tokens"]
     assert part["actor/pg_loss"] == pytest.approx(whole["actor/pg_loss"], rel=1e-5)
-    assert_same_weights(weights_of(skipping, tmp_path), weights_of(plain, tmp_path))
+    assert_same_weights(weights_of(skipping), weights_of(plain))
 
 
 def test_a_batch_of_constant_groups_has_zero_gradient_and_says_so(batch, learner_of):
@@ -131,7 +131,7 @@ def test_a_batch_of_constant_groups_has_zero_gradient_and_says_so(batch, learner
 
 
 @pytest.mark.parametrize("zero_stage", [0, 1, 2, 3])
-def test_non_finite_gradient_skips_the_step(zero_stage, batch, learner_of, tmp_path):
+def test_non_finite_gradient_skips_the_step(zero_stage, batch, learner_of):
     """One bad batch must not poison weights or optimizer state."""
     learner, untouched = learner_of(zero_stage=zero_stage), learner_of(zero_stage=zero_stage)
     before = learner.stamp()
@@ -143,7 +143,7 @@ def test_non_finite_gradient_skips_the_step(zero_stage, batch, learner_of, tmp_p
     assert learner.stamp() == before
     for after in (learner, untouched):
         assert after.step([Term(batch, PolicyObjective())], 0.1)["actor/skipped_steps"] == 0.0
-    assert_same_weights(weights_of(learner, tmp_path), weights_of(untouched, tmp_path), 0.0)
+    assert_same_weights(weights_of(learner), weights_of(untouched), 0.0)
 
 
 def test_sft_loss_is_hugging_faces_cross_entropy(spec, learner_of):
@@ -168,7 +168,7 @@ def test_repeated_steps_learn(batch, learner_of):
 
 
 @pytest.mark.parametrize("zero_stage", [1, 2, 3])
-def test_bf16_steps_close_to_fp32(zero_stage, batch, learner_of, tmp_path):
+def test_bf16_steps_close_to_fp32(zero_stage, batch, learner_of):
     plain, half = learner_of(), learner_of(dtype="bfloat16", zero_stage=zero_stage)
     expected = plain.step([Term(batch, SftObjective())], 0.1)
     for micro_batch_tokens in (4096, 90):
@@ -178,8 +178,8 @@ def test_bf16_steps_close_to_fp32(zero_stage, batch, learner_of, tmp_path):
         assert found["sft/loss"] == pytest.approx(expected["sft/loss"], rel=0.01)
         assert found["sft/grad_norm"] == pytest.approx(expected["sft/grad_norm"], rel=0.03)
     half.step([Term(batch, SftObjective())], 0.1)
-    state = {name: tensor.float() for name, tensor in weights_of(half, tmp_path).items()}
-    assert_same_weights(state, weights_of(plain, tmp_path), 0.01)
+    state = {name: tensor.float() for name, tensor in weights_of(half).items()}
+    assert_same_weights(state, weights_of(plain), 0.01)
 
 
 def test_bad_batches_are_reported(batch, spec, learner_of):

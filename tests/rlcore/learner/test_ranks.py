@@ -16,7 +16,7 @@ GRPO = PolicyObjective(aggregation="seq-mean-token-mean", kl_coef=0.05, entropy_
 
 
 @pytest.mark.parametrize("zero_stage", [0, 1, 2, 3])
-def test_two_ranks_train_what_one_trains(zero_stage, spec, pair, batch, learner_of, tmp_path):
+def test_two_ranks_train_what_one_trains(zero_stage, spec, pair, batch, learner_of):
     """Weights, gradient norm, every metric and the log-probs, whatever the stage."""
     alone = learner_of()
     group = pair.build(replace(spec, zero_stage=zero_stage, micro_batch_tokens=100))
@@ -27,7 +27,7 @@ def test_two_ranks_train_what_one_trains(zero_stage, spec, pair, batch, learner_
     found = group.step([Term(batch, GRPO)], 0.1)
     for key in expected.keys() - {"perf/padded_tokens"}:
         assert found[key] == pytest.approx(expected[key], rel=2e-5, abs=1e-6), key
-    assert_same_weights(weights_of(group, tmp_path), weights_of(alone, tmp_path))
+    assert_same_weights(weights_of(group), weights_of(alone))
 
 
 def test_a_rank_needs_neither_cluster_nor_workflow(spec, pair):
@@ -43,17 +43,17 @@ def test_ranks_of_one_machine_listen_on_loopback_only(spec, pair):
 
 
 @pytest.mark.parametrize("zero_stage", [1, 3])
-def test_rank_without_work_takes_part(zero_stage, spec, pair, learner_of, tmp_path):
+def test_rank_without_work_takes_part(zero_stage, spec, pair, learner_of):
     """Fewer sequences than ranks: the idle rank must neither hang the others nor add gradient."""
     single, alone = make_batch(1, seed=4), learner_of()
     group = pair.build(replace(spec, zero_stage=zero_stage))
     assert len(group.logprobs(single).logprobs) == 1
     expected, found = alone.step([Term(single, GRPO)], 0.1), group.step([Term(single, GRPO)], 0.1)
     assert found["actor/pg_loss"] == pytest.approx(expected["actor/pg_loss"], rel=1e-5)
-    assert_same_weights(weights_of(group, tmp_path), weights_of(alone, tmp_path))
+    assert_same_weights(weights_of(group), weights_of(alone))
 
 
-def test_a_critic_of_two_ranks(spec, value_dir, pair, batch, learner_of, tmp_path):
+def test_a_critic_of_two_ranks(spec, value_dir, pair, batch, learner_of):
     """Values come back in the order asked; a rank without work waits in lockstep."""
     critic = replace(spec, head="value", model_dir=str(value_dir), zero_stage=3)
     alone, group = learner_of(critic, zero_stage=1), pair.build(critic)
@@ -65,7 +65,7 @@ def test_a_critic_of_two_ranks(spec, value_dir, pair, batch, learner_of, tmp_pat
     assert group.step([single], 0.1)["critic/vf_loss"] == pytest.approx(
         alone.step([single], 0.1)["critic/vf_loss"], rel=1e-5
     )
-    assert_same_weights(weights_of(group, tmp_path), weights_of(alone, tmp_path))
+    assert_same_weights(weights_of(group), weights_of(alone))
 
 
 def test_bad_share_of_one_rank_ends_all_with_its_sentence(spec, pair, batch):

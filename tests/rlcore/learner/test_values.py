@@ -45,7 +45,7 @@ def test_values_before_each_token_and_of_the_whole_text(critic_of, model_dir, tm
     critic, batch = critic_of(micro_batch_tokens=60), make_batch(7)
     critic.export_hf(tmp_path)
     model = AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
-    bias = weights_of(critic, tmp_path)["score.bias"].item()
+    bias = weights_of(critic)["score.bias"].item()
     assert bias != 0.0
     before, whole = critic.values(batch), critic.values(batch, targets="last")
     for row, ids in enumerate(batch.token_ids):
@@ -76,7 +76,7 @@ def test_export_is_a_classifier_of_transformers_and_of_ours(critic_of, learner_o
     ids = torch.tensor([[*row.clip(1), *[0] * (width - len(row))] for row in batch.token_ids])
     texts = replace(batch, token_ids=[row.clip(1) for row in batch.token_ids])
     scores = np.array([row[-1] for row in critic.values(texts, targets="last")])
-    bias = weights_of(critic, tmp_path.parent)["score.bias"].item()
+    bias = weights_of(critic)["score.bias"].item()
     with torch.no_grad():
         logits = model(ids, attention_mask=(ids > 0).long()).logits[:, 0].numpy()
     np.testing.assert_allclose(scores - bias, logits, atol=1e-5)
@@ -118,7 +118,7 @@ def test_checkpoint_of_a_critic_resumes_bit_for_bit(zero_stage, critic_of, learn
         learner_of(zero_stage=zero_stage).load(tmp_path)
 
 
-def test_actor_and_critic_are_two_models(learner_of, tmp_path):
+def test_actor_and_critic_are_two_models(learner_of):
     """Critic-only steps leave the actor bit-identical, optimizer included; and the
     order of the two updates does not matter."""
     batch = make_batch(6)
@@ -130,7 +130,7 @@ def test_actor_and_critic_are_two_models(learner_of, tmp_path):
             (actor if who == "a" else critic).step(
                 [actor_term if who == "a" else critic_term], 1e-2
             )
-        return [weights_of(actor, tmp_path), weights_of(critic, tmp_path)]
+        return [weights_of(actor), weights_of(critic)]
 
     (warmed, trained), (untouched, _) = train("cccaa"), train("aa")
     assert_same_weights(warmed, untouched, 0.0)
