@@ -1,22 +1,18 @@
-"""Weights as files: the one that carries them to the engines, and Hugging Face directories."""
+"""Weights as files: those that a flow sends to its engines, and Hugging Face directories."""
 
 import json
 import os
-import re
-import tempfile
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlcore.store.leftovers import is_abandoned
+from rlcore.weights.leftovers import exchange_folder, remove_abandoned_weights
 from schemas.errors import UserError
 
 if TYPE_CHECKING:
     import torch
-
-_EXCHANGE_FILE = re.compile(r"rl-weights-(\d+)-[0-9a-f]{8}\.safetensors")
 
 
 @contextmanager
@@ -25,27 +21,12 @@ def exchange_file() -> Iterator[Path]:
 
     Files left there by killed processes of this machine are removed first.
     """
-    shared_memory = Path("/dev/shm")
-    folder = shared_memory if shared_memory.is_dir() else Path(tempfile.gettempdir())
-    _sweep(folder)
-    path = folder / f"rl-weights-{os.getpid()}-{uuid.uuid4().hex[:8]}.safetensors"
+    remove_abandoned_weights()
+    path = exchange_folder() / f"rl-weights-{os.getpid()}-{uuid.uuid4().hex[:8]}.safetensors"
     try:
         yield path
     finally:
         path.unlink(missing_ok=True)
-
-
-def _sweep(folder: Path) -> None:
-    for entry in os.scandir(folder):
-        found = _EXCHANGE_FILE.fullmatch(entry.name)
-        if found is None:
-            continue
-        try:
-            ours = entry.stat(follow_symlinks=False).st_uid == os.getuid()
-        except FileNotFoundError:  # removed by another run's sync meanwhile
-            continue
-        if ours and is_abandoned(Path(entry.path), int(found[1])):
-            Path(entry.path).unlink(missing_ok=True)
 
 
 def write_state(path: str | Path, state: "Mapping[str, torch.Tensor]") -> None:

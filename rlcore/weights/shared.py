@@ -39,7 +39,7 @@ class SharedState:
 
     def __init__(self) -> None:
         """Take no memory before the first ``write``."""
-        self._layout: _Layout = {}
+        self._layout: _Layout | None = None
 
     def write(self, state: Mapping[str, torch.Tensor]) -> str:
         """Copy ``state`` over the one before; return the file's path.

@@ -15,7 +15,7 @@ from rlcore.judges.setup import JudgeSetup, judge_setup
 from rlcore.learner.pool import LearnerPool
 from rlcore.rewards.pool import RewardPool
 from rlcore.rewards.process import RECYCLE_ROWS
-from rlcore.workers.leftovers import remove_abandoned_weights
+from rlcore.weights.leftovers import remove_abandoned_weights
 from rlcore.workers.sampler import Sampler
 from rlcore.workers.specs import learner_placement, learner_spec
 from schemas.names import REWARD_MODEL, by_workers

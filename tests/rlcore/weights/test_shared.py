@@ -30,7 +30,7 @@ def state(seed: int = 0) -> dict[str, torch.Tensor]:
 def test_each_state_is_read_as_it_was_written() -> None:
     """Also one of another model; elements lie where their width asks for it."""
     shared = SharedState()
-    for written in (state(0), state(1), {"other": torch.ones(3)}, {}, state(2)):
+    for written in ({}, state(0), state(1), {"other": torch.ones(3)}, {}, state(2)):
         read = read_state(shared.write(written))
         assert state_digest(read.items()) == state_digest(written.items())
         assert all(tensor.data_ptr() % tensor.itemsize == 0 for tensor in read.values())

@@ -4,7 +4,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from rlcore.workers.leftovers import remove_abandoned_weights
+from rlcore.weights.leftovers import remove_abandoned_weights
 
 
 def test_files_of_dead_writers_go_and_others_stay(tmp_path: Path) -> None:

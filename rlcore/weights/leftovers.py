@@ -1,4 +1,4 @@
-"""Weights files in shared memory whose process was killed while it wrote or sent them."""
+"""Where the weights files that a flow sends are, and those that were left by killed flows."""
 
 import os
 import re
@@ -8,24 +8,27 @@ from pathlib import Path
 
 from rlcore.store.leftovers import is_abandoned
 
-# ``exchange_file`` of ``rlcore.weights.files`` names its file by the pid of a flow; ``write_state``
-# writes next to it first, and adds its own pid.
+# ``files.exchange_file`` names its file by its process's pid; ``files.write_state`` writes next to
+# it first, and adds its own.
 _EXCHANGED = re.compile(
     r"rl-weights-(?P<flow>\d+)-[0-9a-f]{8}\.safetensors"
     r"|\.rl-weights-\d+-[0-9a-f]{8}\.safetensors\.(?P<writer>\d+)"
 )
 
 
+def exchange_folder() -> Path:
+    """Return /dev/shm, or where there is none the folder of temporary files."""
+    shared_memory = Path("/dev/shm")
+    return shared_memory if shared_memory.is_dir() else Path(tempfile.gettempdir())
+
+
 def remove_abandoned_weights(folder: Path | None = None) -> None:
     """Remove the files of this user whose processes on this machine have ended.
 
-    A sync does so before it writes; a run that syncs no more does it when it ends. ``folder``:
-    where exchange files are, by default as ``exchange_file`` has them.
+    Done before such a file is written, and when a run ends. ``folder``: by default
+    ``exchange_folder()``.
     """
-    if folder is None:
-        shared_memory = Path("/dev/shm")
-        folder = shared_memory if shared_memory.is_dir() else Path(tempfile.gettempdir())
-    for entry in os.scandir(folder):
+    for entry in os.scandir(folder or exchange_folder()):
         found = _EXCHANGED.fullmatch(entry.name)
         if found is None:
             continue
