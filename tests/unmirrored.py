@@ -90,10 +90,7 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
         f"rlcore/report/{name}.py" for name in ["curves", "evaluation", "facts", "samples"]
     ),
     "tests/rlcore/results/test_index.py": ("rlcore/results/kept.py",),
-    "tests/rlcore/results/test_data_dictionary.py": (
-        "schemas/sql_types.py",
-        "schemas/view_columns.py",
-    ),
+    "tests/rlcore/results/test_data_dictionary.py": ("schemas/view_columns.py",),
     "tests/flows/commands/test_ask.py": ("rlcore/results/questions.py",),
     "tests/rlcore/reward_model/test_training.py": ("rlcore/supervised/loop.py",),
     "tests/rlcore/rewards/test_calls.py": ("rlcore/rewards/side_by_side.py",),

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import duckdb
 
 from rlcore.results.index import Index
-from schemas.sql_types import SQL_TYPES
 
 # Neither per token nor text of the policy or of a scorer.
 COLUMNS: dict[str, tuple[str, ...]] = {
@@ -22,7 +21,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     ),
     "rewards": ("trajectory_id", "outcome", "score", "correct", "counts", "seconds"),
     "advantages": ("trajectory_id", "positive"),
-    "metrics": tuple(SQL_TYPES["metrics"]),
+    "metrics": ("stage", "step", "name", "value"),
 }
 LEAST_FILES = 200  # below that the files themselves are as fast
 _LEFT_OUT = 0.25  # share of files not in it, from which on it is made again

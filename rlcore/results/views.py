@@ -11,7 +11,6 @@ from rlcore.results.index import Index
 from rlcore.results.stage_rows import newest
 from schemas.columns import TABLES as TEXTS
 from schemas.errors import UserError
-from schemas.sql_types import SQL_TYPES
 from schemas.versions import schema_version
 from schemas.view_columns import VIEWS, column_descriptions, holder
 
@@ -312,10 +311,6 @@ def _columns(table: str) -> list[str]:
 
 
 def _types(table: str) -> dict[str, str]:
-    """Return the SQL types of a table's columns; of one that ``SQL_TYPES`` does not list from its
-    contract, whose import takes seconds."""
-    if table in SQL_TYPES:
-        return SQL_TYPES[table]
-    from rlcore.store.tables import sql_types
+    from rlcore.store.tables import sql_types  # a statement that names no table needs no contract
 
     return sql_types(table)

@@ -30,16 +30,15 @@ from rlcore.store.artifacts import (
 )
 from rlcore.store.pruned import PrunedArtifact
 from rlcore.store.reader import ArtifactReader
+from rlcore.store.tables import polars_schema
 from schemas.artifacts import ArtifactRef
 from schemas.errors import UserError, did_you_mean
-from schemas.sql_types import SQL_TYPES
 
 CHAMPIONS, DECISIONS, EXPORT = "champions", "decisions", "export"
 FIRST, PROMOTED, BY_HAND, ROLLED_BACK = "first", "promoted", "by hand", "rolled back"
 TURN_S = 60.0  # how long another's turn, of a second or two, is waited for
 KEY_DIGITS = 32
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]*")  # as ``Recipe.name``
-_TYPES = {"VARCHAR": pl.String, "BIGINT": pl.Int64, "DOUBLE": pl.Float64}
 logger = logging.getLogger(__name__)
 
 
@@ -339,7 +338,7 @@ def _is_whole(store: ArtifactReader, entry: Champion) -> bool:
 
 
 def _frame(table: str, rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
-    schema = {name: _TYPES[kind] for name, kind in SQL_TYPES[table].items()}
+    schema = polars_schema(table)
     return pl.DataFrame([{name: row.get(name) for name in schema} for row in rows], schema=schema)
 
 

@@ -7,7 +7,7 @@ is imported when used.
 
 import io
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -216,8 +216,6 @@ def validate(name: str, frame: pl.DataFrame) -> None:
     if not isinstance(frame, pl.DataFrame):
         # Pandera checks only the types of a LazyFrame: bad values would pass silently.
         raise UserError(f"table {name!r} must be a polars DataFrame, not {type(frame).__name__}")
-    if _keeps_contract(name, frame):
-        return
     try:
         TABLES[name].validate(frame, lazy=True)
     except SchemaErrors as error:
@@ -228,79 +226,13 @@ def validate(name: str, frame: pl.DataFrame) -> None:
         ) from None
 
 
-def _keeps_contract(name: str, frame: pl.DataFrame) -> bool:
-    """Return whether ``frame`` keeps its contract, whose checks run together: Pandera, which runs
-    them one by one, takes twenty milliseconds a table, of which an iteration of RL writes several.
-
-    False where only Pandera can tell, and where something is wrong, which it says best.
-    """
-    conditions = _conditions(name)
-    if conditions is None or dict(frame.schema) != _types(name):
-        return False
-    return not conditions or all(frame.select(conditions).row(0))
-
-
 @cache
-def _types(name: str) -> dict[str, pl.DataType]:
+def polars_schema(name: str) -> dict[str, pl.DataType]:
+    """Return the type of each column of the table ``name``, in order."""
     from schemas.tables import TABLES
 
     columns = TABLES[name].to_schema().columns
     return {column: spec.dtype.type for column, spec in columns.items()}
-
-
-# Pandera's checks of a column by name, of a column and what the check was made with.
-_COLUMN_CHECKS: Mapping[str, Callable[..., pl.Expr]] = {
-    "greater_than_or_equal_to": pl.Expr.__ge__,
-    "greater_than": pl.Expr.__gt__,
-    "less_than_or_equal_to": pl.Expr.__le__,
-    "less_than": pl.Expr.__lt__,
-    "isin": pl.Expr.is_in,
-}
-
-
-class _Asked:
-    """Given to a check of a whole table, which is one select of one expression, in place of its
-    rows: returns the expression."""
-
-    @property
-    def lazyframe(self) -> Self:
-        return self
-
-    def select(self, holds: pl.Expr) -> pl.Expr:
-        return holds
-
-
-@cache
-def _conditions(name: str) -> list[pl.Expr] | None:
-    """Return expressions, one boolean each, that all hold where the columns of table ``name`` keep
-    its contract; None where that says more than these can."""
-    from pandera.backends.polars.checks import PolarsCheckBackend
-
-    from schemas.tables import TABLES
-
-    schema = TABLES[name].to_schema()
-    if schema.parsers or schema.unique:
-        return None
-    conditions = []
-    for column, spec in schema.columns.items():
-        value = pl.col(column)
-        if spec.parsers or spec.regex or not spec.required or (spec.unique and spec.nullable):
-            return None
-        if not spec.nullable:
-            conditions.append(value.is_not_null().all().alias(f"{column} is there"))
-            if spec.dtype.type.is_float():  # Pandera counts NaN as null
-                conditions.append(value.is_not_nan().all().alias(f"{column} is a number"))
-        if spec.unique:
-            conditions.append(value.is_unique().all().alias(f"{column} is unique"))
-        for number, check in enumerate(spec.checks):
-            if check.name not in _COLUMN_CHECKS:
-                return None
-            holds = _COLUMN_CHECKS[check.name](value, *(check.statistics or {}).values())
-            conditions.append(holds.all().alias(f"{column} keeps check {number}"))
-    for check in schema.checks or []:
-        holds = PolarsCheckBackend(check).check_fn(_Asked())
-        conditions.append(holds.all(ignore_nulls=check.ignore_na).alias(f"{check.name} holds"))
-    return conditions
 
 
 def _failures(cases: pl.DataFrame) -> list[str]:

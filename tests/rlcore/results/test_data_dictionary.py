@@ -3,9 +3,7 @@
 import pytest
 
 from rlcore.results.data_dictionary import NAMES, describe
-from rlcore.store.tables import sql_types
 from schemas.errors import UserError
-from schemas.sql_types import SQL_TYPES
 from schemas.view_columns import column_descriptions
 
 
@@ -26,17 +24,3 @@ def test_types_are_those_of_sql() -> None:
 def test_an_unknown_table_names_the_nearest() -> None:
     with pytest.raises(UserError, match="'rollout' is not a table; did you mean 'rollouts'"):
         describe("rollout")
-
-
-@pytest.mark.parametrize("table", SQL_TYPES)
-def test_types_without_the_contracts_are_those_of_the_contracts(table: str) -> None:
-    """They stand for a table that a store lacks; DuckDB reads the others from the files."""
-    assert list(sql_types(table).items()) == list(SQL_TYPES[table].items())
-
-
-def test_a_table_whose_types_are_not_listed_is_described_by_its_contract(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    listed = describe("rollouts")
-    monkeypatch.delitem(SQL_TYPES, "rollouts")
-    assert describe("rollouts") == listed
