@@ -9,6 +9,7 @@
 # make lint       ruff and pyright; make format changes what ruff can
 # make chaos      deals N=12 blows to runs (kills, hangs, full disks, silent buckets); fails if one loses anything
 # make bench      runs BENCH=speed (beside TRL and the machine's rates), or another benchmark; fails if a bound is broken
+# make versions   records the code of each stage: under its raised version, or as code of equal results
 # make docs       writes docs/recipe.md, docs/recipe.schema.json and docs/tables.md from the schemas
 SYSTEM := $(shell uname -s)-$(shell uname -m)
 ifeq ($(filter Linux-x86_64 Linux-aarch64,$(SYSTEM)),)
@@ -23,7 +24,7 @@ SHELL := bash
 .DELETE_ON_ERROR:
 # Heavy imports take seconds longer in every process if their bytecode is not cached.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help run study test test-slow chaos bench docs lint format env up down clean-env
+.PHONY: help run study test test-slow chaos bench docs versions lint format env up down clean-env
 
 RECIPE ?= quickstart
 OVERRIDES ?= {}
@@ -78,6 +79,9 @@ bench: $(STAMP)
 
 docs: $(STAMP)
 	@exec $(BIN)/python -m flows.reference
+
+versions: $(STAMP)
+	@exec $(BIN)/python -m rlcore.store.versions
 
 lint: $(STAMP)
 	@$(BIN)/ruff check .

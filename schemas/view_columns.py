@@ -30,7 +30,7 @@ VIEW_COLUMNS: dict[str, dict[str, str]] = {
     "artifacts": {
         **_NAMED,
         "recipe_digest": "sha256 of the recipe of the run that wrote it",
-        "code_fingerprint": "sha256 of the code that its content depends on",
+        "code_fingerprint": "sha256 of what its key holds of code: versions, a user's functions",
         "producer": "id of the flow run that wrote it; empty outside of one",
         "created_at": "when it was complete, ISO 8601, UTC",
         "bytes": "size of all its files, bytes",

@@ -29,15 +29,9 @@ from rlcore.results.provenance import (
 from rlcore.rewards.coverage import check_covered
 from rlcore.rewards.registry import code_digests
 from rlcore.store.artifacts import ArtifactStore, Lineage
-from rlcore.store.fingerprint import code_fingerprint
+from rlcore.store.versions import code_digest, modified_sentences
 from rlcore.trajectories.setup import episodes_of
-from rlcore.workers.workers import (
-    ENGINE_MODULES,
-    ENVIRONMENT_MODULES,
-    LEARNER_MODULES,
-    REWARD_MODULES,
-    Workers,
-)
+from rlcore.workers.workers import Workers
 from schemas.artifacts import ArtifactRef
 from schemas.errors import UserError
 from schemas.names import BASE_MODEL, REWARD_MODEL
@@ -92,11 +86,12 @@ def evaluate_model(
         trust_remote_code=recipe.model.trust_remote_code,
     )
     check_base_model(recipe.model, source)
+    for sentence in modified_sentences(["evaluate_model", *environment_names(recipe)]):
+        log(sentence)
     store = ArtifactStore(recipe.store, writer="rl-pipeline evaluate")
     reads = {**model_digests(recipe.model), **data_digests(recipe.data)}
     users = code_digests([*sampling_code(recipe), *environment_names(recipe)])
-    modules = (*ENGINE_MODULES, *LEARNER_MODULES, *REWARD_MODULES, *ENVIRONMENT_MODULES)
-    code = code_fingerprint("tasks.evaluate_model", *modules)
+    code = code_digest("evaluate_model", users)
     parents = {} if reward_model is None else {REWARD_MODEL: reward_model}
     key = stage_key(STAGE, _slice(recipe, split), parents, code, {**reads, **users})
     ref = store.find_or_discard(KIND, key, log)

@@ -30,8 +30,7 @@ from rlcore.results.model import model_path
 from rlcore.results.provenance import CODE, RECIPE, record_code, record_inputs, record_recipe
 from rlcore.rewards.registry import code_digests
 from rlcore.store.artifacts import ArtifactStore, Lineage
-from rlcore.store.fingerprint import code_fingerprint
-from rlcore.workers.workers import ENGINE_MODULES, ENVIRONMENT_MODULES, REWARD_MODULES
+from rlcore.store.versions import code_digest, modified_sentences
 from schemas.artifacts import ArtifactRef
 from schemas.recipe import Recipe
 from tasks.evaluate_model import with_model
@@ -43,8 +42,6 @@ from tasks.runtime.patience import ignore_lost_output, wait_for_server
 from tasks.runtime.pulse import pulse
 
 KIND = "evolution"  # the result: scores and figures
-PLAYED = ("rlcore.evolve.evolution", "rlcore.evolve.session", *ENGINE_MODULES, *ENVIRONMENT_MODULES)
-SCORED = ("rlcore.evolve.scores", *REWARD_MODULES)
 
 
 class EvolveRun:
@@ -87,9 +84,11 @@ class Keys:
         users = code_digests(sampling_code(recipe))
         players = code_digests([*_own_engine(recipe), *environment_names(recipe)])
         self.reads = {**reads, **users, **players}
-        self.code = code_fingerprint(*PLAYED, *SCORED)
+        self.code = code_digest("evolve")
         part = _slice(recipe, split)
-        self.played = stage_key("evolve", part, {}, code_fingerprint(*PLAYED), {**reads, **players})
+        self.played = stage_key(
+            "evolve", part, {}, code_digest("evolve_played"), {**reads, **players}
+        )
         scored = recipe.slice_for("evaluate")
         more = {name: scored[name] for name in ("reward", "judges") if name in scored}
         section = recipe.evolve.model_dump(mode="json", include={"rounds", "scored_as"})
@@ -124,6 +123,8 @@ def open_evolve(
     source = locate_model(recipe.model.path or "", revision, trust_remote_code=trusted)
     check_base_model(recipe.model, source)
     log = get_run_logger().info
+    for sentence in modified_sentences(["evolve", *environment_names(recipe)]):
+        log(sentence)
     store = ArtifactStore(recipe.store, writer="rl-pipeline evolve")
     keys = Keys(recipe, split, {**model_digests(recipe.model), **data_digests(recipe.data)})
     with pulse(log), store.hold(keys.played), store.hold(keys.result):

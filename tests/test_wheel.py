@@ -71,6 +71,7 @@ def test_it_holds_what_runs_and_nothing_else(wheel: Path) -> None:
     wanted |= {f"flows/recipes/{name}" for name in RECIPES} | {"flows/automations.yaml"}
     templates = (ROOT / "rlcore").glob("*/templates/*")
     wanted |= {str(path.relative_to(ROOT)) for path in templates}
+    wanted |= {"rlcore/store/versions.json", "rlcore/store/unversioned.json"}
     assert {name for name in names if ".dist-info/" not in name} == wanted
     (scripts,) = (name for name in names if name.endswith("entry_points.txt"))
     assert "rl-pipeline = flows.cli:main" in zipfile.ZipFile(wheel).read(scripts).decode()
@@ -115,6 +116,11 @@ def test_its_commands_work_from_an_empty_folder(installed: Path, tmp_path: Path)
     planned = call(tmp_path, installed / "rl-pipeline", "run", "quickstart", "--dry-run")
     assert "quickstart" in planned
     assert list(tmp_path.iterdir()) == []
+
+
+def test_its_code_is_as_recorded(installed: Path, tmp_path: Path) -> None:
+    show = "from rlcore.store.versions import code_parts; print(code_parts('rl')['version'])"
+    assert call(tmp_path, installed / "python", "-c", show).strip().isdecimal()
 
 
 def test_what_up_reads_is_installed_and_what_it_writes_is_the_users(

@@ -16,8 +16,8 @@ from rlcore.api.sources import Incomparable, Parts, parts_of
 from rlcore.models.files import model_files
 from rlcore.results.folders import CALL
 from rlcore.store.checks import file_digest
-from rlcore.store.fingerprint import code_fingerprint
-from rlcore.workers.workers import ENGINE_MODULES, LEARNER_MODULES, REWARD_MODULES
+from rlcore.store.unversioned import unversioned_code
+from rlcore.store.versions import code_digest
 from schemas.errors import UserError
 from schemas.recipe import Recipe
 
@@ -27,10 +27,6 @@ FREE = {
     *("model_name", "output_dir", "threads", "gradient_checkpointing", "show_progress"),
     "checkpoint_every",
 }
-_MODULES = (
-    *("rlcore.rl.loop", "rlcore.rl.phases", "rlcore.api.recipe", "rlcore.api.prompts"),
-    *("rlcore.api.scorers", *ENGINE_MODULES, *LEARNER_MODULES, *REWARD_MODULES),
-)
 _NOT_COMPARED = "an earlier call with resume=False"  # in place of parts that have no digest
 _REMEDY = (
     "give the arguments as they were, resume=False to discard that call and start anew, or another"
@@ -151,10 +147,12 @@ def functions_of(
     return found
 
 
-def program_of(recipe: Recipe) -> tuple[str, str]:
-    """Return the code's fingerprint, and the digest of that and of what the recipe says of RL."""
-    code = code_fingerprint(*_MODULES)
-    return code, _digest([code, recipe.slice_for("rl")])
+def program_of(recipe: Recipe, earlier: Call | None = None) -> tuple[str, str]:
+    """Return the digest of the code, and that of it and of what the recipe says of RL: as it was
+    before there were versions where the call ``earlier`` has that."""
+    code, before = code_digest("api"), unversioned_code("api")
+    now, then = (_digest([one, recipe.slice_for("rl")]) for one in (code, before))
+    return code, then if before and earlier and earlier.program == then else now
 
 
 def _changed_arguments(before: Mapping[str, list[str]], now: Mapping[str, list[str]]) -> list[str]:

@@ -54,6 +54,7 @@ from rlcore.rl.prompts import PromptRows
 from rlcore.rl.state import LoopState
 from rlcore.rl.workers import start_workers
 from rlcore.store.artifacts import ArtifactStore, Lineage
+from rlcore.store.versions import modified_sentences
 from rlcore.telemetry import switch_off
 from rlcore.workers.workers import Workers
 from schemas.artifacts import ArtifactRef
@@ -169,8 +170,10 @@ def _prepared(job: Job, root: Path, store: ArtifactStore, scratch: Path) -> _Pre
     prompts = prompts_frame(job.prompts, tokenizer, max_tokens=job.config.max_prompt_length)
     name = f"{job.config.preset}-{uuid.uuid4().hex[:12]}" if earlier is None else earlier.id
     recipe = recipe_of(job.config, _task(job, source, prompts, store, f"{TRAINING}/{name}"))
-    code, program = program_of(recipe) if kept else ("", "")
+    code, program = program_of(recipe, earlier) if kept else ("", "")
     arguments = {}
+    for sentence in modified_sentences(["api"] if kept else []):
+        logger.warning(sentence)
     if kept:
         arguments = arguments_of(job.config, recipe, (job.model_name, located), prompts)
     call = Call(name, job.call, arguments, functions, program)

@@ -20,6 +20,7 @@ class What(StrEnum):
     """Kind of a cause."""
 
     RECIPE = "recipe"
+    VERSION = "version"
     CODE = "code"
     INPUT = "input"
     PARENT = "parent"
@@ -32,8 +33,9 @@ class What(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """One reason why a stage runs. ``name``: a dotted key, a module, a file, a role, a sentence;
-    ``before`` and ``after``: the values, or digests, where there are any."""
+    """One reason why a stage runs. ``name``: a dotted key, a user's function, a library, a file, a
+    role, a sentence, of a version why there is another; ``before`` and ``after``: the values, or
+    digests, where there are any."""
 
     what: What
     name: str = ""
@@ -46,6 +48,8 @@ class Cause:
         match self.what:
             case What.RECIPE:
                 return f"{self.name} {change}"
+            case What.VERSION:
+                return f"version {change}: {self.name}"
             case What.CODE | What.INPUT | What.PARENT:
                 known = self.before is not None and self.after is not None
                 word = "changed" if known else "is new" if self.after is not None else "is gone"

@@ -13,12 +13,12 @@ BUILTIN = {
 
 
 def environment_names(recipe: Recipe) -> list[str]:
-    """Return the code that the recipe's environment is, none without one: its class as
-    'package.module:Class', of an MCP server each Python file of its command as 'file.py:mcp'. It
-    decides results, as that of a reward function does."""
+    """Return the code that the recipe's environment is, none without one: a name of ``BUILTIN``, a
+    class as 'package.module:Class', of an MCP server each Python file of its command as
+    'file.py:mcp'. It decides results, as that of a reward function does."""
     environment = recipe.environment
     if environment is None:
         return []
     if environment.name == MCP:
         return [f"{word}:{MCP}" for word in environment.command if is_file(word)]
-    return [BUILTIN.get(environment.name, environment.name)]
+    return [environment.name]

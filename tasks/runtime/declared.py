@@ -4,30 +4,18 @@ For the decorators of the stages (``cached_stage``), and for who runs nothing (`
 status RECIPE``). To add a stage: its entry in ``declared``.
 """
 
-import hashlib
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rlcore.store.fingerprint import code_parts, fingerprint_of
+from rlcore.store.unversioned import unversioned_fingerprint
+from rlcore.store.versions import code_digest, code_parts
 from schemas.artifacts import ArtifactRef
 from schemas.recipe import Recipe
 from schemas.stages import Stage
 from tasks.runtime.keys import Obstacle, StageKeys, endless, made_of, stage_key, total_of
 
 Digests = Callable[[Recipe], Mapping[str, str]]
-# What the learner does in other stages than SFT, and what samples and scores there.
-NOT_SFT = (
-    "rlcore.algorithms.correction",
-    "rlcore.algorithms.entropy",
-    "rlcore.algorithms.kl",
-    "rlcore.algorithms.policy_loss",
-    "rlcore.algorithms.preference_loss",
-    "rlcore.algorithms.value_loss",
-    "rlcore.engines",
-    "rlcore.rewards",
-)
 
 
 def reads_nothing(recipe: Recipe) -> Mapping[str, str]:
@@ -38,20 +26,16 @@ def reads_nothing(recipe: Recipe) -> Mapping[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What says the key of a stage, besides its slice of the recipe.
+    """What says the key of a stage, besides its slice of the recipe and the version of its code.
 
-    ``kind``: of its artifact. ``code``: modules whose code counts, the stage's own included;
-    ``without``: modules and packages that these import and that cannot change the result.
-    ``inputs``: content digests of what the body reads from outside the store, by role
-    (``outside.Read``, which the result then names); they count like parents. ``user_code``: digests
-    of the user's modules that the body runs, by function; they count like our code. ``resumes``:
+    ``kind``: of its artifact. ``inputs``: content digests of what the body reads from outside the
+    store, by role (``outside.Read``, which the result then names); they count like parents.
+    ``user_code``: digests of the user's modules that the body runs, by function. ``resumes``:
     the body continues from checkpoints; why one of fewer iterations cannot be gone on with.
     """
 
     stage: str
     kind: str
-    code: tuple[str, ...]
-    without: tuple[str, ...] = ()
     inputs: Digests = reads_nothing
     user_code: Digests = reads_nothing
     resumes: Obstacle | None = None
@@ -62,72 +46,38 @@ class Declared:
         Reads what the stage reads from outside the store. Raises UserError where that is missing.
         """
         users = self.user_code(recipe)
-        ours = code_parts(*self.code, without=self.without)
-        code = {"": fingerprint_of(ours), **users}
-        fingerprint = hashlib.sha256(json.dumps(code, sort_keys=True).encode()).hexdigest()
         inputs, part = self.inputs(recipe), recipe.slice_for(self.stage)
 
-        def key(fingerprint: str, part: Mapping[str, Any] = part) -> str:
-            return stage_key(self.stage, part, parents, fingerprint, inputs)
+        def key(code: str, part: Mapping[str, Any] = part) -> str:
+            return stage_key(self.stage, part, parents, code, inputs)
 
-        parts = made_of(self.stage, part, parents, inputs, {**ours, **users})
+        code, before = code_digest(self.stage, users), unversioned_fingerprint(self.stage, users)
+        parts = made_of(self.stage, part, parents, inputs, {**code_parts(self.stage), **users})
         rest = endless(self.stage, part)
         return StageKeys(
-            key(fingerprint),
+            key(code),
             key(""),
-            fingerprint,
+            code,
             parts,
             {**inputs, **users},
             trajectory=None if rest is None else key("", rest),
             total=total_of(self.stage, part),
+            unversioned=None if before is None else (key(before), before),
         )
 
 
 def declared() -> dict[Stage, Declared]:
     """Return what the stages declare, in the order in which they run."""
     from rlcore.export.license import license_inputs
-    from rlcore.workers.workers import (
-        ENGINE_MODULES,
-        ENVIRONMENT_MODULES,
-        LEARNER_MODULES,
-        REWARD_MODULES,
-    )
 
-    workers = (*ENGINE_MODULES, *LEARNER_MODULES, *REWARD_MODULES)
-    players = (*workers, *ENVIRONMENT_MODULES)
     stages = (
-        Declared(
-            "base_model",
-            "base_model",
-            ("tasks.base_model",),
-            inputs=_model,
-            user_code=_environment_of_texts,
-        ),
-        Declared(
-            "prepare_data",
-            "dataset",
-            ("tasks.prepare_data",),
-            inputs=_data,
-            user_code=_environment,
-        ),
-        Declared("sft", "policy", ("tasks.sft", *LEARNER_MODULES), NOT_SFT),
-        Declared(
-            "reward_model",
-            "reward_model",
-            ("tasks.reward_model", *workers),
-            inputs=_preferences,
-            user_code=_sampling,
-        ),
-        Declared(
-            "rl",
-            "policy",
-            ("tasks.rl", *players, "flows.rl_loop"),
-            inputs=_rl_files,
-            user_code=_rl_functions,
-            resumes=_why_from_zero,
-        ),
-        Declared("evaluate", "evaluation", ("tasks.evaluate", *players), user_code=_played),
-        Declared("export", "export", ("tasks.export",), inputs=license_inputs),
+        Declared("base_model", "base_model", inputs=_model, user_code=_environment_of_texts),
+        Declared("prepare_data", "dataset", inputs=_data, user_code=_environment),
+        Declared("sft", "policy"),
+        Declared("reward_model", "reward_model", inputs=_preferences, user_code=_sampling),
+        Declared("rl", "policy", inputs=_rl_files, user_code=_rl_functions, resumes=_why_from_zero),
+        Declared("evaluate", "evaluation", user_code=_played),
+        Declared("export", "export", inputs=license_inputs),
     )
     return {Stage(one.stage): one for one in stages}
 

@@ -5,12 +5,13 @@ found: it would begin again without a message, and what it had trained would be 
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from rlcore.learner.checkpoints import KIND
 from rlcore.store.checks import DamagedArtifact, location
 from rlcore.store.reader import ArtifactReader
+from rlcore.store.versions import VERSION, code_parts, why
 from schemas.artifacts import Manifest
 from schemas.errors import UserError
 from schemas.names import RECORDS
@@ -28,20 +29,25 @@ class CodeDriftError(UserError):
 class HalfDone:
     """A stage run that left checkpoints.
 
-    ``key``: of its checkpoints and records. ``code``: fingerprint of what wrote the newest.
+    ``key``: of its checkpoints and records. ``code``: digest of what wrote the newest, and
+    ``version`` of that of ours, where it was recorded.
     """
 
     key: str
     step: int
     code: str
+    version: str | None = None
 
     def refusal(self, stage: str, code: str, store: ArtifactReader) -> CodeDriftError:
-        """Return the error for a run of ``stage`` under the fingerprint ``code``."""
+        """Return the error for a run of ``stage`` with the digest ``code``."""
+        before, after = self.version or "0", code_parts(stage)[VERSION]
+        steps = f" (version {before} -> {after}: {why(stage, before, after)})"
         checkpoints = f"{store.root}/{location(KIND, self.key)}"
         return CodeDriftError(
             f"{stage}: a run of this recipe stopped after iteration {self.step}, and its code has"
-            f" changed since: its digest was {self.code[:SHOWN]} and is {code[:SHOWN]}; run it with"
-            " --accept-code (flow parameter accept_code: true) to go on with the new code, delete"
+            f" changed since: its digest was {self.code[:SHOWN]} and is {code[:SHOWN]}"
+            f"{'' if before == after else steps}; run it with --accept-code (flow parameter"
+            " accept_code: true) to continue with the new code, delete"
             f" {checkpoints} to begin again, or check out the code that began it"
         )
 
@@ -58,7 +64,7 @@ def stopped_run(
     *,
     key: str,
     identity: str,
-    code: str,
+    codes: Collection[str],
     is_made: Callable[[str], bool],
     log: Callable[[str], None],
     alone: bool = False,
@@ -70,7 +76,7 @@ def stopped_run(
     used. ``alone``: what other keys have begun does not count. Others: see ``earlier_runs``, of
     which those with a result are passed over.
     """
-    earlier = earlier_runs(store, key=key, identity=identity, code=code, log=log)
+    earlier = earlier_runs(store, key=key, identity=identity, codes=codes, log=log)
     if alone:
         earlier = [other for other in earlier if other.key == key]
     finished = finished_runs(store, kind, log) if earlier else set()
@@ -83,12 +89,17 @@ def stopped_run(
 
 
 def earlier_runs(
-    store: ArtifactReader, *, key: str, identity: str, code: str, log: Callable[[str], None]
+    store: ArtifactReader,
+    *,
+    key: str,
+    identity: str,
+    codes: Collection[str],
+    log: Callable[[str], None],
 ) -> list[HalfDone]:
     """Return the runs with checkpoints that ``identity`` names and other code began, most steps
     first.
 
-    ``key``, ``code``: of the run about to start. Where it has checkpoints itself they alone count:
+    ``key``, ``codes``: of the run about to start. Where it has checkpoints itself they alone count:
     none of another run's, and its own where other code wrote the newest.
     """
     steps = begun_runs(store)
@@ -99,8 +110,9 @@ def earlier_runs(
         if manifest is None or manifest.metadata.get(IDENTITY) != identity:
             continue
         accepted = run != key and ACCEPTED in manifest.metadata
-        if accepted or manifest.code_fingerprint != code:
-            found.append(HalfDone(run, steps[run], manifest.code_fingerprint))
+        if accepted or manifest.code_fingerprint not in codes:
+            version = manifest.metadata.get(VERSION)
+            found.append(HalfDone(run, steps[run], manifest.code_fingerprint, version))
     return found
 
 

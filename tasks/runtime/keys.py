@@ -10,8 +10,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
+from rlcore.learner.checkpoints import KIND as CHECKPOINT
 from rlcore.store.checks import DamagedArtifact
 from rlcore.store.reader import ArtifactReader
+from rlcore.store.unversioned import versioned_parts
+from rlcore.store.versions import VERSION
 from schemas.artifacts import ArtifactRef
 from schemas.recipe import Recipe
 
@@ -30,8 +33,8 @@ Obstacle = Callable[[Recipe, int, int], str | None]
 class KeyParts:
     """What a key was made of, as JSON in the manifest of the result: why another key is another.
 
-    ``recipe``: the stage's slice. ``parents``, ``inputs``: content digests by role. ``code``:
-    digest by module, user's function, and library (its version). Digests of files are cut.
+    ``recipe``: the stage's slice. ``parents``, ``inputs``: content digests by role. ``code``: the
+    version of ours, that of each library, digests of a user's functions. Digests of files are cut.
     """
 
     stage: str
@@ -49,7 +52,8 @@ class KeyParts:
         """Return what a manifest holds of them; None where an earlier version wrote it."""
         if not isinstance(document, dict) or set(document) != set(cls.__slots__):
             return None
-        return cls(**document)
+        code = versioned_parts(document["stage"], document["code"])
+        return cls(**{**document, "code": code})
 
 
 class StageKeys(NamedTuple):
@@ -57,7 +61,8 @@ class StageKeys(NamedTuple):
 
     ``reads``: what was read from outside the store for it (``outside.Read``), by role.
     ``trajectory``: the key without the code and without how many iterations there are to be, which
-    are ``total``; None of a stage that has none.
+    are ``total``; None of a stage that has none. ``unversioned``: key and digest of the same code
+    before it had a version.
     """
 
     key: str
@@ -67,13 +72,29 @@ class StageKeys(NamedTuple):
     reads: Mapping[str, str]
     trajectory: str | None = None
     total: int | None = None
+    unversioned: tuple[str, str] | None = None
+
+    @property
+    def codes(self) -> frozenset[str]:
+        """The digests that the code has had."""
+        return frozenset({self.code, *(self.unversioned or ())[1:]})
+
+    def used_in(self, store: ArtifactReader, kind: str) -> "StageKeys":
+        """Return the keys under which ``store`` has a result of ``kind``, or checkpoints, of the
+        stage run: these, or those from before its code had a version."""
+        if self.unversioned is None or generations(store, kind, self.key):
+            return self
+        key, code = self.unversioned
+        if generations(store, kind, key) or store.keys(CHECKPOINT, f"{key}/"):
+            return self._replace(key=key, code=code)
+        return self
 
 
 def stage_key(
     stage: str,
     recipe_slice: Mapping[str, Any],
     parents: Mapping[str, ArtifactRef],
-    fingerprint: str,
+    code: str,
     inputs: Mapping[str, str] | None = None,
 ) -> str:
     """Return the content key (hex) of a stage's result.
@@ -88,7 +109,7 @@ def stage_key(
         "recipe": recipe_slice,
         "parents": {role: ref.sha256 for role, ref in parents.items()},
         "inputs": dict(inputs or {}),
-        "code": fingerprint,
+        "code": code,
     }
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:KEY_DIGITS]
@@ -159,14 +180,17 @@ def made_of(
     inputs: Mapping[str, str],
     code: Mapping[str, str],
 ) -> KeyParts:
-    """Return the parts of ``stage_key`` of the same arguments; ``code``: digests, and versions of
-    libraries, by name."""
+    """Return the parts of ``stage_key`` of the same arguments; ``code``: versions, and digests of a
+    user's functions, by name."""
     return KeyParts(
         stage,
         recipe=recipe_slice,
         parents={role: ref.sha256[:PART_DIGITS] for role, ref in parents.items()},
         inputs={role: str(one) for role, one in inputs.items()},
-        code={name: one if "==" in one else one[:PART_DIGITS] for name, one in code.items()},
+        code={
+            name: one if "==" in one or name == VERSION else one[:PART_DIGITS]
+            for name, one in code.items()
+        },
     )
 
 

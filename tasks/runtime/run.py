@@ -10,15 +10,17 @@ from uuid import UUID
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 
+from rlcore.envs.names import environment_names
 from rlcore.preflight.start import check_start
 from rlcore.recipe_text import write_yaml
 from rlcore.recipes import load_recipe
 from rlcore.redaction import redact_logs, redacting
 from rlcore.results.folders import LATEST, RECIPE, RUNS, run_directory
+from rlcore.store.versions import modified_sentences
 from rlcore.workers.workers import Workers
 from schemas.errors import UserError
 from schemas.recipe import Recipe
-from schemas.stages import check_stages
+from schemas.stages import check_stages, stage_parents
 from tasks.run_page.board import Board
 from tasks.run_page.page import RunPage
 from tasks.run_page.tracking import Tracker
@@ -73,6 +75,8 @@ def _opened(
     planned = check_start(recipe)
     _record(recipe, directory)
     get_run_logger().info(f"recipe {recipe.name}, seed {recipe.seed}, run folder {directory}")
+    for sentence in modified_sentences([*stage_parents(recipe), *environment_names(recipe)]):
+        get_run_logger().warning(sentence)
     if planned.sandbox is not None:
         get_run_logger().info(f"reward code runs programs at sandbox level {planned.sandbox}")
     tracking = Tracker.open(

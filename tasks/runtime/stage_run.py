@@ -26,6 +26,7 @@ from rlcore.results.provenance import (
 from rlcore.results.run import StageRecord
 from rlcore.store.artifacts import Lineage
 from rlcore.store.tables import TableFile
+from rlcore.store.versions import VERSION
 from schemas.artifacts import ArtifactRef
 from schemas.names import RECORDS
 from tasks.runtime.drift import ACCEPTED, IDENTITY, HalfDone, continued_key
@@ -156,7 +157,8 @@ class StageRun:
     def resumable(self) -> Lineage:
         """Return the lineage of checkpoints, which says who may go on with them."""
         named = {IDENTITY: self.identity, TRAJECTORY: self._keys.trajectory}
-        return self.lineage({**named, TOTAL: self._keys.total})
+        made_by = {VERSION: self._keys.parts.code[VERSION], TOTAL: self._keys.total}
+        return self.lineage(named | made_by)
 
     def record_origin(self) -> None:
         """Record the recipe and the code; they are parents of all that the stage writes from now

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rlcore.kernels import parallel
-from rlcore.store.fingerprint import code_modules, code_parts
+from rlcore.store.fingerprint import code_of
 
 OWN_POOL = """
 import psutil, torch
@@ -93,6 +93,6 @@ def test_no_rows_are_no_work() -> None:
 
 def test_a_changed_loop_is_other_code() -> None:
     """A result that older loops made would else be served."""
-    reached = code_modules("rlcore.learner.model")
-    assert {"rlcore.kernels.loops", "rlcore.kernels.intrinsics"} <= set(reached)
-    assert code_parts("rlcore.learner.model")["numba"].startswith("numba==")
+    code = code_of("rlcore.learner.model")
+    assert {"rlcore.kernels.loops", "rlcore.kernels.intrinsics"} <= set(code.modules)
+    assert "numba" in code.libraries

@@ -2,20 +2,13 @@
 
 import gc
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from rlcore.store.fingerprint import (
-    NEUTRAL,
-    ROOT,
-    code_fingerprint,
-    code_modules,
-    module_digest,
-    read_source,
-)
-from schemas.errors import UserError
+from rlcore.store.fingerprint import code_of, module_digest, read_source, tree
 
 FILES = {
     "tasks/__init__.py": '"""Tasks."""\n',
@@ -25,72 +18,154 @@ FILES = {
     "tasks/run_page/artifacts.py": "def show(): ...\n",
     "rlcore/__init__.py": '"""Core."""\n',
     "rlcore/supervised/sft.py": (
-        '"""SFT."""\n\n\ndef train():\n    from rlcore.models import packing\n\n'
-        "    return packing.pack()\n"
+        '"""SFT."""\nimport torch as t\nfrom rlcore.rewards import exact, fuzzy\n\n'
+        'BY_NAME = {"exact": exact.scorer, "fuzzy": fuzzy.scorer}\n'
+        'WORKER = "rlcore.models.packing:Packer"\n\n\ndef train():\n'
+        "    from rlcore.models import packing\n\n    return packing.pack(t.ones(1))\n"
     ),
     "rlcore/models/__init__.py": '"""Models."""\n',
-    "rlcore/models/packing.py": "def pack():\n    return 1\n",
+    "rlcore/models/packing.py": "ROWS = 1\n\n\ndef pack():\n    return ROWS\n",
+    "rlcore/rewards/exact.py": "def scorer():\n    return 1\n",
+    "rlcore/rewards/fuzzy.py": "def scorer():\n    return 2\n",
     "rlcore/export/export.py": "X = 1\n",
 }
 
 
 @pytest.fixture
-def tree(tmp_path: Path) -> Path:
-    for name, text in FILES.items():
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+def root(tmp_path: Path) -> Path:
+    write(tmp_path, FILES)
     return tmp_path
 
 
-def _fingerprint(tree: Path) -> str:
-    code_fingerprint.cache_clear()
-    return code_fingerprint("tasks.sft", root=tree)
+def digest(root: Path) -> str:
+    tree.cache_clear()
+    return code_of("tasks.sft", without=("tasks.run_page",), root=root).digest
 
 
-def test_follows_imports_to_any_depth_also_inside_functions(tree: Path) -> None:
-    assert code_modules("tasks.sft", root=tree) == [
+def test_follows_imports_to_any_depth_also_inside_functions(root: Path) -> None:
+    tree.cache_clear()
+    code = code_of("tasks.sft", without=("tasks.run_page",), root=root)
+    assert list(code.modules) == [
         "rlcore.models.packing",
+        "rlcore.rewards.exact",
+        "rlcore.rewards.fuzzy",
         "rlcore.supervised.sft",
         "tasks.sft",
     ]
+    assert code.libraries == ("torch",)
 
 
 @pytest.mark.parametrize(
     "name", ["tasks/sft.py", "rlcore/supervised/sft.py", "rlcore/models/packing.py"]
 )
-def test_changes_with_code_it_reaches(tree: Path, name: str) -> None:
-    before = _fingerprint(tree)
-    (tree / name).write_text(FILES[name] + "\nEXTRA = 2\n")
-    assert _fingerprint(tree) != before, f"a change of {name} would go unseen"
+def test_changes_with_code_it_reaches(root: Path, name: str) -> None:
+    before = digest(root)
+    (root / name).write_text(FILES[name] + "\nEXTRA = 2\n")
+    assert digest(root) != before, f"a change of {name} would go unseen"
 
 
 @pytest.mark.parametrize("name", ["rlcore/export/export.py", "tasks/run_page/artifacts.py"])
-def test_stays_when_other_code_changes(tree: Path, name: str) -> None:
-    before = _fingerprint(tree)
-    (tree / name).write_text(FILES[name] + "\nEXTRA = 2\n")
-    assert _fingerprint(tree) == before, f"a change of {name} would retrain for nothing"
+def test_stays_when_other_code_changes(root: Path, name: str) -> None:
+    before = digest(root)
+    (root / name).write_text(FILES[name] + "\nEXTRA = 2\n")
+    assert digest(root) == before, f"a change of {name} would retrain for nothing"
 
 
-def test_stays_when_comments_and_docstrings_change(tree: Path) -> None:
-    before = _fingerprint(tree)
-    text = FILES["rlcore/supervised/sft.py"].replace(
-        '"""SFT."""', '"""Warm start."""  # better said'
+@pytest.mark.parametrize("name", ["show", "SHOWN"])
+def test_what_is_left_out_may_change_whatever_is_called_there(root: Path, name: str) -> None:
+    (root / "tasks/sft.py").write_text(FILES["tasks/sft.py"] + f"\n{name}()\n")
+    (root / "tasks/run_page/artifacts.py").write_text("SHOWN = 1\ndef show(): ...\n")
+    before = digest(root)
+    (root / "tasks/run_page/artifacts.py").write_text("SHOWN = 2\ndef show(): return 1\n")
+    assert digest(root) == before
+
+
+SFT = "rlcore/supervised/sft.py"
+# What changes nothing: name of the file, text -> text.
+EQUAL: dict[str, tuple[str, Callable[[str], str]]] = {
+    "docstring and comment": (SFT, lambda text: text.replace('SFT."""', 'Better."""  # said')),
+    "format": (SFT, lambda text: text.replace("t.ones(1)", "t.ones( 1, )")),
+    "alias of a library": (SFT, lambda text: text.replace("as t", "as T").replace("t.on", "T.on")),
+    "alias of ours": (
+        SFT,
+        lambda text: text.replace("import packing", "import packing as rows").replace(
+            "packing.pack", "rows.pack"
+        ),
+    ),
+    "name for its module": (
+        SFT,
+        lambda text: text.replace(
+            "from rlcore.models import packing", "from rlcore.models.packing import pack"
+        ).replace("packing.pack", "pack"),
+    ),
+    "an import for types": (
+        SFT,
+        lambda text: text.replace(
+            "BY_NAME", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import os\nBY_NAME"
+        ),
+    ),
+    "order at the top": (
+        "rlcore/models/packing.py",
+        lambda text: "def pack():\n    return ROWS\n\n\nROWS = 1\n",
+    ),
+}
+# What changes something, though little of the text does.
+OTHER: dict[str, tuple[str, Callable[[str], str]]] = {
+    "two functions of one name": (
+        SFT,
+        lambda text: (
+            text.replace("exact.scorer", "_")
+            .replace("fuzzy.sc", "exact.sc")
+            .replace("_,", "fuzzy.scorer,")
+        ),
+    ),
+    "another library's function": (SFT, lambda text: text.replace("torch as t", "numpy as t")),
+    "another class of the worker": (SFT, lambda text: text.replace(":Packer", ":Other")),
+    "a constant": ("rlcore/models/packing.py", lambda text: text.replace("ROWS = 1", "ROWS = 2")),
+    "True for 1": ("rlcore/models/packing.py", lambda text: text.replace("= 1", "= True")),
+}
+
+
+@pytest.mark.parametrize("what", EQUAL)
+def test_stays_when_only_the_text_changes(root: Path, what: str) -> None:
+    name, edit = EQUAL[what]
+    before, text = digest(root), edit(FILES[name])
+    assert text != FILES[name]
+    (root / name).write_text(text)
+    assert digest(root) == before
+
+
+@pytest.mark.parametrize("what", OTHER)
+def test_changes_when_little_of_the_text_does(root: Path, what: str) -> None:
+    name, edit = OTHER[what]
+    before, text = digest(root), edit(FILES[name])
+    assert text != FILES[name]
+    (root / name).write_text(text)
+    assert digest(root) != before
+
+
+def test_stays_when_modules_are_moved_renamed_and_merged(root: Path) -> None:
+    before = digest(root)
+    moved = FILES["rlcore/models/packing.py"] + FILES["rlcore/rewards/exact.py"]
+    text = FILES[SFT].replace("rlcore.models.packing:", "rlcore.rows.first_fit:")
+    text = text.replace("from rlcore.models import packing", "from rlcore.rows import first_fit")
+    text = text.replace("packing.pack", "first_fit.pack").replace(
+        "import exact, fuzzy", "import fuzzy"
     )
-    (tree / "rlcore/supervised/sft.py").write_text(text)
-    assert _fingerprint(tree) == before
+    text = text.replace("BY_NAME", "from rlcore.rows import first_fit as exact\nBY_NAME")
+    (root / SFT).unlink()
+    (root / "rlcore/models/packing.py").unlink()
+    (root / "rlcore/rewards/exact.py").unlink()
+    write(root, {"rlcore/rows/first_fit.py": moved, "rlcore/warm/start.py": text})
+    (root / "tasks/sft.py").write_text(
+        "from rlcore.warm.start import train\n" + FILES["tasks/sft.py"].split("\n")[1] + "\n"
+    )
+    assert digest(root) == before
 
 
-def test_foreign_module_is_refused_in_a_sentence(tree: Path) -> None:
-    with pytest.raises(UserError, match=r"'tasks\.stf' is no module of flows, tasks"):
-        code_fingerprint("tasks.stf", root=tree)
-
-
-def test_neutral_modules_exist() -> None:
-    """A renamed neutral module would join every key unnoticed."""
-    for name in NEUTRAL:
-        place = ROOT.joinpath(*name.split("."))
-        assert place.with_suffix(".py").is_file() or (place / "__init__.py").is_file(), name
+def test_a_module_that_is_not_there_is_named(root: Path) -> None:
+    with pytest.raises(LookupError, match=r"'tasks\.stf' is no module of flows, tasks"):
+        code_of("tasks.stf", root=root)
 
 
 def write(folder: Path, files: dict[str, str]) -> None:
@@ -151,13 +226,17 @@ def test_another_thread_may_parse_meanwhile() -> None:
         del phase, info
         time.sleep(0)
 
+    def reached() -> str:
+        tree.cache_clear()
+        return code_of("tasks.sft").digest
+
     read_source.cache_clear()
     gc.callbacks.append(let_others_run)
     thresholds = gc.get_threshold()
     gc.set_threshold(50)
     try:
         with ThreadPoolExecutor(2) as pool:
-            asked = [pool.submit(code_fingerprint.__wrapped__, "tasks.sft") for _ in range(6)]
+            asked = [pool.submit(reached) for _ in range(6)]
             assert len({one.result() for one in asked}) == 1
     finally:
         gc.set_threshold(*thresholds)

@@ -62,16 +62,8 @@ def _stages(journal: _Journal, tmp_path: Path) -> tuple[CachedStage, CachedStage
         dataset = run.store.directory(run.parents["dataset"])
         return write(run, f"{(dataset / 'text.txt').read_text()} {run.recipe.sft.epochs}")
 
-    code = ("schemas.errors",)  # a test module's own code is in no key
-    return (
-        CachedStage(
-            prepare_data,
-            Declared(
-                "prepare_data", "dataset", code, inputs=lambda recipe: {"note": recipe.description}
-            ),
-        ),
-        CachedStage(sft, Declared("sft", "policy", code)),
-    )
+    noted = Declared("prepare_data", "dataset", lambda recipe: {"note": recipe.description})
+    return CachedStage(prepare_data, noted), CachedStage(sft, Declared("sft", "policy"))
 
 
 def _open(recipe: Recipe, refresh: tuple[str, ...] = ()) -> PipelineRun:
@@ -367,7 +359,7 @@ def test_a_stage_that_runs_out_of_memory_says_what_to_lower(
     def sft(run: StageRun) -> ArtifactRef:
         raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
-    stage = CachedStage(sft, Declared("sft", "policy", ("schemas.errors",)))
+    stage = CachedStage(sft, Declared("sft", "policy"))
 
     @flow(name="caching-test")
     def run() -> None:

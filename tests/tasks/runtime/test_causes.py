@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from rlcore.dry_run.states import Cause, What
+from rlcore.store.versions import FIRST
 from schemas.artifacts import ArtifactRef, Manifest
 from tasks.runtime.causes import causes
 from tasks.runtime.keys import MADE_OF, KeyParts
@@ -13,7 +14,7 @@ NOW = KeyParts(
     recipe={"seed": 0, "reward": {"functions": [{"name": "math", "weight": 1.0}]}, "rl": {"k": []}},
     parents={"dataset": "d1"},
     inputs={"data.sources[0]": "sha256:1"},
-    code={"tasks.rl": "c1", "torch": "torch==2.9"},
+    code={"version": "1", "mine:f": "c1", "torch": "torch==2.9"},
 )
 
 
@@ -43,16 +44,17 @@ def test_each_part_is_a_cause_of_its_own_kind() -> None:
         },
         parents={"dataset": "d0"},
         inputs={"data.sources[0]": "sha256:0"},
-        code={"tasks.rl": "c0", "torch": "torch==2.8", "rlcore.gone": "c"},
+        code={"version": "0", "mine:f": "c0", "torch": "torch==2.8", "gone:f": "c"},
     )
     assert causes(NOW, [manifest(before)], ["dataset"]) == (
         Cause(What.RECIPE, "seed", 1, 0),
         Cause(What.RECIPE, "reward.functions.0.weight", 0.5, 1.0),
         Cause(What.RECIPE, "rl.old", 3, None),
         Cause(What.INPUT, "data.sources[0]", "sha256:0", "sha256:1"),
-        Cause(What.CODE, "tasks.rl", "c0", "c1"),
+        Cause(What.VERSION, FIRST[0], "0", "1"),
+        Cause(What.CODE, "mine:f", "c0", "c1"),
         Cause(What.CODE, "torch", "torch==2.8", "torch==2.9"),
-        Cause(What.CODE, "rlcore.gone", "c", None),
+        Cause(What.CODE, "gone:f", "c", None),
         Cause(What.PARENT, "dataset", "d0", "d1"),
     )
 

@@ -1,7 +1,7 @@
 """Which edit runs which stage again: what can change its result, and nothing else."""
 
+import ast
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,12 @@ from flows.places import RECIPES
 from flows.rl_pipeline import STAGES as CACHED
 from flows.rl_pipeline import stages
 from rlcore.recipes import load_recipe
-from rlcore.store.fingerprint import code_modules
+from rlcore.store.artifacts import ArtifactStore
+from rlcore.store.versions import versioned_code
 from schemas.artifacts import ArtifactRef
 from schemas.stages import Stage
 from tasks.runtime.caching import CachedStage
+from tests.flows.checkout import Checkout, fill
 
 STAGES: Mapping[str, CachedStage] = {stage.value: made for stage, made in CACHED.items()}
 LEARNT = {"sft", "reward_model", "rl"}
@@ -75,15 +77,9 @@ EDITS = {
 }
 
 
-@cache
-def modules(stage: str) -> frozenset[str]:
-    made = STAGES[stage].declared
-    return frozenset(code_modules(*made.code, without=made.without))
-
-
 @pytest.mark.parametrize("module", EDITS)
-def test_an_edit_of_a_module_runs_these_stages_again(module: str) -> None:
-    assert {stage for stage in STAGES if module in modules(stage)} == EDITS[module]
+def test_an_edit_of_a_module_is_one_of_these_stages_code(module: str) -> None:
+    assert {stage for stage in STAGES if module in versioned_code(stage).modules} == EDITS[module]
 
 
 # Dotted path -> a value other than the recipe's -> the stages whose slice it is in.
@@ -181,3 +177,61 @@ def test_a_run_ends_after_the_stage_that_it_was_to_end_after() -> None:
 
     made = stages(recipe, call, Stage.SFT)
     assert calls == [stage.value for stage in made] == ["base_model", "prepare_data", "sft"]
+
+
+MORE = {"evaluate.pass_k": [1, 2]}
+OF_ALL = "quickstart-rlhf"  # the recipe that has each stage
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
+    made = Checkout(tmp_path_factory.mktemp("checkout"))
+    store = ArtifactStore(made.folder / "runs" / "store")
+    fill(store, OF_ALL, {}, made.folder / "files")
+    fill(store, "quickstart", MORE, made.folder / "more")
+    return made
+
+
+def states(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    return {stage: row["state"] for stage, row in rows.items()}
+
+
+def runs(rows: Mapping[str, Mapping[str, Any]]) -> set[str]:
+    """Return the stages that run whatever those before them make."""
+    return {stage for stage, state in states(rows).items() if state == "runs"}
+
+
+def edited(text: str) -> str:
+    """Return a module with one more statement in each of its functions, and at its end."""
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            node.body += ast.parse("_edited = 1").body
+    return f"{ast.unparse(tree)}\n_EDITED = 1\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", EDITS)
+def test_status_says_which_stages_an_edit_runs_again(checkout: Checkout, module: str) -> None:
+    file = checkout.folder / f"{module.replace('.', '/')}.py"
+    before = file.read_text(encoding="utf-8")
+    file.write_text(edited(before), encoding="utf-8")
+    try:
+        rows = checkout.status(OF_ALL, {})
+    finally:
+        file.write_text(before, encoding="utf-8")
+    assert runs(rows) == EDITS[module]
+    causes = [cause for stage in EDITS[module] for cause in rows[stage]["causes"]]
+    assert [cause["what"] for cause in causes] == ["version"] * len(EDITS[module])
+    if not EDITS[module]:
+        assert set(states(rows).values()) == {"cached"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", SETTINGS)
+def test_status_says_which_stages_a_setting_runs_again(checkout: Checkout, path: str) -> None:
+    value, stages = SETTINGS[path]
+    rows = checkout.status("quickstart", {**MORE, path: value})
+    assert runs(rows) == stages - {"reward_model"}
+    if not stages:
+        assert set(states(rows).values()) == {"cached"}

@@ -58,7 +58,7 @@ class Staged:
             "hardware": {"cluster": "in_process", **hardware},
         }
         recipe = Recipe.model_validate(tree)
-        declared_as = Declared("sft", "policy", ("schemas.errors",))
+        declared_as = Declared("sft", "policy")
         stage = CachedStage(self, declared_as)
 
         @flow(name="restarts-test")

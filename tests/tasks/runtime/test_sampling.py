@@ -31,7 +31,7 @@ def first(tmp_path: Path) -> StageRun:
     pipeline = PipelineRun(
         recipe, tmp_path, workers=Workers(recipe, log=log), tracker=Tracker(None, warn=log)
     )
-    keys = Declared("rl", "policy", ("schemas.errors",)).keys(recipe, {})
+    keys = Declared("rl", "policy").keys(recipe, {})
     return StageRun(pipeline, stage="rl", kind="policy", keys=keys, parents={})
 
 

@@ -1,0 +1,191 @@
+"""Versions of the results of each stage: raised when our code changes what a stage makes.
+
+A key holds the version, not our source, so code can move without anybody's training being redone.
+``versions.json`` beside this file has the digest of the code that each version was recorded with.
+A checkout whose code differs works under ``+modified`` keys. ``make versions`` records its code:
+under the version that was raised here, or as code that cannot alter results.
+"""
+
+import hashlib
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from rlcore.store.fingerprint import ROOT, Code, code_of, installed
+
+RECORD = "rlcore/store/versions.json"
+VERSION = "version"  # name of that part of a key
+MODIFIED = "+modified."
+DIGITS = 12  # of a digest in a key or a sentence
+FIRST = ("the code that had no version yet",)
+
+LEARNER = ("rlcore.learner.learner", "rlcore.learner.pool", "rlcore.workers.specs")
+ENGINES = (
+    *("rlcore.engines.own_engine", "rlcore.engines.transformers_engine"),
+    "rlcore.engines.vllm_engine",
+)
+REWARDS = ("rlcore.rewards.child", "rlcore.rewards.pool", "rlcore.rewards.worker")
+ENVIRONMENTS = ("rlcore.envs.child", "rlcore.envs.pool", "rlcore.envs.worker")
+SAMPLED = (*ENGINES, *LEARNER, *REWARDS)
+PLAYED = ("rlcore.evolve.evolution", "rlcore.evolve.session", *ENGINES, *ENVIRONMENTS)
+# What the learner does in other stages than SFT, and what samples and scores there.
+NOT_SFT = (
+    *("rlcore.algorithms.correction", "rlcore.algorithms.entropy", "rlcore.algorithms.kl"),
+    *("rlcore.algorithms.policy_loss", "rlcore.algorithms.preference_loss"),
+    *("rlcore.algorithms.value_loss", "rlcore.engines", "rlcore.rewards"),
+)
+# Modules and packages that cannot change a result: they say where and how it is computed, keep it,
+# stop a run, or show it. The values of a recipe are in the keys, so its types are not.
+NEUTRAL = (
+    *("rlcore.cluster", "rlcore.recipes", "rlcore.redaction", "rlcore.results", "rlcore.store"),
+    *("rlcore.rl.answers", "rlcore.rl.guards", "rlcore.rl.history", "rlcore.rl.measures"),
+    *("rlcore.rl.metrics", "rlcore.workers.workers", "schemas", "tasks.run_page", "tasks.runtime"),
+)
+# Those among them that can: what tables hold, and the names of what is told apart in them.
+COUNTED = (
+    *("rlcore.results.conditions", "rlcore.store.tables", "schemas.chats", "schemas.context"),
+    *("schemas.contract", "schemas.environment", "schemas.evolve_tables", "schemas.licenses"),
+    *("schemas.names", "schemas.outcomes", "schemas.rollout", "schemas.tables"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Versioned:
+    """Code whose results have a version.
+
+    ``steps``: why each version differs from the one before it; their number is the version.
+    ``code``: the modules where it begins, with those that workers load by name. ``without``:
+    modules and packages that these import and that cannot change its result.
+    """
+
+    steps: tuple[str, ...]
+    code: tuple[str, ...]
+    without: tuple[str, ...] = ()
+
+
+# To raise a version: a step, in words for who asks ``rl-pipeline status``; then ``make versions``.
+VERSIONS: Mapping[str, Versioned] = {
+    "base_model": Versioned(FIRST, ("tasks.base_model",)),
+    "prepare_data": Versioned(FIRST, ("tasks.prepare_data",)),
+    "sft": Versioned(FIRST, ("tasks.sft", *LEARNER), NOT_SFT),
+    "reward_model": Versioned(FIRST, ("tasks.reward_model", *SAMPLED)),
+    "rl": Versioned(FIRST, ("tasks.rl", "flows.rl_loop", *SAMPLED, *ENVIRONMENTS)),
+    "evaluate": Versioned(FIRST, ("tasks.evaluate", *SAMPLED, *ENVIRONMENTS)),
+    "export": Versioned(FIRST, ("tasks.export",)),
+    "evaluate_model": Versioned(FIRST, ("tasks.evaluate_model", *SAMPLED, *ENVIRONMENTS)),
+    "evolve_played": Versioned(FIRST, PLAYED),
+    "evolve": Versioned(FIRST, (*PLAYED, "rlcore.evolve.scores", *REWARDS)),
+    "calculator": Versioned(FIRST, ("rlcore.envs.calculator",)),
+    "python": Versioned(FIRST, ("rlcore.envs.python",)),
+    "text-game": Versioned(FIRST, ("rlcore.envs.text_game",)),
+    "api": Versioned(
+        FIRST,
+        (
+            *("rlcore.rl.loop", "rlcore.rl.phases", "rlcore.api.recipe", "rlcore.api.prompts"),
+            *("rlcore.api.scorers", *SAMPLED),
+        ),
+    ),
+}
+
+
+def versioned_code(name: str, root: Path = ROOT) -> Code:
+    """Return the code of ``name``, one of ``VERSIONS``, as it is below ``root``."""
+    entry = VERSIONS[name]
+    return code_of(*entry.code, without=(*NEUTRAL, *entry.without), but=COUNTED, root=root)
+
+
+@cache
+def code_parts(name: str, root: Path = ROOT) -> Mapping[str, str]:
+    """Return what a key says of the code of ``name``: its version, and ``distribution==version`` of
+    each numerical library that it reaches.
+
+    The version is "7", or "7+modified.0123456789ab" with the digest of a checkout's code that is
+    not what version 7 was recorded with. An installed package is as recorded.
+    """
+    version, recorded = len(VERSIONS[name].steps), _record(root).get(name, {})
+    libraries, tag = recorded.get("libraries", ()), str(version)
+    if (root / "pyproject.toml").is_file():
+        code = versioned_code(name, root)
+        libraries = code.libraries
+        if recorded.get("version") != version or recorded["digest"] != code.digest:
+            tag += MODIFIED + code.digest[:DIGITS]
+    return {VERSION: tag} | {library: installed(library) for library in libraries}
+
+
+def code_digest(name: str, users: Mapping[str, str] | None = None) -> str:
+    """Return the sha256 (hex) of ``code_parts`` of ``name`` and of the digests ``users`` of a
+    user's functions, by function."""
+    text = json.dumps({**code_parts(name), **(users or {})}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def changed_modules(name: str, root: Path = ROOT) -> list[str]:
+    """Return the modules in the code of ``name`` whose text was in no recorded code."""
+    known = set(_record(root).get("modules", {}).values())
+    modules = versioned_code(name, root).modules
+    return [module for module, digest in modules.items() if digest[:DIGITS] not in known]
+
+
+def modified_sentences(names: Iterable[str], root: Path = ROOT) -> list[str]:
+    """Return a sentence for each of ``names`` whose code is not what its version was recorded
+    with."""
+    tags = {name: code_parts(name, root)[VERSION] for name in names if name in VERSIONS}
+    return [
+        f"{name}: {_changed(name, root)} changed since version {tag.partition('+')[0]}, so its"
+        f" results are kept apart as version {tag}; make versions records the code"
+        for name, tag in tags.items()
+        if MODIFIED in tag
+    ]
+
+
+def why(name: str, before: str, after: str) -> str:
+    """Return why the results of version ``after`` of ``name`` are not those of ``before``.
+
+    >>> why("rl", "1+modified.0123456789ab", "1")
+    'the code was another one, without a version of its own'
+    """
+    old, new = (int(tag.partition("+")[0]) for tag in (before, after))
+    if old != new:
+        return "; ".join(VERSIONS[name].steps[min(old, new) : max(old, new)])
+    if MODIFIED in after and after == code_parts(name)[VERSION]:
+        return f"{_changed(name, ROOT)} changed, and no version was raised"
+    return "the code was another one, without a version of its own"
+
+
+def _changed(name: str, root: Path) -> str:
+    return ", ".join(changed_modules(name, root)) or "what its modules import"
+
+
+def _record(root: Path) -> dict[str, Any]:
+    return json.loads((root / RECORD).read_text(encoding="utf-8"))
+
+
+def record_versions(root: Path = ROOT) -> list[str]:
+    """Write the digests of the code below ``root`` into the record; return a sentence for each of
+    ``VERSIONS`` that had another one."""
+    before, after, said = _record(root), dict[str, Any](), list[str]()
+    modules: dict[str, str] = {}
+    for name, entry in VERSIONS.items():
+        code, version = versioned_code(name, root), len(entry.steps)
+        modules |= {module: digest[:DIGITS] for module, digest in code.modules.items()}
+        after[name] = {
+            "version": version,
+            "digest": code.digest,
+            "libraries": list(code.libraries),
+        }
+        old = before.get(name, {"version": 0})
+        if old["version"] != version:
+            said.append(f"{name}: version {old['version']} -> {version}: {entry.steps[-1]}")
+        elif old["digest"] != code.digest:
+            said.append(f"{name}: version {version} is kept, though {_changed(name, root)} changed")
+    text = json.dumps({**after, "modules": dict(sorted(modules.items()))}, indent=1)
+    (root / RECORD).write_text(text + "\n", encoding="utf-8")
+    return said
+
+
+if __name__ == "__main__":
+    sys.stdout.writelines(f"{line}\n" for line in record_versions() or ["nothing has changed"])
