@@ -22,6 +22,7 @@ from flows.commands.export import add_export
 from flows.commands.export_data import add_export_data
 from flows.commands.fork import add_fork
 from flows.commands.lineage import add_lineage
+from flows.commands.models import add_models
 from flows.commands.recipes import add_recipes
 from flows.commands.replay import add_replay
 from flows.commands.report import add_report
@@ -50,7 +51,7 @@ ADD = (
     *(add_tables, add_report, add_compare, add_recipes, add_algorithms, add_explain, add_data),
     *(add_reward, add_deploy, add_up, add_down, add_status, add_doctor, add_env),
     *(add_completion, add_rerun, add_replay, add_export, add_wandb, add_evaluate),
-    *(add_export_data, add_fork, add_evolve, add_champions, add_worker, add_store),
+    *(add_export_data, add_fork, add_evolve, add_champions, add_worker, add_store, add_models),
 )
 FAILED, WRONG, INTERRUPTED, UNREAD = 1, 2, 130, 141  # docs/exit_codes.md
 

@@ -11,9 +11,10 @@ from pydantic import Field, model_validator
 
 from schemas.algorithm import SEQUENCE_RATIOS
 from schemas.context import context_rules, environment_rules
-from schemas.data import DataSection, EnvironmentSource
+from schemas.data import DataSection
 from schemas.environment import EnvironmentSection
 from schemas.evolve import EvolveSection
+from schemas.generated import EnvironmentSource
 from schemas.hardware import HardwareSection
 from schemas.judges import Judges, may_verify, misused
 from schemas.licenses import LicenseName

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from functools import cache
 
 from rlcore.seeds import stream_seed
-from schemas.data import ArithmeticSource
 from schemas.errors import UserError
+from schemas.generated import ArithmeticSource
 
 KINDS = {
     "add": "+",

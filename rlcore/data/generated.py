@@ -2,25 +2,27 @@
 
 import json
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, count
 
-from rlcore.data import arithmetic, programs
+from rlcore.data import arithmetic, instructions, programs
 from rlcore.data.chat import Message
 from rlcore.data.rows import Row
 from rlcore.envs.process import EnvironmentProcess
 from rlcore.envs.types import Call
 from rlcore.seeds import stream_seed
-from schemas.data import (
+from schemas.environment import EnvironmentSection
+from schemas.errors import UserError
+from schemas.generated import (
     ARITHMETIC,
     ENVIRONMENT,
+    INSTRUCTIONS,
     PROGRAMS,
     ArithmeticSource,
     EnvironmentSource,
     GeneratedSource,
+    InstructionsSource,
     ProgramsSource,
 )
-from schemas.environment import EnvironmentSection
-from schemas.errors import UserError
 
 
 def generated_rows(
@@ -36,6 +38,8 @@ def generated_rows(
         return iter(environment_rows(source, environment, seed))
     if isinstance(source, ProgramsSource):
         return programs_rows(source, seed)
+    if isinstance(source, InstructionsSource):
+        return map(_instruction, count(), instructions.prompts(source, seed))
     return arithmetic_rows(source, seed)
 
 
@@ -178,6 +182,22 @@ def _program(index: int, example: programs.Example, tests: int) -> Row:
         reward_style="code",
         ground_truth=None if example.response else json.dumps(program.tests(tests)),
         extra_info=json.dumps({"kind": program.kind, "steps": program.steps}),
+    )
+
+
+def _instruction(index: int, example: instructions.Instruction) -> Row:
+    return Row(
+        source=INSTRUCTIONS,
+        index=index,
+        split=example.subset,
+        subset=example.subset,
+        data_source=INSTRUCTIONS,
+        prompt=[{"role": "user", "content": example.question}],
+        solution=[],
+        scored=True,
+        ability="instructions",
+        ground_truth=json.dumps(example.keeps),
+        extra_info="{}",
     )
 
 

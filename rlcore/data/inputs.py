@@ -7,17 +7,14 @@ from pathlib import Path, PurePath
 from rlcore.data.globs import is_pattern, matched_files
 from rlcore.data.sources import source_files
 from rlcore.store.outside import Read, hub_read, read_directory_digest, read_file_digest
-from schemas.data import (
-    AimeSource,
+from schemas.data import AimeSource, DataSection, FileSource, HubSource, MathSource
+from schemas.errors import UserError
+from schemas.generated import (
     ArithmeticSource,
-    DataSection,
     EnvironmentSource,
-    FileSource,
-    HubSource,
-    MathSource,
+    InstructionsSource,
     ProgramsSource,
 )
-from schemas.errors import UserError
 from schemas.model import ModelSection
 
 
@@ -32,7 +29,7 @@ def data_digests(data: DataSection) -> dict[str, Read]:
     for index, source in enumerate(data.sources):
         role = f"data.sources[{index}]"
         match source:
-            case ArithmeticSource() | ProgramsSource() | EnvironmentSource():
+            case ArithmeticSource() | ProgramsSource() | InstructionsSource() | EnvironmentSource():
                 continue
             case FileSource() if not is_pattern(source.path):
                 digests[role] = read_file_digest(source.path, f"{role}.path")

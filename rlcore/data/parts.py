@@ -11,9 +11,10 @@ from rlcore.data.normalise import columns_of, form_of
 from rlcore.data.part import PART_ROWS, Part
 from rlcore.data.rows import RawTable
 from rlcore.data.sources import open_source
-from schemas.data import DataSection, GeneratedSource
+from schemas.data import DataSection
 from schemas.environment import EnvironmentSection
 from schemas.errors import UserError
+from schemas.generated import GeneratedSource
 
 
 class Parts:

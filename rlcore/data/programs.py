@@ -21,8 +21,8 @@ from functools import cache
 from itertools import product
 
 from rlcore.seeds import stream_seed
-from schemas.data import ProgramsSource
 from schemas.errors import UserError
+from schemas.generated import ProgramsSource
 
 # Operators in the order of use. A sum before a product needs parentheses. No quotient follows a
 # sum, since it would hide most errors in that sum from the tests.

@@ -7,8 +7,9 @@ from rlcore.data.generated import generated_rows
 from rlcore.data.normalise import normalise
 from rlcore.data.rows import Reject, Row
 from rlcore.data.sources import read_source
-from schemas.data import DataSection, GeneratedSource
+from schemas.data import DataSection
 from schemas.environment import EnvironmentSection
+from schemas.generated import GeneratedSource
 
 
 def read_rows(

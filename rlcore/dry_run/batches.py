@@ -10,15 +10,18 @@ from schemas.data import (
     MATH_HUB,
     MATH_ROWS,
     AimeSource,
-    ArithmeticSource,
     DataSection,
-    EnvironmentSource,
     Gsm8kSource,
     MathSource,
-    ProgramsSource,
     Source,
 )
 from schemas.errors import UserError
+from schemas.generated import (
+    ArithmeticSource,
+    EnvironmentSource,
+    InstructionsSource,
+    ProgramsSource,
+)
 from schemas.recipe import Recipe
 from schemas.reward_model import Gsm8kSolutions, SampledPreferences
 
@@ -151,6 +154,8 @@ def _size_of(source: Source, fraction: float) -> DataSize:
         return DataSize(*sizes, source.demonstrations)
     if isinstance(source, ProgramsSource):
         return DataSize(source.train, source.validation, (source.test,), source.demonstrations)
+    if isinstance(source, InstructionsSource):
+        return DataSize(source.train, source.validation, (source.test,), 0)
     if isinstance(source, Gsm8kSource):
         rows = {split: min(n, source.limit or n) for split, n in GSM8K_ROWS.items()}
         solved = rows["train"] if source.demonstrations else 0

@@ -19,16 +19,12 @@ from rlcore.results.provenance import TRUSTS
 from rlcore.store.artifacts import ArtifactStore
 from rlcore.store.fingerprint import installed
 from schemas.artifacts import ArtifactRef
-from schemas.data import (
-    AimeSource,
+from schemas.data import AimeSource, FileSource, Gsm8kSource, HubSource, MathSource, Source
+from schemas.generated import (
     ArithmeticSource,
     EnvironmentSource,
-    FileSource,
-    Gsm8kSource,
-    HubSource,
-    MathSource,
+    InstructionsSource,
     ProgramsSource,
-    Source,
 )
 from schemas.names import BASE_MODEL, REWARD_MODEL, term_name
 from schemas.recipe import Recipe
@@ -240,6 +236,8 @@ def _source(source: Source) -> str:
             return f"generated arithmetic word problems of {fewest} to {most} steps"
         case ProgramsSource():
             return "generated descriptions of one-line Python programs"
+        case InstructionsSource():
+            return "generated instructions that a rule checks"
         case EnvironmentSource():
             return f"beginnings of episodes of {source.data_source or 'the environment'}"
 

@@ -10,8 +10,9 @@ from rlcore.data.split import NO_DEMONSTRATIONS, no_prompts
 from rlcore.dry_run.batches import DataSize, data_size, size_of_rows, total_size
 from rlcore.reward_model.files import preference_file, read_rankings, read_solutions
 from rlcore.rl.ptx import ptx_texts
-from schemas.data import DataSection, GeneratedSource
+from schemas.data import DataSection
 from schemas.errors import UserError
+from schemas.generated import GeneratedSource
 from schemas.recipe import Recipe
 from schemas.reward_model import Preferences, SampledPreferences
 

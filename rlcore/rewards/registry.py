@@ -12,7 +12,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlcore.rewards import arithmetic, code, gsm8k, length, math_answer, response_format
+from rlcore.rewards import (
+    arithmetic,
+    code,
+    gsm8k,
+    instructions,
+    length,
+    math_answer,
+    response_format,
+)
 from rlcore.rewards.calls import AsyncFunction, BatchFunction, Function, RowFunction
 from rlcore.rewards.environment import check_environment
 from rlcore.rewards.modules import check_module, find_module, function_of, import_module
@@ -34,6 +42,7 @@ BUILTIN: dict[str, Callable[..., Scorer]] = {
     "arithmetic": arithmetic.scorer,
     "code": code.scorer,
     "gsm8k": gsm8k.scorer,
+    "instructions": instructions.scorer,
     "math": math_answer.scorer,
     "format": response_format.scorer,
     "length": length.scorer,

@@ -4,14 +4,8 @@ from typing import Any
 
 import pytest
 
-from schemas.data import (
-    ArithmeticSource,
-    DataSection,
-    GeneratedSource,
-    Gsm8kSource,
-    HubSource,
-    ProgramsSource,
-)
+from schemas.data import DataSection, Gsm8kSource, HubSource
+from schemas.generated import ArithmeticSource, GeneratedSource, ProgramsSource
 
 
 def test_a_source_is_known_by_its_kind() -> None:

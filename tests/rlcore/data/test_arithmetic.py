@@ -20,7 +20,7 @@ from rlcore.data.arithmetic import (
     prompts,
     solve,
 )
-from schemas.data import ArithmeticSource
+from schemas.generated import ArithmeticSource
 
 SOURCE = ArithmeticSource(train=600, validation=100, test=200, test_steps=100, demonstrations=3000)
 STEP = re.compile(r"(\d\d)([-+*])(\d\d):(\d\d),(\d)=(\d\d)")

@@ -5,7 +5,7 @@ import json
 from rlcore.data.generated import arithmetic_rows
 from rlcore.rewards import arithmetic
 from rlcore.rewards.types import RewardRow
-from schemas.data import ArithmeticSource
+from schemas.generated import ArithmeticSource
 
 SOURCE = ArithmeticSource(train=20, validation=8, test=8, test_steps=8, demonstrations=60)
 

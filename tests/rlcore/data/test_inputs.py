@@ -6,15 +6,9 @@ import pytest
 
 from rlcore.data.inputs import data_digests, model_digests
 from rlcore.store.outside import Read
-from schemas.data import (
-    AimeSource,
-    ArithmeticSource,
-    DataSection,
-    FileSource,
-    Gsm8kSource,
-    MathSource,
-)
+from schemas.data import AimeSource, DataSection, FileSource, Gsm8kSource, MathSource
 from schemas.errors import UserError
+from schemas.generated import ArithmeticSource
 from schemas.model import FromScratch, ModelSection
 from tests.rlcore.data.row_files import MATH_ROWS, VERL_ROWS, write
 

@@ -8,8 +8,9 @@ import pytest
 
 from rlcore.data.part import Part
 from rlcore.data.parts import Parts
-from schemas.data import ArithmeticSource, DataSection, FileSource
+from schemas.data import DataSection, FileSource
 from schemas.errors import UserError
+from schemas.generated import ArithmeticSource
 
 
 def parts_of(*sources: FileSource | ArithmeticSource) -> tuple[Parts, list[Part]]:

@@ -11,16 +11,9 @@ from rlcore.dry_run.batches import (
     size_of_rows,
 )
 from rlcore.dry_run.plan import plan
-from schemas.data import (
-    AimeSource,
-    ArithmeticSource,
-    DataSection,
-    FileSource,
-    Gsm8kSource,
-    MathSource,
-    ProgramsSource,
-)
+from schemas.data import AimeSource, DataSection, FileSource, Gsm8kSource, MathSource
 from schemas.errors import UserError
+from schemas.generated import ArithmeticSource, ProgramsSource
 from tests.rlcore.dry_run.small import ROOMY, recipe
 
 

@@ -5,15 +5,9 @@ from pathlib import Path
 import pytest
 
 from rlcore.retraining.observed import new_rows, observe
-from schemas.data import (
-    AimeSource,
-    ArithmeticSource,
-    DataSection,
-    FileSource,
-    Gsm8kSource,
-    HubSource,
-)
+from schemas.data import AimeSource, DataSection, FileSource, Gsm8kSource, HubSource
 from schemas.errors import UserError
+from schemas.generated import ArithmeticSource
 from tests.rlcore.data.row_files import VERL_ROWS, write
 
 COMMIT = "0123456789" * 4
