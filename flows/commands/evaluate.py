@@ -68,7 +68,7 @@ def evaluate(options: argparse.Namespace) -> int:
     Raises UserError for a model, a recipe or a run that there is not, before anything starts, and
     for a model that does not fit the recipe's data.
     """
-    from rlcore.preflight.start import check_evaluation
+    from rlcore.preflight.start import check_evaluation, check_model
     from rlcore.recipes import load_recipe, parse_override
     from rlcore.results.model import model_path
     from tasks.evaluate_model import evaluate_model, with_model
@@ -83,6 +83,8 @@ def evaluate(options: argparse.Namespace) -> int:
         with_model(recipe, model_path(name, options.runs), options.revision)
         for name in options.model
     ]
+    for one in models[1:]:  # the first is about to be read
+        check_model(one.model)
     found: dict[str, Evaluated] = {}
     with progress_on_stderr():
         for name, one in zip(options.model, models, strict=True):

@@ -38,9 +38,10 @@ from rlcore.api.recipe import Task, recipe_of
 from rlcore.diagnostics.memory import explained
 from rlcore.diagnostics.watch import Diagnostics
 from rlcore.dry_run.plan import plan
-from rlcore.models.base import copy_base_model
-from rlcore.models.files import MODEL_FOLDER, locate_model, model_files
+from rlcore.models.base import check_model_files, copy_base_model
+from rlcore.models.files import MODEL_FOLDER, locate_model, read_config
 from rlcore.models.pretrained import load_pretrained
+from rlcore.models.soundness import check_tokenizer_fits
 from rlcore.models.tokenizer import has_chat_template, load_tokenizer
 from rlcore.recipe_text import write_yaml
 from rlcore.recipes import recipe_digest
@@ -167,6 +168,7 @@ def _prepared(job: Job, root: Path, store: ArtifactStore, scratch: Path) -> _Pre
     located = locate_model(job.model_name, None)
     source = _base_model(job, located, scratch)
     tokenizer = load_tokenizer(source, name=job.model_name)
+    check_tokenizer_fits(tokenizer, source, read_config(source), name=job.model_name)
     prompts = prompts_frame(job.prompts, tokenizer, max_tokens=job.config.max_prompt_length)
     name = f"{job.config.preset}-{uuid.uuid4().hex[:12]}" if earlier is None else earlier.id
     recipe = recipe_of(job.config, _task(job, source, prompts, store, f"{TRAINING}/{name}"))
@@ -324,7 +326,7 @@ def _root(output_dir: Path | None) -> Iterator[Path]:
 
 def _base_model(job: Job, source: Path, scratch: Path) -> Path:
     """Return the directory to start from: the model's own, or a copy with a plain chat template."""
-    model_files(source)
+    check_model_files(source)
     if has_chat_template(source, name=job.model_name):
         return source
     logger.info("%s has no chat template; prompts are passed to it unchanged", job.model_name)

@@ -1,6 +1,7 @@
 """The base model as a local Hugging Face directory: copied, or made from random weights."""
 
 import json
+import math
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,6 +16,12 @@ from rlcore.models.files import (
     read_config,
 )
 from rlcore.models.scratch import write_scratch
+from rlcore.models.soundness import (
+    check_companions,
+    check_finite,
+    check_tokenizer_fits,
+    check_weights,
+)
 from rlcore.models.tokenizer import EOS, PAD, eos_token_id, load_tokenizer, train_tokenizer
 from schemas.errors import UserError
 from schemas.model import ModelSection
@@ -25,15 +32,16 @@ if TYPE_CHECKING:
 TOKENIZER_TEXTS = 16384  # enough for every word of generated text; more only costs time
 
 
-def check_base_model(model: ModelSection, source: Path) -> None:
+def check_base_model(model: ModelSection, source: Path, *, values_to: float = math.inf) -> None:
     """Raise ``UserError`` when a run could not start from the model of the directory ``source``.
 
-    It lacks a part (``model_files``), its context is shorter than ``model.max_tokens``, or its
-    tokenizer cannot be loaded, has no pad token, no EOS token that the model knows, or no chat
-    template that is Jinja.
+    Its files are not sound (``check_model_files``, with ``values_to``), its context is shorter than
+    ``model.max_tokens``, or its tokenizer cannot be loaded, has tokens that the model does not
+    know, no pad token, no EOS token that the model knows, or no chat template that is Jinja.
     """
-    model_files(source, trust_remote_code=model.trust_remote_code)
-    config = read_config(source)
+    config = check_model_files(
+        source, trust_remote_code=model.trust_remote_code, values_to=values_to
+    )
     context = config.get("max_position_embeddings")
     if context is not None and context < model.max_tokens:
         raise UserError(
@@ -54,7 +62,26 @@ def check_base_model(model: ModelSection, source: Path) -> None:
             f' vocab_size = {vocab_size}; set "eos_token" in its tokenizer_config.json to a token'
             " of its vocabulary"
         )
+    check_tokenizer_fits(tokenizer, source, config, name=model.path or str(source))
     _check_template(tokenizer, model)
+
+
+def check_model_files(
+    source: Path, *, trust_remote_code: bool = False, values_to: float = math.inf
+) -> dict[str, Any]:
+    """Return the config.json of the directory ``source``, whose files are sound.
+
+    Raises ``UserError`` when it lacks a part (``model_files``), a file is not what its name says
+    (``check_companions``), or its weights cannot be trained (``check_weights``) or are not all
+    finite. ``values_to``: bytes of weights up to which every value is read.
+    """
+    config = read_config(source)
+    files = model_files(source, trust_remote_code=trust_remote_code)
+    check_companions(files)
+    check_weights(source, config)
+    if sum(file.stat().st_size for file in files if file.suffix == ".safetensors") <= values_to:
+        check_finite(source)
+    return config
 
 
 def _check_template(tokenizer: Any, model: ModelSection) -> None:

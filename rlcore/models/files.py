@@ -13,9 +13,9 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+from rlcore.weights.stored import INDEX_FILE, weight_files
 from schemas.errors import UserError
 
-INDEX_FILE = "model.safetensors.index.json"
 # Files of a Hugging Face directory besides weights and architecture.
 COMPANION_FILES = (
     "generation_config.json",
@@ -131,16 +131,16 @@ def hub_unreachable() -> str:
 
 
 def model_files(source: Path, *, trust_remote_code: bool = False) -> set[Path]:
-    """Return the files of ``MODEL_FILES`` in ``source``.
+    """Return the files of ``MODEL_FILES`` in ``source``; of the weights those that are loaded.
 
-    Raises ``UserError`` naming the missing part: configuration, safetensors, tokenizer.
+    Raises ``UserError`` naming the missing part: configuration, safetensors, tokenizer; and as
+    ``weight_files``.
     """
     patterns = [*MODEL_FILES, *(CODE_FILES if trust_remote_code else ())]
     files = {f for pattern in patterns for f in source.glob(pattern) if f.is_file()}
     names = {file.name for file in files}
     wanted = {
         "config.json": "config.json" in names,
-        "weights (*.safetensors)": any(name.endswith(".safetensors") for name in names),
         "a tokenizer (tokenizer.json)": any(name.startswith("tokenizer") for name in names),
     }
     missing = [what for what, present in wanted.items() if not present]
@@ -149,23 +149,8 @@ def model_files(source: Path, *, trust_remote_code: bool = False) -> set[Path]:
             f"model.path = '{source}' has no {missing[0]}; give a directory written by"
             " save_pretrained of the model and of its tokenizer"
         )
-    _check_shards(source, names)
-    return files
-
-
-def _check_shards(source: Path, names: set[str]) -> None:
-    index = source / INDEX_FILE
-    if not index.is_file():
-        return
-    try:
-        shards = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-    except (OSError, ValueError, KeyError, AttributeError) as error:
-        raise UserError(f"{index} cannot be read: {error}; fetch the model again") from error
-    if missing := sorted(shards - names):
-        raise UserError(
-            f"model.path = '{source}' lacks {len(missing)} of {len(shards)} weight files of its"
-            f" index, such as {missing[0]}; fetch the model again"
-        )
+    weights = set(weight_files(source))
+    return {file for file in files if file.suffix != ".safetensors" or file in weights}
 
 
 def read_config(directory: Path) -> dict[str, Any]:
@@ -177,7 +162,7 @@ def read_config(directory: Path) -> dict[str, Any]:
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        remedy = "give a Hugging Face model directory"
+        remedy = "give a Hugging Face model directory, as save_pretrained writes it"
         if (directory / "adapter_config.json").is_file():
             remedy = "it is an adapter: merge it into its base model first (peft: merge_and_unload)"
         raise UserError(f"model.path = '{directory}' has no config.json; {remedy}") from None

@@ -1,13 +1,10 @@
 """How many parameters a model has, read without loading any weights."""
 
-import json
-import struct
 from math import prod
 from pathlib import Path
-from typing import Any
 
 from rlcore.models.files import read_config
-from schemas.errors import UserError
+from rlcore.weights.stored import stored_tensors
 from schemas.model import ModelSection
 
 
@@ -26,35 +23,10 @@ def model_parameters(model: ModelSection, directory: Path) -> int:
 def count_parameters(directory: Path, *, tied: bool) -> int:
     """Return the number of parameters in the safetensors files of ``directory``, headers only.
 
-    A tied ``lm_head.weight`` that some checkpoints repeat counts once. Raises ``UserError`` when
-    there is no such file or one is not safetensors.
+    A tied ``lm_head.weight`` that some checkpoints repeat counts once. Raises ``UserError`` as
+    ``stored_tensors``.
     """
-    files = sorted(directory.glob("model*.safetensors"))
-    if not files:
-        raise UserError(
-            f"model.path = '{directory}' holds no model*.safetensors; save the model with"
-            " save_pretrained first"
-        )
-    shapes: dict[str, list[int]] = {}
-    for file in files:
-        header = _safetensors_header(file)
-        shapes |= {name: entry["shape"] for name, entry in header.items()}
+    tensors = stored_tensors(directory)
     if tied:
-        shapes.pop("lm_head.weight", None)
-    return sum(prod(shape) for shape in shapes.values())
-
-
-def _safetensors_header(file: Path) -> dict[str, Any]:
-    """Read the JSON header: 8 bytes of little-endian length, then the entries."""
-    with file.open("rb") as stream:
-        prefix = stream.read(8)
-        length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else 0
-        text = stream.read(length) if 0 < length <= file.stat().st_size else b""
-    try:
-        header = json.loads(text)
-    except ValueError:
-        raise UserError(
-            f"weights file {file} is not a readable safetensors file; fetch or save the model again"
-        ) from None
-    header.pop("__metadata__", None)
-    return header
+        tensors.pop("lm_head.weight", None)
+    return sum(prod(tensor.shape) for tensor in tensors.values())

@@ -126,8 +126,9 @@ def _read(directory: Path, name: str, trust_remote_code: bool) -> "ChatTokenizer
         from transformers import AutoTokenizer
 
         return AutoTokenizer.from_pretrained(directory, trust_remote_code=trust_remote_code)
-    # Untrusted files, which may be JSON of any shape: name the model.
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    # Untrusted files, which may be JSON of any shape, and tokenizers raises bare Exceptions: name
+    # the model.
+    except Exception as error:
         first_line = str(error).strip().partition("\n")[0]
         raise UserError(
             f"tokenizer of model '{name}' cannot be loaded: {first_line}; fetch or save it again"

@@ -15,6 +15,10 @@ from rlcore.rewards.registry import check_recipe_functions
 from schemas.model import ModelSection
 from schemas.recipe import Recipe
 
+# Bytes of weights whose values are read here, in seconds; those of larger models are when the run
+# copies them.
+VALUES_READ_AHEAD = 16 * 2**30
+
 
 def check_start(recipe: Recipe) -> Plan:
     """Return the plan of a run that may start here.
@@ -28,8 +32,8 @@ def check_start(recipe: Recipe) -> Plan:
     if recipe.hardware.ray_address is None:  # else judges are asked elsewhere
         check_keys(recipe)
     size = check_files(recipe)
+    check_model(recipe.model)
     planned = plan(recipe, data=size)
-    _check_model(recipe.model)
     if recipe.hardware.ray_address is not None:
         check_address(recipe.hardware.ray_address)
     sandbox = check_sandbox(recipe)
@@ -54,8 +58,9 @@ def check_evaluation(recipe: Recipe) -> None:
     check_environment(recipe)
 
 
-def _check_model(model: ModelSection) -> None:
+def check_model(model: ModelSection) -> None:
+    """Raise UserError for a model of a local directory that cannot be used."""
     if model.path is not None:
         directory = Path(model.path).expanduser()
         if directory.is_dir():  # a hub name is looked up when the run reads it
-            check_base_model(model, directory)
+            check_base_model(model, directory, values_to=VALUES_READ_AHEAD)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlcore.weights.leftovers import exchange_folder, remove_abandoned_weights
+from rlcore.weights.stored import weight_files
 from schemas.errors import UserError
 
 if TYPE_CHECKING:
@@ -93,12 +94,7 @@ def _weight_files(model_dir: str | Path) -> list[Path]:
     root = Path(model_dir)
     if not (root / "config.json").is_file():
         raise UserError(f"{root} has no config.json; give a Hugging Face model directory")
-    files = sorted(root.glob("model*.safetensors"))
-    if not files:
-        raise UserError(
-            f"{root} holds no model*.safetensors; save the model with save_pretrained first"
-        )
-    return files
+    return weight_files(root)
 
 
 def _canonical(model_dir: str | Path, names: Iterable[str]) -> list[str]:

@@ -220,7 +220,7 @@ MODELS: dict[str, tuple[Callable[[Path], object], Overrides, str]] = {
     "a pointer instead of weights": (
         lambda directory: (directory / "model.safetensors").write_text("version https"),
         {},
-        "model.safetensors is not a readable safetensors file; fetch or save the model again",
+        "model.safetensors is not a readable safetensors file (13 bytes: ",
     ),
     "half of its weights": (
         index_of_two,

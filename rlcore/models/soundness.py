@@ -1,0 +1,208 @@
+"""Whether the files of a model directory are sound: whole, of one model, and trainable.
+
+Without torch, which takes a process that needs no more of it seconds to import.
+"""
+
+import json
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rlcore.weights.stored import StoredTensor, refuse_pointer, stored_tensors
+from schemas.errors import UserError
+
+if TYPE_CHECKING:
+    from rlcore.models.tokenizer import ChatTokenizer
+
+# By the format's dtype: its bits as an integer, and those of the exponent, which are all set in
+# infinities and NaN alone (IEEE 754).
+_FLOATS = {
+    "F64": (np.uint64, 0x7FF0_0000_0000_0000),
+    "F32": (np.uint32, 0x7F80_0000),
+    "F16": (np.uint16, 0x7C00),
+    "BF16": (np.uint16, 0x7F80),
+}
+_EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "embed_in.weight", "word_embeddings.weight")
+_HEADS = ("lm_head.weight", "embed_out.weight")
+_OF_OTHER_SENSES = {
+    f"{mark}_token" for mark in ("image", "boi", "eoi", "audio", "boa", "eoa", "video")
+}
+_PIECE = 2**22  # bytes that are looked at together: they stay in a core's cache
+
+
+def check_companions(files: Iterable[Path]) -> None:
+    """Raise ``UserError`` for a file that is a pointer of Git LFS, or is called .json and holds no
+    JSON object."""
+    for file in sorted(files):
+        refuse_pointer(file)
+        if file.suffix != ".json":
+            continue
+        try:
+            content = json.loads(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise UserError(
+                f"{file} cannot be read: {error}; fetch or save the model again"
+            ) from None
+        if not isinstance(content, dict):
+            raise UserError(f"{file} holds no JSON object; fetch or save the model again")
+
+
+def check_weights(directory: Path, config: Mapping[str, Any]) -> None:
+    """Raise ``UserError`` where the weights of ``directory`` cannot be trained, or contradict its
+    ``config``; values are compared only of a head beside tied embeddings.
+
+    Quantised weights, an embedding of another shape than vocab_size x hidden_size, a head that
+    differs from the embedding that config.json says it is. Raises as ``stored_tensors``, too.
+    """
+    tensors = stored_tensors(directory)
+    quantised = config.get("quantization_config")
+    if quantised is not None:
+        method = quantised.get("quant_method") if isinstance(quantised, dict) else quantised
+        raise UserError(
+            f"model.path = '{directory}' is quantised (quantization_config of config.json:"
+            f" {method}), and quantised weights are not trained; give the unquantised model, or"
+            " save it dequantised"
+        )
+    for name, tensor in tensors.items():
+        if name.endswith("weight") and tensor.dtype not in _FLOATS:
+            raise UserError(
+                f"weights file {tensor.file}: '{name}' is of dtype {tensor.dtype}, and weights of"
+                f" {', '.join(_FLOATS)} are trained; give the unquantised model"
+            )
+    embedding = embedding_of(tensors)
+    if embedding is None:
+        return
+    _check_embedding(*embedding, config, directory)
+    _check_tied(tensors, *embedding, config, directory)
+
+
+def embedding_of(tensors: Mapping[str, StoredTensor]) -> tuple[str, StoredTensor] | None:
+    """Return name and tensor of the input embedding, [tokens, width]; None where none has one of
+    the usual names."""
+    for name, tensor in tensors.items():
+        if name.endswith(_EMBEDDINGS) and len(tensor.shape) == 2:
+            return name, tensor
+    return None
+
+
+def _check_embedding(
+    name: str, tensor: StoredTensor, config: Mapping[str, Any], directory: Path
+) -> None:
+    text = _text_config(config)
+    wanted = [text.get("vocab_size"), text.get("hidden_size", text.get("n_embd"))]
+    if "word_embed_proj_dim" in text:  # of OPT, the width of its embedding
+        wanted[1] = text["word_embed_proj_dim"]
+    if any(w not in (None, h) for w, h in zip(wanted, tensor.shape, strict=True)):
+        raise UserError(
+            f"weights file {tensor.file}: '{name}' has shape {list(tensor.shape)}, and config.json"
+            f" of '{directory}' has vocab_size = {wanted[0]}, hidden_size = {wanted[1]}; they are"
+            " of two models, fetch or save the model again"
+        )
+
+
+def _check_tied(
+    tensors: Mapping[str, StoredTensor],
+    name: str,
+    embedding: StoredTensor,
+    config: Mapping[str, Any],
+    directory: Path,
+) -> None:
+    head = next((head for head in _HEADS if head in tensors), None)
+    if head is None or not _is_tied(config, directory):
+        return
+    if not _equal(embedding, tensors[head]):
+        raise UserError(
+            f"model.path = '{directory}' has tie_word_embeddings = true and an '{head}' that is not"
+            f" '{name}', and loaders differ in which they use; set tie_word_embeddings to false in"
+            f" config.json, or remove '{head}' from the weights"
+        )
+
+
+def _equal(one: StoredTensor, other: StoredTensor) -> bool:
+    if (one.dtype, one.shape) != (other.dtype, other.shape):
+        return False
+    pairs = zip(_pieces(one), _pieces(other), strict=True)
+    return all(np.array_equal(a, b) for a, b in pairs)
+
+
+def _is_tied(config: Mapping[str, Any], directory: Path) -> bool:
+    for part in (config, _text_config(config)):
+        if (tied := part.get("tie_word_embeddings")) is not None:
+            return bool(tied)
+    from transformers import AutoConfig  # it has each class's own default
+
+    try:
+        whole = AutoConfig.from_pretrained(directory, trust_remote_code=False)
+        return bool(whole.get_text_config().tie_word_embeddings)
+    except (OSError, ValueError, KeyError, AttributeError):  # told where the model is built
+        return False
+
+
+def _text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the part of ``config`` that describes the language model."""
+    text = config.get("text_config")
+    return text if isinstance(text, dict) else config
+
+
+def check_finite(directory: Path) -> None:
+    """Raise ``UserError`` naming the first of the weights that holds NaN or an infinity.
+
+    Reads every value, on all cores. Raises as ``stored_tensors``, too.
+    """
+    tensors = {n: t for n, t in stored_tensors(directory).items() if t.dtype in _FLOATS}
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        counts = pool.map(_count_not_finite, tensors.values())
+        for (name, tensor), count in zip(tensors.items(), counts, strict=True):
+            if count:
+                raise UserError(
+                    f"weights file {tensor.file}: '{name}' holds NaN or infinity in {count:,} of"
+                    f" its {math.prod(tensor.shape):,} values; fetch or save the model again"
+                )
+
+
+def _count_not_finite(tensor: StoredTensor) -> int:
+    kind, exponent = _FLOATS[tensor.dtype]
+    mask = kind(exponent)
+    return sum(
+        int(np.count_nonzero((piece.view(kind) & mask) == mask)) for piece in _pieces(tensor)
+    )
+
+
+def _pieces(tensor: StoredTensor) -> Iterator[np.ndarray]:
+    """Yield the bytes of ``tensor``, a few MiB each."""
+    with tensor.file.open("rb") as stream:
+        stream.seek(tensor.start)
+        for begin in range(0, tensor.num_bytes, _PIECE):
+            yield np.fromfile(stream, np.uint8, min(_PIECE, tensor.num_bytes - begin))
+
+
+def check_tokenizer_fits(
+    tokenizer: "ChatTokenizer", directory: Path, config: Mapping[str, Any], *, name: str
+) -> None:
+    """Raise ``UserError`` where ``tokenizer`` has a token that the embedding of ``directory`` has
+    no row for, ``name`` the model's name.
+
+    Marks of images and sounds may be missing there: the text model of a family (Gemma 3 1B) shares
+    the tokenizer of its siblings that see.
+    """
+    embedding = embedding_of(stored_tensors(directory))
+    rows = _text_config(config).get("vocab_size") if embedding is None else embedding[1].shape[0]
+    seen = {v for k, v in tokenizer.special_tokens_map.items() if k in _OF_OTHER_SENSES}
+    beyond = {
+        token: number
+        for token, number in tokenizer.get_vocab().items()
+        if rows is not None and number >= rows and token not in seen
+    }
+    if beyond:
+        token = min(beyond, key=lambda each: beyond[each])
+        raise UserError(
+            f"tokenizer of model '{name}' has {len(beyond):,} tokens that the model has no"
+            f" embedding for, such as '{token}' with id {beyond[token]}, of {rows:,} rows;"
+            " add rows with model.resize_token_embeddings(len(tokenizer)) and save it, or take the"
+            " model's own tokenizer"
+        )

@@ -1,0 +1,151 @@
+"""The safetensors files that hold a model: which they are, and what their headers say.
+
+Read without torch and without any weights.
+"""
+
+import json
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+from schemas.errors import UserError
+
+WEIGHTS_FILE = "model.safetensors"
+INDEX_FILE = "model.safetensors.index.json"
+_SHARDS = "model-*-of-*.safetensors"
+_PICKLED = ("*.bin", "*.pt", "*.pth")
+_POINTER = b"version https://git-lfs"
+_AGAIN = "fetch or save the model again"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """A tensor of a file. ``dtype``: the format's name of it, such as ``BF16``; ``start``: the byte
+    of the file at which it begins."""
+
+    file: Path
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    num_bytes: int
+
+
+def weight_files(directory: Path) -> list[Path]:
+    """Return the files that every loader of Hugging Face directories reads: those that the index
+    names, else model.safetensors.
+
+    Raises ``UserError`` where there are none, some are missing, or there are others beside them,
+    which some loaders would read instead.
+    """
+    single, index = directory / WEIGHTS_FILE, directory / INDEX_FILE
+    found = {file.name for file in (single, *directory.glob(_SHARDS)) if file.is_file()}
+    named = set(_weight_map(index).values()) if index.is_file() else {WEIGHTS_FILE} & found
+    if not found:
+        raise UserError(
+            f"model.path = '{directory}' holds no model*.safetensors{_pickled(directory)}; save the"
+            " model with save_pretrained first"
+        )
+    if not named:
+        raise UserError(
+            f"model.path = '{directory}' holds {min(found)} and no {INDEX_FILE} that says which"
+            " files the model consists of; fetch the model again"
+        )
+    missing = {name for name in named if not (directory / name).is_file()} | (
+        {name for name in named if Path(name).name != name}
+    )
+    if missing:
+        raise UserError(
+            f"model.path = '{directory}' lacks {len(missing)} of {len(named)} weight files of its"
+            f" index, such as {min(missing)}; fetch the model again"
+        )
+    if others := found - named:
+        raise UserError(
+            f"model.path = '{directory}' holds {min(others)} beside the model's weight files"
+            f" ({min(named)}{', ...' if len(named) > 1 else ''}), and loaders differ in which they"
+            " read; remove those that are not the model's"
+        )
+    return [directory / name for name in sorted(named)]
+
+
+def _pickled(directory: Path) -> str:
+    files = sorted(file.name for pattern in _PICKLED for file in directory.glob(pattern))
+    return f", only {files[0]}, which is not read because a pickle may run code" if files else ""
+
+
+def stored_tensors(directory: Path) -> dict[str, StoredTensor]:
+    """Return what the weight files of ``directory`` hold, by name, from their headers.
+
+    Raises ``UserError`` as ``weight_files``, for a file that is truncated or otherwise not
+    safetensors, and where shards and index differ.
+    """
+    files = weight_files(directory)
+    tensors: dict[str, StoredTensor] = {}
+    for file in files:
+        for name, tensor in _header(file).items():
+            if name in tensors:
+                raise UserError(
+                    f"weights files {tensors[name].file} and {file.name} both hold '{name}';"
+                    f" {_AGAIN}"
+                )
+            tensors[name] = tensor
+    index = directory / INDEX_FILE
+    if index.is_file():
+        _check_index(index, tensors)
+    return tensors
+
+
+def _check_index(index: Path, tensors: dict[str, StoredTensor]) -> None:
+    listed = _weight_map(index)
+    for name in sorted(listed.keys() | tensors.keys()):
+        said = listed.get(name)
+        held = tensors[name].file.name if name in tensors else None
+        if said != held:
+            raise UserError(
+                f"{index} says that '{name}' is in {said or 'no file'}, and it is in"
+                f" {held or 'none'}; {_AGAIN}"
+            )
+
+
+def _weight_map(index: Path) -> dict[str, str]:
+    refuse_pointer(index)
+    try:
+        listed = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{index} cannot be read: {error!r}; fetch the model again") from error
+    if not isinstance(listed, dict) or not all(isinstance(f, str) for f in listed.values()):
+        raise UserError(f"{index} has no weight_map of tensors to files; fetch the model again")
+    return listed
+
+
+def _header(file: Path) -> dict[str, StoredTensor]:
+    """Return what the header says, which the library checks against the size of the file."""
+    from safetensors import SafetensorError, safe_open
+
+    refuse_pointer(file)
+    try:
+        with safe_open(file, framework="np"):
+            pass
+    except (SafetensorError, OSError) as error:  # untrusted input: name the file
+        raise UserError(
+            f"weights file {file} is not a readable safetensors file ({file.stat().st_size:,}"
+            f" bytes: {error}); {_AGAIN}"
+        ) from None
+    with file.open("rb") as stream:
+        (length,) = struct.unpack("<Q", stream.read(8))
+        header = json.loads(stream.read(length))
+    header.pop("__metadata__", None)
+    tensors = {}
+    for name, entry in header.items():
+        begin, end = entry["data_offsets"]
+        shape = tuple(entry["shape"])
+        tensors[name] = StoredTensor(file, entry["dtype"], shape, 8 + length + begin, end - begin)
+    return tensors
+
+
+def refuse_pointer(file: Path) -> None:
+    """Raise ``UserError`` where ``file`` is the text that Git LFS has in a file's place."""
+    with file.open("rb") as stream:
+        if stream.read(len(_POINTER)) == _POINTER:
+            raise UserError(
+                f"{file} is a pointer of Git LFS in place of the file; run `git lfs pull` there"
+            )
