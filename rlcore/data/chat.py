@@ -8,7 +8,7 @@ and encoded again.
 ``tools``: JSON schemas of what the policy can call, for templates that show them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ Tools = Sequence[Mapping[str, Any]]
 Known = dict[str, list[int]]  # rendered text -> its token ids
 
 MANY = 8  # chats of one shape, from which finding out what is written for it pays
+SHOWN = 20  # characters of a turn in a reason
 PROBED = 64  # demonstrations whose piecewise tokens are compared with their text
 
 
@@ -110,29 +111,32 @@ def _pieces(
     opened = iter(_render(tokenizer, before, tools, open_turn=True))
     closed = iter(_render(tokenizer, whole, tools, open_turn=False))
     pieces = []
-    for at in turns:
+    for chat, at in pairs:
         spans = [(next(opened), next(closed)) for _ in at]
-        pieces.append(_split(spans, str(tokenizer.eos_token)))
+
+        def asked(turn: int, chat: list[Message] = chat, at: list[int] = at) -> str | Refused:
+            return _render(tokenizer, [chat[: at[turn]]], tools, open_turn=False)[0]
+
+        pieces.append(_split(spans, str(tokenizer.eos_token), asked))
     return pieces
 
 
 def _split(
-    spans: list[tuple[str | Refused, str | Refused]], eos: str
+    spans: list[tuple[str | Refused, str | Refused]],
+    eos: str,
+    asked: Callable[[int], str | Refused],
 ) -> list[tuple[str, bool]] | Refused:
+    """Return the pieces of one chat. ``spans``: per assistant turn the text up to its opening, and
+    up to its end. ``asked``: the text before the turn of an index, not opened."""
     row: list[tuple[str, bool]] = []
     done = ""
-    for before, after in spans:
+    for number, (before, after) in enumerate(spans):
         if isinstance(before, Refused):
             return before
         if isinstance(after, Refused):
             return after
         if not (before.startswith(done) and after.startswith(before)):
-            return Refused(
-                "template_rewrites_history",
-                "the chat template renders an earlier turn differently once another follows, so no"
-                " mask of assistant tokens is correct; set model.chat_template to one that does"
-                " not",
-            )
+            return _why_apart(done, before, after, asked(number))
         turn = after[len(before) :]
         end = turn.rfind(eos)
         if end < 0:
@@ -145,6 +149,27 @@ def _split(
         row += [(before[len(done) :], False), (spoken, True)]
         done = before + spoken
     return row
+
+
+def _why_apart(done: str, before: str, after: str, asked: str | Refused) -> Refused:
+    """Return why ``after``, a chat up to a turn's end, does not begin with ``before``, the prompt
+    of that turn, or ``before`` not with ``done``, the turns until then."""
+    kept = before.startswith(done) and isinstance(asked, str) and after.startswith(asked)
+    if kept and before.startswith(asked):
+        opening, turn = before[len(asked) :], after[len(asked) :]
+        return Refused(
+            "template_opens_otherwise",
+            f"the chat template opens a turn with {opening!r} for sampling, and writes this one as"
+            f" {turn[: len(opening) + SHOWN]!r}, so it does not follow the prompt that a policy"
+            " sees; begin demonstrations as the template opens turns (after <think>: with their"
+            " reasoning, where the template shows it), or set model.chat_template to one that opens"
+            " turns as it writes them",
+        )
+    return Refused(
+        "template_rewrites_history",
+        "the chat template renders an earlier turn differently once another follows, so no mask of"
+        " assistant tokens is correct; set model.chat_template to one that does not",
+    )
 
 
 def _probe(

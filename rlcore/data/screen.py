@@ -25,6 +25,8 @@ REMEDIES = {
     "contaminated": "remove the rows that the test split holds, or set data.decontaminate to false",
     "null_ground_truth": "fill reward_model.ground_truth",
     "template_rewrites_history": "set model.chat_template",
+    "template_opens_otherwise": "begin demonstrations as the template opens turns, or set"
+    " model.chat_template",
     "template": "set model.chat_template or fix the rows",
 }
 

@@ -81,6 +81,42 @@ def test_a_template_that_rewrites_history_is_refused_not_masked_wrongly(template
     assert isinstance(long, Refused)
     assert long.reason == "template_rewrites_history"
     assert "set model.chat_template" in long.detail
+    asked = encode_demonstrations(tokenizer, [_chat("a", "b")])[0]  # rewritten: the question
+    assert isinstance(asked, Refused)
+    assert asked.reason == "template_rewrites_history"
+
+
+OPENS_THINK = CHATML.replace("assistant\n", "assistant\n<think>\n")
+# As DeepSeek-R1 does: the thoughts of every written turn are left out.
+STRIPS_THINK = OPENS_THINK.replace("m.content", "m.content.split('</think>')[-1]")
+
+
+@pytest.mark.parametrize(
+    ("template", "answer", "shown"),
+    [
+        (OPENS_THINK, "#### 42", "#### 42<|end|>"),
+        (OPENS_THINK, "<think>12+30</think>#### 42", "<think>12+30</think>"),  # no line break
+        (STRIPS_THINK, "<think>\n12+30</think>#### 42", "#### 42<|end|>"),
+    ],
+)
+def test_a_template_that_opens_a_turn_otherwise_is_named_as_that(
+    templated, template, answer, shown
+) -> None:
+    """It was said to rewrite history, of chats that had none."""
+    tokenizer = templated(template)
+    thought = _chat("Tom", "<think>\n4</think>", "and?", answer)
+    for chat in [_chat("Tom", answer), *([thought] if template == OPENS_THINK else [])]:
+        (refused,) = encode_demonstrations(tokenizer, [chat])
+        assert isinstance(refused, Refused)
+        assert refused.reason == "template_opens_otherwise"
+        assert "opens a turn with '<|user|>assistant\\n<think>\\n' for sampling" in refused.detail
+        assert f"writes this one as '<|user|>assistant\\n{shown}" in refused.detail
+
+
+def test_a_demonstration_that_begins_as_the_template_opens_is_trained(templated) -> None:
+    tokenizer = templated(OPENS_THINK)
+    (encoded,) = encode_demonstrations(tokenizer, [_chat("Tom", "<think>\n4</think>")])
+    assert _trained(tokenizer, encoded) == [f"4</think>{EOS}"]
 
 
 @pytest.mark.parametrize(
