@@ -30,10 +30,10 @@ def export_model(
     Written to a hidden sibling, reloaded, compared (``publish.write_verified``), described by
     README.md and ``export.json``, and renamed into place last; any difference or interruption
     leaves ``out_dir`` as it was. ``dtype`` None keeps the policy's. Keys of the result: name,
-    parameters, dtype, tied, weights_digest, chat_template_sha256, logits_max_abs_diff, files (name
-    -> bytes). ``origin``: the artifact that the weights are of, where the directory itself becomes
-    none: kind, key and sha256 of it, and the digests of the files of weights, are added as
-    ``origin``, so that its lineage can be followed.
+    parameters, dtype, tied, weights_digest, chat_template_sha256, logits_max_abs_diff,
+    transformers, files (name -> bytes). ``origin``: the artifact that the weights are of, where
+    the directory itself becomes none: kind, key and sha256 of it, and the digests of the files of
+    weights, are added as ``origin``, so that its lineage can be followed.
 
     Raises ``UserError`` when ``out_dir`` holds something other than an earlier export,
     ``ExportError`` when the reloaded model is not the policy.

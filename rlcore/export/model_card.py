@@ -28,7 +28,7 @@ _TEMPLATE = """\
 {{ "tied" if proof.tied else "untied" }} embeddings. License:
 {% if card.license %}{{ card.license.text }}{% else -%}
 not stated; the recipe's key export.license states it
-{%- endif %}.
+{%- endif %}. Needs transformers {{ proof.transformers }} or newer.
 
 {% if card.snippet -%}
 ## Use

@@ -5,11 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlcore.export.form import keep_form, needed_transformers
 from rlcore.models.tokenizer import load_tokenizer
 from rlcore.weights.digest import canonical_names, state_digest
 from schemas.errors import UserError
 
 if TYPE_CHECKING:
+    import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 SHARD_SIZE = "5GB"  # the hub's convention
@@ -38,7 +40,10 @@ class ExportError(UserError):
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What was compared: weights are equal bit for bit, ``logits_max_abs_diff`` is rounding."""
+    """What was compared: weights are equal bit for bit, ``logits_max_abs_diff`` is rounding.
+
+    ``transformers``: the oldest release that reads the directory (``needed_transformers``).
+    """
 
     parameters: int
     dtype: str
@@ -46,6 +51,7 @@ class Proof:
     weights_digest: str
     chat_template_sha256: str
     logits_max_abs_diff: float
+    transformers: str
 
 
 def write_verified(
@@ -58,7 +64,8 @@ def write_verified(
 ) -> Proof:
     """Write the model of ``policy_dir`` to ``target``, reload it, and compare the two.
 
-    safetensors in shards of ``shard_size``, config, generation config, tokenizer, chat template.
+    safetensors in shards of ``shard_size``, config, generation config, tokenizer, chat template, in
+    the form that the policy's files have (``keep_form``).
     ``dtype`` None keeps that of the weights. Raises ``ExportError`` naming the first difference in
     weights, logits (beyond rounding), tied embeddings, configuration, tokenizer or chat template;
     the caller must then not publish ``target``.
@@ -69,7 +76,12 @@ def write_verified(
     source = load_policy(policy_dir, dtype or "auto", trust_remote_code)
     source_tokenizer = load_tokenizer(policy_dir, trust_remote_code=trust_remote_code)
     source.save_pretrained(target, max_shard_size=shard_size)
-    source_tokenizer.save_pretrained(target)
+    keep_form(
+        policy_dir,
+        target,
+        dtype=_short(source.dtype),
+        trust_remote_code=trust_remote_code,
+    )
     written = load_policy(target, "auto", trust_remote_code)
     written_tokenizer = load_tokenizer(target, trust_remote_code=trust_remote_code)
     digest = _same("weights", _digest(source), _digest(written), target)
@@ -84,11 +96,12 @@ def write_verified(
         _same(what, probe, _tokenizer_probes(written_tokenizer)[what], target)
     return Proof(
         parameters=written.num_parameters(),
-        dtype=str(written.dtype).removeprefix("torch."),
+        dtype=_short(written.dtype),
         tied=tied,
         weights_digest=digest,
         chat_template_sha256=_template_digest(written_tokenizer),
         logits_max_abs_diff=difference,
+        transformers=needed_transformers(target),
     )
 
 
@@ -107,6 +120,10 @@ def load_policy(directory: Path, dtype: str, trust_remote_code: bool) -> "PreTra
             " save_pretrained"
         ) from error
     return model.eval()
+
+
+def _short(dtype: "torch.dtype") -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _same(what: str, expected: Any, found: Any, target: Path) -> Any:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rlcore.learner.attention import AUTO, FLASH, INSTALL, SDPA, flash_problem
 from rlcore.learner.spec import LearnerSpec
 from rlcore.models.blocks import BLOCKS
-from rlcore.models.files import COMPANION_FILES
+from rlcore.models.files import COMPANION_FILES, with_dtype
 from rlcore.models.layers import speed_up_layers
 from rlcore.models.logprobs import TokenLogprobModel, check_plain_head, turn_off_dropout
 from rlcore.models.norms import speed_up_norms
@@ -147,9 +147,7 @@ def write_hf_directory(
         for file in source.glob(pattern):
             if file.is_file():
                 shutil.copyfile(file, target / file.name)
-    config = json.loads((source / "config.json").read_text())
-    config.pop("torch_dtype", None)
-    config["dtype"] = dtype
+    config = with_dtype(json.loads((source / "config.json").read_text()), dtype)
     if SCORE_WEIGHT in state:
         config |= {
             "architectures": [architecture],

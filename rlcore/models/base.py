@@ -133,7 +133,7 @@ def build_base_model(model: ModelSection, target: Path, *, texts: Iterable[str],
         pad=tokenizer.get_vocab()[PAD],
         seed=seed,
     )
-    tokenizer.save_pretrained(target)
+    _save_tokenizer(tokenizer, target)
     return target
 
 
@@ -144,7 +144,7 @@ def base_tokenizer(model: ModelSection, target: Path, *, texts: Iterable[str]) -
     Raises ``UserError`` as ``build_base_model``, ``locate_model`` and ``load_tokenizer`` do.
     """
     if model.path is None:
-        _trained_tokenizer(model, texts).save_pretrained(target)
+        _save_tokenizer(_trained_tokenizer(model, texts), target)
     else:
         trusted = model.trust_remote_code
         source = locate_model(model.path, model.revision, trust_remote_code=trusted, weights=False)
@@ -166,6 +166,19 @@ def _trained_tokenizer(model: ModelSection, texts: Iterable[str]) -> "ChatTokeni
         tokenizer.chat_template = model.chat_template
     tokenizer.model_max_length = shape.max_position_embeddings
     return tokenizer
+
+
+def _save_tokenizer(tokenizer: "ChatTokenizer", target: Path) -> None:
+    """Save a trained tokenizer so that transformers 4 reads it, too: special tokens without a name
+    under the key of that release, and nothing that only the saving one would know."""
+    tokenizer.save_pretrained(target)
+    file = target / "tokenizer_config.json"
+    config = json.loads(file.read_text(encoding="utf-8"))
+    for name in ("backend", "is_local", "local_files_only", "add_prefix_space"):
+        config.pop(name, None)
+    config["additional_special_tokens"] = config.pop("extra_special_tokens")
+    text = json.dumps(config, indent=2, ensure_ascii=False, sort_keys=True)
+    file.write_text(text + "\n", encoding="utf-8")
 
 
 def _set_chat_template(target: Path, model: ModelSection) -> None:

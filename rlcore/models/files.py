@@ -10,6 +10,7 @@ import re
 import shutil
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +172,13 @@ def read_config(directory: Path) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise UserError(f"{file} holds no JSON object; fetch or save the model again")
     return config
+
+
+def with_dtype(config: Mapping[str, Any], dtype: str) -> dict[str, Any]:
+    """Return a config.json whose weights are of ``dtype``, under the key that it has for that:
+    ``torch_dtype`` before transformers 4.56."""
+    keys = [key for key in ("torch_dtype", "dtype") if key in config] or ["dtype"]
+    return {**config, **dict.fromkeys(keys, dtype)}
 
 
 def copy_model(source: Path, target: Path, *, trust_remote_code: bool = False) -> None:
