@@ -65,9 +65,10 @@ def add_reward(commands: Any) -> None:
 
 def try_reward(options: argparse.Namespace) -> int:
     """Print what is wrong with the function, the figures of its scores, and the rows on which it
-    and the other disagree most. Writes nothing into the store."""
+    and the other disagree most; return 1 where a run would end because of it. Writes nothing into
+    the store."""
     from rlcore.reward_trial.figures import COLUMNS, Figure, comparison, figures, left_out, to_rows
-    from rlcore.reward_trial.findings import findings
+    from rlcore.reward_trial.findings import ends_a_run, findings
     from rlcore.reward_trial.score import same_rows
 
     if options.n < 0:
@@ -81,9 +82,10 @@ def try_reward(options: argparse.Namespace) -> int:
     if pair is not None:
         found += comparison(*pair, WORST)
     found += [Figure("finding", str(i), text=text) for i, text in enumerate(sentences, start=1)]
+    code = 1 if ends_a_run(tried.rows, section) else 0
     if options.format != "table":
         print_rows(to_rows(found), COLUMNS, options.format)
-        return 0
+        return code
     width = terminal_width()
     print(*wrap(f"{options.function} on {rows.described}", width), sep="\n")
     for text in sentences or ["nothing stands out"]:
@@ -98,7 +100,7 @@ def try_reward(options: argparse.Namespace) -> int:
             worst,
             {"text": "prompt", "response": "response", "value": options.function, "other": against},
         )
-    return 0
+    return code
 
 
 def _print(rows: Sequence[Mapping[str, Any]], titles: Mapping[str, str]) -> None:

@@ -35,8 +35,8 @@ _READ = STAGES.index("filter")  # up to which the rejects are judged first
 
 @dataclass(frozen=True, slots=True)
 class PreparedData(Generic[Table]):
-    """``tables``: prompts, demonstrations, rejects. ``summary``: counts per split, subset and
-    reject reason, and lengths in tokens, JSON-ready (``rlcore/data/datasheet.py`` reads it)."""
+    """``tables``: prompts, demonstrations, rejects. ``summary``: counts of rows per split, subset
+    and reject reason, and lengths in tokens, JSON-ready (``rlcore/data/datasheet.py`` reads it)."""
 
     tables: dict[str, Table]
     summary: dict[str, Any]
@@ -48,7 +48,7 @@ class PreparedData(Generic[Table]):
         return (
             f"prepared {_by_split(self.summary['prompts'])} prompts and"
             f" {_by_split(self.summary['demonstrations'])} demonstrations;"
-            f" {rejects.total():,} rows rejected{f' ({reasons})' if reasons else ''}"
+            f" {self.summary['rows_rejected']:,} rows rejected{f' ({reasons})' if reasons else ''}"
         )
 
 
@@ -255,8 +255,10 @@ class _Ready:
     def summary(self) -> dict[str, Any]:
         """Return ``PreparedData.summary``; the tables are made already."""
         rejects: dict[str, int] = {}
-        ordered = pl.concat(self.rejects).sort("source", "row", maintain_order=True)
-        list(counts_of(iter([ordered]), ["source", "reason"], rejects_table([]), rejects))
+        # A row that is rejected as a prompt and as a demonstration is one row.
+        rows = pl.concat(self.rejects).sort("source", "row", maintain_order=True)
+        rows = rows.unique(["source", "row", "reason"], maintain_order=True)
+        list(counts_of(iter([rows]), ["source", "reason"], rejects_table([]), rejects))
         lengths = {
             "prompt_tokens": self._prompts.tokens[self._places["prompts"]],
             "demonstration_tokens": self._demonstrations.tokens[self._places["demonstrations"]],
@@ -265,6 +267,7 @@ class _Ready:
             "rows_read": self._totals,
             **self._counts,
             "rejects": rejects,
+            "rows_rejected": rows.select("source", "row").n_unique(),
             "vocab_size": self._vocab_size,
             **{
                 f"{name}_mean": round(float(s.mean()), 2) if len(s) else 0.0

@@ -98,7 +98,9 @@ def check_rejects(rejects: Sequence[Reject], totals: dict[str, int], data: DataS
         count = len({reject.row for reject in lost})
         if not count or count <= data.max_reject_fraction * total:
             continue
-        reason, times = Counter(reject.reason for reject in lost).most_common(1)[0]
+        # A row may be rejected as a prompt and as a demonstration: it counts once.
+        by_row = dict.fromkeys((reject.row, reject.reason) for reject in lost)
+        reason, times = Counter(reason for _, reason in by_row).most_common(1)[0]
         example = next(reject for reject in lost if reject.reason == reason)
         raise UserError(
             f"{source}: {count} of {total} rows rejected, over data.max_reject_fraction ="

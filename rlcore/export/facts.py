@@ -252,10 +252,10 @@ def _prompt_counts(prompts: pl.DataFrame) -> tuple[dict[str, str], ...]:
 
 
 def _data(store: ArtifactStore, dataset: ArtifactRef) -> dict[str, str]:
-    rows = store.manifest(dataset).rows
+    rejected = store.table(dataset, "rejects").select("source", "row").n_unique()
     return {
-        "demonstrations": f"{rows['demonstrations']:,}",
-        "rows rejected in preparation": f"{rows['rejects']:,}",
+        "demonstrations": f"{store.manifest(dataset).rows['demonstrations']:,}",
+        "rows rejected in preparation": f"{rejected:,}",
     }
 
 

@@ -7,6 +7,7 @@ import polars as pl
 from rlcore.reward_trial.figures import rank_correlation, reasons, signals
 from rlcore.reward_trial.rows import OTHER, OWN
 from rlcore.reward_trial.score import Tried
+from rlcore.rewards.unscored import RewardFailureError, check_any_scored, check_unscored
 from schemas.outcomes import Outcome
 from schemas.rl import RewardSection
 
@@ -33,6 +34,19 @@ def findings(
     if pair is not None:
         found += _flipped(*pair, against)
     return [*found, *_by_length(rows)]
+
+
+def ends_a_run(rows: pl.DataFrame, section: RewardSection) -> bool:
+    """Return whether a run whose rewards fail as on ``rows`` would end: more of them have no score
+    than ``section`` allows, or all. Rows that the engine aborted say nothing of the reward."""
+    asked = rows.filter(pl.col("outcome") != Outcome.ABORTED.value)
+    outcomes = asked.select("outcome", "detail").rows()
+    try:
+        check_unscored(outcomes, section)
+        check_any_scored(outcomes, rows="rows")
+    except RewardFailureError:
+        return True
+    return False
 
 
 def _failures(tried: Tried, section: RewardSection) -> Iterator[str]:

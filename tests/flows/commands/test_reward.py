@@ -122,10 +122,14 @@ def listing(folder: Path) -> dict[str, Any]:
 
 
 def tried(
-    capsys: pytest.CaptureFixture[str], name: str, source: str = "latest", *more: str
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    source: str = "latest",
+    *more: str,
+    code: int = 0,
 ) -> list[dict[str, Any]]:
-    """Return the rows of the JSON that a trial prints."""
-    assert cli.main(["reward", "try", name, source, *more, "--format", "json"]) == 0
+    """Return the rows of the JSON that a trial prints, which ends with ``code``."""
+    assert cli.main(["reward", "try", name, source, *more, "--format", "json"]) == code
     return json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
 
 
@@ -179,13 +183,29 @@ NAMED = {
 }
 
 
+ENDING = ("hanging", "words", "nothing", "half_broken", "escape")  # a run
+
+
 @pytest.mark.parametrize("name", NAMED)
 def test_what_is_wrong_is_named(
     name: str, project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """A script that tries a reward before it pays for a run learns from the exit code that the run
+    would end."""
     del project
-    sentences = found(tried(capsys, f"my.py:{name}"))
+    code = 1 if name in ENDING else 0
+    sentences = found(tried(capsys, f"my.py:{name}", code=code))
     assert sum(NAMED[name] in text for text in sentences) == 1, sentences
+
+
+def test_a_reward_that_scores_nothing_fails_whatever_the_bounds_allow(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    del project
+    allowed = ("-o", "reward.max_error_fraction=1")
+    tried(capsys, "my.py:half_broken", "latest", *allowed)
+    tried(capsys, "my.py:nothing", "latest", *allowed, code=1)
+    assert cli.main(["reward", "try", "my.py:nothing", "latest"]) == 1, "as a table, too"
 
 
 def test_some_hanging_rows_lose_only_themselves(
@@ -193,7 +213,8 @@ def test_some_hanging_rows_lose_only_themselves(
 ) -> None:
     """Failures above the recipe's bounds do not end a trial."""
     del project
-    rows = tried(capsys, "my.py:slow_on_some", "latest", "-n", "36", "-o", "reward.timeout_s=0.3")
+    limited = ("-n", "36", "-o", "reward.timeout_s=0.3")
+    rows = tried(capsys, "my.py:slow_on_some", "latest", *limited, code=1)
     late, scored = figure(rows, "outcome", "timeout")[0], figure(rows, "outcome", "ok")[0]
     assert (late, scored) == (12.0, 24.0)
     assert figure(rows, "against", "scored by one only")[0] == 12.0

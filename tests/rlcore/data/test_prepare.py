@@ -187,6 +187,15 @@ def test_duplicates_are_rejected_and_another_solution_is_none(tmp_path: Path) ->
     assert set(prepared.tables["rejects"]["reason"]) == {"duplicate"}
 
 
+def test_a_row_that_is_rejected_twice_is_counted_once(tmp_path: Path) -> None:
+    """A repeated row is dropped as a prompt and as a demonstration."""
+    train = sums(range(30))
+    prepared = run(files(tmp_path, [*train, train[4], train[5]], sums([100])), tmp_path / "w")
+    assert prepared.tables["rejects"].height == 4
+    assert prepared.summary["rejects"] == {f"{tmp_path}/train.jsonl/duplicate": 2}
+    assert prepared.sentence().endswith("; 2 rows rejected (2 duplicate)")
+
+
 def test_validation_rows_are_chosen_by_content(tmp_path: Path) -> None:
     """Rows that change side when data is added leak from validation into training."""
 

@@ -123,6 +123,14 @@ def test_a_row_rejected_as_prompt_and_as_demonstration_is_one_row() -> None:
     check_rejects(rejects, {"rows.jsonl": 10}, section())
 
 
+def test_a_reason_is_counted_by_rows_not_by_rejects() -> None:
+    """Each row is dropped as a prompt and as a demonstration: "198 for 'duplicate'" of 100 rows."""
+    rejects = [reject(i, "duplicate") for i in range(1, 100) for _ in range(2)]
+    rejects += [reject(0, "wrong_type")]
+    with pytest.raises(UserError, match=r"100 of 100 rows rejected, .*; 99 for 'duplicate', as"):
+        check_rejects(rejects, {"rows.jsonl": 100}, section())
+
+
 def test_one_bad_source_is_not_hidden_by_a_large_good_one() -> None:
     with pytest.raises(UserError, match=r"^rows\.jsonl: 1 of 2 rows rejected"):
         check_rejects([reject(0, "odd")], {"big.jsonl": 1000, "rows.jsonl": 2}, section())
