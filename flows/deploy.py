@@ -14,43 +14,27 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-import psutil
 import yaml
 from prefect import Flow
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
-from prefect.client.schemas.filters import (
-    FlowFilter,
-    FlowFilterName,
-    FlowRunFilter,
-    FlowRunFilterState,
-    FlowRunFilterStateType,
-    WorkPoolFilter,
-    WorkPoolFilterName,
-)
-from prefect.client.schemas.objects import (
-    ConcurrencyLimitConfig,
-    ConcurrencyLimitStrategy,
-    FlowRun,
-    StateType,
-)
+from prefect.client.schemas.filters import FlowFilter, FlowFilterName
+from prefect.client.schemas.objects import ConcurrencyLimitConfig, ConcurrencyLimitStrategy
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.deployments.runner import RunnerDeployment
 from prefect.events.schemas.automations import AutomationCore
 from prefect.exceptions import ObjectNotFound
 from prefect.runner.storage import LocalStorage
 from prefect.schedules import Cron, Schedule
-from prefect.states import Cancelled
 from prefect.types.entrypoint import EntrypointType
 
 from flows.places import AUTOMATIONS, RECIPES, ROOT
+from flows.pool_runs import POOL
 from flows.services import locked, step_aside
 from rlcore.recipes import load_recipe, read_tree, recipe_names
 from schemas.errors import UserError
 from schemas.retrain import RetrainSection
-from tasks.runtime.crashes import OPEN_STATES, close_run
 
-POOL = "rl-pipeline"
 TAG = "recipe"  # marks the deployments that this script may remove
 OWN_TAG = "own-recipe"  # of ``deploy_own``: no bring-up touches them
 EVOLVE = "model"  # the deployment of flow ``evolve``
@@ -229,7 +213,7 @@ def deploy_own(
 
     ``retraining``: see ``deploy_recipes``; without it none is deployed. Modules in the file's
     folder can be imported by its runs. Raises UserError for a recipe that cannot be used, and when
-    a recipe of ``RECIPES`` has the name.
+    a recipe of ``RECIPES``, or the deployment of another file, has the name.
     """
     path = path.expanduser().resolve()
     recipe = load_recipe(str(path), directory=RECIPES)
@@ -242,11 +226,27 @@ def deploy_own(
     modules = os.pathsep.join(filter(None, (str(path.parent), os.environ.get("PYTHONPATH"))))
     variables = {**_variables(environment), "PYTHONPATH": modules}
     with get_client(sync_client=True) as client:
+        for deployed in (flow, retraining):
+            if deployed is not None:
+                _refuse_another(_deployed(client, deployed.name).get(name), deployed.name, path)
         _deploy(client, flow, path, variables, root, own=name)
         if recipe.retrain is not None and retraining is not None:
             schedule = _schedule(recipe.retrain, _deployed(client, retraining.name).get(name))
             _deploy(client, retraining, path, variables, root, own=name, schedule=schedule)
     return name
+
+
+def _refuse_another(existing: DeploymentResponse | None, flow_name: str, path: Path) -> None:
+    """Raise UserError where the deployment of that name is not that of the recipe file ``path``:
+    runs and schedules that name it would silently train something else."""
+    if existing is None or existing.parameters.get("recipe") == str(path):
+        return
+    deployment = f"{flow_name}/{existing.name}"
+    raise UserError(
+        f"recipe file '{path}': name = '{existing.name}' is that of the deployment {deployment} of"
+        f" recipe '{existing.parameters.get('recipe')}'; give it another name, or take that one"
+        f" away with `prefect deployment delete {deployment}`"
+    )
 
 
 def deploy_evolve(
@@ -267,65 +267,6 @@ def deploy_evolve(
     deployment.storage = LocalStorage(str(root))
     deployment.apply(work_pool_name=POOL)
     return EVOLVE
-
-
-def worker_reported(since: float) -> bool:
-    """Return whether a worker of the pool sent a heartbeat after ``since`` (epoch seconds)."""
-    with get_client(sync_client=True) as client:
-        workers = client.read_workers_for_work_pool(POOL)
-    beats = [worker.last_heartbeat_time for worker in workers if worker.last_heartbeat_time]
-    return any(beat.timestamp() >= since for beat in beats)
-
-
-def close_orphans(message: str) -> int:
-    """Close the pool's unfinished runs when there is no worker to do so; return how many.
-
-    A run whose own process is alive ends without a worker.
-    """
-    with get_client(sync_client=True) as client:
-        runs = [run for run in _runs_of_pool(client, OPEN_STATES) if executing(run) is None]
-        for run in runs:
-            close_run(client, run.id, message)
-    return len(runs)
-
-
-def executing(run: FlowRun) -> int | None:
-    """Return the pid of the process on this machine that executes a run, if it is alive."""
-    pid = run.infrastructure_pid or ""
-    try:
-        command = psutil.Process(int(pid)).cmdline() if pid.isdecimal() else []
-    except psutil.NoSuchProcess:
-        return None
-    return int(pid) if "prefect.engine" in command else None
-
-
-def has_active_runs() -> bool:
-    """Return whether a run of the pool is in progress."""
-    with get_client(sync_client=True) as client:
-        return bool(_runs_of_pool(client, OPEN_STATES))
-
-
-def cancel_waiting(message: str) -> int:
-    """Cancel the pool's runs that have not started, except scheduled ones; return how many.
-
-    The schedule, while it is switched on, would create those again.
-    """
-    waiting = [StateType.SCHEDULED, StateType.PENDING]
-    with get_client(sync_client=True) as client:
-        runs = _runs_of_pool(client, waiting)
-        asked_for = [run for run in runs if not run.auto_scheduled]
-        for run in asked_for:
-            client.set_flow_run_state(run.id, Cancelled(message=message), force=True)
-    return len(asked_for)
-
-
-def _runs_of_pool(client: SyncPrefectClient, states: list[StateType]) -> list[FlowRun]:
-    return client.read_flow_runs(
-        work_pool_filter=WorkPoolFilter(name=WorkPoolFilterName(any_=[POOL])),
-        flow_run_filter=FlowRunFilter(
-            state=FlowRunFilterState(type=FlowRunFilterStateType(any_=states))
-        ),
-    )
 
 
 def _variables(environment: dict[str, str] | None) -> dict[str, str]:

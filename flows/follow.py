@@ -28,7 +28,7 @@ from rich.console import Console
 from rich.text import Text
 
 from flows.console import first_line, is_shown
-from flows.deploy import executing
+from flows.pool_runs import executing
 from flows.summary_table import print_summary
 from rlcore.results.folders import run_directory
 from schemas.errors import UserError, did_you_mean

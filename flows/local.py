@@ -193,7 +193,7 @@ def _up(home: Path, runs: int, env_file: Path, first: str | None) -> Site:
     _warn_of_other_server(environment["PREFECT_API_URL"])
     os.environ.update(environment)
     precompile.start(home)
-    from flows import deploy  # imports Prefect while the server starts
+    from flows import deploy, pool_runs  # imports Prefect while the server starts
     from rlcore.recipes import recipe_names
 
     pipeline, _, _ = deploy.load_flows()
@@ -210,7 +210,7 @@ def _up(home: Path, runs: int, env_file: Path, first: str | None) -> Site:
         deploy.deploy_recipe(pipeline, first, variables)
         return site
     deploy.deploy_all(variables)
-    is_there = partial(deploy.worker_reported, worker.started_at)
+    is_there = partial(pool_runs.worker_reported, worker.started_at)
     services.wait_ready(home, worker, is_there, WORKER_DEADLINE_S, what="the Prefect worker")
     return site
 
@@ -224,9 +224,9 @@ def down(home: Path = HOME) -> list[str]:
         server = services.find(home, "server")
         if server is not None and server.port is not None and healthy(home, server):
             with _client_of(home, server.port):
-                from flows import deploy
+                from flows import pool_runs
 
-                deploy.cancel_waiting("`make down` ended the worker that it waited for")
+                pool_runs.cancel_waiting("`make down` ended the worker that it waited for")
         services.stop(home, precompile.NAME)
         return [name for name in ("worker", "server") if services.stop(home, name)]
 
@@ -265,7 +265,7 @@ def _ensure_worker(home: Path, environment: Mapping[str, str]) -> services.Servi
     Runs inherit the worker's environment, so a worker with another environment is replaced when
     idle.
     """
-    from flows import deploy
+    from flows import pool_runs
 
     marks = services.marks({**os.environ, **environment}, key=password(home))
     record = home / "worker.environment.json"
@@ -275,7 +275,7 @@ def _ensure_worker(home: Path, environment: Mapping[str, str]) -> services.Servi
         changed = sorted(n for n in {*before, *marks} if before.get(n) != marks.get(n))
         if not changed:
             return running
-        if deploy.has_active_runs():
+        if pool_runs.has_active_runs():
             print(
                 "A run is active, so the worker keeps the environment that it was started with;"
                 f" {', '.join(changed)} changed since. Run `make up` again when the run has ended.",
@@ -283,9 +283,9 @@ def _ensure_worker(home: Path, environment: Mapping[str, str]) -> services.Servi
             )
             return running
         services.stop(home, "worker")
-    deploy.close_orphans("the worker that ran it is gone")
+    pool_runs.close_orphans("the worker that ran it is gone")
     command = [sys.executable, "-m", "flows.light", "worker", "start"]
-    command += ["--pool", deploy.POOL, "--type", "process", "--name", f"local-{os.getpid()}"]
+    command += ["--pool", pool_runs.POOL, "--type", "process", "--name", f"local-{os.getpid()}"]
     services.write_atomically(record, json.dumps(marks))
     return services.start(home, "worker", command, {**os.environ, **environment}, cwd=ROOT)
 

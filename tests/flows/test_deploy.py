@@ -21,7 +21,6 @@ from prefect.utilities.callables import parameter_schema
 
 from flows.deploy import (
     AUTOMATIONS,
-    POOL,
     RETRAIN_SLUG,
     deploy_evolve,
     deploy_own,
@@ -31,6 +30,7 @@ from flows.deploy import (
     ensure_pool,
 )
 from flows.places import RECIPES
+from flows.pool_runs import POOL
 from schemas.errors import UserError
 from schemas.stages import Stage
 
@@ -246,6 +246,28 @@ def test_a_recipe_of_ones_own_stays_when_those_of_the_project_are_deployed_again
     (folder / "mine.yaml").write_text(yaml.safe_dump({**base, "name": "quickstart"}))
     with pytest.raises(UserError, match="name = 'quickstart' is that of a deployment of this"):
         deploy_own(pipeline, folder / "mine.yaml")
+
+
+def test_a_second_recipe_of_a_name_does_not_replace_the_first(
+    client: SyncPrefectClient, tmp_path: Path
+) -> None:
+    """A schedule of the first would train the second's model from then on."""
+    base = {**yaml.safe_load((RECIPES / "_quickstart.yaml").read_text()), "name": "shared-name"}
+    first, second = tmp_path / "first" / "mine.yaml", tmp_path / "second" / "mine.yaml"
+    for file in (first, second):
+        file.parent.mkdir()
+        file.write_text(yaml.safe_dump(base))
+    deploy_own(pipeline, first, retraining)
+    with pytest.raises(UserError, match="name = 'shared-name' is that of the deployment") as error:
+        deploy_own(pipeline, second, retraining)
+    assert f"of recipe '{first}'; give it another name" in str(error.value)
+    assert _read(client, "shared-name").parameters["recipe"] == str(first)
+    first.write_text(yaml.safe_dump({**base, "description": "New."}))
+    deploy_own(pipeline, first, retraining)
+    assert _read(client, "shared-name").description == "New.", "its own file may change"
+    client.delete_deployment(_read(client, "shared-name").id)
+    deploy_own(pipeline, second, retraining)
+    assert _read(client, "shared-name").parameters["recipe"] == str(second)
 
 
 def test_a_pool_keeps_its_kind(client: SyncPrefectClient) -> None:

@@ -10,8 +10,9 @@ from prefect import flow
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.states import Scheduled
 
-from flows.deploy import POOL, ensure_pool
+from flows.deploy import ensure_pool
 from flows.places import AUTOMATIONS
+from flows.pool_runs import POOL
 from flows.retrain import NOTHING_NEW, SUPERSEDED
 from tasks.retraining.observe import newer_run
 
