@@ -39,6 +39,7 @@ from flows.commands.up import add_up
 from flows.commands.wandb import add_wandb
 from flows.commands.watch import add_watch
 from flows.commands.worker import add_worker
+from flows.inline import INTERRUPTED
 from flows.output import drop_closed_stdout
 from flows.study import add_study
 from rlcore.redaction import redact
@@ -53,7 +54,7 @@ ADD = (
     *(add_completion, add_rerun, add_replay, add_export, add_wandb, add_evaluate),
     *(add_export_data, add_fork, add_evolve, add_champions, add_worker, add_store, add_models),
 )
-FAILED, WRONG, INTERRUPTED, UNREAD = 1, 2, 130, 141  # docs/exit_codes.md
+FAILED, WRONG, UNREAD = 1, 2, 141  # docs/exit_codes.md, as INTERRUPTED
 
 
 def main(arguments: list[str] | None = None) -> int:

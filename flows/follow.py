@@ -28,7 +28,7 @@ from rich.console import Console
 from rich.text import Text
 
 from flows.console import first_line, is_shown
-from flows.pool_runs import executing
+from flows.pool_runs import executing, is_of_a_terminal
 from flows.summary_table import print_summary
 from rlcore.results.folders import run_directory
 from schemas.errors import UserError, did_you_mean
@@ -71,6 +71,7 @@ class _Follower:
 
     client: SyncPrefectClient
     flow_run_id: UUID
+    owner: UUID  # the run whose process it is in
     console: Console
     family: list[UUID] = field(default_factory=list)
     printed: set[UUID] = field(default_factory=set)
@@ -113,20 +114,28 @@ class _Follower:
         self.console.print(Text(f"{datetime.now():%H:%M:%S} {text}", style=style))
 
     def without_worker(self, worker_log: Path | None) -> None:
-        """Print that the worker ended; its run continues in its own process.
+        """Print that the worker ended; its run continues in its own process. Of a run that no
+        worker started, as ``rl-pipeline run`` does, print nothing.
 
         Raises UserError when that process has ended too, and nothing can report how the run ended.
         """
+        owner = self.client.read_flow_run(self.owner)
+        process, of_a_terminal = executing(owner), is_of_a_terminal(owner)
         run = self.client.read_flow_run(self.flow_run_id)
-        process = executing(run)
         if process is None and not _ended(run):
             where = f"; see {worker_log}" if worker_log else ""
+            if of_a_terminal:
+                raise UserError(
+                    f"process {owner.infrastructure_pid}, which executed {run.name}, ended without"
+                    " a word while it was"
+                    f" {run.state_name}; the same command continues the run's stages"
+                )
             raise UserError(
                 f"The worker ended while {run.name} was {run.state_name}, and no process executes"
                 f" it{where}. `make up` starts a worker; the same command continues the run's"
                 " stages"
             )
-        if process is not None and not self.alone:
+        if process is not None and not of_a_terminal and not self.alone:
             self.alone = True
             self.console.print(
                 f"The worker ended; {run.name} continues in process {process}. `make up` starts a"
@@ -174,12 +183,14 @@ def follow(
     worker_alive: Callable[[], bool] = lambda: True,
     worker_log: Path | None = None,
     console: Console | None = None,
+    owner: UUID | None = None,
 ) -> int:
     """Print a flow run's log lines and states until it ends, then its table or its error.
 
     Returns 0 when it completed and 1 otherwise. Ctrl-C stops following, not the run. ``root``: the
-    project, which holds the run folders. Raises UserError when no worker starts the run, or the
-    server does not answer for ``SERVER_PATIENCE_S``.
+    project, which holds the run folders. ``owner``: the run that called this one, in whose process
+    it is. Raises UserError when no worker starts the run, or the server does not answer for
+    ``SERVER_PATIENCE_S``.
     """
     console = console or Console(highlight=False, soft_wrap=True)
     # The client would retry for a minute before it reports that the server does not answer.
@@ -187,7 +198,7 @@ def follow(
         temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}),
         get_client(sync_client=True) as client,
     ):
-        follower = _Follower(client, flow_run_id, console)
+        follower = _Follower(client, flow_run_id, owner or flow_run_id, console)
         waiting_since = time.monotonic()
         try:
             while not _ended(run := patient_answer(follower.poll, console)):

@@ -12,6 +12,8 @@ from schemas.errors import UserError
 if TYPE_CHECKING:
     from prefect import Flow
 
+INTERRUPTED = 130  # exit code after Ctrl-C (docs/exit_codes.md)
+
 
 def run_inline(
     load: "Callable[[], Flow[..., Any]]",
@@ -42,7 +44,7 @@ def _finished(
     from prefect._internal import control_listener
     from prefect.exceptions import TerminationSignal
 
-    from flows.cancelling import with_cancelling
+    from flows.cancelling import cancelled_by_ctrl_c, with_cancelling
     from flows.console import first_line, simplify
 
     if not debug:
@@ -50,19 +52,19 @@ def _finished(
     # A worker sets this intent before it cancels a run; here SIGTERM itself means cancel. Without
     # it Prefect records a crash, and the process ends before the state is reported.
     control_listener._set_intent("cancel")
-    try:
-        return with_cancelling(load())(**parameters)
-    except TerminationSignal as signal:
-        end(
-            128 + signal.signal, f"Cancelled; the same command{again} continues where this run was."
-        )
-    except UserError as error:
-        end(1, f"error: {error}")  # the recipe was right: what the run met was not
-    except Exception as error:
-        if debug:
-            raise
-        what = f"{type(error).__name__}: {first_line(str(error))}"
-        end(1, f"error: {what}; its traceback is on the run's page, and here with --debug")
+    with cancelled_by_ctrl_c() as interrupted:
+        try:
+            return with_cancelling(load())(**parameters)
+        except TerminationSignal as signal:
+            code = INTERRUPTED if interrupted() else 128 + signal.signal
+            end(code, f"Cancelled; the same command{again} continues where this run was.")
+        except UserError as error:
+            end(1, f"error: {error}")  # the recipe was right: what the run met was not
+        except Exception as error:
+            if debug:
+                raise
+            what = f"{type(error).__name__}: {first_line(str(error))}"
+            end(1, f"error: {what}; its traceback is on the run's page, and here with --debug")
 
 
 def end(code: int, sentence: str = "") -> NoReturn:

@@ -13,6 +13,7 @@ from prefect.client.schemas.filters import (
 from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.states import Cancelled
 
+from rlcore.cluster.os_processes import is_alive
 from tasks.runtime.crashes import OPEN_STATES, close_run
 
 POOL = "rl-pipeline"
@@ -39,13 +40,26 @@ def close_orphans(message: str) -> int:
 
 
 def executing(run: FlowRun) -> int | None:
-    """Return the pid of the process on this machine that executes a run, if it is alive."""
-    pid = run.infrastructure_pid or ""
+    """Return the pid of the process on this machine that executes a run, if it is alive: one that a
+    worker started, or the terminal's of a run without a deployment (``flows.cancelling``)."""
+    if not (run.infrastructure_pid or "").isdecimal():
+        return None
     try:
-        command = psutil.Process(int(pid)).cmdline() if pid.isdecimal() else []
+        process = psutil.Process(int(run.infrastructure_pid or ""))
+        if run.deployment_id is not None:
+            alive = "prefect.engine" in process.cmdline()
+        else:  # a later process may have the number
+            began = run.start_time.timestamp() if run.start_time else 0.0
+            alive = is_alive(process) and process.create_time() <= began
     except psutil.NoSuchProcess:
         return None
-    return int(pid) if "prefect.engine" in command else None
+    return process.pid if alive else None
+
+
+def is_of_a_terminal(run: FlowRun) -> bool:
+    """Return whether a run was started by a process of its own, as ``rl-pipeline run`` does, and
+    no worker is needed for it."""
+    return run.deployment_id is None and run.infrastructure_pid is not None
 
 
 def has_active_runs() -> bool:

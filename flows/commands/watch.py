@@ -32,14 +32,19 @@ def watch(options: argparse.Namespace) -> int:
         raise UserError("no Prefect server of this project is running; `make up` starts it")
     from prefect.settings import PREFECT_UI_URL
 
-    from flows.flow_runs import find_run
+    from flows.flow_runs import find_run, whole
     from flows.follow import follow
+    from flows.pool_runs import is_of_a_terminal
 
     worker = services.find(HOME, "worker")
+    run = find_run(options.run)
+    owner = whole(run)
+    log = None if is_of_a_terminal(owner) else services.log_path(HOME, "worker")
     return follow(
-        find_run(options.run).id,
+        run.id,
         root=ROOT,
         ui_url=str(PREFECT_UI_URL.value()),
         worker_alive=lambda: foreign or (worker is not None and worker.alive()),
-        worker_log=services.log_path(HOME, "worker"),
+        worker_log=log,
+        owner=owner.id,
     )

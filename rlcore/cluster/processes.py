@@ -37,9 +37,11 @@ class Processes:
     def __init__(self, hardware: HardwareSection) -> None:
         self._hardware = hardware
         self._lock = Lock()
-        self._cluster: Cluster | None = None
         # The thread lives as long as the cluster: Linux ends Ray's processes together with the
-        # thread that started them.
+        # thread that started them. It is never the main one, where Ray would replace the handler
+        # of SIGTERM that cancels a run.
+        self._owner = ThreadPoolExecutor(1, "cluster")
+        self._cluster: Future[Cluster] | None = None
         self._starter = ThreadPoolExecutor(1, "start-ahead")
         self._ahead: dict[str, Future[None]] = {}
         self._in_need = Event()  # of the processes that start early
@@ -50,17 +52,20 @@ class Processes:
         """Return the cluster, starting it when this is the first use."""
         with self._lock:
             if self._cluster is None:
-                self._cluster = _start_cluster(self._hardware)
-            return self._cluster
+                _import(self._hardware)
+                self._cluster = self._owner.submit(_start_cluster, self._hardware)
+        return self._cluster.result()
 
     def close(self) -> None:
-        """End every process."""
+        """End every process, also while they start."""
         self._in_need.set()
-        wait(self._ahead.values(), self._hardware.timeouts.start_s)  # their errors matter no longer
-        if self._cluster is not None:
-            self._cluster.close()
-            self._cluster = None
-        self._starter.shutdown(wait=False)
+        self._starter.shutdown(wait=False, cancel_futures=True)
+        starting = [*self._ahead.values(), *([self._cluster] if self._cluster else [])]
+        wait(starting, self._hardware.timeouts.start_s)  # their errors matter no longer
+        cluster, self._cluster = self._cluster, None
+        if cluster is not None and cluster.done() and cluster.exception() is None:
+            cluster.result().close()
+        self._owner.shutdown(wait=False)
 
     def start_ahead(
         self, what: str, layout: Callable[[], Layout], *, one_by_one: bool = False
@@ -74,10 +79,7 @@ class Processes:
         if what in self._ahead or self._hardware.cluster == "in_process":
             return
         self._in_need.clear()
-        # Imported here and not in the thread: the import parses Python, and when two threads do so
-        # at once CPython fails one of them (SystemError: AST constructor recursion depth mismatch,
-        # python/cpython#106905).
-        import_module("rlcore.cluster.ray_cluster")
+        _import(self._hardware)
 
         def start() -> None:
             self._idle.append(self._start(layout(), what, one_by_one=one_by_one))
@@ -118,6 +120,14 @@ class Processes:
             with suppress(WorkerTimeout):
                 loaded.result(LOOK_S)
                 return
+
+
+def _import(hardware: HardwareSection) -> None:
+    """Import what the cluster needs in the caller's thread: the import parses Python, and when two
+    threads do so at once CPython fails one of them (SystemError: AST constructor recursion depth
+    mismatch, python/cpython#106905)."""
+    if hardware.cluster != "in_process":
+        import_module("rlcore.cluster.ray_cluster")
 
 
 def _start_cluster(hardware: HardwareSection) -> Cluster:

@@ -1,4 +1,5 @@
-"""``rl-pipeline stop``, the run's page and SIGTERM cancel a run; the same command continues it."""
+"""``rl-pipeline stop``, the run's page, Ctrl-C and SIGTERM cancel a run; the same command continues
+it."""
 
 import json
 import os
@@ -7,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from threading import Thread
 from uuid import UUID
 
 import pytest
@@ -27,7 +29,7 @@ pytestmark = pytest.mark.timeout(180)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("by", ["stop", "SIGTERM"])
+@pytest.mark.parametrize("by", ["stop", "SIGTERM", "Ctrl-C"])
 def test_a_run_of_this_terminal_is_cancelled(
     by: str,
     prefect_server: str,
@@ -47,6 +49,7 @@ def test_a_run_of_this_terminal_is_cancelled(
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        start_new_session=True,
     )
     try:
         store = ArtifactStore(tmp_path / "store")
@@ -57,12 +60,14 @@ def test_a_run_of_this_terminal_is_cancelled(
             time.sleep(0.2)
         if by == "stop":  # which ends in the signal too: the process sends it to itself
             _stop(tmp_path / "runs", capsys)
+        elif by == "Ctrl-C":
+            os.killpg(process.pid, signal.SIGINT)
         else:
             process.send_signal(signal.SIGTERM)
         output, _ = process.communicate(timeout=60)
     finally:
         process.kill()
-    assert process.returncode == 128 + signal.SIGTERM
+    assert process.returncode == (130 if by == "Ctrl-C" else 128 + signal.SIGTERM)
     assert "Cancelled; the same command continues where this run was." in output
     assert "Traceback" not in output.partition("flow run was cancelled")[2]
     (run_id,) = {m.producer for m in store.manifests() if m.kind == "rollouts"}
@@ -98,6 +103,72 @@ def _stop(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "has ended (cancelled); there is nothing to stop" in capsys.readouterr().err
     main(["runs", "--runs", str(runs), "--format", "json"])
     assert json.loads(capsys.readouterr().out)[0]["state"] == "cancelled"
+
+
+IN_A_TERMINAL = """
+import time
+from prefect import flow
+from flows.inline import run_inline
+from prefect.runtime import flow_run
+
+@flow(name="rl-pipeline")
+def long(recipe):
+    print("begun", flow_run.id, flush=True)
+    time.sleep(120)
+
+run_inline(lambda: long, debug=False, quiet=False, recipe="quickstart")
+"""
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
+def test_a_run_of_a_terminal_is_watched_and_ends_by_ctrl_c(
+    end: signal.Signals,
+    prefect_server: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """``watch`` looked for a worker's process, and said of a live run that it had ended; Ctrl-C was
+    a crash, which is told to the webhook."""
+    monkeypatch.setattr(local, "HOME", HOME)
+    process = subprocess.Popen(
+        [sys.executable, "-c", IN_A_TERMINAL],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    codes: list[int] = []
+    try:
+        assert process.stdout is not None
+        while not (line := process.stdout.readline().strip()).startswith("begun"):
+            assert process.poll() is None
+        run_id = line.split()[1]
+        monkeypatch.delenv("PREFECT_API_URL")  # which would be a server whose worker is elsewhere
+        watch = Thread(target=lambda: codes.append(main(["watch", run_id[:8]])), daemon=True)
+        watch.start()
+        watch.join(5)
+        assert watch.is_alive(), capsys.readouterr()
+        os.killpg(process.pid, end)  # as a terminal does: whoever is in the foreground
+        _, said = process.communicate(timeout=60)
+        watch.join(60)
+    finally:
+        process.kill()
+    shown = capsys.readouterr()
+    assert "worker" not in shown.out + shown.err
+    with get_client(sync_client=True) as client:
+        state = client.read_flow_run(UUID(run_id)).state
+    assert state is not None
+    if end == signal.SIGINT:
+        assert process.returncode == 130
+        assert said.splitlines()[-2:] == [
+            "Cancelling: its workers end first.",
+            "Cancelled; the same command continues where this run was.",
+        ]
+        assert (state.name, codes) == ("Cancelled", [1])
+    else:
+        assert f"process {process.pid}, which executed " in shown.err
+        assert codes == [2]
 
 
 SLOW_END = """

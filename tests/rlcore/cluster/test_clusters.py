@@ -221,3 +221,41 @@ def test_a_dead_worker_is_distinguished_from_a_slow_one(on_ray: RayCluster) -> N
     worker = on_ray.spawn(PROBE, 0, name="mortal-probe", placement=PLAIN)
     with pytest.raises(WorkerDied, match="'mortal-probe' died during die"):
         worker.start("die").result(60)
+
+
+WHILE_RAY_STARTS = """
+import os, signal, threading
+import rlcore.cluster.ray_cluster
+from rlcore.cluster.processes import Processes
+from schemas.hardware import HardwareSection
+
+class Cancelled(BaseException): pass
+
+def cancel(number, frame): raise Cancelled
+
+signal.signal(signal.SIGTERM, cancel)
+processes = Processes(HardwareSection())
+threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
+try:
+    processes.cluster.num_gpus()
+    threading.Event().wait(60)
+except Cancelled:
+    print("cancelled", flush=True)
+processes.close()
+print("closed", flush=True)
+os._exit(0 if signal.getsignal(signal.SIGTERM) is cancel else 1)
+"""
+
+
+def test_a_run_is_cancelled_while_ray_starts(ray_home: Path) -> None:
+    """Ray replaced the handler of SIGTERM by one that ends the process: the run counted as crashed,
+    or stayed Cancelling for ever."""
+    ended = subprocess.run(
+        [sys.executable, "-c", WHILE_RAY_STARTS],
+        env={**os.environ, "HOME": str(ray_home)},
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout) == (0, "cancelled\nclosed\n"), ended.stderr[-3000:]
