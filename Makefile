@@ -5,6 +5,7 @@
 # make clean-env  removes it
 # make study      trains STUDY x SEEDS, prints their tables, draws FIGURE; fails unless DEMANDS are met
 # make test       all tests but the slow ones, on the real components; TESTS=tests/... for some
+# make packages   installs packages of the system that the tests lack, or names them; so does make test
 # make test-slow  those that take over ten seconds
 # make lint       ruff and pyright; make format changes what ruff can
 # make chaos      deals N=12 blows to runs (kills, hangs, full disks, silent buckets); fails if one loses anything
@@ -24,7 +25,7 @@ SHELL := bash
 .DELETE_ON_ERROR:
 # Heavy imports take seconds longer in every process if their bytecode is not cached.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help run study test test-slow chaos bench docs versions lint format env up down clean-env
+.PHONY: help run study packages test test-slow chaos bench docs versions lint format env up down clean-env
 
 RECIPE ?= quickstart
 OVERRIDES ?= {}
@@ -63,10 +64,13 @@ up: $(STAMP)
 down: $(STAMP)
 	@exec $(BIN)/rl-pipeline down
 
-test: $(STAMP)
+packages:
+	@exec infra/packages.sh
+
+test: packages $(STAMP)
 	@exec $(BIN)/python -m pytest -m 'not slow' $(IN_TWO) $(TESTS)
 
-test-slow: $(STAMP)
+test-slow: packages $(STAMP)
 	@exec $(BIN)/python -m pytest -m slow $(IN_TWO) $(TESTS)
 
 N ?= 12

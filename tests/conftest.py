@@ -20,6 +20,7 @@ import pytest
 
 from flows import services
 from flows.local import client_settings, start_server, wait_healthy
+from tests import kernel
 from tests.processes import PROCESS, starts_ahead
 
 HOME = Path(tempfile.mkdtemp(prefix="rlp-prefect-"))
@@ -33,6 +34,8 @@ os.environ["WANDB_MODE"] = "offline"
 
 
 MAY_SKIP = pytest.StashKey[bool]()
+SLACK = 6  # of deadlines, which are those of an idle machine
+REFUSED = "the kernel refuses namespaces"
 TESTS = Path(__file__).parent
 WITH_SERVER = ("flows", "tasks")  # their directories
 if PROCESS is not None:
@@ -54,10 +57,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return ByDirectory(config, log)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the longest unit first, and skip what may be skipped."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put the longest unit first, skip what may be skipped, and give each a deadline that ends what
+    hangs and not what is slow on a machine with much else to do: ``SLACK`` times its own."""
     items.sort(key=lambda item: not _needs_server(item.path.parent.relative_to(TESTS.parent)))
     _mark_skips(items)
+    for item in items:
+        own = item.get_closest_marker("timeout")
+        idle_s = float(own.args[0] if own else config.getini("timeout"))
+        item.add_marker(pytest.mark.timeout(SLACK * idle_s), append=False)
 
 
 def _needs_server(folder: Path) -> bool:
@@ -67,7 +75,7 @@ def _needs_server(folder: Path) -> bool:
 
 def _mark_skips(items: list[pytest.Item]) -> None:
     """Skip ``gpu`` without a CUDA device (torch is imported only for such tests), and ``shared``
-    without its file."""
+    without its file; ``namespaces`` where the kernel refuses them."""
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if marked:
         import torch
@@ -77,6 +85,9 @@ def _mark_skips(items: list[pytest.Item]) -> None:
             if not torch.cuda.is_available():
                 item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
     for item in items:
+        if (mark := item.get_closest_marker("namespaces")) and (why := kernel.refusal(*mark.args)):
+            item.stash[MAY_SKIP] = True
+            item.add_marker(pytest.mark.skip(reason=f"{REFUSED} ({why})"))
         missing = [m.args[0] for m in item.iter_markers("shared") if not m.args[0].exists()]
         if missing:
             item.stash[MAY_SKIP] = True
@@ -120,8 +131,21 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, Any]:
 
 def _failed(report: Any) -> Any:
     report.outcome = "failed"
-    report.longrepr = f"{report.longrepr}: only tests marked gpu or shared may be skipped"
+    report.longrepr = (
+        f"{report.longrepr}: only tests marked gpu, shared or namespaces may be skipped"
+    )
     return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name the tests that a machine with other rights would run."""
+    skipped = [
+        one for one in terminalreporter.stats.get("skipped", ()) if REFUSED in str(one.longrepr)
+    ]
+    if skipped:
+        terminalreporter.section(f"not run, as {REFUSED} here")
+        for one in skipped:
+            terminalreporter.line(one.nodeid)
 
 
 @pytest.fixture(autouse=True)

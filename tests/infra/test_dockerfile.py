@@ -59,6 +59,7 @@ def test_what_enters_the_image(name: str, sent: bool) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.namespaces
 @pytest.mark.timeout(1800)
 def test_the_lines_of_the_cpu_target_make_an_image_that_plans_a_run(image: Tree) -> None:
     assert image.call("id -u").strip() == "10001"

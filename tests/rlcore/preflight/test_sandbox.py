@@ -12,6 +12,7 @@ from rlcore.recipes import load_recipe
 from rlcore.sandbox.probe import find_sandbox
 from rlcore.sandbox.types import Level
 from schemas.errors import UserError
+from tests.kernel import strongest
 
 CODE = [{"name": "arithmetic"}, {"name": "code", "weight": 0.0}]
 
@@ -35,7 +36,7 @@ def forbid_all(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_only_recipes_that_run_programs_here_need_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert level() is Level.NAMESPACES
+    assert level() is strongest()
     forbid_all(monkeypatch)
     assert level(**{"reward.functions": CODE[:1]}) is None
     assert level(**{"hardware.ray_address": "10.0.0.1:6379"}) is None
@@ -48,7 +49,7 @@ def test_only_recipes_that_run_programs_here_need_one(monkeypatch: pytest.Monkey
 def test_the_dry_run_names_the_level(capsys: pytest.CaptureFixture[str]) -> None:
     functions = '[{"name": "arithmetic"}, {"name": "code", "weight": 0.0}]'
     assert main(["run", "quickstart", "--dry-run", "-o", f"reward.functions={functions}"]) == 0
-    assert "reward code runs programs at level namespaces" in capsys.readouterr().out
+    assert f"reward code runs programs at level {strongest()}" in capsys.readouterr().out
 
 
 def test_a_run_without_one_is_refused_in_one_sentence(

@@ -20,16 +20,17 @@ from rlcore.sandbox.probe import weakness
 from rlcore.sandbox.sandbox import Sandbox
 from rlcore.sandbox.slots import checked, state_directory
 from rlcore.sandbox.types import Level, Limits, Ran, Status
+from tests.kernel import ORDINARY_UID, param
 
 ROOT = Path(__file__).parents[3]
 AS_ROOT = os.geteuid() == 0
-ORDINARY_UID = 60_123  # of no account
 CONFINING = (Level.NAMESPACES, Level.LANDLOCK, Level.LANDLOCK_SHARED_UID)
 # (who, level): an ordinary user cannot become root, so that half of the table needs root.
 PLACES = [("user", Level.NAMESPACES), ("user", Level.LANDLOCK_SHARED_UID)]
 if AS_ROOT:
     PLACES += [("root", Level.NAMESPACES), ("root", Level.LANDLOCK)]
 NAMES = [f"{who}-{level}" for who, level in PLACES]
+NAMED = [param(level, name, who=who) for name, (who, level) in zip(NAMES, PLACES, strict=True)]
 _PR_SET_CHILD_SUBREAPER = 36
 
 

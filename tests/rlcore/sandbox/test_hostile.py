@@ -21,6 +21,7 @@ from tests.rlcore.sandbox.attacks import ATTACKS, PROGRAM
 from tests.rlcore.sandbox.endings import ENDINGS, LIMITS
 from tests.rlcore.sandbox.places import (
     AS_ROOT,
+    NAMED,
     NAMES,
     ORDINARY_UID,
     PLACES,
@@ -126,12 +127,12 @@ def test_there_are_enough_cases() -> None:
     assert len(ATTACKS) + len(ENDINGS) >= 150
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", NAMED)
 def test_every_level_withstands_the_attack_at_start_up(places: dict[str, Place], name: str) -> None:
     assert places[name].weakness() == ""
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", NAMED)
 def test_no_attack_succeeds(places: dict[str, Place], facts: dict[str, Any], name: str) -> None:
     """All in one program: files, environment, processes, network, namespaces, kernel."""
     before = mounts()
@@ -144,7 +145,7 @@ def test_no_attack_succeeds(places: dict[str, Place], facts: dict[str, Any], nam
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", NAMED)
 def test_no_attack_succeeds_alone(
     places: dict[str, Place], facts: dict[str, Any], name: str
 ) -> None:
@@ -180,20 +181,20 @@ def test_the_attacks_work_where_nothing_confines_them(facts: dict[str, Any]) -> 
 
 
 @pytest.mark.parametrize("ending", QUICK)
-@pytest.mark.parametrize("name", NAMES[-1:])
+@pytest.mark.parametrize("name", NAMED[-1:])
 def test_a_program_is_ended(places: dict[str, Place], name: str, ending: str) -> None:
     check_ending(places[name], ending)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", NAMED)
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_every_program_is_ended(places: dict[str, Place], name: str, ending: str) -> None:
     check_ending(places[name], ending)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", NAMED)
 def test_a_slot_is_not_seen_from_another(places: dict[str, Place], name: str) -> None:
     """Two programs at once: neither reads, writes or signals what is the other's."""
     # As this process's user: the helper of another runs one program at a time.
@@ -217,7 +218,7 @@ def test_a_slot_is_not_seen_from_another(places: dict[str, Place], name: str) ->
 STAT = "import os, sys; print(os.stat(sys.stdin.read()).st_size)"
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", NAMED)
 def test_landlock_does_not_hide_that_a_file_exists(
     places: dict[str, Place], facts: dict[str, Any], name: str
 ) -> None:
@@ -238,7 +239,7 @@ def test_a_shared_uid_is_that_of_the_supervisor(places: dict[str, Place]) -> Non
     assert uids.get("root-landlock") not in (0, user)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", NAMED)
 def test_the_kernel_is_that_of_this_machine(places: dict[str, Place], name: str) -> None:
     ran = places[name].run("import os; print(os.uname().release)")
     assert ran.stdout.decode().strip() == os.uname().release

@@ -9,8 +9,9 @@ from rlcore.sandbox.probe import levels_here
 from rlcore.sandbox.sandbox import Sandbox
 from rlcore.sandbox.types import MIB, Level, Limits, Ran, SandboxError, Status
 from schemas.errors import UserError
+from tests.kernel import param
 
-LEVELS = (*levels_here(), Level.NONE)
+LEVELS = [param(level) for level in (*levels_here(), Level.NONE)]
 
 
 @pytest.fixture(params=LEVELS, scope="module")

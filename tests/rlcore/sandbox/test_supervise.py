@@ -13,6 +13,7 @@ from rlcore.sandbox.probe import levels_here
 from rlcore.sandbox.sandbox import Sandbox
 from rlcore.sandbox.slots import state_directory
 from rlcore.sandbox.types import Level
+from tests.kernel import param
 from tests.rlcore.sandbox.places import ROOT, leave_orphans_to_us, programs, wait_until_gone
 
 SUPERVISOR = """
@@ -48,7 +49,7 @@ def kill(process: subprocess.Popen[bytes]) -> None:
     process.communicate()
 
 
-@pytest.mark.parametrize("level", [*levels_here(), Level.NONE])
+@pytest.mark.parametrize("level", [param(level) for level in (*levels_here(), Level.NONE)])
 def test_no_program_outlives_a_killed_supervisor(level: Level) -> None:
     process = supervisor(level, 1000)
     deadline = time.monotonic() + 20
@@ -65,7 +66,7 @@ def test_no_program_outlives_a_killed_supervisor(level: Level) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("level", levels_here())
+@pytest.mark.parametrize("level", [param(level) for level in levels_here()])
 def test_nor_one_killed_at_any_moment(level: Level) -> None:
     """Also before the program has begun, when the kernel does not yet know whose child it is.
 
