@@ -59,7 +59,7 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
         *(f"tasks/{phase}.py" for phase in ("rollout", "reward", "advantage", "update", "sync")),
     ),
     "tests/flows/test_rl_pipeline.py": (
-        *("rlcore/rl/run.py", "rlcore/supervised/sft.py"),
+        "rlcore/rl/run.py",
         *(f"tasks/{stage}.py" for stage in ("base_model", "prepare_data", "sft", "rl")),
         *("tasks/evaluate.py", "tasks/export.py", "tasks/run_page/summary.py"),
     ),
@@ -94,7 +94,7 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
     "tests/rlcore/results/test_index.py": ("rlcore/results/kept.py",),
     "tests/rlcore/results/test_data_dictionary.py": ("schemas/view_columns.py",),
     "tests/flows/commands/test_ask.py": ("rlcore/results/questions.py",),
-    "tests/rlcore/reward_model/test_training.py": ("rlcore/supervised/loop.py",),
+    "tests/rlcore/supervised/test_sft.py": ("rlcore/supervised/loop.py",),
     "tests/rlcore/rewards/test_calls.py": ("rlcore/rewards/side_by_side.py",),
     "tests/rlcore/rewards/test_worker.py": (
         "rlcore/rewards/environment.py",

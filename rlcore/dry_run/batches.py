@@ -61,6 +61,26 @@ class Batch:
     micro_batches: int
 
     @property
+    def last_sequences(self) -> int | None:
+        """Sequences of the smaller step at the end of a round; None where there is none."""
+        return (
+            None
+            if self.sequences_per_round is None
+            else (self.sequences_per_round % self.sequences_per_step or None)
+        )
+
+    @property
+    def most_tokens(self) -> int | None:
+        """Most tokens, prompts included, in all optimizer steps; None where their number is
+        unknown."""
+        if self.total_steps is None:
+            return None
+        sequences = self.total_steps * self.sequences_per_step
+        if self.sequences_per_round is not None:
+            sequences = min(sequences, self.rounds * self.sequences_per_round)
+        return sequences * self.longest
+
+    @property
     def micro_batch_tokens(self) -> int:
         """Tokens of the fullest micro-batch of longest sequences."""
         return min(self.sequences_per_micro_batch, self.sequences_per_rank) * self.longest
@@ -199,13 +219,21 @@ def rl_batch(recipe: Recipe) -> Batch:
 def sft_batch(recipe: Recipe, demonstrations: int | None) -> Batch | None:
     """Return the arithmetic of SFT epochs, or None when SFT is off.
 
-    A last partial batch is dropped. Raises ``UserError`` as ``_batch`` does.
+    Raises ``UserError`` as ``_batch`` does, and where the demonstrations fill no batch.
     """
     sft = recipe.sft
     if not sft.enabled:
         return None
-    steps = None if demonstrations is None else demonstrations // sft.batch_size
-    known = [n for n in (None if steps is None else steps * sft.epochs, sft.max_steps) if n]
+    steps = None
+    if demonstrations is not None:
+        if demonstrations < sft.batch_size:
+            raise UserError(
+                f"sft.batch_size = {sft.batch_size} exceeds the {demonstrations} training"
+                " demonstrations that data.sources give; lower it, add demonstrations or set"
+                " sft.enabled to false"
+            )
+        steps = -(-demonstrations // sft.batch_size)
+    caps = (None if steps is None else steps * sft.epochs, sft.max_steps)
     return _batch(
         recipe,
         "sft.max_tokens",
@@ -213,7 +241,7 @@ def sft_batch(recipe: Recipe, demonstrations: int | None) -> Batch | None:
         rounds=sft.epochs,
         sequences_per_round=demonstrations,
         steps_per_round=steps,
-        total_steps=min(known, default=None),
+        total_steps=min((n for n in caps if n is not None), default=None),
         sequences_per_step=sft.batch_size,
     )
 
@@ -223,7 +251,8 @@ def reward_model_batch(recipe: Recipe, rows: int | None = None) -> Batch | None:
     may have, or None without a reward model. ``rows``: of the file of preferences, None = unknown.
 
     Prompts whose responses all rank alike are left out in the run. Raises ``UserError`` as
-    ``_batch`` does, and when the responses of one prompt, which share a micro-batch, do not fit it.
+    ``_batch`` does, where the prompts fill no batch, and when the responses of one prompt, which
+    share a micro-batch, do not fit it.
     """
     section = recipe.reward_model
     if section is None:
@@ -238,7 +267,12 @@ def reward_model_batch(recipe: Recipe, rows: int | None = None) -> Batch | None:
         prompts, responses = int(questions * (1 - source.validation_fraction)), 4
     elif rows is not None:
         prompts = int(rows * (1 - source.validation_fraction))
-    steps = None if prompts is None else prompts // section.batch_prompts
+    if prompts is not None and prompts < section.batch_prompts:
+        raise UserError(
+            f"reward_model.batch_prompts = {section.batch_prompts} exceeds the {prompts} training"
+            " prompts that reward_model.preferences give; lower it or take more preferences"
+        )
+    steps = None if prompts is None else -(-prompts // section.batch_prompts)
     batch = _batch(
         recipe,
         "reward_model.max_tokens",

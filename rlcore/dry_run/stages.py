@@ -103,10 +103,10 @@ def _sft(recipe: Recipe, shape: ModelShape, sft: Batch, rates: Rates) -> StageEs
     # one checkpoint is replaced by the next before it goes, and the policy is written at the end
     weights = BYTES[recipe.model.dtype] * shape.parameters
     disk = 2 * checkpoint_bytes(shape) + weights
-    if sft.total_steps is None:
+    tokens = sft.most_tokens
+    if tokens is None:
         note = "time unknown until demonstrations are counted; set sft.max_steps to bound it"
         return StageEstimate("sft", 0.0, 0.0, disk, note)
-    tokens = sft.total_steps * sft.tokens_per_step
     longest = rates.learner_s(shape.parameters, tokens, 3, recipe.hardware.learner.ranks)
     return StageEstimate("sft", rates.start_s + longest / 2, rates.start_s + longest, disk)
 
@@ -116,10 +116,10 @@ def _reward_model(recipe: Recipe, shape: ModelShape, batch: Batch, rates: Rates)
     section, hardware = recipe.reward_model, recipe.hardware
     weights = BYTES[recipe.model.dtype] * shape.parameters
     disk = 2 * checkpoint_bytes(shape) + weights
-    if section is None or batch.total_steps is None:
+    tokens = batch.most_tokens
+    if section is None or tokens is None:
         note = "time unknown until preferences are counted"
         return StageEstimate("reward_model", 0.0, 0.0, disk, note)
-    tokens = batch.total_steps * batch.tokens_per_step
     longest = rates.learner_s(shape.parameters, tokens, 3, hardware.learner.ranks)
     source = section.preferences
     if source.kind == "samples":

@@ -55,10 +55,11 @@ def _sft_lines(recipe: Recipe, sft: Batch) -> list[str]:
     cap = (
         "" if recipe.sft.max_steps is None else f", capped at {recipe.sft.max_steps:,} by max_steps"
     )
+    last = f" (the last of {sft.last_sequences:,})" if sft.last_sequences else ""
     return [
         f"sft: {_count(sft.sequences_per_round)} demonstrations in batches of"
-        f" {sft.sequences_per_step:,} -> {_count(sft.steps_per_round)} optimizer steps per epoch x"
-        f" {sft.rounds:,} epoch(s){cap} -> {_count(sft.total_steps)} optimizer steps",
+        f" {sft.sequences_per_step:,} -> {_count(sft.steps_per_round)} optimizer steps{last} per"
+        f" epoch x {sft.rounds:,} epoch(s){cap} -> {_count(sft.total_steps)} optimizer steps",
         _micro_batch_line("sft", recipe, sft),
     ]
 

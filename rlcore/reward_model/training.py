@@ -13,7 +13,7 @@ from rlcore.learner.spec import Term
 from rlcore.models.packing import Sequences
 from rlcore.reward_model.preferences import comparable, preference_sequences
 from rlcore.store.artifacts import ArtifactStore, Lineage
-from rlcore.supervised.loop import Progress, Training, batch_rows
+from rlcore.supervised.loop import Progress, Training, batch_rows, epoch_steps
 from schemas.errors import UserError
 from schemas.names import REWARD_MODEL
 from schemas.reward_model import RewardModelSection
@@ -64,7 +64,7 @@ class PreferenceBatches:
     """Optimizer steps over the training prompts that have responses of unequal rank."""
 
     def __init__(self, section: RewardModelSection, preferences: pl.DataFrame, seed: int) -> None:
-        """Raises ``UserError`` when they do not fill one batch."""
+        """Raises ``UserError`` when there are none."""
         train = preferences.filter(pl.col("split") == "train")
         train = train.filter(comparable(train))
         self._sequences = preference_sequences(train)
@@ -72,13 +72,12 @@ class PreferenceBatches:
         prompts = train["uid"].rle_id().to_numpy()
         self._members = np.split(np.arange(len(prompts)), np.flatnonzero(np.diff(prompts)) + 1)
         self._batch_prompts, self._seed = section.batch_prompts, seed
-        if len(self._members) < section.batch_prompts or not train.height:
+        if not train.height:
             raise UserError(
-                f"reward_model.batch_prompts = {section.batch_prompts} exceeds the"
-                f" {train['uid'].n_unique()} training prompts whose responses differ in rank; lower"
-                " it or take more preferences"
+                f"reward_model.batch_prompts = {section.batch_prompts} exceeds the 0 training"
+                " prompts whose responses differ in rank; take more preferences"
             )
-        self.total_steps = section.epochs * (len(self._members) // section.batch_prompts)
+        self.total_steps = section.epochs * epoch_steps(len(self._members), section.batch_prompts)
 
     def term(self, step: int) -> Term:
         """Return what optimizer step ``step`` (from 0) minimises: a function of the step alone."""

@@ -147,10 +147,15 @@ class Training:
         return step
 
 
+def epoch_steps(num_rows: int, batch_size: int) -> int:
+    """Return the optimizer steps in which every row is trained on once; the last one may be
+    smaller."""
+    return -(-num_rows // batch_size)
+
+
 def batch_rows(num_rows: int, batch_size: int, *, step: int, seed: int, stage: str) -> np.ndarray:
-    """Return the rows of optimizer step ``step``: seeded permutations, whole batches only."""
-    per_epoch = num_rows // batch_size
-    epoch, index = divmod(step, per_epoch)
+    """Return the rows of optimizer step ``step``: an epoch is a seeded permutation of all."""
+    epoch, index = divmod(step, epoch_steps(num_rows, batch_size))
     order = _epoch_order(num_rows, stream_seed(seed, stage, epoch))
     return order[index * batch_size : (index + 1) * batch_size]
 

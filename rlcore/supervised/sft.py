@@ -6,12 +6,13 @@ import numpy as np
 import polars as pl
 
 from rlcore.algorithms.objective import SftObjective
+from rlcore.data.split import NO_DEMONSTRATIONS
 from rlcore.learner.pool import LearnerPool
 from rlcore.learner.spec import Term
 from rlcore.models.packing import Sequences
 from rlcore.ragged import to_arrays
 from rlcore.store.artifacts import ArtifactStore, Lineage
-from rlcore.supervised.loop import Progress, Training, batch_rows
+from rlcore.supervised.loop import Progress, Training, batch_rows, epoch_steps
 from schemas.errors import UserError
 from schemas.recipe import SFTSection
 
@@ -19,7 +20,10 @@ STAGE = "sft"
 
 
 class SFT:
-    """One SFT run over a learner; ``key`` names its checkpoints and metrics in the store."""
+    """One SFT run over a learner; ``key`` names its checkpoints and metrics in the store.
+
+    Raises ``UserError`` without a training demonstration.
+    """
 
     def __init__(
         self,
@@ -34,16 +38,13 @@ class SFT:
     ) -> None:
         self._section, self._learner, self._seed = section, learner, seed
         train = demonstrations.filter(pl.col("split") == "train")
-        if train.height < section.batch_size:
-            raise UserError(
-                f"sft.batch_size = {section.batch_size} exceeds the {train.height} demonstrations;"
-                " lower it, add demonstrations, or set sft.enabled to false"
-            )
+        if not train.height:
+            raise UserError(NO_DEMONSTRATIONS)
         self._train = demonstration_sequences(train)
         self._validation = demonstration_sequences(
             demonstrations.filter(pl.col("split") == "validation")
         )
-        steps = section.epochs * (train.height // section.batch_size)
+        steps = section.epochs * epoch_steps(train.height, section.batch_size)
         self.total_steps = min(steps, section.max_steps or steps)
         self._training = Training(
             STAGE,

@@ -94,6 +94,16 @@ def smallest(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "mine.yaml"
 
 
+def test_a_plan_counts_the_rows_of_the_last_batch(
+    smallest: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """80 demonstrations, 5 % of them held out, in batches of 64; batches of 200 make no step."""
+    assert main(["run", str(smallest), "--dry-run"]) == 0
+    assert "2 optimizer steps (the last of 12) per epoch" in capsys.readouterr().out
+    assert main(["run", str(smallest), "--dry-run", "-o", "sft.batch_size=200"]) == 2
+    assert "sft.batch_size = 200 exceeds the 76 training demonstrations" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("dtype", [None, "float32", "bfloat16"])
 def test_the_smallest_recipe_agrees_with_our_defaults(
     smallest: Path,

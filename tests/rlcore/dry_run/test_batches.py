@@ -6,6 +6,7 @@ from rlcore.dry_run.batches import (
     DataSize,
     all_batches,
     data_size,
+    reward_model_batch,
     rl_batch,
     sft_batch,
     size_of_rows,
@@ -56,7 +57,7 @@ def test_longest_sequences_fill_micro_batches_as_packing_does(
     assert batch.micro_batches == len(packed), "the plan and the learner cut a step differently"
 
 
-def test_sft_steps_drop_the_last_partial_batch_and_obey_the_cap() -> None:
+def test_sft_steps_take_every_row_and_obey_the_cap() -> None:
     sft = plan(recipe(), ROOMY).batches.sft
     assert sft is not None
     assert (sft.steps_per_round, sft.total_steps) == (720, 720)
@@ -64,6 +65,30 @@ def test_sft_steps_drop_the_last_partial_batch_and_obey_the_cap() -> None:
     assert capped is not None
     assert capped.total_steps == 100
     assert plan(recipe(sft__enabled=False), ROOMY).batches.sft is None
+    partial = sft_batch(recipe(sft__epochs=2), 126)
+    assert partial is not None
+    assert (partial.steps_per_round, partial.total_steps, partial.last_sequences) == (2, 4, 62)
+    assert partial.most_tokens == 2 * 126 * 128, "the smaller batches are not counted as full"
+
+
+def test_a_reward_model_takes_every_prompt_and_at_least_a_batch() -> None:
+    section = {"preferences": {"kind": "file", "path": "p.jsonl"}, "max_tokens": 128}
+    functions = [{"name": "reward_model"}, {"name": "arithmetic", "weight": 0}]
+    of_file = recipe(reward__functions=functions, reward_model=section)
+    batch = reward_model_batch(of_file, 111)
+    assert batch is not None
+    assert (batch.steps_per_round, batch.last_sequences) == (2, 2 * (99 - 64))
+    with pytest.raises(
+        UserError, match=r"reward_model\.batch_prompts = 64 exceeds the 45 training"
+    ):
+        reward_model_batch(of_file, 50)
+
+
+@pytest.mark.parametrize("cap", [None, 7])
+def test_a_stage_without_a_full_batch_is_refused(cap: int | None) -> None:
+    """It passed with "0 optimizer steps", or those of the cap, and ended after the preparation."""
+    with pytest.raises(UserError, match=r"sft\.batch_size = 200 exceeds the 126 training demonst"):
+        sft_batch(recipe(sft__batch_size=200, sft__max_steps=cap), 126)
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rlcore.algorithms.objective import PolicyObjective, ValueObjective
+from rlcore.algorithms.objective import (
+    PolicyObjective,
+    PreferenceObjective,
+    SftObjective,
+    ValueObjective,
+)
 from rlcore.learner.spec import Term, UpdateRequest
 from rlcore.models.packing import Sequences
+from rlcore.reward_model.training import ranked_sequences
 from schemas.errors import UserError
 from tests.listeners import open_to_others
 from tests.rlcore.learner.samples import assert_same_weights, make_batch, weights_of
@@ -50,6 +56,23 @@ def test_rank_without_work_takes_part(zero_stage, spec, pair, learner_of):
     assert len(group.logprobs(single).logprobs) == 1
     expected, found = alone.step([Term(single, GRPO)], 0.1), group.step([Term(single, GRPO)], 0.1)
     assert found["actor/pg_loss"] == pytest.approx(expected["actor/pg_loss"], rel=1e-5)
+    assert_same_weights(weights_of(group), weights_of(alone))
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_last_batch_of_few_rows_is_shared(rows, spec, value_dir, pair, learner_of):
+    """SFT and the reward model end an epoch with the rows that are left, down to one."""
+    few = make_batch(rows, seed=4)
+    alone, group = learner_of(), pair.build(spec)
+    for who in (alone, group):
+        who.step([Term(few, SftObjective())], 0.1)
+    assert_same_weights(weights_of(group), weights_of(alone))
+    twice = few.take(np.repeat(np.arange(rows), 2))
+    ranked = ranked_sequences(twice, np.arange(2 * rows) % 2, np.arange(2 * rows) // 2)
+    scoring = replace(spec, head="value", model_dir=str(value_dir))
+    alone, group = learner_of(scoring), pair.build(scoring)
+    for who in (alone, group):
+        who.step([Term(ranked, PreferenceObjective())], 0.1)
     assert_same_weights(weights_of(group), weights_of(alone))
 
 

@@ -6,9 +6,11 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+import torch
 
 from rlcore.algorithms.objective import PreferenceObjective
 from rlcore.algorithms.objective_types import TokenBatch, TokenOutputs
+from rlcore.algorithms.preference_loss import is_preferred
 from rlcore.cluster.in_process import InProcessCluster
 from rlcore.cluster.types import Placement
 from rlcore.learner.pool import LearnerPool
@@ -88,6 +90,24 @@ def test_a_step_holds_whole_prompts_and_only_those_that_compare() -> None:
     assert sorted(seen) == sorted(sizes.values()), "an epoch is every prompt, whole, once"
 
 
+def test_the_last_batch_holds_the_prompts_that_are_left() -> None:
+    """Each prompt weighs the same within its step, however few it has."""
+    table = make_preferences(26)
+    batches = PreferenceBatches(SECTION, table, seed=0)
+    assert batches.total_steps == 2 * 7
+    for epoch in range(2):
+        parts = [batches.term(7 * epoch + step).sequences for step in range(7)]
+        assert sum(len(part) for part in parts) == table.height
+        last = parts[-1]
+        assert last.groups is not None
+        assert len(np.unique(last.groups)) == 2
+        weights = np.array([row[-1] for row in last.per_token["pair_weights"]])
+        pairs = is_preferred(
+            torch.tensor([row[-1] for row in last.per_token["ranks"]]), torch.tensor(last.groups)
+        ).numpy()
+        assert (weights[:, None] * pairs).sum() == pytest.approx(1.0)
+
+
 def test_too_few_prompts_that_compare_are_refused() -> None:
     table = make_preferences(8).with_columns(pl.lit(1, pl.Int32).alias("rank"))
     with pytest.raises(UserError, match="batch_prompts = 4 exceeds the 0 training prompts"):
@@ -96,8 +116,6 @@ def test_too_few_prompts_that_compare_are_refused() -> None:
 
 def test_perfect_ranking_costs_what_the_paper_says() -> None:
     """Scores [2, 1, 0, -1] in order of rank cost .207038, also together with another prompt."""
-    import torch
-
     sequences = Sequences([np.array([1, 2], np.int32)] * 7, [np.zeros(2, bool)] * 7)
     groups = np.array([0, 0, 0, 0, 1, 1, 2])
     batch = ranked_sequences(sequences, np.array([1, 2, 3, 4, 2, 2, 1]), groups)
