@@ -179,6 +179,7 @@ def _anchor(tree: dict[str, Any], folder: Path) -> None:
     functions = _at(tree, "reward", "functions")
     named = [(each, "name") for each in (functions if isinstance(functions, list) else ())]
     named += [(_at(tree, "environment"), "name"), (_at(tree, "hardware", "rollout"), "engine")]
+    named += [(_at(tree, "rl", "algorithm"), key) for key in ("advantage", "policy_loss")]
     for section, key in named:
         given = section.get(key) if isinstance(section, dict) else None
         if isinstance(given, str) and _is_file_beside(split_function(given)[0], folder):

@@ -9,9 +9,17 @@ import math
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    SerializationInfo,
+    field_serializer,
+    field_validator,
+    model_validator,
+)
 
 from schemas.errors import did_you_mean
+from schemas.names import portable_name, split_function
 from schemas.section import Section, rule
 
 
@@ -163,12 +171,14 @@ class DynamicSampling(Section):
     )
 
 
+IN_KEYS = {"in": "keys"}  # the context in which a section is serialised for a stage's key
+_OR_YOURS = ", 'package.module:function', or 'path/to/file.py:function' from the recipe's folder"
+
+
 class Algorithm(Section):
     """One choice per axis. What a recipe leaves out comes from ``rl.preset``."""
 
-    advantage: str = Field(
-        default="grpo", description=f"{', '.join(ADVANTAGES)} or 'package.module:function'"
-    )
+    advantage: str = Field(default="grpo", description=f"{', '.join(ADVANTAGES)}{_OR_YOURS}")
     advantage_options: Options = Field(
         default_factory=dict, description="keyword arguments of your own function"
     )
@@ -180,9 +190,7 @@ class Algorithm(Section):
         default="token",
         description="of what it is: sequence = GSPO, sequence-token = GSPO-token, group = GEPO",
     )
-    policy_loss: str = Field(
-        default="clip", description=f"{', '.join(POLICY_LOSSES)} or 'package.module:function'"
-    )
+    policy_loss: str = Field(default="clip", description=f"{', '.join(POLICY_LOSSES)}{_OR_YOURS}")
     clip_low: float = Field(
         default=0.2, gt=0, le=1, description="ratios below 1 - this are clipped (arXiv 1707.06347)"
     )
@@ -224,6 +232,11 @@ class Algorithm(Section):
         """Whether the estimator is a user's function."""
         return ":" in self.advantage
 
+    @field_serializer("advantage", "policy_loss")
+    def _wherever_its_file_lies(self, value: str, info: SerializationInfo) -> str:
+        """In keys a file's content counts, by its digest, and not its place."""
+        return portable_name(value) if info.context is IN_KEYS else value
+
     @field_validator("advantage")
     @classmethod
     def _advantage_is_known(cls, value: str) -> str:
@@ -263,10 +276,10 @@ class Algorithm(Section):
 def _known(value: str, names: Any) -> str:
     if value in names:
         return value
-    module, _, function = value.partition(":")
+    module, function = split_function(value)
     if module and function.isidentifier():
         return value
     raise ValueError(
-        f"{value!r} is not one of {', '.join(names)} and not 'package.module:function'"
-        f"{did_you_mean(value, names)}"
+        f"{value!r} is not one of {', '.join(names)} and not 'package.module:function' or"
+        f" 'path/to/file.py:function'{did_you_mean(value, names)}"
     )

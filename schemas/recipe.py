@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from schemas.algorithm import SEQUENCE_RATIOS
+from schemas.algorithm import IN_KEYS, SEQUENCE_RATIOS
 from schemas.context import context_rules, environment_rules
 from schemas.data import DataSection
 from schemas.environment import EnvironmentSection
@@ -172,7 +172,7 @@ class Recipe(Section):
         from_scratch = stage == BASE_MODEL and self.model.from_scratch is not None
         sections = _FROM_SCRATCH if from_scratch else STAGE_SLICES[stage]
         hidden = {name: keys for name, keys in NOT_IN_KEYS.items() if sections.get(name) is True}
-        part = self.model_dump(mode="json", include=sections, exclude=hidden)
+        part = self.model_dump(mode="json", include=sections, exclude=hidden, context=IN_KEYS)
         if stage == REWARD_MODEL:
             # It ranks by verdicts: which functions count matters, the weights do not.
             terms = [f for f in self.reward.functions if f.name != REWARD_MODEL]

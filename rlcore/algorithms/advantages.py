@@ -2,7 +2,7 @@
 
 An estimator is ``f(batch: AdvantageInput, **options)``. It returns an AdvantageResult, or one
 advantage per trajectory [rows], which is spread over the row's policy tokens. ``ESTIMATORS`` names
-ours; a user's is named 'package.module:function'. ``estimate`` runs either.
+ours; a user's is named as ``plugins`` says. ``estimate`` runs either.
 
 Axes: R rows (trajectories), N all policy tokens of the batch, row after row.
 """

@@ -111,7 +111,7 @@ class PolicyObjective(Objective):
     ratios and importance weights alike); ``rollout_logprobs`` (the sampler's); with a KL from
     log-probs ``ref_logprobs``; with ``nll_coef`` the ``nll_weights``.
 
-    ``policy_loss``: a name of ``policy_loss.LOSSES`` or the user's "package.module:function".
+    ``policy_loss``: a name of ``policy_loss.LOSSES`` or of the user's function (``plugins``).
     ``ratio_level`` "group" (GEPO) measures against ``group_log_expectation``, the log of the
     sampler's expected sequence probability in the prompt's group on every token, instead of
     ``old_logprobs``, which is then not read. ``kl_estimator`` "full": the exact KL to the

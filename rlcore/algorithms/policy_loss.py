@@ -206,7 +206,7 @@ def policy_loss(
     clip_high: float,
     clip_dual: float | None,
 ) -> ClippedLoss:
-    """Return the loss called ``name`` per token: one of ``LOSSES`` or 'package.module:function'.
+    """Return the loss called ``name`` per token: one of ``LOSSES`` or the user's.
 
     The user's function is called with the same arguments and returns a loss [tokens], or a
     ClippedLoss when it has clips to report. Raises ``UserError`` for an unknown name and for a loss

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rlcore.engines.types import EngineSpec, Generation, Sampling, TurnRequest, WholeBatches
-from rlcore.rewards.modules import import_module
+from rlcore.store.user_modules import import_module
 from rlcore.weights.stamp import WeightStamp, WeightUpdate
 from schemas.errors import UserError, did_you_mean
 from schemas.names import split_function

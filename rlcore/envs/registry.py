@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from rlcore.envs.names import BUILTIN
 from rlcore.envs.tools import ToolEnvironment, result_of, schemas_of
 from rlcore.envs.types import Description, Start, Step, as_start, as_step
-from rlcore.rewards.modules import check_module, function_of, import_module
+from rlcore.store.user_modules import check_module, function_of, import_module
 from schemas.errors import UserError, did_you_mean
 from schemas.names import split_function
 

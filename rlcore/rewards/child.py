@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from rlcore.rewards.calls import AsyncFunction
-from rlcore.rewards.modules import import_failure
 from rlcore.rewards.registry import build
 from rlcore.rewards.types import Reward, RewardRow
+from rlcore.store.user_modules import import_failure
 from schemas.errors import UserError
 
 _DETAIL_CHARACTERS = 500

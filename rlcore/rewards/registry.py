@@ -23,12 +23,12 @@ from rlcore.rewards import (
 )
 from rlcore.rewards.calls import AsyncFunction, BatchFunction, Function, RowFunction
 from rlcore.rewards.environment import check_environment
-from rlcore.rewards.modules import check_module, find_module, function_of, import_module
 from rlcore.rewards.signatures import check_batch, is_coroutine_function, takes_ground_truth
 from rlcore.rewards.types import Failure, Reward, RewardRow, Scorer
 from rlcore.sandbox.probe import find_sandbox
 from rlcore.store.fingerprint import module_digest
 from rlcore.store.outside import Found, Read
+from rlcore.store.user_modules import check_module, find_module, function_of, import_module
 from rlcore.store.versions import VERSIONS, code_digest
 from schemas.errors import UserError, did_you_mean
 from schemas.names import ENVIRONMENT, JUDGE, REWARD_MODEL, portable_name, split_function, term_name
@@ -139,7 +139,10 @@ def code_digests(names: Sequence[str]) -> dict[str, Read]:
             spec = find_module(split_function(name)[0])
             if spec is not None and spec.origin is not None:
                 digest = module_digest(spec.name, Path(spec.origin))
-                digests[portable_name(name)] = _code_read(digest, spec.origin)
+                key = portable_name(name)
+                while digests.get(key, digest) != digest:  # files of one name in two folders
+                    key += "'"
+                digests[key] = _code_read(digest, spec.origin)
     return digests
 
 

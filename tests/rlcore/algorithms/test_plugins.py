@@ -36,14 +36,14 @@ def test_a_name_is_ours_and_a_dotted_one_the_users(package: str) -> None:
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("rlo", r"^rl\.x = 'rlo' is unknown; use one of grpo, rloo or .*; did you mean 'rloo'\?$"),
+        ("rlo", r"^rl\.x = 'rlo' is unknown; use one of grpo, rloo, or .*; did you mean 'rloo'\?$"),
         ("losses:", "must be written 'package.module:function'"),
         (":squared", "must be written 'package.module:function'"),
         ("losses:a.b", "must be written 'package.module:function'"),
         ("nowhere:f", "there is no module 'nowhere'; put its folder on PYTHONPATH or install"),
         ("mine_plugins.nowhere:f", r"there is no module 'mine_plugins\.nowhere'"),
         ("mine_plugins.losses:sqared", r"has no sqared\(\); did you mean 'squared'\?"),
-        ("mine_plugins.losses:SCALE", r"mine_plugins\.losses has no SCALE\(\)"),
+        ("mine_plugins.losses:SCALE", "is of type int, not a function"),
     ],
 )
 @pytest.mark.usefixtures("package")
@@ -53,9 +53,17 @@ def test_a_name_that_leads_nowhere_is_told_with_its_place(name: str, sentence: s
     assert str(error.value).startswith(f"rl.x = '{name}'")
 
 
-def test_what_is_wrong_inside_the_users_module_keeps_its_own_error(package: str) -> None:
+def test_what_is_wrong_inside_the_users_module_is_told_with_its_line(package: str) -> None:
     """'There is no module' would send the user to look for a file that is there."""
-    with pytest.raises(ModuleNotFoundError, match="mine_plugins_need_this"):
-        resolve(f"{package}.needs_more:f", BUILTIN, "rl.x")
-    with pytest.raises(ZeroDivisionError):
-        resolve(f"{package}.broken:f", BUILTIN, "rl.x")
+    for module, said in (("needs_more", "mine_plugins_need_this"), ("broken", "ZeroDivisionError")):
+        with pytest.raises(UserError, match=rf"cannot be imported: .*{said}.*{module}\.py line 1"):
+            resolve(f"{package}.{module}:f", BUILTIN, "rl.x")
+
+
+def test_a_file_is_taken_as_a_reward_is(package: str, tmp_path: Path) -> None:
+    file = tmp_path / package / "losses.py"
+    assert resolve(f"{file}:squared", BUILTIN, "rl.x")() == 4
+    with pytest.raises(UserError, match=r"losses\.py has no sqared\(\); did you mean 'squared'"):
+        resolve(f"{file}:sqared", BUILTIN, "rl.x")
+    with pytest.raises(UserError, match=r"there is no file .*/nowhere\.py; a relative path is one"):
+        resolve(f"{tmp_path}/nowhere.py:f", BUILTIN, "rl.x")

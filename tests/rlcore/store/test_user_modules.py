@@ -13,11 +13,11 @@ from flows.places import RECIPES
 from rlcore.cluster.in_process import InProcessWorker
 from rlcore.preflight.functions import check_functions
 from rlcore.recipes import load_recipe, user_functions
-from rlcore.rewards.modules import check_module, find_module, import_module
 from rlcore.rewards.pool import RewardPool
 from rlcore.rewards.registry import check_recipe_functions, code_digests
 from rlcore.rewards.types import RewardRow
 from rlcore.rewards.worker import RewardWorker
+from rlcore.store.user_modules import check_module, find_module, import_module
 from schemas.errors import UserError
 from schemas.recipe import Recipe
 
@@ -177,3 +177,58 @@ def check_start_functions(recipe: Recipe) -> None:
     """Check the recipe's functions as the start of a run does."""
     check_recipe_functions(recipe)
     check_functions(recipe)
+
+
+LOSS = "def f(ratio, logprobs, advantages, *, clip_low, clip_high, clip_dual):\n    return -ratio\n"
+ESTIMATOR = "def f(batch, scale=1.0):\n    return scale * batch.scores\n"
+
+
+def own_algorithm(folder: Path, loss: str = LOSS) -> Recipe:
+    """A recipe file with a loss and an estimator in files beside it."""
+    folder.mkdir()
+    (folder / "loss.py").write_text(loss)
+    (folder / "spread.py").write_text(ESTIMATOR)
+    recipe = folder / "mine.yaml"
+    own = "{advantage: spread.py:f, advantage_options: {scale: 2}, policy_loss: loss.py:f}"
+    recipe.write_text(f"name: mine\nextends: quickstart\nrl: {{algorithm: {own}}}\n")
+    return load_recipe(str(recipe), {}, directory=RECIPES)
+
+
+def test_loss_and_estimator_are_named_by_their_file_as_rewards_are(tmp_path: Path) -> None:
+    """Found from the recipe's folder; the key holds their content, and not where they lie."""
+    one, moved = own_algorithm(tmp_path / "one"), own_algorithm(tmp_path / "moved")
+    changed = own_algorithm(tmp_path / "changed", LOSS.replace("-ratio", "-2 * ratio"))
+    assert one.rl.algorithm.policy_loss == f"{tmp_path}/one/loss.py:f"
+    check_recipe_functions(one)
+    check_functions(one)
+    digests = [code_digests(user_functions(recipe)) for recipe in (one, moved, changed)]
+    assert {"loss.py:f", "spread.py:f"} <= digests[0].keys()
+    assert digests[0] == digests[1]
+    assert digests[0]["loss.py:f"] != digests[2]["loss.py:f"]
+    two = [f"{tmp_path}/{folder}/loss.py:f" for folder in ("one", "changed")]
+    assert len(code_digests(two)) == 2, "one file would hide the other's changes from the key"
+    assert one.slice_for("rl") == moved.slice_for("rl")
+    assert one.slice_for("rl")["rl"]["algorithm"]["advantage"] == "spread.py:f"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("def g(): ...\n", r"loss\.py has no f\(\)"),
+        ("def f(ratio): ...\n", "it is called as f.ratio, logprobs, advantages"),
+        ("1 / 0\n", r"cannot be imported: ZeroDivisionError: .* \(loss\.py line 1\); fix the modu"),
+        ("import mine_lacks\n", "install what it imports, or put its folder on PYTHONPATH"),
+        ("f = 3\n", "is of type int, not a function"),
+    ],
+)
+def test_a_loss_file_that_cannot_work_is_refused_before_the_run(
+    text: str, said: str, tmp_path: Path
+) -> None:
+    recipe = own_algorithm(tmp_path / "mine", text)
+    check_recipe_functions(recipe)
+    with pytest.raises(UserError, match=said) as refusal:
+        check_functions(recipe)
+    assert str(refusal.value).startswith(f"rl.algorithm.policy_loss = '{tmp_path}/mine/loss.py:f'")
+    (tmp_path / "mine" / "loss.py").unlink()
+    with pytest.raises(UserError, match=r"policy_loss = .*: there is no file .*/mine/loss\.py"):
+        check_recipe_functions(recipe)
