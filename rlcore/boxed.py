@@ -1,11 +1,31 @@
 r"""The last ``\boxed{}`` of a text: how mathematical solutions mark their answer."""
 
 import re
+from typing import NamedTuple
 
+MOST = 8  # boxes that one answer may hold
 _BRACE = re.compile(r"(?P<box>\\(?:boxed|fbox)\s*\{)|[{}]")
 _BARE_BOX = re.compile(
     r"\\(?:boxed|fbox)\s+([^\s{}$\\][^{}$\\]*)\$"
 )  # \boxed 7$, in a few MATH solutions
+# What is between two boxes of one answer: \boxed{2}$ or $x = \boxed{3}.
+_VARIABLE = r"(?:(?P<name>[A-Za-z])\s*=)?"
+_JOINED = re.compile(
+    r"(?:[\s$*~]|\\[()\[\],;:! \\]|\\q?quad(?![A-Za-z])"
+    r"|(?P<by>[,;]|\\text\s*\{\s*(?:or|and)\s*\}|(?<![A-Za-z])(?:or|and)(?![A-Za-z])))*"
+    rf"{_VARIABLE}[\s$*]*"
+)
+_NAMED = re.compile(r"(?<![A-Za-z\\])(?P<name>[A-Za-z])\s*=\Z")
+_NAMES = re.compile(r"(?P<name>[A-Za-z])\s*=")
+_LONGEST_GAP = 40  # characters
+
+
+class Box(NamedTuple):
+    """Where a box is in its text: its command, and begin and end of its content."""
+
+    start: int
+    begin: int
+    end: int
 
 
 def last_boxed(text: str) -> str | None:
@@ -18,19 +38,68 @@ def last_boxed(text: str) -> str | None:
     >>> last_boxed(r"\boxed{1}, no: \boxed{\frac{1}{2}}.")
     '\\frac{1}{2}'
     """
-    last: tuple[int, int] | None = None
+    boxes, _ = _last_boxes(text)
+    return _content(text, boxes[-1]) if boxes else None
+
+
+def is_cut_off(text: str) -> bool:
+    r"""Return whether a ``\boxed{`` that is not closed begins after all that are."""
+    return _last_boxes(text)[1]
+
+
+def joined_boxes(text: str) -> list[str]:
+    r"""Return the contents of the last boxes that are one answer of several values, else [].
+
+    They are joined by a comma, "or" or "and", and give values of one variable, if they name any.
+
+    >>> joined_boxes(r"$x = \boxed{2}$ or $x = \boxed{-2}$."), joined_boxes(r"\boxed{2}. \boxed{3}")
+    (['2', '-2'], [])
+    """
+    boxes, _ = _last_boxes(text)
+    chain, names = boxes[-1:], set[str]()
+    for box in reversed(boxes[:-1]):
+        gap = text[box.end + 1 : chain[0].start]
+        joined = _JOINED.fullmatch(gap) if len(gap) <= _LONGEST_GAP else None
+        if joined is None or joined["by"] is None:
+            break
+        names.add(joined["name"] or "")
+        chain.insert(0, box)
+    if not 1 < len(chain) <= MOST:
+        return []
+    before = text[max(0, chain[0].start - _LONGEST_GAP) : chain[0].start].rstrip("$* \n")
+    if before.endswith("="):
+        named = _NAMED.search(before)
+        names.add(named["name"] if named else before)
+    contents = [_content(text, box) for box in chain]
+    names |= {named["name"] for content in contents if (named := _NAMES.match(content))}
+    return contents if len(names - {""}) <= 1 else []
+
+
+def _content(text: str, box: Box) -> str:
+    return text[box.begin : box.end].strip()
+
+
+def _last_boxes(text: str) -> tuple[list[Box], bool]:
+    """Return the complete boxes that begin last, ``MOST`` + 1 at most, by their begin; and whether
+    one that is not closed begins after them."""
+    found = list[Box]()
+
+    def add(box: Box) -> None:
+        found.append(box)
+        if len(found) > 16 * MOST:  # a list of all could take gigabytes
+            found[:] = sorted(found)[-MOST - 1 :]
+
     for bare in _BARE_BOX.finditer(text):
-        last = bare.span(1)
-    depth, boxes = 0, list[tuple[int, int]]()  # open ones: the depth and the place inside
+        add(Box(bare.start(), *bare.span(1)))
+    depth, opened = 0, list[tuple[int, int, int]]()  # depth, start and begin
     for brace in _BRACE.finditer(text):
         if brace[0] != "}":
             depth += 1
             if brace["box"]:
-                boxes.append((depth, brace.end()))
+                opened.append((depth, brace.start(), brace.end()))
         elif depth:
-            if boxes and boxes[-1][0] == depth:
-                _, begin = boxes.pop()
-                if last is None or begin > last[0]:
-                    last = begin, brace.start()
+            if opened and opened[-1][0] == depth:
+                add(Box(*opened.pop()[1:], brace.start()))
             depth -= 1
-    return None if last is None else text[slice(*last)].strip()
+    found = sorted(found)[-MOST - 1 :]
+    return found, bool(opened) and (not found or opened[-1][1] > found[-1].start)

@@ -3,8 +3,8 @@
 ``strict`` agrees bit for bit with verl (volcengine/verl, verl/utils/reward_score/gsm8k.py, current
 main: last match within the last 300 characters). ``numeric`` compares values: it also accepts
 ``#### 72.``, ``#### $72``, ``#### 72.0``, ``####72``, ``\\boxed{72}``, ``1 000``, ``7/2`` for
-3.5, and does not take an expression for the number that it begins with
-(``rlcore.rewards.gsm8k_number``).
+3.5, ``x = 72``, ``12 (1 dozen)``, and does not take an expression for the number that it begins
+with (``rlcore.rewards.gsm8k_number``).
 """
 
 import re

@@ -2,13 +2,17 @@ r"""The one number that a response gives as its answer: ``72``, ``$1,000.00``, `
 
 An expression is not the number that it begins with. The number may be followed by a unit or a
 remark, but not by an operator, a second number, or a word that changes it (``72 or 80``, ``5
-million``).
+million``); a second number is allowed where it is the first one in another unit, in parentheses
+(``12 (1 dozen)``). A name may come before it (``x = 72``).
 """
 
 import re
 import unicodedata
 from decimal import Decimal
 from fractions import Fraction
+
+from rlcore.boxed import is_cut_off
+from rlcore.rewards.math_units import is_of
 
 # Every repetition is bounded or of a single character class, so matching stays linear on hostile
 # text.
@@ -19,8 +23,13 @@ _START = (
     rf"(?P<sign>[-+−]?){_SPACE}?{_CURRENCY}?{_SPACE}?(?P<inner_sign>[-−]?)"
     r"(?=[.,]*[0-9]|\\[dt]?frac)"
 )
-_MARKED = re.compile(rf"####{_DECORATION}{_START}")
-_BOXED = re.compile(rf"\\boxed\{{[\s$]{{0,4}}{_START}")
+_WORD = r"(?!(?:not|or|and|to|minus|negative)\b)[A-Za-z]{2,20}"
+_NAME = (  # x =, total cost =, answer:
+    rf"(?P<name>(?:(?:[A-Za-z]|{_WORD}(?: {_WORD}){{0,3}}){_SPACE}{{0,3}}=(?!=)"
+    rf"|(?i:(?:final )?answer:))(?:\\boxed\{{|{_SPACE}|[$*_`]){{0,8}})?"
+)
+_MARKED = re.compile(rf"####{_DECORATION}{_NAME}{_START}")
+_BOXED = re.compile(rf"\\boxed\{{[\s$]{{0,4}}{_NAME}{_START}")
 
 _SEPARATOR = r"(?:,|\{,\}|\\[,;! ]|~|['’]|[^\S\n])"
 _PLAIN = re.compile(
@@ -37,6 +46,17 @@ _FRACTION = re.compile(
 
 _UNIT_POWER = re.compile(r"(?<=[A-Za-z])(?:\^?\{?[23]\}?(?![0-9])|[²³])")
 _NEXT_SENTENCE = re.compile(rf"[.;!]{_SPACE}+(?!(?:Or|And|To)\b)(?=[A-Z])|####")
+_SAME = re.compile(  # the number in another unit
+    rf"{_SPACE}\((\$?)([0-9]{{1,3}}(?:,[0-9]{{3}}){{1,4}}|[0-9]{{1,15}})(\.[0-9]{{1,9}})?"
+    rf"{_SPACE}?(%|[A-Za-z]{{2,20}}|(?<=[0-9]))\)"
+)
+_SIZES: dict[str, tuple[Fraction | int, ...]] = {  # how many make one
+    "%": (1, Fraction(1, 100)),
+    "dozen": (12,),
+    "pair": (2,),
+    "couple": (2,),
+    "score": (20,),
+}
 _OTHER_NUMBER = re.compile(
     rf"{_SPACE}*(?:[+−×÷·^!=<>√π±]|\*[A-Za-z\\(]|[-–][A-Za-z]?\b(?![A-Za-z])|/[A-Za-z]\b"
     r"|\\(?:times|cdot|div|pi|sqrt|[dt]?frac|pm)\b"
@@ -50,10 +70,13 @@ def number_of(response: str) -> Fraction | Decimal | None:
     form are returned as Fraction.
     """
     for mark in (_MARKED, _BOXED):
-        places = list(mark.finditer(response))
-        if places:
-            value = _leading_number(response[places[-1].end() :].partition("\n")[0])
-            negative = places[-1]["sign"] in ("-", "−") or places[-1]["inner_sign"] != ""
+        for place in reversed(list(mark.finditer(response))):
+            if mark is _BOXED and is_cut_off(response):
+                return None
+            value = _leading_number(response[place.end() :].partition("\n")[0])
+            if value is None and place["name"]:
+                continue  # a name of something else than a number
+            negative = place["sign"] in ("-", "−") or place["inner_sign"] != ""
             if value is None or not negative:
                 return value
             # A minus sign before a Decimal would round it.
@@ -82,7 +105,7 @@ def _leading_number(line: str) -> Fraction | Decimal | None:
     elif short and (added := _FRACTION.match(line, end)) is not None:
         top, bottom = (int(digits) for digits in added.groups() if digits is not None)
         value, end = _ratio(int(whole) * bottom + top, bottom), added.end()
-    return None if value is None or _goes_on(line[end:]) else value
+    return None if value is None or _goes_on(_without_same(value, line[end:])) else value
 
 
 def _ratio(top: int, bottom: int) -> Fraction | Decimal | None:
@@ -95,6 +118,22 @@ def _ratio(top: int, bottom: int) -> Fraction | Decimal | None:
         return ratio
     digits = str(ratio.numerator * 10**places // ratio.denominator)
     return Decimal((0, tuple(int(digit) for digit in digits), -places))
+
+
+def _without_same(value: Fraction | Decimal, rest: str) -> str:
+    """Return ``rest``, the text after a number, without a remark that gives the same number in
+    another unit: the ratio of the two must be that of their units."""
+    remark = _SAME.search(rest)
+    if remark is None or not (remark[1] or remark[4]):
+        return rest
+    other = Fraction(remark[2].replace(",", "") + (remark[3] or ""))
+    unit = remark[4].lower() or "dollar"
+    count = Fraction(value) / other if other else Fraction(0)
+    if (size := _SIZES.get(unit.removesuffix("s"))) is not None:
+        same = count in size
+    else:
+        same = is_of(unit, count) or (count == 1 and _OTHER_NUMBER.match(unit) is None)
+    return rest[: remark.start()] + " " + rest[remark.end() :] if same else rest
 
 
 def _goes_on(rest: str) -> bool:

@@ -1,19 +1,23 @@
 r"""The reward ``math``: whether a response ends in the right mathematical answer, by its value.
 
-The answer of a response is its last ``\boxed{}``, else what follows the last "####", "A:" or
-"answer is/:", else its last line, from the last "is", "are", "get" or "equals" on. It is compared
-as text, then as a number (``math_number``, ``math_units``), then as a formula by math-verify
-(``math_value``): cheapest first, and each text is read as a whole, so that a number somewhere in a
-sentence is not an answer. A ground truth of words only is compared as text, where letters are not
-variables.
+The answer of a response that ends in ``<answer>...</answer>`` is within these tags. It is the last
+``\boxed{}``, else what follows the last "####", "A:" or "answer is/:", else the last line, behind
+``</think>``, from the last "is", "are", "get" or "equals" on. Boxes joined by "or" are one set of
+values. A last box that is not closed, as where the limit of tokens cut it off, leaves no answer.
+The answer is compared as text, then as a number (``math_number``, ``math_units``), then as a
+formula by math-verify (``math_value``): cheapest first, and each text is read as a whole, so that a
+number somewhere in a sentence is not an answer. A ground truth of words only is compared as text,
+where letters are not variables.
 
 An answer beyond the limits of ``math_limits`` is wrong, with the reason: every response gets a
 verdict.
 """
 
 import re
+from collections import deque
+from collections.abc import Sequence
 
-from rlcore.boxed import last_boxed
+from rlcore.boxed import is_cut_off, joined_boxes, last_boxed
 from rlcore.rewards.math_limits import too_much
 from rlcore.rewards.math_number import number_in, same_number
 from rlcore.rewards.math_signs import in_latex
@@ -22,6 +26,8 @@ from rlcore.rewards.types import Reward, RewardRow, Scorer
 from schemas.errors import UserError
 from schemas.outcomes import Outcome
 
+_TAG = re.compile(r"<(/?)answer>", re.IGNORECASE)
+_THOUGHT = "</think>"
 _MARKER = re.compile(r"(?:####|answer\s*(?:is\b|:)|^A:)\s*:?", re.IGNORECASE | re.MULTILINE)
 _SAID = re.compile(r"\b(?:is|are|gets?|equals?)\b:?", re.IGNORECASE)
 _UPRIGHT = re.compile(r"\\(?:text(?:bf|it|rm|normal)?|math(?:rm|bf|it)|mbox)\s*\{([^{}]*)\}")
@@ -45,36 +51,50 @@ def scorer() -> Scorer:
     def score(row: RewardRow) -> Reward:
         if row.ground_truth is None or not row.ground_truth.strip():
             raise UserError("the row has no ground_truth")
-        answer = final_answer(row.response)
-        if not answer:
-            detail = "the response holds no answer"
+        answers = final_answers(row.response)
+        if not answers:
+            cut = is_cut_off(row.response)
+            detail = r"the last \boxed{ is not closed" if cut else "the response holds no answer"
             return Reward(row.trajectory_id, Outcome.NO_ANSWER, 0.0, correct=False, detail=detail)
-        right, why = judge(answer, row.ground_truth)
+        right, why = _judge_together(answers, row.ground_truth)
         return Reward(
             row.trajectory_id,
             Outcome.OK if right else Outcome.WRONG,
             float(right),
             correct=right,
             detail=why,
-            answer=answer,
+            answer=", ".join(answers),
         )
 
     return score
 
 
-def final_answer(response: str) -> str:
-    """Return the answer in ``response``; "" when it is empty."""
-    boxed = last_boxed(response)
-    if boxed is not None:
-        return boxed.strip()
+def final_answers(response: str) -> list[str]:
+    """Return the answer in ``response``: one text, several where boxes make one answer, or none."""
+    whole, response = response, _within_tags(response)
+    if is_cut_off(response):
+        return []
+    if (boxed := last_boxed(response)) is not None:
+        return joined_boxes(response) or [boxed] * bool(boxed)
     marked = _end_of_last(_MARKER, response)
-    tail = response[marked:]
+    tail = response[marked:] if marked else response.rpartition(_THOUGHT)[2] or response
     lines = [line.strip() for line in tail.splitlines() if line.strip()]
     if not lines:
-        return ""
+        return []
     if marked:
-        return lines[0]
-    return lines[-1][_end_of_last(_SAID, lines[-1]) :].strip() or lines[-1]
+        return lines[:1]
+    if response is not whole and len(lines) > 1:  # of which none can be said to be the answer
+        return ["; ".join(lines)]
+    return [lines[-1][_end_of_last(_SAID, lines[-1]) :].strip() or lines[-1]]
+
+
+def _within_tags(response: str) -> str:
+    """Return the content of the tags that end ``response``, the form of DeepSeek-R1's prompts
+    (arXiv 2501.12948, table 1); all of it where none do."""
+    tags = deque(_TAG.finditer(response), maxlen=2)
+    if [tag[1] for tag in tags] != ["", "/"] or response[tags[1].end() :].strip():
+        return response
+    return response[tags[0].end() : tags[1].start()]
 
 
 def _end_of_last(pattern: re.Pattern[str], text: str) -> int:
@@ -83,6 +103,17 @@ def _end_of_last(pattern: re.Pattern[str], text: str) -> int:
     for match in pattern.finditer(text):  # a list of them could take gigabytes
         end = match.end()
     return end
+
+
+def _judge_together(answers: Sequence[str], ground_truth: str) -> tuple[bool, str]:
+    """Return ``judge`` of one answer; several are right as the set of values that is the truth, or
+    where each is (1/2, or .5)."""
+    if len(answers) == 1:
+        return judge(answers[0], ground_truth)
+    if judge(rf"\{{{', '.join(answers)}\}}", ground_truth)[0]:
+        return True, ""
+    right = all(judge(answer, ground_truth)[0] for answer in answers)
+    return right, "" if right else f"its {len(answers)} boxes count as one set of values"
 
 
 def judge(answer: str, ground_truth: str) -> tuple[bool, str]:

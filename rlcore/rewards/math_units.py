@@ -126,6 +126,18 @@ def ratio(truth: Unit | None, answer: Unit | None) -> Fraction | None:
     return answer.size / truth.size
 
 
+def is_of(unit: str, count: Fraction) -> bool:
+    """Return whether one ``unit`` is ``count`` of another one: an hour is 60 minutes.
+
+    >>> is_of("hours", Fraction(60)), is_of("hours", Fraction(61))
+    (True, False)
+    """
+    known = _KNOWN.get(_singular(unit))
+    return known is not None and any(
+        dimensions == known[0] and size * count == known[1] for dimensions, size in _KNOWN.values()
+    )
+
+
 def _unit(written: str) -> Unit | None:
     """Return the unit that is ``written`` in words; None where one of them is no unit's."""
     words = re.sub("[A-Za-z]+", lambda match: _SHORT.get(match[0].lower(), match[0]), written)

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from rlcore.boxed import last_boxed
+from rlcore.boxed import joined_boxes, last_boxed
 
 
 @pytest.mark.parametrize(
@@ -41,9 +41,11 @@ def test_the_last_complete_box(text: str, content: str | None) -> None:
         "{" * 1_000_000,
         "\\boxed{1}" + "}" * 1_000_000,
         r"\boxed a" * 100_000,
+        r"\boxed{1} or " * 100_000,
     ],
 )
 def test_a_megabyte_takes_no_time(text: str) -> None:
     start = time.process_time()  # quadratic work takes minutes
     last_boxed(text)
+    joined_boxes(text)
     assert time.process_time() - start < 5

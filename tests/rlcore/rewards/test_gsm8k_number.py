@@ -53,6 +53,20 @@ NUMERIC = {
     "#### 72 cm²": "72",
     "#### 72. Because 8*9 = 72": "72",
     r"so \boxed{72\text{ eggs}} after 3 days": "72",
+    "#### 72 (6 dozen)": "72",
+    "#### 72 eggs (6 dozens)": "72",
+    "#### 72 (72 clips)": "72",
+    "#### 72 (1.2 hours)": "72",
+    "#### 72 (72%)": "72",
+    "#### 0.72 (72%)": ".72",
+    "#### 7,200 ($72)": "7200",
+    "#### x = 72": "72",
+    "#### $x = 72$": "72",
+    "#### x = -72": "-72",
+    "#### total cost = $72": "72",
+    "#### Answer: 72": "72",
+    r"so \boxed{x = 72}": "72",
+    "#### 72\n#### check = 8 * 9": "72",
 }
 
 
@@ -78,6 +92,19 @@ EXPRESSIONS = [
     ),
     *("7**2", "7*2", "7*x", "7x", "7 x 2", "7+1", "7 = 7*1", r"7\pi", "7√2", "7½", "7 and a half"),
     *("7 million", "7k", "7.0.1", "7,5", "7 (7 of 8)", "7 apples and 2 pears", "7\u0667", "7 8"),
+    *("7 (1 dozen)", "7 (8 eggs)", "7 (8)", "7(1)", "7 (7 million)", "7 (7 dozen)", "7 ($8)"),
+    *("7 (7 eggs) or 8", "7 (or 8)", "7 (7 + 1)", "7 (8 if you count him)", "7 (7 eggs", "7 (2/3)"),
+    *("x = 7 or 8", "x = 7, y = 8", "2x = 7", "x + 1 = 7", "-x = 7", "x = y = 7", "x == 7"),
+    *(
+        "x != 7",
+        "x <= 7",
+        "not x = 7",
+        "minus: 7",
+        "x = 7 + 1",
+        "x^2 = 7",
+        "1/x = 7",
+        "x = 3 or x = 7",
+    ),
     *(r"\boxed{7\text{ or }8}", r"\boxed{7+1}", "7. Or 8", "7/0", "7e9999", "1e99999999999"),
 ]
 
@@ -114,3 +141,9 @@ def test_the_last_mark_counts_and_a_box_only_without_one() -> None:
     assert number_of(r"#### 1 then #### 2 \boxed{3}") == 2
     assert number_of(r"\boxed{3} then \boxed{4}") == 4
     assert number_of("so it is 5") is None
+
+
+def test_a_box_that_was_cut_off_is_no_answer() -> None:
+    assert number_of(r"\boxed{5}. Then \boxed{") is None
+    assert number_of(r"\boxed{5}. Then \boxed{6") is None
+    assert number_of(r"#### 5, in a \boxed{") == 5, "a number that is marked is complete"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rlcore.rewards.math_answer import final_answer, scorer
+from rlcore.rewards.math_answer import final_answers, scorer
 from rlcore.rewards.types import Reward, RewardRow
 from rlcore.rewards.worker import RewardWorker
 from schemas.errors import UserError
@@ -100,10 +100,88 @@ def test_right_and_wrong(truth: str, response: str, right: bool) -> None:
 
 
 def test_the_answer_is_boxed_marked_or_last() -> None:
-    assert final_answer(r"a \boxed{\frac{1}{2}} b") == r"\frac{1}{2}"
-    assert final_answer("work\nThe answer is: 7\nthanks") == "7"
-    assert final_answer("work\n12\n") == "12"
-    assert final_answer(r"\boxed{1} then \boxed{2") == "1"
+    assert final_answers(r"a \boxed{\frac{1}{2}} b") == [r"\frac{1}{2}"]
+    assert final_answers("work\nThe answer is: 7\nthanks") == ["7"]
+    assert final_answers("work\n12\n") == ["12"]
+    assert final_answers("<think>work</think> 12") == ["12"]
+    assert final_answers(r"\boxed{1} or \boxed{2}") == ["1", "2"]
+    assert final_answers(r"\boxed{1} then \boxed{2") == []
+
+
+def test_a_box_that_was_cut_off_leaves_no_answer_and_says_so() -> None:
+    """The limit of tokens ended it: what was boxed before is not the answer."""
+    for response in (r"\boxed{5}. Then \boxed{", r"\boxed{5}. Then \boxed{5", r"#### 5 \boxed{"):
+        result = score(response, "5")
+        assert (result.outcome, result.score) == ("no_answer", 0.0)
+        assert result.detail == r"the last \boxed{ is not closed"
+    assert score(r"\boxed{a and \boxed{5}", "5").correct, "the box that begins last is whole"
+
+
+TAGGED = [
+    ("<think>8 * 6060</think><answer> 48480 </answer>", "48480", True),
+    ("<think>\n8 * 6060\n</think>\n<answer>\n48480\n</answer>\n", "48480", True),
+    ("work <ANSWER>The answer is 48480.</ANSWER>", "48480", True),
+    (r"<think>.</think><answer>So \boxed{48480}</answer>", "48480", True),
+    (r"<think>\boxed{5}</think><answer>6</answer>", "6", True),
+    (r"<think>\boxed{5}</think><answer>6</answer>", "5", False),
+    ("<think>it is 5</think><answer>6</answer>", "5", False),
+    ("<answer>5</answer> no, <answer>6</answer>", "6", True),
+    ("<answer>5</answer> no, <answer>6</answer>", "5", False),
+    ("<answer>5</answer><answer>6", "5", False),
+    ("<answer>5</answer>, no, 6", "5", False),
+    ("<think>so <answer>5</answer></think>", "5", False),
+    ("<answer>5 </answer></answer>", "5", False),
+    ("<answer>5 or 6</answer>", "5", False),
+    ("<answer>6\n5</answer>", "5", False),
+    ("<answer>6\n5</answer>", "6", False),
+    ("<answer>48\n480</answer>", "48480", False),
+    (r"<answer>\boxed{5}. Then \boxed{</answer>", "5", False),
+    ("<answer></answer>", "5", False),
+]
+
+
+@pytest.mark.parametrize(("response", "truth", "right"), TAGGED)
+def test_tags_that_end_a_response_hold_its_answer(response: str, truth: str, right: bool) -> None:
+    """The form that prompts in the manner of R1 ask for."""
+    result = score(response, truth)
+    assert result.correct is right, result
+
+
+BOTH = r"x = \boxed{1331} or x = \boxed{1728}"
+SETS = [
+    (BOTH, "1331, 1728", True),
+    (BOTH, "1728, 1331", True),
+    (BOTH, r"\{1331, 1728\}", True),
+    (BOTH, "x = 1331 or x = 1728", True),
+    (r"$x = \boxed{1331}$, and $\boxed{1728}$.", "1331, 1728", True),
+    (r"\boxed{x = 1331}, \boxed{x = 1728}", "1331, 1728", True),
+    (r"$x = \boxed{2}$ or $x = \boxed{-2}$", r"\pm 2", True),
+    (r"\boxed{\frac{1}{2}}, or \boxed{0.5}", "1/2", True),
+    (r"\boxed{1}, \boxed{2} or \boxed{3}", "1, 2, 3", True),
+    (r"\boxed{1}, \boxed{2} or \boxed{3}", "2, 3", False),
+    (BOTH, "1331, 1729", False),
+    (BOTH, "1728", False),
+    (BOTH, "1331", False),
+    (BOTH, "(1331, 1728)", False),
+    (r"\boxed{1} and \boxed{2}", "[1, 2]", False),
+    (r"x = \boxed{1331} and y = \boxed{1728}", "1331, 1728", False),
+    (r"\boxed{1331} or rather \boxed{1728}", "1331, 1728", False),
+    (r"\boxed{1331} or rather \boxed{1728}", "1728", True),
+    (r"First \boxed{1331}. Then \boxed{1728}.", "1331, 1728", False),
+    (r"\boxed{1331}\,\boxed{1728}", "1331, 1728", False),
+    (r"\boxed{x = 3}, \boxed{y = 4}", "4, 3", False),
+    (r"\boxed{y = 1} or \boxed{y = 2}", "x = 1 or x = 2", False),
+    (r"\boxed{x = 1} or \boxed{x = 2}", "x = 1 or x = 2", True),
+]
+
+
+@pytest.mark.parametrize(("response", "truth", "right"), SETS)
+def test_boxes_joined_by_or_are_one_set(response: str, truth: str, right: bool) -> None:
+    result = score(response, truth)
+    assert result.correct is right, result
+    if " or x" in response and not right:
+        assert result.detail == "its 2 boxes count as one set of values"
+        assert result.answer == "1331, 1728"
 
 
 @pytest.mark.parametrize("truth", [None, "", "  "])
@@ -177,7 +255,7 @@ HOSTILE = {
     "inequality": r"\boxed{\sin{x^{3}} < e^{x}}",
     "chain of inequalities": r"\boxed{1<x<2<x<3}",
 }
-EMPTY = {"marks", "ten thousand closed boxes"}
+EMPTY = {"marks", "ten thousand boxes", "ten thousand closed boxes"}
 
 
 def test_what_a_policy_writes_has_a_verdict() -> None:
@@ -198,6 +276,6 @@ def test_what_a_policy_writes_has_a_verdict() -> None:
 
 
 def test_the_last_complete_box_is_found_as_by_counting_braces() -> None:
-    assert final_answer(r"\boxed{1}\boxed{2}{\boxed{3") == "2"
-    assert final_answer(r"\boxed{a \boxed{b} c}") == "b"
-    assert final_answer(r"}\boxed{\{1, 2\}}}") == r"\{1, 2\}"
+    assert final_answers(r"\boxed{1}\boxed{2}{\boxed{3}") == ["3"]
+    assert final_answers(r"\boxed{a \boxed{b} c}") == ["b"]
+    assert final_answers(r"}\boxed{\{1, 2\}}}") == [r"\{1, 2\}"]
