@@ -7,8 +7,10 @@ import yaml
 
 from schemas.errors import UserError
 
+TEXT = "tag:yaml.org,2002:str"
 FLOAT = "tag:yaml.org,2002:float"
 MERGE = "tag:yaml.org,2002:merge"
+NEXT_LINE = "\x85"  # a line break of YAML 1.1, which PyYAML writes as it is and reads as a space
 
 
 class _Loader(yaml.SafeLoader):
@@ -56,6 +58,14 @@ class _Dumper(yaml.SafeDumper):
 _Dumper.yaml_implicit_resolvers = _Loader.yaml_implicit_resolvers
 
 
+def _text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
+    style = '"' if NEXT_LINE in text else None  # which alone hold it as an escape
+    return dumper.represent_scalar(TEXT, text, style=style)
+
+
+_Dumper.add_representer(str, _text)
+
+
 def write_yaml(tree: Any, *, width: int = 80) -> str:
     """Return ``tree``, of JSON values, as YAML of lines of about ``width`` characters that
     ``read_yaml`` reads as ``tree``."""
@@ -65,8 +75,15 @@ def write_yaml(tree: Any, *, width: int = 80) -> str:
 def read_yaml(text: str, where: str, remedy: str = "correct it") -> Any:
     """Return what the YAML ``text`` holds; ``where`` names it in errors.
 
-    Raises UserError for text that is not YAML, with ``remedy``, and for a repeated key.
+    Raises UserError for text that is not YAML, with ``remedy``, for a repeated key, and for a
+    character U+0085, which would be read as a space.
     """
+    if NEXT_LINE in text:
+        line = text[: text.index(NEXT_LINE)].count("\n") + 1
+        raise UserError(
+            f"{where} holds the character U+0085 on line {line}, which YAML reads as a line break;"
+            ' write "\\x85" in double quotes, or remove it'
+        )
     try:
         return yaml.load(text, Loader=_Loader)
     except _RepeatedKeyError as error:

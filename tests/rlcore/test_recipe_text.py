@@ -45,6 +45,19 @@ def test_what_is_written_reads_back_as_it_was() -> None:
     assert read_yaml(write_yaml(tree), "it") == tree
 
 
+@pytest.mark.parametrize("text", ["a\x85b", "\x85", "a \x85\n b\u2028c", "word \x85" * 40])
+def test_a_next_line_character_is_written_and_read_as_it_is(tmp_path: Path, text: str) -> None:
+    """It came back as a space: a rerun had another instruction than the run."""
+    tree = {"extends": "quickstart", "description": text, text: [text]}
+    assert read_yaml(write_yaml(tree), "it") == tree
+    path = tmp_path / "mine.yaml"
+    path.write_text(write_yaml({"extends": "quickstart", "description": text}), encoding="utf-8")
+    assert load_recipe(str(path), directory=RECIPES).description == text
+    path.write_text(f'extends: quickstart\ndescription: "{text[:2]}\x85"\n', encoding="utf-8")
+    with pytest.raises(UserError, match=r"holds the character U\+0085 on line 2, which YAML reads"):
+        load_recipe(str(path), directory=RECIPES)
+
+
 def test_a_repeated_key_is_refused_by_name_and_line(tmp_path: Path) -> None:
     """PyYAML keeps the last one: half of a recipe can be lost without a word."""
     path = tmp_path / "twice.yaml"
