@@ -9,6 +9,7 @@ from rlcore.data.chat import Refused, encode_prompts
 from rlcore.data.filters import special_token_rejects
 from rlcore.data.normalise import normalise
 from rlcore.data.rows import RawTable, Reject
+from rlcore.data.unshown import unshown_rejects
 from rlcore.data.write import prompts_table
 from schemas.errors import UserError, did_you_mean
 
@@ -40,6 +41,8 @@ def prompts_frame(
     rows, rejects = normalise(RawTable(SOURCE, "train", raw))
     _refuse(rejects)
     rows, rejects = special_token_rejects(tokenizer, rows)
+    _refuse(rejects)
+    rows, rejects = unshown_rejects(tokenizer, rows)
     _refuse(rejects)
     encoded = []
     for row, ids in zip(rows, encode_prompts(tokenizer, [r.prompt for r in rows]), strict=True):

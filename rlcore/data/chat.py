@@ -19,9 +19,12 @@ from schemas.errors import UserError
 if TYPE_CHECKING:
     from rlcore.models.tokenizer import ChatTokenizer
 
-Message = dict[str, str]
+Message = dict[str, str]  # role, content, perhaps reasoning_content
 Tools = Sequence[Mapping[str, Any]]
 Known = dict[str, list[int]]  # rendered text -> its token ids
+
+# A message's reasoning has the first name with us; templates read it under any of them.
+REASONING = ("reasoning_content", "thinking", "reasoning")
 
 MANY = 8  # chats of one shape, from which finding out what is written for it pays
 SHOWN = 20  # characters of a turn in a reason
@@ -204,19 +207,20 @@ def _render(
         if shape is not None:
             texts.update((position, shape.fill(chats[position])) for position in positions)
     left = [position for position in range(len(chats)) if position not in texts]
-    alone = _render_each(tokenizer, [chats[i] for i in left], tools, open_turn=open_turn)
+    alone = rendered(tokenizer, [chats[i] for i in left], tools, open_turn=open_turn)
     texts.update(zip(left, alone, strict=True))
     return [texts[position] for position in range(len(chats))]
 
 
-def _render_each(
+def rendered(
     tokenizer: "ChatTokenizer", chats: Sequence[list[Message]], tools: Tools, *, open_turn: bool
 ) -> list[str | Refused]:
+    """Return the text of each chat, rendered by itself; ``open_turn``: the assistant's follows."""
     from jinja2 import TemplateError
 
     def render(batch: Sequence[list[Message]]) -> list[str]:
         texts = tokenizer.apply_chat_template(
-            list(batch),
+            [[_for_template(message) for message in chat] for chat in batch],
             tools=[dict(tool) for tool in tools] or None,
             tokenize=False,
             add_generation_prompt=open_turn,
@@ -235,6 +239,13 @@ def _render_each(
             except TemplateError as error:
                 rows.append(Refused("template", f"the chat template refuses the row: {error}"))
         return rows
+
+
+def _for_template(message: Message) -> Message:
+    """Return ``message`` with its reasoning, if any, under all names that templates read."""
+    if REASONING[0] not in message:
+        return message
+    return {**message, **dict.fromkeys(REASONING, message[REASONING[0]])}
 
 
 def _tokenize(tokenizer: "ChatTokenizer", texts: list[str], known: Known) -> list[list[int]]:

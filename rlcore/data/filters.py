@@ -15,7 +15,7 @@ from rlcore.data.chat import (
     encode_demonstrations,
     encode_prompts,
 )
-from rlcore.data.rows import Reject, Row
+from rlcore.data.rows import Reject, Row, said
 from rlcore.models.tokenizer import special_tokens
 from schemas.chats import MESSAGES
 from schemas.data import DataSection
@@ -158,7 +158,7 @@ def special_token_rejects(
     tokens = special_tokens(tokenizer)
     kept, rejects = [], []
     for row in rows:
-        text = "\n".join(message["content"] for message in row.messages)
+        text = said(row.messages)
         text += json.dumps(row.tools, ensure_ascii=False) if row.tools else ""
         found = next((token for token in tokens if token in text), None)
         if found is None:

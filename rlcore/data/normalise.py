@@ -5,33 +5,45 @@
 - TRL: ``prompt``, perhaps ``completion``, perhaps ``ground_truth`` or, as TRL calls it,
   ``solution``, perhaps ``data_source``. A demonstration where there is a completion; a prompt where
   there is a ground truth or no completion.
-- conversations: ``messages``, perhaps a ground truth. As TRL: the completion is what follows the
-  last user turn, from the assistant's first turn on.
+- conversations: ``messages``, or ShareGPT's ``conversations`` and perhaps ``system``; perhaps a
+  ground truth. As TRL: the completion is what follows the last user turn, from the assistant's
+  first turn on.
+- Alpaca: ``instruction``, ``output``, perhaps ``input``, which is asked behind a blank line, perhaps
+  ``system`` and ``history``, as LLaMA-Factory has them. As TRL.
 - GSM8K: ``question`` and ``answer`` (a source of kind "gsm8k"). Both.
 - MATH: ``problem`` and ``solution``, perhaps ``level`` and ``type`` (kind "math"). Both.
 - AIME: ``problem`` and ``answer`` (kind "aime"). A prompt.
 
 Columns of other names are read by ``data.sources.columns``. ``prompt`` and ``completion`` are a
-string or a list of messages; in TRL's forms ``tools`` are those of the row. Columns that are not
-part of the form go to ``extra_info``. A prompt without ground truth is for a reward model (style
+string or a list of messages, which CSV and pandas may have written as text; in TRL's forms
+``tools`` are those of the row. Columns that are not part of the form go to ``extra_info``. A prompt without ground truth is for a reward model (style
 "model").
 """
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from rlcore.boxed import last_boxed
 from rlcore.data.chat import Message
-from rlcore.data.conversation import ANSWERS, check_roles, message_of, policys_part, tools_of
-from rlcore.data.rows import BadRow, RawTable, Reject, Row, shown
+from rlcore.data.conversation import (
+    ANSWERS,
+    check_roles,
+    conversation_of,
+    policys_part,
+    tools_of,
+)
+from rlcore.data.literals import is_conversation, value_in
+from rlcore.data.rows import BadRow, RawTable, Reject, Row, said, shown
 from schemas.errors import UserError, did_you_mean
 
 FORMS = (
     "verl (prompt, data_source, reward_model)",
     "TRL (prompt, completion)",
-    "conversations (messages)",
+    "conversations (messages; ShareGPT: conversations)",
+    "Alpaca (instruction, output)",
     "GSM8K (question, answer; a source of kind 'gsm8k')",
     "MATH (problem, solution; kind 'math')",
     "AIME (problem, answer; kind 'aime')",
@@ -50,6 +62,7 @@ _USUAL = {
     "prompt": ("question", "problem", "query", "input", "instruction", "text"),
     "ground_truth": ("answer", "solution", "target", "label", "output", "final_answer", "expected"),
 }
+_CONVERSATIONS = ("messages", "conversations")
 _TRUTHS = ("ground_truth", "solution")
 _OF_TRL = ("completion", *_TRUTHS)
 _JSON = json.JSONEncoder(ensure_ascii=False, default=str)  # dumps() would make one per row
@@ -66,7 +79,7 @@ def normalise(
     first row. Raises ``UserError`` as ``form_of`` does.
     """
     form = form or form_of(table, columns_of(table.rows))
-    makers = {"verl": _verl, "trl": _trl, "messages": _messages}
+    makers = {"verl": _verl, "trl": _trl, "messages": _messages, "alpaca": _alpaca}
     make = {**makers, "gsm8k": _gsm8k, "math": _math, "aime": _aime}[form]
     rows, rejects = [], []
     for index, values in enumerate(table.rows, start):
@@ -122,8 +135,10 @@ def form_of(table: RawTable, found: dict[str, None]) -> str:
             return "verl"
         named = "data_source" in found and not table.columns
         return "verl" if named and columns.keys().isdisjoint(_OF_TRL) else "trl"
-    if table.form is None and "messages" in columns:
+    if table.form is None and not columns.keys().isdisjoint(_CONVERSATIONS):
         return "messages"
+    if table.form is None and {"instruction", "output"} <= columns.keys():
+        return "alpaca"
     raise UserError(
         f"{table.source} has columns {', '.join(found)}, which are of no accepted form:"
         f" {'; '.join(FORMS)}; rename the columns or name them on the source, e.g. columns:"
@@ -193,19 +208,15 @@ def _aime(table: RawTable, index: int, values: dict[str, Any]) -> Row:
 
 
 def _verl(table: RawTable, index: int, values: dict[str, Any]) -> Row:
-    reward = values.get("reward_model", {})
-    if not isinstance(reward, dict):
-        raise BadRow("wrong_type", "reward_model is not an object of style and ground_truth")
+    reward = _object(values, "reward_model", "is not an object of style and ground_truth")
     if table.data_source is None and not isinstance(values.get("data_source"), str):
         raise BadRow("no_data_source", "data_source is missing; set it here or on the source")
     known = ("prompt", "data_source", "reward_model", "ability", "extra_info")
-    info = values.get("extra_info", {})
-    if not isinstance(info, dict):
-        raise BadRow("wrong_type", "extra_info is not an object")
+    info = _object(values, "extra_info", "is not an object")
     return _row(
         table,
         index,
-        prompt=_chat(values, "prompt", "user"),
+        prompt=_chat(table, values, "prompt", "user"),
         data_source=values.get("data_source"),
         ability=str(values.get("ability", "")),
         reward_style=reward.get("style") or "rule",
@@ -215,16 +226,41 @@ def _verl(table: RawTable, index: int, values: dict[str, Any]) -> Row:
 
 
 def _trl(table: RawTable, index: int, values: dict[str, Any]) -> Row:
-    solution = _chat(values, "completion", "assistant") if "completion" in values else []
-    return _conversation(
-        table, index, values, _chat(values, "prompt", "user"), solution, ("prompt", "completion")
-    )
+    solution = _chat(table, values, "completion", "assistant") if "completion" in values else []
+    prompt = _chat(table, values, "prompt", "user")
+    return _conversation(table, index, values, prompt, solution, ("prompt", "completion"))
 
 
 def _messages(table: RawTable, index: int, values: dict[str, Any]) -> Row:
-    chat = _chat(values, "messages", "user")
+    column = next((name for name in _CONVERSATIONS if name in values), _CONVERSATIONS[0])
+    if isinstance(text := values.get(column), str) and not is_conversation(text):
+        raise BadRow("wrong_type", f"{column} is text, not a list of messages")
+    chat, columns = _chat(table, values, column, "user"), (column,)
+    if column == "conversations":
+        chat, columns = [*_system(values, chat), *chat], (column, "system")
     cut = policys_part(chat)
-    return _conversation(table, index, values, chat[:cut], chat[cut:], ("messages",))
+    return _conversation(table, index, values, chat[:cut], chat[cut:], columns)
+
+
+def _alpaca(table: RawTable, index: int, values: dict[str, Any]) -> Row:
+    asked = [_text(values, name) for name in ("instruction", "input") if values.get(name)]
+    prompt = _system(values)
+    for turns in values.get("history", []):
+        if not isinstance(turns, list) or [type(turn) for turn in turns] != [str, str]:
+            raise BadRow("wrong_type", "history is not a list of pairs of question and answer")
+        roles = zip(("user", "assistant"), turns, strict=True)
+        prompt += [{"role": role, "content": turn} for role, turn in roles]
+    prompt.append({"role": "user", "content": "\n\n".join(asked)})
+    solution = _chat(table, values, "output", "assistant") if "output" in values else []
+    columns = ("instruction", "input", "output", "system", "history")
+    return _conversation(table, index, values, prompt, solution, columns)
+
+
+def _system(values: dict[str, Any], chat: Sequence[Message] = ()) -> list[Message]:
+    """Return the system's turn of a row that has it in a column, unless ``chat`` has one."""
+    if not values.get("system") or (chat and chat[0]["role"] == "system"):
+        return []
+    return [{"role": "system", "content": _text(values, "system")}]
 
 
 def _conversation(
@@ -248,7 +284,7 @@ def _conversation(
         reward_style="rule" if truth is not None else "model",
         ground_truth=truth,
         extra_info=_json(_others(values, (*columns, truth_column, "data_source", "tools"))),
-        tools=tools_of(values.get("tools")),
+        tools=tools_of(values.get("tools"), padded=table.padded),
     )
 
 
@@ -265,7 +301,9 @@ def _row(
 
 
 def _check(row: Row) -> None:
-    """Refuse empty turns, roles out of order, and rule rows without a ground truth."""
+    """Refuse empty turns, roles out of order, rule rows without a ground truth, and what is no
+    text."""
+    _check_characters(row)
     if not row.prompt:
         raise BadRow("empty_prompt", "there is no message to answer")
     for message in row.messages:
@@ -279,17 +317,34 @@ def _check(row: Row) -> None:
         raise BadRow("null_ground_truth", "reward style 'rule' needs a ground truth")
 
 
-def _chat(values: dict[str, Any], column: str, role: str) -> list[Message]:
+def _check_characters(row: Row) -> None:
+    """Refuse half of a character, which JSON can write (\\ud83d) and no file can hold."""
+    texts = [said(row.messages), row.extra_info, row.data_source, row.ability, row.ground_truth]
+    try:
+        for text in texts:
+            (text or "").encode()
+        json.dumps(row.tools, ensure_ascii=False).encode() if row.tools else b""
+    except UnicodeEncodeError as error:
+        half = str(error.object)[error.start]
+        raise BadRow("not_unicode", f"the row holds {half!r}, half of a character") from None
+
+
+def _chat(table: RawTable, values: dict[str, Any], column: str, role: str) -> list[Message]:
     value = values.get(column)
-    if isinstance(value, str):
-        return [{"role": role, "content": value}]
     if role == "assistant" and isinstance(value, int | float) and not isinstance(value, bool):
         return [{"role": role, "content": _json(value)}]  # as a ground truth: an answer from a CSV
-    if not isinstance(value, list):
-        raise BadRow(
-            "wrong_type" if value is not None else "empty_prompt", f"{column} is {value!r}"
-        )
-    return [message_of(message, column) for message in value]
+    return conversation_of(value, column, role, padded=table.padded)
+
+
+def _object(values: dict[str, Any], column: str, otherwise: str) -> dict[str, Any]:
+    """Return a column of objects, which may be written as text."""
+    value = values.get(column, {})
+    if isinstance(value, str):
+        with suppress(ValueError):
+            value = value_in(value)
+    if not isinstance(value, dict):
+        raise BadRow("wrong_type", f"{column} {otherwise}")
+    return value
 
 
 def _text(values: dict[str, Any], column: str) -> str:

@@ -21,8 +21,9 @@ from rlcore.data.filters import (
     special_token_rejects,
 )
 from rlcore.data.normalise import normalise
-from rlcore.data.rows import RawTable, Reject, Row, shown
+from rlcore.data.rows import RawTable, Reject, Row, said, shown
 from rlcore.data.split import is_validation
+from rlcore.data.unshown import unshown_rejects
 from rlcore.data.write import demonstration_columns, prompt_columns, rejects_table
 from schemas.data import DataSection
 from schemas.errors import UserError
@@ -33,12 +34,13 @@ if TYPE_CHECKING:
 PART_ROWS = 8192
 SPLITS = ("validation", "train", "test")  # in the order of the Prompts table
 # Where a row may be lost, in order: also which of two errors a person is told.
-STAGES = ("read", "filter", "special_token", "prompt", "demonstration")
+STAGES = ("read", "filter", "special_token", "unshown", "prompt", "demonstration")
 # Columns beside those of the tables, where rows are compared: a row as it is shown when it is
-# dropped, the text of its prompt, and the halves (uint64) of the hash of what duplicates share.
-CONTENT, ASKED = "reject_content", "prompt_text"
+# dropped, the text of its prompt, that of a demonstration, and the halves (uint64) of the hash of
+# what duplicates share.
+CONTENT, ASKED, SAID = "reject_content", "prompt_text", "demonstration_text"
 HASHES = ("text_hash_0", "text_hash_1")
-BESIDE = (CONTENT, ASKED, *HASHES)
+BESIDE = (CONTENT, ASKED, SAID, *HASHES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +151,9 @@ def _prepare(
     stage[0] = "special_token"
     rows, rejects = special_token_rejects(tokenizer, rows)
     lost(rejects)
+    stage[0] = "unshown"
+    rows, rejects = unshown_rejects(tokenizer, rows)
+    lost(rejects)
     stage[0] = "prompt"
     known: Known = {}  # a demonstration begins with the text of its prompt
     scored = [row for row in rows if row.scored]
@@ -172,7 +177,7 @@ def _prepare(
         demonstrations,
         demonstration_columns,
         lambda encoded: len(encoded.token_ids),
-        lambda row: "\n".join(message["content"] for message in row.messages),
+        lambda row: said(row.messages),
     )
 
 
@@ -195,7 +200,9 @@ def _kept(
     if work.compares:
         content = pl.Series([shown(row.messages) for row in rows], dtype=pl.String)
         asked = pl.Series([row.prompt_text for row in rows], dtype=pl.String)
+        whole = pl.Series([text(row) for row in rows], dtype=pl.String)
         frame = frame.with_columns(content.alias(CONTENT), asked.alias(ASKED))
+        frame = frame if whole.equals(asked) else frame.with_columns(whole.alias(SAID))
     path = None if work.folder is None else work.folder / f"{name}.arrow"
     if path is not None:
         frame.write_ipc(path, compression="lz4")

@@ -11,7 +11,7 @@ import polars as pl
 
 from rlcore.data.chat import Tools
 from rlcore.data.gathered import TEST, Gathered, counts_of
-from rlcore.data.part import ASKED, SPLITS, STAGES, Prepared, Work
+from rlcore.data.part import ASKED, SAID, SPLITS, STAGES, Prepared, Work
 from rlcore.data.parts import Parts
 from rlcore.data.rows import Reject
 from rlcore.data.screen import check_rejects, screen
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from rlcore.models.tokenizer import ChatTokenizer
 
 Table = TypeVar("Table")
-_SAID = pl.col("messages").list.eval(pl.element().struct.field("content")).list.join("\n")
 _READ = STAGES.index("filter")  # up to which the rejects are judged first
 
 
@@ -199,7 +198,7 @@ class _Ready:
             prompts.row(int(others[i])) for i, why in dropped.items() if why[0] == "contaminated"
         }
         places = demonstrations.without(leaked)
-        dropped = screen(demonstrations.compared(places, _SAID), held, data)
+        dropped = screen(demonstrations.compared(places, pl.col(SAID)), held, data)
         self.rejects.append(demonstrations.rejects(places, dropped, "demonstration: "))
         self._places["demonstrations"] = np.delete(places, np.array(list(dropped), dtype=np.int64))
 

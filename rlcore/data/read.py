@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from rlcore.data.generated import generated_rows
 from rlcore.data.normalise import normalise
-from rlcore.data.rows import Reject, Row
+from rlcore.data.rows import Reject, Row, said
 from rlcore.data.sources import read_source
 from schemas.data import DataSection
 from schemas.environment import EnvironmentSection
@@ -53,4 +53,4 @@ def training_texts(
             rows = (row for table in tables for row in normalise(table)[0])
         for row in rows:
             if row.split == "train":
-                yield from (message["content"] for message in row.messages)
+                yield from (said([message]) for message in row.messages)

@@ -1,11 +1,11 @@
 """The types of a row on its way from a source to the tables."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlcore.data.chat import Message, Tools
+from rlcore.data.chat import REASONING, Message, Tools
 
 CONTENT_CHARS = 2000  # of a rejected row, kept for reading
 
@@ -16,7 +16,8 @@ class RawTable:
 
     ``data_source`` (verl's name of a task) overrides the rows' own; ``instruction`` is appended to
     the questions of GSM8K, MATH and AIME. ``columns``: our names of columns -> those in ``rows``,
-    where they differ.
+    where they differ. ``padded``: null fields of structures may be there because other rows have
+    them, as in Parquet.
     """
 
     source: str
@@ -27,6 +28,7 @@ class RawTable:
     instruction: str = ""
     demonstrations: bool = True
     columns: Mapping[str, str] = field(default_factory=dict)
+    padded: bool = False
 
 
 @dataclass(slots=True)
@@ -83,5 +85,12 @@ class Reject:
 
 
 def shown(value: Any) -> str:
-    """Return ``value`` as JSON, cut to ``CONTENT_CHARS``."""
-    return json.dumps(value, ensure_ascii=False, default=str)[:CONTENT_CHARS]
+    """Return ``value`` as JSON, cut to ``CONTENT_CHARS``; half a character is escaped."""
+    text = json.dumps(value, ensure_ascii=False, default=str)[:CONTENT_CHARS]
+    return text.encode(errors="backslashreplace").decode()
+
+
+def said(messages: Iterable[Message]) -> str:
+    """Return all that ``messages`` say, reasoning included, a line break between them."""
+    texts = ((message.get(REASONING[0]), message["content"]) for message in messages)
+    return "\n".join(text for pair in texts for text in pair if text is not None)

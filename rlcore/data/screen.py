@@ -27,6 +27,8 @@ REMEDIES = {
     "template_rewrites_history": "set model.chat_template",
     "template_opens_otherwise": "begin demonstrations as the template opens turns, or set"
     " model.chat_template",
+    "not_shown": "set model.chat_template to one that shows it, or remove it from the rows",
+    "untrained_turn": "remove those turns",
     "template": "set model.chat_template or fix the rows",
 }
 

@@ -31,8 +31,8 @@ def check_start(recipe: Recipe) -> Plan:
     check_recipe_functions(recipe)
     if recipe.hardware.ray_address is None:  # else judges are asked elsewhere
         check_keys(recipe)
-    size = check_files(recipe)
     check_model(recipe.model)
+    size = check_files(recipe, model=recipe.model)
     planned = plan(recipe, data=size)
     if recipe.hardware.ray_address is not None:
         check_address(recipe.hardware.ray_address)

@@ -5,7 +5,9 @@ import re
 from itertools import takewhile
 from typing import Any
 
-from rlcore.data.chat import Message
+from rlcore.data.chat import REASONING, Message
+from rlcore.data.conversation import conversation_of
+from rlcore.data.rows import BadRow, said
 from rlcore.data.sources import GSM8K, read_file
 from rlcore.data.split import content_uid, is_validation
 from rlcore.reward_model.preferences import RANKS, Ranked
@@ -153,13 +155,19 @@ def _common_prefix(chosen: list[Message], rejected: list[Message]) -> list[Messa
 
 
 def _chat(value: Any, role: str, where: str) -> list[Message]:
-    if isinstance(value, str):
-        return [{"role": role, "content": value}]
-    if not isinstance(value, list) or not all(
-        isinstance(m, dict) and {"role", "content"} <= set(m) for m in value
-    ):
-        raise UserError(f"{where} holds {value!r:.80}, neither text nor messages; fix it")
-    return [{"role": str(m["role"]), "content": str(m["content"])} for m in value]
+    try:
+        chat = conversation_of(value, "it", role)
+        said(chat).encode()
+    except BadRow as bad:
+        raise UserError(f"{where}: {bad.detail}; fix it") from None
+    except UnicodeEncodeError:
+        raise UserError(f"{where} holds half of a character (such as \\ud83d); fix it") from None
+    if any(REASONING[0] in message for message in chat):
+        raise UserError(
+            f"{where} has {REASONING[0]}, and responses are compared as text; write it into the"
+            " content, as the model does"
+        )
+    return chat
 
 
 def _asked(prompt: list[Message], where: str) -> list[Message]:

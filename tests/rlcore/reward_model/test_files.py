@@ -1,5 +1,6 @@
 """Preferences in files become rankings of whole answers, or are refused row by row."""
 
+import json
 from collections import Counter
 from pathlib import Path
 
@@ -65,6 +66,24 @@ def test_chosen_rejected_and_ranked_files(tokenizer, tmp_path) -> None:
     assert preference_digests(FilePreferences(path=str(path))) != digest
 
 
+B, C = {"role": "assistant", "content": "b"}, {"rejected": "c"}
+
+
+def test_parts_and_chats_written_as_text_are_read(tmp_path: Path) -> None:
+    """A list of parts was trained on as the text of a Python list, null as "None"."""
+    parts = [{**B, "content": [{"type": "text", "text": "b"}]}]
+    asked = [{"role": "developer", "content": "s"}, {"role": "user", "content": "a"}]
+    chats = [
+        {"prompt": asked, "chosen": parts, **C},
+        {"prompt": str(asked), "chosen": json.dumps(parts), **C},
+        {"chosen": [*asked, *parts], "rejected": [*asked, {**B, "content": "c"}]},
+    ]
+    rows = read_rankings(FilePreferences(path=str(write(tmp_path / "x.jsonl", chats))))
+    read = [{"role": "system", "content": "s"}, asked[1]]
+    assert [row.response for row in rows] == ["b", "c"] * 3
+    assert all(row.prompt == read for row in rows)
+
+
 @pytest.mark.parametrize(
     ("row", "message"),
     [
@@ -72,6 +91,14 @@ def test_chosen_rejected_and_ranked_files(tokenizer, tmp_path) -> None:
         ({"prompt": "a", "responses": ["b", "c"], "ranks": [1]}, "one rank of 1"),
         ({"prompt": "a", "chosen": "b", "rejected": " "}, "one assistant turn that is not"),
         ({"chosen": "b", "rejected": "c"}, "a prompt ends with a user's turn"),
+        ({"prompt": "a", "chosen": [{**B, "content": [{"type": "image"}]}], **C}, "type 'image'"),
+        (
+            {"prompt": "a", "chosen": [{**B, "content": None}], **C},
+            "one assistant turn that is not",
+        ),
+        ({"prompt": "a", "chosen": [{**B, "thinking": "c"}], **C}, "has reasoning_content, and"),
+        ({"prompt": "[{'role': 'user', 'content': 'a", "chosen": "b", **C}, "written as text, and"),
+        ({"prompt": "a", "chosen": "b\ud83d", **C}, "half of a character"),
     ],
 )
 def test_other_rows_are_refused_by_number(row: dict, message: str, tmp_path: Path) -> None:
