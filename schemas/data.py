@@ -1,5 +1,6 @@
 """Recipe section ``data``: the sources of prompts and demonstrations, and their preparation."""
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
@@ -34,6 +35,8 @@ class Gsm8kSource(Section):
     demonstrations: bool = Field(default=True, description="also make SFT rows from its solutions")
     limit: int | None = Field(default=None, ge=1, description="first rows of each file; null = all")
 
+
+_HUB_NAME = re.compile(r"[A-Za-z0-9_][\w.-]*(/[\w.-]+)?")
 
 MATH_HUB = "DigitalLearningGmbH/MATH-lighteval"
 MATH_ROWS = {"train": 7500, "test": 5000}
@@ -141,12 +144,13 @@ class Columns(Section):
 
 
 class FileSource(Section):
-    """Parquet or JSONL files in verl, TRL prompt/completion or messages form."""
+    """Files in verl, TRL prompt/completion, messages, ShareGPT or Alpaca form."""
 
     kind: Literal["file"] = Field(default="file", description="files of your own")
     path: str = Field(
-        description="local path or fsspec URL of a .parquet, .jsonl or .json file, or a pattern"
-        " such as rows/*.jsonl: all files that match when a run begins, by name"
+        description="local path or fsspec URL of a .parquet, .jsonl, .json or .csv file (.gz too),"
+        " of a folder of such files, or a pattern such as rows/*.jsonl: all that match when a run"
+        " begins, by name; $NAME stands for an environment variable"
     )
     split: Literal["train", "validation", "test"] = Field(
         default="train", description="what its rows are for"
@@ -170,6 +174,16 @@ class HubSource(Section):
     data_source: str | None = Field(default=None, description="verl's name; null = the hub's name")
     limit: int | None = Field(default=None, ge=1, description="first rows; null = all")
     columns: Columns = Field(default=Columns(), description="its names of columns, where others")
+
+    @field_validator("name")
+    @classmethod
+    def _is_no_path(cls, value: str) -> str:
+        if not _HUB_NAME.fullmatch(value):
+            raise ValueError(
+                f"{value!r} is no name of the hub, as owner/name; files and folders of your own are"
+                " read by a source of kind 'file'"
+            )
+        return value
 
 
 # Read from files or the hub.

@@ -9,6 +9,7 @@ column ``tools`` of JSON schemas, as a list or as JSON text. As ShareGPT has the
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
@@ -208,10 +209,8 @@ def _call(call: Any, *, padded: bool) -> ToolCall:
     name = function.get("name") if isinstance(function, dict) else None
     arguments = function.get("arguments", function.get("parameters")) if name else None
     if isinstance(arguments, str):
-        try:
+        with suppress(ValueError):
             arguments = json.loads(arguments) if arguments.strip() else {}
-        except ValueError:
-            pass
     elif padded:
         arguments = _without_nulls(arguments)
     if isinstance(name, str) and (arguments is None or isinstance(arguments, dict)):

@@ -4,17 +4,16 @@ import os
 from collections.abc import Mapping
 from pathlib import Path, PurePath
 
-from rlcore.data.globs import is_pattern, matched_files
 from rlcore.data.sources import source_files
-from rlcore.store.outside import Read, hub_read, read_directory_digest, read_file_digest
-from schemas.data import AimeSource, DataSection, FileSource, HubSource, MathSource
-from schemas.errors import UserError
-from schemas.generated import (
-    ArithmeticSource,
-    EnvironmentSource,
-    InstructionsSource,
-    ProgramsSource,
+from rlcore.store.outside import (
+    Read,
+    expanded_path,
+    hub_read,
+    read_directory_digest,
+    read_file_digest,
 )
+from schemas.data import AimeSource, DataSection, FileSource, HubSource, MathSource
+from schemas.generated import GeneratedSource
 from schemas.model import ModelSection
 
 
@@ -22,24 +21,25 @@ def data_digests(data: DataSection) -> dict[str, Read]:
     """Return a digest per file or hub dataset, by its role (``data.sources[0] train.jsonl``).
 
     Files (local or fsspec) count by sha256, hub datasets by name and revision: an unpinned name
-    counts as unchanged. A pattern has a digest per file that it matches now. Raises ``UserError``
-    for a file that does not exist or cannot be read.
+    counts as unchanged. A pattern or a folder has a digest per file that it has now. Raises
+    ``UserError`` for a file that does not exist or cannot be read.
     """
     digests: dict[str, Read] = {}
     for index, source in enumerate(data.sources):
         role = f"data.sources[{index}]"
+        if isinstance(source, GeneratedSource):
+            continue
+        files = source_files(source, role)
         match source:
-            case ArithmeticSource() | ProgramsSource() | InstructionsSource() | EnvironmentSource():
-                continue
-            case FileSource() if not is_pattern(source.path):
-                digests[role] = read_file_digest(source.path, f"{role}.path")
-            case FileSource():  # by position: files are read in the order of their names
-                for number, file in enumerate(matched_files(source.path, f"{role}.path")):
-                    digests[f"{role}[{number}]"] = read_file_digest(file, f"{role}.path")
+            case FileSource():
+                path = expanded_path(source.path, f"{role}.path")
+                for number, file in enumerate(files):
+                    # by position: files are read in the order of their names
+                    name = role if files == [path] else f"{role}[{number}]"
+                    digests[name] = read_file_digest(file, f"{role}.path")
             case HubSource():
                 digests[role] = hub_read(source.name, source.revision, "dataset")
             case MathSource() | AimeSource():
-                files = source_files(source, role)
                 for file in files:
                     digests[f"{role} {PurePath(file).name}"] = read_file_digest(
                         file, f"{role}.path"

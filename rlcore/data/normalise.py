@@ -8,16 +8,16 @@
 - conversations: ``messages``, or ShareGPT's ``conversations`` and perhaps ``system``; perhaps a
   ground truth. As TRL: the completion is what follows the last user turn, from the assistant's
   first turn on.
-- Alpaca: ``instruction``, ``output``, perhaps ``input``, which is asked behind a blank line, perhaps
-  ``system`` and ``history``, as LLaMA-Factory has them. As TRL.
+- Alpaca: ``instruction``, ``output``, perhaps ``input``, which is asked behind a blank line,
+  perhaps ``system`` and ``history``, as LLaMA-Factory has them. As TRL.
 - GSM8K: ``question`` and ``answer`` (a source of kind "gsm8k"). Both.
 - MATH: ``problem`` and ``solution``, perhaps ``level`` and ``type`` (kind "math"). Both.
 - AIME: ``problem`` and ``answer`` (kind "aime"). A prompt.
 
 Columns of other names are read by ``data.sources.columns``. ``prompt`` and ``completion`` are a
 string or a list of messages, which CSV and pandas may have written as text; in TRL's forms
-``tools`` are those of the row. Columns that are not part of the form go to ``extra_info``. A prompt without ground truth is for a reward model (style
-"model").
+``tools`` are those of the row. Columns that are not part of the form go to ``extra_info``. A prompt
+without ground truth is for a reward model (style "model").
 """
 
 import json

@@ -1,6 +1,5 @@
 """Sources -> raw rows: files (local or any fsspec URL), the hub, GSM8K, MATH, AIME."""
 
-import json
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -10,9 +9,11 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlcore.data.formats import PARQUET, READ, SUFFIXES, count_in, format_of, rows_in
 from rlcore.data.globs import matched_files
 from rlcore.data.rows import RawTable
 from rlcore.models.files import hub_unreachable
+from rlcore.store.outside import expanded_path
 from schemas.data import (
     MATH_HUB,
     AimeSource,
@@ -30,9 +31,6 @@ if TYPE_CHECKING:
 GSM8K = "openai/gsm8k"
 GSM8K_SPLITS = ("train", "test")
 MATH_SPLITS = ("train", "test")
-SUFFIXES = (".parquet", ".jsonl", ".json")
-# Tables of text -> how polars reads them.
-_CONVERTED = {".csv": "read_csv({!r})", ".tsv": "read_csv({!r}, separator='\\t')"}
 
 
 def read_source(source: ReadSource, where: str = "data.sources") -> list[RawTable]:
@@ -66,7 +64,7 @@ def open_source(
         case FileSource():
             setting, name, columns = f"{where}.path", source.data_source, source.columns.named
             for file in matched_files(source.path, setting):
-                table = RawTable(file, source.split, [], data_source=name, columns=columns)
+                table = _table(file, source.split, name, columns, format_of(file)[0] == PARQUET)
                 yield table, partial(_file_rows, file, source.limit, setting)
         case HubSource():
             name, label = source.data_source or source.name, f"{source.name}:{source.hub_split}"
@@ -79,8 +77,7 @@ def open_source(
                 source.revision,
                 limit=source.limit,
             )
-            table = RawTable(label, source.split, [], data_source=name, columns=columns)
-            yield table, partial(_dicts, rows)
+            yield _table(label, source.split, name, columns, True), partial(_dicts, rows)
         case _:
             for table in read_source(source, where):
                 yield replace(table, rows=[]), partial(_dicts, table.rows)
@@ -89,41 +86,62 @@ def open_source(
 def source_files(source: ReadSource, where: str = "data.sources") -> list[str]:
     """Return the files that ``read_source`` makes a table each of, in order; none for the hub.
 
-    ``where``: as there. Raises ``UserError`` for a folder without the files of MATH, and for a
-    pattern that matches no file.
+    ``where``: as there. Raises ``UserError`` for a folder without the files of MATH, for a pattern
+    that matches no file, and where a folder would be read in place of the hub's dataset.
     """
+    files: list[str] = []
     match source:
         case FileSource():
-            return matched_files(source.path, f"{where}.path")
+            files = matched_files(source.path, f"{where}.path")
         case MathSource():
-            return list(_math_files(source, where).values())
+            files = list(_math_files(source, where).values())
         case AimeSource():
-            return [source.path] if source.path else []
+            files = [expanded_path(source.path, f"{where}.path")] if source.path else []
+        case Gsm8kSource():
+            directory = _gsm8k_directory(source)
+            files = [f"{directory}/{split}.jsonl" for split in GSM8K_SPLITS] if directory else []
         case HubSource():
-            return []
-    directory = _gsm8k_directory(source)
-    return [f"{directory}/{split}.jsonl" for split in GSM8K_SPLITS] if directory else []
+            _check_hub_name(source.name, f"{where}.name")
+    if not files and not isinstance(source, FileSource | HubSource):
+        _check_hub_name(source.hub_name, where)
+    return files
+
+
+def _check_hub_name(name: str, where: str) -> None:
+    """Refuse a dataset of the hub where a folder here has its name, which ``datasets`` reads."""
+    folder = Path(name)
+    if folder.is_dir() and not name.startswith(("/", ".")):
+        raise UserError(
+            f"{where}: the hub's dataset '{name}' cannot be read where a folder has its name,"
+            f" {folder.absolute()}; rename that folder, or read it by a source of kind 'file'"
+        )
 
 
 def _gsm8k_directory(source: Gsm8kSource) -> str | None:
     directory = source.path or os.environ.get("GSM8K_DIR")
-    return directory.rstrip("/") if directory else None
+    return expanded_path(directory, "data.sources.path").rstrip("/") if directory else None
+
+
+def _table(
+    source: str, split: str, data_source: str | None, columns: dict[str, str], padded: bool
+) -> RawTable:
+    return RawTable(source, split, [], data_source=data_source, columns=columns, padded=padded)
 
 
 def read_file(path: str, limit: int | None = None, *, setting: str) -> list[dict[str, Any]]:
-    """Return the rows of a .parquet, .jsonl or .json file; ``setting`` is named in errors.
+    """Return the rows of a file of ``SUFFIXES``; ``setting`` is named in errors.
 
     Raises ``UserError`` for a missing or unreadable file, an unknown ending, an invalid Parquet
-    file, or a line (counted from 1) that is not a JSON object.
+    file, or a line (counted from 1) that is not of the file's format.
     """
     return list(_file_rows(path, limit, setting))
 
 
 def _file_rows(path: str, limit: int | None, setting: str) -> Iterator[dict[str, Any]]:
-    suffix = _suffix(path, setting)
+    path = expanded_path(path, setting)
+    _check_format(path, setting)
     with _opened(path, setting) as file:
-        rows = {".parquet": _parquet, ".jsonl": _jsonl, ".json": _json}[suffix](file, path)
-        yield from islice(rows, limit)
+        yield from islice(rows_in(file, path), limit)
 
 
 def count_rows(path: str, *, setting: str) -> int | None:
@@ -132,32 +150,23 @@ def count_rows(path: str, *, setting: str) -> int | None:
 
     A line of JSONL is counted unparsed. Raises ``UserError`` as ``read_file`` does.
     """
-    import pyarrow.parquet as pq
-
-    suffix = _suffix(path, setting)
-    if suffix != ".parquet" and "://" in path:
+    path = expanded_path(path, setting)
+    _check_format(path, setting)
+    if "://" in path and format_of(path)[0] != PARQUET:
         return None
     with _opened(path, setting) as file:
-        if suffix == ".parquet":
-            return pq.ParquetFile(file).metadata.num_rows
-        lines = _json(file, path) if suffix == ".json" else (line for line in file if line.strip())
-        return sum(1 for _ in lines)
+        return count_in(file, path)
 
 
-def _suffix(path: str, setting: str) -> str:
-    suffix = Path(path).suffix.lower()
+def _check_format(path: str, setting: str) -> None:
+    suffix, _ = format_of(path)
     if suffix in SUFFIXES:
-        return suffix
+        return
     if "://" not in path and Path(path).expanduser().is_dir():
         raise UserError(f"{setting} = '{path}' is a folder; give one of its files")
-    remedy = f"give a file of {', '.join(SUFFIXES)}"
-    if suffix in _CONVERTED:
-        target = str(Path(path).with_suffix(".parquet"))
-        read = _CONVERTED[suffix].format(path)
-        command = f"import polars as pl; pl.{read}.write_parquet({target!r})"
-        remedy = f'convert it: `python -c "{command}"`'
     raise UserError(
-        f"{setting} = '{path}' ends in '{suffix}', and {', '.join(SUFFIXES)} are read; {remedy}"
+        f"{setting} = '{path}' ends in '{Path(path).suffix}', and {READ} are read; give a file of"
+        " one of these"
     )
 
 
@@ -167,7 +176,7 @@ def _opened(path: str, setting: str) -> Iterator[Any]:
     import fsspec
 
     try:
-        with fsspec.open(path, "rb") as file:
+        with fsspec.open(path, "rb", compression=format_of(path)[1]) as file:
             yield file
     except FileNotFoundError:
         raise UserError(
@@ -187,53 +196,6 @@ def _near(path: str) -> str:
     if "://" in path or not folder.is_dir():
         return ""
     return did_you_mean(Path(path).name, [entry.name for entry in folder.iterdir()])
-
-
-def _parquet(file: Any, path: str) -> Iterator[dict[str, Any]]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        table = pq.ParquetFile(file)
-        for batch in table.iter_batches(batch_size=1024):  # whole nested columns do not convert
-            yield from batch.to_pylist()
-    except pa.ArrowInvalid as error:
-        raise UserError(
-            f"{path} is not a readable Parquet file ({str(error).partition('.')[0]}); write it"
-            " again"
-        ) from error
-
-
-def _jsonl(file: Any, path: str) -> Iterator[dict[str, Any]]:
-    for number, line in enumerate(file, start=1):
-        if line.strip():
-            yield _object(line, f"{path} line {number}")
-
-
-def _json(file: Any, path: str) -> Iterator[dict[str, Any]]:
-    try:
-        rows = json.load(file)
-    except ValueError as error:
-        raise UserError(f"{path} is not JSON ({error}); fix it") from error
-    if not isinstance(rows, list):
-        raise UserError(
-            f"{path} holds a JSON {type(rows).__name__}, not an array of rows; write an array, or"
-            " one row per line as .jsonl"
-        )
-    for index, row in enumerate(rows):
-        if not isinstance(row, dict):
-            raise UserError(f"{path} row {index} is not a JSON object; fix or remove it")
-        yield row
-
-
-def _object(line: bytes, where: str) -> dict[str, Any]:
-    try:
-        row = json.loads(line)
-    except ValueError as error:
-        raise UserError(f"{where} is not JSON ({error}); fix or remove that line") from error
-    if not isinstance(row, dict):
-        raise UserError(f"{where} is not a JSON object; fix or remove that line")
-    return row
 
 
 def _read_gsm8k(source: Gsm8kSource, where: str) -> list[RawTable]:
@@ -266,9 +228,10 @@ def _math_files(source: MathSource, where: str) -> dict[str, str]:
     """Return the file of each split; {} where they are read from the hub."""
     if source.path is None:
         return {}
-    folder = Path(source.path).expanduser()
-    if "://" in source.path or not folder.is_dir():
-        return {source.split or "train": source.path}
+    path = expanded_path(source.path, f"{where}.path")
+    folder = Path(path).expanduser()
+    if "://" in path or not folder.is_dir():
+        return {source.split or "train": path}
     files = {}
     for split in (source.split,) if source.split else MATH_SPLITS:
         found = [f for f in sorted(folder.glob(f"{split}*")) if f.suffix.lower() in SUFFIXES]
@@ -347,9 +310,8 @@ def _read_hub(
     """Return the rows of one split; from the local cache where the hub cannot be reached."""
     from datasets import config as settings
     from datasets import load_dataset
-    from datasets.exceptions import DatasetNotFoundError
-    from huggingface_hub.errors import HfHubHTTPError
 
+    _check_hub_name(name, "data.sources")
     unreachable = hub_unreachable()
     remedy = (
         "set data.sources.path (or GSM8K_DIR) to a directory of train.jsonl and test.jsonl"
@@ -365,8 +327,14 @@ def _read_hub(
     settings.HF_HUB_OFFLINE = offline or bool(unreachable)
     try:
         rows = load_dataset(name, config_name, split=hub_split, revision=revision)
-    except (ConnectionError, DatasetNotFoundError, HfHubHTTPError, OSError, ValueError) as error:
-        reason = unreachable or str(error).strip().partition("\n")[0]
+    except Exception as error:  # of whatever builder and storage: name the dataset
+        reason = unreachable or str(error).strip().partition("\n")[0] or type(error).__name__
+        if "scripts are no longer" in reason:
+            reason = "it is made by a script, and datasets runs none"
+            remedy = (
+                "set its revision to 'refs/convert/parquet', where the hub keeps the rows of most"
+                f" such datasets, or {remedy.partition(', or ')[0]}"
+            )
         raise UserError(
             f"hub dataset '{name}' (split '{hub_split}') cannot be loaded: {reason}; {remedy}"
         ) from error

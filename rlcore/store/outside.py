@@ -5,6 +5,7 @@ make stages run again.
 """
 
 import hashlib
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ CHUNK_BYTES = 1 << 22
 UNPINNED = "unpinned"
 _SHA256 = "sha256:"
 _COMMIT = re.compile(r"[0-9a-f]{40}")
+_VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})")
 
 
 class Found(NamedTuple):
@@ -71,6 +73,22 @@ def cached_commit(name: str, revision: str | None, repo_type: str) -> str | None
     return snapshots[0] if len(snapshots) == 1 and revision is None else None
 
 
+def expanded_path(path: str, setting: str) -> str:
+    """Return ``path`` with the values of environment variables: ``$NAME``, ``${NAME}``.
+
+    A file of that very name stays as it is. Raises ``UserError`` for a variable that is not set.
+    """
+    if "$" not in path or ("://" not in path and Path(path).expanduser().exists()):
+        return path
+    expanded = os.path.expandvars(path)
+    if unset := _VARIABLE.search(expanded):
+        raise UserError(
+            f"{setting} = '{path}' names the environment variable {unset[1] or unset[2]}, which is"
+            " not set here; set it, or write the path"
+        )
+    return expanded
+
+
 def read_file_digest(path: str, setting: str) -> Read:
     """Return the sha256 of a file of any storage; ``setting`` is named in errors.
 
@@ -78,6 +96,7 @@ def read_file_digest(path: str, setting: str) -> Read:
     """
     import fsspec
 
+    path = expanded_path(path, setting)
     digest = hashlib.sha256()
     try:
         with fsspec.open(path, "rb") as file:

@@ -1,6 +1,9 @@
 """Rows in verl's form, and files of rows."""
 
+import bz2
+import gzip
 import json
+import lzma
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,12 +23,14 @@ VERL_ROWS = [
 
 def write(path: Path, rows: list[dict]) -> Path:
     """Write ``rows`` in the format that the suffix names; return ``path``."""
-    if path.suffix == ".parquet":
+    name = path.name.lower()
+    if name.endswith(".parquet"):
         pq.write_table(pa.Table.from_pylist(rows), path)
-    elif path.suffix == ".json":
-        path.write_text(json.dumps(rows))
-    else:
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return path
+    is_array = ".json" in path.suffixes
+    text = json.dumps(rows) if is_array else "".join(json.dumps(row) + "\n" for row in rows)
+    compress = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
+    path.write_bytes(compress.get(path.suffix.lower(), bytes)(text.encode()))
     return path
 
 

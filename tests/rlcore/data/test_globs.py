@@ -72,6 +72,49 @@ def test_a_pattern_without_files_is_refused_before_a_run(tmp_path: Path) -> None
     )
 
 
+def test_a_folder_is_its_shards(tmp_path: Path) -> None:
+    """As Spark and the hub write a table: one part after the other, and marks beside them."""
+    folder = tmp_path / "rows.parquet"
+    folder.mkdir()
+    for number in (1, 0):
+        write(folder / f"train-0000{number}-of-00002.parquet", VERL_ROWS[number : number + 1])
+    for beside in ("_SUCCESS", "_metadata.parquet", ".part.crc", "README.md", "dataset_info.json"):
+        (folder / beside).write_text("x")
+    source = FileSource(path=str(folder))
+    assert [table.rows for table in read_source(source)] == [VERL_ROWS[:1], VERL_ROWS[1:2]]
+    assert list(data_digests(DataSection(sources=(source,)))) == [
+        "data.sources[0][0]",
+        "data.sources[0][1]",
+    ]
+    with fsspec.open("memory://shards/part-0.jsonl.gz", "wb", compression="gzip") as file:
+        file.write(b"{}")  # pyright: ignore[reportAttributeAccessIssue]
+    assert [f.rpartition("/")[2] for f in matched_files("memory://shards/", "x")] == [
+        "part-0.jsonl.gz"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("names", "why"),
+    [
+        (("train-0.parquet", "validation-0.parquet"), "several splits, train, valid and others"),
+        (("rows.parquet", "rows_test.parquet"), "several splits, test and others"),
+        (("a.parquet", "b.jsonl"), "several formats, .jsonl, .parquet"),
+        (("data/train.parquet",), "rows in folders below it, such as .*/data"),
+        (("config.json",), "it holds no file of .parquet"),
+        ((), "it holds no file of .parquet"),
+    ],
+)
+def test_a_folder_of_more_than_one_table_is_refused(
+    names: tuple[str, ...], why: str, tmp_path: Path
+) -> None:
+    """A test split that is read as training rows makes every figure of the run wrong."""
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        write(tmp_path / name, VERL_ROWS[:1])
+    with pytest.raises(UserError, match=rf"^x = '.*' is a folder; give one of.*since .*{why}"):
+        matched_files(str(tmp_path), "x")
+
+
 def test_what_only_looks_like_a_pattern_is_none(tmp_path: Path) -> None:
     odd = write(tmp_path / "rows[1].jsonl", VERL_ROWS[:1])
     assert not is_pattern(str(odd))

@@ -8,6 +8,7 @@ import pytest
 
 from rlcore.data.normalise import normalise
 from rlcore.data.rows import RawTable, Row
+from rlcore.data.write import rejects_table
 from schemas.errors import UserError
 
 USER = {"role": "user", "content": "What is 2 + 3?"}
@@ -62,6 +63,52 @@ def test_messages_are_a_conversation_whose_last_answer_is_learnt() -> None:
     chat = [SYSTEM, USER, ASSISTANT, USER, ASSISTANT]
     row = one({"messages": chat})
     assert (row.prompt, row.solution) == (chat[:-1], chat[-1:])
+
+
+def test_sharegpt_and_its_columns_are_a_conversation() -> None:
+    said = [{"from": "human", "value": USER["content"]}, {"from": "gpt", "value": "#### 5"}]
+    row = one({"conversations": said, "system": SYSTEM["content"], "id": "a"})
+    assert row.messages == [SYSTEM, USER, ASSISTANT]
+    assert row.extra_info == '{"id": "a"}'
+    both = one({"conversations": [{"from": "system", "value": "Own."}, *said], "system": "Other."})
+    assert [message["content"] for message in both.prompt] == ["Own.", USER["content"]]
+    scored = one({"conversations": [USER, ASSISTANT], "ground_truth": "5"})
+    assert (scored.prompt, scored.solution, scored.ground_truth) == ([USER], [ASSISTANT], "5")
+
+
+def test_alpaca_is_asked_with_its_input() -> None:
+    row = one({"instruction": "Add.", "input": "2 and 3", "output": "5", "text": "Below is"})
+    assert row.messages == [
+        {"role": "user", "content": "Add.\n\n2 and 3"},
+        {"role": "assistant", "content": "5"},
+    ]
+    assert (row.scored, row.extra_info) == (False, '{"text": "Below is"}')
+    chat = {"instruction": USER["content"], "input": "", "output": 5, "ground_truth": "5"}
+    row = one({**chat, "system": "Be brief.", "history": [["Hi", "Hello"]]})
+    assert [(m["role"], m["content"]) for m in row.messages] == [
+        ("system", "Be brief."),
+        ("user", "Hi"),
+        ("assistant", "Hello"),
+        ("user", USER["content"]),
+        ("assistant", "5"),
+    ]
+    assert row.scored
+    mapped = {"prompt": "instruction", "ground_truth": "output"}
+    row = one({"instruction": "2 + 3?", "output": "5"}, columns=mapped)
+    assert (row.ground_truth, row.solution) == ("5", [])
+
+
+@pytest.mark.parametrize("column", ["prompt", "ground_truth", "note", "tools", "data_source"])
+def test_half_of_a_character_rejects_its_row(column: str) -> None:
+    """JSON can write it and Parquet cannot: the run ended in a traceback."""
+    half = json.loads('"a\\ud83d"')
+    row = {"prompt": "2 + 3?", "ground_truth": "5", "data_source": "sums"}
+    value = [{"name": half}] if column == "tools" else half
+    (good,), (reject,) = normalise(table({**row, "note": "\U0001f600"}, {**row, column: value}))
+    assert json.loads(good.extra_info) == {"note": "\U0001f600"}
+    assert reject.reason == "not_unicode"
+    assert "half of a character" in reject.detail
+    assert rejects_table([reject])["content"][0].encode()
 
 
 def test_gsm8k_truth_stands_after_the_last_mark_without_commas() -> None:

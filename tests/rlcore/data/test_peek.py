@@ -75,7 +75,7 @@ def test_rows_that_cannot_be_used_are_kept_apart(tmp_path: Path) -> None:
 
 def test_what_is_no_file_of_rows_is_refused_with_its_place(tmp_path: Path) -> None:
     (tmp_path / "empty.jsonl").write_text("\n")
-    write(tmp_path / "foreign.jsonl", [{"instruction": "a", "output": "b"}])
-    for name, said in (("empty", "holds no rows"), ("foreign", "has columns instruction, output")):
+    write(tmp_path / "foreign.jsonl", [{"asked": "a", "output": "b"}])
+    for name, said in (("empty", "holds no rows"), ("foreign", "has columns asked, output")):
         with pytest.raises(UserError, match=rf"^data\.sources\[4\]: '.*{name}\.jsonl' {said}"):
             peek(FileSource(path=str(tmp_path / f"{name}.jsonl")), "data.sources[4]")

@@ -11,9 +11,20 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
+from rlcore.data.inputs import data_digests
 from rlcore.data.normalise import normalise
+from rlcore.data.peek import peek
 from rlcore.data.sources import count_rows, read_file, read_source
-from schemas.data import AIME_HUBS, AimeSource, FileSource, Gsm8kSource, MathSource
+from schemas.data import (
+    AIME_HUBS,
+    AimeSource,
+    DataSection,
+    FileSource,
+    Gsm8kSource,
+    HubSource,
+    MathSource,
+    ReadSource,
+)
 from schemas.errors import UserError
 from tests.inputs import GSM8K, ROOT, reads
 from tests.rlcore.data.row_files import MATH_ROWS, VERL_ROWS, write
@@ -46,7 +57,9 @@ def test_gsm8k_dir_and_limit_are_honoured(monkeypatch: pytest.MonkeyPatch) -> No
     assert [len(table.rows) for table in read_source(Gsm8kSource(limit=5))] == [5, 5]
 
 
-@pytest.mark.parametrize("suffix", [".parquet", ".jsonl", ".json"])
+@pytest.mark.parametrize(
+    "suffix", [".parquet", ".jsonl", ".json", ".ndjson", ".jsonl.gz", ".JSONL.GZ", ".json.bz2"]
+)
 def test_one_form_reads_alike_from_every_format(tmp_path: Path, suffix: str) -> None:
     """Nested Parquet of several row groups is where readers of verl files break."""
     path = write(tmp_path / f"rows{suffix}", VERL_ROWS)
@@ -55,6 +68,37 @@ def test_one_form_reads_alike_from_every_format(tmp_path: Path, suffix: str) -> 
     assert not rejects
     assert [row.ground_truth for row in rows] == [str(2 * n) for n in range(3000)]
     assert len(read_file(str(path), 7, setting="x")) == 7
+
+
+def test_a_spreadsheet_is_read_as_text(tmp_path: Path) -> None:
+    """A guess at types made 7 of 007, and another answer of 1.50."""
+    text = 'prompt,ground_truth,note\n"What is ""1"",\n + 1?",007,\n\nAnd 1.5?,1.50,é\n'
+    for name, given in (("rows.csv", text), ("rows.tsv", text.replace(",", "\t"))):
+        (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + given.encode())
+        (table,) = read_source(FileSource(path=str(tmp_path / name)))
+        rows, rejects = normalise(table)
+        assert not rejects
+        assert [row.ground_truth for row in rows] == ["007", "1.50"]
+        assert rows[0].prompt_text.startswith('What is "1"')
+        assert [row.extra_info for row in rows] == ["{}", '{"note": "é"}']
+        assert count_rows(str(tmp_path / name), setting="x") == 2
+
+
+def test_a_variable_in_a_path_is_its_value_or_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "rows.jsonl", VERL_ROWS[:3])
+    monkeypatch.setenv("ROWS_DIR", str(tmp_path))
+    monkeypatch.delenv("ROWS", raising=False)
+    for path in ("$ROWS_DIR/rows.jsonl", "${ROWS_DIR}/*.jsonl", "$ROWS_DIR"):
+        source = FileSource(path=path)
+        assert [table.rows for table in read_source(source)] == [VERL_ROWS[:3]]
+        (digest,) = data_digests(DataSection(sources=(source,))).values()
+        assert [file.url for file in digest.files()] == [str(tmp_path / "rows.jsonl")]
+    with pytest.raises(UserError, match=r"names the environment variable ROWS, which is not set"):
+        read_source(FileSource(path="$ROWS/rows.jsonl"))
+    odd = write(tmp_path / "a$ROWS.jsonl", VERL_ROWS[:1])
+    assert read_file(str(odd), setting="x") == VERL_ROWS[:1]
 
 
 def test_a_url_is_read_like_a_path() -> None:
@@ -73,6 +117,14 @@ def test_a_url_is_read_like_a_path() -> None:
         ("rows.json", b'{"a": 1}', r"rows\.json holds a JSON dict, not an array of rows; write"),
         ("rows.json", b"[1]", r"rows\.json row 0 is not a JSON object"),
         ("rows.json", b"[", r"rows\.json is not JSON"),
+        ("rows.json", b"{}\n{}", r"rows\.json is not JSON .*or rename it to \.jsonl if each line"),
+        ("rows.csv", b"a,b\n1,2,3\n", r"rows\.csv line 2 has 3 fields and the first line 2; put"),
+        ("rows.csv", b'a,b\n1,"2\n', r"rows\.csv line 2 is not CSV"),
+        ("rows.csv", b"a;b\n1;2\n", r"rows\.csv has one column, .a;b.; separate columns"),
+        ("rows.csv", b"a,b,a\n1,2,3\n", r"rows\.csv has the column 'a' twice; rename one"),
+        ("rows.csv", "a,b\n\xe9,2\n".encode("latin-1"), r"rows\.csv is not UTF-8 .*save it as"),
+        ("rows.jsonl.gz", b"\x1f\x8bno", r"rows\.jsonl\.gz' cannot be read"),
+        ("rows.jsonl.zst", b"", r"rows\.jsonl\.zst' ends in '\.zst', and .* are read; give a file"),
         ("rows.parquet", b"PAR1 no", r"rows\.parquet is not a readable Parquet file .*write it"),
     ],
 )
@@ -84,19 +136,8 @@ def test_an_unreadable_file_is_named_with_the_place_and_the_remedy(
         read_source(FileSource(path=str(tmp_path / name)))
 
 
-def test_the_command_for_a_csv_file_converts_it(tmp_path: Path) -> None:
-    """A spreadsheet is what most people have."""
-    (tmp_path / "rows.csv").write_text("prompt,ground_truth\nWhat is 1 + 1?,2\n")
-    with pytest.raises(UserError, match=r"rows\.csv' ends in '\.csv', .*; convert it: `") as error:
-        read_source(FileSource(path=str(tmp_path / "rows.csv")))
-    code = str(error.value).partition('-c "')[2].rpartition('"`')[0]
-    exec(code, {})
-    rows = read_file(str(tmp_path / "rows.parquet"), setting="x")
-    assert rows == [{"prompt": "What is 1 + 1?", "ground_truth": 2}]
-
-
 def test_rows_are_counted_without_reading_them_all_into_memory(tmp_path: Path) -> None:
-    for suffix in (".parquet", ".jsonl", ".json"):
+    for suffix in (".parquet", ".jsonl", ".json", ".jsonl.xz"):
         path = write(tmp_path / f"rows{suffix}", VERL_ROWS)
         assert count_rows(str(path), setting="x") == len(VERL_ROWS)
     with fsspec.open("memory://bucket/rows.jsonl", "wb") as file:
@@ -204,6 +245,73 @@ def test_math_and_aime_are_read_from_the_hub(
     monkeypatch.setitem(AIME_HUBS, 2024, (str(tmp_path / "aime"), "train"))
     (table,) = read_source(AimeSource(limit=1))
     assert [row["answer"] for row in table.rows] == [1]
+
+
+SCRIPTED = """
+import http.server, json, os, threading
+class Hub(http.server.BaseHTTPRequestHandler):
+    def answer(self):
+        commit, path = "a" * 40, self.path.partition("?")[0]
+        about = json.dumps({"id": "owner/made", "sha": commit}).encode()
+        script = f"/datasets/owner/made/resolve/{commit}/made.py"
+        found = {"/": b"", "/api/datasets/owner/made": about, script: b"import os"}
+        body = found.get(path, b"")
+        self.send_response(200 if path in found else 404)
+        self.send_header("ETag", '"x"') or self.send_header("X-Repo-Commit", commit)
+        if path not in found:
+            self.send_header("X-Error-Code", "EntryNotFound")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body if self.command == "GET" else b"")
+    do_GET = do_HEAD = answer
+    def log_message(self, *args): pass
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+os.environ["HF_ENDPOINT"] = f"http://127.0.0.1:{server.server_port}"
+from rlcore.data.sources import read_source
+from schemas.data import HubSource
+try:
+    read_source(HubSource(name="owner/made"))
+except ValueError as error:
+    print(type(error).__name__, error)
+"""
+
+
+def test_a_hub_dataset_that_a_script_makes_is_refused_by_name(tmp_path: Path) -> None:
+    """It ended in a RuntimeError."""
+    env = os.environ | {"HF_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    env.pop("HF_HUB_OFFLINE", None)
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPTED], env=env, capture_output=True, text=True, timeout=240
+    )
+    assert done.stdout.strip() == (
+        "UserError hub dataset 'owner/made' (split 'train') cannot be loaded: it is made by a"
+        " script, and datasets runs none; set its revision to 'refs/convert/parquet', where the hub"
+        " keeps the rows of most such datasets, or use a source of kind 'file'"
+    ), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        (HubSource(name="owner/rows"), "owner/rows"),
+        (Gsm8kSource(), "openai/gsm8k"),
+        (AimeSource(), "Maxwell-Jia/AIME_2024"),
+    ],
+)
+def test_a_folder_here_is_not_read_in_place_of_the_hub(
+    source: ReadSource, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lineage said hub, and the rows were those of a folder that somebody had unpacked."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("GSM8K_DIR", raising=False)
+    (tmp_path / name).mkdir(parents=True)
+    write(tmp_path / name / "train.jsonl", VERL_ROWS[:3])
+    for read in (read_source, peek):
+        with pytest.raises(UserError, match=rf"dataset '{name}' cannot be read where a folder has"):
+            read(source, "data.sources[0]")
+    with pytest.raises(UserError, match=rf"^data\.sources\[0\].*'{name}' cannot be read"):
+        data_digests(DataSection(sources=(source,)))
 
 
 UNREACHABLE = """
