@@ -94,9 +94,10 @@ def message_of(value: Any, column: str, *, padded: bool = False) -> Message:
     """Return a message with its tool calls, if any, as text, and its reasoning, if any, as
     ``reasoning_content``. Raises BadRow."""
     keys = ("role", "content") if isinstance(value, dict) and "role" in value else ("from", "value")
-    if not isinstance(value, dict) or not isinstance(value.get(keys[0]), str):
+    speaker = value.get(keys[0]) if isinstance(value, dict) else None
+    if not isinstance(speaker, str):
         raise _no_message(column)
-    role, content = _RENAMED.get(value[keys[0]], value[keys[0]]), value.get(keys[1])
+    role, content = _RENAMED.get(speaker, speaker), value.get(keys[1])
     _check_meant(value, role)
     calls = value.get("tool_calls") or value.get("function_call")
     if role == _CALLS:

@@ -12,6 +12,7 @@ from rlcore.preflight.files import check_files
 from rlcore.preflight.functions import check_functions
 from rlcore.preflight.sandbox import check_sandbox
 from rlcore.rewards.registry import check_recipe_functions
+from schemas.errors import UserError
 from schemas.model import ModelSection
 from schemas.recipe import Recipe
 
@@ -28,6 +29,7 @@ def check_start(recipe: Recipe) -> Plan:
     is fetched from the hub, and nothing of the user's is imported in this process but what
     ``model.trust_remote_code`` allows.
     """
+    _check_variables(recipe)
     check_recipe_functions(recipe)
     if recipe.hardware.ray_address is None:  # else judges are asked elsewhere
         check_keys(recipe)
@@ -56,6 +58,16 @@ def check_evaluation(recipe: Recipe) -> None:
     check_sandbox(recipe)
     check_functions(recipe)
     check_environment(recipe)
+
+
+def _check_variables(recipe: Recipe) -> None:
+    """Refuse environment variables where a path is read as it is; files of data may have them."""
+    for key, path in (("model.path", recipe.model.path), ("store", recipe.store)):
+        if path is not None and "$" in path and not Path(path).expanduser().exists():
+            raise UserError(
+                f"{key} = '{path}' names an environment variable, and is read as it is; write the"
+                " path"
+            )
 
 
 def check_model(model: ModelSection) -> None:

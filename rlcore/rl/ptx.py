@@ -37,7 +37,14 @@ def ptx_texts(path: str, limit: int | None = None) -> list[str]:
                 f"{SETTING} = '{path}' has a row without a text: {sorted(row)}; give a Parquet"
                 " or JSONL file with the column text"
             )
-    return [row["text"] for row in rows]
+    texts = [row["text"] for row in rows]
+    for number, text in enumerate(texts):
+        if text != text.encode(errors="replace").decode():
+            raise UserError(
+                f"{SETTING} = '{path}' row {number} holds half of a character (such as \\ud83d);"
+                " remove the row"
+            )
+    return texts
 
 
 def ptx_of(

@@ -52,11 +52,8 @@ TEMPLATE = (
 )
 
 
-def test_what_people_bring_is_read_as_it_was_meant(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Read as anything else, it would be trained for hours."""
-    monkeypatch.setenv("BROUGHT", str(tmp_path))
+def write_brought(folder: Path) -> tuple[str, ...]:
+    """Write a demonstration in each of several forms; return the files' names."""
     asked = {"role": "user", "content": [{"type": "text", "text": "Parts?"}]}
     now = {"name": "now", "arguments": json.dumps({"zone": None})}
     calls = [{"function": now}, {"function": {"name": "day", "arguments": {}}}]
@@ -75,18 +72,22 @@ def test_what_people_bring_is_read_as_it_was_meant(
         {"role": "assistant", "content": "It is noon."},
     ]
     said = [{"from": "human", "value": "Shared?"}, {"from": "gpt", "value": "Yes, shared."}]
-    write(tmp_path / "tools.jsonl.gz", [{"messages": turns, "tools": [{"function": tool}]}])
-    write(tmp_path / "sharegpt.ndjson", [{"conversations": said}])
-    write(
-        tmp_path / "alpaca.json", [{"instruction": "Add.", "input": "2, 3", "output": "It is 5."}]
-    )
-    (tmp_path / "shards.parquet").mkdir()
-    write(
-        tmp_path / "shards.parquet" / "part-0.parquet", [{"prompt": "Shard?", "completion": "0."}]
-    )
+    write(folder / "tools.jsonl.gz", [{"messages": turns, "tools": [{"function": tool}]}])
+    write(folder / "sharegpt.ndjson", [{"conversations": said}])
+    write(folder / "alpaca.json", [{"instruction": "Add.", "input": "2, 3", "output": "It is 5."}])
+    (folder / "shards.parquet").mkdir()
+    write(folder / "shards.parquet" / "part-0.parquet", [{"prompt": "Shard?", "completion": "0."}])
     written = str([{"role": "user", "content": "Written, as text?"}]).replace('"', '""')
-    (tmp_path / "rows.csv").write_text(f'prompt,completion\n"{written}",007\n')
-    names = ("tools.jsonl.gz", "sharegpt.ndjson", "alpaca.json", "shards.parquet", "rows.csv")
+    (folder / "rows.csv").write_text(f'prompt,completion\n"{written}",007\n')
+    return ("tools.jsonl.gz", "sharegpt.ndjson", "alpaca.json", "shards.parquet", "rows.csv")
+
+
+def test_what_people_bring_is_read_as_it_was_meant(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Read as anything else, it would be trained for hours."""
+    monkeypatch.setenv("BROUGHT", str(tmp_path))
+    names = write_brought(tmp_path)
     sources = [{"kind": "file", "path": f"$BROUGHT/{name}"} for name in names]
     few = {key.replace("data.sources.0.", ""): n for key, n in FEW.items() if "sources" in key}
     sources.append({"kind": "arithmetic", **few})

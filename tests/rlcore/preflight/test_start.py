@@ -47,16 +47,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "line.jsonl").write_text(json.dumps(VERL) + "\n{'prompt': 1}\n")
     write(folder / "foreign.jsonl", [{"asked": "a", "output": "b"}])
     write(folder / "truthless.jsonl", [{**VERL, "reward_model": {"style": "rule"}}] * 3)
-    for split in ("train", "test"):
-        (folder / "splits").mkdir(exist_ok=True)
-        write(folder / "splits" / f"{split}-00000-of-00001.parquet", [TRL])
-    (folder / "rows.xlsx").write_bytes(b"PK")
-    answer = {"role": "assistant", "content": "2"}
-    for name, turn in (("masked", {"weight": 0}), ("thinking", {"reasoning": "One and one."})):
-        rows = [{"messages": [{"role": "user", "content": "1 + 1?"}, {**answer, **turn}]}] * 3
-        write(folder / f"{name}.jsonl", rows)
-    (folder / "cut.csv").write_text("prompt,solution\n\"[{'role': 'user', 'content': 'Wh\",2\n")
-    write(folder / "half.jsonl", [{**VERL, "prompt": "What is \ud83d?"}])
     write_tiny_model(folder / "model")
     return folder
 
@@ -149,39 +139,6 @@ FILES: dict[str, tuple[Overrides, str]] = {
         " you mean 'train.jsonl'?",
     ),
     "csv": (sources("rows.csv"), "'FOLDER/rows.csv' holds no rows; give a file with at least one"),
-    "no format of rows": (sources("rows.xlsx"), "ends in '.xlsx', and .parquet, .jsonl, .ndjson,"),
-    "a variable that is not set": (
-        {"data.sources": [{"kind": "file", "path": "$NO_SUCH_DIR/rows.jsonl"}]},
-        "data.sources[0].path = '$NO_SUCH_DIR/rows.jsonl' names the environment variable"
-        " NO_SUCH_DIR, which is not set here; set it, or write the path",
-    ),
-    "a folder of several splits": (
-        sources("splits"),
-        "data.sources[0].path = 'FOLDER/splits' is a folder; give one of its files, or a pattern"
-        " such as FOLDER/splits/train-*.parquet, since it holds files of several splits, test,"
-        " train and others",
-    ),
-    "a path as a name of the hub": (
-        {"data.sources": [{"kind": "hub", "name": "./splits"}]},
-        "'./splits' is no name of the hub, as owner/name; files and folders of your own are read",
-    ),
-    "a turn that must not be trained": (
-        sources("masked.jsonl"),
-        "3 for 'untrained_turn', as row 0: a turn of the assistant has weight 0, and all of them",
-    ),
-    "a conversation cut off": (
-        sources("cut.csv"),
-        "1 for 'conversation_as_text', as row 0: prompt begins as a list of messages written as",
-    ),
-    "half of a character": (
-        sources("half.jsonl"),
-        "1 for 'not_unicode', as row 0: the row holds '\\ud83d', half of a character",
-    ),
-    "reasoning that the template does not show": (
-        sources("thinking.jsonl"),
-        "3 for 'not_shown', as row 0: the chat template does not show the reasoning_content of a"
-        " message; set model.chat_template to one that shows it",
-    ),
     "empty": (
         sources("train.jsonl", "empty.jsonl"),
         "data.sources[1]: 'FOLDER/empty.jsonl' holds no rows; give a file with at least one",
