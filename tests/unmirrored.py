@@ -93,6 +93,8 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
     ),
     "tests/rlcore/results/test_index.py": ("rlcore/results/kept.py",),
     "tests/rlcore/results/test_data_dictionary.py": ("schemas/view_columns.py",),
+    "tests/schemas/test_data.py": ("schemas/generated.py",),
+    "tests/rlcore/models/test_smollm2.py": ("flows/commands/models.py",),
     "tests/flows/commands/test_ask.py": ("rlcore/results/questions.py",),
     "tests/rlcore/supervised/test_sft.py": ("rlcore/supervised/loop.py",),
     "tests/rlcore/rewards/test_calls.py": ("rlcore/rewards/side_by_side.py",),

@@ -13,6 +13,7 @@ from rlcore.store.outside import (
     read_file_digest,
 )
 from schemas.data import AimeSource, DataSection, FileSource, HubSource, MathSource
+from schemas.errors import UserError
 from schemas.generated import GeneratedSource
 from schemas.model import ModelSection
 

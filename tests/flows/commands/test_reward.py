@@ -19,7 +19,6 @@ from rlcore.results.run import record_stage
 from rlcore.rl.reward import score_rollouts
 from rlcore.store.artifacts import ArtifactStore, Lineage
 from tests.flows.commands.test_data import arguments as few_rows
-from tests.flows.small_run import INLINE, SMALL, run_small
 from tests.rlcore.diagnostics.records import put_dataset, rollouts
 from tests.rlcore.judges.server import KEY, judge_server, says
 from tests.rlcore.results.records import stage_record
@@ -393,26 +392,3 @@ def test_bad_input_ends_in_a_sentence(
     assert said.startswith("error: ")
     assert REFUSED[arguments] in said
     assert "reward.functions[0]" not in said, "the command line names no place in a recipe"
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_a_finished_run_scores_again_as_it_did(
-    prefect_server: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """Its rewards were made by the task ``reward``, row by row while rollouts went on."""
-    del prefect_server
-    ended = run_small(tmp_path, INLINE)
-    assert ended.returncode == 0, ended.stdout[-2000:]
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("PREFECT_API_URL", raising=False)
-    before = listing(tmp_path / "runs")
-    name = SMALL["reward.functions"][0]["name"]
-    rows = tried(capsys, name, "latest", "-n", "0")
-    expected = SMALL["rl.iterations"] * SMALL["rl.rollout.prompts"] * SMALL["rl.rollout.samples"]
-    assert figure(rows, "against", "scored by both")[0] == expected
-    assert figure(rows, "against", "disagree")[0] == 0.0
-    assert listing(tmp_path / "runs") == before
