@@ -25,8 +25,7 @@ REMEDIES = {
     "contaminated": "remove the rows that the test split holds, or set data.decontaminate to false",
     "null_ground_truth": "fill reward_model.ground_truth",
     "template_rewrites_history": "set model.chat_template",
-    "template_opens_otherwise": "begin demonstrations as the template opens turns, or set"
-    " model.chat_template",
+    "template_opens_otherwise": "set model.chat_template",
     "not_shown": "set model.chat_template to one that shows it, or remove it from the rows",
     "untrained_turn": "remove those turns",
     "template": "set model.chat_template or fix the rows",

@@ -32,6 +32,7 @@ _HEADS = ("lm_head.weight", "embed_out.weight")
 _OF_OTHER_SENSES = {
     f"{mark}_token" for mark in ("image", "boi", "eoi", "audio", "boa", "eoa", "video")
 }
+_MASK = "masked_bias"  # a constant of GPT-NeoX's and GPT-J's code: -1e9, which is -inf in float16
 _PIECE = 2**22  # bytes that are looked at together: they stay in a core's cache
 
 
@@ -154,7 +155,11 @@ def check_finite(directory: Path) -> None:
 
     Reads every value, on all cores. Raises as ``stored_tensors``, too.
     """
-    tensors = {n: t for n, t in stored_tensors(directory).items() if t.dtype in _FLOATS}
+    tensors = {
+        name: tensor
+        for name, tensor in stored_tensors(directory).items()
+        if tensor.dtype in _FLOATS and not name.endswith(_MASK)
+    }
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         counts = pool.map(_count_not_finite, tensors.values())
         for (name, tensor), count in zip(tensors.items(), counts, strict=True):

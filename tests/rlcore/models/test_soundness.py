@@ -200,6 +200,7 @@ def test_a_false_file_is_refused_in_a_sentence(
     overrides = [x for key, v in settings.items() for x in ("-o", f"{key}={json.dumps(v)}")]
     for command in (
         ["run", "quickstart", "--dry-run", *overrides],
+        ["run", "quickstart", *overrides],
         ["evaluate", str(model), "quickstart", *overrides],
         ["evaluate", str(sound), str(model), "quickstart", *overrides],
     ):
@@ -212,20 +213,34 @@ def test_a_false_file_is_refused_in_a_sentence(
 
 
 def test_what_is_sound_passes_whatever_its_form(sound: Path, tmp_path: Path) -> None:
-    """Shards, a head that repeats a tied embedding, a head of its own that says so, masks of a
-    model's code that hold infinities in no weight."""
+    """Shards, a head that repeats a tied embedding, a head of its own that says so, constants of a
+    model's code, a mark of images that a text model has no row for (Gemma 3 1B)."""
 
     def repeated(state: dict[str, torch.Tensor]) -> None:
         state["lm_head.weight"] = state[EMBEDDING].clone()
 
     def masks(state: dict[str, torch.Tensor]) -> None:
         state["model.layers.0.self_attn.bias"] = torch.ones(2, 2, dtype=torch.bool)
+        state["model.layers.0.self_attn.masked_bias"] = torch.tensor(-1e9).half()
+
+    def sees(model: Path) -> None:
+        tokenizer = AutoTokenizer.from_pretrained(model)
+        mark = "<image_soft_token>"
+        tokenizer.add_special_tokens({"additional_special_tokens": [mark]}, False)
+        tokenizer.save_pretrained(model)
+        config = json.loads((model / "tokenizer_config.json").read_text())
+        config["image_token"] = mark
+        (model / "tokenizer_config.json").write_text(json.dumps(config))
+        weights = load_file(model / WEIGHTS)[EMBEDDING]
+        rows = AutoTokenizer.from_pretrained(model).convert_tokens_to_ids(mark)
+        assert rows == len(weights)
 
     forms: list[list[Callable[[Path], object]]] = [
         [sharded],
         [changed(repeated)],
         [another_head, configured(tie_word_embeddings=False)],
         [changed(masks)],
+        [sees],
         [lambda model: (model / "model.fp16.safetensors").write_bytes(b"a variant")],
     ]
     section = ModelSection(path="model", max_tokens=CONTEXT)
