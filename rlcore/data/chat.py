@@ -157,8 +157,11 @@ def _split(
 def _why_apart(done: str, before: str, after: str, asked: str | Refused) -> Refused:
     """Return why ``after``, a chat up to a turn's end, does not begin with ``before``, the prompt
     of that turn, or ``before`` not with ``done``, the turns until then."""
-    kept = before.startswith(done) and isinstance(asked, str) and after.startswith(asked)
-    if kept and before.startswith(asked):
+    if (
+        isinstance(asked, str)
+        and before.startswith(done)
+        and all(text.startswith(asked) for text in (before, after))
+    ):
         opening, turn = before[len(asked) :], after[len(asked) :]
         return Refused(
             "template_opens_otherwise",

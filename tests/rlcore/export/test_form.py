@@ -39,7 +39,7 @@ def base(policy_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Llama as transformers 4.43 wrote it, its chat template in the tokenizer's configuration."""
     directory = tmp_path_factory.mktemp("base") / "model"
     tokenizer = AutoTokenizer.from_pretrained(policy_dir)
-    shape = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    shape: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
     config = LlamaConfig(
         **shape,
         intermediate_size=32,
@@ -50,7 +50,7 @@ def base(policy_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         pad_token_id=tokenizer.pad_token_id,
     )
     torch.manual_seed(0)
-    LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(directory)
+    LlamaForCausalLM(config).bfloat16().save_pretrained(directory)
     shutil.copyfile(policy_dir / "tokenizer.json", directory / "tokenizer.json")
     written = read(directory / "config.json")
     for key in ("dtype", "rope_parameters"):
