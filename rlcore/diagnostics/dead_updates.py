@@ -5,13 +5,14 @@ from collections.abc import Callable
 
 from rlcore.diagnostics.measures import (
     ABORTED,
-    FINITE_CRITIC_STEPS,
-    FINITE_STEPS,
+    BROKEN,
     HOPELESS,
     LONGER_RESPONSES,
     MORE_CACHE,
     TRUNCATED,
     all_right,
+    finite_critic_steps,
+    finite_steps,
     has_critic,
 )
 from rlcore.diagnostics.types import Check, Stream
@@ -24,6 +25,16 @@ def _dead_share(learner: str) -> Callable[[Stream], float | None]:
         steps = stream.now[f"{learner}/optimizer_steps"]
         dead = stream.now[f"{learner}/zero_gradient_steps"] + stream.now[f"{learner}/skipped_steps"]
         return dead / steps if steps else 1.0
+
+    return measure
+
+
+def _all_skipped(learner: str) -> Callable[[Stream], float | None]:
+    """Share of the steps of "actor" or "critic" that were not finite, None where none was made."""
+
+    def measure(stream: Stream) -> float | None:
+        steps = stream.now[f"{learner}/optimizer_steps"]
+        return stream.now[f"{learner}/skipped_steps"] / steps if steps else None
 
     return measure
 
@@ -55,7 +66,7 @@ def _actor_remedy(stream: Stream) -> str:
         limit = stream.recipe.rl.rollout.max_new_tokens
         return f"{LONGER_RESPONSES} (now {limit}), or train on demonstrations that end within it"
     if not stream.now["actor/zero_gradient_steps"]:
-        return FINITE_STEPS
+        return finite_steps(stream)
     return (
         "scores are equal within every group, or the loss is broken: look at critic/score/mean and"
         " at the responses, then correct the reward or the data"
@@ -75,7 +86,7 @@ def _critic_remedy(stream: Stream) -> str:
     if not stream.now["critic/optimizer_steps"]:
         return "see outcome and detail in the table rewards, then correct the reward function"
     if not stream.now["critic/zero_gradient_steps"]:
-        return FINITE_CRITIC_STEPS
+        return finite_critic_steps(stream)
     return (
         "values equal their targets everywhere, or the loss is broken: compare critic/values/mean"
         " with critic/returns/mean, then correct the reward or the data"
@@ -83,6 +94,33 @@ def _critic_remedy(stream: Stream) -> str:
 
 
 DEAD_UPDATE_CHECKS = (
+    Check(
+        name="never_finite",
+        reads=("actor/optimizer_steps", "actor/skipped_steps"),
+        measure=_all_skipped("actor"),
+        threshold=1.0,
+        patience=2,
+        fatal_after=BROKEN,
+        says=(
+            "an update changed nothing: of its optimizer steps all"
+            " {now[actor/skipped_steps]:.0f} were not finite"
+        ),
+        remedy=finite_steps,
+    ),
+    Check(
+        name="critic_never_finite",
+        reads=("critic/optimizer_steps", "critic/skipped_steps"),
+        measure=_all_skipped("critic"),
+        threshold=1.0,
+        patience=2,
+        fatal_after=BROKEN,
+        applies=has_critic,
+        says=(
+            "the critic learnt nothing: of its optimizer steps all"
+            " {now[critic/skipped_steps]:.0f} were not finite"
+        ),
+        remedy=finite_critic_steps,
+    ),
     Check(
         name="dead_updates",
         reads=("actor/optimizer_steps", "actor/zero_gradient_steps", "actor/skipped_steps"),

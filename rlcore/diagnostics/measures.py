@@ -1,5 +1,6 @@
 """What several checks measure, and the conditions that explain a problem."""
 
+import math
 from collections.abc import Callable, Sequence
 
 from rlcore.diagnostics.types import Stream
@@ -7,6 +8,7 @@ from rlcore.rl.measures import VERIFIER_CORRELATION
 from schemas.recipe import Recipe
 
 HOPELESS = 20  # iterations in a row without anything to train on, after which the run ends
+BROKEN = 3  # iterations in a row without a step that is finite, after which the run ends
 PERSISTENT = 5
 START = 3  # iterations whose mean is the baseline of the run
 WINDOW = 20
@@ -16,11 +18,13 @@ SCORE = "critic/score/mean"
 VALIDATION = "val/accuracy"
 TRUNCATED = "response_length/clip_ratio"
 ABORTED = "response/aborted_ratio"
+EMPTY = "response/empty_ratio"
+POLICY_LOSS = "actor/pg_loss"
 CLIPPED = "actor/pg_clipfrac"
 CLIPPED_FIRST = "actor/pg_clipfrac_first_step"  # before a weight has moved
 # Metrics that may silence a check or determine its cause, in addition to those that it reads.
 EXPLAINING = frozenset(
-    {ACCURACY, VALIDATION, TRUNCATED, ABORTED, CLIPPED_FIRST, VERIFIER_CORRELATION}
+    {ACCURACY, VALIDATION, TRUNCATED, ABORTED, CLIPPED_FIRST, VERIFIER_CORRELATION, POLICY_LOSS}
 )
 # Of log-ratios that are normal noise 1.2 times as wide as the clip range: P(z > 1 / 1.2). With much
 # wider noise one half of the tokens is clipped, those that it moves in the direction of the
@@ -31,8 +35,37 @@ BIGGER_GROUPS = "raise rl.rollout.samples"
 LOWER_LR = "lower rl.update.optimizer.lr"
 LONGER_RESPONSES = "raise rl.rollout.max_new_tokens"
 MORE_CACHE = "raise hardware.rollout.kv_cache_gib or gpu_memory_utilization"
-FINITE_STEPS = f"{LOWER_LR} or rl.update.optimizer.grad_clip, or use model.dtype: float32"
-FINITE_CRITIC_STEPS = "lower rl.critic.optimizer.lr or its grad_clip, or use model.dtype: float32"
+
+
+def own_loss(stream: Stream) -> str:
+    """Return where the recipe names the user's policy loss, "" where it is one of ours."""
+    name = stream.recipe.rl.algorithm.policy_loss
+    return f"rl.algorithm.policy_loss = {name!r}" if ":" in name else ""
+
+
+def loss_is_broken(stream: Stream) -> bool:
+    """Return whether the user's policy loss returned what is not finite. The weights are: a step
+    that is not finite does not change them."""
+    return bool(own_loss(stream)) and math.isnan(stream.now.get(POLICY_LOSS, 0.0))
+
+
+def finite_steps(stream: Stream) -> str:
+    """Return what makes the policy's steps finite."""
+    own = own_loss(stream)
+    if loss_is_broken(stream):
+        return f"correct {own}, which returned values that are not finite"
+    also = f", or correct {own}, whose gradient may not be" if own else ""
+    return f"{LOWER_LR} or rl.update.optimizer.grad_clip{_more_precision(stream)}{also}"
+
+
+def finite_critic_steps(stream: Stream) -> str:
+    """Return what makes the critic's steps finite."""
+    return f"lower rl.critic.optimizer.lr or its grad_clip{_more_precision(stream)}"
+
+
+def _more_precision(stream: Stream) -> str:
+    dtype = stream.recipe.model.dtype
+    return "" if dtype == "float32" else ", or use model.dtype: float32"
 
 
 def latest(name: str) -> Callable[[Stream], float | None]:

@@ -9,8 +9,7 @@ from rlcore.diagnostics.measures import (
     CLIPPED,
     CLIPPED_BY_NOISE,
     CLIPPED_FIRST,
-    FINITE_CRITIC_STEPS,
-    FINITE_STEPS,
+    EMPTY,
     LONGER_RESPONSES,
     LOWER_LR,
     MORE_CACHE,
@@ -21,6 +20,8 @@ from rlcore.diagnostics.measures import (
     VALIDATION,
     WINDOW,
     accuracy_noise,
+    finite_critic_steps,
+    finite_steps,
     has_critic,
     latest,
     mostly_right,
@@ -209,7 +210,7 @@ POLICY_CHECKS = (
         measure=_not_finite("actor"),
         threshold=1.0,
         says="{now[actor/skipped_steps]:.0f} optimizer steps had a gradient that is not finite",
-        remedy=FINITE_STEPS,
+        remedy=finite_steps,
     ),
     Check(
         name="sampler_drift",
@@ -244,6 +245,17 @@ POLICY_CHECKS = (
         patience=3,
         says="{value:.0%} of the responses are cut off at rl.rollout.max_new_tokens",
         remedy=_truncation_remedy,
+    ),
+    Check(
+        name="empty_answers",
+        reads=(EMPTY,),
+        measure=latest(EMPTY),
+        threshold=0.9,
+        says="{value:.0%} of the responses are empty: a stop token comes first",
+        remedy=(
+            "see that the chat template ends the prompt where an answer begins, and that"
+            " model.path is a model of that template; or train on demonstrations first (sft)"
+        ),
     ),
     Check(
         name="length_collapse",
@@ -350,6 +362,6 @@ CRITIC_CHECKS = (
         threshold=1.0,
         applies=has_critic,
         says="{now[critic/skipped_steps]:.0f} critic steps had a gradient that is not finite",
-        remedy=FINITE_CRITIC_STEPS,
+        remedy=finite_critic_steps,
     ),
 )

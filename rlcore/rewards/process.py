@@ -3,7 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rlcore.cluster.progress import advance
@@ -11,9 +11,11 @@ from rlcore.redaction import redact
 from rlcore.rewards.link import Child, ChildEnded
 from rlcore.rewards.types import Kind, Reward, RewardRow, groups_of
 from schemas.errors import UserError
+from schemas.names import portable_name
 from schemas.outcomes import Outcome
 from schemas.rl import RewardFunction
 
+FORMAT = "format"  # the built-in reward
 CHILD = "rlcore.rewards.child"
 LOOK_S = 15.0
 RECYCLE_ROWS = 10_000
@@ -62,6 +64,10 @@ class FunctionProcess:
             "batch": function.batch,
             "memory_bytes": int(memory_gib * 2**30) if memory_gib else None,
         }
+        self._what = portable_name(function.name)
+        # Nothing else takes `format` time.
+        pattern = str(options.get("pattern"))[:80] if function.name == FORMAT else ""
+        self._pattern = f" (its pattern {pattern!r} backtracks)" if pattern else ""
         self._batch, self._concurrency = function.batch, function.concurrency
         self._environment = environment
         self._recycle_rows = recycle_rows
@@ -141,10 +147,11 @@ class FunctionProcess:
                 flight.answered(index)
         except TimeoutError:
             self._end_child()
-            lost = Outcome.TIMEOUT, f"no score within {timeout_s:g} s; its process was killed"
+            late = f"no score of {self._what}{self._pattern} within {timeout_s:g} s"
+            lost = Outcome.TIMEOUT, f"{late}; its process was killed"
         except ChildEnded:
             self._child = None
-            lost = Outcome.ERROR, f"the reward process died in this row ({child.ending()})"
+            lost = Outcome.ERROR, f"the process of {self._what} died in this row ({child.ending()})"
         # In one call after the other the first is under way; coroutines all are.
         suspects, innocent = flight.split(at_once=self._is_async)
         waiting.extendleft(reversed(innocent))
@@ -182,6 +189,7 @@ class FunctionProcess:
         reward = _reward(row, values)
         if reward.outcome == Outcome.TIMEOUT:  # a coroutine's, whose process lives on
             self._lost += 1
+            reward = replace(reward, detail=f"{self._what}: {reward.detail}")
             advance(self._noted(reward.detail))
         else:
             self._lost = 0

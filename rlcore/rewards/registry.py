@@ -174,7 +174,8 @@ def combine(row: RewardRow, rewards: Sequence[tuple[str, float, Reward]]) -> Rew
     """
     counted = [r for _, weight, r in rewards if weight]
     watching = [(name, r) for name, weight, r in rewards if not weight]
-    failed = next((r for r in counted if r.score is None), None)
+    lost = ((name, r) for name, weight, r in rewards if weight and r.score is None)
+    name_of_failed, failed = next(lost, ("", None))
     said = [*counted, *(r for _, r in watching if r.score is not None)]
     verdicts = [r for r in said if r.correct is not None]
     verdict = failed or (verdicts or said or [Reward(row.trajectory_id, Outcome.OK, 0.0)])[0]
@@ -191,11 +192,16 @@ def combine(row: RewardRow, rewards: Sequence[tuple[str, float, Reward]]) -> Rew
         correct=None if failed else verdict.correct,
         counts=verdict.correct is None or any(verdict is r for r in counted),
         parts=values,
-        detail=verdict.detail if failed else "; ".join(details),
+        detail=_of_one(name_of_failed, failed.detail, rewards) if failed else "; ".join(details),
         answer=verdict.answer,
         failures={name: Failure(r.outcome, r.detail) for name, r in watching if r.score is None},
         verdicts={name: said for _, _, r in rewards for name, said in r.verdicts.items()},
     )
+
+
+def _of_one(name: str, detail: str, rewards: Sequence[object]) -> str:
+    """Return the ``detail`` of a function that failed, which it names where there are several."""
+    return detail if len(rewards) == 1 or name in detail else f"{name}: {detail}"
 
 
 def _check_options(name: str, options: Mapping[str, Any], path: str) -> None:

@@ -102,17 +102,20 @@ def critic_metrics(
 
 
 def length_metrics(rollouts: pl.DataFrame) -> dict[str, float]:
-    """Return token counts of prompts and responses, truncation and aborts (verl's names)."""
+    """Return token counts of prompts and responses, truncation and aborts (verl's names), and
+    how many responses ended before they said anything: ``response/empty_ratio``."""
     responses = rollouts["loss_mask"].list.sum().cast(pl.Int64).to_numpy()
     prompts = rollouts["prompt_tokens"].cast(pl.Int64).to_numpy()
     turns = rollouts["turn_ends"].list.len().to_numpy()
     reasons = rollouts["finish_reason"]
+    stopped = reasons == FinishReason.STOP.value
     return {
         "response_length/mean": float(responses.mean()),
         "response_length/max": float(responses.max()),
         "response_length/min": float(responses.min()),
         "response_length/clip_ratio": mean_of(reasons == FinishReason.LENGTH.value),
         "response/aborted_ratio": mean_of(reasons == FinishReason.ABORT.value),
+        "response/empty_ratio": mean_of(stopped & (rollouts["response"].str.strip_chars() == "")),
         "prompt_length/mean": float(prompts.mean()),
         "prompt_length/max": float(prompts.max()),
         "num_turns/mean": float(turns.mean()),

@@ -68,6 +68,7 @@ select iteration as step, avg(score) as "critic/score/mean", max(score) as "crit
     min(tokens) as "response_length/min", avg(prompt_tokens) as "prompt_length/mean",
     avg((finish_reason = 'length')::int) as "response_length/clip_ratio",
     avg((finish_reason = 'abort')::int) as "response/aborted_ratio",
+    avg((finish_reason = 'stop' and trim(response) = '')::int) as "response/empty_ratio",
     avg(len(turn_ends)) as "num_turns/mean", sum(prompt_tokens + tokens) as "perf/total_num_tokens",
     sum(prompt_tokens + tokens) / any_value(wall) as "perf/total_tokens_per_s",
     sum(prompt_tokens + tokens) / any_value(wall) as "perf/throughput",

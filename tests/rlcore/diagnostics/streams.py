@@ -66,6 +66,7 @@ def healthy(length: int = LENGTH, seed: int = 0) -> list[Metrics]:
             "response_length/max": 39.0,
             "response_length/clip_ratio": 0.05,
             "response/aborted_ratio": 0.0,
+            "response/empty_ratio": 0.0,
         }
         if iteration % 10 == 0:
             metrics["val/accuracy"] = min(0.996, accuracy + 0.02)

@@ -147,6 +147,27 @@ TROUBLES = [
         says="is 1.030 (largest gap 0.6 nats)",
         overrides={"model.dtype": "bfloat16"},
     ),
+    Trouble(
+        "never_finite",
+        lambda iteration, metrics: {"actor/skipped_steps": 2.0 * (iteration < 12)},
+        reported=11,
+        says="all 2 were not finite",
+        company=frozenset({"not_finite", "dead_updates"}),
+    ),
+    Trouble(
+        "critic_never_finite",
+        lambda iteration, metrics: {"critic/skipped_steps": 2.0 * (iteration < 12)},
+        reported=11,
+        says="the critic learnt nothing: of its optimizer steps all 2 were not finite",
+        recipe="quickstart-ppo",
+        company=frozenset({"critic_not_finite", "dead_critic_updates"}),
+    ),
+    Trouble(
+        "empty_answers",
+        fixed(response__empty_ratio=1.0),
+        reported=10,
+        says="100% of the responses are empty: a stop token comes first",
+    ),
     Trouble("truncation", fixed(response_length__clip_ratio=0.4), reported=12, says="40% of the"),
     Trouble("length_collapse", fixed(response_length__mean=2.0), reported=14, says="shrunk to"),
     Trouble(

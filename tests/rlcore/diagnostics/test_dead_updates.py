@@ -73,6 +73,42 @@ def test_the_remedy_of_a_dead_update_goes_by_its_cause(
     assert "mask_truncated" not in str(ended.value), "it is on already, or would not help"
 
 
+NAN = float("nan")
+NOT_FINITE = {"actor__skipped_steps": 2.0, "actor__grad_norm": NAN}
+
+
+@pytest.mark.parametrize(
+    ("loss", "dtype", "pg_loss", "remedy"),
+    [
+        ("my.losses:f", "float32", NAN, "correct rl.algorithm.policy_loss = 'my.losses:f', which"
+                                        " returned values that are not finite"),
+        ("my.losses:f", "float32", 0.1, "lower rl.update.optimizer.lr or rl.update.optimizer."
+         "grad_clip, or correct rl.algorithm.policy_loss = 'my.losses:f', whose gradient may not"
+         " be"),
+        ("clip", "float32", NAN, "lower rl.update.optimizer.lr or rl.update.optimizer.grad_clip"),
+        ("clip", "bfloat16", NAN, "lower rl.update.optimizer.lr or rl.update.optimizer.grad_clip,"
+                                  " or use model.dtype: float32"),
+    ],
+)  # fmt: skip
+def test_three_updates_that_are_not_finite_end_the_run(
+    loss: str, dtype: str, pg_loss: float, remedy: str
+) -> None:
+    """It ended after twenty, and advised float32 where the run had it."""
+    config = recipe(rl__algorithm__policy_loss=loss, model__dtype=dtype)
+    change = fixed(**NOT_FINITE, actor__pg_loss=pg_loss)
+    with pytest.raises(DiagnosticError, match=r"\(never_finite, 3 .*up to iteration 12\)") as ended:
+        watch(config, broken(change, start=10, end=60))
+    assert str(ended.value).endswith(f": {remedy}")
+    _, findings = watch(config, broken(change, start=10, end=12))
+    assert {found.severity for found in findings} == {"warning"}
+    assert {found.remedy for found in findings} == {remedy}, "from the first update on"
+
+
+def test_one_finite_step_among_others_goes_on() -> None:
+    change = fixed(actor__skipped_steps=1.0, actor__grad_norm=NAN, actor__pg_loss=NAN)
+    watch(recipe(), broken(change, start=10, end=60))
+
+
 def test_the_critics_remedy_goes_by_its_cause() -> None:
     unscored = broken(fixed(critic__optimizer_steps=0.0), start=10, end=60)
     with pytest.raises(DiagnosticError, match=r"no response has a score .*table rewards"):

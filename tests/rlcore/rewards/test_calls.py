@@ -23,7 +23,9 @@ def test_a_coroutine_that_takes_too_long_is_cancelled_and_costs_no_other_row(sta
     worker = start("reward_samples:side_by_side")
     rewards = worker.score(rows("0", "60", "raise", "0"), timeout_s=0.5)
     assert outcomes(rewards) == [("ok", 0.0), TIMEOUT, ERROR, ("ok", 0.0)]
-    assert rewards[1].detail == "no score within 0.5 s; it was cancelled"
+    assert (
+        rewards[1].detail == "reward_samples:side_by_side: no score within 0.5 s; it was cancelled"
+    )
     assert rewards[2].detail == "KeyError: 'raise'"
 
 
@@ -31,7 +33,9 @@ def test_a_coroutine_that_blocks_is_found_among_those_under_way(start: Start) ->
     """All of them stand still; each is tried again alone."""
     rewards = start("reward_samples:side_by_side").score(rows("0.1", "block", "0.2"), timeout_s=0.5)
     assert outcomes(rewards) == [("ok", 0.1), TIMEOUT, ("ok", 0.2)]
-    assert rewards[1].detail == "no score within 0.5 s; its process was killed"
+    assert rewards[1].detail == (
+        "no score of reward_samples:side_by_side within 0.5 s; its process was killed"
+    )
 
 
 def batch(*prompts: list[str]) -> list[RewardRow]:

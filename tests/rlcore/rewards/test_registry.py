@@ -125,7 +125,7 @@ def test_parts_are_summed_by_weight_and_kept() -> None:
 def test_one_part_that_fails_leaves_no_score() -> None:
     reward = build([("gsm8k", 1, {}), ("reward_samples:by_command", 1, {})])(row("none"))
     assert (reward.outcome, reward.score, reward.correct) == ("error", None, None)
-    assert reward.detail == "the reward function returned None"
+    assert reward.detail == "reward_samples:by_command: the reward function returned None"
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import pytest
 from rlcore.rewards import response_format
 from rlcore.rewards.registry import check_functions
 from rlcore.rewards.types import Reward, RewardRow
+from rlcore.rewards.unscored import check_unscored
 from rlcore.rewards.worker import RewardWorker
 from schemas.errors import UserError
 from schemas.rl import RewardFunction, RewardSection
@@ -64,4 +65,9 @@ def test_a_pattern_that_backtracks_for_ever_ends_at_the_row_limit() -> None:
     finally:
         worker.close()
     assert (hung.outcome, hung.score) == ("timeout", None)
+    assert hung.detail == (
+        "no score of format (its pattern '(a+)+b' backtracks) within 1 s; its process was killed"
+    )
+    with pytest.raises(UserError, match=r"of format \(its pattern '\(a\+\)\+b' backtracks\)"):
+        check_unscored([(hung.outcome, hung.detail)], RewardSection(functions=functions))
     assert (done.outcome, done.score) == ("ok", 1.0)

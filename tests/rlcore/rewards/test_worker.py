@@ -26,20 +26,22 @@ def test_a_row_that_hangs_is_a_timeout_and_the_rest_is_scored(start: Start, comm
     rewards = start().score(rows("fine", command, "fine", command, "fine"), timeout_s=0.5)
     assert outcomes(rewards) == [OK, TIMEOUT, OK, TIMEOUT, OK]
     assert 0.5 <= rewards[1].seconds < 60, "a row that hangs would never end"
-    assert rewards[1].detail == "no score within 0.5 s; its process was killed"
+    assert rewards[1].detail == (
+        "no score of reward_samples:by_command within 0.5 s; its process was killed"
+    )
     assert [reward.trajectory_id for reward in rewards] == ["t0", "t1", "t2", "t3", "t4"]
 
 
 @pytest.mark.parametrize(
     ("command", "detail"),
     [
-        ("exit", "the reward process died in this row (exit code 7)"),
-        ("abort", "the reward process died in this row (signal SIGABRT)"),
+        ("exit", "the process of reward_samples:by_command died in this row (exit code 7)"),
+        ("abort", "the process of reward_samples:by_command died in this row (signal SIGABRT)"),
         ("sysexit", "SystemExit: leaving"),
         ("raise key", "KeyError: 'key'"),
         ("nan", "UserError: the reward function returned 'nan', which is not a finite number"),
         ("none", "the reward function returned None"),
-        ("close", "the reward process died in this row (exit code 1)"),
+        ("close", "the process of reward_samples:by_command died in this row (exit code 1)"),
     ],
 )
 def test_a_row_that_fails_is_an_error_with_its_reason(
@@ -53,8 +55,16 @@ def test_a_row_that_fails_is_an_error_with_its_reason(
 @pytest.mark.parametrize(
     ("command", "outcome", "detail"),
     [
-        ("loop", "timeout", "no score within 1 s; its process was killed"),
-        ("exit", "error", "the reward process died in this row (exit code 7)"),
+        (
+            "loop",
+            "timeout",
+            "no score of reward_samples:by_command within 1 s; its process was killed",
+        ),
+        (
+            "exit",
+            "error",
+            "the process of reward_samples:by_command died in this row (exit code 7)",
+        ),
         ("raise key", "error", "KeyError: 'key'"),
     ],
 )
@@ -105,7 +115,7 @@ def test_lost_rows_are_noted_and_of_many_in_a_row_not_each(start: Start) -> None
         start().score(rows("ok", *["sleep"] * 5, "ok"), 0.3)
     finally:
         report_to(None)
-    detail = "no score within 0.3 s; its process was killed"
+    detail = "no score of reward_samples:by_command within 0.3 s; its process was killed"
     assert [note for note in dict.fromkeys(notes) if note] == [
         f"reward_samples:by_command lost a row: {detail}",
         f"reward_samples:by_command lost 3 rows in a row: {detail}",

@@ -7,6 +7,7 @@ import pytest
 from rlcore.rl.measures import (
     LEAST_VERDICTS,
     VERIFIER_CORRELATION,
+    length_metrics,
     reward_metrics,
     verdict_correlation,
 )
@@ -64,3 +65,18 @@ def test_rows_without_a_score_or_a_verdict_are_left_out() -> None:
     assert reward_metrics(rewards)[VERIFIER_CORRELATION] == 1.0
     unjudged = rewards.with_columns(correct=pl.lit(None, dtype=pl.Boolean))
     assert VERIFIER_CORRELATION not in reward_metrics(unjudged)
+
+
+def test_an_answer_of_a_stop_token_alone_is_empty() -> None:
+    """One that was cut off or aborted may have had more to say."""
+    responses, reasons = ["", " \n", "7", "", ""], ["stop", "stop", "stop", "length", "abort"]
+    rollouts = pl.DataFrame(
+        {
+            "response": responses,
+            "finish_reason": reasons,
+            "loss_mask": [[False, True]] * 5,
+            "prompt_tokens": [1] * 5,
+            "turn_ends": [[2]] * 5,
+        }
+    )
+    assert length_metrics(rollouts)["response/empty_ratio"] == pytest.approx(2 / 5)
