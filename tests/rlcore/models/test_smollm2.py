@@ -25,9 +25,7 @@ def test_without_its_package_the_remedy_is_named(
 
 @pytest.mark.real
 @pytest.mark.slow
-def test_it_answers_and_is_written_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_answers_and_is_written_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -44,8 +42,9 @@ def test_it_answers_and_is_written_once(
     chat = [{"role": "user", "content": "What is the capital of France?"}]
     text = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
     ids = tokenizer(text, return_tensors="pt", add_special_tokens=False)
-    answer = model.generate(**ids, max_new_tokens=12, do_sample=False)[0, ids["input_ids"].shape[1] :]
-    assert tokenizer.decode(answer, skip_special_tokens=True) == "The capital of France is Paris."
+    tokens = model.generate(**ids, max_new_tokens=12, do_sample=False)[0]
+    answer = tokenizer.decode(tokens[ids["input_ids"].shape[1] :], skip_special_tokens=True)
+    assert answer == "The capital of France is Paris."
     assert gguf_file().stat().st_size > 90e6
 
 
