@@ -15,8 +15,8 @@ from rlcore.data.prepare import prepare
 from rlcore.engines.loading import load_model_directory
 from rlcore.envs.names import environment_names
 from rlcore.evaluation.evaluate import evaluate
-from rlcore.models.base import check_base_model
-from rlcore.models.files import locate_model, model_directory
+from rlcore.models.base import check_base_model, with_file_names
+from rlcore.models.files import MODEL_FOLDER, locate_model, model_directory
 from rlcore.models.tokenizer import load_tokenizer
 from rlcore.recipes import recipe_digest, sampling_code
 from rlcore.results.provenance import (
@@ -97,7 +97,8 @@ def evaluate_model(
     ref = store.find_or_discard(KIND, key, log)
     cached = ref is not None
     if ref is None:
-        with store.hold(key):
+        with store.hold(key), store.scratch() as scratch:
+            source = with_file_names(recipe.model, source, scratch / MODEL_FOLDER)
             tables = _tables(recipe, source, split, store, reward_model, log)
             lineage = Lineage(recipe_digest(recipe), code, parents)
             made_by = {

@@ -20,8 +20,8 @@ from rlcore.evolve.evolution import Evolution
 from rlcore.evolve.prompts import with_templates
 from rlcore.evolve.scores import figures, score_answers
 from rlcore.evolve.session import Session, with_turns
-from rlcore.models.base import check_base_model
-from rlcore.models.files import locate_model
+from rlcore.models.base import check_base_model, with_file_names
+from rlcore.models.files import MODEL_FOLDER, locate_model
 from rlcore.preflight.evolve import check_evolve
 from rlcore.recipes import load_recipe, recipe_digest, sampling_code
 from rlcore.redaction import redact_logs, redacting
@@ -136,8 +136,10 @@ def open_evolve(
             **record_inputs(store, keys.played, keys.reads, lineage),
         }
         lineage = replace(lineage, parents=made_by)
-        with Session(recipe, source, split, log) as session:
-            yield EvolveRun(recipe, store, keys, session, lineage, log)
+        with store.scratch() as scratch:
+            source = with_file_names(recipe.model, source, scratch / MODEL_FOLDER)
+            with Session(recipe, source, split, log) as session:
+                yield EvolveRun(recipe, store, keys, session, lineage, log)
 
 
 @task(task_run_name="round-{number:03d}", cache_policy=NO_CACHE)

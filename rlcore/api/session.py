@@ -38,7 +38,7 @@ from rlcore.api.recipe import Task, recipe_of
 from rlcore.diagnostics.memory import explained
 from rlcore.diagnostics.watch import Diagnostics
 from rlcore.dry_run.plan import plan
-from rlcore.models.base import check_model_files, copy_base_model
+from rlcore.models.base import check_model_files, copy_base_model, with_file_names
 from rlcore.models.files import MODEL_FOLDER, locate_model, read_config
 from rlcore.models.pretrained import load_pretrained
 from rlcore.models.soundness import check_tokenizer_fits
@@ -325,10 +325,12 @@ def _root(output_dir: Path | None) -> Iterator[Path]:
 
 
 def _base_model(job: Job, source: Path, scratch: Path) -> Path:
-    """Return the directory to start from: the model's own, or a copy with a plain chat template."""
+    """Return the directory to start from: the model's own, or a copy with a plain chat template or
+    the file names of its class."""
     check_model_files(source)
     if has_chat_template(source, name=job.model_name):
-        return source
+        section = ModelSection(path=str(source), max_tokens=16)
+        return with_file_names(section, source, scratch / "base")
     logger.info("%s has no chat template; prompts are passed to it unchanged", job.model_name)
     section = ModelSection(path=str(source), chat_template=PLAIN_TEMPLATE, max_tokens=16)
     return copy_base_model(section, source, scratch / "base")

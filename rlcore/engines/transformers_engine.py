@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from rlcore.cluster.progress import advance
 from rlcore.engines.packed_check import LONGEST, prove
@@ -21,10 +21,12 @@ from rlcore.engines.types import (
     check_requests,
     check_token_ids,
 )
+from rlcore.models.names import file_shapes, from_files
+from rlcore.models.softcap import plain_attention
 from rlcore.models.tree_mask import takes_masks
 from rlcore.onednn import limit_onednn
 from rlcore.weights.check import read_update, require_verified, verify_handed, verify_shared
-from rlcore.weights.digest import SumTap, canonical_names
+from rlcore.weights.digest import SumTap
 from rlcore.weights.files import checkpoint_shapes
 from rlcore.weights.stamp import UNVERIFIED, WeightStamp, WeightUpdate
 from schemas.outcomes import FinishReason
@@ -49,14 +51,17 @@ class TransformersEngine(WholeBatches):
         checkpoint_shapes(spec.model_dir)
         limit_onednn()
         self._spec = spec
+        config = AutoConfig.from_pretrained(spec.model_dir)
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-            spec.model_dir, dtype=TORCH_DTYPES[spec.dtype], attn_implementation="sdpa"
+            spec.model_dir,
+            dtype=TORCH_DTYPES[spec.dtype],
+            attn_implementation=plain_attention(config),
         )
         torch.nn.Module.to(model, torch.device(spec.device))
         self._model = model.eval()
         if takes_masks(model):
             model.set_attn_implementation(GROUPED)
-        self._names = canonical_names(self._model)
+        self._shapes = file_shapes(self._model)
         self.vocab_size: int = self._model.config.get_text_config().vocab_size
         positions = max(spec.max_model_len, LONGEST)
         self._packed = PackedModel(self._model, positions) if packable(self._model) else None
@@ -114,11 +119,9 @@ class TransformersEngine(WholeBatches):
     @torch.no_grad()
     def load_weights(self, update: WeightUpdate) -> WeightStamp:
         """Copy a state file into the model; see ``RolloutEngine``. There is no cache to drop."""
-        own = self._model.state_dict()
-        expected = {name: tuple(own[name].shape) for name in self._names}
-        state = read_update(update.path, expected)
-        self._stamp, tap = UNVERIFIED, SumTap()
-        for name, tensor in tap.through(state.items()):
+        state = read_update(update.path, self._shapes)
+        self._stamp, tap, own = UNVERIFIED, SumTap(), self._model.state_dict()
+        for name, tensor in from_files(self._model, dict(tap.through(state.items()))).items():
             own[name].copy_(tensor)
         verify_handed(tap.digests, update.sums)
         if self._packed is not None:

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlcore.export.form import keep_form, needed_transformers
+from rlcore.models.names import file_state
 from rlcore.models.tokenizer import load_tokenizer
-from rlcore.weights.digest import canonical_names, state_digest
+from rlcore.weights.digest import state_digest
 from schemas.errors import UserError
 
 if TYPE_CHECKING:
@@ -139,8 +140,7 @@ def _same(what: str, expected: Any, found: Any, target: Path) -> Any:
 
 
 def _digest(model: "PreTrainedModel") -> str:
-    state = model.state_dict()
-    return state_digest((name, state[name]) for name in canonical_names(model))
+    return state_digest(file_state(model).items())
 
 
 def _is_tied(model: "PreTrainedModel") -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -25,6 +25,9 @@ from rlcore.learner.spec import LearnerSpec
 from rlcore.onednn import limit_onednn
 from rlcore.weights.digest import canonical_names
 from schemas.errors import UserError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 BUCKET_ELEMENTS = 5 * 10**8  # DeepSpeed's default; _config caps it at the model's size
 
@@ -158,13 +161,18 @@ class TrainEngine:
         dist.all_gather_object(values, value)
         return values
 
+    @property
+    def lm(self) -> "PreTrainedModel":
+        """The model; under ZeRO 3 its parameters are empty."""
+        return self._engine.module.lm
+
     def state(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield the canonical HF state, each tensor whole; under ZeRO 3 they are gathered one at a
-        time.
+        """Yield the canonical state in the names of ``lm``, each tensor whole; under ZeRO 3 they
+        are gathered one at a time.
 
         The tensors are the live weights: use each before the next, and all before the next step.
         """
-        tensors = self._engine.module.lm.state_dict(keep_vars=True)
+        tensors = self.lm.state_dict(keep_vars=True)
         for name in self._names:
             tensor = tensors[name]
             if self.spec.zero_stage == 3 and isinstance(tensor, torch.nn.Parameter):
@@ -203,10 +211,15 @@ class FrozenEngine:
         """Return [value]: a frozen model has no peers."""
         return [value]
 
+    @property
+    def lm(self) -> "PreTrainedModel":
+        """The model."""
+        return self._model.lm
+
     def state(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield the canonical HF state."""
-        tensors = self._model.lm.state_dict()
-        for name in canonical_names(self._model.lm):
+        """Yield the canonical state in the names of ``lm``."""
+        tensors = self.lm.state_dict()
+        for name in canonical_names(self.lm):
             yield name, tensors[name]
 
     def close(self) -> None:

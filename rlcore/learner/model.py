@@ -12,8 +12,9 @@ from rlcore.learner.spec import LearnerSpec
 from rlcore.models.blocks import BLOCKS
 from rlcore.models.files import COMPANION_FILES, with_dtype
 from rlcore.models.layers import speed_up_layers
-from rlcore.models.logprobs import TokenLogprobModel, check_plain_head, turn_off_dropout
+from rlcore.models.logprobs import TokenLogprobModel, check_head, turn_off_dropout
 from rlcore.models.norms import speed_up_norms
+from rlcore.models.softcap import plain_attention
 from rlcore.models.values import SCORE_BIAS, TokenValueModel, put_score_head
 from rlcore.weights.files import checkpoint_shapes, read_checkpoint
 from schemas.errors import UserError
@@ -32,7 +33,7 @@ def load_model(spec: LearnerSpec, device: str) -> TokenModel:
     Dropout is 0 everywhere: in modules, and in the configuration that attention code reads.
     Raises ``UserError`` for an architecture that changes the logits after the head or has no plain
     score head, and for flash attention on CPU or where its package does not import. "auto" and
-    "sdpa_blocks" load with sdpa, which ``settle_attention`` may change.
+    "sdpa_blocks" load with sdpa (``plain_attention``), which ``settle_attention`` may change.
     """
     from transformers.utils.logging import disable_progress_bar
 
@@ -57,7 +58,7 @@ def load_model(spec: LearnerSpec, device: str) -> TokenModel:
             _same_vocabulary(lm, reference.lm, spec)
             reference.to(device).requires_grad_(False)
         model = TokenLogprobModel(lm, reference).to(device).train()
-        check_plain_head(lm)
+        check_head(model)
     if spec.zero_stage < 3 or not spec.trainable:  # ZeRO 3 gathers weights module by module
         speed_up_layers(lm)
     speed_up_norms(lm)
@@ -122,7 +123,9 @@ def _loading(spec: LearnerSpec, directory: str) -> dict[str, Any]:
     return {
         "config": config,
         "dtype": torch.float32 if spec.dtype == "float32" else torch.bfloat16,
-        "attn_implementation": SDPA if wanted in (AUTO, BLOCKS) else wanted,
+        "attn_implementation": (
+            plain_attention(config) if wanted in (AUTO, BLOCKS, SDPA) else wanted
+        ),
     }
 
 

@@ -16,6 +16,7 @@ from rlcore.learner.model import TokenModel
 from rlcore.learner.spec import LearnerSpec
 from rlcore.models.blocks import BLOCKS
 from rlcore.models.packing import MicroBatch, Sequences, pack
+from rlcore.models.softcap import plain_attention
 from rlcore.models.tree_mask import takes_masks
 from rlcore.models.values import TokenValueModel
 from schemas.errors import UserError
@@ -82,7 +83,7 @@ def settle_attention(
                 f"hardware.learner.attention = '{wanted}' does not serve"
                 f" {type(model.lm).__name__}: {tried}; use 'auto' or 'sdpa'"
             )
-        _attend_with(model, SDPA)
+        _attend_with(model, plain_attention(model.lm.config))
         declined = (
             f"hardware.learner.attention = 'auto' took sdpa, as {chosen} does not serve this model:"
             f" {tried}"
@@ -94,11 +95,11 @@ def settle_attention(
 def _tried(model: TokenModel, spec: LearnerSpec, device: str) -> PackingCheck | str:
     """Switch ``model``, which computes with sdpa, to ``spec``'s attention; return the effect of
     packing, or why it is of no use."""
-    plain = [_alone(each, device) for each in _models(model)]
+    plain = [outputs_alone(each, device) for each in _models(model)]
     try:
         _attend_with(model, spec.attn_implementation)
         packing = check_packing(model, spec, device)
-        ours = [_alone(each, device) for each in _models(model)]
+        ours = [outputs_alone(each, device) for each in _models(model)]
     except UserError:  # of the check: with sdpa each row is a batch entry of its own
         return "documents change with what lies in other rows"
     except (ImportError, RuntimeError, ValueError) as error:
@@ -146,7 +147,7 @@ def worst(checks: list[PackingCheck]) -> PackingCheck:
 
 def _check(model: TokenModel, spec: LearnerSpec, device: str) -> PackingCheck:
     documents = _documents(model)
-    alone = _alone(model, device)
+    alone = outputs_alone(model, device)
     # With a row as long as the packed one in the batch, the documents are padded to its width.
     longest = np.concatenate(documents[: len(DOCUMENTS)])
     whole = [longest, *documents]
@@ -201,7 +202,7 @@ def _scale(model: TokenModel, alone: np.ndarray) -> float:
     return float(np.sqrt(np.mean(alone**2))) if isinstance(model, TokenValueModel) else 1.0
 
 
-def _alone(model: TokenModel, device: str) -> np.ndarray:
+def outputs_alone(model: TokenModel, device: str) -> np.ndarray:
     """Return [tokens] float64: the outputs of the documents, each in a pass of its own."""
     documents = _documents(model)
     return np.concatenate([_read(model, [ids], device, 1, one_per_row=True) for ids in documents])

@@ -9,6 +9,7 @@ import torch
 from rlcore.learner.engine import FrozenEngine, TrainEngine
 from rlcore.learner.model import write_hf_directory
 from rlcore.learner.spec import LearnerSpec
+from rlcore.models.names import to_files
 from rlcore.weights.digest import combined_digest, digests_and_sums
 from rlcore.weights.shared import SharedState
 
@@ -20,7 +21,8 @@ class _Known:
 
 
 class LearnerWeights:
-    """The canonical HF state of one rank's engine. Every method is collective."""
+    """The weights of one rank's engine, in file names (``rlcore.models.names``). Every method is
+    collective."""
 
     def __init__(self, engine: TrainEngine | FrozenEngine, spec: LearnerSpec, rank: int) -> None:
         self._engine, self._spec, self._rank = engine, spec, rank
@@ -60,7 +62,7 @@ class LearnerWeights:
             )
 
     def _on_first_rank(self) -> dict[str, torch.Tensor]:
-        """The whole canonical state on CPU on rank 0; other ranks take part and keep nothing.
+        """The whole state in file names on CPU on rank 0; other ranks take part and keep nothing.
 
         The ranks of a frozen learner are independent: each keeps its own copy.
         """
@@ -69,7 +71,7 @@ class LearnerWeights:
         for name, tensor in self._engine.state():
             if self._rank == 0 or not self._spec.trainable:
                 state[name] = self._on_host(name, tensor, gathered)
-        return state
+        return to_files(self._engine.lm, state)
 
     def _on_host(self, name: str, tensor: torch.Tensor, gathered: bool) -> torch.Tensor:
         """Return ``tensor`` in the host's memory: itself, or a copy where it is on a GPU or will

@@ -15,6 +15,7 @@ from rlcore.models.files import (
     model_files,
     read_config,
 )
+from rlcore.models.names import has_file_names, write_file_names
 from rlcore.models.scratch import write_scratch
 from rlcore.models.soundness import (
     check_companions,
@@ -72,13 +73,14 @@ def check_model_files(
     """Return the config.json of the directory ``source``, whose files are sound.
 
     Raises ``UserError`` when it lacks a part (``model_files``), a file is not what its name says
-    (``check_companions``), or its weights cannot be trained (``check_weights``) or are not all
-    finite. ``values_to``: bytes of weights up to which every value is read.
+    (``check_companions``), or its weights cannot be trained (``check_weights``), are not those of
+    its class (``has_file_names``) or not all finite. ``values_to``: bytes of weights up to which every value is read.
     """
     config = read_config(source)
     files = model_files(source, trust_remote_code=trust_remote_code)
     check_companions(files)
     check_weights(source, config)
+    has_file_names(source)
     if sum(file.stat().st_size for file in files if file.suffix == ".safetensors") <= values_to:
         check_finite(source)
     return config
@@ -103,16 +105,31 @@ def _check_template(tokenizer: Any, model: ModelSection) -> None:
 def copy_base_model(model: ModelSection, source: Path, target: Path) -> Path:
     """Copy the model that ``model.path`` names from ``source`` to ``target``; return ``target``.
 
-    ``source``: the directory that ``locate_model`` returns for it. Carries safetensors weights,
-    configuration, tokenizer and ``model.chat_template`` if one is set. Raises ``UserError`` as
-    ``check_base_model`` does.
+    ``source``: the directory that ``locate_model`` returns for it. Carries safetensors weights
+    under their file names, configuration, tokenizer and ``model.chat_template`` if one is set.
+    Raises ``UserError`` as ``check_base_model`` does.
     """
     assert model.path is not None, "a model from scratch is built, not copied"
     check_base_model(model, source)
-    copy_model(source, target, trust_remote_code=model.trust_remote_code)
+    _copy(source, target, model)
     if model.chat_template is not None:
         _set_chat_template(target, model)
     return target
+
+
+def with_file_names(model: ModelSection, source: Path, target: Path) -> Path:
+    """Return a directory from which engines can load the model of ``source``: itself, or
+    ``target``, a copy under the file names of its class."""
+    if has_file_names(source):
+        return source
+    _copy(source, target, model)
+    return target
+
+
+def _copy(source: Path, target: Path, model: ModelSection) -> None:
+    copy_model(source, target, trust_remote_code=model.trust_remote_code)
+    if not has_file_names(source):
+        write_file_names(source, target)
 
 
 def build_base_model(model: ModelSection, target: Path, *, texts: Iterable[str], seed: int) -> Path:

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from rlcore.models.softcap import FinalLogits
+
 # fp32 logits at once; several such tensors are alive. On a CPU 16 MiB, which stay in caches of that
 # size; on a GPU, where each of some dozen operations on a block is launched, 128 MiB.
 BLOCK_LOGITS = 4 * 2**20
@@ -37,15 +39,16 @@ def blocked_scores(
     target_ids: torch.Tensor,
     temperature: float = 1.0,
     entropy_grad: bool | None = None,
+    final: FinalLogits = FinalLogits(),  # noqa: B008 - frozen
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return log-probs [targets] and entropies [targets] or [0], fp32, nats, of softmax(logits /
-    ``temperature``).
+    ``temperature``), where the logits are ``final`` of the product.
 
     ``hidden`` [targets, hidden] and ``weight`` [vocabulary, hidden] share a dtype; gradients have
     it too, and are summed over blocks in fp32. ``entropy_grad``: None none, False without gradient,
     True with. Log-probs do not depend on it, nor on whether a gradient is wanted, bit for bit.
     """
-    return _BlockedScores.apply(hidden, weight, target_ids, temperature, entropy_grad)
+    return _BlockedScores.apply(hidden, weight, target_ids, temperature, entropy_grad, final)
 
 
 class _BlockedScores(torch.autograd.Function):
@@ -57,13 +60,14 @@ class _BlockedScores(torch.autograd.Function):
         target_ids: torch.Tensor,
         temperature: float,
         entropy_grad: bool | None,
+        final: FinalLogits,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         lowest = torch.full(target_ids.shape, -torch.inf, device=hidden.device)
         largest, target = lowest, lowest
         total = torch.zeros_like(lowest)  # sum of exp(logit - largest)
         moment = torch.zeros_like(lowest)  # sum of exp(logit - largest) * (logit - largest)
         for start, rows in _blocks(weight, len(target_ids)):
-            logits = _logits(hidden, rows, temperature)
+            logits = _tempered(final(_product(hidden, rows)), temperature)
             place, inside = _places(target_ids, start, len(rows))
             target = torch.where(inside, logits.gather(1, place).squeeze(1), target)
             before, largest = largest, torch.maximum(largest, logits.amax(1))
@@ -81,7 +85,7 @@ class _BlockedScores(torch.autograd.Function):
         log_total = largest + total.log()
         entropies = lowest[:0] if entropy_grad is None else total.log() - moment / total
         ctx.save_for_backward(hidden, weight, target_ids, log_total, entropies)
-        ctx.temperature, ctx.entropy_grad = temperature, entropy_grad
+        ctx.temperature, ctx.entropy_grad, ctx.final = temperature, entropy_grad, final
         if not entropy_grad:
             ctx.mark_non_differentiable(entropies)
         return target - log_total, entropies
@@ -95,7 +99,9 @@ class _BlockedScores(torch.autograd.Function):
         into_hidden = torch.zeros(hidden.shape, device=hidden.device) if wants_hidden else None
         into_weight = torch.empty_like(weight) if wants_weight else None
         for start, rows in _blocks(weight, len(target_ids)):
-            log_probs = _logits(hidden, rows, ctx.temperature).sub_(log_total[:, None])
+            logits = ctx.final(_product(hidden, rows))
+            slope = ctx.final.slope(logits)
+            log_probs = _tempered(logits, ctx.temperature).sub_(log_total[:, None])
             if ctx.entropy_grad:
                 probs = log_probs.exp()
                 factor = log_probs.add_(entropies[:, None]).mul_(of_entropies[:, None])
@@ -106,6 +112,8 @@ class _BlockedScores(torch.autograd.Function):
             gradient.scatter_add_(1, place, torch.where(inside, of_logprobs, 0.0)[:, None])
             if ctx.temperature != 1.0:
                 gradient /= ctx.temperature
+            if isinstance(slope, torch.Tensor) or slope != 1.0:
+                gradient *= slope
             gradient = gradient.to(weight.dtype)
             if into_hidden is not None:
                 into_hidden += gradient @ rows
@@ -113,7 +121,7 @@ class _BlockedScores(torch.autograd.Function):
                 torch.mm(gradient.t(), hidden, out=into_weight[start : start + len(rows)])
         if into_hidden is not None:
             into_hidden = into_hidden.to(hidden.dtype)
-        return into_hidden, into_weight, None, None, None
+        return into_hidden, into_weight, None, None, None, None
 
 
 def _blocks(weight: torch.Tensor, num_tokens: int) -> Iterator[tuple[int, torch.Tensor]]:
@@ -124,9 +132,13 @@ def _blocks(weight: torch.Tensor, num_tokens: int) -> Iterator[tuple[int, torch.
         yield start, weight[start : start + width]
 
 
-def _logits(hidden: torch.Tensor, rows: torch.Tensor, temperature: float) -> torch.Tensor:
-    """Logits [targets, block] in fp32, a tensor of their own."""
-    logits = (hidden @ rows.t()).float()
+def _product(hidden: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """The head's product [targets, block] in fp32, a tensor of its own."""
+    return (hidden @ rows.t()).float()
+
+
+def _tempered(logits: torch.Tensor, temperature: float) -> torch.Tensor:
+    """``logits`` / ``temperature``, in their place."""
     return logits if temperature == 1.0 else logits.div_(temperature)
 
 

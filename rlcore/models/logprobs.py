@@ -12,6 +12,7 @@ from rlcore.models.block_attention import what_is_seen
 from rlcore.models.blocked_head import blocked_scores, plain_weight
 from rlcore.models.blocks import Shape
 from rlcore.models.layers import decoded
+from rlcore.models.softcap import final_logits
 from rlcore.models.softmax_scores import SoftmaxScores, serves
 from schemas.errors import UserError
 
@@ -40,6 +41,7 @@ class TokenLogprobModel(nn.Module):
         # In a list, so that it is not a submodule: neither trained, nor sharded, nor in a
         # checkpoint.
         self._reference = [] if reference is None else [reference]
+        self.final = final_logits(lm.config)
 
     @property
     def reference(self) -> "TokenLogprobModel | None":
@@ -73,15 +75,18 @@ class TokenLogprobModel(nn.Module):
         def score(
             hidden: torch.Tensor, ids: torch.Tensor, reference_hidden: torch.Tensor | None
         ) -> Scores:
-            theirs = reference_head(reference_hidden) if reference_head is not None else None
-            return scores_of_logits(head(hidden), ids, temperature, entropy_grad, theirs)
+            theirs = None
+            if reference_hidden is not None:
+                (reference,) = self._reference
+                theirs = reference.final(_head(reference.lm)(reference_hidden))
+            logits = self.final(head(hidden))
+            return scores_of_logits(logits, ids, temperature, entropy_grad, theirs)
 
         seen = what_is_seen(self.lm, position_ids, blocks, documents, continued)
         hidden, head = self._hidden(input_ids, position_ids, predictors, seen), _head(self.lm)
-        frozen, reference_head = None, None
+        frozen = None
         if full_kl:
             (reference,) = self._reference
-            reference_head = _head(reference.lm)
             with torch.no_grad():
                 frozen = reference._hidden(input_ids, position_ids, predictors, seen)
         calls = max(head_calls, self.head_calls(len(target_ids)))
@@ -89,7 +94,9 @@ class TokenLogprobModel(nn.Module):
             return score(hidden, target_ids, frozen)
         weight = None if self._reference else plain_weight(head)
         if weight is not None:
-            found = blocked_scores(hidden, weight, target_ids, temperature, entropy_grad)
+            found = blocked_scores(
+                hidden, weight, target_ids, temperature, entropy_grad, self.final
+            )
             return *found, found[0].new_zeros(0)
         parts = [
             checkpoint(score, *chunk, use_reentrant=False)
@@ -171,12 +178,14 @@ def _log_softmax(logits: torch.Tensor, temperature: float) -> torch.Tensor:
     return torch.log_softmax(logits if temperature == 1.0 else logits / temperature, dim=-1)
 
 
-def check_plain_head(lm: "PreTrainedModel") -> None:
-    """Verify on eight tokens that logits = head(decoder output) for this architecture.
+def check_head(model: TokenLogprobModel) -> None:
+    """Verify on eight tokens that the logits of this architecture are head(decoder output), scaled
+    or capped as ``rlcore.models.softcap`` knows.
 
-    Some families scale or cap logits after the head; training without that would silently
-    optimise another model. Raises ``UserError`` naming the architecture.
+    Training with others would silently optimise another model. Raises ``UserError`` naming the
+    architecture.
     """
+    lm = model.lm
     device = next(lm.parameters()).device
     ids = torch.arange(8, device=device)[None] % lm.config.get_text_config().vocab_size
     positions = torch.arange(8, device=device)[None]
@@ -185,11 +194,12 @@ def check_plain_head(lm: "PreTrainedModel") -> None:
         hidden = lm.get_decoder()(
             input_ids=ids, position_ids=positions, use_cache=False
         ).last_hidden_state
-        ours = _head(lm)(hidden).float()
+        ours = model.final(_head(lm)(hidden)).float()
     if (whole - ours).abs().max() > HEAD_TOLERANCE * whole.abs().max():
         raise UserError(
-            f"architecture {type(lm).__name__} changes its logits after the output head (scaling "
-            "or soft-capping), which the learner does not apply; use a Llama- or Qwen-like model"
+            f"architecture {type(lm).__name__} changes its logits after the output head in a way"
+            " that is neither scaling nor soft-capping by its config.json, and the learner would"
+            " train another model; use an architecture of docs/architectures.md"
         )
 
 

@@ -4,6 +4,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from rlcore.models.softcap import caps_attention
+
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
@@ -11,6 +13,8 @@ if TYPE_CHECKING:
 def takes_masks(model: "PreTrainedModel") -> bool:
     """Return whether every layer of ``model`` attends to all earlier tokens, by transformers' own
     attention and masks; ``model`` then takes a mask of each row's columns as it is."""
+    if caps_attention(model.config):
+        return False
     from transformers import DynamicCache, DynamicLayer
 
     layers = DynamicCache(config=model.config).layers

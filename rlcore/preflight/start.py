@@ -75,4 +75,7 @@ def check_model(model: ModelSection) -> None:
     if model.path is not None:
         directory = Path(model.path).expanduser()
         if directory.is_dir():  # a hub name is looked up when the run reads it
+            from rlcore.learner.trial import try_architecture  # takes seconds
+
             check_base_model(model, directory, values_to=VALUES_READ_AHEAD)
+            try_architecture(directory)

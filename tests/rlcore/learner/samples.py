@@ -14,7 +14,9 @@ from rlcore.algorithms.objective_types import TokenBatch, TokenOutputs
 from rlcore.learner.learner import Learner
 from rlcore.learner.pool import LearnerPool
 from rlcore.learner.spec import LearnerSpec, Term, UpdateRequest
+from rlcore.models.names import file_state
 from rlcore.models.packing import Sequences
+from rlcore.models.softcap import plain_attention
 from rlcore.weights.files import read_checkpoint, read_state, write_state
 
 VOCABULARY = 61
@@ -112,7 +114,7 @@ def reference_step(
 ) -> tuple[dict[str, torch.Tensor], float]:
     """One step by Hugging Face and torch alone, on CPU: a sequence at a time, no packing.
 
-    Returns the canonical state afterwards and the gradient norm before clipping.
+    Returns the state afterwards, in file names, and the gradient norm before clipping.
     """
     model = _reference_model(spec)
     frozen = None
@@ -129,15 +131,21 @@ def reference_step(
         (term.coef * _reference_loss(model, frozen, term)).backward()
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), spec.grad_clip or float("inf"))
     optimizer.step()
-    state = {n: t for n, t in model.state_dict().items() if n != "lm_head.weight"}
-    return state, float(norm)
+    return file_state(model), float(norm)
 
 
 def _reference_model(spec: LearnerSpec) -> Any:
-    from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+    from transformers import (
+        AutoConfig,
+        AutoModelForCausalLM,
+        AutoModelForSequenceClassification,
+    )
 
     if spec.head == "lm":
-        return AutoModelForCausalLM.from_pretrained(spec.model_dir).eval()
+        attention = plain_attention(AutoConfig.from_pretrained(spec.model_dir))
+        return AutoModelForCausalLM.from_pretrained(
+            spec.model_dir, attn_implementation=attention
+        ).eval()
     model = AutoModelForSequenceClassification.from_pretrained(spec.model_dir).eval()
     bias = read_checkpoint(spec.model_dir)["score.bias"].clone()
     model.score.bias = torch.nn.Parameter(bias)  # read by Linear.forward

@@ -16,6 +16,7 @@ from transformers import (
 
 from rlcore.learner.model import load_model
 from rlcore.learner.spec import LearnerSpec
+from rlcore.models import softcap
 from schemas.errors import UserError
 
 
@@ -35,8 +36,11 @@ def saved(path: Path, *, labels: int = 0, vocabulary: int = 61) -> str:
     return str(path)
 
 
-def test_model_with_capped_logits_is_refused(spec: LearnerSpec, tmp_path: Path) -> None:
-    """Gemma 2 caps its logits after the head: training without the cap trains another model."""
+def test_model_that_changes_logits_in_an_unknown_way_is_refused(
+    spec: LearnerSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Training without what a class does after the head trains another model."""
+    monkeypatch.setattr(softcap, "CAPS", ())
     config = Gemma2Config(
         vocab_size=61,
         hidden_size=32,

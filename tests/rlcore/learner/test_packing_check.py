@@ -18,6 +18,7 @@ from rlcore.learner.packing_check import PackingCheck, settle_attention
 from rlcore.learner.passes import Passes
 from rlcore.learner.pool import LearnerPool
 from rlcore.learner.spec import LearnerSpec, Term
+from rlcore.models.architectures import LISTED
 from rlcore.models.packing import Sequences
 from rlcore.recipes import load_recipe
 from rlcore.reward_model.training import ranked_sequences
@@ -25,6 +26,7 @@ from rlcore.store.artifacts import ArtifactStore, Lineage
 from rlcore.supervised.sft import SFT
 from rlcore.workers.workers import Workers
 from schemas.errors import UserError
+from tests.architectures import write_model
 from tests.flows.small_run import INLINE, SMALL
 from tests.rlcore.learner.algorithms import with_shared_prompts
 from tests.rlcore.learner.architectures import (
@@ -87,6 +89,19 @@ def test_architecture_that_leaks_trains_as_one_document_alone(
     found = weights_of(learner)
     assert_same_weights(found, {name: expected[name] for name in found}, 1e-5)
     assert "each row holds one document" in str(learner.packing_warning(batch.lengths))
+
+
+@pytest.mark.parametrize("name", LISTED)
+def test_a_step_of_a_listed_architecture_is_that_of_each_document_alone(
+    name: str, spec: LearnerSpec, batch: Sequences, learner_of: Build, tmp_path: Path
+):
+    """Whatever it does to names, attention, documents and logits: a step equals Hugging Face's."""
+    write_model(tmp_path, name)
+    ours = replace(spec, model_dir=str(tmp_path), row_tokens=None, attn_implementation="auto")
+    learner, terms = learner_of(ours), [Term(batch, SftObjective())]
+    expected, _ = reference_step(ours, terms, 0.1)
+    learner.step(terms, 0.1)
+    assert_same_weights(weights_of(learner), expected, 1e-5)
 
 
 @pytest.mark.parametrize("name", SEPARATING)

@@ -7,6 +7,7 @@ from torch import nn
 from rlcore.models import blocked_head
 from rlcore.models.blocked_head import blocked_scores, plain_weight
 from rlcore.models.logprobs import scores_of_logits
+from rlcore.models.softcap import FinalLogits
 
 TOKENS, VOCABULARY, HIDDEN = 23, 97, 16
 
@@ -33,14 +34,17 @@ def _block(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.usefixtures("_block")
 @pytest.mark.parametrize("entropy_grad", [None, False, True])
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
-def test_blocks_change_nothing(temperature: float, entropy_grad: bool | None) -> None:
+@pytest.mark.parametrize("final", [FinalLogits(), FinalLogits(0.3, 1.5), FinalLogits(cap=0.8)])
+def test_blocks_change_nothing(
+    temperature: float, entropy_grad: bool | None, final: FinalLogits
+) -> None:
     found, expected = [], []
     for results in (found, expected):
         hidden, weight, ids = inputs()
         if results is found:
-            scores = blocked_scores(hidden, weight, ids, temperature, entropy_grad)
+            scores = blocked_scores(hidden, weight, ids, temperature, entropy_grad, final)
         else:
-            logits = hidden @ weight.t()
+            logits = final(hidden @ weight.t())
             scores = scores_of_logits(logits, ids, temperature, entropy_grad)[:2]
         assert scores[0].dtype == torch.float32
         assert scores[1].requires_grad is bool(entropy_grad)

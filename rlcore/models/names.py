@@ -1,0 +1,164 @@
+"""The names of a model's weights: in files and at engines, and in memory.
+
+transformers renames, fuses and splits weights when it loads a file (``embed_out`` of GPT-NeoX, the
+experts of Mixtral), and undoes that in ``save_pretrained``. **File names** are those that
+``save_pretrained`` writes for a model's class, which are the hub's and what vLLM's loaders take:
+base models, updates of engines, exports and digests have them. Only learners' checkpoints, which
+hold optimizer state, have the names in memory.
+"""
+
+from collections.abc import Mapping
+from copy import deepcopy
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rlcore.models.files import INDEX_FILE, read_config
+from rlcore.weights.digest import canonical_names
+from rlcore.weights.files import checkpoint_shapes
+from schemas.errors import UserError
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
+
+
+def to_files(
+    lm: "PreTrainedModel", state: "Mapping[str, torch.Tensor]"
+) -> "dict[str, torch.Tensor]":
+    """Return ``state``, a canonical state in the names of ``lm`` in memory, in file names.
+
+    It depends on the class alone, not on how the files were named that ``lm`` was loaded from.
+    """
+    from transformers.core_model_loading import revert_weight_conversion
+
+    loaded = lm.__dict__.pop("_weight_conversions", None)  # of the files it came from
+    try:
+        return revert_weight_conversion(lm, dict(state))
+    finally:
+        if loaded is not None:
+            lm._weight_conversions = loaded
+
+
+def file_state(lm: "PreTrainedModel") -> "dict[str, torch.Tensor]":
+    """Return the weights of ``lm`` as ``save_pretrained`` writes them: file names, shared ones
+    once."""
+    held = lm.state_dict()
+    return to_files(lm, {name: held[name] for name in canonical_names(lm)})
+
+
+def from_files(
+    lm: "PreTrainedModel", state: "Mapping[str, torch.Tensor]"
+) -> "dict[str, torch.Tensor]":
+    """Return ``state``, of file names, in the names of ``lm`` in memory."""
+    from transformers.conversion_mapping import get_model_conversion_mapping
+
+    if not get_model_conversion_mapping(lm, add_legacy=False):
+        return dict(state)
+    loaded = type(lm).from_pretrained(
+        None, config=deepcopy(lm.config), state_dict=dict(state), dtype=lm.dtype
+    )
+    held = loaded.state_dict()
+    return {name: held[name] for name in canonical_names(lm)}
+
+
+def empty_model(directory: Path) -> "PreTrainedModel":
+    """Return the causal language model of a directory's config.json, without memory for weights.
+
+    Classes are transformers' own: no learner runs code of a model. Raises ``UserError`` naming the
+    kind of model that the installed transformers has no causal language model for.
+    """
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    try:
+        config = AutoConfig.from_pretrained(directory, trust_remote_code=False)
+        with torch.device("meta"):
+            return AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+    except Exception as error:  # untrusted files, whatever code reads them
+        found = read_config(directory)
+        kind = found.get("architectures") or found.get("model_type")
+        raise UserError(
+            f"model.path = '{directory}' is of {kind}, and transformers makes no causal language"
+            f" model of its config.json ({_first_line(error)}); give one that AutoModelForCausalLM"
+            " loads"
+        ) from error
+
+
+def file_shapes(lm: "PreTrainedModel") -> dict[str, tuple[int, ...]]:
+    """Return file name -> shape of the weights of ``lm``, which may be an ``empty_model``."""
+    return {name: tuple(tensor.shape) for name, tensor in file_state(lm).items()}
+
+
+def has_file_names(directory: Path) -> bool:
+    """Return whether the weights of ``directory`` have the file names of its class, all of them and
+    no others.
+
+    Otherwise transformers may still load them: it knows older names, and which tensors of older
+    files are of no use. Headers are read only. Raises ``UserError`` as ``empty_model``, and where
+    the files lack a weight, which would be drawn at random, hold one of another shape, or one that
+    the class does not have.
+    """
+    lm = empty_model(directory)
+    held = checkpoint_shapes(directory)
+    if held == file_shapes(lm):
+        return True
+    _check_loading(lm, held, directory)
+    return False
+
+
+def _check_loading(
+    lm: "PreTrainedModel", held: Mapping[str, tuple[int, ...]], directory: Path
+) -> None:
+    import torch
+
+    zero = torch.zeros(())  # seen in any shape it takes no memory
+    state = {name: zero.expand(shape) for name, shape in held.items()}
+    try:
+        _, info = type(lm).from_pretrained(
+            None,
+            config=lm.config,
+            state_dict=state,
+            dtype=torch.float32,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+        )
+    except Exception as error:  # untrusted files, whatever code reads them
+        raise UserError(
+            f"model.path = '{directory}' cannot be loaded: {_first_line(error)}; fetch or save the"
+            " model again"
+        ) from error
+    found: dict[str, list[str]] = {
+        key: sorted(each if isinstance(each, str) else each[0] for each in info[key])
+        for key in ("missing_keys", "unexpected_keys", "mismatched_keys")
+    }
+    problems = {
+        "missing_keys": "lacks {}, which would be drawn at random",
+        "mismatched_keys": "holds {} in other shapes than config.json has",
+        "unexpected_keys": "holds {}, which {} does not have",
+    }
+    for key, problem in problems.items():
+        if names := found[key]:
+            several = f"{len(names)} tensors, first '{names[0]}'" if names[1:] else f"'{names[0]}'"
+            raise UserError(
+                f"model.path = '{directory}' {problem.format(several, type(lm).__name__)}; fetch or"
+                " save the model again, with the config.json of its weights"
+            )
+
+
+def write_file_names(source: Path, target: Path) -> None:
+    """Write the weights of ``source`` in the file names of its class as ``target``'s only ones.
+
+    In the dtype of ``source``, as transformers reads it.
+    """
+    from safetensors.torch import save_file
+    from transformers import AutoModelForCausalLM
+
+    lm = AutoModelForCausalLM.from_pretrained(source, dtype="auto", trust_remote_code=False)
+    for file in [*target.glob("*.safetensors"), target / INDEX_FILE]:
+        file.unlink(missing_ok=True)
+    state = {name: tensor.contiguous() for name, tensor in file_state(lm).items()}
+    save_file(state, target / "model.safetensors", metadata={"format": "pt"})
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__
