@@ -10,6 +10,7 @@
 # make lint       ruff and pyright; make format changes what ruff can
 # make chaos      deals N=12 blows to runs (kills, hangs, full disks, silent buckets); fails if one loses anything
 # make bench      runs BENCH=speed (beside TRL and the machine's rates), or another benchmark; fails if a bound is broken
+# make architectures  takes a small model of each class through the pipeline; writes docs/architectures.md
 # make versions   records the code of each stage: under its raised version, or as code of equal results
 # make docs       writes docs/recipe.md, docs/recipe.schema.json and docs/tables.md from the schemas
 SYSTEM := $(shell uname -s)-$(shell uname -m)
@@ -25,7 +26,7 @@ SHELL := bash
 .DELETE_ON_ERROR:
 # Heavy imports take seconds longer in every process if their bytecode is not cached.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help run study packages test test-slow chaos bench docs versions lint format env up down clean-env
+.PHONY: help run study packages test test-slow chaos bench architectures docs versions lint format env up down clean-env
 
 RECIPE ?= quickstart
 OVERRIDES ?= {}
@@ -83,6 +84,9 @@ chaos: $(STAMP)
 BENCH ?= speed
 bench: $(STAMP)
 	@exec $(BIN)/python -m tests.bench $(BENCH)
+
+architectures: $(STAMP)
+	@exec $(BIN)/python -m tests.architectures --write
 
 docs: $(STAMP)
 	@exec $(BIN)/python -m flows.reference

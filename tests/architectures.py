@@ -33,6 +33,7 @@ from tests.rlcore.engines.conftest import EngineProcess
 DOCUMENT = ROOT / "docs" / "architectures.md"
 
 CONTEXT = 128
+TIMEOUT_S = 900.0  # of a run, and of a call of vLLM
 NEAR = 2e-3  # nats between engines, float32
 HEAD = """# Architectures
 
@@ -165,7 +166,7 @@ def take(row: Row, folder: Path) -> Path | None:
     """Run the pipeline on ``row``'s architecture; return the export's directory."""
     row.parameters = write_model(folder / "base", row.architecture)
     ended = run_recipe(
-        folder, ["", "quickstart", json.dumps(overrides(folder / "base"))], timeout_s=300
+        folder, ["", "quickstart", json.dumps(overrides(folder / "base"))], timeout_s=TIMEOUT_S
     )
     row.packed = "each row holds one document" not in ended.stdout
     if ended.returncode:
@@ -200,7 +201,7 @@ class Vllm:
         """Build an engine of ``base``, send it ``export``'s weights; return "yes", or why not."""
         spec = EngineSpec(str(base), max_model_len=CONTEXT, max_num_seqs=4)
         if self._process is None:
-            self._process = EngineProcess(engine_env(spec))
+            self._process = EngineProcess(engine_env(spec), timeout_s=TIMEOUT_S)
         try:
             self._process.call(row.architecture, "build", spec)
             state = read_checkpoint(export)

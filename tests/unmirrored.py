@@ -8,6 +8,7 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
         "schemas/section.py",
     ),
     "tests/rlcore/kernels/test_loops.py": ("rlcore/kernels/intrinsics.py",),
+    "tests/test_architectures.py": ("rlcore/models/architectures.py",),
     "tests/rlcore/models/test_document_attention.py": tuple(
         f"rlcore/kernels/{name}.py" for name in ["documents", "tiles"]
     ),

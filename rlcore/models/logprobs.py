@@ -77,22 +77,18 @@ class TokenLogprobModel(nn.Module):
         ) -> Scores:
             theirs = None
             if reference_hidden is not None:
-                (reference,) = self._reference
-                theirs = reference.final(_head(reference.lm)(reference_hidden))
-            logits = self.final(head(hidden))
-            return scores_of_logits(logits, ids, temperature, entropy_grad, theirs)
+                theirs = self._reference[0].logits(reference_hidden)
+            return scores_of_logits(self.logits(hidden), ids, temperature, entropy_grad, theirs)
 
         seen = what_is_seen(self.lm, position_ids, blocks, documents, continued)
-        hidden, head = self._hidden(input_ids, position_ids, predictors, seen), _head(self.lm)
-        frozen = None
+        hidden, frozen = self._hidden(input_ids, position_ids, predictors, seen), None
         if full_kl:
-            (reference,) = self._reference
             with torch.no_grad():
-                frozen = reference._hidden(input_ids, position_ids, predictors, seen)
+                frozen = self._reference[0]._hidden(input_ids, position_ids, predictors, seen)
         calls = max(head_calls, self.head_calls(len(target_ids)))
         if calls == 1:
             return score(hidden, target_ids, frozen)
-        weight = None if self._reference else plain_weight(head)
+        weight = None if self._reference else plain_weight(_head(self.lm))
         if weight is not None:
             found = blocked_scores(
                 hidden, weight, target_ids, temperature, entropy_grad, self.final
@@ -111,6 +107,10 @@ class TokenLogprobModel(nn.Module):
         ]
         logprobs, entropies, kls = zip(*parts, strict=True)
         return torch.cat(logprobs), torch.cat(entropies), torch.cat(kls)
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return the model's logits [targets, vocabulary] of decoder outputs [targets, hidden]."""
+        return self.final(_head(self.lm)(hidden))
 
     def head_calls(self, num_targets: int) -> int:
         """Return how often a pass over so many targets calls a head that cannot be run in blocks of
@@ -194,7 +194,7 @@ def check_head(model: TokenLogprobModel) -> None:
         hidden = lm.get_decoder()(
             input_ids=ids, position_ids=positions, use_cache=False
         ).last_hidden_state
-        ours = model.final(_head(lm)(hidden)).float()
+        ours = model.logits(hidden).float()
     if (whole - ours).abs().max() > HEAD_TOLERANCE * whole.abs().max():
         raise UserError(
             f"architecture {type(lm).__name__} changes its logits after the output head in a way"

@@ -65,7 +65,8 @@ def requests_of(prompts: Any, seeds: Any, sampling: Sampling) -> list[TurnReques
 class EngineProcess:
     """A child process that holds vLLM engines; calls are answered or time out."""
 
-    def __init__(self, env: dict[str, str]) -> None:
+    def __init__(self, env: dict[str, str], *, timeout_s: float = CALL_TIMEOUT_S) -> None:
+        self._timeout_s = timeout_s
         ours, theirs = socket.socketpair()
         os.set_inheritable(theirs.fileno(), True)
         self._process = subprocess.Popen(
@@ -88,7 +89,7 @@ class EngineProcess:
 
     def call(self, engine: str, method: str, *arguments: Any) -> Any:
         self._connection.send((engine, method, arguments))
-        if not self._connection.poll(CALL_TIMEOUT_S):
+        if not self._connection.poll(self._timeout_s):
             self._process.kill()
             raise TimeoutError(f"vLLM engine '{engine}' did not answer {method}")
         ok, value = self._connection.recv()
