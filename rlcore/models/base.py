@@ -74,7 +74,8 @@ def check_model_files(
 
     Raises ``UserError`` when it lacks a part (``model_files``), a file is not what its name says
     (``check_companions``), or its weights cannot be trained (``check_weights``), are not those of
-    its class (``has_file_names``) or not all finite. ``values_to``: bytes of weights up to which every value is read.
+    its class (``has_file_names``) or not all finite. ``values_to``: bytes of weights up to which
+    every value is read.
     """
     config = read_config(source)
     files = model_files(source, trust_remote_code=trust_remote_code)
