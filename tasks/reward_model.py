@@ -12,7 +12,7 @@ from rlcore.models.files import MODEL_FOLDER, model_directory
 from rlcore.models.packing import Sequences
 from rlcore.models.tokenizer import load_tokenizer
 from rlcore.reward_model.evaluation import evaluate_scores, last_token_scores
-from rlcore.reward_model.files import read_rankings, read_solutions
+from rlcore.reward_model.files import read_preferences
 from rlcore.reward_model.preferences import check_pairs, encode, fit, preference_sequences
 from rlcore.reward_model.sampled import sample_preferences
 from rlcore.reward_model.training import RewardModelTraining
@@ -101,10 +101,10 @@ def _preferences(run: StageRun, policy: Path) -> ArtifactRef:
                 scorer=run.workers.rule_rewards().score,
                 reward=run.recipe.reward,
             )
-        case Gsm8kSolutions():
-            ranked = encode(read_solutions(source), tokenizer)
-        case FilePreferences():
-            ranked = encode(read_rankings(source), tokenizer)
+        case Gsm8kSolutions() | FilePreferences():
+            found = read_preferences(source, run.recipe.data)
+            ranked = encode(found.rows, tokenizer)
+            ranked = replace(ranked, left_out=found.left_out | ranked.left_out)
     ranked = fit(ranked, section.max_tokens)
     check_pairs(ranked.table)
     counts = ranked.counts

@@ -2,16 +2,21 @@
 
 import os
 import re
-from itertools import takewhile
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from rlcore.data.chat import REASONING, Message
-from rlcore.data.conversation import conversation_of
-from rlcore.data.rows import BadRow, said
+import numpy as np
+
+from rlcore.data.rows import BadRow, Reject, shown
+from rlcore.data.screen import check_rejects
 from rlcore.data.sources import GSM8K, read_file
-from rlcore.data.split import content_uid, is_validation
+from rlcore.data.split import content_uid, draw_of, last_for_validation
 from rlcore.reward_model.preferences import RANKS, Ranked
+from rlcore.reward_model.rankings import EqualResponses, ranked_row
 from rlcore.store.outside import Read, read_file_digest
+from schemas.data import DataSection
 from schemas.errors import UserError
 from schemas.reward_model import FilePreferences, Gsm8kSolutions, SampledPreferences
 
@@ -19,7 +24,17 @@ SOLUTIONS_FILE = "example_model_solutions.jsonl"
 # Like the GSM8K rule reward on "#### 18": the text after the number is ignored.
 _ANSWER = re.compile(r"^A: (-?[0-9.,]+)", re.MULTILINE)
 _MARKER = re.compile(r"^A: ", re.MULTILINE)
-FORMS = "TRL (prompt, chosen, rejected) or ranked (prompt, responses, ranks)"
+EQUAL = "equal"  # of rows whose responses are not better or worse than one another
+
+
+@dataclass(frozen=True, slots=True)
+class Rankings:
+    """``rows``: of a file, two or more to each prompt. ``left_out``: rows of the file that are none
+    of them, by reason; ``total``: all of its rows."""
+
+    rows: list[Ranked]
+    left_out: dict[str, int]
+    total: int
 
 
 def preference_digests(
@@ -52,44 +67,112 @@ def preference_file(section: Gsm8kSolutions | FilePreferences) -> tuple[str, str
     return f"{directory.rstrip('/')}/{SOLUTIONS_FILE}", "GSM8K file (of GSM8K_DIR)"
 
 
-def read_solutions(section: Gsm8kSolutions) -> list[Ranked]:
-    """Return four responses per question of GSM8K's example model solutions, ranked by their flag.
+def read_preferences(section: Gsm8kSolutions | FilePreferences, data: DataSection) -> Rankings:
+    """Return the ranked responses of the file that ``section`` names.
+
+    Rows whose responses are all equally good are left out and counted. Raises ``UserError`` where
+    more than ``data.max_reject_fraction`` of the rows cannot be used, naming one and why.
+    """
+    path, setting = preference_file(section)
+    where = f"{setting} = '{path}'"
+    raw = read_file(path, section.limit, setting=setting)
+    if isinstance(section, Gsm8kSolutions):
+        name, make = GSM8K, _solutions(section)
+    else:
+        name, make = section.data_source or path.rsplit("/", 1)[-1], _rankings
+    rows: list[Ranked] = []
+    rejects: list[Reject] = []
+    equal = 0
+    for index, values in enumerate(raw):
+        try:
+            made = make(values, index, name)
+        except EqualResponses:
+            equal += 1
+        except BadRow as bad:
+            rejects.append(Reject(where, index, bad.reason, bad.detail, shown(values)))
+        else:
+            rows += made
+    check_rejects(rejects, {where: len(raw)}, data)
+    left_out = Counter(reject.reason for reject in rejects) + Counter({EQUAL: equal})
+    return Rankings(_split(rows, section.validation_fraction), dict(left_out), len(raw))
+
+
+def _split(rows: Sequence[Ranked], fraction: float) -> list[Ranked]:
+    """Return ``rows`` with the share ``fraction`` of prompts for validation, at least one."""
+    draws = np.array([draw_of(row.prompt) for row in rows], dtype=np.uint64)
+    last = last_for_validation(draws, fraction)
+    held = [last is not None and draw <= last for draw in draws.tolist()]
+    return [
+        replace(row, split="validation" if out else "train")
+        for row, out in zip(rows, held, strict=True)
+    ]
+
+
+def _solutions(section: Gsm8kSolutions) -> Callable[[dict[str, Any], int, str], list[Ranked]]:
+    """Return what makes four responses of a question of GSM8K's example model solutions, ranked by
+    their flag.
 
     A solution without a line ``A: <number>`` is malformed (its generation was cut off), any other
     that is not correct is wrong. ``A: `` becomes ``section.answer_marker``, so that the solutions
-    have the form that the policy writes. Raises ``UserError`` for a file of another form.
+    have the form that the policy writes. Questions whose solutions rank alike are kept: the figures
+    of the stage count them.
     """
-    path, setting = preference_file(section)
-    rows: list[Ranked] = []
-    for index, row in enumerate(read_file(path, section.limit, setting=setting)):
+
+    def made(row: dict[str, Any], index: int, name: str) -> list[Ranked]:
         solutions = {
             name: value
             for name, value in row.items()
             if isinstance(value, dict) and {"is_correct", "solution"} <= set(value)
         }
         if not isinstance(row.get("question"), str) or len(solutions) < 2:
-            raise UserError(
-                f"{setting} = '{path}' row {index} has no question with two or more model solutions"
-                f" {{is_correct, solution}}; give GSM8K's {SOLUTIONS_FILE}"
+            raise BadRow(
+                "wrong_form",
+                "it has no question with two or more model solutions {is_correct, solution}; give"
+                f" GSM8K's {SOLUTIONS_FILE}",
             )
         prompt = [{"role": "user", "content": f"{row['question']} {section.instruction}".rstrip()}]
         found = _ANSWER.findall(str(row.get("ground_truth", "")))
         truth = found[-1].replace(",", "") if found else None
-        for sample, (_, solution) in enumerate(sorted(solutions.items())):
-            level = solution_level(solution["solution"], solution["is_correct"])
-            rows.append(
-                Ranked(
-                    uid=content_uid(GSM8K, prompt, truth),
-                    split=_split(prompt, section.validation_fraction),
-                    data_source=GSM8K,
-                    sample=sample,
-                    prompt=prompt,
-                    response=_MARKER.sub(section.answer_marker, solution["solution"]),
-                    rank=RANKS[level],
-                    level=level,
-                )
+        levels = [
+            (solution_level(solution["solution"], solution["is_correct"]), solution["solution"])
+            for _, solution in sorted(solutions.items())
+        ]
+        return [
+            Ranked(
+                uid=content_uid(GSM8K, prompt, truth),
+                split="train",
+                data_source=name,
+                sample=sample,
+                prompt=prompt,
+                response=_MARKER.sub(section.answer_marker, text),
+                rank=RANKS[level],
+                level=level,
             )
-    return rows
+            for sample, (level, text) in enumerate(levels)
+        ]
+
+    return made
+
+
+def _rankings(row: dict[str, Any], index: int, name: str) -> list[Ranked]:
+    """Return the responses of a row in TRL's chosen/rejected or our ranked form, without levels.
+
+    Each row of a file is a prompt of its own: rankings of different rows are not comparable.
+    """
+    prompt, responses = ranked_row(row)
+    uid = content_uid(name, prompt, *(text for text, _ in responses), str(index))
+    return [
+        Ranked(
+            uid=uid,
+            split="train",
+            data_source=name,
+            sample=sample,
+            prompt=prompt,
+            response=text,
+            rank=rank,
+        )
+        for sample, (text, rank) in enumerate(responses)
+    ]
 
 
 def solution_level(solution: str, is_correct: bool) -> str:
@@ -97,90 +180,3 @@ def solution_level(solution: str, is_correct: bool) -> str:
     if is_correct:
         return "correct"
     return "wrong" if _ANSWER.search(solution) else "malformed"
-
-
-def read_rankings(section: FilePreferences) -> list[Ranked]:
-    """Return the responses of a file in TRL's chosen/rejected or our ranked form, without levels.
-
-    Each row of the file is a prompt of its own: rankings of different rows are not comparable.
-    Raises ``UserError`` naming the row that has neither form.
-    """
-    path, setting = preference_file(section)
-    name = section.data_source or path.rsplit("/", 1)[-1]
-    ranked: list[Ranked] = []
-    for index, row in enumerate(read_file(path, section.limit, setting=setting)):
-        where = f"{setting} = '{path}' row {index}"
-        prompt, responses = _ranked_row(row, where)
-        uid = content_uid(name, prompt, *(text for text, _ in responses), str(index))
-        ranked += [
-            Ranked(
-                uid=uid,
-                split=_split(prompt, section.validation_fraction),
-                data_source=name,
-                sample=sample,
-                prompt=prompt,
-                response=text,
-                rank=rank,
-            )
-            for sample, (text, rank) in enumerate(responses)
-        ]
-    return ranked
-
-
-def _ranked_row(row: dict[str, Any], where: str) -> tuple[list[Message], list[tuple[str, int]]]:
-    """Return the prompt and (response, rank) of a row of either form."""
-    if row.get("chosen") is not None and row.get("rejected") is not None:
-        sides = [_chat(row[name], "assistant", where) for name in ("chosen", "rejected")]
-        if row.get("prompt") is not None:
-            prompt = _chat(row["prompt"], "user", where)
-        else:
-            prompt = _common_prefix(*sides)
-            sides = [side[len(prompt) :] for side in sides]
-        return _asked(prompt, where), [
-            (_reply(side, where), rank) for rank, side in enumerate(sides, start=1)
-        ]
-    if row.get("prompt") is not None and row.get("responses") and row.get("ranks"):
-        responses = [_reply(_chat(r, "assistant", where), where) for r in row["responses"]]
-        ranks = row["ranks"]
-        if len(ranks) != len(responses) or not all(isinstance(r, int) and r >= 1 for r in ranks):
-            raise UserError(f"{where} needs one rank of 1 (best) or more per response; fix it")
-        prompt = _chat(row["prompt"], "user", where)
-        return _asked(prompt, where), list(zip(responses, ranks, strict=True))
-    raise UserError(f"{where} has columns {', '.join(row)}; the form must be {FORMS}")
-
-
-def _common_prefix(chosen: list[Message], rejected: list[Message]) -> list[Message]:
-    pairs = zip(chosen, rejected, strict=False)
-    return [mine for mine, other in takewhile(lambda pair: pair[0] == pair[1], pairs)]
-
-
-def _chat(value: Any, role: str, where: str) -> list[Message]:
-    try:
-        chat = conversation_of(value, "it", role)
-        said(chat).encode()
-    except BadRow as bad:
-        raise UserError(f"{where}: {bad.detail}; fix it") from None
-    except UnicodeEncodeError:
-        raise UserError(f"{where} holds half of a character (such as \\ud83d); fix it") from None
-    if any(REASONING[0] in message for message in chat):
-        raise UserError(
-            f"{where} has {REASONING[0]}, and responses are compared as text; write it into the"
-            " content, as the model does"
-        )
-    return chat
-
-
-def _asked(prompt: list[Message], where: str) -> list[Message]:
-    if not prompt or prompt[-1]["role"] != "user":
-        raise UserError(f"{where}: a prompt ends with a user's turn; fix it")
-    return prompt
-
-
-def _reply(turns: list[Message], where: str) -> str:
-    if len(turns) != 1 or turns[0]["role"] != "assistant" or not turns[0]["content"].strip():
-        raise UserError(f"{where}: a response is one assistant turn that is not empty; fix it")
-    return turns[0]["content"]
-
-
-def _split(prompt: list[Message], validation_fraction: float) -> str:
-    return "validation" if is_validation(prompt, validation_fraction) else "train"

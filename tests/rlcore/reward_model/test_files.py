@@ -1,6 +1,5 @@
 """Preferences in files become rankings of whole answers, or are refused row by row."""
 
-import json
 from collections import Counter
 from pathlib import Path
 
@@ -11,22 +10,24 @@ from rlcore.data.split import content_uid
 from rlcore.reward_model.files import (
     SOLUTIONS_FILE,
     preference_digests,
-    read_rankings,
-    read_solutions,
+    read_preferences,
 )
 from rlcore.reward_model.preferences import encode
+from schemas.data import DataSection, FileSource
 from schemas.errors import UserError
 from schemas.reward_model import FilePreferences, Gsm8kSolutions
 from schemas.tables import Preferences
 from tests.inputs import GSM8K, reads
 from tests.rlcore.reward_model.responses import solutions, write
 
+DATA = DataSection(sources=(FileSource(path="x.jsonl"),))
+
 
 def test_model_solutions_become_ranked_answers_in_the_policys_form(tokenizer, tmp_path) -> None:
     """Cut off before 'A: ' is malformed; 'A: 21' is judged as the '#### 21' the policy writes."""
     path = write(tmp_path / SOLUTIONS_FILE, solutions(40))
     section = Gsm8kSolutions(path=str(path), instruction="Answer.")
-    table = Preferences.validate(encode(read_solutions(section), tokenizer).table)
+    table = Preferences.validate(encode(read_preferences(section, DATA).rows, tokenizer).table)
     first = table.filter(pl.col("uid") == table["uid"][0])
     assert Counter(first["level"]) == {"correct": 1, "wrong": 2, "malformed": 1}
     assert "20+1=21\n#### 21" in first["response"].to_list()
@@ -40,72 +41,34 @@ def test_model_solutions_become_ranked_answers_in_the_policys_form(tokenizer, tm
     assert table["uid"][0] == content_uid("openai/gsm8k", prompt, "21"), "as prepare_data names it"
 
 
-def test_chosen_rejected_and_ranked_files(tokenizer, tmp_path) -> None:
-    """TRL's explicit and implicit prompts, and ours; each row is ranked by itself."""
-    asked, said = {"role": "user", "content": "1+1?"}, {"role": "assistant", "content": "2"}
-    rows = [
-        {"prompt": "1+1?", "chosen": "2", "rejected": "3"},
-        {"prompt": [asked], "chosen": [said], "rejected": [{**said, "content": "4"}]},
-        {"chosen": [asked, said], "rejected": [asked, {**said, "content": "5"}]},
-        {"prompt": "1+1?", "responses": ["2", "3", "11"], "ranks": [1, 2, 2]},
-    ]
+def test_each_row_of_a_file_is_a_prompt_and_one_is_for_validation(tokenizer, tmp_path) -> None:
+    """Rankings of different rows are not comparable, and a stage without held-out pairs ends."""
+    rows = [{"prompt": f"{n}+1?", "chosen": f"{n + 1}", "rejected": "3"} for n in range(4, 9)]
+    rows.append({"prompt": "1+1?", "responses": ["2", "3", "11"], "ranks": [1, 2.0, 2]})
     path = write(tmp_path / "pairs.jsonl", rows)
-    ranked = read_rankings(FilePreferences(path=str(path)))
-    assert [(row.response, row.rank) for row in ranked] == [
-        *(("2", 1), ("3", 2)),
-        *(("2", 1), ("4", 2)),
-        *(("2", 1), ("5", 2)),
-        *(("2", 1), ("3", 2), ("11", 2)),
-    ]
-    assert all(row.prompt == [asked] for row in ranked)
-    table = Preferences.validate(encode(ranked, tokenizer).table)
-    assert table["uid"].n_unique() == 4
+    section = FilePreferences(path=str(path), validation_fraction=0.001)
+    table = Preferences.validate(encode(read_preferences(section, DATA).rows, tokenizer).table)
+    assert table["uid"].n_unique() == 6
+    assert table.filter(pl.col("split") == "validation")["uid"].n_unique() == 1
     assert table["level"].null_count() == table.height
+    assert table["rank"].to_list()[-3:] == [1, 2, 2]
     digest = preference_digests(FilePreferences(path=str(path)))
     write(path, rows[:1])
     assert preference_digests(FilePreferences(path=str(path))) != digest
 
 
-B, C = {"role": "assistant", "content": "b"}, {"rejected": "c"}
-
-
-def test_parts_and_chats_written_as_text_are_read(tmp_path: Path) -> None:
-    """A list of parts was trained on as the text of a Python list, null as "None"."""
-    parts = [{**B, "content": [{"type": "text", "text": "b"}]}]
-    asked = [{"role": "developer", "content": "s"}, {"role": "user", "content": "a"}]
-    chats = [
-        {"prompt": asked, "chosen": parts, **C},
-        {"prompt": str(asked), "chosen": json.dumps(parts), **C},
-        {"chosen": [*asked, *parts], "rejected": [*asked, {**B, "content": "c"}]},
-    ]
-    rows = read_rankings(FilePreferences(path=str(write(tmp_path / "x.jsonl", chats))))
-    read = [{"role": "system", "content": "s"}, asked[1]]
-    assert [row.response for row in rows] == ["b", "c"] * 3
-    assert all(row.prompt == read for row in rows)
-
-
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ({"prompt": "a", "completion": "b"}, "the form must be TRL"),
-        ({"prompt": "a", "responses": ["b", "c"], "ranks": [1]}, "one rank of 1"),
-        ({"prompt": "a", "chosen": "b", "rejected": " "}, "one assistant turn that is not"),
-        ({"chosen": "b", "rejected": "c"}, "a prompt ends with a user's turn"),
-        ({"prompt": "a", "chosen": [{**B, "content": [{"type": "image"}]}], **C}, "type 'image'"),
-        (
-            {"prompt": "a", "chosen": [{**B, "content": None}], **C},
-            "one assistant turn that is not",
-        ),
-        ({"prompt": "a", "chosen": [{**B, "thinking": "c"}], **C}, "has reasoning_content, and"),
-        ({"prompt": "[{'role': 'user', 'content': 'a", "chosen": "b", **C}, "written as text, and"),
-        ({"prompt": "a", "chosen": "b\ud83d", **C}, "half of a character"),
-    ],
-)
-def test_other_rows_are_refused_by_number(row: dict, message: str, tmp_path: Path) -> None:
-    path = write(tmp_path / "x.jsonl", [row])
-    with pytest.raises(UserError, match=message) as error:
-        read_rankings(FilePreferences(path=str(path)))
-    assert "row 0" in str(error.value)
+def test_bad_rows_are_rejects_and_equal_ones_are_dropped(tmp_path: Path) -> None:
+    """One bad pair of thousands ended the stage, and equal ones were trained on."""
+    good = [{"prompt": f"{n}+1?", "chosen": f"{n + 1}", "rejected": "3"} for n in range(4, 30)]
+    equal = [{"prompt": "3?", "chosen": "3", "rejected": "3"}] * 5
+    path = write(tmp_path / "x.jsonl", [{"prompt": "a", "chosen": "b"}, *equal, *good])
+    found = read_preferences(FilePreferences(path=str(path)), DATA)
+    assert found.left_out == {"missing": 1, "equal": 5}
+    assert len(found.rows) == 2 * len(good)
+    write(path, [{"prompt": "a", "chosen": "b"}] * 4 + good)
+    with pytest.raises(UserError, match="4 of 30 rows rejected") as error:
+        read_preferences(FilePreferences(path=str(path)), DATA)
+    assert "'missing', as row 0: rejected is missing or null" in str(error.value)
 
 
 def test_a_file_that_is_not_there_is_named_with_its_setting(monkeypatch) -> None:
@@ -120,7 +83,7 @@ def test_a_file_that_is_not_there_is_named_with_its_setting(monkeypatch) -> None
 def test_the_real_solutions_are_read_whole(monkeypatch) -> None:
     """1,319 questions of four solutions; 11 were cut off before an answer."""
     monkeypatch.setenv("GSM8K_DIR", str(GSM8K))
-    rows = read_solutions(Gsm8kSolutions())
+    rows = read_preferences(Gsm8kSolutions(), DATA).rows
     assert len({row.uid for row in rows}) == 1319
     assert Counter(Counter(row.uid for row in rows).values()) == {4: 1319}
     assert Counter(row.level for row in rows) == {"correct": 2001, "wrong": 3264, "malformed": 11}
