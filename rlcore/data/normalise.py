@@ -17,13 +17,16 @@
 Columns of other names are read by ``data.sources.columns``. ``prompt`` and ``completion`` are a
 string or a list of messages, which CSV and pandas may have written as text; in TRL's forms
 ``tools`` are those of the row. Columns that are not part of the form go to ``extra_info``. A prompt
-without ground truth is for a reward model (style "model").
+without ground truth is for a reward that needs none (style "model"). Where no training row of all
+sources is a prompt, rows of TRL's forms that have a completion and no ground truth are prompts too
+(``rlcore/data/prepare.py``).
 """
 
 import json
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from decimal import Decimal
 from typing import Any
 
 from rlcore.boxed import last_boxed
@@ -35,6 +38,7 @@ from rlcore.data.conversation import (
     policys_part,
     tools_of,
 )
+from rlcore.data.ground_truth import as_text
 from rlcore.data.literals import is_conversation, value_in
 from rlcore.data.rows import BadRow, RawTable, Reject, Row, said, shown
 from schemas.errors import UserError, did_you_mean
@@ -194,7 +198,8 @@ def _math(table: RawTable, index: int, values: dict[str, Any]) -> Row:
 
 
 def _aime(table: RawTable, index: int, values: dict[str, Any]) -> Row:
-    problem, answer = _text(values, "problem"), str(values.get("answer")).strip()
+    problem = _text(values, "problem")
+    answer = (as_text(values.get("answer"), "answer") or "").strip()
     if not _AIME_ANSWER.fullmatch(answer):
         raise BadRow("no_final_answer", f"the answer {answer[:80]!r} is no integer from 0 to 999")
     return _row(
@@ -220,7 +225,7 @@ def _verl(table: RawTable, index: int, values: dict[str, Any]) -> Row:
         data_source=values.get("data_source"),
         ability=str(values.get("ability", "")),
         reward_style=reward.get("style") or "rule",
-        ground_truth=_truth(reward.get("ground_truth")),
+        ground_truth=as_text(reward.get("ground_truth"), "reward_model.ground_truth"),
         extra_info=_json({**info, **_others(values, known)}),
     )
 
@@ -272,7 +277,7 @@ def _conversation(
     columns: tuple[str, ...],
 ) -> Row:
     truth_column = next((name for name in _TRUTHS if name in values), _TRUTHS[0])
-    truth = _truth(values.get(truth_column))
+    truth = as_text(values.get(truth_column), truth_column)
     name = values.get("data_source")
     return _row(
         table,
@@ -331,8 +336,12 @@ def _check_characters(row: Row) -> None:
 
 def _chat(table: RawTable, values: dict[str, Any], column: str, role: str) -> list[Message]:
     value = values.get(column)
-    if role == "assistant" and isinstance(value, int | float) and not isinstance(value, bool):
-        return [{"role": role, "content": _json(value)}]  # as a ground truth: an answer from a CSV
+    number = isinstance(value, int | float | Decimal) and not isinstance(value, bool)
+    if role == "assistant" and number:  # an answer from a CSV, as a ground truth
+        text = as_text(value, column)
+        if text is None:
+            raise BadRow("empty_solution", f"{column} is {value!r}")
+        return [{"role": role, "content": text}]
     return conversation_of(value, column, role, padded=table.padded)
 
 
@@ -351,12 +360,6 @@ def _text(values: dict[str, Any], column: str) -> str:
     if not isinstance(values.get(column), str):
         raise BadRow("wrong_type", f"{column} is not a string")
     return values[column]
-
-
-def _truth(value: Any) -> str | None:
-    if value is None or isinstance(value, str):
-        return value
-    return _json(value)
 
 
 def _others(values: dict[str, Any], known: tuple[str, ...]) -> dict[str, Any]:
