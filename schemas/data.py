@@ -269,6 +269,13 @@ class DataSection(Section):
         description="share of training prompts kept for validation, by hash; default 0.05 where no"
         " source has validation rows",
     )
+    test_fraction: float = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="share of training prompts kept for the test, by hash, where no file holds"
+        " test rows",
+    )
     max_reject_fraction: float = Field(
         default=0.1, ge=0, le=1, description="share of rejected rows above which the stage fails"
     )
@@ -313,6 +320,14 @@ class DataSection(Section):
         """Return the training rows of all sources at most; None where only the files tell."""
         known = [_most_train_rows(source, solved=solved) for source in self.sources]
         return None if None in known else sum(rows for rows in known if rows is not None)
+
+    @rule
+    def _something_is_left_to_train_on(self) -> Iterator[str]:
+        if self.validation_fraction + self.test_fraction >= 1:
+            yield (
+                f"validation_fraction = {self.validation_fraction:g} and test_fraction ="
+                f" {self.test_fraction:g} leave no training prompts; lower one"
+            )
 
     @rule
     def _generated_text_is_templated(self) -> Iterator[str]:

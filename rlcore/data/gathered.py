@@ -25,7 +25,8 @@ class Gathered:
         self._ends = np.cumsum([0, *map(len, kept)], dtype=np.int32)
         self.index = _joined([rows.index for rows in kept], np.int32)
         self.split = _joined([rows.split for rows in kept], np.uint8)
-        self._is_validation = _joined([rows.is_validation for rows in kept], np.bool_)
+        self._draw = _joined([rows.draw for rows in kept], np.uint64)
+        self._moved = np.zeros(len(self.split), dtype=np.bool_)
         self._uid = _joined([rows.uid for rows in kept], np.uint64)
         self.tokens = _joined([rows.tokens for rows in kept], np.int32)
 
@@ -33,13 +34,25 @@ class Gathered:
         """Return the places of all rows, validation first, test last."""
         return np.argsort(self.split, kind="stable").astype(np.int32)
 
-    def all(self) -> np.ndarray:
-        """Return the places of all rows, in order."""
-        return np.arange(self._ends[-1], dtype=np.int32)
+    def draws(self, places: np.ndarray) -> np.ndarray:
+        """Return the draws (uint64) of those rows at ``places`` that are of train."""
+        return self._draw[places[self.split[places] == TRAIN]]
+
+    def hold_out(self, split: str, *, first: int | None = None, last: int | None = None) -> None:
+        """Move the rows of train with a draw from ``first`` on or up to ``last`` to ``split``."""
+        held = np.zeros(len(self.split), dtype=np.bool_)
+        if first is not None:
+            held |= self._draw >= np.uint64(first)
+        if last is not None:
+            held |= self._draw <= np.uint64(last)
+        held &= self.split == TRAIN
+        self.split[held] = SPLITS.index(split)
+        self._moved |= held
 
     def without(self, rows: set[tuple[str, int]]) -> np.ndarray:
-        """Return the places of all rows but ``rows``, each a source and a number there."""
-        kept = np.ones(self._ends[-1], dtype=np.bool_)
+        """Return the places of all rows but those of test and ``rows``, each a source and a number
+        there, in order."""
+        kept = self.split != TEST
         for source in {source for source, _ in rows}:
             numbers = [number for name, number in rows if name == source]
             for name, (start, end) in zip(self._sources, pairwise(self._ends), strict=True):
@@ -48,7 +61,7 @@ class Gathered:
         return np.flatnonzero(kept).astype(np.int32)
 
     def asked(self, split: str) -> list[str]:
-        """Return the prompts of the rows that their source has for ``split``."""
+        """Return the prompts of the rows of ``split``."""
         return self.strings(np.flatnonzero(self.split == SPLITS.index(split)), pl.col(ASKED))
 
     def row(self, place: int) -> tuple[str, int]:
@@ -116,9 +129,8 @@ class Gathered:
         )
 
     def splits(self, places: np.ndarray) -> np.ndarray:
-        """Return the place in ``SPLITS`` of the split that each row ends in (uint8): rows of train
-        that are kept for validation are of that."""
-        return np.where(self._is_validation[places], SPLITS.index("validation"), self.split[places])
+        """Return the place in ``SPLITS`` of the split that each row is in (uint8)."""
+        return self.split[places]
 
     def frames(self, places: np.ndarray) -> Iterator[pl.DataFrame]:
         """Yield the table of the rows at ``places``, which ascend within each split and have their
@@ -137,13 +149,13 @@ class Gathered:
                     yield self._final(frame, run[a:b], numbers[first + a : first + b])
 
     def _final(self, frame: pl.DataFrame, places: np.ndarray, numbers: np.ndarray) -> pl.DataFrame:
-        held_out = self._is_validation[places]
+        held_out = self._moved[places]
         if held_out.any():
             moved = pl.lit(pl.Series(held_out))
+            now = pl.lit(pl.Series([SPLITS[split] for split in self.split[places]]))
             names = [name for name in ("split", "subset") if name in frame.columns]
             frame = frame.with_columns(
-                pl.when(moved).then(pl.lit("validation")).otherwise(pl.col(name)).alias(name)
-                for name in names
+                pl.when(moved).then(now).otherwise(pl.col(name)).alias(name) for name in names
             )
         return frame.with_columns(numbered_uid(numbers)) if (numbers > 1).any() else frame
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _JSON_FILES = (".json", ".jsonl")
 _PART = ("number", "reading", "source", "form", "start")
-_ARRAYS = ("index", "split", "is_validation", "uid", "tokens")
+_ARRAYS = ("index", "split", "draw", "uid", "tokens")
 _ROW = tuple(field.name for field in fields(Row))
 _TABLE = tuple(field.name for field in fields(RawTable) if field.name != "rows")
 
@@ -38,6 +38,7 @@ def encode_setup(tokenizer: "ChatTokenizer", work: Work, folder: Path) -> bytes:
         "tools": [dict(tool) for tool in work.tools],
         "sft_max_tokens": work.sft_max_tokens,
         "folder": None if work.folder is None else str(work.folder),
+        "unscored": work.unscored,
     }
     return json.dumps(setup).encode()
 
@@ -49,7 +50,8 @@ def decode_setup(message: bytes) -> tuple["ChatTokenizer", Work]:
     tokenizer.name_or_path = setup["name"]
     folder = None if setup["folder"] is None else Path(setup["folder"])
     data = DataSection.model_validate(setup["data"])
-    return tokenizer, Work(data, setup["tools"], setup["sft_max_tokens"], folder)
+    work = Work(data, setup["tools"], setup["sft_max_tokens"], folder, setup["unscored"])
+    return tokenizer, work
 
 
 def tokenizer_digest(tokenizer: "ChatTokenizer") -> str:

@@ -22,7 +22,7 @@ from rlcore.data.filters import (
 )
 from rlcore.data.normalise import normalise
 from rlcore.data.rows import RawTable, Reject, Row, said, shown
-from rlcore.data.split import is_validation
+from rlcore.data.split import draw_of
 from rlcore.data.unshown import unshown_rejects
 from rlcore.data.write import demonstration_columns, prompt_columns, rejects_table
 from schemas.data import DataSection
@@ -45,12 +45,14 @@ BESIDE = (CONTENT, ASKED, SAID, *HASHES)
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What every part is prepared with. ``folder``: where its tables are kept; None: in memory."""
+    """What every part is prepared with. ``folder``: where its tables are kept; None: in memory.
+    ``unscored``: demonstrations without a ground truth are prompts too."""
 
     data: DataSection
     tools: Tools
     sft_max_tokens: int | None
     folder: Path | None = None
+    unscored: bool = False
 
     @property
     def compares(self) -> bool:
@@ -76,13 +78,14 @@ class Part:
 class Kept:
     """Rows of one table, and what is compared and counted of them without their text.
 
-    ``index``: int32, of the row in its source. ``split``: uint8, place in ``SPLITS``.
-    ``is_validation``: of train, by hash. ``uid``: uint64. ``tokens``: int32.
+    ``index``: int32, of the row in its source. ``split``: uint8, place in ``SPLITS``, as its
+    source says. ``draw``: uint64, by which rows of train may end in another (``draw_of``).
+    ``uid``: uint64. ``tokens``: int32.
     """
 
     index: np.ndarray
     split: np.ndarray
-    is_validation: np.ndarray
+    draw: np.ndarray
     uid: np.ndarray
     tokens: np.ndarray
     columns: "Columns"
@@ -143,6 +146,8 @@ def _prepare(
     if part.raw is not None:
         rows, rejects = normalise(part.raw, part.form, part.start)
         lost(rejects)
+    for row in rows if work.unscored else ():
+        row.scored = True
     done.before.update(row.split for row in rows if row.scored)
     stage[0] = "filter"
     for which, condition in enumerate(data.filters):
@@ -191,8 +196,6 @@ def _kept(
 ) -> Kept:
     rows = [row for row, _ in pairs]
     frame = columns(pairs)
-    fraction = work.data.validation_fraction
-    held_out = [r.split == "train" and is_validation(r.prompt, fraction) for r in rows]
     if work.data.deduplicate != "off":
         digests = b"".join(text_hash(text(row)) for row in rows)
         halves = np.frombuffer(digests, dtype=np.uint64).reshape(len(rows), 2)
@@ -209,7 +212,7 @@ def _kept(
     return Kept(
         index=np.array([row.index for row in rows], dtype=np.int32),
         split=np.array([SPLITS.index(row.split) for row in rows], dtype=np.uint8),
-        is_validation=np.array(held_out, dtype=np.bool_),
+        draw=np.array([draw_of(row.prompt) for row in rows], dtype=np.uint64),
         uid=np.array([int(uid, 16) for uid in frame["uid"]], dtype=np.uint64),
         tokens=np.array([length(tokens) for _, tokens in pairs], dtype=np.int32),
         columns=Columns(frame if path is None else path),

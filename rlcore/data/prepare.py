@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -10,12 +10,17 @@ import numpy as np
 import polars as pl
 
 from rlcore.data.chat import Tools
-from rlcore.data.gathered import TEST, Gathered, counts_of
+from rlcore.data.gathered import TEST, TRAIN, Gathered, counts_of
 from rlcore.data.part import ASKED, SAID, SPLITS, STAGES, Prepared, Work
 from rlcore.data.parts import Parts
 from rlcore.data.rows import Reject
 from rlcore.data.screen import check_rejects, screen
-from rlcore.data.split import NO_DEMONSTRATIONS, no_prompts
+from rlcore.data.split import (
+    NO_DEMONSTRATIONS,
+    first_for_test,
+    last_for_validation,
+    no_prompts,
+)
 from rlcore.data.spread import prepare_parts
 from rlcore.data.write import demonstrations_table, prompts_table, rejects_table
 from rlcore.envs.process import describe
@@ -35,10 +40,12 @@ _READ = STAGES.index("filter")  # up to which the rejects are judged first
 @dataclass(frozen=True, slots=True)
 class PreparedData(Generic[Table]):
     """``tables``: prompts, demonstrations, rejects. ``summary``: counts of rows per split, subset
-    and reject reason, and lengths in tokens, JSON-ready (``rlcore/data/datasheet.py`` reads it)."""
+    and reject reason, and lengths in tokens, JSON-ready (``rlcore/data/datasheet.py`` reads it).
+    ``origins``: of tables in memory, the source of each prompt and its row there."""
 
     tables: dict[str, Table]
     summary: dict[str, Any]
+    origins: list[tuple[str, int]] = field(default_factory=list)
 
     def sentence(self) -> str:
         """Return the counts in one line: prompts and demonstrations by split, rejected rows."""
@@ -57,7 +64,7 @@ def prepare_for(recipe: Recipe, tokenizer: "ChatTokenizer") -> PreparedData[pl.D
     Raises ``UserError`` as ``prepare`` does, and where there are no validation prompts.
     """
     ready = _ready_for(recipe, tokenizer, None)
-    return PreparedData(ready.in_memory(), ready.summary())
+    return PreparedData(ready.in_memory(), ready.summary(), ready.origins())
 
 
 def prepare_files(
@@ -116,15 +123,22 @@ def _ready(
     _check_rejects(rejects[: _READ + 1], parts.totals, work.data)
     _raise_first(prepared, len(STAGES))
     before = sum((part.before for part in prepared), Counter[str]())
+    if not before["train"] and not work.unscored and any(map(_solves, prepared)):
+        return _ready(replace(work, unscored=True), tokenizer, seed, environment)
     prompts, demonstrations = _gathered(prepared)
     del prepared
-    ready = _Ready(prompts, demonstrations, rejects, parts.totals, len(tokenizer))
-    ready.compare(work.data)
+    ready = _Ready(prompts, demonstrations, rejects, parts.totals, len(tokenizer), work.data)
     _check_rejects(ready.rejects, parts.totals, work.data)
     ready.check_splits(before)
     if work.sft_max_tokens is not None and not ready.has_training_demonstrations():
         raise UserError(NO_DEMONSTRATIONS)
     return ready
+
+
+def _solves(part: Prepared) -> bool:
+    """Whether ``part`` has demonstrations for training, whose prompts could be asked."""
+    rows = part.demonstrations
+    return rows is not None and bool((rows.split == TRAIN).any())
 
 
 def _gathered(prepared: list[Prepared]) -> tuple[Gathered, Gathered]:
@@ -174,18 +188,30 @@ class _Ready:
         rejects: list[pl.DataFrame],
         totals: dict[str, int],
         vocab_size: int,
+        data: DataSection,
     ) -> None:
         self._prompts, self._demonstrations = prompts, demonstrations
         self.rejects = rejects
         self._totals, self._vocab_size = totals, vocab_size
-        self._places = {"prompts": prompts.ordered(), "demonstrations": demonstrations.all()}
+        first = first_for_test(prompts.draws(prompts.ordered()), data.test_fraction)
+        for rows in (prompts, demonstrations):
+            rows.hold_out("test", first=first)
+        self._places = {
+            "prompts": prompts.ordered(),
+            "demonstrations": demonstrations.without(set()),
+        }
         self._counts: dict[str, dict[str, int]] = {"prompts": {}, "demonstrations": {}}
 
-    def compare(self, data: DataSection) -> None:
+        if data.decontaminate or data.deduplicate != "off":
+            self._compare(data)
+        left = prompts.draws(self._places["prompts"])
+        last = last_for_validation(left, data.validation_fraction)
+        for rows in (prompts, demonstrations):
+            rows.hold_out("validation", last=last)
+
+    def _compare(self, data: DataSection) -> None:
         """Drop the rows that repeat others, or evaluation."""
         prompts, demonstrations = self._prompts, self._demonstrations
-        if not data.decontaminate and data.deduplicate == "off":
-            return
         held = {split: prompts.asked(split) for split in ("test", "validation")}
         order = self._places["prompts"]
         others = order[prompts.split[order] != TEST]
@@ -222,6 +248,10 @@ class _Ready:
         for split in ("train", "test"):
             if not left[split]:
                 raise UserError(no_prompts(split))
+
+    def origins(self) -> list[tuple[str, int]]:
+        """Return the source of each prompt and its row there, in the order of the table."""
+        return [self._prompts.row(place) for place in self._places["prompts"].tolist()]
 
     def in_memory(self) -> dict[str, pl.DataFrame]:
         """Return the tables."""

@@ -83,23 +83,21 @@ def test_texts_come_in_the_order_asked_for(tokenizer: Any) -> None:
 
 def test_rows_are_left_out_by_source_and_number(tokenizer: Any) -> None:
     rows = gathered(tokenizer, PARTS)
-    assert rows.without({("source 0", 0), ("source 2", 8), ("source 2", 1)}).tolist() == [
-        1,
-        2,
-        3,
-        4,
-    ]
+    assert rows.without({("source 0", 0), ("source 2", 8), ("source 2", 1)}).tolist() == [2, 3, 4]
 
 
 def test_training_rows_kept_for_validation_change_their_split_alone(tokenizer: Any) -> None:
     many = [[row(f"question {n}", n) for n in range(40)]]
-    rows = gathered(tokenizer, many, validation_fraction=0.5)
-    table = pl.concat(rows.frames(rows.ordered()))
+    rows = gathered(tokenizer, many)
+    places = rows.ordered()
+    rows.hold_out("validation", last=2**63)
+    table = pl.concat(rows.frames(places))
     held = table["split"] == "validation"
     assert 5 < held.sum() < 35
     assert (table["subset"] == table["split"]).all()
     assert [chat[0]["content"] for chat in table["prompt"]] == [f"question {n}" for n in range(40)]
-    assert (rows.splits(rows.all()) == 0).tolist() == held.to_list()
+    assert (rows.splits(places) == 0).tolist() == held.to_list()
+    assert len(rows.draws(places)) == 40 - held.sum()
 
 
 def test_rows_are_counted_as_they_pass() -> None:

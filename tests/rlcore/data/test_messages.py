@@ -87,7 +87,7 @@ def test_an_answer_arrives_as_it_was(
     ):
         assert one is not None
         assert other is not None
-        for name in ("index", "split", "is_validation", "uid", "tokens"):
+        for name in ("index", "split", "draw", "uid", "tokens"):
             mine, theirs = getattr(one, name), getattr(other, name)
             assert mine.dtype == theirs.dtype
             assert mine.tolist() == theirs.tolist()

@@ -275,11 +275,6 @@ LONG = " ".join(["long"] * 200) + " {n}"
             r"data\.filters.*grounding",
         ),
         (
-            [{"prompt": f"{n}?", "completion": "#### 1"} for n in range(4)],
-            {},
-            r"data\.sources give no train prompts; add a source with split: train whose rows",
-        ),
-        (
             [{"prompt": f"{n}?", "ground_truth": "1"} for n in range(4)],
             {},
             r"data\.sources give no training demonstrations, which SFT needs; .*sft\.enabled",
@@ -333,3 +328,44 @@ def test_a_row_of_math_without_a_boxed_answer_is_rejected_and_counted(tmp_path: 
     assert prepared.tables["prompts"]["data_source"].unique().to_list() == [
         "DigitalLearningGmbH/MATH-lighteval"
     ]
+
+
+def test_demonstrations_are_asked_where_nothing_else_can_be(tmp_path: Path) -> None:
+    """Rows of prompt and completion, or messages, and a reward that needs no ground truth."""
+    rows = [{"prompt": f"Name {n}?", "completion": f"It is {n}."} for n in range(8)]
+    prepared = run(files(tmp_path, rows, sums([90])), tmp_path)
+    asked = prepared.tables["prompts"].filter(pl.col("split") == "train")
+    assert asked["reward_style"].to_list() == ["model"] * 8
+    assert prepared.tables["demonstrations"].height == 8
+    mixed = run(files(tmp_path / "mixed", rows + sums([1, 2]), sums([90])), tmp_path / "mixed")
+    trained = mixed.tables["prompts"].filter(pl.col("split") == "train")
+    assert trained["ground_truth"].to_list() == ["2", "3"], "beside rows with a truth they are not"
+
+
+def test_a_share_of_the_training_rows_is_the_test(tmp_path: Path) -> None:
+    """Test rows teach nothing: neither as prompts nor as demonstrations, nor do their copies."""
+    train = rows_file(tmp_path, "train", sums([*range(40), 3, 5, 7]))
+    given = {"sources": (train,), "deduplicate": "off", "validation_fraction": 0.2}
+    prepared = run(DataSection.model_validate({**given, "test_fraction": 0.3}), tmp_path)
+    prompts = prepared.tables["prompts"]
+    asked = {
+        split: set(prompts.filter(pl.col("split") == split)["ground_truth"])
+        for split in ("train", "validation", "test")
+    }
+    assert all(len(truths) > 2 for truths in asked.values())
+    assert not asked["test"] & asked["train"]
+    learnt = prepared.tables["demonstrations"]
+    said = {chat[-1]["content"].removeprefix("#### ") for chat in learnt["messages"]}
+    assert not asked["test"] & said
+    assert sorted(asked["train"] | asked["validation"], key=int) == sorted(said, key=int)
+    without = run(DataSection.model_validate({**given, "test_fraction": 0.1}), tmp_path)
+    held = without.tables["prompts"].filter(pl.col("split") == "validation")
+    assert set(held["ground_truth"]) == asked["validation"], "moved by another split's share"
+
+
+def test_of_ten_rows_one_is_for_validation(tmp_path: Path) -> None:
+    data = files(tmp_path, sums(range(10)), sums([90]), validation_fraction=0.05)
+    prepared = run(data, tmp_path)
+    for name in ("prompts", "demonstrations"):
+        table = prepared.tables[name]
+        assert table.filter(pl.col("split") == "validation").height == 1
