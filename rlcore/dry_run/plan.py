@@ -72,6 +72,7 @@ class Plan:
     stages: tuple[StageEstimate, ...]
     in_store: InStore = field(default_factory=InStore)
     sandbox: str | None = None  # level at which rewards run programs here; None: they run none here
+    prepared: tuple[str, ...] = ()  # sentences on the rows that are left; none where not at hand
 
     @property
     def disk_bytes(self) -> int:
@@ -291,6 +292,7 @@ def render_plan(result: Plan) -> str:
     sections = {
         **({"What would run": state_lines(states)} if states else {}),
         "Resolved recipe": recipe.rstrip().split("\n"),
+        **({"Data": list(result.prepared)} if result.prepared else {}),
         "Batch arithmetic": batch_lines(result.recipe, result.data, result.batches),
         **({"Judges": judges} if (judges := [*judge_lines(result.recipe, result.data)]) else {}),
         "Memory": _memory_lines(result),

@@ -11,14 +11,16 @@ from rlcore.data.split import NO_DEMONSTRATIONS, no_prompts
 from rlcore.data.unshown import says_more, unshown_rejects
 from rlcore.dry_run.batches import DataSize, data_size, size_of_rows, total_size
 from rlcore.models.tokenizer import load_tokenizer, train_tokenizer
-from rlcore.reward_model.files import preference_file, read_rankings, read_solutions
+from rlcore.reward_model.files import Rankings, preference_file, read_preferences
 from rlcore.rl.ptx import ptx_texts
 from schemas.data import DataSection
 from schemas.errors import UserError
 from schemas.generated import GeneratedSource
 from schemas.model import ModelSection
 from schemas.recipe import Recipe
-from schemas.reward_model import Preferences, SampledPreferences
+from schemas.reward_model import RewardModelSection, SampledPreferences
+
+FIRST_PREFERENCES = 16_384  # rows of their file that are read; some seconds
 
 
 def check_files(recipe: Recipe, *, model: ModelSection | None = None) -> DataSize:
@@ -38,7 +40,7 @@ def check_files(recipe: Recipe, *, model: ModelSection | None = None) -> DataSiz
     if lacking := _lacks(recipe, size):
         raise UserError(lacking)
     if recipe.reward_model is not None:
-        size = replace(size, preferences=_preferences(recipe.reward_model.preferences))
+        size = replace(size, preferences=_preferences(recipe, recipe.reward_model))
     ptx = recipe.rl.ptx
     if ptx is not None and ptx.path is not None:
         ptx_texts(ptx.path, FIRST_ROWS)
@@ -102,9 +104,10 @@ def _check_rejects(peeked: Peek, data: DataSection, where: str) -> None:
 
 def _lacks(recipe: Recipe, size: DataSize) -> str:
     """Return why prepare_data would refuse these numbers of rows, "" when they do not tell."""
-    if size.train == 0:
+    if size.train == 0 and size.demonstrations == 0:
         return no_prompts("train")
-    if size.test is not None and not sum(size.test):
+    tested = size.test is None or sum(size.test) or recipe.data.test_fraction
+    if size.train != 0 and not tested:  # else demonstrations are asked, maybe there too
         return no_prompts("test")
     if size.validation == 0 and not recipe.data.validation_fraction:
         return no_prompts("validation")
@@ -113,15 +116,34 @@ def _lacks(recipe: Recipe, size: DataSize) -> str:
     return ""
 
 
-def _preferences(preferences: Preferences) -> int | None:
+def _preferences(recipe: Recipe, section: RewardModelSection) -> int | None:
     """Return the number of rows of their file, None where they have none or it is not counted."""
+    preferences = section.preferences
     if isinstance(preferences, SampledPreferences):
         return None
     path, setting = preference_file(preferences)
-    most = min(preferences.limit or FIRST_ROWS, FIRST_ROWS)
+    most = min(preferences.limit or FIRST_PREFERENCES, FIRST_PREFERENCES)
     first = preferences.model_copy(update={"limit": most})
-    rows = read_solutions(first) if first.kind == "gsm8k_solutions" else read_rankings(first)
-    if not rows:
+    found = read_preferences(first, recipe.data)
+    if not found.total:
         raise UserError(f"{setting} = '{path}' holds no rows; give a file with at least one")
+    _check_preferences(found, section.max_tokens, f"{setting} = '{path}'")
     count = count_rows(path, setting=setting)
     return count if count is None else min(count, preferences.limit or count)
+
+
+def _check_preferences(found: Rankings, max_tokens: int, where: str) -> None:
+    """Refuse a file that leaves a split without two responses to compare; those with more words
+    than ``max_tokens`` are too long in any tokenizer."""
+    ranks: dict[str, dict[str, set[int]]] = {"train": {}, "validation": {}}
+    for row in found.rows:
+        if len(row.response.split()) <= max_tokens:
+            ranks[row.split].setdefault(row.uid, set()).add(row.rank)
+    for split, prompts in ranks.items():
+        if not any(len(of_prompt) > 1 for of_prompt in prompts.values()):
+            reasons = "".join(f", {count} are {why}" for why, count in found.left_out.items())
+            raise UserError(
+                f"{where}: of {found.total} rows none gives two responses of unequal rank to a"
+                f" {split} prompt within reward_model.max_tokens = {max_tokens}{reasons}; give more"
+                " rows, or raise it"
+            )

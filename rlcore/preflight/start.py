@@ -10,6 +10,7 @@ from rlcore.models.base import check_base_model
 from rlcore.preflight.environment import check_environment
 from rlcore.preflight.files import check_files
 from rlcore.preflight.functions import check_functions
+from rlcore.preflight.rehearsal import rehearse
 from rlcore.preflight.sandbox import check_sandbox
 from rlcore.rewards.registry import check_recipe_functions
 from schemas.errors import UserError
@@ -25,7 +26,8 @@ def check_start(recipe: Recipe) -> Plan:
     """Return the plan of a run that may start here.
 
     Raises UserError when the recipe names a function, a file, a model directory or a cluster that
-    cannot be used, programs cannot be confined, or the run surely cannot fit this machine. Nothing
+    cannot be used, programs cannot be confined, the run surely cannot fit this machine, or its data
+    leave it without rows that it needs, or with some that its rewards cannot score. Nothing
     is fetched from the hub, and nothing of the user's is imported in this process but what
     ``model.trust_remote_code`` allows.
     """
@@ -41,7 +43,9 @@ def check_start(recipe: Recipe) -> Plan:
     sandbox = check_sandbox(recipe)
     check_functions(recipe)
     check_environment(recipe)
-    return replace(planned, sandbox=sandbox)
+    rehearsal = rehearse(recipe)
+    lines = () if rehearsal is None else tuple(rehearsal.lines())
+    return replace(planned, sandbox=sandbox, prepared=lines)
 
 
 def check_evaluation(recipe: Recipe) -> None:
@@ -58,6 +62,7 @@ def check_evaluation(recipe: Recipe) -> None:
     check_sandbox(recipe)
     check_functions(recipe)
     check_environment(recipe)
+    rehearse(recipe)
 
 
 def _check_variables(recipe: Recipe) -> None:

@@ -19,9 +19,15 @@ def scorer() -> Scorer:
     return _score
 
 
+def check_truth(ground_truth: str | None) -> None:
+    """Raise UserError for a ground truth that no answer can have."""
+    if ground_truth is None or not ground_truth.isdecimal():
+        raise UserError(f"the ground_truth {ground_truth!r:.80} is not a number in digits")
+
+
 def _score(row: RewardRow) -> Reward:
-    if row.ground_truth is None or not row.ground_truth.isdecimal():
-        raise UserError(f"the ground_truth {row.ground_truth!r} is not a number in digits")
+    check_truth(row.ground_truth)
+    assert row.ground_truth is not None, "it was looked at"
     if row.finish_reason != FinishReason.STOP:
         return _no_answer(row, f"ended by {row.finish_reason}, not by itself")
     match = _LAST_LINE.fullmatch(row.response.rpartition("\n")[2])

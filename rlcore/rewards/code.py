@@ -111,6 +111,11 @@ def scorer(
     return score
 
 
+def check_truth(ground_truth: str, **options: object) -> None:
+    """Raise UserError for a ground truth that holds no tests; no option changes what does."""
+    cases_of(ground_truth)
+
+
 def last_program(response: str) -> str | None:
     """Return the last complete block of ``response`` fenced as Python (CommonMark 4.5), or None."""
     found, opened = None, None

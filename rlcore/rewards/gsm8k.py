@@ -53,6 +53,18 @@ def scorer(mode: str = "strict", format_score: float = 0.0) -> Scorer:
     return score
 
 
+def check_truth(ground_truth: str, mode: str = "strict", format_score: float = 0.0) -> None:
+    """Raise UserError for a ground truth that no response can have, under the options of
+    ``scorer``."""
+    if mode == "numeric":
+        _truth(ground_truth)
+    elif extract_strict(f"#### {ground_truth}") != ground_truth:
+        raise UserError(
+            f"the ground_truth {ground_truth[:80]!r} is not what mode strict reads after '####': a"
+            " sign, digits and full stops, no commas"
+        )
+
+
 def extract_strict(response: str) -> str | None:
     """Return the last ``#### <number>`` of the last 300 characters, commas dropped, like verl."""
     matches = _STRICT.findall(response[-STRICT_CHARACTERS:])

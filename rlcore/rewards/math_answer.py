@@ -69,6 +69,17 @@ def scorer() -> Scorer:
     return score
 
 
+def check_truth(ground_truth: str) -> None:
+    """Raise UserError for a ground truth that is no answer: without a letter or digit, or a whole
+    solution in the form of GSM8K."""
+    if not any(character.isalnum() for character in ground_truth):
+        raise UserError(f"the ground_truth {ground_truth[:80]!r} holds neither letter nor digit")
+    if "####" in ground_truth:
+        raise UserError(
+            f"the ground_truth {ground_truth[-80:]!r} is a solution and no answer: it holds '####'"
+        )
+
+
 def final_answers(response: str) -> list[str]:
     """Return the answer in ``response``: one text, several where boxes make one answer, or none."""
     whole, response = response, _within_tags(response)

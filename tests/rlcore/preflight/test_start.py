@@ -29,6 +29,11 @@ Overrides = dict[str, Any]
 FUNCTION = "reward.functions.0.name"
 
 
+def asked(row: dict[str, Any], number: int) -> dict[str, Any]:
+    """The row with a question of its own."""
+    return {**row, "prompt": f"What is 1 + 1, asked time {number}?"}
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Modules, files and a model, some of them faulty."""
@@ -37,9 +42,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "given_dies.py").write_text("import os; os._exit(3)\n")
     (folder / "given_syntax.py").write_text("def f(prompt, response)\n")
     (folder / "given_key.py").write_text("import os\nKEY = os.environ['JUDGE_KEY']\n")
-    write(folder / "train.jsonl", [VERL] * 100)
-    write(folder / "solved.parquet", [TRL] * 300)
-    write(folder / "ranked.jsonl", [RANKED])
+    write(folder / "train.jsonl", [asked(VERL, n) for n in range(100)])
+    write(folder / "solved.parquet", [asked(TRL, n) for n in range(200, 500)])
+    write(folder / "ranked.jsonl", [asked(RANKED, n) for n in range(4)])
     write(folder / "long.jsonl", [{**VERL, "prompt": "word " * 1500}] * 200)
     (folder / "rows.csv").write_text("prompt,ground_truth\n")
     (folder / "empty.jsonl").write_text("\n")
@@ -165,7 +170,7 @@ FILES: dict[str, tuple[Overrides, str]] = {
     ),
     "no test rows": (
         {"data.sources": [{"kind": "file", "path": "FOLDER/solved.parquet"}]},
-        "data.sources give no test prompts; add a source with split: test",
+        "data.sources give no test prompts; set data.test_fraction, e.g. to 0.05, or add a source",
     ),
     "no validation rows": (
         {
@@ -196,7 +201,8 @@ FILES: dict[str, tuple[Overrides, str]] = {
             "reward_model": {"preferences": {"kind": "file", "path": "FOLDER/train.jsonl"}},
             FUNCTION: "reward_model",
         },
-        "reward_model.preferences.path = 'FOLDER/train.jsonl' row 0 has columns prompt,",
+        "reward_model.preferences.path = 'FOLDER/train.jsonl': 100 of 100 rows rejected, over"
+        " data.max_reject_fraction = 0.1; 100 for 'wrong_form', as row 0: it has columns prompt,",
     ),
 }
 MODELS: dict[str, tuple[Callable[[Path], object], Overrides, str]] = {
@@ -345,8 +351,9 @@ def test_the_first_rows_alone_refuse_nothing(
     folder: Path, dry_run: Callable[[Overrides], tuple[int, str]]
 ) -> None:
     """A file may begin with bad rows, then prompts, and hold its demonstrations behind them."""
-    asked = {key: TRL[key] for key in ("prompt", "ground_truth")}
-    rows = [{**asked, "prompt": ""}] * 64 + [asked] * 686 + [TRL] * 50
+    bare = {key: TRL[key] for key in ("prompt", "ground_truth")}
+    rows = [{**bare, "prompt": ""}] * 64 + [asked(bare, n) for n in range(200, 886)]
+    rows += [asked(TRL, n) for n in range(886, 936)]
     write(folder / "sorted.jsonl", rows)
     train = {"kind": "file", "path": "FOLDER/sorted.jsonl"}
     test = {"kind": "file", "path": "FOLDER/train.jsonl", "split": "test"}
@@ -358,7 +365,7 @@ def test_the_first_rows_alone_refuse_nothing(
 def test_a_file_of_preferences_is_counted_and_texts_are_read(
     folder: Path, dry_run: Callable[[Overrides], tuple[int, str]]
 ) -> None:
-    write(folder / "many.jsonl", [RANKED] * 200)
+    write(folder / "many.jsonl", [asked(RANKED, n) for n in range(200)])
     write(folder / "texts.jsonl", [{"text": "Two and two are four."}])
     given = {"kind": "file", "path": "FOLDER/many.jsonl", "limit": 150}
     code, said = dry_run(
