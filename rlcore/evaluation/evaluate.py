@@ -10,6 +10,7 @@ from typing import Any
 import polars as pl
 
 from rlcore.engines.types import Sampling
+from rlcore.evaluation.repeated import one_per_question
 from rlcore.evaluation.summary import summarize
 from rlcore.models.tokenizer import eos_token_id
 from rlcore.rewards.types import Reward, RewardRow, prompt_text
@@ -88,7 +89,8 @@ def generate_completions(
     """Return one row per completion: the Completions columns, ``correct``, ``detail``, and whether
     a reward function of weight 0 failed (``judge_failed``).
 
-    One greedy completion per prompt; with ``section.samples`` > 1 also that many sampled ones, the
+    One greedy completion per question, however often it is repeated, but per prompt in an
+    environment; with ``section.samples`` > 1 also that many sampled ones, the
     seed of each a function of (seed, uid, sample). A completion that the engine aborted has outcome
     "aborted" and no score. Raises ``UserError`` when no prompt has split ``split``.
     """
@@ -105,6 +107,8 @@ def generate_completions(
         modes["sampled"] = (section.samples, sampling)
     drawn: dict[str, list[Trajectory]] = {}
     for mode, (n, sampling) in modes.items():
+        once = mode == "greedy" and episodes is None
+        asked = one_per_question(rows) if once else rows
         requests = [
             Request(
                 f"{prompt['uid']}-{mode}-{sample:03d}",
@@ -112,7 +116,7 @@ def generate_completions(
                 sample,
                 stream_seed(seed, "evaluate", prompt["uid"], sample),
             )
-            for prompt in rows.iter_rows(named=True)
+            for prompt in asked.iter_rows(named=True)
             for sample in range(n)
         ]
         sampled = collect(requests, sampling, engines, tokenizer, episodes)

@@ -3,9 +3,9 @@ all.
 
 Metrics, with n = ``evaluate.samples``:
 
-    greedy/acc                                share of prompts whose greedy completion is correct
-    sampled/avg@n, sampled/pass@k             mean over prompts of avg@n and of unbiased pass@k
-    sampled/maj@n                             share of prompts whose majority answer is correct
+    greedy/acc                                share of questions whose greedy completion is correct
+    sampled/avg@n, sampled/pass@k             mean over questions of avg@n and of unbiased pass@k
+    sampled/maj@n                             share of questions whose majority answer is correct
     {greedy,sampled}/score                    mean reward
     {greedy,sampled}/response_length/mean     tokens, stop token included
     {greedy,sampled}/response_length/clip_ratio   share cut off by the length limit
@@ -18,8 +18,9 @@ Metrics, with n = ``evaluate.samples``:
 
 Completions without a score are left out of the first four lines and counted in ``unscored``; a
 figure that no prompt qualifies for is left out, as are accuracies where no reward function checks
-correctness. Shares of prompts carry Wilson intervals, the others a bootstrap over prompts. "all"
-weighs every prompt alike.
+correctness. Rows that ask the same question (``repeated.py``) count as one: the mean of their
+figures. Shares of questions carry Wilson intervals, the others a bootstrap over questions. "all"
+weighs every question alike.
 """
 
 from collections.abc import Callable, Iterator
@@ -28,6 +29,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from rlcore.evaluation.repeated import with_question
 from rlcore.evaluation.statistics import (
     Estimate,
     avg_at_k,
@@ -45,17 +47,17 @@ ALL = "all"
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One metric of one group of prompts: a value per prompt that it is computed from."""
+    """One metric of one group of prompts: a value per question that it is computed from."""
 
     metric: str
     values: np.ndarray
-    is_share: bool  # values are 0 or 1, one per prompt
+    is_share: bool  # values are 0 or 1, unless copies of a question differ
     num_samples: int
 
     def estimate(self, seed: int) -> Estimate:
         """Return mean and interval; the bootstrap's random stream depends on ``seed`` and the
         metric."""
-        if self.is_share:
+        if self.is_share and np.isin(self.values, (0, 1)).all():
             return wilson(int(self.values.sum()), len(self.values))
         return bootstrap_mean(self.values, stream_seed(seed, "bootstrap", self.metric))
 
@@ -63,6 +65,7 @@ class Figure:
 def summarize(drawn: pl.DataFrame, section: EvaluateSection, seed: int) -> pl.DataFrame:
     """Return the EvalResults table of ``drawn`` (as ``generate_completions`` returns it), one
     checkpoint's."""
+    drawn = with_question(drawn)
     keys = drawn.select("data_source", "subset").unique(maintain_order=True).rows()
     rows = []
     for source, subset in [*keys, (ALL, ALL)]:
@@ -102,33 +105,50 @@ def _figures(group: pl.DataFrame, section: EvaluateSection) -> Iterator[Figure]:
 
 
 def _greedy(with_verdict: pl.DataFrame) -> Figure:
-    return Figure(
-        "greedy/acc", with_verdict["correct"].to_numpy().astype(float), True, with_verdict.height
-    )
+    right = with_verdict["correct"].to_numpy().astype(float)
+    values = _per_question(right, with_verdict["question"])
+    return Figure("greedy/acc", values, True, with_verdict.height)
+
+
+def _per_question(values: np.ndarray, questions: pl.Series) -> np.ndarray:
+    """Return the mean of the ``values`` of each question, in order of first appearance."""
+    rows = pl.DataFrame({"question": questions, "value": values})
+    means = rows.group_by("question", maintain_order=True).agg(pl.col("value").mean())
+    return means["value"].to_numpy()
 
 
 def _accuracies(with_verdict: pl.DataFrame, n: int, pass_k: tuple[int, ...]) -> list[Figure]:
     """Return avg@n, pass@k and maj@n over prompts with enough samples that have a verdict."""
-    prompts = with_verdict.group_by("uid", maintain_order=True).agg("correct", "answer")
+    prompts = with_verdict.group_by("uid", maintain_order=True).agg(
+        "correct", "answer", pl.col("question").first()
+    )
+    asked_P = prompts["question"]
     correct_P = prompts["correct"].to_list()
     answers_P = prompts["answer"].to_list()
     winners = [
         (index := majority(answers)) is not None and correct[index]
         for answers, correct in zip(answers_P, correct_P, strict=True)
     ]
-    figures = [_over(f"sampled/avg@{n}", correct_P, avg_at_k)]
+    figures = [_over(f"sampled/avg@{n}", correct_P, asked_P, avg_at_k)]
     for k in pass_k:
-        enough = [correct for correct in correct_P if len(correct) >= k]
+        kept = [i for i, correct in enumerate(correct_P) if len(correct) >= k]
+        enough = [correct_P[i] for i in kept]
         figures.append(
             # with k = n each prompt's value is 0 or 1: a share of prompts
-            _over(f"sampled/pass@{k}", enough, lambda c, k=k: pass_at_k(len(c), sum(c), k), k == n)
+            _over(
+                f"sampled/pass@{k}",
+                enough,
+                asked_P.gather(kept),
+                lambda c, k=k: pass_at_k(len(c), sum(c), k),
+                k == n,
+            )
         )
-    majorities = np.array(winners, dtype=float)
+    majorities = _per_question(np.array(winners, dtype=float), asked_P)
     return [*figures, Figure(f"sampled/maj@{n}", majorities, True, with_verdict.height)]
 
 
 def _score_length_and_failures(completions: pl.DataFrame, mode: str) -> list[Figure]:
-    """Return score, length, truncation and failures, one value per prompt."""
+    """Return score, length, truncation and failures, one value per question."""
     scored = completions.filter(pl.col("score").is_not_null())
     share = mode == "greedy"
     columns = {
@@ -152,7 +172,7 @@ def _score_length_and_failures(completions: pl.DataFrame, mode: str) -> list[Fig
         }
     figures = []
     for name, (rows, expression, is_share) in columns.items():
-        means = rows.group_by("uid", maintain_order=True).agg(
+        means = rows.group_by("question", maintain_order=True).agg(
             expression.cast(pl.Float64).mean().alias("value")
         )
         figures.append(Figure(f"{mode}/{name}", means["value"].to_numpy(), is_share, rows.height))
@@ -169,8 +189,10 @@ def _called() -> pl.Expr:
 def _over(
     metric: str,
     correct_P: list[list[bool]],
+    asked_P: pl.Series,
     estimator: Callable[[list[bool]], float],
     is_share: bool = False,
 ) -> Figure:
     values = np.array([estimator(correct) for correct in correct_P], dtype=float)
+    values = _per_question(values, asked_P)
     return Figure(metric, values, is_share, sum(len(correct) for correct in correct_P))

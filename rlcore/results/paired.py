@@ -11,6 +11,7 @@ from typing import Literal
 import numpy as np
 import polars as pl
 
+from rlcore.evaluation.repeated import with_question
 from schemas.errors import UserError, did_you_mean
 from schemas.outcomes import Outcome
 
@@ -101,13 +102,14 @@ def mean_difference(differences: np.ndarray) -> tuple[float, float, float]:
 def prompt_values(
     completions: pl.DataFrame, eval_results: pl.DataFrame, checkpoint: str
 ) -> dict[str, pl.DataFrame]:
-    """Return, by metric of ``METRICS``, a frame with ``uid`` and ``value`` of each prompt.
+    """Return, by metric of ``METRICS``, a frame with ``uid`` and ``value`` of each question, whose
+    uid is that of the first of its rows.
 
     ``completions``, ``eval_results``: the tables of one evaluation. A metric that no prompt has is
     left out. Accuracy leaves out the sources whose reward functions did not judge every answer that
     has a score: which were judged is not in the tables.
     """
-    mine = completions.filter(pl.col("checkpoint") == checkpoint)
+    mine = with_question(completions.filter(pl.col("checkpoint") == checkpoint))
     results = eval_results.filter(pl.col("checkpoint") == checkpoint)
     greedy = mine.filter(pl.col("mode") == "greedy")
     right = pl.col("outcome") == Outcome.OK.value
@@ -158,5 +160,6 @@ def _judged(rows: pl.DataFrame, results: pl.DataFrame, metric: str) -> pl.DataFr
 
 
 def _means(rows: pl.DataFrame, value: pl.Expr) -> pl.DataFrame:
-    """Return the mean of ``value`` per prompt, in the order of their ids."""
-    return rows.group_by("uid").agg(value.cast(pl.Float64).mean().alias("value")).sort("uid")
+    """Return the mean of ``value`` per question, in the order of their ids."""
+    means = rows.group_by("question").agg(value.cast(pl.Float64).mean().alias("value"))
+    return means.rename({"question": "uid"}).sort("uid")

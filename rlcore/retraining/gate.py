@@ -10,6 +10,7 @@ from typing import Any
 import polars as pl
 
 from rlcore.evaluation.promotion import Decision, Verdict, alpha_of, check_sets, decide
+from rlcore.evaluation.repeated import with_question
 from rlcore.results.paired import prompt_values
 from rlcore.retraining.champions import (
     DECISIONS,
@@ -53,9 +54,11 @@ class Outcome:
 
 
 def evaluated_rows(store: ArtifactReader, side: Side) -> pl.DataFrame:
-    """Return a row per test prompt that was evaluated: uid, data_source, subset."""
+    """Return a row per test question that was evaluated: uid, of the first of its rows,
+    data_source, subset."""
     drawn = store.table(side.evaluation, "completions")
     mine = drawn.filter((pl.col("checkpoint") == side.checkpoint) & (pl.col("mode") == GREEDY))
+    mine = with_question(mine).filter(pl.col("uid") == pl.col("question"))
     return mine.select("uid", "data_source", "subset")
 
 

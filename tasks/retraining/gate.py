@@ -11,6 +11,7 @@ from prefect.runtime import flow_run
 
 from rlcore.evaluation.evaluate import select_prompts
 from rlcore.evaluation.promotion import check_sets
+from rlcore.evaluation.repeated import one_per_question
 from rlcore.models.files import model_directory
 from rlcore.retraining.champions import Champion, verified_export
 from rlcore.retraining.gate import Outcome, Side, ask, same_rows
@@ -35,6 +36,8 @@ def check_gate(run: PipelineRun, dataset: ArtifactRef) -> None:
         return
     recipe, prompts = run.recipe, run.store.table(dataset, "prompts")
     rows = select_prompts(prompts, recipe.evaluate.max_prompts, recipe.seed)
+    if recipe.environment is None:  # copies of a question decide no more than one
+        rows = one_per_question(rows)
     check_sets(rows, section.primary, section.guards)
 
 

@@ -26,6 +26,7 @@ def drawn(*rows: tuple[str, str, str, bool | None], **fields: Any) -> pl.DataFra
             "subset": "test",
             "mode": mode,
             "uid": uid,
+            "prompt": uid.partition("-")[0],  # copies have the uid of the first and a number
             "sample": sample,
             "correct": correct,
             "answer": None if correct is None else "right" if correct else "wrong",
@@ -91,3 +92,35 @@ def test_intervals_hold_their_value_and_follow_the_seed_alone() -> None:
     assert (here["ci_low"] <= here["value"]).all()
     assert (here["value"] <= here["ci_high"]).all()
     assert not here.equals(summarize(frame, SECTION, seed=1))
+
+
+def test_copies_of_a_question_count_as_one() -> None:
+    """AIME as 30 problems in 32 copies each had intervals of 960 prompts."""
+    once = [("a", f"q{n}", "greedy", n % 3 == 0) for n in range(9)]
+    sampled = [
+        ("a", f"q{n}{copy}", "sampled", (n + sample) % 3 == 0)
+        for n in range(9)
+        for copy in ("", "-2", "-3", "-4")
+        for sample in range(2)
+    ]
+    one_copy = [row for row in sampled if "-" not in row[1]]
+    many, few = (summarize(drawn(*once, *rows), SECTION, seed=0) for rows in (sampled, one_copy))
+    same = ["metric", "value", "ci_low", "ci_high", "num_prompts"]
+    assert many.select(same).rows() == few.select(same).rows()
+    assert set(many["num_prompts"]) == {9}
+    repeated = [("a", f"q{n}{copy}", "greedy", n % 3 == 0) for n in range(9) for copy in ("", "-2")]
+    assert summarize(drawn(*repeated), SECTION, seed=0)["num_prompts"].to_list()[0] == 9
+
+
+def test_copies_that_differ_have_the_mean_of_their_figures() -> None:
+    """The same words with two ground truths are half right: no share with Wilson's interval."""
+    rows = [("a", f"q{n}", "greedy", True) for n in range(4)] + [("a", "q0-2", "greedy", False)]
+    value, prompts = figures(drawn(*rows))["greedy/acc"]
+    assert (value, prompts) == (3.5 / 4, 4)
+
+
+def test_episodes_that_begin_alike_are_their_own() -> None:
+    """A game's first words are the same whatever its seed."""
+    said = [{"role": "assistant", "content": "up"}]
+    rows = [("a", f"game-{n}", "greedy", n > 2) for n in range(6)]
+    assert figures(drawn(*rows, turns=said))["greedy/acc"] == (0.5, 6)
