@@ -70,8 +70,8 @@ class Gsm8kSolutions(Section):
 
 
 class FilePreferences(Section):
-    """A Parquet or JSONL file: TRL's ``prompt, chosen, rejected`` (the prompt may be repeated in
-    both conversations), or ``prompt, responses, ranks`` with rank 1 the best."""
+    """A Parquet or JSONL file: ``chosen, rejected`` as TRL, UltraFeedback or hh have them, with the
+    prompt apart or in both conversations, or ``prompt, responses, ranks`` with rank 1 the best."""
 
     kind: Literal["file"] = Field(default="file", description="a file of your own")
     path: str = Field(description="local path or fsspec URL of a .parquet, .jsonl or .json file")

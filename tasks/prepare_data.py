@@ -7,6 +7,7 @@ from rlcore.data.inputs import check_unchanged
 from rlcore.data.prepare import prepare_files
 from rlcore.models.files import model_directory
 from rlcore.models.tokenizer import load_tokenizer
+from rlcore.preflight.rehearsal import at_hand, check_dataset
 from rlcore.rewards.coverage import check_covered
 from schemas.artifacts import ArtifactRef
 from schemas.names import BASE_MODEL
@@ -33,10 +34,17 @@ def prepare_data(run: StageRun) -> ArtifactRef:
 
 
 def check_rewards(run: PipelineRun, dataset: ArtifactRef) -> None:
-    """Raise UserError where the run's reward functions leave prompts of the dataset unscored.
+    """Raise UserError where the run's reward functions leave prompts of the dataset unscored,
+    cannot read their ground truths, or fail on some rows: what ``check_start`` could not see of
+    rows that it had not at hand.
 
     Not in the stage: the dataset, new or from cache, is the same for every reward.
     """
     functions = run.recipe.reward.functions
     if any(function.data_sources or function.styles for function in functions):
         check_covered(pl.scan_parquet(run.store.table_file(dataset, "prompts")), functions)
+    if at_hand(run.recipe) is None:
+        names = ("prompts", "demonstrations")
+        tables = [pl.scan_parquet(run.store.table_file(dataset, name)) for name in names]
+        for sentence in check_dataset(run.recipe, *tables):
+            get_run_logger().warning(sentence)

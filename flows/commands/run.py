@@ -31,6 +31,11 @@ def add_run(commands: Any) -> None:
         help="print recipe, batch arithmetic, and estimates of what is not in the store yet",
     )
     parser.add_argument(
+        "--call-judges",
+        action="store_true",
+        help="ask each judge of the reward about one row before anything starts; it may charge",
+    )
+    parser.add_argument(
         "--refresh",
         action="append",
         default=[],
@@ -75,7 +80,7 @@ def run(options: argparse.Namespace) -> int:
     overrides = dict(parse_override(text) for text in options.override)
     recipe = load_recipe(options.recipe, overrides, directory=RECIPES)
     check_stages(recipe, options.refresh, options.until)
-    planned = check_start(recipe)
+    planned = check_start(recipe, call_judges=options.call_judges)
     if options.dry_run:
         from flows.cached import stages_in_store
         from rlcore.dry_run.plan import render_plan

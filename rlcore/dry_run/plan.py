@@ -73,6 +73,7 @@ class Plan:
     in_store: InStore = field(default_factory=InStore)
     sandbox: str | None = None  # level at which rewards run programs here; None: they run none here
     prepared: tuple[str, ...] = ()  # sentences on the rows that are left; none where not at hand
+    doubts: tuple[str, ...] = ()  # of the reward functions, which were called once
 
     @property
     def disk_bytes(self) -> int:
@@ -301,7 +302,7 @@ def render_plan(result: Plan) -> str:
     }
     if result.sandbox is not None:
         sections["Sandbox"] = [f"reward code runs programs at level {result.sandbox}"]
-    if warnings := recipe_warnings(result.recipe):
+    if warnings := [*result.doubts, *recipe_warnings(result.recipe)]:
         sections["Warnings"] = [f"WARNING: {warning}" for warning in warnings]
     text = [f"Plan of recipe '{result.recipe.name}'"]
     for title, lines in sections.items():

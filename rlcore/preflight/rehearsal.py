@@ -2,7 +2,7 @@
 
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ from rlcore.data.read import training_texts
 from rlcore.data.sources import count_rows, source_files
 from rlcore.models.base import base_tokenizer
 from rlcore.models.tokenizer import train_tokenizer
+from rlcore.reward_trial.first_calls import call_functions
 from rlcore.rewards.coverage import check_covered
 from rlcore.rewards.truths import Truth, check_truths
 from schemas.data import DataSection, EnvironmentSource, FileSource, GeneratedSource, Source
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from rlcore.models.tokenizer import ChatTokenizer
 
 REHEARSED_ROWS = 16_384  # of all files together; some seconds
+FIRST_ROWS = 4096  # of a dataset, among which rows are looked for that functions are called on
 FEW = 64  # rows of a generated source, which stand for the others
 _UNLIMITED = 10**9  # tokens, where the model's tokenizer is not at hand
 
@@ -30,10 +32,11 @@ _UNLIMITED = 10**9  # tokens, where the model's tokenizer is not at hand
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
     """``prepared``: what prepare_data would make. ``complete``: of all rows, not of the first
-    ones of each file."""
+    ones of each file. ``doubts``: of the reward functions, a sentence each."""
 
     prepared: PreparedData[pl.DataFrame]
     complete: bool
+    doubts: tuple[str, ...] = ()
 
     def lines(self) -> Iterator[str]:
         """Yield what became of the rows, and how many prompts repeat another's question."""
@@ -49,37 +52,81 @@ class Rehearsal:
                 )
 
 
-def rehearse(recipe: Recipe) -> Rehearsal | None:
-    """Prepare the files of ``recipe`` in memory; None where its rows are not at hand: of the hub,
-    of an environment, or all generated.
+def rehearse(recipe: Recipe, *, trains: bool = True, call_judges: bool = False) -> Rehearsal | None:
+    """Prepare the files of ``recipe`` in memory, and call its reward functions once on some rows;
+    None where they are not at hand: of the hub, of an environment, or all generated and scored by
+    our functions.
 
     Of large files the first rows are prepared, all rows where those would end the run. Raises
-    UserError as prepare_data does, for prompts that the reward functions cannot score, and for
-    fewer training prompts than an iteration takes.
+    UserError as prepare_data and ``call_functions`` do, for prompts that the reward functions
+    cannot score, and, unless nothing ``trains``, for fewer training prompts than an iteration
+    takes.
     """
-    sources = recipe.data.sources
-    if any(isinstance(source, EnvironmentSource) for source in sources):
+    files = at_hand(recipe)
+    if files is None:
         return None
+    if not files:
+        own = any(":" in function.name for function in recipe.reward.functions)
+        return _called(recipe, _rehearsed(recipe, None, trains), call_judges) if own else None
+    most = max(1, REHEARSED_ROWS // len(files))
+    counts = [count_rows(file, setting="data.sources") for file in files]
+    if all(count is not None and count <= most for count in counts):
+        found = _rehearsed(recipe, None, trains)
+    else:
+        try:
+            found = _rehearsed(recipe, most, trains)
+        except UserError:  # going by the first rows, which may be unlike the others
+            found = _rehearsed(recipe, None, trains)
+    return _called(recipe, found, call_judges)
+
+
+def at_hand(recipe: Recipe) -> list[str] | None:
+    """Return the files of the recipe's sources; None where rows are of the hub or an environment.
+
+    Raises UserError as ``source_files`` does.
+    """
     files: list[str] = []
-    for index, source in enumerate(sources):
+    for index, source in enumerate(recipe.data.sources):
+        if isinstance(source, EnvironmentSource):
+            return None
         if not isinstance(source, GeneratedSource):
             found = source_files(source, f"data.sources[{index}]")
             if not found:
                 return None
             files += found
-    if not files:
-        return None
-    most = max(1, REHEARSED_ROWS // len(files))
-    counts = [count_rows(file, setting="data.sources") for file in files]
-    if all(count is not None and count <= most for count in counts):
-        return _rehearsed(recipe, None)
-    try:
-        return _rehearsed(recipe, most)
-    except UserError:  # going by the first rows, which may be unlike the others
-        return _rehearsed(recipe, None)
+    return files
 
 
-def _rehearsed(recipe: Recipe, most: int | None) -> Rehearsal:
+def check_dataset(
+    recipe: Recipe, prompts: pl.LazyFrame, demonstrations: pl.LazyFrame
+) -> Iterator[str]:
+    """Yield the doubts of ``call_functions`` on a prepared dataset, whose rows were not at hand
+    before. Raises UserError as ``rehearse`` does."""
+    columns = ("uid", "data_source", "reward_style", "ground_truth", "extra_info")
+    rows = prompts.select(columns).collect().iter_rows()
+    truths = (Truth(f"prompt {uid}", *values) for uid, *values in rows)
+    check_truths(truths, recipe.reward.functions)
+    first = [table.head(FIRST_ROWS).collect() for table in (prompts, demonstrations)]
+    yield from _doubts(recipe, *first)
+
+
+def _called(recipe: Recipe, found: Rehearsal, call_judges: bool) -> Rehearsal:
+    tables = [found.prepared.tables[name] for name in ("prompts", "demonstrations")]
+    return replace(found, doubts=tuple(_doubts(recipe, *tables, call_judges=call_judges)))
+
+
+def _doubts(
+    recipe: Recipe,
+    prompts: pl.DataFrame,
+    demonstrations: pl.DataFrame,
+    *,
+    call_judges: bool = False,
+) -> Iterator[str]:
+    if recipe.hardware.ray_address is None:  # else they run elsewhere
+        yield from call_functions(recipe, prompts, demonstrations, call_judges=call_judges)
+
+
+def _rehearsed(recipe: Recipe, most: int | None, trains: bool) -> Rehearsal:
     """Prepare at most ``most`` rows of each file, and look at what is left."""
     sources = tuple(_few(source, most) for source in recipe.data.sources)
     data = recipe.data.model_copy(update={"sources": sources})
@@ -95,9 +142,10 @@ def _rehearsed(recipe: Recipe, most: int | None) -> Rehearsal:
     prompts, functions = prepared.tables["prompts"], recipe.reward.functions
     check_covered(prompts, functions)
     check_truths(_truths(prepared, recipe.data), functions)
-    if not any(isinstance(source, GeneratedSource) for source in sources):
+    if trains and not any(isinstance(source, GeneratedSource) for source in sources):
         _check_iteration(prompts, recipe)
-    return Rehearsal(prepared, complete=most is None)
+    generated = all(isinstance(source, GeneratedSource) for source in sources)
+    return Rehearsal(prepared, complete=most is None and not generated)
 
 
 def _few(source: Source, most: int | None) -> Source:

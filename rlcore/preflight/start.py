@@ -22,8 +22,8 @@ from schemas.recipe import Recipe
 VALUES_READ_AHEAD = 16 * 2**30
 
 
-def check_start(recipe: Recipe) -> Plan:
-    """Return the plan of a run that may start here.
+def check_start(recipe: Recipe, *, call_judges: bool = False) -> Plan:
+    """Return the plan of a run that may start here. ``call_judges``: each is asked about a row.
 
     Raises UserError when the recipe names a function, a file, a model directory or a cluster that
     cannot be used, programs cannot be confined, the run surely cannot fit this machine, or its data
@@ -43,9 +43,11 @@ def check_start(recipe: Recipe) -> Plan:
     sandbox = check_sandbox(recipe)
     check_functions(recipe)
     check_environment(recipe)
-    rehearsal = rehearse(recipe)
-    lines = () if rehearsal is None else tuple(rehearsal.lines())
-    return replace(planned, sandbox=sandbox, prepared=lines)
+    rehearsal = rehearse(recipe, call_judges=call_judges)
+    if rehearsal is not None:
+        lines = tuple(rehearsal.lines())
+        planned = replace(planned, prepared=lines, doubts=rehearsal.doubts)
+    return replace(planned, sandbox=sandbox)
 
 
 def check_evaluation(recipe: Recipe) -> None:
@@ -62,7 +64,7 @@ def check_evaluation(recipe: Recipe) -> None:
     check_sandbox(recipe)
     check_functions(recipe)
     check_environment(recipe)
-    rehearse(recipe)
+    rehearse(recipe, trains=False)
 
 
 def _check_variables(recipe: Recipe) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 from rlcore.cluster.types import Worker
 from rlcore.learner.pool import LearnerPool
 from rlcore.models.packing import Sequences
+from rlcore.rewards.process import LOAD_S
 from rlcore.rewards.registry import combine
 from rlcore.rewards.types import Kind, Reward, RewardRow, groups_of
 from rlcore.rewards.unscored import check_unscored
@@ -274,6 +275,7 @@ class _Calls:
         # What hangs among several rows is tried again row by row.
         calls = 2 * rows * len(self._counts)
         limit_s = self._timeout_s + calls * (self._section.timeout_s + 1)
+        limit_s += 2 * LOAD_S * len(self._counts)
         if self._judges_s is not None:  # all workers share the judges' limits
             limit_s += self._judges_s(max(rows, len(self._begun)))
         return limit_s

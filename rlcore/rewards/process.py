@@ -18,6 +18,8 @@ from schemas.rl import RewardFunction
 FORMAT = "format"  # the built-in reward
 CHILD = "rlcore.rewards.child"
 LOOK_S = 15.0
+# Of the first call in a process, beside the limit of its row: a function may load a model there.
+LOAD_S = 15.0
 RECYCLE_ROWS = 10_000
 # Rows that a child has and has not answered; those beyond the socket's buffer would block both.
 _AHEAD_ROWS = 512
@@ -72,6 +74,7 @@ class FunctionProcess:
         self._environment = environment
         self._recycle_rows = recycle_rows
         self._lost = 0  # consecutive lost rows
+        self._load_s = LOAD_S  # less once it is known what loading takes
         self._is_async = self._closed = False
         self._child: Child | None = self._start()
 
@@ -131,6 +134,9 @@ class FunctionProcess:
         """Score units of ``waiting`` until all are done, the child is due for replacement, or a row
         ends it. Return the rows that are still without a reward and may have ended it."""
         child, flight = self._ready_child(), _Flight()
+        row_s, loads = timeout_s, child.rows_scored == 0
+        if loads:
+            timeout_s += self._load_s
         try:
             while True:
                 if waiting and (units := self._next(rows, waiting, flight, child)):
@@ -143,11 +149,18 @@ class FunctionProcess:
                 if index not in flight.rows:
                     raise RuntimeError(f"the reward process answered row {index}, not asked for")
                 rewards[index] = self._answered(rows[index], values)
+                if loads:
+                    self._load_s = min(LOAD_S, 2 * flight.silence_s())
+                    timeout_s, loads = row_s, False
                 child.rows_scored += 1
                 flight.answered(index)
         except TimeoutError:
             self._end_child()
-            late = f"no score of {self._what}{self._pattern} within {timeout_s:g} s"
+            # what a restarted process may take is little where loading took little
+            beside = f" and {timeout_s - row_s:.3g} s for loading" if timeout_s > row_s + 1 else ""
+            if loads and self._load_s == LOAD_S:
+                self._load_s = 0.0  # it hangs, and that must not take as long for each row
+            late = f"no score of {self._what}{self._pattern} within {row_s:g} s{beside}"
             lost = Outcome.TIMEOUT, f"{late}; its process was killed"
         except ChildEnded:
             self._child = None
@@ -167,7 +180,11 @@ class FunctionProcess:
         """Return the first units of ``waiting`` that the child can be given now."""
         if any(unit.alone for unit in flight.units):
             return []
+        loads = child.rows_scored == 0  # its first row has time for that, and those beside it not
+        if self._is_async and loads and flight.units:
+            return []
         at_once = self._concurrency if self._is_async else 1 if self._batch else _AHEAD_ROWS
+        at_once = 1 if self._is_async and loads else at_once
         at_once = min(at_once, self._recycle_rows - child.rows_scored)
         given, characters = list(flight.rows), sum(_size(rows[i]) for i in flight.rows)
         units: list[_Unit] = []

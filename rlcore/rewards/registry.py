@@ -307,10 +307,11 @@ def reward_of(row: RewardRow, result: Any) -> Reward:
         return Reward(
             row.trajectory_id, Outcome.OK, _finite(result, "the reward function returned")
         )
+    result = {str(key): plain(value) for key, value in result.items()}
     if "score" not in result:
         raise UserError(f"the reward function returned a dict without 'score': {sorted(result)}")
     score = _finite(result["score"], "the reward function returned score")
-    correct = None if result.get("acc") is None else bool(result["acc"])
+    correct = _verdict(result.get("acc"))
     answer = result.get("answer", result.get("pred"))
     parts = {
         key: float(value)
@@ -328,7 +329,29 @@ def reward_of(row: RewardRow, result: Any) -> Reward:
     )
 
 
+def plain(value: Any) -> Any:
+    """Return a number of numpy, also as an array without axes, as Python's; else ``value``."""
+    of_numpy = type(value).__module__ == "numpy" and getattr(value, "ndim", None) == 0
+    return value.item() if of_numpy else value
+
+
+def _verdict(value: Any) -> bool | None:
+    """Return whether ``acc`` says that a response is right. Raises UserError for what is neither a
+    bool nor 0 or 1: text would count as true."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, numbers.Real) and value in (0, 1):
+        return value == 1
+    raise UserError(
+        f"the reward function returned acc {str(value)[:80]!r} of type {type(value).__name__},"
+        " which is neither a bool nor 0 or 1"
+    )
+
+
 def _finite(value: Any, what: str) -> float:
-    if not isinstance(value, numbers.Real) or not math.isfinite(value):
-        raise UserError(f"{what} {str(value)[:80]!r}, which is not a finite number")
-    return float(value)
+    value = plain(value)
+    if isinstance(value, numbers.Real) and math.isfinite(value):
+        return float(value)
+    kind = "" if isinstance(value, numbers.Real | str) else f" of type {type(value).__name__}"
+    remedy = "; return a float" if kind else ""
+    raise UserError(f"{what} {str(value)[:80]!r}{kind}, which is not a finite number{remedy}")

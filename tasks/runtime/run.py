@@ -77,6 +77,8 @@ def _opened(
     get_run_logger().info(f"recipe {recipe.name}, seed {recipe.seed}, run folder {directory}")
     for sentence in modified_sentences([*stage_parents(recipe), *environment_names(recipe)]):
         get_run_logger().warning(sentence)
+    for sentence in planned.doubts:
+        get_run_logger().warning(sentence)
     if planned.sandbox is not None:
         get_run_logger().info(f"reward code runs programs at sandbox level {planned.sandbox}")
     tracking = Tracker.open(

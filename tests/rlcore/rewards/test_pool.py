@@ -10,6 +10,7 @@ from rlcore.cluster.in_process import InProcessWorker
 from rlcore.learner.pool import LearnerPool
 from rlcore.models.packing import Sequences
 from rlcore.rewards.pool import RewardPool, add_model_score, model_scores
+from rlcore.rewards.process import LOAD_S
 from rlcore.rewards.types import Kind, Reward, RewardRow
 from rlcore.rewards.worker import Parts
 from schemas.rl import RewardSection
@@ -188,7 +189,7 @@ def test_judges_have_the_time_that_their_limits_take() -> None:
     judged = RewardPool(handles, section, timeout_s=5, judges_s=lambda count: 100.0 * count)
     assert len(judged.score(rows("a", "b", "c", "d"))) == 4
     _, *limits = waited  # of asking for the functions' kinds
-    assert 400 < min(limits) <= max(limits) <= 5 + 2 * 4 * 2 + 400
+    assert 400 < min(limits) <= max(limits) <= 5 + 2 * 4 * 2 + 2 * LOAD_S + 400
 
 
 def test_rows_of_two_kinds_of_functions_are_not_handed_over_one_by_one() -> None:
