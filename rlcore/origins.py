@@ -103,6 +103,11 @@ def brief(value: Any) -> str:
     if value is NO_VALUE or isinstance(value, Section):
         return "-" if value is NO_VALUE else "section"
     plain = list(value) if isinstance(value, tuple) else value
+    if isinstance(plain, Mapping):  # judges are sections by name
+        plain = {
+            name: one.model_dump(mode="json") if isinstance(one, Section) else one
+            for name, one in plain.items()
+        }
     text = yaml.safe_dump(plain, default_flow_style=True, allow_unicode=True, width=10_000)
     text = text.strip().removesuffix("...").strip()  # YAML's end marker
     return text if len(text) <= SHOWN_CHARACTERS else f"{text[: SHOWN_CHARACTERS - 3]}..."

@@ -60,7 +60,13 @@ def _sizes_of_files(
             _check_rejects(one, data, f"data.sources[{index}]")
         if peeks:
             sizes[index] = total_size(
-                size_of_rows(p.split, p.prompts, p.demonstrations, data.validation_fraction)
+                size_of_rows(
+                    p.split,
+                    p.prompts,
+                    p.demonstrations,
+                    data.validation_fraction,
+                    data.test_fraction,
+                )
                 for p in peeks
             )
     return sizes

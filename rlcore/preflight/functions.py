@@ -10,6 +10,7 @@ from schemas.recipe import Recipe
 
 _LOADERS = {
     "reward": "rlcore.preflight.loaders:load_reward",
+    "batch_reward": "rlcore.preflight.loaders:load_batch_reward",
     "advantage": "rlcore.preflight.loaders:load_advantage",
     "policy_loss": "rlcore.preflight.loaders:load_policy_loss",
     "engine": "rlcore.preflight.loaders:load_engine",
@@ -35,7 +36,12 @@ def _functions_of(recipe: Recipe) -> list[dict[str, Any]]:
     reward, algorithm = recipe.reward, recipe.rl.algorithm
     memory_bytes = None if reward.memory_gib is None else int(reward.memory_gib * 2**30)
     named: list[tuple[str, str, Mapping[str, Any], str]] = [
-        ("reward", function.name, function.options, f"reward.functions[{index}].name")
+        (
+            "batch_reward" if function.batch else "reward",
+            function.name,
+            function.options,
+            f"reward.functions[{index}].name",
+        )
         for index, function in enumerate(reward.functions)
     ]
     options = algorithm.advantage_options
@@ -50,7 +56,7 @@ def _functions_of(recipe: Recipe) -> list[dict[str, Any]]:
             "options": dict(options),
             "path": path,
             "loader": _LOADERS[kind],
-            "memory_bytes": memory_bytes if kind == "reward" else None,
+            "memory_bytes": memory_bytes if kind.endswith("reward") else None,
         }
         for kind, name, options, path in named
         if ":" in name

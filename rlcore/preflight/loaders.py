@@ -14,6 +14,13 @@ def load_reward(name: str, options: Mapping[str, Any], path: str) -> None:
     build((name, 1.0, options), path.removesuffix(".name"))
 
 
+def load_batch_reward(name: str, options: Mapping[str, Any], path: str) -> None:
+    """Load a reward function of all rows of a prompt here, as ``load_reward``."""
+    from rlcore.rewards.registry import build
+
+    build((name, 1.0, options), path.removesuffix(".name"), batch=True)
+
+
 def load_advantage(name: str, options: Mapping[str, Any], path: str) -> None:
     """Load an advantage estimator here. Raises UserError when it cannot be called."""
     from rlcore.algorithms.advantages import find_estimator

@@ -36,7 +36,7 @@ def completions(
             "subset": ["test"] * count,
             "mode": modes,
             "sample": pl.Series(samples, dtype=pl.Int32),
-            "prompt": ["2 + 2?"] * count,
+            "prompt": [f"2 + 2, {uid}?" for uid in uids],
             "response": ["4" if right else "5" for right in rights],
             "ground_truth": ["4"] * count,
             "outcome": ["ok" if right else "wrong" for right in rights],

@@ -48,8 +48,8 @@ def loads(prompt, response):
     if not _loaded:
         time.sleep(2.5)
         _loaded.append(1)
-    return len(response) % 2
-def groups(rows): return [float(len(row["solution"]) % 2) for row in rows]
+    return 1 + len(response) % 2
+def groups(rows): return [1.0 + len(row["solution"]) % 2 for row in rows]
 async def waits(prompt, response):
     if not _loaded:
         time.sleep(2.5)
@@ -99,6 +99,7 @@ def dry_run(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
             "hardware": {"cluster": "in_process", "rollout": {"engine": "transformers"}},
             "tracking": {"wandb": False},
         }
+        recipe |= changes.pop("recipe", {})
         path = tmp_path / "called.yaml"
         path.write_text(yaml.safe_dump(recipe))
         given = [f"{key.replace('__', '.')}={json.dumps(value)}" for key, value in changes.items()]
@@ -217,7 +218,10 @@ def test_a_judge_is_asked_where_that_is_wanted_alone(
             "max_calls": 10_000,
         }
         terms = [{"name": "judge", "options": {"judge": "main"}}]
-        given = {"judges": {"main": judge}, "reward__functions": terms, "rl__iterations": 1}
+        given = {
+            "recipe": {"judges": {"main": judge}, "reward": {"functions": terms}},
+            "rl__iterations": 1,
+        }
         code, said = dry_run("judge", **given)
         assert code == 0, said
         assert not server.requests
