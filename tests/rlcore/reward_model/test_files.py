@@ -43,8 +43,11 @@ def test_model_solutions_become_ranked_answers_in_the_policys_form(tokenizer, tm
 
 def test_each_row_of_a_file_is_a_prompt_and_one_is_for_validation(tokenizer, tmp_path) -> None:
     """Rankings of different rows are not comparable, and a stage without held-out pairs ends."""
-    rows = [{"prompt": f"{n}+1?", "chosen": f"{n + 1}", "rejected": "3"} for n in range(4, 9)]
-    rows.append({"prompt": "1+1?", "responses": ["2", "3", "11"], "ranks": [1, 2.0, 2]})
+    pairs = [{"prompt": f"{n}+1?", "chosen": f"{n + 1}", "rejected": "3"} for n in range(4, 9)]
+    rows: list[dict] = [
+        *pairs,
+        {"prompt": "1+1?", "responses": ["2", "3", "11"], "ranks": [1, 2.0, 2]},
+    ]
     path = write(tmp_path / "pairs.jsonl", rows)
     section = FilePreferences(path=str(path), validation_fraction=0.001)
     table = Preferences.validate(encode(read_preferences(section, DATA).rows, tokenizer).table)
