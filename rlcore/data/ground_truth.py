@@ -16,12 +16,13 @@ from uuid import UUID
 from rlcore.data.rows import BadRow
 
 
-def as_text(value: Any, column: str = "ground_truth") -> str | None:
+def as_text(value: Any, column: str = "ground_truth", *, padded: bool = False) -> str | None:
     """Return ``value`` as text, None where there is none; ``column`` is named in errors.
+    ``padded``: nulls in objects stand for keys that other rows have (``RawTable``).
 
     Raises BadRow for infinity, bytes that are no text, and types that have no text.
     """
-    value = _plain(value, column)
+    value = _plain(value, column, padded)
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, float):
@@ -31,12 +32,13 @@ def as_text(value: Any, column: str = "ground_truth") -> str | None:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _plain(value: Any, column: str) -> Any:
+def _plain(value: Any, column: str, padded: bool) -> Any:
     """Return ``value`` as what JSON knows."""
     if isinstance(value, list | tuple):
-        return [_plain(item, column) for item in value]
+        return [_plain(item, column, padded) for item in value]
     if isinstance(value, dict):
-        return {str(name): _plain(item, column) for name, item in value.items()}
+        kept = {str(name): item for name, item in value.items() if item is not None or not padded}
+        return {name: _plain(item, column, padded) for name, item in kept.items()}
     if isinstance(value, Decimal):
         return _decimal(value, column)
     if isinstance(value, datetime) and value.time() == time() and value.tzinfo is None:

@@ -225,7 +225,9 @@ def _verl(table: RawTable, index: int, values: dict[str, Any]) -> Row:
         data_source=values.get("data_source"),
         ability=str(values.get("ability", "")),
         reward_style=reward.get("style") or "rule",
-        ground_truth=as_text(reward.get("ground_truth"), "reward_model.ground_truth"),
+        ground_truth=as_text(
+            reward.get("ground_truth"), "reward_model.ground_truth", padded=table.padded
+        ),
         extra_info=_json({**info, **_others(values, known)}),
     )
 
@@ -277,7 +279,7 @@ def _conversation(
     columns: tuple[str, ...],
 ) -> Row:
     truth_column = next((name for name in _TRUTHS if name in values), _TRUTHS[0])
-    truth = as_text(values.get(truth_column), truth_column)
+    truth = as_text(values.get(truth_column), truth_column, padded=table.padded)
     name = values.get("data_source")
     return _row(
         table,

@@ -12,12 +12,13 @@ from rlcore.data.prepare import PreparedData, prepare_for
 from rlcore.data.read import training_texts
 from rlcore.data.sources import count_rows, source_files
 from rlcore.models.base import base_tokenizer
-from rlcore.models.tokenizer import train_tokenizer
+from rlcore.models.tokenizer import MINIMAL_TEMPLATE, train_tokenizer
 from rlcore.reward_trial.first_calls import call_functions
 from rlcore.rewards.coverage import check_covered
 from rlcore.rewards.truths import Truth, check_truths
-from schemas.data import DataSection, EnvironmentSource, FileSource, GeneratedSource, Source
+from schemas.data import DataSection, FileSource, Source
 from schemas.errors import UserError
+from schemas.generated import EnvironmentSource, GeneratedSource
 from schemas.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 REHEARSED_ROWS = 16_384  # of all files together; some seconds
 FIRST_ROWS = 4096  # of a dataset, among which rows are looked for that functions are called on
 FEW = 64  # rows of a generated source, which stand for the others
+_SHOWS_ALL = MINIMAL_TEMPLATE.replace("m.content", "(m.reasoning_content or '') + m.content")
 _UNLIMITED = 10**9  # tokens, where the model's tokenizer is not at hand
 
 
@@ -138,6 +140,7 @@ def _rehearsed(recipe: Recipe, most: int | None, trains: bool) -> Rehearsal:
             sft = few.sft.model_copy(update={"max_tokens": _UNLIMITED})
             few = few.model_copy(update={"data": data, "sft": sft})
             tokenizer = train_tokenizer((), 512)
+            tokenizer.chat_template = _SHOWS_ALL
         prepared = prepare_for(few, tokenizer)
     prompts, functions = prepared.tables["prompts"], recipe.reward.functions
     check_covered(prompts, functions)

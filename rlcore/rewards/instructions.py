@@ -40,6 +40,11 @@ def scorer() -> Scorer:
     return score
 
 
+def check_truth(ground_truth: str) -> None:
+    """Raise UserError for a ground truth that holds no checks, or others than there are."""
+    list(_checks(_asked(ground_truth)))
+
+
 def words_in(text: str) -> list[str]:
     """Return the words of ``text`` in lower case; a hyphen or an apostrophe is within a word.
 

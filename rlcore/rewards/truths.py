@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from rlcore.rewards import arithmetic, code, gsm8k, math_answer
+from rlcore.rewards import arithmetic, code, gsm8k, instructions, math_answer
 from schemas.errors import UserError
 from schemas.rl import RewardFunction
 
@@ -14,6 +14,7 @@ READERS: dict[str, Callable[..., None]] = {
     "arithmetic": arithmetic.check_truth,
     "code": code.check_truth,
     "gsm8k": gsm8k.check_truth,
+    "instructions": instructions.check_truth,
     "math": math_answer.check_truth,
 }
 # Names that people give a column of ground truths.

@@ -82,3 +82,13 @@ def test_parquet_and_jsonl_give_the_same_truths(form: str, tmp_path: Path) -> No
             assert [reject.reason for reject in rejects] == ["null_ground_truth"]
         else:
             assert kept[2].ground_truth is None
+
+
+def test_what_parquet_pads_objects_with_is_left_out(tmp_path: Path) -> None:
+    rows = [{"prompt": "a?", "ground_truth": {"words": ["a"]}}]
+    rows.append({"prompt": "b?", "ground_truth": {"words": ["b"], "length": [1, 2]}})
+    pl.DataFrame(rows).write_parquet(tmp_path / "rows.parquet")
+    raw = read_file(str(tmp_path / "rows.parquet"), setting="x")
+    kept, _ = normalise(RawTable("rows.parquet", "train", raw, padded=True))
+    assert kept[0].ground_truth == '{"words": ["a"]}'
+    assert as_text({"default": None}) == '{"default": null}'

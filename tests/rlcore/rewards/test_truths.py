@@ -29,6 +29,7 @@ ARITHMETIC = RewardFunction(name="arithmetic")
         (MATH, "north"),
         (MATH, "½"),
         (ARITHMETIC, "12"),
+        (RewardFunction(name="instructions"), '{"words": ["river"]}'),
         (CODE, '{"inputs": ["1"], "outputs": ["2"]}'),
         (RewardFunction(name="length", options={"soft": 1, "hard": 2}), None),
         (RewardFunction(name="own:f"), None),
@@ -52,12 +53,14 @@ def test_what_can_be_read_passes(function: RewardFunction, ground_truth: str | N
         (CODE, "print(1)", "is not JSON with 'inputs' and 'outputs'"),
         (CODE, '{"inputs": [], "outputs": []}', "at least one test"),
         (MATH, None, "it has no ground truth"),
+        (RewardFunction(name="instructions"), '{"word": ["river"]}', "asks for 'word', which"),
     ],
 )
 def test_what_cannot_is_named_with_its_row(
     function: RewardFunction, ground_truth: str | None, why: str
 ) -> None:
-    readable = '{"inputs": ["1"], "outputs": ["2"]}' if function is CODE else "12"
+    texts = {"code": '{"inputs": ["1"], "outputs": ["2"]}', "instructions": '{"length": [1, 2]}'}
+    readable = texts.get(function.name, "12")
     with pytest.raises(UserError, match="file row 7: ") as error:
         check_truths([truth(readable), truth(ground_truth, 7)], [function])
     assert why in str(error.value)
