@@ -43,6 +43,9 @@ model.max_tokens sft.max_tokens reward_model.max_tokens data.max_prompt_tokens: 
     max_model_length vllm_max_model_length max_total_sequence_length cutoff_len model_max_length
     context_length max_context_length context_window n_ctx max_sequence_length
     max_position_embeddings
+rl.rollout.stop evaluate.stop evolve.stop reward_model.preferences.stop: stop_strings
+    stop_sequences stop_words stop_sequence stopwords until
+model.stop_tokens: stop_token_ids stop_token eos_token eos_token_id eos_token_ids stop_ids
 rl.rollout.temperature evaluate.temperature: temp sampling_temperature rollout_temperature
 evaluate.temperature: eval_temperature temperature_eval val_temperature val_kwargs.temperature
     eval_temp
@@ -300,8 +303,8 @@ there is nothing to set: the pipeline does it by itself, or not at all; leave it
     enable_activation_offload use_fused_kernels model_init_kwargs cast_lm_head_to_fp32
     pad_to_multiple_of chat_template_kwargs cache_implementation vllm_server_base_url
     vllm_guided_decoding_regex wandb_log_unique_prompts eval_on_start do_train do_eval
-    group_by_length auto_find_batch_size neftune_noise_alpha eos_token use_bias_correction_kl
-    stop_token center_rewards_coefficient hub_strategy hub_token hub_private_repo layered_summon
+    group_by_length auto_find_batch_size neftune_noise_alpha use_bias_correction_kl
+    center_rewards_coefficient hub_strategy hub_token hub_private_repo layered_summon
     engine_kwargs optimizer_impl filter_overlong_prompts_workers num_proc preprocessing_num_workers
     ignore_data_skip include_tokens_per_second torch_empty_cache_steps shuffle_prompts external_lib
     hub_model use_liger rollout.mode optim_target_modules dataloader_drop_last

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from schemas.sampling import Temperature
+from schemas.sampling import StopTexts, Temperature
 from schemas.section import Section, rule
 
 
@@ -33,6 +33,7 @@ class EvolveSection(Section):
     temperature: Temperature = Field(default=0.7, description="of the policy; divides the logits")
     verifier_temperature: Temperature = Field(default=0.4, description="of the verifiers")
     max_new_tokens: int = Field(default=512, ge=1, description="tokens of one turn of either agent")
+    stop: StopTexts = Field(default=(), description="texts that end a turn of the policy")
     format_retries: int = Field(
         default=5,
         ge=0,
@@ -64,7 +65,8 @@ class EvolveSection(Section):
     @property
     def identity(self) -> dict[str, Any]:
         """What a round depends on: not how many there are."""
-        return self.model_dump(mode="json", exclude={"rounds", "scored_as"})
+        unused = set() if self.stop else {"stop"}  # which is younger than keys in use
+        return self.model_dump(mode="json", exclude={"rounds", "scored_as"} | unused)
 
     @rule
     def _verifiers_are_odd(self) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, StrictInt, model_validator
 
 from schemas.section import Section, rule
 
@@ -70,6 +70,12 @@ class ModelSection(Section):
     )
     trust_remote_code: bool = Field(default=False, description="run code shipped with the model")
     chat_template: str | None = Field(default=None, description="Jinja; null = the model's own")
+    stop_tokens: tuple[StrictInt | str, ...] = Field(
+        default=(),
+        description="token texts or ids that end a turn, besides eos_token_id of the model's"
+        " generation_config.json and config.json, the tokenizer's eos_token and the token with"
+        " which the chat template closes an assistant turn",
+    )
     max_tokens: int = Field(default=2048, ge=16, description="tokens: prompt and response together")
 
     @model_validator(mode="before")

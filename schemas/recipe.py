@@ -29,7 +29,8 @@ from schemas.rl import (
     RLSection,
     rest_of,
 )
-from schemas.sampling import Temperature
+from schemas.rollout import with_rollout_stop
+from schemas.sampling import StopTexts, Temperature
 from schemas.section import Section, rule
 
 _SFT_OPTIMIZER = Optimizer(lr=1e-5, betas=(0.9, 0.95), schedule=Schedule(kind="cosine"))
@@ -65,6 +66,9 @@ class EvaluateSection(Section):
     temperature: Temperature = Field(default=1.0, description="of the samples; divides the logits")
     top_p: float = Field(default=1.0, gt=0, le=1, description="probability mass kept; 1 = all")
     max_new_tokens: int = Field(default=512, ge=1, description="tokens per response")
+    stop: StopTexts = Field(
+        default=(), description="texts that end an answer; left out = those of rl.rollout.stop"
+    )
     completions_shown: int = Field(
         default=8, ge=0, description="sample completions on the run page"
     )
@@ -114,7 +118,7 @@ class TrackingSection(Section):
 _LOADED = {"dtype", "max_tokens", "trust_remote_code"}
 # The sections that each stage's result depends on; a set lists keys of a section.
 STAGE_SLICES: dict[str, dict[str, bool | set[str]]] = {
-    BASE_MODEL: {"model": {"chat_template", "trust_remote_code"}},
+    BASE_MODEL: {"model": {"chat_template", "stop_tokens", "trust_remote_code"}},
     "prepare_data": {"seed": True, "data": True, "sft": {"enabled", "max_tokens"}},
     "sft": {"seed": True, "model": _LOADED, "sft": True},
     "reward_model": {"seed": True, "model": _LOADED, "reward_model": True},
@@ -126,7 +130,7 @@ STAGE_SLICES: dict[str, dict[str, bool | set[str]]] = {
 # A base model from scratch: its shape, its draw, and the text that its tokenizer is trained on.
 _FROM_SCRATCH: dict[str, bool | set[str]] = {
     "seed": True,
-    "model": {"chat_template", "dtype", "from_scratch"},
+    "model": {"chat_template", "dtype", "from_scratch", "stop_tokens"},
     "data": {"sources"},
 }
 
@@ -139,6 +143,15 @@ NOT_IN_KEYS: dict[str, set[str]] = {
     "rl": {"checkpoint", "max_logprob_gap", "max_mult_prob_error", "max_canary_gap"},
     "evaluate": {"completions_shown"},
 }
+
+
+# Fields that are younger than keys in use: where one is empty, the keys are those of before it.
+IN_KEYS_IF_SET = (
+    ("model", "stop_tokens"),
+    ("rl", "rollout", "stop"),
+    ("evaluate", "stop"),
+    ("reward_model", "preferences", "stop"),
+)
 
 
 class Recipe(Section):
@@ -167,12 +180,11 @@ class Recipe(Section):
     tracking: TrackingSection = TrackingSection()
     retrain: RetrainSection | None = Field(default=None, description="null = never retrained")
 
+    _answers_end_alike = model_validator(mode="before")(with_rollout_stop)
+
     def slice_for(self, stage: str) -> dict[str, Any]:
         """Return the JSON-ready part of the recipe that ``stage`` depends on."""
-        from_scratch = stage == BASE_MODEL and self.model.from_scratch is not None
-        sections = _FROM_SCRATCH if from_scratch else STAGE_SLICES[stage]
-        hidden = {name: keys for name, keys in NOT_IN_KEYS.items() if sections.get(name) is True}
-        part = self.model_dump(mode="json", include=sections, exclude=hidden, context=IN_KEYS)
+        part = _own_part(self, stage)
         if stage == REWARD_MODEL:
             # It ranks by verdicts: which functions count matters, the weights do not.
             terms = [f for f in self.reward.functions if f.name != REWARD_MODEL]
@@ -340,6 +352,21 @@ class Recipe(Section):
                 " token, and in float32 every token agrees; remove it, rl.max_logprob_gap bounds"
                 " the largest"
             )
+
+
+def _own_part(recipe: Recipe, stage: str) -> dict[str, Any]:
+    """Return what ``STAGE_SLICES`` says that ``stage`` depends on."""
+    from_scratch = stage == BASE_MODEL and recipe.model.from_scratch is not None
+    sections = _FROM_SCRATCH if from_scratch else STAGE_SLICES[stage]
+    hidden = {name: keys for name, keys in NOT_IN_KEYS.items() if sections.get(name) is True}
+    part = recipe.model_dump(mode="json", include=sections, exclude=hidden, context=IN_KEYS)
+    for *path, name in IN_KEYS_IF_SET:
+        inner = part
+        for section in path:
+            inner = inner.get(section) or {}
+        if name in inner and not inner[name]:
+            del inner[name]
+    return part
 
 
 def _stages_of_environment(recipe: Recipe) -> set[str]:

@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 
 from schemas.data import GSM8K_INSTRUCTION
 from schemas.optimizer import Optimizer, Schedule, rest_of
-from schemas.sampling import Temperature
+from schemas.sampling import StopTexts, Temperature
 from schemas.section import Section, rule
 
 
@@ -26,6 +26,9 @@ class SampledPreferences(Section):
     max_responses: int = Field(default=9, ge=2, description="most responses per prompt")
     temperature: Temperature = Field(default=1.0, description="divides the logits")
     max_new_tokens: int = Field(default=512, ge=1, description="tokens per response")
+    stop: StopTexts = Field(
+        default=(), description="texts that end a response; left out = those of rl.rollout.stop"
+    )
 
     @model_validator(mode="before")
     @classmethod

@@ -1,11 +1,12 @@
 """Recipe section ``rl.rollout``: what the engines sample in an iteration, and in which order."""
 
-from collections.abc import Iterator
-from typing import Literal
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
 
 from pydantic import Field
 
-from schemas.sampling import NO_TOP_K, Temperature
+from schemas.names import REWARD_MODEL
+from schemas.sampling import NO_TOP_K, StopTexts, Temperature
 from schemas.section import Section, rule
 
 
@@ -20,6 +21,11 @@ class RolloutSection(Section):
     top_p: float = Field(default=1.0, gt=0, le=1, description="probability mass kept; 1 = all")
     top_k: int = Field(default=NO_TOP_K, ge=-1, description="likeliest tokens kept; -1 = all")
     max_new_tokens: int = Field(default=512, ge=1, description="tokens a response may have")
+    stop: StopTexts = Field(
+        default=(),
+        description="texts that end an answer besides the model's stop tokens; the tokens up to the"
+        " end of one are kept and trained, and rewards read the answer without it",
+    )
     greedy_baseline: bool = Field(
         default=False, description="also answer each prompt greedily, as the baseline of ReMax"
     )
@@ -41,3 +47,27 @@ class RolloutSection(Section):
             )
         if self.top_k == 0:
             yield f"top_k = 0 would leave no token to sample; set top_k to {NO_TOP_K}, which is off"
+
+
+def with_rollout_stop(recipe: Any) -> Any:
+    """Return the values of a recipe with the texts of ``rl.rollout.stop`` in each section that asks
+    the policy for answers and does not say what ends them."""
+    stop = _at(recipe, "rl", "rollout").get("stop")
+    if not stop:
+        return recipe
+    recipe = dict(recipe)
+    if isinstance(evaluate := recipe.get("evaluate", {}), Mapping):
+        recipe["evaluate"] = {"stop": stop, **evaluate}
+    ranked = _at(recipe, REWARD_MODEL, "preferences")
+    if isinstance(model := recipe.get(REWARD_MODEL), Mapping) and "kind" not in ranked:
+        ranked = {"kind": "samples", **ranked}
+    if isinstance(model, Mapping) and ranked["kind"] == "samples":
+        recipe[REWARD_MODEL] = {**model, "preferences": {"stop": stop, **ranked}}
+    return recipe
+
+
+def _at(values: Any, *path: str) -> Mapping[str, Any]:
+    """Return the section at ``path``; {} where there is none, or it is no mapping."""
+    for name in path:
+        values = values.get(name) if isinstance(values, Mapping) else None
+    return values if isinstance(values, Mapping) else {}

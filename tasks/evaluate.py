@@ -10,6 +10,7 @@ from rlcore.engines.loading import load_model_directory
 from rlcore.evaluation.evaluate import evaluate as evaluate_checkpoint
 from rlcore.evaluation.evaluate import section_of
 from rlcore.models.files import model_directory
+from rlcore.models.stops import stops_of
 from rlcore.models.tokenizer import load_tokenizer
 from rlcore.results.provenance import ENGINE
 from rlcore.trajectories.setup import episodes_of
@@ -52,6 +53,7 @@ def evaluate(run: StageRun) -> ArtifactRef:
                 seed=recipe.seed,
                 engines=engines,
                 tokenizer=tokenizer,
+                stop_ids=stops_of(first, tokenizer).ids,
                 scorer=rewards.score,
                 reward=recipe.reward,
                 episodes=episodes,

@@ -17,6 +17,7 @@ from rlcore.envs.names import environment_names
 from rlcore.evaluation.evaluate import evaluate
 from rlcore.models.base import check_base_model, with_file_names
 from rlcore.models.files import MODEL_FOLDER, locate_model, model_directory
+from rlcore.models.stops import Stops
 from rlcore.models.tokenizer import load_tokenizer
 from rlcore.recipes import recipe_digest, sampling_code
 from rlcore.results.provenance import (
@@ -85,7 +86,9 @@ def evaluate_model(
         recipe.model.revision,
         trust_remote_code=recipe.model.trust_remote_code,
     )
-    check_base_model(recipe.model, source)
+    stops = check_base_model(recipe.model, source)
+    for line in stops.lines():
+        log(line)
     for sentence in modified_sentences(["evaluate_model", *environment_names(recipe)]):
         log(sentence)
     store = ArtifactStore(recipe.store, writer="rl-pipeline evaluate")
@@ -99,7 +102,7 @@ def evaluate_model(
     if ref is None:
         with store.hold(key), store.scratch() as scratch:
             source = with_file_names(recipe.model, source, scratch / MODEL_FOLDER)
-            tables = _tables(recipe, source, split, store, reward_model, log)
+            tables = _tables(recipe, source, stops, split, store, reward_model, log)
             lineage = Lineage(recipe_digest(recipe), code, parents)
             made_by = {
                 RECIPE: record_recipe(store, recipe, lineage),
@@ -127,6 +130,7 @@ def _slice(recipe: Recipe, split: str) -> Mapping[str, Any]:
 def _tables(
     recipe: Recipe,
     source: Path,
+    stops: Stops,
     split: str,
     store: ArtifactStore,
     reward_model: ArtifactRef | None,
@@ -168,6 +172,7 @@ def _tables(
                 seed=recipe.seed,
                 engines=engines,
                 tokenizer=tokenizer,
+                stop_ids=stops.ids,
                 scorer=rewards.score,
                 reward=recipe.reward,
                 split=split,

@@ -121,8 +121,10 @@ def open_evolve(
     check_evolve(recipe)
     trusted = recipe.model.trust_remote_code
     source = locate_model(recipe.model.path or "", revision, trust_remote_code=trusted)
-    check_base_model(recipe.model, source)
+    stops = check_base_model(recipe.model, source)
     log = get_run_logger().info
+    for line in stops.lines():
+        log(line)
     for sentence in modified_sentences(["evolve", *environment_names(recipe)]):
         log(sentence)
     store = ArtifactStore(recipe.store, writer="rl-pipeline evolve")
@@ -138,7 +140,7 @@ def open_evolve(
         lineage = replace(lineage, parents=made_by)
         with store.scratch() as scratch:
             source = with_file_names(recipe.model, source, scratch / MODEL_FOLDER)
-            with Session(recipe, source, split, log) as session:
+            with Session(recipe, source, stops.ids, split, log) as session:
                 yield EvolveRun(recipe, store, keys, session, lineage, log)
 
 
@@ -198,6 +200,7 @@ def publish_figures(run: EvolveRun, results: pl.DataFrame) -> None:
 def _slice(recipe: Recipe, split: str) -> dict[str, Any]:
     """Return what of the recipe a round depends on."""
     loaded = {"dtype", "max_tokens", "trust_remote_code", "chat_template"}
+    loaded |= {"stop_tokens"} if recipe.model.stop_tokens else set()
     part = recipe.model_dump(mode="json", include={"seed": True, "data": True, "model": loaded})
     environment = None if recipe.environment is None else recipe.environment.identity
     own = {"evolve": recipe.evolve.identity, "environment": environment, "split": split}

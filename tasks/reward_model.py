@@ -10,6 +10,7 @@ from prefect.logging import get_run_logger
 from rlcore.engines.loading import load_model_directory
 from rlcore.models.files import MODEL_FOLDER, model_directory
 from rlcore.models.packing import Sequences
+from rlcore.models.stops import stops_of
 from rlcore.models.tokenizer import load_tokenizer
 from rlcore.reward_model.evaluation import evaluate_scores, last_token_scores
 from rlcore.reward_model.files import read_preferences
@@ -98,6 +99,7 @@ def _preferences(run: StageRun, policy: Path) -> ArtifactRef:
                 seed=run.recipe.seed,
                 engines=engines,
                 tokenizer=tokenizer,
+                stop_ids=stops_of(policy, tokenizer).ids,
                 scorer=run.workers.rule_rewards().score,
                 reward=run.recipe.reward,
             )

@@ -6,6 +6,7 @@ from contextlib import ExitStack, contextmanager
 from prefect.logging import get_run_logger
 
 from rlcore.models.files import MODEL_FOLDER, model_directory
+from rlcore.models.stops import stops_of
 from rlcore.models.tokenizer import load_tokenizer
 from rlcore.rl.phases import Phases
 from rlcore.rl.prompts import PromptRows
@@ -75,6 +76,7 @@ def open_phases(run: StageRun) -> Iterator[Phases]:
             prompts=PromptRows.of_file(store.table_file(dataset, "prompts")),
             ptx=ptx,
             tokenizer=tokenizer,
+            stop_ids=stops_of(policy, tokenizer).ids,
             workers=workers,
             log=get_run_logger().warning,
         )

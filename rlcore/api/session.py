@@ -42,6 +42,7 @@ from rlcore.models.base import check_model_files, copy_base_model, with_file_nam
 from rlcore.models.files import MODEL_FOLDER, locate_model, read_config
 from rlcore.models.pretrained import load_pretrained
 from rlcore.models.soundness import check_tokenizer_fits
+from rlcore.models.stops import record_stops, stops_of
 from rlcore.models.tokenizer import has_chat_template, load_tokenizer
 from rlcore.recipe_text import write_yaml
 from rlcore.recipes import recipe_digest
@@ -190,6 +191,7 @@ def _prepared(job: Job, root: Path, store: ArtifactStore, scratch: Path) -> _Pre
 def _trained(run: _Prepared) -> ArtifactRef:
     """Run what is left of the iterations; return the policy that the run ends with."""
     job, recipe, store = run.job, run.recipe, run.store
+    stops = stops_of(run.source, run.tokenizer, recipe.model.stop_tokens)
     with (
         explained(lambda: recipe, "rl"),
         Workers(recipe, warn=logger.warning) as workers,
@@ -208,6 +210,7 @@ def _trained(run: _Prepared) -> ArtifactRef:
             prompts=PromptRows.of_frame(run.prompts),
             ptx=None,
             tokenizer=run.tokenizer,
+            stop_ids=stops.ids,
             workers=rl_workers,
             log=logger.warning,
         )
@@ -215,6 +218,7 @@ def _trained(run: _Prepared) -> ArtifactRef:
         with bar:
             state = iterate(phases, Steps(), _Report(run, bar))
         phases.finish(state, exported / MODEL_FOLDER)
+        record_stops(exported / MODEL_FOLDER, stops)
         best = {"iteration": state.iteration, "best_iteration": state.best()[0]}
         made = replace(run.lineage, metadata={**best, **state.to_json()})
         return store.put(POLICY, run.call.key, directory=exported, lineage=made)

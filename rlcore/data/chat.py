@@ -1,9 +1,9 @@
 """Messages -> token ids, by the tokenizer's chat template.
 
 A demonstration is tokenized in the pieces that a rollout consists of: the prompt as rollouts see
-it, then the assistant's tokens up to its EOS. So SFT trains exactly the tokens that are sampled.
-What an environment answers is tokenized alone and appended: ids that were sampled are never decoded
-and encoded again.
+it, then the assistant's tokens up to the one that closes its turn. So SFT trains exactly the tokens
+that are sampled. What an environment answers is tokenized alone and appended: ids that were sampled
+are never decoded and encoded again.
 
 ``tools``: JSON schemas of what the policy can call, for templates that show them.
 """
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlcore.data.pieces import encode_texts
 from rlcore.data.shapes import roles_of, shape_of
+from rlcore.models.stops import closing_or_eos
 from schemas.errors import UserError
 
 if TYPE_CHECKING:
@@ -33,7 +34,8 @@ PROBED = 64  # demonstrations whose piecewise tokens are compared with their tex
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """``token_ids`` of a rendered chat; ``loss_mask``: True on assistant tokens, EOS included."""
+    """``token_ids`` of a rendered chat; ``loss_mask``: True on the assistant's, the one that closes
+    a turn included."""
 
     token_ids: list[int]
     loss_mask: list[bool]
@@ -72,14 +74,16 @@ def encode_demonstrations(
     tools: Tools = (),
     known: Known | None = None,
 ) -> list[Encoded | Refused]:
-    """Return token ids and loss mask per demonstration; tokens after the last EOS are left out.
+    """Return token ids and loss mask per demonstration; what follows the last turn's end is left
+    out.
 
     ``known``: texts whose ids need not be found again, those of prompts.
 
-    Every assistant turn carries loss, from the end of its generation prompt to its EOS. With a
+    Every assistant turn carries loss, from the end of its generation prompt to the token that
+    closes it (``closing_token``). With a
     template that renders a turn differently once more turns follow (rewrites history) there is no
     such mask: those rows are refused. Raises ``UserError`` when the template ends assistant turns
-    without the EOS token, or when the tokenizer does not encode piecewise.
+    without a stop token, or when the tokenizer does not encode piecewise.
     """
     pieces = _pieces(tokenizer, demonstrations, tools)
     kept = [row for row in pieces if not isinstance(row, Refused)]
@@ -113,20 +117,20 @@ def _pieces(
     whole = [chat[: i + 1] for chat, at in pairs for i in at]
     opened = iter(_render(tokenizer, before, tools, open_turn=True))
     closed = iter(_render(tokenizer, whole, tools, open_turn=False))
-    pieces = []
+    closing, pieces = closing_or_eos(tokenizer), []
     for chat, at in pairs:
         spans = [(next(opened), next(closed)) for _ in at]
 
         def asked(turn: int, chat: list[Message] = chat, at: list[int] = at) -> str | Refused:
             return _render(tokenizer, [chat[: at[turn]]], tools, open_turn=False)[0]
 
-        pieces.append(_split(spans, str(tokenizer.eos_token), asked))
+        pieces.append(_split(spans, closing, asked))
     return pieces
 
 
 def _split(
     spans: list[tuple[str | Refused, str | Refused]],
-    eos: str,
+    closing: str,
     asked: Callable[[int], str | Refused],
 ) -> list[tuple[str, bool]] | Refused:
     """Return the pieces of one chat. ``spans``: per assistant turn the text up to its opening, and
@@ -141,14 +145,14 @@ def _split(
         if not (before.startswith(done) and after.startswith(before)):
             return _why_apart(done, before, after, asked(number))
         turn = after[len(before) :]
-        end = turn.rfind(eos)
+        end = turn.rfind(closing)
         if end < 0:
             raise UserError(
-                f"the chat template ends assistant turns without the EOS token '{eos}', so a model"
-                " could not learn to stop; set model.chat_template to one that writes eos_token, or"
-                " the tokenizer's eos_token to the template's turn end"
+                f"the chat template ends an assistant turn without the stop token '{closing}', so a"
+                " model could not learn to stop; set model.chat_template to one that writes"
+                " eos_token, or the tokenizer's eos_token to the template's turn end"
             )
-        spoken = turn[: end + len(eos)]
+        spoken = turn[: end + len(closing)]
         row += [(before[len(done) :], False), (spoken, True)]
         done = before + spoken
     return row

@@ -16,6 +16,7 @@ from rlcore.data.chat import (
     encode_prompts,
 )
 from rlcore.data.rows import Reject, Row, said
+from rlcore.models.stops import closing_token
 from rlcore.models.tokenizer import special_tokens
 from schemas.chats import MESSAGES
 from schemas.data import DataSection
@@ -130,8 +131,11 @@ def fit_demonstrations(
 ) -> tuple[list[tuple[Row, Encoded]], list[Reject]]:
     """Return (row, tokens) of the demonstrations within ``max_tokens``, and a Reject per other.
 
-    A demonstration is never cut: without its end it would teach the model not to stop.
+    A demonstration is never cut: without its end it would teach the model not to stop. Where none
+    is trained on (``max_tokens`` is None) and the chat template writes no end, there are none.
     """
+    if max_tokens is None and closing_token(tokenizer) is None:
+        return [], []
     kept: list[tuple[Row, Encoded]] = []
     rejects = []
     for row, tokens in _by_tools(

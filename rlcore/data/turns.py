@@ -5,17 +5,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rlcore.data.chat import Message, Tools
+from rlcore.models.stops import OPENING, PLACEHOLDER, closing_or_eos
 from rlcore.models.tokenizer import special_tokens
 from schemas.errors import UserError
 
 if TYPE_CHECKING:
     from rlcore.models.tokenizer import ChatTokenizer
 
-_PLACEHOLDER = "PLACEHOLDER"
-_OPENING: list[Message] = [
-    {"role": "user", "content": "?"},
-    {"role": "assistant", "content": _PLACEHOLDER},
-]
 CUT = " ... (cut)"
 
 
@@ -36,19 +32,23 @@ class TurnEncoder:
     max_tokens: int
     _shown: set[str] = field(default_factory=set)
     _turn: str = ""
+    _closing: str = ""
 
-    def encode(self, messages: Sequence[Message], *, was_cut: bool) -> list[int]:
+    def encode(self, messages: Sequence[Message], *, after: Sequence[int]) -> list[int]:
         """Return the ids between the turn's last sampled id and the first of the next turn.
 
-        ``was_cut``: the turn ended without its EOS, which then comes first.
+        ``after``: the turn's ids. Where the last is not the token with which the template closes a
+        turn, because it was cut off or ended by another stop token or a stop string, that comes
+        first.
         """
         cut = self._within_budget(messages)
         for role in {message["role"] for message in cut}:
             self._check_role(role)
-        text = self._rendered([*_OPENING, *cut], open_turn=True)
+        text = self._rendered([*OPENING, *cut], open_turn=True)
         suffix = text[len(self._closed()) :]
-        eos = str(self.tokenizer.eos_token)
-        encoded = self.tokenizer([(eos if was_cut else "") + suffix], add_special_tokens=False)
+        is_closed = after[-1] == self.tokenizer.convert_tokens_to_ids(self._closing)
+        suffix = suffix if is_closed else self._closing + suffix
+        encoded = self.tokenizer([suffix], add_special_tokens=False)
         return list(encoded["input_ids"][0])
 
     def _within_budget(self, messages: Sequence[Message]) -> list[Message]:
@@ -65,17 +65,17 @@ class TurnEncoder:
         return kept
 
     def _closed(self) -> str:
-        """Return the rendered placeholder turn, up to its EOS."""
+        """Return the rendered placeholder turn, up to the token that closes it."""
         if not self._turn:
-            text = self._rendered(_OPENING, open_turn=False)
-            eos = str(self.tokenizer.eos_token)
-            end = text.rfind(eos)
-            if end < text.find(_PLACEHOLDER):
+            text = self._rendered(OPENING, open_turn=False)
+            self._closing = closing = closing_or_eos(self.tokenizer)
+            end = text.rfind(closing)
+            if end < text.find(PLACEHOLDER):
                 raise UserError(
-                    f"the chat template ends assistant turns without the EOS token '{eos}', so a"
-                    " turn has no end; set model.chat_template to one that writes eos_token"
+                    f"the chat template ends assistant turns without the stop token '{closing}', so"
+                    " a turn has no end; set model.chat_template to one that writes eos_token"
                 )
-            self._turn = text[: end + len(eos)]
+            self._turn = text[: end + len(closing)]
         return self._turn
 
     def _check_role(self, role: str) -> None:
@@ -84,20 +84,19 @@ class TurnEncoder:
         if role in self._shown:
             return
         probe = {"role": role, "content": "OBSERVATION"}
-        text = self._rendered([*_OPENING, probe], open_turn=True)
+        text = self._rendered([*OPENING, probe], open_turn=True)
         if probe["content"] not in text:
             raise UserError(
                 f"the chat template does not show messages of role {role!r}, with which the"
                 " environment answers; set model.chat_template to one that does"
             )
-        again = self._rendered([*_OPENING, probe, *_OPENING[1:], probe], open_turn=True)
-        thought = [{**_OPENING[1], "content": f"<think>x</think>{_PLACEHOLDER}"}]
-        thinking = self._rendered([*_OPENING[:1], *thought], open_turn=False)
-        later = self._rendered([*_OPENING[:1], *thought, probe], open_turn=True)
-        spoken = thinking[: thinking.rfind(str(self.tokenizer.eos_token))]
-        if not (
-            text.startswith(self._closed()) and again.startswith(text) and later.startswith(spoken)
-        ):
+        again = self._rendered([*OPENING, probe, *OPENING[1:], probe], open_turn=True)
+        thought = [{**OPENING[1], "content": f"<think>x</think>{PLACEHOLDER}"}]
+        thinking = self._rendered([*OPENING[:1], *thought], open_turn=False)
+        later = self._rendered([*OPENING[:1], *thought, probe], open_turn=True)
+        closed = self._closed()
+        spoken = thinking[: thinking.rfind(self._closing)]
+        if not (text.startswith(closed) and again.startswith(text) and later.startswith(spoken)):
             raise UserError(
                 "the chat template renders an earlier turn differently once another follows, and in"
                 " an episode the policy sees what it sampled; set model.chat_template to one that"

@@ -69,15 +69,18 @@ def _ratio_move(stream: Stream) -> float | None:
     return max(abs(stream.now[name] - 1) for name in ("actor/ratio_mean", "actor/ratio_max"))
 
 
+def _never_ends(stream: Stream) -> bool:
+    return stream.now[TRUNCATED] >= NEVER_ENDS
+
+
 def _truncation_remedy(stream: Stream) -> str:
-    """Name the options that are not on yet. Where everything is cut off, only a higher limit helps:
-    shaping penalises all responses alike, and masking leaves none."""
+    """Name the options that are not on yet."""
     algorithm = stream.recipe.rl.algorithm
     others = {
         "rl.algorithm.overlong (soft punishment)": algorithm.overlong is None,
         "rl.algorithm.mask_truncated": not algorithm.mask_truncated,
     }
-    names = [name for name, off in others.items() if off and stream.now[TRUNCATED] < 1]
+    names = [name for name, off in others.items() if off]
     return LONGER_RESPONSES + (f", or set {' or '.join(names)}" if names else "")
 
 
@@ -121,6 +124,9 @@ def _drop_from_best(stream: Stream) -> float | None:
     return max(stream.history(VALIDATION)) - stream.now[VALIDATION]
 
 
+NEVER_ENDS = (
+    0.9  # share of responses cut off: shaping and masking, which tell them apart, cannot help
+)
 SAME_NUMERICS = (
     "use the same dtype and attention in both, set rl.algorithm.importance_correction, or raise the"
     " bound if the precision explains it"
@@ -243,6 +249,7 @@ POLICY_CHECKS = (
         measure=latest(TRUNCATED),
         threshold=0.3,
         patience=3,
+        quiet=_never_ends,
         says="{value:.0%} of the responses are cut off at rl.rollout.max_new_tokens",
         remedy=_truncation_remedy,
     ),
@@ -255,6 +262,22 @@ POLICY_CHECKS = (
         remedy=(
             "see that the chat template ends the prompt where an answer begins, and that"
             " model.path is a model of that template; or train on demonstrations first (sft)"
+        ),
+    ),
+    Check(
+        name="answers_never_end",
+        reads=(TRUNCATED,),
+        measure=latest(TRUNCATED),
+        threshold=NEVER_ENDS,
+        patience=3,
+        says=(
+            "{value:.0%} of the responses are cut off at rl.rollout.max_new_tokens, as if nothing"
+            " ended them"
+        ),
+        remedy=(
+            "read some: where they go on behind their end, write that token into model.stop_tokens"
+            " or that text into rl.rollout.stop (`--dry-run` lists what ends an answer); else train"
+            " on demonstrations that end, or raise rl.rollout.max_new_tokens"
         ),
     ),
     Check(

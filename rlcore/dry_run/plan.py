@@ -33,10 +33,12 @@ from rlcore.dry_run.text import (
     memory_lines,
     sampler_line,
     stage_lines,
+    stop_lines,
     store_lines,
 )
 from rlcore.engines.choice import choose
 from rlcore.learner.attention import Attention, choose_attention, flash_missing
+from rlcore.models.stops import Stops
 from rlcore.recipe_text import write_yaml
 from schemas.errors import UserError
 from schemas.names import REWARD_MODEL
@@ -71,6 +73,7 @@ class Plan:
     memory: Memory | None
     stages: tuple[StageEstimate, ...]
     in_store: InStore = field(default_factory=InStore)
+    stops: Stops | None = None  # of the model; None where its files are not at hand
     sandbox: str | None = None  # level at which rewards run programs here; None: they run none here
     prepared: tuple[str, ...] = ()  # sentences on the rows that are left; none where not at hand
     doubts: tuple[str, ...] = ()  # of the reward functions, which were called once
@@ -296,6 +299,7 @@ def render_plan(result: Plan) -> str:
         **({"Data": list(result.prepared)} if result.prepared else {}),
         "Batch arithmetic": batch_lines(result.recipe, result.data, result.batches),
         **({"Judges": judges} if (judges := [*judge_lines(result.recipe, result.data)]) else {}),
+        "End of an answer": stop_lines(result.recipe, result.stops),
         "Memory": _memory_lines(result),
         "Time and disk": _stage_lines(result),
         "Assumptions": assumption_lines(result.rates),

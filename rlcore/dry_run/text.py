@@ -9,6 +9,7 @@ from rlcore.dry_run.shape import ModelShape
 from rlcore.dry_run.stages import InStore, StageEstimate, evaluation_tokens
 from rlcore.engines.choice import choose
 from rlcore.learner.attention import Attention
+from rlcore.models.stops import Stops
 from schemas.context import longest_sequence
 from schemas.hardware import AUTO
 from schemas.recipe import Recipe
@@ -49,6 +50,17 @@ def batch_lines(recipe: Recipe, data: DataSize, batches: Batches) -> list[str]:
             f" {tokens:,} sampled tokens per checkpoint"
         )
     return lines
+
+
+def stop_lines(recipe: Recipe, stops: Stops | None) -> list[str]:
+    """Return what ends an answer, and where each token and text comes from."""
+    lines = ["stop tokens: known once the model is fetched, and logged then"]
+    if stops is not None:
+        lines = stops.lines()
+    if recipe.model.from_scratch and recipe.model.stop_tokens:
+        lines.append(f"stop tokens of model.stop_tokens: {list(recipe.model.stop_tokens)}")
+    texts = {"rl.rollout.stop": recipe.rl.rollout.stop, "evaluate.stop": recipe.evaluate.stop}
+    return lines + [f"stop strings of {path}: {list(stop)}" for path, stop in texts.items() if stop]
 
 
 def _sft_lines(recipe: Recipe, sft: Batch) -> list[str]:

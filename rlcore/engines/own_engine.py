@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from rlcore.engines.stop_strings import StopStrings
 from rlcore.engines.types import EngineSpec, Generation, Sampling, TurnRequest, WholeBatches
 from rlcore.store.user_modules import import_module
 from rlcore.weights.stamp import WeightStamp, WeightUpdate
@@ -59,12 +60,13 @@ def _check_call(function: Callable[..., Any], arguments: Sequence[str], what: st
 
 
 class OwnEngine(WholeBatches):
-    """``RolloutEngine`` on an object of the user's class; what that class leaves out is added."""
+    """``RolloutEngine`` on an object of the user's class; what that class leaves out is added, also
+    that a stop string ends a row."""
 
     def __init__(self, spec: EngineSpec, name: str) -> None:
         """Build the class ``name`` with ``spec``. Raises UserError as ``find_engine``, and what its
         constructor raises."""
-        self._name = name
+        self._name, self._strings = name, StopStrings(spec.model_dir)
         self._engine = find_engine(name)(spec)
         self._begin: Callable[[], None] | None = getattr(self._engine, "begin", None)
         self._advance: Callable[..., Any] | None = getattr(self._engine, "advance", None)
@@ -86,7 +88,7 @@ class OwnEngine(WholeBatches):
             )
         for request, row in zip(requests, rows, strict=True):
             self._check_row(request.key, request.max_new_tokens, row)
-        return rows
+        return [self._strings.ended(row, sampling.stop) for row in rows]
 
     def advance(
         self, requests: Sequence[TurnRequest], sampling: Sampling, wait_s: float
@@ -103,7 +105,7 @@ class OwnEngine(WholeBatches):
                     " return each request once, under its key"
                 )
             self._check_row(key, self._budgets.pop(key), row)
-        return finished
+        return [(key, self._strings.ended(row, sampling.stop)) for key, row in finished]
 
     def probe(self, token_ids: Sequence[Sequence[int]]) -> list[list[float]]:
         """See ``RolloutEngine``."""

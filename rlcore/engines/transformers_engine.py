@@ -11,6 +11,7 @@ from rlcore.engines.packed_check import LONGEST, prove
 from rlcore.engines.packed_model import PackedModel, packable
 from rlcore.engines.row_decoder import GROUPED, RowDecoder
 from rlcore.engines.sampling import draw
+from rlcore.engines.stop_strings import StopStrings
 from rlcore.engines.types import (
     NOISE,
     EngineSpec,
@@ -70,6 +71,7 @@ class TransformersEngine(WholeBatches):
             parameter.uniform_(-NOISE, NOISE, generator=generator)
         if self._packed is not None:
             prove(self._model, self._packed)
+        self._strings = StopStrings(spec.model_dir)
         self._stamp = UNVERIFIED
 
     def begin(self) -> None:
@@ -154,9 +156,12 @@ class TransformersEngine(WholeBatches):
         stops_V[[token for token in sampling.stop_token_ids if token < self.vocab_size]] = True
         stops_V, at_B = stops_V.to(device), rows.order.to(device)
         columns: list[_Column] = []
+        written: list[list[int]] = [[] for _ in requests]
         for step in range(most):
             chosen_B, taken_B = draw(rows.logits, sampling, uniforms_TB[step, at_B])
             ends_B = stops_V[chosen_B]
+            if sampling.stop:
+                ends_B = ends_B | self._complete(written, at_B, chosen_B, sampling).to(device)
             columns.append(_Column(at_B, chosen_B, taken_B, ends_B))
             if step + 1 in limits or ends_B.any():
                 alive_B = ~ends_B.cpu() & (limits_B[rows.order] > step + 1)
@@ -167,6 +172,20 @@ class TransformersEngine(WholeBatches):
             rows.step(chosen_B)
         return _generations(columns, len(requests), self._stamp)
 
+    def _complete(
+        self,
+        written: list[list[int]],
+        at_B: torch.Tensor,
+        chosen_B: torch.Tensor,
+        sampling: Sampling,
+    ) -> torch.Tensor:
+        """Append the tokens chosen to what the requests have written; return which of them complete
+        a stop string, bool [B] on CPU."""
+        rows = [written[request] for request in at_B.tolist()]
+        for row, token in zip(rows, chosen_B.tolist(), strict=True):
+            row.append(token)
+        return torch.tensor(self._strings.complete(rows, sampling.stop))
+
 
 class _Column(NamedTuple):
     """One token of each row that was still there."""
@@ -174,7 +193,7 @@ class _Column(NamedTuple):
     at_B: torch.Tensor  # which request it belongs to
     tokens_B: torch.Tensor
     logprobs_B: torch.Tensor
-    ends_B: torch.Tensor  # whether it is a stop token
+    ends_B: torch.Tensor  # whether it is a stop token, or completes a stop string
 
 
 def _generations(columns: list[_Column], rows: int, stamp: WeightStamp) -> list[Generation]:

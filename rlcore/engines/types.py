@@ -28,6 +28,9 @@ class Sampling:
     Training rollouts keep top_p = 1 and top_k = -1, otherwise the importance ratio would contain
     the probability mass that was kept.
 
+    A row ends with its first token of ``stop_token_ids``, or that completes a text of ``stop``
+    (``stop_strings``), which may begin and end inside a token.
+
     Raises ``UserError`` naming the field, its value, the rule and the remedy.
     """
 
@@ -36,6 +39,7 @@ class Sampling:
     top_k: int = NO_TOP_K
     max_new_tokens: int = 256
     stop_token_ids: tuple[int, ...] = ()
+    stop: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _require(
@@ -68,6 +72,10 @@ class Sampling:
             f"sampling.stop_token_ids holds {negative[:3]}, and token ids are >= 0; "
             "pass the tokenizer's ids",
         )
+        _require(
+            all(self.stop),
+            "sampling.stop holds an empty text, which every answer contains; leave it out",
+        )
 
 
 @dataclass(frozen=True)  # without slots: hundreds go between processes, at half the time
@@ -94,8 +102,9 @@ class TurnRequest:
 class Generation:
     """One sampled continuation.
 
-    ``token_ids`` holds the response only and INCLUDES the stop token; ``logprobs`` (nats) is
-    aligned with it. ``stamp`` names the weights that it was sampled from.
+    ``token_ids`` holds the response only and INCLUDES the stop token, or the token that completes a
+    stop string; ``logprobs`` (nats) is aligned with it. ``stamp`` names the weights that it was
+    sampled from.
     """
 
     token_ids: list[int]

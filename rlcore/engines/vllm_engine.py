@@ -6,6 +6,7 @@ module imports vllm only when an engine is built.
 """
 
 import json
+import math
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from rlcore.cluster.loopback import LOOPBACK_ENV
 from rlcore.cluster.progress import advance
+from rlcore.engines.stop_strings import StopStrings
 from rlcore.engines.types import (
     EngineSpec,
     Generation,
@@ -96,6 +98,7 @@ class VllmEngine:
         self._llm = vllm.LLM(**_llm_arguments(spec))
         self._llm.llm_engine.step = _counted(self._llm.llm_engine.step)
         self._closed = False
+        self._strings = StopStrings(spec.model_dir)
         self._under_way: set[str] = set()  # keys of the requests that ``advance`` goes on with
         self._prompt_tokens = self._cached_tokens = 0
         self._vocab_size = self._llm.model_config.get_vocab_size()
@@ -110,6 +113,10 @@ class VllmEngine:
 
     def generate(self, requests: Sequence[TurnRequest], sampling: Sampling) -> list[Generation]:
         """Return one continuation per request, in order; see ``RolloutEngine.generate``."""
+        if sampling.stop:  # an answer is looked at after each token
+            assert not self._under_way, "the requests of advance would go on among these"
+            done = dict(self.advance(requests, sampling, math.inf))
+            return [done[request.key] for request in requests]
         check_requests(requests, self._spec.max_model_len, self._vocab_size)
         params = [_sampling_params(request, sampling) for request in requests]
         outputs = self._run([request.token_ids for request in requests], params)
@@ -131,8 +138,7 @@ class VllmEngine:
             self._under_way.add(request.key)
         finished: list[tuple[str, Generation]] = []
         while engine.has_unfinished_requests():
-            done: list[Any] = [output for output in engine.step() if output.finished]
-            finished += [(output.request_id, self._generation(output)) for output in done]
+            finished += self._finished(engine.step(), sampling)
             if monotonic() >= deadline:
                 break
         self._under_way -= {key for key, _ in finished}
@@ -210,19 +216,37 @@ class VllmEngine:
             self._closed = True
             self._llm.llm_engine.engine_core.shutdown()
 
-    def _generation(self, output: "RequestOutput") -> Generation:
+    def _finished(self, outputs: Sequence[Any], sampling: Sampling) -> list[tuple[str, Generation]]:
+        """Return the answers that ended in a step, and end those that complete a stop string."""
+        rows = [output.outputs[0].token_ids for output in outputs]
+        complete = self._strings.complete(rows, sampling.stop)
+        ended = [one.request_id for one, ends in zip(outputs, complete, strict=True) if ends]
+        finished = [
+            (output.request_id, self._generation(output, FinishReason.STOP if ends else None))
+            for output, ends in zip(outputs, complete, strict=True)
+            if ends or output.finished
+        ]
+        if ended:
+            self._llm.llm_engine.abort_request(ended)
+        return finished
+
+    def _generation(
+        self, output: "RequestOutput", ended_by: FinishReason | None = None
+    ) -> Generation:
+        """Return the answer so far; ``ended_by``: why it ends, where vLLM does not know it."""
         from vllm.logprobs import FlatLogprobs
 
         completion = output.outputs[0]
-        if completion.finish_reason not in set(FinishReason):
-            raise RuntimeError(f"vLLM ended a request with '{completion.finish_reason}'")
+        reason = ended_by or completion.finish_reason
+        if reason not in set(FinishReason):
+            raise RuntimeError(f"vLLM ended a request with '{reason}'")
         assert isinstance(completion.logprobs, FlatLogprobs), "asked for with flat_logprobs"
         self._prompt_tokens += len(output.prompt_token_ids or ())
         self._cached_tokens += output.num_cached_tokens or 0
         return Generation(
             token_ids=list(completion.token_ids),
             logprobs=list(completion.logprobs.logprobs),
-            finish_reason=FinishReason(completion.finish_reason),
+            finish_reason=FinishReason(reason),
             stamp=self.stamp(),
         )
 
@@ -327,12 +351,14 @@ def _sampling_params(request: TurnRequest, sampling: Sampling) -> "SamplingParam
         top_k=sampling.top_k,
         max_tokens=request.max_new_tokens,
         stop_token_ids=list(sampling.stop_token_ids),
-        ignore_eos=True,  # stop_token_ids alone decide, not generation_config
+        ignore_eos=True,  # ``sampling`` alone decides, not generation_config
         seed=request.seed,
         logprobs=0,  # log-probs of the sampled token only
         flat_logprobs=True,
         detokenize=False,
-        output_kind=RequestOutputKind.FINAL_ONLY,
+        output_kind=(
+            RequestOutputKind.CUMULATIVE if sampling.stop else RequestOutputKind.FINAL_ONLY
+        ),
         skip_clone=True,
     )
 

@@ -4,6 +4,7 @@ Seeds do not depend on the checkpoint, so checkpoints are compared on the same n
 """
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -12,7 +13,6 @@ import polars as pl
 from rlcore.engines.types import Sampling
 from rlcore.evaluation.repeated import one_per_question
 from rlcore.evaluation.summary import summarize
-from rlcore.models.tokenizer import eos_token_id
 from rlcore.rewards.types import Reward, RewardRow, prompt_text
 from rlcore.rewards.unscored import check_unscored
 from rlcore.seeds import stream_seed
@@ -35,6 +35,7 @@ def evaluate(
     seed: int,
     engines: Engines,
     tokenizer: Any,
+    stop_ids: tuple[int, ...],
     scorer: Scorer,
     reward: RewardSection,
     split: str = "test",
@@ -43,6 +44,7 @@ def evaluate(
     """Return (EvalResults, Completions) of the weights that ``engines`` sample from.
 
     Evaluates the rows of ``prompts`` with split ``split``. ``checkpoint`` labels the rows;
+    ``stop_ids``: what ends a turn of the model (``models.stops``), besides ``section.stop``.
     ``num_prompts`` and ``num_samples`` of a result count what it is computed from. ``episodes``:
     how the policy answers, in an environment. Raises ``UserError`` when the split has no prompt,
     RewardFailureError when more completions are unscored than ``reward`` allows.
@@ -54,6 +56,7 @@ def evaluate(
         seed=seed,
         engines=engines,
         tokenizer=tokenizer,
+        stop_ids=stop_ids,
         scorer=scorer,
         split=split,
         episodes=episodes,
@@ -82,6 +85,7 @@ def generate_completions(
     seed: int,
     engines: Engines,
     tokenizer: Any,
+    stop_ids: tuple[int, ...],
     scorer: Scorer,
     split: str = "test",
     episodes: Episodes | None = None,
@@ -95,15 +99,15 @@ def generate_completions(
     "aborted" and no score. Raises ``UserError`` when no prompt has split ``split``.
     """
     rows = select_prompts(prompts, section.max_prompts, seed, split)
-    stop = (eos_token_id(tokenizer),)
-    modes = {"greedy": (1, Sampling(0.0, 1.0, -1, section.max_new_tokens, stop))}
+    greedy = Sampling(
+        temperature=0.0,
+        max_new_tokens=section.max_new_tokens,
+        stop_token_ids=stop_ids,
+        stop=section.stop,
+    )
+    modes = {"greedy": (1, greedy)}
     if section.samples > 1:
-        sampling = Sampling(
-            temperature=section.temperature,
-            top_p=section.top_p,
-            max_new_tokens=section.max_new_tokens,
-            stop_token_ids=stop,
-        )
+        sampling = replace(greedy, temperature=section.temperature, top_p=section.top_p)
         modes["sampled"] = (section.samples, sampling)
     drawn: dict[str, list[Trajectory]] = {}
     for mode, (n, sampling) in modes.items():

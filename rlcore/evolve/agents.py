@@ -7,7 +7,6 @@ from typing import Any, Generic, TypeVar
 from rlcore.engines.types import Sampling
 from rlcore.evolve.prompts import Prompts, Row
 from rlcore.evolve.reading import Verdict, answer_in, verdict_in
-from rlcore.models.tokenizer import eos_token_id
 from rlcore.seeds import stream_seed
 from rlcore.trajectories.collect import Engines, collect, in_order
 from rlcore.trajectories.episodes import Episodes
@@ -42,15 +41,17 @@ class Reply(Generic[T]):
 class Agents:
     """Policy and verifiers: one model, sampled with two temperatures.
 
-    ``episodes``: how the policy's turns are answered; None where it has one turn. ``seed``: the
-    recipe's. A question's seed is a function of it, the question's names, its problem and how often
-    it was asked: of no other question.
+    ``stop_ids``: what ends a turn of the model (``models.stops``). ``episodes``: how the policy's
+    turns are answered; None where it has one turn. ``seed``: the recipe's. A question's seed is a
+    function of it, the question's names, its problem and how often it was asked: of no other
+    question.
     """
 
     section: EvolveSection
     seed: int
     engines: Engines
     tokenizer: Any
+    stop_ids: tuple[int, ...]
     prompts: Prompts
     episodes: Episodes | None = None
 
@@ -64,7 +65,9 @@ class Agents:
             reason = trajectory.last.finish_reason
             return answer_in(trajectory.text, self.section.answer, reason)
 
-        replies = self._asked(asks, read, self.section.temperature, self.episodes)
+        section = self.section
+        sampling = self._sampling(section.temperature, section.stop)
+        replies = self._asked(asks, read, sampling, self.episodes)
         failures = [r.trajectory.failure for r in replies if r.trajectory.failure]
         if failures and len(failures) == len(replies):
             raise UserError(
@@ -79,21 +82,25 @@ class Agents:
         def read(trajectory: Trajectory) -> Verdict | None:
             return None if _failed(trajectory) else verdict_in(trajectory.text)
 
-        return self._asked(asks, read, self.section.verifier_temperature, None)
+        sampling = self._sampling(self.section.verifier_temperature)
+        return self._asked(asks, read, sampling, None)
+
+    def _sampling(self, temperature: float, stop: tuple[str, ...] = ()) -> Sampling:
+        return Sampling(
+            temperature=temperature,
+            max_new_tokens=self.section.max_new_tokens,
+            stop_token_ids=self.stop_ids,
+            stop=stop,
+        )
 
     def _asked(
         self,
         asks: Sequence[Ask],
         read: Callable[[Trajectory], T | None],
-        temperature: float,
+        sampling: Sampling,
         episodes: Episodes | None,
     ) -> list[Reply[T]]:
         """Ask, and ask those again that could not be read, at most ``format_retries`` times."""
-        sampling = Sampling(
-            temperature=temperature,
-            max_new_tokens=self.section.max_new_tokens,
-            stop_token_ids=(eos_token_id(self.tokenizer),),
-        )
         replies: dict[int, Reply[T]] = {}
         for retry in range(self.section.format_retries + 1):
             open_asks = [

@@ -37,12 +37,19 @@ def with_turns(recipe: Recipe) -> Recipe:
 
 
 class Session:
-    """Asks the model of the directory ``source`` the problems of ``split`` of ``recipe.data``."""
+    """Asks the model of the directory ``source``, whose turns end with ``stop_ids``, the problems
+    of ``split`` of ``recipe.data``."""
 
     def __init__(
-        self, recipe: Recipe, source: Path, split: str, log: Callable[[str], None]
+        self,
+        recipe: Recipe,
+        source: Path,
+        stop_ids: tuple[int, ...],
+        split: str,
+        log: Callable[[str], None],
     ) -> None:
         self._recipe, self._source, self._split, self._log = recipe, source, split, log
+        self._stop_ids = stop_ids
         self._workers = Workers(recipe, warn=log, log=log)
 
     def __enter__(self) -> Self:
@@ -96,6 +103,7 @@ class Session:
             seed=recipe.seed,
             engines=engines,
             tokenizer=self._tokenizer,
+            stop_ids=self._stop_ids,
             prompts=self._asked,
             episodes=episodes_of(recipe, engines, environments, self._tokenizer),
         )

@@ -4,7 +4,7 @@ What the store recorded is preferred to what the recipe asked for, and no path o
 published.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import PurePosixPath
 
@@ -95,6 +95,7 @@ def _snippet(
         prompts,
         checkpoint=CHECKPOINT,
         max_new_tokens=recipe.evaluate.max_new_tokens,
+        stop=recipe.evaluate.stop,
     )
     trust = recipe.model.trust_remote_code
     return None if example is None else render_snippet(example, trust_remote_code=trust)
@@ -276,6 +277,7 @@ def _training(recipe: Recipe, store: ArtifactStore, policy: ArtifactRef) -> dict
         "SFT": schedule if recipe.sft.enabled else "none",
         "RL iterations": iterations,
         "prompts x samples": f"{rl.rollout.prompts} x {rl.rollout.samples}",
+        **({"a response also ends with": _quoted(rl.rollout.stop)} if rl.rollout.stop else {}),
         "RL learning rate": f"{rl.update.optimizer.lr:g}",
         "precision": recipe.model.dtype,
     }
@@ -292,7 +294,12 @@ def _evaluation(recipe: Recipe) -> dict[str, str]:
         "prompts": f"{most} of each source and subset of the test split",
         **(sampled if section.samples > 1 else {}),
         "longest answer": f"{section.max_new_tokens} tokens",
+        **({"an answer also ends before": _quoted(section.stop)} if section.stop else {}),
     }
+
+
+def _quoted(texts: Sequence[str]) -> str:
+    return ", ".join(map(repr, texts))
 
 
 def _hub_datasets(recipe: Recipe) -> tuple[str, ...]:

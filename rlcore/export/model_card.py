@@ -54,6 +54,9 @@ the checkpoint {{ card.checkpoint }}.
 {%- for cell in row.cells %} {{ cell }} |{% endfor %} {{ row.prompts }} |
 {% endfor %}
 {% endif -%}
+An answer ends with {{ "the token" if proof.stop_tokens|length == 1 else "one of the tokens" }}
+{{ proof.stop_tokens|join(", ") }}.
+
 {% if card.evaluation -%}
 How it was evaluated:
 

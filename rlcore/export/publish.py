@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlcore.export.form import keep_form, needed_transformers
+from rlcore.models.generation import GENERATION, settle_sampling
 from rlcore.models.names import file_state
+from rlcore.models.stops import Stops, stops_of
 from rlcore.models.tokenizer import load_tokenizer
 from rlcore.weights.digest import state_digest
 from schemas.errors import UserError
@@ -44,6 +46,7 @@ class Proof:
     """What was compared: weights are equal bit for bit, ``logits_max_abs_diff`` is rounding.
 
     ``transformers``: the oldest release that reads the directory (``needed_transformers``).
+    ``stop_tokens``: what ends a turn, as text with its id.
     """
 
     parameters: int
@@ -53,6 +56,7 @@ class Proof:
     chat_template_sha256: str
     logits_max_abs_diff: float
     transformers: str
+    stop_tokens: list[str]
 
 
 def write_verified(
@@ -76,7 +80,8 @@ def write_verified(
     disable_progress_bar()  # of files that are here
     source = load_policy(policy_dir, dtype or "auto", trust_remote_code)
     source_tokenizer = load_tokenizer(policy_dir, trust_remote_code=trust_remote_code)
-    source.save_pretrained(target, max_shard_size=shard_size)
+    stops = stops_of(policy_dir, source_tokenizer)
+    _save(source, target, stops, shard_size)
     keep_form(
         policy_dir,
         target,
@@ -103,7 +108,22 @@ def write_verified(
         chat_template_sha256=_template_digest(written_tokenizer),
         logits_max_abs_diff=difference,
         transformers=needed_transformers(target),
+        stop_tokens=[str(token) for token in stops.tokens],
     )
+
+
+def _save(model: "PreTrainedModel", target: Path, stops: Stops, shard_size: str) -> None:
+    """Write ``model`` with a generation config that lists ``stops`` and agrees with itself; what
+    else its base has there stays, also what ``save_pretrained`` of transformers would refuse."""
+    generation = model.generation_config
+    if generation is not None:
+        settle_sampling(generation)
+        generation.eos_token_id = stops.added_to(generation.eos_token_id)
+        model.generation_config = type(generation)()
+    model.save_pretrained(target, max_shard_size=shard_size)
+    if generation is not None:
+        model.generation_config = generation
+        generation.to_json_file(target / GENERATION, keys_to_pop=["compile_config"])
 
 
 def load_policy(directory: Path, dtype: str, trust_remote_code: bool) -> "PreTrainedModel":

@@ -172,10 +172,12 @@ def padding_token(model_dir: Path) -> int | None:
     last token, as we do.
     """
     found: dict[str, Any] = {}
+    ends: list[int] = []
     for name in ("generation_config.json", "config.json"):
         path = model_dir / name
         values = json.loads(path.read_text()) if path.is_file() else {}
         found |= {name: value for name, value in values.items() if value is not None}
-    ends = found.get("eos_token_id", [])
+        eos = values.get("eos_token_id")
+        ends += eos if isinstance(eos, list) else [eos]
     padding = found.get("pad_token_id")
-    return None if padding in (ends if isinstance(ends, list) else [ends]) else padding
+    return None if padding in ends else padding

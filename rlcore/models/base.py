@@ -3,7 +3,7 @@
 import json
 import math
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from rlcore.models.files import (
     model_files,
     read_config,
 )
+from rlcore.models.generation import check_generation
 from rlcore.models.names import has_file_names, write_file_names
 from rlcore.models.scratch import write_scratch
 from rlcore.models.soundness import (
@@ -23,7 +24,22 @@ from rlcore.models.soundness import (
     check_tokenizer_fits,
     check_weights,
 )
-from rlcore.models.tokenizer import EOS, PAD, eos_token_id, load_tokenizer, train_tokenizer
+from rlcore.models.stops import (
+    BY_TEMPLATE,
+    BY_TOKENIZER,
+    Stops,
+    StopToken,
+    record_stops,
+    stops_of,
+)
+from rlcore.models.tokenizer import (
+    EOS,
+    PAD,
+    SPECIAL_TOKENS,
+    eos_token_id,
+    load_tokenizer,
+    train_tokenizer,
+)
 from schemas.errors import UserError
 from schemas.model import ModelSection
 
@@ -33,12 +49,18 @@ if TYPE_CHECKING:
 TOKENIZER_TEXTS = 16384  # enough for every word of generated text; more only costs time
 
 
-def check_base_model(model: ModelSection, source: Path, *, values_to: float = math.inf) -> None:
-    """Raise ``UserError`` when a run could not start from the model of the directory ``source``.
+def _quiet(line: str) -> None:
+    del line
+
+
+def check_base_model(model: ModelSection, source: Path, *, values_to: float = math.inf) -> Stops:
+    """Return what ends a turn of the model of the directory ``source``; raise ``UserError`` when a
+    run could not start from it.
 
     Its files are not sound (``check_model_files``, with ``values_to``), its context is shorter than
     ``model.max_tokens``, or its tokenizer cannot be loaded, has tokens that the model does not
-    know, no pad token, no EOS token that the model knows, or no chat template that is Jinja.
+    know, no pad token, no EOS token that the model knows, or no chat template that is Jinja; or its
+    stop tokens or generation_config.json cannot be used.
     """
     config = check_model_files(
         source, trust_remote_code=model.trust_remote_code, values_to=values_to
@@ -65,6 +87,8 @@ def check_base_model(model: ModelSection, source: Path, *, values_to: float = ma
         )
     check_tokenizer_fits(tokenizer, source, config, name=model.path or str(source))
     _check_template(tokenizer, model)
+    check_generation(source)
+    return stops_of(source, tokenizer, model.stop_tokens)
 
 
 def check_model_files(
@@ -103,18 +127,23 @@ def _check_template(tokenizer: Any, model: ModelSection) -> None:
         pass
 
 
-def copy_base_model(model: ModelSection, source: Path, target: Path) -> Path:
+def copy_base_model(
+    model: ModelSection, source: Path, target: Path, *, log: Callable[[str], None] = _quiet
+) -> Path:
     """Copy the model that ``model.path`` names from ``source`` to ``target``; return ``target``.
+
+    All its stop tokens are listed in generation_config.json of ``target``; ``log`` is told them.
 
     ``source``: the directory that ``locate_model`` returns for it. Carries safetensors weights
     under their file names, configuration, tokenizer and ``model.chat_template`` if one is set.
     Raises ``UserError`` as ``check_base_model`` does.
     """
     assert model.path is not None, "a model from scratch is built, not copied"
-    check_base_model(model, source)
+    stops = check_base_model(model, source)
     _copy(source, target, model)
     if model.chat_template is not None:
         _set_chat_template(target, model)
+    _record(target, stops, log)
     return target
 
 
@@ -133,8 +162,17 @@ def _copy(source: Path, target: Path, model: ModelSection) -> None:
         write_file_names(source, target)
 
 
-def build_base_model(model: ModelSection, target: Path, *, texts: Iterable[str], seed: int) -> Path:
+def build_base_model(
+    model: ModelSection,
+    target: Path,
+    *,
+    texts: Iterable[str],
+    seed: int,
+    log: Callable[[str], None] = _quiet,
+) -> Path:
     """Write a Qwen2 of random weights and a tokenizer trained on ``texts``; return ``target``.
+
+    ``log`` is told its stop tokens, as in ``copy_base_model``.
 
     Equal arguments give byte-identical files. Raises ``UserError`` for a vocabulary below 261.
     """
@@ -152,6 +190,7 @@ def build_base_model(model: ModelSection, target: Path, *, texts: Iterable[str],
         seed=seed,
     )
     _save_tokenizer(tokenizer, target)
+    _record(target, stops_of(target, tokenizer, model.stop_tokens), log)
     return target
 
 
@@ -174,6 +213,21 @@ def base_tokenizer(model: ModelSection, target: Path, *, texts: Iterable[str]) -
     return load_tokenizer(
         target, name=model.path or "from_scratch", trust_remote_code=model.trust_remote_code
     )
+
+
+def scratch_stops(model: ModelSection) -> Stops:
+    """Return the stop tokens of a model from scratch but ``model.stop_tokens``, which may be tokens
+    that its tokenizer learns from the data."""
+    if model.chat_template is None:  # known without transformers, whose import takes seconds
+        token = StopToken(SPECIAL_TOKENS.index(EOS), EOS, (BY_TOKENIZER, BY_TEMPLATE))
+        return Stops((token,), EOS)
+    return stops_of(None, _trained_tokenizer(model, ()))
+
+
+def _record(directory: Path, stops: Stops, log: Callable[[str], None]) -> None:
+    record_stops(directory, stops)
+    for line in stops.lines():
+        log(line)
 
 
 def _trained_tokenizer(model: ModelSection, texts: Iterable[str]) -> "ChatTokenizer":

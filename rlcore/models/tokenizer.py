@@ -83,7 +83,7 @@ def load_tokenizer(
     token, pad token or chat template.
     """
     name = name or str(directory)
-    tokenizer = _read(directory, name, trust_remote_code)
+    tokenizer = read_tokenizer(directory, name, trust_remote_code=trust_remote_code)
     for token, value in {
         "eos_token": tokenizer.eos_token,
         "pad_token": tokenizer.pad_token,
@@ -114,10 +114,14 @@ def has_chat_template(directory: Path, *, name: str) -> bool:
 
     Raises ``UserError`` when it cannot be loaded.
     """
-    return bool(_read(directory, name, trust_remote_code=False).chat_template)
+    return bool(read_tokenizer(directory, name).chat_template)
 
 
-def _read(directory: Path, name: str, trust_remote_code: bool) -> "ChatTokenizer":
+def read_tokenizer(
+    directory: Path, name: str, *, trust_remote_code: bool = False
+) -> "ChatTokenizer":
+    """Return the tokenizer of ``directory``, whatever it lacks; ``name`` is its name in errors.
+    Raises UserError where it cannot be loaded."""
     try:
         if _is_plain_qwen2(directory):
             from transformers import Qwen2Tokenizer

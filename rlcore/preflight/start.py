@@ -6,7 +6,8 @@ from pathlib import Path
 from rlcore.cluster.address import check_address
 from rlcore.dry_run.plan import Plan, plan
 from rlcore.judges.setup import check_keys
-from rlcore.models.base import check_base_model
+from rlcore.models.base import check_base_model, scratch_stops
+from rlcore.models.stops import NEVER_CLOSES, Stops
 from rlcore.preflight.environment import check_environment
 from rlcore.preflight.files import check_files
 from rlcore.preflight.functions import check_functions
@@ -16,6 +17,7 @@ from rlcore.rewards.registry import check_recipe_functions
 from schemas.errors import UserError
 from schemas.model import ModelSection
 from schemas.recipe import Recipe
+from schemas.reward_model import SampledPreferences
 
 # Bytes of weights whose values are read here, in seconds; those of larger models are when the run
 # copies them.
@@ -35,7 +37,8 @@ def check_start(recipe: Recipe, *, call_judges: bool = False) -> Plan:
     check_recipe_functions(recipe)
     if recipe.hardware.ray_address is None:  # else judges are asked elsewhere
         check_keys(recipe)
-    check_model(recipe.model)
+    stops = check_model(recipe.model)
+    _check_ends(recipe, stops)
     size = check_files(recipe, model=recipe.model)
     planned = plan(recipe, data=size)
     if recipe.hardware.ray_address is not None:
@@ -47,7 +50,7 @@ def check_start(recipe: Recipe, *, call_judges: bool = False) -> Plan:
     if rehearsal is not None:
         lines = tuple(rehearsal.lines())
         planned = replace(planned, prepared=lines, doubts=rehearsal.doubts)
-    return replace(planned, sandbox=sandbox)
+    return replace(planned, sandbox=sandbox, stops=stops)
 
 
 def check_evaluation(recipe: Recipe) -> None:
@@ -77,12 +80,24 @@ def _check_variables(recipe: Recipe) -> None:
             )
 
 
-def check_model(model: ModelSection) -> None:
-    """Raise UserError for a model of a local directory that cannot be used."""
-    if model.path is not None:
-        directory = Path(model.path).expanduser()
-        if directory.is_dir():  # a hub name is looked up when the run reads it
-            from rlcore.learner.trial import try_architecture  # takes seconds
+def check_model(model: ModelSection) -> Stops | None:
+    """Return what ends a turn of the model; None of one of the hub, which is looked up when the run
+    reads it. Raises UserError for a model of a local directory that cannot be used."""
+    if model.path is None:
+        return scratch_stops(model)
+    directory = Path(model.path).expanduser()
+    if not directory.is_dir():
+        return None
+    from rlcore.learner.trial import try_architecture  # takes seconds
 
-            check_base_model(model, directory, values_to=VALUES_READ_AHEAD)
-            try_architecture(directory)
+    stops = check_base_model(model, directory, values_to=VALUES_READ_AHEAD)
+    try_architecture(directory)
+    return stops
+
+
+def _check_ends(recipe: Recipe, stops: Stops | None) -> None:
+    """Refuse a chat template by which answers are to be learnt that have no end."""
+    ranked = recipe.reward_model
+    renders = ranked is not None and not isinstance(ranked.preferences, SampledPreferences)
+    if stops is not None and stops.closing is None and (recipe.sft.enabled or renders):
+        raise UserError(NEVER_CLOSES)

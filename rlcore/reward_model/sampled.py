@@ -7,14 +7,13 @@ from typing import Any
 import polars as pl
 
 from rlcore.engines.types import Sampling
-from rlcore.models.tokenizer import eos_token_id
 from rlcore.reward_model.preferences import RANKS, Preferences, Ranked, preferences_table
 from rlcore.rewards.types import Reward, RewardRow
 from rlcore.rewards.unscored import check_unscored
 from rlcore.seeds import stream_seed
 from rlcore.trajectories.collect import Engines, collect, in_order, score
 from rlcore.trajectories.joined import joined
-from rlcore.trajectories.types import Request
+from rlcore.trajectories.types import Request, Trajectory
 from schemas.errors import UserError
 from schemas.outcomes import Outcome
 from schemas.reward_model import SampledPreferences
@@ -30,15 +29,17 @@ def sample_preferences(
     seed: int,
     engines: Engines,
     tokenizer: Any,
+    stop_ids: tuple[int, ...],
     scorer: Scorer,
     reward: RewardSection,
 ) -> Preferences:
     """Return K responses to each chosen prompt of splits train and validation, as sampled.
 
-    Which prompts, K and each response's seed are functions of (seed, uid, sample). Responses that
-    the engine aborted or that could not be scored are left out, and counted. Raises ``UserError``
-    when a split has no prompts or no function checked correctness, RewardFailureError when more
-    responses have no verdict than ``reward`` allows.
+    ``stop_ids``: what ends a turn (``models.stops``), besides ``section.stop``. Which prompts, K
+    and each response's seed are functions of (seed, uid, sample). Responses that the engine aborted
+    or that could not be scored are left out, and counted. Raises ``UserError`` when a split has no
+    prompts or no function checked correctness, RewardFailureError when more responses have no
+    verdict than ``reward`` allows.
     """
     chosen = [
         *choose_prompts(prompts, "train", section.prompts, seed),
@@ -57,7 +58,8 @@ def sample_preferences(
     sampling = Sampling(
         temperature=section.temperature,
         max_new_tokens=section.max_new_tokens,
-        stop_token_ids=(eos_token_id(tokenizer),),
+        stop_token_ids=stop_ids,
+        stop=section.stop,
     )
     trajectories = in_order(requests, collect(requests, sampling, engines, tokenizer))
     levels = _levels(rewards := score(trajectories, scorer), reward)
@@ -66,23 +68,26 @@ def sample_preferences(
         prompt = trajectory.request.prompt
         if level not in RANKS:
             continue
-        ranked.append(
-            Ranked(
-                uid=prompt["uid"],
-                split=prompt["split"],
-                data_source=prompt["data_source"],
-                sample=trajectory.request.sample,
-                prompt=prompt["prompt"],
-                response=trajectory.text,
-                rank=RANKS[level],
-                level=level,
-                verdicts=scored.verdicts_json,
-            )
-        )
+        ranked.append(_ranked(trajectory, level, scored))
         token_ids.append(joined([trajectory]).token_ids.tolist())
         prompt_tokens.append(len(prompt["prompt_ids"]))
     left_out = Counter(level for level in levels if level not in RANKS)
     return Preferences(preferences_table(ranked, token_ids, prompt_tokens), dict(left_out))
+
+
+def _ranked(trajectory: Trajectory, level: str, scored: Reward) -> Ranked:
+    prompt = trajectory.request.prompt
+    return Ranked(
+        uid=prompt["uid"],
+        split=prompt["split"],
+        data_source=prompt["data_source"],
+        sample=trajectory.request.sample,
+        prompt=prompt["prompt"],
+        response=trajectory.text,
+        rank=RANKS[level],
+        level=level,
+        verdicts=scored.verdicts_json,
+    )
 
 
 def num_responses(section: SampledPreferences, uid: str, seed: int) -> int:

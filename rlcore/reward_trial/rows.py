@@ -11,6 +11,7 @@ from rlcore.data.filters import apply_filters
 from rlcore.data.read import read_rows, training_texts
 from rlcore.data.rows import Row
 from rlcore.models.base import base_tokenizer
+from rlcore.models.stops import closing_or_eos
 from rlcore.store.reader import ArtifactReader
 from schemas.artifacts import ArtifactRef
 from schemas.chats import MESSAGES
@@ -122,7 +123,8 @@ def sample_rows(recipe: Recipe, *, most: int | None) -> Rows:
         tokenizer = base_tokenizer(recipe.model, Path(scratch), texts=texts)
     answers = [str(row.solution[-1]["content"]) for row in kept]
     tokens = [list(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in answers]
-    tokens = [[*ids, tokenizer.eos_token_id] for ids in tokens]
+    end = tokenizer.convert_tokens_to_ids(closing_or_eos(tokenizer))
+    tokens = [[*ids, end] for ids in tokens]
     pairs = [
         (i, j)
         for i in range(len(kept))

@@ -198,6 +198,7 @@ class Phases(Training):
             self.workers.engines,
             self.recipe.rl.rollout,
             tokenizer=self.tokenizer,
+            stop_ids=self.stop_ids,
             iteration=state.next_iteration,
             seed=self.recipe.seed,
             greedy=greedy,

@@ -8,7 +8,6 @@ import polars as pl
 
 from rlcore.engines.pool import EnginePool
 from rlcore.engines.types import Sampling
-from rlcore.models.tokenizer import eos_token_id
 from rlcore.ragged import from_flat
 from rlcore.seeds import stream_seed
 from rlcore.trajectories.collect import collect, in_order
@@ -25,6 +24,7 @@ def sample_rollouts(
     section: RolloutSection,
     *,
     tokenizer: Any,
+    stop_ids: tuple[int, ...],
     iteration: int,
     seed: int,
     greedy: bool = False,
@@ -35,7 +35,8 @@ def sample_rollouts(
 
     With ``episodes``, which the policy then plays, also the table ``episodes``.
 
-    The seed of a trajectory is a function of (recipe seed, iteration, uid, sample), so it can be
+    ``stop_ids``: what ends a turn (``models.stops``), besides ``section.stop``. The seed of a
+    trajectory is a function of (recipe seed, iteration, uid, sample), so it can be
     drawn again alone. ``greedy``: one trajectory per prompt at temperature 0 instead, the baseline
     of ReMax (arXiv 2310.10505). ``done`` is given each trajectory as it ends, in no fixed order.
     """
@@ -54,7 +55,8 @@ def sample_rollouts(
         top_p=section.top_p,
         top_k=section.top_k,
         max_new_tokens=section.max_new_tokens,
-        stop_token_ids=(eos_token_id(tokenizer),),
+        stop_token_ids=stop_ids,
+        stop=section.stop,
     )
     sampled = collect(requests, sampling, engines, tokenizer, episodes, schedule=section.schedule)
     trajectories = in_order(requests, _handed_over(sampled, done))

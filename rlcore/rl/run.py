@@ -46,6 +46,7 @@ class RLRun:
         "ptx",
         "recipe",
         "records",
+        "stop_ids",
         "store",
         "stream",
         "tokenizer",
@@ -64,15 +65,18 @@ class RLRun:
         prompts: PromptRows,
         ptx: Sequences | None,
         tokenizer: Any,
+        stop_ids: tuple[int, ...],
         workers: RLWorkers,
         log: Callable[[str], None],
     ) -> None:
-        """``ptx``: what PPO-ptx draws from, where the recipe has it."""
+        """``ptx``: what PPO-ptx draws from, where the recipe has it. ``stop_ids``: what ends a turn
+        of the policy (``models.stops``)."""
         self.recipe = recipe
         self.store = store
         self.workers = workers
         self.log = log
         self.tokenizer = tokenizer
+        self.stop_ids = stop_ids
         self.train = prompts.of_split("train")
         self.episodes = episodes_of(recipe, workers.engines, workers.environments, tokenizer)
         self.stream = PromptStream(self.train, recipe.rl, recipe.seed)
@@ -81,7 +85,8 @@ class RLRun:
             workers.engines,
             workers.rewards,
             tokenizer,
-            recipe.rl.rollout.max_new_tokens,
+            stop_ids,
+            recipe.rl.rollout,
             recipe.reward,
             self.episodes,
         )

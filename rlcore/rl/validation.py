@@ -7,7 +7,6 @@ from typing import Any
 import polars as pl
 
 from rlcore.engines.types import Sampling
-from rlcore.models.tokenizer import eos_token_id
 from rlcore.ragged import mean_of
 from rlcore.rewards.types import Scorers
 from rlcore.rewards.unscored import RewardFailureError
@@ -21,20 +20,23 @@ from rlcore.trajectories.episodes import Episodes
 from rlcore.trajectories.types import Request, Trajectory
 from schemas.outcomes import Outcome
 from schemas.rl import RewardSection
+from schemas.rollout import RolloutSection
 
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """Answers ``prompts`` greedily with at most ``max_new_tokens`` tokens, and scores the answers.
+    """Answers ``prompts`` greedily, and scores the answers.
 
-    ``section``: how many may go unscored.
+    ``stop_ids``: what ends a turn, besides what ``rollout`` says. ``section``: how many may go
+    unscored.
     """
 
     prompts: pl.DataFrame
     engines: Engines
     rewards: Scorers
     tokenizer: Any
-    max_new_tokens: int
+    stop_ids: tuple[int, ...]
+    rollout: RolloutSection
     section: RewardSection
     episodes: Episodes | None = None
 
@@ -61,8 +63,9 @@ class Validation:
         ]
         sampling = Sampling(
             temperature=0.0,
-            max_new_tokens=self.max_new_tokens,
-            stop_token_ids=(eos_token_id(self.tokenizer),),
+            max_new_tokens=self.rollout.max_new_tokens,
+            stop_token_ids=self.stop_ids,
+            stop=self.rollout.stop,
         )
         trajectories = collect(requests, sampling, self.engines, self.tokenizer, self.episodes)
         answered = in_order(requests, trajectories)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, Protocol
 
+from rlcore.engines.stop_strings import answer_text
 from rlcore.engines.types import Generation, Sampling
 from rlcore.rewards.types import Reward, RewardRow, score_finished
 from rlcore.trajectories.episodes import Episodes
@@ -51,7 +52,7 @@ def collect(
     seeds = [request.seed for request in requests]
     sample = engines.pulled if is_streamed else engines.stream
     for index, generation in sample(prompts, seeds, sampling):
-        (text,) = tokenizer.batch_decode([generation.token_ids], skip_special_tokens=True)
+        text = answer_text(tokenizer, generation, sampling)
         reason = StopReason.of_single_turn(generation.finish_reason)
         yield Trajectory(requests[index], (Turn(generation),), text, reason)
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from rlcore.data.turns import TurnEncoder
+from rlcore.engines.stop_strings import answer_text
 from rlcore.engines.streaming import RequestStream
 from rlcore.engines.types import Generation, Sampling, TurnRequest
 from rlcore.envs.streaming import AnswerStream
@@ -141,7 +142,7 @@ class Episodes:
                 return
             asked = [[self._request(e, sampling) for e in part] for part in shares]
             sampled = self.engines.turn(asked, sampling)
-            yield from self._ended_while(sampled, by_name, tokenizer)
+            yield from self._ended_while(sampled, by_name, tokenizer, sampling)
             calls = [Call(e.name, e.text) for part in shares for e in part if not e.is_over]
             answers = self.environments.answers(calls)
             yield from self._ended_by(answers.values(), by_name)
@@ -159,7 +160,7 @@ class Episodes:
             going = [by_name[answer.episode] for answer in answered]
             turns.submit(self._request(e, sampling) for e in going if not e.is_over)
             sampled = turns.finished(POLL_S)
-            yield from self._ended_while(sampled, by_name, tokenizer)
+            yield from self._ended_while(sampled, by_name, tokenizer, sampling)
             going = [by_name[_name(key)] for key, _ in sampled]
             answers.submit([Call(e.name, e.text) for e in going if not e.is_over])
 
@@ -171,12 +172,12 @@ class Episodes:
         sampled: Iterable[tuple[str, Generation]],
         by_name: Mapping[str, _Episode],
         tokenizer: Any,
+        sampling: Sampling,
     ) -> Iterator[Trajectory]:
         """Add the policy's turns to their episodes; yield those that the engine aborted."""
         for key, generation in sampled:
             episode = by_name[_name(key)]
-            (text,) = tokenizer.batch_decode([generation.token_ids], skip_special_tokens=True)
-            episode.take(generation, text)
+            episode.take(generation, answer_text(tokenizer, generation, sampling))
             if generation.finish_reason == FinishReason.ABORT:
                 yield self._ended(episode, StopReason.ABORT)
 
@@ -214,8 +215,8 @@ class Episodes:
             return StopReason.DONE
         if len(episode.turns) == self.environments.section.turns:
             return StopReason.LENGTH
-        was_cut = turn.generation.finish_reason == FinishReason.LENGTH
-        observation = self.encoder.encode([dict(m) for m in step.messages], was_cut=was_cut)
+        messages = [dict(m) for m in step.messages]
+        observation = self.encoder.encode(messages, after=turn.generation.token_ids)
         if len(episode.token_ids) + len(observation) >= self.max_model_len:
             return StopReason.LENGTH
         episode.turns[-1] = replace(episode.turns[-1], observation=observation)

@@ -41,9 +41,10 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """One sampled episode. ``text``: its last turn decoded, special tokens dropped; for rewards and
-    people, training reads token ids. ``messages``: what followed the prompt, in an environment;
-    ``failure``: why the environment could not go on, "" where it could."""
+    """One sampled episode. ``text``: its last turn decoded, without special tokens and the stop
+    string that ended it; for rewards and people, training reads token ids. ``messages``: what
+    followed the prompt, in an environment; ``failure``: why the environment could not go on, ""
+    where it could."""
 
     request: Request
     turns: tuple[Turn, ...]

@@ -11,6 +11,7 @@ from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 
 from rlcore.envs.names import environment_names
+from rlcore.models.stops import NEVER_CLOSES
 from rlcore.preflight.start import check_start
 from rlcore.recipe_text import write_yaml
 from rlcore.recipes import load_recipe
@@ -79,6 +80,8 @@ def _opened(
         get_run_logger().warning(sentence)
     for sentence in planned.doubts:
         get_run_logger().warning(sentence)
+    if planned.stops is not None and planned.stops.closing is None:
+        get_run_logger().warning(NEVER_CLOSES)
     if planned.sandbox is not None:
         get_run_logger().info(f"reward code runs programs at sandbox level {planned.sandbox}")
     tracking = Tracker.open(

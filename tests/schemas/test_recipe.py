@@ -278,3 +278,41 @@ def test_the_smallest_recipe_of_each_preset_loads(preset: str) -> None:
     if preset == "ppo-instructgpt":
         tree["reward_model"] = {}
     assert resolve_recipe("mine", tree).rl.preset == preset
+
+
+def test_what_ends_an_answer_is_in_the_keys_of_recipes_that_say_it_alone() -> None:
+    """Results of before the fields keep their keys, and other ends never share one."""
+    plain = load_recipe("quickstart-rlhf", directory=RECIPES)
+    for stage in STAGE_SLICES:
+        part = str(plain.slice_for(stage))
+        assert not any(f"'{name}'" in part for name in ("stop", "stop_tokens"))
+    told = {"rl.rollout.stop": ["##"], "model.stop_tokens": ["5", 7]}
+    ended = load_recipe("quickstart-rlhf", told, directory=RECIPES)
+    changed = {s for s in STAGE_SLICES if plain.slice_for(s) != ended.slice_for(s)}
+    assert changed == {"base_model", "reward_model", "rl", "evaluate"}
+
+
+def test_every_answer_of_the_policy_ends_as_in_a_rollout_unless_told_otherwise() -> None:
+    """A reward model, or an evaluation, of longer answers than were trained measures others."""
+    told: dict[str, Any] = {"rl.rollout.stop": ["##"]}
+    recipe = load_recipe("quickstart-rlhf", told, directory=RECIPES)
+    assert recipe.reward_model is not None
+    assert recipe.evaluate.stop == ("##",)
+    assert recipe.reward_model.preferences.model_dump()["stop"] == ("##",)
+    own = {"evaluate.stop": [], "reward_model.preferences.stop": ["\n"]}
+    recipe = load_recipe("quickstart-rlhf", told | own, directory=RECIPES)
+    assert recipe.reward_model is not None
+    assert recipe.evaluate.stop == ()
+    assert recipe.reward_model.preferences.model_dump()["stop"] == ("\n",)
+    given = {"reward_model.preferences": {"kind": "file", "path": "ranked.jsonl"}}
+    assert load_recipe("quickstart-rlhf", told | given, directory=RECIPES).reward_model is not None
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"rl.rollout.stop": "##"}, {"rl.rollout.stop": [""]}, {"model.stop_tokens": [True]},
+     {"model.stop_tokens": "</s>"}, {"evaluate.stop": [3]}],
+)  # fmt: skip
+def test_what_is_no_list_of_ends_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=next(iter(wrong)).replace(".", r"\.")):
+        load_recipe("quickstart", wrong, directory=RECIPES)

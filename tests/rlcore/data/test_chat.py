@@ -138,7 +138,7 @@ def test_many_rows_are_encoded_as_each_alone(templated, tokenizer, template) -> 
 
 def test_a_template_without_eos_is_an_error(templated) -> None:
     tokenizer = templated(CHATML.replace("<|end|>", ""))
-    with pytest.raises(UserError, match=r"without the EOS token '<\|end\|>'.*chat_template"):
+    with pytest.raises(UserError, match=r"without the stop token '<\|end\|>'.*chat_template"):
         encode_demonstrations(tokenizer, [_chat("a", "b")])
 
 

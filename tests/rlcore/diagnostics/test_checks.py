@@ -169,6 +169,12 @@ TROUBLES = [
         says="100% of the responses are empty: a stop token comes first",
     ),
     Trouble("truncation", fixed(response_length__clip_ratio=0.4), reported=12, says="40% of the"),
+    Trouble(
+        "answers_never_end",
+        fixed(response_length__clip_ratio=0.95),
+        reported=12,
+        says="95% of the responses are cut off",
+    ),
     Trouble("length_collapse", fixed(response_length__mean=2.0), reported=14, says="shrunk to"),
     Trouble(
         "length_explosion",

@@ -127,13 +127,20 @@ def test_the_critics_remedy_goes_by_its_cause() -> None:
                                                        " rl.algorithm.overlong (soft punishment)"),
         ({"rl__algorithm__mask_truncated": True, "rl__algorithm__overlong": {}}, 0.4,
          "raise rl.rollout.max_new_tokens"),
-        ({}, 1.0, "raise rl.rollout.max_new_tokens"),
     ],
 )  # fmt: skip
 def test_a_remedy_names_what_is_not_on_yet(
     overrides: dict[str, Any], cut_off: float, remedy: str
 ) -> None:
-    """Where every response is cut off, masking would leave none, and shaping treats all alike."""
     stream = broken(fixed(response_length__clip_ratio=cut_off), start=10, end=29)
     _, (found,) = watch(recipe(**overrides), stream)
     assert (found.check, found.remedy) == ("truncation", remedy)
+
+
+def test_responses_that_nothing_ends_are_told_what_could_end_them() -> None:
+    """Where every response is cut off, masking would leave none, and shaping treats all alike."""
+    stream = broken(fixed(response_length__clip_ratio=1.0), start=10, end=29)
+    _, (found,) = watch(recipe(), stream)
+    assert found.check == "answers_never_end"
+    assert all(word in found.remedy for word in ("model.stop_tokens", "rl.rollout.stop"))
+    assert not any(word in found.remedy for word in ("mask_truncated", "overlong"))

@@ -109,7 +109,8 @@ def run(**changes: Any) -> tuple[pl.DataFrame, pl.DataFrame]:
         "section": SECTION,
         "seed": 0,
         "engines": ScriptedEngines(changes.pop("generate", None) or scripted(SCRIPT)),
-        "tokenizer": ScriptedTokenizer(decode, EOS),
+        "tokenizer": ScriptedTokenizer(decode),
+        "stop_ids": (EOS,),
         "scorer": changes.pop("score", score),
         "reward": LENIENT,
     }
@@ -266,7 +267,8 @@ def test_drawn_rows_carry_the_verdict_behind_each_figure() -> None:
         section=SECTION,
         seed=0,
         engines=ScriptedEngines(scripted(SCRIPT)),
-        tokenizer=ScriptedTokenizer(decode, EOS),
+        tokenizer=ScriptedTokenizer(decode),
+        stop_ids=(EOS,),
         scorer=score,
     )
     (row,) = drawn.filter(pl.col("outcome") == "timeout").head(1).iter_rows(named=True)

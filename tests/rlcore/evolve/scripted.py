@@ -6,14 +6,14 @@ from typing import Any
 from rlcore.engines.types import Generation, Sampling
 from rlcore.evolve.agents import Agents
 from rlcore.evolve.prompts import Prompts, Row
-from rlcore.models.tokenizer import EOS, train_tokenizer
+from rlcore.models.tokenizer import eos_token_id, train_tokenizer
 from rlcore.seeds import stream_seed
 from schemas.evolve import EvolveSection
 from schemas.outcomes import FinishReason
 from tests.rlcore.trajectories.scripted import STAMP
 
 TOKENIZER = train_tokenizer(["What is 12 and 3456? Tom has 30 eggs. How many now?"] * 20, 330)
-EOS_ID = TOKENIZER.convert_tokens_to_ids(EOS)
+EOS_ID = eos_token_id(TOKENIZER)
 SEED = 7
 CANARY = "CANARY-90210"
 SHORT = {
@@ -66,4 +66,6 @@ class Engines:
 
 
 def agents(engines: Any, chosen: EvolveSection, max_tokens: int = 2000) -> Agents:
-    return Agents(chosen, SEED, engines, TOKENIZER, Prompts(chosen, TOKENIZER, max_tokens))
+    return Agents(
+        chosen, SEED, engines, TOKENIZER, (EOS_ID,), Prompts(chosen, TOKENIZER, max_tokens)
+    )

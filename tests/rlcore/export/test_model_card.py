@@ -85,7 +85,7 @@ def test_results_without_the_exported_checkpoint_are_refused(
     assert not list(tmp_path.iterdir())
 
 
-PROOF = Proof(1234567, "float32", True, "d" * 64, "e" * 64, 0.0, "4.57")
+PROOF = Proof(1234567, "float32", True, "d" * 64, "e" * 64, 0.0, "4.57", ["'<|end|>' (1)"])
 
 
 def test_a_model_from_scratch_names_no_base_and_an_empty_section_says_so() -> None:

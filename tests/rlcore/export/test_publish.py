@@ -1,6 +1,7 @@
 """A directory that is not the policy is never published."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,52 @@ def test_only_rounding_may_move_the_logits(
             write_verified(policy_dir, tmp_path, dtype=None)
         return
     assert 0.0 < write_verified(policy_dir, tmp_path, dtype=None).logits_max_abs_diff < 1e-4
+
+
+SAMPLED = {"temperature": 0.9, "top_p": 0.6}
+
+
+@pytest.mark.parametrize(
+    ("given", "written"),
+    [
+        (SAMPLED, {**SAMPLED, "do_sample": True}),  # Llama-2-chat, Vicuna
+        ({"do_sample": False, **SAMPLED}, {"do_sample": False}),
+        ({"length_penalty": 0.8, "pad_token_id": -1}, {"length_penalty": 0.8, "pad_token_id": -1}),
+        ({"eos_token_id": [1, 4], "repetition_penalty": 1.1}, {"repetition_penalty": 1.1}),
+    ],
+)
+def test_what_transformers_would_not_write_ends_no_export(
+    policy_dir: Path, tmp_path: Path, given: dict[str, Any], written: dict[str, Any]
+) -> None:
+    """It raised a bare ValueError, after all training."""
+    policy = tmp_path / "policy"
+    shutil.copytree(policy_dir, policy)
+    path = policy / "generation_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | given))
+    record = export_model(policy, tmp_path / "out", dtype=None, card=card())
+    found = json.loads((tmp_path / "out" / "generation_config.json").read_text())
+    expected = {"eos_token_id": given.get("eos_token_id", 1), "pad_token_id": 0} | written
+    found.pop("transformers_version", None)
+    assert {name: value for name, value in found.items() if name[0] != "_"} == expected
+    assert len(record["stop_tokens"]) == (2 if "eos_token_id" in given else 1)
+
+
+def test_an_export_lists_every_stop_token_and_its_card_names_them(
+    policy_dir: Path, tmp_path: Path
+) -> None:
+    """Whoever serves it stops on what generation_config.json lists, and ran on to the limit."""
+    policy = tmp_path / "policy"
+    shutil.copytree(policy_dir, policy)
+    template = "{% for m in messages %}{{ m.content }}<|system|>{% endfor %}"
+    (policy / "chat_template.jinja").write_text(template)
+    config = json.loads((policy / "config.json").read_text())
+    (policy / "config.json").write_text(json.dumps({**config, "eos_token_id": [1, 3]}))
+    export_model(policy, tmp_path / "out", dtype=None, card=card())
+    found = json.loads((tmp_path / "out" / "generation_config.json").read_text())
+    assert found["eos_token_id"] == [1, 2, 3]
+    text = (tmp_path / "out" / "README.md").read_text()
+    assert "ends with one of the tokens" in text
+    assert all(f"{name}" in text for name in ("end", "(1)", "system", "(2)", "user", "(3)"))
 
 
 def _damage(path: Path, kind: str) -> None:

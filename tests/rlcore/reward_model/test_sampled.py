@@ -72,7 +72,8 @@ def sample(**changes: Any) -> Any:
     arguments: dict[str, Any] = {
         "seed": 0,
         "engines": ScriptedEngines(changes.pop("generate", generate)),
-        "tokenizer": ScriptedTokenizer(decode, EOS),
+        "tokenizer": ScriptedTokenizer(decode),
+        "stop_ids": (EOS,),
         "scorer": changes.pop("score", score),
         "reward": REWARD,
     }

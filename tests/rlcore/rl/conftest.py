@@ -13,6 +13,7 @@ from rlcore.data.prepare import prepare
 from rlcore.data.read import training_texts
 from rlcore.models.base import build_base_model
 from rlcore.models.files import MODEL_FOLDER, model_directory
+from rlcore.models.stops import stops_of
 from rlcore.models.tokenizer import load_tokenizer
 from rlcore.recipes import load_recipe
 from rlcore.rewards.types import Reward, RewardRow
@@ -105,6 +106,7 @@ def make_phases(dataset: Dataset, tmp_path: Path) -> Iterator[Callable[..., Phas
                 prompts=PromptRows.of_file(dataset.store.table_file(dataset.ref, "prompts")),
                 ptx=ptx and ptx_sequences(ptx, table(dataset.ref, "demonstrations"), tokenizer),
                 tokenizer=tokenizer,
+                stop_ids=stops_of(policy, tokenizer).ids,
                 workers=start_workers(
                     recipe.rl,
                     stack.enter_context(Workers(recipe)),

@@ -18,6 +18,7 @@ from rlcore.seeds import stream_seed
 from rlcore.store.tables import validate
 from schemas.outcomes import FinishReason
 from schemas.rl import RewardFunction, RewardSection
+from schemas.rollout import RolloutSection
 from tests.rlcore.trajectories.scripted import STAMP, ScriptedEngines, ScriptedTokenizer
 
 SAMPLES = "reward_samples"
@@ -25,6 +26,7 @@ GSM8K = RewardSection(functions=(RewardFunction(name="gsm8k"),), max_error_fract
 SOURCES = ["sums", "sums", "words"]
 
 
+STOP_IDS, ROLLOUT = (0,), RolloutSection(max_new_tokens=4)
 TOKENIZER = ScriptedTokenizer(lambda ids: " ".join(str(token) for token in ids if token))
 
 
@@ -77,7 +79,9 @@ def run(
         ],
         schema_overrides={"prompt_ids": pl.List(pl.Int32)},
     )
-    return Validation(prompts, answers(aborted), rewards, TOKENIZER, 4, section).run(record)
+    return Validation(
+        prompts, answers(aborted), rewards, TOKENIZER, STOP_IDS, ROLLOUT, section
+    ).run(record)
 
 
 def test_every_answer_is_recorded_with_its_verdict() -> None:

@@ -30,8 +30,8 @@ class ScriptedEngines:
 class ScriptedTokenizer:
     """Decodes a row by ``decode``."""
 
-    def __init__(self, decode: Callable[[list[int]], str], eos_token_id: int = 0) -> None:
-        self._decode, self.eos_token_id = decode, eos_token_id
+    def __init__(self, decode: Callable[[list[int]], str]) -> None:
+        self._decode = decode
 
     def batch_decode(self, rows: list[list[int]], *, skip_special_tokens: bool) -> list[str]:
         assert skip_special_tokens

@@ -194,7 +194,7 @@ def test_sampled_ids_are_never_encoded_again(played: Played, odd: list[int], is_
     (trajectory,) = played(engines, environments)
     prompt = list(trajectory.request.prompt["prompt_ids"])
     observation = TurnEncoder(TOKENIZER, [], 16).encode(
-        [{"role": "tool", "content": "42"}], was_cut=is_cut
+        [{"role": "tool", "content": "42"}], after=turn
     )
     whole = [*prompt, *turn, *observation, *turn, *observation, *last]
     assert joined([trajectory]).token_ids.tolist() == whole
