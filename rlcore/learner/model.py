@@ -172,7 +172,7 @@ def padding_token(model_dir: Path) -> int | None:
     last token, as we do.
     """
     found: dict[str, Any] = {}
-    ends: list[int] = []
+    ends: list[Any] = []
     for name in ("generation_config.json", "config.json"):
         path = model_dir / name
         values = json.loads(path.read_text()) if path.is_file() else {}

@@ -2,7 +2,6 @@
 evaluated and exported with all of them; the dry run says which, and where each comes from."""
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -74,31 +73,31 @@ def test_a_template_without_an_end_is_told_before_the_run(
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_all_stages_end_an_answer_alike(tmp_path: Path) -> None:
+def test_all_stages_end_an_answer_alike(prefect_server: str, tmp_path: Path) -> None:
     path = write_tiny_model(tmp_path / "model", chat_template=TURNS)
     given = {"eos_token_id": [1, 4], "temperature": 0.9, "top_p": 0.6}
     (path / "generation_config.json").write_text(json.dumps(given))
     store = tmp_path / "runs" / "store"
-    changes = {"rl.rollout.stop": ["7"], "rl.iterations": 2, "data.max_prompt_tokens": 80}
+    changes = {"rl.rollout.stop": [*"0123456789"], "rl.iterations": 2, "data.max_prompt_tokens": 80}
     done = run_small(tmp_path, {**overrides(path), **changes}, timeout_s=360)
-    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.returncode == 0, done.stdout[-3000:]
     tokenizer = load_tokenizer(path)
     (demonstrations,) = store.glob("dataset/*/demonstrations.parquet")
     last = pl.read_parquet(demonstrations)["token_ids"].list.last().unique().to_list()
     assert last == [0], "learnt up to the template's own end"
     rows = pl.concat(pl.read_parquet(file) for file in store.glob("rollouts/*/*/rollouts.parquet"))
-    assert not rows["response"].str.contains("7").any()
+    assert not rows["response"].str.contains(r"\d").any()
     stopped = rows.filter(pl.col("finish_reason") == "stop")
-    ends = {tokenizer.decode(ids[-1:]) for ids in stopped["token_ids"].to_list()}
-    assert stopped.height > rows.height / 2
-    assert all("7" in end or end in ("<|endoftext|>", "<|end|>", "<|assistant|>") for end in ends)
+    ends = {str(tokenizer.decode(ids[-1:])) for ids in stopped["token_ids"].to_list()}
+    assert any(character.isdecimal() for end in ends for character in end)
+    special = {"<|endoftext|>", "<|end|>", "<|assistant|>"}
+    assert all(end in special or any(map(str.isdecimal, end)) for end in ends)
     (completions,) = store.glob("evaluation/*/completions.parquet")
-    assert not pl.read_parquet(completions)["response"].str.contains("7").any()
+    assert not pl.read_parquet(completions)["response"].str.contains(r"\d").any()
     (exported,) = store.glob("export/*/model")
     written = json.loads((exported / "generation_config.json").read_text())
     assert sorted(written["eos_token_id"]) == [0, 1, 4]
     assert (written["do_sample"], written["temperature"], written["top_p"]) == (True, 0.9, 0.6)
     card = " ".join((exported / "README.md").read_text().split())
     assert "ends with one of the tokens" in card
-    assert "a response also ends with: '7'" in card
-    shutil.rmtree(store)
+    assert "a response also ends with: '0', '1'" in card

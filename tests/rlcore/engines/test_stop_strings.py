@@ -50,7 +50,7 @@ def test_every_engine_ends_a_row_at_the_same_token(synced: Any) -> None:
     tokenizer = write_pairs(Path(synced.spec.model_dir))
     prompts, free = prompts_of(24), Sampling(max_new_tokens=24)
     whole = synced.generate(prompts, range(24), free)
-    texts = [tokenizer.decode(row.token_ids) for row in whole]
+    texts = [str(tokenizer.decode(row.token_ids)) for row in whole]
     stops = (texts[0][21:24], texts[1][10:13], "<eos>")  # odd places: inside tokens
     sampling = Sampling(max_new_tokens=24, stop=stops)
     rows = synced.generate(prompts, range(24), sampling)
@@ -61,7 +61,7 @@ def test_every_engine_ends_a_row_at_the_same_token(synced: Any) -> None:
         assert row.finish_reason == (FinishReason.STOP if end else FinishReason.LENGTH)
         text = answer_text(tokenizer, row, sampling)
         assert not any(stop in text for stop in stops)
-        assert tokenizer.decode(row.token_ids, skip_special_tokens=True).startswith(text)
+        assert str(tokenizer.decode(row.token_ids, skip_special_tokens=True)).startswith(text)
     assert {row.finish_reason for row in rows} == {"stop", "length"}
     requests, done = requests_of(prompts, range(24), sampling), {}
     synced.engine.begin()
