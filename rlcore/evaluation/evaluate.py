@@ -11,8 +11,8 @@ from typing import Any
 import polars as pl
 
 from rlcore.engines.types import Sampling
-from rlcore.evaluation.repeated import one_per_question
 from rlcore.evaluation.summary import summarize
+from rlcore.results.repeated import one_per_question
 from rlcore.rewards.types import Reward, RewardRow, prompt_text
 from rlcore.rewards.unscored import check_unscored
 from rlcore.seeds import stream_seed

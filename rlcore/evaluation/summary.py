@@ -18,9 +18,9 @@ Metrics, with n = ``evaluate.samples``:
 
 Completions without a score are left out of the first four lines and counted in ``unscored``; a
 figure that no prompt qualifies for is left out, as are accuracies where no reward function checks
-correctness. Rows that ask the same question (``repeated.py``) count as one: the mean of their
-figures. Shares of questions carry Wilson intervals, the others a bootstrap over questions. "all"
-weighs every question alike.
+correctness. Rows that ask the same question (``results/repeated.py``) count as one: the mean of
+their figures. Shares of questions carry Wilson intervals, the others a bootstrap over questions.
+"all" weighs every question alike.
 """
 
 from collections.abc import Callable, Iterator
@@ -29,7 +29,6 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from rlcore.evaluation.repeated import with_question
 from rlcore.evaluation.statistics import (
     Estimate,
     avg_at_k,
@@ -38,6 +37,7 @@ from rlcore.evaluation.statistics import (
     pass_at_k,
     wilson,
 )
+from rlcore.results.repeated import with_question
 from rlcore.seeds import stream_seed
 from schemas.outcomes import FinishReason, Outcome
 from schemas.recipe import EvaluateSection

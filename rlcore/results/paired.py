@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 import polars as pl
 
-from rlcore.evaluation.repeated import with_question
+from rlcore.results.repeated import with_question
 from schemas.errors import UserError, did_you_mean
 from schemas.outcomes import Outcome
 

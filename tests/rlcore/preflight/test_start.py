@@ -16,7 +16,7 @@ from tests.rlcore.api.tiny import write_tiny_model
 from tests.rlcore.data.row_files import write
 
 VERL = {"prompt": "What is 1 + 1?", "data_source": "sums", "reward_model": {"ground_truth": "2"}}
-TRL = {"prompt": "What is 1 + 1?", "completion": "2", "ground_truth": "2"}
+TRL = {"prompt": "What is 1 + 1?", "completion": "#### 2", "ground_truth": "2"}
 RANKED = {"prompt": "What is 1 + 1?", "chosen": "2", "rejected": "3"}
 MODULE = """
 def fine(prompt, response, bonus=0.0): return 1.0

@@ -2,7 +2,7 @@
 
 import polars as pl
 
-from rlcore.evaluation.repeated import one_per_question, with_question
+from rlcore.results.repeated import one_per_question, with_question
 from schemas.chats import MESSAGES
 
 ROWS = [

@@ -5,8 +5,6 @@ Copies say nothing more of a policy than more samples do, so intervals are of qu
 
 import polars as pl
 
-from rlcore.rewards.types import prompt_text
-
 
 def with_question(completions: pl.DataFrame) -> pl.DataFrame:
     """Return ``completions`` with ``question``: the least uid of the rows of its source and subset
@@ -23,7 +21,7 @@ def with_question(completions: pl.DataFrame) -> pl.DataFrame:
 
 def one_per_question(prompts: pl.DataFrame) -> pl.DataFrame:
     """Return the rows of a Prompts table that are the ``question`` of a completion of theirs."""
-    texts = pl.Series("asked", [prompt_text(chat) for chat in prompts["prompt"].to_list()])
-    asked = prompts.with_columns(texts)
+    said = pl.col("prompt").list.eval(pl.element().struct.field("content")).list.join("\n")
+    asked = prompts.with_columns(asked=said)
     first = pl.col("uid").min().over("data_source", "subset", "asked")
     return asked.filter(pl.col("uid") == first).drop("asked")
