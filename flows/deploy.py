@@ -91,7 +91,7 @@ def ensure_pool(
 
 def ensure_automations(client: SyncPrefectClient, path: Path = AUTOMATIONS) -> None:
     """Create the automations of a YAML list by name; one whose definition changed is replaced."""
-    for entry in yaml.safe_load(path.read_text()):
+    for entry in yaml.safe_load(path.read_text(encoding="utf-8")):
         wanted = AutomationCore.model_validate(entry)
         existing = client.read_automations_by_name(wanted.name)
         fields = set(AutomationCore.model_fields)
@@ -287,7 +287,7 @@ def _deploy(
 ) -> None:
     """Make or replace the deployment of the recipe file ``path``. ``own``: the deployment's name,
     where the recipe is a user's, whose runs are given its path."""
-    content = yaml.safe_load(path.read_text()) or {}
+    content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     deployment = RunnerDeployment.from_flow(
         flow,
         name=own or path.stem,

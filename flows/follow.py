@@ -226,7 +226,7 @@ def follow(
         return 1
     summary = root / run_directory(run.parameters["recipe"], str(run.id)) / "summary.json"
     if summary.is_file():
-        print_summary(json.loads(summary.read_text()), console=console)
+        print_summary(json.loads(summary.read_text(encoding="utf-8")), console=console)
         console.print(f"Summary: {summary}")
     console.print(f"Run page: {link}")
     return 0

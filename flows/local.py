@@ -116,7 +116,7 @@ def password(home: Path) -> str:
     if not path.exists():
         home.mkdir(parents=True, exist_ok=True)
         services.write_atomically(path, f"admin:{secrets.token_urlsafe(24)}")
-    return path.read_text()
+    return path.read_text(encoding="utf-8")
 
 
 def start_server(home: Path = HOME, port: int = PORT, reports: Path = REPORTS) -> services.Service:
@@ -252,7 +252,7 @@ def write_env_file(path: Path, environment: Mapping[str, str]) -> None:
 
     Users keep keys there, so the file is made readable by its owner only.
     """
-    lines = path.read_text().splitlines() if path.exists() else []
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     if ENV_BEGIN in lines and ENV_END in lines:
         del lines[lines.index(ENV_BEGIN) : lines.index(ENV_END) + 1]
     block = [ENV_BEGIN, *(f'{name}="{value}"' for name, value in environment.items()), ENV_END]
@@ -271,7 +271,7 @@ def _ensure_worker(home: Path, environment: Mapping[str, str]) -> services.Servi
     record = home / "worker.environment.json"
     running = services.find(home, "worker")
     if running is not None:
-        before = json.loads(record.read_text()) if record.exists() else {}
+        before = json.loads(record.read_text(encoding="utf-8")) if record.exists() else {}
         changed = sorted(n for n in {*before, *marks} if before.get(n) != marks.get(n))
         if not changed:
             return running

@@ -80,7 +80,7 @@ def _versions() -> Iterator[Finding]:
     """Yield whether what the project needs is installed, at the pinned versions."""
     pins = {}
     if CONSTRAINTS.is_file():  # in a checkout
-        lines = CONSTRAINTS.read_text().splitlines()
+        lines = CONSTRAINTS.read_text(encoding="utf-8").splitlines()
         pins = dict(line.split("==") for line in lines if line and not line.startswith("#"))
     missing, others, right = [], [], 0
     for name in _needed():
@@ -260,7 +260,12 @@ def gpus() -> list[str]:
     query = ["--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
     try:
         listed = subprocess.run(
-            [command, *query], capture_output=True, text=True, timeout=20, check=True
+            [command, *query],
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=True,
+            encoding="utf-8",
         )
     except (OSError, subprocess.SubprocessError):
         return []

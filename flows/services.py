@@ -64,7 +64,7 @@ def find(home: Path, name: str) -> Service | None:
     """Return the service of that name if it runs; a stale or broken pid file is removed."""
     path = home / f"{name}.json"
     try:
-        service = Service(**json.loads(path.read_text()))
+        service = Service(**json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         return None
     except (ValueError, TypeError):  # incomplete file of a killed bring-up
@@ -79,7 +79,9 @@ def find(home: Path, name: str) -> Service | None:
 def write_atomically(path: Path, text: str) -> None:
     """Write atomically a file that only its owner may read."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+    with open(
+        os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8"
+    ) as file:
         os.fchmod(file.fileno(), 0o600)
         file.write(text)
     os.replace(temporary, path)
@@ -89,7 +91,7 @@ def write_atomically(path: Path, text: str) -> None:
 def locked(home: Path) -> Iterator[None]:
     """Hold the bring-up of ``home`` for one process; a second one waits for the first."""
     home.mkdir(parents=True, exist_ok=True)
-    with (home / "lock").open("w") as file:
+    with (home / "lock").open("w", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX)  # the kernel releases it when the process ends
         yield
 
@@ -97,7 +99,7 @@ def locked(home: Path) -> Iterator[None]:
 def last_port(home: Path, name: str) -> int | None:
     """Return the port in the pid file of ``name``, whether or not it runs, to reuse it."""
     try:
-        return Service(**json.loads((home / f"{name}.json").read_text())).port
+        return Service(**json.loads((home / f"{name}.json").read_text(encoding="utf-8"))).port
     except (FileNotFoundError, ValueError, TypeError):
         return None
 
@@ -151,7 +153,7 @@ def step_back(niceness: int = NICENESS) -> None:
             os.setpriority(os.PRIO_PROCESS, int(thread), niceness)
     if os.getsid(0) == os.getpid():
         with suppress(OSError):  # no autogroups here
-            Path("/proc/self/autogroup").write_text(str(niceness))
+            Path("/proc/self/autogroup").write_text(str(niceness), encoding="utf-8")
 
 
 def step_aside(thread: int = 0) -> None:
@@ -240,5 +242,7 @@ def own_port(before: int | None, default: int) -> int:
 
 
 def _last_line(log: Path) -> str:
-    lines = [line.strip() for line in log.read_text(errors="replace").splitlines()]
+    lines = [
+        line.strip() for line in log.read_text(errors="replace", encoding="utf-8").splitlines()
+    ]
     return next((line for line in reversed(lines) if line), "(it is empty)")

@@ -231,7 +231,7 @@ def read_outcome(root: Path, directory: Path, *, sampled: bool = False) -> Outco
     from rlcore.results.summary import proxy_and_truth
     from rlcore.store.reader import ArtifactReader
 
-    summary = json.loads((directory / "summary.json").read_text())
+    summary = json.loads((directory / "summary.json").read_text(encoding="utf-8"))
     recipe = load_recipe(str(directory / "recipe.yaml"), directory=directory)
     where = recipe.store if "://" in recipe.store else str(root / recipe.store)
     store, policy = ArtifactReader(where), summary["artifacts"]["rl"].rsplit("/", 1)[1]

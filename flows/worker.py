@@ -70,7 +70,7 @@ def _template(kind: str, path: Path | None) -> dict[str, Any] | None:
     if path is None:
         return None
     try:
-        template = yaml.safe_load(path.read_text())
+        template = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError) as error:
         raise UserError(
             f"--job-template {path} cannot be read ({error}); give a YAML file"

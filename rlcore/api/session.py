@@ -345,7 +345,9 @@ def _task(job: Job, source: Path, prompts: Any, store: ArtifactStore, key: str) 
 
     return Task(
         model_dir=source,
-        context=json.loads((source / "config.json").read_text()).get("max_position_embeddings"),
+        context=json.loads((source / "config.json").read_text(encoding="utf-8")).get(
+            "max_position_embeddings"
+        ),
         num_prompts=prompts.height,
         longest_prompt=int(prompts["prompt_ids"].list.len().max()),
         prompts_file=f"{store.root}/dataset/{key}/prompts.parquet",

@@ -72,7 +72,8 @@ def require_token() -> None:
     path = Path.home() / ".ray" / "auth_token"
     path.parent.mkdir(exist_ok=True)
     try:
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(handle, "w", encoding="utf-8") as file:
             file.write(secrets.token_hex(32))
     except FileExistsError:
         path.chmod(0o600)
@@ -86,7 +87,13 @@ def _accepts(address: str, mode: str, where: str) -> bool:
     environment = {**os.environ, MODE: mode}
     try:
         asked = subprocess.run(
-            ask, env=environment, capture_output=True, text=True, timeout=ASK_S, check=False
+            ask,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=ASK_S,
+            check=False,
+            encoding="utf-8",
         )
     except subprocess.TimeoutExpired:
         raise UserError(f"{where} does not answer as a Ray cluster; {_REMEDY}") from None
@@ -104,6 +111,6 @@ def _token_source() -> str | None:
     named = os.environ.get("RAY_AUTH_TOKEN_PATH")
     path = Path(named) if named else Path.home() / ".ray" / "auth_token"
     try:
-        return str(path) if path.read_text().strip() else None
+        return str(path) if path.read_text(encoding="utf-8").strip() else None
     except (OSError, UnicodeDecodeError):
         return None

@@ -169,7 +169,9 @@ def _visible_gpus() -> tuple[int, ...]:
     if shutil.which("nvidia-smi") is None:
         return ()
     command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
-    answer = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    answer = subprocess.run(
+        command, capture_output=True, text=True, timeout=30, check=False, encoding="utf-8"
+    )
     if answer.returncode:
         return ()
     sizes = [int(line) * 2**20 for line in answer.stdout.split() if line.isdigit()]

@@ -138,4 +138,6 @@ def _hub_shape(name: str, revision: str | None) -> tuple[ModelShape | None, str]
         return None, f"unknown: model not at hand ('{name}': {type(error).__name__})"
     if info.safetensors is None:
         return None, f"unknown: the hub does not give the number of parameters of '{name}'"
-    return _shape_of_config(name, json.loads(Path(config).read_text()), info.safetensors.total), ""
+    return _shape_of_config(
+        name, json.loads(Path(config).read_text(encoding="utf-8")), info.safetensors.total
+    ), ""

@@ -318,7 +318,7 @@ def _kv_cache_bytes(spec: EngineSpec) -> int:
     """
     from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
 
-    config = json.loads((Path(spec.model_dir) / "config.json").read_text())
+    config = json.loads((Path(spec.model_dir) / "config.json").read_text(encoding="utf-8"))
     heads = config["num_attention_heads"]
     head_dim = config.get("head_dim") or config["hidden_size"] // heads
     head_dims = CPUAttentionBackend.get_supported_head_sizes()

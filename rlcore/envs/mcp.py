@@ -192,7 +192,7 @@ class _Tail(asyncio.Protocol):
 
     def __init__(self) -> None:
         read, write = os.pipe()
-        self._source, self.stream = os.fdopen(read, "rb"), os.fdopen(write, "w")
+        self._source, self.stream = os.fdopen(read, "rb"), os.fdopen(write, "w", encoding="utf-8")
         self._end = b""
 
     @classmethod

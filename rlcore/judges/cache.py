@@ -35,7 +35,7 @@ class JudgeCache:
             path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
         )
         # SQLite does not wait for its timeout while another process changes the journal's mode.
-        with open(path.with_name(f"{path.name}.opening"), "w") as turn:
+        with open(path.with_name(f"{path.name}.opening"), "w", encoding="utf-8") as turn:
             fcntl.flock(turn, fcntl.LOCK_EX)
             self._file.execute("PRAGMA journal_mode = WAL")
             self._file.executescript(_TABLES)

@@ -31,7 +31,7 @@ def prepare_cache(setup: JudgeSetup, store: str, log: Callable[[str], None]) -> 
     file. Raises ArtifactError where the store cannot be read.
     """
     setup.folder.mkdir(parents=True, exist_ok=True)
-    with (setup.folder / "prepare.lock").open("w") as lock:
+    with (setup.folder / "prepare.lock").open("w", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if setup.cache.is_file():
             if _is_whole(setup.cache):

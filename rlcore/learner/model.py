@@ -150,7 +150,7 @@ def write_hf_directory(
         for file in source.glob(pattern):
             if file.is_file():
                 shutil.copyfile(file, target / file.name)
-    config = with_dtype(json.loads((source / "config.json").read_text()), dtype)
+    config = with_dtype(json.loads((source / "config.json").read_text(encoding="utf-8")), dtype)
     if SCORE_WEIGHT in state:
         config |= {
             "architectures": [architecture],
@@ -159,7 +159,7 @@ def write_hf_directory(
             "num_labels": 1,
             "pad_token_id": padding_token(source),
         }
-    (target / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    (target / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
     save_file(tensors, target / "model.safetensors", metadata={"format": "pt"})
 
@@ -175,7 +175,7 @@ def padding_token(model_dir: Path) -> int | None:
     ends: list[Any] = []
     for name in ("generation_config.json", "config.json"):
         path = model_dir / name
-        values = json.loads(path.read_text()) if path.is_file() else {}
+        values = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
         found |= {name: value for name, value in values.items() if value is not None}
         eos = values.get("eos_token_id")
         ends += eos if isinstance(eos, list) else [eos]

@@ -168,7 +168,7 @@ def _file(stem: Path, role: str) -> Path:
 def read_manifest(path: Path) -> dict[str, Any]:
     """Return a rank's manifest. Raises UserError when it is damaged."""
     try:
-        manifest = json.loads(path.read_text())
+        manifest = json.loads(path.read_text(encoding="utf-8"))
         missing = {"layout", "version", "last", "parameters"} - manifest.keys()
         if missing:
             raise ValueError(f"it lacks {', '.join(sorted(missing))}")

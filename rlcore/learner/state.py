@@ -23,7 +23,7 @@ def save_state(engine: TrainEngine, versions: Versions, directory: Path) -> None
         rng["cuda"] = torch.cuda.get_rng_state()
     save_file(rng, f"{stem}.rng.safetensors")
     manifest = {"layout": _layout(engine), **versions.to_json(), "parameters": parameters}
-    Path(f"{stem}.json").write_text(json.dumps(manifest))
+    Path(f"{stem}.json").write_text(json.dumps(manifest), encoding="utf-8")
 
 
 def load_state(engine: TrainEngine, directory: Path) -> Versions:

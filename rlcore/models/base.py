@@ -258,10 +258,12 @@ def _set_chat_template(target: Path, model: ModelSection) -> None:
     for file in target.glob("chat_template*"):
         file.unlink()
     config_file = target / "tokenizer_config.json"
-    config = json.loads(config_file.read_text()) if config_file.is_file() else {}
+    config = json.loads(config_file.read_text(encoding="utf-8")) if config_file.is_file() else {}
     config.pop("chat_template", None)
-    config_file.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n")
-    (target / "chat_template.jinja").write_text(model.chat_template or "")
+    config_file.write_text(
+        json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
+    )
+    (target / "chat_template.jinja").write_text(model.chat_template or "", encoding="utf-8")
 
 
 def _first(texts: Iterable[str], count: int) -> Iterable[str]:

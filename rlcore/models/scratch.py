@@ -50,7 +50,9 @@ def write_scratch(
         "dtype": dtype,
     }
     for name, content in {"config.json": config, "generation_config.json": tokens}.items():
-        (target / name).write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
+        (target / name).write_text(
+            json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8"
+        )
     weights = dict(_weights(shape, vocab_size, pad, seed))
     if dtype == "bfloat16":
         weights = {name: _upper_half(array) for name, array in weights.items()}

@@ -73,7 +73,7 @@ def report_folder(run_folder: Path) -> Path:
     remembered = run_folder / REPORT_NAME
     if not remembered.is_file():
         _remember(remembered, f"{run_folder.name}-{secrets.token_hex(16)}")
-    folder = reports / remembered.read_text().strip()
+    folder = reports / remembered.read_text(encoding="utf-8").strip()
     reports.mkdir(mode=0o700, exist_ok=True)
     folder.mkdir(mode=0o700, exist_ok=True)
     return folder
@@ -82,7 +82,7 @@ def report_folder(run_folder: Path) -> Path:
 def _remember(path: Path, name: str) -> None:
     """Write ``name`` into ``path`` whole, unless another process was faster."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)  # mode 0600
-    with os.fdopen(handle, "w") as file:
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
         file.write(name)
     try:
         os.link(temporary, path)

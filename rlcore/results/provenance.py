@@ -125,7 +125,9 @@ def _gpus() -> list[str]:
         return []
     command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=30, check=False, encoding="utf-8"
+        )
     except (OSError, subprocess.TimeoutExpired):
         return []
     return done.stdout.splitlines() if done.returncode == 0 else []
@@ -175,7 +177,9 @@ def _git(root: Path, *arguments: str) -> str | None:
     """Return what git prints; None where there is no git, no repository, or no answer in time."""
     command = ["git", "-C", str(root), *arguments]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=GIT_S, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=GIT_S, check=False, encoding="utf-8"
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None

@@ -130,11 +130,11 @@ def _looked_at(named: dict[str, Any]) -> dict[str, Any]:
     loader = os.fork()
     if not loader:
         os.close(read)
-        with os.fdopen(write, "w") as answer:
+        with os.fdopen(write, "w", encoding="utf-8") as answer:
             answer.write(json.dumps(_refusal(named)) + "\n")
         os._exit(0)
     os.close(write)
-    with os.fdopen(read) as answer:
+    with os.fdopen(read, encoding="utf-8") as answer:
         said = answer.readline()
     _, status = os.waitpid(loader, 0)
     if said:
@@ -168,7 +168,10 @@ def limit_memory(memory_bytes: int | None, key: str) -> str:
     """
     if not memory_bytes:
         return ""
-    taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    taken = (
+        int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[0])
+        * resource.getpagesize()
+    )
     if memory_bytes < taken + _ROOM_BYTES:
         return _too_little(key, memory_bytes, taken)
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))

@@ -27,7 +27,7 @@ def reads_the_environment(facts: dict[str, Any]) -> bool:
 def writes_outside(facts: dict[str, Any]) -> bool:
     """Make a file in a folder that every user may write."""
     path = os.path.join(facts["folder"], "written")
-    with open(path, "w") as file:
+    with open(path, "w", encoding="utf-8") as file:
         file.write("outside")
     return True
 

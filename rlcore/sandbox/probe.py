@@ -82,9 +82,9 @@ def _facts(stack: ExitStack) -> dict[str, Any]:
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rl-pipeline-probe-")))
     folder.chmod(0o777)
     everybodys, own = folder / "everybodys", folder / "own"
-    everybodys.write_text("secret")
+    everybodys.write_text("secret", encoding="utf-8")
     everybodys.chmod(0o644)
-    own.write_text("secret")
+    own.write_text("secret", encoding="utf-8")
     own.chmod(0o600)
     server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
     abstract = stack.enter_context(socket.socket(socket.AF_UNIX))

@@ -77,7 +77,9 @@ def first_uid(directory: Path) -> int:
     found = directory.stat()
     place = hashlib.sha256(f"{found.st_dev} {found.st_ino}".encode()).digest()
     block = int.from_bytes(place[:8], "big") % _BLOCKS
-    ranges = [line.split() for line in Path("/proc/self/uid_map").read_text().splitlines()]
+    ranges = [
+        line.split() for line in Path("/proc/self/uid_map").read_text(encoding="utf-8").splitlines()
+    ]
     for first in (_FIRST_UID + block * SLOTS, _FIRST_SMALL_UID):
         for start, _, length in ranges:
             if int(start) <= first and first + SLOTS <= int(start) + int(length):
@@ -122,10 +124,14 @@ def sweep(directory: Path) -> None:
     """
     for status in Path("/proc").glob("[0-9]*/status"):
         with suppress(OSError, ValueError, KeyError):
-            fields = dict(line.split(":", 1) for line in status.read_text().splitlines())
+            fields = dict(
+                line.split(":", 1) for line in status.read_text(encoding="utf-8").splitlines()
+            )
             if fields["Name"].strip() != "bwrap" or len(fields["NSpid"].split()) < 2:
                 continue
-            parent = Path("/proc", fields["PPid"].strip(), "comm").read_text().strip()
+            parent = (
+                Path("/proc", fields["PPid"].strip(), "comm").read_text(encoding="utf-8").strip()
+            )
             command = status.with_name("cmdline").read_bytes()
             if parent != "bwrap" and f"{directory}/python-".encode() in command:
                 os.kill(int(status.parent.name), signal.SIGKILL)

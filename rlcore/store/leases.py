@@ -187,7 +187,7 @@ def _machine() -> str:
     boot = Path("/proc/sys/kernel/random/boot_id")
     if not boot.exists():
         return f"{socket.gethostname()}, up since {psutil.boot_time():.0f}"
-    return f"{boot.read_text().strip()} {os.readlink('/proc/self/ns/pid')}"
+    return f"{boot.read_text(encoding='utf-8').strip()} {os.readlink('/proc/self/ns/pid')}"
 
 
 def _read(records: Records, key: str) -> tuple[Record | None, dict[str, Any]]:

@@ -98,6 +98,6 @@ def _weight_files(model_dir: str | Path) -> list[Path]:
 
 
 def _canonical(model_dir: str | Path, names: Iterable[str]) -> list[str]:
-    config = json.loads((Path(model_dir) / "config.json").read_text())
+    config = json.loads((Path(model_dir) / "config.json").read_text(encoding="utf-8"))
     tied = config.get("tie_word_embeddings", False)
     return [name for name in names if not (tied and name == "lm_head.weight")]
