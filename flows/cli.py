@@ -42,6 +42,7 @@ from flows.commands.worker import add_worker
 from flows.inline import INTERRUPTED
 from flows.output import drop_closed_stdout
 from flows.study import add_study
+from rlcore.cluster.surroundings import settle
 from rlcore.redaction import redact
 from rlcore.telemetry import switch_off
 from schemas.errors import UserError
@@ -79,6 +80,7 @@ def _command(arguments: list[str] | None) -> int:
         complete(parser)
     options = parser.parse_args(arguments)
     switch_off()
+    settle()
     try:
         return options.command(options)
     except UserError as error:

@@ -18,12 +18,12 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from urllib.error import HTTPError, URLError
 
 from flows import precompile, services
 from flows.places import RECIPES, REPORTS, ROOT
+from rlcore.cluster.surroundings import settle
 from rlcore.telemetry import OFF
 from schemas.errors import UserError
 
@@ -210,7 +210,7 @@ def _up(home: Path, runs: int, env_file: Path, first: str | None) -> Site:
         deploy.deploy_recipe(pipeline, first, variables)
         return site
     deploy.deploy_all(variables)
-    is_there = partial(pool_runs.worker_reported, worker.started_at)
+    is_there = lambda: pool_runs.worker_reported(worker.started_at)  # noqa: E731
     services.wait_ready(home, worker, is_there, WORKER_DEADLINE_S, what="the Prefect worker")
     return site
 
@@ -377,6 +377,7 @@ def main(arguments: list[str] | None = None) -> int:
     from rlcore.recipes import load_recipe
 
     options = _parse(arguments)
+    settle()
     started = time.monotonic()
     try:
         overrides = _overrides(options.overrides)

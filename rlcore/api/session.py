@@ -35,6 +35,7 @@ from rlcore.api.curves import CURVES, curves
 from rlcore.api.progress import TrainingBar
 from rlcore.api.prompts import Prompt, prompts_frame
 from rlcore.api.recipe import Task, recipe_of
+from rlcore.cluster.surroundings import settle
 from rlcore.diagnostics.memory import explained
 from rlcore.diagnostics.watch import Diagnostics
 from rlcore.dry_run.plan import plan
@@ -146,6 +147,7 @@ def train(job: Job) -> Trained:
     another process trains into ``output_dir``; and what the loop raises.
     """
     switch_off()
+    settle()
     with _ONE_RUN, _root(job.output_dir) as root, tempfile.TemporaryDirectory() as scratch:
         store = ArtifactStore(root / STORE_FOLDER, writer=f"{job.call} into '{root}'")
         with store.hold(TRAINING):

@@ -1,0 +1,66 @@
+"""What a machine's environment must not change: our own traffic uses no proxy, sockets have short
+paths in a folder of ours, text is UTF-8, and a user id without a name has one."""
+
+import getpass
+import locale
+import os
+import stat
+import sys
+import tempfile
+from collections.abc import MutableMapping
+from io import TextIOWrapper
+from pathlib import Path
+
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_PROXIES = ("http_proxy", "https_proxy", "all_proxy")
+_VLLM_SOCKETS = "VLLM_RPC_BASE_PATH"
+# Of the 107 bytes of a socket's path Ray takes some 66: /session_<time>_<process>/sockets/<name>.
+_LONGEST = 40
+_PLACES = ("/tmp", "/var/tmp", "/dev/shm")
+
+
+def settle(environment: MutableMapping[str, str] = os.environ) -> None:
+    """Set the variables that this process and all that it starts read; call it before libraries
+    are imported. What a user has set stays, but that loopback is excluded from proxies."""
+    _exclude_loopback(environment)
+    if not any(name in environment for name in ("LOGNAME", "USER", "LNAME", "USERNAME")):
+        try:
+            getpass.getuser()
+        except (KeyError, OSError):  # as in ``docker run --user``; torch asks for the name
+            environment["LOGNAME"] = f"uid-{os.getuid()}"
+    if _VLLM_SOCKETS not in environment and (folder := socket_folder()):
+        environment[_VLLM_SOCKETS] = folder
+    if locale.getencoding().lower().replace("-", "") not in ("utf8", "cp65001"):
+        environment["PYTHONUTF8"] = "1"  # of the processes that it starts
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, TextIOWrapper):  # show what the terminal cannot, not an error
+                stream.reconfigure(errors="replace")
+
+
+def _exclude_loopback(environment: MutableMapping[str, str]) -> None:
+    if not any(environment.get(name) or environment.get(name.upper()) for name in _PROXIES):
+        return
+    given = ",".join(environment.get(name, "") for name in ("no_proxy", "NO_PROXY"))
+    excluded = dict.fromkeys(one.strip() for one in given.split(",") if one.strip())
+    if "*" not in excluded:
+        excluded |= dict.fromkeys(_LOOPBACK)
+    # Some libraries read the one, some the other.
+    environment["no_proxy"] = environment["NO_PROXY"] = ",".join(excluded)
+
+
+def socket_folder() -> str | None:
+    """Return a folder of this user's alone whose path leaves room for sockets' names; ``/tmp/ray``
+    may be somebody else's, and ``TMPDIR`` long. None where there is none."""
+    for place in dict.fromkeys((tempfile.gettempdir(), *_PLACES)):
+        folder = Path(place, f"rl-pipeline-ray-{os.getuid()}")
+        if len(os.fsencode(folder)) > _LONGEST:
+            continue
+        try:
+            folder.mkdir(mode=0o700, exist_ok=True)
+            found = folder.lstat()
+        except OSError:
+            continue
+        ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+        if ours and not found.st_mode & 0o022 and os.access(folder, os.W_OK | os.X_OK):
+            return str(folder)
+    return None
