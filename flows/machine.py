@@ -20,6 +20,7 @@ import psutil
 
 from flows import local, services
 from flows.places import CONSTRAINTS, ROOT
+from rlcore.cluster.surroundings import obstacles
 
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
 PROJECT = "rl-pipeline"
@@ -53,6 +54,7 @@ def findings(home: Path) -> list[Finding]:
         _libraries,
         lambda: _server(home),
         lambda: _permissions(home),
+        _surroundings,
         _disk,
         _memory,
         _hub,
@@ -182,6 +184,12 @@ def _permissions(home: Path) -> Iterator[Finding]:
         yield Finding(
             "login", OK, "the password is readable by you only" if secrets else "none yet"
         )
+
+
+def _surroundings() -> Iterator[Finding]:
+    """Yield whether Ray can keep its token and its sockets."""
+    found = [Finding(name, PROBLEM, what, remedy) for name, what, remedy in obstacles()]
+    yield from found or [Finding("ray", OK, "can write its token, and sockets with short paths")]
 
 
 def _disk() -> Iterator[Finding]:

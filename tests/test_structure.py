@@ -266,6 +266,37 @@ def test_no_file_names(what: str) -> None:
 
 
 @pytest.mark.parametrize("name", OURS)
+def test_text_is_read_and_written_as_utf_8(name: str) -> None:
+    """Where the locale is another, a template or a vocabulary would be read as other tokens."""
+    for node in ast.walk(_tree(name)):
+        if isinstance(node, ast.Call) and _opens_text(node):
+            named = {keyword.arg for keyword in node.keywords}
+            assert "encoding" in named, f"{name}:{node.lineno}: {ast.unparse(node)}: no encoding"
+
+
+def _opens_text(call: ast.Call) -> bool:
+    """Return whether a call opens a file, or the output of a process, as text."""
+    given = {keyword.arg: keyword.value for keyword in call.keywords}
+    match call.func:
+        case ast.Attribute(attr="write_text"):
+            return True
+        case ast.Attribute(attr="read_text"):  # with a name it is that of a distribution
+            return not call.args
+        case ast.Attribute(attr="run" | "Popen" | "check_output"):
+            return "text" in given
+        case ast.Name("open") | ast.Attribute(ast.Name("os" | "io"), "fdopen"):
+            modes = [*call.args[1:2], given.get("mode")]
+        case ast.Attribute(attr="open"):  # of a path; what else is opened has no mode of letters
+            modes = [*call.args[:1], given.get("mode")]
+            texts = [mode.value for mode in modes if isinstance(mode, ast.Constant)]
+            return any(isinstance(m, str) and set(m) <= set("rwaxt+") for m in texts)
+        case _:
+            return False
+    texts = [mode.value for mode in modes if isinstance(mode, ast.Constant)]
+    return not any("b" in str(mode) for mode in texts)
+
+
+@pytest.mark.parametrize("name", OURS)
 def test_nothing_is_unpickled(name: str) -> None:
     """Who can write to a store must not be able to run commands where it is read."""
     unpicklers = {"pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}

@@ -7,7 +7,7 @@ import os
 import stat
 import sys
 import tempfile
-from collections.abc import MutableMapping
+from collections.abc import Iterator, MutableMapping
 from io import TextIOWrapper
 from pathlib import Path
 
@@ -35,6 +35,25 @@ def settle(environment: MutableMapping[str, str] = os.environ) -> None:
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, TextIOWrapper):  # show what the terminal cannot, not an error
                 stream.reconfigure(errors="replace")
+
+
+def obstacles() -> Iterator[tuple[str, str, str]]:
+    """Yield what keeps a Ray of our own from starting here: a name of it, what was found, and a
+    remedy."""
+    home = os.path.expanduser("~")
+    if not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys():
+        folder = os.path.join(home, ".ray")
+        if not os.access(folder if os.path.exists(folder) else home, os.W_OK | os.X_OK):
+            found = f"'{folder}', where Ray keeps its token, cannot be written"
+            yield "home", found, "set HOME to a folder that you can write"
+    chosen = os.environ.get("RAY_TMPDIR")
+    longest = _LONGEST - len("/ray")
+    if chosen is not None and len(os.fsencode(chosen)) > longest:
+        found = f"RAY_TMPDIR = '{chosen}' is too long: a socket's path has at most 107 bytes"
+        yield "sockets", found, f"give a folder of at most {longest} bytes, or unset it"
+    elif chosen is None and socket_folder() is None:
+        found = f"no folder for sockets: none of {', '.join(_PLACES)} can be written"
+        yield "sockets", found, f"set RAY_TMPDIR to a folder of at most {longest} bytes"
 
 
 def _exclude_loopback(environment: MutableMapping[str, str]) -> None:

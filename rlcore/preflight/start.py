@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from rlcore.cluster.address import check_address
+from rlcore.cluster.surroundings import obstacles
 from rlcore.dry_run.plan import Plan, plan
 from rlcore.judges.setup import check_keys
 from rlcore.models.base import check_base_model, scratch_stops
@@ -41,8 +42,7 @@ def check_start(recipe: Recipe, *, call_judges: bool = False) -> Plan:
     _check_ends(recipe, stops)
     size = check_files(recipe, model=recipe.model)
     planned = plan(recipe, data=size)
-    if recipe.hardware.ray_address is not None:
-        check_address(recipe.hardware.ray_address)
+    _check_cluster(recipe)
     sandbox = check_sandbox(recipe)
     check_functions(recipe)
     check_environment(recipe)
@@ -59,15 +59,22 @@ def check_evaluation(recipe: Recipe) -> None:
     Its own model and this machine's memory are not looked at: nothing is trained.
     """
     check_recipe_functions(recipe)
-    if recipe.hardware.ray_address is not None:
-        check_address(recipe.hardware.ray_address)
-    else:
+    _check_cluster(recipe)
+    if recipe.hardware.ray_address is None:
         check_keys(recipe)
     check_files(recipe)
     check_sandbox(recipe)
     check_functions(recipe)
     check_environment(recipe)
     rehearse(recipe, trains=False)
+
+
+def _check_cluster(recipe: Recipe) -> None:
+    if recipe.hardware.ray_address is not None:
+        check_address(recipe.hardware.ray_address)
+    elif recipe.hardware.cluster == "ray":
+        for _, found, remedy in obstacles():
+            raise UserError(f"{found}; {remedy}")
 
 
 def _check_variables(recipe: Recipe) -> None:

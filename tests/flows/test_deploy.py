@@ -1,8 +1,10 @@
 """A deployment is a recipe: the YAML file says it all, and deploying again changes nothing else."""
 
+import asyncio
 import json
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from prefect.client.schemas.filters import (
     FlowFilter,
     FlowFilterName,
 )
+from prefect.server.schemas.schedules import CronSchedule
 from prefect.utilities.callables import parameter_schema
 
 from flows.deploy import (
@@ -170,6 +173,18 @@ def test_the_server_makes_the_runs_of_a_cron(client: SyncPrefectClient, retraine
         assert time.monotonic() < deadline, "no run was scheduled"
         time.sleep(0.5)
     assert {run.state_name for run in runs} == {"Scheduled"}
+
+
+@pytest.mark.parametrize("day", [datetime(2026, 3, 29), datetime(2026, 10, 25)])
+def test_a_cron_runs_once_in_the_night_in_which_clocks_change(day: datetime) -> None:
+    """02:30 is not there in March, and twice there in October. The scheduler asks every now and
+    then for the next time, and makes one run of each."""
+    schedule = CronSchedule(cron="30 2 * * *", timezone="Europe/Berlin")
+    noon = day.replace(hour=12, tzinfo=UTC)
+    asked = [noon - timedelta(minutes=10 * i) for i in range(6 * 24)]
+    times = {asyncio.run(schedule.get_dates(n=1, start=at))[0].astimezone(UTC) for at in asked}
+    night = [at for at in times if noon - timedelta(days=1) < at < noon]
+    assert len(night) == 1, sorted(night)
 
 
 def test_deploying_again_keeps_a_schedule_switched_off_and_drops_what_is_gone(

@@ -155,9 +155,7 @@ def test_iterations_of_actors_are_replayed_bit_for_bit(
 def test_no_secret_is_in_the_files_of_a_run(request: pytest.FixtureRequest, finished: Path) -> None:
     """Neither a key of the environment nor the server's password: store, logs, Ray, database."""
     home = Path(os.environ["PREFECT_HOME"])
-    folder = socket_folder()
-    assert folder is not None
-    sessions = [path for path in Path(folder).glob("session_*") if not path.is_symlink()]
+    sessions = [p for p in Path(socket_folder() or "").glob("session_*") if not p.is_symlink()]
     started = request.node.getparent(pytest.Module).stash[STARTED]
     recent = [path for path in sessions if path.stat().st_mtime >= started]
     assert recent, "Ray left no folder to look into"
