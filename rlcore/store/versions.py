@@ -22,6 +22,9 @@ VERSION = "version"  # name of that part of a key
 MODIFIED = "+modified."
 DIGITS = 12  # of a digest in a key or a sentence
 FIRST = ("the code that had no version yet",)
+SPLIT = (*FIRST, "sources are read in more forms, and bad rows rejected")
+EPOCHS = (*FIRST, "every row is trained once an epoch, in a smaller last batch")
+ENDS = (*FIRST, "answers end with every stop token, and verdicts read more forms of answers")
 
 LEARNER = ("rlcore.learner.learner", "rlcore.learner.pool", "rlcore.workers.specs")
 ENGINES = (
@@ -69,21 +72,23 @@ class Versioned:
 
 # To raise a version: a step, in words for who asks ``rl-pipeline status``; then ``make versions``.
 VERSIONS: Mapping[str, Versioned] = {
-    "base_model": Versioned(FIRST, ("tasks.base_model",)),
-    "prepare_data": Versioned(FIRST, ("tasks.prepare_data",)),
-    "sft": Versioned(FIRST, ("tasks.sft", *LEARNER), NOT_SFT),
-    "reward_model": Versioned(FIRST, ("tasks.reward_model", *SAMPLED)),
-    "rl": Versioned(FIRST, ("tasks.rl", "flows.rl_loop", *SAMPLED, *ENVIRONMENTS)),
-    "evaluate": Versioned(FIRST, ("tasks.evaluate", *SAMPLED, *ENVIRONMENTS)),
-    "export": Versioned(FIRST, ("tasks.export",)),
-    "evaluate_model": Versioned(FIRST, ("tasks.evaluate_model", *SAMPLED, *ENVIRONMENTS)),
-    "evolve_played": Versioned(FIRST, PLAYED),
-    "evolve": Versioned(FIRST, (*PLAYED, "rlcore.evolve.scores", *REWARDS)),
+    "base_model": Versioned(
+        (*FIRST, "files list all stop tokens, weights have names of files"), ("tasks.base_model",)
+    ),
+    "prepare_data": Versioned(SPLIT, ("tasks.prepare_data",)),
+    "sft": Versioned(EPOCHS, ("tasks.sft", *LEARNER), NOT_SFT),
+    "reward_model": Versioned(EPOCHS, ("tasks.reward_model", *SAMPLED)),
+    "rl": Versioned(ENDS, ("tasks.rl", "flows.rl_loop", *SAMPLED, *ENVIRONMENTS)),
+    "evaluate": Versioned(ENDS, ("tasks.evaluate", *SAMPLED, *ENVIRONMENTS)),
+    "export": Versioned((*FIRST, "files have the form of the base"), ("tasks.export",)),
+    "evaluate_model": Versioned(ENDS, ("tasks.evaluate_model", *SAMPLED, *ENVIRONMENTS)),
+    "evolve_played": Versioned(ENDS, PLAYED),
+    "evolve": Versioned(ENDS, (*PLAYED, "rlcore.evolve.scores", *REWARDS)),
     "calculator": Versioned(FIRST, ("rlcore.envs.calculator",)),
     "python": Versioned(FIRST, ("rlcore.envs.python",)),
     "text-game": Versioned(FIRST, ("rlcore.envs.text_game",)),
     "api": Versioned(
-        FIRST,
+        ENDS,
         (
             *("rlcore.rl.loop", "rlcore.rl.phases", "rlcore.api.recipe", "rlcore.api.prompts"),
             *("rlcore.api.scorers", *SAMPLED),

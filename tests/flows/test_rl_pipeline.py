@@ -32,12 +32,8 @@ from tests.listeners import watched
 from tests.rlcore.export.snippets import run_snippet
 
 pytestmark = pytest.mark.timeout(600)
-CHANGED = {
-    **INLINE,
-    "rl.iterations": 1,
-    "rl.validation.every": 1,
-    "export.license": "Apache-2.0",
-}
+ONE = {"rl.iterations": 1, "rl.validation.every": 1}
+CHANGED = {**INLINE, **ONE, "export.license": "Apache-2.0"}
 ON_RAY = {"hardware.rollout.engine": "vllm", "hardware.rollout.engines": 1}
 ON_RAY |= {"hardware.learner.threads": 1, "evaluate.samples": 2}
 MADE = (("base_model", "base_model"), ("dataset", "prepare_data"))  # kind, stage

@@ -3,6 +3,7 @@
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,7 +39,7 @@ def test_it_answers_and_is_written_once(tmp_path: Path, capsys: pytest.CaptureFi
     ]
     assert "quantization_config" not in json.loads((target / "config.json").read_text())
     tokenizer = AutoTokenizer.from_pretrained(target)
-    model = AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32)
+    model: Any = AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32)
     chat = [{"role": "user", "content": "What is the capital of France?"}]
     text = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
     ids = tokenizer(text, return_tensors="pt", add_special_tokens=False)
