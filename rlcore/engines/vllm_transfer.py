@@ -102,6 +102,7 @@ class FileTransferEngine(WeightTransferEngine[FileInitInfo, FileUpdateInfo]):
     def _load(self, weights: Iterator[tuple[str, torch.Tensor]]) -> set[str]:
         """Load ``weights``; return the parameters that got none of them."""
         before = {name for name, _ in self.model.named_parameters()}
+        repack_experts(self.model)
         initialize_layerwise_reload(self.model)
         # Names that are valid before and after: repacking renames some, and removes that of a tied
         # head.
@@ -140,6 +141,19 @@ class TransferExtension:
     def transfer_outcome(self) -> tuple[str, bool]:
         """Return the fields of the last update's ``TransferOutcome``: tuples cross processes."""
         return astuple(self.weight_transfer_engine.outcome)
+
+
+def repack_experts(model: torch.nn.Module) -> None:
+    """Let the next load repack the weights of every layer of experts that is on a CPU.
+
+    Experts there multiply by packed weights as well, and vLLM packs them only while their kernel is
+    not built: a reload would put plain weights in their place, silently.
+    """
+    for module in model.modules():
+        method = getattr(module, "quant_method", None)
+        on_cpu = all(parameter.is_cpu for parameter in module.parameters(recurse=False))
+        if on_cpu and getattr(method, "moe_kernel", None) is not None:
+            method.moe_kernel = None
 
 
 def refresh_heads(model: torch.nn.Module) -> None:

@@ -7,6 +7,7 @@ base models, updates of engines, exports and digests have them. Only learners' c
 hold optimizer state, have the names in memory.
 """
 
+import re
 from collections.abc import Mapping
 from copy import deepcopy
 from pathlib import Path
@@ -16,6 +17,9 @@ from rlcore.models.files import INDEX_FILE, read_config
 from rlcore.weights.digest import canonical_names
 from rlcore.weights.files import checkpoint_shapes
 from schemas.errors import UserError
+
+# Masks that older code kept among the weights; transformers lists them for some classes only.
+CONSTANTS = re.compile(r"(attn|attention)\.(bias|masked_bias)$")
 
 if TYPE_CHECKING:
     import torch
@@ -127,6 +131,8 @@ def _check_loading(
             f"model.path = '{directory}' cannot be loaded: {_first_line(error)}; fetch or save the"
             " model again"
         ) from error
+    foreign = [name for name in info["unexpected_keys"] if not CONSTANTS.search(name)]
+    info = {**info, "unexpected_keys": foreign}
     found: dict[str, list[str]] = {
         key: sorted(each if isinstance(each, str) else each[0] for each in info[key])
         for key in ("missing_keys", "unexpected_keys", "mismatched_keys")

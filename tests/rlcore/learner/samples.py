@@ -16,7 +16,7 @@ from rlcore.learner.pool import LearnerPool
 from rlcore.learner.spec import LearnerSpec, Term, UpdateRequest
 from rlcore.models.names import file_state
 from rlcore.models.packing import Sequences
-from rlcore.models.softcap import plain_attention
+from rlcore.models.softcap import caps_attention
 from rlcore.weights.files import read_checkpoint, read_state, write_state
 
 VOCABULARY = 61
@@ -142,9 +142,9 @@ def _reference_model(spec: LearnerSpec) -> Any:
     )
 
     if spec.head == "lm":
-        attention = plain_attention(AutoConfig.from_pretrained(spec.model_dir))
+        capped = caps_attention(AutoConfig.from_pretrained(spec.model_dir))
         return AutoModelForCausalLM.from_pretrained(
-            spec.model_dir, attn_implementation=attention
+            spec.model_dir, attn_implementation="eager" if capped else None
         ).eval()
     model = AutoModelForSequenceClassification.from_pretrained(spec.model_dir).eval()
     bias = read_checkpoint(spec.model_dir)["score.bias"].clone()

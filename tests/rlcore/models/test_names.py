@@ -126,6 +126,10 @@ def test_weights_that_are_not_those_of_the_class_are_refused(case: str, tmp_path
 
 def test_what_is_no_causal_language_model_is_refused_by_its_class(tmp_path: Path) -> None:
     write_model(tmp_path, "LlamaForCausalLM")
-    T5Config(architectures=["T5ForConditionalGeneration"]).save_pretrained(tmp_path)
+    rows = len(read_checkpoint(tmp_path)["lm_head.weight"])
+    kind = ["T5ForConditionalGeneration"]
+    T5Config(vocab_size=rows, architectures=kind, tie_word_embeddings=False).save_pretrained(
+        tmp_path
+    )
     with pytest.raises(UserError, match=r"is of .'T5ForConditionalGeneration'.*no causal language"):
         check_base_model(ModelSection(path=str(tmp_path), max_tokens=64), tmp_path)
