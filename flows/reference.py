@@ -187,6 +187,9 @@ def _node(raw: Node, defs: Mapping[str, Node], path: str) -> Node:
     A node without ``default`` is required. Below a list, which a file must give as a whole, the
     schema requires it in the file too.
     """
+    if "anyOf" in raw and {"type": "null"} not in raw["anyOf"]:  # values of several types
+        kinds = [_node(option, defs, path)["type"] for option in raw["anyOf"]]
+        return {**{key: value for key, value in raw.items() if key != "anyOf"}, "type": kinds}
     if "anyOf" in raw:  # a value or null
         (inner,) = [option for option in raw["anyOf"] if option != {"type": "null"}]
         rest = {key: value for key, value in raw.items() if key != "anyOf"}
