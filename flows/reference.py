@@ -335,7 +335,7 @@ def _type(node: Node) -> str:
     kinds = node["type"] if isinstance(node.get("type"), list) else [str(node.get("type"))]
     if "items" in node:
         count = f"{node['maxItems']} " if "maxItems" in node else ""
-        word = f"list of {count}{_type(node['items'])}s"
+        word = f"list of {count}{_type(node['items']).replace(' or ', 's or ')}s"
     elif "enum" in node or "const" in node:
         word = "choice"
     elif "properties" in node or _kinds(node):
@@ -343,7 +343,7 @@ def _type(node: Node) -> str:
     elif "patternProperties" in node:
         word = "mapping of sections"
     else:
-        word = TYPES.get(kinds[0], kinds[0])
+        word = " or ".join(TYPES.get(kind, kind) for kind in kinds if kind != "null")
     return f"{word} or null" if "null" in kinds else word
 
 
