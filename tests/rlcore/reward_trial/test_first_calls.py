@@ -175,7 +175,7 @@ def test_a_function_that_hangs_is_given_up_soon(dry_run: DryRun) -> None:
     code, said = dry_run("hangs", reward__timeout_s=0.5)
     assert code == 2
     assert "1 of 1 rows" in said
-    assert "no score within 0.5 s and 15 s for loading" in said
+    assert "within 0.5 s and 15 s for loading; its process was killed" in said
 
 
 def test_one_of_several_that_pays_nothing_is_a_warning(dry_run: DryRun, folder: Path) -> None:
