@@ -90,7 +90,12 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "Gemma2ForCausalLM": {"sliding_window": 16, "tie_word_embeddings": True},
     "Gemma3ForCausalLM": {"sliding_window": 16, "tie_word_embeddings": True},
     "Phi3ForCausalLM": {"sliding_window": None},
-    "GPT2LMHeadModel": {"n_positions": CONTEXT, "tie_word_embeddings": True},
+    "GPTNeoXForCausalLM": {"num_key_value_heads": 2},  # as it has no shared ones, and no key
+    "GPT2LMHeadModel": {
+        "n_positions": CONTEXT,
+        "num_key_value_heads": 2,
+        "tie_word_embeddings": True,
+    },
     "GraniteForCausalLM": {
         "logits_scaling": 4.0,
         "embedding_multiplier": 3.0,

@@ -125,8 +125,8 @@ def test_weights_that_are_not_those_of_the_class_are_refused(case: str, tmp_path
 
 
 def test_what_is_no_causal_language_model_is_refused_by_its_class(tmp_path: Path) -> None:
-    write_model(tmp_path, "LlamaForCausalLM")
-    rows = len(read_checkpoint(tmp_path)["lm_head.weight"])
+    write_model(tmp_path, "Qwen2ForCausalLM")
+    rows = len(read_checkpoint(tmp_path)["model.embed_tokens.weight"])
     kind = ["T5ForConditionalGeneration"]
     T5Config(vocab_size=rows, architectures=kind, tie_word_embeddings=False).save_pretrained(
         tmp_path
