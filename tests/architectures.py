@@ -192,8 +192,8 @@ def take(row: Row, folder: Path) -> Path | None:
 def _loads_plainly(export: Path) -> str:
     from transformers import AutoModelForCausalLM
 
-    _, info = AutoModelForCausalLM.from_pretrained(export, output_loading_info=True)
-    return ", ".join(str(each) for key in info for each in info[key])
+    loaded: Any = AutoModelForCausalLM.from_pretrained(export, output_loading_info=True)
+    return ", ".join(str(each) for found in loaded[1].values() for each in found)
 
 
 class Vllm:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from copy import deepcopy
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rlcore.models.files import INDEX_FILE, read_config
 from rlcore.weights.digest import canonical_names
@@ -118,7 +118,7 @@ def _check_loading(
     zero = torch.zeros(())  # seen in any shape it takes no memory
     state = {name: zero.expand(shape) for name, shape in held.items()}
     try:
-        _, info = type(lm).from_pretrained(
+        loaded: Any = type(lm).from_pretrained(
             None,
             config=lm.config,
             state_dict=state,
@@ -131,6 +131,7 @@ def _check_loading(
             f"model.path = '{directory}' cannot be loaded: {_first_line(error)}; fetch or save the"
             " model again"
         ) from error
+    info = loaded[1]
     foreign = [name for name in info["unexpected_keys"] if not CONSTANTS.search(name)]
     info = {**info, "unexpected_keys": foreign}
     found: dict[str, list[str]] = {

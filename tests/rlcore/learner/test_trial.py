@@ -1,6 +1,7 @@
 """A class that is not on the list is tried on its own weights before a run starts."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -23,7 +24,7 @@ def test_a_class_that_can_be_trained_passes(name: str, tmp_path: Path) -> None:
 def test_a_class_that_reads_ahead_is_refused_by_name(tmp_path: Path) -> None:
     from transformers import BertConfig, BertLMHeadModel
 
-    shape = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    shape: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
     BertLMHeadModel(BertConfig(vocab_size=61, intermediate_size=32, **shape)).save_pretrained(
         tmp_path
     )

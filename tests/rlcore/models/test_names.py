@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -128,8 +129,7 @@ def test_what_is_no_causal_language_model_is_refused_by_its_class(tmp_path: Path
     write_model(tmp_path, "Qwen2ForCausalLM")
     rows = len(read_checkpoint(tmp_path)["model.embed_tokens.weight"])
     kind = ["T5ForConditionalGeneration"]
-    T5Config(vocab_size=rows, architectures=kind, tie_word_embeddings=False).save_pretrained(
-        tmp_path
-    )
+    config: dict[str, Any] = {"vocab_size": rows, "tie_word_embeddings": False}
+    T5Config(architectures=kind, **config).save_pretrained(tmp_path)
     with pytest.raises(UserError, match=r"is of .'T5ForConditionalGeneration'.*no causal language"):
         check_base_model(ModelSection(path=str(tmp_path), max_tokens=64), tmp_path)
