@@ -33,7 +33,7 @@ from ray.experimental.internal_kv import internal_kv_get_gcs_client
 from rlcore.cluster.address import MODE, REFUSED, check_address, require_token
 from rlcore.cluster.os_processes import end
 from rlcore.cluster.progress import Sign, report_to
-from rlcore.cluster.surroundings import settle, socket_folder
+from rlcore.cluster.surroundings import RAY, settle, socket_folder
 from rlcore.cluster.targets import class_of, import_all
 from rlcore.cluster.types import (
     Placement,
@@ -299,7 +299,7 @@ class RayCluster:
             os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
             options |= {"include_dashboard": False, "num_cpus": max(4, os.cpu_count() or 1)}
             if "RAY_TMPDIR" not in os.environ and (folder := socket_folder()):
-                options["_temp_dir"] = folder
+                options["_temp_dir"] = f"{folder}/{RAY}"
             _start(options, start_s)
         else:
             _join(address, options)

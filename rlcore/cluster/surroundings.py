@@ -16,6 +16,7 @@ _PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 _VLLM_SOCKETS = "VLLM_RPC_BASE_PATH"
 # Of the 107 bytes of a socket's path Ray takes some 66: /session_<time>_<process>/sockets/<name>.
 _LONGEST = 40
+RAY = "ray"
 _PLACES = ("/tmp", "/var/tmp", "/dev/shm")
 
 
@@ -47,7 +48,7 @@ def obstacles() -> Iterator[tuple[str, str, str]]:
             found = f"'{folder}', where Ray keeps its token, cannot be written"
             yield "home", found, "set HOME to a folder that you can write"
     chosen = os.environ.get("RAY_TMPDIR")
-    longest = _LONGEST - len("/ray")
+    longest = _LONGEST - len(f"/{RAY}")
     if chosen is not None and len(os.fsencode(chosen)) > longest:
         found = f"RAY_TMPDIR = '{chosen}' is too long: a socket's path has at most 107 bytes"
         yield "sockets", found, f"give a folder of at most {longest} bytes, or unset it"
@@ -69,10 +70,13 @@ def _exclude_loopback(environment: MutableMapping[str, str]) -> None:
 
 def socket_folder() -> str | None:
     """Return a folder of this user's alone whose path leaves room for sockets' names; ``/tmp/ray``
-    may be somebody else's, and ``TMPDIR`` long. None where there is none."""
+    may be somebody else's, and ``TMPDIR`` long. None where there is none.
+
+    Ray gets the folder ``RAY`` in it: it opens the one that it is given to everybody.
+    """
     for place in dict.fromkeys((tempfile.gettempdir(), *_PLACES)):
         folder = Path(place, f"rl-pipeline-ray-{os.getuid()}")
-        if len(os.fsencode(folder)) > _LONGEST:
+        if len(os.fsencode(folder / RAY)) > _LONGEST:
             continue
         try:
             folder.mkdir(mode=0o700, exist_ok=True)

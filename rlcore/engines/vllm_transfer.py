@@ -150,7 +150,7 @@ def repack_experts(model: torch.nn.Module) -> None:
     not built: a reload would put plain weights in their place, silently.
     """
     for module in model.modules():
-        method = getattr(module, "quant_method", None)
+        method: Any = getattr(module, "quant_method", None)
         on_cpu = all(parameter.is_cpu for parameter in module.parameters(recurse=False))
         if on_cpu and getattr(method, "moe_kernel", None) is not None:
             method.moe_kernel = None

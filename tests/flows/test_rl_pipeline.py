@@ -19,7 +19,7 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
 
 from flows.cli import main
-from rlcore.cluster.surroundings import socket_folder
+from rlcore.cluster.surroundings import RAY, socket_folder
 from rlcore.data.preview import example_lines, example_of
 from rlcore.models.files import model_directory
 from rlcore.models.tokenizer import load_tokenizer
@@ -151,7 +151,7 @@ def test_iterations_of_actors_are_replayed_bit_for_bit(
 def test_no_secret_is_in_the_files_of_a_run(request: pytest.FixtureRequest, finished: Path) -> None:
     """Neither a key of the environment nor the server's password: store, logs, Ray, database."""
     home = Path(os.environ["PREFECT_HOME"])
-    sessions = [p for p in Path(socket_folder() or "").glob("session_*") if not p.is_symlink()]
+    sessions = [p for p in Path(socket_folder() or "", RAY).glob("session_*") if not p.is_symlink()]
     started = request.node.getparent(pytest.Module).stash[STARTED]
     recent = [path for path in sessions if path.stat().st_mtime >= started]
     assert recent, "Ray left no folder to look into"

@@ -18,6 +18,7 @@ from ray.actor import ActorClass
 
 from rlcore.cluster.in_process import InProcessCluster
 from rlcore.cluster.ray_cluster import RayCluster
+from rlcore.cluster.surroundings import RAY, socket_folder
 from rlcore.cluster.types import Cluster, Placement, WorkerDied, WorkerTimeout, gather
 from schemas.errors import UserError
 from tests.listeners import open_to_others
@@ -259,3 +260,12 @@ def test_a_run_is_cancelled_while_ray_starts(ray_home: Path) -> None:
         check=False,
     )
     assert (ended.returncode, ended.stdout) == (0, "cancelled\nclosed\n"), ended.stderr[-3000:]
+
+
+def test_ray_does_not_open_the_folder_of_our_sockets_to_others(on_ray: Cluster) -> None:
+    """It makes what it is given writable for everybody, and the next run refuses such a folder."""
+    del on_ray
+    folder = socket_folder()
+    assert folder is not None
+    assert Path(folder).stat().st_mode & 0o777 == 0o700
+    assert any(Path(folder, RAY).glob("session_*"))
