@@ -41,6 +41,8 @@ NOT_SFT = (
     *("rlcore.algorithms.policy_loss", "rlcore.algorithms.preference_loss"),
     *("rlcore.algorithms.value_loss", "rlcore.engines", "rlcore.rewards"),
 )
+# What rewards say of rows that are prepared, which ends a run and changes none of them.
+NOT_DATA = ("rlcore.judges", "rlcore.reward_trial", "rlcore.rewards")
 # Modules and packages that cannot change a result: they say where and how it is computed, keep it,
 # stop a run, or show it. The values of a recipe are in the keys, so its types are not.
 NEUTRAL = (
@@ -75,7 +77,7 @@ VERSIONS: Mapping[str, Versioned] = {
     "base_model": Versioned(
         (*FIRST, "files list all stop tokens, weights have names of files"), ("tasks.base_model",)
     ),
-    "prepare_data": Versioned(SPLIT, ("tasks.prepare_data",)),
+    "prepare_data": Versioned(SPLIT, ("tasks.prepare_data",), NOT_DATA),
     "sft": Versioned(EPOCHS, ("tasks.sft", *LEARNER), NOT_SFT),
     "reward_model": Versioned(EPOCHS, ("tasks.reward_model", *SAMPLED)),
     "rl": Versioned(ENDS, ("tasks.rl", "flows.rl_loop", *SAMPLED, *ENVIRONMENTS)),

@@ -88,8 +88,11 @@ def smallest(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = ModelSection(from_scratch=scratch, dtype="float32")
     build_base_model(model, folder / "model", texts=["How many? #### 5"], seed=0)
     for split in ("train", "test"):
-        row = json.dumps({"question": f"How many {split}?", "answer": "Five. #### 5"})
-        (folder / f"{split}.jsonl").write_text(f"{row}\n" * 80)
+        rows = [
+            {"question": f"How many are {split} {number}?", "answer": "Five. #### 5"}
+            for number in range(80)
+        ]
+        (folder / f"{split}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     (folder / "mine.yaml").write_text(SMALLEST.format(model=folder / "model", data=folder))
     return folder / "mine.yaml"
 

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,8 +26,15 @@ SMALL = json.dumps(
 def data(tmp_path: Path) -> Path:
     (tmp_path / "math").mkdir()
     for split, times in (("train", 400), ("test", 10)):
-        write(tmp_path / "math" / f"{split}.jsonl", MATH_ROWS * times)
-    write(tmp_path / "aime.jsonl", [{"Problem": "How many?", "Answer": 7}] * 30)
+        rows = [
+            {**row, "problem": f"In {split}, {number}: {row['problem']}"}
+            for number in range(times)
+            for row in MATH_ROWS
+        ]
+        write(tmp_path / "math" / f"{split}.jsonl", rows)
+    for name, what in (("aime", "cats"), ("aime25", "dogs")):
+        rows = [{"Problem": f"How many of {n} {what}?", "Answer": 7} for n in range(30)]
+        write(tmp_path / f"{name}.jsonl", rows)
     return tmp_path
 
 
@@ -43,7 +51,8 @@ def test_math_dapo(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_aime_vapo(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    paths = [f"data.sources.{index}.path={data}/aime.jsonl" for index in (1, 2)]
+    files = ("aime", "aime25")
+    paths = [f"data.sources.{i}.path={data}/{name}.jsonl" for i, name in enumerate(files, start=1)]
     assert dry_run("aime-vapo", data, f"data.sources.0.path={data}/math", *paths) == 0
     assert "30 test prompts, 0 demonstrations" in capsys.readouterr().out
 
@@ -54,20 +63,23 @@ def test_code_dapo(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
         {"inputs": ["1 2\n"], "outputs": ["3\n"]},
         {"fn_name": "add", "inputs": [[1, 2]], "outputs": [3]},
     ]
-    rows = [
-        {
-            "data_source": "taco",
-            "prompt": [
-                {"role": "system", "content": "Write Python code in a block."},
-                {"role": "user", "content": f"Problem {index}: add two numbers."},
-            ],
-            "ability": "code",
-            "reward_model": {"style": "rule", "ground_truth": json.dumps(tests[index % 2])},
-            "extra_info": {"split": "dummy", "index": index},
-        }
-        for index in range(2000)
-    ]
-    files = [write(data / f"{split}.parquet", rows) for split in ("train", "test")]
+
+    def rows(split: str) -> list[dict[str, Any]]:
+        return [
+            {
+                "data_source": "taco",
+                "prompt": [
+                    {"role": "system", "content": "Write Python code in a block."},
+                    {"role": "user", "content": f"Problem {index} of {split}: add two numbers."},
+                ],
+                "ability": "code",
+                "reward_model": {"style": "rule", "ground_truth": json.dumps(tests[index % 2])},
+                "extra_info": {"split": "dummy", "index": index},
+            }
+            for index in range(2000)
+        ]
+
+    files = [write(data / f"{split}.parquet", rows(split)) for split in ("train", "test")]
     paths = [f"data.sources.{index}.path={path}" for index, path in enumerate(files)]
     # Of all 200 iterations the store would exceed the disks of small machines.
     assert dry_run("code-dapo", data, *paths, "rl.iterations=10") == 0

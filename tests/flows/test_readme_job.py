@@ -1,9 +1,7 @@
 """The README's own job: its recipe, its reward and its way from CSV to JSONL, word for word."""
 
-import csv
+import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -25,7 +23,7 @@ def block(after: str) -> str:
 
 @pytest.fixture
 def job(tmp_path: Path) -> Path:
-    """What a newcomer brings: a model directory and CSV files, in a folder of their own."""
+    """What a newcomer brings: a model directory and files of rows, in a folder of their own."""
     folder = tmp_path / "my-job"
     folder.mkdir()
     shape = {"vocab_size": 400, "hidden_size": 16, "num_layers": 1, "num_heads": 1}
@@ -34,15 +32,8 @@ def job(tmp_path: Path) -> Path:
     build_base_model(model, folder / "model", texts=["How much is 12 plus 34?"], seed=0)
     pairs = [(a, b) for a in range(20, 60) for b in range(a, 60)]
     for name, part in (("train", pairs[::2]), ("test", pairs[1::8])):
-        with (folder / f"{name}.csv").open("w", newline="") as file:
-            rows = csv.writer(file)
-            rows.writerow(["question", "answer"])
-            rows.writerows([f"How much is {a} plus {b}?", str(a + b)] for a, b in part)
-    command = re.search(r'`python -c "(import polars .*?)"`', README.read_text(encoding="utf-8"))
-    assert command is not None
-    for name in ("train", "test"):
-        code = command[1].replace("train", name)
-        subprocess.run([sys.executable, "-c", code], cwd=folder, check=True)
+        rows = [{"question": f"How much is {a} plus {b}?", "answer": str(a + b)} for a, b in part]
+        (folder / f"{name}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     recipe, _, commands = block("**Your recipe**").partition("rl-pipeline run")
     assert "my-job/sums.yaml --dry-run" in commands
     (folder / "sums.yaml").write_text(recipe)

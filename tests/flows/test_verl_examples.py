@@ -1,6 +1,7 @@
 """Each example script of verl's becomes a recipe that plans, or is refused by the name of what it
 needs."""
 
+import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -114,10 +115,11 @@ def _write_data(recipe: Path, home: Path) -> None:
         path = Path(source["path"])
         assert path.is_relative_to(home)
         path.parent.mkdir(parents=True, exist_ok=True)
+        names = hashlib.sha256(path.name.encode()).hexdigest()[:8]  # no row is in two files
         pl.DataFrame(
             {
                 "data_source": "openai/gsm8k",
-                "prompt": [[{"role": "user", "content": f"{n} + 1?"}] for n in range(1100)],
+                "prompt": [[{"role": "user", "content": f"{names} {n} + 1?"}] for n in range(1100)],
                 "ability": "math",
                 "reward_model": [
                     {"style": "rule", "ground_truth": str(n + 1)} for n in range(1100)

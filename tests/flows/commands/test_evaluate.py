@@ -146,7 +146,7 @@ def _without_weights(model: Path) -> None:
     [
         (_without_template, "no chat template", "set model.chat_template"),
         (_with_short_context, "exceeds max_position_embeddings = 32", "lower model.max_tokens"),
-        (_without_weights, "no weights", "give a directory written by save_pretrained"),
+        (_without_weights, "holds no model*.safetensors", "save the model with save_pretrained"),
     ],
 )
 def test_a_model_that_does_not_fit_the_data_is_refused(

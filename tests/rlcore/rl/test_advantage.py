@@ -27,6 +27,7 @@ def advantages(over: dict, correct: list[bool | None], *, critic: bool) -> None:
             "uid": ["x", "x"],
             "prompt_tokens": [1, 1],
             "loss_mask": [[False, True], [False, True]],
+            "response": ["1", "2"],
             "finish_reason": ["stop", "stop"],
             "turn_ends": [[2], [2]],
         }
