@@ -25,6 +25,7 @@ def test_a_model_goes_through_the_pipeline(name: str, packed: bool) -> None:
     assert row.vllm == "yes"
 
 
+@pytest.mark.slow  # make architectures writes it, in ten minutes
 def test_the_document_has_a_row_of_every_listed_class() -> None:
     text = (ROOT / "docs" / "architectures.md").read_text(encoding="utf-8")
     rows = [line.split("|")[1].strip(" `") for line in text.splitlines() if line.startswith("| `")]
