@@ -61,15 +61,16 @@ class Checkout:
         (target.parent / "__init__.py").touch()
         source.rename(target)
         package, _, leaf = old.rpartition(".")
-        listed = re.compile(
-            rf"^( *)from {re.escape(package)} import ([\w, ]*\b{leaf}\b[\w, ]*)$", re.M
-        )
+        listed = re.compile(rf"^( *)from {re.escape(package)} import (\([^)]*\)|[\w, ]*)$", re.M)
 
         def relisted(found: re.Match[str]) -> str:
-            indent, names = found[1], [name for name in found[2].split(", ") if name != leaf]
-            kept = f"{indent}from {package} import {', '.join(names)}\n" if names else ""
+            indent, names = found[1], re.findall(r"\w+", found[2])
+            if leaf not in names:
+                return found[0]
+            kept = [name for name in names if name != leaf]
+            rest = f"{indent}from {package} import {', '.join(kept)}\n" if kept else ""
             home, _, name = new.rpartition(".")
-            return f"{kept}{indent}from {home} import {name} as {leaf}"
+            return f"{rest}{indent}from {home} import {name} as {leaf}"
 
         for path in self.sources():
             text = path.read_text(encoding="utf-8")
