@@ -5,20 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlcore.models.files import read_config
+from rlcore.models.files import SIZE_NAMES, read_config
 from rlcore.models.sizes import count_parameters
 from schemas.errors import UserError
 from schemas.model import FromScratch, ModelSection
 
 HUB_TIMEOUT_S = 5.0  # a plan must not wait for the hub: it is printed without the sizes instead
-
-_OTHER_NAMES = {
-    "n_embd": "hidden_size",
-    "n_layer": "num_hidden_layers",
-    "n_head": "num_attention_heads",
-    "n_inner": "intermediate_size",
-    "ffn_dim": "intermediate_size",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +80,7 @@ def _directory_shape(directory: Path, name: str) -> ModelShape:
 def _shape_of_config(name: str, config: dict[str, Any], parameters: int) -> ModelShape:
     """Read the keys that Llama-like configs share (Llama, Mistral, Qwen2, Qwen3, Gemma, ...), or
     those of GPT-2 and OPT."""
-    known = {ours: config[theirs] for theirs, ours in _OTHER_NAMES.items() if theirs in config}
+    known = {ours: config[theirs] for theirs, ours in SIZE_NAMES.items() if theirs in config}
     config = known | config
     if "n_inner" in config:  # GPT-2's null means four times the hidden size
         config["intermediate_size"] = config["n_inner"] or 4 * config["hidden_size"]

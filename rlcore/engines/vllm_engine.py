@@ -24,6 +24,7 @@ from rlcore.engines.types import (
     check_requests,
     check_token_ids,
 )
+from rlcore.models.files import SIZE_NAMES
 from rlcore.weights.check import require_verified
 from rlcore.weights.files import checkpoint_shapes
 from rlcore.weights.stamp import UNVERIFIED, WeightStamp, WeightSyncError, WeightUpdate
@@ -309,14 +310,6 @@ def _llm_arguments(spec: EngineSpec) -> dict[str, Any]:
     }
 
 
-# Names of shapes in the config.json of GPT-2 alone.
-_OF_GPT2 = {
-    "n_head": "num_attention_heads",
-    "n_embd": "hidden_size",
-    "n_layer": "num_hidden_layers",
-}
-
-
 def _kv_cache_bytes(spec: EngineSpec) -> int:
     """Return the KV cache to allocate on CPU, in bytes: enough for full batches, within the limit.
 
@@ -327,7 +320,7 @@ def _kv_cache_bytes(spec: EngineSpec) -> int:
     from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
 
     written = json.loads((Path(spec.model_dir) / "config.json").read_text(encoding="utf-8"))
-    config = {_OF_GPT2.get(name, name): value for name, value in written.items()}
+    config = {SIZE_NAMES.get(name, name): value for name, value in written.items()}
     heads = config["num_attention_heads"]
     head_dim = config.get("head_dim") or config["hidden_size"] // heads
     head_dims = CPUAttentionBackend.get_supported_head_sizes()

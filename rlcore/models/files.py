@@ -17,6 +17,14 @@ from typing import Any
 from rlcore.weights.stored import INDEX_FILE, weight_files
 from schemas.errors import UserError
 
+# Names of sizes in the config.json of older classes -> those of most.
+SIZE_NAMES = {
+    "n_embd": "hidden_size",
+    "n_layer": "num_hidden_layers",
+    "n_head": "num_attention_heads",
+    "n_inner": "intermediate_size",
+    "ffn_dim": "intermediate_size",
+}
 # Files of a Hugging Face directory besides weights and architecture.
 COMPANION_FILES = (
     "generation_config.json",
