@@ -11,6 +11,7 @@ the export is loaded into vLLM's by the same route. ``--write``: the table into
 import argparse
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -175,10 +176,8 @@ def take(row: Row, folder: Path) -> Path | None:
     )
     row.packed = "each row holds one document" not in ended.stdout
     if ended.returncode:
-        row.problem = next(
-            (line for line in reversed(ended.stdout.splitlines()) if "ERROR" in line),
-            ended.stdout[-2000:],
-        )
+        said = re.findall(r"^[\w.]*Error: (.+)$", ended.stdout, re.MULTILINE)
+        row.problem = said[-1].replace(str(folder), "...") if said else ended.stdout[-2000:]
         return None
     summary = summary_of(folder)
     row.gap, export = summary["max_logprob_gap"], Path(summary["export"])

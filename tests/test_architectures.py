@@ -1,10 +1,14 @@
 """Four of the architectures of ``make architectures``, through the whole pipeline."""
 
+import json
+from pathlib import Path
+
 import pytest
 
+from flows.cli import main
 from flows.places import ROOT
 from rlcore.models.architectures import LISTED
-from tests.architectures import try_all
+from tests.architectures import overrides, try_all, write_model
 
 
 @pytest.mark.slow
@@ -14,7 +18,6 @@ from tests.architectures import try_all
         ("GPTNeoXForCausalLM", True),  # another name in memory
         ("Qwen3MoeForCausalLM", True),  # experts that are one tensor in memory
         ("Gemma2ForCausalLM", True),  # capped logits and attention, windows
-        ("FalconH1ForCausalLM", False),  # a state that goes on across documents
     ],
 )
 def test_a_model_goes_through_the_pipeline(name: str, packed: bool) -> None:
@@ -23,6 +26,20 @@ def test_a_model_goes_through_the_pipeline(name: str, packed: bool) -> None:
     assert row.gap is not None
     assert row.gap < 1e-4
     assert row.vllm == "yes"
+
+
+@pytest.mark.parametrize("name", ["Qwen3NextForCausalLM", "FalconH1ForCausalLM", "Lfm2ForCausalLM"])
+def test_a_hybrid_is_refused_before_a_run_where_the_engine_cannot_continue_it(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It failed in RL's first rollout, after SFT: list index out of range."""
+    write_model(tmp_path / "base", name)
+    settings = [f"{key}={json.dumps(value)}" for key, value in overrides(tmp_path / "base").items()]
+    words = ["run", "quickstart", *(word for one in settings for word in ("-o", one)), "--dry-run"]
+    assert main(words) == 2
+    said = capsys.readouterr().err
+    assert f"is a {name}, whose layers keep states besides keys and values" in said
+    assert "set hardware.rollout.engine to vllm" in said
 
 
 @pytest.mark.slow  # make architectures writes it, in ten minutes

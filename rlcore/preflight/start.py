@@ -6,8 +6,10 @@ from pathlib import Path
 from rlcore.cluster.address import check_address
 from rlcore.cluster.surroundings import obstacles
 from rlcore.dry_run.plan import Plan, plan
+from rlcore.engines.choice import choose
 from rlcore.judges.setup import check_keys
 from rlcore.models.base import check_base_model, scratch_stops
+from rlcore.models.sizes import model_parameters
 from rlcore.models.stops import NEVER_CLOSES, Stops
 from rlcore.preflight.environment import check_environment
 from rlcore.preflight.files import check_files
@@ -39,6 +41,7 @@ def check_start(recipe: Recipe, *, call_judges: bool = False) -> Plan:
     if recipe.hardware.ray_address is None:  # else judges are asked elsewhere
         check_keys(recipe)
     stops = check_model(recipe.model)
+    _check_engine(recipe)
     _check_ends(recipe, stops)
     size = check_files(recipe, model=recipe.model)
     planned = plan(recipe, data=size)
@@ -100,6 +103,22 @@ def check_model(model: ModelSection) -> Stops | None:
     stops = check_base_model(model, directory, values_to=VALUES_READ_AHEAD)
     try_architecture(directory)
     return stops
+
+
+def _check_engine(recipe: Recipe) -> None:
+    """Refuse a local model whose rows the engine that the recipe takes cannot continue."""
+    model, hardware = recipe.model, recipe.hardware
+    directory = Path(model.path or "").expanduser()
+    if model.path is None or not directory.is_dir() or hardware.ray_address is not None:
+        return
+    import torch
+
+    from rlcore.engines.transformers_engine import check_states
+
+    found = "cuda" if torch.cuda.is_available() else "cpu"
+    device = found if hardware.device == "auto" else hardware.device
+    if choose(hardware, device, model_parameters(model, directory)).engine == "transformers":
+        check_states(str(directory))
 
 
 def _check_ends(recipe: Recipe, stops: Stops | None) -> None:
