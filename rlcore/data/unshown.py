@@ -14,14 +14,6 @@ _Shape = tuple[tuple[str, bool], ...]  # of each message: its role, whether it h
 _TOOL = "probed_tool"
 
 
-def says_more(row: Row) -> bool:
-    """Return whether ``row`` has more than turns of user and assistant, which every template
-    shows."""
-    roles = {message["role"] for message in row.messages}
-    thinks = any(REASONING[0] in message for message in row.messages)
-    return bool(row.tools) or thinks or not roles <= {"user", "assistant"}
-
-
 def unshown_rejects(tokenizer: "ChatTokenizer", rows: list[Row]) -> tuple[list[Row], list[Reject]]:
     """Reject the rows of which the template does not show a message, the reasoning of a turn where
     that turn is the last, or the row's own tools.

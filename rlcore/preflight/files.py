@@ -1,32 +1,26 @@
 """The data files that a recipe names, looked at before the run."""
 
 from dataclasses import replace
-from pathlib import Path
 
 from rlcore.data.filters import check_conditions, worded_rejects
 from rlcore.data.peek import FIRST_ROWS, Peek, peek
 from rlcore.data.screen import check_rejects
 from rlcore.data.sources import count_rows
 from rlcore.data.split import NO_DEMONSTRATIONS, no_prompts
-from rlcore.data.unshown import says_more, unshown_rejects
 from rlcore.dry_run.batches import DataSize, data_size, size_of_rows, total_size
-from rlcore.models.tokenizer import load_tokenizer, train_tokenizer
 from rlcore.reward_model.files import Rankings, preference_file, read_preferences
 from rlcore.rl.ptx import ptx_texts
 from schemas.data import DataSection
 from schemas.errors import UserError
 from schemas.generated import GeneratedSource
-from schemas.model import ModelSection
 from schemas.recipe import Recipe
 from schemas.reward_model import RewardModelSection, SampledPreferences
 
 FIRST_PREFERENCES = 16_384  # rows of their file that are read; some seconds
 
 
-def check_files(recipe: Recipe, *, model: ModelSection | None = None) -> DataSize:
+def check_files(recipe: Recipe) -> DataSize:
     """Return how many rows the recipe's sources hold, once their files have been looked at.
-
-    ``model``: what trains on them; its chat template must show what they say.
 
     Of each file the first rows are read and all are counted, unless the first would refuse it;
     nothing is fetched from the hub.
@@ -34,9 +28,9 @@ def check_files(recipe: Recipe, *, model: ModelSection | None = None) -> DataSiz
     filter that is no condition, and for sources that leave a split that the run needs without rows.
     """
     check_conditions(recipe.data.filters)
-    size = data_size(recipe.data, _sizes_of_files(recipe.data, model, FIRST_ROWS))
+    size = data_size(recipe.data, _sizes_of_files(recipe.data, FIRST_ROWS))
     if _lacks(recipe, size):  # going by the first rows, which may be unlike the others
-        size = data_size(recipe.data, _sizes_of_files(recipe.data, model, None))
+        size = data_size(recipe.data, _sizes_of_files(recipe.data, None))
     if lacking := _lacks(recipe, size):
         raise UserError(lacking)
     if recipe.reward_model is not None:
@@ -47,15 +41,13 @@ def check_files(recipe: Recipe, *, model: ModelSection | None = None) -> DataSiz
     return size
 
 
-def _sizes_of_files(
-    data: DataSection, model: ModelSection | None, first: int | None
-) -> dict[int, DataSize]:
+def _sizes_of_files(data: DataSection, first: int | None) -> dict[int, DataSize]:
     sizes = {}
     for index, source in enumerate(data.sources):
         if isinstance(source, GeneratedSource):
             continue
         looked = peek(source, f"data.sources[{index}]", first=first)
-        peeks = [_shown(_without_long_prompts(one, data), model) for one in looked]
+        peeks = [_without_long_prompts(one, data) for one in looked]
         for one in peeks:
             _check_rejects(one, data, f"data.sources[{index}]")
         if peeks:
@@ -76,27 +68,6 @@ def _without_long_prompts(peeked: Peek, data: DataSection) -> Peek:
     """Return ``peeked`` with the rows rejected that surely are too long."""
     rows, long = worded_rejects(peeked.rows, data)
     return replace(peeked, rows=rows, rejects=[*peeked.rejects, *long])
-
-
-def _shown(peeked: Peek, model: ModelSection | None) -> Peek:
-    """Return ``peeked`` with the rows rejected of which the model's chat template leaves out a
-    part; that of a hub model is looked at when the run reads it."""
-    if model is None or not any(says_more(row) for row in peeked.rows):
-        return peeked
-    if model.path is None:
-        tokenizer = train_tokenizer([], 300)
-        tokenizer.chat_template = model.chat_template or tokenizer.chat_template
-    elif (directory := Path(model.path).expanduser()).is_dir():
-        tokenizer = load_tokenizer(
-            directory,
-            name=model.path,
-            trust_remote_code=model.trust_remote_code,
-            chat_template=model.chat_template,
-        )
-    else:
-        return peeked
-    rows, unshown = unshown_rejects(tokenizer, peeked.rows)
-    return replace(peeked, rows=rows, rejects=[*peeked.rejects, *unshown])
 
 
 def _check_rejects(peeked: Peek, data: DataSection, where: str) -> None:

@@ -43,7 +43,7 @@ def check_start(recipe: Recipe, *, call_judges: bool = False) -> Plan:
     stops = check_model(recipe.model)
     _check_engine(recipe)
     _check_ends(recipe, stops)
-    size = check_files(recipe, model=recipe.model)
+    size = check_files(recipe)
     planned = plan(recipe, data=size)
     _check_cluster(recipe)
     sandbox = check_sandbox(recipe)
