@@ -6,7 +6,7 @@ import pytest
 
 from rlcore.data.chat import Encoded, encode_demonstrations
 from rlcore.data.rows import Row
-from rlcore.data.unshown import says_more, unshown_rejects
+from rlcore.data.unshown import unshown_rejects
 from rlcore.models.tokenizer import train_tokenizer
 
 USER = {"role": "user", "content": "2 + 3?"}
@@ -53,7 +53,6 @@ def test_a_row_of_which_a_part_is_left_out_is_rejected(one: Row, detail: str) ->
     assert [len(row.messages) for row in kept] == [2]
     assert reject.reason == "not_shown"
     assert detail in reject.detail
-    assert says_more(one)
     assert unshown_rejects(tokenizer_of(THINKING.replace("NAME", "reasoning")), [one]) == (
         [one],
         [],
