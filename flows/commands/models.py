@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path("models") / "smollm2"  # where the recipes smollm2-* look
+from rlcore.models.smollm2 import FOLDER
 
 
 def add_models(commands: Any) -> None:

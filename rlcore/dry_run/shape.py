@@ -7,6 +7,7 @@ from typing import Any
 
 from rlcore.models.files import SIZE_NAMES, read_config
 from rlcore.models.sizes import count_parameters
+from rlcore.models.smollm2 import FOLDER
 from schemas.errors import UserError
 from schemas.model import FromScratch, ModelSection
 
@@ -64,9 +65,10 @@ def find_shape(model: ModelSection) -> tuple[ModelShape | None, str]:
     if local.is_file():
         raise UserError(f"model.path = '{path}' is a file; give the model's directory")
     if path.startswith(("/", "./", "../", "~")) or path.count("/") > 1:
+        written = "rl-pipeline models smollm2 writes it; or " if Path(path) == FOLDER else ""
         raise UserError(
-            f"model.path = '{path}' does not exist; give a Hugging Face model directory or a hub"
-            " name (owner/name)"
+            f"model.path = '{path}' does not exist; {written}give a Hugging Face model directory or"
+            " a hub name (owner/name)"
         )
     return _hub_shape(path, model.revision)
 

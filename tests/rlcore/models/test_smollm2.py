@@ -49,6 +49,23 @@ def test_it_answers_and_is_written_once(tmp_path: Path, capsys: pytest.CaptureFi
     assert gguf_file().stat().st_size > 90e6
 
 
+@pytest.mark.parametrize("recipe", ["smollm2-quickstart", "smollm2-gsm8k"])
+def test_its_recipes_say_what_writes_it(
+    recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, first in (("train", 0), ("test", 100)):
+        rows = [
+            {"question": f"{n} + 1?", "answer": f"#### {n + 1}"} for n in range(first, first + 60)
+        ]
+        (tmp_path / f"{name}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    monkeypatch.setenv("GSM8K_DIR", str(tmp_path))
+    assert main(["run", recipe, "--dry-run"]) == 2
+    assert (
+        "'./models/smollm2' does not exist; rl-pipeline models smollm2" in capsys.readouterr().err
+    )
+
+
 def test_what_is_there_is_left_alone(tmp_path: Path) -> None:
     from rlcore.models.smollm2 import write_smollm2
 

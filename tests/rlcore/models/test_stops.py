@@ -193,3 +193,13 @@ def test_a_model_from_scratch_is_told_before_its_tokenizer_is_trained(model: Pat
     assert trained.lines()[0].startswith(scratch_stops(own).lines()[0])
     template_of = own.model_copy(update={"chat_template": template(SYSTEM)})
     assert scratch_stops(template_of).ids == (1, 2)
+
+
+def test_an_id_that_a_model_from_scratch_cannot_have_is_refused() -> None:
+    section = ModelSection.model_validate(
+        {"from_scratch": {"vocab_size": 320}, "dtype": "float32", "stop_tokens": [319]}
+    )
+    assert scratch_stops(section).ids
+    section = section.model_copy(update={"stop_tokens": (2, 320)})
+    with pytest.raises(UserError, match=r"model\.stop_tokens\[1\] = 320 is no token .* 0 to 319"):
+        scratch_stops(section)
