@@ -1,16 +1,19 @@
 """A dry run plans every recipe and refuses what cannot fit."""
 
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flows.places import RECIPES
 from rlcore.dry_run.plan import GIB, Machine, Plan, plan, render_plan
+from rlcore.models.base import build_base_model
 from rlcore.recipes import load_recipe, recipe_names
 from schemas.errors import UserError
 from schemas.recipe import Recipe
 from tests.rlcore.dry_run.small import ROOMY, recipe
+from tests.rlcore.models.scratch import SCRATCH, TEXTS
 
 
 def test_a_hub_model_that_cannot_be_reached_leaves_its_figures_out() -> None:
@@ -99,9 +102,20 @@ def test_a_full_disk_is_refused_before_the_run_fills_it() -> None:
     assert isinstance(plan(recipe(), Machine(machine.host, (), needed)), Plan)
 
 
+@pytest.fixture(scope="module")
+def smollm2(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small model where the directory that ``rl-pipeline models smollm2`` writes would be."""
+    target = tmp_path_factory.mktemp("models") / "smollm2"
+    section = SCRATCH.model_copy(update={"max_tokens": 512})
+    return build_base_model(section, target, texts=TEXTS, seed=0)
+
+
 @pytest.mark.parametrize("name", recipe_names(RECIPES))
-def test_every_shipped_recipe_has_a_plan(name: str) -> None:
-    text = render_plan(plan(load_recipe(name, directory=RECIPES), ROOMY))
+def test_every_shipped_recipe_has_a_plan(name: str, smollm2: Path) -> None:
+    shipped = load_recipe(name, directory=RECIPES)
+    if shipped.model.path == "./models/smollm2":
+        shipped = load_recipe(name, {"model.path": str(smollm2)}, directory=RECIPES)
+    text = render_plan(plan(shipped, ROOMY))
     assert f"Plan of recipe '{name}'" in text
     assert "None" not in text[text.index("Batch arithmetic") :]
 
