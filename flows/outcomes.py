@@ -8,21 +8,22 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import polars as pl
 
-COLUMNS = ("recipe", "values", "seed", "sft", "rl", "rise", "iterations", "seconds")
+COLUMNS = ("recipe", "values", "seed", "before", "rl", "rise", "iterations", "seconds")
 NO_ROOM = 0.99  # held-out accuracy above which no rise is required
 UNKNOWN = "not recorded"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of one run. ``sft``, ``rl``: held-out accuracy, of greedy answers or of samples;
-    ``curve``: accuracy in validation, or of the samples trained on; ``seconds``: of all RL
-    iterations, also those trained earlier. ``proxy``: ``proxy_and_truth``, with a reward model.
-    ``values``: those of swept keys. ``machine``, ``commit``: of the process that trained."""
+    """The result of one run. ``before``, ``rl``: held-out accuracy, of greedy answers or samples,
+    of the model that RL started from (SFT's, or the base model) and of RL's; ``curve``: accuracy in
+    validation, or of the samples trained on; ``seconds``: of all RL iterations, also those trained
+    earlier. ``proxy``: ``proxy_and_truth``, with a reward model. ``values``: those of swept keys.
+    ``machine``, ``commit``: of the process that trained."""
 
     recipe: str
     seed: int
-    sft: float
+    before: float
     rl: float
     iterations: int
     seconds: float
@@ -35,7 +36,7 @@ class Outcome:
     @property
     def rise(self) -> float:
         """What RL adds to held-out accuracy."""
-        return self.rl - self.sft
+        return self.rl - self.before
 
     @property
     def name(self) -> str:
@@ -86,7 +87,7 @@ class Average:
 
     recipe: str
     seeds: int
-    sft: float
+    before: float
     rl: float
     deviation: float
 
@@ -100,7 +101,7 @@ def averages(outcomes: Sequence[Outcome]) -> list[Average]:
         Average(
             recipe=recipe,
             seeds=len(runs),
-            sft=statistics.mean(o.sft for o in runs),
+            before=statistics.mean(o.before for o in runs),
             rl=statistics.mean(o.rl for o in runs),
             deviation=statistics.stdev(o.rl for o in runs) if len(runs) > 1 else 0.0,
         )

@@ -9,9 +9,10 @@ from flows.outcomes import Outcome, averages
 
 _HEAD = """# Results
 
-Written by `rl-pipeline study --results`; each figure is read from what its runs recorded. SFT and
-RL are the shares of held-out prompts answered correctly{sampled}; the deviation is the sample
-standard deviation of RL over the seeds.
+Written by `rl-pipeline study --results`; each figure is read from what its runs recorded.
+"Before" and RL are the shares of held-out prompts answered correctly{sampled} by the model that RL
+started from (SFT's, or the base model where there is no SFT) and by RL's; the deviation is the
+sample standard deviation of RL over the seeds.
 """
 
 
@@ -28,10 +29,10 @@ def render(outcomes: Sequence[Outcome], *, sampled: bool) -> str:
         (
             average.recipe,
             str(average.seeds),
-            f"{average.sft:.3f}",
+            f"{average.before:.3f}",
             f"{average.rl:.3f}",
             f"{average.deviation:.3f}" if average.seeds > 1 else "one seed",
-            f"{average.rl - average.sft:+.3f}",
+            f"{average.rl - average.before:+.3f}",
             _joined(o.machine for o in outcomes if o.name == average.recipe),
             _joined(o.commit for o in outcomes if o.name == average.recipe),
         )
@@ -39,7 +40,7 @@ def render(outcomes: Sequence[Outcome], *, sampled: bool) -> str:
     ]
     runs = [
         (
-            *(o.name, str(o.seed), f"{o.sft:.3f}", f"{o.rl:.3f}", str(o.iterations)),
+            *(o.name, str(o.seed), f"{o.before:.3f}", f"{o.rl:.3f}", str(o.iterations)),
             *(f"{o.seconds:.0f}", o.machine, o.commit),
         )
         for o in outcomes
@@ -47,9 +48,13 @@ def render(outcomes: Sequence[Outcome], *, sampled: bool) -> str:
     parts = [
         _HEAD.format(sampled=" when sampled" if sampled else " by greedy answers"),
         "## Over the seeds\n",
-        _table(("recipe", "seeds", "SFT", "RL", "deviation", "rise", "hardware", "commit"), means),
+        _table(
+            ("recipe", "seeds", "before", "RL", "deviation", "rise", "hardware", "commit"), means
+        ),
         "\n## Runs\n",
-        _table(("recipe", "seed", "SFT", "RL", "iterations", "RL, s", "hardware", "commit"), runs),
+        _table(
+            ("recipe", "seed", "before", "RL", "iterations", "RL, s", "hardware", "commit"), runs
+        ),
     ]
     return "\n".join(parts) + "\n"
 

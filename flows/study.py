@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from flows.figure import Panel, ProxyPanel, draw
 from flows.outcomes import COLUMNS, NO_ROOM, Outcome, averages, shortfalls
@@ -153,7 +153,7 @@ def train_all(
             print("Stopped; the current run continues. The same command continues the study.")
             return None
         if outcome is not None:
-            print(f"    held-out accuracy {outcome.sft:.3f} -> {outcome.rl:.3f}", flush=True)
+            print(f"    held-out accuracy {outcome.before:.3f} -> {outcome.rl:.3f}", flush=True)
             outcomes.append(replace(outcome, values=variant.values))
     order = [variant.values for variant in swept]
     return sorted(outcomes, key=lambda o: (names.index(o.recipe), order.index(o.values), o.seed))
@@ -177,11 +177,16 @@ def _check(recipe: "Recipe", *, sampled: bool) -> None:
             f"recipe '{recipe.name}' evaluates with evaluate.samples = 1, greedy answers only, and"
             " --sampled needs samples; give it more, or leave --sampled out"
         )
-    if not recipe.sft.enabled or not {"sft", "rl"} <= set(recipe.evaluate.checkpoints):
+    before = _before(recipe)
+    if before not in recipe.evaluate.checkpoints:
         raise UserError(
-            f"recipe '{recipe.name}' does not evaluate both 'sft' and 'rl', so there is no rise to"
-            " study; set sft.enabled, and evaluate.checkpoints to [base, sft, rl]"
+            f"recipe '{recipe.name}' does not evaluate {before!r}, from which RL starts, so there"
+            f" is no rise to study; add {before} to evaluate.checkpoints"
         )
+
+
+def _before(recipe: "Recipe") -> Literal["base", "sft"]:
+    return "sft" if recipe.sft.enabled else "base"
 
 
 def _run(site: "Site", recipe: str, overrides: dict[str, Any], *, sampled: bool) -> Outcome | None:
@@ -239,8 +244,8 @@ def read_outcome(root: Path, directory: Path, *, sampled: bool = False) -> Outco
     watched = pl.col("name") == (TRAINING if sampled else VALIDATION)
     curve = metrics.filter(watched).select("step", "value").drop_nulls().sort("step")
     accuracy = summary["sampled_accuracy" if sampled else "accuracy"]
-    sft, rl = accuracy["sft"], accuracy["rl"]
-    if sft is None or rl is None:
+    before, rl = accuracy[_before(recipe)], accuracy["rl"]
+    if before is None or rl is None:
         raise UserError(
             f"recipe '{recipe.name}' has no held-out accuracy: its reward checks no correctness;"
             " let a reward function return 'acc' besides 'score'"
@@ -248,7 +253,7 @@ def read_outcome(root: Path, directory: Path, *, sampled: bool = False) -> Outco
     return Outcome(
         recipe=recipe.name,
         seed=recipe.seed,
-        sft=sft,
+        before=before,
         rl=rl,
         iterations=summary["iterations"],
         seconds=float(metrics.filter(pl.col("name") == RL_SECONDS)["value"].to_numpy().sum()),
@@ -267,13 +272,13 @@ def print_tables(outcomes: Sequence[Outcome], *, sampled: bool = False) -> None:
     kind = "accuracy of samples" if sampled else "greedy accuracy"
     table = Table(title=f"Held-out {kind}", title_justify="left")
     table.add_column("recipe")
-    for column in ("seed", "SFT", "RL", "rise", "iterations", "RL seconds"):
+    for column in ("seed", "before", "RL", "rise", "iterations", "RL seconds"):
         table.add_column(column, justify="right")
     for outcome in outcomes:
         table.add_row(
             outcome.name,
             str(outcome.seed),
-            f"{outcome.sft:.3f}",
+            f"{outcome.before:.3f}",
             f"{outcome.rl:.3f}",
             f"{outcome.rise:+.3f}",
             str(outcome.iterations),
@@ -281,10 +286,10 @@ def print_tables(outcomes: Sequence[Outcome], *, sampled: bool = False) -> None:
         )
     means = Table(title="Over the seeds", title_justify="left")
     means.add_column("recipe")
-    for column in ("seeds", "SFT mean", "RL mean", "RL deviation"):
+    for column in ("seeds", "before, mean", "RL, mean", "RL, deviation"):
         means.add_column(column, justify="right")
     for row in averages(outcomes):
-        cells = (f"{value:.3f}" for value in (row.sft, row.rl, row.deviation))
+        cells = (f"{value:.3f}" for value in (row.before, row.rl, row.deviation))
         means.add_row(row.recipe, str(row.seeds), *cells)
     console = Console(soft_wrap=True)
     console.print(table)
@@ -297,7 +302,7 @@ def panels(outcomes: Sequence[Outcome], *, sampled: bool = False) -> list[Panel 
     for average in averages(outcomes):
         recipe, runs = average.recipe, [o for o in outcomes if o.name == average.recipe]
         lines = {f"seed {o.seed}": o.curve for o in runs}
-        held_out = f"held-out {average.sft:.2f} to {average.rl:.2f}"
+        held_out = f"held-out {average.before:.2f} to {average.rl:.2f}"
         label = "accuracy of samples" if sampled else "validation accuracy"
         accuracy.append(Panel(recipe, held_out, lines, y_label=label))
         by_seed = {f"seed {o.seed}": o.proxy for o in runs if o.proxy is not None}

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -22,9 +23,9 @@ from rlcore.store.artifacts import ArtifactStore, Lineage
 PNG_LIMIT = 200_000  # bytes; it is shown in the README
 
 
-def _finished_run(root: Path, name: str) -> Path:
+def _finished_run(root: Path, name: str, **overrides: Any) -> Path:
     """Write the files of a finished run: its recipe, its summary and its metrics tables."""
-    recipe = load_recipe(name, {"seed": 2}, directory=RECIPES)
+    recipe = load_recipe(name, {"seed": 2, **overrides}, directory=RECIPES)
     directory = root / "runs" / f"{name}-12345678"
     directory.mkdir(parents=True)
     (directory / "recipe.yaml").write_text(yaml.safe_dump(recipe.model_dump(mode="json")))
@@ -49,16 +50,22 @@ def test_outcome_is_what_the_store_says(tmp_path: Path) -> None:
     """A cached run reports the seconds of the time when it was trained."""
     outcome = read_outcome(tmp_path, _finished_run(tmp_path, "quickstart"))
     assert (outcome.recipe, outcome.seed, outcome.iterations) == ("quickstart", 2, 3)
-    assert (outcome.sft, outcome.rl, outcome.rise) == (0.55, 0.9, pytest.approx(0.35))
+    assert (outcome.before, outcome.rl, outcome.rise) == (0.55, 0.9, pytest.approx(0.35))
     assert outcome.seconds == pytest.approx(4.5)
     assert outcome.curve == [(0, 0.6), (2, 0.8)]
     assert outcome.proxy is None
 
 
+def test_without_sft_the_base_model_is_what_rl_starts_from(tmp_path: Path) -> None:
+    asked = {"sft.enabled": False, "evaluate.checkpoints": ["base", "rl"]}
+    outcome = read_outcome(tmp_path, _finished_run(tmp_path, "quickstart", **asked))
+    assert (outcome.before, outcome.rl) == (0.0, 0.9)
+
+
 def test_samples_are_judged_where_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Greedy answers may all be right where samples are not, which is what RL trains."""
     outcome = read_outcome(tmp_path, _finished_run(tmp_path, "quickstart"), sampled=True)
-    assert (outcome.sft, outcome.rl) == (0.3, 0.8)
+    assert (outcome.before, outcome.rl) == (0.3, 0.8)
     assert outcome.curve == [(1, 0.5), (2, 0.5), (3, 0.5)]
     (panel,) = panels([outcome], sampled=True)
     assert isinstance(panel, Panel)
@@ -144,7 +151,10 @@ def test_what_cannot_be_studied_is_said_before_anything_starts(
     assert main(["study", "quickstrat"]) == 2
     assert "did you mean 'quickstart'" in capsys.readouterr().err
     assert main(["study", "quickstart", "-o", "evaluate.checkpoints=[rl]"]) == 2
-    assert "does not evaluate both 'sft' and 'rl'" in capsys.readouterr().err
+    assert "does not evaluate 'sft', from which RL starts" in capsys.readouterr().err
+    asked = ["study", "smollm2-quickstart", "-o", "evaluate.checkpoints=[sft,rl]"]
+    assert main(asked) == 2
+    assert "does not evaluate 'base', from which RL starts" in capsys.readouterr().err
 
 
 def test_the_page_of_results_says_where_and_with_what_each_run_was_trained(tmp_path: Path) -> None:
