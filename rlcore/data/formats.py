@@ -63,12 +63,40 @@ def _parquet(file: Any, path: str) -> Iterator[dict[str, Any]]:
     try:
         table = pq.ParquetFile(file)
         for batch in table.iter_batches(batch_size=1024):  # whole nested columns do not convert
-            yield from batch.to_pylist()
+            yield from _written(batch).to_pylist()
     except pa.ArrowInvalid as error:
         raise UserError(
             f"{path} is not a readable Parquet file ({str(error).partition('.')[0]}); write it"
             " again"
         ) from error
+
+
+def _written(batch: Any) -> Any:
+    """Return ``batch`` with values of float32 as the decimals they were written from: .1, not
+    .10000000149."""
+    import pyarrow as pa
+
+    for index, field in enumerate(batch.schema):
+        text, exact = (_floats_as(kind, field.type) for kind in (pa.string(), pa.float64()))
+        if text != field.type:
+            column = batch.column(index).cast(text).cast(exact)
+            batch = batch.set_column(index, field.name, column)
+    return batch
+
+
+def _floats_as(kind: Any, of: Any) -> Any:
+    """Return the Arrow type ``of`` with ``kind`` for each float32 within it."""
+    import pyarrow as pa
+
+    if of == pa.float32():
+        return kind
+    if pa.types.is_struct(of):
+        return pa.struct([field.with_type(_floats_as(kind, field.type)) for field in of])
+    if pa.types.is_list(of):
+        return pa.list_(_floats_as(kind, of.value_type))
+    if pa.types.is_large_list(of):
+        return pa.large_list(_floats_as(kind, of.value_type))
+    return of
 
 
 def _jsonl(file: Any, path: str) -> Iterator[dict[str, Any]]:

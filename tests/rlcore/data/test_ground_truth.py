@@ -9,6 +9,8 @@ from typing import Any
 from uuid import UUID
 
 import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from rlcore.data.ground_truth import as_text
@@ -82,6 +84,25 @@ def test_parquet_and_jsonl_give_the_same_truths(form: str, tmp_path: Path) -> No
             assert [reject.reason for reject in rejects] == ["null_ground_truth"]
         else:
             assert kept[2].ground_truth is None
+
+
+def test_float32_is_the_decimal_that_was_written(tmp_path: Path) -> None:
+    """.1 became 0.10000000149011612, which no answer equals."""
+    rows = {
+        "ground_truth": pa.array([0.1, 72.0, 1e-8], pa.float32()),
+        "reward_model": pa.array(
+            [{"ground_truth": 0.3, "all": [[0.7]]}, None, {"ground_truth": None, "all": None}],
+            pa.struct({"ground_truth": pa.float32(), "all": pa.list_(pa.large_list(pa.float32()))}),
+        ),
+    }
+    pq.write_table(pa.table(rows), tmp_path / "rows.parquet")
+    found = [dict(row) for row in read_file(str(tmp_path / "rows.parquet"), setting="x")]
+    assert [row["ground_truth"] for row in found] == [0.1, 72.0, 1e-8]
+    assert [row["reward_model"] for row in found] == [
+        {"ground_truth": 0.3, "all": [[0.7]]},
+        None,
+        {"ground_truth": None, "all": None},
+    ]
 
 
 def test_what_parquet_pads_objects_with_is_left_out(tmp_path: Path) -> None:
