@@ -31,6 +31,7 @@ BENCHMARKS = {
     "grpo-large": "tests.bench.grpo:large",
     "iteration": "tests.bench.iteration:measures",
     "iteration-large": "tests.bench.iteration:checkpoints",
+    "learning": "tests.bench.learning:measures",
     "logprobs": "tests.bench.logprobs:measures",
     "memory": "tests.bench.memory:measures",
     "preparation": "tests.bench.preparation:measures",

@@ -20,7 +20,7 @@ from schemas.errors import UserError
 HERE = Path(__file__).parent
 TRL = ROOT / ".venv-trl"
 LOOK_S = 2.0  # between two looks at the memory, each of which holds up what is looked at
-LIMIT_S = 1800.0
+LIMIT_S = 7200.0  # after which a process hangs
 STEP = "STEP "  # begins the lines that report
 
 
