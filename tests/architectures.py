@@ -34,7 +34,7 @@ from tests.rlcore.engines.conftest import EngineProcess
 DOCUMENT = ROOT / "docs" / "architectures.md"
 
 CONTEXT = 128
-TIMEOUT_S = 900.0  # of a run, and of a call of vLLM
+TIMEOUT_S = 900.0  # of a call of vLLM
 NEAR = 2e-3  # nats between engines, float32
 HEAD = """# Architectures
 
@@ -108,6 +108,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "FalconH1ForCausalLM": {**MAMBA, "mamba_n_groups": 1, "lm_head_multiplier": 0.5},
     "Lfm2ForCausalLM": {"num_hidden_layers": 4, "full_attn_idxs": [2]},
 }
+# Their layers keep states besides keys and values, which the transformers engine cannot continue.
+HYBRIDS = ("Qwen3NextForCausalLM", "FalconH1ForCausalLM", "Lfm2ForCausalLM")
 CONFIGS = {"Gemma3ForCausalLM": "Gemma3TextConfig", "GPT2LMHeadModel": "GPT2Config"}
 
 
@@ -150,12 +152,18 @@ def write_model(directory: Path, architecture: str) -> int:
     return model.num_parameters()
 
 
-def overrides(directory: Path) -> dict[str, Any]:
+def engine_of(architecture: str) -> str:
+    return "vllm" if architecture in HYBRIDS else "transformers"
+
+
+def overrides(directory: Path, engine: str) -> dict[str, Any]:
     """Return what makes the quickstart a short run of the model of ``directory``."""
     small = {key: value for key, value in SMALL.items() if "from_scratch" not in key}
+    hardware = {"hardware.cluster": "ray", "hardware.rollout.engine": engine}
     return {
         **small,
         **INLINE,
+        **(hardware if engine == "vllm" else {}),
         "model.path": str(directory),
         "model.from_scratch": None,
         "model.max_tokens": CONTEXT,
@@ -171,9 +179,8 @@ STARTS = "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS"
 def take(row: Row, folder: Path) -> Path | None:
     """Run the pipeline on ``row``'s architecture; return the export's directory."""
     row.parameters = write_model(folder / "base", row.architecture)
-    ended = run_recipe(
-        folder, ["", "quickstart", json.dumps(overrides(folder / "base"))], timeout_s=TIMEOUT_S
-    )
+    given = overrides(folder / "base", engine_of(row.architecture))
+    ended = run_recipe(folder, ["", "quickstart", json.dumps(given)])
     row.packed = "each row holds one document" not in ended.stdout
     if ended.returncode:
         said = re.findall(r"^[\w.]*Error: (.+)$", ended.stdout, re.MULTILINE)

@@ -8,7 +8,7 @@ import pytest
 from flows.cli import main
 from flows.places import ROOT
 from rlcore.models.architectures import LISTED
-from tests.architectures import overrides, try_all, write_model
+from tests.architectures import HYBRIDS, overrides, try_all, write_model
 
 
 @pytest.mark.slow
@@ -28,13 +28,14 @@ def test_a_model_goes_through_the_pipeline(name: str, packed: bool) -> None:
     assert row.vllm == "yes"
 
 
-@pytest.mark.parametrize("name", ["Qwen3NextForCausalLM", "FalconH1ForCausalLM", "Lfm2ForCausalLM"])
+@pytest.mark.parametrize("name", HYBRIDS)
 def test_a_hybrid_is_refused_before_a_run_where_the_engine_cannot_continue_it(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It failed in RL's first rollout, after SFT: list index out of range."""
     write_model(tmp_path / "base", name)
-    settings = [f"{key}={json.dumps(value)}" for key, value in overrides(tmp_path / "base").items()]
+    given = overrides(tmp_path / "base", "transformers")
+    settings = [f"{key}={json.dumps(value)}" for key, value in given.items()]
     words = ["run", "quickstart", *(word for one in settings for word in ("-o", one)), "--dry-run"]
     assert main(words) == 2
     said = capsys.readouterr().err
