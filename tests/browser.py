@@ -69,7 +69,7 @@ class Browser:
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
-    def wait(self, expression: str, *, timeout_s: float = 30.0) -> Any:
+    def wait(self, expression: str, *, timeout_s: float = 180.0) -> Any:
         """Return the value of ``expression`` once it is true.
 
         Raises AssertionError with the page's text where it does not become so.

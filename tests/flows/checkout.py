@@ -38,7 +38,7 @@ class Checkout:
         environment = {**os.environ, "PYTHONPATH": str(self.folder)}
         command = [sys.executable, *words]
         done = subprocess.run(
-            command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=100
+            command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=300
         )
         assert done.returncode == 0, done.stderr[-2000:]
         return done.stdout

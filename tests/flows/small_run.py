@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
+HANGS_S = 900.0  # after which a run hangs, also on a machine with much else to do
 # One process holds learner and engine: the store, the loop and the checkpoints are the real ones,
 # and a run takes seconds, so that it can be killed at every step.
 INLINE = {
@@ -57,7 +58,6 @@ def run_small(
     *,
     recipe: str = "quickstart",
     kill_at: str = "",
-    timeout_s: float = 240,
     fresh: bool = False,
 ) -> subprocess.CompletedProcess[str]:
     """Run a quickstart recipe, made small, with ``directory`` as working directory.
@@ -66,20 +66,20 @@ def run_small(
     ``fresh``: see ``run_recipe``.
     """
     arguments = [kill_at, recipe, json.dumps({**SMALL, **(overrides or {})})]
-    return run_recipe(directory, arguments, timeout_s=timeout_s, fresh=fresh)
+    return run_recipe(directory, arguments, fresh=fresh)
 
 
 def run_recipe(
-    directory: Path, arguments: list[str], *, timeout_s: float, fresh: bool = False
+    directory: Path, arguments: list[str], *, fresh: bool = False
 ) -> subprocess.CompletedProcess[str]:
-    """Run ``tests.flows.crash_points`` with ``arguments``; kill its whole group after the limit.
+    """Run ``tests.flows.crash_points`` with ``arguments``; kill its whole group when it hangs.
 
     ``fresh``: in a new interpreter, with its own hash seeds, instead of a fork of one that has
     imported everything.
     """
     directory.mkdir(parents=True, exist_ok=True)
     run = _new_interpreter if fresh else _forked
-    return run(directory, arguments, timeout_s)
+    return run(directory, arguments)
 
 
 def environment() -> dict[str, str]:
@@ -102,23 +102,19 @@ def load() -> Connection:
     return Connection(ours.detach())
 
 
-def _forked(
-    directory: Path, arguments: list[str], timeout_s: float
-) -> subprocess.CompletedProcess[str]:
+def _forked(directory: Path, arguments: list[str]) -> subprocess.CompletedProcess[str]:
     server, output = load(), directory / "output.txt"
     server.send((str(directory), environment(), str(output), arguments))
     pid = server.recv()
-    ended = server.poll(timeout_s)
+    ended = server.poll(HANGS_S)
     if not ended:
         os.killpg(pid, signal.SIGKILL)
     code, text = server.recv(), output.read_text(errors="replace")
-    assert ended, f"no end within {timeout_s} s:\n{text[-4000:]}"
+    assert ended, f"no end within {HANGS_S} s:\n{text[-4000:]}"
     return subprocess.CompletedProcess(arguments, code, text, "")
 
 
-def _new_interpreter(
-    directory: Path, arguments: list[str], timeout_s: float
-) -> subprocess.CompletedProcess[str]:
+def _new_interpreter(directory: Path, arguments: list[str]) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "tests.flows.crash_points", *arguments]
     with subprocess.Popen(
         command,
@@ -130,11 +126,11 @@ def _new_interpreter(
         start_new_session=True,
     ) as process:
         try:
-            output, _ = process.communicate(timeout=timeout_s)
+            output, _ = process.communicate(timeout=HANGS_S)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             output, _ = process.communicate()
-            raise AssertionError(f"no end within {timeout_s} s:\n{output[-4000:]}") from None
+            raise AssertionError(f"no end within {HANGS_S} s:\n{output[-4000:]}") from None
     return subprocess.CompletedProcess(command, process.returncode, output, "")
 
 

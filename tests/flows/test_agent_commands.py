@@ -30,7 +30,7 @@ FEW = {
 
 def _run(folder: Path, recipe: str, overrides: dict[str, Any]) -> ArtifactStore:
     arguments = ["", recipe, json.dumps({**INLINE, **FEW, **overrides})]
-    done = run_recipe(folder, arguments, timeout_s=300)
+    done = run_recipe(folder, arguments)
     assert done.returncode == 0, done.stdout[-4000:]
     return ArtifactStore(folder / "runs" / "store")
 

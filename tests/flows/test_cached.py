@@ -108,7 +108,7 @@ def test_who_asks_what_is_there_waits_for_no_library(
         env={"PYTHONPATH": str(ROOT), "PATH": "", "HOME": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     status, _, plan = done.stdout.partition("\nexport ")

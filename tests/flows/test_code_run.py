@@ -70,15 +70,15 @@ def test_a_run_killed_while_a_program_is_in_the_sandbox(
     """The rerun has the weights of an uninterrupted run, and no process is left of the first."""
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     given = json.dumps(CODE)
-    run = run_recipe(killed, ["in-the-sandbox", "code-quickstart", given], timeout_s=300)
+    run = run_recipe(killed, ["in-the-sandbox", "code-quickstart", given])
     assert run.returncode == -signal.SIGKILL, run.stdout[-4000:]
     pids = json.loads((killed / PROCESSES).read_text())
     assert len(pids) > 2, "child of the reward worker, its watcher, the sandbox"
     left = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
-    _, alive = psutil.wait_procs(left, timeout=20)
+    _, alive = psutil.wait_procs(left, timeout=300)
     assert not alive
     for directory in (killed, whole):
-        run = run_recipe(directory, ["", "code-quickstart", given], timeout_s=300)
+        run = run_recipe(directory, ["", "code-quickstart", given])
         assert run.returncode == 0, run.stdout[-4000:]
     assert model_digests(killed, "policy") == model_digests(whole, "policy")
     assert len(set(model_digests(whole, "policy").values())) == 2, "SFT and RL"

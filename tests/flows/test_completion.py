@@ -27,7 +27,7 @@ def completed(line: str, folder: Path) -> list[str]:
         "COMP_TYPE": "9",
     }
     command = [sys.executable, "-m", "flows.cli"]
-    subprocess.run(command, cwd=folder, env=environment, check=True, timeout=60)
+    subprocess.run(command, cwd=folder, env=environment, check=True, timeout=300)
     return [word.strip() for word in answer.read_text().split("\013")]
 
 

@@ -168,7 +168,7 @@ def test_the_server_makes_the_runs_of_a_cron(client: SyncPrefectClient, retraine
     deploy_recipes(pipeline, retraining, recipes=retrained)
     deployment = _read(client, "three", "retrain-test")
     only = DeploymentFilter(id=DeploymentFilterId(any_=[deployment.id]))
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while not (runs := client.read_flow_runs(deployment_filter=only)):
         assert time.monotonic() < deadline, "no run was scheduled"
         time.sleep(0.5)

@@ -103,7 +103,7 @@ def test_output_that_nobody_reads_ends_a_command_in_silence(folder: Path) -> Non
             )
         )
         os.close(write)
-    ended = [(process.communicate(timeout=60)[1], process.returncode) for process in started]
+    ended = [(process.communicate(timeout=300)[1], process.returncode) for process in started]
     assert ended == [("", cli.UNREAD)] * len(started)
 
 
@@ -127,7 +127,7 @@ def test_ctrl_c_ends_a_command_with_130(folder: Path) -> None:
         with call:
             call.recv(1)
             process.send_signal(signal.SIGINT)
-            _, error = process.communicate(timeout=30)
+            _, error = process.communicate(timeout=300)
     assert process.returncode == 130, error
     assert error == "Stopped.\n"
 

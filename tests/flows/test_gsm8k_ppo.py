@@ -45,7 +45,7 @@ def test_five_iterations_of_ppo_on_gsm8k_without_vllm_and_ray(
         "hardware.learner.micro_batch_tokens": 8192,
         "tracking.wandb": False,
     }
-    done = run_recipe(tmp_path, ["", "gsm8k-ppo", json.dumps(overrides)], timeout_s=300)
+    done = run_recipe(tmp_path, ["", "gsm8k-ppo", json.dumps(overrides)])
     assert done.returncode == 0, done.stdout[-4000:]
     store = ArtifactStore(tmp_path / "runs" / "store")
     rows = query(

@@ -25,7 +25,7 @@ def test_prefect_is_imported_without_pandas_which_can_be_imported_later(
 ) -> None:
     code = IMPORTS.format(first=first)
     run = [sys.executable, "-c", code]
-    done = subprocess.run(run, cwd=ROOT, check=True, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(run, cwd=ROOT, check=True, capture_output=True, text=True, timeout=300)
     assert done.stdout.split() == [str(has_pandas), "1"]
 
 
@@ -37,7 +37,7 @@ def test_the_program_is_prefects() -> None:
             cwd=ROOT,
             capture_output=True,
             text=True,
-            timeout=100,
+            timeout=300,
         )
         for module in ("prefect", "flows.light")
     )

@@ -171,7 +171,7 @@ def test_prefect_finds_the_server_through_the_dotenv_file(site: _BroughtUp) -> N
         env={**environment(), "COLUMNS": "200"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
     assert result.returncode == 0, result.stderr
     for name in RECIPE_NAMES:

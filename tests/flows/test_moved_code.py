@@ -76,7 +76,7 @@ def test_a_changed_loss_is_kept_apart_and_named(checkout: Checkout) -> None:
         env={"PYTHONPATH": str(checkout.folder), "PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=300,
     )
     assert done.returncode == 1
     assert f"{module} changed since version" in done.stdout

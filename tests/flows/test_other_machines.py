@@ -41,7 +41,7 @@ def test_our_server_is_not_asked_through_a_proxy(prefect_server: str, tmp_path: 
         env=environment(tmp_path),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     server, *_ = json.loads(asked.stdout)

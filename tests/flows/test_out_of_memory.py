@@ -38,7 +38,7 @@ LARGE: dict[str, Any] = {
 def limited(prefect_server: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run whose update of iteration 2 does not fit into memory."""
     directory = tmp_path_factory.mktemp("limited")
-    run = run_small(directory, LARGE, kill_at="memory", timeout_s=600)
+    run = run_small(directory, LARGE, kill_at="memory")
     assert run.returncode == 0, run.stdout[-4000:]
     return directory
 
@@ -70,9 +70,9 @@ def policies(directory: Path) -> dict[str, torch.Tensor]:
 def test_it_is_bit_equal_to_fewer_tokens_from_that_checkpoint(
     limited: Path, used: int, tmp_path: Path
 ) -> None:
-    run = run_small(tmp_path, LARGE, kill_at="advantage", timeout_s=600)
+    run = run_small(tmp_path, LARGE, kill_at="advantage")
     assert run.returncode == -signal.SIGKILL, run.stdout[-4000:]
-    run = run_small(tmp_path, {**LARGE, TOKENS: used}, timeout_s=600)
+    run = run_small(tmp_path, {**LARGE, TOKENS: used})
     assert run.returncode == 0, run.stdout[-4000:]
     assert model_digests(tmp_path, "policy") == model_digests(limited, "policy")
 
@@ -80,7 +80,7 @@ def test_it_is_bit_equal_to_fewer_tokens_from_that_checkpoint(
 def test_it_is_the_update_at_the_full_budget_but_for_rounding(
     limited: Path, tmp_path: Path
 ) -> None:
-    run = run_small(tmp_path, LARGE, timeout_s=600)
+    run = run_small(tmp_path, LARGE)
     assert run.returncode == 0, run.stdout[-4000:]
     full, fewer = policies(tmp_path), policies(limited)
     worst = max(float((full[name] - fewer[name]).abs().max()) for name in full)

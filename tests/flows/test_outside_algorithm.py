@@ -44,7 +44,7 @@ def test_readme_algorithm_trains(prefect_server: str, tmp_path: Path) -> None:
     (package / "__init__.py").touch()
     (package / "spo.py").write_text(code, encoding="utf-8")
     over = {**SMALL, **INLINE, "sft.enabled": False, **_flat(yaml.safe_load(recipe))}
-    run = run_recipe(tmp_path, ["", "quickstart", json.dumps(over)], timeout_s=200)
+    run = run_recipe(tmp_path, ["", "quickstart", json.dumps(over)])
     assert run.returncode == 0, run.stdout[-4000:]
 
     rows = query(

@@ -59,7 +59,7 @@ class _Site:
             env={**environment(), **client_settings(self.home, self.port)},
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
             check=True,
         )
         return UUID(done.stdout.partition("UUID: ")[2].split()[0])

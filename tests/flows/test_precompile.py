@@ -45,7 +45,7 @@ def test_what_workers_import_is_compiled_before(tmp_path: Path) -> None:
     for code in (PRECOMPILE, START):
         before = _files(tmp_path)
         run = [sys.executable, "-c", code]
-        subprocess.run(run, cwd=ROOT, env=_caches(tmp_path), check=True, timeout=120)
+        subprocess.run(run, cwd=ROOT, env=_caches(tmp_path), check=True, timeout=300)
     assert len(before) > 2000
     left = {path.parent.name for path in _files(tmp_path) - before if SITE in path.parts}
     assert left <= {"colorama"}, "of which Ray, imported first, brings its own"

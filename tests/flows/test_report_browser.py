@@ -41,7 +41,7 @@ def _dom(url: str, profile: Path, *flags: str) -> str:
     """Return the page as Chromium has it after its scripts, if any, ran."""
     command = [program(), "--headless=new", "--no-sandbox", "--disable-gpu", *flags]
     command += [f"--user-data-dir={profile}", "--virtual-time-budget=3000", "--dump-dom", url]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
     return done.stdout
 
 

@@ -20,7 +20,7 @@ Answer = tuple[int, http.client.HTTPMessage, bytes]
 def _call(server: str, path: str, method: str = "GET", **headers: str) -> Answer:
     """Send exactly ``path``, which a browser or a library would tidy up first."""
     place = urlsplit(server)
-    connection = http.client.HTTPConnection("127.0.0.1", place.port or 0, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", place.port or 0, timeout=300)
     connection.putrequest(method, path, skip_host=True)
     for name, value in {"Host": f"127.0.0.1:{place.port}", **headers}.items():
         connection.putheader(name, value)

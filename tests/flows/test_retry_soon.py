@@ -77,6 +77,6 @@ def test_prefects_client_calls_again_when_it_is_told() -> None:
             assert client.get("/").status_code == 200
     finally:
         server.should_exit = True
-        thread.join(10)
+        thread.join(300)
     assert len(calls) == 2
     assert LOCKED_S <= calls[1] - calls[0] < 1.5, "it waits for two seconds where it is not told"

@@ -33,7 +33,7 @@ RLHF = {
 
 
 def run(directory: Path) -> subprocess.CompletedProcess[str]:
-    return run_recipe(directory, ["", "quickstart-rlhf", json.dumps(RLHF)], timeout_s=240)
+    return run_recipe(directory, ["", "quickstart-rlhf", json.dumps(RLHF)])
 
 
 @pytest.mark.slow
@@ -128,7 +128,7 @@ def test_real_solutions_train_a_reward_model_in_bfloat16_without_demonstrations(
         "hardware.learner.micro_batch_tokens": 8192,
         "tracking.wandb": False,
     }
-    done = run_recipe(tmp_path, ["", "gsm8k-ppo", json.dumps(overrides)], timeout_s=240)
+    done = run_recipe(tmp_path, ["", "gsm8k-ppo", json.dumps(overrides)])
     assert done.returncode == 0, done.stdout[-4000:]
     assert "prompts of the preferences are test prompts of the dataset" in done.stdout
     judged = {row["level"]: row for row in summary_of(tmp_path)["reward_model"]["pair_accuracy"]}

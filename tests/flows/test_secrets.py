@@ -49,7 +49,7 @@ def test_no_log_state_page_report_or_record_of_a_run_holds_one(
         "rl.algorithm.kl.where": "none",
     }
     arguments = ["", "quickstart", json.dumps({**SMALL, **INLINE, **own})]
-    run = run_recipe(tmp_path, arguments, timeout_s=200)
+    run = run_recipe(tmp_path, arguments)
     assert run.returncode != 0
     assert "ConnectionError: https://***@host/v1 refuses ***" in run.stdout, run.stdout[-4000:]
     assert "called https://***@host/v1" in run.stdout
@@ -71,7 +71,7 @@ def test_prefect_keeps_what_it_was_asked_for(prefect_server: str, tmp_path: Path
 
     path = "https://me:hunter22@host/rows.jsonl"
     asked = {**SMALL, "data.sources": [{"type": "file", "path": path}]}
-    run = run_recipe(tmp_path, ["", "quickstart", json.dumps(asked)], timeout_s=100)
+    run = run_recipe(tmp_path, ["", "quickstart", json.dumps(asked)])
     said = "data.sources.0.path holds a URL with user and password, and a recipe is recorded"
     assert said in run.stdout
     assert "hunter22" not in run.stdout

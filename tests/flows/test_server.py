@@ -46,7 +46,7 @@ class _Server:
         leaves one out."""
         sent = {"Host": f"127.0.0.1:{self.port}", "Authorization": self.authorization}
         sent |= {name.replace("_", "-"): value for name, value in headers.items()}
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
         connection.putrequest(method, path, skip_host=True)
         payload = b"" if body is None else json.dumps(body).encode()
         sent |= {"Content-Type": "application/json", "Content-Length": str(len(payload))}
@@ -187,7 +187,7 @@ def test_websockets_are_closed_to_other_pages(server: _Server, path: str) -> Non
     with connect(url, origin=own, subprotocols=["prefect"]) as socket_:  # pyright: ignore
         socket_.send(json.dumps({"type": "auth", "token": "admin:guess"}))
         with pytest.raises(ConnectionClosed, match="Invalid token"):
-            socket_.recv(timeout=20)
+            socket_.recv(timeout=300)
 
 
 @pytest.fixture(scope="module")

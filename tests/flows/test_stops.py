@@ -79,7 +79,7 @@ def test_all_stages_end_an_answer_alike(prefect_server: str, tmp_path: Path) -> 
     (path / "generation_config.json").write_text(json.dumps(given))
     store = tmp_path / "runs" / "store"
     changes = {"rl.rollout.stop": [*"0123456789"], "rl.iterations": 2, "data.max_prompt_tokens": 80}
-    done = run_small(tmp_path, {**overrides(path), **changes}, timeout_s=360)
+    done = run_small(tmp_path, {**overrides(path), **changes})
     assert done.returncode == 0, done.stdout[-3000:]
     tokenizer = load_tokenizer(path)
     (demonstrations,) = store.glob("dataset/*/demonstrations.parquet")

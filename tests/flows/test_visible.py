@@ -88,7 +88,7 @@ def test_no_long_silence_and_a_watch_begun_in_mid_run_ends_in_the_table(
         assert iterates.wait(300), "no iteration was reported"
         assert run.poll() is None, "".join(line for _, line in lines)
         watched = python(WATCH, str(home))
-        code = run.wait(60)
+        code = run.wait(300)
     finally:
         run.kill()
         reader.join()

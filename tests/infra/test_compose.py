@@ -29,7 +29,7 @@ def given() -> dict[str, str]:
 def test_it_is_a_compose_file() -> None:
     command = [Path(sys.executable).with_name("check-jsonschema")]
     command += ["--builtin-schema", "vendor.compose-spec", FILE]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout
 
 

@@ -69,7 +69,7 @@ def validated(*documents: Any, folder: Path) -> str:
     file = folder / "rendered.yaml"
     file.write_text(yaml.safe_dump_all(documents, sort_keys=False))
     command = [Path(sys.executable).with_name("kubernetes-validate"), "--strict", "--quiet", file]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert bool(done.returncode) == bool(done.stdout), done.stderr
     return done.stdout
 

@@ -88,7 +88,7 @@ def test_a_run_that_goes_on_is_exported_and_ends_as_if_it_was_not(
     with ThreadPoolExecutor(1) as pool:
         run = pool.submit(run_small, going, INLINE, kill_at="pause")
         try:
-            deadline = time.monotonic() + 120
+            deadline = time.monotonic() + 300
             while not list(going.glob("runs/store/iterations/*/000002/manifest.json")):
                 assert time.monotonic() < deadline, "no second iteration"
                 assert not run.done(), run.result().stdout[-3000:]

@@ -116,7 +116,7 @@ class Finished:
         if edit.is_code:
             return self._command("run")
         words = ["", "quickstart", json.dumps(self.overrides)]
-        done = run_recipe(self.folder, words, timeout_s=300)
+        done = run_recipe(self.folder, words)
         assert done.returncode == 0, done.stdout[-3000:]
         return summary_of(self.folder)
 
@@ -149,7 +149,7 @@ def finished(prefect_server: str, tmp_path_factory: pytest.TempPathFactory) -> F
     model = ModelSection(from_scratch=shape, dtype="float32")
     build_base_model(model, folder / "base", texts=["What is 3 + 4? #### 7"], seed=0)
     overrides = {**FEW, "model.from_scratch": None, "model.path": str(folder / "base")}
-    done = run_recipe(folder, ["", "quickstart", json.dumps(overrides)], timeout_s=300)
+    done = run_recipe(folder, ["", "quickstart", json.dumps(overrides)])
     assert done.returncode == 0, done.stdout[-3000:]
     return Finished(folder, overrides, summary_of(folder))
 

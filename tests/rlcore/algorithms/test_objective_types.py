@@ -48,4 +48,4 @@ def test_what_was_not_asked_for_is_empty_and_not_shared() -> None:
 def test_an_objective_is_described_without_torch() -> None:
     """The flow's process sends objectives to the learner; torch would cost it seconds."""
     code = "import sys, rlcore.algorithms.objective_types; assert 'torch' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)

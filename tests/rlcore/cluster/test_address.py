@@ -106,7 +106,7 @@ def started(folder: Path, **environment: str) -> Iterator[str]:
     with (folder / "head.log").open("w") as log:
         head = subprocess.Popen(command, env=own, stdout=log, stderr=log, start_new_session=True)
     try:
-        end = time.monotonic() + 90
+        end = time.monotonic() + 300
         while "This command will now block" not in (folder / "head.log").read_text():
             assert head.poll() is None, (folder / "head.log").read_text()
             assert time.monotonic() < end, (folder / "head.log").read_text()
@@ -115,7 +115,7 @@ def started(folder: Path, **environment: str) -> Iterator[str]:
     finally:
         processes = [psutil.Process(head.pid), *psutil.Process(head.pid).children(recursive=True)]
         head.terminate()
-        _, alive = psutil.wait_procs(processes, timeout=20)
+        _, alive = psutil.wait_procs(processes, timeout=300)
         for process in alive:
             process.kill()
 
@@ -125,7 +125,7 @@ def join(address: str, home: Path, **environment: str) -> subprocess.CompletedPr
     own |= {"HOME": str(home), **LOOPBACK}
     command = [sys.executable, "-c", JOIN, address]
     return subprocess.run(
-        command, env=own, capture_output=True, text=True, timeout=120, check=False
+        command, env=own, capture_output=True, text=True, timeout=300, check=False
     )
 
 

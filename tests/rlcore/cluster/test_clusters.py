@@ -112,7 +112,7 @@ def test_ray_refuses_clients_without_a_token(on_ray: RayCluster) -> None:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
             check=False,
         )
         assert ("InvalidAuthToken" in asked.stderr) == refused, asked.stderr
@@ -132,7 +132,7 @@ def test_ray_refuses_clients_without_a_token(on_ray: RayCluster) -> None:
 def _status(port: int) -> int | None:
     """Return what a request without a token is answered; None by gRPC, which is no HTTP/1.1."""
     try:
-        with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=300) as answer:
             return answer.status
     except HTTPError as refusal:
         return refusal.code

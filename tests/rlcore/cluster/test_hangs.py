@@ -94,7 +94,7 @@ def test_a_failure_of_ray_itself_is_named(kind: str) -> None:
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     said, named_s, closed_s = json.loads(run.stdout.splitlines()[-1])

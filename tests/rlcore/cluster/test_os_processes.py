@@ -20,7 +20,7 @@ def test_a_stopped_process_is_told_and_ended() -> None:
     assert is_stopped(process.pid)
     end([psutil.Process(process.pid)])
     assert not is_alive(psutil.Process(process.pid)), "a zombie, until its parent asks"
-    assert process.wait(10) == -signal.SIGKILL
+    assert process.wait(300) == -signal.SIGKILL
     assert not is_stopped(process.pid)
 
 

@@ -99,7 +99,7 @@ class EngineProcess:
 
     def close(self) -> None:
         self._process.kill()  # holds nothing worth saving; vLLM's own exit takes seconds
-        self._process.wait(timeout=20)
+        self._process.wait(timeout=300)
 
 
 @dataclass

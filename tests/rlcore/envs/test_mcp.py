@@ -112,7 +112,7 @@ def test_a_killed_server_or_process_costs_a_retry_and_leaves_nothing(tmp_path: P
         assert child is not None
         server = psutil.Process(second)
         child.kill()
-        psutil.wait_procs([server], timeout=10)
+        psutil.wait_procs([server], timeout=300)
         assert not server.is_running()
         assert _said(_step(process, "price", "b", thing="tea")) == "3 coins"
         # Dies with the call under way, and answers the same call when it is made again.
@@ -121,7 +121,7 @@ def test_a_killed_server_or_process_costs_a_retry_and_leaves_nothing(tmp_path: P
         last = psutil.Process(_pid(process))
     finally:
         process.close()
-    psutil.wait_procs([last], timeout=10)
+    psutil.wait_procs([last], timeout=300)
     assert not last.is_running()
 
 

@@ -69,7 +69,7 @@ def test_a_killed_export_leaves_nothing_and_the_next_one_succeeds(
     done = subprocess.run(
         [sys.executable, "-c", script, policy_dir, tmp_path / "out", here],
         env=environment,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert done.returncode == -9
@@ -120,7 +120,7 @@ def test_the_export_loads_in_vllm(policy_dir: Path, tmp_path: Path) -> None:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=300,
         check=False,
     )
     found = [line for line in done.stdout.splitlines() if line.startswith("RESULT")]

@@ -19,7 +19,7 @@ def _imported_from_a_copy(folder: Path) -> tuple[list[str], str]:
     environment.pop("NUMBA_CACHE_DIR", None)
     command = [sys.executable, "-B", "-c", code]
     done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300
     )
     return done.stdout.split(), done.stderr
 

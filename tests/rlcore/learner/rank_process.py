@@ -48,7 +48,7 @@ class RankProcess:
 
     def stop(self) -> None:
         self._process.kill()
-        self._process.join(10)
+        self._process.join(300)
 
 
 def start_ranks(world_size: int) -> list[RankProcess]:

@@ -160,7 +160,7 @@ def test_a_call_waits_for_the_save_before_it() -> None:
     time.sleep(0.2)
     assert slow.asked == ["save"]
     slow.end()
-    later.join(10)
+    later.join(300)
     wait()
     assert slow.asked == ["save", "stamp"]
 

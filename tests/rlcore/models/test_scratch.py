@@ -110,7 +110,7 @@ from tests.rlcore.models.scratch import SCRATCH, TEXTS
 load_tokenizer(build_base_model(SCRATCH, Path(sys.argv[1]), texts=TEXTS, seed=0))
 assert "torch" not in sys.modules
 """
-    subprocess.run([sys.executable, "-c", program, str(tmp_path / "m")], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", program, str(tmp_path / "m")], check=True, timeout=300)
 
 
 @pytest.mark.parametrize(

@@ -163,7 +163,7 @@ def test_killed_between_two_steps_a_rerun_ends_with_the_same_champion(
 
     def run(*step: str) -> int:
         command = [sys.executable, "-m", "tests.rlcore.retraining.rivals", store.root, "two", *step]
-        return subprocess.run(command, check=False, capture_output=True, timeout=60).returncode
+        return subprocess.run(command, check=False, capture_output=True, timeout=300).returncode
 
     assert run(step) == -9
     assert [e.number for e in champions(store, NAME)] in ([1], [1, 2]), "whole or absent"

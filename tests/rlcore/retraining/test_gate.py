@@ -77,7 +77,7 @@ def test_of_two_gates_at_once_one_wins_and_the_other_is_asked_again(
     def retrain(store: ArtifactStore, key: str) -> Champion | None:
         outcome, reigning = gate(store, key, right_answers(0.8))
         assert outcome.verdict is Verdict.PROMOTED
-        decided.wait(60)
+        decided.wait(300)
         try:
             return promote(store, outcome, reigning)
         except ChampionMoved:

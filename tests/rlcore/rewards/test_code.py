@@ -363,7 +363,7 @@ def test_no_program_outlives_a_killed_reward_worker() -> None:
     assert process.stdout is not None
     assert process.stdout.readline() == b"ready\n"
     whole = psutil.Process(process.pid)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 300
     started: list[psutil.Process] = []
     while len(started) < 3 and time.monotonic() < deadline:  # watcher, function, the sandbox's
         time.sleep(0.05)
@@ -373,5 +373,5 @@ def test_no_program_outlives_a_killed_reward_worker() -> None:
     assert len(started) >= 3
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
-    _, left = psutil.wait_procs(started, timeout=10)
+    _, left = psutil.wait_procs(started, timeout=300)
     assert not left

@@ -27,7 +27,7 @@ def flushed(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[list[str], thread
 
     def flush(path: Path) -> None:
         if threading.current_thread() is not threading.main_thread():
-            assert gate.wait(20)
+            assert gate.wait(300)
         os.stat(path)
         paths.append(str(path))
 
@@ -115,7 +115,7 @@ def test_each_of_two_that_wait_returns_when_all_is_durable(
         thread.join(0.2)
     gate.set()
     for thread in threads:
-        thread.join(20)
+        thread.join(300)
     assert known == [1, 1]
 
 

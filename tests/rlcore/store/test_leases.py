@@ -125,7 +125,7 @@ def test_a_second_run_is_refused_and_named_the_first(
     assert holder.does("put k/1") == "done"
     assert holder.process.stdin is not None
     holder.process.stdin.close()
-    holder.process.wait(timeout=30)
+    holder.process.wait(timeout=300)
     with store.hold("k"), store.hold("k"):  # released, and entered twice by one holder
         _put(store, "k/2")
     assert store.keys("m") == ["k/1", "k/2", "other/1"]
@@ -196,7 +196,7 @@ def test_a_run_on_another_machine_lives_by_its_heartbeat(
         records.exchange("k", record, json.dumps({**foreign, "beat": "1"}).encode())
         said = f"k is being made by a run elsewhere, process {os.getpid()} on far .generation 7"
         with pytest.raises(LeaseError, match=said):
-            asked.result(timeout=30)
+            asked.result(timeout=300)
 
 
 def test_a_filesystem_without_comparison_serves_one_process() -> None:

@@ -70,7 +70,7 @@ for pid in children:
 
 def write(action: str, model: Path, first: int, last: int, root: Path) -> list[str]:
     command = [sys.executable, "-c", WRITERS, action, str(model), str(first), str(last), str(root)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 

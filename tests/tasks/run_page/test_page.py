@@ -177,13 +177,13 @@ def test_the_newest_state_counts_and_nobody_waits(
     def publish(ending: Ending | None) -> None:
         passes.append(ending)
         began.set()
-        go_on.wait(30)
+        go_on.wait(300)
 
     monkeypatch.setattr(pages, "Pace", lambda: Pace(share=1e9))
     view: Any = SimpleNamespace(publish=publish)
     with RunPage.open(view, print) as page:
         page.refresh()
-        assert began.wait(30)
+        assert began.wait(300)
         for _ in range(10):
             page.refresh()
         assert passes == [None]
@@ -213,7 +213,7 @@ def test_a_stage_is_shown_though_the_next_pass_is_not_due(
         page.refresh()
         assert not passes.acquire(timeout=0.3)
         page.refresh(at_once=True)
-        assert passes.acquire(timeout=30)
+        assert passes.acquire(timeout=300)
 
 
 def test_a_page_that_fails_is_logged_once_and_ends_nothing(made: MadeRun) -> None:

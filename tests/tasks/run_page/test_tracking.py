@@ -53,7 +53,7 @@ def test_logging_does_not_wait_for_wandb_to_start(
     init, logged = wandb.init, threading.Event()
 
     def start_late(**settings: Any) -> Any:
-        assert logged.wait(60), "logging waits for wandb to start"
+        assert logged.wait(300), "logging waits for wandb to start"
         return init(**settings)
 
     monkeypatch.setattr(wandb, "init", start_late)
@@ -65,7 +65,7 @@ def test_offline_run_holds_the_metrics_over_their_step(tmp_path: Path) -> None:
     assert _track(tracked_recipe(), tmp_path) == []
     (folder,) = tmp_path.glob("wandb/offline-run-*")
     (file,) = folder.glob("run-*.wandb")
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while b"reward_model/loss" not in (written := file.read_bytes()):
         assert time.monotonic() < deadline, "wandb's own process has not written the last row"
         time.sleep(0.1)
@@ -131,14 +131,14 @@ def test_each_step_is_there_once_after_a_kill_and_a_resume(
 ) -> None:
     """The killed run has sent iterations that the resumed one takes again."""
     killed = _start(tmp_path, 1, 5)
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 300
     while _steps(server) != [1, 2, 3, 4, 5]:
         assert time.monotonic() < deadline, f"the server has {_steps(server)}"
         time.sleep(0.1)
     killed.kill()
-    killed.wait(30)
+    killed.wait(300)
     resumed = _start(tmp_path, 4, 8)
-    said, _ = resumed.communicate("", timeout=120)
+    said, _ = resumed.communicate("", timeout=300)
     assert said == "logged\nclosed\n"
     assert server.curve(RUN, METRIC, STEP) == [(n, n / 10) for n in range(1, 9)]
 
@@ -207,7 +207,7 @@ def test_a_server_that_hangs_delays_no_run(
         tracked_recipe(), tmp_path, run_id=RUN, name="n", warn=warnings.append
     ) as tracker:
         tracker.log({METRIC: 0.1}, step=1, stage="rl")
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while not (server.silent.is_set() or _steps(server)):
             assert time.monotonic() < deadline
             time.sleep(0.05)
@@ -241,7 +241,7 @@ def test_without_a_key_it_is_written_to_disk(tmp_path: Path) -> None:
     assert not online
     (file,) = Path(place).glob("run-*.wandb")
     assert file.name == f"run-{RUN}-rebuilt.wandb"
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while (written := file.read_bytes()).count(b"sft/perf/throughput") < 7:
         assert time.monotonic() < deadline, "wandb's own process has not written all rows"
         time.sleep(0.1)

@@ -53,7 +53,7 @@ def run(folder: Path, kill_at: str = "", **parameters: bool) -> tuple[int, str]:
     over = {**SMALL, **INLINE, "reward.functions": [{"name": "my_rewards.digits:reward"}]}
     over |= {"sft.enabled": False, "evaluate.checkpoints": ["rl"]}
     arguments = [kill_at, "quickstart", json.dumps(over), json.dumps(parameters)]
-    done = run_recipe(folder, arguments, timeout_s=200)
+    done = run_recipe(folder, arguments)
     return done.returncode, done.stdout
 
 
