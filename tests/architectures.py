@@ -3,9 +3,9 @@
     python -m tests.architectures [CLASS ...] [--write]
 
 Each is drawn at random, written by ``save_pretrained``, trained (SFT and RL), evaluated and
-exported by ``rl-pipeline run``; every iteration syncs its weights to the transformers engine, and
-the export is loaded into vLLM's by the same route. ``--write``: the table into
-``docs/architectures.md``. Exit code 1 if one fails.
+exported by ``rl-pipeline run``; every iteration syncs its weights to the transformers engine, or to
+vLLM's where the class is a hybrid, and the export is loaded into vLLM's by the same route.
+``--write``: the table into ``docs/architectures.md``. Exit code 1 if one fails.
 """
 
 import argparse
@@ -39,8 +39,8 @@ NEAR = 2e-3  # nats between engines, float32
 HEAD = """# Architectures
 
 `make architectures` takes one small model of each class through the whole pipeline and writes this
-table: random weights, as `save_pretrained` writes them, SFT, RL with a sync to the `transformers`
-engine each iteration, evaluation, export. The export has the names of `save_pretrained`, loads in
+table: random weights, as `save_pretrained` writes them, SFT, RL with a sync to the engine that
+samples each iteration, evaluation, export. The export has the names of `save_pretrained`, loads in
 plain transformers, and is sent to a vLLM engine on the CPU, whose log-probs are compared with
 transformers'.
 
@@ -49,7 +49,8 @@ TAIL = """
 *Rows*: where documents that share a row would move each other (a state or a convolution goes on
 across the boundary), each row holds one document; log-probs and gradients are then those of each
 document alone, as they are where rows are packed. *Nats*: the largest gap between the log-probs of
-sampler and learner.
+sampler and learner. Hybrids, whose layers keep states besides keys and values, are sampled by vLLM
+alone; a recipe that would sample them by the `transformers` engine is refused.
 
 Weights have one set of names everywhere: those that `save_pretrained` writes for the class
 (`rlcore/models/names.py`). A base model under older names, or with buffers of no use, is written
@@ -106,7 +107,13 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "SmolLM3ForCausalLM": {"no_rope_layers": [1, 0]},
     "Qwen3NextForCausalLM": {**DELTA_NET, **EXPERTS, "num_experts": 4},
     "FalconH1ForCausalLM": {**MAMBA, "mamba_n_groups": 1, "lm_head_multiplier": 0.5},
-    "Lfm2ForCausalLM": {"num_hidden_layers": 4, "full_attn_idxs": [2]},
+    "Lfm2ForCausalLM": {
+        "num_hidden_layers": 4,
+        "full_attn_idxs": [2],
+        # As in the files of the hub; vLLM reads them, and transformers only keeps them.
+        "block_dim": 64,
+        "conv_dim": 64,
+    },
 }
 # Their layers keep states besides keys and values, which the transformers engine cannot continue.
 HYBRIDS = ("Qwen3NextForCausalLM", "FalconH1ForCausalLM", "Lfm2ForCausalLM")
@@ -265,15 +272,16 @@ def try_all(names: Sequence[str], *, vllm: bool = True) -> list[Row]:
 def table(rows: Sequence[Row]) -> str:
     """Return the table, in Markdown."""
     lines = [
-        "| architecture | parameters | SFT, RL, evaluation, export | rows | learner and"
-        " `transformers` engine, nats | vLLM loads the export |",
-        "|---|---|---|---|---|---|",
+        "| architecture | parameters | SFT, RL, evaluation, export | sampled by | rows"
+        " | learner and engine, nats | vLLM loads the export |",
+        "|---|---|---|---|---|---|---|",
     ]
     for row in rows:
         cells = [
             f"`{row.architecture}`",
             f"{row.parameters:,}",
             row.problem or "yes",
+            engine_of(row.architecture),
             "packed" if row.packed else "a document each",
             "" if row.gap is None else f"{row.gap:.1e}",
             row.vllm,

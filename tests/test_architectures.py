@@ -18,6 +18,7 @@ from tests.architectures import HYBRIDS, overrides, try_all, write_model
         ("GPTNeoXForCausalLM", True),  # another name in memory
         ("Qwen3MoeForCausalLM", True),  # experts that are one tensor in memory
         ("Gemma2ForCausalLM", True),  # capped logits and attention, windows
+        ("FalconH1ForCausalLM", False),  # a hybrid
     ],
 )
 def test_a_model_goes_through_the_pipeline(name: str, packed: bool) -> None:

@@ -7,10 +7,8 @@ import torch
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
-    DynamicCache,
     PreTrainedModel,
 )
-from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
 from rlcore.cluster.progress import advance
 from rlcore.engines.packed_check import LONGEST, prove
@@ -30,30 +28,16 @@ from rlcore.engines.types import (
 )
 from rlcore.models.names import file_shapes, from_files
 from rlcore.models.softcap import plain_attention
+from rlcore.models.states import check_states
 from rlcore.models.tree_mask import takes_masks
 from rlcore.onednn import limit_onednn
 from rlcore.weights.check import read_update, require_verified, verify_handed, verify_shared
 from rlcore.weights.digest import SumTap
 from rlcore.weights.files import checkpoint_shapes
 from rlcore.weights.stamp import UNVERIFIED, WeightStamp, WeightUpdate
-from schemas.errors import UserError
 from schemas.outcomes import FinishReason
 
 TORCH_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-
-
-def check_states(model_dir: str) -> None:
-    """Raise ``UserError`` for a model that keeps more of a row than keys and values, as hybrids do
-    with the state of a recurrence or a convolution: rows are decoded from those alone."""
-    config = AutoConfig.from_pretrained(model_dir)
-    layers = DynamicCache(config=config.get_text_config()).layers
-    if any(isinstance(layer, LinearAttentionCacheLayerMixin) for layer in layers):
-        name = (config.architectures or [config.model_type])[0]
-        raise UserError(
-            f"model.path = '{model_dir}' is a {name}, whose layers keep states besides keys and"
-            " values, which the transformers engine cannot continue; set hardware.rollout.engine"
-            " to vllm, or use another model"
-        )
 
 
 class TransformersEngine(WholeBatches):

@@ -25,6 +25,7 @@ from rlcore.engines.types import (
     check_token_ids,
 )
 from rlcore.models.files import SIZE_NAMES
+from rlcore.models.states import keeps_states
 from rlcore.weights.check import require_verified
 from rlcore.weights.files import checkpoint_shapes
 from rlcore.weights.stamp import UNVERIFIED, WeightStamp, WeightSyncError, WeightUpdate
@@ -306,6 +307,8 @@ def _llm_arguments(spec: EngineSpec) -> dict[str, Any]:
         # offset, and raises since CPU generators have none. So prompts are prefilled whole, many
         # per step.
         "enable_chunked_prefill": False,
+        # Without chunks vLLM cannot keep the states of a hybrid's layers for a prefix.
+        "enable_prefix_caching": not keeps_states(spec.model_dir),
         "max_num_batched_tokens": max(MIN_PREFILL_TOKENS, spec.max_model_len),
     }
 

@@ -113,7 +113,7 @@ def _check_engine(recipe: Recipe) -> None:
         return
     import torch
 
-    from rlcore.engines.transformers_engine import check_states
+    from rlcore.models.states import check_states
 
     found = "cuda" if torch.cuda.is_available() else "cpu"
     device = found if hardware.device == "auto" else hardware.device
