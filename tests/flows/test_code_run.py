@@ -3,6 +3,7 @@ there is no sandbox."""
 
 import json
 import signal
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,10 @@ def test_a_run_killed_while_a_program_is_in_the_sandbox(
     assert run.returncode == -signal.SIGKILL, run.stdout[-4000:]
     pids = json.loads((killed / PROCESSES).read_text())
     assert len(pids) > 2, "child of the reward worker, its watcher, the sandbox"
-    left = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
+    left = []
+    for pid in pids:
+        with suppress(psutil.NoSuchProcess):
+            left.append(psutil.Process(pid))
     _, alive = psutil.wait_procs(left, timeout=300)
     assert not alive
     for directory in (killed, whole):

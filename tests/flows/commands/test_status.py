@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -19,7 +18,8 @@ from rlcore.results.run import Run
 from schemas.model import FromScratch, ModelSection
 from schemas.recipe import Recipe
 from schemas.stages import Stage, stage_parents
-from tests.flows.small_run import INLINE, ROOT, SMALL, run_recipe, summary_of
+from tests.flows.checkout import Checkout, edited
+from tests.flows.small_run import INLINE, SMALL, run_recipe, summary_of
 
 pytestmark = pytest.mark.timeout(600)
 AFTER_RL = {"evaluate", "export"}
@@ -28,6 +28,7 @@ AFTER_DATA = {"sft"} | AFTER_SFT
 AFTER_BASE = {"prepare_data"} | AFTER_DATA
 MANIFEST = "manifest.json"
 CODE = "code/"  # of a copy, which an edit may change
+STATEMENT = "a statement more in each function"
 FEW = {
     key: value
     for key, value in {**SMALL, **INLINE, "sft.max_steps": 2, "rl.iterations": 1}.items()
@@ -37,7 +38,8 @@ FEW = {
 
 @dataclass(frozen=True)
 class Edit:
-    """One change since the run: a recipe key's value, or a line more in a file.
+    """One change since the run: a recipe key's value, or a line more in a file
+    (``STATEMENT``: in each function).
 
     ``runs``: the stages that run for it, with all their causes; ``may_run``: those that run where
     the result of another comes out other than it was; ``continues``: those that go on, with the
@@ -59,6 +61,10 @@ class Edit:
         return self.where.startswith(CODE)
 
 
+def unversioned(module: str) -> str:
+    return f"{module} changed, and no version was raised"
+
+
 EDITS = [
     Edit("hardware.learner.threads", 2, {}, set()),
     Edit("rl.checkpoint.keep_last", 3, {}, set()),
@@ -66,13 +72,13 @@ EDITS = [
     Edit(  # with which the export no longer reads the base model's
         "export.license", "mit", {"export": {"export.license", "license of the base model"}}, set()
     ),
-    Edit("code/tasks/export.py", "EDITED = 1", {"export": {"tasks.export"}}, set()),
+    Edit("code/tasks/export.py", STATEMENT, {"export": {unversioned("tasks.export")}}, set()),
     Edit("code/tasks/export.py", "# a comment", {}, set()),
     Edit("evaluate.samples", 3, {"evaluate": {"evaluate.samples"}}, {"export"}),
     Edit(
         "code/rlcore/evaluation/statistics.py",
-        "EDITED = 1",
-        {"evaluate": {"rlcore.evaluation.statistics"}},
+        STATEMENT,
+        {"evaluate": {unversioned("rlcore.evaluation.statistics")}},
         {"export"},
     ),
     Edit(
@@ -82,12 +88,14 @@ EDITS = [
         {"export"},
     ),
     Edit("rl.update.optimizer.lr", 9e-4, {"rl": {"rl.update.optimizer.lr"}}, AFTER_RL),
-    Edit("code/rlcore/rl/update.py", "EDITED = 1", {"rl": {"rlcore.rl.update"}}, AFTER_RL),
+    Edit(
+        "code/rlcore/rl/update.py", STATEMENT, {"rl": {unversioned("rlcore.rl.update")}}, AFTER_RL
+    ),
     Edit("sft.optimizer.lr", 9e-4, {"sft": {"sft.optimizer.lr"}}, AFTER_SFT),
     Edit(
         "code/rlcore/data/filters.py",
-        "EDITED = 1",
-        {"prepare_data": {"rlcore.data.filters"}},
+        STATEMENT,
+        {"prepare_data": {unversioned("rlcore.data.filters")}},
         AFTER_DATA,
     ),
     Edit("data.max_prompt_tokens", 70, {"prepare_data": {"data.max_prompt_tokens"}}, AFTER_DATA),
@@ -142,9 +150,7 @@ def settings(overrides: dict[str, Any]) -> list[str]:
 @pytest.fixture(scope="module")
 def finished(prefect_server: str, tmp_path_factory: pytest.TempPathFactory) -> Finished:
     folder = tmp_path_factory.mktemp("status")
-    for package in ("flows", "tasks", "rlcore", "schemas"):
-        ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / package, folder / CODE / package, ignore=ignored)
+    Checkout(folder / CODE)
     shape = FromScratch(hidden_size=64, num_heads=2, num_kv_heads=1, num_layers=1)
     model = ModelSection(from_scratch=shape, dtype="float32")
     build_base_model(model, folder / "base", texts=["What is 3 + 4? #### 7"], seed=0)
@@ -167,7 +173,8 @@ def applied(
             return replace(finished, overrides={**finished.overrides, edit.where: edit.to})
         path = finished.folder / edit.where
         before = changed[path] = path.read_text() if path.exists() else None
-        path.write_text(f"{before or ''}\n{edit.to}\n")
+        more = f"{before or ''}\n{edit.to}\n"
+        path.write_text(edited(before or "") if edit.to == STATEMENT else more)
         return finished
 
     yield apply

@@ -1,6 +1,5 @@
 """Which edit runs which stage again: what can change its result, and nothing else."""
 
-import ast
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from rlcore.store.versions import versioned_code
 from schemas.artifacts import ArtifactRef
 from schemas.stages import Stage
 from tasks.runtime.caching import CachedStage
-from tests.flows.checkout import Checkout, fill
+from tests.flows.checkout import Checkout, edited, fill
 
 STAGES: Mapping[str, CachedStage] = {stage.value: made for stage, made in CACHED.items()}
 LEARNT = {"sft", "reward_model", "rl"}
@@ -199,15 +198,6 @@ def states(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
 def runs(rows: Mapping[str, Mapping[str, Any]]) -> set[str]:
     """Return the stages that run whatever those before them make."""
     return {stage for stage, state in states(rows).items() if state == "runs"}
-
-
-def edited(text: str) -> str:
-    """Return a module with one more statement in each of its functions, and at its end."""
-    tree = ast.parse(text)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef):
-            node.body += ast.parse("_edited = 1").body
-    return f"{ast.unparse(tree)}\n_EDITED = 1\n"
 
 
 @pytest.mark.slow
