@@ -50,7 +50,7 @@ PASSED_ON = (
     "HF_HUB_OFFLINE",
     "WANDB_MODE",
 )
-DEPLOY_S = 60.0
+DEPLOY_S = 300.0
 START_LOOK_S = 0.5
 _ONE_AT_A_TIME = ConcurrencyLimitConfig(
     limit=1, collision_strategy=ConcurrencyLimitStrategy.ENQUEUE

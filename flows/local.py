@@ -187,6 +187,7 @@ def up(
 
 
 def _up(home: Path, runs: int, env_file: Path, first: str | None) -> Site:
+    settle()  # the worker's environment is this process's
     server = start_server(home)
     assert server.port is not None, "a server is started with a port"
     environment = client_settings(home, server.port)

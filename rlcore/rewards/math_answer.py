@@ -18,10 +18,11 @@ from collections import deque
 from collections.abc import Sequence
 
 from rlcore.boxed import is_cut_off, joined_boxes, last_boxed
-from rlcore.rewards.math_limits import too_much
-from rlcore.rewards.math_number import number_in, same_number
-from rlcore.rewards.math_signs import in_latex
-from rlcore.rewards.math_units import ratio, split_unit
+from rlcore.rewards.math_equation import sides_of
+from rlcore.rewards.math_limits import MAX_CHARACTERS, too_much
+from rlcore.rewards.math_number import Number, number_in, same_number
+from rlcore.rewards.math_signs import UPRIGHT, in_latex
+from rlcore.rewards.math_units import ratio, split_unit, summed
 from rlcore.rewards.types import Reward, RewardRow, Scorer
 from schemas.errors import UserError
 from schemas.outcomes import Outcome
@@ -30,12 +31,25 @@ _TAG = re.compile(r"<(/?)answer>", re.IGNORECASE)
 _THOUGHT = "</think>"
 _MARKER = re.compile(r"(?:####|answer\s*(?:is\b|:)|^A:)\s*:?", re.IGNORECASE | re.MULTILINE)
 _SAID = re.compile(r"\b(?:is|are|gets?|equals?)\b:?", re.IGNORECASE)
-_UPRIGHT = re.compile(r"\\(?:text(?:bf|it|rm|normal)?|math(?:rm|bf|it)|mbox)\s*\{([^{}]*)\}")
+_UPRIGHT = re.compile(rf"{UPRIGHT}\{{([^{{}}]*)\}}")
+_JOINING = {"or", "and", "if", "for", ",", ";", "d"}  # also of dx
 _DECORATION = re.compile(r"\\(?:left|right)(?![A-Za-z])|\\[,;:! ]|~|\\?\$")
 _WORDS = re.compile(r"[A-Za-z][A-Za-z'’]*(?:[-.,:;!][A-Za-z]{3,})*[.!]?")
+_ARTICLE = re.compile(r"^(?:a|an|the) ")
+_SAME_WORDS = {
+    **dict.fromkeys(("does not exist", "doesn't exist"), "dne"),
+    "not defined": "undefined",
+    "no solutions": "no solution",
+}
+_ANNOUNCED = re.compile(
+    rf"^(?:{UPRIGHT}\{{)?\s*(?:the )?(?:final )?answer is:?\s*\}}?", re.IGNORECASE
+)
+_REMARK = re.compile(r"(.*\d.*?)\s*\(([^()]*)\)\s*")
 _PRODUCT = re.compile(r"[abcdkmnpqrstuvwxyz]{1,3}")  # of variables; other letters are a word
-_CLOCK = re.compile(r"\d{1,2}:[0-5]\d(?::[0-5]\d)?(?:[ap]\.?m\.?)?", re.IGNORECASE)  # no ratio
-_CHOICE = re.compile(r"\(?([A-Ja-j])\)?")
+_CLOCK = re.compile(  # no ratio; an hour by itself is of the morning or the afternoon
+    r"(\d{1,2})(?:(:[0-5]\d(?::[0-5]\d)?)(?:([ap])\.?m\.?)?|([ap])\.?m\.?)", re.IGNORECASE
+)
+_CHOICE = re.compile(r"(?:(?i:option|choice)\s*)?\(?([A-Ja-j])\)?")
 _CHOICE_AND_VALUE = re.compile(r"(?:\(([A-J])\)|([A-J])[).:])(.+)")  # (C) 5, as AMC's solutions say
 _LONGEST = 10_000  # characters of an answer to a short ground truth
 
@@ -133,34 +147,102 @@ def judge(answer: str, ground_truth: str) -> tuple[bool, str]:
     if len(answer) > _LONGEST + 10 * len(ground_truth):  # megabytes take seconds to make plain
         return False, f"the answer is not compared by value: {too_much(answer)}"
     answer, ground_truth = in_latex(answer), in_latex(ground_truth)
+    answer = _ANNOUNCED.sub("", answer)
     said, truth = _plain(answer), _plain(ground_truth)
     if said == truth:
         return True, ""
     if (letter := _CHOICE.fullmatch(truth)) is not None and _is_choice(ground_truth):
         return _chosen(said) == letter[1].lower(), ""
     if _WORDS.fullmatch(truth) and not _PRODUCT.fullmatch(truth):
-        return said.casefold() == truth.casefold(), ""
-    if _CLOCK.fullmatch(truth):
-        same = said.casefold().replace(".", "") == truth.casefold().replace(".", "")
-        return same and _CLOCK.fullmatch(said) is not None, ""
+        return _folded(answer) == _folded(ground_truth), ""
+    if (time := _time(truth)) is not None:
+        return _time(said) == time, ""
+    answer, truth = (_undelimited(text) for text in (_bare(answer), ground_truth))
+    if len(answer) <= MAX_CHARACTERS and (sides := sides_of(answer, truth)) is not None:
+        if not sides:
+            return False, "the equation does not say what the value is"
+        answer = sides[-1]
+        if not all(_same_value(side, answer)[0] for side in sides[:-1]):
+            return False, "the sides of the equation differ"
+    if (same := _other_writing(answer)) is not None:
+        return all(_same_value(each, truth)[0] for each in same), ""
+    return _same_value(answer, truth)
+
+
+def _bare(answer: str) -> str:
+    """Return an answer without Markdown's emphasis, the stop at its end, and a group that is all
+    of it."""
     bare = answer.strip("*_` \n").rstrip(".,;:")
-    if (why := too_much(bare)) is not None:
-        return False, f"the answer is not compared by value: {why}"
-    return _same_value(_undelimited(bare), _undelimited(ground_truth))
+    whole = _UPRIGHT.fullmatch(bare)
+    return bare if whole is None else whole[1].strip()
+
+
+def _other_writing(answer: str) -> list[str] | None:
+    """Return the two writings of an answer that gives its value twice: 12 (one dozen), 1/2 or .5.
+    None for others, of which sets of values are."""
+    text = re.sub(rf"{UPRIGHT}\{{\s*(or|\([^(){{}}]*\))\s*\}}", r" \1 ", answer)
+    text = re.sub(rf"({UPRIGHT}\{{[^(){{}}]*)(\([^(){{}}]*\))\s*\}}", r"\1} \2", text)
+    either = text.split(" or ")
+    if len(either) == 2 and all(any(map(str.isdigit, each)) for each in either):
+        return either if _same_value(*either)[0] else None
+    found = _REMARK.fullmatch(text)
+    return (
+        [found[1], found[2]] if found is not None and _same_value(found[2], found[1])[0] else None
+    )
 
 
 def _same_value(answer: str, truth: str) -> tuple[bool, str]:
-    expected, truth_unit = split_unit(truth)
-    given, unit = split_unit(answer, letters=truth_unit is not None)
+    if (why := too_much(answer)) is not None:
+        return False, f"the answer is not compared by value: {why}"
+    terms = [[number_in(term) for term in text.split(":")] for text in (truth, answer)]
+    if len(terms[0]) > 1 and None not in [*terms[0], *terms[1]]:
+        return _in_proportion(*terms), ""  # type: ignore[arg-type]
+    expected, truth_unit = summed(truth) or split_unit(truth)
+    also = frozenset() if truth_unit is None else truth_unit.words
+    given, unit = summed(answer) or split_unit(answer, letters=truth_unit is not None, also=also)
     factor = ratio(truth_unit, unit)
     if factor is None:
         return False, "the answer has another unit than the ground truth"
     number, expected_number = number_in(given), number_in(expected)
     if number is not None and expected_number is not None:
         return same_number(expected_number, number, factor), ""
+    if unread := _words_in(given) - _words_in(expected) - _JOINING:
+        return False, f"what {', '.join(sorted(unread))!r} says of the value is not known"
     from rlcore.rewards.math_value import same_value
 
     return same_value(expected, given, factor), ""
+
+
+def _in_proportion(truth: list[Number], answer: list[Number]) -> bool:
+    """Return whether two ratios, as 3:4 and 6:8, are the same."""
+    pairs = list(zip(truth, answer, strict=False))
+    return len(truth) == len(answer) and all(
+        a.worth * pairs[0][1].worth == b.worth * pairs[0][0].worth for a, b in pairs
+    )
+
+
+def _words_in(text: str) -> set[str]:
+    """Return what stands in upright groups, in lower case."""
+    return {group[1].strip().lower() for group in _UPRIGHT.finditer(text)} - {""}
+
+
+def _time(text: str) -> tuple[int, str, bool] | None:
+    """Return the hour of a time of day, what follows it, and whether it is one of 24; None for
+    other texts."""
+    found = _CLOCK.fullmatch(text)
+    if found is None:
+        return None
+    hour, half = int(found[1]), (found[3] or found[4] or "").lower()
+    if half and hour <= 12:
+        return hour % 12 + 12 * (half == "p"), found[2] or ":00", True
+    return hour, found[2] or ":00", hour > 12
+
+
+def _folded(text: str) -> str:
+    """Return words without case, fonts, the stop at their end, the article before them."""
+    words = " ".join(_plain(text.replace(" ", "0 0")).replace("0 0", " ").split()).casefold()
+    words = _ARTICLE.sub("", words.rstrip("."))
+    return _SAME_WORDS.get(words, words).replace(" ", "")
 
 
 def _chosen(said: str) -> str | None:
@@ -193,10 +275,16 @@ def _undelimited(text: str) -> str:
     return text
 
 
+def _unwrapped(group: re.Match[str]) -> str:
+    """Return what stands in an upright group; the group where digits would join others."""
+    joins = group[1][:1] in "0123456789." and group.string[: group.start()][-1:].isdigit()
+    return group[0] if joins and group[1] else group[1]
+
+
 def _plain(text: str) -> str:
     """Return ``text`` without spaces but those between digits, fonts, dollar signs, thousands
     commas, Markdown's emphasis, the full stop at its end, and without case where it is words."""
-    bare = _UPRIGHT.sub(lambda match: match[1], text)
+    bare = _UPRIGHT.sub(_unwrapped, text)
     bare = _DECORATION.sub(" ", bare.replace("−", "-")).strip(" \n\t*_`").rstrip(".").strip("*_` ")
     bare = re.sub(r"\\[dtc]frac", r"\\frac", bare)
     bare = re.sub(r"(?<=\d)(?:,|\{,\})(?=\d{3}(?!\d))", "", bare)

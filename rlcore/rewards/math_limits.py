@@ -36,7 +36,7 @@ _COMPUTES = re.compile(
     r"\\(?:i+nt|oint|sum|prod|coprod|lim|max|min|sup|inf(?!t)|partial|nabla|det)"
     r"|[vV]matrix|xrightarrow|frac\s*\{?\s*d\b"
     r"|(?<![A-Za-z])(?:gcd|lcm|eye|zeros|ones|cols|rows|diag|norm|rank|trace|tr|rref|[hv]stack"
-    r"|orth\w*|nullspace|diagonalize|eig\w*|svd|SVD)(?![A-Za-z])"
+    r"|orth\w*|nullspace|diagonalize|eig(?!ht)\w*|svd|SVD)(?![A-Za-z])"
 )
 _NUMBER = re.compile(r"\d[\d.,]*|\.\d[\d.,]*")
 _E_NOTATION = re.compile(r"\d\s*[eE]\s*[-+]?\s*\d{3,}")

@@ -1,4 +1,5 @@
-r"""The value of an answer that is one number: integer, decimal, fraction, mixed number, percentage.
+r"""The value of an answer that is one number: integer, decimal, fraction, mixed number, percentage,
+in digits or words.
 
 Exact, in rational arithmetic: no library is needed for most answers of competitions.
 """
@@ -6,6 +7,9 @@ Exact, in rational arithmetic: no library is needed for most answers of competit
 import re
 from dataclasses import dataclass, replace
 from fractions import Fraction
+
+from rlcore.rewards.math_signs import UPRIGHT
+from rlcore.rewards.math_words import number_in_words, scaled
 
 _INTEGER = r"(?:\d{1,3}(?:,\d{3})+|\d{1,3}(?: \d{3})+|\d+)"
 _DECIMAL = rf"(?:{_INTEGER}(?:\.\d*)?|\.\d+)"
@@ -25,6 +29,8 @@ _PERCENT = re.compile(
     r"|\bper ?cent(?:age)?)\s*$",
     re.IGNORECASE,
 )
+_WORDS = re.compile(rf"{UPRIGHT}\{{([A-Za-z ,-]*)\}}")
+_SCALED = re.compile(r"(.*[\d.}]) ?([A-Za-z ]+)")
 _ROUNDED = 6  # digits, of a decimal that stands for a fraction
 
 
@@ -46,8 +52,8 @@ class Number:
 def number_in(text: str) -> Number | None:
     r"""Return the number that the whole of ``text`` is; None where it is none, or something else.
 
-    >>> number_in(r"-1\frac{1}{2}").value, number_in(r"12.5\%").worth
-    (Fraction(-3, 2), Fraction(1, 8))
+    >>> number_in(r"-1\frac{1}{2}").value, number_in(r"12.5\%").worth, number_in("5 million").value
+    (Fraction(-3, 2), Fraction(1, 8), Fraction(5000000, 1))
     """
     percent = _PERCENT.search(text)
     plain = text[: percent.start()] if percent else text
@@ -57,6 +63,8 @@ def number_in(text: str) -> Number | None:
     plain = re.sub(" +", " ", plain).strip().replace(", ", ",")
     try:
         value = _value(plain)
+        if value is None:
+            value = _in_words(plain)
     except (ValueError, ZeroDivisionError):  # more digits than Python converts; no number
         return None
     if value is None:
@@ -68,14 +76,14 @@ def number_in(text: str) -> Number | None:
 def same_number(truth: Number, answer: Number, factor: Fraction = Fraction(1)) -> bool:
     r"""Return whether ``factor`` times ``answer`` equals ``truth``.
 
-    50% is 1/2. A percent sign that one side leaves out is ignored from 1 on (25 and 25%), as
+    50% is 1/2. A percent sign that one side leaves out is ignored above 1 (25 and 25%), as
     math-verify does for integers, but not below: .5 is no .5%. A decimal stands for a fraction that
     no decimal can be (.333333 for 1/3) if it is rounded to six digits or more; two decimals are
     equal if they are the same number.
     """
     answer = replace(answer, value=answer.value * factor)
     if truth.percent != answer.percent and truth.value == answer.value:
-        return abs(truth.value) >= 1 or not truth.value
+        return abs(truth.value) > 1 or not truth.value
     return truth.worth == answer.worth or _rounded(truth, answer)
 
 
@@ -109,6 +117,19 @@ def _value(plain: str) -> Fraction | None:
         repeated = Fraction(int(period), 10 ** len(period) - 1)
         return _signed(sign, (int((whole + once) or "0") + repeated) / 10 ** len(once))
     return None
+
+
+def _in_words(plain: str) -> Fraction | None:
+    """Return the value of a number in words, or of one in digits that words scale."""
+    text = re.sub(" +", " ", _WORDS.sub(lambda group: f" {group[1]} ", plain)).strip()
+    if (said := _SCALED.fullmatch(text)) is not None:
+        value = _value(said[1].strip())
+        return None if value is None else scaled(value, said[2].lower().split())
+    sign, _, digits = text.lower().partition(" ")
+    if sign in ("minus", "negative") and digits[:1].isdigit():
+        value = _value(digits)
+        return None if value is None else -value
+    return number_in_words(text)
 
 
 def _mixed(sign: str, whole: str | None, above: Fraction, below: Fraction) -> Fraction | None:

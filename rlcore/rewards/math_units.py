@@ -2,14 +2,19 @@ r"""The unit behind a mathematical answer: split off, and converted where both s
 
 A unit that only one side names is ignored, as verl's rule for MATH drops units
 (verl/utils/reward_score/math_reward.py, ``strip_string``); two that differ are compared: 5 m is
-500 cm, and neither 5 cm nor 500 m. Letters behind a number are a unit in ``\text{}`` and the like,
-or as a known name of two letters or more: ``7m`` is a product.
+500 cm, and neither 5 cm nor 500 m. Behind a number are a known unit, or what is counted (a plural
+with words before it that change no number); anything else, as in ``5\text{ is wrong}``, is no unit,
+and the text no number. One letter is a unit in ``\text{}`` alone: ``7m`` is a product.
 """
 
 import re
 from collections import Counter
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
+
+from rlcore.rewards.math_signs import UNIT_LETTERS, UPRIGHT
+from rlcore.rewards.math_words import NUMBERS, SCALES
 
 # Dimension -> names of each unit -> its size in the first one.
 _TABLE: dict[str, dict[str, Fraction]] = {
@@ -48,12 +53,27 @@ _LITRES = {
 }
 _SHORT = {"mph": "mile / hour", "kph": "km / hour", "kmh": "km / hour", "sq": "square"}
 _POWERS = {"square": 2, "cubic": 3, "squared": 2, "cubed": 3}
-_GENERIC = {"unit", "of", "the", "a", "an"}  # they name no unit
+# They name no unit.
+_GENERIC = {
+    *("unit", "of", "the", "a", "an", "in", "each", "every", "total", "altogether"),
+    *("different", "distinct", "possible", "old", "long", "tall", "wide", "high", "deep"),
+    *("away"),
+}
 # Behind a number they change its value, or say that it is not the answer.
-_NO_UNITS = {
-    *("and", "or", "not", "to", "plus", "minus", "times", "over", "mod", "base", "factorial"),
-    *("hundred", "thousand", "million", "billion", "trillion", "dozen"),
-    *("percent", "percentage", "pi"),
+_CHANGES = NUMBERS | {
+    *("and", "or", "nor", "not", "no", "never", "but", "to", "plus", "minus", "times"),
+    *("over", "mod", "modulo", "base", "factorial", "root", "percent", "percentage"),
+    *("pi", "less", "lesser", "more", "fewer", "greater", "than", "below", "above"),
+    *("under", "at", "least", "most", "about", "almost", "nearly", "approximately"),
+    *("roughly", "around", "between", "is", "isn", "aren", "are", "was", "were", "be"),
+    *("wrong", "false", "incorrect", "right", "correct", "if", "unless", "except"),
+    *("without", "short", "off", "point", "opposite", "inverse", "reciprocal"),
+    *("remainder", "maybe", "perhaps", "instead", "actually", "guess", "kidding"),
+    *("sorry"),
+}
+_COUNTED = {  # without an s
+    *("people", "children", "men", "women", "feet", "teeth", "geese", "mice", "fish"),
+    *("sheep", "deer", "cattle", "dice", "data", "euro", "yen", "pair", "way"),
 }
 _KNOWN: dict[str, tuple[Counter[str], Fraction]] = {
     name: (Counter({dimension: 1}), size)
@@ -66,14 +86,17 @@ _KNOWN: dict[str, tuple[Counter[str], Fraction]] = {
     for name in all_names.split()
 }
 
-_TEXT = r"\\(?:text(?:bf|it|rm|normal)?|math(?:rm|bf|it)|mbox)\s*\{[^{}]*\}"
+_TEXT = rf"{UPRIGHT}\{{[^{{}}]*\}}"
 _GAP = r"(?:\\[,;:! ]|~|\s)"
 _TEXT_UNIT = re.compile(
     rf"{_GAP}*{_TEXT}(?:{_GAP}|{_TEXT}|/|\\cdot(?![A-Za-z])|\^\{{?-?[1-9]\}}?|[²³])*$"
 )
-_WORD_UNIT = re.compile(r"(?<=[\d}.])\s*([A-Za-z](?:[A-Za-z /²³{}.\d]|\^\{?-?\d)*)$")
+_WORD_UNIT = re.compile(r"(?<=[\d}.])\s*([A-Za-z¢](?:[A-Za-z¢ /²³{}.\d]|\^\{?-?\d)*)$")
 _CIRCLE = re.compile(r"(?:\^\s*\{?\s*\\circ\s*\}?|°|\\degree)\s*$")
-_CURRENCY = re.compile(r"^(-?)\s*(?:\\?\$|\\text\s*\{\s*\\?\$\s*\})\s*")
+_CURRENCY = re.compile(
+    r"^(-?)\s*(?:(?:\\?\$|\\text\s*\{\s*\\?\$\s*\})|([€£¥₹₩]|(?:USD|EUR|GBP|Rs\.?)(?![A-Za-z])))\s*"
+)
+_AMOUNT = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*([A-Za-z]+)")
 _PARTS = re.compile(r"[A-Za-z¢]+|[/^]|-?\d+")
 
 
@@ -87,29 +110,70 @@ class Unit:
     words: frozenset[str] = frozenset()
 
 
-def split_unit(text: str, *, letters: bool = False) -> tuple[str, Unit | None]:
-    r"""Return ``text`` without the unit at its end (or the dollar sign before it), and the unit.
+def split_unit(
+    text: str, *, letters: bool = False, also: frozenset[str] = frozenset()
+) -> tuple[str, Unit | None]:
+    r"""Return ``text`` without the unit at its end (or the sign of a currency before it), and the
+    unit; ``text`` as it is where what stands there is no unit.
 
-    ``letters``: one letter behind a number is a unit, too, where it is the name of one.
+    ``letters``: one letter behind a number is a unit, too, where it is the name of one; ``also``:
+    words that are of a unit.
 
-    >>> split_unit(r"5 \text{ cm}")[0], split_unit("7m")[0], split_unit("7 km")[0]
-    ('5', '7m', '7')
+    >>> split_unit(r"5 \text{ cm}")[0], split_unit("7m")[0], split_unit(r"5\text{ million cups}")[0]
+    ('5', '7m', '5 million')
     """
     if (sign := _CURRENCY.match(text)) is not None and text[sign.end() :].strip():
-        return sign[1] + text[sign.end() :], _unit("dollar")
+        rest = split_unit(text[sign.end() :])[0]
+        return sign[1] + rest, _unit("dollar") if sign[2] is None else Unit(words=_SOME_MONEY)
     if (circle := _CIRCLE.search(text)) is not None:
         return text[: circle.start()].rstrip(), _unit("degree")
     found = _TEXT_UNIT.search(text)
     if found is not None and text[: found.start()].strip():
         written = re.sub(r"\\(?:text|math|mbox)[a-z]*|\\cdot|\\.|[~{}]", " ", found[0])
-        unit = _unit(written.replace("²", "^2").replace("³", "^3"))
-        return (text, None) if unit is None else (text[: found.start()].rstrip(), unit)
-    found = _WORD_UNIT.search(text)
-    if found is not None and (letters or len(re.match("[A-Za-z]*", found[1])[0]) > 1):  # type: ignore[index]
-        unit = _unit(re.sub("[{}]", "", found[1]).replace("²", "^2").replace("³", "^3"))
-        if unit is not None and not unit.words:
-            return text[: found.start()].rstrip(), unit
-    return text, None
+    elif (found := _WORD_UNIT.search(text)) is not None:
+        written = re.sub("[{}]", "", found[1])
+        if not letters and len(re.match("[A-Za-z¢]*", written)[0]) == 1 and written != "¢":  # type: ignore[index]
+            return text, None
+    else:
+        return text, None
+    scale, rest = _scale(written.replace("²", "^2").replace("³", "^3"))
+    head = f"{text[: found.start()].rstrip()} {scale}".rstrip()
+    if not rest:
+        return head, None
+    unit = _unit(rest, also)
+    return (text, None) if unit is None else (head, unit)
+
+
+_SOME_MONEY = frozenset({"money"})
+
+
+def _scale(written: str) -> tuple[str, str]:
+    """Return the words of ``written`` that scale a number, and what follows them."""
+    words = written.split()
+    count = next((i for i, word in enumerate(words) if word.lower() not in SCALES), len(words))
+    return " ".join(words[:count]), " ".join(words[count:])
+
+
+def summed(text: str) -> tuple[str, Unit] | None:
+    r"""Return a sum of numbers of one kind, and its unit: 90 and min of ``1 h 30 min``;
+    None where ``text`` is none.
+
+    >>> summed("4 min 30 s")[0]
+    '270'
+    """
+    plain = re.sub(rf"{UPRIGHT}\{{([^{{}}]*)\}}", r" \1 ", text)
+    parts = _AMOUNT.findall(plain)
+    if len(parts) < 2 or _AMOUNT.sub("", plain).replace("and", "").strip(" ,"):
+        return None
+    units = [_unit(name) for _, name in parts]
+    if any(unit is None or unit.words or unit.dimensions != units[0].dimensions for unit in units):  # type: ignore[union-attr]
+        return None
+    known = [unit for unit in units if unit is not None]
+    if not known[0].dimensions or any(a.size <= b.size for a, b in pairwise(known)):
+        return None
+    least = known[-1]
+    total = sum(Fraction(n) * unit.size for (n, _), unit in zip(parts, known, strict=True))
+    return str(total / least.size), least
 
 
 def ratio(truth: Unit | None, answer: Unit | None) -> Fraction | None:
@@ -138,34 +202,44 @@ def is_of(unit: str, count: Fraction) -> bool:
     )
 
 
-def _unit(written: str) -> Unit | None:
+def _unit(written: str, also: frozenset[str] = frozenset()) -> Unit | None:
     """Return the unit that is ``written`` in words; None where one of them is no unit's."""
+    if _PARTS.sub("", written).strip(" .·*'’-"):
+        return None
     words = re.sub("[A-Za-z]+", lambda match: _SHORT.get(match[0].lower(), match[0]), written)
     dimensions: Counter[str] = Counter()
-    size, unknown = Fraction(1), set[str]()
-    sign, ahead, last = 1, 1, ""
+    size, unknown, counted = Fraction(1), set[str](), False
+    sign, ahead, last, plain = 1, 1, "", False
     for part in _PARTS.findall(words):
         word = part.lower()
-        if word in _NO_UNITS:
-            return None
         if word in ("/", "per"):
             sign = -1
         elif word in _POWERS and word.endswith(("d",)) and last:
             dimensions, size = _raised(dimensions, size, last, sign * (_POWERS[word] - 1))
-        elif word in _POWERS:
+        elif word in ("square", "cubic"):
             ahead = _POWERS[word]
         elif word == "^":
             continue
         elif word.lstrip("-").isdecimal():
-            if abs(int(word)) > 9:
+            if not (last or plain) or len(word) > 2:
                 return None
             dimensions, size = _raised(dimensions, size, last, sign * (int(word) - 1))
-        elif (name := _singular(word)) in _KNOWN:
+        elif (name := _singular(word)) in _KNOWN and (
+            len(part) > 1 or part in UNIT_LETTERS | {"¢"}
+        ):
             dimensions, size = _raised(dimensions, size, name, sign * ahead)
             ahead, last = 1, name
+        elif word in _CHANGES or (len(word) == 1 and word != "a"):
+            return None
         elif name not in _GENERIC:
+            plain = False
             unknown.add(name)
+            counted = counted or word != name or name in _COUNTED or word in also
             last = ""
+        else:
+            last, plain = "", name == "unit"
+    if unknown and not counted:
+        return None
     kept = tuple(sorted((key, power) for key, power in dimensions.items() if power))
     return Unit(kept, size, frozenset(unknown))
 

@@ -28,12 +28,29 @@ _SAME_WRITING = (
     (re.compile(r"\\varnothing(?![A-Za-z])|∅"), r"\\emptyset"),
     (re.compile(r"(?<=\d)(?:\{,\}|\\[,!])(?=\d{3}(?!\d))"), ""),
     (re.compile(r"\\[,;:!]|~"), " "),
-    (re.compile("−"), "-"),
+    (re.compile(r"(?<=[\d.])[eE]([-+]?\d{1,2})(?![\w.])"), r"\\cdot10^{\1}"),
+    (
+        re.compile(r"(?:^|(?<=[=\s]))([A-Za-z]|\\theta)\s*(?:\\neq?|≠)\s*(-?\d+)$"),
+        r"\1<\2 or \1>\2",
+    ),
+    (re.compile(r"(?<![\w.])1i(?![A-Za-z])"), "i"),
+    (re.compile(r"all real(?: number)?s"), r"(-\\infty,\\infty)"),
+    (re.compile(r"^(?:the )?empty set"), r"\\emptyset"),
+    (re.compile(r"\\log_\{?e\}?"), r"\\ln"),
     (re.compile(r"^\s*[A-Za-z]\s*\\in(?![A-Za-z])"), ""),
 )
 _RELATION = re.compile(r"\\(?:leqslant|geqslant|leq?|geq?|lt|gt)(?![A-Za-z])|<=|>=|[<>≤≥]")
 _OR = re.compile(r"\\text\s*\{\s*or\s*\}|\bor\b|\\(?:lor|vee)(?![A-Za-z])")
-_VARIABLE = re.compile(r"\s*[A-Za-z]\s*")
+_AND = re.compile(r"\\text\s*\{\s*and\s*\}|\band\b|\\(?:land|wedge)(?![A-Za-z])")
+_VARIABLE = re.compile(r"\s*(?:[A-Za-z]|\\(?:theta|alpha|beta|phi|lambda))\s*")
+_BUILDER = re.compile(
+    r"\\\{\s*[A-Za-z](?:\s*\\in\s*\\(?:mathbb\s*\{?)?R\}?)?\s*(?:\\mid|:|\|)\s*(.*?)\s*\\\}"
+)
+_ABSOLUTE = re.compile(
+    r"^\s*\|\s*([A-Za-z])\s*\|\s*(<=?|>=?|≤|≥|\\(?:leqslant|geqslant|leq?|geq?|lt|gt)(?![A-Za-z]))"
+    r"\s*(\d+(?:\.\d+)?|\\frac\{\d+\}\{\d+\})\s*$"
+)
+_OUTWARD = re.compile(r"([\[\]])([^,\[\]()]+),([^,\[\]()]+)([\[\]])")
 _LETTERS = re.compile(r"\\[A-Za-z]+")
 _BASE = re.compile(r"\d\s*_\s*\{?\s*(\w+)")
 _TOLERANCE = 2e-6  # relative, where one side is a decimal: as far as math-verify rounds
@@ -45,7 +62,7 @@ def same_value(truth: str, answer: str, factor: Fraction = Fraction(1)) -> bool:
 
     Both are LaTeX without units; ``answer`` is within ``rlcore.rewards.math_limits``.
     """
-    truth, answer = (_as_intervals(_rewritten(text)) for text in (truth, answer))
+    truth, answer = (_two_values(_as_intervals(_rewritten(text))) for text in (truth, answer))
     if _other_case(truth, answer) or _BASE.findall(truth) != _BASE.findall(answer):
         return False
     if _unlike(_shape(truth), _shape(answer)):
@@ -87,14 +104,53 @@ def _as_intervals(text: str) -> str:
     >>> _as_intervals(r"1 \le x < 2 or x > 5")
     '[1,2)\\cup(5,\\infty)'
     """
-    intervals = [_interval(part) for part in _OR.split(text)]
-    return text if None in intervals else r"\cup".join(each for each in intervals if each)
+    if (builder := _BUILDER.fullmatch(text)) is not None:
+        text = builder[1]
+    text = _ABSOLUTE.sub(_without_bars, text)
+    parts = [[_interval(each) for each in _AND.split(part)] for part in _OR.split(text)]
+    if any(None in part for part in parts):
+        return _OUTWARD.sub(_turned, text)
+    return r"\cup".join(_common([each for each in part if each]) for part in parts)
+
+
+def _common(intervals: list[str]) -> str:
+    """Return the intersection of intervals; of x > 1 and x < 2, (1, 2)."""
+    above = [each for each in intervals if each.endswith(r",\infty)")]
+    below = [each for each in intervals if each.startswith(r"(-\infty,")]
+    if len(intervals) == 2 and len(above) == len(below) == 1:
+        return above[0][: -len(r"\infty)")] + below[0][len(r"(-\infty,") :]
+    return r"\cap".join(intervals)
+
+
+def _without_bars(found: re.Match[str]) -> str:
+    """Return |x| < 3 as -3 < x < 3, and |x| > 3 as x < -3 or x > 3."""
+    name, relation, size = found.groups()
+    less = relation.startswith(("<", r"\l", "≤"))
+    equal = "=" * ("=" in relation or "e" in relation or relation in "≤≥")
+    if less:
+        return f"-{size}<{equal}{name}<{equal}{size}"
+    return f"{name}<{equal}-{size} or {name}>{equal}{size}"
+
+
+def _turned(found: re.Match[str]) -> str:
+    """Return ]a, b[ as (a, b)."""
+    opening = "(" if found[1] == "]" else "["
+    closing = ")" if found[4] == "[" else "]"
+    return f"{opening}{found[2]},{found[3]}{closing}"
+
+
+def _two_values(text: str) -> str:
+    """Return a formula with one sign of plus or minus as the set of its two values."""
+    parts = re.split(r"\\pm(?![A-Za-z])|±", text)
+    if len(parts) != 2 or _commas(text) != 0 or "=" in text:
+        return text
+    return rf"\{{{'+'.join(parts)},{'-'.join(parts)}\}}"
 
 
 def _interval(text: str) -> str | None:
     sides = _RELATION.split(text)
     signs = [
-        ("<" in r or "l" in r or "≤" in r, "=" in r or "e" in r or r in "≤≥")
+        (r.startswith(("<", r"\l", "≤")), "=" in r or "e" in r or r in "≤≥")
         for r in _RELATION.findall(text)
     ]
     middle = [i for i, side in enumerate(sides) if _VARIABLE.fullmatch(side)]
@@ -118,11 +174,12 @@ def _interval(text: str) -> str | None:
 
 
 def _shape(text: str) -> str:
-    """Return how a text of several values holds them: "set", "list", or its two brackets and the
-    number of values, as "(]2"; "" for one value."""
+    """Return how a text of several values holds them: "set", "set of sets", "list", or its two
+    brackets and the number of values, as "(]2"; "" for one value."""
     if text.startswith(r"\{") and text.endswith(r"\}"):
         inner = text[2:-2].replace(r"\{", "(").replace(r"\}", ")")
-        return "set" if _commas(inner) is not None else ""
+        kind = "set of sets" if r"\{" in text[2:-2] else "set"
+        return kind if _commas(inner) is not None else ""
     commas = _commas(text)
     if commas:
         return "list"
@@ -162,7 +219,7 @@ def _unlike(truth: str, answer: str) -> bool:
     if answer == "list":
         return truth != "set" and not truth.startswith("()")
     both = {truth, answer}
-    return "set" in both or (truth[:2] != answer[:2] and not both <= _VECTORS)
+    return bool(both & {"set", "set of sets"}) or (truth[:2] != answer[:2] and not both <= _VECTORS)
 
 
 _VECTORS = {f"{brackets}{size}" for brackets in ("()", "[]") for size in range(3, 10)}

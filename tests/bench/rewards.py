@@ -2,8 +2,8 @@
 
 Verdicts: the published flags of 5,276 GSM8K solutions of four models, and the labelled pairs of
 ``math_pairs``: ``answer`` is what stands in the response's box, ``right`` whether it has the value
-of ``truth``. ``own.jsonl`` was written with the code, ``outside.jsonl`` by someone who had not seen
-it.
+of ``truth``. ``own.jsonl`` was written with the code, ``outside.jsonl`` and the tables of
+``verdicts`` by others who had not seen it.
 """
 
 import json
@@ -23,6 +23,7 @@ from tests.inputs import GSM8K
 SOLUTIONS = GSM8K / "example_model_solutions.jsonl"
 FLAGS = 5276
 PAIRS = Path(__file__).parent / "math_pairs"
+VERDICTS = Path(__file__).parent / "verdicts"
 KINDS = (
     *("sign", "factor", "set", "interval", "unit"),
     *("fraction", "percent", "root", "tuple", "text"),
@@ -66,7 +67,35 @@ def measures() -> list[Measure]:
         Measure("wrong ones paid", sum(wrong), most=0),
         Measure("share of right ones paid", sum(right) / len(right), least=0.98),
     ]
+    for name in ("math", "gsm8k"):
+        paid_wrong, refused, wrong, right = misjudged(name)
+        note = f"of {wrong} wrong ones, beside {right} right ones"
+        found += [
+            Measure(f"verdicts of {name}: wrong ones paid", len(paid_wrong), most=0, note=note),
+            Measure(
+                f"verdicts of {name}: share of right ones refused", len(refused) / right, most=0.02
+            ),
+        ]
     return [*found, *timings(pairs)]
+
+
+def misjudged(name: str) -> tuple[list[Pair], list[Pair], int, int]:
+    """Return which pairs of a table of verdicts a reward pays though wrong and refuses though
+    right, and how many there are of both. ``name``: math, or gsm8k for its mode numeric."""
+    lines = (VERDICTS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
+    pairs = [Pair(**json.loads(line)) for line in lines]
+    pays = paid if name == "math" else _paid_after_the_mark
+    found = {True: list[Pair](), False: list[Pair]()}
+    for pair in pairs:
+        if pays(pair) is not pair.right:
+            found[pair.right].append(pair)
+    right = sum(pair.right for pair in pairs)
+    return found[False], found[True], len(pairs) - right, right
+
+
+def _paid_after_the_mark(pair: Pair) -> bool:
+    row = RewardRow("t", "gsm8k", f"So.\n#### {pair.answer}", pair.truth, {}, "stop", 1)
+    return gsm8k.scorer("numeric")(row).score == 1.0
 
 
 def disagreed(score: Scorer) -> list[str]:

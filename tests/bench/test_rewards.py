@@ -6,7 +6,7 @@ import pytest
 
 from rlcore.rewards import gsm8k, math_answer
 from rlcore.rewards.types import Scorer
-from tests.bench.rewards import KINDS, PAIRS, SOLUTIONS, disagreed, paid, read_pairs
+from tests.bench.rewards import KINDS, PAIRS, SOLUTIONS, disagreed, misjudged, paid, read_pairs
 from tests.inputs import reads
 
 
@@ -31,3 +31,13 @@ def test_no_wrong_answer_is_paid_and_nearly_every_right_one() -> None:
     assert [pair for pair, verdict in verdicts if verdict and not pair.right] == []
     unpaid = [pair for pair, verdict in verdicts if pair.right and not verdict]
     assert len(unpaid) <= 0.02 * sum(pair.right for pair in pairs), unpaid
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["math", "gsm8k"])
+def test_the_verdicts_are_those_of_a_careful_mathematician(name: str) -> None:
+    """Of tables that were written before the code, by somebody who had not seen it."""
+    paid_wrong, refused, wrong, right = misjudged(name)
+    assert paid_wrong == []
+    assert len(refused) <= 0.02 * right, refused
+    assert wrong + right >= 250

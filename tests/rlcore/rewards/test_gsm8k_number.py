@@ -31,7 +31,17 @@ NUMERIC = {
     "#### 72\n#### ?": "72",
     "#### 0.5": ".50",
     "#### 072": "72",
-    "#### 72" + "x" * 294: "72",
+    "#### (72)": "72",
+    "#### –72": "-72",
+    "#### 7½": "7.5",
+    "#### 72 thousand": "72000",
+    "#### 6 dozen": "72",
+    "#### seventy-two": "72",
+    "#### twenty students": "20",
+    "#### The answer is 72.": "72",
+    "#### 48 + 24 = 72 clips": "72",
+    "#### 72 = x": "72",
+    "#### 72 or 6 dozen": "72",
     "#### 7/2": "3.5",
     "#### 7 / 2 hours": "3.5",
     "#### 7 1/2": "7.5",
@@ -91,6 +101,8 @@ EXPRESSIONS = [
         "7^2",
     ),
     *("7**2", "7*2", "7*x", "7x", "7 x 2", "7+1", "7 = 7*1", r"7\pi", "7√2", "7½", "7 and a half"),
+    *("7 dozen", "7 squared", "7 is wrong", "7 percent", "7 M", "7 less four", "7i", "7 half"),
+    *("7. Just kidding, 80", "7 at least", "7 below zero", "--7", "8 = 7", "7 + 1 = 7", "7xxxx"),
     *("7 million", "7k", "7.0.1", "7,5", "7 (7 of 8)", "7 apples and 2 pears", "7\u0667", "7 8"),
     *("7 (1 dozen)", "7 (8 eggs)", "7 (8)", "7(1)", "7 (7 million)", "7 (7 dozen)", "7 ($8)"),
     *("7 (7 eggs) or 8", "7 (or 8)", "7 (7 + 1)", "7 (8 if you count him)", "7 (7 eggs", "7 (2/3)"),
@@ -138,7 +150,7 @@ def test_equal_answers_are_written_alike_to_be_counted_as_one(
 
 
 def test_the_last_mark_counts_and_a_box_only_without_one() -> None:
-    assert number_of(r"#### 1 then #### 2 \boxed{3}") == 2
+    assert number_of("#### 1 then #### 2\n\\boxed{3}") == 2
     assert number_of(r"\boxed{3} then \boxed{4}") == 4
     assert number_of("so it is 5") is None
 
@@ -146,4 +158,4 @@ def test_the_last_mark_counts_and_a_box_only_without_one() -> None:
 def test_a_box_that_was_cut_off_is_no_answer() -> None:
     assert number_of(r"\boxed{5}. Then \boxed{") is None
     assert number_of(r"\boxed{5}. Then \boxed{6") is None
-    assert number_of(r"#### 5, in a \boxed{") == 5, "a number that is marked is complete"
+    assert number_of("#### 5\nin a \\boxed{") == 5, "a number that is marked is complete"
