@@ -148,10 +148,8 @@ def wait_healthy(home: Path, server: services.Service) -> None:
 
 
 def connect(home: Path = HOME) -> Site:
-    """Return the server of ``home``, started if necessary, and configure this process to call it.
-
-    Sets Prefect's settings in this process's environment, so call it before importing Prefect.
-    """
+    """Return the server of ``home``, started if necessary, and configure this process to call it;
+    call this before importing Prefect, whose settings it sets."""
     with services.locked(home):
         server = start_server(home)
         assert server.port is not None, "a server is started with a port"

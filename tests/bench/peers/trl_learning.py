@@ -47,8 +47,23 @@ def main(job):
                 print("STEP " + json.dumps(said), flush=True)
             self.began = now
 
+    with open(job["prompts_file"]) as file:
+        prompts = [json.loads(line) for line in file]
+    trainer = GRPOTrainer(
+        model=AutoModelForCausalLM.from_pretrained(job["model"], dtype=torch.float32),
+        processing_class=AutoTokenizer.from_pretrained(job["model"]),
+        args=config(job),
+        reward_funcs=kept,
+        train_dataset=Dataset.from_list(prompts),
+        callbacks=[Clock()],
+    )
+    trainer.train()
+    trainer.save_model(job["folder"])
+
+
+def config(job):
     rows = job["prompts"] * job["samples"]
-    config = GRPOConfig(
+    return GRPOConfig(
         output_dir=job["folder"],
         use_cpu=True,
         bf16=False,
@@ -80,18 +95,6 @@ def main(job):
         shuffle_dataset=False,
         seed=job["seed"],
     )
-    with open(job["prompts_file"]) as file:
-        prompts = [json.loads(line) for line in file]
-    trainer = GRPOTrainer(
-        model=AutoModelForCausalLM.from_pretrained(job["model"], dtype=torch.float32),
-        processing_class=AutoTokenizer.from_pretrained(job["model"]),
-        args=config,
-        reward_funcs=kept,
-        train_dataset=Dataset.from_list(prompts),
-        callbacks=[Clock()],
-    )
-    trainer.train()
-    trainer.save_model(job["folder"])
 
 
 if __name__ == "__main__":
