@@ -16,12 +16,13 @@ verdict.
 import re
 from collections import deque
 from collections.abc import Sequence
+from fractions import Fraction
 
 from rlcore.boxed import is_cut_off, joined_boxes, last_boxed
 from rlcore.rewards.math_equation import sides_of
 from rlcore.rewards.math_limits import MAX_CHARACTERS, too_much
-from rlcore.rewards.math_number import Number, number_in, same_number
-from rlcore.rewards.math_signs import UPRIGHT, in_latex
+from rlcore.rewards.math_number import number_in, same_number
+from rlcore.rewards.math_signs import GROUP, UPRIGHT, in_latex
 from rlcore.rewards.math_units import ratio, split_unit, summed
 from rlcore.rewards.types import Reward, RewardRow, Scorer
 from schemas.errors import UserError
@@ -31,7 +32,6 @@ _TAG = re.compile(r"<(/?)answer>", re.IGNORECASE)
 _THOUGHT = "</think>"
 _MARKER = re.compile(r"(?:####|answer\s*(?:is\b|:)|^A:)\s*:?", re.IGNORECASE | re.MULTILINE)
 _SAID = re.compile(r"\b(?:is|are|gets?|equals?)\b:?", re.IGNORECASE)
-_UPRIGHT = re.compile(rf"{UPRIGHT}\{{([^{{}}]*)\}}")
 _JOINING = {"or", "and", "if", "for", ",", ";", "d"}  # also of dx
 _DECORATION = re.compile(r"\\(?:left|right)(?![A-Za-z])|\\[,;:! ]|~|\\?\$")
 _WORDS = re.compile(r"[A-Za-z][A-Za-z'’]*(?:[-.,:;!][A-Za-z]{3,})*[.!]?")
@@ -173,7 +173,7 @@ def _bare(answer: str) -> str:
     """Return an answer without Markdown's emphasis, the stop at its end, and a group that is all
     of it."""
     bare = answer.strip("*_` \n").rstrip(".,;:")
-    whole = _UPRIGHT.fullmatch(bare)
+    whole = GROUP.fullmatch(bare)
     return bare if whole is None else whole[1].strip()
 
 
@@ -186,17 +186,16 @@ def _other_writing(answer: str) -> list[str] | None:
     if len(either) == 2 and all(any(map(str.isdigit, each)) for each in either):
         return either if _same_value(*either)[0] else None
     found = _REMARK.fullmatch(text)
-    return (
-        [found[1], found[2]] if found is not None and _same_value(found[2], found[1])[0] else None
-    )
+    if found is None or not _same_value(found[2], found[1])[0]:
+        return None
+    return [found[1], found[2]]
 
 
 def _same_value(answer: str, truth: str) -> tuple[bool, str]:
     if (why := too_much(answer)) is not None:
         return False, f"the answer is not compared by value: {why}"
-    terms = [[number_in(term) for term in text.split(":")] for text in (truth, answer)]
-    if len(terms[0]) > 1 and None not in [*terms[0], *terms[1]]:
-        return _in_proportion(*terms), ""  # type: ignore[arg-type]
+    if (ratios := _ratio(truth)) and (said := _ratio(answer)):
+        return ratios == said, ""
     expected, truth_unit = summed(truth) or split_unit(truth)
     also = frozenset() if truth_unit is None else truth_unit.words
     given, unit = summed(answer) or split_unit(answer, letters=truth_unit is not None, also=also)
@@ -213,17 +212,18 @@ def _same_value(answer: str, truth: str) -> tuple[bool, str]:
     return same_value(expected, given, factor), ""
 
 
-def _in_proportion(truth: list[Number], answer: list[Number]) -> bool:
-    """Return whether two ratios, as 3:4 and 6:8, are the same."""
-    pairs = list(zip(truth, answer, strict=False))
-    return len(truth) == len(answer) and all(
-        a.worth * pairs[0][1].worth == b.worth * pairs[0][0].worth for a, b in pairs
-    )
+def _ratio(text: str) -> list[Fraction]:
+    """Return the terms of a ratio, as 6:8, in parts of the first one; [] for other texts."""
+    terms = [number_in(term) for term in text.split(":")]
+    worth = [term.worth for term in terms if term is not None]
+    if len(terms) < 2 or len(worth) < len(terms) or not worth[0]:
+        return []
+    return [each / worth[0] for each in worth]
 
 
 def _words_in(text: str) -> set[str]:
     """Return what stands in upright groups, in lower case."""
-    return {group[1].strip().lower() for group in _UPRIGHT.finditer(text)} - {""}
+    return {group[1].strip().lower() for group in GROUP.finditer(text)} - {""}
 
 
 def _time(text: str) -> tuple[int, str, bool] | None:
@@ -240,8 +240,8 @@ def _time(text: str) -> tuple[int, str, bool] | None:
 
 def _folded(text: str) -> str:
     """Return words without case, fonts, the stop at their end, the article before them."""
-    words = " ".join(_plain(text.replace(" ", "0 0")).replace("0 0", " ").split()).casefold()
-    words = _ARTICLE.sub("", words.rstrip("."))
+    words = " ".join(_undecorated(text).split()).casefold()
+    words = _ARTICLE.sub("", words)
     return _SAME_WORDS.get(words, words).replace(" ", "")
 
 
@@ -281,11 +281,17 @@ def _unwrapped(group: re.Match[str]) -> str:
     return group[0] if joins and group[1] else group[1]
 
 
+def _undecorated(text: str) -> str:
+    """Return ``text`` without fonts, dollar signs, Markdown's emphasis and the full stop at its
+    end."""
+    bare = _DECORATION.sub(" ", GROUP.sub(_unwrapped, text))
+    return bare.strip(" \n\t*_`").rstrip(".").strip("*_` ")
+
+
 def _plain(text: str) -> str:
     """Return ``text`` without spaces but those between digits, fonts, dollar signs, thousands
     commas, Markdown's emphasis, the full stop at its end, and without case where it is words."""
-    bare = _UPRIGHT.sub(_unwrapped, text)
-    bare = _DECORATION.sub(" ", bare.replace("−", "-")).strip(" \n\t*_`").rstrip(".").strip("*_` ")
+    bare = _undecorated(text)
     bare = re.sub(r"\\[dtc]frac", r"\\frac", bare)
     bare = re.sub(r"(?<=\d)(?:,|\{,\})(?=\d{3}(?!\d))", "", bare)
     bare = re.sub(r"\s+", " ", bare)

@@ -3,11 +3,12 @@ r"""Which sides of an equation say the value of an answer: of ``x=5``, ``f(2)=5`
 
 import re
 
-from rlcore.rewards.math_signs import UPRIGHT
+from rlcore.rewards.math_signs import GROUP, UPRIGHT
 
 _NOT_EQUAL = re.compile(r"\\(?:approx|sim(?:eq)?|cong|ne|neq|equiv|propto)(?![A-Za-z])|[≈≠≡]|^\s*~")
+_OTHER_RELATION = re.compile(r"[<>:]=|(?<![\d)])!=|==|[<>]")
+_IN_BRACKETS = re.compile(r"(?<=[A-Za-z])\([^()]*\)")
 _COMMAND = re.compile(r"\\[A-Za-z]+")
-_UPRIGHT_GROUP = re.compile(rf"{UPRIGHT}\{{[^{{}}]*\}}")
 _GREEK = re.compile(
     r"\\(?:alpha|beta|gamma|delta|epsilon|theta|lambda|mu|phi|varphi|omega|sigma|rho|tau|psi)"
     r"(?![A-Za-z])"
@@ -19,7 +20,7 @@ _LETTER = rf"(?:[A-Za-z]|{_GREEK.pattern}){_INDEX}"
 # A variable, a segment, an angle, a word, a function of something; sin, log, gcd, ... of something.
 _NAME = re.compile(
     rf"(?:\\(?:m?angle|triangle|overline|vec|bar|hat)\s*)?\{{?(?:{_LETTER}|[A-Z]{{2,4}})\}}?"
-    r"(?:\((?:[^()=]*)\))?"
+    r"(?:\([^()=]*\))?"
     rf"|{UPRIGHT}\{{\s*{_NOT}[A-Za-z .]*\}}|{_NOT}[A-Za-z]{{3,}}(?: {_NOT}[A-Za-z]+){{0,3}}"
     r"|(?:\\(?:sin|cos|tan|cot|sec|csc|log|ln|gcd|lcm|max|min|det)(?![A-Za-z])"
     r"|\\operatorname\{\w+\})[^=]*"
@@ -31,7 +32,7 @@ def sides_of(answer: str, truth: str) -> list[str] | None:
     it is an equation that says no value; None where it is no equation, or the truth is one."""
     if _NOT_EQUAL.search(answer) and not _NOT_EQUAL.search(truth):
         return None if re.search(r"\\(?:ne|neq)(?![A-Za-z])|≠", answer) else []
-    if "=" not in answer or "=" in truth or re.search(r"[<>:]=|(?<![\d)])!=|==|[<>]", answer):
+    if "=" not in answer or "=" in truth or _OTHER_RELATION.search(_IN_BRACKETS.sub("", answer)):
         return None
     sides = [side.strip() for side in _split(answer)]
     if len(sides) < 2 or not all(sides[1:]) or len(sides) > 6:
@@ -76,5 +77,5 @@ def _split(text: str) -> list[str]:
 def _letters(text: str) -> set[str]:
     """Return the unknowns of a formula: its letters and Greek ones, but e and i."""
     greek = set(_GREEK.findall(text))
-    bare = re.sub(r"_(?:\w|\{[^{}]*\})", "", _COMMAND.sub(" ", _UPRIGHT_GROUP.sub(" ", text)))
+    bare = re.sub(r"_(?:\w|\{[^{}]*\})", "", _COMMAND.sub(" ", GROUP.sub(" ", text)))
     return greek | set(re.findall("[A-Za-z]", bare)) - {"e", "i"}

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from rlcore.rewards.math_signs import UPRIGHT
+from rlcore.rewards.math_signs import GROUP
 from rlcore.rewards.math_words import number_in_words, scaled
 
 _INTEGER = r"(?:\d{1,3}(?:,\d{3})+|\d{1,3}(?: \d{3})+|\d+)"
@@ -29,7 +29,6 @@ _PERCENT = re.compile(
     r"|\bper ?cent(?:age)?)\s*$",
     re.IGNORECASE,
 )
-_WORDS = re.compile(rf"{UPRIGHT}\{{([A-Za-z ,-]*)\}}")
 _SCALED = re.compile(r"(.*[\d.}]) ?([A-Za-z ]+)")
 _ROUNDED = 6  # digits, of a decimal that stands for a fraction
 
@@ -121,7 +120,7 @@ def _value(plain: str) -> Fraction | None:
 
 def _in_words(plain: str) -> Fraction | None:
     """Return the value of a number in words, or of one in digits that words scale."""
-    text = re.sub(" +", " ", _WORDS.sub(lambda group: f" {group[1]} ", plain)).strip()
+    text = re.sub(" +", " ", GROUP.sub(r" \1 ", plain)).strip()
     if (said := _SCALED.fullmatch(text)) is not None:
         value = _value(said[1].strip())
         return None if value is None else scaled(value, said[2].lower().split())

@@ -8,6 +8,7 @@ from unicodedata import normalize
 
 # Commands whose group is set upright; the last letter of each pattern is followed by a brace.
 UPRIGHT = r"\\(?:text(?:bf|it|rm|normal)?|math(?:rm|bf|it)|mbox)\s*"
+GROUP = re.compile(rf"{UPRIGHT}\{{([^{{}}]*)\}}")
 UNIT_LETTERS = frozenset("mgshlL")
 _SIGNS = {
     "∞": r"\infty ",

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 
-from rlcore.rewards.math_signs import UNIT_LETTERS, UPRIGHT
+from rlcore.rewards.math_signs import GROUP, UNIT_LETTERS, UPRIGHT
 from rlcore.rewards.math_words import NUMBERS, SCALES
 
 # Dimension -> names of each unit -> its size in the first one.
@@ -57,7 +57,7 @@ _POWERS = {"square": 2, "cubic": 3, "squared": 2, "cubed": 3}
 _GENERIC = {
     *("unit", "of", "the", "a", "an", "in", "each", "every", "total", "altogether"),
     *("different", "distinct", "possible", "old", "long", "tall", "wide", "high", "deep"),
-    *("away"),
+    "away",
 }
 # Behind a number they change its value, or say that it is not the answer.
 _CHANGES = NUMBERS | {
@@ -69,8 +69,10 @@ _CHANGES = NUMBERS | {
     *("wrong", "false", "incorrect", "right", "correct", "if", "unless", "except"),
     *("without", "short", "off", "point", "opposite", "inverse", "reciprocal"),
     *("remainder", "maybe", "perhaps", "instead", "actually", "guess", "kidding"),
-    *("sorry"),
+    *("sorry", "few", "many", "too", "extra", "missing", "lakh", "crore", "double", "triple"),
+    *("quadruple", "fold", "nil", "naught"),
 }
+_ORDINAL = re.compile(r".*(?:teenth|tieth|twelfth|eleventh|hundredth|thousandth|illionth)s?")
 _COUNTED = {  # without an s
     *("people", "children", "men", "women", "feet", "teeth", "geese", "mice", "fish"),
     *("sheep", "deer", "cattle", "dice", "data", "euro", "yen", "pair", "way"),
@@ -110,6 +112,9 @@ class Unit:
     words: frozenset[str] = frozenset()
 
 
+_FOREIGN_MONEY = Unit(words=frozenset({"money"}))
+
+
 def split_unit(
     text: str, *, letters: bool = False, also: frozenset[str] = frozenset()
 ) -> tuple[str, Unit | None]:
@@ -124,7 +129,7 @@ def split_unit(
     """
     if (sign := _CURRENCY.match(text)) is not None and text[sign.end() :].strip():
         rest = split_unit(text[sign.end() :])[0]
-        return sign[1] + rest, _unit("dollar") if sign[2] is None else Unit(words=_SOME_MONEY)
+        return sign[1] + rest, _unit("dollar") if sign[2] is None else _FOREIGN_MONEY
     if (circle := _CIRCLE.search(text)) is not None:
         return text[: circle.start()].rstrip(), _unit("degree")
     found = _TEXT_UNIT.search(text)
@@ -144,9 +149,6 @@ def split_unit(
     return (text, None) if unit is None else (head, unit)
 
 
-_SOME_MONEY = frozenset({"money"})
-
-
 def _scale(written: str) -> tuple[str, str]:
     """Return the words of ``written`` that scale a number, and what follows them."""
     words = written.split()
@@ -161,15 +163,13 @@ def summed(text: str) -> tuple[str, Unit] | None:
     >>> summed("4 min 30 s")[0]
     '270'
     """
-    plain = re.sub(rf"{UPRIGHT}\{{([^{{}}]*)\}}", r" \1 ", text)
+    plain = GROUP.sub(r" \1 ", text)
     parts = _AMOUNT.findall(plain)
     if len(parts) < 2 or _AMOUNT.sub("", plain).replace("and", "").strip(" ,"):
         return None
-    units = [_unit(name) for _, name in parts]
-    if any(unit is None or unit.words or unit.dimensions != units[0].dimensions for unit in units):  # type: ignore[union-attr]
-        return None
-    known = [unit for unit in units if unit is not None]
-    if not known[0].dimensions or any(a.size <= b.size for a, b in pairwise(known)):
+    known = [unit for _, name in parts if (unit := _unit(name)) is not None and unit.dimensions]
+    same_kind = len(known) == len(parts) and len({unit.dimensions for unit in known}) == 1
+    if not same_kind or any(a.size <= b.size for a, b in pairwise(known)):
         return None
     least = known[-1]
     total = sum(Fraction(n) * unit.size for (n, _), unit in zip(parts, known, strict=True))
@@ -214,7 +214,7 @@ def _unit(written: str, also: frozenset[str] = frozenset()) -> Unit | None:
         word = part.lower()
         if word in ("/", "per"):
             sign = -1
-        elif word in _POWERS and word.endswith(("d",)) and last:
+        elif word in _POWERS and word.endswith("d") and last:
             dimensions, size = _raised(dimensions, size, last, sign * (_POWERS[word] - 1))
         elif word in ("square", "cubic"):
             ahead = _POWERS[word]
@@ -229,7 +229,9 @@ def _unit(written: str, also: frozenset[str] = frozenset()) -> Unit | None:
         ):
             dimensions, size = _raised(dimensions, size, name, sign * ahead)
             ahead, last = 1, name
-        elif word in _CHANGES or (len(word) == 1 and word != "a"):
+        elif (
+            {word, name} & _CHANGES or _ORDINAL.fullmatch(word) or (len(word) == 1 and word != "a")
+        ):
             return None
         elif name not in _GENERIC:
             plain = False

@@ -22,9 +22,17 @@ VERSION = "version"  # name of that part of a key
 MODIFIED = "+modified."
 DIGITS = 12  # of a digest in a key or a sentence
 FIRST = ("the code that had no version yet",)
-SPLIT = (*FIRST, "sources are read in more forms, and bad rows rejected")
+SPLIT = (
+    *FIRST,
+    "sources are read in more forms, and bad rows rejected",
+    "float32 of Parquet is read as the decimals that were written",
+)
 EPOCHS = (*FIRST, "every row is trained once an epoch, in a smaller last batch")
-ENDS = (*FIRST, "answers end with every stop token, and verdicts read more forms of answers")
+ENDS = (
+    *FIRST,
+    "answers end with every stop token, and verdicts read more forms of answers",
+    "behind a number stands a unit or nothing, and an equation is paid for the value that it names",
+)
 
 LEARNER = ("rlcore.learner.learner", "rlcore.learner.pool", "rlcore.workers.specs")
 ENGINES = (

@@ -102,6 +102,7 @@ EXPRESSIONS = [
     ),
     *("7**2", "7*2", "7*x", "7x", "7 x 2", "7+1", "7 = 7*1", r"7\pi", "7√2", "7½", "7 and a half"),
     *("7 dozen", "7 squared", "7 is wrong", "7 percent", "7 M", "7 less four", "7i", "7 half"),
+    *("7 millions", "7 twelfths", "7 fives", "7 lakhs", "7 too few apples", "7 → 8", "7 w"),
     *("7. Just kidding, 80", "7 at least", "7 below zero", "--7", "8 = 7", "7 + 1 = 7", "7xxxx"),
     *("7 million", "7k", "7.0.1", "7,5", "7 (7 of 8)", "7 apples and 2 pears", "7\u0667", "7 8"),
     *("7 (1 dozen)", "7 (8 eggs)", "7 (8)", "7(1)", "7 (7 million)", "7 (7 dozen)", "7 ($8)"),

@@ -5,7 +5,17 @@ import pytest
 from rlcore.rewards.math_equation import sides_of
 
 NAMED = [
-    *("x=5", "5=x", "x_1 = 5", r"x_{\max}=5", "f(2)=5", "f^{-1}(3)=5", "P(A)=5", "AB=5"),
+    *(
+        "x=5",
+        "5=x",
+        "x_1 = 5",
+        r"x_{\max}=5",
+        "f(2)=5",
+        "f^{-1}(3)=5",
+        "P(A)=5",
+        "P(X>2)=5",
+        "AB=5",
+    ),
     *(r"\angle A=5", r"\theta=5", r"\text{Area}=5", "a+b=5", "xy=5", r"\gcd(10,15)=5"),
     *("total cost = 5", r"\sin x = 5"),
 ]

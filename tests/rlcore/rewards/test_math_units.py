@@ -41,6 +41,13 @@ def factor(truth: str, answer: str) -> Fraction | None:
         (r"7\text{ is wrong}", r"7\text{ is wrong}"),
         (r"7\text{ at least}", r"7\text{ at least}"),
         (r"7\text{k}", r"7\text{k}"),
+        *(
+            (rf"7\text{{ {words}}}", rf"7\text{{ {words}}}")
+            for words in (
+                *("millionths", "twelfths", "sixteenths", "twentieths", "fives", "doubles"),
+                *("lakhs", "percents", "nots", "too few apples", "w", "s o"),
+            )
+        ),
         (r"7\text{.5}", r"7\text{.5}"),
         (r"7\text{!}", r"7\text{!}"),
         ("7 or 8", "7 or 8"),
