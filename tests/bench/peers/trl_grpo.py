@@ -2,18 +2,17 @@
 
     python trl_grpo.py JOB
 
-JOB: the JSON of ``tests.bench.grpo.Job``. The only file here that imports TRL, which this project
-does not install.
+JOB: the JSON of ``tests.bench.grpo.Job``. TRL is not installed beside this project.
 """
 
 import json
 import sys
-from time import perf_counter
 
 import torch
 from datasets import Dataset
-from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer  # pyright: ignore[reportMissingImports]
+from trl_clock import Clock  # pyright: ignore[reportMissingImports]
 
 
 def main(job):
@@ -52,16 +51,6 @@ def main(job):
         texts = [each if isinstance(each, str) else each[0]["content"] for each in completions]
         return [sum(c.isdigit() for c in text) / max(1, len(text)) for text in texts]
 
-    class Clock(TrainerCallback):
-        began = None
-
-        def on_step_end(self, args, state, control, **_):
-            now = perf_counter()
-            if self.began is not None:
-                said = {"seconds": now - self.began, "tokens": counted[-1]}
-                print("STEP " + json.dumps(said), flush=True)
-            self.began = now
-
     with open(job["prompts_file"]) as file:
         prompts = [json.loads(line)["prompt"] for line in file]
     trainer = GRPOTrainer(
@@ -70,7 +59,7 @@ def main(job):
         args=config,
         reward_funcs=digits,
         train_dataset=Dataset.from_list([{"prompt": prompt} for prompt in prompts]),
-        callbacks=[Clock()],
+        callbacks=[Clock(lambda n: {"tokens": counted[n]})],
     )
     trainer.train()
 

@@ -9,12 +9,12 @@ JOB: the JSON of ``tests.bench.learning.Job``. TRL is not installed beside this 
 import json
 import sys
 from pathlib import Path
-from time import perf_counter
 
 import torch
 from datasets import Dataset
-from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer  # pyright: ignore[reportMissingImports]
+from trl_clock import Clock  # pyright: ignore[reportMissingImports]
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 from rlcore.rewards.instructions import scorer
@@ -35,18 +35,6 @@ def main(job):
         means.append(sum(rewards) / len(rewards))
         return rewards
 
-    class Clock(TrainerCallback):
-        began = None
-
-        def on_step_end(self, args, state, control, **_):
-            if state.global_step % job["mini_batches"]:
-                return
-            now = perf_counter()
-            if self.began is not None:
-                said = {"seconds": now - self.began, "tokens": counted[-1], "score": means[-1]}
-                print("STEP " + json.dumps(said), flush=True)
-            self.began = now
-
     with open(job["prompts_file"]) as file:
         prompts = [json.loads(line) for line in file]
     trainer = GRPOTrainer(
@@ -55,7 +43,7 @@ def main(job):
         args=config(job),
         reward_funcs=kept,
         train_dataset=Dataset.from_list(prompts),
-        callbacks=[Clock()],
+        callbacks=[Clock(lambda n: {"tokens": counted[n], "score": means[n]}, job["mini_batches"])],
     )
     trainer.train()
     trainer.save_model(job["folder"])

@@ -7,7 +7,6 @@ JOB: the JSON of ``tests.bench.supervised.Job``. TRL is not installed beside thi
 
 import json
 import sys
-from time import perf_counter
 
 import torch
 from datasets import Dataset
@@ -15,7 +14,6 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
     AutoTokenizer,
-    TrainerCallback,
 )
 from trl import (  # pyright: ignore[reportMissingImports]
     RewardConfig,
@@ -23,21 +21,7 @@ from trl import (  # pyright: ignore[reportMissingImports]
     SFTConfig,
     SFTTrainer,
 )
-
-
-class Clock(TrainerCallback):
-    """Reports each step but the first, which also starts the clock."""
-
-    def __init__(self, counted):
-        self.counted, self.began, self.step = counted, None, 0
-
-    def on_step_end(self, args, state, control, **_):
-        now = perf_counter()
-        if self.began is not None:
-            said = {"seconds": now - self.began, "tokens": self.counted[self.step]}
-            print("STEP " + json.dumps(said), flush=True)
-        self.began = now
-        self.step += 1
+from trl_clock import Clock  # pyright: ignore[reportMissingImports]
 
 
 def main(job):
@@ -70,7 +54,7 @@ def main(job):
         return collate(examples)
 
     trainer.data_collator = counting
-    trainer.add_callback(Clock(counted))
+    trainer.add_callback(Clock(lambda n: {"tokens": counted[n]}))
     trainer.train()
 
 
