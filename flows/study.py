@@ -8,7 +8,7 @@ import argparse
 import io
 import json
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import chdir, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from flows.figure import Panel, ProxyPanel, draw
 from flows.outcomes import COLUMNS, NO_ROOM, Outcome, averages, shortfalls
 from flows.output import add_format, print_rows, progress_on_stderr
-from flows.places import RECIPES
+from flows.places import RECIPES, ROOT
 from flows.results_page import write_results
 from flows.sweep import Variant, variants
 from schemas.errors import UserError
@@ -85,7 +85,11 @@ def add_study(commands: Any) -> None:
 
 
 def study(options: argparse.Namespace) -> int:
-    """Run the study; return 0 when every run completed and met the demands."""
+    """Run the study; return 0 when every run completed and met the demands.
+
+    Raises UserError, before anything is trained, for a recipe that cannot be studied or started.
+    """
+    from rlcore.preflight.start import check_start
     from rlcore.recipes import load_recipe
 
     swept = variants(options.override)
@@ -98,6 +102,9 @@ def study(options: argparse.Namespace) -> int:
         _check(checked, sampled=options.sampled)
     if options.results is not None and not options.results.parent.is_dir():
         raise UserError(f"--results {options.results}: there is no folder for it; make it first")
+    with chdir(ROOT):  # in which the worker runs them
+        for checked in given:
+            check_start(checked)
     names = list(dict.fromkeys(checked.name for checked in given))
     with nullcontext() if options.format == "table" else progress_on_stderr():
         outcomes = train_all(options, swept, names)
@@ -196,7 +203,6 @@ def _run(site: "Site", recipe: str, overrides: dict[str, Any], *, sampled: bool)
 
     from flows import services
     from flows.follow import create_run, follow
-    from flows.local import ROOT
     from rlcore.results.folders import run_directory
 
     flow_run = create_run(recipe, overrides, known=site.deployments)

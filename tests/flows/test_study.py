@@ -157,6 +157,17 @@ def test_what_cannot_be_studied_is_said_before_anything_starts(
     assert "does not evaluate 'base', from which RL starts" in capsys.readouterr().err
 
 
+def test_a_recipe_that_cannot_start_ends_the_study_before_it_begins(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Each of its runs was made, and failed, one after the other."""
+    asked = ["study", "quickstart", "smollm2-quickstart", "-o", "model.path=./no/such/model"]
+    assert main([*asked, "-o", "model.from_scratch=null"]) == 2
+    said = capsys.readouterr()
+    assert "model.path = './no/such/model' does not exist" in said.err
+    assert said.out == ""
+
+
 def test_the_page_of_results_says_where_and_with_what_each_run_was_trained(tmp_path: Path) -> None:
     """A figure without its hardware, commit and spread cannot be compared with another."""
     outcomes = [
