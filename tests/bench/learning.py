@@ -166,12 +166,12 @@ def _newest_run(store: ArtifactStore, seed: int, said: str) -> Mapping[str, Any]
 
 def _accuracy(models: Mapping[str, str], seed: int) -> dict[str, float]:
     said = _program("evaluate", *models.values(), RECIPE, "-o", f"seed={seed}", "--format", "json")
-    named = {model: name for name, model in models.items()}
-    return {
-        named[row["model"]]: row["value"]
+    found = {
+        row["model"]: row["value"]
         for row in json.loads(said)
-        if row["part"] == "figure" and row["metric"] == "accuracy"
+        if (row["metric"], row["data_source"]) == ("greedy/acc", "all")
     }
+    return {name: found[model] for name, model in models.items()}
 
 
 def _program(*arguments: str) -> str:
