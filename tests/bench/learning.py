@@ -1,10 +1,9 @@
-"""The first half of the recipe ``smollm2-quickstart`` beside TRL: a real model, the same prompts in
-the same order, batch, steps, sampling and optimizer; both evaluated by this project on the same
-held-out prompts.
+"""The recipe ``smollm2-quickstart`` beside TRL: a real model, the same prompts in the same order,
+batch, steps, sampling and optimizer; both evaluated by this project on the same held-out prompts.
 
 This project's side is ``rl-pipeline run``, whose training is read from the store where it is done,
 and ``rl-pipeline export --iteration``; ``rl-pipeline models smollm2`` must have written the model.
-About 70 minutes a seed on two cores, of which TRL takes most.
+About an hour a seed on two cores, of which TRL takes most.
 """
 
 import json
@@ -30,7 +29,6 @@ from tests.bench.peers.processes import Timed, by_trl, importing
 
 RECIPE = "smollm2-quickstart"
 SEEDS = (0,)
-ITERATIONS = 20  # of both sides that are compared; with a constant learning rate any will do
 WARMUP = 2  # iterations that are not timed
 NOISE = 0.15  # of held-out accuracy between two trainings of one recipe that differ by their seed
 
@@ -79,7 +77,7 @@ def _of_seed(seed: int, folder: Path) -> list[Measure]:
     job = _job(recipe, model, _prompts(store, run["records_key"], folder), folder)
     theirs = by_trl("trl_learning.py", asdict(job))
     ours = str(folder / "ours")
-    _program("export", run["run"], "--iteration", str(ITERATIONS), "--out", ours)
+    _program("export", run["run"], "--iteration", str(recipe.rl.iterations), "--out", ours)
     models = {"base": str(model), "ours": ours, "TRL": job.folder}
     accuracy = _accuracy(models, seed)
     seconds = query(
@@ -87,7 +85,7 @@ def _of_seed(seed: int, folder: Path) -> list[Measure]:
         f"select value from metrics where records_key = '{run['records_key']}' and stage = 'rl'"
         " and name = 'timing_s/step' order by step",
     )["value"].to_list()
-    return [*_learning(seed, accuracy), *_speed(seed, seconds[:ITERATIONS], theirs)]
+    return [*_learning(seed, accuracy), *_speed(seed, seconds, theirs)]
 
 
 def _learning(seed: int, accuracy: Mapping[str, float]) -> list[Measure]:
@@ -124,7 +122,7 @@ def _job(recipe: Recipe, model: Path, prompts_file: Path, folder: Path) -> Job:
         prompts_file=str(prompts_file),
         folder=str(folder / "trl"),
         seed=recipe.seed,
-        iterations=ITERATIONS,
+        iterations=rl.iterations,
         prompts=rl.rollout.prompts,
         samples=rl.rollout.samples,
         mini_batches=rl.update.mini_batches,
