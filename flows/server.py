@@ -5,7 +5,8 @@ Anyone who can call its API can run any command (a flow run's ``job_variables.co
 are four independent defences: a password for every call (Prefect's basic auth), a CSRF token for
 every change (Prefect's), and, by the guard here, a Host header that names this machine (against DNS
 rebinding) and an Origin header, where there is one, of the page's own server (against other web
-pages, also over WebSockets, which CORS does not cover).
+pages, also over WebSockets, which CORS does not cover). What a browser fetches for a page of
+another site is refused too, by the header that says so.
 
 Once it has started it steps back behind the runs, which it shares the machine with: it records what
 they do, and they do not wait for it.
@@ -59,6 +60,9 @@ BATCHED = {
     "PREFECT_SERVER_SERVICES_EVENT_PERSISTER_BATCH_SIZE": "500",
 }
 DATABASE_CACHE = 16 << 20  # bytes of SQLite in this process from which on pages are reused
+# Prefect makes the description of its API, for a second of this process, at each call of the first,
+# which needs no password; below /api all of them are, and need it.
+DESCRIPTIONS = {"/openapi.json", "/docs", "/docs/oauth2-redirect", "/redoc"}
 CACHED_STATEMENTS = 16  # of a connection to SQLite
 POLICY_VIOLATION = 1008  # RFC 6455, section 7.4.1
 
@@ -83,7 +87,24 @@ def refusal(headers: Iterable[tuple[bytes, bytes]], names: Collection[str] = ())
         origin = value.decode("latin-1")
         if name == b"origin" and origin.lower() not in [f"{s}://{host}" for s in schemes]:
             return f"a page of {origin!r} may not call this server"
+    sent = dict(headers)  # https://www.w3.org/TR/fetch-metadata/#sec-fetch-site-header
+    site, mode = sent.get(b"sec-fetch-site"), sent.get(b"sec-fetch-mode")
+    if site in (b"cross-site", b"same-site") and mode != b"navigate":
+        return "a page of another site may not call this server"
     return None
+
+
+def _is_basic(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Return whether what is given as a password can be one: Prefect raises at other text."""
+    for name, value in headers:
+        if name == b"authorization":
+            try:
+                scheme, encoded = value.split()
+                base64.b64decode(encoded).decode("ascii")
+            except ValueError:
+                return False
+            return scheme == b"Basic"
+    return True
 
 
 def _hostname(host: str) -> str | None:
@@ -97,20 +118,43 @@ def _hostname(host: str) -> str | None:
 
 
 class Guard:
-    """ASGI middleware that answers what ``refusal`` refuses with 403."""
+    """ASGI middleware that answers what ``refusal`` refuses with 403, and what cannot be a password
+    with 401."""
 
     def __init__(self, app: ASGIApp, names: Collection[str] = ()) -> None:
         self._app, self._names = app, names
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         reason = None if scope["type"] == "lifespan" else refusal(scope["headers"], self._names)
-        if reason is None:
+        if reason is None and scope["type"] == "websocket":
+            await self._connect(scope, receive, send)
+        elif reason is None and scope["type"] == "http" and not _is_basic(scope["headers"]):
+            answer = JSONResponse({"exception_message": "Unauthorized"}, status_code=401)
+            await answer(scope, receive, send)
+        elif reason is None:
             await self._app(scope, receive, send)
         elif scope["type"] == "websocket":
             await receive()  # the handshake; closing before accepting returns 403
             await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": reason})
         else:
             await JSONResponse({"detail": reason}, status_code=403)(scope, receive, send)
+
+    async def _connect(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Close a connection whose first message, which has the password, Prefect cannot read."""
+        passed = False
+
+        async def sent(message: Message) -> None:
+            nonlocal passed
+            passed |= message["type"] == "websocket.send"  # "auth_success" is the first
+            await send(message)
+
+        try:
+            await self._app(scope, receive, sent)
+        except (TypeError, ValueError, LookupError, AttributeError):
+            if passed:
+                raise
+            close = {"type": "websocket.close", "code": POLICY_VIOLATION, "reason": "Invalid token"}
+            await send(close)
 
 
 def stepping_back(app: ASGIApp) -> ASGIApp:
@@ -208,7 +252,13 @@ def create_guarded_app(reports: Path, names: Collection[str] = ()) -> ASGIApp:
     app: Any = create_app(final=True)
     links = LoginLinks(password.get_secret_value())
     app.api_app.router.routes.insert(0, Route("/login-links", links.create, methods=["POST"]))
-    app.router.routes.insert(0, Route("/login/{token}", links.redeem, methods=["GET"]))
+    login = Route("/login/{token}", links.redeem)
+    login.methods = {"GET"}  # not HEAD, by which programs look at links, as chats do
+    app.router.routes.insert(0, login)
+    ui = next(route.app for route in app.router.routes if route.name == "ui")
+    for each in (app, ui):
+        kept = [r for r in each.router.routes if getattr(r, "path", "") not in DESCRIPTIONS]
+        each.router.routes[:] = kept
     app.router.routes[:0] = ReportFiles(reports).routes()
     return Guard(RetrySoon(app), names)
 

@@ -257,6 +257,77 @@ def test_a_login_link_works_once(server: _Server) -> None:
     assert "rl-pipeline open" in text
 
 
+def test_looking_at_a_login_link_does_not_use_it(server: _Server) -> None:
+    link = urlsplit(login_link(Site(Path(os.environ["PREFECT_HOME"]), server.port)))
+    for method in ("HEAD", "OPTIONS", "HEAD"):
+        server.call(method, link.path, Authorization=None)
+    assert server.call("GET", link.path, Authorization=None)[0] == 200
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "Basic " + base64.b64encode("admin:é".encode()).decode(),
+        "Basic " + base64.b64encode(b"admin:\xff\xfe").decode(),
+        "Basic " + base64.b64encode(b"admin:guess").decode() + " x",
+        "Basic é",
+        "Basic =",
+        "Bearer YWRtaW46Z3Vlc3M=",
+        "Basic",
+        "",
+    ],
+)
+def test_what_cannot_be_a_password_is_unauthorized(server: _Server, given: str) -> None:
+    """And not a traceback of the server."""
+    assert server.call("GET", "/api/version", Authorization=given)[0] == 401
+
+
+@pytest.mark.parametrize(
+    "first",
+    ['{"type": "auth", "token": "admin:\\u00e9"}', '{"type": "auth", "token": 5}', "[]", "x"],
+)
+@pytest.mark.parametrize("path", ["/api/events/out", "/api/logs/out"])
+def test_a_websocket_is_closed_at_what_cannot_be_a_password(
+    server: _Server, path: str, first: str
+) -> None:
+    url = f"ws://127.0.0.1:{server.port}{path}"
+    own = f"http://127.0.0.1:{server.port}"
+    with connect(url, origin=own, subprotocols=["prefect"]) as socket_:  # pyright: ignore
+        socket_.send(first)
+        with pytest.raises(ConnectionClosed) as closed:
+            socket_.recv(timeout=300)
+    assert closed.value.rcvd is not None
+    assert closed.value.rcvd.code == 1008
+
+
+@pytest.mark.parametrize("path", ["/openapi.json", "/docs", "/redoc", "/api/openapi.json"])
+def test_no_stranger_makes_the_server_describe_its_api(server: _Server, path: str) -> None:
+    """The description costs a second of the process that records what the runs do."""
+    status, _, text = server.call("GET", path, Authorization=None)
+    assert status == 401 if path.startswith("/api/") else '"paths"' not in text
+    assert "swagger" not in text.lower()
+    assert '"paths"' in server.call("GET", "/api/openapi.json")[2]
+
+
+@pytest.mark.parametrize(
+    ("site", "mode", "passes"),
+    [
+        ("cross-site", "no-cors", False),
+        ("cross-site", "cors", False),
+        ("same-site", "no-cors", False),
+        ("cross-site", "navigate", True),
+        ("same-origin", "cors", True),
+        ("none", "navigate", True),
+    ],
+)
+def test_what_a_page_of_another_site_fetches_is_refused(
+    server: _Server, site: str, mode: str, passes: bool
+) -> None:
+    """A picture's address there has no Origin; a link to this server may be followed."""
+    sent = {"Authorization": None, "Sec_Fetch_Site": site, "Sec_Fetch_Mode": mode}
+    assert (server.call("GET", "/ui-settings", **sent)[0] == 200) == passes
+
+
 def test_only_a_client_with_the_password_gets_a_login_link(server: _Server) -> None:
     for headers in ({"Authorization": None}, {"Prefect_Csrf_Token": None}):
         status, _, text = server.call("POST", "/api/login-links", **(server.csrf() | headers))
