@@ -2,8 +2,9 @@
 
 The rule. A secret is
 
-* the value of a variable of this process's environment whose name ends as one of ``NAMED``, from
-  eight characters on; of a value ``user:password`` also the password, and both in base 64;
+* the value of a variable of this process's environment whose name ends as one of ``NAMED`` or
+  ``VARIABLES``, but for ``PLAIN``, from eight characters on; of a value ``user:password`` also
+  the password, and both in base 64;
 * user and password in a URL, ``scheme://user:password@host``, of http a user alone too;
 * the value of a parameter of a URL whose name ends so, or is ``signature``, ``sig`` or ``auth``;
 * what looks like a key of a known service (``SHAPES``).
@@ -30,6 +31,12 @@ NAMED = (
     *("key", "key_id", "token", "secret", "password", "passwd", "passphrase", "credential"),
     *("credentials", "auth_string", "webhook", "webhook_url"),
 )
+VARIABLES = (  # as well, where it is the name of a variable
+    *("keys", "apikey", "accesskey", "secretkey", "tokens", "secrets", "passwords", "passcode"),
+    *("pass", "pwd", "pw", "creds", "auth", "pat", "jwt", "dsn", "cookie", "connection_string"),
+    *("conn_str", "connstr"),
+)
+PLAIN = {"PWD", "OLDPWD"}  # of every shell: folders
 SHAPES = (
     r"hf_[A-Za-z0-9]{30,}",
     r"sk-[\w-]{32,}",
@@ -40,7 +47,7 @@ SHAPES = (
 SHORTEST = 8  # characters of a value: a shorter one is a word of the language
 HIDDEN = "***"
 _ENDS = "|".join(NAMED)
-_NAMED = re.compile(rf"(?:^|_)(?:{_ENDS})$", re.IGNORECASE)
+_NAMED = re.compile(rf"(?:^|_)(?:{_ENDS}|{'|'.join(VARIABLES)})$", re.IGNORECASE)
 # Of http a user alone too: it may be a token.
 _USER_INFO = re.compile(
     r"(?<=://)[^\s/@:'\"<>]*:[^\s/@'\"<>]+(?=@)"
@@ -67,6 +74,15 @@ def redact(text: str, environment: Mapping[str, str] = os.environ) -> str:
         text = _USER_INFO.sub(HIDDEN, text)
     text = _PARAMETER.sub(rf"\g<1>{HIDDEN}", text)
     return _SHAPE.sub(HIDDEN, text)
+
+
+def secrets_of(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that are secrets by their name, and those with a password in a URL."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if _is_secret(name, value) or _USER_INFO.search(value)
+    }
 
 
 def check_recipe(name: str, tree: Any, environment: Mapping[str, str] = os.environ) -> None:
@@ -155,7 +171,7 @@ def _values(environment: frozenset[tuple[str, str]]) -> list[str]:
     """Return what stands for the secrets of ``environment`` in a text, the longest first."""
     values: set[str] = set()
     for name, value in environment:
-        if not _NAMED.search(name) or len(value) < SHORTEST:
+        if not _is_secret(name, value):
             continue
         values |= {value, escape(value)}
         _, colon, password = value.partition(":")
@@ -166,10 +182,14 @@ def _values(environment: frozenset[tuple[str, str]]) -> list[str]:
     return sorted(values, key=len, reverse=True)
 
 
+def _is_secret(name: str, value: str) -> bool:
+    return name not in PLAIN and len(value) >= SHORTEST and bool(_NAMED.search(name))
+
+
 def _secret_in(text: str, environment: Mapping[str, str]) -> tuple[str, str] | None:
     """Return what secret ``text`` holds, and where it belongs instead; None where it holds none."""
     for name, value in environment.items():
-        if _NAMED.search(name) and len(value) >= SHORTEST and value in text:
+        if _is_secret(name, value) and value in text:
             return f"the value of {name}", "leave it out; what needs it reads the variable"
     if _USER_INFO.search(text):
         return (

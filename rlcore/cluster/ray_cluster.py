@@ -33,6 +33,7 @@ from ray.experimental.internal_kv import internal_kv_get_gcs_client
 from rlcore.cluster.address import MODE, REFUSED, check_address, require_token
 from rlcore.cluster.os_processes import end
 from rlcore.cluster.progress import Sign, report_to
+from rlcore.cluster.ray_processes import Continued, kept_secrets, rays_processes, without_secrets
 from rlcore.cluster.surroundings import RAY, settle, socket_folder
 from rlcore.cluster.targets import class_of, import_all
 from rlcore.cluster.types import (
@@ -61,7 +62,8 @@ _FORWARDED = ("HF_HOME", "HF_HUB_OFFLINE", "PYTHONPATH")
 class _Shell:
     """The actor: builds the target class in its own process and forwards calls to it."""
 
-    def __init__(self, target: str, label: bytes) -> None:
+    def __init__(self, target: str, label: bytes, secrets: dict[str, str]) -> None:
+        os.environ.update(secrets)  # before the target's libraries read them
         self._target, self._label = target, label
         report_to(partial(_report_progress, label))
         self._object: Any = None
@@ -226,16 +228,6 @@ def _join(address: str, options: dict[str, Any]) -> None:
         ) from error
 
 
-def _rays_processes() -> set[psutil.Process]:
-    """Return the processes below this one that run a program of Ray's."""
-    found = set()
-    for process in psutil.Process().children(recursive=True):
-        with suppress(psutil.NoSuchProcess):
-            if any("/ray/" in word for word in process.cmdline()):
-                found.add(process)
-    return found
-
-
 def _start(options: dict[str, Any], limit_s: float) -> None:
     """Start a local Ray, again and again for ``limit_s`` seconds: on a busy machine it gives up
     when a process of its own takes 15 s to come up.
@@ -244,14 +236,15 @@ def _start(options: dict[str, Any], limit_s: float) -> None:
     """
     deadline = time.monotonic() + limit_s
     while True:
-        before = _rays_processes()
+        before = rays_processes()
         try:
-            ray.init(address="local", **options)
+            with without_secrets(services):
+                ray.init(address="local", **options)
         except Exception as error:
             if not any(words in str(error) for words in _NOT_UP):
                 raise
             ray.shutdown()
-            end(_rays_processes() - before)
+            end(rays_processes() - before)
             if time.monotonic() > deadline:
                 raise WorkerTimeout(
                     f"Ray did not start within {limit_s:.0f} s; raise hardware.timeouts.start_s or"
@@ -303,6 +296,8 @@ class RayCluster:
             _start(options, start_s)
         else:
             _join(address, options)
+        node: Any = ray_worker._global_node
+        self._continued = Continued(node.live_processes() if self._local else [])
         self._workers: list[RayWorker] = []
         self._meetings: list[str] = []
 
@@ -316,7 +311,7 @@ class RayCluster:
             actor = (
                 ray.remote(_titled(target))
                 .options(num_cpus=0, num_gpus=placement.gpus, runtime_env=runtime_env)
-                .remote(target, label)
+                .remote(target, label, kept_secrets() if self._local else {})
             )
             call_watch = CallWatch(
                 partial(_sign_of, label),
@@ -370,6 +365,7 @@ class RayCluster:
             worker.stop()
         self._workers.clear()
         ray.shutdown()
+        self._continued.close()
         end(process for process in processes if process is not None)
         for url in self._meetings:  # the last rank removes it, unless it was killed
             Path(url.removeprefix("file://")).unlink(missing_ok=True)

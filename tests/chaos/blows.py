@@ -15,8 +15,8 @@ INLINE_KINDS = (
 )
 HARASSED = "harassed"  # the engine is killed again and again
 DEPLOYED_KINDS = (
-    *("engine", "flow", "stopped-learner", "raylet", "learner", "server", "reward"),
-    *("stopped-engine", "gcs", "worker"),
+    *("engine", "flow", "stopped-learner", "stopped-raylet", "raylet", "learner", "stopped-gcs"),
+    *("server", "reward", "stopped-engine", "gcs", "worker"),
 )
 
 

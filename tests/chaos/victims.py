@@ -17,7 +17,8 @@ ACTORS = {
     "environment": (ENVIRONMENT_WORKER,),
 }
 KILLED = ("server", "worker", "flow", "gcs", "raylet", "engine", "learner", "reward")
-STOPPED = ("stopped-engine", "stopped-learner")  # by SIGSTOP: they are alive and make no progress
+# By SIGSTOP: they are alive and make no progress.
+STOPPED = ("stopped-engine", "stopped-learner", "stopped-gcs", "stopped-raylet")
 SHOP = Path(__file__).parent / "shop.py"  # the MCP server of episodes
 _CHILD = "rlcore.envs.child"
 

@@ -12,7 +12,7 @@ import pytest
 
 from flows.places import RECIPES
 from rlcore.recipes import load_recipe, recipe_names
-from rlcore.redaction import HIDDEN, redact, redact_error, redact_logs, redacting
+from rlcore.redaction import HIDDEN, redact, redact_error, redact_logs, redacting, secrets_of
 from schemas.errors import UserError
 
 # Made here, so that no file holds what looks like a key; the same in every process of a test run.
@@ -54,6 +54,33 @@ SHAPED = ["hf_" + "a1" * 17, "sk-" + "b2" * 20, "AKIA" + "C3" * 8, "ghp_" + "d4"
 )
 def test_what_is_a_secret_and_what_is_not(text: str, shown: str | None) -> None:
     assert redact(text, ENVIRONMENT) == (text if shown is None else shown)
+
+
+@pytest.mark.parametrize(
+    ("name", "hidden"),
+    [
+        *((name, True) for name in ("DB_PASS", "MY_PWD", "GITHUB_PAT", "NPM_AUTH", "SENTRY_DSN")),
+        *(
+            (name, True)
+            for name in ("AZURE_STORAGE_CONNECTION_STRING", "OPENAI_API_KEYS", "ARGILLA_APIKEY")
+        ),
+        *((name, True) for name in ("SESSION_COOKIE", "CI_JOB_JWT", "my_creds", "PASS")),
+        *(
+            (name, False)
+            for name in ("PWD", "OLDPWD", "MONKEY", "COMPASS", "PATH", "AUTHOR", "SPAT")
+        ),
+    ],
+)
+def test_which_variables_hold_a_secret(name: str, hidden: bool) -> None:
+    said = redact(f"cannot connect with {TOKEN}", {name: TOKEN})
+    assert said == f"cannot connect with {HIDDEN if hidden else TOKEN}"
+    assert bool(secrets_of({name: TOKEN})) == hidden
+
+
+def test_a_proxys_password_is_a_secret_of_the_environment() -> None:
+    assert list(secrets_of({"HTTPS_PROXY": "http://me:hunter22@proxy:3128", "X": "a"})) == [
+        "HTTPS_PROXY"
+    ]
 
 
 @pytest.fixture

@@ -89,6 +89,19 @@ def test_workers_have_the_secrets_and_no_file_of_ray_has(on_ray: RayCluster) -> 
     assert not [path for path in files if SECRET.encode() in path.read_bytes()]
 
 
+def test_no_process_of_rays_own_has_a_secret(on_ray: RayCluster) -> None:
+    """Of its head, its agents and its monitor none needs a key of the hub."""
+    on_ray.spawn(PROBE, 0, name="probe", placement=PLAIN).start("add", 1).result(60)
+    own = {
+        process.cmdline()[0]: process.environ()
+        for process in psutil.Process().children(recursive=True)
+        if not process.cmdline()[0].startswith("ray::") and "/ray/" in " ".join(process.cmdline())
+    }
+    assert len(own) >= 2
+    assert not [name for name, variables in own.items() if SECRET in variables.values()]
+    assert os.environ["HF_TOKEN"] == SECRET, "this process's own was taken away"
+
+
 def test_rays_token_is_readable_by_its_owner_only(on_ray: RayCluster) -> None:
     worker = on_ray.spawn(PROBE, 0, name="probe", placement=PLAIN)
     home = worker.start("variable", "HOME").result(60)
