@@ -1,4 +1,5 @@
-"""YAML of recipes and overrides: each key once, ``2e-6`` a number, quoted text as it stands."""
+"""YAML of recipes and overrides: each key once, ``2e-6`` a number, quoted text as it stands; and
+within limits, as anchors, brackets and length can ask for more than a machine has."""
 
 import re
 from typing import Any
@@ -11,10 +12,47 @@ TEXT = "tag:yaml.org,2002:str"
 FLOAT = "tag:yaml.org,2002:float"
 MERGE = "tag:yaml.org,2002:merge"
 NEXT_LINE = "\x85"  # a line break of YAML 1.1, which PyYAML writes as it is and reads as a space
+LONGEST = 1 << 20  # characters
+DEEPEST = 64  # levels
+MOST = 100_000  # values, with those of anchors counted wherever they are repeated
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML 1.1 as PyYAML reads it, but with the floats of YAML 1.2 and without repeated keys."""
+class BoundedLoader(yaml.SafeLoader):
+    """YAML 1.1 as PyYAML reads it, but no deeper than ``DEEPEST`` and of no more than ``MOST``
+    values, and without an anchor that holds itself."""
+
+    def __init__(self, stream: Any) -> None:
+        super().__init__(stream)
+        self._depth = 0
+        self._values: dict[int, int] = {}  # of each node that is complete, by its id
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        self._depth += 1
+        if self._depth > DEEPEST:
+            raise yaml.YAMLError(f"it is nested deeper than {DEEPEST} levels")
+        repeated = self.check_event(yaml.AliasEvent)
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        if node is None:  # of an empty document
+            return node
+        if repeated:
+            if id(node) not in self._values:
+                raise yaml.YAMLError("an anchor holds itself")
+            return node
+        if isinstance(node, yaml.ScalarNode):
+            inner = []
+        elif isinstance(node, yaml.MappingNode):
+            inner = [each for pair in node.value for each in pair]
+        else:
+            inner = node.value
+        self._values[id(node)] = 1 + sum(self._values[id(each)] for each in inner)
+        if self._values[id(node)] > MOST:
+            raise yaml.YAMLError(f"with its anchors unfolded it has more than {MOST:,} values")
+        return node
+
+
+class _Loader(BoundedLoader):
+    """Such YAML with the floats of YAML 1.2 and without repeated keys."""
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
@@ -75,9 +113,11 @@ def write_yaml(tree: Any, *, width: int = 80) -> str:
 def read_yaml(text: str, where: str, remedy: str = "correct it") -> Any:
     """Return what the YAML ``text`` holds; ``where`` names it in errors.
 
-    Raises UserError for text that is not YAML, with ``remedy``, for a repeated key, and for a
-    character U+0085, which would be read as a space.
+    Raises UserError for text that is not YAML, with ``remedy``, for a repeated key, for a
+    character U+0085, which would be read as a space, and beyond the limits of size.
     """
+    if len(text) > LONGEST:
+        raise UserError(f"{where} has {len(text):,} characters, and YAML here at most {LONGEST:,}")
     if NEXT_LINE in text:
         line = text[: text.index(NEXT_LINE)].count("\n") + 1
         raise UserError(

@@ -10,8 +10,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from rlcore.bounded import read_text
 from rlcore.recipe_errors import sentences
-from rlcore.recipe_text import read_yaml
+from rlcore.recipe_text import LONGEST, read_yaml
 from rlcore.redaction import check_recipe
 from schemas.errors import UserError, did_you_mean
 from schemas.names import is_file, split_function
@@ -123,7 +124,7 @@ def read_tree(
             f"recipe '{name}' is not one of {', '.join(names)}{did_you_mean(name, names)};"
             " give one of these names or the path of a YAML file"
         )
-    tree = read_yaml(path.read_text(encoding="utf-8"), f"recipe file '{path}'")
+    tree = read_yaml(read_text(path, at_most=LONGEST), f"recipe file '{path}'")
     if not isinstance(tree, dict):
         held = "nothing" if tree is None else type(tree).__name__
         raise UserError(f"recipe file '{path}' holds {held}, not sections; write name, model, ...")

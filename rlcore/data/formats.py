@@ -3,12 +3,12 @@ too."""
 
 import csv
 import io
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import PurePath
 from typing import Any
 
+from rlcore.bounded import read_json
 from schemas.errors import UserError
 
 PARQUET = ".parquet"
@@ -17,6 +17,8 @@ SHARDS = (PARQUET, ".jsonl", ".ndjson", ".csv", ".tsv")
 SUFFIXES = (*SHARDS, ".json")
 COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz"}
 READ = f"{', '.join(SUFFIXES)}, and all but Parquet as {', '.join(COMPRESSIONS)}"
+# A file that unfolds to more than both is no data but a bomb: a few MB can hold a TB.
+UNFOLDED, TIMES = 2 << 30, 200
 _SEPARATORS = {".csv": ",", ".tsv": "\t"}
 
 
@@ -31,6 +33,36 @@ def format_of(path: str) -> tuple[str, str | None]:
     if endings[-1] in COMPRESSIONS and len(endings) > 1 and endings[-2] != PARQUET:
         return endings[-2], COMPRESSIONS[endings[-1]]
     return endings[-1], None
+
+
+class Unfolded(io.RawIOBase):
+    """The bytes of a compressed ``file`` of ``size`` bytes, called ``path``.
+
+    Reading raises ``UserError`` where there are more than ``UNFOLDED`` and ``TIMES`` its size."""
+
+    def __init__(self, file: Any, size: int, path: str) -> None:
+        self._file, self._size, self._path, self._read = file, size, path, 0
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Read into ``buffer``; return the number of bytes."""
+        found = self._file.read(len(buffer))
+        buffer[: len(found)] = found
+        self._read += len(found)
+        check_unfolded(self._read, self._size, self._path)
+        return len(found)
+
+
+def check_unfolded(read: int, size: int, path: str) -> None:
+    """Raise ``UserError`` where ``read`` bytes of a file of ``size`` bytes are too many."""
+    if read > max(UNFOLDED, TIMES * size):
+        raise UserError(
+            f"{path} has {size:,} bytes and unfolds to more than {read >> 20:,} MiB; write it with"
+            " less text that repeats, or in several files"
+        )
 
 
 def rows_in(file: Any, path: str) -> Iterator[dict[str, Any]]:
@@ -61,14 +93,28 @@ def _parquet(file: Any, path: str) -> Iterator[dict[str, Any]]:
     import pyarrow.parquet as pq
 
     try:
+        size, unfolded = file.seek(0, io.SEEK_END), 0
         table = pq.ParquetFile(file)
-        for batch in table.iter_batches(batch_size=1024):  # whole nested columns do not convert
-            yield from _written(batch).to_pylist()
+        for batch in table.iter_batches(batch_size=256):  # whole nested columns do not convert
+            rows = _decoded(batch)
+            unfolded += rows.nbytes
+            check_unfolded(unfolded, size, path)
+            yield from _written(rows).to_pylist()
     except pa.ArrowInvalid as error:
         raise UserError(
             f"{path} is not a readable Parquet file ({str(error).partition('.')[0]}); write it"
             " again"
         ) from error
+
+
+def _decoded(batch: Any) -> Any:
+    """Return ``batch`` with the values of columns that hold numbers of a dictionary."""
+    import pyarrow as pa
+
+    for index, field in enumerate(batch.schema):
+        if pa.types.is_dictionary(field.type):
+            batch = batch.set_column(index, field.name, batch.column(index).dictionary_decode())
+    return batch
 
 
 def _written(batch: Any) -> Any:
@@ -107,7 +153,7 @@ def _jsonl(file: Any, path: str) -> Iterator[dict[str, Any]]:
 
 def _json(file: Any, path: str) -> Iterator[dict[str, Any]]:
     try:
-        rows = json.load(file)
+        rows = read_json(file.read())
     except ValueError as error:
         lines = ", or rename it to .jsonl if each line is a row" if "Extra" in str(error) else ""
         raise UserError(f"{path} is not JSON ({error}); fix it{lines}") from error
@@ -124,7 +170,7 @@ def _json(file: Any, path: str) -> Iterator[dict[str, Any]]:
 
 def _object(line: bytes, where: str) -> dict[str, Any]:
     try:
-        row = json.loads(line)
+        row = read_json(line)
     except ValueError as error:
         raise UserError(f"{where} is not JSON ({error}); fix or remove that line") from error
     if not isinstance(row, dict):

@@ -1,5 +1,6 @@
 """Sources -> raw rows: files (local or any fsspec URL), the hub, GSM8K, MATH, AIME."""
 
+import io
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -9,7 +10,15 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlcore.data.formats import PARQUET, READ, SUFFIXES, count_in, format_of, rows_in
+from rlcore.data.formats import (
+    PARQUET,
+    READ,
+    SUFFIXES,
+    Unfolded,
+    count_in,
+    format_of,
+    rows_in,
+)
 from rlcore.data.globs import matched_files
 from rlcore.data.rows import RawTable
 from rlcore.models.files import hub_unreachable
@@ -176,7 +185,12 @@ def _opened(path: str, setting: str) -> Iterator[Any]:
     import fsspec
 
     try:
-        with fsspec.open(path, "rb", compression=format_of(path)[1]) as file:
+        compression = format_of(path)[1]
+        found = fsspec.open(path, "rb", compression=compression)
+        with found as file:
+            if compression is not None:
+                size = found.fs.size(found.path) or 0
+                file = io.BufferedReader(Unfolded(file, size, path), 1 << 20)
             yield file
     except FileNotFoundError:
         raise UserError(

@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from rlcore.models.files import hub_unreachable
+from rlcore.recipe_text import BoundedLoader
 from rlcore.store.outside import Read, read_file_digest
 from schemas.licenses import HUB_LICENSES
 from schemas.recipe import Recipe
@@ -78,7 +79,7 @@ def license_of_card(text: str | None) -> License | None:
     if not lines or lines[0].strip() != "---" or "---" not in lines[1:]:
         return None
     try:
-        data = yaml.safe_load("\n".join(lines[1 : lines.index("---", 1)]))
+        data = yaml.load("\n".join(lines[1 : lines.index("---", 1)]), Loader=BoundedLoader)
     except yaml.YAMLError:  # somebody else's file
         return None
     if not isinstance(data, dict):

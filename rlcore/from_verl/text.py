@@ -12,6 +12,7 @@ from rlcore.from_verl.shell.expansion import Expansion
 from rlcore.from_verl.shell.parser import Body, Simple, parse
 from rlcore.from_verl.shell.script import read_script
 from rlcore.from_verl.shell.value import Text, shown
+from rlcore.recipe_text import LONGEST, BoundedLoader
 from rlcore.recipes import parse_override
 from schemas.errors import UserError
 
@@ -199,8 +200,10 @@ def _override(text: Text) -> tuple[str, Any]:
 
 
 def _read_yaml(text: str) -> Settings:
+    if len(text) > LONGEST:
+        raise UserError(f"the config has {len(text):,} characters; give one of at most {LONGEST:,}")
     try:
-        tree = yaml.safe_load(text)
+        tree = yaml.load(text, Loader=BoundedLoader)
     except yaml.YAMLError as error:
         raise UserError(f"the config is not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(tree, dict):

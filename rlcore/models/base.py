@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlcore.bounded import within
 from rlcore.models.files import (
     CODE_FILES,
     TOKENIZER_FILES,
@@ -47,6 +48,7 @@ from schemas.model import ModelSection
 if TYPE_CHECKING:
     from rlcore.models.tokenizer import ChatTokenizer
 
+TEMPLATE_S = 20.0  # for a question of one line, which takes milliseconds
 TOKENIZER_TEXTS = 16384  # enough for every word of generated text; more only costs time
 
 
@@ -116,13 +118,22 @@ def _check_template(tokenizer: Any, model: ModelSection) -> None:
     from jinja2 import TemplateError, TemplateSyntaxError
 
     question = [{"role": "user", "content": "What is 1 + 1?"}]
+    given = model.chat_template is not None
+    whose = "model.chat_template" if given else f"tokenizer of model '{model.path}'"
+    endless = (
+        f"{whose}: the chat template takes longer than {TEMPLATE_S:.0f} s for a question of one"
+        " line; set model.chat_template to one that ends"
+    )
     try:
-        tokenizer.apply_chat_template(question, tokenize=False)
+        with within(TEMPLATE_S, endless):
+            for open_turn in (False, True):
+                tokenizer.apply_chat_template(
+                    question, tokenize=False, add_generation_prompt=open_turn
+                )
     except TemplateSyntaxError as error:
-        whose = f"tokenizer of model '{model.path}'"
         raise UserError(
-            f"{whose if model.chat_template is None else 'model.chat_template'}: the chat template"
-            f" is not Jinja (line {error.lineno}: {error.message}); fix model.chat_template"
+            f"{whose}: the chat template is not Jinja (line {error.lineno}: {error.message}); fix"
+            " model.chat_template"
         ) from None
     except TemplateError:  # it compiles, and refuses this conversation only
         pass

@@ -30,6 +30,12 @@ def check_all(store: ArtifactReader) -> Iterator[Checked]:
         for key in store.keys(kind):
             with TemporaryDirectory(prefix="rl-pipeline-") as folder:
                 yield _check(ArtifactReader(store.root, cache=Path(folder)), kind, key)
+    for link in store.links():
+        kind, _, key = link.partition("/")
+        fault = (
+            f"{store.root}/{link} is a symbolic link, which nothing follows; put the folder there"
+        )
+        yield Checked(kind, key, 0, fault)
 
 
 def _check(store: ArtifactReader, kind: str, key: str) -> Checked:

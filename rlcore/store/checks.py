@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from rlcore.bounded import read_json
 from schemas.columns import TABLES
 from schemas.errors import UserError, did_you_mean
 from schemas.versions import schema_version
@@ -95,7 +96,7 @@ def check_seal(raw: bytes, uri: str) -> bool:
 
     Raises DamagedArtifact where an entry, such as a parent or the producer, was changed since.
     """
-    fields = json.loads(raw)
+    fields = read_json(raw)
     if not fields.get("seal"):
         return False
     if manifest_seal(fields) != fields["seal"]:
@@ -141,7 +142,7 @@ def parse_manifest(raw: bytes, uri: str, kind: str, key: str) -> "Manifest":
 
     where = f"{uri}/{MANIFEST}"
     try:
-        fields = json.loads(raw)
+        fields = read_json(raw)
     except ValueError as error:
         raise damaged(uri, f"{where} is not JSON ({error})") from None
     version = fields.get("version") if isinstance(fields, dict) else None

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+from rlcore.bounded import read_bytes
 from rlcore.store.checks import MANIFEST, ArtifactError, remember_digest
 from rlcore.store.flusher import Flusher, flush
 from rlcore.store.leftovers import is_abandoned
@@ -20,11 +21,13 @@ from rlcore.store.pruned import FOLDER as PRUNED
 from rlcore.store.pruned import LocalDocuments
 from rlcore.store.records import LEASES, LocalRecords
 from rlcore.store.stamps import stamp
+from schemas.errors import UserError
 
 if TYPE_CHECKING:
     from schemas.artifacts import Manifest
 
 _STAGING = ".staging"
+LARGEST_MANIFEST = 256 << 20  # bytes; one of a hundred thousand files has 20 MB
 STALE_S = 24 * 3600
 
 
@@ -40,11 +43,14 @@ class LocalFiles:
         return str(self.root / location)
 
     def read_manifest(self, location: str) -> bytes | None:
-        """Return the bytes of the manifest, or None where there is none."""
+        """Return the bytes of the manifest, or None where there is none; no bytes of what no writer
+        of ours left there, as a pipe."""
         try:
-            return (self.root / location / MANIFEST).read_bytes()
+            return read_bytes(self.root / location / MANIFEST, at_most=LARGEST_MANIFEST)
         except (FileNotFoundError, NotADirectoryError):
             return None
+        except (UserError, IsADirectoryError):
+            return b""
 
     def read_manifests(self, locations: list[str]) -> list[bytes | None]:
         """Return the manifests in the order asked; None for one that is gone."""
@@ -90,6 +96,16 @@ class LocalFiles:
                 key = Path(folder).relative_to(top).as_posix()
                 if key.startswith(prefix):
                     yield key
+
+    def links(self) -> list[str]:
+        """Return the symbolic links below the kinds, which no reader follows."""
+        return [
+            f"{folder.removeprefix(f'{self.root}/')}/{name}"
+            for kind in self.kinds()
+            for folder, subfolders, files in os.walk(self.root / kind)
+            for name in subfolders
+            if MANIFEST not in files and os.path.islink(f"{folder}/{name}")
+        ]
 
     def kinds(self) -> list[str]:
         """Return the kinds that have a directory."""

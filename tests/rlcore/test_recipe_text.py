@@ -73,3 +73,48 @@ def test_what_is_no_yaml_is_one_sentence(text: str) -> None:
     with pytest.raises(UserError, match=r"^it is not valid YAML: .*; close it$") as refusal:
         read_yaml(text, "it", "close it")
     assert "\n" not in str(refusal.value)
+
+
+def _unfolding(levels: int, wide: int) -> str:
+    lines = ["a0: &a0 [x]"]
+    for level in range(1, levels):
+        lines.append(f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * wide)}]")
+    return "\n".join(lines)
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (_unfolding(9, 9), "with its anchors unfolded it has more than 100,000 values"),
+        (_unfolding(30, 2), "with its anchors unfolded it has more than 100,000 values"),
+        ("a: &a {b: 1}\n" + "c: {<<: [" + "*a, " * 60_000 + "*a]}", "more than 100,000 values"),
+        ("a: &a [*a]", "an anchor holds itself"),
+        ("a: &a {b: {c: *a}}", "an anchor holds itself"),
+        ("a: " + "[" * 5000, "nested deeper than 64 levels"),
+        ("{a: " * 70 + "1" + "}" * 70, "nested deeper than 64 levels"),
+        ("description: " + "x" * (1 << 21), "characters, and YAML here at most 1,048,576"),
+    ],
+    ids=lambda value: value[:12],
+)
+def test_what_would_take_all_time_or_memory_is_one_sentence(text: str, said: str) -> None:
+    with pytest.raises(UserError) as refused:
+        read_yaml(text, "recipe file 'x.yaml'")
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_anchors_that_people_use_are_read() -> None:
+    text = "base: &base {lr: 1}\nlist: &all [1, 2]\nboth: {<<: *base, all: *all}\nnone: &e\nn: *e"
+    assert read_yaml(text, "x")["both"] == {"lr": 1, "all": [1, 2]}
+    assert read_yaml("", "x") is None
+
+
+def test_a_recipe_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_bytes(b"name: mine\ndescription: caf\xe9\n")
+    with pytest.raises(UserError, match=r"mine.yaml is not UTF-8 on line 2; save it as UTF-8"):
+        load_recipe(str(path), directory=tmp_path)
+    path.write_bytes(b"x" * (2 << 20))
+    with pytest.raises(UserError, match=r"mine.yaml has 2 MiB, and such a file at most 1"):
+        load_recipe(str(path), directory=tmp_path)

@@ -205,6 +205,7 @@ FILES: dict[str, tuple[Overrides, str]] = {
         " data.max_reject_fraction = 0.1; 100 for 'wrong_form', as row 0: it has columns prompt,",
     ),
 }
+ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
 MODELS: dict[str, tuple[Callable[[Path], object], Overrides, str]] = {
     "no config": (without("config.json"), {}, "has no config.json; give a Hugging Face model"),
     "a config that is no JSON": (
@@ -257,6 +258,11 @@ MODELS: dict[str, tuple[Callable[[Path], object], Overrides, str]] = {
         lambda directory: None,
         {"model.chat_template": "{% for m in messages %}"},
         "model.chat_template: the chat template is not Jinja (line 1: Unexpected end of template",
+    ),
+    "a template without end": (
+        lambda directory: None,
+        {"model.chat_template": ENDLESS},
+        "model.chat_template: the chat template takes longer than 2 s for a question of one line",
     ),
     "a short context": (
         lambda directory: None,
@@ -314,8 +320,12 @@ def test_a_file_that_cannot_be_used_is_refused(
 
 @pytest.mark.parametrize("case", MODELS)
 def test_a_model_directory_that_lacks_a_part_is_refused(
-    case: str, folder: Path, dry_run: Callable[[Overrides], tuple[int, str]]
+    case: str,
+    folder: Path,
+    dry_run: Callable[[Overrides], tuple[int, str]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("rlcore.models.base.TEMPLATE_S", 2.0)
     breaks, overrides, said = MODELS[case]
     shutil.rmtree(folder / "broken", ignore_errors=True)
     shutil.copytree(folder / "model", folder / "broken")
