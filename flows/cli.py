@@ -43,7 +43,7 @@ from flows.inline import INTERRUPTED
 from flows.output import drop_closed_stdout
 from flows.study import add_study
 from rlcore.cluster.surroundings import settle
-from rlcore.redaction import redact
+from rlcore.redaction import harmless
 from rlcore.telemetry import switch_off
 from schemas.errors import UserError
 
@@ -84,7 +84,7 @@ def _command(arguments: list[str] | None) -> int:
     try:
         return options.command(options)
     except UserError as error:
-        print(f"error: {redact(str(error))}", file=sys.stderr)
+        print(f"error: {harmless(str(error))}", file=sys.stderr)
         return _code(error)
     except KeyboardInterrupt as stopped:
         print(str(stopped) or "Stopped.", file=sys.stderr)

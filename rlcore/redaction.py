@@ -57,6 +57,7 @@ _PARAMETER = re.compile(
     rf"(?<=[?&;])((?:[\w.~%-]*[_-])?(?:{_ENDS}|signature|sig|auth)=)[^\s&;'\"<>)\]]+",
     re.IGNORECASE,
 )
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _SHAPE = re.compile(rf"(?<![\w-])(?:{'|'.join(SHAPES)})")
 
 
@@ -74,6 +75,12 @@ def redact(text: str, environment: Mapping[str, str] = os.environ) -> str:
         text = _USER_INFO.sub(HIDDEN, text)
     text = _PARAMETER.sub(rf"\g<1>{HIDDEN}", text)
     return _SHAPE.sub(HIDDEN, text)
+
+
+def harmless(text: str) -> str:
+    """Return ``text``, which may be a model's or a reward's, redacted and with its control
+    characters written out but for tabs and ends of lines: a terminal would obey them."""
+    return _CONTROL.sub(lambda one: one[0].encode("unicode_escape").decode(), redact(text))
 
 
 def secrets_of(environment: Mapping[str, str]) -> dict[str, str]:
@@ -107,11 +114,11 @@ def redact_logs() -> None:
     def redacted(*args: Any, **kwargs: Any) -> logging.LogRecord:
         record = make(*args, **kwargs)
         try:
-            record.msg, record.args = redact(record.getMessage()), ()
+            record.msg, record.args = harmless(record.getMessage()), ()
         except (TypeError, ValueError):  # arguments that do not fit: the handler reports that
             return record
         if record.exc_info:  # formatters take the text where it is there already
-            record.exc_text = redact(logging.Formatter().formatException(record.exc_info))
+            record.exc_text = harmless(logging.Formatter().formatException(record.exc_info))
         return record
 
     redacted.redacts = True  # pyright: ignore[reportFunctionMemberAccess]
@@ -128,7 +135,7 @@ def redacting() -> Iterator[None]:
         yield
     except BaseException as error:
         redact_error(error)
-        if (clean := redact(str(error))) != str(error):
+        if (clean := harmless(str(error))) != str(error):
             raise RuntimeError(f"{type(error).__name__}: {clean}") from None
         raise
 
@@ -142,12 +149,12 @@ def redact_error(error: BaseException) -> None:
         if id(each) in seen:
             continue
         seen.add(id(each))
-        each.args = tuple(redact(a) if isinstance(a, str) else a for a in each.args)
+        each.args = tuple(harmless(a) if isinstance(a, str) else a for a in each.args)
         if hasattr(each, "__notes__"):
-            each.__notes__ = [redact(note) for note in each.__notes__]
+            each.__notes__ = [harmless(note) for note in each.__notes__]
         for name in {*vars(each), *_members(type(each))}:
             value = getattr(each, name, None)
-            if isinstance(value, str) and (clean := redact(value)) != value:
+            if isinstance(value, str) and (clean := harmless(value)) != value:
                 with suppress(AttributeError, TypeError):  # it is read-only
                     setattr(each, name, clean)
         waiting += [e for e in (each.__cause__, each.__context__) if e is not None]

@@ -77,6 +77,29 @@ def test_which_variables_hold_a_secret(name: str, hidden: bool) -> None:
     assert bool(secrets_of({name: TOKEN})) == hidden
 
 
+def test_a_terminal_obeys_nothing_that_is_logged_or_raised(planted: str) -> None:
+    """A reward may raise what a model wrote: a title of the window, a cleared screen, a link."""
+    hostile = "\x1b]0;title\x07\x1b[2J\x9b1A\rovertaken\n\tkept"
+    harmless_ = r"\x1b]0;title\x07\x1b[2J\x9b1A\rovertaken" + "\n\tkept"
+    redact_logs()
+    written = io.StringIO()
+    handler = logging.StreamHandler(written)
+    logger = logging.getLogger("hostile")
+    logger.addHandler(handler)
+    try:
+        try:
+            raise ValueError(hostile)
+        except ValueError:
+            logger.exception(hostile)
+    finally:
+        logger.removeHandler(handler)
+    assert harmless_ in written.getvalue()
+    assert not set("\x1b\x07\x9b\r") & set(written.getvalue())
+    with pytest.raises(ValueError) as raised, redacting():
+        raise ValueError(hostile)
+    assert str(raised.value) == harmless_
+
+
 def test_a_proxys_password_is_a_secret_of_the_environment() -> None:
     assert list(secrets_of({"HTTPS_PROXY": "http://me:hunter22@proxy:3128", "X": "a"})) == [
         "HTTPS_PROXY"
