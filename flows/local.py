@@ -114,7 +114,7 @@ def password(home: Path) -> str:
     """Return ``user:password`` of this home's server, created on first use (mode 0600)."""
     path = home / "password"
     if not path.exists():
-        home.mkdir(parents=True, exist_ok=True)
+        services.make_private(home)
         services.write_atomically(path, f"admin:{secrets.token_urlsafe(24)}")
     return path.read_text(encoding="utf-8")
 

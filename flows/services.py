@@ -87,10 +87,16 @@ def write_atomically(path: Path, text: str) -> None:
     os.replace(temporary, path)
 
 
+def make_private(folder: Path) -> None:
+    """Make ``folder``, or an existing one, readable by its owner only."""
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o700)
+
+
 @contextmanager
 def locked(home: Path) -> Iterator[None]:
     """Hold the bring-up of ``home`` for one process; a second one waits for the first."""
-    home.mkdir(parents=True, exist_ok=True)
+    make_private(home)
     with (home / "lock").open("w", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX)  # the kernel releases it when the process ends
         yield
@@ -113,10 +119,14 @@ def start(
     cwd: Path,
     port: int | None = None,
 ) -> Service:
-    """Start ``command`` in its own session, so that it outlives the terminal; return it."""
+    """Start ``command`` in its own session, so that it outlives the terminal; return it.
+
+    What it and all that it starts write is for its owner only, but where a folder's default ACL
+    says otherwise: logs and databases have what gives access, and stores what models learnt from.
+    """
     log = log_path(home, name)
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab") as output:
+    make_private(log.parent)
+    with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as output:
         process = subprocess.Popen(
             command,
             cwd=cwd,
@@ -125,6 +135,7 @@ def start(
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            umask=0o077,
         )
     service = Service(name, process.pid, psutil.Process(process.pid).create_time(), port)
     write_atomically(home / f"{name}.json", json.dumps(asdict(service)))

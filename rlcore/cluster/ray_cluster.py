@@ -291,7 +291,7 @@ class RayCluster:
             # Ray would start processes ahead, and actors with variables of their own need others.
             os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
             options |= {"include_dashboard": False, "num_cpus": max(4, os.cpu_count() or 1)}
-            if "RAY_TMPDIR" not in os.environ and (folder := socket_folder()):
+            if folder := socket_folder():
                 options["_temp_dir"] = f"{folder}/{RAY}"
             _start(options, start_s)
         else:

@@ -17,6 +17,7 @@ _VLLM_SOCKETS = "VLLM_RPC_BASE_PATH"
 # Of the 107 bytes of a socket's path Ray takes some 66: /session_<time>_<process>/sockets/<name>.
 _LONGEST = 40
 RAY = "ray"
+CHOSEN = "RAY_TMPDIR"  # the user's choice of a place
 _PLACES = ("/tmp", "/var/tmp", "/dev/shm")
 
 
@@ -47,14 +48,16 @@ def obstacles() -> Iterator[tuple[str, str, str]]:
         if not os.access(folder if os.path.exists(folder) else home, os.W_OK | os.X_OK):
             found = f"'{folder}', where Ray keeps its token, cannot be written"
             yield "home", found, "set HOME to a folder that you can write"
-    chosen = os.environ.get("RAY_TMPDIR")
-    longest = _LONGEST - len(f"/{RAY}")
-    if chosen is not None and len(os.fsencode(chosen)) > longest:
-        found = f"RAY_TMPDIR = '{chosen}' is too long: a socket's path has at most 107 bytes"
+    if socket_folder() is not None:
+        return
+    if chosen := os.environ.get(CHOSEN):
+        longest = _LONGEST - len(f"/{_name()}/{RAY}")
+        found = f"{CHOSEN} = '{chosen}' has no room for our sockets: it cannot be written, or is"
+        found += " too long: a socket's path has at most 107 bytes"
         yield "sockets", found, f"give a folder of at most {longest} bytes, or unset it"
-    elif chosen is None and socket_folder() is None:
+    else:
         found = f"no folder for sockets: none of {', '.join(_PLACES)} can be written"
-        yield "sockets", found, f"set RAY_TMPDIR to a folder of at most {longest} bytes"
+        yield "sockets", found, f"set {CHOSEN} to a folder of yours with a short path"
 
 
 def _exclude_loopback(environment: MutableMapping[str, str]) -> None:
@@ -72,18 +75,26 @@ def socket_folder() -> str | None:
     """Return a folder of this user's alone whose path leaves room for sockets' names; ``/tmp/ray``
     may be somebody else's, and ``TMPDIR`` long. None where there is none.
 
-    Ray gets the folder ``RAY`` in it: it opens the one that it is given to everybody.
+    It is made in ``RAY_TMPDIR`` where that is set. Ray gets the folder ``RAY`` in it: it opens the
+    one that it is given to everybody, and others who can write there answer in the place of Ray.
     """
-    for place in dict.fromkeys((tempfile.gettempdir(), *_PLACES)):
-        folder = Path(place, f"rl-pipeline-ray-{os.getuid()}")
+    chosen = os.environ.get(CHOSEN)
+    # Not XDG_RUNTIME_DIR: it is removed after the last log-out, while runs continue.
+    for place in dict.fromkeys([chosen] if chosen else [tempfile.gettempdir(), *_PLACES]):
+        folder = Path(place, _name())
         if len(os.fsencode(folder / RAY)) > _LONGEST:
             continue
         try:
             folder.mkdir(mode=0o700, exist_ok=True)
-            found = folder.lstat()
+            around, found = folder.parent.stat().st_mode, folder.lstat()
         except OSError:
             continue
-        ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
-        if ours and not found.st_mode & 0o022 and os.access(folder, os.W_OK | os.X_OK):
+        moved = around & 0o022 and not around & stat.S_ISVTX  # others may put theirs in its place
+        ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not moved
+        if ours and not found.st_mode & 0o077 and os.access(folder, os.W_OK | os.X_OK):
             return str(folder)
     return None
+
+
+def _name() -> str:
+    return f"rlp-{os.getuid()}"

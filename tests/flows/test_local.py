@@ -18,6 +18,7 @@ import pytest
 from flows import services
 from flows.local import ENV_BEGIN, ROOT, down, password, server_settings, write_env_file
 from flows.places import RECIPES
+from tests.strangers import reachable_by_others
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -208,6 +209,16 @@ def test_the_password_is_in_two_files_readable_by_their_owner_only(site: _Brough
 
 
 @pytest.mark.slow
+def test_no_other_user_reads_what_the_server_writes(site: _BroughtUp) -> None:
+    """The secret path of a report is in database and log, and the report needs no password."""
+    assert list(reachable_by_others(site.home)) == []
+    assert list(reachable_by_others(site.env_file)) == []
+    written = [*site.home.glob("prefect.db*"), *(site.home / "logs").iterdir()]
+    assert len(written) >= 3
+    assert {stat.S_IMODE(path.stat().st_mode) for path in written} == {0o600}
+
+
+@pytest.mark.slow
 def test_the_first_run_waits_for_no_deployment_but_its_own(tmp_path: Path) -> None:
     """Forty deployments cost seven seconds, before anything was seen to go on; made while a worker
     starts the run, they make SQLite refuse it, which costs as much."""
@@ -236,6 +247,7 @@ def test_a_run_where_no_server_is_up_starts_this_one(tmp_path: Path) -> None:
         server = services.find(home, "server")
         assert server is not None, result.stdout + result.stderr
         assert f"127.0.0.1:{server.port}" in result.stdout
+        assert list(reachable_by_others(tmp_path / "store")) == []
     finally:
         down(home)
 

@@ -23,6 +23,7 @@ from rlcore.cluster.types import Cluster, Placement, WorkerDied, WorkerTimeout, 
 from schemas.errors import UserError
 from tests.listeners import open_to_others
 from tests.rlcore.cluster.conftest import SECRET
+from tests.strangers import reachable_by_others
 
 pytestmark = pytest.mark.timeout(120)
 PROBE = "tests.rlcore.cluster.probe_worker:Probe"
@@ -280,5 +281,5 @@ def test_ray_does_not_open_the_folder_of_our_sockets_to_others(on_ray: Cluster) 
     del on_ray
     folder = socket_folder()
     assert folder is not None
-    assert Path(folder).stat().st_mode & 0o777 == 0o700
+    assert list(reachable_by_others(Path(folder))) == []
     assert any(Path(folder, RAY).glob("session_*"))

@@ -63,16 +63,49 @@ def test_sockets_fit_below_a_long_temporary_directory(
     assert os.stat(folder).st_uid == os.getuid()
 
 
-def test_a_folder_that_others_can_write_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever can write there could answer in Ray's place."""
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o755])
+def test_a_folder_that_others_can_enter_is_not_used(
+    monkeypatch: pytest.MonkeyPatch, mode: int
+) -> None:
+    """Ray opens what it makes in it to everybody, who could answer in its place."""
     with tempfile.TemporaryDirectory(dir="/tmp") as place:
         monkeypatch.setattr(tempfile, "tempdir", place)
-        folder = Path(place, f"rl-pipeline-ray-{os.getuid()}")
+        folder = Path(place, f"rlp-{os.getuid()}")
         folder.mkdir()
-        folder.chmod(0o777)
+        folder.chmod(mode)
         assert socket_folder() != str(folder)
         folder.chmod(0o700)
         assert socket_folder() == str(folder)
+
+
+def test_a_folder_that_others_can_replace_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a place that all can write and that is not sticky, anyone can move it away."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as place:
+        monkeypatch.setattr(tempfile, "tempdir", place)
+        os.chmod(place, 0o777)
+        assert socket_folder() != str(Path(place, f"rlp-{os.getuid()}"))
+        os.chmod(place, 0o1777)
+        assert socket_folder() == str(Path(place, f"rlp-{os.getuid()}"))
+
+
+def test_a_link_of_a_stranger_is_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as place:
+        monkeypatch.setattr(tempfile, "tempdir", place)
+        Path(place, "theirs").mkdir(mode=0o700)
+        folder = Path(place, f"rlp-{os.getuid()}")
+        folder.symlink_to("theirs")
+        assert socket_folder() != str(folder)
+
+
+def test_the_users_choice_of_a_place_gets_a_folder_of_ours(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ray would open the one that it is given to everybody."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as place:
+        os.chmod(place, 0o755)
+        monkeypatch.setenv("RAY_TMPDIR", place)
+        assert socket_folder() == f"{place}/rlp-{os.getuid()}"
+        assert list(obstacles()) == []
 
 
 def test_what_ray_cannot_do_is_one_sentence_each(
@@ -86,7 +119,7 @@ def test_what_ray_cannot_do_is_one_sentence_each(
     found = list(obstacles())
     assert [name for name, _, _ in found] == ["home", "sockets"]
     assert "cannot be written" in found[0][1]
-    assert "is too long: a socket's path has at most 107 bytes" in found[1][1]
+    assert "too long: a socket's path has at most 107 bytes" in found[1][1]
 
 
 def test_children_of_another_locale_write_utf_8() -> None:
