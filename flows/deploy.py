@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -18,8 +19,22 @@ import yaml
 from prefect import Flow
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
-from prefect.client.schemas.filters import FlowFilter, FlowFilterName
-from prefect.client.schemas.objects import ConcurrencyLimitConfig, ConcurrencyLimitStrategy
+from prefect.client.schemas.filters import (
+    DeploymentFilter,
+    DeploymentFilterId,
+    FlowFilter,
+    FlowFilterName,
+    FlowRunFilter,
+    FlowRunFilterExpectedStartTime,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+)
+from prefect.client.schemas.objects import (
+    ConcurrencyLimitConfig,
+    ConcurrencyLimitStrategy,
+    FlowRun,
+    StateType,
+)
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.deployments.runner import RunnerDeployment
 from prefect.events.schemas.automations import AutomationCore
@@ -29,7 +44,7 @@ from prefect.schedules import Cron, Schedule
 from prefect.types.entrypoint import EntrypointType
 
 from flows.places import AUTOMATIONS, RECIPES, ROOT
-from flows.pool_runs import POOL
+from flows.pool_runs import CATCH_UP, POOL
 from flows.services import locked, step_aside
 from rlcore.recipes import load_recipe, read_tree, recipe_names
 from schemas.errors import UserError
@@ -302,10 +317,33 @@ def _deploy(
         entrypoint_type=EntrypointType.MODULE_PATH,
     )
     deployment.storage = LocalStorage(str(root))
+    missed = _missed(client, flow.name, own or path.stem) if schedule is not None else None
     made = deployment.apply(work_pool_name=POOL)
     assert isinstance(made, UUID), "in a plain function it is not a coroutine"
+    if missed is not None and schedule is not None and schedule.active:
+        client.create_flow_run_from_deployment(made, parameters=missed.parameters, tags=[CATCH_UP])
     if schedule is None:  # which Prefect takes for: leave them as they are
         _delete_schedules(client, made)
+
+
+def _missed(client: SyncPrefectClient, flow_name: str, name: str) -> FlowRun | None:
+    """Return the newest run that a schedule made and that is due, which deploying again removes;
+    None where there is none, or a run that makes up for one waits already."""
+    existing = _deployed(client, flow_name).get(name)
+    if existing is None:
+        return None
+    now: Any = datetime.now(UTC)
+    due = client.read_flow_runs(
+        deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=[existing.id])),
+        flow_run_filter=FlowRunFilter(
+            state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.SCHEDULED])),
+            expected_start_time=FlowRunFilterExpectedStartTime(before_=now),
+        ),
+    )
+    if any(CATCH_UP in run.tags for run in due):
+        return None
+    made = [run for run in due if run.auto_scheduled]
+    return max(made, key=lambda run: str(run.expected_start_time), default=None)
 
 
 def _delete_schedules(client: SyncPrefectClient, deployment: UUID) -> None:

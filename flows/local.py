@@ -122,13 +122,13 @@ def password(home: Path) -> str:
 def start_server(home: Path = HOME, port: int = PORT, reports: Path = REPORTS) -> services.Service:
     """Return the server of ``home``, started if necessary but not waited for (``wait_healthy``).
 
-    ``port`` is used if free or this server's before, else any free one. It serves ``reports``.
+    It keeps the port of its last time, to which runs and ``.env`` still point; the first time it
+    takes ``port``, or any where that is not free. It serves ``reports``.
     """
-    before = services.last_port(home, "server")  # before ``find``, which removes stale pid files
     running = services.find(home, "server")
     if running is not None:
         return running
-    port = services.own_port(before, port)
+    port = services.own_port(home, port)
     command = [sys.executable, "-m", "flows.server", "--port", str(port), "--reports", str(reports)]
     environment = {**os.environ, **server_settings(home, port)}
     return services.start(home, "server", command, environment, cwd=ROOT, port=port)

@@ -17,6 +17,7 @@ from rlcore.cluster.os_processes import is_alive
 from tasks.runtime.crashes import OPEN_STATES, close_run
 
 POOL = "rl-pipeline"
+CATCH_UP = "catch-up"  # the tag of a run that makes up for a firing of a schedule
 
 
 def worker_reported(since: float) -> bool:
@@ -69,14 +70,14 @@ def has_active_runs() -> bool:
 
 
 def cancel_waiting(message: str) -> int:
-    """Cancel the pool's runs that have not started, except scheduled ones; return how many.
+    """Cancel the pool's runs that have not started, except those of schedules; return how many.
 
     The schedule, while it is switched on, would create those again.
     """
     waiting = [StateType.SCHEDULED, StateType.PENDING]
     with get_client(sync_client=True) as client:
         runs = _runs_of_pool(client, waiting)
-        asked_for = [run for run in runs if not run.auto_scheduled]
+        asked_for = [run for run in runs if not run.auto_scheduled and CATCH_UP not in run.tags]
         for run in asked_for:
             client.set_flow_run_state(run.id, Cancelled(message=message), force=True)
     return len(asked_for)

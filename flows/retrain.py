@@ -25,14 +25,14 @@ from schemas.recipe import Recipe
 from schemas.stages import Stage
 from tasks.retraining.events import FAILED, HELD, PROMOTED, tell
 from tasks.retraining.gate import gate
-from tasks.retraining.observe import newer_run, observe
+from tasks.retraining.observe import SUPERSEDED, done_since, observe
 from tasks.retraining.promote import promote, push
 from tasks.run_page.ended import show_ends_below
 from tasks.runtime.crashes import close_children
 from tasks.runtime.patience import ignore_lost_output, wait_for_server
 
-NOTHING_NEW = "NothingNew"  # names of states, and so of events: flows/automations.yaml expects them
-SUPERSEDED = "Superseded"
+# The name of a state, and so of an event, which flows/automations.yaml expects.
+NOTHING_NEW = "NothingNew"
 ROUNDS = 5  # of gates whose champion was replaced meanwhile
 
 
@@ -74,10 +74,10 @@ def _retrain(recipe: str, overrides: dict[str, Any] | None) -> State | dict[str,
             f"recipe '{asked.name}' has no section retrain; add one (retrain: {{}} will do), see"
             " docs/retraining.md"
         )
-    newer = newer_run(flow_run.id)
-    if newer is not None:
-        message = f"the run of {newer.expected_start_time:%Y-%m-%d %H:%M:%S} UTC waits behind it"
-        return Completed(name=SUPERSEDED, message=message)
+    done = done_since(flow_run.id)
+    if done is not None:
+        message = f"the run '{done.name}' began {done.start_time:%Y-%m-%d %H:%M:%S} UTC, after this"
+        return Completed(name=SUPERSEDED, message=f"{message} one was due, and did its work")
     found = observe(asked)
     if found.nothing:
         return Completed(name=NOTHING_NEW, message=found.nothing)

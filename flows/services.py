@@ -20,6 +20,7 @@ import psutil
 from schemas.errors import UserError
 
 HOST = "127.0.0.1"
+_PORT = "port"  # the file in a home that keeps its server's, while it is down too
 # Variables that differ between terminals and do not affect a service.
 OF_THE_SHELL = {"_", "PWD", "OLDPWD", "SHLVL", "PS1", "COLUMNS", "LINES", "DISPLAY", "WINDOWID"}
 OF_THE_SHELL |= {"_RJEM_MALLOC_CONF"}  # set by Polars on import
@@ -100,14 +101,6 @@ def locked(home: Path) -> Iterator[None]:
     with (home / "lock").open("w", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX)  # the kernel releases it when the process ends
         yield
-
-
-def last_port(home: Path, name: str) -> int | None:
-    """Return the port in the pid file of ``name``, whether or not it runs, to reuse it."""
-    try:
-        return Service(**json.loads((home / f"{name}.json").read_text(encoding="utf-8"))).port
-    except (FileNotFoundError, ValueError, TypeError):
-        return None
 
 
 def start(
@@ -237,19 +230,39 @@ def free_port(preferred: Sequence[int] = ()) -> int:
     raise UserError(f"no free port on {HOST}; end a program that listens on many")
 
 
-def own_port(before: int | None, default: int) -> int:
-    """Return the port on which a service starts: ``before``, its port of the last time, else
-    ``default``, else any free one.
+def own_port(home: Path, default: int) -> int:
+    """Return the port on which the server of ``home`` starts: that of its last time, else
+    ``default``, else any free one, which is its own from now on.
 
-    ``before`` is waited for, RELEASE_S at most: the kernel closes the sockets of a killed process
-    some time after its pid says that it has ended.
+    That of the last time is waited for, RELEASE_S at most: the kernel closes the sockets of a
+    killed process some time after its pid says that it has ended.
     """
-    if not before:
-        return free_port([default])
+    before = _kept_port(home)
     deadline = time.monotonic() + RELEASE_S
-    while free_port([before]) != before and time.monotonic() < deadline:
+    while before and free_port([before]) != before and time.monotonic() < deadline:
         time.sleep(RELEASE_S / 50)
-    return free_port([before, default])
+    port = free_port([*([before] if before else []), default])
+    write_atomically(home / _PORT, str(port))
+    return port
+
+
+def choose_port(home: Path, port: int) -> None:
+    """Let the next server of ``home`` start on ``port``.
+
+    Raises UserError where another program listens on it, or the server runs on another."""
+    with locked(home):
+        running = find(home, "server")
+        if running is None and free_port([port]) != port:
+            raise UserError(f"--port {port}: another program listens on it; give a free one")
+        if running is not None and running.port != port:
+            raise UserError(f"--port {port}: the server is on {running.port}; `make down` first")
+        write_atomically(home / _PORT, str(port))
+
+
+def _kept_port(home: Path) -> int | None:
+    with suppress(FileNotFoundError, ValueError):
+        return int((home / _PORT).read_text(encoding="utf-8"))
+    return None
 
 
 def _last_line(log: Path) -> str:

@@ -11,13 +11,21 @@ def add_up(commands: Any) -> None:
     parser.add_argument(
         "--runs", type=int, default=1, help="limit of concurrent runs (default: %(default)s)"
     )
+    parser.add_argument(
+        "--port",
+        type=int,
+        metavar="N",
+        help="of the server, from now on (default: that of the last time, else 4200 or a free one)",
+    )
     parser.set_defaults(command=_up)
 
 
 def _up(options: argparse.Namespace) -> int:
-    from flows import local
+    from flows import local, services
 
     started = time.monotonic()
+    if options.port is not None:
+        services.choose_port(local.HOME, options.port)
     try:
         site = local.up(local.HOME, runs=options.runs, env_file=local.ENV_FILE)
     except KeyboardInterrupt:

@@ -186,7 +186,7 @@ def _opened(path: str, setting: str) -> Iterator[Any]:
 
     try:
         compression = format_of(path)[1]
-        found = fsspec.open(path, "rb", compression=compression)
+        found: Any = fsspec.open(path, "rb", compression=compression)
         with found as file:
             if compression is not None:
                 size = found.fs.size(found.path) or 0

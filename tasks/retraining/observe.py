@@ -1,6 +1,5 @@
-"""Retraining, step 1: what is new, and whether a newer run waits behind this one."""
+"""Retraining, step 1: what is new, and whether another run has learnt from it already."""
 
-from datetime import UTC, datetime
 from uuid import UUID
 
 from prefect import task
@@ -10,8 +9,9 @@ from prefect.client.schemas.filters import (
     DeploymentFilter,
     DeploymentFilterId,
     FlowRunFilter,
-    FlowRunFilterExpectedStartTime,
+    FlowRunFilterStartTime,
     FlowRunFilterState,
+    FlowRunFilterStateName,
     FlowRunFilterStateType,
 )
 from prefect.client.schemas.objects import FlowRun, StateType
@@ -21,6 +21,9 @@ from rlcore.retraining.news import News, news
 from rlcore.retraining.observed import observe as observe_data
 from rlcore.store.reader import ArtifactReader
 from schemas.recipe import Recipe
+
+# The name of the state of a run whose work another has done (flows/automations.yaml expects it).
+SUPERSEDED = "Superseded"
 
 
 @task(name="observe", cache_policy=NO_CACHE, persist_result=False)
@@ -34,32 +37,27 @@ def observe(recipe: Recipe) -> News:
     return found
 
 
-def newer_run(run_id: UUID) -> FlowRun | None:
-    """Return the newest run of the same deployment with the same parameters that is due and waits
-    for this one to end; None where there is none, or no deployment made the run.
+def done_since(run_id: UUID) -> FlowRun | None:
+    """Return a run of the same deployment with the same parameters that began after this one was
+    due, and completed: it has seen all that this one would. None where there is none, or no
+    deployment made the run.
 
-    Prefect starts all that came due while a run was going on, the oldest first.
+    Prefect starts all that came due while a run was in progress, the oldest first.
     """
     with get_client(sync_client=True) as client:
         mine = client.read_flow_run(run_id)
         if mine.deployment_id is None or mine.expected_start_time is None:
             return None
-        waiting = client.read_flow_runs(
+        completed = client.read_flow_runs(
             deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=[mine.deployment_id])),
             flow_run_filter=FlowRunFilter(
                 state=FlowRunFilterState(
-                    type=FlowRunFilterStateType(any_=[StateType.SCHEDULED, StateType.PENDING])
+                    type=FlowRunFilterStateType(any_=[StateType.COMPLETED]),
+                    name=FlowRunFilterStateName(not_any_=[SUPERSEDED]),
                 ),
-                expected_start_time=FlowRunFilterExpectedStartTime.model_validate(
-                    {"after_": mine.expected_start_time, "before_": datetime.now(UTC)}
+                start_time=FlowRunFilterStartTime.model_validate(
+                    {"after_": mine.expected_start_time}
                 ),
             ),
         )
-    newer = [
-        run
-        for run in waiting
-        if run.expected_start_time is not None
-        and run.expected_start_time > mine.expected_start_time
-        and run.parameters == mine.parameters
-    ]
-    return max(newer, key=lambda run: (run.expected_start_time, str(run.id)), default=None)
+    return next((run for run in completed if run.parameters == mine.parameters), None)

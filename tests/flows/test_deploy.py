@@ -19,6 +19,7 @@ from prefect.client.schemas.filters import (
     FlowFilter,
     FlowFilterName,
 )
+from prefect.client.schemas.objects import FlowRun
 from prefect.server.schemas.schedules import CronSchedule
 from prefect.utilities.callables import parameter_schema
 
@@ -33,7 +34,7 @@ from flows.deploy import (
     ensure_pool,
 )
 from flows.places import RECIPES
-from flows.pool_runs import POOL
+from flows.pool_runs import CATCH_UP, POOL, cancel_waiting
 from schemas.errors import UserError
 from schemas.stages import Stage
 
@@ -173,6 +174,33 @@ def test_the_server_makes_the_runs_of_a_cron(client: SyncPrefectClient, retraine
         assert time.monotonic() < deadline, "no run was scheduled"
         time.sleep(0.5)
     assert {run.state_name for run in runs} == {"Scheduled"}
+
+
+@pytest.mark.slow
+def test_one_firing_is_made_up_for_where_deploying_again_removes_those_that_are_due(
+    client: SyncPrefectClient, retrained: Path
+) -> None:
+    """As `make up` does with those that came due after `make down`: a weekly one lost its week."""
+    three = yaml.safe_load((retrained / "three.yaml").read_text())
+    often = {**three, "retrain": {**three["retrain"], "cron": "* * * * *"}}
+    (retrained / "three.yaml").write_text(yaml.safe_dump(often))
+    deploy_recipes(pipeline, retraining, recipes=retrained)
+    only = DeploymentFilter(id=DeploymentFilterId(any_=[_read(client, "three", "retrain-test").id]))
+
+    def due() -> list[FlowRun]:
+        runs = client.read_flow_runs(deployment_filter=only)
+        now = datetime.now(UTC)
+        return [run for run in runs if run.expected_start_time and run.expected_start_time < now]
+
+    deadline = time.monotonic() + 300
+    while not due():
+        assert time.monotonic() < deadline, "no run came due"
+        time.sleep(1)
+    for _ in range(2):  # the one that makes up for it waits, and another is not made
+        deploy_recipes(pipeline, retraining, recipes=retrained)
+        assert [run.tags for run in due() if not run.auto_scheduled] == [[CATCH_UP]]
+    cancel_waiting("the worker ended")
+    assert [run.state_name for run in due() if not run.auto_scheduled] != ["Cancelled"]
 
 
 @pytest.mark.parametrize("day", [datetime(2026, 3, 29), datetime(2026, 10, 25)])

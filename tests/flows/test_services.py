@@ -53,7 +53,6 @@ def test_reused_pid_is_not_ours(tmp_path: Path) -> None:
     """After a reboot the recorded pid may be another program's; ending it would be a disaster."""
     stale = {"name": "server", "pid": os.getpid(), "started_at": 1.0, "port": 4200}
     (tmp_path / "server.json").write_text(json.dumps(stale))
-    assert services.last_port(tmp_path, "server") == 4200
     assert services.find(tmp_path, "server") is None
     assert not services.stop(tmp_path, "server")
 
@@ -82,16 +81,44 @@ def test_taken_port_is_passed_over() -> None:
     assert services.free_port([free]) == free
 
 
-def test_a_port_that_its_last_holder_leaves_is_waited_for() -> None:
+def test_a_port_that_its_last_holder_leaves_is_waited_for(tmp_path: Path) -> None:
     """Else a server that was killed comes back elsewhere, and every bookmark is dead."""
     with socket.socket() as holder:
         holder.bind((services.HOST, 0))
-        holder.listen()
         port = holder.getsockname()[1]
+    assert services.own_port(tmp_path, port) == port
+    with socket.socket() as holder:
+        holder.bind((services.HOST, port))
+        holder.listen()
         leaves = threading.Timer(0.3, holder.close)
         leaves.start()
-        assert services.own_port(port, default=services.free_port()) == port
+        assert services.own_port(tmp_path, services.free_port()) == port
         leaves.join()
+
+
+def test_a_port_is_kept_while_the_server_is_down_and_can_be_named(tmp_path: Path) -> None:
+    """Runs and .env point to it: on another they called the old one for ten minutes."""
+    first, second = services.free_port(), services.free_port()
+    assert services.own_port(tmp_path, first) == first
+    assert services.own_port(tmp_path, second) == first
+    services.choose_port(tmp_path, second)
+    assert services.own_port(tmp_path, first) == second
+    with socket.socket() as other:
+        other.bind((services.HOST, first))
+        other.listen()
+        with pytest.raises(UserError, match=rf"--port {first}: another program listens on it"):
+            services.choose_port(tmp_path, first)
+    assert services.own_port(tmp_path, first) == second
+
+
+def test_a_port_is_not_changed_while_the_server_runs(tmp_path: Path) -> None:
+    sleeper = services.start(tmp_path, "server", SLEEP, os.environ, cwd=tmp_path, port=4200)
+    try:
+        services.choose_port(tmp_path, 4200)
+        with pytest.raises(UserError, match="--port 4201: the server is on 4200; `make down`"):
+            services.choose_port(tmp_path, 4201)
+    finally:
+        services.stop(tmp_path, sleeper.name)
 
 
 BUSY = """

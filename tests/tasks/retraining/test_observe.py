@@ -1,4 +1,4 @@
-"""Of the runs that came due while one went on, the newest alone has something to do."""
+"""Of the runs that came due while one was in progress, the first alone has something to do."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -8,13 +8,14 @@ import pytest
 import yaml
 from prefect import flow
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.states import Scheduled
+from prefect.client.schemas.objects import State
+from prefect.states import Completed, Failed, Running, Scheduled
 
 from flows.deploy import ensure_pool
 from flows.places import AUTOMATIONS
 from flows.pool_runs import POOL
-from flows.retrain import NOTHING_NEW, SUPERSEDED
-from tasks.retraining.observe import newer_run
+from flows.retrain import NOTHING_NEW
+from tasks.retraining.observe import SUPERSEDED, done_since
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -32,7 +33,11 @@ def client(prefect_server: str) -> Iterator[SyncPrefectClient]:
         yield client
 
 
-def test_a_late_run_with_a_newer_one_behind_it_is_superseded(client: SyncPrefectClient) -> None:
+def test_a_run_is_superseded_by_one_that_began_after_it_was_due(
+    client: SyncPrefectClient,
+) -> None:
+    """The first late one does the work, and not the last: with a cron whose period is about the
+    time of a start there is always a newer one, and none would train."""
     deployment: Any = retraining.to_deployment("one", work_pool_name=POOL)
     made = deployment.apply(work_pool_name=POOL)
     now = datetime.now(UTC)
@@ -43,16 +48,25 @@ def test_a_late_run_with_a_newer_one_behind_it_is_superseded(client: SyncPrefect
             made, state=Scheduled(scheduled_time=at), parameters=parameters
         ).id
 
+    def end(run: Any, state: State) -> None:
+        client.set_flow_run_state(run, Running(), force=True)
+        client.set_flow_run_state(run, state, force=True)
+
     oldest, middle, newest = due(3), due(2), due(1)
     other, later = due(0.5, recipe="another"), due(-5)
-    found = newer_run(oldest)
-    assert found is not None
-    assert found.id == newest
-    found = newer_run(middle)
-    assert found is not None
-    assert found.id == newest
-    for one in (newest, other, later):  # the last is not due yet
-        assert newer_run(one) is None
+    runs = (oldest, middle, newest, other, later)
+    assert [done_since(one) for one in runs] == [None] * 5, "none has run"
+    end(oldest, Failed())
+    assert done_since(middle) is None, "what failed has done no work"
+    end(middle, Completed(name=SUPERSEDED))
+    assert done_since(newest) is None, "nor has one that left it to another"
+    end(middle, Completed(name=NOTHING_NEW))
+    for one in (oldest, newest):
+        found = done_since(one)
+        assert found is not None
+        assert found.id == middle
+    assert done_since(other) is None, "it was asked for something else"
+    assert done_since(later) is None, "it is not due yet: there may be news until then"
 
 
 def test_a_run_that_no_deployment_made_has_none_behind_it(prefect_server: str) -> None:
@@ -62,7 +76,7 @@ def test_a_run_that_no_deployment_made_has_none_behind_it(prefect_server: str) -
     def alone() -> bool:
         from prefect.runtime import flow_run
 
-        return newer_run(flow_run.id) is None
+        return done_since(flow_run.id) is None
 
     assert alone()
 
