@@ -24,8 +24,9 @@ def add_lineage(commands: Any) -> None:
     )
     parser.add_argument(
         "subject",
-        metavar="RUN|KIND/KEY|DIGEST|DIR",
-        help="a run, e.g. latest; an artifact; six or more digits of a digest; a model's directory",
+        metavar="RUN|KIND/KEY|DIGEST|DIR|FILE",
+        help="a run, e.g. latest; an artifact; six or more digits of a digest; a model's directory;"
+        " a file that runs read, or digits of its sha256, with --forward",
     )
     parser.add_argument("--forward", action="store_true", help="what was made from it instead")
     parser.add_argument(
@@ -33,6 +34,11 @@ def add_lineage(commands: Any) -> None:
         choices=("folded", "all"),
         default="folded",
         help="of a table: the records of iterations together, or each (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--check-inputs",
+        action="store_true",
+        help="return 1 where a file that was read has changed since or is gone, too",
     )
     parser.add_argument(
         "--format",
@@ -47,7 +53,8 @@ def add_lineage(commands: Any) -> None:
 
 
 def lineage(options: argparse.Namespace) -> int:
-    """Print the lineage; return 1 where an artifact of it is damaged or missing."""
+    """Print the lineage; return 1 where an artifact of it is damaged or missing, and with
+    ``--check-inputs`` where a file that was read is not what it was."""
     from rlcore.results.lineage import mermaid, trace
     from rlcore.results.subject import subject
 
@@ -70,7 +77,10 @@ def lineage(options: argparse.Namespace) -> int:
             " they say of parents and producers is not proven",
             file=sys.stderr,
         )
-    return 1 if found.problems else 0
+    for one in found.moved:
+        was = f"its sha256 was {one['digest'][:SHOWN]}"
+        print(f"{one['url']}: {one['now']} since it was read, when {was}", file=sys.stderr)
+    return 1 if found.problems or (options.check_inputs and found.moved) else 0
 
 
 def _document(options: argparse.Namespace, found: "Trace") -> dict[str, Any]:
@@ -139,10 +149,12 @@ def _print_table(found: "Trace", *, folded: bool) -> None:
         )
     if found.inputs:
         print("\nread from outside the store:")
-        print_rows(found.inputs, ("source", "url", "digest"), "table")
-    for code in found.code:
-        dirty = {True: ", with changes", False: "", None: ", no checkout"}[code["dirty"]]
-        print(f"\ncode {code['fingerprint'][:SHOWN]}: commit {code['commit']}{dirty}", end="")
+        shown = [{**one, "sha256": one["digest"][:SHOWN]} for one in found.inputs]
+        print_rows(shown, ("source", "now", "sha256", "url"), "table")
+    dirty = {True: ", with changes", False: "", None: ", no checkout"}
+    commits = dict.fromkeys(f"commit {code['commit']}{dirty[code['dirty']]}" for code in found.code)
+    for commit in commits:
+        print(f"\ncode: {commit}", end="")
     for recipe in found.recipes:
         trusted = ", ran the model's own code (trust_remote_code)" if recipe.get(TRUSTS) else ""
         digest = recipe["digest"][:SHOWN]

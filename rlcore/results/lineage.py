@@ -4,8 +4,10 @@ Breadth first over the parents in manifests: an artifact stands once, however ma
 """
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from rlcore.results.provenance import (
@@ -17,13 +19,15 @@ from rlcore.results.provenance import (
     RECIPE_FILE,
 )
 from rlcore.store.artifacts import ArtifactError, DamagedArtifact
-from rlcore.store.checks import manifest_seal
+from rlcore.store.checks import file_digest, manifest_seal
 from rlcore.store.pruned import Pruned, PrunedArtifact
 from rlcore.store.reader import ArtifactReader
 from schemas.artifacts import ArtifactRef, Manifest
 
 PRUNED = "checkpoint"  # dropped when superseded, so that a missing one is no damage
 SELF = "self"
+UNCHANGED, CHANGED, GONE = "unchanged", "changed", "gone"  # what an input is now
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 # A result of an earlier version lacks the parent -> what then cannot be followed.
 _EARLIER = "written by an earlier version, which recorded no"
 
@@ -54,7 +58,11 @@ class Node:
 
 @dataclass
 class Trace:
-    """The artifacts of a lineage, nearest first, and the texts that they hold."""
+    """The artifacts of a lineage, nearest first, and the texts that they hold, each once.
+
+    An input, a file or repository outside the store, has what it is ``now``: unchanged, changed,
+    gone, or "not looked at" where that takes more than reading a file of this machine.
+    """
 
     nodes: list[Node]
     inputs: list[dict[str, str]] = field(default_factory=list)
@@ -75,6 +83,11 @@ class Trace:
     def problems(self) -> list[Node]:
         """The artifacts that are damaged or missing."""
         return [node for node in self.nodes if node.problem is not None]
+
+    @property
+    def moved(self) -> list[dict[str, str]]:
+        """The inputs that are not what was read any more."""
+        return [one for one in self.inputs if one["now"] in (CHANGED, GONE)]
 
     @property
     def unsealed(self) -> list[Node]:
@@ -212,6 +225,18 @@ def _pruned(ref: ArtifactRef, depth: int, role: str, pruned: Pruned) -> Node:
     )
 
 
+def _now(url: str, digest: str) -> str:
+    """Return what has become of a file since it was read with this sha256."""
+    if "://" in url or not _SHA256.fullmatch(digest):
+        return "not looked at"
+    try:
+        return UNCHANGED if file_digest(Path(url)) == digest else CHANGED
+    except (FileNotFoundError, NotADirectoryError):
+        return GONE
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+
+
 def _why_it_ends(manifest: Manifest) -> str | None:
     """Return why less can be followed from an artifact than from those of this version."""
     if "best_iteration" in manifest.metadata and "best" not in manifest.parents:
@@ -225,7 +250,10 @@ def _read(store: ArtifactReader, node: Node, into: Trace) -> None:
     """Add what a recipe, code or inputs artifact says to ``into``."""
     ref = node.ref
     if ref.kind == INPUTS:
-        into.inputs += store.table(ref, INPUTS).to_dicts()
+        for read in store.table(ref, INPUTS).to_dicts():
+            known = [{key: one[key] for key in read} for one in into.inputs]
+            if read not in known:
+                into.inputs.append({**read, "now": _now(read["url"], read["digest"])})
     elif ref.kind == RECIPE and node.manifest is not None:
         text = (store.directory(ref) / RECIPE_FILE).read_text(encoding="utf-8")
         into.recipes.append({"digest": ref.key, **node.manifest.metadata, "text": text})

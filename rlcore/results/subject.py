@@ -2,10 +2,12 @@
 
 import json
 import re
+from collections.abc import Iterator
 from difflib import get_close_matches
 from pathlib import Path
 
 from rlcore.results.folders import EXPORT, LATEST, RUNS, run_folder, run_names
+from rlcore.results.provenance import INPUTS
 from rlcore.results.run import Run
 from rlcore.store.checks import MANIFEST, ArtifactError, file_digest
 from rlcore.store.reader import ArtifactReader
@@ -13,12 +15,14 @@ from schemas.artifacts import ArtifactRef, Manifest
 from schemas.errors import UserError
 
 LEAST_DIGITS = 6
+SHOWN = 12  # digits of a digest
 _DIGITS = re.compile(r"[0-9a-f]{6,64}")
 
 
 def subject(name: str, store: str, runs: Path = RUNS) -> tuple[ArtifactReader, list[ArtifactRef]]:
     """Return the store and the artifacts that ``name`` stands for: of a run its last result, or
-    the newest iteration where RL has not ended.
+    the newest iteration where RL has not ended; of a file, or digits of its sha256, the records of
+    the stages that read it.
 
     Raises UserError with the nearest name where there is none, or several.
     """
@@ -28,6 +32,8 @@ def subject(name: str, store: str, runs: Path = RUNS) -> tuple[ArtifactReader, l
     if Path(name).is_dir():
         return _of_directory(Path(name), ArtifactReader(store))
     reader = ArtifactReader(store)
+    if Path(name).is_file():
+        return reader, _of_file(Path(name), reader)
     manifests = _manifests(reader)
     exact = [m for m in manifests if f"{m.kind}/{m.key}" == name]
     if not exact and "/" in name and name.partition("/")[0] in reader.kinds():
@@ -37,6 +43,8 @@ def subject(name: str, store: str, runs: Path = RUNS) -> tuple[ArtifactReader, l
     if not exact and _DIGITS.fullmatch(name):
         exact = [m for m in manifests if m.sha256.startswith(name) or m.key.startswith(name)]
         exact = [m for m in exact if m.sha256.startswith(name)] or exact
+        if not exact and (read := _that_read(name, reader)):
+            return reader, read
     if len(exact) == 1:
         return reader, [_ref(exact[0])]
     if exact:
@@ -61,6 +69,35 @@ def _of_run(run: Run) -> tuple[ArtifactReader, list[ArtifactRef]]:
         if records and (ref := run.store.find("iterations", records[-1])) is not None:
             return run.store, [ref]
     raise UserError(f"the run '{run.name}' has made nothing yet; its stage {stages[-1].stage} runs")
+
+
+def _of_file(file: Path, reader: ArtifactReader) -> list[ArtifactRef]:
+    """Return the records of the stages that read this file as it is now."""
+    digest = file_digest(file)
+    if found := _that_read(digest, reader):
+        return found
+    url = str(file.expanduser().absolute())
+    before = [row["digest"] for _, rows in _inputs(reader) for row in rows if row["url"] == url]
+    read = f"; they read it as {before[0][:SHOWN]}, and it has changed since" if before else ""
+    raise UserError(
+        f"no run of the store {reader.root} read '{file}' as it is, sha256 {digest[:SHOWN]}{read};"
+        " give a file that one read, or digits of its sha256 then"
+    )
+
+
+def _that_read(digits: str, reader: ArtifactReader) -> list[ArtifactRef]:
+    """Return the records of the stages that read a file whose sha256 begins with ``digits``."""
+    return [
+        ref
+        for ref, rows in _inputs(reader)
+        if any(row["digest"].startswith(digits) for row in rows)
+    ]
+
+
+def _inputs(reader: ArtifactReader) -> Iterator[tuple[ArtifactRef, list[dict[str, str]]]]:
+    for manifest in reader.manifests(lambda damage: None, kinds=[INPUTS]):
+        ref = _ref(manifest)
+        yield ref, reader.table(ref, INPUTS).to_dicts()
 
 
 def _of_directory(

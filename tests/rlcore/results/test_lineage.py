@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,13 @@ import yaml
 
 from flows.places import RECIPES
 from rlcore.recipes import load_recipe
-from rlcore.results.lineage import fold, mermaid, trace
+from rlcore.results.lineage import CHANGED, GONE, UNCHANGED, fold, mermaid, trace
 from rlcore.results.metrics import metrics_frame
+from rlcore.results.provenance import record_inputs
 from rlcore.results.run import record_stage
 from rlcore.results.subject import subject
 from rlcore.store.artifacts import ArtifactStore, Lineage
+from rlcore.store.outside import hub_read, read_file_digest
 from schemas.artifacts import ArtifactRef
 from schemas.errors import UserError
 from tests.rlcore.results.records import stage_record
@@ -92,6 +95,54 @@ def test_a_subject_is_found_by_digest_and_the_nearest_is_named(
         subject("dataset/dd", store.root, tmp_path / "runs")
     with pytest.raises(UserError, match="neither an artifact nor an exported model"):
         subject(str(tmp_path), store.root, tmp_path / "runs")
+
+
+def read_by(store: ArtifactStore, key: str, *files: Path) -> ArtifactRef:
+    """Return a dataset whose stage read ``files``, and one of the hub."""
+    reads = {f.name: read_file_digest(str(f), "data") for f in files}
+    reads["hub"] = hub_read("owner/rows", "1" * 40, "dataset")
+    parents = record_inputs(store, key, reads, Lineage("r", "c", {}))
+    return put(store, "dataset", key, **parents)
+
+
+def test_a_file_that_was_read_is_compared_with_what_it_is_now(
+    store: ArtifactStore, tmp_path: Path
+) -> None:
+    """A digest that is printed as recorded looks as if all were well."""
+    files = [tmp_path / name for name in ("same", "edited", "removed")]
+    for file in files:
+        file.write_text(file.name)
+    last = put(store, "policy", "p", d=read_by(store, "d", *files), e=read_by(store, "e", files[0]))
+    assert {one["now"] for one in trace(store, [last]).inputs} == {UNCHANGED, "not looked at"}
+    files[1].write_text("another")
+    files[2].unlink()
+    found = trace(store, [last])
+    assert [(Path(one["url"]).name, one["now"]) for one in found.inputs] == [
+        ("same", UNCHANGED),
+        ("edited", CHANGED),
+        ("removed", GONE),
+        ("rows", "not looked at"),
+    ], "each once"
+    assert found.moved == found.inputs[1:3]
+
+
+def test_what_was_made_from_a_file_is_found_by_the_file_and_by_its_digest(
+    store: ArtifactStore, tmp_path: Path
+) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text("one")
+    digest = sha256(b"one").hexdigest()
+    put(store, "policy", "p", d=read_by(store, "d", file))
+    for name in (str(file), digest, digest[:8]):
+        _, refs = subject(name, store.root, tmp_path / "runs")
+        made = trace(store, refs, forward=True)
+        assert {node.name for node in made.nodes} == {"inputs/d", "dataset/d", "policy/p"}
+    file.write_text("two")
+    with pytest.raises(UserError, match=rf"they read it as {digest[:12]}, and it has changed"):
+        subject(str(file), store.root, tmp_path / "runs")
+    (tmp_path / "other").write_text("three")
+    with pytest.raises(UserError, match=r"no run of the store .* read '.*other' as it is, sha256"):
+        subject(str(tmp_path / "other"), store.root, tmp_path / "runs")
 
 
 EDITS: dict[str, Callable[[dict[str, Any]], None]] = {
