@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 KINDS = ("kind", "artifacts", "bytes", "reclaimable", "stays")
 RUNS = ("recipe", "run", "began", "artifacts", "bytes", "alone", "reclaimable", "kept")
-REMOVED = ("kind", "key", "bytes", "made", "reason")
+REMOVED = ("kind", "key", "run", "bytes", "made", "reason")
 DAMAGED = ("kind", "key", "fault")
 KIB = 1024
 DATE_CHARS = len("2026-01-31")
@@ -65,7 +65,11 @@ def _add_store(parser: argparse.ArgumentParser) -> None:
 def _add_kept(parser: argparse.ArgumentParser) -> None:
     """Add what says how much is kept, and how it is printed."""
     parser.add_argument(
-        "--keep-runs", type=int, default=5, metavar="N", help="of each recipe (default: 5)"
+        "--keep-runs",
+        type=int,
+        default=5,
+        metavar="N",
+        help="completed ones of each recipe (default: 5)",
     )
     parser.add_argument(
         "--keep-champions", type=int, metavar="N", help="of each recipe (default: all)"
@@ -177,6 +181,7 @@ def _gc(options: argparse.Namespace) -> int:
         {
             "kind": made.kind,
             "key": made.key,
+            "run": plan.run_of(place),
             "bytes": plan.bytes_of([place]),
             "made": made.created_at,
             "reason": reason,
@@ -222,6 +227,7 @@ def _folded(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         {
             "kind": kind,
             "key": key if len(found) == 1 and found[0]["key"] == key else f"{key}/ ({len(found)})",
+            "run": found[0]["run"],
             "bytes": sum(row["bytes"] for row in found),
             "made": max(row["made"] for row in found)[:DATE_CHARS],
             "reason": reason,

@@ -32,7 +32,8 @@ UNNEEDED = "no root needs it"
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What is kept. ``keep_champions``: of each name, None for all; ``keep_rollouts``: newest
+    """What is kept. ``keep_runs``: completed ones of each recipe, and whatever did not complete
+    after the last of them; ``keep_champions``: of each name, None for all; ``keep_rollouts``: newest
     iterations of RL with their tables, None for what the recipe says; ``least_age_h``: hours for
     which whatever was made is kept."""
 
@@ -71,6 +72,11 @@ class Plan:
                 found.add(place)
                 waiting += self.parents.get(place, ())
         return found & self.manifests.keys()
+
+    def run_of(self, place: str) -> str | None:
+        """Return the newest run that has ``place`` among its results or records."""
+        group = group_of(place.partition("/")[2])
+        return next((run.name for run in self.runs if group in run.groups), None)
 
     def bytes_of(self, places: Iterable[str]) -> int:
         """Return the bytes of the files of artifacts, as recorded."""

@@ -67,6 +67,11 @@ class RunOfStore:
         return self.stages[0].began
 
     @property
+    def completed(self) -> bool:
+        """Whether it came to its end, an export."""
+        return any(row.result_kind == EXPORT and row.sha256 for row in self.stages)
+
+    @property
     def groups(self) -> frozenset[str]:
         """The first parts of the keys of its results and records."""
         keys = [key for row in self.stages for key in (row.result_key, row.records_key)]
@@ -105,7 +110,7 @@ def find_roots(
 ) -> list[Root]:
     """Return the roots of a store whose manifests, by place, are ``known``.
 
-    ``keep_runs``: of each recipe; ``keep_champions``: of each name, None for all.
+    ``keep_runs``: completed ones of each recipe; ``keep_champions``: of each name, None for all.
     """
     groups = by_group(known)
     held = store.being_written()
@@ -134,13 +139,14 @@ def by_group(places: Iterable[str]) -> dict[str, list[str]]:
 
 
 def _kept(runs: Sequence[RunOfStore], count: int, held: set[str]) -> list[RunOfStore]:
-    """Return the newest ``count`` runs of each recipe, and those that a process works on."""
-    seen: dict[str, int] = {}
+    """Return the newest ``count`` completed runs of each recipe, the others that are newer than the
+    last of these, and those that a process works on."""
+    completed: dict[str, int] = {}
     kept = []
     for run in runs:
-        seen[run.recipe] = seen.get(run.recipe, 0) + 1
-        if seen[run.recipe] <= count or run.groups & held:
+        if completed.get(run.recipe, 0) < count or run.groups & held:
             kept.append(run)
+        completed[run.recipe] = completed.get(run.recipe, 0) + run.completed
     return kept
 
 

@@ -56,7 +56,7 @@ def test_nothing_goes_before_it_is_asked_for(store: ArtifactStore, capsys: Print
     assert store.find("policy", "sums01") is None
     assert store.find("policy", "sums02") is not None
     assert main([*asked, "--yes", "--format", "csv"]) == 0
-    assert capsys.readouterr().out == "kind,key,bytes,made,reason\n"
+    assert capsys.readouterr().out == "kind,key,run,bytes,made,reason\n"
 
 
 def test_usage_says_what_would_go(store: ArtifactStore, capsys: Printed) -> None:

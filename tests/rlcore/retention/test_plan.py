@@ -53,6 +53,23 @@ def test_each_recipe_keeps_its_own_last_runs(filled: Filled) -> None:
     assert runs_in(gone(filled, Settings(keep_runs=2, least_age_h=0))) == {"sums01"}
 
 
+def test_failures_displace_no_model(filled: Filled) -> None:
+    """Five runs that crashed after the last good one made gc remove it."""
+    before = runs_in(gone(filled))
+    for number in range(21, 27):
+        filled.add_run(number, ended=False)
+    assert runs_in(gone(filled)) == before
+    filled.add_run(30)
+    assert runs_in(gone(filled)) > before, "a completed run counts"
+    assert runs_in(gone(filled, Settings(keep_runs=1, least_age_h=0))) >= {"sums21", "sums26"}
+
+
+def test_the_plan_says_whose_export_goes(filled: Filled) -> None:
+    plan = make_plan(filled.store, Settings(keep_runs=2, least_age_h=0))
+    exports = {place: plan.run_of(place) for place in plan.removed if place.startswith("export/")}
+    assert exports == {"export/sums01": "sums-00000001"}
+
+
 def test_a_champion_keeps_all_that_it_was_made_from(filled: Filled) -> None:
     """But its checkpoint, which was a means to it."""
     export = filled.store.find("export", "sums01")
