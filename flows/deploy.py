@@ -50,7 +50,8 @@ from rlcore.recipes import load_recipe, read_tree, recipe_names
 from schemas.errors import UserError
 from schemas.retrain import RetrainSection
 
-TAG = "recipe"  # marks the deployments that this script may remove
+# Marks the deployments that this script may remove; beside it is their family, such as gsm8k.
+TAG = "recipe"
 OWN_TAG = "own-recipe"  # of ``deploy_own``: no bring-up touches them
 EVOLVE = "model"  # the deployment of flow ``evolve``
 RETRAIN_SLUG = "retrain"  # of the schedule of a recipe that has the section ``retrain``
@@ -307,7 +308,7 @@ def _deploy(
         flow,
         name=own or path.stem,
         description=content.get("description", ""),
-        tags=[TAG if own is None else OWN_TAG],
+        tags=[TAG, path.stem.partition("-")[0]] if own is None else [OWN_TAG],
         parameters={"recipe": path.stem if own is None else str(path), "overrides": {}},
         enforce_parameter_schema=True,
         concurrency_limit=_ONE_AT_A_TIME,

@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 from prefect import flow
 
+from flows.flow_run_names import evolve_name
 from flows.places import RECIPES
 from rlcore.redaction import redacting
 from tasks.evolve import (
@@ -20,7 +21,7 @@ Split = Literal["test", "validation", "train"]
 
 @flow(
     name="evolve",
-    flow_run_name="{recipe}-evolve",
+    flow_run_name=evolve_name,
     on_crashed=[close_children],
     on_cancellation=[close_children],
 )

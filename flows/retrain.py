@@ -1,6 +1,7 @@
 """Retraining: train again when there is something new, promote only what is better."""
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from prefect import flow
@@ -9,8 +10,10 @@ from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 from prefect.states import Completed
 
+from flows.flow_run_names import retrain_name
 from flows.places import RECIPES
 from flows.rl_pipeline import rl_pipeline
+from rlcore.evaluation.promotion import Verdict
 from rlcore.models.files import model_directory
 from rlcore.recipes import load_recipe, recipe_digest
 from rlcore.redaction import redact_logs, redacting
@@ -31,8 +34,14 @@ from tasks.run_page.ended import show_ends_below
 from tasks.runtime.crashes import close_children
 from tasks.runtime.patience import ignore_lost_output, wait_for_server
 
-# The name of a state, and so of an event, which flows/automations.yaml expects.
-NOTHING_NEW = "NothingNew"
+# Names of states, and so of events, which flows/automations.yaml expects.
+NOTHING_NEW = "Nothing new"
+ENDS = {
+    Verdict.FIRST: "Promoted",
+    Verdict.PROMOTED: "Promoted",
+    Verdict.WORSE: "Held (worse)",
+    Verdict.UNCERTAIN: "Held (uncertain)",
+}
 ROUNDS = 5  # of gates whose champion was replaced meanwhile
 
 
@@ -40,19 +49,19 @@ def tell_failed(flow: Any, flow_run: Any, state: State) -> None:
     """Hook: emit that a retraining ended without a decision."""
     del flow
     if state.is_failed() or state.is_crashed():
-        name = str(flow_run.parameters.get("recipe", flow_run.name))
+        name = Path(str(flow_run.parameters.get("recipe", flow_run.name))).stem
         text = f"retraining {(state.name or 'ended').lower()}: {state.message or 'no message'}"
         tell(FAILED, name, text, {"flow_run": flow_run.id, "state": state.name})
 
 
 @flow(
     name="retrain",
-    flow_run_name="{recipe}-retrain",
+    flow_run_name=retrain_name,
     on_failure=[tell_failed],
     on_crashed=[show_ends_below, close_children, tell_failed],
     on_cancellation=[show_ends_below, close_children],
 )
-def retrain(recipe: str, overrides: dict[str, Any] | None = None) -> State | dict[str, Any]:
+def retrain(recipe: str, overrides: dict[str, Any] | None = None) -> State:
     """Train a recipe again if there is something new, and promote what is better.
 
     Args:
@@ -67,7 +76,7 @@ def retrain(recipe: str, overrides: dict[str, Any] | None = None) -> State | dic
         return _retrain(recipe, overrides)
 
 
-def _retrain(recipe: str, overrides: dict[str, Any] | None) -> State | dict[str, Any]:
+def _retrain(recipe: str, overrides: dict[str, Any] | None) -> State:
     asked = load_recipe(recipe, overrides, directory=RECIPES)
     if asked.retrain is None:
         raise UserError(
@@ -92,12 +101,13 @@ def _retrain(recipe: str, overrides: dict[str, Any] | None) -> State | dict[str,
     else:
         tell(PROMOTED, asked.name, outcome.sentence, asdict(entry))
         _push(asked, entry)
-    return {
+    result = {
         "verdict": outcome.verdict.value,
         "sentence": outcome.sentence,
         "champion": None if entry is None else entry.number,
         "run": trained.name,
     }
+    return Completed(name=ENDS[outcome.verdict], message=outcome.sentence, data=result)
 
 
 def _start(recipe: Recipe, reigning: Champion | None) -> tuple[ArtifactRef | None, dict[str, Any]]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from prefect import flow
 
+from flows.flow_run_names import pipeline_name
 from flows.form import with_fields
 from flows.places import RECIPES
 from flows.rl_loop import rl
@@ -34,7 +35,7 @@ STAGES = {
 
 @flow(
     name="rl-pipeline",
-    flow_run_name="{recipe}",
+    flow_run_name=pipeline_name,
     on_failure=[alert_end],
     on_crashed=[close_children, show_end, alert_end],
     on_cancellation=[close_children, show_end],

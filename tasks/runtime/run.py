@@ -1,5 +1,6 @@
 """Opens and closes a pipeline run: resolved recipe, run folder, store, workers, tracker."""
 
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from prefect.client.orchestration import get_client
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 
@@ -29,6 +31,8 @@ from tasks.run_page.view import View
 from tasks.runtime.patience import ignore_lost_output, wait_for_server
 from tasks.runtime.pipeline import PipelineRun
 from tasks.runtime.pulse import pulse
+
+LONGEST_TAG = 80  # characters
 
 
 @contextmanager
@@ -72,6 +76,7 @@ def _opened(
     ignore_lost_output()
     directory = run_directory(recipe_name, str(flow_run.id))
     recipe = _resolve(recipe_name, overrides, directory, recipes)
+    _tag(overrides)
     check_stages(recipe, refresh, until)
     planned = check_start(recipe)
     _record(recipe, directory)
@@ -109,6 +114,14 @@ def _opened(
             accept_code=accept_code,
             refresh=refresh,
         )
+
+
+def _tag(overrides: Mapping[str, Any]) -> None:
+    """Show on the run's page, and in the list of runs, what it was asked for beyond its recipe."""
+    if overrides:
+        tags = [f"{key}={json.dumps(value)}"[:LONGEST_TAG] for key, value in overrides.items()]
+        with get_client(sync_client=True) as client:
+            client.update_flow_run(UUID(str(flow_run.id)), tags=[*flow_run.tags, *tags])
 
 
 def _resolve(

@@ -139,10 +139,10 @@ def main() -> None:
     recipe, overrides = sys.argv[1], json.loads(sys.argv[2])
     if len(sys.argv) > 3:
         _die_after(sys.argv[3].removeprefix("after "))
-    from flows.retrain import retrain
+    from flows.retrain import ENDS, retrain
 
     state = retrain(recipe, overrides, return_state=True)
-    result = state.result(raise_on_failure=False) if state.name == "Completed" else None
+    result = state.result(raise_on_failure=False) if state.name in ENDS.values() else None
     said = {
         "state": state.name,
         "message": state.message,

@@ -61,10 +61,10 @@ def said(prefect_server: str, tmp_path_factory: pytest.TempPathFactory) -> Any:
 def test_nothing_new_trains_nothing_and_starts_no_ray(said: Any) -> None:
     assert said["first"]["result"]["verdict"] == "first"
     nothing = said["nothing"]
-    assert nothing["state"] == "NothingNew"
+    assert nothing["state"] == "Nothing new"
     assert nothing["message"] == "champion 1 of 'says' has learnt from all that there is"
     assert not nothing["ray"]
-    assert said["too few"]["state"] == "NothingNew"
+    assert said["too few"]["state"] == "Nothing new"
     assert (
         "4.jsonl with 64 rows, fewer than retrain.min_new_rows = 65" in said["too few"]["message"]
     )
@@ -84,7 +84,7 @@ def test_better_is_promoted_and_worse_and_equal_are_held(said: Any) -> None:
 
 
 def test_what_was_held_is_not_tried_again(said: Any) -> None:
-    assert said["worse again"]["state"] == "NothingNew"
+    assert said["worse again"]["state"] == "Nothing new"
     assert (
         "has not seen 3.jsonl with 1600 rows; this was tried on" in said["worse again"]["message"]
     )
@@ -181,7 +181,7 @@ def test_killed_between_two_steps_a_rerun_ends_with_the_same_champion(
     for step in STEPS:
         assert run_retrain(recipe, kill_after=f"after {step}")[0] == -signal.SIGKILL, step
     last = run_retrain(recipe)[1]
-    assert last["state"] == "NothingNew", last
+    assert last["state"] == "Nothing new", last
     assert exports(folder) == exports(said["folder"])
     made = decisions(ArtifactStore(folder / "runs" / "store"), NAME)
     assert made["look"].to_list() == [1], "a killed process's look was counted again"
@@ -196,5 +196,5 @@ def test_a_rollback_stays_until_there_is_something_new(said: Any) -> None:
     first, _, back = exports(folder)
     assert back == first
     again = run_retrain(folder / f"{NAME}.yaml")[1]
-    assert again["state"] == "NothingNew"
+    assert again["state"] == "Nothing new"
     assert again["message"].endswith("this made champion 2, which 3 has replaced since")

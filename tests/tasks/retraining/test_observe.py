@@ -14,7 +14,7 @@ from prefect.states import Completed, Failed, Running, Scheduled
 from flows.deploy import ensure_pool
 from flows.places import AUTOMATIONS
 from flows.pool_runs import POOL
-from flows.retrain import NOTHING_NEW
+from flows.retrain import ENDS, NOTHING_NEW
 from tasks.retraining.observe import SUPERSEDED, done_since
 
 pytestmark = pytest.mark.timeout(60)
@@ -85,4 +85,6 @@ def test_the_heartbeat_automation_expects_the_names_of_these_ends() -> None:
     """Names of states are names of events: one that it does not expect would count as no end."""
     (automation,) = yaml.safe_load(AUTOMATIONS.read_text())
     expected = automation["trigger"]["expect"]
-    assert {f"prefect.flow-run.{name}" for name in (NOTHING_NEW, SUPERSEDED)} <= set(expected)
+    assert {
+        f"prefect.flow-run.{name}" for name in (NOTHING_NEW, SUPERSEDED, *ENDS.values())
+    } <= set(expected)
