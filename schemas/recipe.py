@@ -5,6 +5,7 @@ hardware, store, tracking and retrain are in no slice.
 """
 
 from collections.abc import Iterator, Mapping
+from pathlib import PurePath
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
@@ -152,6 +153,8 @@ IN_KEYS_IF_SET = (
     ("evaluate", "stop"),
     ("reward_model", "preferences", "stop"),
 )
+
+_READ_FILES = (("rl", "ptx"), ("reward_model", "preferences"))  # sections with a path, as sources
 
 
 class Recipe(Section):
@@ -366,7 +369,18 @@ def _own_part(recipe: Recipe, stage: str) -> dict[str, Any]:
             inner = inner.get(section) or {}
         if name in inner and not inner[name]:
             del inner[name]
+    _name_files(part)
     return part
+
+
+def _name_files(part: dict[str, Any]) -> None:
+    """Leave of the paths of files their names: what is in them counts by its digest, wherever it
+    lies and however the way there is written."""
+    sections = [*(part.get("data") or {}).get("sources", ())]
+    sections += [(part.get(name) or {}).get(key) for name, key in _READ_FILES]
+    for section in sections:
+        if section and section.get("path") and "://" not in section["path"]:
+            section["path"] = PurePath(section["path"]).name
 
 
 def _stages_of_environment(recipe: Recipe) -> set[str]:

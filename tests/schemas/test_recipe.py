@@ -2,6 +2,8 @@
 rule, what to do. One row per rule of ``schemas.algorithm``, ``schemas.rl`` and
 ``schemas.recipe``. And a stage's key holds what decides its result, and no more."""
 
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -169,6 +171,31 @@ def test_hardware_and_tracking_are_in_no_cache_key() -> None:
     )
     for stage in ("base_model", "prepare_data", "sft", "rl", "evaluate", "export"):
         assert recipe.slice_for(stage) == moved.slice_for(stage)
+
+
+def test_a_file_counts_by_its_content_however_its_path_is_written(tmp_path: Path) -> None:
+    """`status ../my-job/mine.yaml` made anew what the absolute path had in the store."""
+    folder = tmp_path / "job"
+    folder.mkdir()
+    (folder / "mine.yaml").write_text(
+        "extends: quickstart\nreward: {functions: [{name: reward_model}]}\n"
+        "data: {sources: [{kind: file, path: rows/*.jsonl}, {kind: gsm8k, path: gsm8k/}]}\n"
+        "reward_model: {preferences: {kind: file, path: pairs.jsonl}}\n"
+        "rl: {ptx: {path: text.jsonl}}\n"
+    )
+    for name in ("pairs.jsonl", "text.jsonl"):
+        (folder / name).write_text("")
+    paths = [
+        str(folder / "mine.yaml"),
+        os.path.relpath(folder / "mine.yaml"),
+        f"{folder}/../job/mine.yaml",
+    ]
+    recipes = [load_recipe(path, directory=RECIPES) for path in paths]
+    assert len({recipe.data.sources[0].path for recipe in recipes}) == 3, "as they were typed"
+    for stage in ("prepare_data", "reward_model", "rl"):
+        first, *others = [recipe.slice_for(stage) for recipe in recipes]
+        assert all(other == first for other in others), stage
+    assert first["rl"]["ptx"]["path"] == "text.jsonl"
 
 
 def test_rl_change_leaves_data_and_sft_keys_alone() -> None:
