@@ -7,6 +7,7 @@ from tempfile import TemporaryDirectory
 
 from rlcore.store.artifacts import ArtifactError
 from rlcore.store.checks import DamagedArtifact
+from rlcore.store.local import LocalFiles, links_below
 from rlcore.store.reader import ArtifactReader
 
 
@@ -30,7 +31,8 @@ def check_all(store: ArtifactReader) -> Iterator[Checked]:
         for key in store.keys(kind):
             with TemporaryDirectory(prefix="rl-pipeline-") as folder:
                 yield _check(ArtifactReader(store.root, cache=Path(folder)), kind, key)
-    for link in store.links():
+    links = [] if "://" in store.root else links_below(LocalFiles(Path(store.root)))
+    for link in links:
         kind, _, key = link.partition("/")
         fault = (
             f"{store.root}/{link} is a symbolic link, which nothing follows; put the folder there"

@@ -32,8 +32,8 @@ UNNEEDED = "no root needs it"
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What is kept. ``keep_runs``: completed ones of each recipe, and whatever did not complete
-    after the last of them; ``keep_champions``: of each name, None for all; ``keep_rollouts``: newest
+    """What is kept. ``keep_runs``: completed ones of each recipe, and what did not complete after
+    the last of them; ``keep_champions``: of each name, None for all; ``keep_rollouts``: newest
     iterations of RL with their tables, None for what the recipe says; ``least_age_h``: hours for
     which whatever was made is kept."""
 

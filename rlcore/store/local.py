@@ -97,16 +97,6 @@ class LocalFiles:
                 if key.startswith(prefix):
                     yield key
 
-    def links(self) -> list[str]:
-        """Return the symbolic links below the kinds, which no reader follows."""
-        return [
-            f"{folder.removeprefix(f'{self.root}/')}/{name}"
-            for kind in self.kinds()
-            for folder, subfolders, files in os.walk(self.root / kind)
-            for name in subfolders
-            if MANIFEST not in files and os.path.islink(f"{folder}/{name}")
-        ]
-
     def kinds(self) -> list[str]:
         """Return the kinds that have a directory."""
         if not self.root.is_dir():
@@ -231,6 +221,18 @@ class LocalFiles:
             raise ArtifactError(
                 f"{location} would enclose the artifact {kind}/{key}; choose its key"
             )
+
+
+def links_below(files: LocalFiles) -> list[str]:
+    """Return the symbolic links in the places of artifacts, which no reader follows, sorted."""
+    found = [
+        f"{folder.removeprefix(f'{files.root}/')}/{name}"
+        for kind in files.kinds()
+        for folder, subfolders, inside in os.walk(files.root / kind)
+        for name in subfolders
+        if MANIFEST not in inside and os.path.islink(f"{folder}/{name}")
+    ]
+    return sorted(found)
 
 
 def _walk(top: Path, prefix: str) -> Iterator[tuple[str, int]]:

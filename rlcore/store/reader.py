@@ -211,11 +211,6 @@ class ArtifactReader:
         """Return the sorted kinds that the store has a folder for."""
         return self._files.kinds()
 
-    def links(self) -> list[str]:
-        """Return ``<kind>/<key>`` of the symbolic links in the places of artifacts, which are not
-        followed; a bucket has none."""
-        return sorted(self._files.links()) if isinstance(self._files, LocalFiles) else []
-
     def keys(self, kind: str, prefix: str = "") -> list[str]:
         """Return the sorted keys of ``kind`` that start with ``prefix`` and have a manifest."""
         location(kind, "any")

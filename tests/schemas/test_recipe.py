@@ -191,11 +191,12 @@ def test_a_file_counts_by_its_content_however_its_path_is_written(tmp_path: Path
         f"{folder}/../job/mine.yaml",
     ]
     recipes = [load_recipe(path, directory=RECIPES) for path in paths]
-    assert len({recipe.data.sources[0].path for recipe in recipes}) == 3, "as they were typed"
+    typed = {recipe.model_dump()["data"]["sources"][0]["path"] for recipe in recipes}
+    assert len(typed) == 3, "they stand as they were typed"
     for stage in ("prepare_data", "reward_model", "rl"):
         first, *others = [recipe.slice_for(stage) for recipe in recipes]
         assert all(other == first for other in others), stage
-    assert first["rl"]["ptx"]["path"] == "text.jsonl"
+    assert recipes[0].slice_for("rl")["rl"]["ptx"]["path"] == "text.jsonl"
 
 
 def test_rl_change_leaves_data_and_sft_keys_alone() -> None:

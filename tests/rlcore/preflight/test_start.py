@@ -259,11 +259,7 @@ MODELS: dict[str, tuple[Callable[[Path], object], Overrides, str]] = {
         {"model.chat_template": "{% for m in messages %}"},
         "model.chat_template: the chat template is not Jinja (line 1: Unexpected end of template",
     ),
-    "a template without end": (
-        lambda directory: None,
-        {"model.chat_template": ENDLESS},
-        "model.chat_template: the chat template takes longer than 2 s for a question of one line",
-    ),
+    "an endless template": (lambda _: None, {"model.chat_template": ENDLESS}, "longer than 2 s"),
     "a short context": (
         lambda directory: None,
         {"model.max_tokens": 128},
@@ -280,6 +276,7 @@ def dry_run(
     each as the command line gives them."""
     monkeypatch.syspath_prepend(str(folder))
     monkeypatch.delenv("JUDGE_KEY", raising=False)
+    monkeypatch.setattr("rlcore.models.base.TEMPLATE_S", 2.0)
 
     def plan(overrides: Overrides) -> tuple[int, str]:
         given = {"data.deduplicate": "exact", "tracking.wandb": False, **overrides}
@@ -320,12 +317,8 @@ def test_a_file_that_cannot_be_used_is_refused(
 
 @pytest.mark.parametrize("case", MODELS)
 def test_a_model_directory_that_lacks_a_part_is_refused(
-    case: str,
-    folder: Path,
-    dry_run: Callable[[Overrides], tuple[int, str]],
-    monkeypatch: pytest.MonkeyPatch,
+    case: str, folder: Path, dry_run: Callable[[Overrides], tuple[int, str]]
 ) -> None:
-    monkeypatch.setattr("rlcore.models.base.TEMPLATE_S", 2.0)
     breaks, overrides, said = MODELS[case]
     shutil.rmtree(folder / "broken", ignore_errors=True)
     shutil.copytree(folder / "model", folder / "broken")
