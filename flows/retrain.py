@@ -32,6 +32,7 @@ from tasks.retraining.observe import SUPERSEDED, done_since, observe
 from tasks.retraining.promote import promote, push
 from tasks.run_page.ended import show_ends_below
 from tasks.runtime.crashes import close_children
+from tasks.runtime.mistakes import tell_mistakes_once
 from tasks.runtime.patience import ignore_lost_output, wait_for_server
 
 # Names of states, and so of events, which flows/automations.yaml expects.
@@ -70,6 +71,7 @@ def retrain(recipe: str, overrides: dict[str, Any] | None = None) -> State:
         overrides: dotted recipe keys and their values, e.g. {"rl.update.epochs": 2}.
     """
     redact_logs()
+    tell_mistakes_once()
     wait_for_server()
     ignore_lost_output()
     with redacting():

@@ -38,6 +38,7 @@ from tasks.run_page.board import Board
 from tasks.run_page.markdown import code as as_code
 from tasks.run_page.markdown import plain
 from tasks.runtime.keys import stage_key
+from tasks.runtime.mistakes import tell_mistakes_once
 from tasks.runtime.patience import ignore_lost_output, wait_for_server
 from tasks.runtime.pulse import pulse
 
@@ -113,6 +114,7 @@ def open_evolve(
     starts, for a model, a recipe or a section that cannot be used.
     """
     redact_logs()
+    tell_mistakes_once()
     wait_for_server()
     ignore_lost_output()
     recipe = load_recipe(recipe_name, overrides, directory=recipes)

@@ -28,6 +28,7 @@ from tasks.run_page.board import Board
 from tasks.run_page.page import RunPage
 from tasks.run_page.tracking import Tracker
 from tasks.run_page.view import View
+from tasks.runtime.mistakes import tell_mistakes_once
 from tasks.runtime.patience import ignore_lost_output, wait_for_server
 from tasks.runtime.pipeline import PipelineRun
 from tasks.runtime.pulse import pulse
@@ -56,6 +57,7 @@ def open_run(
     ``check_start`` refuses it.
     """
     redact_logs()
+    tell_mistakes_once()
     with (
         redacting(),
         _opened(recipe_name, overrides, recipes, accept_code, refresh, until) as run,
