@@ -5,6 +5,7 @@ import csv
 import json
 import math
 import os
+import re
 import select
 import shutil
 import sys
@@ -17,6 +18,7 @@ from rich.cells import cell_len, set_cell_size
 FORMATS = ("table", "csv", "json")
 GAP = "  "
 LEAST = 12  # cells that a column of a table keeps; where that is too wide, records are printed
+LEAST_NUMBER = 5  # and one of numbers, beside columns that are cut
 WIDTH = 100  # cells, where the output is no terminal and COLUMNS is not set
 
 Row = Mapping[str, Any]
@@ -66,6 +68,16 @@ def progress_on_stderr() -> Iterator[None]:
         os.close(kept)
 
 
+def without_path(said: str, place: str) -> str:
+    """Return what is said of the artifact ``place``, ``<kind>/<key>``, without its path, behind
+    which a column would not show the rest.
+
+    >>> without_path("/home/me/runs/store/policy/p/a.bin is missing", "policy/p")
+    'a.bin is missing'
+    """
+    return re.sub(rf"\S*\b{re.escape(place)}/?", "", said).strip()
+
+
 def drop_closed_stdout() -> bool:
     """Return whether nobody reads stdout any more (``| head -1``); what is left for it is dropped
     then, instead of an error when the process ends."""
@@ -89,20 +101,35 @@ def table_lines(
 ) -> list[str]:
     """Return a table at most ``width`` cells wide, long values cut with an ellipsis.
 
-    Where the columns do not fit side by side, each row is a record with a line per column.
+    Where the columns do not fit side by side, numbers have three digits, and their columns the
+    width of these; where even that is too wide, each row is a record with a line per column.
     """
-    texts = [
-        [null if row[name] is None else _cell(row[name], width) for name in columns] for row in rows
-    ]
-    heads = [_cell(name, width) for name in columns]
-    natural = [max(map(cell_len, column)) for column in zip(heads, *texts, strict=True)]
-    widths = _fitted(natural, width - len(GAP) * (len(columns) - 1))
-    if widths is None:
-        return _records(heads, texts, width)
     right = [
         bool(rows) and all(_is_number(row[name]) or row[name] is None for row in rows)
         for name in columns
     ]
+    heads = [_cell(name, width) for name in columns]
+    room = width - len(GAP) * (len(columns) - 1)
+    texts, natural, widths = [], [], None
+    for digits in (6, 3):
+        texts = [
+            [null if row[name] is None else _cell(row[name], width, digits) for name in columns]
+            for row in rows
+        ]
+        natural = [max(map(cell_len, column)) for column in zip(heads, *texts, strict=True)]
+        widths = _fitted(natural, room)
+        if widths is not None:
+            break
+    else:
+        numbers = [
+            max(LEAST_NUMBER, *map(cell_len, column)) if is_number else None
+            for column, is_number in zip(
+                list(zip(*texts, strict=True)) or heads, right, strict=True
+            )
+        ]
+        widths = _beside(natural, numbers, room)
+    if widths is None:
+        return _records(heads, texts, width)
     lines = [_line(heads, widths, right), GAP.join("─" * size for size in widths)]
     return lines + [_line(cells, widths, right) for cells in texts]
 
@@ -114,6 +141,16 @@ def _fitted(natural: Sequence[int], room: int) -> list[int] | None:
         return list(natural)
     fits = [cap for cap in range(LEAST, room + 1) if sum(min(n, cap) for n in natural) <= room]
     return [min(n, fits[-1]) for n in natural] if fits else None
+
+
+def _beside(natural: Sequence[int], numbers: Sequence[int | None], room: int) -> list[int] | None:
+    """Return the width of each column: of numbers what they need, below a head that is cut, of
+    texts what is left, ``LEAST`` or more; None where that is not there."""
+    texts = [size for size, number in zip(natural, numbers, strict=False) if number is None]
+    left = room - sum(number for number in numbers if number is not None)
+    fitted = iter(_fitted(texts, left) or []) if texts and left > 0 else iter(())
+    widths = [number if number is not None else next(fitted, 0) for number in numbers]
+    return widths if all(widths) and sum(widths) <= room else None
 
 
 def _records(heads: Sequence[str], texts: Sequence[Sequence[str]], width: int) -> list[str]:
@@ -145,11 +182,11 @@ def _cut(text: str, width: int) -> str:
     return set_cell_size(text, width - 1) + "…"
 
 
-def _cell(value: Any, width: int) -> str:
+def _cell(value: Any, width: int, digits: int = 6) -> str:
     """Return a value on one line. Characters that would move the cursor are written out: the text
     may be a model's."""
     if isinstance(value, float):
-        return f"{value:.6g}"
+        return f"{value:.{digits}g}"
     text = _field(value)[: width + 1]
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 WORSE = 3  # docs/exit_codes.md
 COLUMNS = (
     *("part", "name", "run", "value", "low", "high"),
-    *("pairs", "only_first", "only_this", "text"),
+    *("pairs", "higher", "lower", "unmatched_first", "unmatched_this", "text"),
 )
 
 
@@ -104,8 +104,10 @@ def _interval(pair: "Difference") -> dict[str, Any]:
         "low": pair.low,
         "high": pair.high,
         "pairs": pair.pairs,
-        "only_first": pair.only_first,
-        "only_this": pair.only_second,
+        "higher": pair.higher,
+        "lower": pair.lower,
+        "unmatched_first": pair.unmatched_first,
+        "unmatched_this": pair.unmatched_second,
     }
 
 

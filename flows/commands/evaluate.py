@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 COLUMNS = (
     *("part", "model", "metric", "data_source", "subset", "value", "low", "high", "prompts"),
-    *("only_first", "only_this", "text"),
+    *("higher", "lower", "unmatched_first", "unmatched_this", "text"),
 )
 FIGURE, DIFFERENCE, KEPT, NOTE = "figure", "difference", "kept", "note"
 FAILURES = ("/unscored", "/aborted", "/judge_failed")  # a table shows them where there are any
@@ -170,8 +170,10 @@ def _differences(found: "dict[str, Evaluated]") -> Iterator[dict[str, Any]]:
                 low=pair.low,
                 high=pair.high,
                 prompts=pair.pairs,
-                only_first=pair.only_first,
-                only_this=pair.only_second,
+                higher=pair.higher,
+                lower=pair.lower,
+                unmatched_first=pair.unmatched_first,
+                unmatched_this=pair.unmatched_second,
             )
 
 
@@ -192,7 +194,8 @@ def _print(rows: Sequence[dict[str, Any]], first: str) -> None:
     shown = {
         FIGURE: ("model", "data_source", "subset", "metric", "value", "low", "high", "prompts"),
         DIFFERENCE: (
-            *("model", "metric", "value", "low", "high", "prompts", "only_first", "only_this"),
+            *("model", "metric", "value", "low", "high", "prompts", "higher", "lower"),
+            *("unmatched_first", "unmatched_this"),
         ),
         NOTE: ("model", "text"),
         KEPT: ("model", "text"),

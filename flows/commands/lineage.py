@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flows.output import print_json, print_rows
+from flows.output import print_json, print_rows, without_path
 from schemas.errors import UserError
 
 if TYPE_CHECKING:
@@ -122,6 +122,11 @@ def _key(node: "Node") -> str:
     return node.ref.key
 
 
+def _finding(node: "Node") -> str | None:
+    said = node.problem or node.note
+    return said and without_path(said, node.name)
+
+
 def _print_table(found: "Trace", *, folded: bool) -> None:
     from rlcore.results.lineage import fold
     from rlcore.results.provenance import TRUSTS
@@ -136,7 +141,7 @@ def _print_table(found: "Trace", *, folded: bool) -> None:
             "count": len(nodes),
             "rows": sum(sum(node.ref.rows.values()) for node in nodes) or None,
             "sha256": nodes[0].ref.sha256[:SHOWN] if len(nodes) == 1 else None,
-            "finding": nodes[0].problem or nodes[0].note,
+            "finding": _finding(nodes[0]),
         }
         for nodes, name in groups
     ]

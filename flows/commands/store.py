@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flows.output import add_format, print_rows
+from flows.output import add_format, print_rows, without_path
 from schemas.errors import UserError
 
 if TYPE_CHECKING:
@@ -241,7 +241,11 @@ def _verify(options: argparse.Namespace) -> int:
 
     checked = list(check_all(_open(options)))
     damaged = [
-        {"kind": one.kind, "key": one.key, "fault": one.fault}
+        {
+            "kind": one.kind,
+            "key": one.key,
+            "fault": without_path(one.fault, f"{one.kind}/{one.key}"),
+        }
         for one in checked
         if one.fault is not None
     ]

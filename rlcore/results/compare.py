@@ -26,6 +26,21 @@ class Figure:
     values: tuple[float | None, ...]
 
 
+def _paired_row(pair: Difference) -> dict[str, Any]:
+    return {
+        "metric": pair.metric,
+        "first": pair.first,
+        "this": pair.second,
+        "difference": pair.value,
+        "95 % low": pair.low,
+        "95 % high": pair.high,
+        "prompts": pair.pairs,
+        "higher": pair.higher,
+        "lower": pair.lower,
+        "unmatched": pair.unmatched_first + pair.unmatched_second,
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """What runs have in common and what not; each is paired with the first of ``runs``."""
@@ -63,26 +78,15 @@ class Comparison:
         }
         figures = {figure.name: figure.values for figure in self.figures}
         first = self.runs[0]
-        pairs = [
-            {
-                "run": run,
-                "metric": pair.metric,
-                "first": pair.first,
-                "this": pair.second,
-                "difference": pair.value,
-                "95 % low": pair.low,
-                "95 % high": pair.high,
-                "prompts": pair.pairs,
-                "only first": pair.only_first,
-                "only this": pair.only_second,
-            }
+        paired = [
+            (f"Evaluation of '{CHECKPOINT}': {run} against {first}, on the prompts of both", rows)
             for run in self.runs[1:]
-            for pair in self.pairs[run]
+            for rows in [[_paired_row(pair) for pair in self.pairs[run]]]
         ]
         titled = [
             ("What differs", _table("key", self.runs, settings)),
             ("Training", _table("figure", self.runs, figures)),
-            (f"Evaluation of '{CHECKPOINT}' against {first}, on the prompts of both", pairs),
+            *paired,
             ("Notes", [{"note": note} for note in self.notes]),
         ]
         return [(title, rows) for title, rows in titled if rows]

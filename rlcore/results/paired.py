@@ -42,8 +42,10 @@ class Difference:
     low: float
     high: float
     pairs: int
-    only_first: int  # prompts that the second lacks
-    only_second: int
+    higher: int  # of the pairs, those whose second value is above the first
+    lower: int
+    unmatched_first: int  # prompts that the second lacks
+    unmatched_second: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +132,8 @@ def difference(metric: str, first: pl.DataFrame, second: pl.DataFrame) -> Differ
     both = first.join(second, on="uid", how="inner", suffix="_second")
     if not both.height:
         return None
-    value, low, high = mean_difference((both["value_second"] - both["value"]).to_numpy())
+    apart = (both["value_second"] - both["value"]).to_numpy()
+    value, low, high = mean_difference(apart)
     return Difference(
         metric,
         first=float(both["value"].to_numpy().mean()),
@@ -139,8 +142,10 @@ def difference(metric: str, first: pl.DataFrame, second: pl.DataFrame) -> Differ
         low=low,
         high=high,
         pairs=both.height,
-        only_first=first.height - both.height,
-        only_second=second.height - both.height,
+        higher=int((apart > 0).sum()),
+        lower=int((apart < 0).sum()),
+        unmatched_first=first.height - both.height,
+        unmatched_second=second.height - both.height,
     )
 
 

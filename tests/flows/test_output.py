@@ -7,7 +7,7 @@ import json
 import pytest
 from rich.cells import cell_len
 
-from flows.output import print_rows, table_lines
+from flows.output import print_rows, table_lines, without_path
 
 LONG = "word " * 200
 ROWS = [
@@ -65,3 +65,25 @@ def test_csv_and_json_are_whole(form: str, capsys: pytest.CaptureFixture[str]) -
         assert rows[0]["text"] == LONG
         assert json.loads(rows[0]["tokens"]) == [1, 2]
         assert rows[1]["share"] == ""
+
+
+def test_a_wide_table_of_numbers_stays_one_at_eighty_columns() -> None:
+    """Each row was a record of eleven lines."""
+    row = {"metric": "sampled_accuracy", "first": 0.6015625, "this": 0.5859375}
+    row |= {"difference": -0.015625, "95 % low": -0.0625, "95 % high": 0.03125, "prompts": 256}
+    row |= {"higher": 20, "lower": 24, "unmatched": 0}
+    lines = table_lines([row, row], list(row), 80)
+    assert len(lines) == 4
+    assert max(map(len, lines)) <= 80
+    for shown in ("0.602", "-0.0156", "-0.0625", "0.0312", "256", "sampled"):
+        assert shown in lines[2]
+
+
+def test_a_fault_is_shown_and_not_the_path_before_it() -> None:
+    place = "policy/0123abc"
+    for root in ("/home/me/a b/runs/store", "s3://bucket/store", "runs/store"):
+        said = f"{root}/{place}/a.bin was changed after it was written"
+        assert without_path(said, place).endswith("a.bin was changed after it was written")
+        assert place not in without_path(said, place)
+    assert without_path(f"x/{place} is a symbolic link", place) == "is a symbolic link"
+    assert without_path("is missing from the store", place) == "is missing from the store"

@@ -38,7 +38,7 @@ def test_tables_for_people(runs: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert titles == [
         "What differs:",
         "Training:",
-        "Evaluation of 'rl' against a-00000001, on the prompts of both:",
+        "Evaluation of 'rl': a-00000002 against a-00000001, on the prompts of both:",
     ]
     assert "seed" in shown
     assert "-0.2" in shown
@@ -78,7 +78,9 @@ def test_json_and_csv_hold_the_same_rows(runs: Path, capsys: pytest.CaptureFixtu
     jsonschema.validate(rows, schema, cls=jsonschema.Draft202012Validator)
     accuracy = next(r for r in rows if (r["part"], r["name"]) == ("evaluation", "accuracy"))
     assert accuracy["value"] == pytest.approx(-0.2)
-    assert [accuracy[key] for key in ("pairs", "only_first", "only_this")] == [200, 0, 20]
+    counted = ("pairs", "unmatched_first", "unmatched_this")
+    assert [accuracy[key] for key in counted] == [200, 0, 20]
+    assert accuracy["lower"] - accuracy["higher"] == 40, "of the discordant pairs"
     assert [row["part"] for row in rows][-1] == "failed"
     assert _compare(runs, "--format", "csv", *failing) == WORSE
     lines = capsys.readouterr().out.splitlines()

@@ -88,7 +88,7 @@ def test_models_are_paired_with_the_first_and_kept_by_content(
     assert {row["metric"] for row in pairs} >= {"score", "length"}
     for row in pairs:
         assert row["low"] <= row["value"] <= row["high"]
-        assert (row["prompts"], row["only_first"], row["only_this"]) == (16, 0, 0)
+        assert (row["prompts"], row["unmatched_first"], row["unmatched_this"]) == (16, 0, 0)
     kept = {row["model"]: row["text"] for row in rows if row["part"] == "kept"}
     before = {uri: Path(uri).stat().st_mtime_ns for uri in kept.values()}
     moved = shutil.move(copy, tmp_path / "moved")

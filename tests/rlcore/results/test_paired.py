@@ -75,7 +75,7 @@ def test_prompts_are_paired_by_uid_whatever_their_order() -> None:
     assert pair is not None
     assert (pair.first, pair.second) == pytest.approx((2 / 3, 1 / 3))
     assert pair.value == pytest.approx(-1 / 3)
-    assert (pair.pairs, pair.only_first, pair.only_second) == (3, 1, 1)
+    assert (pair.pairs, pair.unmatched_first, pair.unmatched_second) == (3, 1, 1)
     longer = difference("length", first["length"], second["length"])
     assert longer is not None
     assert longer.value == pytest.approx(1 / 3)
@@ -117,7 +117,7 @@ def test_a_condition_holds_when_the_whole_interval_is_beyond(
     text: str, low: float, high: float, holds: bool
 ) -> None:
     condition = Condition.parse(text)
-    pair = Difference(condition.metric, 0.0, 0.0, (low + high) / 2, low, high, 9, 0, 0)
+    pair = Difference(condition.metric, 0.0, 0.0, (low + high) / 2, low, high, 9, 1, 2, 0, 0)
     assert condition.holds(pair) is holds
 
 
