@@ -20,6 +20,8 @@ PHASES = {
 def print_summary(summary: dict[str, Any], *, console: Console | None = None) -> None:
     """Print a run's ``summary.json``: accuracies, seconds per stage, tokens/s per phase, export."""
     console = console or Console(highlight=False, soft_wrap=True)
+    if summary.get("verdict"):
+        console.print(Text(f"{summary['verdict']}."))
     accuracy = Table(title=f"{summary['recipe']}: held-out greedy accuracy", title_justify="left")
     accuracy.add_column("checkpoint")
     accuracy.add_column("accuracy", justify="right")

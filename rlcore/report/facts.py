@@ -12,6 +12,7 @@ from rlcore.diagnostics.watch import Finding, diagnose
 from rlcore.results.folders import SUMMARY
 from rlcore.results.run import Run, StageRecord
 from rlcore.results.summary import phase_seconds, token_rates
+from rlcore.results.verdict import verdict
 from rlcore.store.artifacts import ArtifactStore
 from rlcore.store.checks import ArtifactError
 from schemas.artifacts import Manifest
@@ -57,7 +58,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known of a run now. Times are ISO 8601, UTC."""
+    """What is known of a run now. Times are ISO 8601, UTC. ``verdict``: empty before RL ended."""
 
     name: str
     flow_run_id: str
@@ -68,6 +69,7 @@ class Facts:
     overrides: Mapping[str, str]
     state: str
     reason: str
+    verdict: str
     began: str
     last: str
     iteration: int
@@ -101,6 +103,8 @@ def gather(
     iteration = int(rl["step"].to_numpy().max()) if rl.height else 0
     findings, checks = _findings(run, rl, iteration) if RL in records else ([], [])
     evaluated = _manifest(run, records.get("evaluate"))
+    policy = _manifest(run, records.get(RL))
+    tables = [_table(run, evaluated, name) for name in ("completions", "eval_results")]
     rates = token_rates(metrics.get("sft"), rl) if rl.height else {}
     state, reason = _state(run, newest, findings, ending)
     return Facts(
@@ -116,6 +120,7 @@ def gather(
         },
         state=state,
         reason=reason,
+        verdict="" if policy is None else verdict(run.store, policy, *tables),
         began=_minute(next(iter(records.values())).began),
         last=_minute(newest.began, newest.seconds or 0.0),
         iteration=iteration,
@@ -124,8 +129,8 @@ def gather(
         metrics=metrics,
         findings=findings,
         checks=checks,
-        evaluation=_table(run, evaluated, "eval_results"),
-        completions=_table(run, evaluated, "completions"),
+        evaluation=tables[1],
+        completions=tables[0],
         seconds={PHASES.get(n, n): s for n, s in phase_seconds(rl).items() if n != "step"}
         if rl.height
         else {},

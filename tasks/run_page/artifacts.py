@@ -31,11 +31,12 @@ from tasks.run_page.plots import HEADLINES, curves_png, headlines, overlay_png
 PERIODS = 4  # of a finding that are shown, the last ones
 
 
-def publish_state(board: Board, run: Run, ending: Ending | None) -> None:
-    """Publish where the run is, or how and why it ended."""
+def publish_state(board: Board, run: Run, ending: Ending | None, verdict: str) -> None:
+    """Publish where the run is, or how and why it ended; ``verdict``: what it came to, if known."""
     newest = next(reversed(run.stages.values()))
     state = "running" if ending is None else ending.state
     lines = [f"## {plain(run.name)}: {plain(state)}", ""]
+    lines += [f"**{plain(verdict)}.**", ""] if verdict else []
     if ending is not None and ending.reason:
         lines += ["**Why it ended:**", "", quoted(ending.reason)]
     at = "in" if newest.sha256 is None else "after"

@@ -22,6 +22,7 @@ from rlcore.results.summary import (
     token_rates,
     worst_gap,
 )
+from rlcore.results.verdict import verdict
 from schemas.artifacts import ArtifactRef
 from schemas.names import RECORDS
 from schemas.stages import Stage
@@ -44,6 +45,7 @@ def write_summary(
         "seed": run.recipe.seed,
         "flow_run_id": str(flow_run.id),
         "until": until,
+        "verdict": _verdict(run, made),
         **measured,
         "reward_model": _reward_model(run, made.get(Stage.REWARD_MODEL)),
         "seconds": {result.stage: round(result.seconds, 2) for result in run.results},
@@ -87,6 +89,16 @@ def _trained(
         "diagnostics": [finding.to_json() for finding in diagnosed.findings],
     }
     return figures, dict(token_rates(sft_metrics, rl_metrics))
+
+
+def _verdict(run: PipelineRun, made: Mapping[Stage, ArtifactRef]) -> str | None:
+    """Return what the run came to; None where it ended before RL."""
+    policy, evaluation = made.get(Stage.RL), made.get(Stage.EVALUATE)
+    if policy is None:
+        return None
+    names = ("completions", "eval_results")
+    tables = [evaluation and run.store.table(evaluation, name) for name in names]
+    return verdict(run.store, run.store.manifest(policy), *tables)
 
 
 def _evaluated(

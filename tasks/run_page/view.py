@@ -62,7 +62,7 @@ class View:
         metrics = {str(stage): self._read(run, stage) for stage in TRAINED if stage in run.stages}
         facts = gather(run, ending, metrics)
         with self.board.open() as board:
-            publish_state(board, run, ending)
+            publish_state(board, run, ending, facts.verdict)
             if restarts := restarts_of(run.store, facts.flow_run_id):
                 publish_restarts(board, restarts)
             for stage in TRAINED:
