@@ -16,6 +16,8 @@ _LOADERS = {
     "engine": "rlcore.preflight.loaders:load_engine",
 }
 
+ENGINE_S = 300.0  # an engine of somebody's own imports what vLLM does, which takes minutes at first
+
 
 def check_functions(recipe: Recipe) -> None:
     """Raise UserError for a function of the user that does not exist, cannot be imported, takes
@@ -57,6 +59,7 @@ def _functions_of(recipe: Recipe) -> list[dict[str, Any]]:
             "path": path,
             "loader": _LOADERS[kind],
             "memory_bytes": memory_bytes if kind.endswith("reward") else None,
+            "limit_s": ENGINE_S if kind == "engine" else None,
         }
         for kind, name, options, path in named
         if ":" in name

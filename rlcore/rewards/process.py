@@ -282,9 +282,9 @@ def look_at_functions(
     """Load functions of the user in one child process, and call none of them.
 
     Each has ``name``, ``options``, ``path`` (where the recipe names it), ``loader``
-    ("package.module:function", called with these three) and ``memory_bytes`` (the address space it
-    will get, or None), and ``LOOK_S`` seconds. Raises UserError with what the loader says, or
-    when the import raises, ends its process or exceeds the limit.
+    ("package.module:function", called with these three), ``memory_bytes`` (the address space it
+    will get, or None) and ``limit_s`` (None: ``LOOK_S`` seconds). Raises UserError with what the
+    loader says, or when the import raises, ends its process or exceeds the limit.
     """
     child = Child.spawn(environment, CHILD)
     try:
@@ -298,11 +298,12 @@ def look_at_functions(
 
 def _answer_on(function: Mapping[str, Any], child: Child) -> str:
     where = f"{function['path']} = {function['name']!r}"
+    limit_s = function["limit_s"] or LOOK_S
     try:
-        return child.receive(LOOK_S)["refused"]
+        return child.receive(limit_s)["refused"]
     except TimeoutError:
         return (
-            f"{where} was not imported within {LOOK_S:g} s; import heavy packages inside the"
+            f"{where} was not imported within {limit_s:g} s; import heavy packages inside the"
             " function, and run nothing at module level"
         )
     except ChildEnded:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from flows.places import RECIPES
+from rlcore.preflight import functions
 from rlcore.preflight.functions import check_functions
 from rlcore.recipes import load_recipe
 from rlcore.rewards import link, process
@@ -28,9 +29,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def check(*names: str, **overrides: Any) -> None:
-    functions = [{"name": name} for name in names]
+    rewards = [{"name": name} for name in names] or [{"name": "gsm8k"}]
     paths = {path.replace("__", "."): value for path, value in overrides.items()}
-    given = {"reward.functions": functions, **paths}
+    given = {"reward.functions": rewards, **paths}
     check_functions(load_recipe("quickstart", given, directory=RECIPES))
 
 
@@ -45,6 +46,21 @@ def test_a_module_that_hangs_ends_within_the_limit_by_name(
     with pytest.raises(UserError, match=said):
         check("fn_hangs:f")
     assert time.monotonic() - begun < 10
+
+
+def test_an_engine_of_ones_own_may_take_minutes_to_import(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It imports what vLLM does; a reward function is not that large."""
+    (folder / "fn_engine.py").write_text("import time; time.sleep(2)\nclass Engine: pass\n")
+    monkeypatch.setattr(process, "LOOK_S", 0.4)
+    with pytest.raises(UserError, match=r"lacks|needs|has no"):
+        check(hardware__rollout__engine="fn_engine:Engine")
+    monkeypatch.setattr(functions, "ENGINE_S", 0.4)
+    with pytest.raises(
+        UserError, match=r"engine = 'fn_engine:Engine' was not imported within 0\.4 s"
+    ):
+        check(hardware__rollout__engine="fn_engine:Engine")
 
 
 def test_a_module_sees_the_variables_that_are_named_and_no_key(
