@@ -44,12 +44,12 @@ def publish_state(board: Board, run: Run, ending: Ending | None, verdict: str) -
     overrides = ", ".join(f"{key} = {json.dumps(value)}" for key, value in given)
     report = report_folder(run.folder)
     lines += [
-        f"* {at} the stage {plain(newest.stage)}",
-        f"* recipe {plain(newest.recipe)}, seed {newest.seed}",
-        f"* overrides: {plain(overrides) or 'none'}",
         f"* [report: curves, completions, findings](/{REPORTS}/{report.name}/{INDEX}); as a file,"
         # The server serves the reports of its own folder, and a run may be of another one.
         f" also where this server does not serve it: {plain(str(report / INDEX))}",
+        f"* {at} the stage {plain(newest.stage)}",
+        f"* recipe {plain(newest.recipe)}, seed {newest.seed}",
+        f"* overrides: {plain(overrides) or 'none'}",
     ]
     board.markdown(
         key="run", markdown="\n".join(lines), description="Where this run is, or why it ended."
@@ -236,29 +236,41 @@ def publish_reward_model(
 
 
 def publish_evaluation(board: Board, eval_results: pl.DataFrame) -> None:
-    """Publish the ``eval_results`` table: a row per source and metric, a column per checkpoint."""
+    """Publish the ``eval_results`` table: a row per source and metric, accuracies first, and a
+    column per checkpoint; metrics that are 0 of every checkpoint are named in a line."""
     checkpoints = eval_results["checkpoint"].unique(maintain_order=True).to_list()
     rows: dict[tuple[str, str, str], dict[str, str]] = {}
     drawn: dict[tuple[str, str, str], str] = {}
+    zero: dict[tuple[str, str, str], bool] = {}
     for result in eval_results.iter_rows(named=True):
         where = (result["data_source"], result["subset"], result["metric"])
         low, high = result["ci_low"], result["ci_high"]
         value = f"**{result['value']:.3f}** {low:.3f} to {high:.3f}"
         rows.setdefault(where, {})[result["checkpoint"]] = value
         drawn[where] = f"{result['num_prompts']:,} / {result['num_samples']:,}"
-    head = ["data", "metric", "prompts / samples", *map(plain, checkpoints)]
+        zero[where] = zero.get(where, True) and result["value"] == 0
+    shown = [where for where in rows if not zero[where] or _is_accuracy(where[2])]
+    shown.sort(key=lambda where: not _is_accuracy(where[2]))  # else in their order
+    head = ["data", "metric", *map(plain, checkpoints), "prompts / samples"]
     lines = ["## Evaluation", "", f"| {' | '.join(head)} |", f"|{':-|' * len(head)}"]
-    for where, values in rows.items():
-        source, subset, metric = where
-        data = source if subset == source else f"{source}, {subset}"
-        cells = [plain(data), plain(metric), drawn[where]]
-        cells += [values.get(name, "") for name in checkpoints]
-        lines.append(f"| {' | '.join(cells)} |")
+    for source, subset, metric in shown:
+        where = (source, subset, metric)
+        cells = [plain(source if subset == source else f"{source}, {subset}"), plain(metric)]
+        cells += [rows[where].get(name, "") for name in checkpoints]
+        lines.append(f"| {' | '.join([*cells, drawn[where]])} |")
+    lines += ["", "Each figure with its 95 % confidence interval."]
+    if nothing := sorted({metric for source, subset, metric in rows.keys() - set(shown)}):
+        lines += ["", f"0 of every checkpoint: {', '.join(map(plain, nothing))}."]
     board.markdown(
         key="evaluation",
-        markdown="\n".join([*lines, "", "Each figure with its 95 % confidence interval."]),
+        markdown="\n".join(lines),
         description="Each checkpoint on held-out prompts.",
     )
+
+
+def _is_accuracy(metric: str) -> bool:
+    """Return whether a metric counts right answers, and does not say what else was measured."""
+    return metric == "greedy/acc" or metric.startswith(("sampled/avg@", "sampled/pass@"))
 
 
 def publish_completions(board: Board, completions: pl.DataFrame, *, limit: int) -> None:

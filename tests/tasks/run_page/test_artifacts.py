@@ -154,27 +154,36 @@ def test_reward_hacking_is_a_gap_that_grows(prefect_server: str, tmp_path: Path)
 
 
 def test_evaluation_has_a_column_per_checkpoint(prefect_server: str) -> None:
+    figures = {
+        "greedy/aborted": (0.0, 0.0, 0.0),
+        "greedy/unscored": (0.0, 0.0, 0.1),
+        "greedy/acc": (0.02, 0.6, 0.98),
+    }
     rows = [
         {
             "checkpoint": checkpoint,
             "data_source": "arithmetic",
             "subset": "test",
-            "metric": "greedy/acc",
+            "metric": metric,
             "value": value,
             "ci_low": value - 0.01,
             "ci_high": value + 0.01,
             "num_prompts": 512,
             "num_samples": 1,
         }
-        for checkpoint, value in (("base", 0.02), ("sft", 0.6), ("rl", 0.98))
+        for metric, values in figures.items()
+        for checkpoint, value in zip(("base", "sft", "rl"), values, strict=True)
     ]
     frame = pl.DataFrame(rows)
     text = _published(lambda board: publish_evaluation(board, frame))["evaluation"]
-    assert "| data | metric | prompts / samples | base | sft | rl |" in text
-    assert (
-        "| arithmetic, test | greedy/acc | 512 / 1 | **0.020** 0.010 to 0.030"
-        " | **0.600** 0.590 to 0.610 | **0.980** 0.970 to 0.990 |"
-    ) in text
+    table = [line for line in text.splitlines() if line.startswith("|")]
+    assert table[0] == "| data | metric | base | sft | rl | prompts / samples |"
+    assert table[2] == (
+        "| arithmetic, test | greedy/acc | **0.020** 0.010 to 0.030"
+        " | **0.600** 0.590 to 0.610 | **0.980** 0.970 to 0.990 | 512 / 1 |"
+    ), "accuracy comes first"
+    assert len(table) == 4
+    assert "0 of every checkpoint: greedy/aborted." in text
 
 
 def test_completions_are_shown_as_text_only(prefect_server: str) -> None:
