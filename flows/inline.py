@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from flows import services
 from flows.output import progress_on_stderr
 from schemas.errors import UserError
 
@@ -28,8 +29,10 @@ def run_inline(
     The Prefect server is that of ``PREFECT_API_URL``, or this project's, started if it is not up.
     ``load``: imports the flow, once Prefect, which reads its settings then, can know the server.
     ``debug``: print every log line, and tracebacks. ``quiet``: print progress on stderr. ``again``:
-    what to say, after a cancellation, of the same command.
+    what to say, after a cancellation, of the same command. What it writes is for its owner only, as
+    what a worker's runs write (``services.start``).
     """
+    os.umask(services.PRIVATE)
     with progress_on_stderr() if quiet else nullcontext():
         if "PREFECT_API_URL" not in os.environ:  # which would name a server of one's own
             from flows import local

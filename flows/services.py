@@ -20,6 +20,7 @@ import psutil
 from schemas.errors import UserError
 
 HOST = "127.0.0.1"
+PRIVATE = 0o077  # the umask of what this project starts
 _PORT = "port"  # the file in a home that keeps its server's, while it is down too
 # Variables that differ between terminals and do not affect a service.
 OF_THE_SHELL = {"_", "PWD", "OLDPWD", "SHLVL", "PS1", "COLUMNS", "LINES", "DISPLAY", "WINDOWID"}
@@ -128,7 +129,7 @@ def start(
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            umask=0o077,
+            umask=PRIVATE,
         )
     service = Service(name, process.pid, psutil.Process(process.pid).create_time(), port)
     write_atomically(home / f"{name}.json", json.dumps(asdict(service)))

@@ -31,10 +31,15 @@ def says(data_source, solution, ground_truth, extra_info):
 
 
 def write_rows(path: Path, answer: str, count: int, first: int) -> Path:
-    """Write ``count`` questions, numbered from ``first``, that are answered with ``answer`` though
-    the truth is "yes"; whole under the name at once."""
+    """Write ``count`` questions, numbered from ``first``, that are answered with ``answer``, one
+    in four with "yes", which is the truth: a reward that pays no demonstration is refused. The file
+    appears whole."""
     rows = [
-        {"prompt": f"say {number}", "completion": answer, "ground_truth": "yes"}
+        {
+            "prompt": f"say {number}",
+            "completion": answer if number % 4 else "yes",
+            "ground_truth": "yes",
+        }
         for number in range(first, first + count)
     ]
     path.parent.mkdir(parents=True, exist_ok=True)
