@@ -130,7 +130,7 @@ def start_server(home: Path = HOME, port: int = PORT, reports: Path = REPORTS) -
         return running
     port = services.own_port(home, port)
     command = [sys.executable, "-m", "flows.server", "--port", str(port), "--reports", str(reports)]
-    environment = {**os.environ, **server_settings(home, port)}
+    environment = {**services.without_keys(os.environ), **server_settings(home, port)}
     return services.start(home, "server", command, environment, cwd=ROOT, port=port)
 
 

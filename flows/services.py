@@ -17,6 +17,7 @@ from pathlib import Path
 
 import psutil
 
+from rlcore.redaction import secrets_of
 from schemas.errors import UserError
 
 HOST = "127.0.0.1"
@@ -134,6 +135,17 @@ def start(
     service = Service(name, process.pid, psutil.Process(process.pid).create_time(), port)
     write_atomically(home / f"{name}.json", json.dumps(asdict(service)))
     return service
+
+
+def without_keys(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return ``environment`` without secrets but Prefect's: the server, which answers to browsers,
+    uses no key of the hub, of wandb or of a cloud."""
+    keys = secrets_of(environment)
+    return {
+        name: value
+        for name, value in environment.items()
+        if name not in keys or name.startswith("PREFECT_")
+    }
 
 
 def marks(environment: Mapping[str, str], *, key: str) -> dict[str, str]:

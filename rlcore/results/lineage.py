@@ -20,6 +20,7 @@ from rlcore.results.provenance import (
 )
 from rlcore.store.artifacts import ArtifactError, DamagedArtifact
 from rlcore.store.checks import file_digest, manifest_seal
+from rlcore.store.fingerprint import module_digest
 from rlcore.store.pruned import Pruned, PrunedArtifact
 from rlcore.store.reader import ArtifactReader
 from schemas.artifacts import ArtifactRef, Manifest
@@ -225,12 +226,19 @@ def _pruned(ref: ArtifactRef, depth: int, role: str, pruned: Pruned) -> Node:
     )
 
 
-def _now(url: str, digest: str) -> str:
-    """Return what has become of a file since it was read with this sha256."""
+def _now(source: str, url: str, digest: str) -> str:
+    """Return what has become of a file since it was read with this sha256; of a user's function,
+    of its module and what that imports from beside it."""
     if "://" in url or not _SHA256.fullmatch(digest):
         return "not looked at"
+    path, (module, is_function, _) = Path(url), source.partition(":")
     try:
-        return UNCHANGED if file_digest(Path(url)) == digest else CHANGED
+        if is_function and path.suffix == ".py":
+            name = path.stem if module.endswith(".py") else module
+            found = module_digest(name, path)
+        else:
+            found = file_digest(path)
+        return UNCHANGED if found == digest else CHANGED
     except (FileNotFoundError, NotADirectoryError):
         return GONE
     except OSError as error:
@@ -253,7 +261,7 @@ def _read(store: ArtifactReader, node: Node, into: Trace) -> None:
         for read in store.table(ref, INPUTS).to_dicts():
             known = [{key: one[key] for key in read} for one in into.inputs]
             if read not in known:
-                into.inputs.append({**read, "now": _now(read["url"], read["digest"])})
+                into.inputs.append({**read, "now": _now(**read)})
     elif ref.kind == RECIPE and node.manifest is not None:
         text = (store.directory(ref) / RECIPE_FILE).read_text(encoding="utf-8")
         into.recipes.append({"digest": ref.key, **node.manifest.metadata, "text": text})

@@ -121,6 +121,16 @@ def test_a_port_is_not_changed_while_the_server_runs(tmp_path: Path) -> None:
         services.stop(tmp_path, sleeper.name)
 
 
+def test_the_server_gets_no_key_of_other_services() -> None:
+    kept = {
+        "PATH": "/bin",
+        "PREFECT_API_AUTH_STRING": "admin:0123456789",
+        "PREFECT_API_DATABASE_CONNECTION_URL": "postgresql://me:0123456789@db/prefect",
+    }
+    keys = dict.fromkeys(("HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY"), "0123456789")
+    assert services.without_keys({**kept, **keys}) == kept
+
+
 BUSY = """
 import os, sys, time
 from flows.services import step_aside

@@ -17,6 +17,7 @@ from rlcore.results.metrics import metrics_frame
 from rlcore.results.provenance import record_inputs
 from rlcore.results.run import record_stage
 from rlcore.results.subject import subject
+from rlcore.rewards.registry import code_digests
 from rlcore.store.artifacts import ArtifactStore, Lineage
 from rlcore.store.outside import hub_read, read_file_digest
 from schemas.artifacts import ArtifactRef
@@ -124,6 +125,21 @@ def test_a_file_that_was_read_is_compared_with_what_it_is_now(
         ("rows", "not looked at"),
     ], "each once"
     assert found.moved == found.inputs[1:3]
+
+
+def test_a_users_function_is_compared_with_its_module_and_what_that_imports(
+    store: ArtifactStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "beside_it.py").write_text("PAID = 1.0\n")
+    (tmp_path / "lineage_reward.py").write_text("import beside_it\ndef f(): return 1\n")
+    reads = code_digests([f"{tmp_path}/lineage_reward.py:f", "lineage_reward:f"])
+    assert len(reads) == 2
+    parents = record_inputs(store, "k", reads, Lineage("r", "c", {}))
+    last = put(store, "policy", "p", **parents)
+    assert [one["now"] for one in trace(store, [last]).inputs] == [UNCHANGED] * 2
+    (tmp_path / "beside_it.py").write_text("PAID = 2.0\n")
+    assert [one["now"] for one in trace(store, [last]).inputs] == [CHANGED] * 2
 
 
 def test_what_was_made_from_a_file_is_found_by_the_file_and_by_its_digest(
