@@ -72,7 +72,7 @@ def without_path(said: str, place: str) -> str:
     """Return what is said of the artifact ``place``, ``<kind>/<key>``, without its path, behind
     which a column would not show the rest.
 
-    >>> without_path("/home/me/runs/store/policy/p/a.bin is missing", "policy/p")
+    >>> without_path("runs/store/policy/p/a.bin is missing", "policy/p")
     'a.bin is missing'
     """
     return re.sub(rf"\S*\b{re.escape(place)}/?", "", said).strip()

@@ -81,7 +81,7 @@ def test_a_wide_table_of_numbers_stays_one_at_eighty_columns() -> None:
 
 def test_a_fault_is_shown_and_not_the_path_before_it() -> None:
     place = "policy/0123abc"
-    for root in ("/home/me/a b/runs/store", "s3://bucket/store", "runs/store"):
+    for root in ("/data/a b/runs/store", "s3://bucket/store", "runs/store"):
         said = f"{root}/{place}/a.bin was changed after it was written"
         assert without_path(said, place).endswith("a.bin was changed after it was written")
         assert place not in without_path(said, place)
