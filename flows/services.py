@@ -262,11 +262,16 @@ def own_port(home: Path, default: int) -> int:
 def choose_port(home: Path, port: int) -> None:
     """Let the next server of ``home`` start on ``port``.
 
-    Raises UserError where another program listens on it, or the server runs on another."""
+    Raises UserError for what is no port, where another program listens on it, and where the server
+    runs on another."""
+    if not 0 < port < 1 << 16:
+        raise UserError(f"--port {port} is not a number from 1 to 65535; give one")
     with locked(home):
         running = find(home, "server")
         if running is None and free_port([port]) != port:
-            raise UserError(f"--port {port}: another program listens on it; give a free one")
+            raise UserError(
+                f"--port {port}: another program listens on it, or you may not; give a free one"
+            )
         if running is not None and running.port != port:
             raise UserError(f"--port {port}: the server is on {running.port}; `make down` first")
         write_atomically(home / _PORT, str(port))

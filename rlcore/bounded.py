@@ -73,10 +73,11 @@ def within(limit_s: float, sentence: str) -> Iterator[None]:
     timer.daemon = True
     timer.start()
     try:
-        yield
-    except Late:
+        try:
+            yield
+        finally:
+            with lock:
+                ended = True
+            timer.cancel()
+    except Late:  # also where it comes when the body has just ended
         raise UserError(sentence) from None
-    finally:
-        with lock:
-            ended = True
-        timer.cancel()

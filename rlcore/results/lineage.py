@@ -126,6 +126,8 @@ def trace(store: ArtifactReader, start: Sequence[ArtifactRef], *, forward: bool 
     for node in result.nodes:
         if node.problem is None and not node.pruned:
             _read(store, node, result)
+    unique = {tuple(read.values()): read for read in result.inputs}.values()
+    result.inputs = [{**read, "now": _now(**read)} for read in unique]
     return result
 
 
@@ -258,10 +260,7 @@ def _read(store: ArtifactReader, node: Node, into: Trace) -> None:
     """Add what a recipe, code or inputs artifact says to ``into``."""
     ref = node.ref
     if ref.kind == INPUTS:
-        for read in store.table(ref, INPUTS).to_dicts():
-            known = [{key: one[key] for key in read} for one in into.inputs]
-            if read not in known:
-                into.inputs.append({**read, "now": _now(**read)})
+        into.inputs += store.table(ref, INPUTS).to_dicts()
     elif ref.kind == RECIPE and node.manifest is not None:
         text = (store.directory(ref) / RECIPE_FILE).read_text(encoding="utf-8")
         into.recipes.append({"digest": ref.key, **node.manifest.metadata, "text": text})

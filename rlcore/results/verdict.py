@@ -32,17 +32,18 @@ def verdict(
         return ""
     said = f"iteration {best} of {done}"
     if completions is not None and eval_results is not None:
-        before = "SFT" if "sft" in completions["checkpoint"] else "the base model"
         if best == 0:
-            said = f"the export is of {before}: no iteration of RL did better in validation"
+            began = "SFT's" if "sft" in completions["checkpoint"] else "what RL began with"
+            said = f"the export is {began}: no iteration of RL did better in validation"
         else:
-            said += f"; {_beaten(completions, eval_results, before)}"
+            said += f"; {_beaten(completions, eval_results)}"
     commit = _commit(store, policy.parents.get(CODE))
     return f"{said[0].upper()}{said[1:]}{'' if commit is None else f'; commit {commit}'}"
 
 
-def _beaten(completions: pl.DataFrame, eval_results: pl.DataFrame, before: str) -> str:
-    checkpoint = "sft" if before == "SFT" else "base"
+def _beaten(completions: pl.DataFrame, eval_results: pl.DataFrame) -> str:
+    of_sft = "sft" in completions["checkpoint"]
+    checkpoint, before = ("sft", "SFT") if of_sft else ("base", "the base model")
     held_out = pl.col("subset") == HELD_OUT
     completions, eval_results = completions.filter(held_out), eval_results.filter(held_out)
     first, second = (prompt_values(completions, eval_results, name) for name in (checkpoint, "rl"))

@@ -197,12 +197,15 @@ def test_one_firing_is_made_up_for_where_deploying_again_removes_those_that_are_
     while not due():
         assert time.monotonic() < deadline, "no run came due"
         time.sleep(1)
+    found = set()
     for _ in range(2):  # the one that makes up for it waits, and another is not made
         deploy_recipes(pipeline, retraining, recipes=retrained)
         (made,) = [run for run in due() if not run.auto_scheduled]
         assert CATCH_UP in made.tags
+        found.add(made.id)
+    (id_,) = found
     cancel_waiting("the worker ended")
-    assert [run.state_name for run in due() if not run.auto_scheduled] != ["Cancelled"]
+    assert client.read_flow_run(id_).state_name in ("Scheduled", "Late")
 
 
 @pytest.mark.parametrize("day", [datetime(2026, 3, 29), datetime(2026, 10, 25)])

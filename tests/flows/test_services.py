@@ -108,6 +108,9 @@ def test_a_port_is_kept_while_the_server_is_down_and_can_be_named(tmp_path: Path
         other.listen()
         with pytest.raises(UserError, match=rf"--port {first}: another program listens on it"):
             services.choose_port(tmp_path, first)
+    for wrong in (0, -1, 65536):
+        with pytest.raises(UserError, match=f"--port {wrong} is not a number from 1 to 65535"):
+            services.choose_port(tmp_path, wrong)
     assert services.own_port(tmp_path, first) == second
 
 

@@ -59,7 +59,7 @@ def test_it_says_that_the_export_is_not_rls(tmp_path: Path) -> None:
     store = ArtifactStore(tmp_path / "store")
     made = policy(store, tmp_path / "code", iteration=30, best_iteration=0)
     assert verdict(store, made, *evaluated(50, 50)) == (
-        "The export is of SFT: no iteration of RL did better in validation; commit 0123456789ab"
+        "The export is SFT's: no iteration of RL did better in validation; commit 0123456789ab"
     )
 
 
