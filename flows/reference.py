@@ -91,6 +91,21 @@ and that of RL in `runs`. Reward by run:
 A run that took its RL from the store shares the key, and the rows, with the run that made it. So
 does a longer run with a shorter one on which it went on: `planned` says how many of the iterations
 are a run's own. Where there are no such runs, `join runs using (records_key)` will do.
+
+A program without `rl-pipeline` reads the files themselves: what was scored and learnt of a rollout
+has the rollout's key, which is in the path, `runs/store/KIND/RECORDS/ITERATION/KIND.parquet`. In
+plain DuckDB:
+
+```sql
+with rollouts as (
+    select *, parse_path(filename)[-3] as records, parse_path(filename)[-2] as round
+    from read_parquet('runs/store/rollouts/*/*/rollouts.parquet', filename = true)),
+rewards as (
+    select *, parse_path(filename)[-3] as records, parse_path(filename)[-2] as round
+    from read_parquet('runs/store/rewards/*/*/rewards.parquet', filename = true))
+select records, iteration, uid, response, score
+from rollouts join rewards using (records, round, trajectory_id)
+```
 """
 TYPES = {"string": "text", "boolean": "true or false", "object": "mapping"}
 SIGNS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}

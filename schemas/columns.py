@@ -124,6 +124,8 @@ COLUMNS: dict[str, dict[str, str]] = {
         "values": "per token: the critic's value before it; null without a critic or a score",
         "returns": "per token: the critic's target; null without a critic or a score",
         "positive": "what auxiliary losses take for correct; null where unknown",
+        "penalty": "what invalid actions took off its score"
+        " (environment.invalid_action_penalty); null without an environment",
     },
     "episodes": {
         "trajectory_id": "the episode: rollouts.trajectory_id",

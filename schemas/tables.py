@@ -185,6 +185,7 @@ class Advantages(Table):
     values: pl.List = pa.Field(nullable=True, dtype_kwargs={"inner": pl.Float32})
     returns: pl.List = pa.Field(nullable=True, dtype_kwargs={"inner": pl.Float32})
     positive: pl.Boolean = pa.Field(nullable=True)
+    penalty: pl.Float64 = pa.Field(nullable=True, ge=0)
 
     @pa.dataframe_check
     def columns_align(cls, data: Any) -> pl.LazyFrame:

@@ -1,7 +1,7 @@
 """The SQL views over a store (DuckDB): what each name in a statement stands for."""
 
 import re
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Collection, Sequence, Set
 from dataclasses import dataclass
 
 import duckdb
@@ -11,7 +11,7 @@ from rlcore.results.index import Index
 from rlcore.results.stage_rows import newest
 from schemas.columns import TABLES as TEXTS
 from schemas.errors import UserError
-from schemas.versions import schema_version
+from schemas.versions import added_since, schema_version
 from schemas.view_columns import VIEWS, column_descriptions, holder
 
 NAMES = (*VIEWS, *TEXTS)
@@ -185,7 +185,8 @@ class Views:
         self._connection.execute("; ".join(said))
 
     def _current_holders(self, table: str) -> list[_Holder]:
-        """Return the holders of ``table`` whose columns mean what those we write do."""
+        """Return the holders of ``table`` whose columns mean what those we write do, where they
+        have them."""
         current = schema_version(table)
         rows = self._connection.execute(
             "SELECT m.place, m.kind, m.key, m.sha256, t.version, t.sha256"
@@ -197,7 +198,8 @@ class Views:
         if table in _ADDED_TO:
             counts = set(newest(each.key for each in holders))
             holders = [each for each in holders if each.key in counts]
-        if others := [each for each in holders if each.version != current]:
+        read = {each.version: added_since(table, each.version or "") for each in holders}
+        if others := [each for each in holders if read[each.version] is None]:
             problem = (
                 f"table {table} of {len(others)} artifacts is left out: {others[0].place} has"
                 f" schema {others[0].version} and {current} is read; query them with the version"
@@ -206,7 +208,7 @@ class Views:
             if self._on_damage is None:
                 raise UserError(problem)
             self._on_damage(problem)
-        return [each for each in holders if each.version == current]
+        return [each for each in holders if read[each.version] is not None]
 
     def _create_table_view(
         self, table: str, holders: Sequence[_Holder], columns: Sequence[str]
@@ -222,7 +224,8 @@ class Views:
         ]
         sources = self._held.load(table, files, columns)
         self._create_files(table, holders, files, sources)
-        self._sources[table] = self._rows(table, files, sources, columns)
+        added = [added_since(table, h.version or "") or () for h in holders]
+        self._sources[table] = self._rows(table, files, sources, columns, added)
         front = ", ".join(f"f.{name}" for name in holder(table))
         self._connection.execute(
             f"CREATE VIEW {table} AS SELECT {front}, t.* EXCLUDE (file)"
@@ -257,23 +260,34 @@ class Views:
         files: Sequence[TableFile],
         sources: Sequence[int | None],
         columns: Sequence[str],
+        added: Sequence[tuple[str, ...]],
     ) -> str:
-        """Return the relation of a table's rows, with the number of the ``file`` of each."""
-        shown = ", ".join(("f.file", *(f"t.{column}" for column in columns)))
-        opened = [file.path for file, source in zip(files, sources, strict=True) if source is None]
-        self.paths += opened
+        """Return the relation of a table's rows, with the number of the ``file`` of each.
+
+        ``added``: the columns that each file lacks, as versions after its own added them.
+        """
+        types = _types(table)
+
+        def shown(lacking: Collection[str] = ()) -> str:
+            found = (f"NULL::{types[c]} AS {c}" if c in lacking else f"t.{c}" for c in columns)
+            return ", ".join(("f.file", *found))
+
+        opened: dict[tuple[str, ...], list[str]] = {}
+        for file, source, lacking in zip(files, sources, added, strict=True):
+            if source is None:
+                opened.setdefault(lacking, []).append(file.path)
         parts = []
-        if opened:
+        for lacking, paths in opened.items():
+            self.paths += paths
             parts.append(
-                f"SELECT {shown} FROM {parquet_rows(opened)} t"
+                f"SELECT {shown(lacking)} FROM {parquet_rows(paths)} t"
                 f" JOIN _store.{table}_files f USING (filename)"
             )
-        if len(opened) < len(files):
+        if len(files) > sum(map(len, opened.values())):
             parts.append(
-                f"SELECT {shown} FROM _store.{table}_held t"
+                f"SELECT {shown()} FROM _store.{table}_held t"
                 f" JOIN _store.{table}_files f USING (source)"
             )
-        types = _types(table)
         nulls = ", ".join(f'NULL::{types[column]} AS "{column}"' for column in columns)
         none = f"SELECT NULL::INTEGER AS file{', ' if nulls else ''}{nulls} WHERE false"
         return f"({' UNION ALL '.join(parts) or none})"

@@ -111,7 +111,9 @@ def advantages_of(
     if result.returns is not None and scores.values is not None:
         trained = [mask & ok for mask, ok in zip(scores.masks, given.scorable, strict=True)]
         metrics |= critic_metrics(scores.values, result.returns, trained)
-    return _frame(batch, scores, result, positive=_positive(batch, algorithm)), metrics
+    frame = _frame(batch, scores, result, positive=_positive(batch, algorithm))
+    penalties = [None] * frame.height if turns is None else turns.penalties
+    return frame.with_columns(pl.Series("penalty", penalties, pl.Float64)), metrics
 
 
 def signal_of(

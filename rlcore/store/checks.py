@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from rlcore.bounded import read_json
 from schemas.columns import TABLES
 from schemas.errors import UserError, did_you_mean
-from schemas.versions import schema_version
+from schemas.versions import added_since, schema_version
 
 if TYPE_CHECKING:  # pydantic takes a while, and whoever finds all in an index parses nothing
     from schemas.artifacts import FileEntry, Manifest
@@ -209,12 +209,17 @@ def check_digest(path: Path, entry: "FileEntry", uri: str, name: str) -> None:
         )
 
 
-def check_version(name: str, found: str, where: str, uri: str) -> None:
-    """Raise ArtifactError unless ``found`` is the schema version we read for table ``name``."""
+def check_version(name: str, found: str, where: str, uri: str) -> tuple[str, ...]:
+    """Return the columns that table ``name`` lacks in files of schema version ``found``.
+
+    Raises ArtifactError where files of that version are not read.
+    """
     known = schema_version(check_table_name(name))
     refuse_newer(found, known, where)
-    if found != known:
+    added = added_since(name, found)
+    if added is None:
         raise damaged(uri, f"{where} has schema {found or 'none'!r} where {known} is read")
+    return added
 
 
 def check_table_name(name: str) -> str:

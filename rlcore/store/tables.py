@@ -165,7 +165,8 @@ def decode_table(name: str, path: Path, digest: str, uri: str) -> pl.DataFrame:
     except pl.exceptions.PolarsError as error:
         first_line = str(error).partition("\n")[0]
         raise damaged(uri, f"{where} is not a readable Parquet file ({first_line})") from None
-    check_version(name, metadata.get("rlp.schema", ""), where, uri)
+    added = check_version(name, metadata.get("rlp.schema", ""), where, uri)
+    frame = frame.with_columns(pl.lit(None, polars_schema(name)[c]).alias(c) for c in added)
     if (name, digest) not in _VALIDATED:
         try:
             validate(name, frame)

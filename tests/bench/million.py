@@ -107,6 +107,7 @@ def _tables(iteration: int) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
             "values": _constant(None, pl.List(pl.Float32)),
             "returns": _constant(None, pl.List(pl.Float32)),
             "positive": _constant(None, pl.Boolean),
+            "penalty": _constant(None, pl.Float64),
         }
     )
     return _rollouts(draw, ids, logprobs, iteration), rewards, advantages

@@ -125,5 +125,6 @@ def advantages(samples: pl.DataFrame) -> pl.DataFrame:
             "values": nothing,
             "returns": nothing,
             "positive": pl.Series([None] * samples.height, dtype=pl.Boolean),
+            "penalty": pl.Series([None] * samples.height, dtype=pl.Float64),
         }
     )

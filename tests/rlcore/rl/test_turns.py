@@ -161,6 +161,7 @@ def test_penalty_and_weight_land_on_their_turns_last_token(is_part: bool) -> Non
     weight = 2.0 if is_part else 0.0
     wanted = [0, 0, 0.25 * weight - 0.1, 0, 0, 1.0 * weight]
     assert turns.per_token[0].tolist() == pytest.approx(wanted)
+    assert turns.penalties.tolist() == [0.1]
     assert turns.metrics["episode/valid_action_ratio"] == 0.5
     recipe = load_recipe("quickstart", directory=RECIPES)
     shaped, _ = shaped_scores(batch(parts, score=2.5), recipe.rl, turns, 4)
