@@ -108,7 +108,7 @@ env: $(STAMP)
 
 # uv resolves and unpacks in parallel. Wheels found through pip's own settings (environment or
 # pip.conf) are offered to it as well: the CPU build of torch often comes that way. What the first
-# start waits for, Prefect, is compiled here on all cores; flows/precompile.py compiles the rest.
+# start waits for, Prefect, is compiled here on all cores.
 $(STAMP): pyproject.toml infra/constraints.txt infra/overrides.txt
 	@if [ -z "$(PYTHON)" ]; then echo "make: no Python 3.11-3.13 on the PATH; install one or run make PYTHON=/path/to/python3.11" >&2; exit 1; fi
 	echo "Setting up .venv ($(EXTRA)) with $$($(PYTHON) --version); the first time takes a minute or two."

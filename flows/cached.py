@@ -73,7 +73,7 @@ class _Walk:
     def _call(self, stage: Declared, parents: Mapping[str, ArtifactRef]) -> ArtifactRef:
         pending = [ref.key for ref in parents.values() if ref.kind == PENDING]
         known = {role: ref for role, ref in parents.items() if ref.kind != PENDING}
-        keys = stage.keys(self._recipe, known).used_in(self._store, stage.kind)
+        keys = stage.keys(self._recipe, known)
         if pending:
             state, made = self._unknown(stage, keys, parents, pending), None
         else:
@@ -144,7 +144,7 @@ class _Walk:
             stage.kind,
             key=key,
             identity=keys.identity,
-            codes=keys.codes,
+            code=keys.code,
             is_made=lambda key: self._accept_code and not refreshed and self._has(stage, key),
             log=lambda sentence: None,  # of checkpoints of other runs
             alone=number > 1,
@@ -185,7 +185,7 @@ class _Walk:
             self._store,
             key=keys.key,
             trajectory=keys.trajectory,
-            codes=keys.codes,
+            code=keys.code,
             recipe=self._recipe,
             total=keys.total,
             obstacle=stage.resumes,

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.error import HTTPError, URLError
 
-from flows import precompile, services
+from flows import services
 from flows.places import RECIPES, REPORTS, ROOT
 from rlcore.cluster.surroundings import settle
 from rlcore.telemetry import OFF
@@ -191,7 +191,6 @@ def _up(home: Path, runs: int, env_file: Path, first: str | None) -> Site:
     environment = client_settings(home, server.port)
     _warn_of_other_server(environment["PREFECT_API_URL"])
     os.environ.update(environment)
-    precompile.start(home)
     from flows import deploy, pool_runs  # imports Prefect while the server starts
     from rlcore.recipes import recipe_names
 
@@ -226,7 +225,6 @@ def down(home: Path = HOME) -> list[str]:
                 from flows import pool_runs
 
                 pool_runs.cancel_waiting("`make down` ended the worker that it waited for")
-        services.stop(home, precompile.NAME)
         return [name for name in ("worker", "server") if services.stop(home, name)]
 
 

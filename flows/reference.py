@@ -92,19 +92,12 @@ A run that took its RL from the store shares the key, and the rows, with the run
 does a longer run with a shorter one on which it went on: `planned` says how many of the iterations
 are a run's own. Where there are no such runs, `join runs using (records_key)` will do.
 
-A program without `rl-pipeline` reads the files themselves: what was scored and learnt of a rollout
-has the rollout's key, which is in the path, `runs/store/KIND/RECORDS/ITERATION/KIND.parquet`. In
-plain DuckDB:
+Records of one run share a key, which is in the path of their files. In plain DuckDB:
 
 ```sql
-with rollouts as (
-    select *, parse_path(filename)[-3] as records, parse_path(filename)[-2] as round
-    from read_parquet('runs/store/rollouts/*/*/rollouts.parquet', filename = true)),
-rewards as (
-    select *, parse_path(filename)[-3] as records, parse_path(filename)[-2] as round
-    from read_parquet('runs/store/rewards/*/*/rewards.parquet', filename = true))
-select records, iteration, uid, response, score
-from rollouts join rewards using (records, round, trajectory_id)
+select parse_path(r.filename)[-3] as records, iteration, uid, response, score
+from 'runs/store/rollouts/*/*/rollouts.parquet' r join 'runs/store/rewards/*/*/rewards.parquet' w
+on parse_path(r.filename)[-3] = parse_path(w.filename)[-3] and r.trajectory_id = w.trajectory_id
 ```
 """
 TYPES = {"string": "text", "boolean": "true or false", "object": "mapping"}

@@ -47,8 +47,8 @@ class LearnerHardware(Section):
     attention: Literal["auto", "sdpa", "sdpa_blocks", "flash_attention_2", "eager"] = Field(
         default="auto",
         description="implementation; auto = flash_attention_2 on cuda in bfloat16 where flash_attn"
-        " (extra flash) imports, sdpa_blocks (rows of several lengths, no mask over all) on cpu,"
-        " sdpa where these do not serve the model; eager = plain PyTorch",
+        " (extra flash) imports and serves the model, else sdpa; sdpa_blocks = rows of several"
+        " lengths, no mask over all; eager = plain PyTorch",
     )
 
     def stage(self, dtype: str) -> int:

@@ -37,8 +37,6 @@ CONFINED = {
     "ray": ("rlcore/cluster/ray_cluster.py",),
     "vllm": ("rlcore/engines/vllm_engine.py", "rlcore/engines/vllm_transfer.py"),
     "deepspeed": ("rlcore/learner/engine.py",),
-    "numba": ("rlcore/kernels/",),
-    "llvmlite": ("rlcore/kernels/intrinsics.py",),
     "openai": ("rlcore/judges/client.py",),
     "mcp": ("rlcore/envs/mcp.py",),
     "duckdb": tuple(
@@ -51,9 +49,10 @@ CONFINED = {
     "transformers": (
         "rlcore/models/",
         "rlcore/learner/",
-        "rlcore/engines/packed_check.py",
-        "rlcore/engines/packed_model.py",
+        "rlcore/engines/gpu/",
+        "rlcore/engines/decoding_check.py",
         "rlcore/engines/row_decoder.py",
+        "rlcore/engines/shared_prompts.py",
         "rlcore/engines/transformers_engine.py",
         "rlcore/export/publish.py",
     ),

@@ -7,11 +7,7 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
         *("schemas/chats.py", "schemas/contract.py", "schemas/names.py", "schemas/records.py"),
         "schemas/section.py",
     ),
-    "tests/rlcore/kernels/test_loops.py": ("rlcore/kernels/intrinsics.py",),
     "tests/test_architectures.py": ("rlcore/models/architectures.py",),
-    "tests/rlcore/models/test_document_attention.py": tuple(
-        f"rlcore/kernels/{name}.py" for name in ["documents", "tiles"]
-    ),
     "tests/rlcore/data/test_spread.py": ("rlcore/data/child.py",),
     "tests/rlcore/algorithms/test_advantages.py": ("rlcore/algorithms/shapes.py",),
     "tests/rlcore/envs/test_process.py": (
@@ -87,7 +83,7 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
     "tests/rlcore/preflight/test_start.py": ("rlcore/preflight/files.py",),
     "tests/rlcore/results/test_queries.py": (
         *("schemas/tables.py", "schemas/versions.py"),
-        *("rlcore/results/statement.py", "rlcore/results/views.py"),
+        "rlcore/results/statement.py",
     ),
     "tests/rlcore/report/test_write.py": tuple(
         f"rlcore/report/{name}.py" for name in ["curves", "evaluation", "facts", "samples"]

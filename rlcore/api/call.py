@@ -16,7 +16,6 @@ from rlcore.api.sources import Incomparable, Parts, parts_of
 from rlcore.models.files import model_files
 from rlcore.results.folders import CALL
 from rlcore.store.checks import file_digest
-from rlcore.store.unversioned import unversioned_code
 from rlcore.store.versions import code_digest
 from schemas.errors import UserError
 from schemas.recipe import Recipe
@@ -147,12 +146,10 @@ def functions_of(
     return found
 
 
-def program_of(recipe: Recipe, earlier: Call | None = None) -> tuple[str, str]:
-    """Return the digest of the code, and that of it and of what the recipe says of RL: as it was
-    before there were versions where the call ``earlier`` has that."""
-    code, before = code_digest("api"), unversioned_code("api")
-    now, then = (_digest([one, recipe.slice_for("rl")]) for one in (code, before))
-    return code, then if before and earlier and earlier.program == then else now
+def program_of(recipe: Recipe) -> tuple[str, str]:
+    """Return the digest of the code, and that of it and of what the recipe says of RL."""
+    code = code_digest("api")
+    return code, _digest([code, recipe.slice_for("rl")])
 
 
 def _changed_arguments(before: Mapping[str, list[str]], now: Mapping[str, list[str]]) -> list[str]:

@@ -175,7 +175,7 @@ def _prepared(job: Job, root: Path, store: ArtifactStore, scratch: Path) -> _Pre
     prompts = prompts_frame(job.prompts, tokenizer, max_tokens=job.config.max_prompt_length)
     name = f"{job.config.preset}-{uuid.uuid4().hex[:12]}" if earlier is None else earlier.id
     recipe = recipe_of(job.config, _task(job, source, prompts, store, f"{TRAINING}/{name}"))
-    code, program = program_of(recipe, earlier) if kept else ("", "")
+    code, program = program_of(recipe) if kept else ("", "")
     arguments = {}
     for sentence in modified_sentences(["api"] if kept else []):
         logger.warning(sentence)

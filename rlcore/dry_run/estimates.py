@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from rlcore.dry_run.shape import ModelShape
 from rlcore.learner.attention import FLASH
-from rlcore.models.blocks import BLOCKS
+from rlcore.models.gpu.blocks import BLOCKS
 from schemas.hardware import LearnerHardware
 
 GIB = 2**30

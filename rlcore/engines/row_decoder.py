@@ -1,11 +1,12 @@
 """Rows of tokens that a transformers model continues together, a token of each row per step.
 
 Keys and values of all rows are in one buffer per layer, and a step writes its column in place.
-Equal prompts are computed once. Axes: B rows, T token positions, V vocabulary.
+Equal prompts are computed once, and where every layer attends to all earlier tokens their keys are
+kept once. Axes: B rows, T token positions, V vocabulary.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from transformers import (
@@ -20,9 +21,9 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from rlcore.cluster.progress import advance
-from rlcore.engines.graph_rows import COLUMNS, GraphRows
-from rlcore.engines.packed_model import PackedModel, PackedRows
-from rlcore.engines.shared_prompts import BLOCK, States
+from rlcore.engines.gpu.graph_rows import COLUMNS, GraphRows
+from rlcore.engines.gpu.packed_model import PackedModel
+from rlcore.engines.shared_prompts import BLOCK, KeptLayer, Slots, States
 from rlcore.models.tree_mask import takes_masks
 
 PREFILL_TOKENS = 4096  # of one pass, padding included; a longer prompt has a pass of its own
@@ -30,38 +31,101 @@ GROUPED = "sdpa_grouped"
 
 
 def grouped_attention(
-    module: torch.nn.Module,
+    module: Any,
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
     attention_mask: torch.Tensor | None,
     scaling: float | None = None,
+    continued: "SharedRows | None" = None,
     **options: Any,
 ) -> tuple[torch.Tensor, None]:
     """Return what ``sdpa_attention_forward`` does, [rows, queries, heads, dim].
 
-    A single query is attended to without a copy of keys and values per query head: the heads that
-    share them are the queries of one head.
+    ``continued``: rows whose layers hold the keys and values that the single query of each reads.
     """
-    rows, heads, queries, dim = query.shape
-    shared = key.shape[1]
-    if queries > 1 or heads == shared or options.get("position_bias") is not None:
+    if continued is None:
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, scaling=scaling, **options
         )
-    attended = torch.nn.functional.scaled_dot_product_attention(
-        query.view(rows, shared, heads // shared, dim),
-        key,
-        value,
-        attn_mask=attention_mask,
-        dropout_p=options.get("dropout", 0.0),
-        scale=scaling,
-    )
-    return attended.reshape(rows, 1, heads, -1), None
+    rows, heads, _, dim = query.shape
+    layer = continued.layers[module.layer_idx]
+    scale = dim**-0.5 if scaling is None else scaling
+    queries = (query.float() * scale).reshape(-1, heads // key.shape[1], dim)
+    attended = layer.attend(queries, continued.slots, continued.hidden)
+    return attended.view(rows, 1, heads, -1).to(query.dtype), None
 
 
 AttentionInterface.register(GROUPED, grouped_attention)
 AttentionMaskInterface.register(GROUPED, sdpa_mask)
+
+
+class SharedRows:
+    """``Rows`` of a model that ``may_share_prompts``: the keys of equal prompts are kept once."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        passes: Sequence[Sequence[States]],
+        prompt_of: torch.Tensor,
+        lengths: Sequence[int],
+        room: int,
+    ) -> None:
+        """``room``: columns for tokens of the rows; the rest as ``CachedRows``'s."""
+        self._model, self._prompt_of = model, prompt_of
+        self.layers = [
+            KeptLayer([states[index] for states in passes], len(prompt_of), room)
+            for index in range(len(passes[0]))
+        ]
+        self._cache = Cache(layers=list(self.layers))
+        self._heads = passes[0][0][0].shape[1]
+        before = lengths[0] - torch.tensor(lengths)  # columns of padding
+        padding = torch.arange(lengths[0]) < before[:, None, None]
+        self.hidden = padding.to(model.device) if before.any() else None
+        self._blocks = torch.arange(len(lengths))
+        self._share()
+
+    def step(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """Append a token to each row; return the logits behind it, [B, V]."""
+        return self._model(
+            input_ids=tokens[:, None],
+            # Of that form it is taken as it is; what is seen is the layers' to say.
+            attention_mask=torch.ones(len(tokens), 1, 1, 1, dtype=torch.bool, device=tokens.device),
+            position_ids=positions[:, None],
+            past_key_values=self._cache,
+            use_cache=True,
+            logits_to_keep=1,
+            continued=self,
+        ).logits[:, -1]
+
+    def keep(self, to: torch.Tensor, source: torch.Tensor, order: torch.Tensor) -> None:
+        """Copy rows ``source`` to the places ``to``; the rows ``order`` are left, in that order.
+        All are indices on CPU."""
+        places, rows = to.to(self._model.device), source.to(self._model.device)
+        for layer in self.layers:
+            layer.move(places, rows)
+        self._prompt_of = self._prompt_of[order]
+        if not self.slots.keep(order):
+            self._share()
+
+    def _share(self) -> None:
+        """Give each block of slots the keys of its prompt."""
+        self.slots = Slots(self._prompt_of, self._heads, self._model.device)
+        if torch.equal(self.slots.prompts, self._blocks):
+            return
+        taken = torch.searchsorted(self._blocks, self.slots.prompts).to(self._model.device)
+        self._blocks = self.slots.prompts
+        if self.hidden is not None:
+            self.hidden = self.hidden[taken]
+        for layer in self.layers:
+            layer.select(taken)
+
+
+def may_share_prompts(model: PreTrainedModel) -> bool:
+    """Return whether rows of ``model`` can be ``SharedRows`` where its attention is ``GROUPED`` and
+    it hands on what it is called with: every layer attends to all earlier tokens, and values are as
+    wide as keys."""
+    return takes_masks(model) and not hasattr(model.config.get_text_config(), "v_head_dim")
 
 
 class _Layer(DynamicLayer):
@@ -118,7 +182,8 @@ class _Layer(DynamicLayer):
 
 
 class CachedRows:
-    """Rows that a transformers model continues, each with the keys of its prompt; see ``Rows``."""
+    """Rows that a transformers model continues, each with the keys of its prompt: of any model, by
+    its own attention; see ``Rows``."""
 
     def __init__(
         self,
@@ -131,7 +196,7 @@ class CachedRows:
         """``passes``: keys and values of each layer, per pass over prompts. ``prompt_of``: the
         prompt of each row, int64 [B] on CPU, without gaps or turns; ``lengths``: of each prompt, in
         tokens, the longest first; ``most``: tokens that will follow."""
-        self._model, self._masks, self._end = model, takes_masks(model), lengths[0]
+        self._model, self._end = model, lengths[0]
         counts = prompt_of.bincount().split([states[0][0].shape[0] for states in passes])
         shares = [each.to(model.device) for each in counts]
         self._layers = [
@@ -152,7 +217,7 @@ class CachedRows:
         visible = self._visible[:, : self._end]
         return self._model(
             input_ids=tokens[:, None],
-            attention_mask=visible[:, None, None] if self._masks else visible.long(),
+            attention_mask=visible.long(),
             position_ids=positions[:, None],
             past_key_values=self._cache,
             use_cache=True,
@@ -168,6 +233,19 @@ class CachedRows:
         self._visible = self._visible[there]
 
 
+class Rows(Protocol):
+    """Rows that a model continues, each from the keys of its prompt."""
+
+    def step(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """Append a token to each row, [B]; return the logits behind it, [B, V]."""
+        ...
+
+    def keep(self, to: torch.Tensor, source: torch.Tensor, order: torch.Tensor) -> None:
+        """Copy rows ``source`` to the places ``to``; the rows ``order`` are left, in that order.
+        All are indices on CPU."""
+        ...
+
+
 class RowDecoder:
     """Continues rows token by token.
 
@@ -181,10 +259,11 @@ class RowDecoder:
         prompts: Sequence[Sequence[int]],
         most: int,
         *,
+        shared: bool = False,
         packed: PackedModel | None = None,
     ) -> None:
-        """Compute ``prompts``; at most ``most`` tokens will follow, by ``packed``, which has the
-        weights of ``model``, where it is given."""
+        """Compute ``prompts``; at most ``most`` tokens will follow. ``shared``: as ``SharedRows``.
+        ``packed``: with the weights of ``model``, by CUDA graphs on a GPU."""
         self._model, self._device = model, model.device
         rows_of: dict[tuple[int, ...], list[int]] = {}
         for row, prompt in enumerate(prompts):
@@ -201,13 +280,13 @@ class RowDecoder:
             passes.append(states)
             logits.append(logits_BV)
         self.logits = torch.cat(logits)[prompt_of.to(self._device)]
-        self._rows: CachedRows | PackedRows
-        if packed is None:
-            self._rows = CachedRows(model, passes, prompt_of, lengths, most)
-        elif self._device.type == "cuda":
+        self._rows: Rows
+        if packed is not None:
             self._rows = GraphRows(packed, passes, prompt_of, lengths, min(most, COLUMNS))
+        elif shared:
+            self._rows = SharedRows(model, passes, prompt_of, lengths, min(most, BLOCK))
         else:
-            self._rows = PackedRows(packed, passes, prompt_of, lengths, min(most, BLOCK))
+            self._rows = CachedRows(model, passes, prompt_of, lengths, most)
 
     def step(self, tokens: torch.Tensor) -> None:
         """Append a token to each row, [B] in the order of the rows; compute the next ``logits``."""

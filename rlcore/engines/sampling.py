@@ -6,7 +6,6 @@ Axes: B rows, V vocabulary.
 import torch
 
 from rlcore.engines.types import Sampling
-from rlcore.kernels.parallel import run, serves
 
 
 def processed_logprobs(logits_BV: torch.Tensor, sampling: Sampling) -> torch.Tensor:
@@ -27,22 +26,9 @@ def draw(
         logprobs_BV = processed_logprobs(logits_BV, sampling)
         chosen_B = logprobs_BV.argmax(-1)
         return chosen_B, logprobs_BV.gather(-1, chosen_B[:, None])[:, 0]
-    kept_BV = _kept(logits_BV, sampling)
-    if serves(kept_BV):
-        return _drawn(kept_BV.contiguous(), uniforms_B)
-    probs_BV = kept_BV.softmax(-1)
+    probs_BV = _kept(logits_BV, sampling).softmax(-1)
     chosen_B = _inverse_cdf(probs_BV, uniforms_B)
     return chosen_B, probs_BV.gather(-1, chosen_B[:, None])[:, 0].log()
-
-
-def _drawn(logits_BV: torch.Tensor, uniforms_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """``draw`` from the softmax of float32 logits in one pass over them on a CPU."""
-    rows, vocabulary = logits_BV.shape
-    chosen_B, logprobs_B = torch.empty(rows, dtype=torch.long), torch.empty(rows)
-    uniforms_B = uniforms_B.double().contiguous()
-    probs_BV = torch.empty_like(logits_BV)
-    run("draw", rows, vocabulary, logits_BV, uniforms_B, probs_BV, chosen_B, logprobs_B)
-    return chosen_B, logprobs_B
 
 
 def choose(logprobs_BV: torch.Tensor, uniforms_B: torch.Tensor) -> torch.Tensor:

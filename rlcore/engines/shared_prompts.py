@@ -7,13 +7,13 @@ S slots of a block, T token positions.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
-
-from rlcore.kernels.parallel import run
+from transformers import DynamicLayer
 
 BLOCK = 64  # columns by which the buffers of the rows' own tokens grow
-MOST_SLOTS = 2  # per row, before the blocks are made anew
+MOST_SLOTS = 2  # per row, before there are new blocks
 
 States = tuple[torch.Tensor, torch.Tensor]  # keys and values of prompts, [prompts, K, T, D]
 
@@ -53,11 +53,6 @@ class Slots:
         self._index()
         return True
 
-    @property
-    def blocks(self) -> torch.Tensor:
-        """The block of each row, int64 [B] on CPU."""
-        return self._slot // self.size
-
     def _index(self) -> None:
         to_slots, to_rows = self._indices()
         same = torch.equal(to_rows, torch.arange(len(to_slots)))
@@ -74,14 +69,19 @@ class Slots:
         return to_slots, to_rows
 
 
-class KeptLayer:
-    """Keys and values of one layer: those of the prompts, and those of the rows' own tokens."""
+class KeptLayer(DynamicLayer):
+    """Keys and values of one layer: those of the prompts, and those of the rows' own tokens.
+
+    A layer of transformers' cache, whose attention is ``attend``.
+    """
 
     def __init__(self, passes: Sequence[States], rows: int, room: int) -> None:
         """Take over the prompts that each pass computed; a pass pads them on the left.
 
         ``room``: columns for tokens of the rows.
         """
+        super().__init__()
+        self.is_initialized = True
         width = max(keys.shape[2] for keys, _ in passes)
         self._of_prompts = [
             torch.cat(
@@ -111,36 +111,17 @@ class KeptLayer:
         self._own[:, :rows, :, self._end] = by_kind
         self._end += 1
 
-    def append_and_attend(
-        self,
-        projected: torch.Tensor,
-        angles: torch.Tensor,
-        positions: torch.Tensor,
-        slots: Slots,
-        first: torch.Tensor,
-        scaling: float,
-    ) -> torch.Tensor:
-        """``append`` and ``attend`` in one pass over float32 rows on a CPU, turned on the way:
-        queries, keys and values [B, (G K + 2 K) D], which are overwritten -> [B, G K D].
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **options: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Append a token to each row, [B, K, 1, D] of keys and of values, and return them."""
+        del args, options
+        self.append(torch.cat((key_states, value_states), 1)[:, :, 0])
+        return key_states, value_states
 
-        ``angles`` [positions, 2, D]: cosines and signed sines; ``positions`` int64 [B]; ``first``
-        int64 [blocks]: columns of padding of each block's prompt.
-        """
-        self._make_room()
-        rows, width = projected.shape
-        dim, room = self._own.shape[4], self._own.shape[3]
-        keys, values = self._of_prompts
-        heads = width // dim - 2 * self._heads
-        attended = projected.new_empty(rows, heads * dim)
-        run(
-            "attend",
-            rows,
-            *(width, heads, self._heads, dim, projected, angles, positions, keys, values),
-            *(keys.shape[1], slots.blocks, first, self._own, self._own.shape[1], room, self._end),
-            *(scaling, projected.new_empty(rows, keys.shape[1] + room), attended),
-        )
-        self._end += 1
-        return attended
+    def get_seq_length(self) -> int:
+        """Return the columns of prompts and own tokens."""
+        return self._of_prompts[0].shape[1] + self._end
 
     def move(self, to: torch.Tensor, source: torch.Tensor) -> None:
         """Copy the own tokens of rows ``source`` to the places ``to``."""

@@ -11,9 +11,9 @@ from transformers import (
 )
 
 from rlcore.cluster.progress import advance
-from rlcore.engines.packed_check import LONGEST, prove
-from rlcore.engines.packed_model import PackedModel, packable
-from rlcore.engines.row_decoder import GROUPED, RowDecoder
+from rlcore.engines.decoding_check import LONGEST, is_right, shares_prompts
+from rlcore.engines.gpu.packed_model import PackedModel, packable
+from rlcore.engines.row_decoder import RowDecoder
 from rlcore.engines.sampling import draw
 from rlcore.engines.stop_strings import StopStrings
 from rlcore.engines.types import (
@@ -29,12 +29,12 @@ from rlcore.engines.types import (
 from rlcore.models.names import file_shapes, from_files
 from rlcore.models.softcap import plain_attention
 from rlcore.models.states import check_states
-from rlcore.models.tree_mask import takes_masks
 from rlcore.onednn import limit_onednn
 from rlcore.weights.check import read_update, require_verified, verify_handed, verify_shared
 from rlcore.weights.digest import SumTap
 from rlcore.weights.files import checkpoint_shapes
 from rlcore.weights.stamp import UNVERIFIED, WeightStamp, WeightUpdate
+from schemas.errors import UserError
 from schemas.outcomes import FinishReason
 
 TORCH_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -43,8 +43,9 @@ TORCH_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 class TransformersEngine(WholeBatches):
     """``RolloutEngine`` on a transformers model.
 
-    Models of ``packed_model.CLASSES`` are decoded by ``PackedModel``, which is proven against the
-    model when the engine is built; all others, and every prompt, by transformers' own forward pass.
+    Prompts and rows are computed by transformers' own forward pass, on a GPU rows of models of
+    ``packed_model.CLASSES`` by ``PackedModel``. How rows are continued is proven against the model
+    when the engine is built.
     A row's random numbers come from its own generator, seeded by the request, so that the
     composition of the batch changes a row by float rounding only.
     """
@@ -66,17 +67,21 @@ class TransformersEngine(WholeBatches):
         )
         torch.nn.Module.to(model, torch.device(spec.device))
         self._model = model.eval()
-        if takes_masks(model):
-            model.set_attn_implementation(GROUPED)
         self._shapes = file_shapes(self._model)
         self.vocab_size: int = self._model.config.get_text_config().vocab_size
         positions = max(spec.max_model_len, LONGEST)
-        self._packed = PackedModel(self._model, positions) if packable(self._model) else None
+        packs = packable(self._model, spec.device)
+        self._packed = PackedModel(self._model, positions) if packs else None
         generator = torch.Generator(spec.device).manual_seed(spec.seed)
         for parameter in self._model.requires_grad_(False).parameters():
             parameter.uniform_(-NOISE, NOISE, generator=generator)
-        if self._packed is not None:
-            prove(self._model, self._packed)
+        self._shared = shares_prompts(self._model)
+        if self._packed is not None and not is_right(self._model, packed=self._packed):
+            raise UserError(
+                f"hardware.rollout.engine = 'transformers' does not decode {type(model).__name__}"
+                " with the logits of the installed transformers; install the versions of"
+                " infra/constraints.txt"
+            )
         self._strings = StopStrings(spec.model_dir)
         self._stamp = UNVERIFIED
 
@@ -156,7 +161,7 @@ class TransformersEngine(WholeBatches):
         limits = [min(each.max_new_tokens, longest - len(each.token_ids)) for each in requests]
         limits_B, most = torch.tensor(limits), max(limits)
         prompts = [request.token_ids for request in requests]
-        rows = RowDecoder(self._model, prompts, most, packed=self._packed)
+        rows = RowDecoder(self._model, prompts, most, shared=self._shared, packed=self._packed)
         uniforms_TB = _uniforms(requests, sampling).T.contiguous().to(device)
         stops_V = torch.zeros(self.vocab_size, dtype=torch.bool)
         stops_V[[token for token in sampling.stop_token_ids if token < self.vocab_size]] = True

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 
-from rlcore.models.blocks import BLOCKS
-
 AUTO, SDPA, FLASH = "auto", "sdpa", "flash_attention_2"
 PACKAGE = "flash_attn"
 INSTALL = "uv pip install --no-build-isolation --editable '.[flash]'"
@@ -26,15 +24,14 @@ def choose_attention(wanted: str, *, device: str, dtype: str, problem: str | Non
     """Return what ``wanted`` means on ``device``; ``problem``: why flash attention cannot be used
     there, see ``flash_missing``.
 
-    "auto" is sdpa by blocks on a CPU, on a GPU flash attention where it can be used and sdpa
-    elsewhere. A learner whose model that does not serve takes sdpa after all
-    (``rlcore.learner.packing_check``).
+    "auto" is sdpa on a CPU, on a GPU flash attention where it can be used and sdpa elsewhere. A
+    learner whose model that does not serve takes sdpa after all (``rlcore.learner.packing_check``).
     """
     if wanted != AUTO:
         missing = f", but {problem} ({INSTALL})" if wanted == FLASH and problem else ""
         return Attention(wanted, f"as hardware.learner.attention says{missing}")
     if device != "cuda":
-        return Attention(BLOCKS, f"as the device is {device}; sdpa if it does not serve the model")
+        return Attention(SDPA, f"as the device is {device}")
     if dtype != "bfloat16":
         return Attention(SDPA, f"as flash attention computes in bfloat16 and the model in {dtype}")
     if problem is not None:

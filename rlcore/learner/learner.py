@@ -41,12 +41,10 @@ class Learner:
     padded.
     """
 
-    # Modules that deepspeed.initialize and from_pretrained import late, which takes five seconds,
-    # and the first passes on a CPU, which takes eight where the loops are not compiled yet.
+    # Modules that deepspeed.initialize and from_pretrained import late, which takes five seconds.
     IMPORTS = (
         "deepspeed.runtime.zero.muon.muon_optimizer",
         "transformers.models.auto.modeling_auto",
-        "rlcore.kernels.ahead",
     )
 
     def __init__(

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from rlcore.learner.attention import AUTO, FLASH, INSTALL, SDPA, flash_problem
 from rlcore.learner.spec import LearnerSpec
-from rlcore.models.blocks import BLOCKS
 from rlcore.models.files import COMPANION_FILES, with_dtype
-from rlcore.models.layers import speed_up_layers
+from rlcore.models.gpu.blocks import BLOCKS
+from rlcore.models.gpu.norms import speed_up_norms
 from rlcore.models.logprobs import TokenLogprobModel, check_head, turn_off_dropout
-from rlcore.models.norms import speed_up_norms
 from rlcore.models.softcap import plain_attention
 from rlcore.models.values import SCORE_BIAS, TokenValueModel, put_score_head
 from rlcore.weights.files import checkpoint_shapes, read_checkpoint
@@ -59,9 +58,8 @@ def load_model(spec: LearnerSpec, device: str) -> TokenModel:
             reference.to(device).requires_grad_(False)
         model = TokenLogprobModel(lm, reference).to(device).train()
         check_head(model)
-    if spec.zero_stage < 3 or not spec.trainable:  # ZeRO 3 gathers weights module by module
-        speed_up_layers(lm)
-    speed_up_norms(lm)
+    if device == "cuda":
+        speed_up_norms(lm)
     if spec.gradient_checkpointing:
         lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     return model

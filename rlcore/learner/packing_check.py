@@ -14,7 +14,7 @@ import torch
 from rlcore.learner.attention import AUTO, SDPA, choose_attention, flash_problem
 from rlcore.learner.model import TokenModel
 from rlcore.learner.spec import LearnerSpec
-from rlcore.models.blocks import BLOCKS
+from rlcore.models.gpu.blocks import BLOCKS
 from rlcore.models.packing import MicroBatch, Sequences, pack
 from rlcore.models.softcap import plain_attention
 from rlcore.models.tree_mask import takes_masks

@@ -15,8 +15,8 @@ from rlcore.learner.packing_check import PackingCheck
 from rlcore.learner.plan import StepPlan, TermPlan, plan_step, require_distinct_names
 from rlcore.learner.report import StepReport, over_ranks
 from rlcore.learner.spec import LearnerSpec, Term
-from rlcore.models.blocks import BLOCKS
 from rlcore.models.flops import TrainingCost
+from rlcore.models.gpu.blocks import BLOCKS
 from rlcore.models.packing import (
     MicroBatch,
     Sequences,

@@ -8,12 +8,10 @@ from torch.utils.checkpoint import checkpoint
 
 from rlcore.algorithms.entropy import categorical_entropy
 from rlcore.algorithms.kl import full_kl as kl_of_distributions
-from rlcore.models.block_attention import what_is_seen
 from rlcore.models.blocked_head import blocked_scores, plain_weight
-from rlcore.models.blocks import Shape
-from rlcore.models.layers import decoded
+from rlcore.models.gpu.block_attention import what_is_seen
+from rlcore.models.gpu.blocks import Shape
 from rlcore.models.softcap import final_logits
-from rlcore.models.softmax_scores import SoftmaxScores, serves
 from schemas.errors import UserError
 
 if TYPE_CHECKING:
@@ -146,6 +144,13 @@ class TokenLogprobModel(nn.Module):
         )
 
 
+def decoded(decoder: Any, places: torch.Tensor, **inputs: Any) -> torch.Tensor:
+    """Return what ``decoder``, of transformers, makes of its tokens at flat ``places``: [places,
+    hidden]. ``inputs``: those of the decoder."""
+    hidden = decoder(**inputs, use_cache=False).last_hidden_state
+    return hidden.flatten(0, -2).index_select(0, places)
+
+
 def scores_of_logits(
     logits: torch.Tensor,
     target_ids: torch.Tensor,
@@ -155,15 +160,13 @@ def scores_of_logits(
 ) -> Scores:
     """Return (log-probs [targets], entropies [targets] or [0], KLs [targets] or [0]).
 
-    ``logits`` [targets, vocabulary], which the gradient overwrites; with ``reference_logits`` of
-    that shape, the exact KL to their distribution at the same temperature.
+    ``logits`` [targets, vocabulary]; with ``reference_logits`` of that shape, the exact KL to their
+    distribution at the same temperature.
     """
     kls = logits.new_zeros(0, dtype=torch.float32)
     if reference_logits is not None:
         theirs = _log_softmax(reference_logits, temperature)
         kls = kl_of_distributions(_log_softmax(logits, temperature), theirs)
-    if serves(logits):
-        return *SoftmaxScores.apply(logits, target_ids, temperature, entropy_grad), kls
     log_softmax = _log_softmax(logits, temperature)
     logprobs = log_softmax.gather(-1, target_ids[:, None]).squeeze(-1)
     entropies = logprobs.new_zeros(0)

@@ -10,8 +10,8 @@ derives no such mask (``rlcore.learner.packing_check``), rows hold one document 
 positions continue through the padding: it follows the document, so a causal model needs no mask for
 it.
 
-Under attention by blocks (``rlcore.models.block_attention``) a micro-batch is ``[1, tokens]``: rows
-of several lengths one behind the other (``rlcore.models.blocks``), and each row attends to itself.
+Under attention by blocks (``rlcore.models.gpu``) a micro-batch is ``[1, tokens]``: rows of several
+lengths one behind the other, and each row attends to itself.
 
 Every per-token quantity is addressed by its *target*: the token at place t of a sequence is
 predicted at place t - 1, and log-probs, masks, advantages and weights of t are stored at t.
@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from rlcore.models.blocks import Part, Shape
+from rlcore.models.gpu.blocks import Part, Shape
 from rlcore.models.rows import one_part, parts_of, parts_of_groups
 from rlcore.models.trees import Document, prompts_of
 from schemas.errors import UserError

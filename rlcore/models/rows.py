@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from rlcore.models.blocks import Part, part_of_blocks, part_tokens, parts_of_blocks
+from rlcore.models.gpu.blocks import Part, part_of_blocks, part_tokens, parts_of_blocks
 from rlcore.models.trees import Prompts, Tree, documents_of, tree_lengths, trees_of
 from schemas.errors import UserError
 
@@ -84,8 +84,8 @@ def parts_of(
     """Return the micro-batches, each one block, from rows of ``row_tokens`` or, with None, of the
     multiple of the longest sequence that costs least: the shortest of equals.
 
-    ``blocks``: with None, rows of several lengths (``rlcore.models.blocks``). ``prompts``: of all
-    sequences, where answers to one may share it.
+    ``blocks``: with None, rows of several lengths. ``prompts``: of all sequences, where answers to
+    one may share it.
     """
 
     def filled(width: int) -> list[Part]:

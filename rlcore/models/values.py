@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from rlcore.models.block_attention import what_is_seen
-from rlcore.models.blocks import Shape
-from rlcore.models.layers import decoded
+from rlcore.models.gpu.block_attention import what_is_seen
+from rlcore.models.gpu.blocks import Shape
+from rlcore.models.logprobs import decoded
 from schemas.errors import UserError
 
 if TYPE_CHECKING:

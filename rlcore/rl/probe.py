@@ -13,7 +13,7 @@ import polars as pl
 from rlcore.algorithms.objective import SftObjective
 from rlcore.learner.attention import AUTO, FLASH
 from rlcore.learner.spec import Term
-from rlcore.models.blocks import BLOCKS
+from rlcore.models.gpu.blocks import BLOCKS
 from rlcore.models.packing import Sequences
 from rlcore.ragged import from_arrays, to_arrays
 from rlcore.rl.scores import BatchScores, score_batch

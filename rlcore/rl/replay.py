@@ -23,6 +23,7 @@ from rlcore.rl.ptx import ptx_of
 from rlcore.rl.recorded import Iteration, RecordedIterations
 from rlcore.rl.update import policy_request
 from rlcore.store.artifacts import ArtifactError, ArtifactStore
+from rlcore.store.versions import VERSION, code_parts, why
 from rlcore.weights.digest import tensor_identity
 from rlcore.workers.workers import Workers
 from schemas.artifacts import ArtifactRef
@@ -166,8 +167,18 @@ class Replay:
             f" {found.digest[:SHOWN]} (version {found.version}), recorded are"
             f" {expected.digest_after[:SHOWN]} (version {expected.version}); {len(differing)} of"
             f" {len(tensors)} tensors differ, the first in the model's order: {named}{more}."
-            " Another machine type, other libraries or another layout round differently"
+            f" {_why(expected)}"
         )
+
+
+def _why(expected: Iteration) -> str:
+    """Return what may have made the weights others."""
+    before, now = expected.manifest.metadata.get(VERSION), code_parts("rl")[VERSION]
+    if before not in (None, now):
+        return (
+            f"Version {before} of rl made them and this is version {now}: {why('rl', before, now)}"
+        )
+    return "Another machine type, other libraries or another layout round differently"
 
 
 class _Learner:

@@ -26,7 +26,6 @@ PACKAGES = ("flows", "tasks", "rlcore", "schemas")
 # Import name -> distributions that may provide it. Their numerics decide what is learnt.
 LIBRARIES = {
     "deepspeed": ("deepspeed",),
-    "numba": ("numba",),
     "tokenizers": ("tokenizers",),
     "torch": ("torch",),
     "transformers": ("transformers",),

@@ -27,11 +27,13 @@ SPLIT = (
     "sources are read in more forms, and bad rows rejected",
     "float32 of Parquet is read as the decimals that were written",
 )
-EPOCHS = (*FIRST, "every row is trained once an epoch, in a smaller last batch")
+PLAIN = "a CPU computes with torch's own functions, which round otherwise than loops of ours"
+EPOCHS = (*FIRST, "every row is trained once an epoch, in a smaller last batch", PLAIN)
 ENDS = (
     *FIRST,
     "answers end with every stop token, and verdicts read more forms of answers",
     "behind a number stands a unit or nothing, and an equation is paid for the value that it names",
+    PLAIN,
 )
 
 LEARNER = ("rlcore.learner.learner", "rlcore.learner.pool", "rlcore.workers.specs")

@@ -76,7 +76,7 @@ class CachedStage:
     def prepare(self, pipeline: PipelineRun, **parents: ArtifactRef) -> StageRun:
         """Return the run that a call with the same arguments makes where there is no result yet,
         key included; runs nothing."""
-        keys = self.keys(pipeline.recipe, parents).used_in(pipeline.store, self.kind)
+        keys = self.keys(pipeline.recipe, parents)
         return StageRun(pipeline, stage=self.stage, kind=self.kind, keys=keys, parents=parents)
 
     def __call__(self, pipeline: PipelineRun, **parents: ArtifactRef) -> ArtifactRef:
@@ -127,7 +127,7 @@ class CachedStage:
             run.kind,
             key=run.key,
             identity=run.identity,
-            codes=run.keys.codes,
+            code=run.keys.code,
             is_made=lambda key: accepts and self._is_to_be_used(run, key),
             log=log,
             alone=run.generation > 1,
@@ -153,7 +153,7 @@ class CachedStage:
             run.store,
             key=run.key,
             trajectory=keys.trajectory,
-            codes=keys.codes,
+            code=keys.code,
             recipe=run.recipe,
             total=keys.total,
             obstacle=obstacle,

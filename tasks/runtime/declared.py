@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rlcore.store.unversioned import unversioned_fingerprint
 from rlcore.store.versions import code_digest, code_parts
 from schemas.artifacts import ArtifactRef
 from schemas.recipe import Recipe
@@ -51,7 +50,7 @@ class Declared:
         def key(code: str, part: Mapping[str, Any] = part) -> str:
             return stage_key(self.stage, part, parents, code, inputs)
 
-        code, before = code_digest(self.stage, users), unversioned_fingerprint(self.stage, users)
+        code = code_digest(self.stage, users)
         parts = made_of(self.stage, part, parents, inputs, {**code_parts(self.stage), **users})
         rest = endless(self.stage, part)
         return StageKeys(
@@ -62,7 +61,6 @@ class Declared:
             {**inputs, **users},
             trajectory=None if rest is None else key("", rest),
             total=total_of(self.stage, part),
-            unversioned=None if before is None else (key(before), before),
         )
 
 

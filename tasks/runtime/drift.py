@@ -5,7 +5,7 @@ found: it would begin again without a message, and what it had trained would be 
 """
 
 import hashlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from rlcore.learner.checkpoints import KIND
@@ -64,7 +64,7 @@ def stopped_run(
     *,
     key: str,
     identity: str,
-    codes: Collection[str],
+    code: str,
     is_made: Callable[[str], bool],
     log: Callable[[str], None],
     alone: bool = False,
@@ -76,7 +76,7 @@ def stopped_run(
     used. ``alone``: what other keys have begun does not count. Others: see ``earlier_runs``, of
     which those with a result are passed over.
     """
-    earlier = earlier_runs(store, key=key, identity=identity, codes=codes, log=log)
+    earlier = earlier_runs(store, key=key, identity=identity, code=code, log=log)
     if alone:
         earlier = [other for other in earlier if other.key == key]
     finished = finished_runs(store, kind, log) if earlier else set()
@@ -93,13 +93,13 @@ def earlier_runs(
     *,
     key: str,
     identity: str,
-    codes: Collection[str],
+    code: str,
     log: Callable[[str], None],
 ) -> list[HalfDone]:
     """Return the runs with checkpoints that ``identity`` names and other code began, most steps
     first.
 
-    ``key``, ``codes``: of the run about to start. Where it has checkpoints itself they alone count:
+    ``key``, ``code``: of the run about to start. Where it has checkpoints itself they alone count:
     none of another run's, and its own where other code wrote the newest.
     """
     steps = begun_runs(store)
@@ -110,7 +110,7 @@ def earlier_runs(
         if manifest is None or manifest.metadata.get(IDENTITY) != identity:
             continue
         accepted = run != key and ACCEPTED in manifest.metadata
-        if accepted or manifest.code_fingerprint not in codes:
+        if accepted or manifest.code_fingerprint != code:
             version = manifest.metadata.get(VERSION)
             found.append(HalfDone(run, steps[run], manifest.code_fingerprint, version))
     return found

@@ -10,10 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
-from rlcore.learner.checkpoints import KIND as CHECKPOINT
 from rlcore.store.checks import DamagedArtifact
+from rlcore.store.fingerprint import PACKAGES
 from rlcore.store.reader import ArtifactReader
-from rlcore.store.unversioned import versioned_parts
 from rlcore.store.versions import VERSION
 from schemas.artifacts import ArtifactRef
 from schemas.recipe import Recipe
@@ -52,8 +51,7 @@ class KeyParts:
         """Return what a manifest holds of them; None where an earlier version wrote it."""
         if not isinstance(document, dict) or set(document) != set(cls.__slots__):
             return None
-        code = versioned_parts(document["stage"], document["code"])
-        return cls(**{**document, "code": code})
+        return cls(**{**document, "code": _versioned(document["code"])})
 
 
 class StageKeys(NamedTuple):
@@ -61,8 +59,7 @@ class StageKeys(NamedTuple):
 
     ``reads``: what was read from outside the store for it (``outside.Read``), by role.
     ``trajectory``: the key without the code and without how many iterations there are to be, which
-    are ``total``; None of a stage that has none. ``unversioned``: key and digest of the same code
-    before it had a version.
+    are ``total``; None of a stage that has none.
     """
 
     key: str
@@ -72,22 +69,15 @@ class StageKeys(NamedTuple):
     reads: Mapping[str, str]
     trajectory: str | None = None
     total: int | None = None
-    unversioned: tuple[str, str] | None = None
 
-    @property
-    def codes(self) -> frozenset[str]:
-        """The digests that the code has had."""
-        return frozenset({self.code, *(self.unversioned or ())[1:]})
 
-    def used_in(self, store: ArtifactReader, kind: str) -> "StageKeys":
-        """Return the keys under which ``store`` has a result of ``kind``, or checkpoints, of the
-        stage run: these, or those from before its code had a version."""
-        if self.unversioned is None or generations(store, kind, self.key):
-            return self
-        key, code = self.unversioned
-        if generations(store, kind, key) or store.keys(CHECKPOINT, f"{key}/"):
-            return self._replace(key=key, code=code)
-        return self
+def _versioned(code: Mapping[str, str]) -> dict[str, str]:
+    """Return what a manifest says of its code with version 0 in place of our modules, where it
+    lists these: it was written before there were versions."""
+    if VERSION in code:
+        return dict(code)
+    ours = [name for name in code if name.split(".")[0] in PACKAGES and ":" not in name]
+    return {VERSION: "0", **{name: one for name, one in code.items() if name not in ours}}
 
 
 def stage_key(

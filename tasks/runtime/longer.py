@@ -4,7 +4,7 @@ It goes on with that run's checkpoints and records where nothing that is done de
 iterations there are to be; its result is what it would have made alone.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from rlcore.store.reader import ArtifactReader
@@ -39,7 +39,7 @@ def shorter_run(
     *,
     key: str,
     trajectory: str,
-    codes: Collection[str],
+    code: str,
     recipe: Recipe,
     total: int,
     obstacle: Obstacle,
@@ -47,8 +47,8 @@ def shorter_run(
 ) -> Shorter | None:
     """Return the run that a run ``key`` of ``total`` iterations would go on with: of those of the
     same ``trajectory`` that have not gone further the one with the most steps, else the first that
-    it cannot go on with. None where it has checkpoints itself, or no other has. ``codes``: digests
-    of the code about to run."""
+    it cannot go on with. None where it has checkpoints itself, or no other has. ``code``: digest of
+    the code about to run."""
     steps = begun_runs(store)
     if key in steps:
         return None
@@ -60,7 +60,7 @@ def shorter_run(
         done, planned = steps[run], manifest.metadata[TOTAL]
         if done > total:
             continue
-        if manifest.code_fingerprint not in codes or ACCEPTED in manifest.metadata:
+        if manifest.code_fingerprint != code or ACCEPTED in manifest.metadata:
             why: str | None = "other code made its checkpoints"
         else:
             why = obstacle(recipe, planned, done)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from rlcore.models.blocks import BLOCKS
+from rlcore.models.gpu.blocks import BLOCKS
 from rlcore.models.logprobs import TokenLogprobModel
 from rlcore.models.packing import MicroBatch, Sequences, pack
 from tests.bench.measures import Measure

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from rlcore.engines import row_decoder, shared_prompts
-from rlcore.engines.packed_model import packable
 from rlcore.engines.types import Sampling, TurnRequest
 from schemas.outcomes import FinishReason
 from tests.rlcore.engines.conftest import tiny_model
@@ -26,8 +25,7 @@ def test_logprobs_are_those_of_the_whole_sequence(
     monkeypatch.setattr(shared_prompts, "BLOCK", 8)
     torch.manual_seed(3)
     engine = engine_of((PACKED | OTHERS)[kind](), tmp_path)
-    assert packable(engine._model) == (kind in PACKED)
-    assert row_decoder.takes_masks(engine._model) == (kind != "sliding window")
+    assert engine._shared == (kind != "sliding window")
     requests = requests_of_budgets(9, samples=3)
     stops = tuple(range(3))
     rows = engine.generate(requests, Sampling(stop_token_ids=stops))

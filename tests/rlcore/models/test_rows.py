@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlcore.models.blocks import Part, part_tokens
+from rlcore.models.gpu.blocks import Part, part_tokens
 from rlcore.models.packing import Sequences, pack
 from rlcore.models.rows import (
     ATTENTION_TOKENS,

@@ -9,8 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlcore.models import blocks as layout
-from rlcore.models.block_attention import Blocks
+from rlcore.models.gpu import blocks as layout
+from rlcore.models.gpu.block_attention import Blocks
 from rlcore.models.packing import MicroBatch, Sequences, pack
 from rlcore.models.tree_mask import tree_mask
 from rlcore.models.trees import prompts_of, tree_lengths, trees_of

@@ -1,36 +1,16 @@
 """SQL over the store: what the model said, what it earned, and what an export was made from."""
 
 import json
-import re
 from pathlib import Path
 
-import duckdb
-import pandera.polars as pa
 import polars as pl
 import pytest
 
 from rlcore.results.queries import query
-from rlcore.store import tables
 from rlcore.store.artifacts import ArtifactError, ArtifactStore, Lineage
 from schemas.artifacts import ArtifactRef
 from schemas.errors import UserError
-from schemas.tables import TABLES, Table
-from schemas.versions import VERSIONS
 from schemas.view_columns import column_descriptions
-
-DOCUMENT = Path(__file__).parents[3] / "docs/tables.md"
-
-
-class AdvantagesBefore(Table):
-    """The contract of advantages in version 3."""
-
-    trajectory_id: pl.String
-    advantages: pl.List = pa.Field(dtype_kwargs={"inner": pl.Float32})
-    old_logprobs: pl.List = pa.Field(dtype_kwargs={"inner": pl.Float32})
-    ref_logprobs: pl.List = pa.Field(nullable=True, dtype_kwargs={"inner": pl.Float32})
-    values: pl.List = pa.Field(nullable=True, dtype_kwargs={"inner": pl.Float32})
-    returns: pl.List = pa.Field(nullable=True, dtype_kwargs={"inner": pl.Float32})
-    positive: pl.Boolean = pa.Field(nullable=True)
 
 
 def rollouts(count: int) -> pl.DataFrame:
@@ -162,46 +142,6 @@ def test_rows_of_an_older_schema_are_left_out_and_named(store: ArtifactStore) ->
     with pytest.raises(UserError, match="rollouts/v1 and rollouts/v2 is read"):
         query(store, "SELECT count(*) FROM rollouts")
     assert query(store, "SELECT count(*) AS n FROM metrics")["n"].item() == 2
-
-
-def test_a_column_that_a_version_added_is_null_in_older_tables(
-    store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = advantages
-    with monkeypatch.context() as before:
-        before.setitem(VERSIONS, "advantages", 3)
-        before.setitem(TABLES, "advantages", AdvantagesBefore)
-        before.setattr(f"{__name__}.advantages", lambda n: made(n).drop("penalty"))
-        tables.arrow_schema.cache_clear()
-        run(store, "old", 1.0)
-    tables.arrow_schema.cache_clear()
-    tables._READ.clear()  # another process reads it
-    old = store.find("advantages", "old/000000")
-    assert old is not None
-    assert store.manifest(old).schema_versions == {"advantages": "advantages/v3"}
-    assert store.table(old, "advantages")["penalty"].to_list() == [None, None]
-    monkeypatch.setattr(
-        f"{__name__}.advantages", lambda n: made(n).with_columns(penalty=pl.lit(0.1))
-    )
-    run(store, "new", 1.0)
-    rows = query(store, "SELECT key, penalty, positive, advantages FROM advantages ORDER BY key")
-    assert rows["penalty"].to_list() == [0.1, 0.1, None, None]
-    sums = query(store, "SELECT records_key, sum(penalty) AS s FROM trajectories GROUP BY 1")
-    assert dict(sums.iter_rows()) == {"old": None, "new": pytest.approx(0.2)}
-
-
-def test_plain_duckdb_joins_by_path_and_trajectory(store: ArtifactStore) -> None:
-    """As docs/tables.md says: a rollout's records share its key, which is in their paths."""
-    run(store, "a", 1.0)
-    run(store, "b", 0.25)
-    root = str(store.root).replace("'", "''")
-    (statement,) = re.findall(r"```sql\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
-    rows = duckdb.sql(statement.replace("runs/store", root)).pl()
-    assert dict(rows.group_by("records").agg(pl.col("score").mean()).iter_rows()) == {
-        "a": 1.0,
-        "b": 0.25,
-    }
-    assert rows["iteration"].to_list() == [0] * 6
 
 
 def test_the_newest_rewards_of_a_rollout_count(store: ArtifactStore) -> None:

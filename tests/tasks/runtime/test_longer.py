@@ -78,7 +78,7 @@ def test_the_run_with_the_most_steps_that_fit_is_gone_on_with(tmp_path: Path) ->
             store,
             key=key,
             trajectory="t",
-            codes={"now"},
+            code="now",
             recipe=RECIPE,
             total=total,
             obstacle=lambda recipe, before, done: why,

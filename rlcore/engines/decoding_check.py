@@ -1,4 +1,4 @@
-"""Whether a packed decoder computes what its model does, tried before it samples anything."""
+"""Whether a decoder computes what its model does, tried before it samples anything."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,8 +8,8 @@ from random import Random
 import torch
 from transformers import PreTrainedModel
 
-from rlcore.engines.packed_model import PackedModel
-from rlcore.engines.row_decoder import RowDecoder
+from rlcore.engines.gpu.packed_model import PackedModel
+from rlcore.engines.row_decoder import GROUPED, RowDecoder, may_share_prompts
 from rlcore.engines.types import NOISE
 from schemas.errors import UserError
 
@@ -19,14 +19,17 @@ FURTHEST = {torch.float32: 1e-3, torch.bfloat16: 0.04}  # of a logit, over the g
 
 
 @torch.no_grad()
-def prove(model: PreTrainedModel, packed: PackedModel) -> None:
-    """Raise ``UserError`` unless ``packed`` gives the logits of ``model``, within its dtype's
-    rounding. The model holds noise in (-``NOISE``, ``NOISE``), and the same bits after it."""
+def is_right(
+    model: PreTrainedModel, *, shared: bool = False, packed: PackedModel | None = None
+) -> bool:
+    """Return whether ``RowDecoder`` with these arguments gives the logits of ``model``, within its
+    dtype's rounding. The model holds noise in (-``NOISE``, ``NOISE``), and the same bits after
+    it."""
     draw, vocabulary = Random(0), range(model.config.get_text_config().vocab_size)
-    shared, alone = (draw.choices(vocabulary, k=length) for length in PROMPTS[1:])
-    rows = [shared, list(shared), alone]
+    common, alone = (draw.choices(vocabulary, k=length) for length in PROMPTS[1:])
+    rows = [common, list(common), alone]
     with _moderate(model):
-        decoder = RowDecoder(model, rows, MORE, packed=packed)
+        decoder = RowDecoder(model, rows, MORE, shared=shared, packed=packed)
         worst = 0.0
         for _ in range(MORE):
             more = draw.choices(vocabulary, k=len(rows))
@@ -37,12 +40,28 @@ def prove(model: PreTrainedModel, packed: PackedModel) -> None:
                 expected = model(input_ids=ids, use_cache=False).logits[0, -1].float()
                 gap = (decoder.logits[place].float() - expected).abs().max() / expected.abs().max()
                 worst = max(worst, float(gap.nan_to_num(torch.inf)))
-    if worst > FURTHEST[model.dtype]:
+    return worst <= FURTHEST[model.dtype]
+
+
+def shares_prompts(model: PreTrainedModel) -> bool:
+    """Return whether rows of ``model`` are decoded with the keys of equal prompts kept once, and
+    let it attend by ``GROUPED`` where they are.
+
+    Raises ``UserError`` where rows cannot be decoded from keys and values at all.
+    """
+    if may_share_prompts(model):
+        plain = model.config._attn_implementation or "sdpa"
+        model.set_attn_implementation(GROUPED)
+        if is_right(model, shared=True):
+            return True
+        model.set_attn_implementation(plain)
+    if not is_right(model):
         raise UserError(
-            f"hardware.rollout.engine = 'transformers' decodes {type(model).__name__} with logits"
-            f" {worst:.2g} off those of the installed transformers, relative to the greatest, and"
-            f" {FURTHEST[model.dtype]:g} is allowed; install the versions of infra/constraints.txt"
+            f"hardware.rollout.engine = 'transformers' does not decode {type(model).__name__} with"
+            " the logits of a forward pass over the whole sequence; set it to vllm, or use another"
+            " model"
         )
+    return False
 
 
 @contextmanager

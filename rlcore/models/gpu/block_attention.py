@@ -2,9 +2,7 @@
 
 An attention function for transformers: query, key and value of ``[1, tokens]`` are views of blocks
 of equal rows, each attended to on its own. A pass then needs no mask of rows as long as the longest
-sequence, and no mask at all for rows of one sequence. In float32 on a CPU a loop of this project
-computes documents of any lengths (``rlcore.models.document_attention``), which is faster for all
-but long ones.
+sequence, and no mask at all for rows of one sequence.
 """
 
 from dataclasses import dataclass
@@ -16,13 +14,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, PreTrainedModel
 
-from rlcore.models.blocks import BLOCKS, Shape
-from rlcore.models.document_attention import (
-    DocumentAttention,
-    Documents,
-    documents_of_pass,
-    serves,
-)
+from rlcore.models.gpu.blocks import BLOCKS, Shape
 from rlcore.models.tree_mask import tree_mask
 
 
@@ -39,11 +31,6 @@ class Blocks:
     def sizes(self) -> list[int]:
         """Tokens of each block."""
         return [shape.rows * shape.width for shape in self.shapes]
-
-    @cached_property
-    def documents(self) -> Documents | None:
-        """The same as documents; None where one is too long."""
-        return documents_of_pass(self.shapes, self.position_ids[0].numpy())
 
     @cached_property
     def prompts(self) -> tuple[torch.Tensor | None, ...]:
@@ -127,8 +114,6 @@ def attend_by_blocks(
         )
         return attended.transpose(1, 2), None
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    if serves(query, key, value) and blocks.documents is not None:
-        return DocumentAttention.apply(query, key, value, scale, blocks.documents), None
     return _by_torch(query, key, value, scale, blocks), None
 
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from rlcore.models.block_attention import attend_by_blocks
-from rlcore.models.blocks import BLOCKS
+from rlcore.models.gpu.block_attention import attend_by_blocks
+from rlcore.models.gpu.blocks import BLOCKS
 from rlcore.models.logprobs import TokenLogprobModel
 from rlcore.models.packing import Sequences, pack
 
@@ -17,7 +17,7 @@ LENGTHS = np.clip(np.random.default_rng(3).lognormal(2.5, 0.9, 24).astype(np.int
 
 def model_of(attention: str, dtype: torch.dtype = torch.float32, dim: int = 8) -> TokenLogprobModel:
     """Two heads of queries, of ``dim`` dimensions, for each of keys; biases and weights far from
-    their initial zeros. A loop over documents computes heads of 16 dimensions."""
+    their initial zeros."""
     torch.manual_seed(0)
     config = Qwen2Config(
         vocab_size=50,

@@ -21,8 +21,6 @@ from transformers import (
 )
 
 from rlcore.engines.shared_prompts import KeptLayer, Slots, States
-from rlcore.kernels.parallel import run, serves
-from rlcore.models.norms import normed
 from rlcore.models.tree_mask import takes_masks
 
 # RMSNorm before attention and MLP, rotary positions on whole heads, SwiGLU; with or without biases,
@@ -32,9 +30,15 @@ ACTIVATIONS = ("silu",)
 ROTARY = ("default", "linear", "llama3", "yarn")  # their angles depend on the position alone
 
 
-def packable(model: PreTrainedModel) -> bool:
-    """Return whether ``PackedModel`` computes ``model``: its class, activation and rotary kind are
-    in the tables above, and every layer attends to all earlier tokens."""
+def packable(model: PreTrainedModel, device: str) -> bool:
+    """Return whether ``PackedModel`` is to compute ``model`` on ``device``: a GPU, and class,
+    activation and rotary kind in the tables above, and every layer attends to all earlier
+    tokens."""
+    return device == "cuda" and is_known(model)
+
+
+def is_known(model: PreTrainedModel) -> bool:
+    """Return whether ``PackedModel`` computes ``model``."""
     config: Any = model.config
     return (
         type(model) in CLASSES
@@ -152,7 +156,6 @@ class PackedRows:
         ]
         before = lengths[0] - torch.tensor(lengths)  # columns of padding
         hidden = torch.arange(lengths[0]) < before[:, None, None]
-        self._first = before
         self._hidden = hidden.to(device) if before.any() else None
         self._blocks = len(lengths)
         self._slots = self._slots_of(prompt_of)
@@ -160,14 +163,8 @@ class PackedRows:
 
     def step(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Append a token to each row; return the logits behind it, [B, V]."""
-        hidden = embedding(tokens, self._model.embedding)
-        if serves(hidden):
-            return self._stepped_by_loops(hidden, positions)
-        return self._computed(hidden, positions)
-
-    def _computed(self, hidden: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """``step`` from the embeddings [B, hidden] on."""
-        model, rows = self._model, len(hidden)
+        model, rows = self._model, len(tokens)
+        hidden = embedding(tokens, model.embedding)
         angles = model.angles.index_select(0, positions)
         cos, sin = angles[:, :1], angles[:, 1:]
         for layer, kept in zip(model.layers, self._layers, strict=True):
@@ -181,31 +178,6 @@ class PackedRows:
             gate, up = linear(normed, layer.gate_up, layer.gate_up_bias).chunk(2, -1)
             hidden = _added(hidden, silu(gate).mul_(up), layer.down, layer.down_bias)
         return linear(self._normed(hidden, model.norm), model.head)
-
-    def _stepped_by_loops(self, hidden: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """``step`` with what lies between matrix products as one loop each (``rlcore.kernels``),
-        from the embeddings [B, hidden] on."""
-        model, rows = self._model, len(hidden)
-        for layer, kept in zip(model.layers, self._layers, strict=True):
-            projected = linear(
-                normed(hidden, layer.before_attention, model.eps)[0], layer.qkv, layer.qkv_bias
-            )
-            if layer.query_norm is not None and layer.key_norm is not None:
-                heads = projected.view(rows, -1, model.dim)
-                queries, keys = heads.split((model.heads, model.shared, model.shared), 1)[:2]
-                queries.copy_(self._normed(queries, layer.query_norm))
-                keys.copy_(self._normed(keys, layer.key_norm))
-            attended = kept.append_and_attend(
-                projected, model.angles, positions, self._slots, self._first, model.scaling
-            )
-            hidden = _added(hidden, attended, layer.out, layer.out_bias)
-            gates = linear(
-                normed(hidden, layer.before_mlp, model.eps)[0], layer.gate_up, layer.gate_up_bias
-            )
-            inner = gates.new_empty(rows, gates.shape[1] // 2)
-            run("swiglu", rows, inner.shape[1], gates, inner)
-            hidden = _added(hidden, inner, layer.down, layer.down_bias)
-        return linear(normed(hidden, model.norm, model.eps)[0], model.head)
 
     def keep(self, to: torch.Tensor, source: torch.Tensor, order: torch.Tensor) -> None:
         """Copy rows ``source`` to the places ``to``; the rows ``order`` are left, in that order.
@@ -231,7 +203,6 @@ class PackedRows:
         if torch.equal(blocks, torch.arange(self._blocks)):
             return
         self._blocks = len(blocks)
-        self._first = self._first[blocks]
         blocks = blocks.to(self._model.embedding.device)
         if self._hidden is not None:
             self._hidden = self._hidden[blocks]

@@ -15,7 +15,7 @@ import numpy as np
 
 from rlcore.models.trees import Document, Prompts, Tree, documents_of, tree_lengths, trees_of, whole
 
-BLOCKS = "sdpa_blocks"  # the attention that computes them (rlcore.models.block_attention)
+BLOCKS = "sdpa_blocks"  # the attention that computes them (rlcore.models.gpu.block_attention)
 Row = list[Document]  # in order
 Block = tuple[list[Row], int]  # rows of so many padded tokens
 Part = list[Block]  # a micro-batch

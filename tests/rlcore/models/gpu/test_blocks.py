@@ -5,7 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlcore.models.blocks import ATTENTION_TOKENS, BLOCK_TOKENS, Part, part_tokens, parts_of_blocks
+from rlcore.models.gpu.blocks import (
+    ATTENTION_TOKENS,
+    BLOCK_TOKENS,
+    Part,
+    part_tokens,
+    parts_of_blocks,
+)
 from rlcore.models.rows import parts_of
 from rlcore.models.trees import Prompts
 

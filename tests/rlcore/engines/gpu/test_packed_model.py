@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from rlcore.engines.packed_model import PackedModel, packable
+from rlcore.engines import transformers_engine
+from rlcore.engines.gpu.packed_model import PackedModel, is_known, packable
 from rlcore.engines.transformers_engine import TransformersEngine
 from rlcore.engines.types import EngineSpec, Sampling
 from rlcore.weights.digest import canonical_names
@@ -18,7 +19,7 @@ from tests.rlcore.engines.models import OTHERS, PACKED
 def test_packing_changes_no_weight_and_copies_none(kind: str) -> None:
     """A second copy could be stale, and takes the memory of the model again."""
     model = PACKED[kind]()
-    assert packable(model)
+    assert [packable(model, device) for device in ("cpu", "cuda")] == [False, True]
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     names = canonical_names(model)
     packed = PackedModel(model, 8)
@@ -36,16 +37,18 @@ def test_packing_changes_no_weight_and_copies_none(kind: str) -> None:
 @pytest.mark.parametrize("kind", OTHERS)
 def test_other_models_are_not_packed(kind: str) -> None:
     """What the tables do not name is left to transformers."""
-    assert not packable(OTHERS[kind]())
+    assert not packable(OTHERS[kind](), "cuda")
 
 
 @pytest.mark.parametrize("way", ["data", "parameter"])
 def test_stale_packed_weights_are_refused(
-    way: str, model_dirs: dict[bool, Path], tmp_path: Path
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A parameter that lies apart from the packed matrix is loaded and not sampled from: the
     digests are right, and probe, which is the model's own pass, is too."""
-    engine = TransformersEngine(EngineSpec(str(model_dirs[True]), max_model_len=64))
+    monkeypatch.setattr(transformers_engine, "packable", lambda model, _: is_known(model))
+    tiny_model(0, tied=True).save_pretrained(tmp_path / "model")
+    engine = TransformersEngine(EngineSpec(str(tmp_path / "model"), max_model_len=64))
     sampling = Sampling(temperature=0.0, max_new_tokens=4)
     requests = requests_of([[5, 6, 7]], [0], sampling)
     states = [tiny_model(seed, tied=True).state_dict() for seed in (1, 2)]

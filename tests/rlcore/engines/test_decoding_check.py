@@ -1,4 +1,4 @@
-"""A packed decoder that computes something else than its model is found as the engine is built."""
+"""A decoder that computes something else than its model is found as the engine is built."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -7,21 +7,21 @@ from typing import Any
 import pytest
 import torch
 
-from rlcore.engines.packed_check import FURTHEST, LONGEST, prove
-from rlcore.engines.packed_model import PackedModel
+from rlcore.engines.decoding_check import FURTHEST, LONGEST, is_right, shares_prompts
+from rlcore.engines.gpu.packed_model import PackedModel
 from rlcore.engines.types import NOISE
 from schemas.errors import UserError
-from tests.rlcore.engines.models import PACKED
+from tests.rlcore.engines.models import OTHERS, PACKED
 
 
-def _noisy(kind: str, dtype: torch.dtype) -> tuple[Any, PackedModel]:
-    """A model as a new engine has it."""
-    model = PACKED[kind]().to(dtype)
-    packed = PackedModel(model, LONGEST)
+def _noisy(kind: str, dtype: torch.dtype, *, packed: bool = True) -> tuple[Any, Any]:
+    """A model as a new engine has it, and its packed form."""
+    model = (PACKED | OTHERS)[kind]().to(dtype).eval()
+    found = PackedModel(model, LONGEST) if packed else None
     generator = torch.Generator().manual_seed(0)
     for parameter in model.requires_grad_(False).parameters():
         parameter.uniform_(-NOISE, NOISE, generator=generator)
-    return model, packed
+    return model, found
 
 
 @pytest.mark.parametrize("dtype", FURTHEST)
@@ -29,7 +29,7 @@ def _noisy(kind: str, dtype: torch.dtype) -> tuple[Any, PackedModel]:
 def test_a_right_decoder_passes_and_keeps_its_bits(kind: str, dtype: torch.dtype) -> None:
     model, packed = _noisy(kind, dtype)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    prove(model, packed)
+    assert is_right(model, packed=packed)
     for name, tensor in model.state_dict().items():
         assert torch.equal(tensor, before[name]), name
 
@@ -87,6 +87,50 @@ def test_another_computation_is_refused(fault: str, dtype: torch.dtype) -> None:
     kind, change = FAULTS[fault]
     model, packed = _noisy(kind, dtype)
     change(packed)
-    sentence = r"decodes \w+ForCausalLM with logits .* infra/constraints"
-    with pytest.raises(UserError, match=sentence):
-        prove(model, packed)
+    assert not is_right(model, packed=packed)
+
+
+@pytest.mark.parametrize("dtype", FURTHEST)
+@pytest.mark.parametrize("kind", [*PACKED, *OTHERS])
+def test_prompts_are_shared_where_that_is_the_models_own_attention(
+    kind: str, dtype: torch.dtype
+) -> None:
+    model, _ = _noisy(kind, dtype, packed=False)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    assert shares_prompts(model) == (kind != "sliding window")
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, before[name]), name
+
+
+def test_a_model_that_hands_nothing_on_keeps_each_rows_prompt() -> None:
+    """Its attention never sees which rows share; what it would read instead is found wrong."""
+    model, _ = _noisy(QWEN2, torch.float32, packed=False)
+    forward = type(model.model).forward
+
+    def closed(continued: Any = None, **given: Any) -> Any:
+        del continued
+        return forward(model.model, **given)
+
+    model.model.forward = closed
+    assert not shares_prompts(model)
+    assert model.config._attn_implementation == "sdpa"
+
+
+def test_a_model_that_keys_do_not_continue_is_refused() -> None:
+    """Another memory than keys and values, as recurrences have it."""
+    model, _ = _noisy(QWEN2, torch.float32, packed=False)
+    forward = type(model.model).forward
+
+    def forgetful(**given: Any) -> Any:
+        found = forward(model.model, **given)
+        earlier = given["input_ids"].float().cumsum(-1) / 60.0
+        return replace_hidden(found, found.last_hidden_state + earlier[..., None])
+
+    model.model.forward = forgetful
+    with pytest.raises(UserError, match=r"does not decode Qwen2ForCausalLM .* set it to vllm"):
+        shares_prompts(model)
+
+
+def replace_hidden(found: Any, hidden: torch.Tensor) -> Any:
+    found.last_hidden_state = hidden
+    return found

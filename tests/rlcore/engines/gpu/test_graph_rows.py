@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from rlcore.engines import graph_rows, row_decoder
+from rlcore.engines import row_decoder, transformers_engine
+from rlcore.engines.gpu import graph_rows
+from rlcore.engines.gpu.packed_model import is_known
 from rlcore.engines.types import Sampling
 from schemas.outcomes import FinishReason
 from tests.devices import DEVICES
@@ -20,7 +22,7 @@ NEAR = {"cpu": 1e-5, "cuda": 1e-4}  # nats, float32
 def replays(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Decode by ``GraphRows`` on a CPU too, with buffers that grow; an entry per replay of a
     graph."""
-    monkeypatch.setattr(row_decoder, "PackedRows", graph_rows.GraphRows)
+    monkeypatch.setattr(transformers_engine, "packable", lambda model, _: is_known(model))
     monkeypatch.setattr(row_decoder, "BLOCK", 8)
     for module in (row_decoder, graph_rows):
         monkeypatch.setattr(module, "COLUMNS", 8)

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch.nn.functional import embedding, pad
+from torch.nn.functional import pad
 
-from rlcore.engines.packed_model import PackedModel, PackedRows
+from rlcore.engines.gpu.packed_model import PackedModel, PackedRows
 from rlcore.engines.shared_prompts import KeptLayer, Slots, States
 
-COLUMNS = 256  # by which the rows' own tokens grow: each time a step is recorded anew
+COLUMNS = 256  # by which the rows' own tokens grow: each time a step is recorded again
 
 
 @dataclass(slots=True)
@@ -120,7 +120,7 @@ class GraphRows(PackedRows):
 
     def _at_given(self) -> torch.Tensor:
         tokens, positions = self._given
-        return self._computed(embedding(tokens, self._model.embedding), positions)
+        return super().step(tokens, positions)
 
     def _resize(self, rows: int, more: int) -> None:
         self._given = self._given[:, :rows].contiguous()
