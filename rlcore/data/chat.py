@@ -12,8 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rlcore.data.pieces import encode_texts
-from rlcore.data.shapes import roles_of, shape_of
 from rlcore.models.stops import closing_or_eos
 from schemas.errors import UserError
 
@@ -27,7 +25,7 @@ Known = dict[str, list[int]]  # rendered text -> its token ids
 # A message's reasoning has the first name with us; templates read it under any of them.
 REASONING = ("reasoning_content", "thinking", "reasoning")
 
-MANY = 8  # chats of one shape, from which finding out what is written for it pays
+BATCH = 4096  # texts that are encoded in one call, which holds all that the tokenizer says of them
 SHOWN = 20  # characters of a turn in a reason
 PROBED = 64  # demonstrations whose piecewise tokens are compared with their text
 
@@ -59,11 +57,11 @@ def encode_prompts(
 
     ``known`` is given the ids of each text, for ``encode_demonstrations``.
     """
-    texts = _render(tokenizer, prompts, tools, open_turn=True)
-    rendered = [text for text in texts if isinstance(text, str)]
-    encoded = _tokenize(tokenizer, rendered, {})
+    texts = rendered(tokenizer, prompts, tools, open_turn=True)
+    whole = [text for text in texts if isinstance(text, str)]
+    encoded = _tokenize(tokenizer, whole, {})
     if known is not None:
-        known.update(zip(rendered, encoded, strict=True))
+        known.update(zip(whole, encoded, strict=True))
     ids = iter(encoded)
     return [next(ids) if isinstance(text, str) else text for text in texts]
 
@@ -115,14 +113,14 @@ def _pieces(
     # Each assistant turn twice: up to its opening, and up to its end.
     before = [chat[:i] for chat, at in pairs for i in at]
     whole = [chat[: i + 1] for chat, at in pairs for i in at]
-    opened = iter(_render(tokenizer, before, tools, open_turn=True))
-    closed = iter(_render(tokenizer, whole, tools, open_turn=False))
+    opened = iter(rendered(tokenizer, before, tools, open_turn=True))
+    closed = iter(rendered(tokenizer, whole, tools, open_turn=False))
     closing, pieces = closing_or_eos(tokenizer), []
     for chat, at in pairs:
         spans = [(next(opened), next(closed)) for _ in at]
 
         def asked(turn: int, chat: list[Message] = chat, at: list[int] = at) -> str | Refused:
-            return _render(tokenizer, [chat[: at[turn]]], tools, open_turn=False)[0]
+            return rendered(tokenizer, [chat[: at[turn]]], tools, open_turn=False)[0]
 
         pieces.append(_split(spans, closing, asked))
     return pieces
@@ -199,30 +197,10 @@ def _probe(
             )
 
 
-def _render(
-    tokenizer: "ChatTokenizer", chats: Sequence[list[Message]], tools: Tools, *, open_turn: bool
-) -> list[str | Refused]:
-    """Return the text of each chat: by its shape where there are many of one that is proven."""
-    texts: dict[int, str | Refused] = {}
-    shapes: dict[tuple[str, ...], list[int]] = {}
-    for position, chat in enumerate(chats):
-        if (roles := roles_of(chat)) is not None:
-            shapes.setdefault(roles, []).append(position)
-    for roles, positions in shapes.items():
-        many = len(positions) >= MANY
-        shape = shape_of(tokenizer, roles, tools, open_turn=open_turn) if many else None
-        if shape is not None:
-            texts.update((position, shape.fill(chats[position])) for position in positions)
-    left = [position for position in range(len(chats)) if position not in texts]
-    alone = rendered(tokenizer, [chats[i] for i in left], tools, open_turn=open_turn)
-    texts.update(zip(left, alone, strict=True))
-    return [texts[position] for position in range(len(chats))]
-
-
 def rendered(
     tokenizer: "ChatTokenizer", chats: Sequence[list[Message]], tools: Tools, *, open_turn: bool
 ) -> list[str | Refused]:
-    """Return the text of each chat, rendered by itself; ``open_turn``: the assistant's follows."""
+    """Return the text of each chat; ``open_turn``: the assistant's turn follows."""
     from jinja2 import TemplateError
 
     def render(batch: Sequence[list[Message]]) -> list[str]:
@@ -259,5 +237,9 @@ def _tokenize(tokenizer: "ChatTokenizer", texts: list[str], known: Known) -> lis
     """Encode without BOS: templates write their own. Equal texts are encoded once, those that are
     ``known`` not at all."""
     new = [text for text in dict.fromkeys(texts) if text not in known]
-    found = dict(zip(new, encode_texts(tokenizer, new), strict=True))
+    found = dict[str, list[int]]()
+    for start in range(0, len(new), BATCH):
+        batch = new[start : start + BATCH]
+        ids = tokenizer(batch, add_special_tokens=False, return_attention_mask=False)["input_ids"]
+        found.update(zip(batch, ids, strict=True))
     return [found[text] if text in found else known[text] for text in texts]

@@ -157,14 +157,6 @@ def _is_plain_qwen2(directory: Path) -> bool:
         return False
 
 
-def renders_by_template(tokenizer: "ChatTokenizer") -> bool:
-    """Return whether chats are rendered by the tokenizer's Jinja template and nothing else: one of
-    its own code (mistral-common's) may do otherwise."""
-    from transformers import PreTrainedTokenizerBase
-
-    return type(tokenizer).apply_chat_template is PreTrainedTokenizerBase.apply_chat_template
-
-
 def tokenizer_file(tokenizer: "ChatTokenizer") -> dict[str, Any] | None:
     """Return what a tokenizer.json of ``tokenizer`` holds; None where its text is not encoded by
     that alone, but by code of its own or with marks split into their characters."""

@@ -105,7 +105,7 @@ def python(
         env={**environment(), **(extra or {})},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,
     )
 
 
