@@ -281,7 +281,7 @@ def _ensure_worker(home: Path, environment: Mapping[str, str]) -> services.Servi
             return running
         services.stop(home, "worker")
     pool_runs.close_orphans("the worker that ran it is gone")
-    command = [sys.executable, "-m", "flows.light", "worker", "start"]
+    command = [sys.executable, "-m", "prefect", "worker", "start"]
     command += ["--pool", pool_runs.POOL, "--type", "process", "--name", f"local-{os.getpid()}"]
     services.write_atomically(record, json.dumps(marks))
     return services.start(home, "worker", command, {**os.environ, **environment}, cwd=ROOT)

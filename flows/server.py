@@ -36,7 +36,6 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from flows.guard import LOOPBACK, Guard
-from flows.light import import_prefect
 from flows.report_files import ReportFiles
 from flows.retry_soon import RetrySoon
 from flows.services import step_back
@@ -175,7 +174,6 @@ def main(arguments: list[str] | None = None) -> int:
     for name, value in BATCHED.items():
         os.environ.setdefault(name, value)
     gc.disable()  # until it has started
-    import_prefect()
     import uvicorn
     from prefect.settings import get_current_settings
 

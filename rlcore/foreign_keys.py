@@ -154,6 +154,11 @@ rl.algorithm.overlong.factor: overlong_penalty_factor penalty_factor
 rl.critic.clip: value_clip cliprange_value vf_clip value_clip_range clip_range_vf
 rl.critic.warmup_iterations: critic_warmup freezing_actor_steps value_warmup critic_warmup_steps
 rl.critic.init: critic_pretrain value_model critic.model.path critic_model value_pretrain
+environment.name: multi_turn env_name tools multi_turn.enable agent env.env_name tool_config_path
+    env.name multi_turn.tool_config_path
+environment.max_turns: num_turns max_tool_calling_iterations multi_turn.max_turns max_tool_calls
+    env.max_steps max_assistant_turns multi_turn.max_assistant_turns
+environment.workers: num_envs
 rl.ptx.coef: ptx_coef ptx_loss_coef
 rl.ptx.path: pretrain_data
 model.path: model_name_or_path model_name pretrain base_model pretrained model_path policy_model
@@ -326,9 +331,6 @@ the stage reward_model trains the reward model; see the section reward_model:
     reward_model.model.path reward_model.path reward_model.name reward_model.model rm_path
 the value loss has an optimizer of its own: set rl.critic.optimizer.lr: vf_coef value_coef
     value_loss_coef vf_coeff critic_loss_coef value_loss_weight
-an episode has one turn: environments are not supported; leave it out: multi_turn env env_name
-    max_turns num_turns tools max_tool_calling_iterations environment multi_turn.enable
-    multi_turn.max_turns agent max_tool_calls env.env_name env.name env.max_steps num_envs
 there is no sequence, context or pipeline parallelism, only ranks of whole sequences; leave it out:
     ring_attn_size ulysses_sequence_parallel_size sp_size sequence_parallel_size
     context_parallel_size pipeline_parallel_size pipeline_model_parallel_size cp_size pp_size

@@ -83,6 +83,12 @@ MEANT = {
     "advantage_estimator": "rl.algorithm.advantage",
     "pretrain": "model.path",
     "input_key": "data.sources.0.columns",
+    # environments
+    "actor_rollout_ref.rollout.multi_turn.max_assistant_turns": "environment.max_turns",
+    "actor_rollout_ref.rollout.multi_turn.tool_config_path": "environment.name",
+    "max_tool_calling_iterations": "environment.max_turns",
+    "max_turns": "environment.max_turns",
+    "rl.env_name": "environment.name",
     # leaf names
     "rl.lr": LR,
     "lr": LR,

@@ -123,7 +123,7 @@ def test_every_shipped_recipe_has_a_plan(name: str, smollm2: Path) -> None:
 @pytest.mark.parametrize(
     ("gpus", "wanted", "line"),
     [
-        ((), "auto", "attention of the learners: sdpa_blocks, as the device is cpu"),
+        ((), "auto", "attention of the learners: sdpa, as the device is cpu"),
         ((80 * GIB,), "auto", "sdpa, as flash attention computes in bfloat16 and the model in flo"),
         ((80 * GIB,), "eager", "attention of the learners: eager, as hardware.learner.attention"),
     ],
