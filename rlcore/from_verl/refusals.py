@@ -32,6 +32,7 @@ OBJECTIVES: dict[str, dict[str, str]] = {
     },
 }
 MEDIA = {"data.image_key": "images or video", "data.video_key": "video", "data.audio_key": "audio"}
+PICTURED = ("geo3k", "geometry3k")  # datasets of images, by the names of their files
 ENGINES = {  # of verl's learner, that shard layers and not only data
     "automodel": "AutoModel",
     "hyperparallel": "HyperParallel",
@@ -43,6 +44,7 @@ ENGINES = {  # of verl's learner, that shard layers and not only data
 REMEDIES = {
     "objective": "take an objective that `rl-pipeline algorithms` lists",
     "media": "remove the key if the rows hold text only",
+    "pictures": "give files of a text dataset",
     "engine": "train with FSDP in verl first (model_engine=dp) and translate that",
 }
 
@@ -59,6 +61,9 @@ def refuse(run: Run, config_files: Sequence[str], *, defaults: bool) -> None:
         for key, what in MEDIA.items()
         if run.has(key) and (not defaults or run.get(key) in _columns(run))
     ]
+    train = "data.train_files"
+    if any(name in file.lower() for file in files(run, train) for name in PICTURED):
+        found.append(("pictures", "images", f"{train} = {run.shown(train)}"))
     if not found:
         return
     named = ", ".join(f"{what} ({setting})" for _, what, setting in found)

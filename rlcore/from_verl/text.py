@@ -16,7 +16,8 @@ from rlcore.recipe_text import LONGEST, BoundedLoader
 from rlcore.recipes import parse_override
 from schemas.errors import UserError
 
-TRAINERS = ("main_ppo", "main_dapo")  # verl.trainer.main_ppo, recipe.dapo.main_dapo, forks of them
+# verl.trainer.main_ppo, main_ppo_sync, recipe.dapo.main_dapo, and forks of them.
+TRAINERS = ("main_ppo", "main_ppo_sync", "main_dapo")
 NOT_TRAINERS = {
     "data_preprocess": "data is prepared by the stage prepare_data: name the files or the hub"
     " dataset in data.sources of a recipe (MATH: kind math; prompts that an environment makes: kind"

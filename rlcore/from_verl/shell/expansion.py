@@ -108,6 +108,9 @@ class Expansion:
             return []
         if name == "#":
             return [Text("0")]
+        default = variable.operand is not None and not variable.operator.endswith("?")
+        if default and name.isdigit() and name != "0":
+            return [] if variable.operator.endswith("+") else variable.operand or []
         if not name.isidentifier():
             why = f"${name} is known to a running script only; write its value out"
             return [Text(f"${name}", unknown=why)]

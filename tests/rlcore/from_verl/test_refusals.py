@@ -24,6 +24,11 @@ def run(values: dict[str, Any]) -> Run:
         ({"algorithm.adv_estimator": "gdpo"}, "GDPO (algorithm.adv_estimator = gdpo)"),
         ({f"{ACTOR}.policy_loss.loss_mode": "sapo"}, "SAPO (actor_rollout_ref.actor.policy_loss"),
         ({"data.image_key": "images"}, "images or video (data.image_key = images)"),
+        (
+            {"data.train_files": "/data/geo3k/train.parquet"},
+            "images (data.train_files = /data/geo3k",
+        ),
+        ({"data.train_files": ["a.parquet", "Geometry3K.parquet"]}, "images (data.train_files = "),
         ({"data.video_key": "clips"}, "video (data.video_key = clips)"),
         ({"model_engine": "megatron"}, "Megatron (model_engine = megatron)"),
         ({f"{ACTOR}.strategy": "torchtitan"}, "TorchTitan (actor_rollout_ref.actor.strategy = "),

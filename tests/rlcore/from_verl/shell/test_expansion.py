@@ -50,6 +50,7 @@ def fields(text: str) -> list[str]:
         ("$list ${list[1]} ${#list[@]} ${#a} $#", ["x", "y", "z", "2", "1", "0"]),
         ("$e $u '' \"$e\"", ["", ""]),
         ("k=$((a + 1))", ["k=2"]),
+        ("k=${1:-vllm} ${2-$a}b ${1:+given} ${10:-x}", ["k=vllm", "1b", "x"]),
     ],
 )
 def test_fields(text: str, found: list[str]) -> None:
@@ -64,6 +65,7 @@ def test_fields(text: str, found: list[str]) -> None:
         ("k=${list[9]}", "", r"shell variable $list has no value in the text; write it out"),
         ("k=$(x y)", "not run", ""),
         ("k=${a%b}", "${a...} takes a part of a value, which is not read; write its value out", ""),
+        ("k=${1?gone}", "$1 is known to a running script only; write its value out", ""),
         ("k=$1", "$1 is known to a running script only; write its value out", ""),
     ],
 )
