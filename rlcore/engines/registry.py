@@ -7,6 +7,7 @@ To register one: its entry here, its file in this package, and its name in
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from rlcore.cluster.surroundings import SPINNING
 from rlcore.engines.types import EngineSpec
 
 
@@ -35,7 +36,7 @@ def _vllm_environment(spec: EngineSpec) -> dict[str, str]:
 
 
 def _threads(spec: EngineSpec) -> dict[str, str]:
-    return {"OMP_NUM_THREADS": str(spec.threads)}
+    return {"OMP_NUM_THREADS": str(spec.threads), **SPINNING}
 
 
 ENGINES = {

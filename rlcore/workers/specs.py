@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from rlcore.cluster.surroundings import SPINNING
 from rlcore.cluster.types import Placement
 from rlcore.engines.registry import engine_kind
 from rlcore.engines.types import EngineSpec
@@ -51,13 +52,10 @@ def learner_spec(
 def learner_placement(recipe: Recipe, device: str) -> Placement:
     """Return GPUs and environment of one learner rank."""
     hardware = recipe.hardware.learner
-    # Waiting threads spin for microseconds only: unlimited spinning, the default, makes a learner
-    # ten times slower next to any other busy process, and no spinning halves its speed on idle
-    # cores.
     env = {
         "OMP_NUM_THREADS": str(hardware.threads),
         "MKL_NUM_THREADS": str(hardware.threads),
-        "GOMP_SPINCOUNT": "20000",
+        **SPINNING,
     }
     if device == "cpu":
         env["DS_ACCELERATOR"] = "cpu"

@@ -140,3 +140,13 @@ def test_children_of_another_locale_write_utf_8() -> None:
         check=False,
     )
     assert (ran.returncode, ran.stdout.lower().split()) == (0, ["<?end?>", "utf-8"]), ran.stderr
+
+
+def test_threads_that_wait_leave_their_cores_unless_the_user_says_otherwise() -> None:
+    """Beside a busy process an update took three to six times as long."""
+    environment: dict[str, str] = {}
+    settle(environment)
+    assert environment["GOMP_SPINCOUNT"] == "20000"
+    environment = {"GOMP_SPINCOUNT": "infinity"}
+    settle(environment)
+    assert environment["GOMP_SPINCOUNT"] == "infinity"
