@@ -93,7 +93,6 @@ does a longer run with a shorter one on which it went on: `planned` says how man
 are a run's own. Where there are no such runs, `join runs using (records_key)` will do.
 
 Records of one run share a key, which is in the path of their files. In plain DuckDB:
-
 ```sql
 select parse_path(r.filename)[-3] as records, iteration, uid, response, score
 from 'runs/store/rollouts/*/*/rollouts.parquet' r join 'runs/store/rewards/*/*/rewards.parquet' w
