@@ -158,7 +158,7 @@ def marks(environment: Mapping[str, str], *, key: str) -> dict[str, str]:
     }
 
 
-def step_back(niceness: int = NICENESS) -> None:
+def step_back() -> None:
     """Let this process, all its threads, and what it starts go behind others that need the cores.
 
     On machines whose scheduler shares among sessions first (Linux's autogroup), niceness alone
@@ -167,10 +167,10 @@ def step_back(niceness: int = NICENESS) -> None:
     """
     for thread in os.listdir("/proc/self/task") if os.path.isdir("/proc/self/task") else ["0"]:
         with suppress(ProcessLookupError):  # it has ended
-            os.setpriority(os.PRIO_PROCESS, int(thread), niceness)
+            os.setpriority(os.PRIO_PROCESS, int(thread), NICENESS)
     if os.getsid(0) == os.getpid():
         with suppress(OSError):  # no autogroups here
-            Path("/proc/self/autogroup").write_text(str(niceness), encoding="utf-8")
+            Path("/proc/self/autogroup").write_text(str(NICENESS), encoding="utf-8")
 
 
 def step_aside(thread: int = 0) -> None:

@@ -1,7 +1,7 @@
 """Whether a decoder computes what its model does, tried before it samples anything."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from math import log2, sqrt
 from random import Random
 
@@ -52,8 +52,11 @@ def shares_prompts(model: PreTrainedModel) -> bool:
     if may_share_prompts(model):
         plain = model.config._attn_implementation or "sdpa"
         model.set_attn_implementation(GROUPED)
-        if is_right(model, shared=True):
-            return True
+        # A class may know no further arguments, have no numbers of its layers, or have heads of
+        # several numbers: each row then has its prompt's keys, by the class's own attention.
+        with suppress(AttributeError, LookupError, RuntimeError, TypeError):
+            if is_right(model, shared=True):
+                return True
         model.set_attn_implementation(plain)
     if not is_right(model):
         raise UserError(

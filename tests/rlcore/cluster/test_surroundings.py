@@ -146,7 +146,7 @@ def test_threads_that_wait_leave_their_cores_unless_the_user_says_otherwise() ->
     """Beside a busy process an update took three to six times as long."""
     environment: dict[str, str] = {}
     settle(environment)
-    assert environment["GOMP_SPINCOUNT"] == "20000"
+    assert 0 < int(environment["GOMP_SPINCOUNT"]) <= 1000
     environment = {"GOMP_SPINCOUNT": "infinity"}
     settle(environment)
     assert environment["GOMP_SPINCOUNT"] == "infinity"

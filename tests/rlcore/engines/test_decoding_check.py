@@ -102,13 +102,15 @@ def test_prompts_are_shared_where_that_is_the_models_own_attention(
         assert torch.equal(tensor, before[name]), name
 
 
-def test_a_model_that_hands_nothing_on_keeps_each_rows_prompt() -> None:
+@pytest.mark.parametrize("kind", ["takes it and drops it", "takes no more"])
+def test_a_model_whose_attention_cannot_be_told_keeps_each_rows_prompt(kind: str) -> None:
     """Its attention never sees which rows share; what it would read instead is found wrong."""
     model, _ = _noisy(QWEN2, torch.float32, packed=False)
     forward = type(model.model).forward
 
     def closed(continued: Any = None, **given: Any) -> Any:
-        del continued
+        if continued is not None and kind == "takes no more":
+            raise TypeError("forward() got an unexpected keyword argument 'continued'")
         return forward(model.model, **given)
 
     model.model.forward = closed
@@ -124,13 +126,9 @@ def test_a_model_that_keys_do_not_continue_is_refused() -> None:
     def forgetful(**given: Any) -> Any:
         found = forward(model.model, **given)
         earlier = given["input_ids"].float().cumsum(-1) / 60.0
-        return replace_hidden(found, found.last_hidden_state + earlier[..., None])
+        found.last_hidden_state = found.last_hidden_state + earlier[..., None]
+        return found
 
     model.model.forward = forgetful
     with pytest.raises(UserError, match=r"does not decode Qwen2ForCausalLM .* set it to vllm"):
         shares_prompts(model)
-
-
-def replace_hidden(found: Any, hidden: torch.Tensor) -> Any:
-    found.last_hidden_state = hidden
-    return found

@@ -1,6 +1,7 @@
 """Recorded iterations, made again from the nearest checkpoint, give the recorded weights; what was
 changed afterwards is named."""
 
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -75,7 +76,7 @@ def trained(
         score,
         {"rl.iterations": ITERATIONS, **PRUNED, **over},
         store=store,
-        lineage=Lineage("recipe", "code", parents),
+        lineage=Lineage("recipe", "code", parents, metadata={"version": "2"}),
     )
     state = phases.start()
     digests = [state.digest]
@@ -182,9 +183,11 @@ def test_other_weights_are_named_by_tensor(
     recorded = RecordedIterations(phases.store, "run", "small-0123abcd")
     with (
         Replay.open(recorded, other, start=1, log=lambda line: None) as opened,
-        pytest.raises(ReplayError, match=r"iteration 1 .*of \d+ tensors differ.*model\."),
+        pytest.raises(ReplayError, match=r"iteration 1 .*of \d+ tensors differ.*model\.") as error,
     ):
         opened.step()
+    why = r"Version 2 of rl made them and this is version \d+\S*: .*torch's own functions"
+    assert re.search(why, str(error.value)), "and a reason is given"
 
 
 def test_an_iteration_beyond_the_run_is_refused(

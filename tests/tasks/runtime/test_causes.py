@@ -1,6 +1,6 @@
 """A stage that runs again names what changed, and nothing else."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from rlcore.dry_run.states import Cause, What
@@ -87,3 +87,13 @@ def test_results_of_earlier_versions_are_told_from_none() -> None:
 def test_parts_survive_their_manifest() -> None:
     document = manifest(NOW).model_dump(mode="json")
     assert KeyParts.from_json(Manifest.model_validate(document).metadata[MADE_OF]) == NOW
+
+
+def test_code_from_before_versions_is_read_as_version_0() -> None:
+    """Else ``status`` names two hundred modules as the reason why a stage runs."""
+    others = {"mine.py:f": "c", "torch": "torch==2.8"}
+    code = {"rlcore.rl.loop": "1c38dddc4626", "tasks.rl": "d18e67c86c8a", **others}
+    document = {**asdict(NOW), "code": code}
+    found = KeyParts.from_json(document)
+    assert found is not None
+    assert found.code == {"version": "0", **others}
