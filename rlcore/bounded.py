@@ -1,8 +1,9 @@
-"""What others wrote, read within limits of size, depth and time."""
+"""What others wrote, read within limits of size, depth, time and memory."""
 
 import ctypes
 import json
 import os
+import resource
 import stat
 import threading
 from collections.abc import Iterator
@@ -81,3 +82,20 @@ def within(limit_s: float, sentence: str) -> Iterator[None]:
             timer.cancel()
     except Late:  # also where it comes when the body has just ended
         raise UserError(sentence) from None
+
+
+@contextmanager
+def within_memory(more_bytes: int, sentence: str) -> Iterator[None]:
+    """Raise UserError with ``sentence`` where the body needs more than ``more_bytes`` of address
+    space beyond what this process has. The limit binds its other threads, too: for short bodies."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+    most = pages * resource.getpagesize() + more_bytes
+    known = [limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_AS, (min(most, *known) if known else most, hard))
+    try:
+        yield
+    except MemoryError:
+        raise UserError(sentence) from None
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))

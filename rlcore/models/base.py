@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlcore.bounded import within
+from rlcore.bounded import within, within_memory
 from rlcore.models.files import (
     CODE_FILES,
     TOKENIZER_FILES,
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from rlcore.models.tokenizer import ChatTokenizer
 
 TEMPLATE_S = 20.0  # for a question of one line, which takes milliseconds
+TEMPLATE_BYTES = 1 << 30  # for that question, which takes kilobytes
 TOKENIZER_TEXTS = 16384  # enough for every word of generated text; more only costs time
 
 
@@ -124,8 +125,12 @@ def _check_template(tokenizer: Any, model: ModelSection) -> None:
         f"{whose}: the chat template takes longer than {TEMPLATE_S:.0f} s for a question of one"
         " line; set model.chat_template to one that ends"
     )
+    boundless = (
+        f"{whose}: the chat template takes more than {TEMPLATE_BYTES >> 30} GiB of memory for a"
+        " question of one line; set model.chat_template to one that repeats less"
+    )
     try:
-        with within(TEMPLATE_S, endless):
+        with within(TEMPLATE_S, endless), within_memory(TEMPLATE_BYTES, boundless):
             for open_turn in (False, True):
                 tokenizer.apply_chat_template(
                     question, tokenize=False, add_generation_prompt=open_turn

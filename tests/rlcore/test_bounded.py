@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rlcore.bounded import read_bytes, read_json, read_text, within
+from rlcore.bounded import read_bytes, read_json, read_text, within, within_memory
 from schemas.errors import UserError
 
 pytestmark = pytest.mark.timeout(60)
@@ -55,3 +55,11 @@ def test_a_body_without_end_is_ended_and_others_are_not() -> None:
     assert done == 45
     with pytest.raises(KeyError), within(10, "it has no end"):
         raise KeyError
+
+
+def test_a_body_that_takes_too_much_memory_is_ended_and_the_next_is_not() -> None:
+    with pytest.raises(UserError, match="too much"), within_memory(1 << 28, "too much"):
+        bytearray(1 << 30)
+    with within_memory(1 << 30, "too much"):
+        bytearray(1 << 20)
+    bytearray(1 << 30)

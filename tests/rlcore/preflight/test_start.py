@@ -205,6 +205,8 @@ FILES: dict[str, tuple[Overrides, str]] = {
         " data.max_reject_fraction = 0.1; 100 for 'wrong_form', as row 0: it has columns prompt,",
     ),
 }
+BOUNDLESS = "{% set ns = namespace(x='x') %}{% for a in range(40) %}{% set ns.x = ns.x ~ ns.x %}"
+BOUNDLESS += "{% endfor %}"
 ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
 MODELS: dict[str, tuple[Callable[[Path], object], Overrides, str]] = {
     "no config": (without("config.json"), {}, "has no config.json; give a Hugging Face model"),
@@ -260,6 +262,16 @@ MODELS: dict[str, tuple[Callable[[Path], object], Overrides, str]] = {
         "model.chat_template: the chat template is not Jinja (line 1: Unexpected end of template",
     ),
     "an endless template": (lambda _: None, {"model.chat_template": ENDLESS}, "longer than 2 s"),
+    "a template that doubles": (
+        lambda _: None,
+        {"model.chat_template": BOUNDLESS},
+        "takes more than 1 GiB of memory for a question of one line",
+    ),
+    "a template that repeats": (
+        lambda _: None,
+        {"model.chat_template": "{{ 'ab' * 10 ** 10 }}"},
+        "takes more than 1 GiB of memory for a question of one line",
+    ),
     "a short context": (
         lambda directory: None,
         {"model.max_tokens": 128},
