@@ -28,7 +28,7 @@ from schemas.recipe import Recipe
 from schemas.stages import Stage
 from tasks.retraining.events import FAILED, HELD, PROMOTED, tell
 from tasks.retraining.gate import gate
-from tasks.retraining.observe import SUPERSEDED, done_since, observe
+from tasks.retraining.observe import SUPERSEDED, done_since, observe, supersede
 from tasks.retraining.promote import promote, push
 from tasks.run_page.ended import show_ends_below
 from tasks.runtime.crashes import close_children
@@ -91,6 +91,7 @@ def _retrain(recipe: str, overrides: dict[str, Any] | None) -> State:
         return Completed(name=SUPERSEDED, message=f"{message} one was due, and did its work")
     found = observe(asked)
     if found.nothing:
+        supersede(flow_run.id)
         return Completed(name=NOTHING_NEW, message=found.nothing)
     began_with, more = _start(asked, found.champion)
     given = {**(overrides or {}), **found.observed.pins, **more}
@@ -98,6 +99,7 @@ def _retrain(recipe: str, overrides: dict[str, Any] | None) -> State:
     folder = run_directory(recipe, summary["flow_run_id"])
     trained = Run.open(folder.name, folder.parent)
     outcome, entry = _decide(asked, trained, began_with, found.observed.digest)
+    supersede(flow_run.id)
     if entry is None:
         tell(HELD, asked.name, outcome.sentence, {"decision": outcome.ref.key})
     else:

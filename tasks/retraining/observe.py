@@ -9,6 +9,7 @@ from prefect.client.schemas.filters import (
     DeploymentFilter,
     DeploymentFilterId,
     FlowRunFilter,
+    FlowRunFilterExpectedStartTime,
     FlowRunFilterStartTime,
     FlowRunFilterState,
     FlowRunFilterStateName,
@@ -16,6 +17,7 @@ from prefect.client.schemas.filters import (
 )
 from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.logging import get_run_logger
+from prefect.states import Cancelled
 
 from rlcore.retraining.news import News, news
 from rlcore.retraining.observed import observe as observe_data
@@ -61,3 +63,26 @@ def done_since(run_id: UUID) -> FlowRun | None:
             ),
         )
     return next((run for run in completed if run.parameters == mine.parameters), None)
+
+
+def supersede(run_id: UUID) -> int:
+    """Close the runs of this one's deployment and parameters that came due before this one began
+    and still wait; return how many. For a run that has done its work: none of them would find any,
+    and each would take the time of a start to say so, in green."""
+    with get_client(sync_client=True) as client:
+        mine = client.read_flow_run(run_id)
+        if mine.deployment_id is None or mine.start_time is None:
+            return 0
+        waiting = client.read_flow_runs(
+            deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=[mine.deployment_id])),
+            flow_run_filter=FlowRunFilter(
+                state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.SCHEDULED])),
+                expected_start_time=FlowRunFilterExpectedStartTime(before_=mine.start_time),
+            ),
+        )
+        late = [run for run in waiting if run.parameters == mine.parameters]
+        for run in late:
+            client.set_flow_run_state(
+                run.id, Cancelled(name=SUPERSEDED, message=f"the run '{mine.name}' did its work")
+            )
+        return len(late)

@@ -15,7 +15,7 @@ from flows.deploy import ensure_pool
 from flows.places import AUTOMATIONS
 from flows.pool_runs import POOL
 from flows.retrain import ENDS, NOTHING_NEW
-from tasks.retraining.observe import SUPERSEDED, done_since
+from tasks.retraining.observe import SUPERSEDED, done_since, supersede
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -67,6 +67,35 @@ def test_a_run_is_superseded_by_one_that_began_after_it_was_due(
         assert found.id == middle
     assert done_since(other) is None, "it was asked for something else"
     assert done_since(later) is None, "it is not due yet: there may be news until then"
+
+
+def test_who_has_done_the_work_closes_what_came_due_before_it_began(
+    client: SyncPrefectClient,
+) -> None:
+    deployment: Any = retraining.to_deployment("two", work_pool_name=POOL)
+    made = deployment.apply(work_pool_name=POOL)
+    now = datetime.now(UTC)
+
+    def due(minutes_ago: float, **parameters: Any) -> Any:
+        at: Any = now - timedelta(minutes=minutes_ago)
+        return client.create_flow_run_from_deployment(
+            made, state=Scheduled(scheduled_time=at), parameters=parameters
+        ).id
+
+    mine, late, other, later = due(3), due(2), due(2, recipe="another"), due(-5)
+    assert supersede(mine) == 0, "it has not begun"
+    client.set_flow_run_state(mine, Running(), force=True)
+    assert supersede(mine) == 1
+    states = [client.read_flow_run(one).state for one in (mine, late, other, later)]
+    assert [state and state.name for state in states] == [
+        "Running",
+        SUPERSEDED,
+        "Scheduled",
+        "Scheduled",
+    ]
+    closed = states[1]
+    assert closed is not None
+    assert closed.is_cancelled()
 
 
 def test_a_run_that_no_deployment_made_has_none_behind_it(prefect_server: str) -> None:
