@@ -3,7 +3,8 @@
 ``KEYS``: their names -> keys of a recipe, the likeliest first; the sections around a name decide
 between them (``rlcore.recipe_keys``). A dotted name means that ending of a path only. ``ABSENT``:
 names of what no key of a recipe stands for -> the reason, or what does it. ``SECTIONS``: names of
-sections around a key -> ours.
+sections around a key -> ours. Names that are spelt like one of these need no entry: difflib
+finds it.
 """
 
 import re
@@ -12,345 +13,296 @@ OPTIMIZERS = ("rl.update", "sft", "rl.critic", "reward_model")
 
 # A line per meaning: keys of a recipe, a colon, their names elsewhere. *: each of OPTIMIZERS.
 _KEYS = """
-rl.rollout.samples evaluate.samples: num_generations group_size n n_samples n_samples_per_prompt
-    num_samples samples_per_prompt num_generations_per_prompt num_samples_per_prompt
-    rollouts_per_example rloo_k n_rollouts num_rollouts_per_prompt num_return_sequences
-    num_responses responses_per_prompt rollout_n generations_per_prompt num_completions
-    completions_per_prompt best_of num_rollouts k
-evaluate.samples: num_generations_eval eval_n_samples_per_prompt num_samples_eval eval_samples
-    eval_n n_eval val_kwargs.n num_tests_per_prompt val_samples
+rl.rollout.samples evaluate.samples: num_generations group_size n n_samples num_samples
+    samples_per_prompt num_generations_per_prompt rollouts_per_example rloo_k n_rollouts
+    num_rollouts_per_prompt num_return_sequences num_responses responses_per_prompt rollout_n
+    num_completions best_of num_rollouts k
+evaluate.samples: num_generations_eval eval_n_samples_per_prompt num_samples_eval eval_n n_eval
+    num_tests_per_prompt val_samples
 rl.rollout.prompts sft.batch_size reward_model.batch_prompts rl.validation.prompts: batch_size
-    train_batch_size rollout_batch_size num_prompts_per_step prompts_per_step num_prompts
-    prompts_per_batch prompts_per_iteration groups_per_batch generation_batch_size
-    global_batch_size gbs bs bsz num_prompts_per_batch n_prompts prompt_batch_size
-    num_prompts_per_iteration n_batch batch effective_batch_size train_bsz
+    train_batch_size rollout_batch_size num_prompts_per_step num_prompts prompts_per_batch
+    prompts_per_iteration global_batch_size gbs bs bsz n_prompts batch effective_batch_size
+    train_bsz
 rl.algorithm.dynamic_sampling.batch_factor: gen_batch_size oversampling_factor
 rl.rollout.max_new_tokens evaluate.max_new_tokens reward_model.preferences.max_new_tokens:
-    max_completion_length max_response_length generate_max_len response_length max_new_token
-    max_gen_len max_gen_length max_generate_length max_length_generation completion_length
-    max_output_tokens max_output_length max_completion_tokens max_response_len
-    max_generation_length max_generated_tokens max_gen_tokens response_max_len max_response_tokens
-    generation_max_length max_resp_len num_predict rollout.max_length rollout.max_len
-    rollout.max_seq_len generation.max_length sampling.max_length max_new_tokens_per_response
+    max_completion_length max_response_length generate_max_len max_new_token max_gen_length
+    max_length_generation max_output_tokens max_output_length max_completion_tokens max_response_len
+    max_generated_tokens max_gen_tokens response_max_len max_response_tokens num_predict
+    rollout.max_length rollout.max_len rollout.max_seq_len generation.max_length sampling.max_length
+    max_new_tokens_per_response
 evaluate.max_new_tokens: eval_max_tokens eval_max_new_tokens eval_generate_max_len
 rl.rollout.max_new_tokens evaluate.max_new_tokens reward_model.preferences.max_new_tokens
     model.max_tokens sft.max_tokens reward_model.max_tokens data.max_prompt_tokens: max_tokens
-data.max_prompt_tokens: max_prompt_length prompt_max_len prompt_length max_prompt_len
-    max_input_length prompt_len max_input_tokens max_prompt_size max_source_length max_prompt_token
-    max_query_length
-model.max_tokens sft.max_tokens reward_model.max_tokens data.max_prompt_tokens: max_length max_len
-    max_seq_length max_seq_len sequence_len sequence_length seq_len seq_length max_model_len
-    max_model_length vllm_max_model_length max_total_sequence_length cutoff_len model_max_length
-    context_length max_context_length context_window n_ctx max_sequence_length
-    max_position_embeddings
-rl.rollout.stop evaluate.stop evolve.stop reward_model.preferences.stop: stop_strings
-    stop_sequences stop_words stop_sequence stopwords until
-model.stop_tokens: stop_token_ids stop_token eos_token eos_token_id eos_token_ids stop_ids
+data.max_prompt_tokens: max_prompt_length prompt_max_len max_prompt_len max_input_length
+    max_input_tokens max_prompt_size max_source_length max_prompt_token max_query_length
+model.max_tokens sft.max_tokens reward_model.max_tokens data.max_prompt_tokens: max_length
+    max_seq_length sequence_len seq_length max_model_length max_total_sequence_length cutoff_len
+    model_max_length context_length context_window n_ctx max_position_embeddings
+rl.rollout.stop evaluate.stop evolve.stop reward_model.preferences.stop: stop_strings stop_sequences
+    stop_words until
+model.stop_tokens: stop_token_ids stop_token eos_token stop_ids
 rl.rollout.temperature evaluate.temperature: temp sampling_temperature rollout_temperature
-evaluate.temperature: eval_temperature temperature_eval val_temperature val_kwargs.temperature
-    eval_temp
-evaluate.top_p: eval_top_p val_top_p val_kwargs.top_p
+evaluate.temperature: eval_temperature temperature_eval val_temperature eval_temp
+evaluate.top_p: eval_top_p
 rl.rollout.top_p evaluate.top_p: nucleus top_p_sampling
-rl.iterations sft.epochs reward_model.epochs: num_train_epochs total_epochs num_epochs num_episodes
-    epoch n_epochs total_episodes max_num_epochs train_epochs training_epochs
-rl.iterations sft.max_steps: max_steps total_training_steps total_steps num_steps training_steps
-    max_num_steps steps num_train_steps max_train_steps train_steps num_iters max_iterations
-    n_iterations iters total_iterations num_training_steps max_training_steps num_updates
-    total_rollout_steps num_rl_steps n_steps max_iters num_rollout num_train_iterations
-rl.update.epochs sft.epochs reward_model.epochs: epochs
-rl.update.epochs: num_iterations ppo_epochs num_ppo_epochs noptepochs update_epochs
-    num_inner_epochs mu num_updates_per_batch epochs_per_batch num_substeps inner_epochs
-    update_epochs_per_batch
+rl.iterations sft.epochs reward_model.epochs: total_epochs num_epochs num_episodes epoch n_epochs
+    total_episodes train_epochs
+rl.iterations sft.max_steps: max_steps total_steps num_steps training_steps max_num_steps steps
+    max_train_steps num_iters max_iterations n_iterations iters total_iterations num_updates
+    total_rollout_steps n_steps max_iters num_rollout num_train_iterations
+rl.update.epochs: num_iterations ppo_epochs noptepochs update_epochs num_inner_epochs mu
+    num_updates_per_batch epochs_per_batch num_substeps
 sft.epochs reward_model.epochs rl.update.epochs: max_epochs sft_epochs
-rl.update.mini_batches: ppo_mini_batch_size num_mini_batches mini_batch_size minibatch_size
-    num_minibatches steps_per_generation policy_mini_batch_size mini_batch train_global_batch_size
-    num_gradient_updates num_updates_per_iteration nminibatches critic_mini_batch_size
-hardware.learner.micro_batch_tokens sft.batch_size: per_device_train_batch_size
-    micro_train_batch_size micro_batch_size micro_batch train_micro_batch_size
-    train_micro_batch_size_per_gpu per_device_batch_size mbs
-hardware.learner.micro_batch_tokens: gradient_accumulation_steps gradient_accumulation grad_accum
-    grad_accum_steps accumulate_grad_batches ppo_micro_batch_size ppo_micro_batch_size_per_gpu
-    ppo_max_token_len_per_gpu log_prob_micro_batch_size log_prob_micro_batch_size_per_gpu
-    log_prob_max_token_len_per_gpu use_dynamic_bsz micro_rollout_batch_size logprob_batch_size
-    max_token_len_per_gpu per_device_eval_batch_size forward_batch_size accumulation_steps
-    forward_max_token_len_per_gpu train_max_tokens_per_gpu local_rollout_forward_batch_size
-    micro_batch_size_per_gpu per_gpu_train_batch_size max_tokens_per_microbatch use_dynamic_batch
-    rollout_max_tokens_per_gpu use_dynamic_batch_size max_tokens_per_gpu
+rl.update.mini_batches: num_mini_batches mini_batch_size minibatch_size num_minibatches
+    steps_per_generation mini_batch train_global_batch_size num_gradient_updates
+    num_updates_per_iteration nminibatches
+hardware.learner.micro_batch_tokens sft.batch_size: micro_train_batch_size micro_batch_size
+    micro_batch train_micro_batch_size_per_gpu per_device_batch_size mbs
+hardware.learner.micro_batch_tokens: gradient_accumulation_steps grad_accum grad_accum_steps
+    accumulate_grad_batches ppo_micro_batch_size ppo_micro_batch_size_per_gpu
+    ppo_max_token_len_per_gpu log_prob_micro_batch_size use_dynamic_bsz micro_rollout_batch_size
+    per_device_eval_batch_size forward_batch_size train_max_tokens_per_gpu
+    local_rollout_forward_batch_size per_gpu_train_batch_size max_tokens_per_microbatch
 *.optimizer.lr: learning_rate actor_learning_rate actor_lr policy_lr policy_learning_rate peak_lr
     max_lr base_lr step_size lr_actor init_lr
 rl.critic.optimizer.lr: critic_learning_rate critic_lr value_lr vf_lr lr_critic
 sft.optimizer.lr: sft_lr sft_learning_rate
-*.optimizer.grad_clip: max_grad_norm max_norm clip_grad grad_norm gradient_clipping
-    gradient_clip_val clip_grad_norm grad_norm_clip max_gradient_norm grad_clip_norm gradient_clip
-    grad_clipping clip_gradient
-*.optimizer.betas: adam_beta1 adam_beta2 beta1 beta2 adam_betas
-*.optimizer.eps: adam_epsilon adam_eps optim.eps
+*.optimizer.grad_clip: max_grad_norm max_norm clip_grad grad_norm clip_grad_norm grad_norm_clip
+    grad_clip_norm gradient_clip grad_clipping
+*.optimizer.betas: adam_beta1 beta1 beta2
+*.optimizer.eps: adam_epsilon
 *.optimizer.weight_decay: l2 wd l2_reg weight_decay_rate adam_weight_decay decay
-*.optimizer.schedule.kind: lr_scheduler_type lr_scheduler warmup_style lr_schedule scheduler_type
-    lr_decay_style schedule_type scheduler.type scheduler.name schedule.type schedule.name
-    lr_scheduler.type scheduler_name lr_scheduler_name schedule.kind scheduler
-*.optimizer.schedule.warmup_steps: lr_warmup_steps num_warmup_steps warmup lr_warmup_iters
-    warmup_iters lr_warmup warmup_iterations_lr n_warmup_steps
-*.optimizer.schedule.warmup_ratio: lr_warmup_ratio lr_warmup_steps_ratio warmup_fraction
-    warmup_steps_ratio warmup_frac
-*.optimizer.schedule.min_lr_ratio: min_lr min_lr_rate lr_min cosine_min_lr_ratio eta_min
-rl.preset: algo algorithm.name rl_algorithm trainer_type rl.name rl.algorithm.name
-    rl.algorithm.preset rl.algorithm.type algorithm.type rl.algo rl.type method rl_type
-rl.algorithm.advantage: adv_estimator advantage_estimator adv_type advantage_type estimator_type
-    advantage_fn baseline adv advantages
+*.optimizer.schedule.kind: lr_scheduler warmup_style lr_schedule lr_decay_style schedule_type
+    scheduler.type scheduler.name schedule.type schedule.name lr_scheduler.type scheduler
+*.optimizer.schedule.warmup_steps: warmup lr_warmup_iters warmup_iters warmup_iterations_lr
+*.optimizer.schedule.warmup_ratio: lr_warmup_ratio warmup_fraction warmup_steps_ratio
+*.optimizer.schedule.min_lr_ratio: min_lr lr_min cosine_min_lr_ratio eta_min
+rl.preset: algo algorithm.name rl_algorithm trainer_type rl.name algorithm.type rl.type method
+rl.algorithm.advantage: adv_estimator adv_type advantage_type estimator_type advantage_fn baseline
+    adv advantages
 rl.algorithm.norm_by_std: scale_rewards norm_adv_by_std_in_grpo no_advantage_std_norm std_norm
-    normalize_advantages normalize_rewards whiten_rewards normalize_reward whiten_advantages
-    norm_adv adv_norm grpo_std_normalization advantage_normalization normalize_advantage
-    normalize_by_std use_std_normalization reward_scaling scale_advantages
+    normalize_advantages normalize_rewards whiten_rewards whiten_advantages norm_adv adv_norm
+    grpo_std_normalization advantage_normalization normalize_by_std reward_scaling scale_advantages
 rl.algorithm.gae.gamma: discount discount_factor
-rl.algorithm.gae.lam: lambd lambda gae_lambda lmbda lambda_ lam_actor td_lambda
-rl.algorithm.gae.lam_critic: critic_lambda lambda_critic
-rl.algorithm.clip_low rl.critic.clip: epsilon clip_ratio eps_clip cliprange clip_range clip_eps
-    clip_epsilon clip ppo_clip clip_param epsilon_low clip_ratio_low eps_clip_low ratio_clip_min
-    ratio_clip clip_low_ratio clip_eps_low eps_low clip_min eps_clip_low_high policy_clip
-    clip_range_low ppo_clip_range
+rl.algorithm.gae.lam: lambda gae_lambda lam_actor
+rl.algorithm.gae.lam_critic: critic_lambda
+rl.algorithm.clip_low rl.critic.clip: epsilon clip_ratio clip_range clip ppo_clip clip_param
+    epsilon_low clip_ratio_low eps_clip_low ratio_clip_min ratio_clip clip_eps_low eps_low clip_min
+    eps_clip_low_high policy_clip
 rl.algorithm.clip_high: epsilon_high clip_ratio_high eps_clip_high ratio_clip_max clip_eps_high
-    eps_high clip_max clip_higher clip_range_high cliprange_high
-rl.algorithm.clip_dual: delta clip_ratio_c dual_clip ratio_clip_c dual_clip_c dual_clip_ratio
-rl.algorithm.kl.coef: beta kl_coef kl_coeff init_kl_coef kl_beta kl_loss_coef kl_penalty_coef
-    beta_kl reference_policy_kl_penalty kl_weight kl_lambda kl_loss_weight kl_ctrl.kl_coef
-    kl_loss_coeff init_kl_coeff kl_coefficient kl_penalty_coeff kl_penalty_weight
-rl.algorithm.kl.where: use_kl_loss use_kl_in_reward use_kl kl_in_reward kl_in_loss kl_loss kl_mode
-    kl_type_placement use_reference_kl use_ref kl_placement
-rl.algorithm.kl.estimator: kl_estimator kl_loss_type kl_penalty kl_type kl.type use_kl_estimator_k3
-    kl_penalty_type reference_policy_kl_type kl.penalty kl_approx
-rl.algorithm.kl.controller: kl_ctrl kl_ctrl.type kl_controller adap_kl_ctrl adaptive_kl
-    kl_ctrl_type use_adaptive_kl
-rl.algorithm.kl.target: target_kl kl_target
-rl.algorithm.kl.horizon: kl_horizon kl_ctrl.horizon
+    clip_max clip_higher clip_range_high cliprange_high
+rl.algorithm.clip_dual: delta clip_ratio_c dual_clip ratio_clip_c dual_clip_ratio
+rl.algorithm.kl.coef: beta kl_coef init_kl_coef kl_beta kl_loss_coef kl_penalty_coef beta_kl
+    reference_policy_kl_penalty kl_weight kl_lambda kl_loss_weight kl_coefficient kl_penalty_weight
+rl.algorithm.kl.where: use_kl_loss use_kl_in_reward use_kl kl_in_loss kl_mode kl_type_placement
+    use_reference_kl use_ref
+rl.algorithm.kl.estimator: kl_loss_type kl_penalty kl_type kl.type use_kl_estimator_k3
+    kl_penalty_type reference_policy_kl_type kl_approx
+rl.algorithm.kl.controller: kl_ctrl kl_ctrl.type adap_kl_ctrl adaptive_kl
 rl.algorithm.entropy_coef: entropy_coeff entropy_loss_coef ent_coef entropy_beta entropy_weight
-    entropy_bonus entropy_loss_weight entropy_regularization entropy entropy_loss_coeff
-    entropy_coefficient
+    entropy_bonus entropy_regularization entropy entropy_loss_coeff entropy_coefficient
 rl.algorithm.aggregation: loss_type loss_agg_mode loss_aggregation loss_reduction agg_mode
-    token_level_loss use_token_level_loss loss_norm reduction loss_scale_factor
-rl.algorithm.policy_loss: loss_mode policy_loss_type policy_loss.loss_mode loss loss_fn
+    token_level_loss loss_norm reduction loss_scale_factor
+rl.algorithm.policy_loss: loss_mode policy_loss_type loss loss_fn
 rl.algorithm.ratio_level: importance_sampling_level ratio_type is_level
-    sequence_level_importance_ratios importance_ratio_level ratio importance_ratio
-rl.algorithm.importance_correction.level: vllm_importance_sampling_correction
-    vllm_importance_sampling_mode rollout_is use_tis enable_vllm_is_correction
-    use_importance_sampling_correction tis importance_correction.mode truncated_importance_sampling
-    rollout_correction.rollout_is importance_sampling
-rl.algorithm.importance_correction.cap: vllm_importance_sampling_cap tis_imp_ratio_cap
-    rollout_is_threshold tis_cap is_cap vllm_is_truncated_threshold importance_sampling_cap
-    imp_ratio_cap
+    sequence_level_importance_ratios ratio importance_ratio
+rl.algorithm.importance_correction.level: vllm_importance_sampling_correction rollout_is use_tis
+    enable_vllm_is_correction use_importance_sampling_correction tis importance_correction.mode
+    truncated_importance_sampling importance_sampling
+rl.algorithm.importance_correction.cap: tis_imp_ratio_cap rollout_is_threshold tis_cap
+    vllm_is_truncated_threshold importance_sampling_cap
 rl.algorithm.mask_truncated: mask_truncated_completions overlong_filtering mask_overlong
-    overlong_filter filter_truncated ignore_truncated
+    filter_truncated ignore_truncated
 rl.algorithm.dynamic_sampling: dynamic_filtering filter_groups use_dynamic_sampling
-    filter_groups.enable dynamic_filter dynamic_sampling.enable dynamic_sampling.enabled
-    zero_variance_filter group_filter use_dynamic_filtering filter_zero_std dynamic_sampling.type
-rl.algorithm.dynamic_sampling.metric: filter_groups.metric filter_metric
-rl.algorithm.dynamic_sampling.max_rounds: max_num_gen_batches max_gen_batches
+    filter_groups.enable dynamic_sampling.enable dynamic_sampling.enabled zero_variance_filter
+    group_filter filter_zero_std dynamic_sampling.type
+rl.algorithm.dynamic_sampling.metric: filter_metric
+rl.algorithm.dynamic_sampling.max_rounds: max_num_gen_batches
 rl.algorithm.overlong: overlong_buffer overlong_buffer.enable overlong_penalty soft_overlong
     overlong_reward_shaping overlong_buffer_cfg.enable soft_punish missing_eos_penalty
     length_penalty non_stop_penalty
-rl.algorithm.overlong.cache_tokens: overlong_buffer_len overlong_buffer.len overlong_buffer_cfg.len
-    overlong_buffer_length soft_punish_cache
+rl.algorithm.overlong.cache_tokens: overlong_buffer.len overlong_buffer_cfg.len soft_punish_cache
 rl.algorithm.overlong.factor: overlong_penalty_factor penalty_factor
 rl.critic.clip: value_clip cliprange_value vf_clip value_clip_range clip_range_vf
-rl.critic.warmup_iterations: critic_warmup freezing_actor_steps value_warmup critic_warmup_steps
+rl.critic.warmup_iterations: freezing_actor_steps value_warmup critic_warmup_steps
 rl.critic.init: critic_pretrain value_model critic.model.path critic_model value_pretrain
-environment.name: multi_turn env_name tools multi_turn.enable agent env.env_name tool_config_path
-    env.name multi_turn.tool_config_path
-environment.max_turns: num_turns max_tool_calling_iterations multi_turn.max_turns max_tool_calls
-    env.max_steps max_assistant_turns multi_turn.max_assistant_turns
+environment.name: multi_turn tools multi_turn.enable agent tool_config_path env.name
+environment.max_turns: num_turns max_tool_calling_iterations max_tool_calls env.max_steps
+    max_assistant_turns
 environment.workers: num_envs
 rl.ptx.coef: ptx_coef ptx_loss_coef
 rl.ptx.path: pretrain_data
-model.path: model_name_or_path model_name pretrain base_model pretrained model_path policy_model
-    hf_model model_id checkpoint_path pretrained_model model.name model.name_or_path sft_model_path
-    hf_checkpoint model.model_name model.id actor_model pretrained_model_name_or_path
-    policy.model_name actor_model_path llm model.pretrained model.base path_or_name name_or_path
-    model.dir model.directory model.checkpoint model.hf_name
+model.path: model_name_or_path pretrain base_model pretrained policy_model hf_model model_id
+    checkpoint_path pretrained_model model.name sft_model_path hf_checkpoint model.id actor_model
+    pretrained_model_name_or_path llm model.base path_or_name model.dir model.directory
+    model.checkpoint model.hf_name
 model.revision: model_revision
 model.dtype: bf16 fp16 torch_dtype param_dtype precision mixed_precision data_type half bfloat16
     compute_dtype model_dtype bf16_full_eval use_bf16
 model.chat_template: custom_chat_template chat_template_path apply_chat_template input_template
 model.trust_remote_code: trust_remote trust_code
-data.sources: dataset dataset_name train_files val_files prompt_data datasets train_file
-    dataset_path train_dataset eval_dataset data_path test_files train_data dataset_config val_file
-    data_files dataset_names train_path data.path data.name data.train data.source data.files
-    dataset_id eval_prompt_data validation_dataset test_dataset val_data data.dataset val_dataset
-    data_dir data.train_path data.test prompts_path
-data.sources.0.hub_split: dataset_train_split dataset_test_split dataset_split prompt_split
+data.sources: dataset dataset_name train_files val_files prompt_data dataset_path eval_dataset
+    test_files train_data dataset_config data.path data.name data.train data.source data.files
+    validation_dataset test_dataset data_dir data.test prompts_path
+data.sources.0.hub_split: dataset_train_split prompt_split
 data.sources.0.columns: prompt_key input_key label_key answer_key ground_truth_key reward_fn_key
     prompt_column answer_column label_column column_mapping field_mapping solution_key prompt_field
-    answer_field dataset_text_field messages_key question_key columns column_map solution_column
-    response_key
-data.sources.0.limit reward_model.preferences.limit: max_samples max_train_samples
-    train_max_samples max_rows num_train_samples subset_size max_examples num_examples n_rows
-data.over_length: truncation filter_overlong_prompts truncation_side truncate
-data.validation_fraction: val_set_size val_split test_size eval_split validation_split val_size
-    val_fraction validation_ratio val_ratio eval_fraction
-data.deduplicate: dedup dedupe deduplication remove_duplicates dedup_method
+    answer_field dataset_text_field messages_key question_key solution_column response_key
+data.sources.0.limit reward_model.preferences.limit: max_samples max_train_samples train_max_samples
+    max_rows subset_size num_examples n_rows
+data.over_length: truncation filter_overlong_prompts truncate
+data.validation_fraction: val_set_size val_split test_size validation_split val_fraction
+    validation_ratio eval_fraction
+data.deduplicate: dedup deduplication remove_duplicates dedup_method
 data.filters: filter filter_fn filtering row_filter where
 sft.enabled: do_sft run_sft use_sft skip_sft sft.enable warm_start
 sft.batch_size: sft_batch_size
-reward.functions: reward_funcs reward_fn reward_function reward_functions custom_reward_function
-    remote_rm_url custom_reward_function.path custom_reward_function.name reward_func
-    reward_manager verifier reward_weights verifiers reward.name reward.function reward.path rubric
-    reward_pretrain grader reward.type reward_type agent_func_path reward.fn
-reward.functions.0.options: reward_kwargs reward_args kwargs reward_options functions.0.args
-    functions.0.params functions.0.parameters functions.0.config
+reward.functions: reward_fn remote_rm_url custom_reward_function.path custom_reward_function.name
+    reward_manager reward_weights verifiers reward.name reward.function reward.path rubric
+    reward_pretrain grader reward.type agent_func_path reward.fn
+reward.functions.0.options: reward_kwargs kwargs reward_options functions.0.params
+    functions.0.parameters functions.0.config
 reward.timeout_s: reward_timeout timeout timeout_seconds verifier_timeout
 reward.offset: reward_shift reward_baseline reward_bias
 reward_model: reward_model.enable reward_model.enabled reward_model_path use_rm rm use_reward_model
 reward_model.preferences: preference_data preference_dataset preference_path
-rl.validation.every: test_freq eval_steps eval_freq eval_interval val_period evaluation_steps
-    val_interval eval_every val_check_interval val_freq validation_interval validate_every
-    eval_step val_every eval_strategy evaluation_strategy eval_period test_every
+rl.validation.every: test_freq eval_steps eval_freq val_period evaluation_steps val_interval
+    eval_every validation_interval validate_every eval_strategy test_every
 rl.validation.prompts: val_batch_size eval_batch_size max_val_samples val_max_samples eval_prompts
     num_eval_samples num_val_prompts n_eval_prompts
 rl.validation.patience: early_stopping_patience early_stopping
 rl.validation.stop_at: early_stop_threshold target_accuracy target_reward stop_accuracy
-evaluate.max_prompts: max_eval_samples eval_max_samples num_eval_prompts eval_limit
-    evaluate.prompts evaluate.num_prompts evaluate.limit
+evaluate.max_prompts: max_eval_samples eval_max_samples num_eval_prompts eval_limit evaluate.prompts
+    evaluate.num_prompts evaluate.limit
 evaluate.pass_k: pass_at_k pass_at k_values pass@k evaluate.k evaluate.ks
 evaluate.completions_shown: log_val_generations num_completions_to_print log_completions
     num_val_samples_to_print num_samples_to_log
 rl.checkpoint.every sft.checkpoint_every reward_model.checkpoint_every: save_steps save_freq
     save_interval save_every checkpoint_interval save_period checkpoint_freq checkpoint_steps
-    ckpt_interval ckpt_freq save_strategy save_step checkpointing.save_period
-rl.checkpoint.keep_last: save_total_limit max_ckpt_num max_actor_ckpt_to_keep keep_last_n
-    max_checkpoints keep keep_checkpoints keep_top_k max_to_keep num_checkpoints_to_keep
-    max_critic_ckpt_to_keep
+    ckpt_freq save_strategy
+rl.checkpoint.keep_last: save_total_limit max_ckpt_num max_actor_ckpt_to_keep max_checkpoints keep
+    keep_checkpoints keep_top_k max_to_keep num_checkpoints_to_keep
 rl.checkpoint.keep_best: load_best_model_at_end metric_for_best_model save_best
-store: output_dir save_path ckpt_path default_local_dir output_path checkpoint_dir save_dir out_dir
-    log_dir logging_dir save ckpt_dir default_hdfs_dir checkpoint_path_dir root_dir results_dir
-    output artifact_dir working_dir log_path save_folder export.path export.dir export.output_dir
-    export.directory rl.checkpoint.path rl.checkpoint.dir
+store: save_path ckpt_path default_local_dir output_path checkpoint_dir save_dir out_dir log_dir
+    logging_dir save ckpt_dir default_hdfs_dir checkpoint_path_dir results_dir output artifact_dir
+    working_dir log_path save_folder export.path export.dir export.directory rl.checkpoint.path
+    rl.checkpoint.dir
 export.dtype: save_dtype export_dtype
-name: experiment_name run_name exp_name wandb_run_name run_id job_name wandb_name trial_name
-    tracking.name tracking.run_name wandb.name
-tracking.project: project_name wandb_project project
+name: experiment_name run_name exp_name wandb_run_name run_id job_name trial_name tracking.name
+    wandb.name
+tracking.project: project_name wandb_project
 tracking.entity: wandb_entity wandb_org wandb_team wandb_group
-tracking.wandb: report_to use_wandb logger wandb_mode loggers tracker wandb_enabled log_with
+tracking.wandb: report_to use_wandb logger wandb_mode tracker wandb_enabled log_with
 seed: data_seed random_seed random_state rng_seed seeds global_seed torch_seed data_loader_seed
 hardware.rollout.engine: use_vllm rollout.name inference_engine inference_backend rollout_backend
-    backend engine sampler rollout_engine generation_backend vllm_mode use_transformers_paged
-hardware.rollout.engines: vllm_num_engines num_engines num_inference_engines num_vllm_engines
-    rollout_workers num_rollout_workers vllm_data_parallel_size num_workers_rollout
-    rollout_num_gpus
-hardware.rollout.tensor_parallel: vllm_tensor_parallel_size tensor_model_parallel_size
-    tensor_parallel_size tp tp_size inference_engine_tensor_parallel_size num_gpus_per_engine
-    rollout_num_gpus_per_engine
+    backend sampler rollout_engine generation_backend vllm_mode use_transformers_paged
+hardware.rollout.engines: num_engines num_inference_engines rollout_workers vllm_data_parallel_size
+    num_workers_rollout rollout_num_gpus
+hardware.rollout.tensor_parallel: vllm_tensor_parallel_size tensor_parallel_size tp tp_size
+    inference_engine_tensor_parallel_size num_gpus_per_engine
 hardware.rollout.gpu_memory_utilization: vllm_gpu_memory_utilization gpu_memory_fraction
-    gpu_memory_util mem_fraction_static gpu_mem_util gpu_memory vllm_gpu_util gpu_utilization
-hardware.rollout.max_num_seqs: max_num_sequences max_concurrent max_running_requests
-    max_concurrency max_batch_size max_num_batched_tokens vllm_generate_batch_size
-    max_num_batched_seqs
-hardware.rollout.kv_cache_gib: kv_cache_space swap_space kv_cache_size cpu_kvcache_space
-hardware.learner.ranks: n_gpus_per_node actor_num_gpus_per_node num_gpus world_size n_gpus gpus
-    num_processes nproc_per_node gpus_per_node data_parallel_size dp_size num_devices devices ngpus
-    policy_num_gpus_per_node trainer_gpus num_learners num_gpus_per_node dp ranks_per_node
-hardware.ray_address: nnodes num_nodes actor_num_nodes ray_init ray_init.address address
-    critic_num_nodes ref_num_nodes reward_num_nodes nodes
-hardware.learner.zero_stage: deepspeed zero deepspeed_stage fsdp zero_optimization
-    zero_optimization.stage deepspeed_config sharding_strategy zero_level fsdp_config ds_config
-    actor.strategy sharding strategy
-hardware.learner.offload_optimizer: adam_offload optimizer_offload optim_offload cpu_offload
-    offload optimizer_cpu_offload
-hardware.learner.offload_params: param_offload offload_param params_offload cpu_offload_params
+    gpu_memory_util mem_fraction_static gpu_memory vllm_gpu_util gpu_utilization
+hardware.rollout.max_num_seqs: max_num_sequences max_running_requests max_concurrency max_batch_size
+    vllm_generate_batch_size max_num_batched_seqs
+hardware.rollout.kv_cache_gib: kv_cache_space swap_space kv_cache_size
+hardware.learner.ranks: n_gpus_per_node actor_num_gpus_per_node world_size n_gpus num_processes
+    nproc_per_node gpus_per_node data_parallel_size dp_size num_devices devices
+    policy_num_gpus_per_node trainer_gpus num_learners dp ranks_per_node
+hardware.ray_address: nnodes actor_num_nodes ray_init address critic_num_nodes reward_num_nodes
+hardware.learner.zero_stage: deepspeed zero deepspeed_stage fsdp zero_optimization.stage
+    deepspeed_config sharding_strategy zero_level fsdp_config sharding strategy
+hardware.learner.offload_optimizer: adam_offload optimizer_offload cpu_offload offload
+hardware.learner.offload_params: param_offload offload_param cpu_offload_params
 hardware.learner.gradient_checkpointing: enable_gradient_checkpointing activation_checkpointing
-    use_gradient_checkpointing recompute enable_activation_checkpointing grad_checkpointing
-    gradient_checkpoint
-hardware.learner.attention: attn_implementation flash_attn flash_attention use_flash_attention
-    attention_implementation flash_attention_2 attn use_flash_attn attn_impl flash_attn_2
+    use_gradient_checkpointing recompute grad_checkpointing gradient_checkpoint
+hardware.learner.attention: attn_implementation flash_attn flash_attention attn attn_impl
 hardware.learner.row_tokens: packing packing_samples pack_sequences sample_packing
-hardware.learner.threads hardware.rollout.threads: num_threads omp_num_threads cpu_threads
+hardware.learner.threads hardware.rollout.threads: num_threads cpu_threads
 hardware.reward_workers: reward_num_workers num_reward_workers reward_processes
 hardware.device: use_cpu no_cuda accelerator device_type device_map
 hardware.cluster: colocate_all_models colocate launcher distributed_backend use_ray
 hardware.timeouts: ddp_timeout nccl_timeout vllm_server_timeout
-data.sources.0.train: num_train train_size n_train num_train_prompts
-data.sources.0.config: dataset_config_name data.config data.subset dataset_subset
-reward.functions.0.weight: reward_scale reward.scale reward_coef reward_weight reward.weight
-hardware.learner.gpus_per_rank: critic_num_gpus_per_node ref_num_gpus_per_node
-    reward_num_gpus_per_node num_gpus_per_actor num_gpus_per_rank gpus_per_actor
+data.sources.0.train: num_train train_size num_train_prompts
+data.sources.0.config: dataset_config_name data.subset
+reward.functions.0.weight: reward.scale reward_coef reward_weight
+hardware.learner.gpus_per_rank: critic_num_gpus_per_node ref_num_gpus_per_node num_gpus_per_actor
+    num_gpus_per_rank
 model.max_tokens: context max_context
 rl.critic: critic.enable critic.enabled use_critic
 rl.algorithm.overlong.max_tokens: reward_kwargs.max_resp_len overlong_max_len
-rl.update.optimizer sft.optimizer rl.critic.optimizer reward_model.optimizer: optim_args
-    optimizer_kwargs optimizer_args optimizer_params
-*.optimizer.schedule: lr_scheduler_kwargs scheduler_kwargs
+rl.update.optimizer sft.optimizer rl.critic.optimizer reward_model.optimizer: optimizer_args
+*.optimizer.schedule: lr_scheduler_kwargs
 reward.functions.0.name: functions.0.fn functions.0.func functions.0.function functions.0.path
     functions.0.module functions.0.kind functions.0.type functions.0.id
 """
 # A line per reason.
 _ABSENT = """
 adapters are not supported: all weights are trained; leave it out: use_peft peft peft_config lora
-    lora_rank lora_r lora_alpha lora_dropout adapter lora_target_modules target_modules use_lora
-    qlora use_dora lora_config
+    lora_rank lora_alpha lora_dropout adapter lora_target_modules use_lora lora_config
 training samples from the whole distribution, which the ratios assume; leave it out: min_p
     repetition_penalty presence_penalty frequency_penalty do_sample num_beams no_repeat_ngram_size
     typical_p
 a run started again continues where it was; leave it out: resume_from_checkpoint resume_mode resume
-    load_checkpoint load_ckpt auto_resume resume_from_path resume_from
-every iteration is logged and every rollout kept; leave it out: logging_steps log_interval
-    log_every logging_strategy log_freq logging_first_step verbose log_level rollout_data_dir
+    load_checkpoint load_ckpt auto_resume resume_from_path
+every iteration is logged and every rollout kept; leave it out: logging_steps log_interval log_every
+    logging_strategy log_freq logging_first_step verbose log_level rollout_data_dir
     log_every_n_steps
 weights are float32 or bfloat16 (model.dtype) and never quantised; leave it out: load_in_4bit
-    load_in_8bit quantization bnb_4bit_compute_dtype fp8 use_fp8
+    quantization bnb_4bit_compute_dtype fp8 use_fp8
 there is nothing to set: the pipeline does it by itself, or not at all; leave it out:
     dataloader_num_workers num_workers remove_unused_columns use_remove_padding push_to_hub
     hub_model_id torch_compile compile sync_ref_model ref_model_mixup_alpha ref_model_sync_steps
     enforce_eager free_cache_engine disable_dropout ds3_gather_for_generation tf32 use_liger_kernel
     shuffle_dataset pin_memory ddp_find_unused_parameters enable_prefix_caching balance_batch
-    vllm_enable_sleep vllm_server_host vllm_server_port deepspeed_enable_sleep use_liger_loss
-    vllm_enable_sleep_mode enable_chunked_prefill val_before_train val_only
-    load_format dropout label_smoothing_factor hybrid_engine vllm_sync_backend top_entropy_quantile
-    dataset_num_proc aux_loss_coef save_hf_ckpt disable_ds_ckpt enable_ema ema_beta
-    use_torch_compile save_contents calculate_log_probs return_raw_chat use_shm
+    vllm_enable_sleep vllm_server_host deepspeed_enable_sleep use_liger_loss enable_chunked_prefill
+    val_before_train val_only load_format dropout label_smoothing_factor hybrid_engine
+    vllm_sync_backend top_entropy_quantile dataset_num_proc aux_loss_coef save_hf_ckpt
+    disable_ds_ckpt enable_ema ema_beta save_contents calculate_log_probs return_raw_chat use_shm
     enable_activation_offload use_fused_kernels model_init_kwargs cast_lm_head_to_fp32
     pad_to_multiple_of chat_template_kwargs cache_implementation vllm_server_base_url
     vllm_guided_decoding_regex wandb_log_unique_prompts eval_on_start do_train do_eval
     group_by_length auto_find_batch_size neftune_noise_alpha use_bias_correction_kl
-    center_rewards_coefficient hub_strategy hub_token hub_private_repo layered_summon
-    engine_kwargs optimizer_impl filter_overlong_prompts_workers num_proc preprocessing_num_workers
+    center_rewards_coefficient hub_strategy hub_token hub_private_repo layered_summon engine_kwargs
+    optimizer_impl filter_overlong_prompts_workers num_proc preprocessing_num_workers
     ignore_data_skip include_tokens_per_second torch_empty_cache_steps shuffle_prompts external_lib
-    hub_model use_liger rollout.mode optim_target_modules dataloader_drop_last
-    dataloader_pin_memory dataloader_prefetch_factor dataloader_persistent_workers ddp_backend
-    ddp_bucket_cap_mb average_tokens_across_devices accelerator_config greater_is_better
-    hub_always_push hub_revision include_num_input_tokens_seen label_names local_rank
-    parallelism_config prediction_loss_only save_on_each_node save_only_model skip_memory_metrics
-    torch_compile_backend torch_compile_mode use_cache disable_tqdm enable_jit_checkpoint
-    ignore_eos disable_log_stats cudagraph_capture_sizes multi_stage_wake_up use_fire_sampling
-    use_pf_ppo del_local_ckpt_after_load profile_steps use_legacy_worker_impl enable_resource_pool
-    launch_reward_fn_async validation_shuffle override_optimizer_config num_cycles
-    length_column_name eval_delay log_on_each_node logging_nan_inf_filter validation_data_dir
-the optimizer is AdamW; set its numbers below rl.update.optimizer: optim optimizer_type optim_name
+    use_liger rollout.mode optim_target_modules dataloader_drop_last dataloader_pin_memory
+    dataloader_prefetch_factor dataloader_persistent_workers ddp_backend ddp_bucket_cap_mb
+    average_tokens_across_devices accelerator_config greater_is_better hub_always_push hub_revision
+    include_num_input_tokens_seen label_names local_rank parallelism_config prediction_loss_only
+    save_on_each_node save_only_model skip_memory_metrics torch_compile_backend use_cache
+    disable_tqdm enable_jit_checkpoint ignore_eos disable_log_stats cudagraph_capture_sizes
+    multi_stage_wake_up use_fire_sampling use_pf_ppo del_local_ckpt_after_load profile_steps
+    use_legacy_worker_impl enable_resource_pool launch_reward_fn_async validation_shuffle
+    override_optimizer_config num_cycles length_column_name eval_delay log_on_each_node
+    logging_nan_inf_filter validation_data_dir
+the optimizer is AdamW; set its numbers below rl.update.optimizer: optim optimizer_type
     optimizer.name optimizer.type optimizer_name optimizer.kind optim.name optim.type
     optim.optimizer
 the reference is the policy that RL starts from, and rl.algorithm.kl says whether it is used:
     ref_model reference_model ref_model_path ref_pretrain reference_free
 the stage reward_model trains the reward model; see the section reward_model:
     reward_model.model.path reward_model.path reward_model.name reward_model.model rm_path
-the value loss has an optimizer of its own: set rl.critic.optimizer.lr: vf_coef value_coef
-    value_loss_coef vf_coeff critic_loss_coef value_loss_weight
+the value loss has an optimizer of its own: set rl.critic.optimizer.lr: vf_coef value_loss_coef
+    critic_loss_coef value_loss_weight
 there is no sequence, context or pipeline parallelism, only ranks of whole sequences; leave it out:
-    ring_attn_size ulysses_sequence_parallel_size sp_size sequence_parallel_size
-    context_parallel_size pipeline_parallel_size pipeline_model_parallel_size cp_size pp_size
-    expert_parallel_size pp cp ep
-sampling and training alternate, on the newest weights; leave it out: async_train async_training
-    max_async_level async_level off_policy_steps max_staleness
-scores are not clipped; leave it out: reward_clip_range clip_reward reward_clip reward_clipping
+    ring_attn_size ulysses_sequence_parallel_size sp_size context_parallel_size
+    pipeline_parallel_size cp_size pp_size pp cp ep
+sampling and training alternate, on the newest weights; leave it out: async_train max_async_level
+    off_policy_steps max_staleness
+scores are not clipped; leave it out: clip_reward reward_clip reward_clipping
 the tokenizer is the model's own; leave it out: tokenizer tokenizer_path tokenizer_name
     tokenizer_name_or_path use_fast_tokenizer
 the loss is on the assistant's turns always; leave it out: assistant_only_loss completion_only_loss
     train_on_inputs train_on_prompt
 prompts are always drawn in shuffled order; leave it out: data.shuffle shuffle_data
-rows of all sources are joined; set limit on a source: prompt_data_probs dataset_probs
-    dataset_mixer mixing_weights
+rows of all sources are joined; set limit on a source: prompt_data_probs dataset_probs dataset_mixer
+    mixing_weights
 prompts and answers are text: images and video are not supported; leave it out: image_key video_key
-    image_patch_size images_key limit_images mm_processor_kwargs
+    image_patch_size limit_images mm_processor_kwargs
 """
 
 
-def _by_name(text: str) -> dict[str, str]:
+def by_name(text: str) -> dict[str, str]:
     """Return the part before the last ``": "`` of each entry, by the names behind it. Lines that
     begin with spaces continue the entry above."""
     entries = [line.rpartition(": ") for line in re.sub(r"\n +", " ", text.strip()).split("\n")]
@@ -363,8 +315,8 @@ def _spelt_out(keys: str) -> tuple[str, ...]:
     return tuple(keys.split())
 
 
-KEYS = {name: _spelt_out(keys) for name, keys in _by_name(_KEYS).items()}
-ABSENT = _by_name(_ABSENT)
+KEYS = {name: _spelt_out(keys) for name, keys in by_name(_KEYS).items()}
+ABSENT = by_name(_ABSENT)
 
 # Sections around a key, in other libraries and in short: the sections of a recipe that they mean.
 SECTIONS: dict[str, str] = {

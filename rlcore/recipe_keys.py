@@ -57,7 +57,10 @@ def hint(path: Sequence[str], beside: Sequence[str]) -> Hint:
         if not near or _fit(likeliest, words):
             return _named(likeliest)
     if not near and len(name) >= SHORT:
-        (close,) = get_close_matches(name, [*recipe_keys(), *KEYS], n=1, cutoff=CLOSE) or [None]
+        known = [*recipe_keys(), *KEYS, *ABSENT]
+        (close,) = get_close_matches(name, known, n=1, cutoff=CLOSE) or [None]
+        if close in ABSENT:
+            return Hint(f"; {ABSENT[close]}", sure=True)
         if close is not None:
             keys = KEYS.get(close) or recipe_keys()[close]
             return _named(_likeliest(keys, words), sure=False)

@@ -318,12 +318,6 @@ class Recipe(Section):
     @rule
     def _vllm_has_a_kernel(self) -> Iterator[str]:
         scratch = self.model.from_scratch
-        if self.environment and self.environment.observation >= self.model.max_tokens:
-            yield (
-                "environment.max_observation_tokens ="
-                f" {self.environment.max_observation_tokens} leaves no room for a turn in"
-                f" model.max_tokens = {self.model.max_tokens}; lower it"
-            )
         if scratch and self.hardware.takes_vllm_on_cpu(scratch.parameters):
             size = scratch.hidden_size // scratch.num_heads
             if size < 32:

@@ -23,7 +23,7 @@ from transformers.masking_utils import sdpa_mask
 from rlcore.cluster.progress import advance
 from rlcore.engines.gpu.graph_rows import COLUMNS, GraphRows
 from rlcore.engines.gpu.packed_model import PackedModel
-from rlcore.engines.shared_prompts import BLOCK, KeptLayer, Slots, States
+from rlcore.engines.shared_prompts import BLOCK, KeptLayer, SharedPrompts, States
 from rlcore.models.tree_mask import takes_masks
 
 PREFILL_TOKENS = 4096  # of one pass, padding included; a longer prompt has a pass of its own
@@ -60,7 +60,7 @@ AttentionInterface.register(GROUPED, grouped_attention)
 AttentionMaskInterface.register(GROUPED, sdpa_mask)
 
 
-class SharedRows:
+class SharedRows(SharedPrompts):
     """``Rows`` of a model that ``may_share_prompts``: the keys of equal prompts are kept once."""
 
     def __init__(
@@ -72,18 +72,10 @@ class SharedRows:
         room: int,
     ) -> None:
         """``room``: columns for tokens of the rows; the rest as ``CachedRows``'s."""
-        self._model, self._prompt_of = model, prompt_of
-        self.layers = [
-            KeptLayer([states[index] for states in passes], len(prompt_of), room)
-            for index in range(len(passes[0]))
-        ]
-        self._cache = Cache(layers=list(self.layers))
-        self._heads = passes[0][0][0].shape[1]
-        before = lengths[0] - torch.tensor(lengths)  # columns of padding
-        padding = torch.arange(lengths[0]) < before[:, None, None]
-        self.hidden = padding.to(model.device) if before.any() else None
-        self._blocks = torch.arange(len(lengths))
-        self._share()
+        self._model = model
+        layers = [KeptLayer(each, len(prompt_of), room) for each in zip(*passes, strict=True)]
+        super().__init__(layers, prompt_of, lengths, passes[0][0][0].shape[1], model.device)
+        self._cache = Cache(layers=list(layers))
 
     def step(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Append a token to each row; return the logits behind it, [B, V]."""
@@ -97,28 +89,6 @@ class SharedRows:
             logits_to_keep=1,
             continued=self,
         ).logits[:, -1]
-
-    def keep(self, to: torch.Tensor, source: torch.Tensor, order: torch.Tensor) -> None:
-        """Copy rows ``source`` to the places ``to``; the rows ``order`` are left, in that order.
-        All are indices on CPU."""
-        places, rows = to.to(self._model.device), source.to(self._model.device)
-        for layer in self.layers:
-            layer.move(places, rows)
-        self._prompt_of = self._prompt_of[order]
-        if not self.slots.keep(order):
-            self._share()
-
-    def _share(self) -> None:
-        """Give each block of slots the keys of its prompt."""
-        self.slots = Slots(self._prompt_of, self._heads, self._model.device)
-        if torch.equal(self.slots.prompts, self._blocks):
-            return
-        taken = torch.searchsorted(self._blocks, self.slots.prompts).to(self._model.device)
-        self._blocks = self.slots.prompts
-        if self.hidden is not None:
-            self.hidden = self.hidden[taken]
-        for layer in self.layers:
-            layer.select(taken)
 
 
 def may_share_prompts(model: PreTrainedModel) -> bool:

@@ -105,7 +105,8 @@ class KeptLayer(DynamicLayer):
 
     def append(self, keys_values: torch.Tensor) -> None:
         """Append a token to each row: keys, then values, [B, 2 * K, D]."""
-        self._make_room()
+        if self._end == self._own.shape[3]:
+            self._own = torch.nn.functional.pad(self._own, (0, 0, 0, BLOCK))
         rows = keys_values.shape[0]
         by_kind = keys_values.unflatten(1, (2, self._heads)).transpose(0, 1)
         self._own[:, :rows, :, self._end] = by_kind
@@ -126,10 +127,6 @@ class KeptLayer(DynamicLayer):
     def move(self, to: torch.Tensor, source: torch.Tensor) -> None:
         """Copy the own tokens of rows ``source`` to the places ``to``."""
         self._own[:, to, :, : self._end] = self._own[:, source, :, : self._end]
-
-    def _make_room(self) -> None:
-        if self._end == self._own.shape[3]:
-            self._own = torch.nn.functional.pad(self._own, (0, 0, 0, BLOCK))
 
     def attend(
         self, queries: torch.Tensor, slots: Slots, hidden: torch.Tensor | None
@@ -165,3 +162,51 @@ class KeptLayer(DynamicLayer):
 
 def _taken(entries: torch.Tensor, index: torch.Tensor | None) -> torch.Tensor:
     return entries if index is None else entries.index_select(0, index)
+
+
+class SharedPrompts:
+    """Rows whose ``layers`` keep the keys of equal prompts once; what they attend to is ``slots``
+    and ``hidden``, bool [blocks, 1, T]: the padding of the prompts, None where there is none."""
+
+    def __init__(
+        self,
+        layers: Sequence[KeptLayer],
+        prompt_of: torch.Tensor,
+        lengths: Sequence[int],
+        heads: int,
+        device: torch.device,
+    ) -> None:
+        """``prompt_of``: the prompt of each row, int64 [B] on CPU; ``lengths``: of each prompt, in
+        tokens, the longest first; ``heads``: K."""
+        self.layers = layers
+        self._prompt_of, self._heads, self._device = prompt_of, heads, device
+        before = lengths[0] - torch.tensor(lengths)  # columns of padding
+        padding = torch.arange(lengths[0]) < before[:, None, None]
+        self.hidden = padding.to(device) if before.any() else None
+        self._blocks = torch.arange(len(lengths))  # the prompt of each
+        self._share()
+
+    def keep(self, to: torch.Tensor, source: torch.Tensor, order: torch.Tensor) -> None:
+        """Copy rows ``source`` to the places ``to``; the rows ``order`` are left, in that order.
+        All are indices on CPU."""
+        places, rows = to.to(self._device), source.to(self._device)
+        for layer in self.layers:
+            layer.move(places, rows)
+        self._prompt_of = self._prompt_of[order]
+        if not self.slots.keep(order):
+            self._share()
+
+    def _share(self) -> None:
+        """Give each block of new slots the keys of its prompt."""
+        self.slots = self._new_slots()
+        if torch.equal(self.slots.prompts, self._blocks):
+            return
+        taken = torch.searchsorted(self._blocks, self.slots.prompts).to(self._device)
+        self._blocks = self.slots.prompts
+        if self.hidden is not None:
+            self.hidden = self.hidden[taken]
+        for layer in self.layers:
+            layer.select(taken)
+
+    def _new_slots(self) -> Slots:
+        return Slots(self._prompt_of, self._heads, self._device)

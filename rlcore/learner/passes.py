@@ -23,7 +23,7 @@ from rlcore.models.packing import (
     idle_micro_batch,
     pack,
 )
-from rlcore.models.rows import padded_tokens
+from rlcore.models.rows import Layout
 
 FEW_TOKENS = 64  # that one thread scores
 
@@ -109,14 +109,9 @@ class Passes:
 
     def padding_share(self, lengths: np.ndarray, *, one_per_row: bool) -> float:
         """Return the share of padding among the tokens computed for ``lengths`` [sequences]."""
-        computed = padded_tokens(
-            lengths,
-            micro_batch_tokens=self._spec.micro_batch_tokens,
-            row_tokens=self._row_tokens,
-            one_per_row=one_per_row,
-            blocks=self._blocks,
-        )
-        return 1.0 - int(lengths.sum()) / max(1, computed)
+        most = self._spec.micro_batch_tokens
+        layout = Layout(lengths, most, self._row_tokens, one_per_row, self._blocks)
+        return 1.0 - int(lengths.sum()) / max(1, layout.padded_tokens())
 
     @property
     def _blocks(self) -> bool:

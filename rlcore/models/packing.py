@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from rlcore.models.gpu.blocks import Part, Shape
-from rlcore.models.rows import one_part, parts_of, parts_of_groups
+from rlcore.models.rows import Layout
 from rlcore.models.trees import Document, prompts_of
 from schemas.errors import UserError
 
@@ -179,25 +179,17 @@ def pack(
             f"a packed row has {width} tokens and a micro-batch at most {micro_batch_tokens}; "
             "raise hardware.learner.micro_batch_tokens or shorten prompts and responses"
         )
-    layout = _Layout(sequences, targets, one_per_row=one_per_row, blocks=blocks)
     # A row that is attended to by itself holds no prompt beside its answers.
     apart = one_per_row or (blocks and row_tokens is not None)
     shared = share_prompts and targets != "all" and not apart
-    limits = {
-        "row_tokens": row_tokens,
-        "one_per_row": one_per_row,
-        "blocks": blocks,
-        "prompts": prompts_of(sequences.token_ids, sequences.loss_mask) if shared else None,
-    }
-
-    def fill(members: np.ndarray) -> Part:
-        return one_part(lengths, members, micro_batch_tokens, **limits)
-
+    prompts = prompts_of(sequences.token_ids, sequences.loss_mask) if shared else None
+    layout = Layout(lengths, micro_batch_tokens, row_tokens, one_per_row, blocks, prompts)
     if whole_groups:
-        parts = parts_of_groups(lengths, kept, groups_of(sequences), micro_batch_tokens, fill)
+        parts = layout.parts_of_groups(kept, groups_of(sequences))
     else:
-        parts = parts_of(lengths, kept, micro_batch_tokens, **limits)
-    return [layout.micro_batch(part) for part in parts]
+        parts = layout.parts(kept)
+    placed = _Placement(sequences, targets, one_per_row=one_per_row, blocks=blocks)
+    return [placed.micro_batch(part) for part in parts]
 
 
 def groups_of(sequences: Sequences) -> np.ndarray:
@@ -210,7 +202,7 @@ def groups_of(sequences: Sequences) -> np.ndarray:
     return np.asarray(sequences.groups)
 
 
-class _Layout:
+class _Placement:
     """Places tokens of ``sequences`` in rows; arguments as in ``pack``."""
 
     def __init__(

@@ -5,6 +5,7 @@ All of it is a function of lengths and limits, so that a run that is repeated cu
 
 import itertools
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -45,131 +46,137 @@ def plan_rows(
     return [np.array(row, dtype=np.int64) for row in rows]
 
 
-def padded_tokens(
-    lengths: np.ndarray,
-    *,
-    micro_batch_tokens: int,
-    row_tokens: int | None,
-    one_per_row: bool,
-    blocks: bool = False,
-) -> int:
-    """Return how many tokens, padding included, the passes over ``lengths`` [sequences] compute.
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How sequences of ``lengths`` [sequences] are laid out; limits as ``packing.pack``'s.
 
-    Arguments as ``pack``'s. Raises ``UserError`` when a sequence does not fit a row.
-    """
-    if not len(lengths):
-        return 0
-    members = np.arange(len(lengths))
-    parts = parts_of(
-        lengths,
-        members,
-        micro_batch_tokens,
-        row_tokens=row_tokens,
-        one_per_row=one_per_row,
-        blocks=blocks,
-    )
-    return sum(map(part_tokens, parts))
-
-
-def parts_of(
-    lengths: np.ndarray,
-    members: np.ndarray,
-    micro_batch_tokens: int,
-    *,
-    row_tokens: int | None,
-    one_per_row: bool,
-    blocks: bool = False,
-    prompts: Prompts | None = None,
-) -> list[Part]:
-    """Return the micro-batches, each one block, from rows of ``row_tokens`` or, with None, of the
-    multiple of the longest sequence that costs least: the shortest of equals.
-
-    ``blocks``: with None, rows of several lengths. ``prompts``: of all sequences, where answers to
-    one may share it.
+    ``row_tokens`` None: with ``blocks`` rows of several lengths, else of the multiple of their
+    longest sequence that costs least, the shortest of equals. ``prompts``: of all sequences, where
+    answers to one may share it.
     """
 
-    def filled(width: int) -> list[Part]:
-        rows, used = filled_rows(lengths, members, width, one_per_row, prompts)
-        return _cut(rows, used, micro_batch_tokens, lengths)
+    lengths: np.ndarray
+    micro_batch_tokens: int
+    row_tokens: int | None = None
+    one_per_row: bool = False
+    blocks: bool = False
+    prompts: Prompts | None = None
 
-    if row_tokens is not None:
-        return filled(row_tokens)
-    if blocks and not one_per_row:
-        return parts_of_blocks(lengths, members, micro_batch_tokens, prompts)
-    widths = _widths(int(lengths[members].max()), micro_batch_tokens, one_per_row, prompts)
-    return min((filled(width) for width in widths), key=_cost)
+    def padded_tokens(self) -> int:
+        """Return how many tokens, padding included, the passes over all sequences compute.
 
+        Raises ``UserError`` when a sequence does not fit a row.
+        """
+        if not len(self.lengths):
+            return 0
+        return sum(map(part_tokens, self.parts(np.arange(len(self.lengths)))))
 
-def one_part(
-    lengths: np.ndarray,
-    members: np.ndarray,
-    micro_batch_tokens: int,
-    *,
-    row_tokens: int | None,
-    one_per_row: bool,
-    blocks: bool = False,
-    prompts: Prompts | None = None,
-) -> Part:
-    """Return rows that hold all ``members`` in one micro-batch; arguments as ``parts_of``'s. It may
-    exceed ``micro_batch_tokens`` where no rows fit."""
+    def parts(self, members: np.ndarray) -> list[Part]:
+        """Return the micro-batches that hold ``members``, indices of sequences; without rows of
+        several lengths each is one block."""
+        if self._of_blocks:
+            return parts_of_blocks(self.lengths, members, self.micro_batch_tokens, self.prompts)
+        widths = self._widths(int(self.lengths[members].max()), choose=True)
+        filled = (self._filled(members, width) for width in widths)
+        return min((self._cut(*rows, self.micro_batch_tokens) for rows in filled), key=_cost)
 
-    def filled(width: int) -> Part:
-        rows, used = filled_rows(lengths, members, width, one_per_row, prompts)
-        (part,) = _cut(rows, used, len(rows) * int(used[0]), lengths)
-        return part
+    def part(self, members: np.ndarray) -> Part:
+        """Return rows that hold all ``members`` in one micro-batch. It may exceed
+        ``micro_batch_tokens`` where no rows fit."""
+        if self._of_blocks:
+            return part_of_blocks(self.lengths, members, self.micro_batch_tokens, self.prompts)
+        widths = self._widths(int(self.lengths[members].max()), choose=self.prompts is not None)
+        filled = [self._filled(members, width) for width in widths]
+        parts = [self._cut(rows, used, len(rows) * int(used[0]))[0] for rows, used in filled]
+        fitting = [part for part in parts if part_tokens(part) <= self.micro_batch_tokens]
+        return min(fitting or parts, key=lambda part: _cost([part]))
 
-    if row_tokens is not None:
-        return filled(row_tokens)
-    if blocks and not one_per_row:
-        return part_of_blocks(lengths, members, micro_batch_tokens, prompts)
-    longest = int(lengths[members].max())
-    if prompts is None:
-        return filled(longest)
-    parts = [filled(w) for w in _widths(longest, micro_batch_tokens, one_per_row, prompts)]
-    fitting = [part for part in parts if part_tokens(part) <= micro_batch_tokens]
-    return min(fitting or parts, key=lambda part: _cost([part]))
+    def parts_of_groups(self, members: np.ndarray, groups: np.ndarray) -> list[Part]:
+        """Return the micro-batches, each filled with whole groups until the next does not fit.
 
+        ``groups`` [sequences]. Raises ``UserError`` where a group alone exceeds
+        ``micro_batch_tokens``.
+        """
+        order = members[np.argsort(groups[members], kind="stable")]
+        names = groups[order]
+        begins = np.flatnonzero(np.append(True, names[1:] != names[:-1]))
+        ends = np.append(begins[1:], len(order))
+        tokens = np.cumsum(self.lengths[order])
+        parts: list[Part] = []
+        first = 0
+        while first < len(begins):
+            start = int(begins[first])
 
-def parts_of_groups(
-    lengths: np.ndarray,
-    kept: np.ndarray,
-    groups: np.ndarray,
-    micro_batch_tokens: int,
-    fill: Callable[[np.ndarray], Part],
-) -> list[Part]:
-    """Return the micro-batches, each filled with whole groups until the next does not fit.
+            def fitting(count: int, first: int = first, start: int = start) -> Part | None:
+                part = self.part(order[start : ends[first + count - 1]])
+                if part_tokens(part) <= self.micro_batch_tokens:
+                    return part
+                if count > 1:
+                    return None
+                raise UserError(
+                    f"a prompt's {ends[first] - start} responses need {part_tokens(part)} tokens "
+                    f"of one micro-batch and it holds {self.micro_batch_tokens}; raise "
+                    "hardware.learner.micro_batch_tokens or compare fewer responses"
+                )
 
-    ``groups`` [sequences]; ``fill``: ``one_part`` of the sequences at the given indices. Raises
-    ``UserError`` where a group alone exceeds ``micro_batch_tokens``.
-    """
-    order = kept[np.argsort(groups[kept], kind="stable")]
-    names = groups[order]
-    begins = np.flatnonzero(np.append(True, names[1:] != names[:-1]))
-    ends = np.append(begins[1:], len(order))
-    tokens = np.cumsum(lengths[order])
-    parts: list[Part] = []
-    first = 0
-    while first < len(begins):
-        start = int(begins[first])
+            most = int(tokens[start] - self.lengths[order[start]]) + self.micro_batch_tokens
+            guess = int(np.searchsorted(tokens[ends[first:] - 1], most, "right"))
+            count, part = _most(fitting, guess, len(begins) - first)
+            parts.append(part)
+            first += count
+        return parts
 
-        def fitting(count: int, first: int = first, start: int = start) -> Part | None:
-            part = fill(order[start : ends[first + count - 1]])
-            if part_tokens(part) <= micro_batch_tokens:
-                return part
-            if count > 1:
-                return None
+    @property
+    def _of_blocks(self) -> bool:
+        return self.row_tokens is None and self.blocks and not self.one_per_row
+
+    def _widths(self, longest: int, *, choose: bool) -> list[int]:
+        """Return the tokens that a row may have; several to ``choose`` from."""
+        if self.row_tokens is not None:
+            return [self.row_tokens]
+        if self.one_per_row or not choose:
+            return [longest]
+        multiples = ROW_MULTIPLES if self.prompts is None else SHARING_MULTIPLES
+        return [longest * n for n in multiples if n == 1 or longest * n <= self.micro_batch_tokens]
+
+    def _filled(self, members: np.ndarray, row_tokens: int) -> Rows:
+        """Return rows of trees and the tokens in each, fullest first.
+
+        FFD fills rows unevenly; after sorting, rows of similar length share a micro-batch, which is
+        trimmed to its longest row. Raises ``UserError`` when a sequence is longer than a row.
+        """
+        lengths, apart = self.lengths, self.one_per_row
+        longest = members[int(np.argmax(lengths[members]))]
+        if lengths[longest] > row_tokens:
             raise UserError(
-                f"a prompt's {ends[first] - start} responses need {part_tokens(part)} tokens "
-                f"of one micro-batch and it holds {micro_batch_tokens}; raise "
-                "hardware.learner.micro_batch_tokens or compare fewer responses"
+                f"sequence {longest} has {lengths[longest]} tokens and a packed row holds"
+                f" {row_tokens}; raise hardware.learner.row_tokens or micro_batch_tokens, or"
+                " shorten prompts and responses"
             )
+        trees = trees_of(lengths, members, row_tokens, None if apart else self.prompts)
+        sizes = tree_lengths(trees, lengths)
+        plan = plan_rows(sizes, row_tokens, one_per_row=apart)
+        rows = [[trees[at] for at in row.tolist()] for row in plan]
+        used = np.array([sizes[row].sum() for row in plan])
+        order = np.argsort(-used, kind="stable")
+        return [rows[i] for i in order.tolist()], used[order]
 
-        before = int(tokens[start] - lengths[order[start]])
-        guess = int(np.searchsorted(tokens[ends[first:] - 1] - before, micro_batch_tokens, "right"))
-        count, part = _most(fitting, guess, len(begins) - first)
-        parts.append(part)
-        first += count
-    return parts
+    def _cut(self, rows: list[list[Tree]], used: np.ndarray, most_tokens: int) -> list[Part]:
+        """Return each micro-batch of at most ``most_tokens``, one block, from rows in descending
+        order of ``used``."""
+        parts: list[Part] = []
+        first = 0
+        while first < len(rows):
+            width = int(used[first])
+            count = max(1, most_tokens // width)
+            number = itertools.count()
+            block = [
+                [each for tree in row for each in documents_of(tree, next(number), self.lengths)]
+                for row in rows[first : first + count]
+            ]
+            parts.append([(block, width)])
+            first += count
+        return parts
 
 
 def _most(fitting: Callable[[int], Part | None], guess: int, limit: int) -> tuple[int, Part]:
@@ -189,65 +196,8 @@ def _most(fitting: Callable[[int], Part | None], guess: int, limit: int) -> tupl
     return held
 
 
-def _widths(
-    longest: int, micro_batch_tokens: int, one_per_row: bool, prompts: Prompts | None
-) -> list[int]:
-    """Return the tokens that a row may have."""
-    if one_per_row:
-        return [longest]
-    multiples = ROW_MULTIPLES if prompts is None else SHARING_MULTIPLES
-    return [longest * n for n in multiples if n == 1 or longest * n <= micro_batch_tokens]
-
-
 def _cost(parts: list[Part]) -> int:
     """Return what the passes over ``parts`` cost, in a unit of its own."""
     return sum(
         len(rows) * width * (ATTENTION_TOKENS + width) for part in parts for rows, width in part
     )
-
-
-def _cut(
-    rows: list[list[Tree]], used: np.ndarray, micro_batch_tokens: int, lengths: np.ndarray
-) -> list[Part]:
-    """Return each micro-batch, one block, from rows in descending order of ``used``."""
-    parts: list[Part] = []
-    first = 0
-    while first < len(rows):
-        width = int(used[first])
-        count = max(1, micro_batch_tokens // width)
-        number = itertools.count()
-        block = [
-            [each for tree in row for each in documents_of(tree, next(number), lengths)]
-            for row in rows[first : first + count]
-        ]
-        parts.append([(block, width)])
-        first += count
-    return parts
-
-
-def filled_rows(
-    lengths: np.ndarray,
-    members: np.ndarray,
-    row_tokens: int,
-    one_per_row: bool,
-    prompts: Prompts | None = None,
-) -> Rows:
-    """Return rows of trees and the tokens in each, fullest first.
-
-    FFD fills rows unevenly; after sorting, rows of similar length share a micro-batch, which is
-    trimmed to its longest row. Raises ``UserError`` when a sequence is longer than a row.
-    """
-    longest = members[int(np.argmax(lengths[members]))]
-    if lengths[longest] > row_tokens:
-        raise UserError(
-            f"sequence {longest} has {lengths[longest]} tokens and a packed row holds {row_tokens};"
-            " raise hardware.learner.row_tokens or micro_batch_tokens, or shorten prompts and"
-            " responses"
-        )
-    trees = trees_of(lengths, members, row_tokens, None if one_per_row else prompts)
-    sizes = tree_lengths(trees, lengths)
-    plan = plan_rows(sizes, row_tokens, one_per_row=one_per_row)
-    rows = [[trees[at] for at in row.tolist()] for row in plan]
-    used = np.array([sizes[row].sum() for row in plan])
-    order = np.argsort(-used, kind="stable")
-    return [rows[i] for i in order.tolist()], used[order]

@@ -1,17 +1,15 @@
 """One scalar per token: the model of a critic or a reward model."""
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 from torch import nn
+from transformers import PreTrainedModel
 
 from rlcore.models.gpu.block_attention import what_is_seen
 from rlcore.models.gpu.blocks import Shape
 from rlcore.models.logprobs import decoded
 from schemas.errors import UserError
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 SCORE = "score"  # the head's name in every <X>ForSequenceClassification decoder
 SCORE_BIAS = f"{SCORE}.bias"  # our addition: transformers' head has no bias
@@ -31,26 +29,13 @@ class ScoreHead(nn.Linear):
 class TokenValueModel(nn.Module):
     """A ``<X>ForSequenceClassification`` whose score, with a bias, is read at chosen tokens."""
 
-    def __init__(self, lm: "PreTrainedModel") -> None:
+    def __init__(self, lm: PreTrainedModel) -> None:
         super().__init__()
         self.lm = lm
 
-    def forward(
-        self,
-        input_ids: torch.Tensor,
-        position_ids: torch.Tensor,
-        predictors: torch.Tensor,
-        documents: torch.Tensor | None = None,
-        continued: torch.Tensor | None = None,
-        blocks: tuple[Shape, ...] = (),
-    ) -> tuple[torch.Tensor]:
-        """Return (values [targets] fp32,), read at the flat places ``predictors`` [targets].
-
-        ``input_ids``, ``position_ids`` [rows, row_tokens], packed; ``documents``,
-        ``continued``, ``blocks``: as ``rlcore.models.packing.MicroBatch`` has them.
-        """
-        hidden = self.hidden(input_ids, position_ids, predictors, documents, continued, blocks)
-        return (self.lm.get_submodule(SCORE)(hidden),)
+    def forward(self, *inputs: Any, **named: Any) -> tuple[torch.Tensor]:
+        """Return (values [targets] fp32,); arguments as ``hidden``'s."""
+        return (self.lm.get_submodule(SCORE)(self.hidden(*inputs, **named)),)
 
     def hidden(
         self,
@@ -61,7 +46,12 @@ class TokenValueModel(nn.Module):
         continued: torch.Tensor | None = None,
         blocks: tuple[Shape, ...] = (),
     ) -> torch.Tensor:
-        """Return the input of the head at ``predictors``: [targets, hidden]."""
+        """Return the input of the head at the flat places ``predictors`` [targets]: [targets,
+        hidden].
+
+        ``input_ids``, ``position_ids`` [rows, row_tokens], packed; ``documents``,
+        ``continued``, ``blocks``: as ``rlcore.models.packing.MicroBatch`` has them.
+        """
         return decoded(
             self.lm.base_model,
             predictors,
@@ -71,7 +61,7 @@ class TokenValueModel(nn.Module):
         )
 
 
-def put_score_head(lm: "PreTrainedModel", bias: torch.Tensor | None, *, fresh: bool) -> None:
+def put_score_head(lm: PreTrainedModel, bias: torch.Tensor | None, *, fresh: bool) -> None:
     """Give ``lm`` our head: its own score with ``bias`` [1] (None: 0), or zeros when ``fresh``.
 
     Raises ``UserError`` for an architecture whose head is not one linear layer to one label.

@@ -3,10 +3,12 @@
 import pytest
 
 from flows.places import RECIPES
-from rlcore.foreign_keys import ABSENT, KEYS, SECTIONS
+from rlcore.foreign_keys import ABSENT, KEYS, SECTIONS, by_name
 from rlcore.recipe_keys import hint, recipe_keys, unknown_leaves
 from rlcore.recipes import load_recipe
 from schemas.errors import UserError
+from schemas.recipe import Recipe
+from tests.rlcore.like_names import LIKE
 
 LR = "rl.update.optimizer.lr"
 MEANT = {
@@ -156,7 +158,13 @@ def test_the_tables_name_keys_that_exist() -> None:
         assert set(keys) <= known, name
     assert not KEYS.keys() & ABSENT.keys()
     assert set(SECTIONS.values()) <= recipe_keys().keys()
-    assert len(KEYS) > 900
+    assert len(KEYS) + len(by_name(LIKE)) > 1000
+
+
+@pytest.mark.parametrize(("written", "meant"), by_name(LIKE).items())
+def test_a_name_like_another_means_what_that_means(written: str, meant: str) -> None:
+    found = hint(written.split("."), list(Recipe.model_fields))
+    assert meant in (found.key, found.text.removeprefix("; "))
 
 
 def test_a_section_of_another_name_is_one_error_and_a_foreign_one_is_one_per_key() -> None:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch.nn.functional import pad
 
-from rlcore.engines.gpu.packed_model import PackedModel, PackedRows
-from rlcore.engines.shared_prompts import KeptLayer, Slots, States
+from rlcore.engines.gpu.packed_model import PackedModel
+from rlcore.engines.shared_prompts import KeptLayer, SharedPrompts, Slots, States
 
 COLUMNS = 256  # by which the rows' own tokens grow: each time a step is recorded again
 
@@ -68,8 +68,9 @@ class _Layer(KeptLayer):
         self._own = pad(self._own[:, :rows], (0, 0, 0, more)).contiguous()
 
 
-class GraphRows(PackedRows):
-    """``PackedRows`` whose shapes are fixed from step to step; on CUDA a step is a graph.
+class GraphRows(SharedPrompts):
+    """``rlcore.engines.row_decoder.Rows`` that a ``PackedModel`` continues, whose shapes are fixed
+    from step to step; on CUDA a step is a graph.
 
     The logits that ``step`` returns are overwritten by the next.
     """
@@ -82,15 +83,19 @@ class GraphRows(PackedRows):
         lengths: Sequence[int],
         room: int,
     ) -> None:
+        """Arguments as ``rlcore.engines.row_decoder.SharedRows``'s."""
         device, rows = model.embedding.device, len(prompt_of)
+        self._model = model
         self._columns = _Columns(
             torch.zeros(1, dtype=torch.long, device=device),
             torch.ones(room, dtype=torch.bool, device=device),
         )
-        self._fixed: list[_Layer] = []  # the layers
+        self._fixed = [
+            _Layer(states, rows, room, self._columns) for states in zip(*passes, strict=True)
+        ]
         self._used = 0  # columns
         self._given = torch.zeros(2, rows, dtype=torch.long, device=device)  # tokens, positions
-        super().__init__(model, passes, prompt_of, lengths, room)
+        super().__init__(self._fixed, prompt_of, lengths, model.shared, device)
         self._forget()
 
     def step(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
@@ -107,7 +112,7 @@ class GraphRows(PackedRows):
         elif self._given.is_cuda and self._tried:
             self._record()
         else:  # what is computed for the first time may allocate and choose its kernels
-            self._logits, self._tried = self._at_given(), True
+            self._logits, self._tried = self._model.step(self, *self._given), True
         return self._logits[:rows]
 
     def _record(self) -> None:
@@ -115,12 +120,8 @@ class GraphRows(PackedRows):
         self._graph = torch.cuda.CUDAGraph()
         # Other threads of this process, a learner's say, go on meanwhile.
         with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
-            self._logits = self._at_given()
+            self._logits = self._model.step(self, *self._given)
         self._graph.replay()
-
-    def _at_given(self) -> torch.Tensor:
-        tokens, positions = self._given
-        return super().step(tokens, positions)
 
     def _resize(self, rows: int, more: int) -> None:
         self._given = self._given[:, :rows].contiguous()
@@ -133,11 +134,7 @@ class GraphRows(PackedRows):
         self._graph: torch.cuda.CUDAGraph | None = None
         self._tried = False
 
-    def _kept(self, passes: Sequence[States], rows: int, room: int) -> _Layer:
-        self._fixed.append(_Layer(passes, rows, room, self._columns))
-        return self._fixed[-1]
-
-    def _slots_of(self, prompt_of: torch.Tensor) -> Slots:
-        if len(prompt_of) < self._given.shape[1]:
-            self._resize(len(prompt_of), 0)
-        return _Slots(prompt_of, self._model.shared, self._model.embedding.device)
+    def _new_slots(self) -> Slots:
+        if len(self._prompt_of) < self._given.shape[1]:
+            self._resize(len(self._prompt_of), 0)
+        return _Slots(self._prompt_of, self._heads, self._device)

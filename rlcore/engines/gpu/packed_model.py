@@ -6,7 +6,6 @@ and there is no second copy. Axes: B rows, H query heads, K heads of keys and va
 of a head, V vocabulary.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +19,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from rlcore.engines.shared_prompts import KeptLayer, Slots, States
+from rlcore.engines.shared_prompts import SharedPrompts
 from rlcore.models.tree_mask import takes_masks
 
 # RMSNorm before attention and MLP, rotary positions on whole heads, SwiGLU; with or without biases,
@@ -95,6 +94,47 @@ class PackedModel:
         found = _places(model)
         return {name for name, place in self._places.items() if found.get(name) != place}
 
+    def step(
+        self, rows: SharedPrompts, tokens: torch.Tensor, positions: torch.Tensor
+    ) -> torch.Tensor:
+        """Append a token to each of ``rows``; return the logits behind it, [B, V]."""
+        hidden = embedding(tokens, self.embedding)
+        angles = self.angles.index_select(0, positions)
+        cos, sin = angles[:, :1], angles[:, 1:]
+        for layer, kept in zip(self.layers, rows.layers, strict=True):
+            normed = self._normed(hidden, layer.before_attention)
+            queries, keys_values = self._projected(layer, normed, cos, sin)
+            kept.append(keys_values)
+            attended = kept.attend(queries, rows.slots, rows.hidden)
+            attended = attended.view(len(tokens), -1).to(hidden.dtype)
+            hidden = _added(hidden, attended, layer.out, layer.out_bias)
+            normed = self._normed(hidden, layer.before_mlp)
+            gate, up = linear(normed, layer.gate_up, layer.gate_up_bias).chunk(2, -1)
+            hidden = _added(hidden, silu(gate).mul_(up), layer.down, layer.down_bias)
+        return linear(self._normed(hidden, self.norm), self.head)
+
+    def _projected(
+        self, layer: _Layer, normed: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the scaled queries, float32 [B * K, G, D], and keys, then values, [B, 2 K, D]."""
+        turned = self.heads + self.shared
+        heads = linear(normed, layer.qkv, layer.qkv_bias).view(len(normed), -1, self.dim)
+        plain = heads[:, :turned]
+        if layer.query_norm is not None and layer.key_norm is not None:
+            queries, keys = plain.split((self.heads, self.shared), 1)
+            queries, keys = (
+                self._normed(queries, layer.query_norm),
+                self._normed(keys, layer.key_norm),
+            )
+            plain = torch.cat((queries, keys), 1)
+        rotated = (plain * cos).addcmul_(plain.roll(self.dim // 2, -1), sin)
+        heads[:, self.heads : turned] = rotated[:, self.heads :]
+        queries = rotated[:, : self.heads].float() * self.scaling
+        return queries.view(-1, self.heads // self.shared, self.dim), heads[:, self.heads :]
+
+    def _normed(self, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return rms_norm(rows, weight.shape, weight, self.eps)
+
     @staticmethod
     def _packed(layer: Any) -> _Layer:
         attention, mlp = layer.self_attn, layer.mlp
@@ -132,105 +172,6 @@ def _share(parameters: list[Any]) -> Any:
         each.data = packed[start : start + len(each)]
         start += len(each)
     return packed
-
-
-class PackedRows:
-    """Rows that a ``PackedModel`` continues; see ``rlcore.engines.row_decoder.Rows``."""
-
-    def __init__(
-        self,
-        model: PackedModel,
-        passes: Sequence[Sequence[States]],
-        prompt_of: torch.Tensor,
-        lengths: Sequence[int],
-        room: int,
-    ) -> None:
-        """``passes``: keys and values of each layer, per pass over prompts. ``prompt_of``: the
-        prompt of each row, int64 [B] on CPU; ``lengths``: of each prompt, in tokens, the longest
-        first; ``room``: columns for tokens of the rows."""
-        self._model, self._prompt_of = model, prompt_of
-        device = model.embedding.device
-        self._layers = [
-            self._kept([states[index] for states in passes], len(prompt_of), room)
-            for index in range(len(model.layers))
-        ]
-        before = lengths[0] - torch.tensor(lengths)  # columns of padding
-        hidden = torch.arange(lengths[0]) < before[:, None, None]
-        self._hidden = hidden.to(device) if before.any() else None
-        self._blocks = len(lengths)
-        self._slots = self._slots_of(prompt_of)
-        self._select(self._slots.prompts)
-
-    def step(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Append a token to each row; return the logits behind it, [B, V]."""
-        model, rows = self._model, len(tokens)
-        hidden = embedding(tokens, model.embedding)
-        angles = model.angles.index_select(0, positions)
-        cos, sin = angles[:, :1], angles[:, 1:]
-        for layer, kept in zip(model.layers, self._layers, strict=True):
-            normed = self._normed(hidden, layer.before_attention)
-            queries, keys_values = self._projected(layer, normed, cos, sin)
-            kept.append(keys_values)
-            attended = kept.attend(queries, self._slots, self._hidden)
-            attended = attended.view(rows, -1).to(hidden.dtype)
-            hidden = _added(hidden, attended, layer.out, layer.out_bias)
-            normed = self._normed(hidden, layer.before_mlp)
-            gate, up = linear(normed, layer.gate_up, layer.gate_up_bias).chunk(2, -1)
-            hidden = _added(hidden, silu(gate).mul_(up), layer.down, layer.down_bias)
-        return linear(self._normed(hidden, model.norm), model.head)
-
-    def keep(self, to: torch.Tensor, source: torch.Tensor, order: torch.Tensor) -> None:
-        """Copy rows ``source`` to the places ``to``; the rows ``order`` are left, in that order.
-        All are indices on CPU."""
-        device = self._model.embedding.device
-        places, rows = to.to(device), source.to(device)
-        for layer in self._layers:
-            layer.move(places, rows)
-        self._prompt_of = self._prompt_of[order]
-        if not self._slots.keep(order):
-            present = self._slots.prompts
-            self._slots = self._slots_of(self._prompt_of)
-            self._select(torch.searchsorted(present, self._slots.prompts))
-
-    def _kept(self, passes: Sequence[States], rows: int, room: int) -> KeptLayer:
-        return KeptLayer(passes, rows, room)
-
-    def _slots_of(self, prompt_of: torch.Tensor) -> Slots:
-        return Slots(prompt_of, self._model.shared, self._model.embedding.device)
-
-    def _select(self, blocks: torch.Tensor) -> None:
-        """Let the blocks have the prompts of the present blocks ``blocks``, int64 on CPU."""
-        if torch.equal(blocks, torch.arange(self._blocks)):
-            return
-        self._blocks = len(blocks)
-        blocks = blocks.to(self._model.embedding.device)
-        if self._hidden is not None:
-            self._hidden = self._hidden[blocks]
-        for layer in self._layers:
-            layer.select(blocks)
-
-    def _projected(
-        self, layer: _Layer, normed: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the scaled queries, float32 [B * K, G, D], and keys, then values, [B, 2 K, D]."""
-        model = self._model
-        turned = model.heads + model.shared
-        heads = linear(normed, layer.qkv, layer.qkv_bias).view(len(normed), -1, model.dim)
-        plain = heads[:, :turned]
-        if layer.query_norm is not None and layer.key_norm is not None:
-            queries, keys = plain.split((model.heads, model.shared), 1)
-            queries, keys = (
-                self._normed(queries, layer.query_norm),
-                self._normed(keys, layer.key_norm),
-            )
-            plain = torch.cat((queries, keys), 1)
-        rotated = (plain * cos).addcmul_(plain.roll(model.dim // 2, -1), sin)
-        heads[:, model.heads : turned] = rotated[:, model.heads :]
-        queries = rotated[:, : model.heads].float() * model.scaling
-        return queries.view(-1, model.heads // model.shared, model.dim), heads[:, model.heads :]
-
-    def _normed(self, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        return rms_norm(rows, weight.shape, weight, self._model.eps)
 
 
 def _added(

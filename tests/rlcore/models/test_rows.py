@@ -9,23 +9,14 @@ from hypothesis import strategies as st
 
 from rlcore.models.gpu.blocks import Part, part_tokens
 from rlcore.models.packing import Sequences, pack
-from rlcore.models.rows import (
-    ATTENTION_TOKENS,
-    one_part,
-    padded_tokens,
-    parts_of,
-    parts_of_groups,
-    plan_rows,
-)
+from rlcore.models.rows import ATTENTION_TOKENS, Layout, plan_rows
 
 LENGTHS = st.lists(st.integers(1, 30), min_size=1, max_size=60)
 
 
 def shapes_of(lengths: np.ndarray, budget: int, row_tokens: int | None) -> list[tuple[int, int]]:
     """(rows, width) of each micro-batch; every sequence is in one of them."""
-    parts = parts_of(
-        lengths, np.arange(len(lengths)), budget, row_tokens=row_tokens, one_per_row=False
-    )
+    parts = Layout(lengths, budget, row_tokens).parts(np.arange(len(lengths)))
     blocks = [block for part in parts for block in part]
     assert len(blocks) == len(parts)
     held = np.concatenate([[each.member for each in row] for rows, _ in blocks for row in rows])
@@ -55,8 +46,7 @@ def test_rows_are_longer_where_padding_costs_more_than_attention(
     width = max(width for _, width in shapes_of(lengths, 4096, None))
     assert (multiple - 1) * longest < width <= multiple * longest
     plain, ours = (
-        padded_tokens(lengths, micro_batch_tokens=4096, row_tokens=row, one_per_row=False)
-        for row in (longest, None)
+        Layout(lengths, 4096, row_tokens).padded_tokens() for row_tokens in (longest, None)
     )
     padding = [tokens / lengths.sum() - 1 for tokens in (plain, ours)]
     assert padding[1] == padding[0] if multiple == 1 else padding[1] < 0.6 * padding[0]
@@ -85,8 +75,8 @@ def test_padding_is_counted_as_it_is_packed(
     ids = [np.ones(length, dtype=np.int32) for length in lengths]
     packed = pack(Sequences(ids, [np.arange(len(row)) > 0 for row in ids]), **limits)
     computed = sum(batch.input_ids.size for batch in packed)
-    assert padded_tokens(np.array(lengths), **limits) == computed
-    assert padded_tokens(np.zeros(0, dtype=np.int64), **limits) == 0
+    assert Layout(np.array(lengths), **limits).padded_tokens() == computed
+    assert Layout(np.zeros(0, dtype=np.int64), **limits).padded_tokens() == 0
 
 
 @settings(max_examples=60, deadline=None)
@@ -102,14 +92,16 @@ def test_micro_batches_hold_as_many_whole_groups_as_fit(
     budget = max([sizes[groups == group].sum() for group in groups]) + int(sizes.max()) * 8
     tried: list[int] = []
 
-    def fill(members: np.ndarray) -> Part:
-        tried.append(len(members))
-        return one_part(sizes, members, budget, row_tokens=None, one_per_row=False, blocks=blocks)
+    class Counted(Layout):
+        def part(self, members: np.ndarray) -> Part:
+            tried.append(len(members))
+            return Layout.part(self, members)
 
+    layout = Counted(sizes, budget, blocks=blocks)
     if not len(kept):
         return
     names = np.array([f"prompt {group:02d}" for group in groups])
-    parts = parts_of_groups(sizes, kept, names, budget, fill)
+    parts = layout.parts_of_groups(kept, names)
     assert len(tried) <= 12 * len(parts)
     held = [[each.member for rows, _ in part for row in rows for each in row] for part in parts]
     assert sorted(itertools.chain(*held)) == kept.tolist()
@@ -117,5 +109,5 @@ def test_micro_batches_hold_as_many_whole_groups_as_fit(
     assert list(itertools.chain(*owners)) == sorted(set(groups[kept].tolist()))
     for members, following in zip(held, owners[1:], strict=False):
         added = kept[groups[kept] == following[0]]
-        assert part_tokens(fill(np.concatenate([members, added]))) > budget
+        assert part_tokens(layout.part(np.concatenate([members, added]))) > budget
     assert all(part_tokens(part) <= budget for part in parts)

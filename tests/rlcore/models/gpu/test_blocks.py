@@ -12,7 +12,7 @@ from rlcore.models.gpu.blocks import (
     part_tokens,
     parts_of_blocks,
 )
-from rlcore.models.rows import parts_of
+from rlcore.models.rows import Layout
 from rlcore.models.trees import Prompts
 
 LENGTHS = st.lists(st.integers(1, 60), min_size=1, max_size=80)
@@ -63,7 +63,7 @@ def test_rows_of_several_lengths_cost_less_than_rows_of_one(kind: str) -> None:
         "wide": rng.integers(1, 400, 256),
         "two": np.repeat([300, 10], [4, 252]),
     }[kind]
-    rows = parts_of(lengths, np.arange(len(lengths)), 4096, row_tokens=None, one_per_row=False)
+    rows = Layout(lengths, 4096).parts(np.arange(len(lengths)))
     ours = parts(lengths, 4096)
     assert cost(ours) < cost(rows)
     assert sum(map(part_tokens, ours)) < 1.05 * lengths.sum()
