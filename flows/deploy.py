@@ -6,10 +6,6 @@ parameters. Needs a reachable server (``PREFECT_API_URL``); idempotent.
 """
 
 import os
-import sys
-import threading
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -43,9 +39,11 @@ from prefect.runner.storage import LocalStorage
 from prefect.schedules import Cron, Schedule
 from prefect.types.entrypoint import EntrypointType
 
+from flows.evolve import evolve
 from flows.places import AUTOMATIONS, RECIPES, ROOT
 from flows.pool_runs import CATCH_UP, POOL
-from flows.services import locked, step_aside
+from flows.retrain import retrain
+from flows.rl_pipeline import rl_pipeline
 from rlcore.recipes import load_recipe, read_tree, recipe_names
 from schemas.errors import UserError
 from schemas.retrain import RetrainSection
@@ -66,8 +64,6 @@ PASSED_ON = (
     "HF_HUB_OFFLINE",
     "WANDB_MODE",
 )
-DEPLOY_S = 300.0
-START_LOOK_S = 0.5
 _ONE_AT_A_TIME = ConcurrencyLimitConfig(
     limit=1, collision_strategy=ConcurrencyLimitStrategy.ENQUEUE
 )
@@ -119,67 +115,11 @@ def ensure_automations(client: SyncPrefectClient, path: Path = AUTOMATIONS) -> N
             client.create_automation(wanted)
 
 
-def load_flows() -> tuple[Flow[..., Any], Flow[..., Any], Flow[..., Any]]:
-    """Import the flows that are deployed: the pipeline, that which retrains, and ``evolve``."""
-    from flows.evolve import evolve
-    from flows.retrain import retrain
-    from flows.rl_pipeline import rl_pipeline
-
-    return rl_pipeline, retrain, evolve
-
-
-def deploy_recipe(flow: Flow[..., Any], name: str, environment: dict[str, str]) -> None:
-    """Deploy one recipe of ``RECIPES``, for a run that need not wait until ``deploy_all``, called
-    with the same ``environment``, has deployed the others too."""
-    with get_client(sync_client=True) as client:
-        _deploy(client, flow, RECIPES / f"{name}.yaml", _variables(environment), ROOT)
-
-
-def deploy_all(
-    environment: dict[str, str] | None = None, *, done: Collection[str] = ()
-) -> list[str]:
+def deploy_all(environment: dict[str, str] | None = None) -> list[str]:
     """Deploy the recipes of ``RECIPES``, as ``deploy_recipes`` does, and the flow ``evolve``;
     return their names."""
-    pipeline, retrain, evolve = load_flows()
-    names = deploy_recipes(pipeline, retrain, environment=environment, done=done)
+    names = deploy_recipes(rl_pipeline, retrain, environment=environment)
     return [*names, deploy_evolve(evolve, environment=environment)]
-
-
-@contextmanager
-def deploying(home: Path, environment: dict[str, str], *, done: str, run: UUID) -> Iterator[None]:
-    """Deploy all but the recipe ``done`` beside the body, in a thread, as a bring-up of ``home``;
-    its UserError is printed. The end of the body waits for it, ``DEPLOY_S`` seconds at most.
-
-    It begins once the flow run ``run`` is under way: SQLite would refuse writes of the worker that
-    starts it, which asks again only after seconds.
-    """
-    left = threading.Event()
-
-    def deploy() -> None:
-        step_aside(threading.get_native_id())
-        try:
-            _wait_for_start(run, left)
-            with locked(home):
-                deploy_all(environment, done=(done,))
-        except UserError as error:
-            print(f"error: {error}", file=sys.stderr)
-
-    thread = threading.Thread(target=deploy, name="deploy", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        left.set()
-        thread.join(DEPLOY_S)
-
-
-def _wait_for_start(run: UUID, left: threading.Event) -> None:
-    """Return once the flow run is in progress or has ended, or ``left`` is set."""
-    with get_client(sync_client=True) as client:
-        while not left.wait(START_LOOK_S):
-            state = client.read_flow_run(run).state
-            if state is not None and (state.is_running() or state.is_final()):
-                return
 
 
 def deploy_recipes(
@@ -189,23 +129,20 @@ def deploy_recipes(
     recipes: Path = RECIPES,
     environment: dict[str, str] | None = None,
     root: Path = ROOT,
-    done: Collection[str] = (),
 ) -> list[str]:
     """Deploy every recipe, and remove the deployments of recipes that are gone; return the names.
 
     ``retraining``: the flow that those with a section ``retrain`` are deployed of, too.
     ``environment``: variables of each run, besides those of ``PASSED_ON`` that are set here. A
     schedule that was switched off stays off. Runs work in ``root``: after moving a checkout, deploy
-    again. ``done``: recipes whose deployments are left as they are. Raises UserError for a section
-    ``retrain`` that cannot be used.
+    again. Raises UserError for a section ``retrain`` that cannot be used.
     """
     variables = _variables(environment)
     names = recipe_names(recipes)
     retrained = [name for name in names if read_tree(name, recipes).get("retrain") is not None]
     with get_client(sync_client=True) as client:
         for name in names:
-            if name not in done:
-                _deploy(client, flow, recipes / f"{name}.yaml", variables, root)
+            _deploy(client, flow, recipes / f"{name}.yaml", variables, root)
         before = _deployed(client, retraining.name)
         for name in retrained:
             section = load_recipe(name, directory=recipes).retrain
@@ -270,18 +207,8 @@ def deploy_evolve(
 ) -> str:
     """Deploy the flow ``evolve``, whose parameters name model and recipe; return the deployment's
     name. Its runs work in ``root``, one after the other."""
-    deployment = RunnerDeployment.from_flow(
-        flow,
-        name=EVOLVE,
-        description="A model improves its answers to a recipe's problems over rounds.",
-        enforce_parameter_schema=True,
-        concurrency_limit=_ONE_AT_A_TIME,
-        work_pool_name=POOL,
-        job_variables={"env": _variables(environment)},
-        entrypoint_type=EntrypointType.MODULE_PATH,
-    )
-    deployment.storage = LocalStorage(str(root))
-    deployment.apply(work_pool_name=POOL)
+    said = "A model improves its answers to a recipe's problems over rounds."
+    _apply(flow, root, _variables(environment), name=EVOLVE, description=said)
     return EVOLVE
 
 
@@ -304,27 +231,40 @@ def _deploy(
     """Make or replace the deployment of the recipe file ``path``. ``own``: the deployment's name,
     where the recipe is a user's, whose runs are given its path."""
     content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    deployment = RunnerDeployment.from_flow(
+    name = own or path.stem
+    missed = _missed(client, flow.name, name) if schedule is not None else None
+    made = _apply(
         flow,
-        name=own or path.stem,
+        root,
+        environment,
+        name=name,
         description=content.get("description", ""),
         tags=[TAG, path.stem.partition("-")[0]] if own is None else [OWN_TAG],
         parameters={"recipe": path.stem if own is None else str(path), "overrides": {}},
-        enforce_parameter_schema=True,
-        concurrency_limit=_ONE_AT_A_TIME,
-        work_pool_name=POOL,
-        job_variables={"env": environment},
         schedules=[] if schedule is None else [schedule],
-        entrypoint_type=EntrypointType.MODULE_PATH,
     )
-    deployment.storage = LocalStorage(str(root))
-    missed = _missed(client, flow.name, own or path.stem) if schedule is not None else None
-    made = deployment.apply(work_pool_name=POOL)
-    assert isinstance(made, UUID), "in a plain function it is not a coroutine"
     if missed is not None and schedule is not None and schedule.active:
         client.create_flow_run_from_deployment(made, parameters=missed.parameters, tags=[CATCH_UP])
     if schedule is None:  # which Prefect takes for: leave them as they are
         _delete_schedules(client, made)
+
+
+def _apply(flow: Flow[..., Any], root: Path, environment: dict[str, str], **described: Any) -> UUID:
+    """Make or replace the deployment ``described``, whose runs work in ``root``, one after the
+    other; return its id."""
+    deployment = RunnerDeployment.from_flow(
+        flow,
+        enforce_parameter_schema=True,
+        concurrency_limit=_ONE_AT_A_TIME,
+        work_pool_name=POOL,
+        job_variables={"env": environment},
+        entrypoint_type=EntrypointType.MODULE_PATH,
+        **described,
+    )
+    deployment.storage = LocalStorage(str(root))
+    made = deployment.apply(work_pool_name=POOL)
+    assert isinstance(made, UUID), "in a plain function it is not a coroutine"
+    return made
 
 
 def _missed(client: SyncPrefectClient, flow_name: str, name: str) -> FlowRun | None:

@@ -16,7 +16,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.error import HTTPError, URLError
@@ -24,6 +24,8 @@ from urllib.error import HTTPError, URLError
 from flows import services
 from flows.places import RECIPES, REPORTS, ROOT
 from rlcore.cluster.surroundings import settle
+from rlcore.preflight.start import check_start
+from rlcore.recipes import load_recipe, recipe_names
 from rlcore.telemetry import OFF
 from schemas.errors import UserError
 
@@ -170,47 +172,36 @@ def attach(home: Path = HOME) -> bool:
     return True
 
 
-def up(
-    home: Path = HOME, *, runs: int = 1, env_file: Path = ENV_FILE, first: str | None = None
-) -> Site:
+def up(home: Path = HOME, *, runs: int = 1, env_file: Path = ENV_FILE) -> Site:
     """Start everything and return its addresses; ``runs``: limit of concurrent flow runs.
 
-    ``first``: a recipe whose run need wait neither for the worker nor for the deployments of the
-    others, which the caller makes then. Sets Prefect's settings in this process's environment, so
-    call it before importing Prefect. A second bring-up of ``home`` waits for the first. Raises
-    UserError with the process that it waited for.
+    Sets Prefect's settings in this process's environment, so call it before importing Prefect. A
+    second bring-up of ``home`` waits for the first. Raises UserError with the process that it
+    waited for.
     """
     with services.locked(home):
-        return _up(home, runs, env_file, first)
+        return _up(home, runs, env_file)
 
 
-def _up(home: Path, runs: int, env_file: Path, first: str | None) -> Site:
+def _up(home: Path, runs: int, env_file: Path) -> Site:
     settle()  # the worker's environment is this process's
     server = start_server(home)
     assert server.port is not None, "a server is started with a port"
     environment = client_settings(home, server.port)
     _warn_of_other_server(environment["PREFECT_API_URL"])
     os.environ.update(environment)
-    from flows import deploy, pool_runs  # imports Prefect while the server starts
-    from rlcore.recipes import recipe_names
-
-    pipeline, _, _ = deploy.load_flows()
     wait_healthy(home, server)
+    from flows import deploy, pool_runs
+
     write_env_file(env_file, environment)
     with deploy.get_client(sync_client=True) as client:
         deploy.ensure_pool(client, runs)
         worker = _ensure_worker(home, environment)
         deploy.ensure_automations(client)
-    variables = settings(home, server.port)
-    names = recipe_names(RECIPES)
-    site = Site(home, server.port, tuple(names))
-    if first in names:  # its first look then finds the run
-        deploy.deploy_recipe(pipeline, first, variables)
-        return site
-    deploy.deploy_all(variables)
+    deploy.deploy_all(settings(home, server.port))
     is_there = lambda: pool_runs.worker_reported(worker.started_at)  # noqa: E731
     services.wait_ready(home, worker, is_there, WORKER_DEADLINE_S, what="the Prefect worker")
-    return site
+    return Site(home, server.port, tuple(recipe_names(RECIPES)))
 
 
 def down(home: Path = HOME) -> list[str]:
@@ -317,32 +308,25 @@ def _warn_of_other_server(api_url: str) -> None:
         )
 
 
-def run(
-    site: Site, recipe: str, overrides: dict[str, object], started: float, *, rest: bool = False
-) -> int:
+def run(site: Site, recipe: str, overrides: dict[str, object], started: float) -> int:
     """Start a run of a recipe's deployment and follow it to its table; return the exit code.
 
-    ``started``: start of the bring-up by ``time.monotonic``. ``rest``: make the deployments that
-    ``up`` left out for this run, while it is followed. Raises the errors of ``create_run`` and
-    ``follow``.
+    ``started``: start of the bring-up by ``time.monotonic``. Raises the errors of ``create_run``
+    and ``follow``.
     """
-    from flows import deploy
     from flows.follow import create_run, follow
 
     flow_run = create_run(recipe, overrides, known=site.deployments)
     print(f"Up in {time.monotonic() - started:.0f} s. {site.ui_url}/runs/flow-run/{flow_run.id}")
     print(LOGIN_HINT)
     worker = services.find(site.home, "worker")
-    variables = settings(site.home, site.port)
-    others = deploy.deploying(site.home, variables, done=recipe, run=flow_run.id)
-    with others if rest else nullcontext():
-        return follow(
-            flow_run.id,
-            root=ROOT,
-            ui_url=site.ui_url,
-            worker_alive=lambda: worker is not None and worker.alive(),
-            worker_log=services.log_path(site.home, "worker"),
-        )
+    return follow(
+        flow_run.id,
+        root=ROOT,
+        ui_url=site.ui_url,
+        worker_alive=lambda: worker is not None and worker.alive(),
+        worker_log=services.log_path(site.home, "worker"),
+    )
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -370,9 +354,6 @@ def _overrides(text: str) -> dict[str, object]:
 def main(arguments: list[str] | None = None) -> int:
     """Bring everything up, start one flow run of a recipe and follow it to its table; return the
     exit code (docs/exit_codes.md)."""
-    from rlcore.preflight.start import check_start
-    from rlcore.recipes import load_recipe
-
     options = _parse(arguments)
     settle()
     started = time.monotonic()
@@ -383,8 +364,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     try:
-        site = up(HOME, runs=options.runs, env_file=ENV_FILE, first=options.recipe)
-        return run(site, options.recipe, overrides, started, rest=True)
+        site = up(HOME, runs=options.runs, env_file=ENV_FILE)
+        return run(site, options.recipe, overrides, started)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -7,16 +7,12 @@ every change (Prefect's), and, by ``flows.guard``, a Host header that names this
 DNS rebinding) and an Origin header, where there is one, of the page's own server (against other
 web pages, also over WebSockets, which CORS does not cover).
 
-Once it has started it steps back behind the runs, which it shares the machine with: it records what
-they do, and they do not wait for it.
-
 The login page of Prefect's UI keeps its password in the browser; a one-time link does that for
 ``rl-pipeline open``. Reports and their pictures need no password (``flows.report_files``).
 """
 
 import argparse
 import base64
-import gc
 import json
 import os
 import secrets
@@ -33,12 +29,10 @@ from sqlalchemy.engine.interfaces import DBAPIConnection, Dialect
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from flows.guard import LOOPBACK, Guard
 from flows.report_files import ReportFiles
-from flows.retry_soon import RetrySoon
-from flows.services import step_back
 from schemas.errors import UserError
 
 LINK_S = 300.0  # a login link is valid for this long, once
@@ -61,23 +55,6 @@ DATABASE_CACHE = 16 << 20  # bytes of SQLite in this process from which on pages
 # which needs no password; below /api all of them are, and need it.
 DESCRIPTIONS = {"/openapi.json", "/docs", "/docs/oauth2-redirect", "/redoc"}
 CACHED_STATEMENTS = 16  # of a connection to SQLite
-
-
-def stepping_back(app: ASGIApp) -> ASGIApp:
-    """Return ``app``, which lowers this process's priority once it has started, and collects
-    garbage from then on: its imports leave none."""
-
-    async def started(scope: Scope, receive: Receive, send: Send) -> None:
-        async def sent(message: Message) -> None:
-            if message["type"] == "lifespan.startup.complete":
-                gc.freeze()
-                gc.enable()
-                step_back()
-            await send(message)
-
-        await app(scope, receive, sent if scope["type"] == "lifespan" else send)
-
-    return started
 
 
 def bound_database_memory() -> None:
@@ -166,14 +143,13 @@ def create_guarded_app(reports: Path, names: Collection[str] = ()) -> ASGIApp:
         kept = [r for r in each.router.routes if getattr(r, "path", "") not in DESCRIPTIONS]
         each.router.routes[:] = kept
     app.router.routes[:0] = ReportFiles(reports).routes()
-    return Guard(RetrySoon(app), names)
+    return Guard(app, names)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Serve until a signal ends it; return 2 where it may not start."""
     for name, value in BATCHED.items():
         os.environ.setdefault(name, value)
-    gc.disable()  # until it has started
     import uvicorn
     from prefect.settings import get_current_settings
 
@@ -192,7 +168,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     uvicorn.run(
-        stepping_back(app),
+        app,
         host=options.listen,
         port=options.port,
         proxy_headers=False,

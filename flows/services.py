@@ -32,7 +32,6 @@ START_TOLERANCE_S = 2.0  # tolerance for the rounding of process start times
 STOP_S = 20.0
 CHILDREN_STOP_S = 10.0  # a flow run closes its actors on SIGTERM
 RELEASE_S = 5.0
-NICENESS = 5  # of a process that steps back: a third of the weight of one that does not
 
 
 class ServiceError(UserError):
@@ -156,34 +155,6 @@ def marks(environment: Mapping[str, str], *, key: str) -> dict[str, str]:
         for name, value in environment.items()
         if name not in OF_THE_SHELL and not name.startswith(OF_THE_SESSION)
     }
-
-
-def step_back() -> None:
-    """Let this process, all its threads, and what it starts go behind others that need the cores.
-
-    On machines whose scheduler shares among sessions first (Linux's autogroup), niceness alone
-    counts within a session, so that of a session of its own is lowered too. Only rights undo it: a
-    worker, whose flow runs would inherit it, must not call this.
-    """
-    for thread in os.listdir("/proc/self/task") if os.path.isdir("/proc/self/task") else ["0"]:
-        with suppress(ProcessLookupError):  # it has ended
-            os.setpriority(os.PRIO_PROCESS, int(thread), NICENESS)
-    if os.getsid(0) == os.getpid():
-        with suppress(OSError):  # no autogroups here
-            Path("/proc/self/autogroup").write_text(str(NICENESS), encoding="utf-8")
-
-
-def step_aside(thread: int = 0) -> None:
-    """Let this process, or a thread of it by its native number, run on cores only that nobody else
-    wants, even for the milliseconds in which a learner's threads wait for each other.
-
-    Niceness does not do that: Linux lets a task that woke up wait for the running one's slice,
-    unless that is of the policy SCHED_IDLE. Where there is none, or a sandbox forbids to ask for
-    it, this does nothing.
-    """
-    if hasattr(os, "SCHED_IDLE"):
-        with suppress(OSError):
-            os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))
 
 
 def wait_ready(

@@ -28,7 +28,6 @@ from flows.deploy import (
     RETRAIN_SLUG,
     deploy_evolve,
     deploy_own,
-    deploy_recipe,
     deploy_recipes,
     ensure_automations,
     ensure_pool,
@@ -117,22 +116,6 @@ def test_deployment_says_what_the_recipe_says(
     assert environment["GSM8K_DIR"] == "/data/gsm8k"
     assert "WANDB_API_KEY" not in environment, "a secret would be in the server's database"
     assert not deployment.schedules, "a recipe that is not retrained runs by hand only"
-
-
-def test_a_recipe_whose_run_has_begun_is_left_as_it_is(
-    client: SyncPrefectClient, recipes: Path
-) -> None:
-    """``make run`` deploys its own recipe, starts the run, and deploys the others meanwhile."""
-    deploy_recipe(pipeline, "quickstart", {"A": "1"})
-    begun = _read(client, "quickstart")
-    assert begun.parameters == {"recipe": "quickstart", "overrides": {}}
-    (recipes / "quickstart.yaml").write_text("name: quickstart\ndescription: another\n")
-    names = deploy_recipes(
-        pipeline, retraining, recipes=recipes, environment={"A": "2"}, done=("quickstart",)
-    )
-    assert names == ["one", "quickstart", "two"] == _names(client)
-    assert _read(client, "quickstart").updated == begun.updated
-    assert _read(client, "two").job_variables["env"]["A"] == "2"
 
 
 def test_evolve_has_a_deployment_that_takes_model_and_recipe(

@@ -67,20 +67,6 @@ from prefect.client.orchestration import get_client
 with get_client(sync_client=True) as client:
     print(client.read_flow_run(sys.argv[2]).state_name)
 """
-MAKE_RUN = """
-import json, sys
-from pathlib import Path
-from flows import local
-local.HOME, local.ENV_FILE = map(Path, sys.argv[1:3])
-code = local.main(["--overrides", sys.argv[3]])
-from prefect.client.orchestration import get_client
-with get_client(sync_client=True) as client:
-    (run,) = client.read_flow_runs()
-    found = client.read_deployments()
-began = run.start_time
-print(json.dumps({one.name: [one.created < run.created, one.created > began] for one in found}))
-sys.exit(code)
-"""
 UP = """
 import json, sys
 from pathlib import Path
@@ -216,24 +202,6 @@ def test_no_other_user_reads_what_the_server_writes(site: _BroughtUp) -> None:
     written = [*site.home.glob("prefect.db*"), *(site.home / "logs").iterdir()]
     assert len(written) >= 3
     assert {stat.S_IMODE(path.stat().st_mode) for path in written} == {0o600}
-
-
-@pytest.mark.slow
-def test_the_first_run_waits_for_no_deployment_but_its_own(tmp_path: Path) -> None:
-    """Forty deployments cost seven seconds, before anything was seen to go on; made while a worker
-    starts the run, they make SQLite refuse it, which costs as much."""
-    home, store = tmp_path / ".prefect", str(tmp_path / "store")
-    overrides = {"store": store, "data.filters": ["length(ground_truth) > 99"]}
-    try:
-        done = python(MAKE_RUN, str(home), str(tmp_path / ".env"), json.dumps(overrides))
-        assert done.returncode == 1, done.stdout + done.stderr
-        assert "loosen data.filters" in done.stdout
-        made = json.loads(done.stdout.splitlines()[-1])
-        assert sorted(made) == sorted([*RECIPE_NAMES, "model"])
-        assert made.pop("quickstart") == [True, False]
-        assert all(times == [False, True] for times in made.values()), made
-    finally:
-        down(home)
 
 
 @pytest.mark.slow

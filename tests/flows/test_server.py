@@ -13,10 +13,8 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
-import psutil
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
@@ -24,7 +22,6 @@ from websockets.sync.client import connect
 from flows.local import Site, client_settings, password, server_settings, settings
 from flows.login import login_link
 from flows.server import LINK_S, LoginLinks, create_guarded_app, main
-from flows.services import NICENESS
 from schemas.errors import UserError
 from tests.flows.prefect_calls import Server, called
 
@@ -44,21 +41,6 @@ def _pools(server: Server) -> list[str]:
     status, _, text = server.call("POST", "/api/work_pools/filter", {}, **server.csrf())
     assert status == 200, text
     return [pool["name"] for pool in json.loads(text)]
-
-
-def test_runs_go_before_the_server(server: Server) -> None:
-    """It records what they do: where a learner and the server both need a core, it waits."""
-    listening = [c for c in psutil.net_connections("tcp") if _listens_on(c, server.port)]
-    (pid,) = {c.pid for c in listening}
-    assert pid is not None
-    assert psutil.Process(pid).nice() >= NICENESS
-    group = Path(f"/proc/{pid}/autogroup")
-    if group.exists() and os.getsid(pid) == pid:
-        assert group.read_text().split()[-1] == str(NICENESS)
-
-
-def _listens_on(connection: Any, port: int) -> bool:
-    return connection.status == psutil.CONN_LISTEN and connection.laddr.port == port
 
 
 def test_task_runs_are_recorded_many_at_a_time(server: Server) -> None:

@@ -3,7 +3,6 @@
 import json
 import os
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -13,8 +12,6 @@ import psutil
 import pytest
 
 from flows import services
-from flows.places import ROOT
-from flows.services import step_aside
 from schemas.errors import UserError
 
 pytestmark = pytest.mark.timeout(60)
@@ -132,44 +129,3 @@ def test_the_server_gets_no_key_of_other_services() -> None:
     }
     keys = dict.fromkeys(("HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY"), "0123456789")
     assert services.without_keys({**kept, **keys}) == kept
-
-
-BUSY = """
-import os, sys, time
-from flows.services import step_aside
-if sys.argv[1] == "aside":
-    step_aside()
-os.sched_setaffinity(0, {int(sys.argv[2])})
-count, end = 0, time.monotonic() + 4.0
-while time.monotonic() < end:
-    count += 1
-print(time.process_time())
-"""
-
-
-@pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="no such policy here")
-def test_what_steps_aside_gets_what_others_leave() -> None:
-    core = str(min(os.sched_getaffinity(0)))
-    busy = [
-        subprocess.Popen(
-            [sys.executable, "-c", BUSY, how, core], cwd=ROOT, stdout=subprocess.PIPE, text=True
-        )
-        for how in ("aside", "not")
-    ]
-    aside, other = (float(each.communicate(timeout=300)[0]) for each in busy)
-    assert aside < other / 3
-
-
-@pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="no such policy here")
-def test_a_thread_can_step_aside_alone() -> None:
-    found: list[int] = []
-
-    def look() -> None:
-        step_aside(threading.get_native_id())
-        found.append(os.sched_getscheduler(threading.get_native_id()))
-
-    thread = threading.Thread(target=look)
-    thread.start()
-    thread.join()
-    assert found == [os.SCHED_IDLE]
-    assert os.sched_getscheduler(threading.main_thread().native_id or 0) != os.SCHED_IDLE
