@@ -19,10 +19,6 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
     "tests/schemas/test_rl.py": ("schemas/rollout.py",),
     "tests/schemas/test_environment.py": ("schemas/context.py",),
     "tests/rlcore/test_recipe_keys.py": ("rlcore/foreign_keys.py",),
-    "tables of keys, read by tests/rlcore/from_verl/test_keys.py": (
-        *("rlcore/from_verl/job_keys.py", "rlcore/from_verl/learning_keys.py"),
-        "rlcore/from_verl/config_keys.py",
-    ),
     "tests/test_wheel.py": ("flows/places.py",),
     "tests/flows/commands/test_reward.py": tuple(
         f"rlcore/reward_trial/{name}.py" for name in ["rows", "score", "figures", "findings"]

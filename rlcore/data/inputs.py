@@ -1,10 +1,9 @@
 """Content digests of what a run reads from outside the store: their part of the cache keys."""
 
-import os
 from collections.abc import Mapping
 from pathlib import Path, PurePath
 
-from rlcore.data.sources import source_files
+from rlcore.data.sources import hub_dataset, source_files
 from rlcore.store.outside import (
     Read,
     expanded_path,
@@ -12,7 +11,7 @@ from rlcore.store.outside import (
     read_directory_digest,
     read_file_digest,
 )
-from schemas.data import AimeSource, DataSection, FileSource, HubSource, MathSource
+from schemas.data import DataSection, FileSource, Gsm8kSource
 from schemas.errors import UserError
 from schemas.generated import GeneratedSource
 from schemas.model import ModelSection
@@ -31,31 +30,20 @@ def data_digests(data: DataSection) -> dict[str, Read]:
         if isinstance(source, GeneratedSource):
             continue
         files = source_files(source, role)
-        match source:
-            case FileSource():
-                path = expanded_path(source.path, f"{role}.path")
-                for number, file in enumerate(files):
-                    # by position: files are read in the order of their names
-                    name = role if files == [path] else f"{role}[{number}]"
-                    digests[name] = read_file_digest(file, f"{role}.path")
-            case HubSource():
-                digests[role] = hub_read(source.name, source.revision, "dataset")
-            case MathSource() | AimeSource():
-                for file in files:
-                    digests[f"{role} {PurePath(file).name}"] = read_file_digest(
-                        file, f"{role}.path"
-                    )
-                if not files:
-                    digests[role] = hub_read(source.hub_name, source.revision, "dataset")
-            case _:
-                directory = source.path or os.environ.get("GSM8K_DIR")
-                if directory is None:
-                    digests[role] = hub_read(source.hub_name, None, "dataset")
-                    continue
-                setting = f"{role}.path" if source.path else "GSM8K_DIR"
-                for name in ("train.jsonl", "test.jsonl"):
-                    path = f"{directory.rstrip('/')}/{name}"
-                    digests[f"{role} {name}"] = read_file_digest(path, f"{setting}: the GSM8K file")
+        if not files:
+            digests[role] = hub_read(*hub_dataset(source), "dataset")
+            continue
+        setting = f"{role}.path"
+        if isinstance(source, Gsm8kSource):
+            setting = f"{setting if source.path else 'GSM8K_DIR'}: the GSM8K file"
+        for number, file in enumerate(files):
+            name = f"{role} {PurePath(file).name}"
+            if isinstance(
+                source, FileSource
+            ):  # by position: files are read in order of their names
+                is_one = files == [expanded_path(source.path, setting)]
+                name = role if is_one else f"{role}[{number}]"
+            digests[name] = read_file_digest(file, setting)
     return digests
 
 

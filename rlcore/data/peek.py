@@ -1,10 +1,11 @@
 """The first rows of a recipe's sources, and how many each has: what can be known before the run."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 
 from rlcore.data.normalise import normalise
 from rlcore.data.rows import RawTable, Reject, Row
-from rlcore.data.sources import count_rows, read_source, source_files
+from rlcore.data.sources import count_rows, open_source, source_files
 from schemas.data import MathSource, ReadSource
 from schemas.errors import UserError
 
@@ -47,14 +48,13 @@ def peek(source: ReadSource, where: str, *, first: int | None = FIRST_ROWS) -> l
     them. Raises ``UserError`` when a file does not exist, cannot be read, is of no known form, or
     has no rows.
     """
-    files = source_files(source, where)
-    if not files:
-        return []
-    most = min((n for n in (source.limit, first) if n), default=None)
-    tables = read_source(source.model_copy(update={"limit": most}), where)
     found = []
-    for table, file in zip(tables, files, strict=True):
-        rows, rejects = _normalised(table, f"{where}: '{file}'")
+    # none for the hub
+    for (table, read), file in zip(
+        open_source(source, where), source_files(source, where), strict=False
+    ):
+        raw = replace(table, rows=list(islice(read(), first)))
+        rows, rejects = _normalised(raw, f"{where}: '{file}'")
         count = None if _chooses(source) else count_rows(file, setting=where)
         limited = count if count is None else min(count, source.limit or count)
         found.append(Peek(table.split, rows, rejects, limited))

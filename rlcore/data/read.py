@@ -1,7 +1,7 @@
 """All rows of a recipe's sources, before any filter."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from rlcore.data.generated import generated_rows
 from rlcore.data.normalise import normalise
@@ -23,17 +23,11 @@ def read_rows(
     rows: list[Row] = []
     rejects: list[Reject] = []
     totals: Counter[str] = Counter()
-    for index, source in enumerate(data.sources):
-        if isinstance(source, GeneratedSource):
-            generated = list(generated_rows(source, seed, environment))
-            rows += generated
-            totals[generated[0].source] += len(generated)
-            continue
-        for table in read_source(source, f"data.sources[{index}]"):
-            good, bad = normalise(table)
-            rows += good
-            rejects += bad
-            totals[table.source] += len(table.rows)
+    for good, bad in _normalised(data, seed, environment):
+        good = list(good)
+        rows += good
+        rejects += bad
+        totals.update(row.source for row in (*good, *bad))
     return rows, rejects, dict(totals)
 
 
@@ -45,12 +39,18 @@ def training_texts(
     Filters are not applied, so that a base model from scratch does not depend on them. What is not
     asked for is not generated. Raises ``UserError`` as ``read_rows`` does.
     """
-    for index, source in enumerate(data.sources):
-        if isinstance(source, GeneratedSource):
-            rows = generated_rows(source, seed, environment)
-        else:
-            tables = read_source(source, f"data.sources[{index}]")
-            rows = (row for table in tables for row in normalise(table)[0])
+    for rows, _ in _normalised(data, seed, environment):
         for row in rows:
             if row.split == "train":
                 yield from (said([message]) for message in row.messages)
+
+
+def _normalised(
+    data: DataSection, seed: int, environment: EnvironmentSection | None
+) -> Iterator[tuple[Iterable[Row], list[Reject]]]:
+    """Yield rows and rejects of each table; each of its rows is one of the two."""
+    for index, source in enumerate(data.sources):
+        if isinstance(source, GeneratedSource):
+            yield generated_rows(source, seed, environment), []
+        else:
+            yield from map(normalise, read_source(source, f"data.sources[{index}]"))

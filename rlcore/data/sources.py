@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rlcore.data.formats import (
     PARQUET,
@@ -34,12 +34,8 @@ from schemas.data import (
 )
 from schemas.errors import UserError, did_you_mean
 
-if TYPE_CHECKING:
-    from datasets import Dataset
-
 GSM8K = "openai/gsm8k"
-GSM8K_SPLITS = ("train", "test")
-MATH_SPLITS = ("train", "test")
+SPLITS = ("train", "test")  # of GSM8K and MATH
 
 
 def read_source(source: ReadSource, where: str = "data.sources") -> list[RawTable]:
@@ -49,47 +45,16 @@ def read_source(source: ReadSource, where: str = "data.sources") -> list[RawTabl
     that is missing, unreadable or not of a known kind, or the hub dataset that cannot be loaded,
     with the remedy.
     """
-    match source:
-        case Gsm8kSource():
-            return _read_gsm8k(source, where)
-        case MathSource():
-            return _read_math(source, where)
-        case AimeSource():
-            return [_read_aime(source, where)]
-        case FileSource() | HubSource():
-            opened = open_source(source, where)
-            return [replace(table, rows=list(read())) for table, read in opened]
+    return [replace(table, rows=list(read())) for table, read in open_source(source, where)]
 
 
 def open_source(
     source: ReadSource, where: str = "data.sources"
-) -> Iterator[tuple[RawTable, Callable[[], Iterable[dict[str, Any]]]]]:
-    """Yield each table of a source without its rows, and what reads those, anew each time.
-
-    Files of the user's own and of the hub are read as their rows are asked for. ``where`` and
-    errors: as in ``read_source``.
-    """
-    match source:
-        case FileSource():
-            setting, name, columns = f"{where}.path", source.data_source, source.columns.named
-            for file in matched_files(source.path, setting):
-                table = _table(file, source.split, name, columns, format_of(file)[0] == PARQUET)
-                yield table, partial(_file_rows, file, source.limit, setting)
-        case HubSource():
-            name, label = source.data_source or source.name, f"{source.name}:{source.hub_split}"
-            columns = source.columns.named
-            rows = _read_hub(
-                source.name,
-                source.config,
-                source.hub_split,
-                source,
-                source.revision,
-                limit=source.limit,
-            )
-            yield _table(label, source.split, name, columns, True), partial(_dicts, rows)
-        case _:
-            for table in read_source(source, where):
-                yield replace(table, rows=[]), partial(_dicts, table.rows)
+) -> Iterator[tuple[RawTable, Callable[[], Iterator[dict[str, Any]]]]]:
+    """Yield each table of a source without its rows, and what reads those, anew each time, as they
+    are asked for. ``where`` and errors: as in ``read_source``."""
+    for split, file in _places(source, where):
+        yield _table(source, split, file), partial(_rows, source, split, file, where)
 
 
 def source_files(source: ReadSource, where: str = "data.sources") -> list[str]:
@@ -98,22 +63,34 @@ def source_files(source: ReadSource, where: str = "data.sources") -> list[str]:
     ``where``: as there. Raises ``UserError`` for a folder without the files of MATH, for a pattern
     that matches no file, and where a folder would be read in place of the hub's dataset.
     """
-    files: list[str] = []
+    return [file for _, file in _places(source, where) if file is not None]
+
+
+def hub_dataset(source: ReadSource) -> tuple[str, str | None]:
+    """Return the name of the hub's dataset that stands for ``source`` where it names no file, and
+    its pinned revision."""
+    assert not isinstance(source, FileSource), "has files"
+    name = source.name if isinstance(source, HubSource) else source.hub_name
+    return name, None if isinstance(source, Gsm8kSource) else source.revision
+
+
+def _places(source: ReadSource, where: str) -> list[tuple[str, str | None]]:
+    """Return the split of each table of a source, and its file; None: it is of the hub."""
+    setting = f"{where}.path"
     match source:
         case FileSource():
-            files = matched_files(source.path, f"{where}.path")
-        case MathSource():
-            files = list(_math_files(source, where).values())
-        case AimeSource():
-            files = [expanded_path(source.path, f"{where}.path")] if source.path else []
-        case Gsm8kSource():
-            directory = _gsm8k_directory(source)
-            files = [f"{directory}/{split}.jsonl" for split in GSM8K_SPLITS] if directory else []
-        case HubSource():
-            _check_hub_name(source.name, f"{where}.name")
-    if not files and not isinstance(source, FileSource | HubSource):
-        _check_hub_name(source.hub_name, where)
-    return files
+            return [(source.split, file) for file in matched_files(source.path, setting)]
+        case MathSource() if source.path:
+            return _math_files(source, where)
+        case AimeSource() if source.path:
+            return [(source.split, expanded_path(source.path, setting))]
+        case Gsm8kSource() if directory := source.path or os.environ.get("GSM8K_DIR"):
+            directory = expanded_path(directory, setting).rstrip("/")
+            return [(split, f"{directory}/{split}.jsonl") for split in SPLITS]
+    is_hub = isinstance(source, HubSource)
+    _check_hub_name(hub_dataset(source)[0], f"{where}.name" if is_hub else where)
+    only = None if isinstance(source, Gsm8kSource) else source.split
+    return [(split, None) for split in ((only,) if only else SPLITS)]
 
 
 def _check_hub_name(name: str, where: str) -> None:
@@ -126,15 +103,65 @@ def _check_hub_name(name: str, where: str) -> None:
         )
 
 
-def _gsm8k_directory(source: Gsm8kSource) -> str | None:
-    directory = source.path or os.environ.get("GSM8K_DIR")
-    return expanded_path(directory, "data.sources.path").rstrip("/") if directory else None
+def _math_files(source: MathSource, where: str) -> list[tuple[str, str | None]]:
+    path = expanded_path(source.path or "", f"{where}.path")
+    folder = Path(path).expanduser()
+    if "://" in path or not folder.is_dir():
+        return [(source.split or "train", path)]
+    files: list[tuple[str, str | None]] = []
+    for split in (source.split,) if source.split else SPLITS:
+        found = [f for f in sorted(folder.glob(f"{split}*")) if f.suffix.lower() in SUFFIXES]
+        if len(found) != 1:
+            raise UserError(
+                f"{where}.path = '{source.path}' holds {len(found)} files {split}* of"
+                f" {', '.join(SUFFIXES)}; give a folder with one, or the path of one file"
+            )
+        files.append((split, str(found[0])))
+    return files
 
 
-def _table(
-    source: str, split: str, data_source: str | None, columns: dict[str, str], padded: bool
-) -> RawTable:
-    return RawTable(source, split, [], data_source=data_source, columns=columns, padded=padded)
+def _table(source: ReadSource, split: str, file: str | None) -> RawTable:
+    """Return the table of ``split`` of a source, without rows."""
+    label = file or f"{hub_dataset(source)[0]}:{_hub_split(source, split)}"
+    match source:
+        case FileSource() | HubSource():
+            named = source.name if isinstance(source, HubSource) else None
+            return RawTable(
+                label,
+                split,
+                [],
+                data_source=source.data_source or named,
+                columns=source.columns.named,
+                padded=file is None or format_of(file)[0] == PARQUET,
+            )
+        case Gsm8kSource():
+            label, name, solved = f"gsm8k/{split}.jsonl", GSM8K, source.demonstrations
+        case MathSource():
+            name, solved = MATH_HUB, source.demonstrations
+        case AimeSource():
+            name, solved = f"aime{source.year}", False  # as verl names it
+    return RawTable(
+        label,
+        split,
+        [],
+        form=source.kind,
+        data_source=name,
+        instruction=source.instruction,
+        demonstrations=solved and split == "train",
+    )
+
+
+def _rows(source: ReadSource, split: str, file: str | None, where: str) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a table that the source asks for."""
+    setting = f"{where}.path"
+    if isinstance(source, Gsm8kSource):
+        setting = f"GSM8K file (of {setting if source.path else 'GSM8K_DIR'})"
+    rows = _hub_rows(source, split) if file is None else _file_rows(file, setting)
+    if isinstance(source, MathSource):
+        rows = _chosen(rows, source, split, where)
+    if isinstance(source, AimeSource):
+        rows = ({column.lower(): value for column, value in row.items()} for row in rows)
+    return islice(rows, source.limit)
 
 
 def read_file(path: str, limit: int | None = None, *, setting: str) -> list[dict[str, Any]]:
@@ -143,14 +170,14 @@ def read_file(path: str, limit: int | None = None, *, setting: str) -> list[dict
     Raises ``UserError`` for a missing or unreadable file, an unknown ending, an invalid Parquet
     file, or a line (counted from 1) that is not of the file's format.
     """
-    return list(_file_rows(path, limit, setting))
+    return list(islice(_file_rows(path, setting), limit))
 
 
-def _file_rows(path: str, limit: int | None, setting: str) -> Iterator[dict[str, Any]]:
+def _file_rows(path: str, setting: str) -> Iterator[dict[str, Any]]:
     path = expanded_path(path, setting)
     _check_format(path, setting)
     with _opened(path, setting) as file:
-        yield from islice(rows_in(file, path), limit)
+        yield from rows_in(file, path)
 
 
 def count_rows(path: str, *, setting: str) -> int | None:
@@ -212,120 +239,38 @@ def _near(path: str) -> str:
     return did_you_mean(Path(path).name, [entry.name for entry in folder.iterdir()])
 
 
-def _read_gsm8k(source: Gsm8kSource, where: str) -> list[RawTable]:
-    directory = _gsm8k_directory(source)
-    tables = []
-    for split in GSM8K_SPLITS:
-        if directory:
-            origin = f"{where}.path" if source.path else "GSM8K_DIR"
-            file = f"{directory}/{split}.jsonl"
-            rows = read_file(file, source.limit, setting=f"GSM8K file (of {origin})")
-        else:
-            rows = list(
-                _dicts(_read_hub(source.hub_name, "main", split, source, limit=source.limit))
-            )
-        tables.append(
-            RawTable(
-                source=f"gsm8k/{split}.jsonl",
-                split=split,
-                rows=rows,
-                form="gsm8k",
-                data_source=GSM8K,
-                instruction=source.instruction,
-                demonstrations=source.demonstrations and split == "train",
-            )
-        )
-    return tables
-
-
-def _math_files(source: MathSource, where: str) -> dict[str, str]:
-    """Return the file of each split; {} where they are read from the hub."""
-    if source.path is None:
-        return {}
-    path = expanded_path(source.path, f"{where}.path")
-    folder = Path(path).expanduser()
-    if "://" in path or not folder.is_dir():
-        return {source.split or "train": path}
-    files = {}
-    for split in (source.split,) if source.split else MATH_SPLITS:
-        found = [f for f in sorted(folder.glob(f"{split}*")) if f.suffix.lower() in SUFFIXES]
-        if len(found) != 1:
-            raise UserError(
-                f"{where}.path = '{source.path}' holds {len(found)} files {split}* of"
-                f" {', '.join(SUFFIXES)}; give a folder with one, or the path of one file"
-            )
-        files[split] = str(found[0])
-    return files
-
-
-def _read_math(source: MathSource, where: str) -> list[RawTable]:
-    files, tables = _math_files(source, where), []
-    for split in files or ((source.split,) if source.split else MATH_SPLITS):
-        if files:
-            rows = read_file(files[split], setting=f"{where}.path")
-        else:
-            rows = list(_dicts(_read_hub(source.hub_name, None, split, source, source.revision)))
-        chosen = list(islice(_chosen(rows, source), source.limit))
-        if rows and not chosen:
-            raise UserError(
-                f"{where}.levels = {list(source.levels)} and types = {list(source.types)} leave"
-                f" none of the {len(rows)} {split} rows; choose others"
-            )
-        tables.append(
-            RawTable(
-                source=files.get(split, f"{source.hub_name}:{split}"),
-                split=split,
-                rows=chosen,
-                form="math",
-                data_source=MATH_HUB,
-                instruction=source.instruction,
-                demonstrations=source.demonstrations and split == "train",
-            )
-        )
-    return tables
-
-
-def _chosen(rows: Iterable[dict[str, Any]], source: MathSource) -> Iterator[dict[str, Any]]:
+def _chosen(
+    rows: Iterable[dict[str, Any]], source: MathSource, split: str, where: str
+) -> Iterator[dict[str, Any]]:
     """Yield the rows of the source's levels ("Level 5") and types."""
     levels = {f"Level {level}" for level in source.levels}
+    number, found = 0, False
     for row in rows:
+        number += 1
         of_level = not levels or row.get("level") in levels
         if of_level and (not source.types or row.get("type") in source.types):
+            found = True
             yield row
+    if number and not found:
+        raise UserError(
+            f"{where}.levels = {list(source.levels)} and types = {list(source.types)} leave"
+            f" none of the {number} {split} rows; choose others"
+        )
 
 
-def _read_aime(source: AimeSource, where: str) -> RawTable:
-    if source.path:
-        name, rows = source.path, read_file(source.path, source.limit, setting=f"{where}.path")
-    else:
-        hub, split = source.hub_name, source.hub_split
-        name = f"{hub}:{split}"
-        rows = _dicts(_read_hub(hub, None, split, source, source.revision, limit=source.limit))
-    return RawTable(
-        source=name,
-        split=source.split,
-        rows=[{column.lower(): value for column, value in row.items()} for row in rows],
-        form="aime",
-        data_source=f"aime{source.year}",  # as verl names it
-        instruction=source.instruction,
-        demonstrations=False,
-    )
+def _hub_split(source: ReadSource, split: str) -> str:
+    """Return what the hub calls ``split`` of a source."""
+    return source.hub_split if isinstance(source, AimeSource | HubSource) else split
 
 
-def _read_hub(
-    name: str,
-    config_name: str | None,
-    hub_split: str,
-    source: Gsm8kSource | MathSource | AimeSource | HubSource,
-    revision: str | None = None,
-    *,
-    limit: int | None = None,
-) -> "Dataset":
-    """Return the rows of one split; from the local cache where the hub cannot be reached."""
+def _hub_rows(source: ReadSource, split: str) -> Iterator[dict[str, Any]]:
+    """Yield the rows of one split; from the local cache where the hub cannot be reached."""
     from datasets import config as settings
     from datasets import load_dataset
 
-    _check_hub_name(name, "data.sources")
+    (name, revision), hub_split = hub_dataset(source), _hub_split(source, split)
+    config = "main" if isinstance(source, Gsm8kSource) else None
+    config = source.config if isinstance(source, HubSource) else config
     unreachable = hub_unreachable()
     remedy = (
         "set data.sources.path (or GSM8K_DIR) to a directory of train.jsonl and test.jsonl"
@@ -340,7 +285,7 @@ def _read_hub(
     offline = settings.HF_HUB_OFFLINE
     settings.HF_HUB_OFFLINE = offline or bool(unreachable)
     try:
-        rows = load_dataset(name, config_name, split=hub_split, revision=revision)
+        rows = load_dataset(name, config, split=hub_split, revision=revision)
     except Exception as error:  # of whatever builder and storage: name the dataset
         reason = unreachable or str(error).strip().partition("\n")[0] or type(error).__name__
         if "scripts are no longer" in reason:
@@ -354,9 +299,4 @@ def _read_hub(
         ) from error
     finally:
         settings.HF_HUB_OFFLINE = offline
-    number = len(rows) if limit is None else min(limit, len(rows))
-    return rows.select(range(number))
-
-
-def _dicts(rows: Iterable[Any]) -> Iterator[dict[str, Any]]:
-    return (dict(row) for row in rows)
+    yield from map(dict, rows)

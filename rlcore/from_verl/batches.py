@@ -5,8 +5,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from rlcore.from_verl.entries import ACTOR, MODEL, ROLLOUT
 from rlcore.from_verl.episodes import lengths, longest
+from rlcore.from_verl.keys import ACTOR, MODEL, ROLLOUT
 from rlcore.from_verl.settings import Run
 from schemas.errors import UserError
 from schemas.names import REWARD_MODEL

@@ -6,7 +6,7 @@ Lengths too: they depend on how many turns follow a prompt.
 import re
 from typing import Any
 
-from rlcore.from_verl.entries import ACTOR, ROLLOUT
+from rlcore.from_verl.keys import ACTOR, ROLLOUT
 from rlcore.from_verl.settings import Run
 from schemas.environment import ENVIRONMENTS, EnvironmentSection
 

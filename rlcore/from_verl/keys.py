@@ -1,19 +1,80 @@
-"""verl's keys and how each is translated, looked up by their full or short name.
-
-Key names: verl's trainer config of 2025 and 2026, its DAPO recipe, AlphaApollo's ``env``.
-"""
+"""verl's keys and what becomes of each (``keys.yaml``), looked up by their full or short name."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any
 
-from rlcore.from_verl.config_keys import CONFIG
-from rlcore.from_verl.entries import Entry, To, Unsupported
-from rlcore.from_verl.job_keys import JOB
-from rlcore.from_verl.learning_keys import LEARNING
+import yaml
+
 from schemas.errors import UserError, did_you_mean
 
-KEYS: dict[str, Entry] = {**LEARNING, **JOB, **CONFIG}
+ACTOR, ROLLOUT, MODEL = (f"actor_rollout_ref.{role}" for role in ("actor", "rollout", "model"))
+
+
+@dataclass(frozen=True, slots=True)
+class To:
+    """One key that becomes one of ours, read as ``kind`` (``Run.read``)."""
+
+    ours: str
+    kind: str | list[str]
+    remark: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Read together with other keys by the function of that name in ``translate.TOGETHER``."""
+
+    function: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unsupported:
+    """No counterpart. ``off``: values that switch it off, besides null, False and 0, or besides
+    null only where it is on by default (``is_on``).
+
+    ``differs``: without it the run learns something else; otherwise it is layout or bookkeeping.
+    """
+
+    why: str
+    differs: bool = False
+    off: tuple[Any, ...] = ()
+    is_on: bool = False
+
+    def is_off(self, value: Any) -> bool:
+        """Return whether the value switches the feature off."""
+        return (
+            value is None or value in self.off or (not self.is_on and value in (False, 0, [], {}))
+        )
+
+
+Entry = To | Part | Unsupported
+
+
+def _entry(fate: Mapping[str, Any]) -> Entry:
+    match fate:
+        case {"to": ours, "as": kind}:
+            return To(ours, kind, fate.get("remark", ""))
+        case {"with": function}:
+            return Part(function)
+    why = fate.get("lacks") or fate["differs"]
+    return Unsupported(why, "differs" in fate, tuple(fate.get("idle", ())), "is_on" in fate)
+
+
+def _read_keys() -> dict[str, Entry]:
+    table = yaml.safe_load(Path(__file__).with_name("keys.yaml").read_text(encoding="utf-8"))
+    return {
+        f"{section}.{name}".lstrip("."): _entry(fate)
+        for sections, fates in table.items()
+        for names, fate in fates.items()
+        for section in sections.split(", ")
+        for name in names.split(", ")
+    }
+
+
+KEYS = _read_keys()
+PATTERNS = sorted((key for key in KEYS if "*" in key), key=len, reverse=True)
 # New place of a key -> the one it has in KEYS.
 MOVED = {
     "reward.custom_reward_function.": "custom_reward_function.",
@@ -26,19 +87,20 @@ MOVED = {
 }
 
 
-def entry(key: str) -> Entry:
-    """Return how verl's full ``key`` is translated: its own entry, else that of the first pattern.
+def _found(key: str) -> Entry | None:
+    patterns = (KEYS[pattern] for pattern in PATTERNS if fnmatchcase(key, pattern))
+    return KEYS[key] if key in KEYS else next(patterns, None)
 
-    Raises UserError with the nearest known key.
-    """
-    if key in KEYS:
-        return KEYS[key]
-    for pattern, found in KEYS.items():
-        if "*" in pattern and fnmatchcase(key, pattern):
-            return found
-    raise UserError(
-        f"'{key}' is not a known setting of verl{did_you_mean(key, KEYS)}; fix or remove it"
-    )
+
+def entry(key: str) -> Entry:
+    """Return how verl's full ``key`` is translated: its own entry, else that of the longest
+    pattern. Raises UserError with the nearest known key."""
+    found = _found(key)
+    if found is None:
+        raise UserError(
+            f"'{key}' is not a known setting of verl{did_you_mean(key, KEYS)}; fix or remove it"
+        )
+    return found
 
 
 def full_key(key: str) -> str:
@@ -50,21 +112,12 @@ def full_key(key: str) -> str:
     for new, old in MOVED.items():
         if key == new or (new.endswith(".") and key.startswith(new)):
             return old + key.removeprefix(new)
-    if key in KEYS or any("*" in known and fnmatchcase(key, known) for known in KEYS):
+    if _found(key) is not None:
         return key
     ends = [known for known in KEYS if known.endswith(f".{key}")]
     if len(ends) > 1:
         raise UserError(f"'{key}' is the end of {' and of '.join(ends)}; write it in full")
     return ends[0] if ends else key
-
-
-def convert(key: str, rule: To, value: Any) -> Any:
-    """Return our value for verl's. Raises UserError naming key, value and rule."""
-    try:
-        return rule.convert(value)
-    except (TypeError, ValueError) as error:
-        why = str(error) if str(error).startswith("must") else "cannot be read"
-        raise UserError(f"{key} = {value!r} {why}; it becomes {rule.ours}") from None
 
 
 def lacking(values: Mapping[str, Any]) -> dict[str, Unsupported]:

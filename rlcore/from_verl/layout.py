@@ -3,7 +3,7 @@
 from typing import Any
 
 from rlcore.from_verl.batches import trains_reward_model
-from rlcore.from_verl.entries import ACTOR, ROLLOUT
+from rlcore.from_verl.keys import ACTOR, ROLLOUT
 from rlcore.from_verl.learning import estimator, kl
 from rlcore.from_verl.settings import Run
 

@@ -3,14 +3,14 @@
 from typing import Any
 
 from rlcore.from_verl.batches import iteration_steps
-from rlcore.from_verl.entries import ACTOR, MODEL, ROLLOUT
 from rlcore.from_verl.episodes import lengths
-from rlcore.from_verl.learning_keys import OPTIMIZERS
+from rlcore.from_verl.keys import ACTOR, MODEL, ROLLOUT
 from rlcore.from_verl.settings import Run
 from schemas.algorithm import ADVANTAGES
 from schemas.errors import UserError
 from schemas.presets import PRESETS
 
+OPTIMIZERS = {f"{ACTOR}.optim": "rl.update.optimizer", "critic.optim": "rl.critic.optimizer"}
 ESTIMATORS = {
     "gae": "gae",
     "grpo": "grpo",

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from rlcore.from_verl.batches import files
-from rlcore.from_verl.entries import ACTOR, MODEL
+from rlcore.from_verl.keys import ACTOR, MODEL
 from rlcore.from_verl.settings import Run
 from schemas.errors import UserError
 

@@ -1,7 +1,7 @@
 """The settings of one verl run, typed and interpolated, and the notes on their translation."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -98,6 +98,22 @@ class Run:
                 f"{did_you_mean(value, names)}"
             )
         return names[value]
+
+    def read(self, key: str, kind: str | Sequence[str]) -> Any:
+        """Return a value that is set as a ``kind`` that ``keys.yaml`` names: "number", "count",
+        "flag", "text", "top_k" (0 is all there, -1 here), or one of a list of names."""
+        match kind:
+            case "number":
+                return self.number(key, 0.0)
+            case "count":
+                return self.count(key, 0)
+            case "top_k":
+                return self.count(key, 0) or -1
+            case "flag":
+                return self.flag(key)
+            case "text":
+                return str(self.get(key))
+        return self.choice(key, {name: name for name in kind}, "")
 
     def note(self, text: str) -> None:
         """Note how something was read."""

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlcore.from_verl.batches import batches, bookkeeping, data, evaluation, names, reward
-from rlcore.from_verl.entries import To
 from rlcore.from_verl.episodes import environment
-from rlcore.from_verl.keys import convert, entry, full_key, lacking
+from rlcore.from_verl.keys import To, entry, full_key, lacking
 from rlcore.from_verl.layout import layout
 from rlcore.from_verl.learning import (
     advantage,
@@ -106,7 +105,7 @@ def translate(
     for key in values:
         rule = entry(key)
         if isinstance(rule, To) and run.has(key):
-            paths[rule.ours] = convert(key, rule, run.get(key))
+            paths[rule.ours] = run.read(key, rule.kind)
             if rule.remark:
                 run.note(f"{key}: {rule.remark}")
     title = name or _name(run)

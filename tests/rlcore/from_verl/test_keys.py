@@ -1,11 +1,12 @@
 """Every key of verl's has one known fate, and a key that nobody knows is asked back."""
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
-from rlcore.from_verl.entries import Part, To, count
-from rlcore.from_verl.keys import KEYS, convert, entry, full_key, lacking
+from rlcore.from_verl.keys import KEYS, Part, To, Unsupported, entry, full_key, lacking
+from rlcore.from_verl.settings import Notes, Run
 from rlcore.from_verl.translate import TOGETHER, translate
 from schemas.errors import UserError
 
@@ -14,10 +15,17 @@ def test_every_key_has_one_translation() -> None:
     """A key whose function does not exist would be dropped in silence."""
     functions = {found.function for found in KEYS.values() if isinstance(found, Part)}
     assert functions <= set(TOGETHER)
+    assert all(key and not key.endswith(".") for key in KEYS)
     for key, found in KEYS.items():
         if isinstance(found, To):
             section, *_ = found.ours.split(".")
             assert section in translate("trainer.nnodes=1").recipe.model_dump(), key
+            for value in (1, True, "sdpa", "bfloat16"):
+                with suppress(UserError):
+                    Run({key: value}, excerpt=True, notes=Notes()).read(key, found.kind)
+                    break
+            else:
+                pytest.fail(f"{key} takes no value")
 
 
 def test_an_unknown_key_is_answered_with_the_nearest() -> None:
@@ -36,14 +44,23 @@ def test_a_short_key_is_its_only_ending_or_is_asked_back() -> None:
         full_key("rollout.n")
 
 
-@pytest.mark.parametrize("value", ["many", None, [], float("inf")])
-def test_a_value_that_cannot_be_read_names_its_key_and_ours(value: Any) -> None:
-    with pytest.raises(UserError, match=r"^a\.b = .*(must be|cannot be read).*; it becomes rl\.x"):
-        convert("a.b", To("rl.x", count), value)
-
-
 def test_only_what_asks_for_something_is_told() -> None:
     found = lacking(
         {"actor_rollout_ref.model.lora_rank": 32, "trainer.nnodes": 1, "data.shuffle": True}
     )
     assert list(found) == ["actor_rollout_ref.model.lora_rank"]
+
+
+@pytest.mark.parametrize(
+    ("value", "nothing"),
+    [(None, True), (False, True), (0, True), ("", False), ("sync", True), (1, False)],
+)
+def test_a_setting_that_is_switched_off_asks_for_nothing(value: Any, nothing: bool) -> None:
+    """A verl config lists everything: told all of it, nobody reads what makes a difference."""
+    assert Unsupported("no such thing", off=("sync",)).is_off(value) is nothing
+
+
+def test_a_setting_that_is_on_by_default_asks_for_something_when_it_is_off() -> None:
+    shuffled = entry("data.shuffle")
+    assert isinstance(shuffled, Unsupported)
+    assert [shuffled.is_off(value) for value in (None, True, False)] == [True, True, False]

@@ -6,7 +6,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from rlcore.from_verl.entries import ACTOR
+from rlcore.from_verl.keys import ACTOR
 from rlcore.from_verl.refusals import ENGINES, OBJECTIVES, media, refuse
 from rlcore.from_verl.settings import Notes, Run
 from schemas.algorithm import ADVANTAGES, POLICY_LOSSES

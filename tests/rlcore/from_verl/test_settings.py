@@ -100,3 +100,43 @@ def test_a_note_is_made_once() -> None:
     for _ in range(2):
         settings.note("read per GPU")
     assert settings.notes.remarks == ["read per GPU"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "ours"),
+    [
+        ("number", "1e-6", 1e-6),
+        ("count", 8.0, 8),
+        ("count", "16", 16),
+        ("top_k", 0, -1),
+        ("flag", False, False),
+        ("text", 7, "7"),
+        (["sdpa", "eager"], "sdpa", "sdpa"),
+    ],
+)
+def test_a_value_is_read_as_its_kind_whatever_yaml_made_of_it(
+    kind: str | list[str], value: Any, ours: Any
+) -> None:
+    assert run(a=value).read("a", kind) == ours
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "rule"),
+    [
+        ("number", True, "a = True is not a number"),
+        ("number", [], r"a = \[\] is not a number"),
+        ("count", "many", "a = 'many' is not a number"),
+        ("count", 1.5, "a = 1.5 is not a whole number"),
+        ("count", float("inf"), "a = inf is not a whole number"),
+        ("count", float("nan"), "a = nan is not a whole number"),
+        ("count", False, "a = False is not a number"),
+        ("flag", 1, "a = 1 is neither True nor False"),
+        ("flag", "True", "a = 'True' is neither True nor False"),
+        (["sdpa"], "spda", "a = 'spda' has no counterpart; sdpa have; did you mean 'sdpa'"),
+    ],
+)
+def test_a_value_of_another_kind_breaks_a_rule(
+    kind: str | list[str], value: Any, rule: str
+) -> None:
+    with pytest.raises(UserError, match=rule):
+        run(a=value).read("a", kind)
