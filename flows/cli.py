@@ -12,30 +12,24 @@ from flows.commands.compare import add_compare
 from flows.commands.completion import add_completion
 from flows.commands.data import add_data
 from flows.commands.deploy import add_deploy
-from flows.commands.doctor import add_doctor
-from flows.commands.down import add_down
-from flows.commands.env import add_env
+from flows.commands.doctor import add_doctor, add_env
 from flows.commands.evaluate import add_evaluate
 from flows.commands.evolve import add_evolve
 from flows.commands.explain import add_explain
-from flows.commands.export import add_export
-from flows.commands.export_data import add_export_data
-from flows.commands.fork import add_fork
+from flows.commands.export import add_export, add_export_data
 from flows.commands.lineage import add_lineage
 from flows.commands.models import add_models
 from flows.commands.recipes import add_recipes
 from flows.commands.replay import add_replay
 from flows.commands.report import add_report
-from flows.commands.rerun import add_rerun
 from flows.commands.reward import add_reward
-from flows.commands.run import add_run
+from flows.commands.run import add_fork, add_rerun, add_run
 from flows.commands.runs import add_runs
-from flows.commands.sql import add_sql
+from flows.commands.sql import add_sql, add_tables
 from flows.commands.status import add_status
 from flows.commands.stop import add_stop
 from flows.commands.store import add_store
-from flows.commands.tables import add_tables
-from flows.commands.up import add_up
+from flows.commands.up import add_down, add_open, add_up
 from flows.commands.wandb import add_wandb
 from flows.commands.watch import add_watch
 from flows.commands.worker import add_worker
@@ -49,7 +43,7 @@ from schemas.errors import UserError
 
 SCRIPTS = (".sh", ".yaml", ".yml", ".txt", ".log")  # what a verl run is kept in
 ADD = (
-    *(add_run, add_watch, add_runs, add_stop, add_study, add_sql, add_lineage, add_ask),
+    *(add_open, add_run, add_watch, add_runs, add_stop, add_study, add_sql, add_lineage, add_ask),
     *(add_tables, add_report, add_compare, add_recipes, add_algorithms, add_explain, add_data),
     *(add_reward, add_deploy, add_up, add_down, add_status, add_doctor, add_env),
     *(add_completion, add_rerun, add_replay, add_export, add_wandb, add_evaluate),
@@ -99,18 +93,6 @@ def _code(error: UserError) -> int:
     return FAILED if isinstance(error, ServiceError | ArtifactError) else WRONG
 
 
-def _open(options: argparse.Namespace) -> int:
-    from flows import services
-    from flows.local import HOME, connect
-    from flows.login import open_ui
-
-    del options
-    if services.find(HOME, "server") is None:
-        raise UserError("no Prefect server of this project runs; `make up` starts it")
-    open_ui(connect())
-    return 0
-
-
 def _from_verl(options: argparse.Namespace) -> int:
     from rlcore.from_verl.translate import render, translate
 
@@ -139,11 +121,6 @@ def create_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="rl-pipeline", description=__doc__)
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-
-    ui = commands.add_parser(
-        "open", help="log this browser into the Prefect UI, by a one-time link"
-    )
-    ui.set_defaults(command=_open)
 
     for add in ADD:
         add(commands)

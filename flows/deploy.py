@@ -20,10 +20,6 @@ from prefect.client.schemas.filters import (
     DeploymentFilterId,
     FlowFilter,
     FlowFilterName,
-    FlowRunFilter,
-    FlowRunFilterExpectedStartTime,
-    FlowRunFilterState,
-    FlowRunFilterStateType,
 )
 from prefect.client.schemas.objects import (
     ConcurrencyLimitConfig,
@@ -40,13 +36,14 @@ from prefect.schedules import Cron, Schedule
 from prefect.types.entrypoint import EntrypointType
 
 from flows.evolve import evolve
+from flows.flow_runs import CATCH_UP, POOL
 from flows.places import AUTOMATIONS, RECIPES, ROOT
-from flows.pool_runs import CATCH_UP, POOL
 from flows.retrain import retrain
 from flows.rl_pipeline import rl_pipeline
 from rlcore.recipes import load_recipe, read_tree, recipe_names
 from schemas.errors import UserError
 from schemas.retrain import RetrainSection
+from tasks.runtime.crashes import in_states
 
 # Marks the deployments that this script may remove; beside it is their family, such as gsm8k.
 TAG = "recipe"
@@ -273,13 +270,10 @@ def _missed(client: SyncPrefectClient, flow_name: str, name: str) -> FlowRun | N
     existing = _deployed(client, flow_name).get(name)
     if existing is None:
         return None
-    now: Any = datetime.now(UTC)
+    now = datetime.now(UTC)
     due = client.read_flow_runs(
         deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=[existing.id])),
-        flow_run_filter=FlowRunFilter(
-            state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.SCHEDULED])),
-            expected_start_time=FlowRunFilterExpectedStartTime(before_=now),
-        ),
+        flow_run_filter=in_states([StateType.SCHEDULED], expected_start_time={"before_": now}),
     )
     if any(CATCH_UP in run.tags for run in due):
         return None

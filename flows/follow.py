@@ -28,13 +28,12 @@ from rich.console import Console
 from rich.text import Text
 
 from flows.console import first_line, is_shown
-from flows.pool_runs import executing, is_of_a_terminal
+from flows.flow_runs import FLOW_NAME, executing, is_of_a_terminal
 from flows.summary_table import print_summary
 from rlcore.results.folders import run_directory
 from schemas.errors import UserError, did_you_mean
 
 T = TypeVar("T")
-FLOW_NAME = "rl-pipeline"
 POLL_S = 1.0
 START_DEADLINE_S = 90.0
 SERVER_PATIENCE_S = 600.0

@@ -191,7 +191,7 @@ def _up(home: Path, runs: int, env_file: Path) -> Site:
     _warn_of_other_server(environment["PREFECT_API_URL"])
     os.environ.update(environment)
     wait_healthy(home, server)
-    from flows import deploy, pool_runs
+    from flows import deploy, flow_runs
 
     write_env_file(env_file, environment)
     with deploy.get_client(sync_client=True) as client:
@@ -199,7 +199,7 @@ def _up(home: Path, runs: int, env_file: Path) -> Site:
         worker = _ensure_worker(home, environment)
         deploy.ensure_automations(client)
     deploy.deploy_all(settings(home, server.port))
-    is_there = lambda: pool_runs.worker_reported(worker.started_at)  # noqa: E731
+    is_there = lambda: flow_runs.worker_reported(worker.started_at)  # noqa: E731
     services.wait_ready(home, worker, is_there, WORKER_DEADLINE_S, what="the Prefect worker")
     return Site(home, server.port, tuple(recipe_names(RECIPES)))
 
@@ -213,9 +213,9 @@ def down(home: Path = HOME) -> list[str]:
         server = services.find(home, "server")
         if server is not None and server.port is not None and healthy(home, server):
             with _client_of(home, server.port):
-                from flows import pool_runs
+                from flows import flow_runs
 
-                pool_runs.cancel_waiting("`make down` ended the worker that it waited for")
+                flow_runs.cancel_waiting("`make down` ended the worker that it waited for")
         return [name for name in ("worker", "server") if services.stop(home, name)]
 
 
@@ -253,7 +253,7 @@ def _ensure_worker(home: Path, environment: Mapping[str, str]) -> services.Servi
     Runs inherit the worker's environment, so a worker with another environment is replaced when
     idle.
     """
-    from flows import pool_runs
+    from flows import flow_runs
 
     marks = services.marks({**os.environ, **environment}, key=password(home))
     record = home / "worker.environment.json"
@@ -263,7 +263,7 @@ def _ensure_worker(home: Path, environment: Mapping[str, str]) -> services.Servi
         changed = sorted(n for n in {*before, *marks} if before.get(n) != marks.get(n))
         if not changed:
             return running
-        if pool_runs.has_active_runs():
+        if flow_runs.has_active_runs():
             print(
                 "A run is active, so the worker keeps the environment that it was started with;"
                 f" {', '.join(changed)} changed since. Run `make up` again when the run has ended.",
@@ -271,9 +271,9 @@ def _ensure_worker(home: Path, environment: Mapping[str, str]) -> services.Servi
             )
             return running
         services.stop(home, "worker")
-    pool_runs.close_orphans("the worker that ran it is gone")
+    flow_runs.close_orphans("the worker that ran it is gone")
     command = [sys.executable, "-m", "prefect", "worker", "start"]
-    command += ["--pool", pool_runs.POOL, "--type", "process", "--name", f"local-{os.getpid()}"]
+    command += ["--pool", flow_runs.POOL, "--type", "process", "--name", f"local-{os.getpid()}"]
     services.write_atomically(record, json.dumps(marks))
     return services.start(home, "worker", command, {**os.environ, **environment}, cwd=ROOT)
 

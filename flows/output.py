@@ -68,6 +68,11 @@ def progress_on_stderr() -> Iterator[None]:
         os.close(kept)
 
 
+def tell(line: str) -> None:
+    """Print a line to stderr, at once: stdout holds the result alone."""
+    print(line, file=sys.stderr, flush=True)
+
+
 def without_path(said: str, place: str) -> str:
     """Return what is said of the artifact ``place``, ``<kind>/<key>``, without its path, behind
     which a column would not show the rest.

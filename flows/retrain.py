@@ -16,7 +16,7 @@ from flows.rl_pipeline import rl_pipeline
 from rlcore.evaluation.promotion import Verdict
 from rlcore.models.files import model_directory
 from rlcore.recipes import load_recipe, recipe_digest
-from rlcore.redaction import redact_logs, redacting
+from rlcore.redaction import redacting
 from rlcore.results.folders import run_directory
 from rlcore.results.run import Run
 from rlcore.retraining.champions import Champion, ChampionMoved, champion, verified_export
@@ -32,8 +32,7 @@ from tasks.retraining.observe import SUPERSEDED, done_since, observe, supersede
 from tasks.retraining.promote import promote, push
 from tasks.run_page.ended import show_ends_below
 from tasks.runtime.crashes import close_children
-from tasks.runtime.mistakes import tell_mistakes_once
-from tasks.runtime.patience import ignore_lost_output, wait_for_server
+from tasks.runtime.process import prepare_process
 
 # Names of states, and so of events, which flows/automations.yaml expects.
 NOTHING_NEW = "Nothing new"
@@ -70,10 +69,7 @@ def retrain(recipe: str, overrides: dict[str, Any] | None = None) -> State:
             retrain.
         overrides: dotted recipe keys and their values, e.g. {"rl.update.epochs": 2}.
     """
-    redact_logs()
-    tell_mistakes_once()
-    wait_for_server()
-    ignore_lost_output()
+    prepare_process()
     with redacting():
         return _retrain(recipe, overrides)
 

@@ -28,7 +28,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from rlcore.api.configs import (
     DAPOConfig,
@@ -82,33 +82,12 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 C = TypeVar("C", bound=TrainingConfig)
-C_contra = TypeVar("C_contra", bound=TrainingConfig, contravariant=True)
 P = ParamSpec("P")
 T = TypeVar("T")
 OnMetrics = Callable[[int, Mapping[str, float]], None]
 
 
-class TrainWith(Protocol[C_contra]):
-    """The signature of every ``train_with_*``."""
-
-    def __call__(
-        self,
-        model_name: str,
-        reward_fn: Callable[[str, str], Any],
-        train_prompts: Sequence[Prompt],
-        config: C_contra | None = None,
-        verifier_fn: Callable[[str, str], Any] | None = None,
-        output_dir: str | None = None,
-        use_wandb: bool = False,
-        wandb_project: str | None = None,
-        on_metrics: OnMetrics | None = None,
-        resume: bool = True,
-    ) -> Coroutine[Any, Any, Trained]:
-        """See the function itself."""
-        ...
-
-
-def _trainer(config_type: type[C]) -> TrainWith[C]:
+def _trainer(config_type: type[C]):  # its type is that of the function that it returns
     name = f"train_with_{config_type.preset}"
 
     async def train_with(

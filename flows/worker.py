@@ -43,7 +43,7 @@ def prepare(*, runs: int, kind: str, job_template: Path | None) -> list[str]:
 
 def become(kind: str) -> NoReturn:
     """Replace this process by Prefect's worker, so that signals and the exit code are its own."""
-    from flows.pool_runs import POOL
+    from flows.flow_runs import POOL
 
     command = ["prefect", "worker", "start", "--pool", POOL, "--type", kind, "--with-healthcheck"]
     sys.stdout.flush()

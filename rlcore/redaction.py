@@ -19,7 +19,7 @@ import inspect
 import logging
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from html import escape
@@ -107,22 +107,33 @@ def check_recipe(name: str, tree: Any, environment: Mapping[str, str] = os.envir
 
 def redact_logs() -> None:
     """Redact every record that a logger of this process makes from now on, its traceback too."""
+    alter_records("redaction", _redact_record)
+
+
+def _redact_record(record: logging.LogRecord) -> None:
+    try:
+        record.msg, record.args = harmless(record.getMessage()), ()
+    except (TypeError, ValueError):  # arguments that do not fit: the handler reports that
+        return
+    if record.exc_info:  # formatters take the text where it is there already
+        record.exc_text = harmless(logging.Formatter().formatException(record.exc_info))
+
+
+def alter_records(name: str, alter: Callable[[logging.LogRecord], None]) -> None:
+    """Let ``alter`` change every record that a logger of this process makes from now on, after
+    those that were given before; a second one of the same ``name`` is ignored."""
     make = logging.getLogRecordFactory()
-    if getattr(make, "redacts", False):
+    names = getattr(make, "altered_by", frozenset[str]())
+    if name in names:
         return
 
-    def redacted(*args: Any, **kwargs: Any) -> logging.LogRecord:
+    def altered(*args: Any, **kwargs: Any) -> logging.LogRecord:
         record = make(*args, **kwargs)
-        try:
-            record.msg, record.args = harmless(record.getMessage()), ()
-        except (TypeError, ValueError):  # arguments that do not fit: the handler reports that
-            return record
-        if record.exc_info:  # formatters take the text where it is there already
-            record.exc_text = harmless(logging.Formatter().formatException(record.exc_info))
+        alter(record)
         return record
 
-    redacted.redacts = True  # pyright: ignore[reportFunctionMemberAccess]
-    logging.setLogRecordFactory(redacted)
+    altered.altered_by = names | {name}  # pyright: ignore[reportFunctionMemberAccess]
+    logging.setLogRecordFactory(altered)
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from rlcore.models.base import check_base_model, with_file_names
 from rlcore.models.files import MODEL_FOLDER, locate_model
 from rlcore.preflight.evolve import check_evolve
 from rlcore.recipes import load_recipe, recipe_digest, sampling_code
-from rlcore.redaction import redact_logs, redacting
+from rlcore.redaction import redacting
 from rlcore.results.folders import RUNS
 from rlcore.results.model import model_path
 from rlcore.results.provenance import CODE, RECIPE, record_code, record_inputs, record_recipe
@@ -38,8 +38,7 @@ from tasks.run_page.board import Board
 from tasks.run_page.markdown import code as as_code
 from tasks.run_page.markdown import plain
 from tasks.runtime.keys import stage_key
-from tasks.runtime.mistakes import tell_mistakes_once
-from tasks.runtime.patience import ignore_lost_output, wait_for_server
+from tasks.runtime.process import prepare_process
 from tasks.runtime.pulse import pulse
 
 KIND = "evolution"  # the result: scores and figures
@@ -113,10 +112,7 @@ def open_evolve(
     ``model``: a directory, a hub name, or a run below ``runs``. Raises UserError, before anything
     starts, for a model, a recipe or a section that cannot be used.
     """
-    redact_logs()
-    tell_mistakes_once()
-    wait_for_server()
-    ignore_lost_output()
+    prepare_process()
     recipe = load_recipe(recipe_name, overrides, directory=recipes)
     recipe = with_turns(with_model(recipe, model_path(model, RUNS), revision))
     recipe = recipe.model_copy(update={"evolve": with_templates(recipe.evolve)})

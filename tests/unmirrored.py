@@ -24,7 +24,7 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
         f"rlcore/reward_trial/{name}.py" for name in ["rows", "score", "figures", "findings"]
     ),
     "tests/flows/commands/test_json.py": tuple(
-        f"flows/commands/{name}.py" for name in ["algorithms", "doctor", "recipes"]
+        f"flows/commands/{name}.py" for name in ["algorithms", "arguments", "recipes"]
     ),
     "tests/rlcore/results/test_lineage.py": ("rlcore/results/subject.py",),
     "tests/rlcore/results/test_run.py": ("rlcore/results/rounds.py",),
@@ -40,13 +40,10 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
     "tests/flows/test_evolve.py": ("rlcore/evolve/session.py", "tasks/evolve.py"),
     "tests/rlcore/evolve/test_scores.py": ("schemas/evolve_tables.py",),
     "tests/flows/test_worker.py": ("flows/commands/worker.py",),
-    "tests/flows/test_local.py": (
-        *("flows/commands/down.py", "flows/commands/up.py", "flows/pool_runs.py"),
-    ),
+    "tests/flows/test_local.py": ("flows/commands/up.py",),
     "tests/flows/test_study.py": ("flows/figure.py", "flows/outcomes.py", "flows/results_page.py"),
     "tests/flows/test_retrain.py": ("tasks/retraining/gate.py", "tasks/retraining/promote.py"),
     "tests/flows/test_retrain_deployed.py": ("tasks/retraining/events.py",),
-    "tests/flows/test_server.py": ("flows/login.py",),
     "tests/flows/test_resume.py": (
         "flows/rl_loop.py",
         *(f"tasks/{phase}.py" for phase in ("rollout", "reward", "advantage", "update", "sync")),

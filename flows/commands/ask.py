@@ -1,14 +1,14 @@
 """``rl-pipeline ask``: questions that people have about a run, answered by SQL."""
 
 import argparse
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from flows.commands.arguments import add_runs_folder, add_store_root
 from flows.commands.sql import print_answer, readable_store
-from flows.output import add_format, print_rows
-from rlcore.results.folders import LATEST, RECIPE, RUNS, run_folder
+from flows.output import add_format, print_rows, tell
+from rlcore.results.folders import LATEST, RECIPE, run_folder
 
 
 def add_ask(commands: Any) -> None:
@@ -25,12 +25,8 @@ def add_ask(commands: Any) -> None:
     parser.add_argument(
         "--sql", action="store_true", help="print the SELECT, to go on from, instead of its rows"
     )
-    parser.add_argument(
-        "--store", default="runs/store", help="artifact store (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--runs", type=Path, default=RUNS, metavar="FOLDER", help="of runs (default: %(default)s)"
-    )
+    add_store_root(parser)
+    add_runs_folder(parser)
     parser.add_argument(
         "--rows", type=int, default=40, help="rows of a table shown (default: %(default)s)"
     )
@@ -49,11 +45,11 @@ def _ask(options: argparse.Namespace) -> int:
     asked, store = question(options.question), readable_store(options.store)
     runs = [_folder_name(run, options.runs) for run in options.run or [LATEST]]
     keys = _recipe_keys(*(options.runs / run for run in runs)) if len(runs) == 2 else {}
-    sql = statement(store, options.question, runs, keys, _tell)
+    sql = statement(store, options.question, runs, keys, tell)
     if options.sql:
         print(sql)
         return 0
-    found = answer(store, sql, _tell)
+    found = answer(store, sql, tell)
     if options.format == "table":
         print(f"{asked.title}: {', '.join(runs)}\n{asked.explanation}\n")
     if options.format == "table" and not found.rows:
@@ -61,10 +57,6 @@ def _ask(options: argparse.Namespace) -> int:
     else:
         print_answer(found.dicts(), found.columns, options.format, options.rows)
     return 0
-
-
-def _tell(line: str) -> None:
-    print(line, file=sys.stderr)
 
 
 def _folder_name(run: str, runs: Path) -> str:

@@ -2,11 +2,10 @@
 
 import argparse
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flows.commands.arguments import add_runs_folder, add_store_root, check_store
 from flows.output import add_format, print_rows
-from rlcore.results.folders import RUNS
 from schemas.errors import UserError
 
 if TYPE_CHECKING:
@@ -42,12 +41,8 @@ def add_champions(commands: Any) -> None:
         help="rollback: the number of an entry, or digits of its export's digest; promote: a run,"
         " export/KEY, or digits of a digest",
     )
-    parser.add_argument(
-        "--store", default="runs/store", help="artifact store (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--runs", type=Path, default=RUNS, metavar="FOLDER", help="of runs (default: %(default)s)"
-    )
+    add_store_root(parser)
+    add_runs_folder(parser)
     add_format(parser)
     parser.set_defaults(command=champions_command)
 
@@ -63,8 +58,7 @@ def champions_command(options: argparse.Namespace) -> int:
 
     if (options.action is None) != (options.ref is None):
         raise UserError(f"champions {options.name} {options.action}: name the REF to go to")
-    if "://" not in options.store and not Path(options.store).is_dir():
-        raise UserError(f"--store {options.store}: there is no such folder; a run makes one")
+    check_store(options.store)
     store = ArtifactStore(options.store, writer="rl-pipeline champions")
     if options.action is not None:
         _change(store, options)

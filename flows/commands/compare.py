@@ -3,11 +3,10 @@
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flows.commands.arguments import add_runs_folder
 from flows.output import add_format, print_rows
-from rlcore.results.folders import RUNS
 from schemas.errors import UserError
 
 if TYPE_CHECKING:
@@ -39,9 +38,7 @@ def add_compare(commands: Any) -> None:
         " sampled_accuracy, score, length (tokens)",
     )
     parser.add_argument("--md", action="store_true", help="print the tables as Markdown")
-    parser.add_argument(
-        "--runs", type=Path, default=RUNS, metavar="FOLDER", help="of runs (default: %(default)s)"
-    )
+    add_runs_folder(parser)
     add_format(parser)
     parser.set_defaults(command=compare_runs)
 

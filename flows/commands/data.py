@@ -3,21 +3,19 @@
 import argparse
 from typing import Any
 
+from flows.commands.arguments import add_overrides, add_recipe, recipe_of
 from flows.output import add_format, print_rows
-from flows.places import RECIPES
 from schemas.errors import UserError
 
 
 def add_data(commands: Any) -> None:
     """Add the subcommand ``data`` to a command line's subparsers."""
     parser = commands.add_parser("data", help="show a recipe's data as the stages will read it")
-    parser.add_argument("recipe", help="name in flows/recipes, or path of a YAML file")
+    add_recipe(parser)
     parser.add_argument(
         "-n", type=int, default=5, metavar="ROWS", help="examples of each kind (default: 5)"
     )
-    parser.add_argument(
-        "-o", "--override", action="append", default=[], metavar="PATH=VALUE", help="as in run"
-    )
+    add_overrides(parser)
     add_format(parser, others="the figures of the datasheet alone")
     parser.set_defaults(command=data)
 
@@ -31,12 +29,10 @@ def data(options: argparse.Namespace) -> int:
 
     from rlcore.data.datasheet import COLUMNS, datasheet, figures
     from rlcore.data.preview import example_lines, preview
-    from rlcore.recipes import load_recipe, parse_override
 
     if options.n < 0:
         raise UserError(f"-n {options.n} is not a number of rows; give 0 or more")
-    overrides = dict(parse_override(text) for text in options.override)
-    shown = preview(load_recipe(options.recipe, overrides, directory=RECIPES), options.n)
+    shown = preview(recipe_of(options), options.n)
     if options.format != "table":
         print_rows(figures(shown.prepared.summary), COLUMNS, options.format)
         return 0

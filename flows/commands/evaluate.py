@@ -1,14 +1,11 @@
 """``rl-pipeline evaluate``: any model on the data of a recipe; several side by side, in pairs."""
 
 import argparse
-import sys
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from flows.output import add_format, print_rows, progress_on_stderr
-from flows.places import RECIPES
-from rlcore.results.folders import RUNS
+from flows.commands.arguments import add_overrides, add_recipe, add_runs_folder, recipe_of
+from flows.output import add_format, print_rows, progress_on_stderr, tell
 from schemas.errors import UserError
 
 if TYPE_CHECKING:
@@ -23,6 +20,10 @@ COLUMNS = (
 FIGURE, DIFFERENCE, KEPT, NOTE = "figure", "difference", "kept", "note"
 FAILURES = ("/unscored", "/aborted", "/judge_failed")  # a table shows them where there are any
 SPLITS = ("test", "validation", "train")
+MODEL = (
+    "a Hugging Face directory, a name of the hub, or a run: its export, or its policy where it has"
+    " none"
+)
 
 
 def add_evaluate(commands: Any) -> None:
@@ -34,32 +35,27 @@ def add_evaluate(commands: Any) -> None:
         "model",
         nargs="+",
         metavar="MODEL",
-        help="a Hugging Face directory, a name of the hub, or a run: its export, or its policy"
-        " where it has none; others are compared with the first",
+        help=f"{MODEL}; others are compared with the first",
     )
-    parser.add_argument("recipe", help="name in flows/recipes, or path of a YAML file")
-    parser.add_argument(
-        "--split", choices=SPLITS, default="test", help="of the recipe's data (default: test)"
-    )
+    add_recipe(parser)
+    add_split(parser)
     parser.add_argument("--revision", metavar="COMMIT", help="of the models of the hub")
     parser.add_argument(
         "--reward-model",
         metavar="RUN",
         help="whose reward model scores, where the recipe rewards with one",
     )
-    parser.add_argument(
-        "-o",
-        "--override",
-        action="append",
-        default=[],
-        metavar="PATH=VALUE",
-        help="e.g. -o evaluate.samples=1; may be given many times",
-    )
-    parser.add_argument(
-        "--runs", type=Path, default=RUNS, metavar="FOLDER", help="of runs (default: %(default)s)"
-    )
+    add_overrides(parser, "e.g. -o evaluate.samples=1; may be given many times")
+    add_runs_folder(parser)
     add_format(parser)
     parser.set_defaults(command=evaluate)
+
+
+def add_split(parser: argparse.ArgumentParser) -> None:
+    """Add ``--split``, the part of a recipe's data that is answered."""
+    parser.add_argument(
+        "--split", choices=SPLITS, default="test", help="of the recipe's data (default: test)"
+    )
 
 
 def evaluate(options: argparse.Namespace) -> int:
@@ -69,14 +65,12 @@ def evaluate(options: argparse.Namespace) -> int:
     for a model that does not fit the recipe's data.
     """
     from rlcore.preflight.start import check_evaluation, check_model
-    from rlcore.recipes import load_recipe, parse_override
     from rlcore.results.model import model_path
     from tasks.evaluate_model import evaluate_model, with_model
 
     if len(set(options.model)) < len(options.model):
         raise UserError(f"evaluate {' '.join(options.model)}: a model is named twice; leave one")
-    overrides = dict(parse_override(text) for text in options.override)
-    recipe = load_recipe(options.recipe, overrides, directory=RECIPES)
+    recipe = recipe_of(options)
     scorer = _reward_model(options, recipe)
     check_evaluation(recipe)
     models = [
@@ -88,7 +82,7 @@ def evaluate(options: argparse.Namespace) -> int:
     found: dict[str, Evaluated] = {}
     with progress_on_stderr():
         for name, one in zip(options.model, models, strict=True):
-            found[name] = evaluate_model(one, split=options.split, reward_model=scorer, log=_note)
+            found[name] = evaluate_model(one, split=options.split, reward_model=scorer, log=tell)
     rows = [*_figures(found), *_differences(found), *_kept(found)]
     if options.format != "table":
         print_rows(rows, COLUMNS, options.format)
@@ -131,17 +125,20 @@ def _row(part: str, model: str, **values: Any) -> dict[str, Any]:
 def _figures(found: "dict[str, Evaluated]") -> Iterator[dict[str, Any]]:
     for model, one in found.items():
         for row in one.results.iter_rows(named=True):
-            yield _row(
-                FIGURE,
-                model,
-                metric=row["metric"],
-                data_source=row["data_source"],
-                subset=row["subset"],
-                value=row["value"],
-                low=row["ci_low"],
-                high=row["ci_high"],
-                prompts=row["num_prompts"],
-            )
+            yield _row(FIGURE, model, prompts=row["num_prompts"], **figure_of(row))
+
+
+def figure_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is printed of a row of the table eval_results, by column."""
+    same = {name: row[name] for name in ("metric", "data_source", "subset", "value")}
+    return {**same, "low": row["ci_low"], "high": row["ci_high"]}
+
+
+def worth_showing(figures: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the figures that a table shows: "all" of a single source and subset says nothing
+    new."""
+    several = len({(row["data_source"], row["subset"]) for row in figures}) > 2
+    return [row for row in figures if several or row["data_source"] != "all"]
 
 
 def _differences(found: "dict[str, Evaluated]") -> Iterator[dict[str, Any]]:
@@ -183,8 +180,6 @@ def _kept(found: "dict[str, Evaluated]") -> Iterator[dict[str, Any]]:
 
 
 def _print(rows: Sequence[dict[str, Any]], first: str) -> None:
-    groups = {(r["data_source"], r["subset"]) for r in rows if r["part"] == FIGURE}
-    several = len(groups) > 2  # "all" of a single source and subset says nothing new
     titles = {
         FIGURE: "Figures, with 95 % intervals",
         DIFFERENCE: f"Differences from {first}, on the prompts of both, with 95 % intervals",
@@ -204,13 +199,12 @@ def _print(rows: Sequence[dict[str, Any]], first: str) -> None:
     for part, title in titles.items():
         mine = [row for row in rows if row["part"] == part]
         if part == FIGURE:
-            mine = [row for row in mine if several or row["data_source"] != "all"]
-            mine = [row for row in mine if row["value"] or not row["metric"].endswith(FAILURES)]
+            mine = [
+                row
+                for row in worth_showing(mine)
+                if row["value"] or not row["metric"].endswith(FAILURES)
+            ]
         if mine:
             print("\n" * begun + f"{title}:")
             print_rows(mine, shown[part], "table")
             begun = True
-
-
-def _note(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

@@ -2,20 +2,23 @@
 
 import argparse
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from flows.commands.arguments import (
+    add_overrides,
+    add_recipe,
+    add_runs_folder,
+    overrides_of,
+    recipe_of,
+)
+from flows.commands.evaluate import FIGURE, KEPT, MODEL, add_split, figure_of, worth_showing
 from flows.inline import end, run_inline
 from flows.output import add_format, print_rows
-from flows.places import RECIPES
-from rlcore.results.folders import RUNS
 
 if TYPE_CHECKING:
     from prefect import Flow
 
 COLUMNS = ("part", "metric", "data_source", "subset", "value", "low", "high", "problems", "text")
-FIGURE, KEPT = "figure", "kept"
-SPLITS = ("test", "validation", "train")
 
 
 def add_evolve(commands: Any) -> None:
@@ -23,28 +26,12 @@ def add_evolve(commands: Any) -> None:
     parser = commands.add_parser(
         "evolve", help="let a model improve its answers over rounds, without an update of weights"
     )
-    parser.add_argument(
-        "model",
-        metavar="MODEL",
-        help="a Hugging Face directory, a name of the hub, or a run: its export, or its policy"
-        " where it has none",
-    )
-    parser.add_argument("recipe", help="name in flows/recipes, or path of a YAML file")
-    parser.add_argument(
-        "--split", choices=SPLITS, default="test", help="of the recipe's data (default: test)"
-    )
+    parser.add_argument("model", metavar="MODEL", help=MODEL)
+    add_recipe(parser)
+    add_split(parser)
     parser.add_argument("--revision", metavar="COMMIT", help="of the model of the hub")
-    parser.add_argument(
-        "-o",
-        "--override",
-        action="append",
-        default=[],
-        metavar="PATH=VALUE",
-        help="e.g. -o evolve.rounds=3; may be given many times",
-    )
-    parser.add_argument(
-        "--runs", type=Path, default=RUNS, metavar="FOLDER", help="of runs (default: %(default)s)"
-    )
+    add_overrides(parser, "e.g. -o evolve.rounds=3; may be given many times")
+    add_runs_folder(parser)
     parser.add_argument(
         "--debug", action="store_true", help="print every log line, and tracebacks of errors"
     )
@@ -58,11 +45,10 @@ def _evolve(options: argparse.Namespace) -> NoReturn:
     Raises UserError, before anything starts, for a model or a recipe that cannot be used.
     """
     from rlcore.preflight.evolve import check_evolve
-    from rlcore.recipes import load_recipe, parse_override
     from rlcore.results.model import model_path
 
-    overrides = dict(parse_override(text) for text in options.override)
-    recipe = load_recipe(options.recipe, overrides, directory=RECIPES)
+    overrides = overrides_of(options)
+    recipe = recipe_of(options)
     path = model_path(options.model, options.runs)
     check_evolve(recipe)
     found = run_inline(
@@ -91,24 +77,13 @@ def _flow() -> "Flow[..., Any]":
 
 def _rows(found: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for row in found["figures"]:
-        yield {
-            **dict.fromkeys(COLUMNS),
-            "part": FIGURE,
-            "metric": row["metric"],
-            "data_source": row["data_source"],
-            "subset": row["subset"],
-            "value": row["value"],
-            "low": row["ci_low"],
-            "high": row["ci_high"],
-            "problems": row["num_prompts"],
-        }
+        figure = {"part": FIGURE, "problems": row["num_prompts"], **figure_of(row)}
+        yield {**dict.fromkeys(COLUMNS), **figure}
     yield {**dict.fromkeys(COLUMNS), "part": KEPT, "text": found["kept"]}
 
 
 def _print(rows: list[dict[str, Any]]) -> None:
-    figures = [row for row in rows if row["part"] == FIGURE]
-    several = len({(row["data_source"], row["subset"]) for row in figures}) > 2
-    shown = [row for row in figures if several or row["data_source"] != "all"]
+    shown = worth_showing([row for row in rows if row["part"] == FIGURE])
     print("Figures, with 95 % intervals:")
     names = ("data_source", "subset", "metric", "value", "low", "high", "problems")
     print_rows(shown, names, "table")

@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flows.commands.arguments import add_overrides, overrides_of
 from flows.output import add_format, print_rows
 from flows.places import RECIPES
 from schemas.errors import UserError
@@ -26,9 +27,7 @@ def add_explain(commands: Any) -> None:
         "key", metavar="KEY", help="e.g. rl.rollout.samples, or a section: rl.rollout"
     )
     parser.add_argument("recipe", nargs="?", metavar="RECIPE", help="show its value there")
-    parser.add_argument(
-        "-o", "--override", action="append", default=[], metavar="PATH=VALUE", help="as in run"
-    )
+    add_overrides(parser)
     add_format(parser, others="the keys, or with RECIPE the values there and what sets them")
     parser.set_defaults(command=explain)
 
@@ -38,7 +37,6 @@ def explain(options: argparse.Namespace) -> int:
     also its value there and every place that sets it."""
     from flows.reference import keys
     from rlcore.origins import Origins
-    from rlcore.recipes import parse_override
 
     path = options.key.strip().replace("[", ".").replace("]", "")
     generic = re.sub(r"\.\d+(?=\.|$)", ".0", path)
@@ -49,7 +47,7 @@ def explain(options: argparse.Namespace) -> int:
         raise UserError(_unknown(options.key, generic, [key.path for key in known]))
     origins = None
     if options.recipe is not None:
-        overrides = dict(parse_override(text) for text in options.override)
+        overrides = overrides_of(options)
         origins = Origins(options.recipe, overrides, directory=RECIPES)
     if options.format != "table":
         columns, rows = _key_rows([*found, *below]) if origins is None else _rows(origins, path)

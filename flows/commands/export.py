@@ -1,15 +1,20 @@
-"""``rl-pipeline export``: the policy of a run, or of any iteration of it, as a model directory."""
+"""``rl-pipeline export``: the policy of a run, or of any iteration of it, as a model directory; and
+``export-data``: its prepared rows as files that verl and TRL read."""
 
 import argparse
 import sys
 from pathlib import Path
 from typing import Any
 
-from flows.output import progress_on_stderr
-from rlcore.results.folders import EXPORTS, RUNS
+from flows.commands.arguments import add_runs_folder
+from flows.output import progress_on_stderr, tell
+from rlcore.results.folders import EXPORTS
+from schemas.errors import UserError
 
 SHOWN = 12  # digits of a digest
 DIFFERS = 1  # docs/exit_codes.md
+FORMS = ("verl", "trl")
+DATASET = "prepare_data"
 
 
 def add_export(commands: Any) -> None:
@@ -31,9 +36,7 @@ def add_export(commands: Any) -> None:
         metavar="DIR",
         help=f"new or empty (default: {EXPORTS}/iteration-N in the run's folder)",
     )
-    parser.add_argument(
-        "--runs", type=Path, default=RUNS, metavar="FOLDER", help="of runs (default: %(default)s)"
-    )
+    add_runs_folder(parser)
     parser.set_defaults(command=export)
 
 
@@ -50,7 +53,7 @@ def export(options: argparse.Namespace) -> int:
     run = Run.open(options.run, options.runs)
     try:
         with progress_on_stderr():
-            done = export_run(run, iteration=options.iteration, out=options.out, log=_note)
+            done = export_run(run, iteration=options.iteration, out=options.out, log=tell)
     except (ReplayError, CreditError) as difference:
         print(f"differs, and nothing was exported: {difference}", file=sys.stderr)
         return DIFFERS
@@ -62,5 +65,40 @@ def export(options: argparse.Namespace) -> int:
     return 0
 
 
-def _note(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+def add_export_data(commands: Any) -> None:
+    """Add the subcommand ``export-data`` to a command line's subparsers."""
+    parser = commands.add_parser(
+        "export-data", help="write a run's prepared rows, without repeated ones, for verl or TRL"
+    )
+    parser.add_argument("run", metavar="RUN", help="a run's folder or 'latest', also while it goes")
+    parser.add_argument("--form", choices=FORMS, required=True, help="whose columns")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="a new folder (default: data-<form> in the run's)"
+    )
+    add_runs_folder(parser)
+    parser.set_defaults(command=export_data)
+
+
+def export_data(options: argparse.Namespace) -> int:
+    """Write a Parquet file per split and print how many rows each has.
+
+    Raises UserError where the run has not prepared its data, or the folder is there.
+    """
+    import pyarrow.parquet as pq
+
+    from rlcore.data.peers import write_rows
+    from rlcore.results.run import Run
+
+    run = Run.open(options.run, options.runs)
+    ref = run.result(DATASET)
+    if ref is None:
+        raise UserError(
+            f"the run '{run.name}' has not ended the stage {DATASET}; it has come to"
+            f" {', '.join(run.stages)}; let it go on"
+        )
+    prompts, demonstrations = (run.store.table(ref, t) for t in ("prompts", "demonstrations"))
+    out = options.out or run.folder / f"data-{options.form}"
+    write_rows(prompts, demonstrations, options.form, out)
+    for file in sorted(out.glob("*.parquet")):
+        print(f"{file}: {pq.ParquetFile(file).metadata.num_rows:,} rows")
+    return 0

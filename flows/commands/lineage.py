@@ -2,11 +2,10 @@
 
 import argparse
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flows.commands.arguments import add_store_root, check_store
 from flows.output import print_json, print_rows, without_path
-from schemas.errors import UserError
 
 if TYPE_CHECKING:
     from rlcore.results.lineage import Node, Trace
@@ -46,9 +45,7 @@ def add_lineage(commands: Any) -> None:
         default="table",
         help="json: every artifact, the recipe's text, code and inputs (default: %(default)s)",
     )
-    parser.add_argument(
-        "--store", default="runs/store", help="artifact store (default: %(default)s)"
-    )
+    add_store_root(parser)
     parser.set_defaults(command=lineage)
 
 
@@ -58,8 +55,7 @@ def lineage(options: argparse.Namespace) -> int:
     from rlcore.results.lineage import mermaid, trace
     from rlcore.results.subject import subject
 
-    if "://" not in options.store and not Path(options.store).is_dir():
-        raise UserError(f"--store {options.store}: there is no such folder; a run makes one")
+    check_store(options.store)
     store, start = subject(options.subject, options.store)
     found = trace(store, start, forward=options.forward)
     if options.format == "json":

@@ -3,11 +3,10 @@
 import argparse
 import sys
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flows.output import add_format, print_rows, progress_on_stderr
-from rlcore.results.folders import RUNS
+from flows.commands.arguments import add_runs_folder
+from flows.output import add_format, print_rows, progress_on_stderr, tell
 from schemas.errors import UserError
 
 if TYPE_CHECKING:
@@ -48,9 +47,7 @@ def add_replay(commands: Any) -> None:
         help="walk this answer of the iteration (trajectory_id, as in the table rollouts) token by"
         " token through reward, values, advantage and loss",
     )
-    parser.add_argument(
-        "--runs", type=Path, default=RUNS, metavar="FOLDER", help="of runs (default: %(default)s)"
-    )
+    add_runs_folder(parser)
     add_format(parser, others="of --trajectory: every token, prompt included")
     parser.set_defaults(command=replay)
 
@@ -88,12 +85,12 @@ def replay(options: argparse.Namespace) -> int:
             return _walk(options, recorded, run.recipe)
         with (
             progress_on_stderr(),
-            Replay.open(recorded, run.recipe, start=first - 1, log=_note) as again,
+            Replay.open(recorded, run.recipe, start=first - 1, log=tell) as again,
         ):
             while again.at < last:
                 step = again.step()
                 what = "policy updated" if step.updated else "policy at rest"
-                _note(f"iteration {step.iteration}: {step.digest[:SHOWN]}, as recorded, {what}")
+                tell(f"iteration {step.iteration}: {step.digest[:SHOWN]}, as recorded, {what}")
     except (ReplayError, CreditError) as difference:
         print(f"differs: {difference}", file=sys.stderr)
         return DIFFERS
@@ -111,7 +108,7 @@ def _walk(options: argparse.Namespace, recorded: "RecordedIterations", recipe: "
     number = options.iteration
     with (
         progress_on_stderr(),
-        Replay.open(recorded, recipe, start=number - 1, log=_note) as again,
+        Replay.open(recorded, recipe, start=number - 1, log=tell) as again,
     ):
         while again.at < number - 1:
             again.step()
@@ -126,7 +123,3 @@ def _walk(options: argparse.Namespace, recorded: "RecordedIterations", recipe: "
     else:
         print_rows(rows, COLUMNS, options.format)
     return 0
-
-
-def _note(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

@@ -1,15 +1,14 @@
 """``rl-pipeline reward``: a reward function tried on stored rollouts before a run pays for it."""
 
 import argparse
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from flows.output import add_format, print_rows, progress_on_stderr, terminal_width
+from flows.commands.arguments import add_overrides, add_runs_folder, overrides_of
+from flows.output import add_format, print_rows, progress_on_stderr, tell, terminal_width
 from flows.places import RECIPES
-from rlcore.results.folders import RUNS
 from schemas.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
@@ -53,12 +52,8 @@ def add_reward(commands: Any) -> None:
         "--option", action="append", default=[], metavar="NAME=VALUE", help="of the function"
     )
     parser.add_argument("--batch", action="store_true", help="it is called as f(rows)")
-    parser.add_argument(
-        "-o", "--override", action="append", default=[], metavar="PATH=VALUE", help="as in run"
-    )
-    parser.add_argument(
-        "--runs", type=Path, default=RUNS, metavar="FOLDER", help="of runs (default: %(default)s)"
-    )
+    add_overrides(parser)
+    add_runs_folder(parser)
     add_format(parser)
     parser.set_defaults(command=try_reward)
 
@@ -130,20 +125,20 @@ def _scored(
     second = None
     if against not in ("", RECORDED):
         second = function_of(recipe, against, {}, batch=False)
-    tried = score(recipe, function, rows.batches, _warn)
+    tried = score(recipe, function, rows.batches, tell)
     if second is None:
         return rows, recipe.reward, tried, against, stored
-    return rows, recipe.reward, tried, against, score(recipe, second, rows.batches, _warn).rows
+    return rows, recipe.reward, tried, against, score(recipe, second, rows.batches, tell).rows
 
 
 def _rows(options: argparse.Namespace) -> tuple["Recipe", "Rows"]:
     """Return the rows to score, and the recipe whose limits hold."""
-    from rlcore.recipes import load_recipe, parse_override, recipe_names
+    from rlcore.recipes import load_recipe, recipe_names
     from rlcore.results.folders import run_folder, run_names
     from rlcore.results.run import Run
     from rlcore.reward_trial.rows import sample_rows, stored_rows
 
-    overrides = dict(parse_override(text) for text in options.override)
+    overrides = overrides_of(options)
     most = options.n or None
     if run_folder(options.source, options.runs) is not None:
         run = Run.open(options.source, options.runs, overrides)
@@ -158,7 +153,3 @@ def _rows(options: argparse.Namespace) -> tuple["Recipe", "Rows"]:
         )
     recipe = load_recipe(options.source, overrides, directory=RECIPES)
     return recipe, sample_rows(recipe, most=most)
-
-
-def _warn(line: str) -> None:
-    print(line, file=sys.stderr)

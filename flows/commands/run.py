@@ -1,30 +1,36 @@
-"""`rl-pipeline run`: a recipe in this process, to its table; or its plan."""
+"""``rl-pipeline run``, ``rerun`` and ``fork``: a recipe in this process, to its table, or its plan;
+that of an earlier run with a stage made anew, or from one of its checkpoints on."""
 
 import argparse
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from flows.commands.arguments import (
+    add_overrides,
+    add_recipe,
+    add_runs_folder,
+    overrides_of,
+    recipe_of,
+)
 from flows.inline import end, run_inline
 from flows.output import print_json
 from flows.places import RECIPES
+from rlcore.results.folders import RECIPE
 from schemas.errors import UserError
 
 if TYPE_CHECKING:
     from prefect import Flow
 
+    from rlcore.results.run import Run
+    from schemas.recipe import Recipe
+
 
 def add_run(commands: Any) -> None:
     """Add the subcommand ``run`` to a command line's subparsers."""
     parser = commands.add_parser("run", help="run a recipe in this process, or plan it")
-    parser.add_argument("recipe", help="name in flows/recipes, or path of a YAML file")
-    parser.add_argument(
-        "-o",
-        "--override",
-        action="append",
-        default=[],
-        metavar="PATH=VALUE",
-        help="e.g. -o rl.iterations=5; may be given many times",
-    )
+    add_recipe(parser)
+    add_overrides(parser, "e.g. -o rl.iterations=5; may be given many times")
     parser.add_argument(
         "--dry-run",
         action="store_true",
@@ -72,13 +78,12 @@ def run(options: argparse.Namespace) -> int:
     anything starts, for what ``check_start`` refuses.
     """
     from rlcore.preflight.start import check_start
-    from rlcore.recipes import load_recipe, parse_override
     from schemas.stages import check_stages
 
     if options.dry_run and options.format == "json":
         raise UserError("--format json is of a run's summary; leave it out, or --dry-run")
-    overrides = dict(parse_override(text) for text in options.override)
-    recipe = load_recipe(options.recipe, overrides, directory=RECIPES)
+    overrides = overrides_of(options)
+    recipe = recipe_of(options)
     check_stages(recipe, options.refresh, options.until)
     planned = check_start(recipe, call_judges=options.call_judges)
     if options.dry_run:
@@ -129,3 +134,91 @@ def _pipeline() -> "Flow[..., Any]":
     from flows.rl_pipeline import rl_pipeline
 
     return rl_pipeline
+
+
+def add_rerun(commands: Any) -> None:
+    """Add the subcommand ``rerun`` to a command line's subparsers."""
+    parser = commands.add_parser("rerun", help="make a stage of a run anew, and what follows of it")
+    parser.add_argument("run", metavar="RUN", help="as `rl-pipeline runs` names it, or 'latest'")
+    parser.add_argument(
+        "--from",
+        dest="stage",
+        required=True,
+        metavar="STAGE",
+        help="is made anew; a later stage is run where what it reads has changed by that",
+    )
+    add_runs_folder(parser)
+    add_execution(parser)
+    parser.set_defaults(command=_rerun)
+
+
+def _rerun(options: argparse.Namespace) -> int:
+    """Run the recipe that the run recorded; ends the process as ``run`` does.
+
+    Raises UserError for a run that there is not, and a stage that its recipe lacks.
+    """
+    from rlcore.preflight.start import check_start
+    from rlcore.results.run import Run
+    from schemas.stages import check_stages
+
+    path, recipe = _recorded(Run.open(options.run, options.runs), {})
+    check_stages(recipe, [options.stage], options.until, refresh_name="--from")
+    check_start(recipe)
+    execute(options, path, {}, [options.stage])
+
+
+def _recorded(run: "Run", overrides: dict[str, Any]) -> tuple[str, "Recipe"]:
+    """Return the path, from here, of the recipe that ``run`` recorded, and the recipe itself."""
+    from rlcore.recipes import load_recipe
+
+    path = run.folder / RECIPE
+    path = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    return str(path), load_recipe(str(path), overrides, directory=run.folder)
+
+
+def add_fork(commands: Any) -> None:
+    """Add the subcommand ``fork`` to a command line's subparsers."""
+    parser = commands.add_parser(
+        "fork", help="a run that goes on from a checkpoint of another, with other settings"
+    )
+    parser.add_argument(
+        "origin",
+        metavar="RUN@N",
+        help="a run's folder or 'latest', and an iteration of RL whose checkpoint it has",
+    )
+    add_overrides(
+        parser, "of the run's recipe; rl.iterations counts from the start of RL, N included"
+    )
+    add_runs_folder(parser)
+    add_execution(parser)
+    parser.set_defaults(command=_fork)
+
+
+def _fork(options: argparse.Namespace) -> int:
+    """Run the recipe of the other run from that checkpoint on; ends the process as ``run`` does.
+
+    Raises UserError, before anything starts, for a run or an iteration that there is not, a
+    checkpoint that is gone, and overrides that make another model than that of the checkpoint.
+    """
+    from rlcore.preflight.fork import check_fits
+    from rlcore.preflight.start import check_start
+    from rlcore.results.run import Run
+    from rlcore.rl.fork import Fork
+    from rlcore.rl.recorded import RecordedIterations
+    from schemas.stages import check_stages
+
+    name, at, number = options.origin.rpartition("@")
+    if not at or not number.isdecimal():
+        raise UserError(f"'{options.origin}' is not of the form RUN@N, e.g. latest@60")
+    run = Run.open(name, options.runs)
+    recorded = RecordedIterations(
+        run.store, run.records("rl"), run.name, total=run.recipe.rl.iterations
+    )
+    recorded.ref(int(number))
+    Fork(f"{recorded.key}@{number}", run.store).check_kept()
+    overrides = {**overrides_of(options), "rl.fork": f"{recorded.key}@{number}"}
+    path, recipe = _recorded(run, overrides)
+    check_fits(run.recipe, recipe, options.origin, int(number))
+    check_stages(recipe, [], options.until)
+    check_start(recipe)
+    execute(options, path, overrides, [])

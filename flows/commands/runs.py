@@ -6,8 +6,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from flows.commands.arguments import add_runs_folder
 from flows.output import add_format, print_rows
-from rlcore.results.folders import RECIPE, RUNS, SUMMARY, flow_run_digits, run_folders
+from rlcore.results.folders import RECIPE, SUMMARY, flow_run_digits, run_folders
 
 SHOWN = ("run", "state", "iterations", "accuracy", "began")
 COLUMNS = ("run", "state", "recipe", "iterations", "accuracy", "began", "ended", "export")
@@ -17,9 +18,7 @@ UNFINISHED = "unfinished"
 def add_runs(commands: Any) -> None:
     """Add the subcommand ``runs`` to a command line's subparsers."""
     parser = commands.add_parser("runs", help="list the runs: state, accuracy, export")
-    parser.add_argument(
-        "--runs", type=Path, default=RUNS, metavar="FOLDER", help="of runs (default: %(default)s)"
-    )
+    add_runs_folder(parser)
     add_format(parser)
     parser.set_defaults(command=_runs)
 

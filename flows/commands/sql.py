@@ -1,13 +1,12 @@
-"""``rl-pipeline sql``: query what runs recorded."""
+"""``rl-pipeline sql`` and ``tables``: query what runs recorded, and what there is to ask for."""
 
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flows.output import add_format, print_rows
-from schemas.errors import UserError
+from flows.commands.arguments import add_store_root, check_store
+from flows.output import add_format, print_rows, tell
 
 if TYPE_CHECKING:
     from rlcore.store.reader import ArtifactReader
@@ -21,9 +20,7 @@ def add_sql(commands: Any) -> None:
     parser.add_argument(
         "statement", help='e.g. "select outcome, count(*) from rollouts group by 1"'
     )
-    parser.add_argument(
-        "--store", default="runs/store", help="artifact store (default: %(default)s)"
-    )
+    add_store_root(parser)
     parser.add_argument(
         "--rows", type=int, default=40, help="rows of a table shown (default: %(default)s)"
     )
@@ -34,11 +31,7 @@ def add_sql(commands: Any) -> None:
 def _sql(options: argparse.Namespace) -> int:
     from rlcore.results.statement import answer
 
-    found = answer(
-        readable_store(options.store),
-        options.statement,
-        lambda line: print(line, file=sys.stderr),
-    )
+    found = answer(readable_store(options.store), options.statement, tell)
     print_answer(found.dicts(), found.columns, options.format, options.rows)
     return 0
 
@@ -47,8 +40,7 @@ def readable_store(root: str) -> "ArtifactReader":
     """Return the store at ``--store``; raises UserError where there is none."""
     from rlcore.store.reader import ArtifactReader
 
-    if "://" not in root and not Path(root).is_dir():
-        raise UserError(f"--store {root}: there is no such folder; a run makes one")
+    check_store(root)
     return ArtifactReader(root)
 
 
@@ -64,3 +56,58 @@ def print_answer(
             " with every value whole",
             file=sys.stderr,
         )
+
+
+def add_tables(commands: Any) -> None:
+    """Add the subcommand ``tables`` to a command line's subparsers."""
+    parser = commands.add_parser("tables", help="list the tables of `sql`, or one's columns")
+    parser.add_argument("table", nargs="?", metavar="TABLE", help="e.g. rollouts")
+    add_format(parser)
+    parser.set_defaults(command=tables)
+
+
+def tables(options: argparse.Namespace) -> int:
+    """Print each table with what it holds, or the columns of one with type and meaning."""
+    from schemas.columns import TABLES
+    from schemas.view_columns import VIEWS
+
+    texts = {**VIEWS, **TABLES}
+    if options.format == "table":
+        _print_table(options.table, texts)
+    elif options.table is None:
+        rows = [{"table": name, "holds": text} for name, text in texts.items()]
+        print_rows(rows, ("table", "holds"), options.format)
+    else:
+        from rlcore.results.data_dictionary import describe
+
+        rows = [
+            {"column": column.name, "type": column.type, "meaning": column.description}
+            for column in describe(options.table)
+        ]
+        print_rows(rows, ("column", "type", "meaning"), options.format)
+    return 0
+
+
+def _print_table(table: str | None, texts: Mapping[str, str]) -> None:
+    """Print it as wide as the terminal, long texts over several lines."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    if table is None:
+        shown = Table("table", "holds", box=SIMPLE_HEAD)
+        for name, text in texts.items():
+            shown.add_row(name, text)
+    else:
+        from rlcore.results.data_dictionary import describe
+
+        columns = describe(table)
+        title = f"{table}: {texts[table]}"
+        shown = Table("column", "type", "meaning", box=SIMPLE_HEAD, title=title)
+        for column in columns:
+            shown.add_row(column.name, column.type, column.description)
+    shown.title_justify, shown.title_style = "left", ""
+    console = Console(markup=False)
+    for column in shown.columns[:-1]:
+        column.no_wrap = True
+    console.print(shown)

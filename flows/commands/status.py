@@ -6,8 +6,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from flows.commands.arguments import add_overrides, add_recipe, recipe_of
 from flows.output import add_format, print_rows
-from flows.places import RECIPES
 from rlcore.dry_run.states import state_lines
 from schemas.errors import UserError
 
@@ -22,15 +22,8 @@ def add_status(commands: Any) -> None:
         "status",
         help="what is up: server, worker, runs; with a recipe, which stages would run, and why",
     )
-    parser.add_argument("recipe", nargs="?", help="name in flows/recipes, or path of a YAML file")
-    parser.add_argument(
-        "-o",
-        "--override",
-        action="append",
-        default=[],
-        metavar="PATH=VALUE",
-        help="e.g. -o rl.iterations=5; may be given many times",
-    )
+    add_recipe(parser, nargs="?")
+    add_overrides(parser, "e.g. -o rl.iterations=5; may be given many times")
     parser.add_argument(
         "--accept-code", action="store_true", help="as of the run: half-done RL of other code"
     )
@@ -60,10 +53,8 @@ def _stages(options: argparse.Namespace) -> int:
     Raises UserError where the recipe is wrong, or the store or a file of it cannot be read.
     """
     from flows.cached import stages_in_store
-    from rlcore.recipes import load_recipe, parse_override
 
-    overrides = dict(parse_override(text) for text in options.override)
-    recipe = load_recipe(options.recipe, overrides, directory=RECIPES)
+    recipe = recipe_of(options)
     found = stages_in_store(recipe, accept_code=options.accept_code)
     if found.unread:
         raise UserError(

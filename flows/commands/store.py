@@ -3,11 +3,10 @@
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flows.output import add_format, print_rows, without_path
-from schemas.errors import UserError
+from flows.commands.arguments import add_store_root, check_store
+from flows.output import add_format, print_rows, tell, without_path
 
 if TYPE_CHECKING:
     from rlcore.retention.plan import Plan, Settings
@@ -44,22 +43,16 @@ def add_store(commands: Any) -> None:
             metavar="RUN|KIND/KEY|DIGEST|DIR",
             help="a run: its last result; an artifact; digits of a digest; a model's directory",
         )
-        _add_store(action)
+        add_store_root(action)
         action.set_defaults(command=command)
     gc = actions.add_parser("gc", help="remove what no root needs; without --yes only say what")
     gc.add_argument("--yes", action="store_true", help="remove it")
     _add_kept(gc)
     gc.set_defaults(command=_gc)
     verify = actions.add_parser("verify", help="read every artifact, and name what is damaged")
-    _add_store(verify)
+    add_store_root(verify)
     add_format(verify)
     verify.set_defaults(command=_verify)
-
-
-def _add_store(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--store", default="runs/store", help="artifact store (default: %(default)s)"
-    )
 
 
 def _add_kept(parser: argparse.ArgumentParser) -> None:
@@ -96,7 +89,7 @@ def _add_kept(parser: argparse.ArgumentParser) -> None:
         metavar="HOURS",
         help="what was made within them is kept (default: %(default)s)",
     )
-    _add_store(parser)
+    add_store_root(parser)
     add_format(parser)
 
 
@@ -114,8 +107,7 @@ def _settings(options: argparse.Namespace) -> "Settings":
 def _open(options: argparse.Namespace) -> "ArtifactStore":
     from rlcore.store.artifacts import ArtifactStore
 
-    if "://" not in options.store and not Path(options.store).is_dir():
-        raise UserError(f"--store {options.store}: there is no such folder; a run makes one")
+    check_store(options.store)
     return ArtifactStore(options.store, writer=f"rl-pipeline store of {options.store}")
 
 
@@ -202,7 +194,7 @@ def _gc(options: argparse.Namespace) -> int:
             file=sys.stderr,
         )
         return 0
-    done = collect(store, plan, settings, lambda line: print(line, file=sys.stderr))
+    done = collect(store, plan, settings, tell)
     print(
         f"removed {done.artifacts} artifacts, {text_of(done.bytes)}, and"
         f" {text_of(done.leftover_bytes)} of leftovers; their manifests are kept",

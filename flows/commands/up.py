@@ -1,8 +1,16 @@
-"""``rl-pipeline up``: what ``make up`` does once the environment is installed."""
+"""``rl-pipeline up``, ``down`` and ``open``: this project's Prefect server and worker."""
 
 import argparse
+import os
+import sys
 import time
-from typing import Any
+import webbrowser
+from typing import TYPE_CHECKING, Any, cast
+
+from schemas.errors import UserError
+
+if TYPE_CHECKING:
+    from flows.local import Site
 
 
 def add_up(commands: Any) -> None:
@@ -35,3 +43,56 @@ def _up(options: argparse.Namespace) -> int:
     print(f"Deployments: {', '.join(f'rl-pipeline/{name}' for name in site.deployments)}")
     print("Next: prefect deployment run rl-pipeline/quickstart --watch; make down ends it all.")
     return 0
+
+
+def add_down(commands: Any) -> None:
+    """Add the subcommand ``down`` to a command line's subparsers."""
+    parser = commands.add_parser("down", help="end worker and server; cancel runs that wait")
+    parser.set_defaults(command=_down)
+
+
+def _down(options: argparse.Namespace) -> int:
+    from flows import local
+
+    del options
+    ended = local.down(local.HOME)
+    print(f"Ended: {', '.join(ended)}." if ended else "Nothing was running.")
+    return 0
+
+
+def add_open(commands: Any) -> None:
+    """Add the subcommand ``open`` to a command line's subparsers."""
+    parser = commands.add_parser(
+        "open", help="log this browser into the Prefect UI, by a one-time link"
+    )
+    parser.set_defaults(command=_open)
+
+
+def _open(options: argparse.Namespace) -> int:
+    """Print a login link, and open it where this process has a display."""
+    from flows import services
+    from flows.local import HOME, connect
+
+    del options
+    if services.find(HOME, "server") is None:
+        raise UserError("no Prefect server of this project runs; `make up` starts it")
+    site = connect()
+    link = login_link(site)
+    print(link)
+    print(
+        f"It works once, for five minutes. From another machine: ssh -L 8000:127.0.0.1:{site.port}"
+        " HOST, and open the same path at http://localhost:8000."
+    )
+    if sys.platform == "darwin" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
+        webbrowser.open(link)
+    return 0
+
+
+def login_link(site: "Site") -> str:
+    """Return a link that logs the browser that opens it into the UI, once and within 5 minutes."""
+    from prefect.client.orchestration import get_client
+
+    with get_client(sync_client=True) as client:
+        # The client's type covers Prefect's own routes only.
+        reply = cast(Any, client).request("POST", "/login-links")
+    return site.ui_url + reply.json()["path"]

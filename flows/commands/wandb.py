@@ -1,10 +1,9 @@
 """``rl-pipeline wandb``: one wandb run of what a run recorded, whatever became of the live one."""
 
 import argparse
-from pathlib import Path
 from typing import Any
 
-from rlcore.results.folders import RUNS
+from flows.commands.arguments import add_runs_folder
 from schemas.errors import UserError
 
 
@@ -17,9 +16,7 @@ def add_wandb(commands: Any) -> None:
         action="store_true",
         help="send it, with the key of `wandb login` (default: where WANDB_API_KEY is set)",
     )
-    parser.add_argument(
-        "--runs", type=Path, default=RUNS, metavar="FOLDER", help="of runs (default: %(default)s)"
-    )
+    add_runs_folder(parser)
     parser.set_defaults(command=rebuild_run)
 
 

@@ -32,9 +32,8 @@ def watch(options: argparse.Namespace) -> int:
         raise UserError("no Prefect server of this project is running; `make up` starts it")
     from prefect.settings import PREFECT_UI_URL
 
-    from flows.flow_runs import find_run, whole
+    from flows.flow_runs import find_run, is_of_a_terminal, whole
     from flows.follow import follow
-    from flows.pool_runs import is_of_a_terminal
 
     worker = services.find(HOME, "worker")
     run = find_run(options.run)

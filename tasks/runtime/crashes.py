@@ -8,22 +8,18 @@ from typing import Any
 from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.filters import (
-    FlowRunFilter,
-    FlowRunFilterId,
-    FlowRunFilterParentFlowRunId,
-    FlowRunFilterState,
-    FlowRunFilterStateType,
-    TaskRunFilter,
-    TaskRunFilterState,
-    TaskRunFilterStateType,
-)
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId, TaskRunFilter
 from prefect.client.schemas.objects import StateType
 from prefect.states import Crashed
 
 # Paused runs wait for a person and have no process.
 OPEN_STATES = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
 PAGE = 200
+
+
+def in_states(states: list[StateType], **more: Any) -> FlowRunFilter:
+    """Return the filter of flow runs in one of ``states``; ``more``: of its other fields."""
+    return FlowRunFilter.model_validate({"state": {"type": {"any_": states}}, **more})
 
 
 def close_children(flow: Any, flow_run: Any, state: Any) -> None:
@@ -40,18 +36,15 @@ def close_run(client: SyncPrefectClient, flow_run_id: UUID, message: str) -> Non
 
 def _close_below(client: SyncPrefectClient, flow_run_id: UUID, message: str) -> None:
     children = client.read_flow_runs(
-        flow_run_filter=FlowRunFilter(
-            parent_flow_run_id=FlowRunFilterParentFlowRunId(any_=[flow_run_id]),
-            state=FlowRunFilterState(type=FlowRunFilterStateType(any_=OPEN_STATES)),
-        )
+        flow_run_filter=in_states(OPEN_STATES, parent_flow_run_id={"any_": [flow_run_id]})
     )
     for child in children:
         close_run(client, child.id, message)
     while True:
         task_runs = client.read_task_runs(
             flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[flow_run_id])),
-            task_run_filter=TaskRunFilter(
-                state=TaskRunFilterState(type=TaskRunFilterStateType(any_=OPEN_STATES), name=None)
+            task_run_filter=TaskRunFilter.model_validate(
+                {"state": {"type": {"any_": OPEN_STATES}}}
             ),
             limit=PAGE,
         )

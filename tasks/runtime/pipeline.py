@@ -1,7 +1,7 @@
 """One run of the pipeline: what its stages share, and what they returned."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,52 +26,30 @@ class StageResult:
     seconds: float
 
 
+@dataclass
 class PipelineRun:
-    """One run of the pipeline: what all its stages share. ``directory`` is this run's own folder.
+    """One run of the pipeline: what all its stages share.
 
-    ``results`` collects what the stages returned, in order.
+    ``directory``: this run's own folder. ``page``: the run's page, where it has one. ``overrides``:
+    dotted keys that the recipe was changed by. ``accept_code``: a half-done stage that other code
+    began goes on. ``refresh``: stages that are made anew. ``results``: what the stages returned, in
+    order. ``flow_run_id``: that of the run, in its subflows too.
     """
 
-    __slots__ = (
-        "accept_code",
-        "directory",
-        "flow_run_id",
-        "overrides",
-        "page",
-        "recipe",
-        "refresh",
-        "results",
-        "store",
-        "tracker",
-        "workers",
-    )
+    recipe: Recipe
+    directory: Path
+    workers: Workers = field(kw_only=True)
+    tracker: Tracker = field(kw_only=True)
+    page: RunPage | None = None
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    accept_code: bool = False
+    refresh: Collection[str] = ()
+    results: list[StageResult] = field(default_factory=list, init=False)
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        directory: Path,
-        *,
-        workers: Workers,
-        tracker: Tracker,
-        page: RunPage | None = None,
-        overrides: Mapping[str, Any] | None = None,
-        accept_code: bool = False,
-        refresh: Collection[str] = (),
-    ) -> None:
-        """``page``: the run's page, where it has one. ``overrides``: dotted keys that the recipe
-        was changed by. ``accept_code``: a half-done stage that other code began goes on.
-        ``refresh``: stages that are made anew."""
-        self.accept_code = accept_code
-        self.refresh = frozenset(refresh)
-        self.overrides = dict(overrides or {})
-        self.recipe = recipe
-        self.directory = directory
-        self.flow_run_id = str(flow_run.id)  # that of the run, in its subflows too
-        self.store = ArtifactStore(recipe.store, writer=f"flow run {flow_run.name} ({flow_run.id})")
-        self.workers = workers
-        self.tracker = tracker
-        self.page = page
-        self.results: list[StageResult] = []
+    def __post_init__(self) -> None:
+        self.flow_run_id = str(flow_run.id)
+        writer = f"flow run {flow_run.name} ({flow_run.id})"
+        self.store = ArtifactStore(self.recipe.store, writer=writer)
 
     def refresh_page(self, *, at_once: bool = False) -> None:
         """Show on the run's page what has been recorded, without waiting for it

@@ -17,7 +17,7 @@ from rlcore.models.stops import NEVER_CLOSES
 from rlcore.preflight.start import check_start
 from rlcore.recipe_text import write_yaml
 from rlcore.recipes import load_recipe
-from rlcore.redaction import redact_logs, redacting
+from rlcore.redaction import redacting
 from rlcore.results.folders import LATEST, RECIPE, RUNS, run_directory
 from rlcore.store.versions import modified_sentences
 from rlcore.workers.workers import Workers
@@ -28,9 +28,8 @@ from tasks.run_page.board import Board
 from tasks.run_page.page import RunPage
 from tasks.run_page.tracking import Tracker
 from tasks.run_page.view import View
-from tasks.runtime.mistakes import tell_mistakes_once
-from tasks.runtime.patience import ignore_lost_output, wait_for_server
 from tasks.runtime.pipeline import PipelineRun
+from tasks.runtime.process import prepare_process
 from tasks.runtime.pulse import pulse
 
 LONGEST_TAG = 80  # characters
@@ -56,8 +55,7 @@ def open_run(
     Raises UserError when the recipe is wrong or lacks a stage of ``refresh`` or ``until``, or
     ``check_start`` refuses it.
     """
-    redact_logs()
-    tell_mistakes_once()
+    prepare_process()
     with (
         redacting(),
         _opened(recipe_name, overrides, recipes, accept_code, refresh, until) as run,
@@ -74,8 +72,6 @@ def _opened(
     refresh: Sequence[str],
     until: str | None,
 ) -> Iterator[PipelineRun]:
-    wait_for_server()
-    ignore_lost_output()
     directory = run_directory(recipe_name, str(flow_run.id))
     recipe = _resolve(recipe_name, overrides, directory, recipes)
     _tag(overrides)

@@ -46,26 +46,6 @@ class StageRun:
     are with this one, of which all but the first were asked for (``refresh``).
     """
 
-    __slots__ = (
-        "_keys",
-        "_made_by",
-        "_origin",
-        "code_fingerprint",
-        "generation",
-        "identity",
-        "key",
-        "kind",
-        "parents",
-        "pipeline",
-        "recipe",
-        "records",
-        "reused",
-        "stage",
-        "store",
-        "tracker",
-        "workers",
-    )
-
     def __init__(
         self,
         pipeline: PipelineRun,
@@ -78,8 +58,7 @@ class StageRun:
     ) -> None:
         self.pipeline = pipeline
         self.recipe = pipeline.recipe
-        self.store = pipeline.store
-        self.tracker = pipeline.tracker
+        self.store, self.tracker = pipeline.store, pipeline.tracker
         self.workers = pipeline.workers
         self.stage = stage
         self.kind = kind
@@ -89,7 +68,7 @@ class StageRun:
         self.code_fingerprint = keys.code
         self.generation = generation
         self.reused = False
-        self._keys = keys
+        self.keys = keys
         self._made_by: dict[str, ArtifactRef] = {}
         self._origin: dict[str, Any] = {GENERATION: generation} if generation > 1 else {}
 
@@ -99,7 +78,7 @@ class StageRun:
             self.pipeline,
             stage=self.stage,
             kind=self.kind,
-            keys=self._keys,
+            keys=self.keys,
             parents=self.parents,
             generation=generation,
         )
@@ -149,15 +128,10 @@ class StageRun:
         }
         return run
 
-    @property
-    def keys(self) -> StageKeys:
-        """The keys that it was made with."""
-        return self._keys
-
     def resumable(self) -> Lineage:
         """Return the lineage of checkpoints, which says who may go on with them."""
-        named = {IDENTITY: self.identity, TRAJECTORY: self._keys.trajectory}
-        made_by = {VERSION: self._keys.parts.code[VERSION], TOTAL: self._keys.total}
+        named = {IDENTITY: self.identity, TRAJECTORY: self.keys.trajectory}
+        made_by = {VERSION: self.keys.parts.code[VERSION], TOTAL: self.keys.total}
         return self.lineage(named | made_by)
 
     def record_origin(self) -> None:
@@ -172,7 +146,7 @@ class StageRun:
     @property
     def reads(self) -> Mapping[str, str]:
         """What the key says was read from outside the store: digests by role."""
-        return self._keys.reads
+        return self.keys.reads
 
     def lineage(self, metadata: Mapping[str, Any] | None = None) -> Lineage:
         """Return what the manifest says of origin; ``metadata`` holds JSON values."""
@@ -216,9 +190,9 @@ class StageRun:
 
         ``parents``: what the body itself made on the way, by role; it is in no key.
         """
-        made = {MADE_OF: self._keys.parts.to_json(), MACHINE: machine_state()}
+        made = {MADE_OF: self.keys.parts.to_json(), MACHINE: machine_state()}
         lineage = self.lineage({**made, **(metadata or {})})
-        read = record_inputs(self.store, self.key, self._keys.reads, self.lineage())
+        read = record_inputs(self.store, self.key, self.keys.reads, self.lineage())
         lineage = replace(lineage, parents={**lineage.parents, **read, **(parents or {})})
         return self.store.put(
             self.kind, self.key, tables=tables, directory=directory, lineage=lineage

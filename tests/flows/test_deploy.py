@@ -32,8 +32,8 @@ from flows.deploy import (
     ensure_automations,
     ensure_pool,
 )
+from flows.flow_runs import CATCH_UP, POOL, cancel_waiting
 from flows.places import RECIPES
-from flows.pool_runs import CATCH_UP, POOL, cancel_waiting
 from schemas.errors import UserError
 from schemas.stages import Stage
 

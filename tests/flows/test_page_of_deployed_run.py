@@ -20,8 +20,8 @@ from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRun
 from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
 from flows import services
+from flows.flow_runs import executing
 from flows.local import ROOT, client_settings, down, password
-from flows.pool_runs import executing
 from rlcore.webhook import LEAST, URL
 from tests.browser import Browser, opened
 from tests.flows.small_run import INLINE, SMALL

@@ -19,8 +19,8 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
+from flows.commands.up import login_link
 from flows.local import Site, client_settings, password, server_settings, settings
-from flows.login import login_link
 from flows.server import LINK_S, LoginLinks, create_guarded_app, main
 from schemas.errors import UserError
 from tests.flows.prefect_calls import Server, called

@@ -9,6 +9,8 @@ import pytest
 from flows.cli import main
 from rlcore.store.artifacts import ArtifactStore, Lineage
 from schemas.chats import MESSAGES
+from schemas.columns import TABLES
+from schemas.view_columns import VIEWS
 
 RESPONSE = "Two and two make four.\n" * 40
 
@@ -79,3 +81,21 @@ def test_files_for_other_programs_are_whole(
     assert printed.err == ""
     if form == "json":
         assert json.loads(printed.out) == [{"response": RESPONSE}] * 3
+
+
+def test_the_tables_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tables"]) == 0
+    printed = capsys.readouterr().out
+    assert all(f"\n  {name} " in printed for name in (*TABLES, *VIEWS))
+
+
+def test_the_columns_of_a_table_are_described(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tables", "rewards"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "rewards: how each rollout was scored" in printed
+    assert "seconds DOUBLE wall clock of scoring, s" in printed
+
+
+def test_an_unknown_table_ends_in_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tables", "reward"]) == 2
+    assert "did you mean 'rewards'" in capsys.readouterr().err

@@ -12,8 +12,8 @@ from prefect.client.schemas.objects import State
 from prefect.states import Completed, Failed, Running, Scheduled
 
 from flows.deploy import ensure_pool
+from flows.flow_runs import POOL
 from flows.places import AUTOMATIONS
-from flows.pool_runs import POOL
 from flows.retrain import ENDS, NOTHING_NEW
 from tasks.retraining.observe import SUPERSEDED, done_since, supersede
 

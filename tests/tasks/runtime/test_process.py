@@ -8,7 +8,7 @@ from prefect import flow, task
 
 from rlcore.redaction import redact_logs
 from schemas.errors import UserError
-from tasks.runtime.mistakes import tell_mistakes_once
+from tasks.runtime.process import tell_mistakes_once
 
 pytestmark = pytest.mark.timeout(60)
 SENTENCE = "rl.iterations = -1 is not at least 1; give a number of iterations"
