@@ -32,7 +32,7 @@ def add_sql(commands: Any) -> None:
 
 
 def _sql(options: argparse.Namespace) -> int:
-    from rlcore.results.statement import answer
+    from rlcore.results.queries import answer
 
     found = answer(
         readable_store(options.store),

@@ -3,8 +3,7 @@
 import pytest
 
 from flows.cli import main
-from schemas.columns import TABLES
-from schemas.view_columns import VIEWS
+from schemas.table_list import TABLES, VIEWS
 
 
 def test_it_lists_the_tables(capsys: pytest.CaptureFixture[str]) -> None:
