@@ -38,8 +38,7 @@ def keys(**_: Any) -> list[str]:
 
 def tables(**_: Any) -> list[str]:
     """Return the names of the tables that can be queried."""
-    from schemas.columns import TABLES
-    from schemas.view_columns import VIEWS
+    from schemas.table_list import TABLES, VIEWS
 
     return [*VIEWS, *TABLES]
 

@@ -79,7 +79,7 @@ What `rl.preset` sets, where presets differ; empty: the preset has no such secti
 """
 TABLES_HEAD = """# Tables
 
-Written by `make docs` from `schemas/columns.py`: change the descriptions there. These are the views
+Written by `make docs` from `schemas/tables.py`: change the descriptions there. These are the views
 of `rl-pipeline sql`, over all complete artifacts of a store; `rl-pipeline tables NAME` prints one.
 
 Rows of all runs are in one view. `records_key` says which: it is that of a stage in `run_stages`,
@@ -149,9 +149,9 @@ def reference() -> str:
 
 def tables_reference() -> str:
     """Return the reference of tables as Markdown: what each holds, and its columns."""
-    from rlcore.results.data_dictionary import describe
-    from schemas.columns import TABLES as TEXTS
-    from schemas.view_columns import VIEWS
+    from rlcore.results.queries import describe
+    from schemas.table_list import TABLES as TEXTS
+    from schemas.table_list import VIEWS
 
     parts = [TABLES_HEAD, "| table | holds |", "|---|---|"]
     texts = {**VIEWS, **TEXTS}

@@ -1,388 +1,379 @@
 """Pandera contracts of every Parquet table that passes between stages (polars, eager).
 
-``TABLES`` maps a table's name (its file is ``<name>.parquet``) to its model. Rows are keyed by
-``uid`` (prompt) and ``trajectory_id`` (one sampled response). The versions of their schemas:
-``schemas/versions.py``; what each column holds: ``schemas/columns.py``.
+``TABLES`` maps a table's name (its file is ``<name>.parquet``) to its contract. Rows are keyed by
+``uid`` (prompt) and ``trajectory_id`` (one sampled response). What tables hold as a whole,
+and the versions of their schemas: ``schemas/table_list.py``.
 """
-
-from typing import Any
 
 import pandera.polars as pa
 import polars as pl
 
-from schemas.chats import MESSAGE
-from schemas.contract import Table
-from schemas.evolve_tables import EvolveAnswers, EvolveScores, EvolveVerdicts
-from schemas.outcomes import LEVELS, FinishReason, Outcome, StopReason
+from schemas.contract import (
+    FINISH_REASONS,
+    NO_SCORE,
+    OUTCOMES,
+    boolean,
+    booleans,
+    equal_lengths,
+    finite,
+    float32s,
+    float64,
+    float64s,
+    int32,
+    int32s,
+    int64,
+    int64s,
+    messages,
+    once,
+    rows,
+    string,
+    table,
+)
+from schemas.evolve_tables import EVOLVE_ANSWERS, EVOLVE_SCORES, EVOLVE_VERDICTS
+from schemas.outcomes import LEVELS, StopReason
 from schemas.records import (
-    Champions,
-    Decisions,
-    Inputs,
-    Iterations,
-    Restarts,
-    RunStages,
-    Weights,
+    CHAMPIONS,
+    DECISIONS,
+    INPUTS,
+    ITERATIONS,
+    RESTARTS,
+    RUN_STAGES,
+    WEIGHTS,
 )
 
 SPLITS = ["train", "validation", "test"]
-OUTCOMES = [outcome.value for outcome in Outcome]
-UNSCORABLE = [Outcome.TIMEOUT.value, Outcome.ERROR.value, Outcome.ABORTED.value]
-FINISH_REASONS = [reason.value for reason in FinishReason]
+TRAINED = SPLITS[:2]
 STOP_REASONS = [reason.value for reason in StopReason]
-
-
-def _equal_lengths(frame: pl.LazyFrame, columns: list[str]) -> pl.LazyFrame:
-    first = pl.col(columns[0]).list.len()
-    return frame.select(pl.all_horizontal([pl.col(c).list.len() == first for c in columns[1:]]))
-
-
-class Prompts(Table):
-    """One prompt to learn or be evaluated on (verl's columns plus uid, split and token ids).
-
-    Produced by prepare_data; consumed by rollout and evaluate.
-    """
-
-    uid: pl.String = pa.Field(unique=True)
-    split: pl.String = pa.Field(isin=SPLITS)
-    subset: pl.String
-    data_source: pl.String
-    prompt: pl.List = pa.Field(dtype_kwargs={"inner": MESSAGE})
-    prompt_ids: pl.List = pa.Field(dtype_kwargs={"inner": pl.Int32})
-    ability: pl.String
-    reward_style: pl.String = pa.Field(isin=["rule", "model", "judge", "code"])
-    ground_truth: pl.String = pa.Field(nullable=True)
-    extra_info: pl.String
-
-    @pa.dataframe_check
-    def prompts_are_not_empty(cls, data: Any) -> pl.LazyFrame:
-        return data.lazyframe.select(
-            (pl.col("prompt").list.len() > 0) & (pl.col("prompt_ids").list.len() > 0)
-        )
-
-    @pa.dataframe_check
-    def rule_rows_have_ground_truth(cls, data: Any) -> pl.LazyFrame:
-        return data.lazyframe.select(
-            (pl.col("reward_style") != "rule") | pl.col("ground_truth").is_not_null()
-        )
-
-
-class Demonstrations(Table):
-    """One SFT example: messages, their token ids, and the mask of assistant tokens that carry
-    loss."""
-
-    uid: pl.String = pa.Field(unique=True)
-    split: pl.String = pa.Field(isin=["train", "validation"])
-    data_source: pl.String
-    messages: pl.List = pa.Field(dtype_kwargs={"inner": MESSAGE})
-    token_ids: pl.List = pa.Field(dtype_kwargs={"inner": pl.Int32})
-    loss_mask: pl.List = pa.Field(dtype_kwargs={"inner": pl.Boolean})
-
-    @pa.dataframe_check
-    def mask_covers_tokens(cls, data: Any) -> pl.LazyFrame:
-        return _equal_lengths(data.lazyframe, ["token_ids", "loss_mask"])
-
-    @pa.dataframe_check
-    def some_token_carries_loss(cls, data: Any) -> pl.LazyFrame:
-        return data.lazyframe.select(pl.col("loss_mask").list.any())
-
-
-class Rejects(Table):
-    """One input row that preparation dropped, and why."""
-
-    source: pl.String
-    row: pl.Int64 = pa.Field(ge=0)
-    reason: pl.String
-    detail: pl.String
-    content: pl.String
-
-
-class Rollouts(Table):
-    """One trajectory as sampled, before anything is learnt from it. Token in, token out."""
-
-    trajectory_id: pl.String = pa.Field(unique=True)
-    uid: pl.String
-    sample: pl.Int32 = pa.Field(ge=0)
-    iteration: pl.Int32 = pa.Field(ge=0)
-    token_ids: pl.List = pa.Field(dtype_kwargs={"inner": pl.Int32})
-    prompt_tokens: pl.Int32 = pa.Field(ge=1)
-    loss_mask: pl.List = pa.Field(dtype_kwargs={"inner": pl.Boolean})
-    sampler_logprobs: pl.List = pa.Field(dtype_kwargs={"inner": pl.Float32})
-    response: pl.String
-    finish_reason: pl.String = pa.Field(isin=FINISH_REASONS)
-    stop_reason: pl.String = pa.Field(isin=STOP_REASONS)
-    turn_ends: pl.List = pa.Field(dtype_kwargs={"inner": pl.Int32})
-    turn_rewards: pl.List = pa.Field(dtype_kwargs={"inner": pl.Float64})
-    turn_versions: pl.List = pa.Field(dtype_kwargs={"inner": pl.Int64})
-    valid_actions: pl.List = pa.Field(dtype_kwargs={"inner": pl.Boolean})
-    seed: pl.Int64
-    weight_version: pl.Int64 = pa.Field(ge=0)
-    weight_digest: pl.String
-
-    @pa.dataframe_check
-    def tokens_masks_and_logprobs_align(cls, data: Any) -> pl.LazyFrame:
-        return _equal_lengths(data.lazyframe, ["token_ids", "loss_mask", "sampler_logprobs"])
-
-    @pa.dataframe_check
-    def the_prompt_is_masked(cls, data: Any) -> pl.LazyFrame:
-        prompt = pl.col("loss_mask").list.head(pl.col("prompt_tokens"))
-        return data.lazyframe.select(~prompt.list.any())
-
-    @pa.dataframe_check
-    def turns_align(cls, data: Any) -> pl.LazyFrame:
-        per_turn = ["turn_ends", "turn_rewards", "turn_versions", "valid_actions"]
-        return _equal_lengths(data.lazyframe, per_turn)
-
-    @pa.dataframe_check
-    def turns_end_within_the_episode(cls, data: Any) -> pl.LazyFrame:
-        ends = pl.col("turn_ends")
-        return data.lazyframe.select(
-            (ends.list.first() >= pl.col("prompt_tokens"))
-            & ends.list.eval(pl.element().diff().fill_null(0) >= 0).list.all()
-            & (ends.list.last() <= pl.col("token_ids").list.len())
-        )
-
-    @pa.dataframe_check
-    def logprobs_are_finite_and_not_positive(cls, data: Any) -> pl.LazyFrame:
-        valid = (pl.element() <= 0) & pl.element().is_finite()
-        return data.lazyframe.select(pl.col("sampler_logprobs").list.eval(valid).list.all())
-
-
-class Episodes(Table):
-    """What was said in each episode of an environment, and why one could not go on."""
-
-    trajectory_id: pl.String = pa.Field(unique=True)
-    turns: pl.List = pa.Field(dtype_kwargs={"inner": MESSAGE})
-    failure: pl.String = pa.Field(nullable=True)
-
-
-class Rewards(Table):
-    """How each trajectory was scored. ``score`` is null when it could not be: never a silent 0."""
-
-    trajectory_id: pl.String = pa.Field(unique=True)
-    outcome: pl.String = pa.Field(isin=OUTCOMES)
-    score: pl.Float64 = pa.Field(nullable=True)
-    correct: pl.Boolean = pa.Field(nullable=True)
-    counts: pl.Boolean
-    parts: pl.String
-    detail: pl.String
-    failures: pl.String
-    seconds: pl.Float64 = pa.Field(ge=0)
-    verdicts: pl.String = pa.Field(nullable=True)
-
-    @pa.dataframe_check
-    def unscorable_rows_have_no_score(cls, data: Any) -> pl.LazyFrame:
-        unscorable = pl.col("outcome").is_in(UNSCORABLE)
-        return data.lazyframe.select(unscorable == pl.col("score").is_null())
-
-
-class Advantages(Table):
-    """What the update learns from, per token of ``Rollouts.token_ids``."""
-
-    trajectory_id: pl.String = pa.Field(unique=True)
-    advantages: pl.List = pa.Field(dtype_kwargs={"inner": pl.Float32})
-    old_logprobs: pl.List = pa.Field(nullable=True, dtype_kwargs={"inner": pl.Float32})
-    ref_logprobs: pl.List = pa.Field(nullable=True, dtype_kwargs={"inner": pl.Float32})
-    values: pl.List = pa.Field(nullable=True, dtype_kwargs={"inner": pl.Float32})
-    returns: pl.List = pa.Field(nullable=True, dtype_kwargs={"inner": pl.Float32})
-    positive: pl.Boolean = pa.Field(nullable=True)
-    penalty: pl.Float64 = pa.Field(nullable=True, ge=0)
-
-    @pa.dataframe_check
-    def columns_align(cls, data: Any) -> pl.LazyFrame:
-        return _equal_lengths(data.lazyframe, ["advantages", "old_logprobs"])
-
-    @pa.dataframe_check
-    def numbers_are_finite(cls, data: Any) -> pl.LazyFrame:
-        finite = pl.element().is_finite()
-        return data.lazyframe.select(
-            pl.all_horizontal(
-                pl.col(name).list.eval(finite).list.all().fill_null(value=True)
-                for name in ("advantages", "values", "returns")
-            )
-        )
-
-
-class OwnLogprobs(Table):
-    """The policy's log-probs as its update scored them, where ``rl.update.old_logprobs`` is own or
-    fused.
-
-    One row per trajectory that trained, and epoch; fused, also of the sample that did not train.
-    """
-
-    trajectory_id: pl.String
-    epoch: pl.Int32 = pa.Field(ge=0)
-    own_logprobs: pl.List = pa.Field(dtype_kwargs={"inner": pl.Float32})
-
-    @pa.dataframe_check
-    def a_trajectory_stands_once_in_an_epoch(cls, data: Any) -> pl.LazyFrame:
-        return data.lazyframe.select(pl.struct("trajectory_id", "epoch").is_unique())
-
-    @pa.dataframe_check
-    def logprobs_are_finite(cls, data: Any) -> pl.LazyFrame:
-        finite = pl.element().is_finite()
-        return data.lazyframe.select(pl.col("own_logprobs").list.eval(finite).list.all())
-
-
-class Metrics(Table):
-    """One number of one step. The truth of every curve; wandb is a view of it."""
-
-    stage: pl.String
-    step: pl.Int64 = pa.Field(ge=0)
-    name: pl.String
-    value: pl.Float64 = pa.Field(nullable=True)
-
-
-class EvalResults(Table):
-    """One figure of one checkpoint on one data source, with its 95 % confidence interval."""
-
-    checkpoint: pl.String
-    data_source: pl.String
-    subset: pl.String
-    metric: pl.String
-    value: pl.Float64
-    ci_low: pl.Float64
-    ci_high: pl.Float64
-    num_prompts: pl.Int64 = pa.Field(ge=1)
-    num_samples: pl.Int64 = pa.Field(ge=1)
-
-
-class Completions(Table):
-    """One completion that evaluation drew, with its verdict."""
-
-    checkpoint: pl.String
-    uid: pl.String
-    data_source: pl.String
-    subset: pl.String
-    mode: pl.String = pa.Field(isin=["greedy", "sampled"])
-    sample: pl.Int32 = pa.Field(ge=0)
-    prompt: pl.String
-    response: pl.String
-    ground_truth: pl.String = pa.Field(nullable=True)
-    outcome: pl.String = pa.Field(isin=OUTCOMES)
-    score: pl.Float64 = pa.Field(nullable=True)
-    answer: pl.String = pa.Field(nullable=True)
-    finish_reason: pl.String = pa.Field(isin=FINISH_REASONS)
-    num_tokens: pl.Int32 = pa.Field(ge=0)
-    verdicts: pl.String = pa.Field(nullable=True)
-    turns: pl.List = pa.Field(dtype_kwargs={"inner": MESSAGE})
-    valid_actions: pl.List = pa.Field(dtype_kwargs={"inner": pl.Boolean})
-
-
-class ValidationAnswers(Table):
-    """One greedy answer of a validation during RL."""
-
-    trajectory_id: pl.String = pa.Field(unique=True)
-    response: pl.String
-    finish_reason: pl.String = pa.Field(isin=FINISH_REASONS)
-    num_tokens: pl.Int32 = pa.Field(ge=0)
-
-
-class Preferences(Table):
-    """One response to a prompt with its rank among that prompt's."""
-
-    uid: pl.String
-    split: pl.String = pa.Field(isin=["train", "validation"])
-    data_source: pl.String
-    sample: pl.Int32 = pa.Field(ge=0)
-    token_ids: pl.List = pa.Field(dtype_kwargs={"inner": pl.Int32})
-    prompt_tokens: pl.Int32 = pa.Field(ge=1)
-    response: pl.String
-    rank: pl.Int32 = pa.Field(ge=1)
-    level: pl.String = pa.Field(isin=LEVELS, nullable=True)
-    verdicts: pl.String = pa.Field(nullable=True)
-
-    @pa.dataframe_check
-    def a_response_stands_once(cls, data: Any) -> pl.LazyFrame:
-        return data.lazyframe.select(pl.struct("uid", "sample").is_unique())
-
-    @pa.dataframe_check
-    def responses_are_not_empty(cls, data: Any) -> pl.LazyFrame:
-        return data.lazyframe.select(pl.col("token_ids").list.len() > pl.col("prompt_tokens"))
-
-    @pa.dataframe_check
-    def a_prompt_has_one_split(cls, data: Any) -> pl.LazyFrame:
-        return data.lazyframe.select(pl.col("split").n_unique().over("uid") == 1)
-
-
-class PreferenceScores(Table):
-    """What the reward model gives each held-out response of ``Preferences``."""
-
-    uid: pl.String
-    sample: pl.Int32 = pa.Field(ge=0)
-    score: pl.Float64
-
-    @pa.dataframe_check
-    def scores_are_finite(cls, data: Any) -> pl.LazyFrame:
-        return data.lazyframe.select(pl.col("score").is_finite())
-
-
-class PairAccuracy(Table):
-    """Share of held-out pairs that the reward model orders as their ranks do, by difficulty.
-
-    The interval resamples prompts, since the pairs of a prompt share responses.
-    """
-
-    level: pl.String = pa.Field(unique=True)
-    num_prompts: pl.Int64 = pa.Field(ge=1)
-    num_pairs: pl.Int64 = pa.Field(ge=1)
-    accuracy: pl.Float64 = pa.Field(ge=0, le=1)
-    ci_low: pl.Float64 = pa.Field(ge=0, le=1)
-    ci_high: pl.Float64 = pa.Field(ge=0, le=1)
-
-
-class Calibration(Table):
-    """Of held-out pairs for which the reward model claims sigmoid(|score difference|) in
-    [low, high): its mean claim, and the share it orders rightly. Bins without pairs are left out.
-    """
-
-    low: pl.Float64 = pa.Field(ge=0.5, lt=1, unique=True)
-    high: pl.Float64 = pa.Field(gt=0.5, le=1)
-    num_pairs: pl.Int64 = pa.Field(ge=1)
-    claimed: pl.Float64 = pa.Field(ge=0.5, le=1)
-    observed: pl.Float64 = pa.Field(ge=0, le=1)
-
-
-class Diagnostics(Table):
-    """One period in which a check failed in an RL run; ``ended`` is null while it lasts."""
-
-    check: pl.String
-    severity: pl.String = pa.Field(isin=["warning", "fatal"])
-    began: pl.Int64 = pa.Field(ge=0)
-    ended: pl.Int64 = pa.Field(ge=1, nullable=True)
-    value: pl.Float64 = pa.Field(nullable=True)
-    message: pl.String
-    remedy: pl.String
-
-
-TABLES: dict[str, type[Table]] = {
-    "prompts": Prompts,
-    "demonstrations": Demonstrations,
-    "rejects": Rejects,
-    "rollouts": Rollouts,
-    "rewards": Rewards,
-    "baselines": Rollouts,
-    "baseline_rewards": Rewards,
-    "validation_rewards": Rewards,
-    "validation_answers": ValidationAnswers,
-    "advantages": Advantages,
-    "episodes": Episodes,
-    "own_logprobs": OwnLogprobs,
-    "metrics": Metrics,
-    "eval_results": EvalResults,
-    "completions": Completions,
-    "evolve_answers": EvolveAnswers,
-    "evolve_verdicts": EvolveVerdicts,
-    "evolve_scores": EvolveScores,
-    "preferences": Preferences,
-    "preference_scores": PreferenceScores,
-    "pair_accuracy": PairAccuracy,
-    "calibration": Calibration,
-    "diagnostics": Diagnostics,
-    "run_stages": RunStages,
-    "restarts": Restarts,
-    "iterations": Iterations,
-    "weights": Weights,
-    "inputs": Inputs,
-    "champions": Champions,
-    "decisions": Decisions,
+_VERDICTS = (
+    "JSON object: judge -> {question (sha256), answer, choice, run}; null where no judge was asked"
+)
+_ENDS = pl.col("turn_ends")
+
+PROMPTS = table(
+    rows(
+        "prompts_are_not_empty",
+        (pl.col("prompt").list.len() > 0) & (pl.col("prompt_ids").list.len() > 0),
+    ),
+    rows(
+        "rule_rows_have_ground_truth",
+        (pl.col("reward_style") != "rule") | pl.col("ground_truth").is_not_null(),
+    ),
+    uid=string("the prompt: hash of source, messages and ground truth", unique=True),
+    split=string("train, validation or test", isin=SPLITS),
+    subset=string("part of a split within a source, e.g. test_steps; else the split"),
+    data_source=string("task, by verl's name, e.g. openai/gsm8k; reward functions see it"),
+    prompt=messages("messages (role, content) up to the turn to be answered"),
+    prompt_ids=int32s("token ids of prompt after the chat template, the answer's turn opened"),
+    ability=string("verl's category, e.g. math; empty where the source has none"),
+    reward_style=string(
+        "verl's: rule (by ground truth), model, judge or code",
+        isin=["rule", "model", "judge", "code"],
+    ),
+    ground_truth=string(
+        "what rule rewards compare with; null only in the other styles", nullable=True
+    ),
+    extra_info=string("JSON object: all further columns of the source"),
+)
+
+DEMONSTRATIONS = table(
+    equal_lengths("mask_covers_tokens", "token_ids", "loss_mask"),
+    rows("some_token_carries_loss", pl.col("loss_mask").list.any()),
+    uid=string("the example: hash of source and messages", unique=True),
+    split=string("train, or validation, which is never trained on", isin=TRAINED),
+    data_source=string("task, by verl's name"),
+    messages=messages("messages (role, content) with the answers to learn"),
+    token_ids=int32s("token ids after the chat template, up to the last EOS"),
+    loss_mask=booleans(
+        "per token: true where it carries loss, that is the assistant's, EOS included"
+    ),
+)
+
+REJECTS = table(
+    source=string("file, hub dataset or generator that the row came from"),
+    row=int64("its number within the source, from 0", ge=0),
+    reason=string("short name, e.g. over_length, duplicate, near_duplicate, contaminated, filter"),
+    detail=string("what exactly was wrong, in words"),
+    content=string("the row as JSON, cut to 2,000 characters"),
+)
+
+# One trajectory as sampled, before anything is learnt from it. Token in, token out.
+ROLLOUTS = table(
+    equal_lengths("tokens_masks_and_logprobs_align", "token_ids", "loss_mask", "sampler_logprobs"),
+    rows(
+        "the_prompt_is_masked",
+        ~pl.col("loss_mask").list.head(pl.col("prompt_tokens")).list.any(),
+    ),
+    equal_lengths("turns_align", "turn_ends", "turn_rewards", "turn_versions", "valid_actions"),
+    rows(
+        "turns_end_within_the_episode",
+        (_ENDS.list.first() >= pl.col("prompt_tokens"))
+        & _ENDS.list.eval(pl.element().diff().fill_null(0) >= 0).list.all()
+        & (_ENDS.list.last() <= pl.col("token_ids").list.len()),
+    ),
+    rows(
+        "logprobs_are_finite_and_not_positive",
+        pl.col("sampler_logprobs")
+        .list.eval((pl.element() <= 0) & pl.element().is_finite())
+        .list.all(),
+    ),
+    trajectory_id=string("the sampled response; unique within a run, not across runs", unique=True),
+    uid=string("the prompt: prompts.uid; rows of one uid are a group"),
+    sample=int32("number of the response among those to its prompt, from 0", ge=0),
+    iteration=int32("RL iteration that sampled it, from 1", ge=0),
+    token_ids=int32s(
+        "ids of the whole episode: the prompt, then the policy's turns, stop tokens included, and"
+        " what an environment answered between them",
+    ),
+    prompt_tokens=int32("how many of token_ids are the prompt", ge=1),
+    loss_mask=booleans("per token: true where the policy sampled it"),
+    sampler_logprobs=float32s(
+        "per token, nats: the engine's log-prob at the sampling temperature; 0 where masked"
+    ),
+    response=string("text of the last turn, special tokens dropped"),
+    finish_reason=string(
+        "end of the last generation: stop (stop token), length (cut off), abort (engine gave up)",
+        isin=FINISH_REASONS,
+    ),
+    stop_reason=string("end of the episode: done, length or abort", isin=STOP_REASONS),
+    turn_ends=int32s("per turn: tokens of the episode up to and with the turn's last"),
+    turn_rewards=float64s("per turn: the environment's reward; 0 without an environment"),
+    turn_versions=int64s("per turn: weight_version that sampled it"),
+    valid_actions=booleans("per turn: whether the environment could read it"),
+    seed=int64("decides every token: the same seed and weights draw the same response"),
+    weight_version=int64("version of the weights that sampled it; each update adds 1", ge=0),
+    weight_digest=string("sha256 of those weights, proven by the engine"),
+)
+
+# ``score`` is null when it could not be computed: never a silent 0.
+REWARDS = table(
+    NO_SCORE,
+    trajectory_id=string("the scored response: trajectory_id of its rollout", unique=True),
+    outcome=string(
+        "ok, wrong, no_answer, or without a score: timeout, error, aborted", isin=OUTCOMES
+    ),
+    score=float64(
+        "offset + sum of weight x function (recipe section reward); null where unscored",
+        nullable=True,
+    ),
+    correct=boolean(
+        "verdict of the reward functions; null where none checks correctness", nullable=True
+    ),
+    counts=boolean("false where correct comes from a function of weight 0"),
+    parts=string("JSON object: unweighted score by function"),
+    detail=string("why there is no score, or what the function said"),
+    failures=string("JSON object: functions of weight 0 that failed -> {outcome, detail}"),
+    seconds=float64("wall clock of scoring, s", ge=0),
+    verdicts=string(_VERDICTS, nullable=True),
+)
+
+VALIDATION_ANSWERS = table(
+    trajectory_id=string("the prompt: prompts.uid", unique=True),
+    response=string("the answer's text, special tokens dropped"),
+    finish_reason=string(
+        "stop (stop token), length (cut off) or abort (engine gave up)", isin=FINISH_REASONS
+    ),
+    num_tokens=int32("tokens sampled, stop token included", ge=0),
+)
+
+ADVANTAGES = table(
+    equal_lengths("columns_align", "advantages", "old_logprobs"),
+    rows(
+        "numbers_are_finite",
+        pl.all_horizontal(
+            finite(name).fill_null(value=True) for name in ("advantages", "values", "returns")
+        ),
+    ),
+    trajectory_id=string("the response: rollouts.trajectory_id", unique=True),
+    advantages=float32s(
+        "per token of rollouts.token_ids: what it is credited with; 0 where masked"
+    ),
+    old_logprobs=float32s(
+        "per token, nats: log-prob under the policy before the update, as scored by the learner; 0"
+        " where masked",
+        nullable=True,
+    ),
+    ref_logprobs=float32s(
+        "per token, nats: log-prob under the frozen reference; null without KL", nullable=True
+    ),
+    values=float32s(
+        "per token: the critic's value before it; null without a critic or a score", nullable=True
+    ),
+    returns=float32s(
+        "per token: the critic's target; null without a critic or a score", nullable=True
+    ),
+    positive=boolean("what auxiliary losses take for correct; null where unknown", nullable=True),
+    penalty=float64(
+        "what invalid actions took off its score (environment.invalid_action_penalty); null without"
+        " an environment",
+        nullable=True,
+        ge=0,
+    ),
+)
+
+EPISODES = table(
+    trajectory_id=string("the episode: rollouts.trajectory_id", unique=True),
+    turns=messages("messages (role, content) that followed the prompt"),
+    failure=string("why the environment could not go on; null where it could", nullable=True),
+)
+
+# One row per trajectory that trained, and epoch; fused, also of the sample that did not train.
+OWN_LOGPROBS = table(
+    once("a_trajectory_stands_once_in_an_epoch", "trajectory_id", "epoch"),
+    rows("logprobs_are_finite", finite("own_logprobs")),
+    trajectory_id=string("the response: rollouts.trajectory_id"),
+    epoch=int32("pass over the rollouts that trained on it, from 0", ge=0),
+    own_logprobs=float32s(
+        "per token, nats: log-prob under the policy before the update, in the update's own packing;"
+        " 0 where masked",
+    ),
+)
+
+# wandb is a view of it.
+METRICS = table(
+    stage=string("sft, reward_model or rl"),
+    step=int64(
+        "optimizer step (sft, reward_model) or iteration (rl), from 1; 0 = before any", ge=0
+    ),
+    name=string("metric, in verl's names where verl has it; timing_s/* are seconds"),
+    value=float64(
+        "the number, in the unit of its name; null where it is not finite", nullable=True
+    ),
+)
+
+EVAL_RESULTS = table(
+    checkpoint=string("base, sft or rl; model: of `rl-pipeline evaluate`"),
+    data_source=string("task, by verl's name; all = every prompt alike"),
+    subset=string("test split of the source; all = all of them"),
+    metric=string("e.g. greedy/acc, sampled/pass@4; list: rlcore/evaluation/summary.py"),
+    value=float64("the figure: a share from 0 to 1, a mean score, or a mean length in tokens"),
+    ci_low=float64("lower end of its 95 % interval (Wilson, or a bootstrap over prompts)"),
+    ci_high=float64("upper end of that interval"),
+    num_prompts=int64("prompts that the figure is computed from", ge=1),
+    num_samples=int64("completions that it is computed from", ge=1),
+)
+
+COMPLETIONS = table(
+    checkpoint=string("base, sft or rl; model: of `rl-pipeline evaluate`"),
+    uid=string("the prompt: prompts.uid"),
+    data_source=string("task, by verl's name"),
+    subset=string("test split of the source"),
+    mode=string(
+        "greedy (temperature 0) or sampled (evaluate.temperature)", isin=["greedy", "sampled"]
+    ),
+    sample=int32("number of the completion among those of its prompt and mode, from 0", ge=0),
+    prompt=string("text of the prompt's messages, a line break between them"),
+    response=string("the completion's text, special tokens dropped"),
+    ground_truth=string("prompts.ground_truth", nullable=True),
+    outcome=string("as rewards.outcome", isin=OUTCOMES),
+    score=float64("as rewards.score", nullable=True),
+    answer=string(
+        "the answer that a reward function extracted; null where none did", nullable=True
+    ),
+    finish_reason=string(
+        "stop (stop token), length (cut off) or abort (engine gave up)", isin=FINISH_REASONS
+    ),
+    num_tokens=int32("tokens sampled, stop token included", ge=0),
+    verdicts=string(_VERDICTS, nullable=True),
+    turns=messages(
+        "messages (role, content) that followed the prompt; empty without an environment"
+    ),
+    valid_actions=booleans("per turn: whether the environment could read it"),
+)
+
+PREFERENCES = table(
+    once("a_response_stands_once", "uid", "sample"),
+    rows("responses_are_not_empty", pl.col("token_ids").list.len() > pl.col("prompt_tokens")),
+    rows("a_prompt_has_one_split", pl.col("split").n_unique().over("uid") == 1),
+    uid=string("the prompt: prompts.uid, or a hash of the prompt in the file"),
+    split=string("train, or validation, which is never trained on", isin=TRAINED),
+    data_source=string("task, by verl's name"),
+    sample=int32("number of the response among those to its prompt, from 0", ge=0),
+    token_ids=int32s("token ids of prompt and response"),
+    prompt_tokens=int32("how many of token_ids are the prompt", ge=1),
+    response=string("the response's text"),
+    rank=int32("1 = best of its prompt; equal ranks are a tie", ge=1),
+    level=string(
+        "correct, wrong or malformed, by a verifier; null without a verdict",
+        nullable=True,
+        isin=LEVELS,
+    ),
+    verdicts=string(_VERDICTS, nullable=True),
+)
+
+PREFERENCE_SCORES = table(
+    rows("scores_are_finite", pl.col("score").is_finite()),
+    uid=string("the prompt: preferences.uid"),
+    sample=int32("the response: preferences.sample", ge=0),
+    score=float64("the reward model's score; demonstrations average 0"),
+)
+
+# The interval resamples prompts, since the pairs of a prompt share responses.
+PAIR_ACCURACY = table(
+    level=string("difficulty of the pairs, e.g. correct_over_wrong, or all", unique=True),
+    num_prompts=int64("prompts with such a pair", ge=1),
+    num_pairs=int64("pairs, two responses of unequal rank to one prompt each", ge=1),
+    accuracy=float64("share of pairs whose better response scores higher, 0 to 1", ge=0, le=1),
+    ci_low=float64("lower end of its 95 % interval (bootstrap over prompts)", ge=0, le=1),
+    ci_high=float64("upper end of that interval", ge=0, le=1),
+)
+
+# A row per [low, high) of claims.
+CALIBRATION = table(
+    low=float64(
+        "claimed confidence from, sigmoid of the score difference, 0.5 to 1",
+        unique=True,
+        ge=0.5,
+        lt=1,
+    ),
+    high=float64("claimed confidence up to", gt=0.5, le=1),
+    num_pairs=int64("held-out pairs with such a claim; bins without pairs are left out", ge=1),
+    claimed=float64("mean claim of these pairs, 0.5 to 1", ge=0.5, le=1),
+    observed=float64("share of them that are ordered rightly, 0 to 1", ge=0, le=1),
+)
+
+DIAGNOSTICS = table(
+    check=string("name of the check"),
+    severity=string("warning, or fatal where it ended the run", isin=["warning", "fatal"]),
+    began=int64("iteration at which it was reported; 0 = the recipe, before the first", ge=0),
+    ended=int64("iteration at which it was over; null while it lasts", nullable=True, ge=1),
+    value=float64(
+        "what the check measured when it reported; null where it measures nothing", nullable=True
+    ),
+    message=string("what was wrong, with value and threshold"),
+    remedy=string("what to change"),
+)
+
+TABLES: dict[str, pa.DataFrameSchema] = {
+    "prompts": PROMPTS,
+    "demonstrations": DEMONSTRATIONS,
+    "rejects": REJECTS,
+    "rollouts": ROLLOUTS,
+    "rewards": REWARDS,
+    "baselines": ROLLOUTS,
+    "baseline_rewards": REWARDS,
+    "validation_rewards": REWARDS.update_column(
+        "trajectory_id", description="the prompt: prompts.uid"
+    ),
+    "validation_answers": VALIDATION_ANSWERS,
+    "advantages": ADVANTAGES,
+    "episodes": EPISODES,
+    "own_logprobs": OWN_LOGPROBS,
+    "metrics": METRICS,
+    "eval_results": EVAL_RESULTS,
+    "completions": COMPLETIONS,
+    "evolve_answers": EVOLVE_ANSWERS,
+    "evolve_verdicts": EVOLVE_VERDICTS,
+    "evolve_scores": EVOLVE_SCORES,
+    "preferences": PREFERENCES,
+    "preference_scores": PREFERENCE_SCORES,
+    "pair_accuracy": PAIR_ACCURACY,
+    "calibration": CALIBRATION,
+    "diagnostics": DIAGNOSTICS,
+    "run_stages": RUN_STAGES,
+    "restarts": RESTARTS,
+    "iterations": ITERATIONS,
+    "weights": WEIGHTS,
+    "inputs": INPUTS,
+    "champions": CHAMPIONS,
+    "decisions": DECISIONS,
 }

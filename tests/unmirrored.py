@@ -4,7 +4,7 @@
 UNMIRRORED: dict[str, tuple[str, ...]] = {
     "names and types only": (
         *("rlcore/cluster/loopback.py", "rlcore/sandbox/types.py", "rlcore/weights/stamp.py"),
-        *("schemas/chats.py", "schemas/contract.py", "schemas/names.py", "schemas/records.py"),
+        *("schemas/chats.py", "schemas/names.py", "schemas/records.py"),
         "schemas/section.py",
     ),
     "tests/test_architectures.py": ("rlcore/models/architectures.py",),
@@ -39,6 +39,7 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
     "tests/flows/commands/test_run.py": ("flows/inline.py",),
     "tests/flows/test_evolve.py": ("rlcore/evolve/session.py", "tasks/evolve.py"),
     "tests/rlcore/evolve/test_scores.py": ("schemas/evolve_tables.py",),
+    "tests/rlcore/store/test_tables.py": ("schemas/contract.py",),
     "tests/flows/test_worker.py": ("flows/commands/worker.py",),
     "tests/flows/test_local.py": ("flows/commands/up.py",),
     "tests/flows/test_study.py": ("flows/figure.py", "flows/outcomes.py", "flows/results_page.py"),
@@ -75,14 +76,12 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
     "tests/rlcore/preflight/test_functions.py": ("rlcore/preflight/loaders.py",),
     "tests/rlcore/preflight/test_start.py": ("rlcore/preflight/files.py",),
     "tests/rlcore/results/test_queries.py": (
-        *("schemas/tables.py", "schemas/versions.py"),
-        "rlcore/results/statement.py",
+        *("rlcore/results/data_dictionary.py", "schemas/table_list.py"),
     ),
     "tests/rlcore/report/test_write.py": tuple(
         f"rlcore/report/{name}.py" for name in ["curves", "evaluation", "facts", "samples"]
     ),
     "tests/rlcore/results/test_index.py": ("rlcore/results/kept.py",),
-    "tests/rlcore/results/test_data_dictionary.py": ("schemas/view_columns.py",),
     "tests/schemas/test_data.py": ("schemas/generated.py",),
     "tests/rlcore/models/test_smollm2.py": ("flows/commands/models.py",),
     "tests/flows/commands/test_ask.py": ("rlcore/results/questions.py",),

@@ -35,8 +35,8 @@ def add_ask(commands: Any) -> None:
 
 
 def _ask(options: argparse.Namespace) -> int:
+    from rlcore.results.queries import answer
     from rlcore.results.questions import QUESTIONS, question, statement
-    from rlcore.results.statement import answer
 
     if options.question is None:
         rows = [{"question": name, "answers": each.title} for name, each in QUESTIONS.items()]

@@ -29,7 +29,7 @@ def add_sql(commands: Any) -> None:
 
 
 def _sql(options: argparse.Namespace) -> int:
-    from rlcore.results.statement import answer
+    from rlcore.results.queries import answer
 
     found = answer(readable_store(options.store), options.statement, tell)
     print_answer(found.dicts(), found.columns, options.format, options.rows)
@@ -68,8 +68,7 @@ def add_tables(commands: Any) -> None:
 
 def tables(options: argparse.Namespace) -> int:
     """Print each table with what it holds, or the columns of one with type and meaning."""
-    from schemas.columns import TABLES
-    from schemas.view_columns import VIEWS
+    from schemas.table_list import TABLES, VIEWS
 
     texts = {**VIEWS, **TABLES}
     if options.format == "table":
@@ -78,7 +77,7 @@ def tables(options: argparse.Namespace) -> int:
         rows = [{"table": name, "holds": text} for name, text in texts.items()]
         print_rows(rows, ("table", "holds"), options.format)
     else:
-        from rlcore.results.data_dictionary import describe
+        from rlcore.results.queries import describe
 
         rows = [
             {"column": column.name, "type": column.type, "meaning": column.description}
@@ -99,7 +98,7 @@ def _print_table(table: str | None, texts: Mapping[str, str]) -> None:
         for name, text in texts.items():
             shown.add_row(name, text)
     else:
-        from rlcore.results.data_dictionary import describe
+        from rlcore.results.queries import describe
 
         columns = describe(table)
         title = f"{table}: {texts[table]}"

@@ -14,12 +14,23 @@ artifacts, with the ``kind`` and ``key`` of the artifact in front, and the ``rec
 ``runs`` and ``run_stages`` name it.
 """
 
-from collections.abc import Callable
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Sequence, Set
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
 
+import duckdb
 import polars as pl
 
-from rlcore.results.statement import selected
+from rlcore.results.conditions import ALONE, reason_of
+from rlcore.results.data_dictionary import column_descriptions
+from rlcore.results.index import Index
+from rlcore.results.mentioned import by_name_only
+from rlcore.results.views import NAMES, Views
 from rlcore.store.reader import ArtifactReader
+from schemas.errors import UserError, did_you_mean
 
 
 def query(
@@ -36,3 +47,156 @@ def query(
     """
     with selected(store, sql, on_damage) as relation:
         return relation.pl()
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The rows of a SELECT, each as long as ``columns``."""
+
+    columns: list[str]
+    rows: list[tuple[Any, ...]]
+
+    def dicts(self) -> list[dict[str, Any]]:
+        """Return each row by column."""
+        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+
+
+def answer(
+    store: ArtifactReader, sql: str, on_damage: Callable[[str], None] | None = None
+) -> Answer:
+    """Return the rows of one SELECT as Python values; else as ``query``."""
+    with selected(store, sql, on_damage) as relation:
+        return Answer(relation.columns, relation.fetchall())
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """``type``: in SQL, e.g. ``FLOAT[]``."""
+
+    name: str
+    type: str
+    description: str
+
+
+def describe(view: str) -> list[Column]:
+    """Return the columns of a table or view, in order, as a query sees them.
+
+    Raises UserError, naming the nearest, for a name that is none of ``NAMES``.
+    """
+    if view not in NAMES:
+        raise UserError(
+            f"'{view}' is not a table{did_you_mean(view, NAMES)}; tables: {', '.join(NAMES)}"
+        )
+    with tempfile.TemporaryDirectory() as empty:
+        found = answer(ArtifactReader(empty), f"DESCRIBE {view}").dicts()
+    texts = column_descriptions(view)
+    return [
+        Column(
+            each["column_name"], each["column_type"].replace('"', ""), texts[each["column_name"]]
+        )
+        for each in found
+    ]
+
+
+@contextmanager
+def selected(
+    store: ArtifactReader, sql: str, on_damage: Callable[[str], None] | None
+) -> Iterator[duckdb.DuckDBPyRelation]:
+    """Yield the SELECT as a relation, to be fetched within the block; see ``query``."""
+    with ExitStack() as opened:
+        try:
+            yield _relation(opened, store, sql, on_damage)
+        except duckdb.Error as error:
+            raise UserError(
+                f"the query failed: {reason_of(error)}; views: {', '.join(NAMES)}"
+            ) from None
+
+
+def _relation(
+    opened: ExitStack,
+    store: ArtifactReader,
+    sql: str,
+    on_damage: Callable[[str], None] | None,
+) -> duckdb.DuckDBPyRelation:
+    """Return the SELECT over views that have the columns it names, where that is all it uses."""
+    connection = opened.enter_context(duckdb.connect(config=ALONE))
+    tokens = _tokens(sql)
+    _refuse_other_than_one_select(connection, sql, tokens)
+    names = {token.name for token in tokens}
+    (parsed,) = connection.execute("SELECT json_serialize_sql(?)", [sql]).fetchall()
+    if by_name_only(json.loads(parsed[0])):
+        try:
+            return _bound(connection, store, sql, (names, names), on_damage)
+        except duckdb.BinderException:  # to be told with all columns to choose from
+            connection = opened.enter_context(duckdb.connect(config=ALONE))
+            on_damage = on_damage and (lambda told_before: None)
+    return _bound(connection, store, sql, (names, None), on_damage)
+
+
+def _bound(
+    connection: duckdb.DuckDBPyConnection,
+    store: ArtifactReader,
+    sql: str,
+    names: tuple[Set[str], Set[str] | None],
+    on_damage: Callable[[str], None] | None,
+) -> duckdb.DuckDBPyRelation:
+    """Return the SELECT, bound; ``names``: those that views and that columns may have."""
+    index = Index(connection, store)
+    index.load(on_damage)
+    views = Views(connection, index, on_damage)
+    views.create(*names)
+    index.save()
+    _confine(connection, views.paths)
+    return connection.sql(sql)
+
+
+def _confine(connection: duckdb.DuckDBPyConnection, paths: Sequence[str]) -> None:
+    """Let the connection read ``paths`` and no other file, for good."""
+    quoted = ", ".join("'" + path.replace("'", "''") + "'" for path in paths)
+    connection.execute(f"SET allowed_paths = [{quoted}]")
+    connection.execute("SET enable_external_access = false")
+    connection.execute("SET lock_configuration = true")
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    """A word or sign of a statement; ``start``: its first byte in UTF-8."""
+
+    start: int
+    text: str
+
+    @property
+    def name(self) -> str:
+        """The identifier that it stands for, as DuckDB compares them."""
+        return self.text.strip('"').lower()
+
+
+def _tokens(sql: str) -> list[_Token]:
+    """Return the tokens of ``sql``, string constants and comments left out."""
+    content, found = sql.encode(), duckdb.tokenize(sql)
+    starts = [*(start for start, _ in found), len(content)]
+    left_out = (duckdb.token_type.string_const, duckdb.token_type.comment)
+    return [
+        _Token(start, content[start:end].decode().strip())
+        for (start, kind), end in zip(found, starts[1:], strict=True)
+        if kind not in left_out
+    ]
+
+
+def _refuse_other_than_one_select(
+    connection: duckdb.DuckDBPyConnection, sql: str, tokens: Sequence[_Token]
+) -> None:
+    kinds = [statement.type for statement in connection.extract_statements(sql)]
+    if kinds == [duckdb.StatementType.SELECT]:
+        return
+    found = ", ".join(kind.name for kind in kinds) or "nothing"
+    refused = UserError(f"one SELECT is expected, found {found}")
+    if kinds != [duckdb.StatementType.MULTI]:
+        raise refused
+    # DuckDB splits what holds a PIVOT into several statements, be it a SELECT or a COPY that would
+    # write into the store. In brackets the grammar allows a SELECT only.
+    end = next((token.start for token in tokens if token.text == ";"), None)
+    try:
+        connection.extract_statements(f"FROM ({sql.encode()[:end].decode()}\n)")
+    except duckdb.ParserException:
+        raise refused from None

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from rlcore.results.statement import answer
+from rlcore.results.queries import answer
 from rlcore.store.reader import ArtifactReader
 from schemas.errors import UserError, did_you_mean
 

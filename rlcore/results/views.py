@@ -1,22 +1,22 @@
 """The SQL views over a store (DuckDB): what each name in a statement stands for."""
 
 import re
-from collections.abc import Callable, Collection, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
 
 import duckdb
 
+from rlcore.results.data_dictionary import JOINED, column_descriptions, holder
 from rlcore.results.held import Held, TableFile, parquet_rows
 from rlcore.results.index import Index
 from rlcore.results.stage_rows import newest
-from schemas.columns import TABLES as TEXTS
+from rlcore.store.tables import arrow_schema
 from schemas.errors import UserError
-from schemas.versions import added_since, schema_version
-from schemas.view_columns import VIEWS, column_descriptions, holder
+from schemas.table_list import TABLES, VIEWS, added_since, schema_version
 
-NAMES = (*VIEWS, *TEXTS)
+TEXTS = {**VIEWS, **TABLES}
+NAMES = (*TEXTS,)
 _PATTERN = re.compile(r"[*?[]")
-_JOINED = ("rollouts", "episodes", "rewards", "advantages", "own_logprobs")
 _JOINED_BY = ("trajectory_id", "epoch")
 _OF_RUNS = ("run_stages", "eval_results")
 _ADDED_TO = ("run_stages", "restarts")  # of several rows of one thing the newest counts
@@ -139,7 +139,7 @@ class Views:
         needed = _needed(names, seen)
         for table, columns in sorted(needed.items()):
             self._create_table_view(table, self._current_holders(table), columns)
-        for table in sorted(set(TEXTS if listing else ()) - set(needed)):
+        for table in sorted(set(TABLES if listing else ()) - set(needed)):
             self._create_table_view(table, [], _columns(table))
         if "trajectories" in names or listing:
             self._create_trajectories(seen)
@@ -153,13 +153,13 @@ class Views:
 
     def _create_trajectories(self, seen: Set[str] | None) -> None:
         """Create the view, without the tables that have no column in it."""
-        for table in _JOINED:
+        for table in JOINED:
             if table not in self._sources:
                 self._create_files(table, [], [], [])
         self._connection.execute(_CHILDREN)
         shown = ["f.kind", "f.key", "f.records_key"]
         joins = ""
-        for table in _JOINED:
+        for table in JOINED:
             columns = _seen(table, seen)
             if table != "rollouts":
                 columns = [column for column in columns if column not in _JOINED_BY]
@@ -179,7 +179,7 @@ class Views:
 
     def _comment(self, view: str) -> None:
         """Say in SQL what a view and its columns hold: ``duckdb_views()``, ``duckdb_columns()``."""
-        said = [f"COMMENT ON VIEW {view} IS {_quoted([{**TEXTS, **VIEWS}[view]])}"]
+        said = [f"COMMENT ON VIEW {view} IS {_quoted([TEXTS[view]])}"]
         for column, text in column_descriptions(view).items():
             said.append(f'COMMENT ON COLUMN {view}."{column}" IS {_quoted([text])}')
         self._connection.execute("; ".join(said))
@@ -224,8 +224,8 @@ class Views:
         ]
         sources = self._held.load(table, files, columns)
         self._create_files(table, holders, files, sources)
-        added = [added_since(table, h.version or "") or () for h in holders]
-        self._sources[table] = self._rows(table, files, sources, columns, added)
+        lacking = [added_since(table, h.version or "") or () for h in holders]
+        self._sources[table] = self._rows(table, files, sources, columns, lacking)
         front = ", ".join(f"f.{name}" for name in holder(table))
         self._connection.execute(
             f"CREATE VIEW {table} AS SELECT {front}, t.* EXCLUDE (file)"
@@ -260,37 +260,34 @@ class Views:
         files: Sequence[TableFile],
         sources: Sequence[int | None],
         columns: Sequence[str],
-        added: Sequence[tuple[str, ...]],
+        lacking: Sequence[tuple[str, ...]],
     ) -> str:
         """Return the relation of a table's rows, with the number of the ``file`` of each.
 
-        ``added``: the columns that each file lacks, as versions after its own added them.
+        ``lacking``: the columns that each file is without, since versions after its own added them.
         """
-        types = _types(table)
-
-        def shown(lacking: Collection[str] = ()) -> str:
-            found = (f"NULL::{types[c]} AS {c}" if c in lacking else f"t.{c}" for c in columns)
-            return ", ".join(("f.file", *found))
-
         opened: dict[tuple[str, ...], list[str]] = {}
-        for file, source, lacking in zip(files, sources, added, strict=True):
+        for file, source, without in zip(files, sources, lacking, strict=True):
             if source is None:
-                opened.setdefault(lacking, []).append(file.path)
-        parts = []
-        for lacking, paths in opened.items():
+                opened.setdefault(without, []).append(file.path)
+        none = self._connection.from_arrow(arrow_schema(table).empty_table())
+        none.create(f"_store.{table}_none")
+        own = _joined("NULL::INTEGER AS file", (f'"{column}"' for column in columns))
+        parts = [f"SELECT {own} FROM _store.{table}_none"]
+        for without, paths in opened.items():
             self.paths += paths
+            there = (f"t.{column}" for column in columns if column not in without)
             parts.append(
-                f"SELECT {shown(lacking)} FROM {parquet_rows(paths)} t"
+                f"SELECT {_joined('f.file', there)} FROM {parquet_rows(paths)} t"
                 f" JOIN _store.{table}_files f USING (filename)"
             )
         if len(files) > sum(map(len, opened.values())):
+            held = _joined("f.file", (f"t.{column}" for column in columns))
             parts.append(
-                f"SELECT {shown()} FROM _store.{table}_held t"
+                f"SELECT {held} FROM _store.{table}_held t"
                 f" JOIN _store.{table}_files f USING (source)"
             )
-        nulls = ", ".join(f'NULL::{types[column]} AS "{column}"' for column in columns)
-        none = f"SELECT NULL::INTEGER AS file{', ' if nulls else ''}{nulls} WHERE false"
-        return f"({' UNION ALL '.join(parts) or none})"
+        return f"({' UNION ALL BY NAME '.join(parts)})"
 
 
 def _plain(path: str) -> str:
@@ -303,11 +300,15 @@ def _quoted(texts: Sequence[str]) -> str:
     return ", ".join("'" + text.replace("'", "''") + "'" for text in texts)
 
 
+def _joined(first: str, columns: Iterable[str]) -> str:
+    return ", ".join((first, *columns))
+
+
 def _needed(names: Set[str], seen: Set[str] | None) -> dict[str, list[str]]:
     """Return the tables behind the views ``names``, and of each the columns that are read."""
-    needed = {table: _seen(table, seen) for table in names & set(TEXTS)}
+    needed = {table: _seen(table, seen) for table in names & set(TABLES)}
     if "trajectories" in names:
-        for table in _JOINED:
+        for table in JOINED:
             columns = _seen(table, seen)
             if table == "rollouts" or set(columns) - set(_JOINED_BY):
                 needed[table] = [c for c in _columns(table) if c in columns or c in _JOINED_BY]
@@ -321,10 +322,4 @@ def _seen(table: str, seen: Set[str] | None) -> list[str]:
 
 
 def _columns(table: str) -> list[str]:
-    return list(_types(table))
-
-
-def _types(table: str) -> dict[str, str]:
-    from rlcore.store.tables import sql_types  # a statement that names no table needs no contract
-
-    return sql_types(table)
+    return arrow_schema(table).names

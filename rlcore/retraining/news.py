@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from rlcore.evaluation.promotion import Verdict
 from rlcore.recipes import recipe_digest
-from rlcore.results.statement import answer
+from rlcore.results.queries import answer
 from rlcore.retraining.champions import DECISIONS, Champion, champion, champions, decisions
 from rlcore.retraining.observed import Input, Observed, new_rows
 from rlcore.store.reader import ArtifactReader

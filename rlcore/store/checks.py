@@ -14,9 +14,8 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from rlcore.bounded import read_json
-from schemas.columns import TABLES
 from schemas.errors import UserError, did_you_mean
-from schemas.versions import added_since, schema_version
+from schemas.table_list import TABLES, added_since, schema_version
 
 if TYPE_CHECKING:  # pydantic takes a while, and whoever finds all in an index parses nothing
     from schemas.artifacts import FileEntry, Manifest

@@ -1,18 +1,15 @@
 """Tables in artifacts: the Pandera contract on the way in and out, and byte-stable Parquet.
 
 Equal content gives equal bytes (one pyarrow version): columns in the contract's order, bounded row
-groups, and neither times nor run ids nor recipes in the file. pandera takes seconds to import: it
-is imported when used.
+groups, and neither times nor run ids nor recipes in the file.
 """
 
 import io
-from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import polars as pl
@@ -22,7 +19,10 @@ from polars.datatypes import DataTypeClass
 
 from rlcore.store.checks import check_table_name, check_version, damaged
 from schemas.errors import UserError
-from schemas.versions import schema_version
+from schemas.table_list import schema_version
+
+if TYPE_CHECKING:
+    from pandera.polars import DataFrameSchema
 
 ROW_GROUP_ROWS = 8192
 _BLOCK_ROWS = 8 * ROW_GROUP_ROWS  # validated at once: Pandera takes as long for a few rows
@@ -32,16 +32,10 @@ _SHOWN_CHARS = 80
 
 # (table, file sha256) pairs that this process has validated.
 _VALIDATED: set[tuple[str, str]] = set()
-# Tables that this process has read or written lately, by the same pairs: the phases of an iteration
-# read each other's several times.
-_READ: OrderedDict[tuple[str, str], pl.DataFrame] = OrderedDict()
-_READ_TABLES, _READ_BYTES = 8, 16 * 2**20  # how many are held, and of what size at most
 
 _SCALARS: dict[DataTypeClass, pa.DataType] = {
     pl.String: pa.string(),
     pl.Boolean: pa.bool_(),
-    pl.Int8: pa.int8(),
-    pl.Int16: pa.int16(),
     pl.Int32: pa.int32(),
     pl.Int64: pa.int64(),
     pl.Float32: pa.float32(),
@@ -74,7 +68,7 @@ def _writer(where: io.BytesIO | Path, schema: pa.Schema) -> pq.ParquetWriter:
 
 def _write_groups(writer: pq.ParquetWriter, schema: pa.Schema, frame: pl.DataFrame) -> None:
     # One chunk per column, so that the pages do not depend on how the frame was assembled.
-    frame = _in_order(frame, schema.names).rechunk()
+    frame = frame.select(schema.names).rechunk()
     for start in range(0, max(frame.height, 1), ROW_GROUP_ROWS):
         part = frame.slice(start, ROW_GROUP_ROWS).to_arrow()
         writer.write_table(part.cast(schema), row_group_size=ROW_GROUP_ROWS)
@@ -101,7 +95,9 @@ class TableWriter:
         self.rows = 0
         self._name, self._path = name, path
         self._schema = _file_schema(name, kind)
-        self._unique: dict[str, list[np.ndarray]] = {c: [] for c in _unique_columns(name)}
+        self._unique: dict[str, list[np.ndarray]] = {
+            column: [] for column, spec in _contract(name).columns.items() if spec.unique
+        }
         self._parts: list[pl.DataFrame] = []
         self._held = 0
         self._writer = _writer(path, self._schema)
@@ -156,8 +152,6 @@ def decode_table(name: str, path: Path, digest: str, uri: str) -> pl.DataFrame:
     Raises ArtifactError when it is not Parquet, has no or a newer schema version, or breaks its
     contract.
     """
-    if (held := _READ.get((name, digest))) is not None:
-        return held
     where = f"{uri}/{path.name}"
     try:
         metadata = pl.read_parquet_metadata(path)
@@ -173,25 +167,7 @@ def decode_table(name: str, path: Path, digest: str, uri: str) -> pl.DataFrame:
         except UserError as error:
             raise damaged(uri, f"{where}: {error}") from None
         remember_valid(name, digest)
-    _hold(name, digest, frame)
     return frame
-
-
-def _hold(name: str, digest: str, frame: pl.DataFrame) -> None:
-    if frame.estimated_size() <= _READ_BYTES:
-        _READ[name, digest] = frame
-        if len(_READ) > _READ_TABLES:
-            _READ.popitem(last=False)
-
-
-def remember_read(name: str, digest: str, frame: pl.DataFrame) -> None:
-    """Record that the file of this digest is ``encode_table`` of ``frame``, which will be read
-    soon."""
-    _hold(name, digest, _in_order(frame, arrow_schema(name).names))
-
-
-def _in_order(frame: pl.DataFrame, columns: list[str]) -> pl.DataFrame:
-    return frame if frame.columns == columns else frame.select(columns)
 
 
 def schema_versions(tables: Iterable[str]) -> dict[str, str]:
@@ -211,51 +187,56 @@ def validate(name: str, frame: pl.DataFrame) -> None:
     """
     from pandera.errors import SchemaErrors
 
-    from schemas.tables import TABLES
-
     check_table_name(name)
     if not isinstance(frame, pl.DataFrame):
         # Pandera checks only the types of a LazyFrame: bad values would pass silently.
         raise UserError(f"table {name!r} must be a polars DataFrame, not {type(frame).__name__}")
     try:
-        TABLES[name].validate(frame, lazy=True)
+        _contract(name).validate(frame, lazy=True)
     except SchemaErrors as error:
-        lines = _failures(error.failure_cases)
+        lines = _failures(name, error.failure_cases)
         raise UserError(
             f"table {name!r} breaks its contract {schema_version(name)}; "
             f"fix its producer:\n" + "\n".join(lines)
         ) from None
 
 
-@cache
-def polars_schema(name: str) -> dict[str, pl.DataType]:
-    """Return the type of each column of the table ``name``, in order."""
+def _contract(name: str) -> "DataFrameSchema":
+    # Whoever asks what is in a store reads no table, and need not wait seconds for pandera.
     from schemas.tables import TABLES
 
-    columns = TABLES[name].to_schema().columns
-    return {column: spec.dtype.type for column, spec in columns.items()}
+    return TABLES[name]
 
 
-def _failures(cases: pl.DataFrame) -> list[str]:
+def polars_schema(name: str) -> dict[str, pl.DataType]:
+    """Return the type of each column of the table ``name``, in order."""
+    return {column: spec.dtype.type for column, spec in _contract(name).columns.items()}
+
+
+def column_texts(name: str) -> dict[str, str]:
+    """Return what each column of the table ``name`` holds, in order."""
+    return {column: spec.description for column, spec in _contract(name).columns.items()}
+
+
+def _failures(name: str, cases: pl.DataFrame) -> list[str]:
     groups = cases.group_by("column", "check", maintain_order=True)
     lines = []
     for (column, check), rows in groups:
-        lines.append(f"  - {_subject(str(column), str(check))}: {_first_rows(rows)}")
+        lines.append(f"  - {_subject(name, str(column), str(check))}: {_first_rows(rows)}")
     if len(lines) > _SHOWN_CHECKS:
         lines[_SHOWN_CHECKS:] = [f"  - and {len(lines) - _SHOWN_CHECKS} more failed checks"]
     return lines
 
 
-def _subject(column: str, check: str) -> str:
+def _subject(name: str, column: str, check: str) -> str:
     named = {
         "column_in_dataframe": "missing column",
         "column_in_schema": "undeclared column",
         "field_uniqueness": f"column {column!r}, values must be unique",
         "not_nullable": f"column {column!r}, values must not be null",
     }
-    # Pandera reports checks of the whole frame under the name of the schema's class.
-    frame_wide = column == "Table"
-    return named.get(check, f"check {check}" if frame_wide else f"column {column!r}, {check}")
+    of_one = column in polars_schema(name)  # others are of several columns
+    return named.get(check, f"column {column!r}, {check}" if of_one else f"check {check}")
 
 
 def _first_rows(rows: pl.DataFrame) -> str:
@@ -268,22 +249,9 @@ def _first_rows(rows: pl.DataFrame) -> str:
     return "; ".join(shown) + (f"; and {more} more" if more else "")
 
 
-@cache
-def _unique_columns(name: str) -> tuple[str, ...]:
-    from schemas.tables import TABLES
-
-    schema = TABLES[name].to_schema()
-    assert not schema.unique, "of single columns only"
-    return tuple(column for column, spec in schema.columns.items() if spec.unique)
-
-
-@cache
 def arrow_schema(name: str) -> pa.Schema:
     """Return the Parquet columns of table ``name``, in the contract's order."""
-    from schemas.tables import TABLES
-
-    columns = TABLES[name].to_schema().columns
-    return pa.schema([(column, _arrow_type(spec.dtype.type)) for column, spec in columns.items()])
+    return pa.schema([(c, _arrow_type(dtype)) for c, dtype in polars_schema(name).items()])
 
 
 def _arrow_type(dtype: pl.DataType | DataTypeClass) -> pa.DataType:
@@ -293,26 +261,3 @@ def _arrow_type(dtype: pl.DataType | DataTypeClass) -> pa.DataType:
     if isinstance(dtype, pl.Struct):
         return pa.struct([(field.name, _arrow_type(field.dtype)) for field in dtype.fields])
     return _SCALARS[dtype.base_type()]
-
-
-def sql_types(table: str) -> dict[str, str]:
-    """Return the SQL type of each column of ``table``, in order, as DuckDB names it."""
-    return {field.name: _sql_type(field.type) for field in arrow_schema(table)}
-
-
-def _sql_type(kind: pa.DataType) -> str:
-    if pa.types.is_list(kind):
-        return f"{_sql_type(kind.value_type)}[]"
-    if pa.types.is_struct(kind):
-        return f"STRUCT({', '.join(f'{field.name} {_sql_type(field.type)}' for field in kind)})"
-    return _SQL_NAMES[str(kind)]
-
-
-_SQL_NAMES = {
-    "string": "VARCHAR",
-    "bool": "BOOLEAN",
-    "int32": "INTEGER",
-    "int64": "BIGINT",
-    "float": "FLOAT",
-    "double": "DOUBLE",
-}

@@ -9,8 +9,7 @@ import pytest
 from flows.cli import main
 from rlcore.store.artifacts import ArtifactStore, Lineage
 from schemas.chats import MESSAGES
-from schemas.columns import TABLES
-from schemas.view_columns import VIEWS
+from schemas.table_list import TABLES, VIEWS
 
 RESPONSE = "Two and two make four.\n" * 40
 

@@ -21,7 +21,7 @@ from schemas.errors import UserError
 from schemas.outcomes import FinishReason
 from schemas.recipe import EvaluateSection
 from schemas.rl import RewardFunction, RewardSection
-from schemas.tables import Completions, EvalResults, Prompts
+from schemas.tables import COMPLETIONS, EVAL_RESULTS, PROMPTS
 from tests.rlcore.trajectories.scripted import STAMP, ScriptedEngines, ScriptedTokenizer
 
 EOS = 99
@@ -49,7 +49,7 @@ def prompts(*, per_subset: int = 2, split: str = "test") -> pl.DataFrame:
         "prompt": pl.List(pl.Struct({"role": pl.String, "content": pl.String})),
         "prompt_ids": pl.List(pl.Int32),
     }
-    return Prompts.validate(pl.DataFrame(rows, schema=schema))
+    return PROMPTS.validate(pl.DataFrame(rows, schema=schema))
 
 
 def decode(token_ids: list[int]) -> str:
@@ -125,8 +125,8 @@ def figure(results: pl.DataFrame, metric: str, source: str = "sums", subset: str
 
 def test_every_figure_equals_the_one_computed_by_hand() -> None:
     results, completions = run()
-    EvalResults.validate(results)
-    Completions.validate(completions)
+    EVAL_RESULTS.validate(results)
+    COMPLETIONS.validate(completions)
     expected = {
         "greedy/acc": (1.0, 2, 2),
         "sampled/avg@4": ((2 / 4 + 1 / 3) / 2, 2, 7),  # the timeout is no sample

@@ -8,7 +8,7 @@ import pytest
 from rlcore.evaluation.summary import summarize
 from schemas.chats import MESSAGES
 from schemas.recipe import EvaluateSection
-from schemas.tables import EvalResults
+from schemas.tables import EVAL_RESULTS
 
 TYPES = {"correct": pl.Boolean, "score": pl.Float64, "turns": MESSAGES}
 SECTION = EvaluateSection(samples=2, pass_k=(1, 2))
@@ -56,7 +56,7 @@ def test_all_weighs_every_prompt_alike_not_every_source() -> None:
     assert figures(frame, "a")["greedy/acc"] == (1.0, 1)
     assert figures(frame, "b")["greedy/acc"] == (0.0, 2)
     assert figures(frame, "all")["greedy/acc"] == (pytest.approx(1 / 3), 3)
-    EvalResults.validate(summarize(frame, SECTION, seed=0))
+    EVAL_RESULTS.validate(summarize(frame, SECTION, seed=0))
 
 
 def test_what_could_not_be_scored_is_no_wrong_answer_but_is_counted() -> None:

@@ -9,7 +9,7 @@ import yaml
 from rlcore.export.model_card import Ancestor, ModelCard, RewardTerm
 from rlcore.models.base import build_base_model
 from schemas.model import FromScratch, ModelSection
-from schemas.tables import EvalResults
+from schemas.tables import EVAL_RESULTS
 
 TEXTS = [f"What is {a} + {b}? {a}+{b}={a + b}\n#### {a + b}" for a in range(40) for b in range(40)]
 
@@ -30,8 +30,8 @@ def results() -> pl.DataFrame:
         for source, subset in (("openai/gsm8k", "test"), ("all", "all"))
         for metric in ("greedy/acc", "sampled/pass@4", "greedy/response_length/mean")
     ]
-    schema = EvalResults.to_schema().columns
-    return EvalResults.validate(
+    schema = EVAL_RESULTS.columns
+    return EVAL_RESULTS.validate(
         pl.DataFrame(rows, schema=list(schema), orient="row").with_columns(
             pl.col("num_prompts", "num_samples").cast(pl.Int64)
         )

@@ -18,7 +18,7 @@ from tests.rlcore.export.cards import results
 
 
 def frame(table: str, rows: list[dict[str, Any]]) -> pl.DataFrame:
-    types = {name: column.dtype.type for name, column in TABLES[table].to_schema().columns.items()}
+    types = {name: column.dtype.type for name, column in TABLES[table].columns.items()}
     return pl.DataFrame(rows, schema=types)
 
 

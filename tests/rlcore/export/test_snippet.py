@@ -13,7 +13,7 @@ from rlcore.export.export import export_model
 from rlcore.export.snippet import Example, choose_example, render_snippet
 from rlcore.models.pretrained import load_pretrained
 from schemas.chats import MESSAGES
-from schemas.tables import Completions
+from schemas.tables import COMPLETIONS
 from tests.rlcore.export.cards import card, policy
 from tests.rlcore.export.snippets import run_snippet
 
@@ -80,7 +80,7 @@ def completion(uid: str, prompt: str, outcome: str = "ok", **changes: Any) -> di
 
 
 def chosen(*rows: dict[str, Any]) -> Example | None:
-    schema = {name: column.dtype.type for name, column in Completions.to_schema().columns.items()}
+    schema = {name: column.dtype.type for name, column in COMPLETIONS.columns.items()}
     messages = [[{"role": "user", "content": row["prompt"]}] for row in rows]
     prompts = pl.DataFrame(
         {"uid": [row["uid"] for row in rows], "prompt": pl.Series(messages, dtype=MESSAGES)}

@@ -6,11 +6,12 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from rlcore.results.queries import query
+from rlcore.results.data_dictionary import column_descriptions
+from rlcore.results.queries import describe, query
+from rlcore.results.views import NAMES
 from rlcore.store.artifacts import ArtifactError, ArtifactStore, Lineage
 from schemas.artifacts import ArtifactRef
 from schemas.errors import UserError
-from schemas.view_columns import column_descriptions
 
 
 def rollouts(count: int) -> pl.DataFrame:
@@ -357,3 +358,22 @@ def test_columns_carry_their_meaning_as_comments(tmp_path: Path) -> None:
     assert dict(comments.iter_rows()) == column_descriptions("metrics")
     views = query(store, "select comment from duckdb_views() where view_name = 'lineage'")
     assert views["comment"].to_list() == ["a row per parent of an artifact"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_column_of_every_view_has_type_and_meaning(name: str) -> None:
+    columns = describe(name)
+    assert {column.name for column in columns} == set(column_descriptions(name))
+    assert all(column.type and column.description for column in columns)
+
+
+def test_types_are_those_of_sql() -> None:
+    types = {column.name: column.type for column in describe("prompts")}
+    assert types["uid"] == "VARCHAR"
+    assert types["prompt_ids"] == "INTEGER[]"
+    assert types["prompt"] == "STRUCT(role VARCHAR, content VARCHAR)[]"
+
+
+def test_an_unknown_table_names_the_nearest() -> None:
+    with pytest.raises(UserError, match="'rollout' is not a table; did you mean 'rollouts'"):
+        describe("rollout")

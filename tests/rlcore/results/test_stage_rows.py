@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from rlcore.results.queries import answer
 from rlcore.results.run import record_stage, stage_rows
 from rlcore.results.stage_rows import following, newest
-from rlcore.results.statement import answer
 from rlcore.store.artifacts import ArtifactStore, Lineage
 from tests.rlcore.results.records import stage_record
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rlcore.results.lineage import trace
-from rlcore.results.statement import answer
+from rlcore.results.queries import answer
 from rlcore.retraining.champions import (
     ROLLED_BACK,
     Champion,

@@ -8,7 +8,7 @@ import polars as pl
 
 from rlcore.reward_model.preferences import RANKS, Ranked, preferences_table
 from schemas.outcomes import LEVELS
-from schemas.tables import Preferences
+from schemas.tables import PREFERENCES
 
 VOCABULARY = 61
 
@@ -32,7 +32,7 @@ def make_preferences(num_prompts: int, *, split: str = "train", seed: int = 0) -
         for level in levels:
             middle = generator.integers(10, VOCABULARY, generator.integers(1, 8)).tolist()
             token_ids.append([5, 6, *middle, 1 + LEVELS.index(level)])
-    return Preferences.validate(preferences_table(rows, token_ids, [2] * len(rows)))
+    return PREFERENCES.validate(preferences_table(rows, token_ids, [2] * len(rows)))
 
 
 def write(path: Path, rows: list[dict]) -> Path:

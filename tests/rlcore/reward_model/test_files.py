@@ -16,7 +16,7 @@ from rlcore.reward_model.preferences import encode
 from schemas.data import DataSection, FileSource
 from schemas.errors import UserError
 from schemas.reward_model import FilePreferences, Gsm8kSolutions
-from schemas.tables import Preferences
+from schemas.tables import PREFERENCES
 from tests.inputs import GSM8K, reads
 from tests.rlcore.reward_model.responses import solutions, write
 
@@ -27,7 +27,7 @@ def test_model_solutions_become_ranked_answers_in_the_policys_form(tokenizer, tm
     """Cut off before 'A: ' is malformed; 'A: 21' is judged as the '#### 21' the policy writes."""
     path = write(tmp_path / SOLUTIONS_FILE, solutions(40))
     section = Gsm8kSolutions(path=str(path), instruction="Answer.")
-    table = Preferences.validate(encode(read_preferences(section, DATA).rows, tokenizer).table)
+    table = PREFERENCES.validate(encode(read_preferences(section, DATA).rows, tokenizer).table)
     first = table.filter(pl.col("uid") == table["uid"][0])
     assert Counter(first["level"]) == {"correct": 1, "wrong": 2, "malformed": 1}
     assert "20+1=21\n#### 21" in first["response"].to_list()
@@ -50,7 +50,7 @@ def test_each_row_of_a_file_is_a_prompt_and_one_is_for_validation(tokenizer, tmp
     ]
     path = write(tmp_path / "pairs.jsonl", rows)
     section = FilePreferences(path=str(path), validation_fraction=0.001)
-    table = Preferences.validate(encode(read_preferences(section, DATA).rows, tokenizer).table)
+    table = PREFERENCES.validate(encode(read_preferences(section, DATA).rows, tokenizer).table)
     assert table["uid"].n_unique() == 6
     assert table.filter(pl.col("split") == "validation")["uid"].n_unique() == 1
     assert table["level"].null_count() == table.height

@@ -13,7 +13,7 @@ from schemas.errors import UserError
 from schemas.outcomes import FinishReason
 from schemas.reward_model import SampledPreferences
 from schemas.rl import RewardFunction, RewardSection
-from schemas.tables import Preferences
+from schemas.tables import PREFERENCES
 from tests.rlcore.trajectories.scripted import STAMP, ScriptedEngines, ScriptedTokenizer
 
 REWARD = RewardSection(functions=(RewardFunction(name="gsm8k"),))
@@ -83,7 +83,7 @@ def sample(**changes: Any) -> Any:
 def test_every_prompt_gets_4_to_9_responses_and_the_same_again() -> None:
     """K = 4..9 as in InstructGPT. A rerun that drew another K would train on other data under one
     key."""
-    table = Preferences.validate(sample().table)
+    table = PREFERENCES.validate(sample().table)
     sizes = table.group_by("uid").len()["len"].to_list()
     assert len(sizes) == 40
     assert set(sizes) <= set(range(4, 10))

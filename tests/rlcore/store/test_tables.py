@@ -198,7 +198,7 @@ def rollouts(**changes: Any) -> pl.DataFrame:
 
 
 def types_of(name: str) -> dict[str, pl.DataType]:
-    columns = TABLES[name].to_schema().columns
+    columns = TABLES[name].columns
     return {column: spec.dtype.type for column, spec in columns.items()}
 
 
