@@ -42,7 +42,7 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
     "tests/rlcore/store/test_tables.py": ("schemas/contract.py",),
     "tests/flows/test_worker.py": ("flows/commands/worker.py",),
     "tests/flows/test_local.py": ("flows/commands/up.py",),
-    "tests/flows/test_study.py": ("flows/figure.py", "flows/outcomes.py", "flows/results_page.py"),
+    "tests/flows/test_study.py": ("flows/outcomes.py", "flows/results_page.py"),
     "tests/flows/test_retrain.py": ("tasks/retraining/gate.py", "tasks/retraining/promote.py"),
     "tests/flows/test_retrain_deployed.py": ("tasks/retraining/events.py",),
     "tests/flows/test_resume.py": (
@@ -55,8 +55,7 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
         *("tasks/evaluate.py", "tasks/export.py", "tasks/run_page/summary.py"),
     ),
     "tests/rlcore/rl/test_replay.py": ("rlcore/rl/credit.py", "rlcore/rl/recorded.py"),
-    "tests/tasks/run_page/test_artifacts.py": ("tasks/run_page/board.py",),
-    "tests/tasks/run_page/test_page.py": ("tasks/run_page/ended.py", "tasks/run_page/view.py"),
+    "tests/tasks/run_page/test_page.py": ("tasks/run_page/board.py", "tasks/run_page/view.py"),
     "tests/flows/test_reward_model.py": ("tasks/reward_model.py",),
     "tests/rlcore/cluster/test_clusters.py": (
         *("rlcore/cluster/ray_cluster.py", "rlcore/cluster/processes.py"),

@@ -1,10 +1,9 @@
-"""Text and names for the run page: what Markdown shows literally, and keys that Prefect takes."""
+"""Text of whoever wrote it on a page in Markdown, which shows it literally."""
 
 import re
 
 from rlcore.redaction import redact
 
-DIGEST_DIGITS = 12
 SHOWN_CHARACTERS = 1200  # of one prompt or completion
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 MARKDOWN_CHARACTERS = str.maketrans(
@@ -51,14 +50,3 @@ def code(text: str) -> str:
     longest = max((len(run) for run in re.findall("`+", line)), default=0)
     fence = "`" * (longest + 1)
     return f"{fence} {line} {fence}" if longest else f"{fence}{line}{fence}"
-
-
-def artifact_key(*words: str) -> str:
-    """Return the key of an artifact: lower-case letters, digits and dashes.
-
-    >>> artifact_key("quickstart_ppo", "metrics", "rl")
-    'quickstart-ppo-metrics-rl'
-    """
-    text = "-".join(words).lower()
-    dashed = "".join(c if c.isascii() and c.isalnum() else "-" for c in text)
-    return "-".join(filter(None, dashed.split("-")))
