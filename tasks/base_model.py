@@ -17,7 +17,6 @@ from tasks.runtime.caching import StageRun, cached_stage
 def base_model(run: StageRun) -> ArtifactRef:
     """Copy the model that the recipe names, or train a tokenizer on the training rows and draw
     weights for it; the result is a Hugging Face directory and says where it came from."""
-    run.workers.start_learner_ahead()  # whatever follows a new base model is run
     model, log = run.recipe.model, get_run_logger().info
     with run.store.scratch() as scratch:
         target = scratch / MODEL_FOLDER

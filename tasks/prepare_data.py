@@ -20,7 +20,6 @@ from tasks.runtime.pipeline import PipelineRun
 def prepare_data(run: StageRun) -> ArtifactRef:
     """Read, normalise, clean and split the sources; tokenise with the base model's tokenizer."""
     recipe = run.recipe
-    run.workers.start_learner_ahead()  # no stage after a new dataset comes from cache
     tokenizer = load_tokenizer(
         model_directory(run.store.directory(run.parents[BASE_MODEL])),
         name=recipe.model.path or "from_scratch",

@@ -16,8 +16,9 @@ from rlcore.reward_model.evaluation import evaluate_scores, last_token_scores
 from rlcore.reward_model.files import read_preferences
 from rlcore.reward_model.preferences import check_pairs, encode, fit, preference_sequences
 from rlcore.reward_model.sampled import sample_preferences
-from rlcore.reward_model.training import RewardModelTraining
+from rlcore.reward_model.training import PreferenceBatches
 from rlcore.reward_model.zero import shift_bias, zero_sequences
+from rlcore.supervised.loop import Training
 from schemas.artifacts import ArtifactRef
 from schemas.names import REWARD_MODEL
 from schemas.recipe import Recipe
@@ -47,11 +48,10 @@ def reward_model(run: StageRun) -> ArtifactRef:
     learner = run.workers.learner(
         policy, section.optimizer, name="reward-model-learner", head="value"
     )
-    training = RewardModelTraining(
+    training = Training(
+        PreferenceBatches(section, preferences, run.recipe.seed),
         section,
         learner=learner,
-        preferences=preferences,
-        seed=run.recipe.seed,
         store=store,
         key=run.key,
         lineage=lineage,

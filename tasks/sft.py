@@ -3,7 +3,8 @@
 from prefect.logging import get_run_logger
 
 from rlcore.models.files import MODEL_FOLDER, model_directory
-from rlcore.supervised.sft import SFT, STAGE
+from rlcore.supervised.loop import Training
+from rlcore.supervised.sft import STAGE, DemonstrationBatches
 from schemas.artifacts import ArtifactRef
 from schemas.names import BASE_MODEL
 from schemas.stages import Stage
@@ -14,7 +15,6 @@ from tasks.runtime.caching import StageRun, cached_stage
 @cached_stage(Stage.SFT)
 def sft(run: StageRun) -> ArtifactRef:
     """Train the base model on the dataset's demonstrations; the result is a policy."""
-    run.workers.start_learner_ahead()
     dataset = run.parents["dataset"]
     base = model_directory(run.store.directory(run.parents[BASE_MODEL]))
     learner = run.workers.learner(
@@ -22,18 +22,20 @@ def sft(run: StageRun) -> ArtifactRef:
         run.recipe.sft.optimizer,
         name="sft-learner",
     )
-    run.workers.start_engines_ahead(base)  # SFT trains on cores of its own; sampling comes next
-    training = SFT(
+    batches = DemonstrationBatches(
+        run.recipe.sft, run.store.table(dataset, "demonstrations"), run.recipe.seed
+    )
+    training = Training(
+        batches,
         run.recipe.sft,
         learner=learner,
-        demonstrations=run.store.table(dataset, "demonstrations"),
-        seed=run.recipe.seed,
         store=run.store,
         key=run.key,
         lineage=run.lineage(),
     )
     with run.store.scratch() as scratch:
         training.run(TrainingReport(STAGE, run.tracker), log=get_run_logger().warning)
+        training.publish(batches.validation(learner))
         learner.export_hf(scratch / MODEL_FOLDER)
         ref = run.put(directory=scratch, metadata={"steps": training.total_steps})
     run.workers.release(learner)

@@ -58,7 +58,7 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
     "tests/tasks/run_page/test_page.py": ("tasks/run_page/board.py", "tasks/run_page/view.py"),
     "tests/flows/test_reward_model.py": ("tasks/reward_model.py",),
     "tests/rlcore/cluster/test_clusters.py": (
-        *("rlcore/cluster/ray_cluster.py", "rlcore/cluster/processes.py"),
+        *("rlcore/cluster/lazy.py", "rlcore/cluster/ray_cluster.py", "rlcore/cluster/shell.py"),
     ),
     "tests/rlcore/diagnostics/test_checks.py": (
         *("rlcore/diagnostics/policy_checks.py", "rlcore/diagnostics/reward_checks.py"),

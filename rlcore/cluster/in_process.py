@@ -1,57 +1,39 @@
 """A cluster without processes: workers are built and called inline. For debugging, tests and
 machines without Ray."""
 
-from dataclasses import dataclass
+from concurrent.futures import Future
 from typing import Any
 
-from rlcore.cluster.targets import class_of
+import torch
+
+from rlcore.cluster.shell import Shell
 from rlcore.cluster.types import Placement, new_rendezvous_file
 from schemas.errors import UserError
 
 
-@dataclass(frozen=True, slots=True)
-class _Done:
-    value: Any
-
-    def result(self, timeout_s: float) -> Any:
-        del timeout_s
-        return self.value
-
-
 class InProcessWorker:
-    """Calls the object directly; every method returns once its work is done."""
+    """Calls the object of ``shell`` directly; every method returns once its work is done."""
 
-    def __init__(self, name: str, target: str) -> None:
-        self.name = name
-        self._target = target
-        self._object: Any = None
+    def __init__(self, name: str, shell: Shell) -> None:
+        self.name, self._shell = name, shell
 
     @classmethod
     def of(cls, name: str, built: Any) -> "InProcessWorker":
         """Return a worker around the object ``built`` by the caller."""
-        worker = cls(name, f"{type(built).__module__}:{type(built).__qualname__}")
-        worker._object = built
-        return worker
+        return cls(name, Shell.around(built))
 
-    def build(self, *args: Any) -> None:
-        """Build the object here. Raises the constructor's own error."""
-        self.clear()
-        self._object = class_of(self._target)(*args)
-
-    def start(self, method: str, *args: Any, **kwargs: Any) -> _Done:
-        """Run ``method`` now; its error is raised here."""
-        return _Done(getattr(self._object, method)(*args, **kwargs))
-
-    def clear(self) -> _Done:
-        """Close the object; its error is raised here."""
-        closed, self._object = self._object, None
-        if closed is not None:
-            closed.close()
-        return _Done(None)
+    def start(self, method: str, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Run ``method`` now; ``result`` raises its error."""
+        answer: Future[Any] = Future()
+        try:
+            answer.set_result(self._shell.call(method, args, kwargs))
+        except Exception as error:  # noqa: BLE001 - raised by ``result``
+            answer.set_exception(error)
+        return answer
 
     def stop(self) -> None:
         """Close the object."""
-        self.clear()
+        self._shell.close()
 
 
 class InProcessCluster:
@@ -60,23 +42,16 @@ class InProcessCluster:
     def __init__(self) -> None:
         self._workers: list[InProcessWorker] = []
 
-    def host(self, target: str, *, name: str, placement: Placement) -> InProcessWorker:
-        """Return a host in this process; nothing is imported before its first ``build``."""
-        del placement
-        worker = InProcessWorker(name, target)
-        self._workers.append(worker)
-        return worker
-
     def spawn(self, target: str, *args: Any, name: str, placement: Placement) -> InProcessWorker:
-        """Build ``target`` here. Raises the constructor's own error."""
-        worker = self.host(target, name=name, placement=placement)
-        worker.build(*args)
-        return worker
+        """Build ``target`` here."""
+        del placement
+        shell = Shell(target)
+        shell.build(args)
+        self._workers.append(InProcessWorker(name, shell))
+        return self._workers[-1]
 
     def num_gpus(self) -> float:
         """Return the GPUs torch sees in this process."""
-        import torch
-
         return float(torch.cuda.device_count())
 
     def require_gpus(self, count: float) -> None:

@@ -4,7 +4,6 @@ The only file that imports ray. Actors reserve GPUs but no CPUs: the phases take
 worker's CPU use is bounded by its thread count, not by a reservation.
 """
 
-import gc
 import json
 import logging
 import os
@@ -34,8 +33,8 @@ from rlcore.cluster.address import MODE, REFUSED, check_address, require_token
 from rlcore.cluster.os_processes import end
 from rlcore.cluster.progress import Sign, report_to
 from rlcore.cluster.ray_processes import Continued, kept_secrets, rays_processes, without_secrets
+from rlcore.cluster.shell import Shell
 from rlcore.cluster.surroundings import RAY, settle, socket_folder
-from rlcore.cluster.targets import class_of, import_all
 from rlcore.cluster.types import (
     Placement,
     WorkerDied,
@@ -59,49 +58,28 @@ _RAYS_OWN = (ray_constants.PROCESS_TYPE_GCS_SERVER, ray_constants.PROCESS_TYPE_R
 _FORWARDED = ("HF_HOME", "HF_HUB_OFFLINE", "PYTHONPATH")
 
 
-class _Shell:
-    """The actor: builds the target class in its own process and forwards calls to it."""
+class _Actor(Shell):
+    """A shell in a process of its own, which reports the progress of its calls."""
 
     def __init__(self, target: str, label: bytes, secrets: dict[str, str]) -> None:
         os.environ.update(secrets)  # before the target's libraries read them
-        self._target, self._label = target, label
+        super().__init__(target)
         report_to(partial(_report_progress, label))
-        self._object: Any = None
-        self._failure: BaseException | None = None
+        _report_progress(label, 0, "")
 
-    def load(self) -> int:
-        """Import what ``build`` needs; return the process. Errors are ignored here: ``build``
-        imports again and raises them."""
-        _report_progress(self._label, 0, "")
-        with suppress(Exception):
-            import_all(self._target)
+    def process(self) -> int:
+        """Return the number of this process."""
         return os.getpid()
 
-    def build(self, args: tuple[Any, ...]) -> None:
-        self._failure = None
-        try:
-            self.clear()
-            self._object = class_of(self._target)(*args)
-        except Exception as failure:  # noqa: BLE001 - kept: raised by the caller's first call
-            self._failure = failure
-
-    def clear(self) -> None:
-        if self._object is not None:
-            closed, self._object = self._object, None
-            closed.close()
-            del closed
-            gc.collect()
-
     def call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self._failure is not None:
-            raise self._failure
         with redacting():
-            return getattr(self._object, method)(*args, **kwargs)
+            return super().call(method, args, kwargs)
 
 
-def _titled(target: str) -> type[_Shell]:
-    """Return a shell whose process has the title ``ray::Learner`` where ``target`` is a Learner."""
-    return type(target.rpartition(":")[2], (_Shell,), {})
+def _titled(target: str) -> type[_Actor]:
+    """Return an actor whose process has the title ``ray::Learner`` where ``target`` is a
+    Learner."""
+    return type(target.rpartition(":")[2], (_Actor,), {})
 
 
 def _require_ray(meanwhile: str) -> None:
@@ -181,20 +159,11 @@ class RayWorker:
     def __init__(self, name: str, actor: Any, call_watch: CallWatch) -> None:
         self.name = name
         self._actor, self._call_watch = actor, call_watch
-        self._loaded: ray.ObjectRef = actor.load.remote()
-
-    def build(self, *args: Any) -> None:
-        """Queue building the object; ``start`` raises what its constructor raised."""
-        self._actor.build.remote(args)
-
-    def clear(self) -> RayPending:
-        """Queue closing the object."""
-        self._call_watch.begin(self.name, "clear")
-        return RayPending(self._call_watch, "clear", self._actor.clear.remote())
+        self._pid: ray.ObjectRef = actor.process.remote()
 
     def start(self, method: str, *args: Any, **kwargs: Any) -> RayPending:
         """Queue ``method``; the actor serves calls in order."""
-        self._call_watch.begin(self.name, method)
+        self._call_watch.begin(method)
         return RayPending(self._call_watch, method, self._actor.call.remote(method, args, kwargs))
 
     def stop(self) -> None:
@@ -204,8 +173,8 @@ class RayWorker:
     def process(self) -> psutil.Process | None:
         """Return the actor's process; None where it has not come up, or ended."""
         with suppress(Exception):  # of Ray that is gone
-            if ray.wait([self._loaded], timeout=0)[0]:
-                process = psutil.Process(ray.get(self._loaded, timeout=_KV_S))
+            if ray.wait([self._pid], timeout=0)[0]:
+                process = psutil.Process(ray.get(self._pid, timeout=_KV_S))
                 return process if process.cmdline()[0].startswith("ray::") else None
         return None
 
@@ -301,8 +270,8 @@ class RayCluster:
         self._workers: list[RayWorker] = []
         self._meetings: list[str] = []
 
-    def host(self, target: str, *, name: str, placement: Placement) -> RayWorker:
-        """Start an actor that imports ``target``."""
+    def spawn(self, target: str, *args: Any, name: str, placement: Placement) -> RayWorker:
+        """Start an actor and begin building ``target`` in it."""
         names = () if self._local else _FORWARDED
         forwarded = {key: os.environ[key] for key in names if key in os.environ}
         label = uuid.uuid4().hex.encode()
@@ -314,18 +283,14 @@ class RayCluster:
                 .remote(target, label, kept_secrets() if self._local else {})
             )
             call_watch = CallWatch(
+                name,
                 partial(_sign_of, label),
                 _require_ray if self._local else None,
                 stall_s=self.stall_s,
             )
             worker = RayWorker(name, actor, call_watch)
+            actor.build.remote(args)
         self._workers.append(worker)
-        return worker
-
-    def spawn(self, target: str, *args: Any, name: str, placement: Placement) -> RayWorker:
-        """Start an actor and begin building ``target`` in it."""
-        worker = self.host(target, name=name, placement=placement)
-        worker.build(*args)
         return worker
 
     def num_gpus(self) -> float:

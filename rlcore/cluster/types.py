@@ -41,7 +41,7 @@ class Placement:
 class Pending(Protocol):
     """The answer to a call that has been started."""
 
-    def result(self, timeout_s: float) -> Any:
+    def result(self, timeout_s: float, /) -> Any:
         """Wait at most ``timeout_s`` seconds. Raises WorkerTimeout, WorkerDied or the call's
         error."""
         ...
@@ -62,35 +62,12 @@ class Worker(Protocol):
         ...
 
 
-class Host(Worker, Protocol):
-    """A worker whose process outlives its object: what is imported there stays imported."""
-
-    def build(self, *args: Any) -> None:
-        """Start building an object of the host's class with ``args`` and return at once.
-
-        An object built earlier is closed first. An error of closing it, or of the constructor, is
-        raised by the next call's ``result``.
-        """
-        ...
-
-    def clear(self) -> Pending:
-        """Start closing the object and freeing its memory; ``result`` raises what it raises."""
-        ...
-
-
 class Cluster(Protocol):
     """Builds workers and ends them all on ``close``."""
 
-    def host(self, target: str, *, name: str, placement: Placement) -> Host:
-        """Start a process for ``target`` ("package.module:Class") and return at once.
-
-        It imports the class, and the modules that the class lists in ``IMPORTS``, if any: those
-        that make its constructor slow.
-        """
-        ...
-
-    def spawn(self, target: str, *args: Any, name: str, placement: Placement) -> Host:
-        """Return a ``host`` of ``target`` that has started to build its object with ``args``.
+    def spawn(self, target: str, *args: Any, name: str, placement: Placement) -> Worker:
+        """Return a worker that has started to build an object of ``target``
+        ("package.module:Class") with ``args``. What the constructor raises, the worker's calls do.
 
         The class is named, not passed, so that heavy imports happen in the worker only.
         """
@@ -210,9 +187,3 @@ class Polled:
             ) from error
         self._call = None
         return result
-
-
-def gather(pendings: Sequence[Pending], timeout_s: float) -> list[Any]:
-    """Return the results in order; the deadline of ``timeout_s`` seconds is shared by all."""
-    deadline = monotonic() + timeout_s
-    return [pending.result(max(0.0, deadline - monotonic())) for pending in pendings]

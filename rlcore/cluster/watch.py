@@ -86,26 +86,26 @@ class CallWatch:
 
     def __init__(
         self,
+        name: str,
         sign: Callable[[], Sign | None],
         require: Callable[[str], None] | None,
         *,
         stall_s: float,
     ) -> None:
-        """``sign`` returns the worker's newest sign. ``require`` raises WorkerDied, with what it is
-        given for the circumstances, when the cluster itself is gone; None for one that runs
-        elsewhere, whose processes cannot be looked at."""
-        self.name = ""
+        """``name``: of the worker. ``sign`` returns its newest sign. ``require`` raises
+        WorkerDied, with what it is given for the circumstances, when the cluster itself is gone;
+        None for one that runs elsewhere, whose processes cannot be looked at."""
+        self.name = name
         self._sign, self._require = sign, require
         self._watch = Watch(stall_s)
         self._looked = 0.0
         self._has_looked = False
 
-    def begin(self, name: str, method: str) -> None:
-        """The worker, called ``name`` now, starts a call.
+    def begin(self, method: str) -> None:
+        """The worker starts a call.
 
         Raises WorkerDied when the cluster is gone.
         """
-        self.name = name
         self._require_cluster(method)
         self._watch.begin()
         self._looked = time.monotonic()

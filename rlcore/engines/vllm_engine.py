@@ -77,8 +77,6 @@ class VllmEngine:
     own generator, seeded by its request. The prefix cache lives for a rollout.
     """
 
-    IMPORTS = ("vllm.entrypoints.llm", "vllm.v1.worker.gpu_worker")  # takes ten seconds of a core
-
     def __init__(self, spec: EngineSpec) -> None:
         """Build the engine of ``spec.model_dir`` with noise for weights; see ``RolloutEngine``.
 

@@ -50,13 +50,13 @@ class Checkpoints:
         """
         with ExitStack() as failed:
             scratch = failed.enter_context(self._store.scratch())
-            waits = [learner.start_save(str(scratch / role)) for role, learner in learners.items()]
+            saves = [learner.save(scratch / role) for role, learner in learners.items()]
             opened = failed.pop_all()
 
         def rest() -> ArtifactRef:
             with opened:
-                for wait in waits:
-                    wait()
+                for save in saves:
+                    save.result()
                 opened.enter_context(fence or nullcontext())
                 return self._store.put(
                     KIND,

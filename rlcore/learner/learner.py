@@ -6,7 +6,9 @@ share of the sequences. Losses and metrics are normalised by the counts of all s
 
 import gc
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from time import perf_counter
 
 import numpy as np
 import torch
@@ -14,7 +16,7 @@ import torch
 from rlcore.learner.engine import FrozenEngine, TrainEngine, make_deterministic, pick_device
 from rlcore.learner.model import load_model
 from rlcore.learner.packing_check import settle_attention, worst
-from rlcore.learner.passes import Passes
+from rlcore.learner.passes import Accumulated, Passes, StepReport, accumulate, apply, over_steps
 from rlcore.learner.peak import peak_flops
 from rlcore.learner.spec import (
     LearnerSpec,
@@ -22,9 +24,9 @@ from rlcore.learner.spec import (
     TokenScores,
     UpdateRequest,
     UpdateResult,
+    VersionConflict,
 )
-from rlcore.learner.updates import Updates
-from rlcore.learner.versions import Versions
+from rlcore.learner.state import Versions, load_state, save_state
 from rlcore.learner.weights import LearnerWeights
 from rlcore.models.flops import training_cost
 from rlcore.models.packing import MicroBatch, Sequences
@@ -41,12 +43,6 @@ class Learner:
     padded.
     """
 
-    # Modules that deepspeed.initialize and from_pretrained import late, which takes five seconds.
-    IMPORTS = (
-        "deepspeed.runtime.zero.muon.muon_optimizer",
-        "transformers.models.auto.modeling_auto",
-    )
-
     def __init__(
         self, spec: LearnerSpec, rank: int = 0, world_size: int = 1, rendezvous: str = ""
     ) -> None:
@@ -58,7 +54,7 @@ class Learner:
         cost = training_cost(model.lm)  # before ZeRO-3 splits the weights
         spec, packing = settle_attention(model, spec, self.device)
         self.spec = spec
-        trained = (
+        self._trained = (
             TrainEngine(
                 model,
                 spec,
@@ -70,13 +66,14 @@ class Learner:
             if spec.trainable
             else None
         )
-        self._engine = trained or FrozenEngine(model, self.device)
+        self._engine = self._trained or FrozenEngine(model, self.device)
         # On different kinds of CPUs ranks could round differently, and so decide differently.
         packing = worst(self._engine.exchange(packing))
         self._require_one_attention()
         self._passes = Passes(self._engine, spec, self.device, packing, cost)
         self._weights = LearnerWeights(self._engine, spec, rank)
-        self._trained = trained and Updates(trained, self._passes, self._weights)
+        self._versions = Versions()
+        self._held: tuple[int, str, Accumulated] | None = None  # gradients, and of which update
 
     def packing_warning(self, lengths: np.ndarray) -> str | None:
         """Return why each row holds one document and what that costs, and why "auto" took sdpa
@@ -139,7 +136,8 @@ class Learner:
         Raises ``UserError``, on every rank, when any rank's share cannot be packed or lacks a
         field, or a term has no token to train on or needs another head.
         """
-        return self._training().step(terms, lr).flat()
+        self._require_no_gradients()
+        return self._step(terms, lr).flat()
 
     def accumulate(self, request: UpdateRequest) -> TokenScores | None:
         """Sum the gradients of ``request``, which has one mini-batch, for ``update`` to apply.
@@ -149,7 +147,17 @@ class Learner:
         ``update`` with ``request``, scoring and publishing may follow; others raise
         ``VersionConflict``.
         """
-        return self._training().accumulate(request)
+        (terms,) = request.mini_batches
+        assert not request.own_logprobs, "of a single step nothing reads the old log-probs"
+        if self._versions.recorded(request) is not None:
+            return None
+        held = self._held_for(request)
+        if held is None:
+            held = accumulate(self._training(), self._passes, self._passes.plan(terms))
+            self._held = (request.version, request.batch_digest, held)
+        cuts = np.cumsum(terms[0].sequences.lengths)[:-1]
+        rows = [np.split(flat, cuts) if len(flat) else [] for flat in held.scores()]
+        return TokenScores(logprobs=rows[0], entropies=rows[1], kls=[])
 
     def update(self, request: UpdateRequest) -> UpdateResult:
         """Step once per mini-batch and increment the weight version, as a compare-and-set.
@@ -159,7 +167,33 @@ class Learner:
         every update after one that failed between steps, until ``load``. After ``accumulate`` it is
         enough to send ``request.without_terms()``.
         """
-        return self._training().update(request)
+        if (recorded := self._versions.recorded(request)) is not None:
+            return recorded
+        began, mini_batches, old_logprobs = perf_counter(), request.mini_batches, []
+        if request.own_logprobs:
+            old_logprobs = [self._rescored(terms) for terms in mini_batches]
+            mini_batches = [
+                [_measured_against(old, terms[0]), *terms[1:]]
+                for old, terms in zip(old_logprobs, mini_batches, strict=True)
+            ]
+        held, self._held = self._held_for(request), None
+        with self._versions.stepping():
+            if held is not None:
+                reports = [self._apply(held, request.lrs[0])]
+            else:
+                reports = [
+                    self._step(terms, lr)
+                    for terms, lr in zip(mini_batches, request.lrs, strict=True)
+                ]
+        result = UpdateResult(
+            version=self._versions.held + 1,
+            metrics=over_steps(reports).flat(),
+            steps=[report.flat() for report in reports],
+            old_logprobs=old_logprobs,
+            seconds=perf_counter() - began,
+        )
+        self._versions.record(request, result)
+        return result
 
     def peak_flops(self) -> float | None:
         """Return the FLOP/s that this rank's device can reach, None where that is not known."""
@@ -189,19 +223,21 @@ class Learner:
         Safetensors and JSON, of which each rank has its own; ``directory`` must be one that every
         rank reaches. Not atomic; the caller publishes it.
         """
-        self._training().save(Path(directory))
+        save_state(self._training(), self._versions, Path(directory))
 
     def load(self, directory: str | Path) -> None:
         """Continue from ``save``: bit for bit, in any process, with the same ranks and stage.
 
         Raises ``UserError`` when the checkpoint is missing or was written by another layout.
         """
-        self._training().load(Path(directory))
+        self._require_no_gradients()  # the next step would add them to its own
+        self._versions = load_state(self._training(), Path(directory))
+        self._weights.changed()
 
     def close(self) -> None:
         """Free the model; the process and its group stay, for the next learner."""
         self._engine.close()
-        del self._engine, self._trained, self._passes, self._weights
+        del self._engine, self._trained, self._passes, self._weights, self._held
         if self.device == "cuda":
             gc.collect()
             torch.cuda.empty_cache()  # cached memory is not available to other processes
@@ -217,14 +253,48 @@ class Learner:
                 " set it to 'sdpa'"
             )
 
-    @property
-    def _versions(self) -> Versions:
-        return Versions() if self._trained is None else self._trained.versions
-
-    def _training(self) -> Updates:
+    def _training(self) -> TrainEngine:
         if self._trained is None:
             raise UserError(
                 "this learner is frozen (trainable = False); it scores and does not step, save or "
                 "load"
             )
         return self._trained
+
+    def _step(self, terms: Sequence[Term], lr: float) -> StepReport:
+        return self._apply(accumulate(self._training(), self._passes, self._passes.plan(terms)), lr)
+
+    def _apply(self, accumulated: Accumulated, lr: float) -> StepReport:
+        self._weights.changed()
+        return apply(self._training(), accumulated, lr)
+
+    def _held_for(self, request: UpdateRequest) -> Accumulated | None:
+        """Return the gradients that are held for ``request``, if any."""
+        if self._held is not None and self._held[:2] == (request.version, request.batch_digest):
+            return self._held[2]
+        self._require_no_gradients()
+        if not all(request.mini_batches):
+            raise VersionConflict(
+                f"an update of version {request.version} came without its sequences, and the"
+                " learner holds no gradients of it; sum them first"
+            )
+        return None
+
+    def _require_no_gradients(self) -> None:
+        if self._held is not None:
+            raise VersionConflict(
+                f"the learner holds the gradients of another batch of version {self._held[0]}, and"
+                " has not applied them; update with that batch, or build the learner anew"
+            )
+
+    def _rescored(self, terms: Sequence[Term]) -> np.ndarray:
+        """The log-probs of the first term's trained tokens, in the packing of ``step``."""
+        return self._passes.rescore(self._passes.plan(terms).terms[0])
+
+
+def _measured_against(old_logprobs: np.ndarray, term: Term) -> Term:
+    """``term`` with ``old_logprobs`` [tokens of its sequences] in place of its own."""
+    sequences = term.sequences
+    rows = np.split(old_logprobs, np.cumsum(sequences.lengths)[:-1]) if len(sequences) else []
+    per_token = {**sequences.per_token, "old_logprobs": rows}
+    return replace(term, sequences=replace(sequences, per_token=per_token))

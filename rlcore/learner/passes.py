@@ -1,8 +1,7 @@
 """Passes of one rank's model over micro-batches: packed, scored, and trained on."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ from rlcore.cluster.progress import advance
 from rlcore.learner.engine import FrozenEngine, TrainEngine
 from rlcore.learner.packing_check import PackingCheck
 from rlcore.learner.plan import StepPlan, TermPlan, plan_step, require_distinct_names
-from rlcore.learner.report import StepReport, over_ranks
 from rlcore.learner.spec import LearnerSpec, Term
 from rlcore.models.flops import TrainingCost
 from rlcore.models.gpu.blocks import BLOCKS
@@ -24,8 +22,6 @@ from rlcore.models.packing import (
     pack,
 )
 from rlcore.models.rows import Layout
-
-FEW_TOKENS = 64  # that one thread scores
 
 
 class Passes:
@@ -164,8 +160,7 @@ class Passes:
         Each becomes float32 arrays aligned with ``token_ids``, 0 except at the targets.
         """
         flat = np.zeros((num_quantities, sequences.num_tokens), dtype=np.float32)
-        with _threads_for(sequences.num_tokens):
-            self._fill(flat, self.pack(sequences, targets), read)
+        self._fill(flat, self.pack(sequences, targets), read)
         cuts = np.cumsum(sequences.lengths)[:-1]
         return [np.split(row, cuts) if len(row) else [] for row in flat]
 
@@ -212,6 +207,42 @@ class Passes:
             return list(batches)
         num_passes = max(self._engine.exchange(len(batches)))
         return [*batches, *[idle_micro_batch()] * (num_passes - len(batches))]
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """``means``: global means of the step; ``maxes``: global maxima; ``counts`` add over steps."""
+
+    means: dict[str, float] = field(default_factory=dict)
+    maxes: dict[str, float] = field(default_factory=dict)
+    counts: dict[str, float] = field(default_factory=dict)
+
+    def flat(self) -> dict[str, float]:
+        """All of them by name."""
+        return self.means | self.maxes | self.counts
+
+
+def over_ranks(reports: Sequence[StepReport]) -> StepReport:
+    """Combine the ranks' shares of one step: means and counts were normalised globally and add."""
+    return StepReport(
+        _combine([report.means for report in reports], sum),
+        _combine([report.maxes for report in reports], max),
+        _combine([report.counts for report in reports], sum),
+    )
+
+
+def over_steps(reports: Sequence[StepReport]) -> StepReport:
+    """Combine the steps of one update: means average, maxima stay maxima, counts add."""
+    return StepReport(
+        _combine([report.means for report in reports], lambda values: sum(values) / len(values)),
+        _combine([report.maxes for report in reports], max),
+        _combine([report.counts for report in reports], sum),
+    )
+
+
+def _combine(parts: Sequence[dict[str, float]], how) -> dict[str, float]:
+    names = dict.fromkeys(name for part in parts for name in part)
+    return {name: float(how([part[name] for part in parts if name in part])) for name in names}
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,17 +352,3 @@ def _loss(
     )
     loss, metrics = objective(outputs, known)
     return outputs, term.coef * loss, metrics
-
-
-@contextmanager
-def _threads_for(tokens: int) -> Iterator[None]:
-    """Compute a pass of few ``tokens`` on one thread of the CPU.
-
-    Such is a sync's canary, while engines load on the same cores: several threads would wait for
-    each other longer than they compute."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1 if tokens <= FEW_TOKENS else before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

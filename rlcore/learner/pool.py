@@ -1,26 +1,63 @@
 """All ranks of a learner as one: batches are split over them and results put back in order."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from threading import Lock
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from rlcore.cluster.types import Worker
-from rlcore.learner.ranks import Ranks
+from rlcore.cluster.activity import activity
+from rlcore.cluster.types import Pending, Worker, as_completed
 from rlcore.learner.spec import Term, TokenScores, UpdateRequest, UpdateResult
 from rlcore.models.balance import balance_groups, balanced
 from rlcore.models.packing import Sequences, groups_of
+from rlcore.out_of_memory import ran_out
 from rlcore.weights.stamp import WeightStamp, WeightUpdate
+
+T = TypeVar("T")
+# The calls that go through micro-batches: fewer tokens per pass need less memory.
+PASSES = ("logprobs", "values", "step", "accumulate", "update")
+
+
+class LearnerOutOfMemory(MemoryError):
+    """A learner ran out of memory in a pass; the message names the call and what was said."""
+
+
+class Answer(Generic[T]):
+    """The answer of all ranks to a call that has been started; any threads may wait for it."""
+
+    def __init__(self, wait: Callable[[], T]) -> None:
+        self._wait, self._lock = wait, Lock()
+        self._outcome: Future[T] = Future()
+
+    def result(self) -> T:
+        """Return it once it is there. Raises the error that the call ended with."""
+        with self._lock:
+            if not self._outcome.done():
+                try:
+                    self._outcome.set_result(self._wait())
+                except Exception as error:  # noqa: BLE001  kept for all who wait
+                    self._outcome.set_exception(error)
+        return self._outcome.result()
 
 
 class LearnerPool:
-    """The ranks ``workers`` of one learner (``Ranks``, for ``timeout_s`` and ``start_s`` too).
+    """The ranks ``workers`` of one learner, in rank order, each holding a ``Learner``.
 
-    Sequences are distributed so that ranks hold about equally many tokens. ``warn`` gets
+    Every call reaches every rank, which answers its calls in order. ``logprobs``, ``values``,
+    ``update`` and ``save`` return an ``Answer`` at once, so that a caller may do something else
+    meanwhile; those of one pool are waited for in the order of the calls. The other methods wait.
+    A wait lasts at most ``timeout_s`` seconds for all ranks together; a rank's error is raised
+    unchanged, but for memory that ran out (``LearnerOutOfMemory``).
+
+    Sequences are distributed so that ranks hold about equally many tokens. ``start_s``: seconds
+    that the first call allows for building the ranks; None when they are built. ``warn`` gets
     ``Learner.packing_warning`` of the first batch, if any. ``gpus``: that the ranks hold together,
-    as shares. A method ``start_...`` returns a function that waits for what was started; those of
-    one pool must be called in the order of the starts.
+    as shares.
     """
 
     def __init__(
@@ -32,13 +69,20 @@ class LearnerPool:
         warn: Callable[[str], None] | None = None,
         gpus: float = 0.0,
     ) -> None:
-        self._ranks = Ranks(workers, timeout_s=timeout_s, start_s=start_s)
+        self._workers = list(workers)
+        self._timeout_s = timeout_s
+        self._start_s = start_s
         self._warn = warn
+        self._saving: Answer[None] | None = None
         self.gpus = gpus
 
     def ready(self) -> None:
         """Wait until every rank is built; raises what a rank's constructor raised."""
-        self._ranks.ready()
+        if self._start_s is not None:
+            pendings = [worker.start("stamp") for worker in self._workers]
+            with activity(f"the start of {self._workers[0].name} and its ranks"):
+                self._collect("its start", pendings, self._start_s)
+            self._start_s = None
 
     def logprobs(
         self,
@@ -48,125 +92,126 @@ class LearnerPool:
         targets: str = "all",
         entropy: bool = False,
         full_kl: bool = False,
-    ) -> TokenScores:
+    ) -> Answer[TokenScores]:
         """``Learner.logprobs`` of all ``sequences``, in their order."""
-        return self.start_logprobs(
-            sequences, temperature, targets=targets, entropy=entropy, full_kl=full_kl
-        )()
-
-    def start_logprobs(
-        self,
-        sequences: Sequences,
-        temperature: float = 1.0,
-        *,
-        targets: str = "all",
-        entropy: bool = False,
-        full_kl: bool = False,
-    ) -> Callable[[], TokenScores]:
-        """Start ``logprobs``."""
         shares = self._shares(sequences)
         parts = [(sequences.take(share), temperature) for share in shares]
-        wait = self._ranks.start(
-            "logprobs", parts, targets=targets, entropy=entropy, full_kl=full_kl
-        )
-        return lambda: _scores_in_order(shares, wait())
+        options = {"targets": targets, "entropy": entropy, "full_kl": full_kl}
+        wait = self._start("logprobs", parts, **options)
+        return Answer(lambda: _scores_in_order(shares, wait()))
 
-    def values(self, sequences: Sequences, *, targets: str = "loss_mask") -> list[np.ndarray]:
-        """``Learner.values`` of all ``sequences``, in their order."""
-        return self.start_values(sequences, targets=targets)()
-
-    def start_values(
+    def values(
         self, sequences: Sequences, *, targets: str = "loss_mask"
-    ) -> Callable[[], list[np.ndarray]]:
-        """Start ``values``."""
+    ) -> Answer[list[np.ndarray]]:
+        """``Learner.values`` of all ``sequences``, in their order."""
         shares = self._shares(sequences)
-        parts = [(sequences.take(share),) for share in shares]
-        wait = self._ranks.start("values", parts, targets=targets)
-        return lambda: _in_order(shares, wait())
+        wait = self._start("values", [(sequences.take(s),) for s in shares], targets=targets)
+        return Answer(lambda: _in_order(shares, wait()))
 
     def step(self, terms: Sequence[Term], lr: float) -> dict[str, float]:
         """``Learner.step``: one optimizer step on all sequences of ``terms``."""
-        return self.start_step(terms, lr)()
-
-    def start_step(self, terms: Sequence[Term], lr: float) -> Callable[[], dict[str, float]]:
-        """Start ``step``, after those started before it; the function returns its metrics."""
-        wait = self._ranks.start("step", [(part, lr) for part in self._split(terms)])
-        return lambda: wait()[0]
+        return self._start("step", [(part, lr) for part in self._split(terms)])()[0]
 
     def accumulate(self, request: UpdateRequest) -> TokenScores | None:
         """``Learner.accumulate`` with the mini-batch split over the ranks; the scores of its first
         term's sequences, in their order."""
-        answers = self._ranks.call("accumulate", self._requests(request))
+        answers = self._start("accumulate", self._requests(request))()
         if answers[0] is None:
             return None
         return _scores_in_order(self._shares_of(request.mini_batches[0][0]), answers)
 
-    def update(self, request: UpdateRequest) -> UpdateResult:
+    def update(self, request: UpdateRequest) -> Answer[UpdateResult]:
         """``Learner.update`` with each mini-batch split over the ranks.
 
         ``old_logprobs`` of the result are in the order of the request's own sequences.
         """
-        return self.start_update(request)()
-
-    def start_update(self, request: UpdateRequest) -> Callable[[], UpdateResult]:
-        """Start ``update``."""
-        wait = self._ranks.start("update", self._requests(request))
-        return lambda: self._merged(request, wait())
+        wait = self._start("update", self._requests(request))
+        return Answer(lambda: self._merged(request, wait()))
 
     def peak_flops(self) -> float | None:
         """Return the FLOP/s that the devices of all ranks can reach together, None where one is
         not known."""
-        peaks: list[float | None] = self._ranks.call("peak_flops")
+        peaks: list[float | None] = self._call("peak_flops")
         known = [peak for peak in peaks if peak is not None]
         return sum(known) if len(known) == len(peaks) else None
 
     def stamp(self) -> WeightStamp:
         """Version and digest of the weights held."""
-        return self.start_stamp()()
-
-    def start_stamp(self) -> Callable[[], WeightStamp]:
-        """Start ``stamp``."""
-        wait = self._ranks.start("stamp")
-        return lambda: wait()[0]
+        return self._call("stamp")[0]
 
     def publish(self, version: int | None = None) -> WeightUpdate:
         """``Learner.publish``."""
-        return self._ranks.call("publish", [(version,)] * len(self._ranks))[0]
+        return self._call("publish", version)[0]
 
-    def save(self, directory: str | Path) -> None:
-        """``Learner.save``."""
-        self.start_save(directory)()
-
-    def start_save(self, directory: str | Path) -> Callable[[], None]:
-        """Start ``save``; return a function that waits for it, in any thread. Calls made meanwhile
-        wait for it first."""
-        return self._ranks.start_save(directory)
+    def save(self, directory: str | Path) -> Answer[None]:
+        """``Learner.save``. Calls made meanwhile wait for it first: while a rank saves, its silence
+        would count as that of the next call."""
+        wait = self._start("save", self._same(str(directory)))
+        self._saving = Answer(lambda: wait()[0])
+        return self._saving
 
     def load(self, directory: str | Path) -> None:
         """``Learner.load``."""
-        self._ranks.call("load", [(str(directory),)] * len(self._ranks))
+        self._call("load", str(directory))
 
     def export_hf(self, directory: str | Path) -> None:
         """``Learner.export_hf``."""
-        self._ranks.call("export_hf", [(str(directory),)] * len(self._ranks))
+        self._call("export_hf", str(directory))
 
     def stop(self) -> None:
         """End every rank's process."""
-        self._ranks.stop()
+        for worker in self._workers:
+            worker.stop()
+
+    def _call(self, method: str, *same: Any) -> list[Any]:
+        """Return what ``method`` returns on every rank, given the ``same`` arguments."""
+        return self._start(method, self._same(*same))()
+
+    def _same(self, *arguments: Any) -> list[tuple]:
+        return [arguments] * len(self._workers)
+
+    def _start(
+        self, method: str, arguments: Sequence[tuple], **options: Any
+    ) -> Callable[[], list[Any]]:
+        """Start ``method`` on every rank with its ``arguments`` and the ``options`` of all; return
+        what waits for the results, in rank order."""
+        self.ready()
+        if self._saving is not None:
+            with suppress(Exception):  # for who waits for the save
+                self._saving.result()
+            self._saving = None
+        pendings = [
+            worker.start(method, *values, **options)
+            for worker, values in zip(self._workers, arguments, strict=True)
+        ]
+        return lambda: self._collect(method, pendings, self._timeout_s)
+
+    def _collect(self, method: str, pendings: Sequence[Pending], timeout_s: float) -> list[Any]:
+        """Return the results in rank order; the first rank to fail ends the wait for the others."""
+        names = [f"learner rank {rank} of {len(pendings)}" for rank in range(len(pendings))]
+        with told_apart(method):
+            answers = dict(as_completed(pendings, timeout_s, names=names, method=method))
+        return [answers[rank] for rank in range(len(pendings))]
 
     def _shares(self, sequences: Sequences) -> list[np.ndarray]:
         """Return each rank's indices of a batch; on the first one, warn of its packing's cost."""
         if self._warn is not None and len(sequences):
             warn, self._warn = self._warn, None
-            arguments = [(sequences.lengths,)] * len(self._ranks)
-            if line := self._ranks.call("packing_warning", arguments)[0]:
+            if line := self._call("packing_warning", sequences.lengths)[0]:
                 warn(line)
-        return balanced(sequences.lengths, sequences.groups, len(self._ranks))
+        return balanced(sequences.lengths, sequences.groups, len(self._workers))
+
+    def _shares_of(self, term: Term) -> list[np.ndarray]:
+        """Return each rank's indices of a term's sequences, with whole groups where its objective
+        needs them."""
+        sequences = term.sequences
+        if term.objective.whole_groups:
+            return balance_groups(sequences.lengths, groups_of(sequences), len(self._workers))
+        return self._shares(sequences)
 
     def _split(self, terms: Sequence[Term]) -> list[list[Term]]:
-        """Return each rank's part of ``terms``, with whole groups where the objective needs
-        them."""
-        parts: list[list[Term]] = [[] for _ in range(len(self._ranks))]
+        """Return each rank's part of ``terms``."""
+        parts: list[list[Term]] = [[] for _ in self._workers]
         for term in terms:
             for part, share in zip(parts, self._shares_of(term), strict=True):
                 part.append(replace(term, sequences=term.sequences.take(share)))
@@ -177,7 +222,7 @@ class LearnerPool:
         parts_BR = [self._split(terms) for terms in request.mini_batches]
         return [
             (replace(request, mini_batches=[parts_R[rank] for parts_R in parts_BR]),)
-            for rank in range(len(self._ranks))
+            for rank in range(len(self._workers))
         ]
 
     def _merged(self, request: UpdateRequest, results: Sequence[UpdateResult]) -> UpdateResult:
@@ -194,11 +239,18 @@ class LearnerPool:
         ]
         return replace(results[0], old_logprobs=merged)
 
-    def _shares_of(self, term: Term) -> list[np.ndarray]:
-        sequences = term.sequences
-        if term.objective.whole_groups:
-            return balance_groups(sequences.lengths, groups_of(sequences), len(self._ranks))
-        return self._shares(sequences)
+
+@contextmanager
+def told_apart(method: str) -> Iterator[None]:
+    """Raise LearnerOutOfMemory where the body, a call of ``method``, runs out of memory in a
+    learner's pass; any other error passes."""
+    try:
+        yield
+    except Exception as error:
+        if method not in PASSES or not ran_out(error):
+            raise
+        said = next((line.strip() for line in str(error).splitlines() if ran_out(line)), "")
+        raise LearnerOutOfMemory(f"memory ran out in the learner's {method}: {said}") from error
 
 
 def _scores_in_order(shares: Sequence[np.ndarray], parts: Sequence[TokenScores]) -> TokenScores:

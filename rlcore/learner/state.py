@@ -1,6 +1,13 @@
-"""The training state as files: shards of the optimizer, RNG, version, last update."""
+"""The training state: which version the weights have, and all of it as files.
+
+Updates are a compare-and-set on the version, and a repeated request steps once only. The files hold
+the optimizer's shards, the states of the random generators, the version and the last update.
+"""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +16,72 @@ from safetensors.torch import save_file
 
 from rlcore.learner.engine import TrainEngine
 from rlcore.learner.shards import read_manifest, read_tensors
-from rlcore.learner.versions import Versions
+from rlcore.learner.spec import UpdateRequest, UpdateResult, VersionConflict
 from schemas.errors import UserError
+
+
+class Versions:
+    """The version of a learner's weights, and the recorded update that led to it."""
+
+    def __init__(self) -> None:
+        self.held = 0
+        self._last: tuple[int, str, UpdateResult] | None = None
+        self._half_done: int | None = None
+
+    def recorded(self, request: UpdateRequest) -> UpdateResult | None:
+        """Return the result of the update that led to the current version, if ``request`` is it.
+
+        Returns None where it is to be made now. Raises ``VersionConflict`` for any other version,
+        and after an update that failed between steps.
+        """
+        asked = (request.version, request.batch_digest)
+        if self._last is not None and self._last[:2] == asked and self._half_done is None:
+            return self._last[2]
+        if self._half_done is not None:
+            raise VersionConflict(
+                f"the update of version {self._half_done} failed between optimizer steps, so the"
+                " weights are neither old nor new; load a checkpoint first"
+            )
+        if request.version != self.held:
+            raise VersionConflict(
+                f"an update was requested for version {request.version} and the learner holds"
+                " version "
+                f"{self.held}; load the checkpoint of version {request.version} or make the "
+                "batch anew"
+            )
+        return None
+
+    @contextmanager
+    def stepping(self) -> Iterator[None]:
+        """Between the first optimizer step and the last the weights belong to no version."""
+        self._half_done = self.held
+        yield
+        self._half_done = None
+
+    def record(self, request: UpdateRequest, result: UpdateResult) -> None:
+        """``request`` has led to ``result.version``."""
+        self.held = result.version
+        self._last = (request.version, request.batch_digest, result)
+
+    def require(self, version: int | None) -> None:
+        """Raise ``VersionConflict`` unless ``version`` is the one held, or None."""
+        if version is not None and version != self.held:
+            raise VersionConflict(
+                f"version {version} was to be published and the learner holds {self.held}"
+            )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON form, without the last result's token-level part and its time."""
+        last = self._last and [*self._last[:2], asdict(_lasting(self._last[2]))]
+        return {"version": self.held, "last": last}
+
+    @classmethod
+    def from_json(cls, saved: dict[str, Any]) -> "Versions":
+        """Return what ``to_json`` wrote."""
+        versions, last = cls(), saved["last"]
+        versions.held = saved["version"]
+        versions._last = last and (last[0], last[1], UpdateResult(**last[2]))
+        return versions
 
 
 def save_state(engine: TrainEngine, versions: Versions, directory: Path) -> None:
@@ -71,3 +142,8 @@ def _layout(engine: TrainEngine) -> dict[str, Any]:
         "dtype": engine.spec.dtype,
         "head": engine.spec.head,
     }
+
+
+def _lasting(result: UpdateResult) -> UpdateResult:
+    """What a checkpoint keeps of ``result``: equal updates make equal files."""
+    return replace(result, old_logprobs=[], seconds=0.0)

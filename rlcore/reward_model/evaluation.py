@@ -62,7 +62,7 @@ def evaluate_scores(preferences: pl.DataFrame, scores: np.ndarray, seed: int) ->
 
 def last_token_scores(learner: LearnerPool, sequences: Sequences) -> np.ndarray:
     """Return [sequences] float64: the output of a value head at the last token of each."""
-    values = learner.values(sequences, targets="last")
+    values = learner.values(sequences, targets="last").result()
     return np.array([value[-1] for value in values], dtype=np.float64)
 
 

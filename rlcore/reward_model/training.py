@@ -1,6 +1,5 @@
 """Training on ranked responses: every pair of a prompt in one batch element."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -8,60 +7,19 @@ import polars as pl
 
 from rlcore.algorithms.objective import PreferenceObjective
 from rlcore.algorithms.preference_loss import pair_weights
-from rlcore.learner.pool import LearnerPool
 from rlcore.learner.spec import Term
 from rlcore.models.packing import Sequences
 from rlcore.reward_model.preferences import comparable, preference_sequences
-from rlcore.store.artifacts import ArtifactStore, Lineage
-from rlcore.supervised.loop import Progress, Training, batch_rows, epoch_steps
+from rlcore.supervised.loop import batch_rows, epoch_steps
 from schemas.errors import UserError
 from schemas.names import REWARD_MODEL
 from schemas.reward_model import RewardModelSection
 
 
-class RewardModelTraining:
-    """One training run over a learner with a value head; ``key`` names its checkpoints and metrics
-    in the store. Raises ``UserError`` where ``PreferenceBatches`` does."""
-
-    def __init__(
-        self,
-        section: RewardModelSection,
-        *,
-        learner: LearnerPool,
-        preferences: pl.DataFrame,
-        seed: int,
-        store: ArtifactStore,
-        key: str,
-        lineage: Lineage,
-    ) -> None:
-        self._batches = PreferenceBatches(section, preferences, seed)
-        self.total_steps = self._batches.total_steps
-        self._training = Training(
-            REWARD_MODEL,
-            learner=learner,
-            optimizer=section.optimizer,
-            total_steps=self.total_steps,
-            checkpoint_every=section.checkpoint_every,
-            store=store,
-            key=key,
-            lineage=lineage,
-        )
-
-    def run(self, on_step: Callable[[Progress], None], log: Callable[[str], None]) -> None:
-        """Train to the last step, from the newest complete checkpoint."""
-        self._training.run(self._batches.term, on_step, log)
-
-    def publish(self, figures: dict[str, float]) -> None:
-        """Publish the metrics of all steps, and ``figures`` of the trained model."""
-        self._training.publish(figures)
-
-    def discard_checkpoints(self) -> None:
-        """Delete the run's checkpoints; call it once the model is published."""
-        self._training.discard_checkpoints()
-
-
 class PreferenceBatches:
     """Optimizer steps over the training prompts that have responses of unequal rank."""
+
+    stage = REWARD_MODEL
 
     def __init__(self, section: RewardModelSection, preferences: pl.DataFrame, seed: int) -> None:
         """Raises ``UserError`` when there are none."""

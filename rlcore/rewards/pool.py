@@ -330,7 +330,7 @@ def model_scores(model: LearnerPool, rows: Sequence[RewardRow]) -> np.ndarray:
         token_ids=token_ids,
         loss_mask=[np.zeros(len(ids), dtype=bool) for ids in token_ids],
     )
-    values = model.values(sequences, targets="last")
+    values = model.values(sequences, targets="last").result()
     return np.array([value[-1] for value in values], dtype=np.float64)
 
 

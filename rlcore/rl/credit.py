@@ -62,12 +62,13 @@ def recorded_scores(
     if old is not None and ref is not None:
         per_token = estimated_kl(old, ref, masks, kl.estimator)
     elif kl.uses_reference and kl.where == "reward":
-        per_token = learner.logprobs(
+        answer = learner.logprobs(
             sequences_of(batch.rollouts),
             recipe.rl.rollout.temperature,
             targets="loss_mask",
             full_kl=True,
-        ).kls
+        )
+        per_token = answer.result().kls
     return BatchScores(masks, old, None, ref, per_token, values)
 
 

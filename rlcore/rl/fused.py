@@ -79,7 +79,7 @@ def fused_scores(
             recipe.rl.rollout.temperature,
             targets="loss_mask",
             entropy=True,
-        )
+        ).result()
         old, entropies = sampled.logprobs, sampled.entropies
     if request.mini_batches:
         trained = learner.accumulate(request)

@@ -115,10 +115,9 @@ class Phases(Training):
     def advantage(self, state: LoopState, groups: Groups) -> Advantages:
         """Recompute log-probs under learner and reference, check them, estimate advantages."""
         with self.metrics.timed("adv"):
-            stamp = self.workers.learner.start_stamp()  # it answers while the tables are read
             drawn = self.records.drawn(groups)
             batch = drawn.only(groups.kept)
-            check_fresh(batch.rollouts, stamp())
+            check_fresh(batch.rollouts, self.workers.learner.stamp())
             rl = self.recipe.rl
             scores = self._scores(batch, fused=rl.update.fused and state.trains_policy(rl))
             if scores.old is not None:

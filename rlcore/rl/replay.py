@@ -125,7 +125,7 @@ class Replay:
             check_credit(self.recorded, self.recipe, after.number, self.learner)
         updated = self.updates(after.number)
         if updated:
-            self.learner.update(self.request(after.number))
+            self.learner.update(self.request(after.number)).result()
         self.check(after)
         self.at = after.number
         return Step(after.number, after.digest_after, updated)
@@ -195,7 +195,7 @@ class _Learner:
         if tokens in (None, recipe.hardware.learner.micro_batch_tokens):
             return
         with ArtifactStore(store).scratch() as scratch:
-            self.pool.save(str(scratch))
+            self.pool.save(scratch).result()
             self._workers.release(self.pool)
             self._workers.recipe = with_micro_batch_tokens(recipe, tokens)
             self.pool = self._build()

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from rlcore.learner.pool import LearnerPool
+from rlcore.learner.pool import Answer, LearnerPool
 from rlcore.rl.batch import sequences_of
 from schemas.algorithm import KL
 
@@ -47,18 +47,16 @@ def score_batch(
     sequences = sequences_of(rollouts)
     exact = kl.uses_reference and kl.estimator == "full"
     masks = sequences.loss_mask
-    starts: dict[str, Callable[[], Callable[[], Any]]] = {}
+    calls: dict[str, Callable[[], Answer[Any]]] = {}
     if not fused:
-        starts["policy"] = lambda: learner.start_logprobs(
+        calls["policy"] = lambda: learner.logprobs(
             sequences, temperature, targets="loss_mask", entropy=True, full_kl=exact
         )
     if reference is not None and not exact:
-        starts["reference"] = lambda: reference.start_logprobs(
-            sequences, temperature, targets="loss_mask"
-        )
+        calls["reference"] = lambda: reference.logprobs(sequences, temperature, targets="loss_mask")
     if critic is not None:
-        starts["critic"] = lambda: critic.start_values(sequences, targets="loss_mask")
-    found = results(starts, side_by_side=side_by_side)
+        calls["critic"] = lambda: critic.values(sequences, targets="loss_mask")
+    found = results(calls, side_by_side=side_by_side)
     policy = found.get("policy")
     ref = found["reference"].logprobs if "reference" in found else None
     per_token_kl = policy.kls if policy is not None and exact else None
@@ -75,18 +73,17 @@ def score_batch(
 
 
 def results(
-    starts: Mapping[str, Callable[[], Callable[[], Any]]], *, side_by_side: bool
+    calls: Mapping[str, Callable[[], Answer[Any]]], *, side_by_side: bool
 ) -> dict[str, Any]:
-    """Return the result of each call. A call is a function that starts it and returns one that
-    waits for it.
+    """Return the result of each call. A call is a function that starts it.
 
     ``side_by_side``: all are started before the first is waited for, so that each must be of ranks
     of its own. What they compute depends on neither order.
     """
     if side_by_side:
-        waits = {name: start() for name, start in starts.items()}
-        return {name: wait() for name, wait in waits.items()}
-    return {name: start()() for name, start in starts.items()}
+        answers = {name: start() for name, start in calls.items()}
+        return {name: answer.result() for name, answer in answers.items()}
+    return {name: start().result() for name, start in calls.items()}
 
 
 def estimated_kl(

@@ -70,8 +70,8 @@ def sync_weights(learner: LearnerPool, engines: EnginePool, canary: Canary) -> S
 def start_canary(learner: LearnerPool, canary: Canary) -> Callable[[], np.ndarray]:
     """Return what waits for the learner's log-probs of the canary [tokens], the first one's 0."""
     nothing_trained = np.zeros(len(canary.ids), dtype=bool)
-    wait = learner.start_logprobs(Sequences([canary.ids], [nothing_trained]))
-    return lambda: wait().logprobs[0]
+    answer = learner.logprobs(Sequences([canary.ids], [nothing_trained]))
+    return lambda: answer.result().logprobs[0]
 
 
 def start_probe(engines: EnginePool, canary: Canary) -> Callable[[], dict[str, list[list[float]]]]:

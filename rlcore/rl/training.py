@@ -29,10 +29,10 @@ class Training(RLRun):
             summed, step = None, request
             if self.recipe.rl.update.fused:
                 summed, step = self._sum_gradients(batch, request), request.without_terms()
-            wait = self.workers.learner.start_update(step)
+            answer = self.workers.learner.update(step)
             if summed is not None:  # written while the learner steps
                 self._keep_own(summed.table(), advantages)
-            result = wait()
+            result = answer.result()
             if result.old_logprobs:
                 frame, gap = own_logprobs(batch, self.recipe, result.old_logprobs)
                 self.metrics.add(gap)
@@ -47,11 +47,11 @@ class Training(RLRun):
         assert critic is not None, "the recipe has one"
         with self.metrics.timed("update_critic"):
             request = critic_request(batch, recipe=self.recipe, version=batch.iteration - 1)
-            wait = critic.start_update(request)
+            answer = critic.update(request)
 
         def finish() -> None:
             with self.metrics.timed("update_critic"):
-                result = wait()
+                result = answer.result()
             if self.workers.side_by_side:
                 self.metrics.add({"timing_s/train_critic": result.seconds})
             metrics = update_metrics("critic", request, result)

@@ -199,7 +199,7 @@ def _steps(
                     mini_batches=request.mini_batches[done:position],
                     lrs=request.lrs[done:position],
                 )
-            )
+            ).result()
             done = position
         scores = replay.learner.logprobs(
             sequences,
@@ -207,7 +207,7 @@ def _steps(
             targets="loss_mask",
             entropy=objective.entropy_coef is not None,
             full_kl=objective.full_kl,
-        )
+        ).result()
         mine = TokenScores(
             scores.logprobs[row : row + 1],
             scores.entropies[row : row + 1],

@@ -1,10 +1,11 @@
 """Supervised training, one term per optimizer step, resumable at any checkpoint: SFT and the
 reward model."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from time import perf_counter
+from typing import Protocol
 
 import numpy as np
 import polars as pl
@@ -17,7 +18,8 @@ from rlcore.results.metrics import metrics_frame, publish_metrics
 from rlcore.results.rates import FLOPS, token_rates_of, utilisation, whole_gpus
 from rlcore.seeds import stream_seed
 from rlcore.store.artifacts import ArtifactStore, Lineage
-from schemas.optimizer import Optimizer
+from schemas.recipe import SFTSection
+from schemas.reward_model import RewardModelSection
 
 LEARNER = "learner"  # the learner's role in checkpoints
 
@@ -34,47 +36,50 @@ class Progress:
     eta_s: float | None  # None after the first step of this process, which also warms it up
 
 
-class Training:
-    """``total_steps`` optimizer steps of a learner for the stage ``stage``.
+class Batches(Protocol):
+    """What the optimizer steps of the stage ``stage`` minimise."""
 
-    ``key`` names its checkpoints, one every ``checkpoint_every`` steps, and metrics in the store.
+    stage: str
+    total_steps: int
+
+    def term(self, step: int) -> Term:
+        """Return what step ``step`` (from 0) minimises: a function of the step alone, so that a
+        resumed run takes the same steps."""
+        ...
+
+
+class Training:
+    """The optimizer steps of ``learner`` on ``batches``, by the settings of ``section``.
+
+    ``key`` names its checkpoints and metrics in the store.
     """
 
     def __init__(
         self,
-        stage: str,
+        batches: Batches,
+        section: SFTSection | RewardModelSection,
         *,
         learner: LearnerPool,
-        optimizer: Optimizer,
-        total_steps: int,
-        checkpoint_every: int,
         store: ArtifactStore,
         key: str,
         lineage: Lineage,
     ) -> None:
-        self.total_steps = total_steps
-        self._stage, self._learner, self._optimizer = stage, learner, optimizer
-        self._checkpoint_every = checkpoint_every
+        self._batches, self._section, self._learner = batches, section, learner
+        self._stage, self.total_steps = batches.stage, batches.total_steps
         self._store, self._key, self._lineage = store, key, lineage
         self._checkpoints = Checkpoints(store, key, lineage)
         self._metrics: list[pl.DataFrame] = []
 
-    def run(
-        self,
-        term: Callable[[int], Term],
-        on_step: Callable[[Progress], None],
-        log: Callable[[str], None],
-    ) -> None:
-        """Train to the last step, from the newest complete checkpoint.
-
-        ``term``: what step i (from 0) minimises. It must be a function of i alone, so that a
-        resumed run takes the same steps.
-        """
+    def run(self, on_step: Callable[[Progress], None], log: Callable[[str], None]) -> None:
+        """Train to the last step, from the newest complete checkpoint."""
         first = self._restore(log)
         gpus, peak = whole_gpus(self._learner.gpus), self._learner.peak_flops()
         began, tokens, flops, warm = perf_counter(), 0, 0.0, None
-        for step, part, metrics in self._steps(first, term):
-            tokens, role = tokens + part.sequences.num_tokens, part.objective.name
+        for step in range(first + 1, self.total_steps + 1):
+            term = self._batches.term(step - 1)
+            lr = optimizer_lr(self._section.optimizer, step - 1, self.total_steps)
+            metrics = self._learner.step([term], lr)
+            tokens, role = tokens + term.sequences.num_tokens, term.objective.name
             now = perf_counter()
             rate = tokens / (now - began)
             warm = now if warm is None else warm
@@ -85,36 +90,8 @@ class Training:
             metrics |= utilisation(role, flops, now - began, peak)
             self._metrics.append(metrics_frame(self._stage, step, metrics))
             on_step(Progress(step, self.total_steps, metrics, rate, left))
-            if self._checkpoint_follows(step):
+            if step % self._section.checkpoint_every == 0 and step < self.total_steps:
                 self._checkpoint(step)
-
-    def _steps(
-        self, first: int, term: Callable[[int], Term]
-    ) -> Iterator[tuple[int, Term, dict[str, float]]]:
-        """Yield (number, term, metrics) of each step after the first ``first``.
-
-        The next step is started before the current one ends, so that the learner computes while
-        this process builds the batch and records the metrics. Not across a checkpoint, which needs
-        the state between two steps.
-        """
-        ahead = None
-        for step in range(first + 1, self.total_steps + 1):
-            part, finished = ahead or self._start(step - 1, term)
-            ahead = None
-            if step < self.total_steps and not self._checkpoint_follows(step):
-                ahead = self._start(step, term)
-            yield step, part, finished()
-
-    def _start(
-        self, done: int, term: Callable[[int], Term]
-    ) -> tuple[Term, Callable[[], dict[str, float]]]:
-        """Start the step that follows ``done`` steps."""
-        part = term(done)
-        lr = optimizer_lr(self._optimizer, done, self.total_steps)
-        return part, self._learner.start_step([part], lr)
-
-    def _checkpoint_follows(self, step: int) -> bool:
-        return step % self._checkpoint_every == 0 and step < self.total_steps
 
     def publish(self, last: dict[str, float]) -> None:
         """Publish the metrics of all steps, and ``last`` with the last step."""

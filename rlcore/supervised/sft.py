@@ -1,7 +1,5 @@
 """SFT warm start: token-mean NLL on assistant tokens, resumable at any checkpoint."""
 
-from collections.abc import Callable
-
 import numpy as np
 import polars as pl
 
@@ -11,32 +9,21 @@ from rlcore.learner.pool import LearnerPool
 from rlcore.learner.spec import Term
 from rlcore.models.packing import Sequences
 from rlcore.ragged import to_arrays
-from rlcore.store.artifacts import ArtifactStore, Lineage
-from rlcore.supervised.loop import Progress, Training, batch_rows, epoch_steps
+from rlcore.supervised.loop import batch_rows, epoch_steps
 from schemas.errors import UserError
 from schemas.recipe import SFTSection
 
 STAGE = "sft"
 
 
-class SFT:
-    """One SFT run over a learner; ``key`` names its checkpoints and metrics in the store.
+class DemonstrationBatches:
+    """Optimizer steps over the training demonstrations, and the loss on those held out."""
 
-    Raises ``UserError`` without a training demonstration.
-    """
+    stage = STAGE
 
-    def __init__(
-        self,
-        section: SFTSection,
-        *,
-        learner: LearnerPool,
-        demonstrations: pl.DataFrame,
-        seed: int,
-        store: ArtifactStore,
-        key: str,
-        lineage: Lineage,
-    ) -> None:
-        self._section, self._learner, self._seed = section, learner, seed
+    def __init__(self, section: SFTSection, demonstrations: pl.DataFrame, seed: int) -> None:
+        """Raises ``UserError`` without a training demonstration."""
+        self._batch_size, self._seed = section.batch_size, seed
         train = demonstrations.filter(pl.col("split") == "train")
         if not train.height:
             raise UserError(NO_DEMONSTRATIONS)
@@ -46,36 +33,22 @@ class SFT:
         )
         steps = section.epochs * epoch_steps(train.height, section.batch_size)
         self.total_steps = min(steps, section.max_steps or steps)
-        self._training = Training(
-            STAGE,
-            learner=learner,
-            optimizer=section.optimizer,
-            total_steps=self.total_steps,
-            checkpoint_every=section.checkpoint_every,
-            store=store,
-            key=key,
-            lineage=lineage,
+
+    def term(self, step: int) -> Term:
+        """Return what optimizer step ``step`` (from 0) minimises: a function of the step alone."""
+        rows = batch_rows(
+            len(self._train), self._batch_size, step=step, seed=self._seed, stage=STAGE
         )
-
-    def run(self, on_step: Callable[[Progress], None], log: Callable[[str], None]) -> None:
-        """Train to the last step, from the newest complete checkpoint; publish the metrics."""
-        self._training.run(self._term, on_step, log)
-        held_out = len(self._validation) > 0
-        self._training.publish({"sft/validation_loss": self._validation_loss()} if held_out else {})
-
-    def discard_checkpoints(self) -> None:
-        """Delete the run's checkpoints; call it once the policy is published."""
-        self._training.discard_checkpoints()
-
-    def _term(self, step: int) -> Term:
-        size, count = self._section.batch_size, len(self._train)
-        rows = batch_rows(count, size, step=step, seed=self._seed, stage=STAGE)
         return Term(self._train.take(rows), SftObjective())
 
-    def _validation_loss(self) -> float:
-        scores = self._learner.logprobs(self._validation).logprobs
+    def validation(self, learner: LearnerPool) -> dict[str, float]:
+        """Return the mean NLL of the held-out assistant tokens, nats, as a metric; none without a
+        validation split."""
+        if not len(self._validation):
+            return {}
+        scores = learner.logprobs(self._validation).result().logprobs
         mask = np.concatenate(self._validation.loss_mask)
-        return float(-np.concatenate(scores)[mask].mean())
+        return {"sft/validation_loss": float(-np.concatenate(scores)[mask].mean())}
 
 
 def demonstration_sequences(demonstrations: pl.DataFrame) -> Sequences:

@@ -5,7 +5,7 @@ from pathlib import Path
 from time import monotonic
 
 from rlcore.cluster.activity import activity
-from rlcore.cluster.processes import Hosts, Layout, Processes
+from rlcore.cluster.types import Worker
 from rlcore.engines.choice import Choice, check_installed, choose, going_on
 from rlcore.engines.pool import EnginePool
 from rlcore.engines.registry import engine_kind
@@ -19,21 +19,19 @@ from schemas.recipe import Recipe
 class Sampler:
     """Takes a class of engine, and builds engines when they are asked for.
 
-    ``plan`` returns the recipe, as it is now, and the device. ``log`` gets a sentence where
-    ``auto`` took the class, and one per engine that is ready.
+    ``plan`` returns the recipe, as it is now, and the device. ``spawn``: ``Workers.spawn``. ``log``
+    gets a sentence where ``auto`` took the class, and one per engine that is ready.
     """
 
-    def __init__(self, plan: Callable[[], tuple[Recipe, str]], log: Callable[[str], None]) -> None:
-        self._plan, self._log = plan, log
+    def __init__(
+        self,
+        plan: Callable[[], tuple[Recipe, str]],
+        spawn: Callable[..., list[Worker]],
+        log: Callable[[str], None],
+    ) -> None:
+        self._plan, self._spawn, self._log = plan, spawn, log
         self._taken: Choice | None = None
-        self._built: tuple[str, EnginePool, Hosts] | None = None
-
-    def layout(self, model_dir: Path) -> Layout:
-        """Return the processes of the class taken, or of that which the rule says for the model of
-        ``model_dir``."""
-        recipe, device = self._plan()
-        taken = self._taken or _by_rule(recipe, device, model_dir)
-        return _layout(recipe, taken.engine, device)
+        self._built: tuple[str, EnginePool, list[Worker]] | None = None
 
     def take(self, model_dir: Path, recorded: str | None = None) -> str:
         """Return the engine that samples from now on: what the recipe names, else ``recorded``,
@@ -47,9 +45,7 @@ class Sampler:
         self._taken = choice
         return choice.engine
 
-    def engines(
-        self, model_dir: Path, processes: Processes, before: Sequence[LearnerPool]
-    ) -> EnginePool:
+    def engines(self, model_dir: Path, before: Sequence[LearnerPool]) -> EnginePool:
         """Return engines of the class taken, which the first call takes by the rule.
 
         Those there are serve on, unless they are of another class, and then they end. ``before``:
@@ -57,33 +53,33 @@ class Sampler:
         """
         engine = self._taken.engine if self._taken else self.take(model_dir)
         if self._built is not None and self._built[0] != engine:
-            processes.give_back(self._built[2])
+            for worker in self._built[2]:
+                worker.stop()
             self._built = None
         if self._built is None:
             recipe, device = self._plan()
-            layout = _layout(recipe, engine, device)
-            names = [f"rollout-engine-{index}" for index in range(layout.count)]
-            hosts = processes.take(layout, names)
             for learner in before:
                 learner.ready()
-            spec = engine_spec(recipe, model_dir, device)
-            for host in hosts.hosts:
-                host.build(spec, *engine_kind(engine).arguments)
-            self._wait(hosts, recipe.hardware.timeouts.start_s)
-            self._built = engine, _pool(hosts, recipe), hosts
+            kind, count = engine_kind(engine), recipe.hardware.rollout.engines
+            placement = engine_placement(recipe, engine, device)
+            arguments = engine_spec(recipe, model_dir, device), *kind.arguments
+            names = [f"rollout-engine-{index}" for index in range(count)]
+            workers = self._spawn(kind.target, placement, names, [arguments] * count)
+            self._wait(workers, recipe.hardware.timeouts.start_s)
+            self._built = engine, _pool(workers, recipe, count * placement.gpus), workers
         return self._built[1]
 
     def ended(self) -> None:
         """Take note that all processes have ended; the class taken stays."""
         self._built = None
 
-    def _wait(self, hosts: Hosts, timeout_s: float) -> None:
+    def _wait(self, workers: Sequence[Worker], timeout_s: float) -> None:
         """Return once every engine is built; log each, with the seconds since this call."""
         began = monotonic()
-        for number, host in enumerate(hosts.hosts, start=1):
-            what = f"rollout engine {number} of {len(hosts.hosts)}"
+        for number, worker in enumerate(workers, start=1):
+            what = f"rollout engine {number} of {len(workers)}"
             with activity(f"the start of {what}"):
-                host.start("stamp").result(timeout_s)
+                worker.start("stamp").result(timeout_s)
             self._log(f"{what} is ready, {monotonic() - began:.0f} s")
 
 
@@ -94,17 +90,12 @@ def _by_rule(recipe: Recipe, device: str, model_dir: Path) -> Choice:
     return choose(hardware, device, parameters)
 
 
-def _layout(recipe: Recipe, engine: str, device: str) -> Layout:
-    placement = engine_placement(recipe, engine, device)
-    return Layout(engine_kind(engine).target, placement, recipe.hardware.rollout.engines)
-
-
-def _pool(hosts: Hosts, recipe: Recipe) -> EnginePool:
+def _pool(workers: Sequence[Worker], recipe: Recipe, gpus: float) -> EnginePool:
     timeouts = recipe.hardware.timeouts
     return EnginePool(
-        hosts.hosts,
+        workers,
         timeout_s=timeouts.rollout_s,
         sync_timeout_s=timeouts.sync_s,
         in_flight=recipe.hardware.rollout.max_num_seqs,
-        gpus=hosts.layout.count * hosts.layout.placement.gpus,
+        gpus=gpus,
     )

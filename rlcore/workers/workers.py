@@ -2,15 +2,16 @@
 
 import gc
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
-from rlcore.cluster.processes import Hosts, Layout, Processes
+from rlcore.cluster.lazy import LazyCluster
 from rlcore.cluster.types import Cluster, Placement, Worker
 from rlcore.engines.pool import EnginePool
 from rlcore.envs.pool import EnvironmentPool
 from rlcore.judges.rebuild import prepare_cache
-from rlcore.judges.setup import JudgeSetup, judge_setup
+from rlcore.judges.setup import judge_setup
 from rlcore.learner.pool import LearnerPool
 from rlcore.rewards.pool import RewardPool
 from rlcore.rewards.process import RECYCLE_ROWS
@@ -20,7 +21,6 @@ from rlcore.workers.specs import learner_placement, learner_spec
 from schemas.names import REWARD_MODEL, by_workers
 from schemas.optimizer import Optimizer
 from schemas.recipe import Recipe
-from schemas.rl import RewardSection
 
 logger = logging.getLogger(__name__)
 
@@ -47,12 +47,12 @@ class Workers:
     ) -> None:
         self.recipe = recipe
         self._warn, self._log, self._warned = warn, log, False
-        self._sampler = Sampler(lambda: (self.recipe, self.device), log)
+        self._sampler = Sampler(lambda: (self.recipe, self.device), self.spawn, log)
         self._begin()
 
     def _begin(self) -> None:
-        self._processes = Processes(self.recipe.hardware)
-        self._learners: list[tuple[LearnerPool, Hosts]] = []
+        self._cluster = LazyCluster(self.recipe.hardware)
+        self._learners: list[LearnerPool] = []
         self._reward_workers: list[Worker] | None = None
         self._reward_model: LearnerPool | None = None
         self._environments: EnvironmentPool | None = None
@@ -61,7 +61,7 @@ class Workers:
         return self
 
     def __exit__(self, *failure: object) -> None:
-        self._processes.close()
+        self._cluster.close()
         remove_abandoned_weights()
 
     def restart(self) -> None:
@@ -75,7 +75,7 @@ class Workers:
     @property
     def cluster(self) -> Cluster:
         """Return the cluster, starting it when this is the first use."""
-        return self._processes.cluster
+        return self._cluster.get()
 
     @property
     def device(self) -> str:
@@ -85,19 +85,22 @@ class Workers:
             return asked
         return "cuda" if self.cluster.num_gpus() > 0 else "cpu"
 
-    def start_learner_ahead(self) -> None:
-        """Begin in the background what a run needs in any case: the cluster and the learner's
-        processes, which import their libraries while the caller continues."""
-        ranks = self.recipe.hardware.learner.ranks
-        self._processes.start_ahead(
-            "learner", lambda: _learner_layout(self.recipe, self.device, ranks)
-        )
+    def spawn(
+        self,
+        target: str,
+        placement: Placement,
+        names: Sequence[str],
+        arguments: Sequence[tuple[Any, ...]],
+    ) -> list[Worker]:
+        """Start a worker of class ``target`` per name, built with its ``arguments``.
 
-    def start_engines_ahead(self, model_dir: Path) -> None:
-        """The same for the processes of the engines, for the model of ``model_dir``."""
-        self._processes.start_ahead(
-            "rollout-engine", lambda: self._sampler.layout(model_dir), one_by_one=True
-        )
+        Raises ``UserError`` where the cluster has too few GPUs for all of them.
+        """
+        self.cluster.require_gpus(placement.gpus * len(names))
+        return [
+            self.cluster.spawn(target, *built_with, name=name, placement=placement)
+            for name, built_with in zip(names, arguments, strict=True)
+        ]
 
     def learner(
         self,
@@ -108,7 +111,7 @@ class Workers:
         head: str = "lm",
         reference_dir: Path | None = None,
     ) -> LearnerPool:
-        """Return a learner that trains ``model_dir``, in the process of one ``released`` if any.
+        """Return a learner that trains ``model_dir``.
 
         ``head`` "value" makes it a critic or reward model. ``reference_dir``: a frozen copy that it
         holds in addition to the policy, for the exact KL.
@@ -119,10 +122,9 @@ class Workers:
         )
 
     def release(self, learner: LearnerPool) -> None:
-        """Free ``learner``; the next learner of the same layout reuses its processes."""
-        (entry,) = [entry for entry in self._learners if entry[0] is learner]
-        self._processes.give_back(entry[1])
-        self._learners.remove(entry)
+        """End ``learner``, which frees what it holds."""
+        learner.stop()
+        self._learners.remove(learner)
 
     def reference(self, model_dir: Path) -> LearnerPool:
         """Start a frozen copy of ``model_dir`` for log-probs."""
@@ -148,8 +150,7 @@ class Workers:
         weights, as long as ``choose_engine`` names the same.
         """
         # vLLM measures free memory, and nothing may allocate meanwhile.
-        before = [learner for learner, _ in self._learners] if self.device == "cuda" else []
-        return self._sampler.engines(model_dir, self._processes, before)
+        return self._sampler.engines(model_dir, self._learners if self.device == "cuda" else [])
 
     def rule_rewards(self) -> RewardPool:
         """Return the recipe's reward functions alone, without its reward model, as ``rewards``."""
@@ -168,8 +169,12 @@ class Workers:
 
     def environments(self) -> EnvironmentPool | None:
         """Return the recipe's environments, started at the first call; None without a section."""
-        if self._environments is None and self.recipe.environment is not None:
-            self._environments = _environments(self, self.recipe)
+        section, timeouts = self.recipe.environment, self.recipe.hardware.timeouts
+        if self._environments is None and section is not None:
+            names = [f"environment-{index}" for index in range(section.workers)]
+            built_with = [(section,)] * len(names)
+            workers = self.spawn(ENVIRONMENT_WORKER, Placement(), names, built_with)
+            self._environments = EnvironmentPool(workers, section, timeout_s=timeouts.reward_s)
         return self._environments
 
     def _reward_pool(self, model: LearnerPool | None) -> RewardPool:
@@ -181,7 +186,9 @@ class Workers:
                 prepare_cache(judges, self.recipe.store, self._log)
             scored = section.model_copy(update={"functions": functions})
             count = self.recipe.hardware.reward_workers if functions else 0
-            self._reward_workers = _reward_workers(self.cluster, count, scored, judges)
+            names = [f"reward-{index}" for index in range(count)]
+            built_with = [(scored, RECYCLE_ROWS, judges)] * count
+            self._reward_workers = self.spawn(REWARD_WORKER, Placement(), names, built_with)
         return RewardPool(
             self._reward_workers,
             section,
@@ -214,44 +221,21 @@ class Workers:
             head=head,
             reference_dir=reference_dir,
         )
-        names = [f"{name}-{rank}" for rank in range(ranks)]
-        hosts = self._processes.take(_learner_layout(self.recipe, self.device, ranks), names)
+        placement = learner_placement(self.recipe, self.device)
         rendezvous = self.cluster.rendezvous() if ranks > 1 else ""
-        for rank, host in enumerate(hosts.hosts):
-            host.build(spec, rank, ranks, rendezvous)
+        workers = self.spawn(
+            LEARNER,
+            placement,
+            [f"{name}-{rank}" for rank in range(ranks)],
+            [(spec, rank, ranks, rendezvous) for rank in range(ranks)],
+        )
+        timeouts = self.recipe.hardware.timeouts
         pool = LearnerPool(
-            hosts.hosts,
-            timeout_s=self.recipe.hardware.timeouts.update_s,
-            start_s=self.recipe.hardware.timeouts.start_s,
+            workers,
+            timeout_s=timeouts.update_s,
+            start_s=timeouts.start_s,
             warn=self._warn_once,
-            gpus=ranks * hosts.layout.placement.gpus,
+            gpus=ranks * placement.gpus,
         )
-        self._learners.append((pool, hosts))
+        self._learners.append(pool)
         return pool
-
-
-def _learner_layout(recipe: Recipe, device: str, ranks: int | None = None) -> Layout:
-    ranks = recipe.hardware.learner.ranks if ranks is None else ranks
-    return Layout(LEARNER, learner_placement(recipe, device), ranks)
-
-
-def _reward_workers(
-    cluster: Cluster, count: int, section: RewardSection, judges: JudgeSetup | None
-) -> list[Worker]:
-    built = (section, RECYCLE_ROWS, judges)
-    return [
-        cluster.spawn(REWARD_WORKER, *built, name=f"reward-{index}", placement=Placement())
-        for index in range(count)
-    ]
-
-
-def _environments(workers: Workers, recipe: Recipe) -> EnvironmentPool:
-    section, placement = recipe.environment, Placement()
-    assert section is not None, "the recipe has one"
-    spawned = [
-        workers.cluster.spawn(
-            ENVIRONMENT_WORKER, section, name=f"environment-{index}", placement=placement
-        )
-        for index in range(section.workers)
-    ]
-    return EnvironmentPool(spawned, section, timeout_s=recipe.hardware.timeouts.reward_s)

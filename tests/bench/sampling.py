@@ -174,7 +174,7 @@ def _synced(model: Path, rounds: int = 9) -> list[Measure]:
     with TemporaryDirectory() as name, Workers(recipe) as workers:
         learner = workers.learner(model, recipe.rl.update.optimizer, name="learner")
         engines = workers.engines(model)
-        learner.save(name)
+        learner.save(name).result()
 
         def sync(_: int) -> float:
             learner.load(name)  # as after an update, no digest is known

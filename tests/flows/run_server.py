@@ -22,6 +22,9 @@ LOADED = (
     "rlcore.rewards.worker",
     "rlcore.engines.transformers_engine",
     "tests.flows.crash_points",
+    # Imported late, by deepspeed.initialize and from_pretrained.
+    "deepspeed.runtime.zero.muon.muon_optimizer",
+    "transformers.models.auto.modeling_auto",
 )
 # The interpreter's own; jemalloc's, which it stops around a fork; Polars' remover of spilled files.
 FORK_SAFE = {"python", "jemalloc_bg_thd", "polars-ooc-clea"}
@@ -65,9 +68,7 @@ def _run(directory: str, environment: dict[str, str], output: str, arguments: li
 
 def main() -> None:
     """Load everything, then serve."""
-    from rlcore.learner.learner import Learner
-
-    for name in (*LOADED, *Learner.IMPORTS):
+    for name in LOADED:
         import_module(name)
     threads = [(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
     unsafe = set(threads) - FORK_SAFE

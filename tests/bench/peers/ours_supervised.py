@@ -16,10 +16,10 @@ import polars as pl
 
 from flows.places import RECIPES
 from rlcore.recipes import load_recipe
-from rlcore.reward_model.training import PreferenceBatches, RewardModelTraining
+from rlcore.reward_model.training import PreferenceBatches
 from rlcore.store.artifacts import ArtifactStore, Lineage
-from rlcore.supervised.loop import Progress, batch_rows
-from rlcore.supervised.sft import SFT, STAGE
+from rlcore.supervised.loop import Progress, Training, batch_rows
+from rlcore.supervised.sft import STAGE, DemonstrationBatches
 from rlcore.workers.workers import Workers
 from schemas.recipe import Recipe
 from tests.bench.peers.processes import report_tokens
@@ -67,7 +67,8 @@ def _sft(workers: Workers, job: Mapping[str, Any], rows: list[dict[str, Any]]) -
             "loss_mask": [[False, *[True] * (len(row) - 1)] for row in ids],
         }
     )
-    training = SFT(section, learner=learner, demonstrations=frame, seed=seed, **_place(job))
+    batches = DemonstrationBatches(section, frame, seed)
+    training = Training(batches, section, learner=learner, **_place(job))
 
     def tokens(step: int) -> int:
         chosen = batch_rows(len(ids), section.batch_size, step=step, seed=seed, stage=STAGE)
@@ -91,9 +92,7 @@ def _reward_model(workers: Workers, job: Mapping[str, Any], rows: list[dict[str,
         }
     )
     batches = PreferenceBatches(section, frame, seed)
-    training = RewardModelTraining(
-        section, learner=learner, preferences=frame, seed=seed, **_place(job)
-    )
+    training = Training(batches, section, learner=learner, **_place(job))
     training.run(_clock(lambda step: batches.term(step).sequences.num_tokens), log=print)
 
 

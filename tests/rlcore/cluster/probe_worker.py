@@ -1,9 +1,7 @@
 """The worker that the cluster tests run in other processes."""
 
 import os
-import sys
 import time
-from typing import ClassVar
 
 from rlcore.cluster.progress import advance
 from schemas.errors import UserError
@@ -14,15 +12,10 @@ ENVIRONMENT_AT_IMPORT = os.environ.get("PROBE", "")
 class Probe:
     """A worker whose methods the tests choose."""
 
-    IMPORTS = ("colorsys",)
-    built: ClassVar[list[int]] = []
-    closed: ClassVar[list[int]] = []
-
     def __init__(self, value: int) -> None:
         if value < 0:
             raise UserError(f"probe value = {value} must be >= 0; raise it")
         self.value = value
-        self.built.append(value)
 
     def add(self, amount: int) -> int:
         self.value += amount
@@ -52,12 +45,3 @@ class Probe:
 
     def die(self) -> None:
         os._exit(1)
-
-    def history(self) -> tuple[int, list[int], list[int], bool]:
-        """Process, values built and closed in it, and whether it holds what ``IMPORTS`` names."""
-        return os.getpid(), [*self.built], [*self.closed], "colorsys" in sys.modules
-
-    def close(self) -> None:
-        self.closed.append(self.value)
-        if self.value == 13:
-            raise UserError("13 does not close; take another")

@@ -19,7 +19,7 @@ from ray.actor import ActorClass
 from rlcore.cluster.in_process import InProcessCluster
 from rlcore.cluster.ray_cluster import RayCluster
 from rlcore.cluster.surroundings import RAY, socket_folder
-from rlcore.cluster.types import Cluster, Placement, WorkerDied, WorkerTimeout, gather
+from rlcore.cluster.types import Cluster, Placement, WorkerDied, WorkerTimeout
 from schemas.errors import UserError
 from tests.listeners import open_to_others
 from tests.rlcore.cluster.conftest import SECRET
@@ -37,7 +37,8 @@ def cluster(request: pytest.FixtureRequest) -> Cluster:
 
 def test_calls_are_served_in_order_by_one_object(cluster: Cluster) -> None:
     worker = cluster.spawn(PROBE, 1, name="probe", placement=PLAIN)
-    assert gather([worker.start("add", n) for n in (1, 2, 3)], timeout_s=60) == [2, 4, 7]
+    calls = [worker.start("add", n) for n in (1, 2, 3)]
+    assert [call.result(60) for call in calls] == [2, 4, 7]
 
 
 def test_a_user_error_arrives_unchanged(cluster: Cluster) -> None:
@@ -185,43 +186,10 @@ def test_our_own_ray_listens_on_loopback_only(on_ray: RayCluster) -> None:
     assert open_to_others() == set()
 
 
-def test_a_constructor_that_fails_says_why_at_the_first_call(on_ray: RayCluster) -> None:
-    worker = on_ray.spawn(PROBE, -1, name="probe", placement=PLAIN)
+def test_a_constructor_that_fails_says_why_at_the_first_call(cluster: Cluster) -> None:
+    worker = cluster.spawn(PROBE, -1, name="probe", placement=PLAIN)
     with pytest.raises(UserError, match="probe value = -1"):
         worker.start("add", 1).result(60)
-
-
-def test_a_host_builds_one_object_after_the_other_in_one_process(cluster: Cluster) -> None:
-    """The second learner of a run starts without its imports, and holds nothing of the first."""
-    host = cluster.host(PROBE, name="probe", placement=PLAIN)
-    host.build(20)
-    before, built, *_ = host.start("history").result(60)
-    assert host.start("add", 5).result(60) == 25
-    host.clear().result(60)
-    host.build(21)
-    after, rebuilt, closed, _ = host.start("history").result(60)
-    assert after == before
-    assert (rebuilt[-2:], closed[-1:]) == ([built[-1], 21], [25])
-    host.build(22)
-    assert host.start("history").result(60)[2][-2:] == [25, 21], "an object was left open"
-    host.clear()
-
-
-def test_a_host_imports_before_it_builds(on_ray: RayCluster) -> None:
-    host = on_ray.host(PROBE, name="probe", placement=PLAIN)
-    host.build(1)
-    assert host.start("history").result(60)[3]
-
-
-def test_an_object_that_does_not_close_is_an_error(on_ray: RayCluster) -> None:
-    host = on_ray.host(PROBE, name="probe", placement=PLAIN)
-    host.build(13)
-    host.build(1)
-    with pytest.raises(UserError, match="13 does not close"):
-        host.start("add", 1).result(60)
-    host.build(13)
-    with pytest.raises(UserError, match="13 does not close"):
-        host.clear().result(60)
 
 
 def test_a_wait_ends_with_the_name_of_whom_it_waited_for(on_ray: RayCluster) -> None:
@@ -241,7 +209,7 @@ def test_a_dead_worker_is_distinguished_from_a_slow_one(on_ray: RayCluster) -> N
 WHILE_RAY_STARTS = """
 import os, signal, threading
 import rlcore.cluster.ray_cluster
-from rlcore.cluster.processes import Processes
+from rlcore.cluster.lazy import LazyCluster
 from schemas.hardware import HardwareSection
 
 class Cancelled(BaseException): pass
@@ -249,14 +217,14 @@ class Cancelled(BaseException): pass
 def cancel(number, frame): raise Cancelled
 
 signal.signal(signal.SIGTERM, cancel)
-processes = Processes(HardwareSection())
+cluster = LazyCluster(HardwareSection())
 threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
 try:
-    processes.cluster.num_gpus()
+    cluster.get().num_gpus()
     threading.Event().wait(60)
 except Cancelled:
     print("cancelled", flush=True)
-processes.close()
+cluster.close()
 print("closed", flush=True)
 os._exit(0 if signal.getsignal(signal.SIGTERM) is cancel else 1)
 """

@@ -30,22 +30,22 @@ def cluster() -> InProcessCluster:
     return InProcessCluster()
 
 
-def test_a_host_closes_one_object_before_it_builds_the_next(cluster: InProcessCluster) -> None:
+def test_workers_are_closed_once(cluster: InProcessCluster) -> None:
     """Two models at once may not fit."""
-    host = cluster.spawn(PROBE, 1, name="p", placement=Placement())
-    assert host.start("ask", factor=3).result(1) == 3
-    host.build(2)
+    worker = cluster.spawn(PROBE, 1, name="p", placement=Placement())
+    assert worker.start("ask", factor=3).result(1) == 3
+    cluster.spawn(PROBE, 2, name="p", placement=Placement())
+    worker.stop()
     assert Probe.closed == [1]
-    assert host.start("ask").result(1) == 2
     cluster.close()
     cluster.close()
     assert Probe.closed == [1, 2]
 
 
-def test_nothing_is_imported_before_the_first_build(cluster: InProcessCluster) -> None:
-    host = cluster.host("nowhere.at_all:Thing", name="p", placement=Placement())
+def test_what_cannot_be_built_says_why_at_the_first_call(cluster: InProcessCluster) -> None:
+    worker = cluster.spawn("nowhere.at_all:Thing", name="p", placement=Placement())
     with pytest.raises(ModuleNotFoundError, match="nowhere"):
-        host.build()
+        worker.start("ask").result(1)
 
 
 def test_more_gpus_than_there_are_are_refused_with_the_remedy(cluster: InProcessCluster) -> None:

@@ -11,7 +11,6 @@ from rlcore.cluster.types import (
     WorkerDied,
     WorkerTimeout,
     as_completed,
-    gather,
     new_rendezvous_file,
 )
 
@@ -65,10 +64,6 @@ def test_who_does_not_answer_is_named_with_the_setting_to_raise() -> None:
         WorkerTimeout, match=r"rank 1 did not finish step within 0 s; raise hardware\.timeouts"
     ):
         completed(Answer("a"), Answer("b", polls=10**6), timeout_s=0)
-
-
-def test_gathered_results_keep_their_order() -> None:
-    assert gather([Answer(n) for n in (3, 1, 2)], 5.0) == [3, 1, 2]
 
 
 def test_ranks_meet_in_a_file_of_this_user_only() -> None:

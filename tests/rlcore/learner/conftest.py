@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rlcore.learner.learner import Learner
-from rlcore.learner.pool import LearnerPool
+from rlcore.learner.pool import Answer, LearnerPool
 from rlcore.learner.spec import LearnerSpec
 from rlcore.models.packing import Sequences
 from tests.rlcore.learner.algorithms import ALGORITHMS, suited
@@ -103,19 +104,33 @@ def suited_learner(
     return build
 
 
+class Waited:
+    """A pool of which each call waits, as of a lone ``Learner``."""
+
+    def __init__(self, pool: LearnerPool) -> None:
+        self._pool = pool
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            found = getattr(self._pool, name)(*arguments, **options)
+            return found.result() if isinstance(found, Answer) else found
+
+        return call
+
+
 class Pair:
     """Two ranks that can be rebuilt, and restarted as new processes."""
 
     def __init__(self) -> None:
         self._ranks: list[RankProcess] = []
 
-    def build(self, spec: LearnerSpec) -> LearnerPool:
+    def build(self, spec: LearnerSpec) -> "Waited":
         if not self._ranks:
             self._ranks = start_ranks(2)
         pendings = [rank.start("build", spec) for rank in self._ranks]
         for pending in pendings:
             pending.result(120)
-        return LearnerPool(self._ranks, timeout_s=60)
+        return Waited(LearnerPool(self._ranks, timeout_s=60))
 
     @contextmanager
     def chunked(self, logits: int) -> Iterator[None]:

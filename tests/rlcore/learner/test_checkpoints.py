@@ -1,13 +1,12 @@
 """A stage goes on from its newest whole checkpoint, and keeps the ones it was told to keep."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from rlcore.learner.checkpoints import Checkpoints
-from rlcore.learner.pool import LearnerPool
+from rlcore.learner.pool import Answer, LearnerPool
 from rlcore.store.artifacts import ArtifactError, ArtifactStore, Lineage
 
 LINEAGE = Lineage(recipe_digest="r", code_fingerprint="c")
@@ -19,10 +18,10 @@ class State:
     def __init__(self, value: int) -> None:
         self.value = value
 
-    def start_save(self, directory: str) -> Callable[[], None]:
+    def save(self, directory: str | Path) -> Answer[None]:
         Path(directory).mkdir(parents=True)
         (Path(directory) / "value").write_text(str(self.value))
-        return lambda: None
+        return Answer(lambda: None)
 
     def load(self, directory: str) -> None:
         self.value = int((Path(directory) / "value").read_text())

@@ -23,7 +23,8 @@ from rlcore.models.packing import Sequences
 from rlcore.recipes import load_recipe
 from rlcore.reward_model.training import ranked_sequences
 from rlcore.store.artifacts import ArtifactStore, Lineage
-from rlcore.supervised.sft import SFT
+from rlcore.supervised.loop import Training
+from rlcore.supervised.sft import DemonstrationBatches
 from rlcore.workers.workers import Workers
 from schemas.errors import UserError
 from tests.architectures import write_model
@@ -256,17 +257,16 @@ def test_sft_warns_once_what_rows_of_one_document_cost(tmp_path: Path):
     )
     with Workers(recipe, warn=said.append) as workers:
         learner = workers.learner(tmp_path / "model", recipe.sft.optimizer, name="sft-learner")
-        SFT(
+        Training(
+            DemonstrationBatches(recipe.sft, demonstrations, 0),
             recipe.sft,
             learner=learner,
-            demonstrations=demonstrations,
-            seed=0,
             store=ArtifactStore(str(tmp_path / "store")),
             key="run",
             lineage=Lineage("recipe", "code"),
         ).run(lambda progress: None, log=said.append)
         reference = workers.reference(tmp_path / "model")
-        reference.logprobs(batch)
+        reference.logprobs(batch).result()
     (line,) = said
     assert line.startswith("architecture OPTForCausalLM does not keep packed documents apart")
     assert "nats" in line

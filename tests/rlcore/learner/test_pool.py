@@ -1,7 +1,10 @@
 """Several ranks answer as one: every row gets its own answer, in the order it was asked."""
 
+import resource
 import threading
 import time
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
@@ -10,10 +13,12 @@ import pytest
 from rlcore.algorithms.objective import SftObjective
 from rlcore.cluster.in_process import InProcessWorker
 from rlcore.cluster.types import WorkerTimeout
-from rlcore.learner.pool import LearnerPool
+from rlcore.learner.pool import LearnerOutOfMemory, LearnerPool, told_apart
 from rlcore.learner.spec import Term, TokenScores, UpdateRequest, UpdateResult
 from rlcore.models.packing import Sequences
 from tests.rlcore.learner.samples import make_batch
+
+SAID = "[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory"
 
 
 class Rank:
@@ -91,13 +96,13 @@ def pool_of(*ranks: Rank, **options: Any) -> LearnerPool:
 def test_answers_come_back_in_the_order_asked(num_ranks: int, num_rows: int) -> None:
     """A log-prob under another row's id turns its ratio into noise."""
     batch, pool = make_batch(num_rows), pool_of(*(Rank() for _ in range(num_ranks)))
-    scores = pool.logprobs(batch, 2.0, entropy=True)
-    for found in (scores.logprobs, pool.values(batch), [e / 2 for e in scores.entropies]):
+    scores = pool.logprobs(batch, 2.0, entropy=True).result()
+    for found in (scores.logprobs, pool.values(batch).result(), [e / 2 for e in scores.entropies]):
         assert [row.tolist() for row in found] == [ids.tolist() for ids in batch.token_ids]
 
 
 def test_entropies_that_were_not_asked_for_are_empty() -> None:
-    scores = pool_of(Rank(), Rank()).logprobs(make_batch(4))
+    scores = pool_of(Rank(), Rank()).logprobs(make_batch(4)).result()
     assert (scores.entropies, scores.kls) == ([], [])
 
 
@@ -105,7 +110,7 @@ def test_ranks_hold_about_equal_tokens() -> None:
     """All wait for the slowest in every pass."""
     ranks = [Rank(), Rank()]
     batch = make_batch(40)
-    pool_of(*ranks).logprobs(batch)
+    pool_of(*ranks).logprobs(batch).result()
     (one,), (other,) = (rank.tokens for rank in ranks)
     assert one + other == batch.num_tokens
     assert abs(one - other) <= int(batch.lengths.max())
@@ -114,7 +119,8 @@ def test_ranks_hold_about_equal_tokens() -> None:
 def test_recorded_log_probs_of_an_update_are_in_the_requests_order() -> None:
     batches = [make_batch(7, seed=step) for step in range(2)]
     terms = [[Term(batch, SftObjective())] for batch in batches]
-    result = pool_of(Rank(0), Rank(1), Rank(2)).update(UpdateRequest(0, "d", terms, [0.1, 0.1]))
+    request = UpdateRequest(0, "d", terms, [0.1, 0.1])
+    result = pool_of(Rank(0), Rank(1), Rank(2)).update(request).result()
     assert result.metrics == {"rank": 0.0}
     for found, batch in zip(result.old_logprobs, batches, strict=True):
         assert found.tolist() == np.concatenate(batch.token_ids).tolist()
@@ -137,7 +143,7 @@ def test_what_a_layout_costs_is_said_once() -> None:
     said: list[str] = []
     pool = pool_of(Rank(), warn=said.append)
     for _ in range(2):
-        pool.values(make_batch(3))
+        pool.values(make_batch(3)).result()
     assert said == ["3 rows are padded"]
 
 
@@ -154,14 +160,14 @@ def test_a_call_waits_for_the_save_before_it() -> None:
     """The silence of a rank that saves for a minute would pass for a hung call."""
     slow = Slow()
     pool = LearnerPool([slow])
-    wait = pool.start_save("folder")
+    save = pool.save("folder")
     later = threading.Thread(target=pool.stamp)
     later.start()
     time.sleep(0.2)
     assert slow.asked == ["save"]
     slow.end()
     later.join(300)
-    wait()
+    save.result()
     assert slow.asked == ["save", "stamp"]
 
 
@@ -169,8 +175,52 @@ def test_the_error_of_a_save_is_its_own_waiters() -> None:
     """The next call would otherwise end the run in the name of another method."""
     slow = Slow()
     pool = LearnerPool([slow])
-    wait = pool.start_save("folder")
+    save = pool.save("folder")
     slow.end(OSError("the disk is full"))
     pool.stamp()
     with pytest.raises(OSError, match="the disk is full"):
-        wait()
+        save.result()
+
+
+@pytest.mark.parametrize("method", ["logprobs", "values", "step", "update"])
+def test_in_a_pass_it_names_the_call_and_what_was_said(method: str) -> None:
+    with pytest.raises(LearnerOutOfMemory) as raised, told_apart(method):
+        raise RuntimeError(f"the worker says\n  {SAID}\nand more")
+    assert str(raised.value) == f"memory ran out in the learner's {method}: {SAID}"
+
+
+@pytest.mark.parametrize(
+    ("method", "error"),
+    [
+        ("save", MemoryError("cannot allocate memory")),  # smaller passes need as much
+        ("publish", RuntimeError(SAID)),
+        ("update", RuntimeError("a bug")),
+        ("update", ValueError("out of range")),
+    ],
+)
+def test_any_other_error_passes(method: str, error: Exception) -> None:
+    with pytest.raises(type(error)) as raised, told_apart(method):
+        raise error
+    assert raised.value is error
+
+
+def _allocate(answer: Connection) -> None:
+    import torch
+
+    resource.setrlimit(resource.RLIMIT_AS, (8 << 30, resource.RLIM_INFINITY))
+    try:
+        with told_apart("update"):
+            torch.ones(1 << 32)
+    except LearnerOutOfMemory as error:
+        answer.send(str(error))
+    else:
+        answer.send("")
+
+
+def test_what_torch_really_says_is_recognised() -> None:
+    ours, theirs = get_context("spawn").Pipe()
+    process = get_context("spawn").Process(target=_allocate, args=(theirs,))
+    process.start()
+    assert ours.poll(60)
+    assert ours.recv().startswith("memory ran out in the learner's update: ")
+    process.join(300)

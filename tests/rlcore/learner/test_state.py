@@ -1,4 +1,5 @@
-"""A checkpoint continues bit for bit, and what is no checkpoint of this learner is refused."""
+"""A checkpoint continues bit for bit, what is no checkpoint of this learner is refused, and updates
+are made once, of the version they were made for."""
 
 import json
 import os
@@ -9,10 +10,13 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 
+from rlcore.algorithms.objective import PolicyObjective
 from rlcore.learner.pool import LearnerPool
+from rlcore.learner.spec import Term, VersionConflict
 from schemas.errors import UserError
+from tests.rlcore.learner.conftest import Waited
 from tests.rlcore.learner.rank_process import start_ranks
-from tests.rlcore.learner.samples import request_of
+from tests.rlcore.learner.samples import make_batch, request_of
 
 
 def test_resume_in_a_new_process_is_bit_exact(spec, learner_of, tmp_path):
@@ -25,7 +29,7 @@ def test_resume_in_a_new_process_is_bit_exact(spec, learner_of, tmp_path):
             learner.save(tmp_path / str(stage))
             after = learner.update(request_of(1, "b", seed=5))
             worker.start("build", replace(spec, zero_stage=stage, eps=1e-8)).result(120)
-            resumed = LearnerPool(ranks, timeout_s=60)
+            resumed = Waited(LearnerPool(ranks, timeout_s=60))
             resumed.load(tmp_path / str(stage))
             assert resumed.update(request_of(0, "a")) == first, "the recorded update is lost"
             assert resumed.update(request_of(1, "b", seed=5)) == after
@@ -124,3 +128,34 @@ def test_foreign_checkpoints_are_refused(learner_of, tmp_path):
         learner_of().load(tmp_path)
     with pytest.raises(UserError, match=r"rank00000\.json does not exist"):
         learner_of().load(tmp_path / "missing")
+
+
+def test_update_is_a_compare_and_set(learner_of):
+    """A retried task gets the recorded result; a stale one is refused; neither steps twice."""
+    learner = learner_of()
+    result = learner.update(request_of(0, "a"))
+    stamp = learner.stamp()
+    assert (result.version, stamp.version, len(result.steps)) == (1, 1, 2)
+    assert result.metrics["actor/lr"] == pytest.approx(0.045)
+    assert result.metrics["actor/ratio_max"] == max(s["actor/ratio_max"] for s in result.steps)
+    assert learner.update(request_of(0, "a")) == result
+    assert learner.stamp() == stamp
+    for version, digest in [(0, "b"), (2, "a"), (2, "c")]:
+        with pytest.raises(VersionConflict, match=rf"requested for version {version} .* version 1"):
+            learner.update(request_of(version, digest))
+    assert learner.stamp() == stamp
+    assert learner.update(request_of(1, "b", seed=5)).version == 2
+
+
+def test_update_that_broke_off_must_be_reloaded(learner_of, tmp_path):
+    """Weights between two versions must not be trained on or called by either version."""
+    learner = learner_of()
+    learner.save(tmp_path / "checkpoint")
+    good = request_of(0, "a")
+    poor = [Term(replace(make_batch(6), per_token={}), PolicyObjective())]
+    with pytest.raises(UserError, match="reads per_token"):
+        learner.update(replace(good, mini_batches=[good.mini_batches[0], poor]))
+    with pytest.raises(VersionConflict, match=r"failed between .* load a checkpoint"):
+        learner.update(good)
+    learner.load(tmp_path / "checkpoint")
+    assert learner.update(good).metrics == learner_of().update(good).metrics

@@ -19,9 +19,10 @@ from rlcore.models.packing import Sequences
 from rlcore.results.metrics import stage_metrics
 from rlcore.reward_model.evaluation import last_token_scores, pair_accuracy, pairs_of
 from rlcore.reward_model.preferences import preference_sequences
-from rlcore.reward_model.training import PreferenceBatches, RewardModelTraining, ranked_sequences
+from rlcore.reward_model.training import PreferenceBatches, ranked_sequences
 from rlcore.reward_model.zero import shift_bias, zero_sequences
 from rlcore.store.artifacts import ArtifactStore, Lineage
+from rlcore.supervised.loop import Training
 from schemas.errors import UserError
 from schemas.optimizer import Optimizer
 from schemas.reward_model import RewardModelSection
@@ -58,11 +59,10 @@ def learner_of() -> Iterator[Callable[[Path], LearnerPool]]:
 
 def trained(learner: LearnerPool, store: ArtifactStore, on_step=lambda _: None) -> int:
     """Run a training to its end under one key; returns its steps."""
-    training = RewardModelTraining(
+    training = Training(
+        PreferenceBatches(SECTION, make_preferences(24), 0),
         SECTION,
         learner=learner,
-        preferences=make_preferences(24),
-        seed=0,
         store=store,
         key="k",
         lineage=Lineage("recipe", "code"),

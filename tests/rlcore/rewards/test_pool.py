@@ -1,7 +1,7 @@
 """Reward workers and reward model together give each row one score."""
 
 import time
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -45,7 +45,7 @@ class LastToken:
         return [ids[[0, -1]].astype(np.float32) for ids in sequences.token_ids]
 
 
-MODEL = cast(LearnerPool, LastToken())
+MODEL = LearnerPool([InProcessWorker.of("reward-model", LastToken())])
 
 
 def rows(*responses: str) -> list[RewardRow]:

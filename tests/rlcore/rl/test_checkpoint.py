@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from rlcore.learner.pool import LearnerPool
+from rlcore.learner.pool import Answer, LearnerPool
 from rlcore.rl.checkpoint import RLCheckpoints
 from rlcore.rl.state import LoopState
 from rlcore.store.artifacts import ArtifactError, ArtifactStore, Lineage
@@ -31,7 +31,7 @@ class Learner:
     def go_on(self) -> None:
         self._free.set()
 
-    def start_save(self, directory: str) -> Callable[[], None]:
+    def save(self, directory: str | Path) -> Answer[None]:
         number = self.number
 
         def wait() -> None:
@@ -41,7 +41,7 @@ class Learner:
             Path(directory).mkdir(parents=True)
             (Path(directory) / "number").write_text(str(number))
 
-        return wait
+        return Answer(wait)
 
     def load(self, directory: str) -> None:
         self.number = int((Path(directory) / "number").read_text())

@@ -25,7 +25,7 @@ SHORT = {"rl.iterations": 1, "rl.update.mini_batches": 2}
 def saved(phases: Phases, folder: Path) -> dict[str, bytes]:
     """Return the learners' whole state: weights, moments, random state, versions."""
     for role, learner in phases.workers.trained.items():
-        learner.save(str(folder / role))
+        learner.save(folder / role).result()
     return {
         str(file.relative_to(folder)): file.read_bytes()
         for file in sorted(folder.rglob("*"))

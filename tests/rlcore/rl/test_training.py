@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rlcore.learner.pool import LearnerPool
+from rlcore.learner.pool import Answer, LearnerPool
 from rlcore.rl.loop import Steps, iterate
 from rlcore.rl.phases import Phases
 from rlcore.store.artifacts import ArtifactStore
@@ -48,22 +48,22 @@ def test_side_by_side_trains_the_same(
     def counted(method: str) -> Any:
         real = getattr(LearnerPool, method)
 
-        def start(self: LearnerPool, *values: Any, **keywords: Any) -> Callable[[], Any]:
+        def start(self: LearnerPool, *values: Any, **keywords: Any) -> Answer[Any]:
             nonlocal under_way, most
-            wait = real(self, *values, **keywords)
+            answer = real(self, *values, **keywords)
             under_way += 1
             most = max(most, under_way)
 
             def waited() -> Any:
                 nonlocal under_way
                 under_way -= 1
-                return wait()
+                return answer.result()
 
-            return waited
+            return Answer(waited)
 
         return start
 
-    for method in ("start_logprobs", "start_values", "start_update"):
+    for method in ("logprobs", "values", "update"):
         monkeypatch.setattr(LearnerPool, method, counted(method))
     found = {}
     for side_by_side in (False, True):

@@ -51,7 +51,7 @@ def test_terms_of_all_answers_of_a_step_are_its_reported_loss(
     with replay(phases, AT) as opened:
         while opened.at < AT - 1:
             opened.step()
-        reported = opened.learner.update(opened.request(AT)).steps[1]["actor/pg_loss"]
+        reported = opened.learner.update(opened.request(AT)).result().steps[1]["actor/pg_loss"]
         names = opened.recorded.update(AT).rollouts["trajectory_id"].to_list()
     tokens = [token for name in names for token in walked(phases, name)]
     second = [token for token in tokens if token.step == 2 and token.loss is not None]

@@ -13,8 +13,8 @@ from rlcore.learner.pool import LearnerPool
 from rlcore.learner.spec import LearnerSpec, Term
 from rlcore.results.metrics import stage_metrics
 from rlcore.store.artifacts import ArtifactStore, Lineage
-from rlcore.supervised.loop import batch_rows, epoch_steps
-from rlcore.supervised.sft import SFT, demonstration_sequences
+from rlcore.supervised.loop import Training, batch_rows, epoch_steps
+from rlcore.supervised.sft import DemonstrationBatches, demonstration_sequences
 from schemas.errors import UserError
 from schemas.optimizer import Optimizer, Schedule
 from schemas.recipe import SFTSection
@@ -77,13 +77,12 @@ def demonstrations(count: int) -> pl.DataFrame:
     )
 
 
-def sft_of(learner: LearnerPool, rows: pl.DataFrame, store: Path, **section) -> SFT:
-    section = {"optimizer": CONSTANT, **section}
-    return SFT(
-        SFTSection(**section),
+def sft_of(learner: LearnerPool, rows: pl.DataFrame, store: Path, **section) -> Training:
+    settings = SFTSection(**{"optimizer": CONSTANT, **section})
+    return Training(
+        DemonstrationBatches(settings, rows, 0),
+        settings,
         learner=learner,
-        demonstrations=rows,
-        seed=0,
         store=ArtifactStore(store),
         key="k",
         lineage=Lineage("recipe", "code"),
@@ -97,13 +96,14 @@ def test_the_smaller_last_batch_is_the_mean_of_its_own_tokens(learner_of, tmp_pa
     training = sft_of(trained, rows, tmp_path, batch_size=4)
     assert training.total_steps == 2
     training.run(lambda _: None, print)
+    training.publish({})
     sequences, seen = demonstration_sequences(rows), set()
     for step in range(2):
         chosen = batch_rows(5, 4, step=step, seed=0, stage="sft")
         seen |= set(chosen.tolist())
         term = Term(sequences.take(chosen), SftObjective())
         if step == 1:
-            scores = by_hand.logprobs(term.sequences).logprobs
+            scores = by_hand.logprobs(term.sequences).result().logprobs
             mask = np.concatenate(term.sequences.loss_mask)
             mean = -np.concatenate(scores)[mask].mean()
         by_hand.step([term], LR)

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from flows.places import RECIPES
+from rlcore.cluster.types import Worker
 from rlcore.engines.loading import load_model_directory
-from rlcore.engines.registry import ENGINES
 from rlcore.recipes import load_recipe
 from rlcore.weights.stamp import UNVERIFIED
 from rlcore.workers.sampler import Sampler
@@ -22,6 +22,10 @@ AUTO = {"hardware.rollout.engine": "auto", "hardware.device": "cpu"}
 LARGE = {"model.from_scratch.hidden_size": 1024, "model.from_scratch.num_layers": 8}
 
 
+def nothing(*arguments: Any) -> list[Worker]:
+    raise AssertionError(f"no engine is asked for: {arguments}")
+
+
 def recipe(*overrides: dict[str, Any]) -> Recipe:
     changes = {key: value for each in overrides for key, value in each.items()}
     return load_recipe("quickstart", changes, directory=RECIPES)
@@ -30,22 +34,24 @@ def recipe(*overrides: dict[str, Any]) -> Recipe:
 def test_the_rule_is_asked_once_and_told_once() -> None:
     said: list[str] = []
     planned = [recipe(AUTO, LARGE)]
-    sampler = Sampler(lambda: (planned[0], "cpu"), said.append)
-    assert sampler.layout(NOWHERE).target == ENGINES["vllm"].target
-    assert said == []
+    sampler = Sampler(lambda: (planned[0], "cpu"), nothing, said.append)
+    assert sampler.take(NOWHERE) == "vllm"
+    said.clear()
     planned[0] = recipe(AUTO)
     assert [sampler.take(NOWHERE) for _ in range(2)] == ["transformers"] * 2
     (line,) = said
     assert line.startswith("rollout engine: transformers (auto: 361,600 parameters are fewer than")
     assert sampler.take(NOWHERE, "vllm") == "vllm"
-    assert sampler.layout(NOWHERE).target == ENGINES["vllm"].target
     assert said[1:] == ["rollout engine: vllm (auto: what this run has sampled so far is by it)"]
 
 
 def test_an_engine_that_the_recipe_names_is_not_told() -> None:
     said: list[str] = []
     named = recipe({"hardware.rollout.engine": "transformers"})
-    assert Sampler(lambda: (named, "cuda"), said.append).take(NOWHERE, "vllm") == "transformers"
+    assert (
+        Sampler(lambda: (named, "cuda"), nothing, said.append).take(NOWHERE, "vllm")
+        == "transformers"
+    )
     assert said == []
 
 

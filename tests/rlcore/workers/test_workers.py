@@ -1,40 +1,34 @@
-"""Processes that start ahead of a run must not disturb it."""
+"""The workers of a run: all of a kind or none, and a learner that is released holds nothing."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
-PARSED_BESIDE = """
-import ast, threading
-from pathlib import Path
-parse, beside = ast.parse, []
-
-def watched(*arguments, **options):
-    if threading.current_thread() is not threading.main_thread():
-        beside.append(threading.current_thread().name)
-    return parse(*arguments, **options)
-
-ast.parse = watched
+from flows.places import RECIPES
+from rlcore.cluster.types import Placement
 from rlcore.recipes import load_recipe
 from rlcore.workers.workers import Workers
-with Workers(load_recipe("quickstart", {}, directory=Path("flows/recipes"))) as workers:
-    workers.start_learner_ahead()
-    workers.start_engines_ahead(Path("nowhere"))
-    for started in workers._processes._ahead.values():
-        started.result()
-print(beside)
-"""
+from schemas.errors import UserError
+from tests.flows.small_run import INLINE, SMALL
+from tests.rlcore.learner.samples import write_tiny_model
 
 
-@pytest.mark.timeout(120)
-@pytest.mark.slow
-def test_nothing_parses_python_beside_the_flow() -> None:
-    """Two threads that do so at once: one in twelve runs ended in a SystemError of CPython's, or
-    went on without wandb."""
-    command = [sys.executable, "-c", PARSED_BESIDE]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "[]"
+def test_learners_follow_each_other_in_one_run(tmp_path: Path) -> None:
+    write_tiny_model(tmp_path)
+    recipe = load_recipe("quickstart", {**SMALL, **INLINE}, directory=RECIPES)
+    with Workers(recipe) as workers:
+        first = workers.learner(tmp_path, recipe.sft.optimizer, name="sft-learner")
+        before = first.stamp()
+        workers.release(first)
+        with pytest.raises(AttributeError):
+            first.stamp()
+        assert workers.learner(tmp_path, recipe.sft.optimizer, name="learner").stamp() == before
+        workers.restart()
+        assert workers.reference(tmp_path).stamp() == before
+
+
+def test_gpus_are_counted_for_all_workers_before_one_starts() -> None:
+    """Ray would wait for the last of them for ever."""
+    recipe = load_recipe("quickstart", {**SMALL, **INLINE}, directory=RECIPES)
+    with Workers(recipe) as workers, pytest.raises(UserError, match="needs 198 GPUs but"):
+        workers.spawn("nowhere:Thing", Placement(gpus=99.0), ["a", "b"], [(), ()])

@@ -11,7 +11,7 @@ from prefect import flow
 from rlcore.cluster.types import WorkerDied, WorkerError, WorkerHung, WorkerTimeout
 from rlcore.dry_run.passes import smaller_passes
 from rlcore.learner.checkpoints import KIND
-from rlcore.learner.memory import LearnerOutOfMemory
+from rlcore.learner.pool import LearnerOutOfMemory
 from rlcore.results.provenance import MICRO_BATCH_TOKENS
 from rlcore.results.restarts import RestartRecord, restarts_of
 from rlcore.store.artifacts import ArtifactStore
