@@ -30,7 +30,6 @@ from rlcore.store.reader import ArtifactReader
 from rlcore.store.tables import (
     TableFile,
     encode_table,
-    remember_read,
     remember_valid,
     schema_versions,
 )
@@ -149,11 +148,8 @@ class ArtifactStore(ArtifactReader):
             if winner is None:
                 raise ArtifactError(f"{uri} is being written and removed by other processes; rerun")
             return winner
-        for name, table in tables.items():
-            digest = entries[f"{name}.parquet"].sha256
-            remember_valid(name, digest)
-            if isinstance(table, pl.DataFrame):
-                remember_read(name, digest, table)
+        for name in tables:
+            remember_valid(name, entries[f"{name}.parquet"].sha256)
         return self._ref(manifest)
 
     def find_or_discard(

@@ -6,7 +6,6 @@ is imported when used.
 """
 
 import io
-from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
@@ -32,10 +31,6 @@ _SHOWN_CHARS = 80
 
 # (table, file sha256) pairs that this process has validated.
 _VALIDATED: set[tuple[str, str]] = set()
-# Tables that this process has read or written lately, by the same pairs: the phases of an iteration
-# read each other's several times.
-_READ: OrderedDict[tuple[str, str], pl.DataFrame] = OrderedDict()
-_READ_TABLES, _READ_BYTES = 8, 16 * 2**20  # how many are held, and of what size at most
 
 _SCALARS: dict[DataTypeClass, pa.DataType] = {
     pl.String: pa.string(),
@@ -156,8 +151,6 @@ def decode_table(name: str, path: Path, digest: str, uri: str) -> pl.DataFrame:
     Raises ArtifactError when it is not Parquet, has no or a newer schema version, or breaks its
     contract.
     """
-    if (held := _READ.get((name, digest))) is not None:
-        return held
     where = f"{uri}/{path.name}"
     try:
         metadata = pl.read_parquet_metadata(path)
@@ -173,21 +166,7 @@ def decode_table(name: str, path: Path, digest: str, uri: str) -> pl.DataFrame:
         except UserError as error:
             raise damaged(uri, f"{where}: {error}") from None
         remember_valid(name, digest)
-    _hold(name, digest, frame)
     return frame
-
-
-def _hold(name: str, digest: str, frame: pl.DataFrame) -> None:
-    if frame.estimated_size() <= _READ_BYTES:
-        _READ[name, digest] = frame
-        if len(_READ) > _READ_TABLES:
-            _READ.popitem(last=False)
-
-
-def remember_read(name: str, digest: str, frame: pl.DataFrame) -> None:
-    """Record that the file of this digest is ``encode_table`` of ``frame``, which will be read
-    soon."""
-    _hold(name, digest, _in_order(frame, arrow_schema(name).names))
 
 
 def _in_order(frame: pl.DataFrame, columns: list[str]) -> pl.DataFrame:
