@@ -13,7 +13,7 @@ from rlcore.models.files import model_directory
 from rlcore.models.stops import stops_of
 from rlcore.models.tokenizer import load_tokenizer
 from rlcore.results.provenance import ENGINE
-from rlcore.trajectories.setup import episodes_of
+from rlcore.trajectories.episodes import episodes_of
 from schemas.artifacts import ArtifactRef
 from schemas.names import BASE_MODEL, REWARD_MODEL
 from schemas.stages import Stage

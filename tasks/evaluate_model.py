@@ -31,7 +31,7 @@ from rlcore.rewards.coverage import check_covered
 from rlcore.rewards.registry import code_digests
 from rlcore.store.artifacts import ArtifactStore, Lineage
 from rlcore.store.versions import code_digest, modified_sentences
-from rlcore.trajectories.setup import episodes_of
+from rlcore.trajectories.episodes import episodes_of
 from rlcore.workers.workers import Workers
 from schemas.artifacts import ArtifactRef
 from schemas.errors import UserError

@@ -41,7 +41,7 @@ def rl_stage(loop: Callable[[Phases, IterationReport], LoopState]) -> CachedStag
             IterationReport.open(run) as report,
         ):
             state = loop(phases, report)
-            phases.finish(state, scratch / MODEL_FOLDER)
+            best_record = phases.finish(state, scratch / MODEL_FOLDER)
             best = state.best()[0]
             get_run_logger().info(
                 f"RL ends after iteration {state.iteration}; best is iteration {best}"
@@ -49,7 +49,7 @@ def rl_stage(loop: Callable[[Phases, IterationReport], LoopState]) -> CachedStag
             return run.put(
                 directory=scratch,
                 metadata={"iteration": state.iteration, "best_iteration": best, **state.to_json()},
-                parents=phases.best_record(state),
+                parents=best_record,
             )
 
     return rl

@@ -14,7 +14,6 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
         *("rlcore/envs/child.py", "rlcore/envs/registry.py", "rlcore/models/tool_schema.py"),
     ),
     "tests/rlcore/envs/test_pool.py": ("rlcore/envs/worker.py",),
-    "tests/rlcore/rl/test_episodes.py": ("rlcore/trajectories/setup.py",),
     "tests/schemas/test_recipe.py": ("schemas/model.py",),
     "tests/schemas/test_rl.py": ("schemas/rollout.py",),
     "tests/schemas/test_environment.py": ("schemas/context.py",),
@@ -50,7 +49,6 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
         *(f"tasks/{phase}.py" for phase in ("rollout", "reward", "advantage", "update", "sync")),
     ),
     "tests/flows/test_rl_pipeline.py": (
-        "rlcore/rl/run.py",
         *(f"tasks/{stage}.py" for stage in ("base_model", "prepare_data", "sft", "rl")),
         *("tasks/evaluate.py", "tasks/export.py", "tasks/run_page/summary.py"),
     ),

@@ -17,7 +17,7 @@ from rlcore.evolve.prompts import Prompts, Row, problems_of
 from rlcore.models.tokenizer import load_tokenizer
 from rlcore.rewards.coverage import check_covered
 from rlcore.rewards.types import Reward, RewardRow
-from rlcore.trajectories.setup import episodes_of
+from rlcore.trajectories.episodes import episodes_of
 from rlcore.workers.workers import Workers
 from schemas.environment import EnvironmentSection
 from schemas.recipe import Recipe

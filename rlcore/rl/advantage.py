@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from rlcore.algorithms.advantages import AdvantageInput, AdvantageResult, estimate
+from rlcore.algorithms.advantages import AdvantageInput, estimate
 from rlcore.algorithms.overlong import overlong_penalty
-from rlcore.ragged import from_arrays
+from rlcore.ragged import from_arrays, to_arrays, to_floats
 from rlcore.rewards.unscored import check_any_scored
-from rlcore.rl.batch import RolloutBatch
+from rlcore.rl.batch import arrays_of, policy_tokens
 from rlcore.rl.measures import (
     critic_metrics,
     estimate_metrics,
@@ -18,12 +18,14 @@ from rlcore.rl.measures import (
     reward_metrics,
     spread_metrics,
 )
-from rlcore.rl.scores import BatchScores, masked_mean
-from rlcore.rl.turns import EpisodeCredit, TurnCredit
+from rlcore.rl.scores import masked_mean
+from rlcore.rl.turns import TurnCredit, turn_credit
 from schemas.algorithm import Algorithm
 from schemas.artifacts import ArtifactRef
 from schemas.errors import UserError
-from schemas.rl import RLSection
+from schemas.recipe import Recipe
+
+ADVANTAGES = ("advantages", "old_logprobs", "ref_logprobs", "values", "returns")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,20 +41,21 @@ class Advantages:
 
 
 def shaped_scores(
-    batch: RolloutBatch, rl: RLSection, turns: TurnCredit | None = None, max_turns: int = 1
+    frame: pl.DataFrame, recipe: Recipe, turns: TurnCredit | None
 ) -> tuple[np.ndarray, dict[str, float]]:
     """Return the task scores [rows] (NaN = unscorable) with the penalties of invalid turns and of
-    overlong rows added; ``max_turns`` of an episode."""
-    scores = batch.scores()
+    overlong rows added."""
+    scores, rl = to_floats(frame["score"]), recipe.rl
     if turns is not None:
         scores = scores - turns.penalties
     overlong = rl.algorithm.overlong
     if overlong is None:
         return scores, {}
+    max_turns = recipe.environment.turns if recipe.environment else 1
     limit = overlong.max_tokens or rl.rollout.max_new_tokens * max_turns
     cache = limit // 5 if overlong.cache_tokens is None else overlong.cache_tokens
     penalty = overlong_penalty(
-        batch.lengths(), max_tokens=limit, cache_tokens=cache, factor=overlong.factor
+        policy_tokens(frame), max_tokens=limit, cache_tokens=cache, factor=overlong.factor
     )
     return scores + penalty, {
         "reward/overlong_penalty/mean": float(penalty.mean()),
@@ -60,81 +63,108 @@ def shaped_scores(
     }
 
 
-def advantages_of(
-    batch: RolloutBatch,
-    scores: BatchScores,
-    *,
-    rl: RLSection,
-    kl_coef: float | None,
-    episodes: EpisodeCredit | None = None,
-) -> tuple[pl.DataFrame, dict[str, float]]:
-    """Return the Advantages table and the iteration's batch metrics (verl's names).
-
-    ``kl_coef``: coefficient of the KL taken from the reward, None where none is. ``episodes``: how
-    turns are credited, in an environment.
-    """
-    algorithm = rl.algorithm
-    turns, max_turns = EpisodeCredit.of_rows(batch, episodes)
-    shaped, metrics = shaped_scores(batch, rl, turns, max_turns)
-    if turns is not None:
-        metrics |= turns.metrics
-    token_kl = None
-    if kl_coef is not None and scores.kl is not None:
-        token_kl = [kl_coef * row for row in scores.kl]
-    given = AdvantageInput(
+def given(
+    frame: pl.DataFrame, recipe: Recipe, kl_coef: float | None
+) -> tuple[AdvantageInput, TurnCredit | None, dict[str, float]]:
+    """Return what the estimator is given of ``frame``, the credit of turns in it, and the metrics
+    of shaping. ``kl_coef``: coefficient of the KL taken from the reward, None where none is."""
+    turns = turn_credit(frame, recipe)
+    shaped, metrics = shaped_scores(frame, recipe, turns)
+    kl = arrays_of(frame, "kl")
+    batch = AdvantageInput(
         scores=shaped,
-        group_ids=batch.rollouts["uid"].to_numpy(),
-        masks=scores.masks,
-        token_kl=token_kl,
-        values=scores.values,
-        baselines=batch.baseline_scores(),
+        group_ids=frame["uid"].to_numpy(),
+        masks=to_arrays(frame["loss_mask"]),
+        token_kl=None if kl_coef is None or kl is None else [kl_coef * row for row in kl],
+        values=arrays_of(frame, "values"),
+        baselines=to_floats(frame["baseline"]) if "baseline" in frame.columns else None,
         turn_rewards=None if turns is None else turns.per_token,
     )
-    result = estimate(algorithm.advantage, given, **estimator_options(algorithm))
-    if scores.values is not None and result.returns is None:
+    return batch, turns, metrics | ({} if turns is None else turns.metrics)
+
+
+def with_advantages(
+    frame: pl.DataFrame, recipe: Recipe, kl_coef: float | None
+) -> tuple[pl.DataFrame, dict[str, float]]:
+    """Return ``frame``, which has the learners' scores (``scores``), with the columns of the table
+    Advantages, and the iteration's batch metrics (verl's names).
+
+    Where a row has no score, what it would teach a critic is null. ``kl_coef``: as in ``given``.
+    """
+    algorithm = recipe.rl.algorithm
+    batch, turns, metrics = given(frame, recipe, kl_coef)
+    masks, values = batch.masks, batch.values
+    result = estimate(algorithm.advantage, batch, **estimator_options(algorithm))
+    if values is not None and result.returns is None:
         raise UserError(
             f"rl.critic is set and rl.algorithm.advantage = '{algorithm.advantage}' returns no"
             " returns for it to learn; return AdvantageResult(advantages, returns) or set rl.critic"
             " to null"
         )
-    metrics |= estimate_metrics(result, scores.masks)
-    metrics |= reward_metrics(batch.rewards_in_order)
-    metrics |= length_metrics(batch.rollouts)
-    metrics |= spread_metrics("critic/rewards", given.sequence_scores())
-    if scores.entropies is not None:
-        metrics["actor/entropy"] = masked_mean(scores.entropies, scores.masks)
-    if scores.kl is not None:
-        metrics["actor/ref_kl"] = masked_mean(scores.kl, scores.masks)
-    if token_kl is not None and kl_coef is not None:
+    metrics |= estimate_metrics(result, masks)
+    metrics |= reward_metrics(frame)
+    metrics |= length_metrics(frame)
+    metrics |= spread_metrics("critic/rewards", batch.sequence_scores())
+    for name, column in (("actor/entropy", "entropies"), ("actor/ref_kl", "kl")):
+        if (measured := arrays_of(frame, column)) is not None:
+            metrics[name] = masked_mean(measured, masks)
+    if batch.token_kl is not None and kl_coef is not None:
         metrics["actor/reward_kl_penalty"] = metrics["actor/ref_kl"]
         metrics["actor/reward_kl_penalty_coef"] = kl_coef
-    if result.returns is not None and scores.values is not None:
-        trained = [mask & ok for mask, ok in zip(scores.masks, given.scorable, strict=True)]
-        metrics |= critic_metrics(scores.values, result.returns, trained)
-    frame = _frame(batch, scores, result, positive=_positive(batch, algorithm))
-    penalties = [None] * frame.height if turns is None else turns.penalties
-    return frame.with_columns(pl.Series("penalty", penalties, pl.Float64)), metrics
+    credited = advantage_columns(
+        frame,
+        advantages=result.advantages,
+        returns=result.returns,
+        positive=_positive(frame, algorithm),
+        penalty=None if turns is None else turns.penalties,
+    )
+    if result.returns is not None and values is not None:
+        trained = [mask & ok for mask, ok in zip(masks, batch.scorable, strict=True)]
+        metrics |= critic_metrics(values, result.returns, trained)
+    scored = pl.col("score").fill_nan(None).is_not_null()
+    return credited.with_columns(pl.when(scored).then("returns").alias("returns")), metrics
+
+
+def advantage_columns(
+    frame: pl.DataFrame,
+    *,
+    advantages: list[np.ndarray],
+    returns: list[np.ndarray] | None,
+    positive: pl.Series,
+    penalty: np.ndarray | None = None,
+) -> pl.DataFrame:
+    """Return ``frame`` with every column of the table Advantages, null where it is not known."""
+    unknown = dict.fromkeys(name for name in ADVANTAGES if name not in frame.columns)
+    columns = {**unknown, "advantages": advantages, "returns": returns}
+    return frame.with_columns(
+        *(
+            pl.Series(name, [None] * frame.height, pl.List(pl.Float32))
+            if rows is None
+            else from_arrays(name, rows, pl.Float32)
+            for name, rows in columns.items()
+        ),
+        positive.alias("positive"),
+        pl.Series("penalty", [None] * frame.height if penalty is None else penalty, pl.Float64),
+    )
+
+
+def advantages_table(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return the table Advantages of ``with_advantages``."""
+    return frame.select("trajectory_id", *ADVANTAGES, "positive", "penalty")
 
 
 def signal_of(
-    batch: RolloutBatch,
-    metric: str,
-    *,
-    rl: RLSection,
-    kl_coef: float | None,
-    scores: BatchScores | None,
-    episodes: EpisodeCredit | None = None,
+    frame: pl.DataFrame, metric: str, recipe: Recipe, kl_coef: float | None
 ) -> np.ndarray:
     """Return what must differ within a group for it to be kept [rows], NaN = unscorable.
 
     accuracy: the verdict, 0 or 1; score: before shaping; final_score: after all penalties and KL,
-    for which ``scores`` is read. Raises RewardFailureError when no row has a score.
+    where ``frame`` has it. Raises RewardFailureError when no row has a score.
     """
-    rewards = batch.rewards_in_order
-    if rewards["score"].is_null().all():
-        check_any_scored(rewards.select("outcome", "detail").rows(), rows="rows of the round")
+    if frame["score"].is_null().all():
+        check_any_scored(frame.select("outcome", "detail").rows(), rows="rows of the round")
     if metric == "accuracy":
-        correct = rewards["correct"]
+        correct = frame["correct"]
         if correct.is_null().all():
             raise UserError(
                 "rl.algorithm.dynamic_sampling.metric = 'accuracy' and no reward function judges"
@@ -142,13 +172,13 @@ def signal_of(
             )
         return correct.cast(pl.Float64).fill_null(float("nan")).to_numpy()
     if metric == "score":
-        return batch.scores()
-    shaped, _ = shaped_scores(batch, rl, *EpisodeCredit.of_rows(batch, episodes))
-    if kl_coef is None or scores is None or scores.kl is None:
+        return to_floats(frame["score"])
+    shaped, _ = shaped_scores(frame, recipe, turn_credit(frame, recipe))
+    kl = arrays_of(frame, "kl")
+    if kl_coef is None or kl is None:
         return shaped
-    return shaped - kl_coef * np.array(
-        [row[mask].sum() for row, mask in zip(scores.kl, scores.masks, strict=True)]
-    )
+    masks = to_arrays(frame["loss_mask"])
+    return shaped - kl_coef * np.array([r[m].sum() for r, m in zip(kl, masks, strict=True)])
 
 
 def estimator_options(algorithm: Algorithm) -> dict[str, Any]:
@@ -163,47 +193,18 @@ def estimator_options(algorithm: Algorithm) -> dict[str, Any]:
     }.get(algorithm.advantage, {})
 
 
-def _positive(batch: RolloutBatch, algorithm: Algorithm) -> pl.Series:
+def _positive(frame: pl.DataFrame, algorithm: Algorithm) -> pl.Series:
     """Which rows count as correct: by the positive-NLL threshold, else by the verdict.
 
     Raises UserError when that loss is on and no scored row has a verdict: it would always be 0.
     """
-    positive, rewards = algorithm.positive_nll, batch.rewards_in_order
+    positive = algorithm.positive_nll
     if positive.threshold is not None:
-        return rewards["score"] > positive.threshold
-    unjudged = rewards["correct"].is_null().all() and rewards["score"].is_not_null().any()
+        return frame["score"] > positive.threshold
+    unjudged = frame["correct"].is_null().all() and frame["score"].is_not_null().any()
     if positive.coef > 0 and unjudged:
         raise UserError(
             f"rl.algorithm.positive_nll.coef = {positive.coef:g} and no reward function judges"
             " correctness (returns acc); set positive_nll.threshold, or add one of weight 0"
         )
-    return rewards["correct"]
-
-
-def _frame(
-    batch: RolloutBatch, scores: BatchScores, result: AdvantageResult, *, positive: pl.Series
-) -> pl.DataFrame:
-    """Return the Advantages table; what a row without a score would teach a critic is null."""
-    unscored = np.isnan(batch.scores())
-
-    def column(name: str, rows: list[np.ndarray] | None, *, drop: bool = False) -> pl.Series:
-        if rows is None:
-            return pl.Series(name, [None] * len(scores.masks), dtype=pl.List(pl.Float32))
-        series = from_arrays(name, rows, pl.Float32)
-        if drop and unscored.any():
-            kept = pl.DataFrame({name: series, "unscored": unscored})
-            when = pl.when(~pl.col("unscored")).then(pl.col(name)).alias(name)
-            return kept.select(when)[name]
-        return series
-
-    return pl.DataFrame(
-        {
-            "trajectory_id": batch.rollouts["trajectory_id"],
-            "advantages": column("advantages", result.advantages),
-            "old_logprobs": column("old_logprobs", scores.old),
-            "ref_logprobs": column("ref_logprobs", scores.ref),
-            "values": column("values", scores.values),
-            "returns": column("returns", result.returns, drop=True),
-            "positive": positive,
-        }
-    )
+    return frame["correct"]

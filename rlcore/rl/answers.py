@@ -2,7 +2,7 @@
 
 import polars as pl
 
-from rlcore.rl.batch import RolloutBatch
+from rlcore.rl.batch import drawn, rounds_of
 from rlcore.store.artifacts import ArtifactStore
 
 RECENT = 20  # iterations looked back on
@@ -27,14 +27,14 @@ class RecentAnswers:
         self._store, self._key, self._least = store, key, least
         self._tallies: dict[int, pl.DataFrame] = {}
 
-    def metrics(self, iteration: int, drawn: RolloutBatch) -> dict[str, float]:
-        """Take in what ``iteration`` drew; return ``critic/never_right_fraction``.
+    def metrics(self, iteration: int, frame: pl.DataFrame) -> dict[str, float]:
+        """Take in ``frame``, all that ``iteration`` drew; return ``critic/never_right_fraction``.
 
         It is the share of the ``answered`` prompts whose every sample was wrong. It is left out
         while fewer than ``least`` prompts are answered: where no function checks correctness, and
         with one sample per prompt until prompts come round again.
         """
-        self._tallies[iteration] = _tally(drawn.rollouts, drawn.rewards)
+        self._tallies[iteration] = _tally(frame)
         answered = self.answered(iteration)
         if answered.height < self._least:
             return {}
@@ -62,32 +62,16 @@ class RecentAnswers:
 
     def _recorded(self, iteration: int) -> pl.DataFrame:
         """Return an iteration's tally from its records, all rounds; empty where there are none."""
-        rounds = [pl.DataFrame(schema=_TALLY)]
         advantages = self._store.find("advantages", f"{self._key}/{iteration:06d}")
-        if advantages is not None:
-            parents = self._store.manifest(advantages).parents
-            for role, ref in parents.items():
-                if role.startswith("rollouts"):
-                    rewards = parents[role.replace("rollouts", "rewards", 1)]
-                    rounds.append(
-                        _tally(
-                            self._store.table(ref, "rollouts"),
-                            self._store.table(rewards, "rewards"),
-                        )
-                    )
-        return pl.concat(rounds)
+        if advantages is None:
+            return pl.DataFrame(schema=_TALLY)
+        rounds = rounds_of(self._store.manifest(advantages).parents)
+        return _tally(drawn(self._store.table, rounds))
 
 
-def _tally(rollouts: pl.DataFrame, rewards: pl.DataFrame) -> pl.DataFrame:
-    """Return (uid, verdicts, right) of tables that are joined by trajectory_id."""
-    return (
-        rollouts.lazy()
-        .select("trajectory_id", "uid")
-        .join(rewards.lazy().select("trajectory_id", "correct"), on="trajectory_id", validate="1:1")
-        .group_by("uid")
-        .agg(
-            verdicts=pl.col("correct").count().cast(pl.Int64),
-            right=pl.col("correct").sum().cast(pl.Int64),
-        )
-        .collect()
+def _tally(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return (uid, verdicts, right) of what an iteration drew."""
+    return frame.group_by("uid").agg(
+        verdicts=pl.col("correct").count().cast(pl.Int64),
+        right=pl.col("correct").sum().cast(pl.Int64),
     )

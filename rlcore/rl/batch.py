@@ -1,101 +1,92 @@
-"""From tables to what the learner takes."""
+"""The trajectories of an iteration, a row each, in one frame from the sampler to the packer.
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
+Its columns are those of the tables Rollouts and Rewards, ``baseline`` (the score of the prompt's
+greedy answer, where the estimator wants one), what the learners score (``scores``), and those of
+the table Advantages. No two tables share a column but ``trajectory_id``.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 import polars as pl
 
 from rlcore.models.packing import Sequences
-from rlcore.ragged import to_arrays, to_floats
-from rlcore.store.reader import ArtifactReader
+from rlcore.ragged import to_arrays
 from schemas.artifacts import ArtifactRef
+
+Read = Callable[[ArtifactRef, str], pl.DataFrame]
+Round = tuple[ArtifactRef, ArtifactRef]  # rollouts and rewards of one generation round
+
+
+def drawn(read: Read, rounds: Iterable[Round]) -> pl.DataFrame:
+    """Return all trajectories of ``rounds`` and how they were scored; ``read`` returns a table."""
+    return pl.concat([_of_round(read, *refs) for refs in rounds])
+
+
+def rounds_of(parents: Mapping[str, ArtifactRef]) -> list[Round]:
+    """Return the rounds among the ``parents`` of recorded advantages (``Groups.parents``)."""
+    roles = [role for role in parents if role.partition("-")[0] == "rollouts"]
+    return [
+        (parents[role], parents[role.replace("rollouts", "rewards", 1)])
+        for role in sorted(roles, key=lambda role: int(role.partition("-")[2] or 0))
+    ]
+
+
+def _of_round(read: Read, rollouts: ArtifactRef, rewards: ArtifactRef) -> pl.DataFrame:
+    frame = beside(read(rollouts, "rollouts"), read(rewards, "rewards"))
+    if "baselines" not in rollouts.rows:
+        return frame
+    greedy = read(rollouts, "baselines").select("trajectory_id", "uid")
+    scored = greedy.join(read(rewards, "baseline_rewards"), on="trajectory_id")
+    baselines = scored.select("uid", baseline="score")
+    return frame.join(baselines, on="uid", how="left", maintain_order="left", validate="m:1")
+
+
+def beside(frame: pl.DataFrame, table: pl.DataFrame) -> pl.DataFrame:
+    """Return ``frame`` with the columns of ``table``, matched by ``trajectory_id``; null in rows
+    that ``table`` does not have."""
+    if not table["trajectory_id"].equals(frame["trajectory_id"]):
+        table = frame.select("trajectory_id").join(
+            table, on="trajectory_id", how="left", maintain_order="left", validate="1:1"
+        )
+    return frame.hstack(table.drop("trajectory_id"))
+
+
+def of_prompts(frame: pl.DataFrame, uids: tuple[str, ...]) -> pl.DataFrame:
+    """Return the rows of ``uids``, their groups in that order."""
+    if frame["uid"].rle().struct.field("value").to_list() == list(uids):
+        return frame  # as it is: the usual case
+    order = pl.DataFrame({"uid": uids}, schema={"uid": pl.String})
+    kept = order.join(frame, on="uid", how="left", maintain_order="left_right")
+    return kept.select(frame.columns)
+
+
+def policy_tokens(frame: pl.DataFrame) -> np.ndarray:
+    """Return the policy tokens of each row [rows] int64."""
+    return frame["loss_mask"].list.sum().cast(pl.Int64).to_numpy()
+
+
+def arrays_of(frame: pl.DataFrame, name: str) -> list[np.ndarray] | None:
+    """Return a column of lists as one array per row; None where it is not known of every row."""
+    if name not in frame.columns or frame[name].null_count():
+        return None
+    return to_arrays(frame[name])
 
 
 def sequences_of(
-    rollouts: pl.DataFrame, per_token: Mapping[str, list[np.ndarray]] | None = None
+    frame: pl.DataFrame, per_token: Mapping[str, list[np.ndarray]] | None = None
 ) -> Sequences:
-    """Return the sequences of a Rollouts table, row for row, in the groups of their prompts.
+    """Return the sequences of ``frame``, row for row, in the groups of their prompts.
 
     ``per_token``: arrays aligned with ``token_ids``, made float32.
     """
-    _, groups = np.unique(rollouts["uid"].to_numpy(), return_inverse=True)
+    _, groups = np.unique(frame["uid"].to_numpy(), return_inverse=True)
     return Sequences(
-        token_ids=to_arrays(rollouts["token_ids"]),
-        loss_mask=to_arrays(rollouts["loss_mask"]),
+        token_ids=to_arrays(frame["token_ids"]),
+        loss_mask=to_arrays(frame["loss_mask"]),
         per_token={
             name: [array.astype(np.float32) for array in arrays]
             for name, arrays in (per_token or {}).items()
         },
         groups=groups,
-    )
-
-
-@dataclass(frozen=True)  # without slots: the joined rewards are kept
-class RolloutBatch:
-    """The trajectories of one iteration and how they were scored.
-
-    ``rollouts``, ``rewards``: tables joined by trajectory_id. ``baselines``: (uid, score) of each
-    prompt's greedy answer, where the estimator wants one.
-    """
-
-    rollouts: pl.DataFrame
-    rewards: pl.DataFrame
-    baselines: pl.DataFrame | None = None
-
-    def only(self, uids: tuple[str, ...]) -> "RolloutBatch":
-        """Return the trajectories of ``uids``, their groups in that order."""
-        if self.rollouts["uid"].rle().struct.field("value").to_list() == list(uids):
-            return self  # as they are: the usual case
-        order = pl.DataFrame({"uid": uids}, schema={"uid": pl.String})
-        kept = order.join(self.rollouts, on="uid", how="left", maintain_order="left_right")
-        return RolloutBatch(kept.select(self.rollouts.columns), self.rewards, self.baselines)
-
-    @cached_property
-    def rewards_in_order(self) -> pl.DataFrame:
-        """The rewards, row for row those of ``rollouts``."""
-        if self.rewards["trajectory_id"].equals(self.rollouts["trajectory_id"]):
-            return self.rewards
-        return self.rollouts.select("trajectory_id").join(
-            self.rewards, on="trajectory_id", how="left", maintain_order="left", validate="1:1"
-        )
-
-    def scores(self) -> np.ndarray:
-        """Return the task scores [rows] float64, NaN where a row has none."""
-        return to_floats(self.rewards_in_order["score"])
-
-    def lengths(self) -> np.ndarray:
-        """Return the policy tokens of each row [rows] int64."""
-        return self.rollouts["loss_mask"].list.sum().cast(pl.Int64).to_numpy()
-
-    def baseline_scores(self) -> np.ndarray | None:
-        """Return the score of each row's greedy answer [rows] float64, NaN where it has none."""
-        if self.baselines is None:
-            return None
-        joined = self.rollouts.select("uid").join(
-            self.baselines, on="uid", how="left", maintain_order="left", validate="m:1"
-        )
-        return to_floats(joined["score"])
-
-
-def round_of(store: ArtifactReader, rollouts: ArtifactRef, rewards: ArtifactRef) -> RolloutBatch:
-    """Read the tables of one generation round."""
-    baselines = None
-    if "baselines" in rollouts.rows:
-        greedy = store.table(rollouts, "baselines").select("trajectory_id", "uid")
-        scored = store.table(rewards, "baseline_rewards")
-        baselines = greedy.join(scored, on="trajectory_id").select("uid", "score")
-    return RolloutBatch(
-        store.table(rollouts, "rollouts"), store.table(rewards, "rewards"), baselines
-    )
-
-
-def concat_batches(batches: list[RolloutBatch]) -> RolloutBatch:
-    """Return all trajectories as one batch."""
-    baselines = [batch.baselines for batch in batches if batch.baselines is not None]
-    return RolloutBatch(
-        pl.concat([batch.rollouts for batch in batches]),
-        pl.concat([batch.rewards for batch in batches]),
-        pl.concat(baselines) if baselines else None,
     )

@@ -4,13 +4,12 @@ import numpy as np
 import polars as pl
 
 from rlcore.learner.pool import LearnerPool
-from rlcore.ragged import to_arrays
+from rlcore.ragged import from_arrays, to_arrays
 from rlcore.results.metrics import KIND as METRICS
-from rlcore.rl.advantage import advantages_of
-from rlcore.rl.batch import RolloutBatch, sequences_of
+from rlcore.rl.advantage import with_advantages
+from rlcore.rl.batch import arrays_of, sequences_of
 from rlcore.rl.recorded import RecordedIterations
-from rlcore.rl.scores import BatchScores, estimated_kl
-from rlcore.rl.turns import EpisodeCredit
+from rlcore.rl.scores import estimated_kl
 from schemas.errors import UserError
 from schemas.recipe import Recipe
 
@@ -31,45 +30,29 @@ def check_credit(
     Log-probs and values are taken as recorded. ``learner`` holds the weights that the iteration
     sampled with; it is asked for the exact KL only, which is in no table.
     """
-    table = recorded.advantages(iteration)[1]
-    batch = recorded.batch(iteration)
-    scores = recorded_scores(batch, table, recipe, learner)
-    frame, _ = advantages_of(
-        batch,
-        scores,
-        rl=recipe.rl,
-        kl_coef=recorded_kl_coef(recorded, iteration),
-        episodes=EpisodeCredit.of(recipe),
-    )
+    kept = recorded.trained(iteration)
+    frame = with_recorded_kl(kept, recipe, learner)
+    made, _ = with_advantages(frame, recipe, recorded_kl_coef(recorded, iteration))
     for column in CREDIT:
-        pairs = zip(to_arrays(table[column]), to_arrays(frame[column]), strict=True)
+        pairs = zip(to_arrays(kept[column]), to_arrays(made[column]), strict=True)
         for row, (old, new) in enumerate(pairs):
             if not np.array_equal(old, new, equal_nan=True):
-                raise CreditError(_sentence(recorded, iteration, batch, row, column, old, new))
+                raise CreditError(_sentence(recorded, iteration, kept, row, column, old, new))
 
 
-def recorded_scores(
-    batch: RolloutBatch, table: pl.DataFrame, recipe: Recipe, learner: LearnerPool
-) -> BatchScores:
-    """Return what the learners said of ``batch``, from its table of advantages; without entropies,
-    which no advantage reads."""
-    kl, masks = recipe.rl.algorithm.kl, to_arrays(batch.rollouts["loss_mask"])
-    old, ref, values = (
-        None if table[name].is_null().any() else to_arrays(table[name])
-        for name in ("old_logprobs", "ref_logprobs", "values")
-    )
-    per_token = None
+def with_recorded_kl(frame: pl.DataFrame, recipe: Recipe, learner: LearnerPool) -> pl.DataFrame:
+    """Return a recorded ``frame`` with the column ``kl`` as its learners estimated it."""
+    kl, masks = recipe.rl.algorithm.kl, to_arrays(frame["loss_mask"])
+    old, ref = arrays_of(frame, "old_logprobs"), arrays_of(frame, "ref_logprobs")
     if old is not None and ref is not None:
-        per_token = estimated_kl(old, ref, masks, kl.estimator)
-    elif kl.uses_reference and kl.where == "reward":
-        answer = learner.logprobs(
-            sequences_of(batch.rollouts),
-            recipe.rl.rollout.temperature,
-            targets="loss_mask",
-            full_kl=True,
-        )
-        per_token = answer.result().kls
-    return BatchScores(masks, old, None, ref, per_token, values)
+        estimate = estimated_kl(old, ref, masks, kl.estimator)
+        return frame.with_columns(from_arrays("kl", estimate, pl.Float64))
+    if not (kl.uses_reference and kl.where == "reward"):
+        return frame
+    answer = learner.logprobs(
+        sequences_of(frame), recipe.rl.rollout.temperature, targets="loss_mask", full_kl=True
+    )
+    return frame.with_columns(from_arrays("kl", answer.result().kls, pl.Float32))
 
 
 def recorded_kl_coef(recorded: RecordedIterations, iteration: int) -> float | None:
@@ -85,14 +68,13 @@ def recorded_kl_coef(recorded: RecordedIterations, iteration: int) -> float | No
 def _sentence(
     recorded: RecordedIterations,
     iteration: int,
-    batch: RolloutBatch,
+    frame: pl.DataFrame,
     row: int,
     column: str,
     old: np.ndarray,
     new: np.ndarray,
 ) -> str:
-    name = batch.rollouts["trajectory_id"][row]
-    score = batch.rewards_in_order["score"][row]
+    name, score = frame["trajectory_id"][row], frame["score"][row]
     places = np.flatnonzero(old != new) if len(old) == len(new) else np.array([0])
     token = int(places[0]) if len(places) else 0
     return (

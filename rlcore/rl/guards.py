@@ -4,19 +4,10 @@ died. What shows only over iterations is the diagnostics' (``rlcore/diagnostics`
 import numpy as np
 import polars as pl
 
-from rlcore.rewards.unscored import RewardFailureError, check_unscored
+from rlcore.rewards.unscored import check_unscored
 from rlcore.weights.stamp import WeightStamp
 from schemas.errors import UserError
 from schemas.rl import GapBound, RewardSection
-
-__all__ = [
-    "RewardFailureError",
-    "SamplerDriftError",
-    "StaleWeightsError",
-    "check_fresh",
-    "check_rewards",
-    "check_sampler_gap",
-]
 
 
 class StaleWeightsError(UserError):

@@ -6,13 +6,13 @@ are pruned and these are not, so the weights of every iteration can be followed 
 behind them.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import polars as pl
 
+from rlcore.rl.records import Records, digests
 from rlcore.rl.state import LoopState
-from rlcore.store.artifacts import ArtifactStore, Lineage
 from rlcore.weights.digest import tensor_identity
 from schemas.artifacts import ArtifactRef
 
@@ -20,38 +20,32 @@ KIND = "iterations"
 PREVIOUS = "previous"  # the role of the record before
 
 
+@dataclass(frozen=True, slots=True)
 class History:
-    """Writes the records of the run ``key``; an equal one of an earlier attempt stays."""
+    """Writes the records of a run; an equal one of an earlier attempt stays."""
 
-    __slots__ = ("_key", "_lineage", "_log", "_store")
-
-    def __init__(
-        self, store: ArtifactStore, key: str, lineage: Lineage, log: Callable[[str], None]
-    ) -> None:
-        self._store, self._key, self._lineage, self._log = store, key, lineage, log
+    records: Records
 
     def begin(
-        self,
-        state: LoopState,
-        tensors: Mapping[str, str],
-        parents: Mapping[str, ArtifactRef] | None = None,
+        self, state: LoopState, tensors: Mapping[str, str], parents: Mapping[str, ArtifactRef]
     ) -> None:
         """Record the weights that RL begins with; its parents are those of the run, and
         ``parents``: the record that a fork goes on from.
 
         ``tensors``: the ``tensor_digests`` of the weights.
         """
-        behind = {**self._lineage.parents, **(parents or {})}
+        behind = {**self.records.lineage.parents, **parents}
         self._record(state, state.digest, tensors, behind)
 
     def extend(self, before: str, state: LoopState, tensors: Mapping[str, str]) -> None:
         """Record the iteration that ``state`` is the state after; ``before``: digest of the weights
         that it sampled with, ``tensors``: the ``tensor_digests`` of those after it."""
-        learnt_from = self._store.find("advantages", self._name(state.iteration))
+        name = self.records.name(state.iteration)
+        learnt_from = self.records.find("advantages", name)
         assert learnt_from is not None, "an update learns from recorded advantages"
         drawn = {
             role: parent
-            for role, parent in self._store.manifest(learnt_from).parents.items()
+            for role, parent in self.records.parents("advantages", name).items()
             if parent.kind in ("rollouts", "rewards")
         }
         parents = {"advantages": learnt_from, **drawn, **self.parent(state.iteration - 1, PREVIOUS)}
@@ -60,7 +54,7 @@ class History:
     def parent(self, iteration: int, role: str) -> dict[str, ArtifactRef]:
         """Return the record of ``iteration`` as a parent with this role, none where there is no
         record: of an iteration that an earlier version of this program ran, or a damaged one."""
-        found = self._store.find_or_discard(KIND, self._name(iteration), self._log)
+        found = self.records.find(KIND, self.records.name(iteration))
         return {} if found is None else {role: found}
 
     def _record(
@@ -86,19 +80,12 @@ class History:
             },
             schema={"tensor": pl.String, "digest": pl.String},
         )
-        name = self._name(state.iteration)
-        for found in self.parent(state.iteration, "").values():
-            same_parents = _digests(self._store.manifest(found).parents) == _digests(parents)
-            if same_parents and self._store.table(found, KIND).equals(row):
+        records, name = self.records, self.records.name(state.iteration)
+        if (found := records.find(KIND, name)) is not None:
+            same_parents = digests(records.parents(KIND, name)) == digests(parents)
+            if same_parents and records.store.table(found, KIND).equals(row):
                 return
-            self._store.discard(KIND, name)
-        lineage = replace(self._lineage, parents=parents)
+            records.discard(KIND, name)
+        lineage = replace(records.lineage, parents=parents)
         tables = {KIND: row, "weights": weights}
-        self._store.put(KIND, name, tables=tables, lineage=lineage, durable=False)
-
-    def _name(self, iteration: int) -> str:
-        return f"{self._key}/{iteration:06d}"
-
-
-def _digests(parents: Mapping[str, ArtifactRef]) -> dict[str, str]:
-    return {role: parent.sha256 for role, parent in parents.items()}
+        records.store.put(KIND, name, tables=tables, lineage=lineage, durable=False)

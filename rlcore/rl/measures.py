@@ -1,6 +1,6 @@
 """Metrics of one batch, under verl's names, from its tables."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import polars as pl
@@ -80,7 +80,7 @@ def failure_metrics(rewards: pl.DataFrame, prefix: str) -> dict[str, float]:
     }
 
 
-def estimate_metrics(result: AdvantageResult, masks: list[np.ndarray]) -> dict[str, float]:
+def estimate_metrics(result: AdvantageResult, masks: Sequence[np.ndarray]) -> dict[str, float]:
     """Return ``critic/advantages/*`` over policy tokens, and what the groups looked like."""
     return {
         **spread_metrics("critic/advantages", _flat(result.advantages, masks)),
@@ -90,7 +90,7 @@ def estimate_metrics(result: AdvantageResult, masks: list[np.ndarray]) -> dict[s
 
 
 def critic_metrics(
-    values: list[np.ndarray], returns: list[np.ndarray], masks: list[np.ndarray]
+    values: Sequence[np.ndarray], returns: list[np.ndarray], masks: list[np.ndarray]
 ) -> dict[str, float]:
     """Return values, returns and explained variance over the tokens the critic learns from."""
     flat_values, flat_returns = _flat(values, masks), _flat(returns, masks)
@@ -124,5 +124,5 @@ def length_metrics(rollouts: pl.DataFrame) -> dict[str, float]:
     }
 
 
-def _flat(arrays: list[np.ndarray], masks: list[np.ndarray]) -> np.ndarray:
+def _flat(arrays: Sequence[np.ndarray], masks: Sequence[np.ndarray]) -> np.ndarray:
     return np.concatenate(arrays)[np.concatenate(masks)]

@@ -16,9 +16,10 @@ from rlcore.learner.spec import Term
 from rlcore.models.gpu.blocks import BLOCKS
 from rlcore.models.packing import Sequences
 from rlcore.ragged import from_arrays, to_arrays
-from rlcore.rl.scores import BatchScores, score_batch
+from rlcore.rl.advantage import advantage_columns
+from rlcore.rl.scores import with_scores
 from rlcore.rl.state import LoopState
-from rlcore.rl.update import UpdateBatch, critic_request, policy_request
+from rlcore.rl.update import critic_request, critic_steps, policy_request, policy_steps
 from rlcore.rl.workers import RLWorkers
 from schemas.context import longest_sequence
 from schemas.outcomes import FinishReason
@@ -41,20 +42,18 @@ def probe_memory(
     """
     rl, budget = recipe.rl, recipe.hardware.learner.micro_batch_tokens
     for rollouts in longest_batches(recipe, prompts, budget=budget):
-        scores = score_batch(
-            rollouts,
-            temperature=rl.rollout.temperature,
-            kl=rl.algorithm.kl,
-            learner=workers.learner,
-            reference=workers.reference,
-            critic=workers.critic,
+        rollouts = rollouts.with_columns(iteration=pl.lit(state.next_iteration))
+        frame = _with_advantages(with_scores(rollouts, rl, workers))
+        steps = policy_steps(frame, recipe)
+        request = policy_request(
+            frame, steps, recipe=recipe, version=state.version, digest="", ptx=None
         )
-        batch = UpdateBatch(rollouts, _advantages(rollouts, scores), state.next_iteration, "")
-        request = policy_request(batch, recipe=recipe, version=state.version, ptx=None)
         terms = [*request.mini_batches[0], *_ptx_terms(recipe, ptx, budget)]
         workers.learner.step(terms, request.lrs[0])
         if workers.critic is not None:
-            request = critic_request(batch, recipe=recipe, version=state.iteration)
+            request = critic_request(
+                critic_steps(frame, recipe), recipe=recipe, version=state.iteration, digest=""
+            )
             workers.critic.step(request.mini_batches[0], request.lrs[0])
 
 
@@ -105,28 +104,13 @@ def _rollouts(token_ids: np.ndarray, trained: int, count: int, samples: int) -> 
     )
 
 
-def _advantages(rollouts: pl.DataFrame, scores: BatchScores) -> pl.DataFrame:
-    """Return advantages that leave no row out: 1 on every policy token of correct answers."""
-    ones = [mask.astype(np.float32) for mask in scores.masks]
-    columns = {
-        "advantages": ones,
-        "old_logprobs": scores.old,
-        "ref_logprobs": scores.ref,
-        "values": scores.values,
-        "returns": None if scores.values is None else ones,
-    }
-    return pl.DataFrame(
-        {
-            "trajectory_id": rollouts["trajectory_id"],
-            **{
-                name: pl.Series(name, [None] * len(ones), dtype=pl.List(pl.Float32))
-                if arrays is None
-                else from_arrays(name, arrays, pl.Float32)
-                for name, arrays in columns.items()
-            },
-            "positive": [True] * len(ones),
-        }
-    )
+def _with_advantages(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return ``frame`` with advantages that leave no row out: 1 on every policy token of correct
+    answers."""
+    ones = [mask.astype(np.float32) for mask in to_arrays(frame["loss_mask"])]
+    returns = ones if "values" in frame.columns else None
+    correct = pl.Series([True] * frame.height)
+    return advantage_columns(frame, advantages=ones, returns=returns, positive=correct)
 
 
 def _ptx_terms(recipe: Recipe, ptx: Sequences | None, budget: int) -> list[Term]:

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 import polars as pl
 
 from rlcore.learner.checkpoints import KIND as CHECKPOINT
-from rlcore.rl.batch import RolloutBatch, concat_batches, round_of
+from rlcore.rl.batch import beside, drawn, rounds_of
 from rlcore.rl.history import KIND
 from rlcore.rl.records import PACKED_FOR
-from rlcore.rl.update import UpdateBatch
 from rlcore.store.reader import ArtifactReader
 from schemas.artifacts import ArtifactRef, Manifest
 from schemas.errors import UserError
@@ -39,6 +38,7 @@ class RecordedIterations:
         self, store: ArtifactReader, key: str, name: str, *, total: int | None = None
     ) -> None:
         self.store, self.key, self.name = store, key, name
+        self._trained: dict[int, pl.DataFrame] = {}  # the last one that was asked for
         numbers = [int(k.rpartition("/")[2]) for k in store.keys(KIND, f"{key}/")]
         if not numbers:
             raise UserError(
@@ -99,36 +99,16 @@ class RecordedIterations:
                 if parent.kind in ("rollouts", "rewards", "advantages"):
                     self.store.manifest(parent)
 
-    def batch(self, number: int) -> RolloutBatch:
-        """Return the trajectories that iteration ``number`` trained on and how they were scored,
-        in the order of its advantages."""
-        ref, advantages = self.advantages(number)
-        parents = self.store.manifest(ref).parents
-        rounds = [role for role in parents if role.partition("-")[0] == "rollouts"]
-        drawn = concat_batches(
-            [
-                round_of(self.store, parents[role], parents[role.replace("rollouts", "rewards")])
-                for role in sorted(rounds, key=_round)
-            ]
-        )
-        trained = advantages.select("trajectory_id").join(
-            drawn.rollouts, on="trajectory_id", how="left", maintain_order="left", validate="1:1"
-        )
-        return RolloutBatch(trained.select(drawn.rollouts.columns), drawn.rewards, drawn.baselines)
-
-    def update(self, number: int) -> UpdateBatch:
-        """Return what the learners of iteration ``number`` were given."""
-        ref, advantages = self.advantages(number)
-        return UpdateBatch(
-            rollouts=self.batch(number).rollouts,
-            advantages=advantages,
-            iteration=number,
-            digest=ref.sha256,
-        )
+    def trained(self, number: int) -> pl.DataFrame:
+        """Return the frame (``batch``) that iteration ``number`` trained on, in the order of its
+        advantages."""
+        if number not in self._trained:
+            ref, advantages = self.advantages(number)
+            rounds = rounds_of(self.store.manifest(ref).parents)
+            names = advantages.select("trajectory_id")
+            frame = beside(beside(names, drawn(self.store.table, rounds)), advantages)
+            self._trained = {number: frame}
+        return self._trained[number]
 
     def _at(self, number: int) -> str:
         return f"{self.key}/{number:06d}"
-
-
-def _round(role: str) -> int:
-    return int(role.partition("-")[2] or 0)

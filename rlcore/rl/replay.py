@@ -21,7 +21,7 @@ from rlcore.recipes import with_micro_batch_tokens
 from rlcore.rl.credit import check_credit
 from rlcore.rl.ptx import ptx_of
 from rlcore.rl.recorded import Iteration, RecordedIterations
-from rlcore.rl.update import policy_request
+from rlcore.rl.update import policy_request, policy_steps
 from rlcore.store.artifacts import ArtifactError, ArtifactStore
 from rlcore.store.versions import VERSION, code_parts, why
 from rlcore.weights.digest import tensor_identity
@@ -141,10 +141,13 @@ class Replay:
 
     def request(self, number: int) -> UpdateRequest:
         """Return what the policy's learner was asked for in iteration ``number``."""
+        frame, recorded = self.recorded.trained(number), self.recorded
         return policy_request(
-            self.recorded.update(number),
+            frame,
+            policy_steps(frame, self.recipe),
             recipe=self.recipe,
-            version=self.recorded.iteration(number - 1).version,
+            version=recorded.iteration(number - 1).version,
+            digest=recorded.advantages(number)[0].sha256,
             ptx=self._ptx,
         )
 

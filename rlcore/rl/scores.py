@@ -1,89 +1,63 @@
 """What the learners say about a batch: log-probs under policy and reference, KL, values."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import polars as pl
 
-from rlcore.learner.pool import Answer, LearnerPool
+from rlcore.algorithms.kl import kl_estimate
+from rlcore.learner.pool import Answer
+from rlcore.ragged import from_arrays
 from rlcore.rl.batch import sequences_of
-from schemas.algorithm import KL
+from rlcore.rl.workers import RLWorkers
+from schemas.rl import RLSection
 
 
-@dataclass(frozen=True, slots=True)
-class BatchScores:
-    """Per row, aligned with ``token_ids``; 0 off the mask.
+def with_scores(
+    frame: pl.DataFrame, rl: RLSection, workers: RLWorkers, *, fused: bool = False
+) -> pl.DataFrame:
+    """Return ``frame`` with what the learners compute again, at the rollout temperature: columns of
+    one number per token, 0 off the loss mask.
 
-    ``old``: log-probs (nats) of the policy at the start of the update phase, and ``entropies``;
-    None where the update's own forward pass will say (``fused``). ``ref``: the frozen reference's,
-    where KL needs them. ``kl``: the estimate per token of the recipe's estimator, on the old
+    ``old_logprobs`` (nats) of the policy at the start of the update phase, and ``entropies``; not
+    where the update's own forward pass will say (``fused``). ``ref_logprobs``: the frozen
+    reference's, where KL needs them. ``kl``: the estimate of the recipe's estimator on the old
     policy, where both are known. ``values``: the critic's.
     """
-
-    masks: list[np.ndarray]
-    old: list[np.ndarray] | None
-    entropies: list[np.ndarray] | None
-    ref: list[np.ndarray] | None
-    kl: list[np.ndarray] | None
-    values: list[np.ndarray] | None
-
-
-def score_batch(
-    rollouts: pl.DataFrame,
-    *,
-    temperature: float,
-    kl: KL,
-    learner: LearnerPool,
-    reference: LearnerPool | None,
-    critic: LearnerPool | None,
-    fused: bool = False,
-    side_by_side: bool = False,
-) -> BatchScores:
-    """Recompute log-probs with the learner, at the rollout temperature; those of the policy not
-    where they are ``fused`` into the update. ``side_by_side``: all at the same time
-    (``RLWorkers.side_by_side``)."""
-    sequences = sequences_of(rollouts)
+    sequences = sequences_of(frame)
+    reference, critic, kl = workers.reference, workers.critic, rl.algorithm.kl
+    temperature = rl.rollout.temperature
     exact = kl.uses_reference and kl.estimator == "full"
-    masks = sequences.loss_mask
     calls: dict[str, Callable[[], Answer[Any]]] = {}
     if not fused:
-        calls["policy"] = lambda: learner.logprobs(
+        calls["policy"] = lambda: workers.learner.logprobs(
             sequences, temperature, targets="loss_mask", entropy=True, full_kl=exact
         )
     if reference is not None and not exact:
         calls["reference"] = lambda: reference.logprobs(sequences, temperature, targets="loss_mask")
     if critic is not None:
         calls["critic"] = lambda: critic.values(sequences, targets="loss_mask")
-    found = results(calls, side_by_side=side_by_side)
-    policy = found.get("policy")
-    ref = found["reference"].logprobs if "reference" in found else None
-    per_token_kl = policy.kls if policy is not None and exact else None
-    if policy is not None and ref is not None:
-        per_token_kl = estimated_kl(policy.logprobs, ref, masks, kl.estimator)
-    return BatchScores(
-        masks=masks,
-        old=policy and policy.logprobs,
-        entropies=policy and policy.entropies,
-        ref=ref,
-        kl=per_token_kl,
-        values=found.get("critic"),
-    )
-
-
-def results(
-    calls: Mapping[str, Callable[[], Answer[Any]]], *, side_by_side: bool
-) -> dict[str, Any]:
-    """Return the result of each call. A call is a function that starts it.
-
-    ``side_by_side``: all are started before the first is waited for, so that each must be of ranks
-    of its own. What they compute depends on neither order.
-    """
-    if side_by_side:
+    if workers.side_by_side:  # started before the first is waited for; no result depends on it
         answers = {name: start() for name, start in calls.items()}
-        return {name: answer.result() for name, answer in answers.items()}
-    return {name: start().result() for name, start in calls.items()}
+        found = {name: answer.result() for name, answer in answers.items()}
+    else:
+        found = {name: start().result() for name, start in calls.items()}
+    columns: dict[str, list[np.ndarray]] = {}
+    if "policy" in found:
+        policy = found["policy"]
+        columns |= {"old_logprobs": policy.logprobs, "entropies": policy.entropies}
+        columns |= {"kl": policy.kls} if exact else {}
+    if "reference" in found:
+        columns["ref_logprobs"] = found["reference"].logprobs
+    if "critic" in found:
+        columns["values"] = found["critic"]
+    scored = frame.with_columns(from_arrays(n, c, pl.Float32) for n, c in columns.items())
+    if "policy" in found and "reference" in found:
+        old, ref = columns["old_logprobs"], columns["ref_logprobs"]
+        estimate = estimated_kl(old, ref, sequences.loss_mask, kl.estimator)
+        scored = scored.with_columns(from_arrays("kl", estimate, pl.Float64))
+    return scored
 
 
 def estimated_kl(
@@ -91,10 +65,7 @@ def estimated_kl(
 ) -> list[np.ndarray]:
     """Return the KL estimate of each token (nats, float64) under ``kl_estimate``, 0 off the mask;
     ``old`` and ``ref``: log-probs under policy and reference."""
-    # Only a recipe with a reference pays for torch in the controlling process.
-    import torch
-
-    from rlcore.algorithms.kl import kl_estimate
+    import torch  # it reads variables that are set once the program runs (cluster.surroundings)
 
     flat = [torch.from_numpy(np.concatenate(part).astype(np.float64)) for part in (old, ref)]
     values = kl_estimate(flat[0], flat[1], estimator).numpy()
@@ -102,7 +73,7 @@ def estimated_kl(
     return np.split(values, np.cumsum([len(row) for row in old])[:-1])
 
 
-def masked_mean(arrays: list[np.ndarray], masks: list[np.ndarray]) -> float:
+def masked_mean(arrays: Sequence[np.ndarray], masks: Sequence[np.ndarray]) -> float:
     """Return the mean over all True places, 0 when there is none."""
     mask = np.concatenate(masks)
     return float(np.concatenate(arrays)[mask].mean()) if mask.any() else 0.0

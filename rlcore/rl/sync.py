@@ -7,7 +7,7 @@ tied head, a tensor that is never sent (a new engine holds noise, see ``RolloutE
 bfloat16 one step changes too few elements for a canary or the sampler gap to see; the digest does.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,31 +60,20 @@ def sync_weights(learner: LearnerPool, engines: EnginePool, canary: Canary) -> S
     engine was handed anything but what the learner holds or answers the canary otherwise.
     """
     published = learner.publish()
-    learnt = start_canary(learner, canary)  # the learner computes while the engines load
+    untrained = np.zeros(len(canary.ids), dtype=bool)
+    learnt = learner.logprobs(Sequences([canary.ids], [untrained]))  # while the engines load
     loaded = engines.start_load(published)
-    probed = start_probe(engines, canary)  # an engine that has loaded goes on with it at once
+    probed = engines.start_probe([canary.ids.tolist()])  # each engine, as soon as it has loaded
     stamp = loaded()
-    return Synced(stamp, check_canary(learnt(), probed(), canary), published.tensors)
-
-
-def start_canary(learner: LearnerPool, canary: Canary) -> Callable[[], np.ndarray]:
-    """Return what waits for the learner's log-probs of the canary [tokens], the first one's 0."""
-    nothing_trained = np.zeros(len(canary.ids), dtype=bool)
-    answer = learner.logprobs(Sequences([canary.ids], [nothing_trained]))
-    return lambda: answer.result().logprobs[0]
-
-
-def start_probe(engines: EnginePool, canary: Canary) -> Callable[[], dict[str, list[list[float]]]]:
-    """Return what waits for the engines' log-probs of the canary, by engine name: one row, which
-    begins at the second token."""
-    return engines.start_probe([canary.ids.tolist()])
+    gap = check_canary(learnt.result().logprobs[0], probed(), canary)
+    return Synced(stamp, gap, published.tensors)
 
 
 def check_canary(
     learnt: np.ndarray, probed: Mapping[str, list[list[float]]], canary: Canary
 ) -> float:
-    """Return the largest gap of ``probed``, the engines' log-probs (``start_probe``), to
-    ``learnt``, the learner's [tokens], in nats.
+    """Return the largest gap of ``probed``, the engines' log-probs by name (one row, which
+    begins at the second token), to ``learnt``, the learner's [tokens], in nats.
 
     Raises WeightSyncError naming the engine above ``canary.bound``.
     """

@@ -1,52 +1,91 @@
 """How an iteration trains policy and critic, and what it checks and records of it."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
-import numpy as np
 import polars as pl
 
-from rlcore.learner.spec import UpdateRequest
-from rlcore.rl.fused import FusedScores, fused_scores
+from rlcore.models.packing import Sequences
 from rlcore.rl.guards import check_sampler_gap
-from rlcore.rl.own_logprobs import own_logprobs
-from rlcore.rl.run import RLRun
-from rlcore.rl.update import UpdateBatch, critic_request, policy_request, update_metrics
+from rlcore.rl.metrics import MetricsLog
+from rlcore.rl.own_logprobs import KIND, fused_scores, own_logprobs
+from rlcore.rl.records import Records
+from rlcore.rl.update import (
+    critic_request,
+    critic_steps,
+    iteration_of,
+    policy_request,
+    policy_steps,
+    update_metrics,
+)
+from rlcore.rl.workers import RLWorkers
 from schemas.artifacts import ArtifactRef
+from schemas.recipe import Recipe
 
 
-class Training(RLRun):
-    """The learners of one RL run at work."""
+@dataclass(frozen=True, slots=True)
+class Training:
+    """The learners of one RL run at work. ``ptx``: what PPO-ptx draws from, where the recipe has
+    it."""
 
-    __slots__ = ()
+    recipe: Recipe
+    workers: RLWorkers
+    records: Records
+    metrics: MetricsLog
+    ptx: Sequences | None
 
-    def train_policy(self, batch: UpdateBatch, version: int, advantages: ArtifactRef) -> int:
+    def train_policy(self, frame: pl.DataFrame, version: int, advantages: ArtifactRef) -> int:
         """Step the policy, of weight ``version``, once per mini-batch; return the new version.
 
-        Raises SamplerDriftError, before the step of a fused update, where the sampler is off.
+        ``frame``: the trajectories that train, with their ``advantages``. Raises SamplerDriftError,
+        before the step of a fused update, where the sampler is off.
         """
+        recipe, learner = self.recipe, self.workers.learner
         with self.metrics.timed("update_actor"):
-            request = policy_request(batch, recipe=self.recipe, version=version, ptx=self.ptx)
-            summed, step = None, request
-            if self.recipe.rl.update.fused:
-                summed, step = self._sum_gradients(batch, request), request.without_terms()
-            answer = self.workers.learner.update(step)
-            if summed is not None:  # written while the learner steps
-                self._keep_own(summed.table(), advantages)
+            steps = policy_steps(frame, recipe)
+            request = policy_request(
+                frame,
+                steps,
+                recipe=recipe,
+                version=version,
+                digest=advantages.sha256,
+                ptx=self.ptx,
+            )
+            scores, step = None, request
+            if recipe.rl.update.fused:
+                scores, step = (
+                    fused_scores(frame, request, recipe=recipe, learner=learner),
+                    request.without_terms(),
+                )
+            if scores is not None:
+                bound = recipe.sampler_gap_bound
+                self.metrics.add(
+                    check_sampler_gap(scores.sampler, scores.old, scores.masks, bound=bound)
+                )
+                self.metrics.add(scores.metrics)
+            answer = learner.update(step)
+            if scores is not None:  # written while the learner steps
+                self._keep_own(scores.table(), advantages)
             result = answer.result()
             if result.old_logprobs:
-                frame, gap = own_logprobs(batch, self.recipe, result.old_logprobs)
+                table, gap = own_logprobs(frame, steps, result.old_logprobs)
                 self.metrics.add(gap)
-                self._keep_own(frame, advantages)
+                self._keep_own(table, advantages)
         self.metrics.add_missing(update_metrics("actor", request, result))
         return result.version
 
-    def start_critic(self, batch: UpdateBatch) -> Callable[[], None]:
+    def start_critic(self, frame: pl.DataFrame, advantages: ArtifactRef) -> Callable[[], None]:
         """Start the steps of the critic, of which there is one per mini-batch; return a function
         that waits for them."""
         critic = self.workers.critic
         assert critic is not None, "the recipe has one"
         with self.metrics.timed("update_critic"):
-            request = critic_request(batch, recipe=self.recipe, version=batch.iteration - 1)
+            request = critic_request(
+                critic_steps(frame, self.recipe),
+                recipe=self.recipe,
+                version=iteration_of(frame) - 1,
+                digest=advantages.sha256,
+            )
             answer = critic.update(request)
 
         def finish() -> None:
@@ -61,22 +100,6 @@ class Training(RLRun):
 
         return finish
 
-    def check_sampler(
-        self, sampler: list[np.ndarray], learner: list[np.ndarray], masks: list[np.ndarray]
-    ) -> None:
-        """``check_sampler_gap``, its figures among the iteration's metrics."""
-        bound = self.recipe.sampler_gap_bound
-        self.metrics.add(check_sampler_gap(sampler, learner, masks, bound=bound))
-
-    def _sum_gradients(self, batch: UpdateBatch, request: UpdateRequest) -> FusedScores | None:
-        """Sum the gradients of a fused update; return what its passes computed, checked. None:
-        see ``fused_scores``."""
-        scores = fused_scores(batch, request, recipe=self.recipe, learner=self.workers.learner)
-        if scores is not None:
-            self.check_sampler(scores.sampler, scores.old, scores.masks)
-            self.metrics.add(scores.metrics)
-        return scores
-
-    def _keep_own(self, frame: pl.DataFrame, advantages: ArtifactRef) -> None:
-        tables, parents = {"own_logprobs": frame}, {"advantages": advantages}
-        self.records.replace("own_logprobs", advantages.key, tables, parents)
+    def _keep_own(self, table: pl.DataFrame, advantages: ArtifactRef) -> None:
+        tables, parents = {KIND: table}, {"advantages": advantages}
+        self.records.replace(KIND, advantages.key, tables, parents)

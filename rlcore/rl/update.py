@@ -1,8 +1,8 @@
 """The update phase: recorded advantages in, one optimizer step per mini-batch, for policy and
 critic."""
 
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -13,106 +13,82 @@ from rlcore.learner.schedule import optimizer_lr
 from rlcore.learner.spec import Term, UpdateRequest, UpdateResult
 from rlcore.models.packing import Sequences
 from rlcore.ragged import to_arrays
-from rlcore.rl.batch import sequences_of
+from rlcore.rl.batch import arrays_of, sequences_of
 from rlcore.seeds import stream_seed
 from schemas.optimizer import Optimizer
 from schemas.outcomes import FinishReason
 from schemas.recipe import Recipe
 from schemas.rl import RLSection
 
-
-@dataclass(frozen=True)  # without slots: the joined table is kept
-class UpdateBatch:
-    """What both updates of an iteration are made from.
-
-    ``iteration`` (the one under way, from 1) seeds the shuffling, so policy and critic cut the same
-    mini-batches; ``digest`` names the recorded advantages.
-    """
-
-    rollouts: pl.DataFrame
-    advantages: pl.DataFrame
-    iteration: int
-    digest: str
-
-    @cached_property
-    def joined(self) -> pl.DataFrame:
-        """Rollouts with their advantages, in the order of the rollouts."""
-        return self.rollouts.join(
-            self.advantages, on="trajectory_id", how="left", maintain_order="left", validate="1:1"
-        )
+Step = tuple[int, np.ndarray, Sequences]  # an optimizer step's number, its rows, and these rows
 
 
 def policy_request(
-    batch: UpdateBatch, *, recipe: Recipe, version: int, ptx: Sequences | None
+    frame: pl.DataFrame,
+    steps: Sequence[Step],
+    *,
+    recipe: Recipe,
+    version: int,
+    digest: str,
+    ptx: Sequences | None,
 ) -> UpdateRequest:
-    """Return what the policy's learner is asked to do with one iteration's batch.
+    """Return what the policy's learner is asked to do in ``steps``, the ``policy_steps`` of
+    ``frame``; ``digest`` names the recorded advantages.
 
     ``version`` counts policy updates, so the learning rate of a step is a function of the recipe
-    and version. ``ptx``: what PPO-ptx draws from. A mini-batch without a token to train on (all
-    truncated and masked, or aborted) makes no step.
+    and version. ``ptx``: what PPO-ptx draws from.
     """
-    sequences = policy_sequences(batch, recipe.rl)
     objective = policy_objective(recipe.rl)
-    mini_batches, steps = [], []
-    for step, rows in policy_steps(batch, recipe, sequences):
-        part = sequences.take(rows)
-        if objective.nll_coef > 0:
-            part = with_nll_weights(part)
-        terms = [Term(part, objective)]
+    mini_batches = []
+    for step, rows, sequences in steps:
+        terms = [Term(sequences, objective)]
         if recipe.rl.ptx is not None and ptx is not None:
             count = max(1, round(recipe.rl.ptx.sequences_per_sample * len(rows)))
-            seed = stream_seed(recipe.seed, "ptx", batch.iteration, step)
+            seed = stream_seed(recipe.seed, "ptx", iteration_of(frame), step)
             drawn = ptx.take(drawn_rows(len(ptx), count, seed))
             terms.append(Term(drawn, SftObjective(name="ptx"), coef=recipe.rl.ptx.coef))
         mini_batches.append(terms)
-        steps.append(step)
     return UpdateRequest(
         version=version,
-        batch_digest=batch.digest,
+        batch_digest=digest,
         mini_batches=mini_batches,
         lrs=_rates(
             recipe.rl,
             recipe.rl.update.optimizer,
             done=version,
             updates=recipe.rl.actor_iterations,
-            steps=steps,
+            steps=[step for step, _, _ in steps],
         ),
         own_logprobs=recipe.scores_own_logprobs,
     )
 
 
-def critic_request(batch: UpdateBatch, *, recipe: Recipe, version: int) -> UpdateRequest:
-    """Return what the critic's learner is asked to do; ``version`` counts iterations.
-
-    A mini-batch of which no row has a score makes no step.
-    """
+def critic_request(
+    steps: Sequence[Step], *, recipe: Recipe, version: int, digest: str
+) -> UpdateRequest:
+    """Return what the critic's learner is asked to do in ``steps``, its ``critic_steps``;
+    ``version`` counts iterations, ``digest`` names the recorded advantages."""
     critic = recipe.rl.critic
     assert critic is not None, "a critic's update without a critic in the recipe"
-    joined = batch.joined
-    known = joined["returns"].is_not_null().to_numpy()
-    lengths = joined["token_ids"].list.len().to_list()
-    returns = [
-        values if ok else np.zeros(length, dtype=np.float32)
-        for values, ok, length in zip(
-            to_arrays(joined["returns"]), known.tolist(), lengths, strict=True
-        )
-    ]
-    per_token = {"returns": returns, "old_values": to_arrays(joined["values"])}
-    sequences = with_masked_rows(sequences_of(joined, per_token), ~known)
     objective = ValueObjective(clip=critic.clip)
-    parts = _trainable(_mini_batches(batch, recipe), sequences)
     return UpdateRequest(
         version=version,
-        batch_digest=batch.digest,
-        mini_batches=[[Term(sequences.take(rows), objective)] for _, rows in parts],
+        batch_digest=digest,
+        mini_batches=[[Term(sequences, objective)] for _, _, sequences in steps],
         lrs=_rates(
             recipe.rl,
             critic.optimizer,
             done=version,
             updates=recipe.rl.iterations,
-            steps=[step for step, _ in parts],
+            steps=[step for step, _, _ in steps],
         ),
     )
+
+
+def iteration_of(frame: pl.DataFrame) -> int:
+    """Return the iteration that sampled ``frame``, from 1. It seeds the shuffling, so that policy
+    and critic cut the same mini-batches."""
+    return int(frame["iteration"][0])
 
 
 def update_metrics(name: str, request: UpdateRequest, result: UpdateResult) -> dict[str, float]:
@@ -133,41 +109,52 @@ def update_metrics(name: str, request: UpdateRequest, result: UpdateResult) -> d
     return counts | first | result.metrics
 
 
-def policy_steps(
-    batch: UpdateBatch, recipe: Recipe, sequences: Sequences
-) -> list[tuple[int, np.ndarray]]:
-    """Return (step, rows) of each optimizer step of the policy's update on ``sequences``."""
-    return _trainable(_mini_batches(batch, recipe), sequences)
+def policy_steps(frame: pl.DataFrame, recipe: Recipe) -> list[Step]:
+    """Return the optimizer steps of the policy's update on ``frame``, with every per-token field
+    that its objective may read.
 
-
-def policy_sequences(batch: UpdateBatch, rl: RLSection) -> Sequences:
-    """Return the batch with every per-token field that the policy objective may read."""
-    joined = batch.joined
-    _, group = np.unique(joined["uid"].to_numpy(), return_inverse=True)
-    masks = to_arrays(joined["loss_mask"])
-    sampler = to_arrays(joined["sampler_logprobs"])
-    per_token = {
-        "advantages": to_arrays(joined["advantages"]),
-        "rollout_logprobs": sampler,
-    }
-    if joined["old_logprobs"].is_not_null().all():
-        per_token["old_logprobs"] = to_arrays(joined["old_logprobs"])
-    algorithm = rl.algorithm
-    if algorithm.kl.where == "loss" and joined["ref_logprobs"].is_not_null().all():
-        per_token["ref_logprobs"] = to_arrays(joined["ref_logprobs"])
+    A mini-batch without a token to train on (all truncated and masked, or aborted) makes none.
+    """
+    algorithm = recipe.rl.algorithm
+    masks, sampler = to_arrays(frame["loss_mask"]), to_arrays(frame["sampler_logprobs"])
+    per_token = {"advantages": to_arrays(frame["advantages"]), "rollout_logprobs": sampler}
+    if (old := arrays_of(frame, "old_logprobs")) is not None:
+        per_token["old_logprobs"] = old
+    if algorithm.kl.where == "loss" and (ref := arrays_of(frame, "ref_logprobs")) is not None:
+        per_token["ref_logprobs"] = ref
     if algorithm.ratio_level == "group":
+        _, group = np.unique(frame["uid"].to_numpy(), return_inverse=True)
         per_token["group_log_expectation"] = _group_expectations(sampler, masks, group)
     if algorithm.positive_nll.coef > 0:
-        positive = joined["positive"].fill_null(value=False).to_list()
+        positive = frame["positive"].fill_null(value=False).to_list()
         per_token["nll_weights"] = [
             np.full(len(mask), float(right)) * mask
             for mask, right in zip(masks, positive, strict=True)
         ]
-    sequences = sequences_of(joined, per_token)
+    left_out = np.zeros(len(masks), dtype=bool)
     if algorithm.mask_truncated:
-        truncated = (joined["finish_reason"] == FinishReason.LENGTH.value).to_numpy()
-        sequences = with_masked_rows(sequences, truncated)
-    return sequences
+        left_out = (frame["finish_reason"] == FinishReason.LENGTH.value).to_numpy()
+    steps = _steps(frame, recipe, sequences_of(frame, per_token), left_out)
+    if algorithm.positive_nll.coef > 0:
+        return [(step, rows, with_nll_weights(sequences)) for step, rows, sequences in steps]
+    return steps
+
+
+def critic_steps(frame: pl.DataFrame, recipe: Recipe) -> list[Step]:
+    """Return the optimizer steps of the critic's update on ``frame``.
+
+    A mini-batch of which no row has a score makes none.
+    """
+    known = frame["returns"].is_not_null().to_numpy()
+    lengths = frame["token_ids"].list.len().to_list()
+    returns = [
+        values if ok else np.zeros(length, dtype=np.float32)
+        for values, ok, length in zip(
+            to_arrays(frame["returns"]), known.tolist(), lengths, strict=True
+        )
+    ]
+    per_token = {"returns": returns, "old_values": to_arrays(frame["values"])}
+    return _steps(frame, recipe, sequences_of(frame, per_token), ~known)
 
 
 def _group_expectations(
@@ -190,15 +177,6 @@ def with_nll_weights(sequences: Sequences) -> Sequences:
     count = max(1.0, sum(float(row[mask].sum()) for row, mask in trained))
     weights = [row / count for row in flags]
     return replace(sequences, per_token={**sequences.per_token, "nll_weights": weights})
-
-
-def with_masked_rows(sequences: Sequences, masked: np.ndarray) -> Sequences:
-    """Return ``sequences`` with an empty loss mask where ``masked`` [rows] bool says so."""
-    masks = [
-        np.zeros_like(mask) if off else mask
-        for mask, off in zip(sequences.loss_mask, masked.tolist(), strict=True)
-    ]
-    return replace(sequences, loss_mask=masks)
 
 
 def drawn_rows(num_rows: int, count: int, seed: int) -> np.ndarray:
@@ -246,27 +224,25 @@ def policy_objective(rl: RLSection) -> PolicyObjective:
     )
 
 
-def _mini_batches(batch: UpdateBatch, recipe: Recipe) -> list[np.ndarray]:
-    """Return the rows of every optimizer step: mini-batches by prompt, each epoch again."""
-    update = recipe.rl.update
-    uids = batch.rollouts["uid"].to_numpy()
-    return [
-        rows
-        for epoch in range(update.epochs)
-        for rows in mini_batch_rows(
-            uids,
-            update.mini_batches,
-            shuffle_seed=stream_seed(recipe.seed, "mini-batches", batch.iteration, epoch)
-            if update.shuffle
-            else None,
-        )
+def _steps(
+    frame: pl.DataFrame, recipe: Recipe, sequences: Sequences, left_out: np.ndarray
+) -> list[Step]:
+    """Return the steps on ``sequences``, the rows of ``frame``: mini-batches by prompt, each epoch
+    again, those with a token to train on. Rows ``left_out`` [rows] bool have an empty loss mask."""
+    masks = [
+        np.zeros_like(mask) if off else mask
+        for mask, off in zip(sequences.loss_mask, left_out.tolist(), strict=True)
     ]
-
-
-def _trainable(parts: list[np.ndarray], sequences: Sequences) -> list[tuple[int, np.ndarray]]:
-    """Return (step, rows) of the mini-batches with a loss token; the learner refuses others."""
-    lengths = sequences.loss_lengths
-    return [(step, rows) for step, rows in enumerate(parts) if lengths[rows].any()]
+    sequences, update = replace(sequences, loss_mask=masks), recipe.rl.update
+    lengths, uids = sequences.loss_lengths, frame["uid"].to_numpy()
+    parts = []
+    for epoch in range(update.epochs):
+        seed = stream_seed(recipe.seed, "mini-batches", iteration_of(frame), epoch)
+        shuffle_seed = seed if update.shuffle else None
+        parts += mini_batch_rows(uids, update.mini_batches, shuffle_seed=shuffle_seed)
+    return [
+        (step, rows, sequences.take(rows)) for step, rows in enumerate(parts) if lengths[rows].any()
+    ]
 
 
 def step_rates(rl: RLSection, optimizer: Optimizer, update: int, updates: int) -> list[float]:

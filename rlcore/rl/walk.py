@@ -11,27 +11,19 @@ from dataclasses import dataclass, replace
 import numpy as np
 import polars as pl
 
-from rlcore.algorithms.advantages import AdvantageInput
-from rlcore.learner.spec import Term, TokenScores, UpdateRequest
+from rlcore.algorithms.objective import ValueObjective
+from rlcore.learner.spec import TokenScores, UpdateRequest
 from rlcore.ragged import to_arrays
-from rlcore.rl.advantage import shaped_scores
-from rlcore.rl.batch import RolloutBatch, sequences_of
-from rlcore.rl.credit import recorded_kl_coef, recorded_scores
+from rlcore.rl.advantage import given
+from rlcore.rl.batch import arrays_of
+from rlcore.rl.credit import recorded_kl_coef, with_recorded_kl
+from rlcore.rl.own_logprobs import KIND as OWN
 from rlcore.rl.recorded import RecordedIterations
 from rlcore.rl.replay import Replay
 from rlcore.rl.terms import token_terms, value_terms
-from rlcore.rl.turns import EpisodeCredit
-from rlcore.rl.update import (
-    UpdateBatch,
-    critic_request,
-    policy_objective,
-    policy_sequences,
-    policy_steps,
-    with_masked_rows,
-)
+from rlcore.rl.update import critic_steps, policy_objective, policy_steps
 from schemas.errors import UserError, did_you_mean
 
-OWN = "own_logprobs"
 Figures = dict[str, np.ndarray]  # by column of ``WalkedToken``: one per token, NaN where none
 
 
@@ -75,13 +67,13 @@ def walk(replay: Replay, trajectory: str, decode: Callable[[int], str]) -> list[
     Raises UserError where the iteration has not trained on ``trajectory``.
     """
     number = replay.at + 1
-    batch = replay.recorded.update(number)
-    index = _index(batch.rollouts, trajectory, number)
+    frame = replay.recorded.trained(number)
+    index = _index(frame, trajectory, number)
     figures = _recorded(replay, number, index)
-    row = batch.rollouts.row(index, named=True)
+    row = frame.row(index, named=True)
     texts = [decode(token) for token in row["token_ids"]]
-    trained = list(_steps(replay, number, batch, index))
-    values = _value_terms(replay, batch, index)
+    trained = list(_steps(replay, number, index))
+    values = _value_terms(replay, frame, index)
     tokens = []
     for step, found in trained or [(step, {}) for step in values or [0]]:
         known = {**figures, **found, **values.get(step, {})}
@@ -118,39 +110,27 @@ def _number(value: float) -> float | None:
 def _recorded(replay: Replay, number: int, index: int) -> Figures:
     """Return the figures that every step shares: reward, value, return, advantage, reference."""
     recorded, recipe = replay.recorded, replay.recipe
-    batch, table = recorded.batch(number), recorded.advantages(number)[1]
-    scores = recorded_scores(batch, table, recipe, replay.learner)
-    coef = recorded_kl_coef(recorded, number)
-    taken = None
-    if coef is not None and scores.kl is not None:
-        taken = [coef * row for row in scores.kl]
-    turns, max_turns = EpisodeCredit.of_rows(batch, EpisodeCredit.of(recipe))
-    shaped, _ = shaped_scores(batch, recipe.rl, turns, max_turns)
-    given = AdvantageInput(
-        scores=shaped,
-        group_ids=batch.rollouts["uid"].to_numpy(),
-        masks=scores.masks,
-        token_kl=taken,
-        turn_rewards=None if turns is None else turns.per_token,
-    )
+    frame = with_recorded_kl(recorded.trained(number), recipe, replay.learner)
+    batch, _, _ = given(frame, recipe, recorded_kl_coef(recorded, number))
+    old = arrays_of(frame, "old_logprobs")
     found: Figures = {
-        "old": _old(replay, number, batch, index) if scores.old is None else scores.old[index],
-        "reward": given.rewards()[index],
-        "advantage": to_arrays(table["advantages"])[index],
+        "old": _old(recorded, number, frame, index) if old is None else old[index],
+        "reward": batch.rewards()[index],
+        "advantage": to_arrays(frame["advantages"])[index],
     }
     optional = {
-        "ref": scores.ref,
-        "kl": scores.kl if taken is not None else None,
-        "value": scores.values,
-        "returns": None if table["returns"].is_null().any() else to_arrays(table["returns"]),
+        "ref": arrays_of(frame, "ref_logprobs"),
+        "kl": arrays_of(frame, "kl") if batch.token_kl is not None else None,
+        "value": arrays_of(frame, "values"),
+        "returns": arrays_of(frame, "returns"),
     }
     return found | {name: rows[index] for name, rows in optional.items() if rows is not None}
 
 
-def _old(replay: Replay, number: int, batch: RolloutBatch, index: int) -> np.ndarray:
+def _old(recorded: RecordedIterations, number: int, frame: pl.DataFrame, index: int) -> np.ndarray:
     """Return the log-probs of a row as its update scored them, NaN where it did not."""
-    row = batch.rollouts.row(index, named=True)
-    scored = _own(replay.recorded, number).get((row["trajectory_id"], 0))
+    row = frame.row(index, named=True)
+    scored = _own(recorded, number).get((row["trajectory_id"], 0))
     return np.full(len(row["token_ids"]), np.nan) if scored is None else scored
 
 
@@ -171,21 +151,20 @@ def _own(recorded: RecordedIterations, number: int) -> dict[tuple[str, int], np.
     }
 
 
-def _steps(
-    replay: Replay, number: int, batch: UpdateBatch, index: int
-) -> Iterator[tuple[int, Figures]]:
+def _steps(replay: Replay, number: int, index: int) -> Iterator[tuple[int, Figures]]:
     """Yield step and figures of each optimizer step of the policy that trains on the answer."""
     recorded, recipe = replay.recorded, replay.recipe
     if not replay.updates(number):
         return
     replay.pack_as(number)
     request = replay.request(number)
-    steps = policy_steps(batch, recipe, policy_sequences(batch, recipe.rl))
+    frame = recorded.trained(number)
+    steps = policy_steps(frame, recipe)
     if recipe.scores_own_logprobs:
-        request = _measured(request, recorded, number, batch, [rows for _, rows in steps])
+        request = _measured(request, recorded, number, frame, [rows for _, rows, _ in steps])
     objective = policy_objective(recipe.rl)
     done = 0
-    for position, (step, rows) in enumerate(steps):
+    for position, (step, rows, _) in enumerate(steps):
         sequences = request.mini_batches[position][0].sequences
         row = int(np.flatnonzero(rows == index)[0]) if index in rows else None
         if row is None or not sequences.loss_mask[row].any():
@@ -232,12 +211,12 @@ def _measured(
     request: UpdateRequest,
     recorded: RecordedIterations,
     number: int,
-    batch: UpdateBatch,
+    frame: pl.DataFrame,
     steps: Sequence[np.ndarray],
 ) -> UpdateRequest:
     """Return ``request`` with the log-probs that its learner scored for itself, as recorded."""
     own = _own(recorded, number)
-    names = batch.rollouts["trajectory_id"].to_list()
+    names = frame["trajectory_id"].to_list()
     seen = dict.fromkeys(names, 0)
     mini_batches = []
     for terms, rows in zip(request.mini_batches, steps, strict=True):
@@ -252,30 +231,21 @@ def _measured(
     return replace(request, mini_batches=mini_batches, own_logprobs=False)
 
 
-def _value_terms(replay: Replay, batch: UpdateBatch, index: int) -> dict[int, Figures]:
+def _value_terms(replay: Replay, frame: pl.DataFrame, index: int) -> dict[int, Figures]:
     """Return the terms of the critic's loss by step; none without a critic."""
-    if replay.recipe.rl.critic is None:
+    critic = replay.recipe.rl.critic
+    if critic is None:
         return {}
-    request = critic_request(batch, recipe=replay.recipe, version=batch.iteration - 1)
-    joined = batch.joined
-    unknown = joined["returns"].is_null().to_numpy()
-    sequences = with_masked_rows(sequences_of(joined), unknown)
-    found = {}
-    steps = policy_steps(batch, replay.recipe, sequences)
-    for (step, rows), (term, *_) in zip(steps, request.mini_batches, strict=True):
+    objective, found = ValueObjective(clip=critic.clip), {}
+    for step, rows, sequences in critic_steps(frame, replay.recipe):
         if index in rows:
             row = int(np.flatnonzero(rows == index)[0])
-            mask = term.sequences.loss_mask[row]
+            mask = sequences.loss_mask[row]
             if mask.any():
-                found[step + 1] = {"value_loss": _spread(_of_critic(term, row), mask)}
+                found[step + 1] = {
+                    "value_loss": _spread(value_terms(objective, sequences, row), mask)
+                }
     return found
-
-
-def _of_critic(term: Term, row: int) -> np.ndarray:
-    from rlcore.algorithms.objective import ValueObjective
-
-    assert isinstance(term.objective, ValueObjective), "a critic's update trains values"
-    return value_terms(term.objective, term.sequences, row)
 
 
 def _spread(values: np.ndarray, mask: np.ndarray) -> np.ndarray:

@@ -15,6 +15,7 @@ from rlcore.data.turns import TurnEncoder
 from rlcore.engines.stop_strings import answer_text
 from rlcore.engines.streaming import RequestStream
 from rlcore.engines.types import Generation, Sampling, TurnRequest
+from rlcore.envs.pool import EnvironmentPool
 from rlcore.envs.streaming import AnswerStream
 from rlcore.envs.types import Answer, Call, Message
 from rlcore.seeds import stream_seed
@@ -22,6 +23,7 @@ from rlcore.trajectories.types import Request, Trajectory, Turn
 from rlcore.weights.stamp import WeightStamp
 from schemas.environment import EnvironmentSection
 from schemas.outcomes import FinishReason, StopReason
+from schemas.recipe import Recipe
 
 POLL_S = 0.002  # wait for the engines before the environments are looked at
 
@@ -227,6 +229,21 @@ class Episodes:
         episode.is_over = True
         self.environments.end([episode.name])
         return episode.trajectory(reason, failure)
+
+
+def episodes_of(
+    recipe: Recipe, engines: Engines, environments: EnvironmentPool | None, tokenizer: Any
+) -> Episodes | None:
+    """Return how episodes of ``recipe`` are played; None where an episode is one turn.
+
+    Raises UserError where the chat template cannot carry an episode.
+    """
+    if environments is None:
+        return None
+    longest = environments.section.max_observation_tokens
+    encoder = TurnEncoder(tokenizer, environments.tools, longest)
+    encoder.check()
+    return Episodes(engines, environments, encoder, recipe.model.max_tokens)
 
 
 def _name(key: str) -> str:

@@ -93,9 +93,13 @@ def _install(point: str) -> None:
         from rlcore.rl.sync import Synced
 
         def skipped(learner: Any, engines: Any, canary: Any) -> Any:
-            return Synced(learner.stamp(), canary_gap=0.0, tensors={})
+            stamp = learner.stamp()
+            if stamp.version == 0:  # the start is synced
+                return original_sync(learner, engines, canary)
+            return Synced(stamp, canary_gap=0.0, tensors={})
 
-        rlcore.rl.phases.sync_weights = skipped  # not rlcore.rl.run's: the start is synced
+        original_sync = rlcore.rl.phases.sync_weights
+        rlcore.rl.phases.sync_weights = skipped
     elif point == "export":
         import rlcore.export.export
 

@@ -11,7 +11,7 @@ from typing import Any
 from flows.training import GRPOConfig, train_with_grpo_sync
 from rlcore.api import session
 from rlcore.rl.loop import Steps
-from rlcore.rl.run import RLRun
+from rlcore.rl.phases import Phases
 from rlcore.store.artifacts import ArtifactStore
 
 WEIGHT = 0.5
@@ -34,7 +34,7 @@ def killing(function: Callable[..., Any], *, before: bool) -> Callable[..., Any]
     work, and after the checkpoint before: what a call goes on from is then known."""
     calls: list[int] = []
 
-    def call(run: RLRun, *arguments: Any, **named: Any) -> Any:
+    def call(run: Phases, *arguments: Any, **named: Any) -> Any:
         calls.append(1)
         result = None if before and len(calls) == 2 else function(run, *arguments, **named)
         if len(calls) == 2:
@@ -51,7 +51,7 @@ def arrange(at: str) -> None:
         step = killing(getattr(Steps(), at), before=at == "update")
         session.Steps = partial(Steps, **{at: step})
     elif at == "checkpoint":
-        RLRun.save = killing(RLRun.save, before=True)
+        Phases.save = killing(Phases.save, before=True)
     elif at == "policy":
         put = ArtifactStore.put
 

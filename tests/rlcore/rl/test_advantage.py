@@ -5,10 +5,9 @@ import polars as pl
 import pytest
 
 from rlcore.recipes import load_recipe
-from rlcore.rl.advantage import advantages_of, shaped_scores, signal_of
-from rlcore.rl.batch import RolloutBatch
+from rlcore.rl.advantage import shaped_scores, signal_of, with_advantages
+from rlcore.rl.batch import beside
 from rlcore.rl.groups import split_by_signal
-from rlcore.rl.scores import BatchScores
 from schemas.errors import UserError
 from tests.rlcore.rl.conftest import RECIPES
 
@@ -42,16 +41,9 @@ def advantages(over: dict, correct: list[bool | None], *, critic: bool) -> None:
             "failures": ["{}", "{}"],
         }
     )
-    ones = [np.ones(1), np.ones(1)]
-    scores = BatchScores(
-        masks=[np.ones(1, dtype=bool)] * 2,
-        old=ones,
-        entropies=ones,
-        ref=None,
-        kl=None,
-        values=ones if critic else None,
-    )
-    advantages_of(RolloutBatch(rollouts, rewards), scores, rl=recipe.rl, kl_coef=None)
+    ones = pl.Series([[0.0, 1.0], [0.0, 1.0]])
+    scores = {"old_logprobs": ones, "entropies": ones, **({"values": ones} if critic else {})}
+    with_advantages(beside(rollouts, rewards).with_columns(**scores), recipe, None)
 
 
 def test_critic_needs_returns_of_a_users_estimator() -> None:
@@ -91,11 +83,11 @@ def test_overlong_penalty_joins_the_score_and_not_the_filter() -> None:
             "correct": [True, True, True, None],
         }
     )
-    batch = RolloutBatch(rollouts, rewards)
-    shaped, metrics = shaped_scores(batch, recipe.rl)
+    frame = beside(rollouts, rewards)
+    shaped, metrics = shaped_scores(frame, recipe, None)
     assert np.allclose(shaped, [1.0, 0.5, 0.0, np.nan], equal_nan=True)
     assert metrics["reward/overlong_fraction"] == 0.75
-    signal = signal_of(batch, "accuracy", rl=recipe.rl, kl_coef=None, scores=None)
+    signal = signal_of(frame, "accuracy", recipe, None)
     assert split_by_signal(rollouts["uid"].to_numpy(), signal, tolerance=1e-9)[0] == []
-    final = signal_of(batch, "final_score", rl=recipe.rl, kl_coef=None, scores=None)
+    final = signal_of(frame, "final_score", recipe, None)
     assert split_by_signal(rollouts["uid"].to_numpy(), final, tolerance=1e-9)[0] == ["x"]

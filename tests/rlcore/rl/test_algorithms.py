@@ -13,13 +13,16 @@ from rlcore.learner.schedule import optimizer_lr
 from rlcore.models.tokenizer import eos_token_id
 from rlcore.ragged import to_arrays
 from rlcore.rewards.types import RewardRow
+from rlcore.rl.batch import beside
 from rlcore.rl.loop import Steps, iterate
 from rlcore.rl.phases import Phases
 from rlcore.rl.state import LoopState
-from rlcore.rl.update import UpdateBatch, critic_request, policy_request, policy_sequences
+from rlcore.rl.update import policy_steps
 from schemas.errors import UserError
+from tests.rlcore.rl.test_update import critic_request_of, request_of
 
 Make = Callable[..., Phases]
+ONE_STEP = {"rl.update.mini_batches": 1, "rl.update.epochs": 1, "rl.update.shuffle": False}
 
 
 def digits(row: RewardRow) -> float:
@@ -43,10 +46,6 @@ def one_iteration(phases: Phases, state: LoopState) -> tuple[LoopState, pl.DataF
     seen = table(rollouts, "rollouts").join(table(rewards, "rewards"), on="trajectory_id")
     after = phases.update(state, groups, advantages)
     return after, seen, table(advantages.ref, "advantages")
-
-
-def batch_of(seen: pl.DataFrame, advantages: pl.DataFrame) -> UpdateBatch:
-    return UpdateBatch(seen, advantages, iteration=1, digest="d")
 
 
 def test_no_worker_but_the_needed_ones(make_phases: Make) -> None:
@@ -235,7 +234,7 @@ def test_rows_without_a_score_teach_nobody(make_phases: Make) -> None:
         "quickstart-ppo", sometimes, {"rl.rollout.samples": 4, "reward.max_error_fraction": 1.0}
     )
     _, seen, advantages = one_iteration(phases, phases.start())
-    request = critic_request(batch_of(seen, advantages), recipe=phases.recipe, version=0)
+    request = critic_request_of(beside(seen, advantages), phases.recipe)
     joined = seen.join(advantages, on="trajectory_id", maintain_order="left")
     failed = joined["score"].is_null().to_numpy()
     assert failed.sum() == 4
@@ -266,12 +265,7 @@ def test_ptx_mixes_demonstrations_into_every_step(make_phases: Make) -> None:
     phases = make_phases("quickstart-ppo", digits, over)
     _, seen, advantages = one_iteration(phases, phases.start())
     assert phases.metrics._values["ptx/loss"] > 0
-    request = policy_request(
-        batch_of(seen, advantages),
-        recipe=phases.recipe,
-        version=0,
-        ptx=phases.ptx,
-    )
+    request = request_of(beside(seen, advantages), phases.recipe, ptx=phases.ptx)
     for policy, ptx in request.mini_batches:
         assert len(ptx.sequences) == 2 * len(policy.sequences)
         assert (policy.coef, ptx.coef) == (1.0, 0.5)
@@ -301,10 +295,10 @@ def test_ptx_reads_pretraining_text(make_phases: Make, tmp_path: Path) -> None:
 
 def test_gepo_measures_against_the_samplers_group(make_phases: Make) -> None:
     """E_q[q] from the sampler's own log-probs, one per prompt, whatever the order."""
-    phases = make_phases("quickstart-gepo", digits, {})
+    phases = make_phases("quickstart-gepo", digits, ONE_STEP)
     _, seen, advantages = one_iteration(phases, phases.start())
     shuffled = seen.sample(fraction=1.0, shuffle=True, seed=3)
-    sequences = policy_sequences(batch_of(shuffled, advantages), phases.recipe.rl)
+    ((_, _, sequences),) = policy_steps(beside(shuffled, advantages), phases.recipe)
     sampled = zip(
         to_arrays(shuffled["sampler_logprobs"]), to_arrays(shuffled["loss_mask"]), strict=True
     )
@@ -323,7 +317,7 @@ def test_positive_loss_weighs_the_tokens_of_correct_samples(make_phases: Make) -
         "quickstart", parity, {"rl.algorithm.positive_nll.coef": 0.1, "rl.update.mini_batches": 1}
     )
     _, seen, advantages = one_iteration(phases, phases.start())
-    request = policy_request(batch_of(seen, advantages), recipe=phases.recipe, version=0, ptx=None)
+    request = request_of(beside(seen, advantages), phases.recipe)
     part = request.mini_batches[0][0].sequences
     weights = np.concatenate(part.per_token["nll_weights"])[np.concatenate(part.loss_mask)]
     assert weights.sum() == pytest.approx(1.0)
@@ -334,14 +328,16 @@ def test_positive_loss_weighs_the_tokens_of_correct_samples(make_phases: Make) -
 
 def test_truncated_rows_can_be_left_out_of_the_loss(make_phases: Make) -> None:
     """Overlong filtering: their tokens count nowhere, their scores still in the baseline."""
-    phases = make_phases("quickstart", digits, {"rl.algorithm.mask_truncated": True})
+    phases = make_phases("quickstart", digits, {**ONE_STEP, "rl.algorithm.mask_truncated": True})
     state = phases.start()
     groups = phases.begin(state)
     rollouts = phases.rollout(state, groups)
     groups = phases.collect(state, groups, rollouts, phases.reward(state, rollouts))
     advantages = phases.store.table(phases.advantage(state, groups).ref, "advantages")
     seen = phases.store.table(rollouts, "rollouts")
-    sequences = policy_sequences(batch_of(seen, advantages), phases.recipe.rl)
+    ends = pl.Series("finish_reason", ["length", "stop"] * (seen.height // 2))
+    seen = seen.with_columns(ends)
+    ((_, _, sequences),) = policy_steps(beside(seen, advantages), phases.recipe)
     kept = np.array([mask.any() for mask in sequences.loss_mask])
     assert list(kept) == list(seen["finish_reason"] != "length")
     assert not kept.all()

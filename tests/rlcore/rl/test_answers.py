@@ -3,20 +3,21 @@
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from rlcore.rewards.types import RewardRow
 from rlcore.rl.answers import NEVER_RIGHT, RECENT, RecentAnswers
-from rlcore.rl.batch import RolloutBatch
+from rlcore.rl.batch import beside
 from rlcore.rl.loop import Steps, iterate
 from rlcore.rl.phases import Phases
 from rlcore.store.artifacts import ArtifactStore
 from tests.rlcore.diagnostics.records import Verdicts, put_iteration, rewards, rollouts
 
 
-def _drawn(iteration: int, verdicts: Verdicts) -> RolloutBatch:
+def _drawn(iteration: int, verdicts: Verdicts) -> pl.DataFrame:
     samples = rollouts(iteration, verdicts)
-    return RolloutBatch(samples, rewards(samples, verdicts))
+    return beside(samples, rewards(samples, verdicts))
 
 
 def _share(iterations: Mapping[int, Verdicts], *, least: int = 1) -> list[float | None]:

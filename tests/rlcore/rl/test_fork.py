@@ -26,7 +26,7 @@ def forked(make_phases: Make, parent: Phases, **changes: Any) -> Phases:
     """Return a fork of ``parent``, by default of the last but one iteration, as "other"."""
     begun = RecordedIterations(parent.store, "run", "run").iteration(0).manifest
     over = {**TWO_KEPT[2], "rl.iterations": ITERATIONS, "rl.fork": f"run@{AT}", **changes}
-    lineage = parent._lineage
+    lineage = parent.records.lineage
     assert lineage.parents == begun.parents
     return make_phases("quickstart", digits, over, store=parent.store, key="other", lineage=lineage)
 

@@ -1,7 +1,6 @@
 """Old log-probs from the update's own pass: the same training, and no guard is lost."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +10,13 @@ import pytest
 
 from rlcore.ragged import from_arrays, to_arrays
 from rlcore.rewards.types import RewardRow
-from rlcore.rl import fused as fused_module
+from rlcore.rl import own_logprobs
+from rlcore.rl.batch import of_prompts
 from rlcore.rl.guards import SamplerDriftError
 from rlcore.rl.loop import Steps, iterate
 from rlcore.rl.phases import Phases
 from rlcore.rl.records import Records
+from rlcore.rl.scores import with_scores
 from rlcore.store.artifacts import ArtifactStore
 from tests.rlcore.rl.test_algorithms import digits
 from tests.rlcore.rl.test_own_logprobs import own_digest, scored_iteration
@@ -85,13 +86,15 @@ def test_fused_trains_the_same_weights_and_reports_the_same(
 
 def test_what_it_scored_is_on_record(make_phases: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that train, and a sample of those that do not: the same figures as a scoring before."""
-    monkeypatch.setattr(fused_module, "FUSED_SAMPLE", 3)
+    monkeypatch.setattr(own_logprobs, "FUSED_SAMPLE", 3)
     phases = make_phases("quickstart", half, FUSED)
     state = phases.start()
     groups, advantages = scored_iteration(phases, state)
     table = phases.store.table(advantages.ref, "advantages")
     assert table["old_logprobs"].is_null().all()
-    expected = phases._scores(phases.records.drawn(groups).only(groups.kept))
+    expected = with_scores(
+        of_prompts(phases.records.drawn(groups), groups.kept), phases.recipe.rl, phases.workers
+    )
     phases.update(state, groups, advantages)
     ref = phases.store.find("own_logprobs", "run/000001")
     assert ref is not None
@@ -104,11 +107,10 @@ def test_what_it_scored_is_on_record(make_phases: Make, monkeypatch: pytest.Monk
     scored = set(own["trajectory_id"])
     assert trains < scored
     assert len(scored - trains) == 3 == phases.metrics._values["training/fused_sample_rows"]
-    assert expected.old is not None
+    masks, old = to_arrays(expected["loss_mask"]), to_arrays(expected["old_logprobs"])
     places = {name: row for row, name in enumerate(table["trajectory_id"])}
     for name, _, row in own.iter_rows():
-        mask = expected.masks[places[name]]
-        first = np.where(mask, expected.old[places[name]], 0.0)
+        first = np.where(masks[places[name]], old[places[name]], 0.0)
         np.testing.assert_allclose(row, first, atol=1e-4)
 
 
@@ -122,14 +124,14 @@ def test_an_engine_that_was_not_synced_stops_before_the_step(
     groups, advantages = scored_iteration(phases, state)
     before = phases.workers.learner.stamp()
     drawn = phases.records.drawn(groups)
-    stale = drawn.rollouts.with_columns(
+    stale = drawn.with_columns(
         from_arrays(
             "sampler_logprobs",
-            [row - 0.01 for row in to_arrays(drawn.rollouts["sampler_logprobs"])],
+            [row - 0.01 for row in to_arrays(drawn["sampler_logprobs"])],
             pl.Float32,
         )
     )
-    monkeypatch.setattr(Records, "drawn", lambda self, groups: replace(drawn, rollouts=stale))
+    monkeypatch.setattr(Records, "drawn", lambda self, groups: stale)
     with pytest.raises(SamplerDriftError, match=r"max \|gap\| = 0\.01"):
         phases.update(state, groups, advantages)
     assert phases.workers.learner.stamp() == before

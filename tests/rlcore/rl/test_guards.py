@@ -8,8 +8,8 @@ import pytest
 
 from flows.places import RECIPES
 from rlcore.recipes import load_recipe
+from rlcore.rewards.unscored import RewardFailureError
 from rlcore.rl.guards import (
-    RewardFailureError,
     SamplerDriftError,
     StaleWeightsError,
     check_fresh,

@@ -14,13 +14,13 @@ from rlcore.results.queries import query
 from rlcore.rl.advantage import Advantages
 from rlcore.rl.groups import Groups
 from rlcore.rl.phases import Phases
+from rlcore.rl.records import Records
 from rlcore.rl.state import LoopState
-from rlcore.rl.update import policy_request
 from rlcore.store.artifacts import ArtifactStore
 from schemas.artifacts import ArtifactRef
 from tests.rlcore.rl.conftest import RECIPES
 from tests.rlcore.rl.test_algorithms import digits
-from tests.rlcore.rl.test_update import small_batch
+from tests.rlcore.rl.test_update import request_of, small_batch
 
 Make = Callable[..., Phases]
 # The update packs 512 tokens a pass where the first scoring of a learner this small packs 4,096.
@@ -92,7 +92,9 @@ def test_the_first_ratios_are_one_and_advantages_keep_the_first_scoring(
         return result
 
     monkeypatch.setattr(Learner, "update", seen)
-    monkeypatch.setattr(phases.store, "table", lambda ref, name: _given(phases, ref, name, noisy))
+    monkeypatch.setattr(
+        Records, "table", lambda records, ref, name: _given(phases, noisy, ref, name)
+    )
     phases.update(state, groups, advantages)
     ((first, second),) = steps
     assert first["actor/ratio_max"] == 1.0
@@ -102,8 +104,8 @@ def test_the_first_ratios_are_one_and_advantages_keep_the_first_scoring(
     assert own_digest(phases.store) is not None
 
 
-def _given(phases: Phases, ref: ArtifactRef, name: str, noisy: pl.DataFrame) -> pl.DataFrame:
-    return noisy if name == "advantages" else ArtifactStore.table(phases.store, ref, name)
+def _given(phases: Phases, noisy: pl.DataFrame, ref: ArtifactRef, name: str) -> pl.DataFrame:
+    return noisy if name == "advantages" else phases.store.table(ref, name)
 
 
 def test_a_second_attempt_records_and_trains_the_same(make_phases: Make, tmp_path: Path) -> None:
@@ -145,7 +147,7 @@ def test_who_scores_its_own(name: str, over: dict[str, Any], own: bool) -> None:
     small = {"rl.rollout.prompts": 4, "rl.update.mini_batches": 2, "rl.update.epochs": 1}
     recipe = load_recipe(name, {**small, **over}, directory=RECIPES)
     batch = small_batch(["stop"] * 4, [True] * 4)
-    request = policy_request(batch, recipe=recipe, version=0, ptx=None)
+    request = request_of(batch, recipe)
     assert request.own_logprobs is own
     reads = "old_logprobs" in request.mini_batches[0][0].objective.fields
     assert reads or not own, "a pass for log-probs that nothing reads"

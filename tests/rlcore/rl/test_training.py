@@ -72,6 +72,7 @@ def test_side_by_side_trains_the_same(
             "quickstart-ppo", digits, over, store=ArtifactStore(str(tmp_path / str(side_by_side)))
         )
         phases.workers = replace(phases.workers, side_by_side=side_by_side)
+        phases.training = replace(phases.training, workers=phases.workers)
         found[side_by_side] = trained(phases)
         assert most == (3 if side_by_side else 1)
     assert found[True][0] == found[False][0]

@@ -12,8 +12,9 @@ from flows.places import RECIPES
 from rlcore.algorithms.advantages import AdvantageInput, estimate
 from rlcore.recipes import load_recipe
 from rlcore.rl.advantage import shaped_scores
-from rlcore.rl.batch import RolloutBatch
-from rlcore.rl.turns import EpisodeCredit
+from rlcore.rl.batch import beside
+from rlcore.rl.turns import turn_credit
+from schemas.rl import RewardFunction
 
 STOP = 1  # the first action that ends the episode: the policy decides how many turns it has
 FIRST, SECOND = np.array([0.3, -0.2, 0.5]), np.array([[0.1, 0.4, -0.3], [0, 0, 0], [0.7, -0.6, 0]])
@@ -136,7 +137,7 @@ def test_one_turn_is_credited_as_without_turns() -> None:
             assert np.array_equal(one, other)
 
 
-def batch(parts: str, score: float) -> RolloutBatch:
+def batch(parts: str, score: float) -> pl.DataFrame:
     rollouts = pl.DataFrame(
         {
             "trajectory_id": ["a"],
@@ -150,19 +151,30 @@ def batch(parts: str, score: float) -> RolloutBatch:
         }
     )
     rewards = pl.DataFrame({"trajectory_id": ["a"], "score": [score], "parts": [parts]})
-    return RolloutBatch(rollouts, rewards)
+    return beside(rollouts, rewards)
 
 
 @pytest.mark.parametrize("is_part", [True, False])
 def test_penalty_and_weight_land_on_their_turns_last_token(is_part: bool) -> None:
     parts = json.dumps({"environment": 1.25} if is_part else {"gsm8k": 1.0})
-    credit = EpisodeCredit(weight=2.0, penalty=0.1, max_turns=4)
-    turns = credit.of_batch(batch(parts, score=2.5))
+    recipe = load_recipe("text-game-grpo", directory=RECIPES)
+    assert recipe.environment is not None
+    turned = {"invalid_action_penalty": 0.1}
+    recipe = recipe.model_copy(
+        update={
+            "environment": recipe.environment.model_copy(update=turned),
+            "reward": recipe.reward.model_copy(
+                update={"functions": [RewardFunction(name="environment", weight=2.0)]}
+            ),
+        }
+    )
+    frame = batch(parts, score=2.5)
+    turns = turn_credit(frame, recipe)
+    assert turns is not None
     weight = 2.0 if is_part else 0.0
     wanted = [0, 0, 0.25 * weight - 0.1, 0, 0, 1.0 * weight]
     assert turns.per_token[0].tolist() == pytest.approx(wanted)
     assert turns.penalties.tolist() == [0.1]
     assert turns.metrics["episode/valid_action_ratio"] == 0.5
-    recipe = load_recipe("quickstart", directory=RECIPES)
-    shaped, _ = shaped_scores(batch(parts, score=2.5), recipe.rl, turns, 4)
+    shaped, _ = shaped_scores(frame, recipe, turns)
     assert shaped.tolist() == pytest.approx([2.4])

@@ -5,17 +5,19 @@ import polars as pl
 
 from flows.places import RECIPES
 from rlcore.learner.schedule import optimizer_lr
-from rlcore.learner.spec import UpdateResult
+from rlcore.learner.spec import UpdateRequest, UpdateResult
 from rlcore.models.packing import Sequences
 from rlcore.recipes import load_recipe
 from rlcore.rl.state import LoopState, validation_due
 from rlcore.rl.update import (
-    UpdateBatch,
     critic_request,
+    critic_steps,
     mini_batch_rows,
     policy_request,
+    policy_steps,
     update_metrics,
 )
+from schemas.recipe import Recipe
 
 
 def test_mini_batches_never_split_a_group_and_cover_every_row() -> None:
@@ -59,23 +61,19 @@ def test_best_checkpoint_is_the_later_of_equals_and_stop_needs_patience() -> Non
     assert not validation_due(LoopState(iteration=21), rl)
 
 
-def small_batch(finish: list[str], scored: list[bool]) -> UpdateBatch:
+def small_batch(finish: list[str], scored: list[bool]) -> pl.DataFrame:
     """One response of two tokens to each of ``finish`` prompts of two."""
     names = [f"p{index}" for index in range(len(finish))]
     numbers = [[0.0, 0.0, -0.5, -0.5]] * len(names)
-    rollouts = pl.DataFrame(
+    return pl.DataFrame(
         {
             "trajectory_id": names,
             "uid": names,
+            "iteration": [1] * len(names),
             "token_ids": [[1, 2, 3, 4]] * len(names),
             "loss_mask": [[False, False, True, True]] * len(names),
             "sampler_logprobs": numbers,
             "finish_reason": finish,
-        }
-    )
-    advantages = pl.DataFrame(
-        {
-            "trajectory_id": names,
             "advantages": numbers,
             "old_logprobs": numbers,
             "ref_logprobs": numbers,
@@ -84,7 +82,19 @@ def small_batch(finish: list[str], scored: list[bool]) -> UpdateBatch:
             "positive": [True] * len(names),
         }
     )
-    return UpdateBatch(rollouts, advantages, iteration=1, digest="d")
+
+
+def request_of(
+    frame: pl.DataFrame, recipe: Recipe, *, ptx: Sequences | None = None
+) -> UpdateRequest:
+    """What the policy is asked for before it has learnt anything."""
+    steps = policy_steps(frame, recipe)
+    return policy_request(frame, steps, recipe=recipe, version=0, digest="d", ptx=ptx)
+
+
+def critic_request_of(frame: pl.DataFrame, recipe: Recipe) -> UpdateRequest:
+    """What the critic is asked for before it has learnt anything."""
+    return critic_request(critic_steps(frame, recipe), recipe=recipe, version=0, digest="d")
 
 
 def test_mini_batch_without_a_loss_token_makes_no_step() -> None:
@@ -97,14 +107,14 @@ def test_mini_batch_without_a_loss_token_makes_no_step() -> None:
     }
     recipe = load_recipe("quickstart-ppo", over, directory=RECIPES)
     batch = small_batch(["length", "length", "stop", "stop"], [True, True, False, False])
-    request = policy_request(batch, recipe=recipe, version=0, ptx=None)
+    request = request_of(batch, recipe)
     assert [len(terms[0].sequences) for terms in request.mini_batches] == [2]
     second_of_ten = 0.2 * recipe.rl.update.optimizer.lr
     assert np.isclose(request.lrs[0], second_of_ten), "the steps left keep their own rates"
-    request = critic_request(batch, recipe=recipe, version=0)
+    request = critic_request_of(batch, recipe)
     assert [len(terms[0].sequences) for terms in request.mini_batches] == [2]
     truncated = small_batch(["length"] * 4, [True] * 4)
-    empty = policy_request(truncated, recipe=recipe, version=0, ptx=None)
+    empty = request_of(truncated, recipe)
     assert empty.mini_batches == []
     counts = update_metrics("actor", empty, UpdateResult(version=1, metrics={}, steps=[]))
     assert counts == {
@@ -124,9 +134,7 @@ def test_ptx_draws_at_least_one_text() -> None:
     }
     recipe = load_recipe("quickstart-ppo", over, directory=RECIPES)
     text = Sequences([np.arange(3, dtype=np.int32)], [np.array([False, True, True])])
-    request = policy_request(
-        small_batch(["stop"] * 4, [True] * 4), recipe=recipe, version=0, ptx=text
-    )
+    request = request_of(small_batch(["stop"] * 4, [True] * 4), recipe, ptx=text)
     assert [len(terms[1].sequences) for terms in request.mini_batches] == [1] * 4
 
 

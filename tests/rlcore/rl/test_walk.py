@@ -52,7 +52,7 @@ def test_terms_of_all_answers_of_a_step_are_its_reported_loss(
         while opened.at < AT - 1:
             opened.step()
         reported = opened.learner.update(opened.request(AT)).result().steps[1]["actor/pg_loss"]
-        names = opened.recorded.update(AT).rollouts["trajectory_id"].to_list()
+        names = opened.recorded.trained(AT)["trajectory_id"].to_list()
     tokens = [token for name in names for token in walked(phases, name)]
     second = [token for token in tokens if token.step == 2 and token.loss is not None]
     assert {token.step for token in tokens} == {1, 2}
@@ -67,23 +67,23 @@ def test_rewards_values_and_returns_are_the_recorded_ones(
 ) -> None:
     phases, _ = trained(make_phases, dataset, ArtifactStore(tmp_path / "s"), "ppo")
     with replay(phases, AT) as opened:
-        batch = opened.recorded.batch(AT)
+        frame = opened.recorded.trained(AT)
         table = opened.recorded.advantages(AT)[1]
         coef = recorded_kl_coef(opened.recorded, AT)
     name = table["trajectory_id"][0]
     tokens = walked(phases, name)
     jsonschema.validate([asdict(token) for token in tokens], json.loads(SCHEMA.read_text()))
     mine = [token for token in tokens if token.step == tokens[0].step]
-    score = batch.rewards_in_order["score"][0]
+    score = frame["score"][0]
     sampled = [token for token in mine if token.mask]
     kl = sum(token.kl or 0.0 for token in sampled)
-    assert [token.id for token in mine] == batch.rollouts["token_ids"][0].to_list()
+    assert [token.id for token in mine] == frame["token_ids"][0].to_list()
     assert coef is not None
     assert sum(token.reward or 0.0 for token in sampled) == pytest.approx(score - coef * kl)
     for column in ("values", "returns", "advantages"):
         found = {"values": "value", "advantages": "advantage"}.get(column, column)
         assert [getattr(token, found) for token in sampled] == pytest.approx(
-            np.array(table[column][0].to_list())[batch.rollouts["loss_mask"][0].to_list()]
+            np.array(table[column][0].to_list())[frame["loss_mask"][0].to_list()]
         )
     assert all(token.value_loss is not None and token.value_loss >= 0 for token in sampled)
     assert all(token.reward is None and token.loss is None for token in mine if not token.mask)
@@ -96,7 +96,7 @@ def test_an_answer_that_is_not_there_is_refused_with_those_that_are(
     with replay(phases, AT) as opened:
         while opened.at < AT - 1:
             opened.step()
-        rollouts = opened.recorded.update(AT).rollouts
+        rollouts = opened.recorded.trained(AT)
         name, uid = rollouts["trajectory_id"][0], rollouts["uid"][0]
         with pytest.raises(UserError, match=f"did you mean '{name}'"):
             walk(opened, f"{name}x", str)
