@@ -4,7 +4,6 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rlcore.from_verl.shell.scanner import Scanner
 from schemas.errors import UserError
 
 OPERATORS = (
@@ -18,6 +17,9 @@ _BRACES = re.compile(r"(#?)([A-Za-z_]\w*|[0-9]+|[@*#?$!-])(?:\[([^\]{}]*)\])?")
 _DEFAULTS = (":-", ":=", ":+", ":?", "-", "=", "+", "?")
 _PLAIN = re.compile(r"[\w./:,=+\-%@\[\]*]+")  # ends no word and begins nothing
 _ARRAY = re.compile(r"[A-Za-z_]\w*\+?=")
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "e": "\x1b"}
+_ANSI = re.compile(r"'((?:[^'\\]|\\.)*)'", re.DOTALL)
+_CLOSING = {"(": ")", "{": "}"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,12 @@ def tokens(text: str) -> list[Token]:
     return _Lexer(re.sub(r"\\[ \t\r]+\n", "\\\n", text.replace("\r\n", "\n"))).tokens()
 
 
-class _Lexer(Scanner):
+class _Lexer:
+    """A place ``at`` in ``text``, with its ``line``; each method moves it behind what it reads."""
+
+    def __init__(self, text: str, line: int = 1) -> None:
+        self.text, self.at, self.line = text, 0, line
+
     def tokens(self) -> list[Token]:
         found: list[Token] = []
         waiting: list[str] = []  # delimiters of here-documents that begin at the line's end
@@ -130,7 +137,7 @@ class _Lexer(Scanner):
             while self._skip_blanks() and self.text[self.at] == "\n":
                 self.at, self.line = self.at + 1, self.line + 1
             if self.at >= len(self.text):
-                raise self.missing(")")
+                raise self._missing(")")
             if self.text[self.at] == ")":
                 self.at += 1
                 return tuple(elements)
@@ -165,23 +172,23 @@ class _Lexer(Scanner):
             if character == "\\":
                 self._escape(add, quoted)
             elif character == "'" and not quoted:
-                add(self.until("'"), True)
+                add(self._until("'"), True)
             elif character == '"' and '"' not in ends:
                 self.at += 1
                 inner = self._pieces(frozenset('"'), quoted=True)
-                self.close('"')
+                self._close('"')
                 end_literal()
                 pieces += inner or [Literal("", True)]
             elif self.text.startswith("$'", self.at) and not quoted:
                 self.at += 1
-                add(self.escaped(), True)
+                add(self._escaped(), True)
             elif character == "$":
                 end_literal()
                 pieces.append(self._dollar(quoted))
             elif character == "`":
                 end_literal()
                 line = self.line
-                pieces.append(Substitution(self.until("`"), line, quoted))
+                pieces.append(Substitution(self._until("`"), line, quoted))
             else:
                 plain = _PLAIN.match(self.text, self.at)
                 add(self._take(plain.end() if plain else self.at + 1), quoted)
@@ -201,14 +208,16 @@ class _Lexer(Scanner):
     def _dollar(self, quoted: bool) -> Piece:
         self.at += 1
         if self.text.startswith("((", self.at):
-            inner = self.arithmetic()
-            body = _Lexer(inner, self.line)
+            line, inner = self.line, self._bracketed()
+            if not inner.endswith("))"):
+                raise self._missing("))")
+            body = _Lexer(inner[2:-2], line)
             return Arithmetic(
                 Word(tuple(body._pieces(frozenset(), quoted=True)), self.line), quoted
             )
         if self.text.startswith("(", self.at):
             line = self.line
-            return Substitution(self.parenthesis(), line, quoted)
+            return Substitution(self._bracketed()[1:-1], line, quoted)
         if self.text.startswith("{", self.at):
             return self._braces(quoted)
         if match := _NAME.match(self.text, self.at):
@@ -231,9 +240,9 @@ class _Lexer(Scanner):
                 self.at = rest + len(operator)
                 line = self.line
                 operand = Word(tuple(self._pieces(frozenset("}"), quoted=quoted)), line)
-                self.close("}")
+                self._close("}")
                 return Variable(name, index, operator, operand, quoted)
-        self.braces()
+        self._bracketed()
         if match is not None and self.text[match.end()] in "%#/^,@:!":
             return Variable(match[2], match[3], "other", quoted=quoted)
         return Literal(self.text[start : self.at], quoted)
@@ -267,3 +276,56 @@ class _Lexer(Scanner):
             self.line += 1
             if line.strip("\t") == delimiter:
                 return
+
+    def _until(self, quote: str) -> str:
+        """Return the text from the quote that is here to the next one."""
+        end = self.text.find(quote, self.at + 1)
+        if end < 0:
+            raise self._missing(quote)
+        return self._take(end + 1)[1:-1]
+
+    def _escaped(self) -> str:
+        r"""Return the text of the ``'...'`` that is here, with ``\n``, ``\'`` and such replaced."""
+        match = _ANSI.match(self.text, self.at)
+        if match is None:
+            raise self._missing("'")
+        self._take(match.end())
+        return re.sub(r"\\(.)", lambda m: _ESCAPES.get(m[1], m[1]), match[1], flags=re.DOTALL)
+
+    def _bracketed(self) -> str:
+        """Return the text from the bracket that is here to its own end; quotes within parentheses
+        are observed."""
+        start, opening, depth = self.at, self.text[self.at], 0
+        while self.at < len(self.text):
+            character = self.text[self.at]
+            if opening == "(" and character == "'":
+                self._until("'")
+            elif opening == "(" and character == '"':
+                self.at += 1
+                self._pieces(frozenset('"'), quoted=True)
+                self._close('"')
+            else:
+                depth += {opening: 1, _CLOSING[opening]: -1}.get(character, 0)
+                self._take(self.at + (2 if character == "\\" else 1))
+                if depth == 0:
+                    return self.text[start : self.at]
+        raise self._missing(_CLOSING[opening])
+
+    def _close(self, bracket: str) -> None:
+        """Move behind ``bracket``, which must be here."""
+        if not self.text.startswith(bracket, self.at):
+            raise self._missing(bracket)
+        self.at += 1
+
+    def _missing(self, bracket: str) -> UserError:
+        """Return the error for a quote or bracket that stays open."""
+        return UserError(
+            f"the command does not read as shell: {bracket} is missing after line {self.line};"
+            " close the quotes and brackets"
+        )
+
+    def _take(self, end: int) -> str:
+        taken = self.text[self.at : end]
+        self.at = end
+        self.line += taken.count("\n")
+        return taken

@@ -4,9 +4,10 @@ import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from fnmatch import fnmatchcase
 
-from rlcore.from_verl.shell.conditions import holds
+from rlcore.from_verl.shell.commands import answer, holds
 from rlcore.from_verl.shell.expansion import BASH_X, Expansion, Variables, assigns
 from rlcore.from_verl.shell.lexer import Substitution, Word
 from rlcore.from_verl.shell.parser import (
@@ -24,7 +25,6 @@ from rlcore.from_verl.shell.parser import (
     parse,
     simple_statements,
 )
-from rlcore.from_verl.shell.probes import answer
 from rlcore.from_verl.shell.value import Text, join, shown
 from schemas.errors import UserError
 
@@ -40,13 +40,15 @@ class Reading:
     """What was found: the words of the wanted ``command``, or of all ``commands`` on the way.
 
     ``ended``: the line with ``exit`` that was reached before. ``remarks``: what was decided here
-    and might come out otherwise where the script runs.
+    and might come out otherwise where the script runs. ``began``: the time that ``date`` tells, one
+    for all, so that a name made of it several times is one name.
     """
 
     command: list[Text] | None = None
     commands: list[list[Text]] = field(default_factory=list)
     ended: int | None = None
     remarks: list[str] = field(default_factory=list)
+    began: datetime = field(default_factory=datetime.now)
 
 
 def read_script(
@@ -228,7 +230,7 @@ class _Script:
         if self.captured is not None and words[:1] == ["echo"]:
             self.captured += [text for text in fields[1:] if text.value != "-n"]
             return True
-        found = answer(words)
+        found = answer(words, self.reading.began)
         if found is not None:
             if found.remark and found.remark not in self.reading.remarks:
                 self.reading.remarks.append(found.remark)
@@ -254,7 +256,7 @@ class _Script:
             self.wanted,
             self.environment,
             dict(self.expansion.variables),
-            Reading(remarks=self.reading.remarks),
+            Reading(remarks=self.reading.remarks, began=self.reading.began),
             captured,
         )
         try:

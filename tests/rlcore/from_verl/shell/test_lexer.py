@@ -77,3 +77,30 @@ def test_an_array_holds_words_over_lines_and_comments() -> None:
 def test_an_operator_in_an_array_is_told() -> None:
     with pytest.raises(UserError, match="line 2: '&' stands in an array"):
         tokens("A=(\na & b)")
+
+
+@pytest.mark.parametrize(
+    ("text", "piece"),
+    [
+        (r"$'a\n\'b'", Literal("a\n'b", True)),
+        ("$((a * (b + 1)))", Arithmetic(Word((Literal("a * (b + 1)", True),), 1))),
+        (
+            "$(a (b) ')' \")\" \"$(x ')')\" \\))",
+            Substitution("a (b) ')' \")\" \"$(x ')')\" \\)", 1),
+        ),
+        ("${a,${b.c}}", Variable("a", None, "other")),
+    ],
+)
+def test_what_is_inside_ends_at_its_own_bracket(text: str, piece: object) -> None:
+    first, rest = tokens(f"{text} c")
+    assert isinstance(first, Word)
+    assert first.pieces == (piece,)
+    assert rest == Word((Literal("c"),), 1)
+
+
+@pytest.mark.parametrize(
+    "text", ["'a", r"$'a\'", "$((a)", '$(a "b)', "$(a", "${a", "${.a", "`a", '"']
+)
+def test_an_open_bracket_is_told(text: str) -> None:
+    with pytest.raises(UserError, match=r"is missing after line \d; close the quotes"):
+        tokens(text)

@@ -91,3 +91,9 @@ def test_nothing_is_run(tmp_path: Path) -> None:
     assert command is not None
     assert "is known only where the script runs" in command[1].unknown
     assert not mark.exists()
+
+
+def test_several_dates_are_one_moment() -> None:
+    """A name and a folder that are made of it belong together."""
+    first, second = trained("N=$(date +%S%f); f() { M=$(echo $(date +%S%f)); }; f; train $N $M")
+    assert first == second
