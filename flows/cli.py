@@ -3,6 +3,7 @@
 import argparse
 import os
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 from flows.commands.algorithms import add_algorithms
@@ -119,22 +120,18 @@ def _from_verl(options: argparse.Namespace) -> int:
 
 def create_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="rl-pipeline", description=__doc__)
-    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
+    parser.add_argument(
+        "--version",
+        action="version",
+        version=f"%(prog)s {version('rl-pipeline')}",
+        help="print the version and exit",
+    )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     for add in ADD:
         add(commands)
     _add_from_verl(commands)
     return parser
-
-
-class _Version(argparse.Action):
-    """Prints the version of the installed project, and looks it up only then."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from importlib.metadata import version
-
-        parser.exit(message=f"{parser.prog} {version(parser.prog)}\n")
 
 
 def _add_from_verl(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

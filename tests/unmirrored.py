@@ -43,7 +43,6 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
     "tests/flows/commands/test_run.py": ("flows/inline.py",),
     "tests/flows/test_evolve.py": ("rlcore/evolve/session.py", "tasks/evolve.py"),
     "tests/rlcore/evolve/test_scores.py": ("schemas/evolve_tables.py",),
-    "tests/flows/test_worker.py": ("flows/commands/worker.py",),
     "tests/flows/test_local.py": ("flows/commands/up.py",),
     "tests/flows/test_study.py": ("flows/figure.py", "flows/outcomes.py", "flows/results_page.py"),
     "tests/flows/test_retrain.py": ("tasks/retraining/gate.py", "tasks/retraining/promote.py"),
