@@ -6,13 +6,11 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
-from flows.commands.algorithms import add_algorithms
 from flows.commands.ask import add_ask
 from flows.commands.champions import add_champions
 from flows.commands.compare import add_compare
 from flows.commands.completion import add_completion
 from flows.commands.data import add_data
-from flows.commands.deploy import add_deploy
 from flows.commands.doctor import add_doctor, add_env
 from flows.commands.evaluate import add_evaluate
 from flows.commands.evolve import add_evolve
@@ -20,19 +18,17 @@ from flows.commands.explain import add_explain
 from flows.commands.export import add_export, add_export_data
 from flows.commands.lineage import add_lineage
 from flows.commands.models import add_models
-from flows.commands.recipes import add_recipes
+from flows.commands.recipes import add_algorithms, add_recipes
 from flows.commands.replay import add_replay
 from flows.commands.report import add_report
 from flows.commands.reward import add_reward
 from flows.commands.run import add_fork, add_rerun, add_run
-from flows.commands.runs import add_runs
+from flows.commands.runs import add_runs, add_stop, add_watch
 from flows.commands.sql import add_sql, add_tables
 from flows.commands.status import add_status
-from flows.commands.stop import add_stop
 from flows.commands.store import add_store
-from flows.commands.up import add_down, add_open, add_up
+from flows.commands.up import add_deploy, add_down, add_open, add_up
 from flows.commands.wandb import add_wandb
-from flows.commands.watch import add_watch
 from flows.commands.worker import add_worker
 from flows.inline import INTERRUPTED
 from flows.output import drop_closed_stdout

@@ -21,7 +21,7 @@ from rlcore.store.versions import code_digest, code_parts
 from schemas.artifacts import ArtifactRef
 from schemas.recipe import Recipe
 from schemas.stages import Stage
-from tasks.runtime.keys import Obstacle, StageKeys, endless, made_of, stage_key, total_of
+from tasks.runtime.keys import Obstacle, StageKeys, made_of, stage_key, without_end
 
 Digests = Callable[[Recipe], Mapping[str, str]]
 
@@ -61,7 +61,7 @@ class Declared:
 
         code = code_digest(self.stage, users)
         parts = made_of(self.stage, part, parents, inputs, {**code_parts(self.stage), **users})
-        rest = endless(self.stage, part)
+        rest, total = without_end(self.stage, part)
         return StageKeys(
             key(code),
             key(""),
@@ -69,7 +69,7 @@ class Declared:
             parts,
             {**inputs, **users},
             trajectory=None if rest is None else key("", rest),
-            total=total_of(self.stage, part),
+            total=total,
         )
 
 
