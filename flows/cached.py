@@ -1,10 +1,10 @@
 """What the store already holds of a recipe's run, and why the rest would run. Only reads."""
 
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING
 
 from rlcore.dry_run.stages import InStore
 from rlcore.dry_run.states import Cause, StageState, State, What
+from rlcore.learner.checkpoints import KIND
 from rlcore.store.checks import DamagedArtifact
 from rlcore.store.reader import ArtifactReader
 from schemas.artifacts import ArtifactRef, Manifest
@@ -12,11 +12,11 @@ from schemas.errors import UserError
 from schemas.names import BASE_MODEL
 from schemas.recipe import Recipe
 from schemas.stages import Stage, stage_parents
+from tasks.runtime.causes import causes
 from tasks.runtime.declared import Declared, declared
-
-if TYPE_CHECKING:
-    from tasks.runtime.keys import StageKeys
-    from tasks.runtime.longer import Shorter
+from tasks.runtime.drift import HalfDone, continued_key
+from tasks.runtime.keys import StageKeys, generation_key, generations
+from tasks.runtime.longer import earlier_run
 
 PENDING = "pending"  # kind of a ref whose content is not known before its stage, the key, has run
 NEW = Cause(What.NEW)
@@ -86,7 +86,7 @@ class _Walk:
     def _unknown(
         self,
         stage: Declared,
-        keys: "StageKeys",
+        keys: StageKeys,
         parents: Mapping[str, ArtifactRef],
         pending: list[str],
     ) -> StageState:
@@ -98,11 +98,9 @@ class _Walk:
         return StageState(stage.stage, State.MAY_RUN, note=" or ".join(dict.fromkeys(pending)))
 
     def _looked_up(
-        self, stage: Declared, keys: "StageKeys", parents: Mapping[str, ArtifactRef]
+        self, stage: Declared, keys: StageKeys, parents: Mapping[str, ArtifactRef]
     ) -> tuple[StageState, Manifest | None]:
         """Return the state of a stage whose parents are there, and its result where it has one."""
-        from tasks.runtime.keys import generation_key, generations
-
         name, damage = stage.stage, ""
         numbers = generations(self._store, stage.kind, keys.key)
         refreshed = name in self._refresh
@@ -115,9 +113,23 @@ class _Walk:
                 note = f"generation {number}, as a newer one is damaged" if damage else ""
                 return StageState(name, State.CACHED, note=note), made
         number = max(numbers, default=0) + 1 if refreshed else 1
-        begun, made = self._begun(stage, keys, number)
-        if begun is not None:
-            return begun, made
+        other = earlier_run(
+            self._store,
+            stage,
+            keys,
+            self._recipe,
+            number,
+            is_made=lambda key: self._accept_code and not refreshed and self._has(stage, key),
+            log=lambda sentence: None,  # of checkpoints of other runs
+        )
+        if isinstance(other, HalfDone):
+            return self._with_other_code(stage, generation_key(keys.key, number), other)
+        begun = self._own_steps(generation_key(keys.key, number), keys.total)
+        if begun:
+            return StageState(name, State.CONTINUES, max(begun)), None
+        if other is not None and other.obstacle is None:
+            note = f"of a run of {other.total} iterations"
+            return StageState(name, State.CONTINUES, other.step, note=note), None
         if refreshed:
             found: tuple[Cause, ...] = (Cause(What.REFRESH),)
         elif damage:
@@ -126,71 +138,32 @@ class _Walk:
             found = self._causes(stage, keys, parents)
         if not found:
             found = (Cause(What.OTHER_CODE, "its result went on with other code, as accepted"),)
-        shorter = None if refreshed or damage else self._shorter(stage, keys)
-        note = "" if shorter is None or shorter.obstacle is None else shorter.sentence()
+        note = "" if other is None or refreshed or damage else other.sentence()
         return StageState(name, State.RUNS, causes=found, note=note), None
 
-    def _begun(
-        self, stage: Declared, keys: "StageKeys", number: int
-    ) -> tuple[StageState | None, Manifest | None]:
-        """Return the state of a stage that has left checkpoints or went on with other code."""
-        from rlcore.learner.checkpoints import KIND
-        from tasks.runtime.drift import continued_key, stopped_run
-        from tasks.runtime.keys import generation_key
-
-        key, refreshed = generation_key(keys.key, number), stage.stage in self._refresh
-        other = stage.resumes is not None and stopped_run(
-            self._store,
-            stage.kind,
-            key=key,
-            identity=keys.identity,
-            code=keys.code,
-            is_made=lambda key: self._accept_code and not refreshed and self._has(stage, key),
-            log=lambda sentence: None,  # of checkpoints of other runs
-            alone=number > 1,
-        )
-        if other and not self._accept_code:
+    def _with_other_code(
+        self, stage: Declared, key: str, other: HalfDone
+    ) -> tuple[StageState, Manifest | None]:
+        """Return the state of a stage of which other code has left checkpoints or made more."""
+        if not self._accept_code:
             refusal = (
                 f"it stopped after iteration {other.step} with other code: a run is refused without"
                 " --accept-code"
             )
             found = (Cause(What.OTHER_CODE, refusal),)
             return StageState(stage.stage, State.REFUSED, other.step, found), None
-        if other:
-            continued = continued_key(key, other.key)
-            if not refreshed and self._has(stage, continued):
-                made = self._store.peek(stage.kind, continued)
-                return StageState(stage.stage, State.CACHED), made
-            return StageState(
-                stage.stage, State.CONTINUES, other.step, note="with other code"
-            ), None
+        continued = continued_key(key, other.key)
+        if stage.stage not in self._refresh and self._has(stage, continued):
+            made = self._store.peek(stage.kind, continued)
+            return StageState(stage.stage, State.CACHED), made
+        note = "with other code"
+        return StageState(stage.stage, State.CONTINUES, other.step, note=note), None
+
+    def _own_steps(self, key: str, total: int | None) -> list[int]:
+        """Return the steps of the checkpoints of a stage run, up to ``total``."""
         names = [name.rpartition("/")[2] for name in self._store.keys(KIND, f"{key}/")]
         steps = [int(name) for name in names if name.isdecimal()]
-        steps = [step for step in steps if keys.total is None or step <= keys.total]
-        if steps:
-            return StageState(stage.stage, State.CONTINUES, max(steps)), None
-        shorter = None if refreshed else self._shorter(stage, keys)
-        if shorter is not None and shorter.obstacle is None:
-            note = f"of a run of {shorter.total} iterations"
-            return StageState(stage.stage, State.CONTINUES, shorter.step, note=note), None
-        return None, None
-
-    def _shorter(self, stage: Declared, keys: "StageKeys") -> "Shorter | None":
-        """Return the run of fewer iterations that a run would go on with, or cannot."""
-        from tasks.runtime.longer import shorter_run
-
-        if stage.resumes is None or keys.trajectory is None or keys.total is None:
-            return None
-        return shorter_run(
-            self._store,
-            key=keys.key,
-            trajectory=keys.trajectory,
-            code=keys.code,
-            recipe=self._recipe,
-            total=keys.total,
-            obstacle=stage.resumes,
-            log=lambda sentence: None,
-        )
+        return [step for step in steps if total is None or step <= total]
 
     def _has(self, stage: Declared, key: str) -> bool:
         try:
@@ -199,10 +172,8 @@ class _Walk:
             return False
 
     def _causes(
-        self, stage: Declared, keys: "StageKeys", parents: Mapping[str, ArtifactRef]
+        self, stage: Declared, keys: StageKeys, parents: Mapping[str, ArtifactRef]
     ) -> tuple[Cause, ...]:
-        from tasks.runtime.causes import causes
-
         if stage.kind not in self._earlier:
             found = self._store.manifests(lambda damage: None, kinds=[stage.kind])
             self._earlier[stage.kind] = found

@@ -3,15 +3,14 @@
 import argparse
 import os
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
-from flows.commands.algorithms import add_algorithms
 from flows.commands.ask import add_ask
 from flows.commands.champions import add_champions
 from flows.commands.compare import add_compare
 from flows.commands.completion import add_completion
 from flows.commands.data import add_data
-from flows.commands.deploy import add_deploy
 from flows.commands.doctor import add_doctor, add_env
 from flows.commands.evaluate import add_evaluate
 from flows.commands.evolve import add_evolve
@@ -19,19 +18,17 @@ from flows.commands.explain import add_explain
 from flows.commands.export import add_export, add_export_data
 from flows.commands.lineage import add_lineage
 from flows.commands.models import add_models
-from flows.commands.recipes import add_recipes
+from flows.commands.recipes import add_algorithms, add_recipes
 from flows.commands.replay import add_replay
 from flows.commands.report import add_report
 from flows.commands.reward import add_reward
 from flows.commands.run import add_fork, add_rerun, add_run
-from flows.commands.runs import add_runs
+from flows.commands.runs import add_runs, add_stop, add_watch
 from flows.commands.sql import add_sql, add_tables
 from flows.commands.status import add_status
-from flows.commands.stop import add_stop
 from flows.commands.store import add_store
-from flows.commands.up import add_down, add_open, add_up
+from flows.commands.up import add_deploy, add_down, add_open, add_up
 from flows.commands.wandb import add_wandb
-from flows.commands.watch import add_watch
 from flows.commands.worker import add_worker
 from flows.inline import INTERRUPTED
 from flows.output import drop_closed_stdout
@@ -119,22 +116,18 @@ def _from_verl(options: argparse.Namespace) -> int:
 
 def create_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="rl-pipeline", description=__doc__)
-    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
+    parser.add_argument(
+        "--version",
+        action="version",
+        version=f"%(prog)s {version('rl-pipeline')}",
+        help="print the version and exit",
+    )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     for add in ADD:
         add(commands)
     _add_from_verl(commands)
     return parser
-
-
-class _Version(argparse.Action):
-    """Prints the version of the installed project, and looks it up only then."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from importlib.metadata import version
-
-        parser.exit(message=f"{parser.prog} {version(parser.prog)}\n")
 
 
 def _add_from_verl(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

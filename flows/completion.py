@@ -1,7 +1,7 @@
 """What a shell may complete: besides commands and options, recipes, their keys, and runs."""
 
 import argparse
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import argcomplete
@@ -59,24 +59,12 @@ def runs(parsed_args: argparse.Namespace, **_: Any) -> list[str]:
 
 
 def recipe_keys() -> list[str]:
-    """Return the dotted path of every key that a recipe may set; 0 stands for an index."""
-    from schemas.recipe import Recipe
+    """Return the dotted path of every key that a recipe may set, but for those below a name of the
+    user's; 0 stands for an index."""
+    from rlcore import recipe_keys as known
 
-    schema = Recipe.model_json_schema()
-    return list(dict.fromkeys(_below(schema, schema["$defs"], "")))
-
-
-def _below(node: Mapping[str, Any], defs: Mapping[str, Any], path: str) -> Iterator[str]:
-    if "$ref" in node:
-        yield from _below(defs[node["$ref"].rpartition("/")[2]], defs, path)
-    for option in (*node.get("anyOf", ()), *node.get("oneOf", ())):
-        yield from _below(option, defs, path)
-    for key, child in node.get("properties", {}).items():
-        at = f"{path}.{key}" if path else key
-        yield at
-        yield from _below(child, defs, at)
-    if "items" in node:
-        yield from _below(node["items"], defs, f"{path}.0")
+    paths = (path for paths in known.recipe_keys().values() for path in paths)
+    return [path for path in paths if known.NAMED not in path.split(".")]
 
 
 def _parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:

@@ -52,10 +52,6 @@ class Site:
     deployments: tuple[str, ...] = ()
 
     @property
-    def api_url(self) -> str:
-        return f"http://{services.HOST}:{self.port}/api"
-
-    @property
     def ui_url(self) -> str:
         return f"http://{services.HOST}:{self.port}"
 

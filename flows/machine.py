@@ -5,7 +5,6 @@ import os
 import platform
 import re
 import shutil
-import socket
 import stat
 import subprocess
 import sys
@@ -86,12 +85,10 @@ def _versions() -> Iterator[Finding]:
         pins = dict(line.split("==") for line in lines if line and not line.startswith("#"))
     missing, others, right = [], [], 0
     for name in _needed():
-        try:
-            found = version(name).partition("+")[0]  # without the build, as torch's +cpu
-        except PackageNotFoundError:
+        found = (installed(name) or "").partition("+")[0]  # without the build, as torch's +cpu
+        if not found:
             missing.append(name)
-            continue
-        if name in pins and found != pins[name]:
+        elif name in pins and found != pins[name]:
             others.append(f"{name} {found} instead of {pins[name]}")
         else:
             right += 1
@@ -143,7 +140,7 @@ def _server(home: Path) -> Iterator[Finding]:
         log = services.log_path(home, "server")
         remedy = f"see {log}; `make down`, then `make up`"
         yield Finding("server", PROBLEM, f"does not answer on port {server.port}", remedy)
-    elif _is_free(local.PORT):
+    elif services.free_port([local.PORT]) == local.PORT:
         yield Finding("server", OK, f"not running; port {local.PORT} is free")
     else:
         remedy = "none is needed: `make up` takes another port and writes it into .env"
@@ -156,16 +153,6 @@ def _server(home: Path) -> Iterator[Finding]:
         yield Finding("worker", WARNING, found, "`make up` starts it")
     else:
         yield Finding("worker", OK, "running" if worker else "not running")
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
 
 
 def _permissions(home: Path) -> Iterator[Finding]:

@@ -16,6 +16,7 @@ import yaml
 
 from flows.places import ROOT
 from rlcore.recipe_keys import NAMED
+from rlcore.results.queries import describe
 from rlcore.rewards.registry import BUILTIN
 from schemas.algorithm import ADVANTAGES, KL, POLICY_LOSSES
 from schemas.environment import ENVIRONMENTS
@@ -23,6 +24,8 @@ from schemas.names import ENVIRONMENT, JUDGE, REWARD_MODEL
 from schemas.presets import PRESETS
 from schemas.recipe import Recipe
 from schemas.rl import RLSection
+from schemas.table_list import TABLES as TEXTS
+from schemas.table_list import VIEWS
 
 REFERENCE = ROOT / "docs" / "recipe.md"
 SCHEMA = ROOT / "docs" / "recipe.schema.json"
@@ -149,10 +152,6 @@ def reference() -> str:
 
 def tables_reference() -> str:
     """Return the reference of tables as Markdown: what each holds, and its columns."""
-    from rlcore.results.queries import describe
-    from schemas.table_list import TABLES as TEXTS
-    from schemas.table_list import VIEWS
-
     parts = [TABLES_HEAD, "| table | holds |", "|---|---|"]
     texts = {**VIEWS, **TEXTS}
     parts += [f"| [{name}](#{name}) | {text} |" for name, text in texts.items()]

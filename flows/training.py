@@ -49,36 +49,6 @@ from schemas.errors import UserError
 from schemas.recipe import Recipe
 from tasks.run_page.tracking import Tracker
 
-__all__ = [
-    "DAPOConfig",
-    "GEPOConfig",
-    "GRPOConfig",
-    "GSPOConfig",
-    "PPOConfig",
-    "RLOOConfig",
-    "ReMaxConfig",
-    "Trained",
-    "VAPOConfig",
-    "train_reasoning_with_dapo",
-    "train_reasoning_with_dapo_sync",
-    "train_with_dapo",
-    "train_with_dapo_sync",
-    "train_with_gepo",
-    "train_with_gepo_sync",
-    "train_with_grpo",
-    "train_with_grpo_sync",
-    "train_with_gspo",
-    "train_with_gspo_sync",
-    "train_with_ppo",
-    "train_with_ppo_sync",
-    "train_with_remax",
-    "train_with_remax_sync",
-    "train_with_rloo",
-    "train_with_rloo_sync",
-    "train_with_vapo",
-    "train_with_vapo_sync",
-]
-
 logger = logging.getLogger(__name__)
 
 C = TypeVar("C", bound=TrainingConfig)

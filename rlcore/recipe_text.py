@@ -2,6 +2,7 @@
 within limits, as anchors, brackets and length can ask for more than a machine has."""
 
 import re
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import yaml
@@ -102,6 +103,20 @@ def _text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
 
 
 _Dumper.add_representer(str, _text)
+
+
+def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the dotted key below ``path`` and the value of whatever in ``tree`` has no keys below
+    it; items of a list of mappings count from 0."""
+    if isinstance(tree, Mapping) and tree:
+        items: Iterable[tuple[Any, Any]] = tree.items()
+    elif isinstance(tree, list) and any(isinstance(item, Mapping) for item in tree):
+        items = enumerate(tree)
+    else:
+        yield path, tree
+        return
+    for key, child in items:
+        yield from leaves(child, f"{path}.{key}" if path else str(key))
 
 
 def write_yaml(tree: Any, *, width: int = 80) -> str:

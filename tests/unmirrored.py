@@ -23,14 +23,14 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
         f"rlcore/reward_trial/{name}.py" for name in ["rows", "score", "figures", "findings"]
     ),
     "tests/flows/commands/test_json.py": tuple(
-        f"flows/commands/{name}.py" for name in ["algorithms", "arguments", "recipes"]
+        f"flows/commands/{name}.py" for name in ["arguments", "recipes"]
     ),
     "tests/rlcore/results/test_lineage.py": ("rlcore/results/subject.py",),
     "tests/rlcore/results/test_run.py": ("rlcore/results/rounds.py",),
     "tests/tasks/runtime/test_caching.py": (
         *("tasks/runtime/pipeline.py", "tasks/runtime/stage_run.py"),
     ),
-    "tests/flows/test_cancel.py": (*("flows/cancelling.py", "flows/commands/stop.py"),),
+    "tests/flows/test_cancel.py": ("flows/cancelling.py",),
     "tests/flows/test_completion.py": ("flows/commands/completion.py",),
     "tests/flows/commands/test_evaluate.py": (
         *("tasks/evaluate_model.py", "rlcore/results/model.py"),
@@ -39,8 +39,6 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
     "tests/flows/test_evolve.py": ("rlcore/evolve/session.py", "tasks/evolve.py"),
     "tests/rlcore/evolve/test_scores.py": ("schemas/evolve_tables.py",),
     "tests/rlcore/store/test_tables.py": ("schemas/contract.py",),
-    "tests/flows/test_worker.py": ("flows/commands/worker.py",),
-    "tests/flows/test_local.py": ("flows/commands/up.py",),
     "tests/flows/test_study.py": ("flows/outcomes.py", "flows/results_page.py"),
     "tests/flows/test_retrain.py": ("tasks/retraining/gate.py", "tasks/retraining/promote.py"),
     "tests/flows/test_retrain_deployed.py": ("tasks/retraining/events.py",),

@@ -1,7 +1,6 @@
 """``rl-pipeline ask``: questions that people have about a run, answered by SQL."""
 
 import argparse
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -70,25 +69,17 @@ def _recipe_keys(first: Path, second: Path) -> dict[str, tuple[str | None, str |
     is gone."""
     import yaml
 
+    from rlcore.recipe_text import leaves
+
     if not all((folder / RECIPE).is_file() for folder in (first, second)):
         return {}
     flat = [
-        dict(_leaves(yaml.safe_load((folder / RECIPE).read_text(encoding="utf-8")), ""))
+        {
+            key: str(value)
+            for key, value in leaves(yaml.safe_load((folder / RECIPE).read_text(encoding="utf-8")))
+        }
         for folder in (first, second)
     ]
     names = dict.fromkeys([*flat[0], *flat[1]])
     pairs = {name: (flat[0].get(name), flat[1].get(name)) for name in names}
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
-
-
-def _leaves(value: Any, path: str) -> Iterator[tuple[str, str]]:
-    """Yield dotted key and value of all that is no mapping and no list of mappings."""
-    if isinstance(value, Mapping):
-        items = value.items()
-    elif isinstance(value, list) and any(isinstance(each, Mapping) for each in value):
-        items = enumerate(value)
-    else:
-        yield path.removeprefix("."), str(value)
-        return
-    for name, inner in items:
-        yield from _leaves(inner, f"{path}.{name}")

@@ -87,25 +87,25 @@ def to_rows(
             add("training", figure.name, run=run, value=value)
     for run, pairs in comparison.pairs.items():
         for pair in pairs:
-            add("evaluation", pair.metric, run=run, **_interval(pair))
+            add("evaluation", pair.metric, run=run, pairs=pair.pairs, **of_difference(pair))
     for number, note in enumerate(comparison.notes, start=1):
         add("note", str(number), text=note)
     for (condition, run, pair), sentence in zip(failures, sentences, strict=True):
-        add("failed", condition.metric, run=run, text=sentence, **_interval(pair))
+        add(
+            "failed",
+            condition.metric,
+            run=run,
+            text=sentence,
+            pairs=pair.pairs,
+            **of_difference(pair),
+        )
     return rows
 
 
-def _interval(pair: "Difference") -> dict[str, Any]:
-    return {
-        "value": pair.value,
-        "low": pair.low,
-        "high": pair.high,
-        "pairs": pair.pairs,
-        "higher": pair.higher,
-        "lower": pair.lower,
-        "unmatched_first": pair.unmatched_first,
-        "unmatched_this": pair.unmatched_second,
-    }
+def of_difference(pair: "Difference") -> dict[str, Any]:
+    """Return what is printed of a difference, by column."""
+    names = ("value", "low", "high", "higher", "lower", "unmatched_first")
+    return {name: getattr(pair, name) for name in names} | {"unmatched_this": pair.unmatched_second}
 
 
 def _sentence(first: str, condition: "Condition", run: str, pair: "Difference") -> str:

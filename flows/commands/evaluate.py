@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from flows.commands.arguments import add_overrides, add_recipe, add_runs_folder, recipe_of
+from flows.commands.compare import of_difference
 from flows.output import add_format, print_rows, progress_on_stderr, tell
 from schemas.errors import UserError
 
@@ -159,19 +160,8 @@ def _differences(found: "dict[str, Evaluated]") -> Iterator[dict[str, Any]]:
             if pair is None:
                 yield _row(NOTE, model, text=f"shares no prompt that has {metric} with {base}")
                 continue
-            yield _row(
-                DIFFERENCE,
-                model,
-                metric=metric,
-                value=pair.value,
-                low=pair.low,
-                high=pair.high,
-                prompts=pair.pairs,
-                higher=pair.higher,
-                lower=pair.lower,
-                unmatched_first=pair.unmatched_first,
-                unmatched_this=pair.unmatched_second,
-            )
+            counted = {"metric": metric, "prompts": pair.pairs}
+            yield _row(DIFFERENCE, model, **counted, **of_difference(pair))
 
 
 def _kept(found: "dict[str, Evaluated]") -> Iterator[dict[str, Any]]:

@@ -1,4 +1,5 @@
-"""``rl-pipeline recipes``: what can be run by name."""
+"""``rl-pipeline recipes`` and ``algorithms``: what can be run by name, what each preset needs, and
+which one to choose."""
 
 import argparse
 from typing import Any
@@ -30,3 +31,43 @@ def _recipes(options: argparse.Namespace) -> int:
         )
     print_rows(rows, list(rows[0]), options.format)
     return 0
+
+
+def add_algorithms(commands: Any) -> None:
+    """Add the subcommand ``algorithms`` to a command line's subparsers."""
+    parser = commands.add_parser("algorithms", help="what each algorithm needs; which to take")
+    parser.add_argument(
+        "--for", dest="scenario", metavar="SCENARIO", help='e.g. --for "math problem solving"'
+    )
+    add_format(parser)
+    parser.set_defaults(command=_algorithms)
+
+
+def _algorithms(options: argparse.Namespace) -> int:
+    from dataclasses import asdict
+
+    from rlcore.algorithms.catalogue import (
+        capabilities,
+        capability_table,
+        recommendation_lines,
+        tree_lines,
+    )
+    from schemas.presets import PRESETS
+
+    if options.format != "table":
+        names = list(PRESETS) if options.scenario is None else _recommended(options.scenario)
+        rows = [asdict(capabilities(name)) for name in names]
+        print_rows(rows, list(rows[0]), options.format)
+    elif options.scenario is not None:
+        print("\n".join(recommendation_lines(options.scenario)))
+    else:
+        lines = [*capability_table(), "", *recommendation_lines(), "", *tree_lines()]
+        print("\n".join(lines))
+    return 0
+
+
+def _recommended(scenario: str) -> list[str]:
+    from rlcore.algorithms.catalogue import recommend
+
+    answers = (recommend(scenario), recommend(scenario, sota=True))
+    return list(dict.fromkeys(name for answer in answers for name in answer.presets))

@@ -1,18 +1,29 @@
-"""``rl-pipeline runs``: what was run, finished or not, from the folders that runs leave."""
+"""``rl-pipeline runs``, ``watch`` and ``stop``: what was run, finished or not, from the folders
+that runs leave; following a run from any terminal, whoever started it; cancelling one."""
 
 import argparse
 import json
+import os
+import shlex
+import time
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flows.commands.arguments import add_runs_folder
+from flows.form import FIELDS, with_fields
 from flows.output import add_format, print_rows
 from rlcore.results.folders import RECIPE, SUMMARY, flow_run_digits, run_folders
+from schemas.errors import UserError
+
+if TYPE_CHECKING:
+    from prefect.client.schemas.objects import FlowRun
 
 SHOWN = ("run", "state", "iterations", "accuracy", "began")
 COLUMNS = ("run", "state", "recipe", "iterations", "accuracy", "began", "ended", "export")
 UNFINISHED = "unfinished"
+PATIENCE_S = 90.0  # with a run that is to stop, which closes its workers first
+POLL_S = 0.5
 
 
 def add_runs(commands: Any) -> None:
@@ -78,3 +89,108 @@ def _known_states() -> dict[str, str]:
 
 def _time(path: Path) -> str:
     return datetime.fromtimestamp(path.stat().st_mtime).astimezone().isoformat(" ", "seconds")
+
+
+def add_watch(commands: Any) -> None:
+    """Add the subcommand ``watch`` to a command line's subparsers."""
+    parser = commands.add_parser("watch", help="follow a run to its table, from any terminal")
+    parser.add_argument(
+        "run",
+        nargs="?",
+        default="latest",
+        help="its folder in runs/, the beginning of its id, or latest (default: %(default)s)",
+    )
+    parser.set_defaults(command=watch)
+
+
+def watch(options: argparse.Namespace) -> int:
+    """Follow the run; return 0 when it completed and 1 otherwise.
+
+    Raises UserError when no server is up, or it knows no such run.
+    """
+    from flows import services
+    from flows.local import HOME, ROOT, attach
+
+    foreign = "PREFECT_API_URL" in os.environ  # its worker may be anywhere
+    if not attach(HOME):
+        raise UserError("no Prefect server of this project is running; `make up` starts it")
+    from prefect.settings import PREFECT_UI_URL
+
+    from flows.flow_runs import find_run, is_of_a_terminal, whole
+    from flows.follow import follow
+
+    worker = services.find(HOME, "worker")
+    run = find_run(options.run)
+    owner = whole(run)
+    log = None if is_of_a_terminal(owner) else services.log_path(HOME, "worker")
+    return follow(
+        run.id,
+        root=ROOT,
+        ui_url=str(PREFECT_UI_URL.value()),
+        worker_alive=lambda: foreign or (worker is not None and worker.alive()),
+        worker_log=log,
+        owner=owner.id,
+    )
+
+
+def add_stop(commands: Any) -> None:
+    """Add the subcommand ``stop`` to a command line's subparsers."""
+    parser = commands.add_parser("stop", help="cancel a run; the same command continues it")
+    parser.add_argument("run", metavar="RUN", help="as `rl-pipeline runs` names it, or 'latest'")
+    parser.set_defaults(command=_stop)
+
+
+def _stop(options: argparse.Namespace) -> int:
+    from flows import local
+
+    if not local.attach(local.HOME):
+        raise UserError(
+            f"run '{options.run}' is cancelled through its Prefect server, and none is up;"
+            " `make up` starts it, and a run that is still alive reports to it"
+        )
+    from flows import flow_runs
+
+    run = flow_runs.find_run(options.run)
+    name = flow_runs.folder_of(run)
+    if run.state is None or run.state.is_final():
+        state = (run.state_name or "unknown").lower()
+        raise UserError(f"run '{name}' has ended ({state}); there is nothing to stop")
+    run = flow_runs.whole(run)
+    flow_runs.cancel(run.id)
+    began = time.monotonic()
+    while not (now := flow_runs.read(run.id)).state or not now.state.is_final():
+        if time.monotonic() - began > PATIENCE_S:
+            print(
+                f"{name} was asked to end and has not within {PATIENCE_S:.0f} s; `rl-pipeline"
+                " status` shows its process"
+            )
+            return 1
+        time.sleep(POLL_S)
+    if not now.state.is_cancelled():
+        print(f"{name} had ended before it could be cancelled: {now.state.name}")
+        return 0
+    print(f"Cancelled: {name} (flow run {run.id}), {time.monotonic() - began:.0f} s.")
+    print(f"The same command continues it: {command_of(run, flow_runs.deployment_of(run))}")
+    return 0
+
+
+def command_of(run: "FlowRun", deployment: str | None) -> str:
+    """Return the command that starts what ``run`` is, as one line of a shell; ``deployment``:
+    FLOW/NAME of that which made it."""
+    recipe, overrides = run.parameters["recipe"], run.parameters.get("overrides") or {}
+    given = {name: run.parameters.get(name) for name in ("refresh", "until")}
+    fields = {name: run.parameters.get(name) for name in FIELDS}
+    if deployment is not None:
+        words = ["prefect", "deployment", "run", deployment, "--watch"]
+        for name, value in {"overrides": overrides, **given}.items():
+            words += ["-p", f"{name}={json.dumps(value)}"] if value else []
+        for name, value in fields.items():
+            words += ["-p", f"{name}={json.dumps(value)}"] if value is not None else []
+    else:
+        words = ["rl-pipeline", "run", recipe]
+        for path, value in with_fields(overrides, fields).items():
+            words += ["-o", f"{path}={json.dumps(value)}"]
+        words += ["--accept-code"] if run.parameters.get("accept_code") else []
+        words += [word for stage in given["refresh"] or () for word in ("--refresh", stage)]
+        words += ["--until", given["until"]] if given["until"] else []
+    return shlex.join(words)

@@ -1,10 +1,11 @@
 """In what runs differ: keys of their recipes, the code of their stages, the data that they read."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from rlcore.recipe_text import leaves
 from rlcore.results.run import Run
 from schemas.artifacts import Manifest
 
@@ -53,24 +54,14 @@ def differing_settings(runs: Sequence[Run]) -> list[Setting]:
 
 def recipe_differences(recipes: Sequence[Mapping[str, Any]]) -> list[Setting]:
     """Return the dotted keys whose values are not the same in all ``recipes``, in their order."""
-    flat = [dict(_leaves(recipe, "")) for recipe in recipes]
+    flat = [{key: _text(value) for key, value in leaves(recipe)} for recipe in recipes]
     keys = dict.fromkeys(key for recipe in flat for key in recipe if key not in NAMES)
     rows = [Setting("recipe", key, tuple(recipe.get(key) for recipe in flat)) for key in keys]
     return [row for row in rows if len(set(row.values)) > 1]
 
 
-def _leaves(node: Any, path: str) -> Iterator[tuple[str, str]]:
-    """Yield dotted key and value of whatever has no keys below it."""
-    items: Iterator[tuple[Any, Any]] | None = None
-    if isinstance(node, Mapping) and node:
-        items = iter(node.items())
-    elif isinstance(node, list) and any(isinstance(item, Mapping) for item in node):
-        items = iter(enumerate(node))
-    if items is None:
-        yield path, node if isinstance(node, str) else json.dumps(node, ensure_ascii=False)
-        return
-    for key, child in items:
-        yield from _leaves(child, f"{path}.{key}" if path else str(key))
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _manifests(run: Run) -> dict[str, Manifest]:

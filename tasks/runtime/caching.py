@@ -37,15 +37,9 @@ from schemas.names import RECORDS
 from schemas.recipe import Recipe
 from schemas.stages import Stage
 from tasks.runtime.declared import Declared, declared
-from tasks.runtime.drift import SHOWN, stopped_run
-from tasks.runtime.keys import (
-    Obstacle,
-    StageKeys,
-    fresh_generation,
-    is_made_by,
-    newest_generation,
-)
-from tasks.runtime.longer import shorter_run
+from tasks.runtime.drift import SHOWN
+from tasks.runtime.keys import StageKeys, fresh_generation, is_made_by, newest_generation
+from tasks.runtime.longer import Shorter, earlier_run
 from tasks.runtime.pipeline import PipelineRun, StageResult
 from tasks.runtime.restarts import Restarts
 from tasks.runtime.stage_run import StageRun, flow_run_id
@@ -120,51 +114,36 @@ class CachedStage:
         if (made := self._find(run)) is not None:
             run.records = run.store.manifest(made).metadata.get(RECORDS, run.key)
             return run
-        log = get_run_logger().warning
-        accepts, code = run.pipeline.accept_code, run.code_fingerprint
-        other = stopped_run(
+        log, accepts = get_run_logger().warning, run.pipeline.accept_code
+        other = earlier_run(
             run.store,
-            run.kind,
-            key=run.key,
-            identity=run.identity,
-            code=run.keys.code,
+            self.declared,
+            run.keys,
+            run.recipe,
+            run.generation,
             is_made=lambda key: accepts and self._is_to_be_used(run, key),
             log=log,
-            alone=run.generation > 1,
         )
+        if isinstance(other, Shorter):
+            return self._lengthening(run, other)
         if other is None:
-            return self._lengthening(run, self.resumes)
+            return run
         if not accepts:
-            raise other.refusal(self.stage, code, run.store)
+            raise other.refusal(self.stage, run.code_fingerprint, run.store)
         continued = run.continuing(other)
         if self._find(continued) is None:
             log(
                 f"{self.stage} goes on after iteration {other.step} with other code, as accepted:"
-                f" digest {other.code[:SHOWN]} before, {code[:SHOWN]} now"
+                f" digest {other.code[:SHOWN]} before, {run.code_fingerprint[:SHOWN]} now"
             )
         return continued
 
-    def _lengthening(self, run: StageRun, obstacle: Obstacle) -> StageRun:
-        """Return the run that goes on with one of fewer iterations, or ``run``."""
-        keys, log = run.keys, get_run_logger().warning
-        if keys.trajectory is None or keys.total is None or run.generation > 1:
-            return run
-        shorter = shorter_run(
-            run.store,
-            key=run.key,
-            trajectory=keys.trajectory,
-            code=keys.code,
-            recipe=run.recipe,
-            total=keys.total,
-            obstacle=obstacle,
-            log=log,
-        )
-        if shorter is None:
-            return run
+    def _lengthening(self, run: StageRun, shorter: Shorter) -> StageRun:
+        """Return the run that goes on with ``shorter``, or ``run`` where it cannot."""
         if shorter.obstacle is not None:
-            log(f"{self.stage} {shorter.sentence()}")
+            get_run_logger().warning(f"{self.stage} {shorter.sentence()}")
             return run
-        log(
+        get_run_logger().warning(
             f"{self.stage} goes on after iteration {shorter.step} of a run of {shorter.total}"
             " iterations"
         )

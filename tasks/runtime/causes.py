@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 from rlcore.dry_run.states import Cause, What
+from rlcore.recipe_text import leaves
 from rlcore.store.versions import VERSION, why
 from schemas.artifacts import Manifest
 from tasks.runtime.keys import MADE_OF, KeyParts
@@ -35,7 +36,7 @@ def causes(parts: KeyParts, earlier: Iterable[Manifest], roles: Iterable[str]) -
 def _differences(before: KeyParts, after: KeyParts) -> tuple[Cause, ...]:
     parents = {role: digest for role, digest in before.parents.items() if role in after.parents}
     found = [
-        *_changed(What.RECIPE, _flat(before.recipe), _flat(after.recipe)),
+        *_changed(What.RECIPE, dict(leaves(before.recipe)), dict(leaves(after.recipe))),
         *_changed(What.INPUT, before.inputs, after.inputs),
         *map(partial(_of_version, after.stage), _changed(What.CODE, before.code, after.code)),
         *_changed(What.PARENT, parents, after.parents),
@@ -56,18 +57,3 @@ def _changed(what: What, before: Mapping[str, Any], after: Mapping[str, Any]) ->
         for name in names
         if before.get(name, ABSENT) != after.get(name, ABSENT)
     ]
-
-
-def _flat(value: Any, path: str = "") -> dict[str, Any]:
-    """Return the leaves of a slice of a recipe by dotted key; elements of lists count from 0."""
-    items: Iterable[tuple[Any, Any]]
-    if isinstance(value, Mapping) and value:
-        items = value.items()
-    elif isinstance(value, list) and any(isinstance(one, Mapping) for one in value):
-        items = enumerate(value)
-    else:
-        return {path: value}
-    leaves: dict[str, Any] = {}
-    for name, inner in items:
-        leaves |= _flat(inner, f"{path}.{name}" if path else str(name))
-    return leaves

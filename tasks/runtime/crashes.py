@@ -44,7 +44,7 @@ def _close_below(client: SyncPrefectClient, flow_run_id: UUID, message: str) -> 
         task_runs = client.read_task_runs(
             flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[flow_run_id])),
             task_run_filter=TaskRunFilter.model_validate(
-                {"state": {"type": {"any_": OPEN_STATES}}}
+                {"state": {"type": {"any_": OPEN_STATES}, "name": None}}
             ),
             limit=PAGE,
         )

@@ -1,4 +1,4 @@
-"""What the key of each stage is made of, without the stage: to import what it runs takes seconds.
+"""What the key of each stage is made of, without the stage, which imports all that it runs.
 
 For the decorators of the stages (``cached_stage``), and for who runs nothing (``rl-pipeline
 status RECIPE``). To add a stage: its entry in ``declared``.
@@ -8,11 +8,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from rlcore.data.inputs import data_digests, model_digests
+from rlcore.envs.names import environment_names
+from rlcore.export.license import license_inputs
+from rlcore.recipes import sampling_code, user_functions
+from rlcore.reward_model.files import preference_digests
+from rlcore.rewards.registry import code_digests
+from rlcore.rl.fork import fork_digests
+from rlcore.rl.longer import why_from_zero
+from rlcore.rl.ptx import ptx_digests
 from rlcore.store.versions import code_digest, code_parts
 from schemas.artifacts import ArtifactRef
 from schemas.recipe import Recipe
 from schemas.stages import Stage
-from tasks.runtime.keys import Obstacle, StageKeys, endless, made_of, stage_key, total_of
+from tasks.runtime.keys import Obstacle, StageKeys, made_of, stage_key, without_end
 
 Digests = Callable[[Recipe], Mapping[str, str]]
 
@@ -52,7 +61,7 @@ class Declared:
 
         code = code_digest(self.stage, users)
         parts = made_of(self.stage, part, parents, inputs, {**code_parts(self.stage), **users})
-        rest = endless(self.stage, part)
+        rest, total = without_end(self.stage, part)
         return StageKeys(
             key(code),
             key(""),
@@ -60,20 +69,23 @@ class Declared:
             parts,
             {**inputs, **users},
             trajectory=None if rest is None else key("", rest),
-            total=total_of(self.stage, part),
+            total=total,
         )
 
 
 def declared() -> dict[Stage, Declared]:
     """Return what the stages declare, in the order in which they run."""
-    from rlcore.export.license import license_inputs
-
     stages = (
         Declared("base_model", "base_model", inputs=_model, user_code=_environment_of_texts),
-        Declared("prepare_data", "dataset", inputs=_data, user_code=_environment),
+        Declared(
+            "prepare_data",
+            "dataset",
+            inputs=lambda recipe: data_digests(recipe.data),
+            user_code=_environment,
+        ),
         Declared("sft", "policy"),
         Declared("reward_model", "reward_model", inputs=_preferences, user_code=_sampling),
-        Declared("rl", "policy", inputs=_rl_files, user_code=_rl_functions, resumes=_why_from_zero),
+        Declared("rl", "policy", inputs=_rl_files, user_code=_rl_functions, resumes=why_from_zero),
         Declared("evaluate", "evaluation", user_code=_played),
         Declared("export", "export", inputs=license_inputs),
     )
@@ -81,28 +93,19 @@ def declared() -> dict[Stage, Declared]:
 
 
 def _model(recipe: Recipe) -> Mapping[str, str]:
-    from rlcore.data.inputs import data_digests, model_digests
-
     return data_digests(recipe.data) if recipe.model.path is None else model_digests(recipe.model)
 
 
 def _data(recipe: Recipe) -> Mapping[str, str]:
-    from rlcore.data.inputs import data_digests
-
     return data_digests(recipe.data)
 
 
 def _preferences(recipe: Recipe) -> Mapping[str, str]:
-    from rlcore.reward_model.files import preference_digests
-
     assert recipe.reward_model is not None, "a recipe without the section has no such stage"
     return preference_digests(recipe.reward_model.preferences)
 
 
 def _environment(recipe: Recipe) -> Mapping[str, str]:
-    from rlcore.envs.names import environment_names
-    from rlcore.rewards.registry import code_digests
-
     return code_digests(environment_names(recipe))
 
 
@@ -112,9 +115,6 @@ def _environment_of_texts(recipe: Recipe) -> Mapping[str, str]:
 
 
 def _sampling(recipe: Recipe) -> Mapping[str, str]:
-    from rlcore.recipes import sampling_code
-    from rlcore.rewards.registry import code_digests
-
     return code_digests(sampling_code(recipe))
 
 
@@ -123,26 +123,13 @@ def _played(recipe: Recipe) -> Mapping[str, str]:
 
 
 def _rl_functions(recipe: Recipe) -> Mapping[str, str]:
-    from rlcore.recipes import user_functions
-    from rlcore.rewards.registry import code_digests
-
     return {**code_digests(user_functions(recipe)), **_environment(recipe)}
 
 
 def _rl_files(recipe: Recipe) -> Mapping[str, str]:
     found: dict[str, str] = {}
     if recipe.rl.ptx is not None:
-        from rlcore.rl.ptx import ptx_digests
-
         found |= ptx_digests(recipe.rl.ptx)
     if recipe.rl.fork is not None:
-        from rlcore.rl.fork import fork_digests
-
         found |= fork_digests(recipe)
     return found
-
-
-def _why_from_zero(recipe: Recipe, before: int, done: int) -> str | None:
-    from rlcore.rl.longer import why_from_zero
-
-    return why_from_zero(recipe, before, done)

@@ -184,18 +184,13 @@ def made_of(
     )
 
 
-def total_of(stage: str, recipe_slice: Mapping[str, Any]) -> int | None:
-    """Return how many iterations the slice says; None of a stage that has none."""
+def without_end(
+    stage: str, recipe_slice: Mapping[str, Any]
+) -> tuple[dict[str, Any] | None, int | None]:
+    """Return the slice without what only says when the stage ends, and the iterations that this
+    is; None twice of a stage that has none."""
     if stage not in ENDS:
-        return None
-    section, name = ENDS[stage]
-    return recipe_slice[section][name]
-
-
-def endless(stage: str, recipe_slice: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the slice without what only says when the stage ends; None where nothing does."""
-    if stage not in ENDS:
-        return None
+        return None, None
     section, name = ENDS[stage]
     rest = {key: value for key, value in recipe_slice[section].items() if key != name}
-    return {**recipe_slice, section: rest}
+    return {**recipe_slice, section: rest}, recipe_slice[section][name]

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 from rlcore.store.reader import ArtifactReader
 from schemas.recipe import Recipe
-from tasks.runtime.drift import ACCEPTED, begun_runs, newest_checkpoint
-from tasks.runtime.keys import Obstacle
+from tasks.runtime.declared import Declared
+from tasks.runtime.drift import ACCEPTED, HalfDone, begun_runs, newest_checkpoint, stopped_run
+from tasks.runtime.keys import Obstacle, StageKeys, generation_key
 
 TRAJECTORY = "trajectory"  # metadata of a checkpoint: ``StageKeys.trajectory`` of its stage run
 TOTAL = "total"  # metadata of a checkpoint: the iterations that its stage run was to do
@@ -32,6 +33,45 @@ class Shorter:
     def sentence(self) -> str:
         """Return what a run says that trains from 0."""
         return f"trains from 0 beside a run of {self.total} iterations: {self.obstacle}"
+
+
+def earlier_run(
+    store: ArtifactReader,
+    stage: Declared,
+    keys: StageKeys,
+    recipe: Recipe,
+    generation: int,
+    *,
+    is_made: Callable[[str], bool],
+    log: Callable[[str], None],
+) -> HalfDone | Shorter | None:
+    """Return the run with whose checkpoints a run of ``stage`` would go on that has no result and
+    none of its own: one of other code (``stopped_run``), else one of fewer iterations
+    (``shorter_run``). What is made anew, from generation 2, goes on with nothing of others."""
+    if stage.resumes is None:
+        return None
+    other = stopped_run(
+        store,
+        stage.kind,
+        key=generation_key(keys.key, generation),
+        identity=keys.identity,
+        code=keys.code,
+        is_made=is_made,
+        log=log,
+        alone=generation > 1,
+    )
+    if other is not None or keys.trajectory is None or keys.total is None or generation > 1:
+        return other
+    return shorter_run(
+        store,
+        key=keys.key,
+        trajectory=keys.trajectory,
+        code=keys.code,
+        recipe=recipe,
+        total=keys.total,
+        obstacle=stage.resumes,
+        log=log,
+    )
 
 
 def shorter_run(

@@ -12,6 +12,7 @@ from prefect.client.orchestration import get_client
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 
+from rlcore.dry_run.plan import Plan
 from rlcore.envs.names import environment_names
 from rlcore.models.stops import NEVER_CLOSES
 from rlcore.preflight.start import check_start
@@ -56,62 +57,53 @@ def open_run(
     ``check_start`` refuses it.
     """
     prepare_process()
-    with (
-        redacting(),
-        _opened(recipe_name, overrides, recipes, accept_code, refresh, until) as run,
-    ):
-        yield run
-
-
-@contextmanager
-def _opened(
-    recipe_name: str,
-    overrides: Mapping[str, Any],
-    recipes: Path,
-    accept_code: bool,
-    refresh: Sequence[str],
-    until: str | None,
-) -> Iterator[PipelineRun]:
-    directory = run_directory(recipe_name, str(flow_run.id))
-    recipe = _resolve(recipe_name, overrides, directory, recipes)
-    _tag(overrides)
-    check_stages(recipe, refresh, until)
-    planned = check_start(recipe)
-    _record(recipe, directory)
-    get_run_logger().info(f"recipe {recipe.name}, seed {recipe.seed}, run folder {directory}")
-    for sentence in modified_sentences([*stage_parents(recipe), *environment_names(recipe)]):
-        get_run_logger().warning(sentence)
-    for sentence in planned.doubts:
-        get_run_logger().warning(sentence)
-    if planned.stops is not None and planned.stops.closing is None:
-        get_run_logger().warning(NEVER_CLOSES)
-    if planned.sandbox is not None:
-        get_run_logger().info(f"reward code runs programs at sandbox level {planned.sandbox}")
-    tracking = Tracker.open(
-        recipe,
-        directory,
-        run_id=str(flow_run.id),
-        name=directory.name,
-        warn=get_run_logger().warning,
-    )
     log = get_run_logger()
-    view = View(directory, recipe, Board(UUID(str(flow_run.id)), recipe.name))
-    with (
-        RunPage.open(view, log.warning) as page,
-        pulse(log.info),
-        Workers(recipe, warn=log.warning, log=log.info) as workers,
-        tracking as tracker,
-    ):
-        yield PipelineRun(
+    with redacting():
+        directory = run_directory(recipe_name, str(flow_run.id))
+        recipe = _resolve(recipe_name, overrides, directory, recipes)
+        _tag(overrides)
+        check_stages(recipe, refresh, until)
+        planned = check_start(recipe)
+        _record(recipe, directory)
+        _tell_start(recipe, directory, planned)
+        tracking = Tracker.open(
             recipe,
             directory,
-            workers=workers,
-            tracker=tracker,
-            page=page,
-            overrides=overrides,
-            accept_code=accept_code,
-            refresh=refresh,
+            run_id=str(flow_run.id),
+            name=directory.name,
+            warn=log.warning,
         )
+        view = View(directory, recipe, Board(UUID(str(flow_run.id)), recipe.name))
+        with (
+            RunPage.open(view, log.warning) as page,
+            pulse(log.info),
+            Workers(recipe, warn=log.warning, log=log.info) as workers,
+            tracking as tracker,
+        ):
+            yield PipelineRun(
+                recipe,
+                directory,
+                workers=workers,
+                tracker=tracker,
+                page=page,
+                overrides=overrides,
+                accept_code=accept_code,
+                refresh=refresh,
+            )
+
+
+def _tell_start(recipe: Recipe, directory: Path, planned: Plan) -> None:
+    """Log what begins, and what may be wrong with it."""
+    log = get_run_logger()
+    log.info(f"recipe {recipe.name}, seed {recipe.seed}, run folder {directory}")
+    for sentence in modified_sentences([*stage_parents(recipe), *environment_names(recipe)]):
+        log.warning(sentence)
+    for sentence in planned.doubts:
+        log.warning(sentence)
+    if planned.stops is not None and planned.stops.closing is None:
+        log.warning(NEVER_CLOSES)
+    if planned.sandbox is not None:
+        log.info(f"reward code runs programs at sandbox level {planned.sandbox}")
 
 
 def _tag(overrides: Mapping[str, Any]) -> None:

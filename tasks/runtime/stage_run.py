@@ -88,44 +88,34 @@ class StageRun:
 
         Its result has a key of its own: it is what neither code alone would have made.
         """
-        run = self.anew(self.generation)
-        run.key = continued_key(self.key, other.key)
-        run.records = other.key
-        run._origin |= {
-            RECORDS: other.key,
-            ACCEPTED: {
-                "before": other.code,
-                "after": self.code_fingerprint,
-                "step": other.step,
-            },
-        }
-        return run
-
-    def within(self, micro_batch_tokens: int) -> "StageRun":
-        """Return this run with learners that take at most so many tokens per pass, which lineage
-        then says of all that it makes; the recipe as it is recorded stays."""
-        run = copy(self)
-        run.recipe = with_micro_batch_tokens(self.recipe, micro_batch_tokens)
-        written = self.pipeline.recipe.hardware.learner.micro_batch_tokens
-        sizes = {"recipe": written, "used": micro_batch_tokens}
-        run._origin = {**self._origin, MICRO_BATCH_TOKENS: sizes}
-        return run
-
-    def sampling_with(self, engine: str) -> "StageRun":
-        """Return this run with the rollout engine named in the lineage of all that it makes."""
-        run = copy(self)
-        run._origin = {**self._origin, ENGINE: engine}
+        code = {"before": other.code, "after": self.code_fingerprint, "step": other.step}
+        run = self._noting({RECORDS: other.key, ACCEPTED: code})
+        run.key, run.records = continued_key(self.key, other.key), other.key
         return run
 
     def lengthening(self, shorter: Shorter) -> "StageRun":
         """Return the run that goes on with ``shorter``; its result is what it would have made
         alone, and has that key."""
-        run = self.anew(self.generation)
+        before = {"iterations": shorter.total, "step": shorter.step}
+        run = self._noting({RECORDS: shorter.key, "longer_than": before})
         run.records = shorter.key
-        run._origin |= {
-            RECORDS: shorter.key,
-            "longer_than": {"iterations": shorter.total, "step": shorter.step},
-        }
+        return run
+
+    def within(self, micro_batch_tokens: int) -> "StageRun":
+        """Return this run with learners that take at most so many tokens per pass, which lineage
+        then says of all that it makes; the recipe as it is recorded stays."""
+        written = self.pipeline.recipe.hardware.learner.micro_batch_tokens
+        run = self._noting({MICRO_BATCH_TOKENS: {"recipe": written, "used": micro_batch_tokens}})
+        run.recipe = with_micro_batch_tokens(self.recipe, micro_batch_tokens)
+        return run
+
+    def sampling_with(self, engine: str) -> "StageRun":
+        """Return this run with the rollout engine named in the lineage of all that it makes."""
+        return self._noting({ENGINE: engine})
+
+    def _noting(self, origin: Mapping[str, Any]) -> "StageRun":
+        run = copy(self)
+        run._origin = {**self._origin, **origin}
         return run
 
     def resumable(self) -> Lineage:

@@ -8,7 +8,7 @@ import pytest
 from prefect.client.schemas.objects import FlowRun
 from prefect.utilities.callables import parameter_schema
 
-from flows.commands.stop import command_of
+from flows.commands.runs import command_of
 from flows.form import FIELDS, with_fields
 from flows.places import RECIPES
 from flows.rl_pipeline import rl_pipeline

@@ -60,3 +60,15 @@ def test_no_server_is_needed(
 def test_a_folder_that_is_not_there_ends_in_a_sentence(runs: Path) -> None:
     with pytest.raises(UserError, match="there is no such folder"):
         run_rows(runs / "nowhere")
+
+
+def test_watching_without_a_server_ends_in_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Starting one here would show an empty history instead of the run that is looked for."""
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    monkeypatch.setattr(local, "HOME", tmp_path / "home")
+    assert main(["watch"]) == 2
+    said = capsys.readouterr().err.strip()
+    assert said == "error: no Prefect server of this project is running; `make up` starts it"
+    assert not (tmp_path / "home").exists()

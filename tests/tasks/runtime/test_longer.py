@@ -10,7 +10,7 @@ from rlcore.results.run import Run
 from rlcore.store.artifacts import ArtifactStore, Lineage
 from schemas.recipe import Recipe
 from tasks.runtime.drift import ACCEPTED
-from tasks.runtime.keys import endless, total_of
+from tasks.runtime.keys import without_end
 from tasks.runtime.longer import TOTAL, TRAJECTORY, shorter_run
 from tests.flows.commands.test_export import cli
 from tests.flows.small_run import INLINE, SMALL, artifact_digests, run_small
@@ -102,6 +102,6 @@ def test_the_run_with_the_most_steps_that_fit_is_gone_on_with(tmp_path: Path) ->
 
 def test_only_rl_has_a_number_of_iterations_that_is_an_end() -> None:
     part = {"seed": 0, "rl": {"iterations": 5, "preset": "grpo"}}
-    assert endless("rl", part) == {"seed": 0, "rl": {"preset": "grpo"}}
+    assert without_end("rl", part) == ({"seed": 0, "rl": {"preset": "grpo"}}, 5)
     assert part["rl"] == {"iterations": 5, "preset": "grpo"}
-    assert (total_of("rl", part), total_of("sft", {}), endless("sft", {})) == (5, None, None)
+    assert without_end("sft", {}) == (None, None)

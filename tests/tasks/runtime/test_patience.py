@@ -1,5 +1,6 @@
 """A flow run continues while the Prefect server is down, and its calls arrive when it is back."""
 
+import inspect
 import os
 import signal
 import subprocess
@@ -9,6 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from prefect.client.base import PrefectHttpxAsyncClient, PrefectHttpxSyncClient
+from prefect.events.clients import PrefectEventsClient
+from prefect.events.worker import EventsWorker
+from rich.console import Console
 
 from flows import local, services
 
@@ -77,6 +82,21 @@ def _clients(patience_s: float) -> "subprocess.CompletedProcess[str]":
         timeout=300,
         check=False,
     )
+
+
+def test_what_is_patched_is_there() -> None:
+    """A later Prefect or rich may call it otherwise, and a patch of nothing raises no error."""
+    for client in (PrefectHttpxAsyncClient, PrefectHttpxSyncClient):
+        assert "send" in vars(client)
+        assert "self._has_connected" in inspect.getsource(client)
+    for owner, name in (
+        (PrefectEventsClient, "_reconnect"),
+        (EventsWorker, "set_client_override"),
+        (Console, "on_broken_pipe"),
+    ):
+        assert name in vars(owner)
+    taken = inspect.signature(PrefectEventsClient).parameters
+    assert "reconnection_attempts" in taken
 
 
 def test_new_clients_wait_for_a_server_that_is_away() -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from flows import worker
 from flows.cli import main
+from flows.commands import worker
 from flows.services import ServiceError, free_port
 from schemas.errors import UserError
 
