@@ -94,7 +94,7 @@ class History:
             self._store.discard(KIND, name)
         lineage = replace(self._lineage, parents=parents)
         tables = {KIND: row, "weights": weights}
-        self._store.put(KIND, name, tables=tables, lineage=lineage, durable=False)
+        self._store.put(KIND, name, tables=tables, lineage=lineage)
 
     def _name(self, iteration: int) -> str:
         return f"{self._key}/{iteration:06d}"

@@ -63,13 +63,13 @@ class Records:
         metadata: Mapping[str, Any] | None = None,
     ) -> ArtifactRef:
         """Write ``tables`` as an artifact made from ``parents`` and the run's own; ``metadata``:
-        JSON values. It is durable before the next checkpoint."""
+        JSON values."""
         lineage = replace(
             self._lineage,
             parents={**self._lineage.parents, **(parents or {})},
             metadata={**self._lineage.metadata, **(metadata or {})},
         )
-        return self.store.put(kind, name, tables=dict(tables), lineage=lineage, durable=False)
+        return self.store.put(kind, name, tables=dict(tables), lineage=lineage)
 
     def replace(
         self,
