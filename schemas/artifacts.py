@@ -52,3 +52,9 @@ class Manifest(BaseModel):
     created_at: str = Field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     metadata: dict[str, Any] = Field(default_factory=dict)
     seal: str = Field(default="", description="sha256 over all other entries; empty before v2")
+
+    def ref(self, uri: str = "") -> ArtifactRef:
+        """Return a reference to the artifact, at ``uri`` where that counts."""
+        return ArtifactRef(
+            kind=self.kind, key=self.key, uri=uri, sha256=self.sha256, rows=self.rows
+        )

@@ -26,7 +26,6 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
         f"flows/commands/{name}.py" for name in ["arguments", "recipes"]
     ),
     "tests/rlcore/results/test_lineage.py": ("rlcore/results/subject.py",),
-    "tests/rlcore/results/test_run.py": ("rlcore/results/rounds.py",),
     "tests/tasks/runtime/test_caching.py": (
         *("tasks/runtime/pipeline.py", "tasks/runtime/stage_run.py"),
     ),

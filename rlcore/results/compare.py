@@ -13,6 +13,7 @@ from rlcore.results.run import Run
 from schemas.errors import UserError
 
 CHECKPOINT = "rl"  # whose evaluations are compared
+_STEPS = ""  # instead of a metric: the steps that there are
 
 Rows = list[dict[str, Any]]
 Section = tuple[str, Rows]
@@ -102,8 +103,11 @@ def compare(runs: Sequence[Run]) -> Comparison:
     if len(set(names)) < len(names) or len(names) < 2:
         raise UserError(f"two or more different runs can be compared, not {', '.join(names)}")
     settings = differing_settings(runs)
-    frames = [(_metrics(run, "rl"), _metrics(run, "sft")) for run in runs]
-    figures = [Figure(name, tuple(of(*frame) for frame in frames)) for name, of in _FIGURES.items()]
+    frames = [{stage: _metrics(run, stage) for stage in ("rl", "sft")} for run in runs]
+    figures = [
+        Figure(name, tuple(_figure(frame[stage], metric, of) for frame in frames))
+        for name, (stage, metric, of) in _FIGURES.items()
+    ]
     pairs, notes = _paired(runs)
     if any(row.part == "recipe" and row.name.startswith("reward.functions") for row in settings):
         notes.append("the reward functions differ, so accuracy and score are not of one measure")
@@ -139,54 +143,37 @@ def _metrics(run: Run, stage: str) -> pl.DataFrame | None:
     return run.metrics(stage).drop_nulls("value").unique(["step", "name"], keep="last")
 
 
-def _of(name: str, value: Callable[[np.ndarray], float]) -> Callable[..., float | None]:
-    """Return the function that computes a figure of RL from the values of metric ``name`` [steps],
-    in the order of steps."""
-
-    def of(rl: pl.DataFrame | None, sft: pl.DataFrame | None) -> float | None:
-        del sft
-        values = _values(rl, name)
-        return float(value(values)) if len(values) else None
-
-    return of
-
-
-def _values(frame: pl.DataFrame | None, name: str) -> np.ndarray:
+def _figure(frame: pl.DataFrame | None, metric: str, of: Callable[..., float]) -> float | None:
+    """Return what ``of`` computes of the values of ``metric`` [steps], in the order of steps."""
     if frame is None:
-        return np.array([])
-    return frame.filter(pl.col("name") == name).sort("step")["value"].to_numpy()
-
-
-def _sft_loss(rl: pl.DataFrame | None, sft: pl.DataFrame | None) -> float | None:
-    del rl
-    losses = _values(sft, "sft/loss")
-    return float(losses[-1]) if len(losses) else None
+        return None
+    if metric == _STEPS:
+        values = frame["step"].to_numpy()
+    else:
+        values = frame.filter(pl.col("name") == metric).sort("step")["value"].to_numpy()
+    return float(of(values)) if len(values) else None
 
 
 def _last(values: np.ndarray) -> float:
     return values[-1]
 
 
-def _iterations(rl: pl.DataFrame | None, sft: pl.DataFrame | None) -> float | None:
-    del sft
-    return float(rl["step"].to_numpy().max()) if rl is not None and rl.height else None
-
-
-_FIGURES: dict[str, Callable[..., float | None]] = {
-    "validation accuracy, best": _of("val/accuracy", np.max),
-    "validation accuracy, last": _of("val/accuracy", _last),
-    "validation score, best": _of("val/score", np.max),
-    "validation score, last": _of("val/score", _last),
-    "reward, last": _of("critic/score/mean", _last),
-    "response length, last": _of("response_length/mean", _last),
-    "entropy, last": _of("actor/entropy", _last),
-    "KL to the reference, last": _of("actor/ref_kl", _last),
-    "log-prob gap, most": _of("training/rollout_logprobs_gap_max", np.max),
-    "SFT loss, last": _sft_loss,
-    "iterations": _iterations,
-    "RL seconds": _of("timing_s/step", np.sum),
-    "RL tokens/s, median": _of("perf/total_tokens_per_s", np.median),
-    "RL tokens/s per GPU, median": _of("perf/throughput", np.median),
+# By figure: the stage's metric, and what of its values.
+_FIGURES: dict[str, tuple[str, str, Callable[..., float]]] = {
+    "validation accuracy, best": ("rl", "val/accuracy", np.max),
+    "validation accuracy, last": ("rl", "val/accuracy", _last),
+    "validation score, best": ("rl", "val/score", np.max),
+    "validation score, last": ("rl", "val/score", _last),
+    "reward, last": ("rl", "critic/score/mean", _last),
+    "response length, last": ("rl", "response_length/mean", _last),
+    "entropy, last": ("rl", "actor/entropy", _last),
+    "KL to the reference, last": ("rl", "actor/ref_kl", _last),
+    "log-prob gap, most": ("rl", "training/rollout_logprobs_gap_max", np.max),
+    "SFT loss, last": ("sft", "sft/loss", _last),
+    "iterations": ("rl", _STEPS, np.max),
+    "RL seconds": ("rl", "timing_s/step", np.sum),
+    "RL tokens/s, median": ("rl", "perf/total_tokens_per_s", np.median),
+    "RL tokens/s per GPU, median": ("rl", "perf/throughput", np.median),
 }
 
 

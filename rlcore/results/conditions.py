@@ -1,13 +1,11 @@
-"""SQL conditions as row filters (DuckDB)."""
+"""SQL conditions as row filters (DuckDB), and constants of SQL."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 import duckdb
+import polars as pl
 
 from schemas.errors import UserError
-
-if TYPE_CHECKING:
-    import polars as pl
 
 # No extension is downloaded.
 ALONE: dict[str, str | bool | int | float | list[str]] = {
@@ -16,7 +14,17 @@ ALONE: dict[str, str | bool | int | float | list[str]] = {
 }
 
 
-def filter_rows(frame: "pl.DataFrame", sql_condition: str, where: str = "filter") -> "pl.DataFrame":
+def constant(text: str) -> str:
+    """Return a text as a constant of SQL."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def constants(texts: Iterable[str]) -> str:
+    """Return texts as constants of SQL, comma-separated."""
+    return ", ".join(map(constant, texts))
+
+
+def filter_rows(frame: pl.DataFrame, sql_condition: str, where: str = "filter") -> pl.DataFrame:
     """Return the rows of ``frame`` for which ``sql_condition`` (a WHERE clause) holds, in order.
 
     A condition that is null for a row drops it, as in SQL. ``where`` names the condition in errors.

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import duckdb
 
+from rlcore.results.conditions import constants
 from rlcore.results.index import Index
 
 # Neither per token nor text of the policy or of a scorer.
@@ -101,8 +102,7 @@ class Held:
 
 def parquet_rows(paths: Sequence[str]) -> str:
     """Return the relation of the rows of Parquet files, with the ``filename`` of each."""
-    quoted = ", ".join("'" + path.replace("'", "''") + "'" for path in paths)
-    return f"read_parquet([{quoted}], filename = true)"
+    return f"read_parquet([{constants(paths)}], filename = true)"
 
 
 def _name(table: str) -> str:

@@ -14,16 +14,14 @@ read each time.
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import duckdb
 
 from rlcore.results.kept import KeptFiles
 from rlcore.store.reader import ArtifactReader
 from rlcore.store.stamps import stamp
-
-if TYPE_CHECKING:
-    from schemas.artifacts import Manifest
+from schemas.artifacts import Manifest
 
 MANIFESTS, CHECKED = "manifests", "checked"
 FORMAT = 1  # raise it when a column changes: older files count as absent
@@ -140,7 +138,7 @@ class Index:
         return self._connection.execute(sql).fetchall()
 
 
-def _row(place: str, now: str, manifest: "Manifest") -> dict[str, Any]:
+def _row(place: str, now: str, manifest: Manifest) -> dict[str, Any]:
     """Return the row of ``_store.manifests``; files other than tables only count in ``bytes``."""
     return {
         "place": place,
@@ -161,7 +159,7 @@ def _row(place: str, now: str, manifest: "Manifest") -> dict[str, Any]:
     }
 
 
-def _tables(manifest: "Manifest") -> Iterable[Mapping[str, str | None]]:
+def _tables(manifest: Manifest) -> Iterable[Mapping[str, str | None]]:
     for table in manifest.rows:
         entry = manifest.files.get(f"{table}.parquet")
         yield {

@@ -13,6 +13,8 @@ from uuid import uuid4
 
 import duckdb
 
+from rlcore.results.conditions import constant
+
 _TRIES = 3  # reads of a folder whose files others replace
 
 
@@ -50,12 +52,11 @@ class KeptFiles:
         were read; without it, nothing is kept.
         """
         partial = self._folder / f".{name}-{uuid4().hex}"
-        said = f", KV_METADATA {{about: {_constant(about)}}}" if about else ""
+        said = f", KV_METADATA {{about: {constant(about)}}}" if about else ""
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             self._connection.execute(
-                f"COPY ({sql}) TO {_constant(str(partial))}"
-                f" (FORMAT parquet, COMPRESSION zstd{said})"
+                f"COPY ({sql}) TO {constant(str(partial))} (FORMAT parquet, COMPRESSION zstd{said})"
             )
             if not still_true():
                 partial.unlink()
@@ -99,7 +100,3 @@ def _is_of(file: str, name: str) -> bool:
 def _digest(path: Path) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _constant(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"

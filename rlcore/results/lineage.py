@@ -184,15 +184,9 @@ def _children(
 ) -> dict[tuple[str, str, str], list[tuple[str, ArtifactRef]]]:
     made: dict[tuple[str, str, str], list[tuple[str, ArtifactRef]]] = {}
     for manifest in manifests:
-        ref = ArtifactRef(
-            kind=manifest.kind,
-            key=manifest.key,
-            uri="",
-            sha256=manifest.sha256,
-            rows=manifest.rows,
-        )
         for role, parent in manifest.parents.items():
-            made.setdefault((parent.kind, parent.key, parent.sha256), []).append((role, ref))
+            name = (parent.kind, parent.key, parent.sha256)
+            made.setdefault(name, []).append((role, manifest.ref()))
     return made
 
 

@@ -34,11 +34,10 @@ def metrics_frame(stage: str, step: int, values: Mapping[str, float]) -> pl.Data
 def publish_metrics(
     store: ArtifactStore, key: str, name: str, frame: pl.DataFrame, lineage: Lineage
 ) -> None:
-    """Write ``frame`` as ``metrics/<key>/<name>``; one that a killed attempt left is replaced. It
-    is durable before the next artifact that is."""
+    """Write ``frame`` as ``metrics/<key>/<name>``; one that a killed attempt left is replaced."""
     store.discard(KIND, f"{key}/{name}")
     tables = {"metrics": frame}
-    store.put(KIND, f"{key}/{name}", tables=tables, lineage=lineage, durable=False)
+    store.put(KIND, f"{key}/{name}", tables=tables, lineage=lineage)
 
 
 def stage_metrics(store: ArtifactReader, key: str, *, last: int | None = None) -> pl.DataFrame:

@@ -147,12 +147,18 @@ def trained_on(store: ArtifactReader, policy: str) -> str:
 def trained_with(store: ArtifactReader, policy: str) -> str:
     """Return the commit of the code that made the policy ``policy``, and whether it was changed."""
     made = _manifest(store, policy)
-    code = made.parents.get(CODE) if made else None
+    return (made and commit_of(store, made)) or UNKNOWN
+
+
+def commit_of(store: ArtifactReader, made: Manifest) -> str | None:
+    """Return the commit of the code that made an artifact, and whether it was changed; None where
+    that is not recorded. Raises ArtifactError where the record is damaged."""
+    code = made.parents.get(CODE)
     if code is None:
-        return UNKNOWN
+        return None
     state = json.loads((store.directory(code) / CODE_FILE).read_text(encoding="utf-8"))
     if state["commit"] is None:
-        return UNKNOWN
+        return None
     return state["commit"][:SHOWN] + (" with changes" if state["dirty"] else "")
 
 

@@ -24,7 +24,7 @@ from typing import Any
 import duckdb
 import polars as pl
 
-from rlcore.results.conditions import ALONE, reason_of
+from rlcore.results.conditions import ALONE, constants, reason_of
 from rlcore.results.data_dictionary import column_descriptions
 from rlcore.results.index import Index
 from rlcore.results.mentioned import by_name_only
@@ -152,8 +152,7 @@ def _bound(
 
 def _confine(connection: duckdb.DuckDBPyConnection, paths: Sequence[str]) -> None:
     """Let the connection read ``paths`` and no other file, for good."""
-    quoted = ", ".join("'" + path.replace("'", "''") + "'" for path in paths)
-    connection.execute(f"SET allowed_paths = [{quoted}]")
+    connection.execute(f"SET allowed_paths = [{constants(paths)}]")
     connection.execute("SET enable_external_access = false")
     connection.execute("SET lock_configuration = true")
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from rlcore.results.conditions import constant
 from rlcore.results.queries import answer
 from rlcore.store.reader import ArtifactReader
 from schemas.errors import UserError, did_you_mean
@@ -198,13 +199,13 @@ def statement(
     names = [_known(run, known, store) for run in runs]
     stages = known[names[0]]
     _refuse_missing(store, name, names[0], stages, on_damage)
-    values = {"run": _text(names[0]), "other": "''"}
+    values = {"run": constant(names[0]), "other": "''"}
     planned = _planned(store, names[0], on_damage)
     columns = {"rows": "iteration", "steps": "step", "reports": "began"}
     for place, column in columns.items():
         values[place] = _of_run(stages.get("rl", ""), column, planned)
     if asked.runs == 2:
-        values |= {"other": _text(names[1]), "recipe_keys": _differences(recipe_keys)}
+        values |= {"other": constant(names[1]), "recipe_keys": _differences(recipe_keys)}
     return asked.sql.format(**values).strip()
 
 
@@ -224,13 +225,13 @@ def _stages(store: ArtifactReader, on_damage: Callable[[str], None]) -> dict[str
 
 def _planned(store: ArtifactReader, run: str, on_damage: Callable[[str], None]) -> int | None:
     """Return how many iterations ``run`` was to have; None where that is not recorded."""
-    sql = f"select planned from runs where run = {_text(run)} order by began desc limit 1"
+    sql = f"select planned from runs where run = {constant(run)} order by began desc limit 1"
     return answer(store, sql, on_damage).rows[0][0]
 
 
 def _of_run(records: str, column: str, planned: int | None) -> str:
     """Return the condition on rows of a run; a longer one may have gone on with its records."""
-    mine = f"records_key = {_text(records)}"
+    mine = f"records_key = {constant(records)}"
     return mine if planned is None else f"{mine} and {column} <= {planned}"
 
 
@@ -276,12 +277,10 @@ def _refuse_missing(
 
 def _differences(keys: Mapping[str, tuple[str | None, str | None]]) -> str:
     """Return the relation (name, first, second) of what differs between two recipes."""
-    rows = [f"({_text(key)}, {_text(a)}, {_text(b)})" for key, (a, b) in keys.items()]
+    rows = [
+        f"({', '.join('null' if each is None else constant(each) for each in (key, *values))})"
+        for key, values in keys.items()
+    ]
     if not rows:
         return "(select null::varchar as name, null::varchar as first, null::varchar as second)"
     return f"(values {', '.join(rows)}) as recipe_keys(name, first, second)"
-
-
-def _text(value: str | None) -> str:
-    """Return a value as a constant of SQL."""
-    return "null" if value is None else "'" + value.replace("'", "''") + "'"

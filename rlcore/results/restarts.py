@@ -7,6 +7,7 @@ import polars as pl
 from rlcore.results.stage_rows import following, newest
 from rlcore.store.artifacts import ArtifactStore, Lineage
 from rlcore.store.reader import ArtifactReader
+from rlcore.store.tables import polars_schema
 
 KIND = TABLE = "restarts"
 
@@ -35,17 +36,7 @@ def record_restart(store: ArtifactStore, row: RestartRecord, lineage: Lineage) -
 
 def restarts_frame(rows: list[RestartRecord]) -> pl.DataFrame:
     """Return the rows as a table ``restarts``."""
-    schema = {
-        "flow_run_id": pl.String,
-        "stage": pl.String,
-        "number": pl.Int64,
-        "step": pl.Int64,
-        "cause": pl.String,
-        "remedy": pl.String,
-        "began": pl.String,
-        "seconds": pl.Float64,
-    }
-    return pl.DataFrame([asdict(row) for row in rows], schema=schema, orient="row")
+    return pl.DataFrame([asdict(row) for row in rows], schema=polars_schema(TABLE), orient="row")
 
 
 def restarts_of(store: ArtifactReader, flow_run_id: str, stage: str = "") -> list[RestartRecord]:

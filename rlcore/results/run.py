@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,11 @@ from rlcore.results.folders import (
     run_names,
 )
 from rlcore.results.metrics import stage_metrics
-from rlcore.results.rounds import no_rows, table_of_round
 from rlcore.results.stage_rows import following, newest
 from rlcore.store.artifacts import ArtifactStore, Lineage
 from rlcore.store.pruned import group_of
 from rlcore.store.reader import ArtifactReader
+from rlcore.store.tables import polars_schema
 from schemas.artifacts import ArtifactRef
 from schemas.errors import UserError, did_you_mean
 from schemas.recipe import Recipe
@@ -59,12 +59,8 @@ def record_stage(store: ArtifactStore, row: StageRecord, lineage: Lineage) -> No
     newest counts (``rlcore.results.stage_rows``)."""
     stage = f"{row.flow_run_id}/{row.stage}"
     key = following(store.keys(KIND, stage), stage)
-    values = {name: [getattr(row, name)] for name in StageRecord.__slots__}
-    schema = {"seed": pl.Int64, "cached": pl.Boolean, "seconds": pl.Float64}
-    text = dict.fromkeys(StageRecord.__slots__, pl.String)
-    store.put(
-        KIND, key, tables={TABLE: pl.DataFrame(values, schema=text | schema)}, lineage=lineage
-    )
+    frame = pl.DataFrame([asdict(row)], schema=polars_schema(TABLE))
+    store.put(KIND, key, tables={TABLE: frame}, lineage=lineage)
 
 
 def stage_rows(store: ArtifactReader, prefix: str = "") -> pl.DataFrame | None:
@@ -266,8 +262,8 @@ class Run:
         frames = []
         for (number, round_), name in sorted(rounds.items()):
             if iteration in (None, number) and not (kind == "advantages" and round_):
-                frames += table_of_round(self.store, kind, name, number, round_)
-        return pl.concat(frames) if frames else no_rows(kind)
+                frames += _table_of_round(self.store, kind, name, number, round_)
+        return pl.concat(frames) if frames else _no_rows(kind)
 
 
 def pruned_records(run: Run, kind: str) -> dict[int, str]:
@@ -280,3 +276,33 @@ def pruned_records(run: Run, kind: str) -> dict[int, str]:
         for (of, name, _), gone in run.store.pruned.below(group_of(key)).items()
         if of == kind and name.startswith(f"{key}/") and name not in there
     }
+
+
+def _table_of_round(
+    store: ArtifactReader, kind: str, name: str, iteration: int, round_: int
+) -> list[pl.DataFrame]:
+    """Return the table ``kind`` of the key ``name``, with the iteration and round that it is of in
+    front, or nothing where it is of other rollouts than those recorded. Raises ArtifactError."""
+    ref = store.find(kind, name)
+    if ref is None:
+        return []
+    for parent in store.manifest(ref).parents.values():
+        if parent.kind == "rollouts":
+            recorded = store.find(parent.kind, parent.key)
+            if recorded is None or recorded.sha256 != parent.sha256:
+                return []
+    return [_placed(store.table(ref, kind), kind, iteration, round_)]
+
+
+def _no_rows(kind: str) -> pl.DataFrame:
+    """Return a table ``kind`` as ``_table_of_round`` does, without rows."""
+    return _placed(pl.DataFrame(schema=polars_schema(kind)), kind, 0, 0)
+
+
+def _placed(frame: pl.DataFrame, kind: str, iteration: int, round_: int) -> pl.DataFrame:
+    """Return a table of records with the iteration and round that it is of, in front."""
+    place = [pl.lit(iteration, dtype=pl.Int32).alias("iteration")]
+    if kind != "advantages":
+        place.append(pl.lit(round_, dtype=pl.Int32).alias("round"))
+    rest = [name for name in frame.columns if name not in ("iteration", "round")]
+    return frame.select(*place, *rest)

@@ -46,7 +46,7 @@ def subject(name: str, store: str, runs: Path = RUNS) -> tuple[ArtifactReader, l
         if not exact and (read := _that_read(name, reader)):
             return reader, read
     if len(exact) == 1:
-        return reader, [_ref(exact[0])]
+        return reader, [exact[0].ref()]
     if exact:
         there = ", ".join(f"{m.kind}/{m.key}" for m in exact[:4])
         more = f" and {len(exact) - 4} more" if len(exact) > 4 else ""
@@ -96,7 +96,7 @@ def _that_read(digits: str, reader: ArtifactReader) -> list[ArtifactRef]:
 
 def _inputs(reader: ArtifactReader) -> Iterator[tuple[ArtifactRef, list[dict[str, str]]]]:
     for manifest in reader.manifests(lambda damage: None, kinds=[INPUTS]):
-        ref = _ref(manifest)
+        ref = manifest.ref()
         yield ref, reader.table(ref, INPUTS).to_dicts()
 
 
@@ -108,7 +108,7 @@ def _of_directory(
         if (place / MANIFEST).is_file():
             raw = Manifest.model_validate_json((place / MANIFEST).read_bytes())
             root = place.as_posix().removesuffix(f"/{raw.kind}/{raw.key}")
-            return ArtifactReader(root), [_ref(raw)]
+            return ArtifactReader(root), [raw.ref()]
     weights = sorted(directory.glob("*.safetensors"))
     if not weights:
         raise UserError(
@@ -130,7 +130,7 @@ def _of_directory(
             " or made in another store; name that one with --store"
         )
     exported = [manifest for manifest in made if manifest.kind == "export"] or made
-    return reader, [_ref(max(exported, key=lambda manifest: manifest.created_at))]
+    return reader, [max(exported, key=lambda manifest: manifest.created_at).ref()]
 
 
 def _origin(directory: Path, digests: dict[str, str]) -> ArtifactRef | None:
@@ -167,13 +167,3 @@ def _manifests(reader: ArtifactReader) -> list[Manifest]:
     gone = [each.manifest for each in pruned]
     there = reader.manifests(lambda damage: None)
     return list({(m.kind, m.key): m for m in [*gone, *there]}.values())
-
-
-def _ref(manifest: Manifest) -> ArtifactRef:
-    return ArtifactRef(
-        kind=manifest.kind,
-        key=manifest.key,
-        uri="",
-        sha256=manifest.sha256,
-        rows=manifest.rows,
-    )

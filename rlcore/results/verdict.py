@@ -1,18 +1,17 @@
 """What a run came to, in the sentence with which its page, report and summary begin."""
 
-import json
+from contextlib import suppress
 
 import polars as pl
 
 from rlcore.results.paired import difference, prompt_values
-from rlcore.results.provenance import CODE, CODE_FILE
+from rlcore.results.provenance import commit_of
 from rlcore.results.summary import HELD_OUT
 from rlcore.store.checks import ArtifactError
 from rlcore.store.reader import ArtifactReader
-from schemas.artifacts import ArtifactRef, Manifest
+from schemas.artifacts import Manifest
 
 METRICS = ("accuracy", "sampled_accuracy", "score")  # by which, the first that both have
-SHOWN = 12  # digits of a commit
 
 
 def verdict(
@@ -37,8 +36,10 @@ def verdict(
             said = f"the export is {began}: no iteration of RL did better in validation"
         else:
             said += f"; {_beaten(completions, eval_results)}"
-    commit = _commit(store, policy.parents.get(CODE))
-    return f"{said[0].upper()}{said[1:]}{'' if commit is None else f'; commit {commit}'}"
+    with suppress(ArtifactError):  # of a damaged record no commit is known
+        if (commit := commit_of(store, policy)) is not None:
+            said += f"; commit {commit}"
+    return f"{said[0].upper()}{said[1:]}"
 
 
 def _beaten(completions: pl.DataFrame, eval_results: pl.DataFrame) -> str:
@@ -60,16 +61,3 @@ def _beaten(completions: pl.DataFrame, eval_results: pl.DataFrame) -> str:
         )
         return f"RL {how} {before}: held-out {metric.replace('_', ' ')} {of}, {by}"
     return f"whether RL beat {before} is not known: nothing was measured of both"
-
-
-def _commit(store: ArtifactReader, code: ArtifactRef | None) -> str | None:
-    """Return the commit of recorded code; None where it is not known."""
-    if code is None:
-        return None
-    try:
-        state = json.loads((store.directory(code) / CODE_FILE).read_text(encoding="utf-8"))
-    except ArtifactError:
-        return None
-    if state["commit"] is None:
-        return None
-    return f"{state['commit'][:SHOWN]}{' with changes' if state['dirty'] else ''}"

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import duckdb
 
+from rlcore.results.conditions import constant
 from rlcore.results.data_dictionary import JOINED, column_descriptions, holder
 from rlcore.results.held import Held, TableFile, parquet_rows
 from rlcore.results.index import Index
@@ -179,9 +180,9 @@ class Views:
 
     def _comment(self, view: str) -> None:
         """Say in SQL what a view and its columns hold: ``duckdb_views()``, ``duckdb_columns()``."""
-        said = [f"COMMENT ON VIEW {view} IS {_quoted([TEXTS[view]])}"]
+        said = [f"COMMENT ON VIEW {view} IS {constant(TEXTS[view])}"]
         for column, text in column_descriptions(view).items():
-            said.append(f'COMMENT ON COLUMN {view}."{column}" IS {_quoted([text])}')
+            said.append(f'COMMENT ON COLUMN {view}."{column}" IS {constant(text)}')
         self._connection.execute("; ".join(said))
 
     def _current_holders(self, table: str) -> list[_Holder]:
@@ -294,10 +295,6 @@ def _plain(path: str) -> str:
     if _PATTERN.search(path):
         raise UserError(f"{path} cannot be queried: DuckDB treats '*', '?' and '[' as patterns")
     return path
-
-
-def _quoted(texts: Sequence[str]) -> str:
-    return ", ".join("'" + text.replace("'", "''") + "'" for text in texts)
 
 
 def _joined(first: str, columns: Iterable[str]) -> str:

@@ -88,4 +88,4 @@ class History:
             records.discard(KIND, name)
         lineage = replace(records.lineage, parents=parents)
         tables = {KIND: row, "weights": weights}
-        records.store.put(KIND, name, tables=tables, lineage=lineage, durable=False)
+        records.store.put(KIND, name, tables=tables, lineage=lineage)

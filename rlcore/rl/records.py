@@ -82,13 +82,13 @@ class Records:
         metadata: Mapping[str, Any] | None = None,
     ) -> ArtifactRef:
         """Write ``tables`` as an artifact made from ``parents`` and the run's own; ``metadata``:
-        JSON values. It is durable before the next checkpoint."""
+        JSON values."""
         lineage = replace(
             self.lineage,
             parents={**self.lineage.parents, **(parents or {})},
             metadata={**self.lineage.metadata, **(metadata or {})},
         )
-        ref = self.store.put(kind, name, tables=dict(tables), lineage=lineage, durable=False)
+        ref = self.store.put(kind, name, tables=dict(tables), lineage=lineage)
         self._made[kind, name] = ref, lineage
         self._frames |= {(ref.sha256, table): frame for table, frame in tables.items()}
         return ref

@@ -80,8 +80,6 @@ class ArtifactStore(ArtifactReader):
             self._leases[key] = lease
             try:
                 yield
-                if isinstance(self._files, LocalFiles):
-                    self._files.settle()
             finally:
                 del self._leases[key]
 
@@ -110,19 +108,14 @@ class ArtifactStore(ArtifactReader):
         tables: Mapping[str, pl.DataFrame | TableFile] | None = None,
         directory: Path | None = None,
         lineage: Lineage,
-        durable: bool = True,
     ) -> ArtifactRef:
         """Store tables (as ``<name>.parquet``) and the files of ``directory`` as one artifact.
 
-        ``durable``: before it is visible, and all that was put before it too. Otherwise that
-        follows, at the latest when the next durable one is put or ``hold`` ends: for what a rerun
-        makes again where a power failure tore it.
-
-        An artifact that already exists is verified and returned unchanged. A local store hard-links
-        the files of tables and of ``directory``: their owner must not write to them afterwards
-        (empty folders are not kept). Raises UserError when a table breaks its contract,
-        ArtifactError when the artifact that exists is damaged or the disk is full or read-only;
-        nothing half-written becomes visible.
+        It outlives a power failure. An artifact that already exists is verified and returned
+        unchanged. A local store hard-links the files of tables and of ``directory``: their owner
+        must not write to them afterwards (empty folders are not kept). Raises UserError when a
+        table breaks its contract, ArtifactError when the artifact that exists is damaged or the
+        disk is full or read-only; nothing half-written becomes visible.
         """
         if (existing := self.find(kind, key)) is not None:
             return existing
@@ -143,7 +136,7 @@ class ArtifactStore(ArtifactReader):
         def fence() -> AbstractContextManager[None]:
             return self._fence(key)
 
-        if not self._files.publish(place, contents, manifest, fence, durable=durable):
+        if not self._files.publish(place, contents, manifest, fence):
             winner = self.find(kind, key)
             if winner is None:
                 raise ArtifactError(f"{uri} is being written and removed by other processes; rerun")
@@ -214,7 +207,7 @@ class ArtifactStore(ArtifactReader):
             if found:
                 reasons = [planned[f"{m.kind}/{m.key}"][1] for m in found]
                 name = f"{group}{SEPARATOR}{uuid4().hex}.json"
-                self._files.documents().write(name, encode(found, reasons))
+                self._files.pruned().exchange(name, None, encode(found, reasons))
             for manifest in found:
                 self.discard(manifest.kind, manifest.key)
         return found

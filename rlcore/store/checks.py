@@ -11,14 +11,14 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pydantic import ValidationError
 
 from rlcore.bounded import read_json
+from schemas.artifacts import MANIFEST_VERSION, FileEntry, Manifest
 from schemas.errors import UserError, did_you_mean
 from schemas.table_list import TABLES, added_since, schema_version
-
-if TYPE_CHECKING:  # pydantic takes a while, and whoever finds all in an index parses nothing
-    from schemas.artifacts import FileEntry, Manifest
 
 MANIFEST = "manifest.json"
 _KIND = re.compile(r"[a-z][a-z0-9_-]{0,63}")
@@ -77,7 +77,7 @@ def is_safe_name(name: str) -> bool:
     )
 
 
-def content_digest(files: "Mapping[str, FileEntry]") -> str:
+def content_digest(files: Mapping[str, FileEntry]) -> str:
     """Return sha256 over the sorted (relative path, file sha256) pairs."""
     pairs = sorted((name, entry.sha256) for name, entry in files.items())
     return hashlib.sha256(json.dumps(pairs, ensure_ascii=False).encode()).hexdigest()
@@ -129,16 +129,12 @@ def _identity(stat: os.stat_result) -> tuple[int, int, int, int]:
     return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino
 
 
-def parse_manifest(raw: bytes, uri: str, kind: str, key: str) -> "Manifest":
+def parse_manifest(raw: bytes, uri: str, kind: str, key: str) -> Manifest:
     """Return the manifest in ``raw``, checked to be valid, of this artifact, and safe.
 
     Raises DamagedArtifact when it is not JSON, of another artifact, inconsistent, or names a file
     outside the artifact; ArtifactError when it is of a newer format.
     """
-    from pydantic import ValidationError
-
-    from schemas.artifacts import MANIFEST_VERSION, Manifest
-
     where = f"{uri}/{MANIFEST}"
     try:
         fields = read_json(raw)
@@ -177,7 +173,7 @@ def refuse_newer(found: str, known: str, where: str) -> None:
         )
 
 
-def check_listing(manifest: "Manifest", listing: Mapping[str, int], uri: str) -> None:
+def check_listing(manifest: Manifest, listing: Mapping[str, int], uri: str) -> None:
     """Raise DamagedArtifact unless the files below ``uri`` are the manifest's, in full size.
 
     ``listing``: relative path -> bytes, without the manifest; -1 marks anything but a regular file.
@@ -194,7 +190,7 @@ def check_listing(manifest: "Manifest", listing: Mapping[str, int], uri: str) ->
         raise damaged(uri, f"{uri}/{extra[0]} is not in the manifest")
 
 
-def check_digest(path: Path, entry: "FileEntry", uri: str, name: str) -> None:
+def check_digest(path: Path, entry: FileEntry, uri: str, name: str) -> None:
     """Raise DamagedArtifact unless the file has the content recorded in the manifest."""
     try:
         found = file_digest(path)

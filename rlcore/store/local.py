@@ -8,23 +8,18 @@ import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from rlcore.bounded import read_bytes
 from rlcore.store.checks import MANIFEST, ArtifactError, remember_digest
-from rlcore.store.flusher import Flusher, flush
 from rlcore.store.leftovers import is_abandoned
 from rlcore.store.pruned import FOLDER as PRUNED
-from rlcore.store.pruned import LocalDocuments
-from rlcore.store.records import LEASES, LocalRecords
+from rlcore.store.records import LEASES, LocalRecords, flush
 from rlcore.store.stamps import stamp
+from schemas.artifacts import Manifest
 from schemas.errors import UserError
-
-if TYPE_CHECKING:
-    from schemas.artifacts import Manifest
 
 _STAGING = ".staging"
 LARGEST_MANIFEST = 256 << 20  # bytes; one of a hundred thousand files has 20 MB
@@ -36,7 +31,6 @@ class LocalFiles:
     """Files of the artifacts below ``root``; a location is ``<kind>/<key>``."""
 
     root: Path
-    _flusher: Flusher = field(default_factory=Flusher, compare=False, repr=False)
 
     def uri(self, location: str) -> str:
         """Return the absolute path of an artifact's directory."""
@@ -77,11 +71,11 @@ class LocalFiles:
         top = self.root / location
         return dict(_walk(top, "")) if top.is_dir() else {}
 
-    def fetch(self, location: str, name: str, manifest: "Manifest") -> Path:
+    def fetch(self, location: str, name: str, manifest: Manifest) -> Path:
         """Return the path of one file of an artifact."""
         return self.root / location / name
 
-    def fetch_all(self, location: str, manifest: "Manifest") -> Path:
+    def fetch_all(self, location: str, manifest: Manifest) -> Path:
         """Return the path of an artifact's directory."""
         return self.root / location
 
@@ -115,15 +109,12 @@ class LocalFiles:
         self,
         location: str,
         contents: Mapping[str, bytes | Path],
-        manifest: "Manifest",
+        manifest: Manifest,
         fence: Callable[[], AbstractContextManager[None]],
-        *,
-        durable: bool = True,
     ) -> bool:
         """Make the artifact visible, manifest included, by one rename; False if it already exists.
 
-        ``fence`` is entered for the rename, or raises. ``durable``: it outlives a power failure,
-        and so does all that was published before it; otherwise it will soon (``settle``). Files
+        ``fence`` is entered for the rename, or raises. Then it outlives a power failure. Files
         given as paths are hard-linked where the filesystem allows, copied elsewhere. Raises
         ArtifactError when the disk is full or read-only; nothing is left then.
         """
@@ -136,22 +127,15 @@ class LocalFiles:
                 _refuse_short(staged / name, manifest.files[name].bytes, f"{uri}/{name}")
             _write(staged / MANIFEST, manifest.model_dump_json(indent=1).encode())
             _let_read(staged, contents)
-            parts = [Path(path) for path, _, _ in os.walk(staged)]
-            parts = [*(staged / name for name in (*contents, MANIFEST)), *parts]
-            if durable:
-                self.settle()
-                for part in parts:
-                    flush(part)
+            folders = [Path(path) for path, _, _ in os.walk(staged)]
+            for part in (*(staged / name for name in (*contents, MANIFEST)), *folders):
+                flush(part)
             top.parent.mkdir(parents=True, exist_ok=True)
             with fence():
                 if top.exists() and self.read_manifest(location) is None:
                     shutil.rmtree(top)
                 os.replace(staged, top)
-            if durable:
-                flush(top.parent)
-            else:
-                moved = [top / part.relative_to(staged) for part in parts]
-                self._flusher.later(uri, [*moved, top.parent])
+            flush(top.parent)
         except OSError as error:
             if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
                 return False
@@ -164,11 +148,6 @@ class LocalFiles:
         for name, entry in manifest.files.items():
             remember_digest(top / name, entry.sha256)
         return True
-
-    def settle(self) -> None:
-        """Return once all that was published is durable. Raises ArtifactError where the disk
-        refused it."""
-        self._flusher.settle()
 
     def remove(self, location: str) -> None:
         """Remove an artifact: its manifest first, so that no reader sees half of it."""
@@ -189,9 +168,9 @@ class LocalFiles:
                     _leftovers(Path(entry.path), f"{kind}/{entry.name}", found)
         return found
 
-    def documents(self) -> LocalDocuments:
+    def pruned(self) -> LocalRecords:
         """Return the manifests of what was pruned."""
-        return LocalDocuments(self.root / PRUNED, self.staging_folder)
+        return LocalRecords(self.root / PRUNED)
 
     def staging_folder(self) -> Path:
         """Create and return a folder of this process; folders of dead processes are removed."""

@@ -7,7 +7,8 @@ a manifest there is no artifact.
 
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import polars as pl
 
 from rlcore.store.checks import (
     MANIFEST,
@@ -23,12 +24,9 @@ from rlcore.store.checks import (
 )
 from rlcore.store.local import LocalFiles
 from rlcore.store.pruned import PrunedArtifact, PrunedRecords
+from rlcore.store.tables import decode_table
+from schemas.artifacts import ArtifactRef, Manifest
 from schemas.errors import UserError, did_you_mean
-
-if TYPE_CHECKING:  # each takes a while, and a query over a local store needs none of them
-    import polars as pl
-
-    from schemas.artifacts import ArtifactRef, Manifest
 
 
 class ArtifactReader:
@@ -48,9 +46,9 @@ class ArtifactReader:
         else:
             self._files = LocalFiles(Path(text).expanduser().absolute())
             self.root = str(self._files.root)
-        self.pruned = PrunedRecords(self._files.documents())
+        self.pruned = PrunedRecords(self._files.pruned())
 
-    def find(self, kind: str, key: str) -> "ArtifactRef | None":
+    def find(self, kind: str, key: str) -> ArtifactRef | None:
         """Return the artifact's ref, or None where there is no manifest.
 
         Names and sizes are checked, and in a local store the digests too; a remote store's
@@ -63,7 +61,7 @@ class ArtifactReader:
             self._check_digests(manifest)
         return self._ref(manifest)
 
-    def peek(self, kind: str, key: str) -> "Manifest | None":
+    def peek(self, kind: str, key: str) -> Manifest | None:
         """Return the manifest of an artifact, None where there is none; no file is read.
 
         Raises ArtifactError when names or sizes of its files are not what was written.
@@ -79,26 +77,24 @@ class ArtifactReader:
         check_listing(manifest, self._files.listing(place), uri)
         return manifest
 
-    def verify(self, ref: "ArtifactRef") -> None:
+    def verify(self, ref: ArtifactRef) -> None:
         """Check names, sizes and digests of every file (a remote store's are downloaded once).
 
         Raises ArtifactError with the file, the fault and the remedy.
         """
         self._check_digests(self.manifest(ref))
 
-    def check_seal(self, ref: "ArtifactRef") -> bool:
+    def check_seal(self, ref: ArtifactRef) -> bool:
         """Return whether the manifest can prove that it was not edited. Raises as the function
         ``check_seal``."""
         place = location(ref.kind, ref.key)
         return check_seal(self._files.read_manifest(place) or b"{}", self._files.uri(place))
 
-    def table(self, ref: "ArtifactRef", name: str) -> "pl.DataFrame":
+    def table(self, ref: ArtifactRef, name: str) -> pl.DataFrame:
         """Return table ``name`` of an artifact, its digest verified and its contract checked.
 
         Raises ArtifactError when it is damaged, UserError when the artifact has no such table.
         """
-        from rlcore.store.tables import decode_table
-
         manifest, path = self._table_file(ref, name)
         uri, file_name = self._files.uri(location(ref.kind, ref.key)), path.name
         frame = decode_table(name, path, manifest.files[file_name].sha256, uri)
@@ -106,17 +102,17 @@ class ArtifactReader:
             raise damaged(uri, f"{uri}/{file_name} has {frame.height} rows, not {rows}")
         return frame
 
-    def table_file(self, ref: "ArtifactRef", name: str) -> Path:
+    def table_file(self, ref: ArtifactRef, name: str) -> Path:
         """Return the local path of the Parquet file of table ``name``, its digest verified; its
         contract was checked when it was written. Raises as ``table``."""
         return self._table_file(ref, name)[1]
 
-    def _table_file(self, ref: "ArtifactRef", name: str) -> "tuple[Manifest, Path]":
+    def _table_file(self, ref: ArtifactRef, name: str) -> tuple[Manifest, Path]:
         manifest = self.manifest(ref)
         _check_has_table(manifest, name, self._files.uri(location(ref.kind, ref.key)))
         return manifest, self.file(manifest, f"{name}.parquet")
 
-    def directory(self, ref: "ArtifactRef") -> Path:
+    def directory(self, ref: ArtifactRef) -> Path:
         """Return a local directory with the artifact's files, verified; callers must not change
         them.
 
@@ -127,7 +123,7 @@ class ArtifactReader:
         self._check_digests(manifest)
         return folder
 
-    def manifest(self, ref: "ArtifactRef") -> "Manifest":
+    def manifest(self, ref: ArtifactRef) -> Manifest:
         """Return the manifest behind ``ref``, names and sizes of its files checked.
 
         Raises PrunedArtifact when it was pruned, ArtifactError when it is gone for another reason,
@@ -145,7 +141,7 @@ class ArtifactReader:
         self,
         on_damage: Callable[[str], None] | None = None,
         kinds: Collection[str] | None = None,
-    ) -> "list[Manifest]":
+    ) -> list[Manifest]:
         """Return the manifests of all complete artifacts (of ``kinds``) by kind and key; files
         unchecked.
 
@@ -158,7 +154,7 @@ class ArtifactReader:
 
     def read_manifests(
         self, places: Sequence[str], on_damage: Callable[[str], None] | None = None
-    ) -> "list[Manifest]":
+    ) -> list[Manifest]:
         """Return the manifests at ``places`` (``<kind>/<key>``), without those that are gone.
 
         Damage is told as by ``manifests``.
@@ -196,7 +192,7 @@ class ArtifactReader:
         """Where what is known of the artifacts may be kept, on this machine; no artifact."""
         return self._files.index_folder()
 
-    def file(self, manifest: "Manifest", name: str) -> Path:
+    def file(self, manifest: Manifest, name: str) -> Path:
         """Return the local path of one file of an artifact, its digest verified.
 
         Raises ArtifactError when it is damaged.
@@ -216,30 +212,22 @@ class ArtifactReader:
         location(kind, "any")
         return sorted(self._files.locations(kind, prefix))
 
-    def _check_digests(self, manifest: "Manifest") -> None:
+    def _check_digests(self, manifest: Manifest) -> None:
         for name in manifest.files:
             self.file(manifest, name)
 
-    def _ref(self, manifest: "Manifest") -> "ArtifactRef":
-        from schemas.artifacts import ArtifactRef
-
-        return ArtifactRef(
-            kind=manifest.kind,
-            key=manifest.key,
-            uri=self._files.uri(location(manifest.kind, manifest.key)),
-            sha256=manifest.sha256,
-            rows=manifest.rows,
-        )
+    def _ref(self, manifest: Manifest) -> ArtifactRef:
+        return manifest.ref(self._files.uri(location(manifest.kind, manifest.key)))
 
 
-def _check_has_table(manifest: "Manifest", name: str, uri: str) -> None:
+def _check_has_table(manifest: Manifest, name: str, uri: str) -> None:
     if name not in manifest.schema_versions:
         there = ", ".join(manifest.schema_versions) or "no tables"
         near = did_you_mean(name, manifest.schema_versions)
         raise UserError(f"{uri} has no table {name!r}; it holds {there}{near}")
 
 
-def _not_there(uri: str, found: "Manifest | None", asked: "ArtifactRef") -> ArtifactError:
+def _not_there(uri: str, found: Manifest | None, asked: ArtifactRef) -> ArtifactError:
     if found is None:
         return ArtifactError(
             f"{uri} is not in the store (its manifest is missing). "

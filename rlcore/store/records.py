@@ -41,7 +41,8 @@ class Records(Protocol):
         ...
 
     def exchange(self, name: str, found: Record | None, content: bytes) -> Record | None:
-        """Write ``content`` if the document is still ``found``; return it, or None if it is not."""
+        """Write ``content`` if the document is still ``found``; return it, or None if it is not. It
+        outlives a loss of power."""
         ...
 
     def remove(self, name: str) -> None:
@@ -84,7 +85,9 @@ class LocalRecords:
             partial = self.folder / f".{uuid4().hex}"
             try:
                 partial.write_bytes(content)
+                flush(partial)
                 os.replace(partial, self.folder / name)
+                flush(self.folder)
             except OSError as error:
                 partial.unlink(missing_ok=True)
                 raise self._refused(error) from error
@@ -140,6 +143,15 @@ class LocalRecords:
             f"the artifact store {self.folder.parent} cannot be written: {error.strerror}. "
             "Free space, choose another root or fix its permissions."
         )
+
+
+def flush(path: Path) -> None:
+    """Make the content of a file, or the names in a folder, durable."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _locked(handle: int) -> bool:

@@ -11,19 +11,16 @@ import posixpath
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import fsspec
 
 from rlcore.store.cache import Cache, most_bytes
 from rlcore.store.checks import MANIFEST, ArtifactError, check_digest, file_digest
 from rlcore.store.pruned import FOLDER as PRUNED
-from rlcore.store.pruned import RemoteDocuments
 from rlcore.store.records import LEASES, RemoteRecords
+from schemas.artifacts import Manifest
 from schemas.errors import UserError
-
-if TYPE_CHECKING:
-    from schemas.artifacts import Manifest
 
 # Under what names filesystems list what changes with a file: s3fs, gcsfs, adlfs, sftp, memory.
 _VERSIONS_OF_A_FILE = (
@@ -111,7 +108,7 @@ class RemoteFiles:
         sizes.pop(MANIFEST, None)
         return sizes
 
-    def fetch(self, location: str, name: str, manifest: "Manifest") -> Path:
+    def fetch(self, location: str, name: str, manifest: Manifest) -> Path:
         """Return the path of a local copy of one file, downloaded and verified once.
 
         Raises DamagedArtifact when the download differs from the digest in the manifest.
@@ -138,7 +135,7 @@ class RemoteFiles:
             self._cache.added(entry.bytes)
         return target
 
-    def fetch_all(self, location: str, manifest: "Manifest") -> Path:
+    def fetch_all(self, location: str, manifest: Manifest) -> Path:
         """Return a local directory that holds all files of an artifact, until this process ends."""
         folder = self._cache.hand_out(manifest.sha256)
         for name in manifest.files:
@@ -180,10 +177,8 @@ class RemoteFiles:
         self,
         location: str,
         contents: Mapping[str, bytes | Path],
-        manifest: "Manifest",
+        manifest: Manifest,
         fence: Callable[[], AbstractContextManager[None]],
-        *,
-        durable: bool = True,  # as everything here
     ) -> bool:
         """Upload the files, check that they arrived in full, upload the manifest. Always True.
 
@@ -228,9 +223,9 @@ class RemoteFiles:
             listing = self._fs.find(top, detail=True)
         return _without_manifest(listing, top)
 
-    def documents(self) -> RemoteDocuments:
+    def pruned(self) -> RemoteRecords:
         """Return the manifests of what was pruned."""
-        return RemoteDocuments(self._fs, self._path(PRUNED), self._translate_errors)
+        return RemoteRecords(self._fs, self._path(PRUNED), self._translate_errors)
 
     def _path(self, *parts: str) -> str:
         return "/".join([self._top.rstrip("/"), *parts])
