@@ -30,7 +30,7 @@ from tasks.retraining.events import FAILED, HELD, PROMOTED, tell
 from tasks.retraining.gate import gate
 from tasks.retraining.observe import SUPERSEDED, done_since, observe
 from tasks.retraining.promote import promote, push
-from tasks.run_page.ended import show_ends_below
+from tasks.run_page.view import show_ends_below
 from tasks.runtime.crashes import close_children
 from tasks.runtime.mistakes import tell_mistakes_once
 from tasks.runtime.patience import ignore_lost_output, wait_for_server

@@ -19,8 +19,8 @@ from tasks.export import export
 from tasks.prepare_data import check_rewards, prepare_data
 from tasks.retraining.gate import check_gate
 from tasks.reward_model import reward_model
-from tasks.run_page.ended import show_end
 from tasks.run_page.summary import write_summary
+from tasks.run_page.view import show_end
 from tasks.runtime.alerts import alert_end
 from tasks.runtime.caching import CachedStage
 from tasks.runtime.crashes import close_children

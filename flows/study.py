@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from flows.figure import Panel, ProxyPanel, draw
 from flows.outcomes import COLUMNS, NO_ROOM, Outcome, averages, shortfalls
 from flows.output import add_format, print_rows, progress_on_stderr
 from flows.places import RECIPES, ROOT
@@ -22,11 +21,11 @@ from flows.sweep import Variant, variants
 from schemas.errors import UserError
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from flows.local import Site
+    from rlcore.report.draw import Panel
     from schemas.recipe import Recipe
 
+PANELS = 4  # to a row of the figure
 LAST_LINES = 15  # of a failed run's log
 RL_SECONDS = "timing_s/step"
 VALIDATION = "val/accuracy"
@@ -122,7 +121,7 @@ def _judge(options: argparse.Namespace, outcomes: list[Outcome], *, runs: int) -
     """Draw and print what is asked beside the figures; return 0 when nothing failed or was
     missed."""
     if outcomes and options.png:
-        draw(panels(outcomes, sampled=options.sampled), options.png)
+        draw(outcomes, options.png, sampled=options.sampled)
         print(f"Picture: {options.png}")
     if outcomes and options.results:
         write_results(outcomes, options.results, sampled=options.sampled)
@@ -302,32 +301,33 @@ def print_tables(outcomes: Sequence[Outcome], *, sampled: bool = False) -> None:
     console.print(means)
 
 
-def panels(outcomes: Sequence[Outcome], *, sampled: bool = False) -> list[Panel | ProxyPanel]:
-    """Return a panel per recipe, and two more where a reward model is maximised."""
+def draw(outcomes: Sequence[Outcome], path: Path, *, sampled: bool = False) -> None:
+    """Write ``panels`` as one PNG, ``PANELS`` to a row."""
+    from rlcore.report.draw import picture
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(picture(panels(outcomes, sampled=sampled), columns=PANELS))
+
+
+def panels(outcomes: Sequence[Outcome], *, sampled: bool = False) -> "list[Panel]":
+    """Return a panel per recipe with a line per seed over the iterations, and two more where a
+    reward model is maximised."""
+    from rlcore.report.curves import proxy_panels
+    from rlcore.report.draw import Line, Panel
+
     accuracy, proxies = [], []
     for average in averages(outcomes):
         recipe, runs = average.recipe, [o for o in outcomes if o.name == average.recipe]
-        lines = {f"seed {o.seed}": o.curve for o in runs}
-        held_out = f"held-out {average.before:.2f} to {average.rl:.2f}"
-        label = "accuracy of samples" if sampled else "validation accuracy"
-        accuracy.append(Panel(recipe, held_out, lines, y_label=label))
+        panel = Panel(
+            recipe,
+            [Line(f"seed {o.seed}", o.curve, colour) for colour, o in enumerate(runs)],
+            note=f"held-out {average.before:.2f} to {average.rl:.2f}",
+            y_labels={0: "accuracy of samples" if sampled else "validation accuracy"},
+            limits={0: (0.0, 1.03)},
+            legend=True,
+        )
+        accuracy.append(panel)
         by_seed = {f"seed {o.seed}": o.proxy for o in runs if o.proxy is not None}
         if by_seed:
-            pairs = [
-                (_points(proxy, "proxy"), _points(proxy, "truth")) for proxy in by_seed.values()
-            ]
-            proxies += [
-                ProxyPanel(f"{recipe}: proxy, truth", pairs),
-                Panel(
-                    f"{recipe}: gap",
-                    "scaled proxy minus scaled truth",
-                    {label: _points(proxy, "gap") for label, proxy in by_seed.items()},
-                    y_label="gap",
-                    limits=(-1.05, 1.05),
-                ),
-            ]
+            proxies += proxy_panels(recipe, by_seed)
     return [*accuracy, *proxies]
-
-
-def _points(curves: "pl.DataFrame", name: str) -> list[tuple[int, float]]:
-    return list(curves.select("step", name).iter_rows())

@@ -6,15 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-PHASES = {
-    "gen": "rollout",
-    "reward": "reward",
-    "adv": "advantage",
-    "update_actor": "update",
-    "update_critic": "critic update",
-    "sync": "sync",
-    "save_checkpoint": "checkpoint",
-}
+from rlcore.report.text import PHASES
 
 
 def print_summary(summary: dict[str, Any], *, console: Console | None = None) -> None:
@@ -57,7 +49,9 @@ def print_summary(summary: dict[str, Any], *, console: Console | None = None) ->
     if phases := summary.get("iteration_seconds"):
         outside, step = phases["outside"], phases["step"]
         parts = ", ".join(
-            f"{name} {phases[key]:.2f}" for key, name in PHASES.items() if key in phases
+            f"{name} {phases[key]:.2f}"
+            for key, name in PHASES.items()
+            if key in phases and key not in ("testing", "outside")
         )
         console.print(
             f"Median RL iteration: {step:.2f} s ({parts}); outside the five phases"

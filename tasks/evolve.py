@@ -25,6 +25,8 @@ from rlcore.models.files import MODEL_FOLDER, locate_model
 from rlcore.preflight.evolve import check_evolve
 from rlcore.recipes import load_recipe, recipe_digest, sampling_code
 from rlcore.redaction import redact_logs, redacting
+from rlcore.report.markdown import code as as_code
+from rlcore.report.markdown import plain
 from rlcore.results.folders import RUNS
 from rlcore.results.model import model_path
 from rlcore.results.provenance import CODE, RECIPE, record_code, record_inputs, record_recipe
@@ -35,8 +37,6 @@ from schemas.artifacts import ArtifactRef
 from schemas.recipe import Recipe
 from tasks.evaluate_model import with_model
 from tasks.run_page.board import Board
-from tasks.run_page.markdown import code as as_code
-from tasks.run_page.markdown import plain
 from tasks.runtime.keys import stage_key
 from tasks.runtime.mistakes import tell_mistakes_once
 from tasks.runtime.patience import ignore_lost_output, wait_for_server

@@ -43,9 +43,7 @@ CONFINED = {
         f"rlcore/results/{name}.py"
         for name in ("conditions", "held", "index", "kept", "statement", "views")
     ),
-    "matplotlib": (
-        *("flows/figure.py", "tasks/run_page/lineage_picture.py", "tasks/run_page/plots.py"),
-    ),
+    "matplotlib": ("rlcore/report/draw.py", "rlcore/report/lineage_picture.py"),
     "transformers": (
         "rlcore/models/",
         "rlcore/learner/",

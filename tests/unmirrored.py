@@ -47,7 +47,7 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
     "tests/flows/test_local.py": (
         *("flows/commands/down.py", "flows/commands/up.py", "flows/pool_runs.py"),
     ),
-    "tests/flows/test_study.py": ("flows/figure.py", "flows/outcomes.py", "flows/results_page.py"),
+    "tests/flows/test_study.py": ("flows/outcomes.py", "flows/results_page.py"),
     "tests/flows/test_retrain.py": ("tasks/retraining/gate.py", "tasks/retraining/promote.py"),
     "tests/flows/test_retrain_deployed.py": ("tasks/retraining/events.py",),
     "tests/flows/test_server.py": ("flows/login.py",),
@@ -61,8 +61,7 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
         *("tasks/evaluate.py", "tasks/export.py", "tasks/run_page/summary.py"),
     ),
     "tests/rlcore/rl/test_replay.py": ("rlcore/rl/credit.py", "rlcore/rl/recorded.py"),
-    "tests/tasks/run_page/test_artifacts.py": ("tasks/run_page/board.py",),
-    "tests/tasks/run_page/test_page.py": ("tasks/run_page/ended.py", "tasks/run_page/view.py"),
+    "tests/tasks/run_page/test_page.py": ("tasks/run_page/board.py", "tasks/run_page/view.py"),
     "tests/flows/test_reward_model.py": ("tasks/reward_model.py",),
     "tests/rlcore/cluster/test_clusters.py": (
         *("rlcore/cluster/ray_cluster.py", "rlcore/cluster/processes.py"),
@@ -86,7 +85,7 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
         "rlcore/results/statement.py",
     ),
     "tests/rlcore/report/test_write.py": tuple(
-        f"rlcore/report/{name}.py" for name in ["curves", "evaluation", "facts", "samples"]
+        f"rlcore/report/{name}.py" for name in ["evaluation", "facts", "samples"]
     ),
     "tests/rlcore/results/test_index.py": ("rlcore/results/kept.py",),
     "tests/rlcore/results/test_data_dictionary.py": ("schemas/view_columns.py",),

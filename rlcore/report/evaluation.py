@@ -5,9 +5,8 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from rlcore.report.charts import number
+from rlcore.report.text import number
 
-WIDTH, ROW, EDGE = 160, 12, 4  # of the picture of a figure: one row a label
 ACCURACIES = ("greedy/acc", "sampled/avg@", "sampled/pass@", "sampled/maj@")
 SHARES = (*ACCURACIES, "clip_ratio", "unscored", "aborted", "judge_failed")
 ALL = "all"
@@ -15,28 +14,28 @@ ALL = "all"
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A figure of one label, with its 95 % interval; places are of the picture. ``colour``: the
-    number of the label."""
+    """A figure of one label, with its 95 % interval: as text, and as places in percent of the
+    row's scale. ``colour``: the number of the label."""
 
-    label: str
     value: str
     interval: str
     colour: int
     at: float
     low: float
     high: float
-    y: float
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One metric on one part of the test split; a label without it has None."""
+    """One metric on one part of the test split; a label without it has None. ``is_zero``: of every
+    label."""
 
     part: str
     metric: str
     prompts: int
+    samples: int
     cells: Sequence[Cell | None]
-    height: int
+    is_zero: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +45,11 @@ class Evaluation:
     labels: Sequence[str]
     rows: Sequence[Row]
     others: Sequence[Row]
+
+    @property
+    def shown(self) -> list[Row]:
+        """All rows but those of ``others`` that are 0 of every label."""
+        return [*self.rows, *(row for row in self.others if not row.is_zero)]
 
 
 def of_checkpoints(eval_results: pl.DataFrame | None) -> Evaluation | None:
@@ -88,33 +92,32 @@ def _row(
     where: tuple[str, str, str], by_label: Mapping[str, Mapping[str, float]], labels: list[str]
 ) -> Row:
     source, subset, metric = where
+    is_share = any(part in metric for part in SHARES)
     low, high = 0.0, 1.0
-    if not any(part in metric for part in SHARES):
+    if not is_share:
         low = min(0.0, *(row["ci_low"] for row in by_label.values()), 0.0)
         high = max(row["ci_high"] for row in by_label.values())
 
-    def place(value: float) -> float:
-        return EDGE + (value - low) / ((high - low) or 1.0) * (WIDTH - 2 * EDGE)
+    def cell(colour: int, row: Mapping[str, float]) -> Cell:
+        figures = [row[name] for name in ("value", "ci_low", "ci_high")]
+        value, least, most = (f"{v:.3f}" if is_share else number(v) for v in figures)
+        places = (100 * (v - low) / ((high - low) or 1.0) for v in figures)
+        return Cell(value, f"{least} to {most}", colour, *places)
 
     cells = [
-        None
-        if (row := by_label.get(label)) is None
-        else Cell(
-            label=label,
-            value=_figure(metric, row["value"]),
-            interval=f"{_figure(metric, row['ci_low'])} to {_figure(metric, row['ci_high'])}",
-            colour=index,
-            at=place(row["value"]),
-            low=place(row["ci_low"]),
-            high=place(row["ci_high"]),
-            y=index * ROW + ROW / 2,
-        )
-        for index, label in enumerate(labels)
+        cell(colour, by_label[label]) if label in by_label else None
+        for colour, label in enumerate(labels)
     ]
-    part = "all" if source == ALL else source if subset in ("test", ALL) else f"{source}, {subset}"
-    prompts = int(max(row["num_prompts"] for row in by_label.values()))
-    return Row(part, metric, prompts, cells, len(labels) * ROW)
-
-
-def _figure(metric: str, value: float) -> str:
-    return f"{value:.3f}" if any(part in metric for part in SHARES) else number(value)
+    rows = by_label.values()
+    return Row(
+        part="all"
+        if source == ALL
+        else source
+        if subset in ("test", ALL)
+        else f"{source}, {subset}",
+        metric=metric,
+        prompts=int(max(row["num_prompts"] for row in rows)),
+        samples=int(max(row["num_samples"] for row in rows)),
+        cells=cells,
+        is_zero=all(row["value"] == 0 for row in rows),
+    )

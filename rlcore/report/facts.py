@@ -1,36 +1,38 @@
-"""What a report says of a run, gathered from its records: stages, figures, findings, origin."""
+"""What is told of a run, gathered from its records: stages, figures, findings, origin. The report
+shows all of it, the run's page parts of it, ``summary.json`` its figures."""
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cached_property
+from itertools import groupby
 
 import polars as pl
 
+from rlcore.data.datasheet import Sheet, datasheet
 from rlcore.diagnostics.evidence import Evidence
+from rlcore.diagnostics.measures import learns_from_a_model
 from rlcore.diagnostics.watch import Finding, diagnose
+from rlcore.report.curves import RL, Curves, curves
+from rlcore.report.curves import STAGES as TRAINED
+from rlcore.report.evaluation import Evaluation, of_checkpoints
+from rlcore.report.samples import Asked, answers_of_checkpoints
 from rlcore.results.folders import SUMMARY
+from rlcore.results.metrics import metrics_frame
+from rlcore.results.restarts import RestartRecord, restarts_of
 from rlcore.results.run import Run, StageRecord
-from rlcore.results.summary import phase_seconds, token_rates
+from rlcore.results.summary import phase_seconds, proxy_and_truth, token_rates
 from rlcore.results.verdict import verdict
+from rlcore.rl.history import KIND as ITERATIONS
 from rlcore.store.artifacts import ArtifactStore
 from rlcore.store.checks import ArtifactError
-from schemas.artifacts import Manifest
+from schemas.artifacts import ArtifactRef, Manifest
+from schemas.recipe import Recipe
+from schemas.stages import stage_parents
 
-STAGES = ("base_model", "prepare_data", "sft", "reward_model", "rl", "evaluate", "export")
-TRAINED = ("sft", "reward_model", "rl")  # stages with metrics
-RL = "rl"
-PHASES = {
-    "gen": "rollout",
-    "reward": "reward",
-    "adv": "advantage",
-    "update_actor": "update",
-    "update_critic": "update of the critic",
-    "sync": "sync",
-    "testing": "validation",
-    "save_checkpoint": "checkpoint",
-    "outside": "outside the phases",
-}
+MADE, CACHED, OPEN, GONE = "made", "cached", "not ended", "gone"  # states of a stage
+PERIODS = 4  # of a check's trouble that are named, the last ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,27 +45,57 @@ class Ending:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A stage of the run; ``made_from``: role -> name of an artifact. ``producer``: the flow run
-    that made the artifact, empty where it is not known."""
+    """A stage that the run has come to, and its artifact.
+
+    ``made_from``: role -> name of an artifact. ``origins``: role -> the stage that made it, or a
+    word for another artifact; of a stage that has not ended, what it is to read. ``producer``: the
+    flow run that made the artifact, empty where it is not known.
+    """
 
     name: str
     state: str
     seconds: float | None
-    artifact: str
+    kind: str
+    key: str
     sha256: str
     rows: str
     made_from: Mapping[str, str]
+    origins: Mapping[str, str]
     producer: str
+
+    @property
+    def artifact(self) -> str:
+        """Its name in the store."""
+        return f"{self.kind}/{self.key}"
 
 
 @dataclass(frozen=True, slots=True)
+class Iterations:
+    """The iterations of the stage rl; ``best``: that of the result, None before there is one."""
+
+    count: int
+    best: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """What a check found, in words of its ``last`` finding; ``periods``: the iterations of all."""
+
+    last: Finding
+    periods: str
+
+
+@dataclass(frozen=True)
 class Facts:
-    """What is known of a run now. Times are ISO 8601, UTC. ``verdict``: empty before RL ended."""
+    """What is known of a run now. Times are ISO 8601, UTC. ``verdict``: empty before RL ended.
+
+    Of a stage that has not ended, the tables and figures are None or empty.
+    """
 
     name: str
     flow_run_id: str
-    recipe: str
-    description: str
+    recipe: Recipe
+    recipe_name: str
     recipe_digest: str
     seed: int
     overrides: Mapping[str, str]
@@ -73,15 +105,67 @@ class Facts:
     began: str
     last: str
     iteration: int
-    iterations: int
+    recorded: Iterations | None
     stages: Sequence[Stage]
+    restarts: Sequence[RestartRecord]
+    sheets: Sequence[Sheet]
     metrics: Mapping[str, pl.DataFrame]
     findings: Sequence[Finding]
     checks: Sequence[tuple[str, float]]  # name and threshold of each
-    evaluation: pl.DataFrame | None
+    pair_accuracy: pl.DataFrame | None
+    calibration: pl.DataFrame | None
+    eval_results: pl.DataFrame | None
     completions: pl.DataFrame | None
     seconds: Mapping[str, float]
     rates: Mapping[str, float]
+    export: str
+
+    @cached_property
+    def curves(self) -> Curves:
+        """The panels of its metrics."""
+        return curves({self.name: self.metrics})
+
+    @cached_property
+    def proxy(self) -> pl.DataFrame | None:
+        """``proxy_and_truth`` where a trained reward model is maximised."""
+        known = self.metrics.get(RL)
+        if known is None or not learns_from_a_model(self.recipe):
+            return None
+        return proxy_and_truth(known)
+
+    @cached_property
+    def evaluation(self) -> Evaluation | None:
+        """The figures of its checkpoints side by side."""
+        return of_checkpoints(self.eval_results)
+
+    @cached_property
+    def checkpoints(self) -> list[Asked]:
+        """Prompts of the test split with the answer of each checkpoint."""
+        if self.completions is None:
+            return []
+        return answers_of_checkpoints(self.completions, self.recipe.evaluate.completions_shown)
+
+    @property
+    def troubles(self) -> list[Trouble]:
+        """The findings by check, those that ended the run in front."""
+        ordered = sorted(self.findings, key=lambda one: (one.severity != "fatal", one.check))
+        found = []
+        for _, same in groupby(ordered, key=lambda one: one.check):
+            each = sorted(same, key=lambda one: one.began)
+            spans = [
+                "start" if one.began == 0 else f"{one.began} to {one.ended or 'now, or the end'}"
+                for one in each
+            ]
+            earlier = len(spans) - PERIODS
+            before = f"{earlier} earlier periods, then " if earlier > 0 else ""
+            found.append(Trouble(each[-1], before + ", ".join(spans[-PERIODS:])))
+        return found
+
+    @property
+    def silent(self) -> list[tuple[str, float]]:
+        """Name and threshold of each check that found nothing."""
+        reported = {one.check for one in self.findings}
+        return [(name, limit) for name, limit in self.checks if name not in reported]
 
 
 def gather(
@@ -99,19 +183,24 @@ def gather(
     newest = next(reversed(records.values()))
     if metrics is None:
         metrics = {stage: run.metrics(stage) for stage in TRAINED if stage in records}
-    rl = metrics.get(RL, pl.DataFrame(schema={"step": pl.Int64}))
+    rl = metrics.get(RL, metrics_frame(RL, 0, {}))
     iteration = int(rl["step"].to_numpy().max()) if rl.height else 0
     findings, checks = _findings(run, rl, iteration) if RL in records else ([], [])
-    evaluated = _manifest(run, records.get("evaluate"))
-    policy = _manifest(run, records.get(RL))
-    tables = [_table(run, evaluated, name) for name in ("completions", "eval_results")]
-    rates = token_rates(metrics.get("sft"), rl) if rl.height else {}
+    made = {stage: _manifest(run, record) for stage, record in records.items()}
+    policy, evaluated, scorer = (made.get(stage) for stage in (RL, "evaluate", "reward_model"))
+    completions, eval_results = (
+        _table(run, evaluated, name) for name in ("completions", "eval_results")
+    )
+    rates = token_rates(metrics.get("sft"), rl)
+    if evaluated is not None and (rate := evaluated.metadata.get("tokens_per_s")):
+        rates["evaluate"] = rate
     state, reason = _state(run, newest, findings, ending)
+    stages = _stages(run, made)
     return Facts(
         name=run.name,
         flow_run_id=newest.flow_run_id,
-        recipe=newest.recipe,
-        description=run.recipe.description,
+        recipe=run.recipe,
+        recipe_name=newest.recipe,
         recipe_digest=newest.recipe_digest,
         seed=newest.seed,
         overrides={
@@ -120,21 +209,24 @@ def gather(
         },
         state=state,
         reason=reason,
-        verdict="" if policy is None else verdict(run.store, policy, *tables),
+        verdict=verdict(run.store, policy, completions, eval_results) if policy else "",
         began=_minute(next(iter(records.values())).began),
         last=_minute(newest.began, newest.seconds or 0.0),
         iteration=iteration,
-        iterations=run.recipe.rl.iterations,
-        stages=[_stage(run, record) for record in records.values()],
+        recorded=_recorded(run, policy),
+        stages=stages,
+        restarts=_restarts(run, newest.flow_run_id),
+        sheets=_sheets(made.get("prepare_data")),
         metrics=metrics,
         findings=findings,
         checks=checks,
-        evaluation=tables[1],
-        completions=tables[0],
-        seconds={PHASES.get(n, n): s for n, s in phase_seconds(rl).items() if n != "step"}
-        if rl.height
-        else {},
+        pair_accuracy=_table(run, scorer, "pair_accuracy"),
+        calibration=_table(run, scorer, "calibration"),
+        eval_results=eval_results,
+        completions=completions,
+        seconds=phase_seconds(rl),
         rates=rates,
+        export=_exported(run, stages),
     )
 
 
@@ -153,22 +245,56 @@ def _state(
     return "unfinished", f"It goes on, or was ended, {where} the stage {newest.stage}."
 
 
-def _stage(run: Run, record: StageRecord) -> Stage:
-    manifest = _manifest(run, record)
-    state = "under way, or ended here"
-    if record.sha256 is not None:
-        state = "from the store" if record.cached else "made by this run"
-    made = {} if manifest is None else manifest.parents
-    return Stage(
-        name=record.stage,
-        state=state,
-        seconds=record.seconds,
-        artifact=f"{record.result_kind}/{record.result_key}",
-        sha256=record.sha256 or "",
-        rows="" if manifest is None else ", ".join(f"{n} {c:,}" for n, c in manifest.rows.items()),
-        made_from={role: f"{ref.kind}/{ref.key}" for role, ref in made.items()},
-        producer="" if manifest is None else manifest.producer,
-    )
+def _stages(run: Run, made: Mapping[str, Manifest | None]) -> list[Stage]:
+    """Return the stages that ``run`` has come to, in order; ``made``: their manifests."""
+    makers = {(row.result_kind, row.result_key): row.stage for row in run.stages.values()}
+    planned = {str(stage): reads for stage, reads in stage_parents(run.recipe).items()}
+    stages = []
+    for row in run.stages.values():
+        manifest = made[row.stage]
+        if manifest is None:
+            state = OPEN if row.sha256 is None else GONE
+            reads = planned.get(row.stage, {})
+            origins = {role: str(stage) for role, stage in reads.items()}
+            producer = row.flow_run_id if state == OPEN else ""
+        else:
+            state = CACHED if row.cached else MADE
+            origins = {role: _origin(ref, makers) for role, ref in manifest.parents.items()}
+            producer = manifest.producer
+        parents = {} if manifest is None else manifest.parents
+        rows = {} if manifest is None else manifest.rows
+        stages.append(
+            Stage(
+                name=row.stage,
+                state=state,
+                seconds=row.seconds,
+                kind=row.result_kind,
+                key=row.result_key,
+                sha256=row.sha256 or "",
+                rows=", ".join(f"{name} {count:,}" for name, count in rows.items()),
+                made_from={role: f"{ref.kind}/{ref.key}" for role, ref in parents.items()},
+                origins=origins,
+                producer=producer,
+            )
+        )
+    return stages
+
+
+def _origin(ref: ArtifactRef, makers: Mapping[tuple[str, str], str]) -> str:
+    """Return the stage that made ``ref``, the number of an iteration, or the artifact's kind."""
+    if ref.kind == ITERATIONS:
+        return f"iteration {int(ref.key.rpartition('/')[2])}"
+    return makers.get((ref.kind, ref.key), ref.kind)
+
+
+def _recorded(run: Run, policy: Manifest | None) -> Iterations | None:
+    """Return the iterations up to now; None where there is none."""
+    if RL not in run.stages:
+        return None
+    if policy is not None and "iteration" in policy.metadata:
+        return Iterations(policy.metadata["iteration"], policy.metadata.get("best_iteration"))
+    count = max(run.recorded(ITERATIONS), default=0)
+    return Iterations(count, None) if count else None
 
 
 def _manifest(run: Run, record: StageRecord | None) -> Manifest | None:
@@ -179,6 +305,24 @@ def _manifest(run: Run, record: StageRecord | None) -> Manifest | None:
         return run.store.peek(record.result_kind, record.result_key)
     except ArtifactError:
         return None
+
+
+def _sheets(dataset: Manifest | None) -> list[Sheet]:
+    counts = None if dataset is None else dataset.metadata.get("counts")
+    return datasheet(counts) if counts else []  # that of the Python API has none
+
+
+def _exported(run: Run, stages: Sequence[Stage]) -> str:
+    """Return where the exported model is: a path of the machine that ran the stage, or a URL."""
+    made = [stage for stage in stages if stage.name == "export" and stage.state in (MADE, CACHED)]
+    return f"{run.store.root}/{made[0].artifact}" if made else ""
+
+
+def _restarts(run: Run, flow_run_id: str) -> list[RestartRecord]:
+    try:
+        return restarts_of(run.store, flow_run_id)
+    except ArtifactError:
+        return []
 
 
 def _table(run: Run, manifest: Manifest | None, name: str) -> pl.DataFrame | None:

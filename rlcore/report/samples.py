@@ -39,11 +39,12 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A prompt with answers to it, from early to late."""
+    """A prompt with answers to it, from early to late; ``source``: its data source, if known."""
 
     prompt: str
     ground_truth: str | None
     answers: Sequence[Answer]
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +98,13 @@ def over_iterations(run: Run) -> list[Asked]:
     return asked
 
 
-def of_checkpoints(completions: pl.DataFrame) -> list[Asked]:
-    """Return prompts of the evaluation with the answer of each checkpoint: greedy ones where there
-    are any, and first those on which the checkpoints differ."""
+def answers_of_checkpoints(completions: pl.DataFrame, most: int) -> list[Asked]:
+    """Return at most ``most`` prompts of the evaluation with the answer of each checkpoint: greedy
+    ones where there are any, and first those on which the checkpoints differ."""
     greedy = completions.filter(pl.col("mode") == "greedy")
     shown = greedy if greedy.height else completions.filter(pl.col("sample") == 0)
     verdicts = shown.group_by("uid", maintain_order=True).agg(pl.col("outcome").n_unique())
-    chosen = verdicts.sort("outcome", descending=True, maintain_order=True)["uid"].head(PROMPTS)
+    chosen = verdicts.sort("outcome", descending=True, maintain_order=True)["uid"].head(most)
     asked = []
     for uid in chosen:
         rows = shown.filter(pl.col("uid") == uid).to_dicts()
@@ -116,7 +117,8 @@ def of_checkpoints(completions: pl.DataFrame) -> list[Asked]:
             )
             for row in rows
         ]
-        asked.append(Asked(rows[0]["prompt"], rows[0]["ground_truth"], answers))
+        first = rows[0]
+        asked.append(Asked(first["prompt"], first["ground_truth"], answers, first["data_source"]))
     return asked
 
 

@@ -1,5 +1,5 @@
-"""Text that a model, a data set or a reward wrote, made fit to be shown; escaping is the
-template's."""
+"""Figures in words of people, and text that a model, a data set or a reward wrote, made fit to be
+shown; escaping is the template's."""
 
 import unicodedata
 
@@ -7,6 +7,18 @@ from rlcore.redaction import redact
 
 SHOWN_CHARACTERS = 2000  # of one prompt or response
 TAIL = 500  # of these, from its end: answers stand there
+# Phases of an RL iteration, by the metric of their time: timing_s/<name>.
+PHASES = {
+    "gen": "rollout",
+    "reward": "reward",
+    "adv": "advantage",
+    "update_actor": "update",
+    "update_critic": "critic update",
+    "sync": "sync",
+    "testing": "validation",
+    "save_checkpoint": "checkpoint",
+    "outside": "outside the phases",
+}
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 _KEPT = frozenset("\n\t\u200c\u200d")  # joiners are part of words and of emoji
 # Controls, formatting (which may reverse a line), surrogates, line and paragraph separators, ...
@@ -20,6 +32,12 @@ def clean(text: str) -> str:
     return "".join(
         REPLACEMENT if c not in _KEPT and unicodedata.category(c) in _HIDDEN else c for c in text
     )
+
+
+def one_line(text: str) -> str:
+    """Return ``text`` on one line, with a replacement character for each one that would not be
+    seen."""
+    return "".join(c if c.isprintable() else REPLACEMENT for c in " ".join(text.split()))
 
 
 def shortened(text: str, most: int = SHOWN_CHARACTERS, tail: int = TAIL) -> str:
@@ -36,3 +54,16 @@ def cut(text: str, most: int) -> str:
     """Return at most ``most`` characters of ``text``, without secrets: its begin."""
     text = redact(text)
     return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def number(value: float) -> str:
+    """Return a figure with about four digits."""
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.4g}"
+
+
+def duration(seconds: float) -> str:
+    """Return seconds as a person says them."""
+    if seconds < 90:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"

@@ -5,6 +5,7 @@ and under a policy that forbids both. Whatever a model, a data set or a reward w
 the template engine; nothing is marked as safe.
 """
 
+import base64
 import os
 import tempfile
 from collections.abc import Sequence
@@ -18,12 +19,14 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from rlcore.redaction import redact
 from rlcore.report import evaluation, samples
-from rlcore.report.charts import number
-from rlcore.report.curves import curves
-from rlcore.report.facts import RL, STAGES, Ending, Facts, gather
-from rlcore.report.text import clean, cut, shortened
+from rlcore.report.curves import RL, curves, proxy_panels
+from rlcore.report.draw import Panel, picture
+from rlcore.report.facts import Ending, Facts, gather
+from rlcore.report.lineage_picture import lineage_png
+from rlcore.report.text import PHASES, clean, cut, duration, number, shortened
 from rlcore.results.run import Run
 from rlcore.store.checks import ArtifactError
+from schemas.stages import stage_parents
 
 INDEX = "index.html"
 TEMPLATES = Path(__file__).parent / "templates"
@@ -55,24 +58,25 @@ def write_report(
     stages, and where the folder cannot be written.
     """
     facts = facts or gather(run, ending)
+    there = {stage.name for stage in facts.stages}
     asked, scores, pruned = [], None, None
-    if any(stage.name == RL for stage in facts.stages):
+    if RL in there:
         try:
             asked = samples.over_iterations(run)
             scores = samples.scores(run)
             pruned = samples.pruned(run)
         except ArtifactError:  # a store that goes away; the rest is worth having
             pass
-    checkpoints = [] if facts.completions is None else samples.of_checkpoints(facts.completions)
+    planned = [] if facts.state == "completed" else stage_parents(run.recipe)
+    proxy = facts.proxy
     return _write(
         folder / name,
         "run.html",
         run=facts,
-        to_come=[name for name in STAGES if _is_to_come(run, facts, name)],
-        curves=curves({facts.name: facts.metrics}),
-        evaluation=evaluation.of_checkpoints(facts.evaluation),
+        to_come=[stage for stage in planned if stage not in there],
+        proxy=[] if proxy is None else proxy_panels("reward", {"": proxy}, legend=False),
+        lineage=_data_url(lineage_png(facts.stages, facts.recorded), "png"),
         asked=asked,
-        checkpoints=checkpoints,
         scores=scores,
         pruned=pruned,
     )
@@ -94,23 +98,14 @@ def write_overlay(runs: Sequence[Run], path: Path, extra: Sequence[Table] = ()) 
             if all(one.overrides.get(key) == value for one in facts)
         },
         curves=curves({one.name: one.metrics for one in facts}),
-        evaluation=evaluation.of_runs({one.name: one.evaluation for one in facts}),
+        evaluation=evaluation.of_runs({one.name: one.eval_results for one in facts}),
         extra=extra,
     )
 
 
-def _is_to_come(run: Run, facts: Facts, stage: str) -> bool:
-    """Return whether a run that has not ended will still come to ``stage``."""
-    if facts.state == "completed" or any(stage == there.name for there in facts.stages):
-        return False
-    if stage == "sft":
-        return run.recipe.sft.enabled
-    return stage != "reward_model" or run.recipe.reward_model is not None
-
-
 def _write(path: Path, template: str, **values: Any) -> Path:
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S")
-    text = redact(_template(template).render(written=now, **values))
+    text = redact(_template(template).render(written=now, phases=PHASES, **values))
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".report-")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -137,6 +132,7 @@ def _template(name: str) -> Template:
         "shortened": shortened,
         "cut": cut,
         "duration": duration,
+        "drawn": _drawn,
     }
     return environment.get_template(name)
 
@@ -146,9 +142,10 @@ def _shown(value: Any) -> Any:
     return clean(value) if type(value) is str else value
 
 
-def duration(seconds: float) -> str:
-    """Return seconds as a person says them."""
-    if seconds < 90:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"
+def _drawn(panel: Panel) -> str:
+    """Return the picture of a panel, whose title is a caption beside it."""
+    return _data_url(picture([panel], titles=False, form="svg"), "svg+xml")
+
+
+def _data_url(content: bytes, kind: str) -> str:
+    return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"

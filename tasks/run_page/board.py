@@ -10,7 +10,6 @@ from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
 
 from rlcore.redaction import redact
-from tasks.run_page.markdown import artifact_key
 
 
 class Board:
@@ -70,3 +69,14 @@ class Board:
             found = client.read_artifacts(artifact_filter=ArtifactFilter(flow_run_id=only))
             self._ids = {artifact.key: artifact.id for artifact in found if artifact.key}
         return self._ids
+
+
+def artifact_key(*words: str) -> str:
+    """Return the key of an artifact: lower-case letters, digits and dashes.
+
+    >>> artifact_key("quickstart_ppo", "metrics", "rl")
+    'quickstart-ppo-metrics-rl'
+    """
+    text = "-".join(words).lower()
+    dashed = "".join(c if c.isascii() and c.isalnum() else "-" for c in text)
+    return "-".join(filter(None, dashed.split("-")))

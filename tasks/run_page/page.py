@@ -10,16 +10,52 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import copy_context
 from statistics import median
-from time import monotonic
+from time import monotonic, thread_time
 from typing import Any
 
 from rlcore.report.facts import Ending
-from rlcore.report.pace import Pace
-from tasks.run_page.plots import warm_up
-from tasks.run_page.view import View
+from tasks.run_page.view import RUNNING, View
 
 LAST_S = 30.0  # for the last pass, at the end of a run
 STOPPED_S = 5.0  # for that of a run that is being stopped, before its process is killed
+SHARE = 0.03  # of the time
+LONGEST_S = 60.0  # between two: people look at a page to see what a run does now
+
+
+class Pace:
+    """Keeps something that repeats to a share of the time: after it kept a processor busy for t
+    seconds, the next is due t / share seconds later, ``LONGEST_S`` at most. Waiting, for a server
+    or for the run's own threads, costs the run nothing and does not count.
+
+    pace = Pace()
+    if pace.due():
+        with pace.measured():
+            view.publish()
+    """
+
+    __slots__ = ("_next", "_share")
+
+    def __init__(self, share: float = SHARE) -> None:
+        self._share = share
+        self._next = float("-inf")
+
+    def due(self) -> bool:
+        """Return whether it may be done now."""
+        return monotonic() >= self._next
+
+    def left_s(self) -> float:
+        """Return the seconds until then."""
+        return max(0.0, self._next - monotonic())
+
+    @contextmanager
+    def measured(self) -> Iterator[None]:
+        """Measure one, also where it fails."""
+        began = thread_time()
+        try:
+            yield
+        finally:
+            wait_s = (thread_time() - began) / self._share
+            self._next = monotonic() + min(wait_s, LONGEST_S)
 
 
 class RunPage:
@@ -81,7 +117,6 @@ class RunPage:
         }
 
     def _publish(self) -> None:
-        warm_up()
         ending = None
         while ending is None:
             self._wanted.wait()
@@ -97,7 +132,7 @@ class RunPage:
     def _pass(self, ending: Ending | None) -> None:
         began = monotonic()
         try:
-            self._view.publish(ending)
+            self._view.publish(ending or RUNNING)
         except Exception as error:  # noqa: BLE001  the run goes on without its page
             if not self._failed:
                 self._log(f"the run's page is not up to date ({type(error).__name__}: {error})")

@@ -1,96 +1,70 @@
-"""What is on a run's page, from the run's records alone: whoever publishes it, and whenever."""
+"""What is on a run's page, from the run's records alone: whoever publishes it, and whenever.
 
+A hook of the flow, ``show_end``, completes the page of a run whose process is gone.
+"""
+
+import hashlib
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import polars as pl
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterParentFlowRunId
+from prefect.client.schemas.objects import StateType
+from prefect.logging import get_logger
 
-from rlcore.data.datasheet import datasheet
-from rlcore.diagnostics.measures import learns_from_a_model
+from rlcore.report.curves import RL, STAGES
 from rlcore.report.facts import Ending, gather
+from rlcore.report.page import parts
 from rlcore.report.write import write_report
-from rlcore.results.folders import report_folder
+from rlcore.results.folders import RECIPE, REPORTS, report_folder, run_directory
 from rlcore.results.metrics import KIND as METRICS
 from rlcore.results.metrics import metrics_frame
-from rlcore.results.restarts import restarts_of
 from rlcore.results.run import Run
-from rlcore.results.summary import proxy_and_truth
 from rlcore.store.artifacts import ArtifactStore, DamagedArtifact
-from schemas.artifacts import ArtifactRef, Manifest
 from schemas.recipe import Recipe
-from schemas.stages import Stage
-from tasks.run_page.artifacts import (
-    Drawn,
-    publish_completions,
-    publish_datasheet,
-    publish_diagnostics,
-    publish_evaluation,
-    publish_export,
-    publish_lineage,
-    publish_metrics,
-    publish_proxy,
-    publish_restarts,
-    publish_reward_model,
-    publish_state,
-)
 from tasks.run_page.board import Board
 
-TRAINED = (Stage.SFT, Stage.REWARD_MODEL, Stage.RL)  # stages with metrics
+DIGEST_DIGITS = 12
+RUNNING = Ending("running")
+CANCELLED = (StateType.CANCELLING, StateType.CANCELLED)
 
 
 @dataclass
 class View:
-    """The page of the run in ``folder``; remembers what it has read, so that a pass costs what is
-    new."""
+    """The page of the run in ``folder``; remembers what it has read and drawn, so that a pass costs
+    what is new."""
 
     folder: Path
     recipe: Recipe
     board: Board
     _frames: dict[str, pl.DataFrame] = field(default_factory=dict)  # of metrics, by key
-    _drawn: dict[str, int] = field(default_factory=dict)  # rows of metrics on the page, by stage
-    _done: set[str] = field(default_factory=set)
-    _lineage: Drawn | None = None
+    _drawn: dict[str, tuple[Any, str]] = field(default_factory=dict)  # what, and its address
 
-    def publish(self, ending: Ending | None = None) -> None:
+    def publish(self, ending: Ending = RUNNING) -> None:
         """Publish what is recorded now; ``ending``: how the run ended, where it has.
 
         Raises ArtifactError where the store cannot be read, and what Prefect's client raises.
         """
         run = Run(self.folder, self.recipe, ArtifactStore(self.recipe.store))
-        pictures = report_folder(self.folder)
-        metrics = {str(stage): self._read(run, stage) for stage in TRAINED if stage in run.stages}
+        reports = report_folder(self.folder)
+        metrics = {stage: self._read(run, stage) for stage in STAGES if stage in run.stages}
         facts = gather(run, ending, metrics)
+
+        def pictures(name: str, shown: Any, draw: Callable[[], bytes]) -> str:
+            if name not in self._drawn or self._drawn[name][0] != shown:
+                self._drawn[name] = shown, keep_picture(reports, name, draw())
+            return self._drawn[name][1]
+
         with self.board.open() as board:
-            publish_state(board, run, ending, facts.verdict)
-            if restarts := restarts_of(run.store, facts.flow_run_id):
-                publish_restarts(board, restarts)
-            for stage in TRAINED:
-                if stage in run.stages:
-                    self._metrics(board, run, stage, metrics[stage], pictures)
-            if Stage.RL in run.stages:
-                publish_diagnostics(board, facts.findings, facts.checks)
-            for stage, publish in _RESULTS.items():
-                result = _result(run, stage)
-                if result is not None and stage not in self._done:
-                    publish(board, run, *result)
-                    self._done.add(stage)
-            self._lineage = publish_lineage(board, run, pictures, self._lineage)
-        write_report(run, pictures, ending, facts=facts)
+            for part in parts(facts, reports, pictures):
+                board.markdown(key=part.key, markdown=part.markdown, description=part.description)
+        write_report(run, reports, ending, facts=facts)
 
-    def _metrics(
-        self, board: Board, run: Run, stage: Stage, known: pl.DataFrame, pictures: Path
-    ) -> None:
-        if known.height == self._drawn.get(stage, 0):
-            return
-        publish_metrics(board, stage, known, pictures)
-        if stage == Stage.RL:
-            curves = proxy_and_truth(known) if learns_from_a_model(run.recipe) else None
-            if curves is not None:
-                publish_proxy(board, curves, pictures)
-        self._drawn[stage] = known.height
-
-    def _read(self, run: Run, stage: Stage) -> pl.DataFrame:
+    def _read(self, run: Run, stage: str) -> pl.DataFrame:
         """Return the metrics of ``stage`` so far; each artifact is read once. A damaged one is left
         out, as ``stage_metrics`` leaves it out."""
         names = sorted(run.store.keys(METRICS, f"{run.records(stage)}/"))
@@ -104,50 +78,59 @@ class View:
                     continue
         frames = [self._frames[name] for name in names if name in self._frames]
         found = pl.concat([metrics_frame("", 0, {}), *frames]).sort("step", maintain_order=True)
-        if stage == Stage.RL:  # a longer run may have gone on here
+        if stage == RL:  # a longer run may have gone on here
             return found.filter(pl.col("step") <= run.recipe.rl.iterations)
         return found
 
 
-def _result(run: Run, stage: Stage) -> tuple[ArtifactRef, Manifest] | None:
-    """Return the result of a stage that has ended, and its manifest; its files are not read."""
-    row = run.stages.get(stage)
-    if row is None or row.sha256 is None:
-        return None
-    manifest = run.store.peek(row.result_kind, row.result_key)
-    if manifest is None:
-        return None
-    where = f"{run.store.root}/{row.result_kind}/{row.result_key}"
-    ref = ArtifactRef(
-        kind=row.result_kind, key=row.result_key, uri=where, sha256=row.sha256, rows=manifest.rows
-    )
-    return ref, manifest
+def keep_picture(folder: Path, name: str, png: bytes) -> str:
+    """Write a picture into a report folder, whole or not at all, and return its address.
+
+    The address is a path from the server's root: both UIs show it, and through ``ssh -L`` too,
+    while the new one shows no data URI. The digest in it lets a browser see that the picture is
+    another one than before.
+    """
+    partial = folder / f".{name}.{os.getpid()}"
+    partial.write_bytes(png)
+    os.replace(partial, folder / f"{name}.png")
+    version = hashlib.sha256(png).hexdigest()[:DIGEST_DIGITS]
+    return f"/{REPORTS}/{folder.name}/{name}.png?v={version}"
 
 
-def _data(board: Board, run: Run, ref: ArtifactRef, manifest: Manifest) -> None:
-    if counts := manifest.metadata.get("counts"):  # that of the Python API has none
-        publish_datasheet(board, datasheet(counts))
+def show_end(flow: Any, flow_run: Any, state: Any) -> None:
+    """Show on the page of ``flow_run`` how it ended. A page that cannot be published is logged: the
+    hooks after this one matter more.
+
+    A hook, ``on_crashed`` and ``on_cancellation``: it runs in the worker's process, so also after a
+    kill -9 of the flow. Idempotent: Prefect may call it twice.
+    """
+    folder = run_directory(flow_run.parameters.get("recipe", flow_run.name), str(flow_run.id))
+    if not (folder / RECIPE).is_file():
+        return  # it ended before it had begun
+    try:
+        recipe = Run.open(folder.name, folder.parent).recipe
+        View(folder, recipe, Board(flow_run.id, recipe.name)).publish(_ending(flow_run, state))
+    except Exception as error:  # noqa: BLE001  see above
+        get_logger(__name__).warning(
+            f"the page of {folder.name} does not say how the run ended"
+            f" ({type(error).__name__}: {error})"
+        )
 
 
-def _reward_model(board: Board, run: Run, ref: ArtifactRef, manifest: Manifest) -> None:
-    tables = (run.store.table(ref, name) for name in ("pair_accuracy", "calibration"))
-    publish_reward_model(board, *tables)
+def show_ends_below(flow: Any, flow_run: Any, state: Any) -> None:
+    """Do so for the runs of the pipeline that ``flow_run`` called."""
+    parent = FlowRunFilterParentFlowRunId(any_=[flow_run.id])
+    with get_client(sync_client=True) as client:
+        children = client.read_flow_runs(flow_run_filter=FlowRunFilter(parent_flow_run_id=parent))
+    for child in children:
+        if child.state is None or not child.state.is_final():
+            show_end(flow, child, state)
 
 
-def _evaluation(board: Board, run: Run, ref: ArtifactRef, manifest: Manifest) -> None:
-    publish_evaluation(board, run.store.table(ref, "eval_results"))
-    publish_completions(
-        board, run.store.table(ref, "completions"), limit=run.recipe.evaluate.completions_shown
-    )
-
-
-def _export(board: Board, run: Run, ref: ArtifactRef, manifest: Manifest) -> None:
-    publish_export(board, ref.uri)
-
-
-_RESULTS: dict[Stage, Callable[[Board, Run, ArtifactRef, Manifest], None]] = {
-    Stage.PREPARE_DATA: _data,
-    Stage.REWARD_MODEL: _reward_model,
-    Stage.EVALUATE: _evaluation,
-    Stage.EXPORT: _export,
-}
+def _ending(flow_run: Any, state: Any) -> Ending:
+    """Return how the run ended: a cancelled one calls its hooks as Crashed, too."""
+    with get_client(sync_client=True) as client:
+        now = client.read_flow_run(flow_run.id).state or state
+    if now.type in CANCELLED:
+        return Ending("cancelled", now.message or "")
+    return Ending(state.name.lower(), state.message or "")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flows.figure import COLOURS, DPI, INK
+from rlcore.report.draw import COLOURS, DPI, INK
 from tests.bench.measures import Measure
 
 WIDTH_INCHES, BAR_INCHES, FRAME_INCHES = 7.0, 0.32, 0.8

@@ -18,9 +18,11 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
 from prefect.runtime import flow_run
 
+from rlcore.report.facts import gather
+from rlcore.report.page import parts
 from rlcore.report.write import write_report
-from tasks.run_page.artifacts import publish_lineage, publish_metrics
 from tasks.run_page.board import Board
+from tasks.run_page.view import keep_picture
 from tests.browser import Browser, opened
 from tests.conftest import HOME, REPORTS
 from tests.rlcore.report.made import MadeRun
@@ -42,8 +44,16 @@ def published(prefect_server: str, tmp_path_factory: pytest.TempPathFactory) -> 
     @flow(name="page-test")
     def run() -> str:
         with Board(UUID(str(flow_run.id)), made.open().recipe.name).open() as board:
-            publish_lineage(board, made.open(), folder)
-            publish_metrics(board, "rl", made.open().metrics("rl"), folder)
+            shown = parts(
+                gather(made.open()),
+                folder,
+                lambda name, _, draw: keep_picture(folder, name, draw()),
+            )
+            for part in shown:
+                if part.key in ("lineage", "metrics-rl"):
+                    board.markdown(
+                        key=part.key, markdown=part.markdown, description=part.description
+                    )
         return str(flow_run.id)
 
     only = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId.model_validate({"any_": [run()]}))

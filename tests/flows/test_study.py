@@ -10,11 +10,10 @@ import pytest
 import yaml
 
 from flows.cli import main
-from flows.figure import Panel, ProxyPanel, draw
 from flows.outcomes import Outcome, shortfalls
 from flows.places import RECIPES
 from flows.results_page import render, write_results
-from flows.study import panels, print_tables, read_outcome
+from flows.study import draw, panels, print_tables, read_outcome
 from rlcore.recipes import load_recipe
 from rlcore.results.metrics import metrics_frame, publish_metrics
 from rlcore.results.provenance import code_state, record_code
@@ -68,8 +67,7 @@ def test_samples_are_judged_where_asked(tmp_path: Path, capsys: pytest.CaptureFi
     assert (outcome.before, outcome.rl) == (0.3, 0.8)
     assert outcome.curve == [(1, 0.5), (2, 0.5), (3, 0.5)]
     (panel,) = panels([outcome], sampled=True)
-    assert isinstance(panel, Panel)
-    assert panel.y_label == "accuracy of samples"
+    assert panel.y_labels == {0: "accuracy of samples"}
     print_tables([outcome], sampled=True)
     assert "Held-out accuracy of samples" in capsys.readouterr().out
 
@@ -85,13 +83,12 @@ def test_samples_that_are_not_drawn_are_missed_before_any_run(
 def test_a_model_reward_is_drawn_beside_the_truth(tmp_path: Path) -> None:
     outcome = read_outcome(tmp_path, _finished_run(tmp_path, "quickstart-rlhf"))
     accuracy, proxy, gap = panels([outcome])
-    assert isinstance(accuracy, Panel)
-    assert isinstance(proxy, ProxyPanel)
-    assert isinstance(gap, Panel)
-    assert gap.lines == {"seed 2": [(1, 0.0), (2, 0.5), (3, 1.0)]}
-    ((score, truth),) = proxy.pairs
-    assert score == [(1, 1.0), (2, 2.0), (3, 3.0)]
-    assert truth == [(1, 0.5), (2, 0.5), (3, 0.5)]
+    assert accuracy.title == "quickstart-rlhf"
+    (line,) = gap.lines
+    assert (line.label, line.points) == ("seed 2", [(1, 0.0), (2, 0.5), (3, 1.0)])
+    score, truth = proxy.lines
+    assert score.points == [(1, 1.0), (2, 2.0), (3, 3.0)]
+    assert truth.points == [(1, 0.5), (2, 0.5), (3, 0.5)]
 
 
 def _outcomes() -> list[Outcome]:
@@ -107,9 +104,8 @@ def _outcomes() -> list[Outcome]:
 
 def test_figure_is_small_and_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "figures" / "learning.png"
-    shown = panels(_outcomes())
-    assert len(shown) == 11
-    draw(shown, path)
+    assert len(panels(_outcomes())) == 11
+    draw(_outcomes(), path)
     assert path.read_bytes().startswith(b"\x89PNG")
     assert path.stat().st_size < PNG_LIMIT
     print_tables(_outcomes())

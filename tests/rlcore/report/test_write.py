@@ -8,7 +8,8 @@ from secrets import token_hex
 import pytest
 
 from rlcore.report.facts import Ending
-from rlcore.report.write import Table, duration, write_overlay, write_report
+from rlcore.report.text import duration
+from rlcore.report.write import Table, write_overlay, write_report
 from schemas.errors import UserError
 from tests.rlcore.report.made import MadeRun
 
@@ -19,13 +20,9 @@ HOSTILE = (
 # Nothing else may stand in a report: each draws, or orders text.
 ELEMENTS = """
     html head meta title style body h1 h2 h3 p a b br code pre small span nav ol ul li div header
-    footer details summary figure figcaption table tr th td svg g line polyline polygon circle rect
-    text
+    footer details summary figure figcaption table tr th td img
 """
-ATTRIBUTES = """
-    lang charset name content http-equiv class id href title style role aria-label viewbox points x
-    y x1 x2 y1 y2 cx cy r width height text-anchor stroke-width stroke-dasharray fill-opacity
-"""
+ATTRIBUTES = "lang charset name content http-equiv class id href title style src alt"
 
 
 class _Page(HTMLParser):
@@ -36,6 +33,7 @@ class _Page(HTMLParser):
         self.elements: set[str] = set()
         self.attributes: set[str] = set()
         self.links: set[str] = set()
+        self.pictures: list[str] = []
         self.text = ""
         self.html = path.read_text(encoding="utf-8")
         self.feed(self.html)
@@ -44,6 +42,7 @@ class _Page(HTMLParser):
         self.elements.add(tag)
         self.attributes |= {name for name, _ in attrs}
         self.links |= {value or "" for name, value in attrs if name == "href"}
+        self.pictures += [value or "" for name, value in attrs if name == "src"]
 
     def handle_data(self, data: str) -> None:
         self.text += data
@@ -113,13 +112,14 @@ def test_nothing_in_a_report_runs_or_is_loaded(run: MadeRun, tmp_path: Path) -> 
     assert not set(page.html) & set("\x00\x1b\u202e"), "control characters, and reversed lines"
     assert "�[31mred" in page.text
     assert all(link.startswith(("#", "/runs/flow-run/")) for link in page.links), page.links
+    assert all(re.match(r"data:image/(svg\+xml|png);base64,", each) for each in page.pictures)
     assert not re.search(r"url\(|@import|https?://", page.html)
 
 
 def test_a_long_completion_is_cut(run: MadeRun, tmp_path: Path) -> None:
     run.train(run.prepare(), iterations=2, response="x" * 2**20)
     path = write_report(run.open(), tmp_path)
-    assert path.stat().st_size < 100_000
+    assert path.stat().st_size < 400_000, "the pictures"
     assert "characters left out" in path.read_text()
 
 
@@ -181,7 +181,7 @@ def test_runs_over_each_other(run: MadeRun, tmp_path: Path) -> None:
     for text in (run.name, other.name, "What differs", "rl.<b>", "0.25", "0.750"):
         assert text in page.text
     reward = page.html[page.html.index("critic/score/mean") :].partition("</figure>")[0]
-    assert reward.count("<polyline") == 2
+    assert reward.count(f"{run.name}: ") == reward.count(f"{other.name}: ") == 2
 
 
 @pytest.mark.parametrize(

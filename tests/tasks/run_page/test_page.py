@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from secrets import token_hex
@@ -19,15 +20,13 @@ from prefect.states import Cancelled, Crashed
 
 from rlcore.diagnostics.watch import Finding, findings_frame
 from rlcore.report.facts import Ending
-from rlcore.report.pace import Pace
 from rlcore.results.folders import report_folder
 from rlcore.results.restarts import RestartRecord, record_restart
 from tasks.run_page import page as pages
-from tasks.run_page.board import Board
-from tasks.run_page.ended import show_end
-from tasks.run_page.page import RunPage
+from tasks.run_page.board import Board, artifact_key
+from tasks.run_page.page import LONGEST_S, Pace, RunPage
 from tasks.run_page.report import DIAGNOSTICS
-from tasks.run_page.view import View
+from tasks.run_page.view import RUNNING, View, show_end
 from tests.rlcore.report.made import MADE, MadeRun
 
 pytestmark = pytest.mark.timeout(120)
@@ -172,9 +171,9 @@ def test_the_newest_state_counts_and_nobody_waits(
 ) -> None:
     """A pass that hangs costs the run nothing, and ten refreshes meanwhile are one."""
     began, go_on = threading.Event(), threading.Event()
-    passes: list[Ending | None] = []
+    passes: list[Ending] = []
 
-    def publish(ending: Ending | None) -> None:
+    def publish(ending: Ending) -> None:
         passes.append(ending)
         began.set()
         go_on.wait(300)
@@ -186,7 +185,7 @@ def test_the_newest_state_counts_and_nobody_waits(
         assert began.wait(300)
         for _ in range(10):
             page.refresh()
-        assert passes == [None]
+        assert passes == [RUNNING]
         go_on.set()
         page.end(Ending("completed"))
     assert passes[-1] == Ending("completed")
@@ -217,7 +216,7 @@ def test_a_stage_is_shown_though_the_next_pass_is_not_due(
 
 
 def test_a_page_that_fails_is_logged_once_and_ends_nothing(made: MadeRun) -> None:
-    def publish(ending: Ending | None) -> None:
+    def publish(ending: Ending) -> None:
         raise ConnectionError("the server is away")
 
     lines: list[str] = []
@@ -269,3 +268,43 @@ def _as_run(made: MadeRun, folder: Path) -> None:
     """Record the stage of ``made`` for the run whose folder is ``folder`` now."""
     made.name, made.folder = folder.name, folder
     made.stage("rl", "policy", made.key)
+
+
+def test_a_report_that_took_a_second_waits_for_half_a_minute(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 100.0
+    monkeypatch.setattr("tasks.run_page.page.monotonic", lambda: now)
+    monkeypatch.setattr("tasks.run_page.page.thread_time", lambda: now)
+    pace = Pace(share=0.03)
+    assert pace.due()
+    with suppress(OSError), pace.measured():
+        now += 1.0
+        raise OSError
+    assert not pace.due()
+    now += 33.0
+    assert not pace.due()
+    now += 0.5
+    assert pace.due()
+
+
+def test_a_page_is_never_older_than_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a loaded machine a page showed the first stage for as long as anybody looked at it."""
+    now, busy = 100.0, 0.0
+    monkeypatch.setattr("tasks.run_page.page.monotonic", lambda: now)
+    monkeypatch.setattr("tasks.run_page.page.thread_time", lambda: busy)
+    pace = Pace(share=0.03)
+    with pace.measured():
+        now += 500.0  # of a server that does not answer, of which 30 ms are ours
+        busy += 0.03
+    assert pace.left_s() == pytest.approx(1.0)
+    with pace.measured():
+        busy += 30.0
+    assert pace.left_s() == pytest.approx(LONGEST_S)
+
+
+def test_a_key_is_what_prefect_takes() -> None:
+    assert (
+        artifact_key("My_Recipe.v2", "metrics", "reward_model")
+        == "my-recipe-v2-metrics-reward-model"
+    )

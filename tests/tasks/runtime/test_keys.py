@@ -70,7 +70,7 @@ EDITS = {
     "rlcore.cluster.ray_cluster": set(),
     "rlcore.store.leases": set(),
     "rlcore.dry_run.plan": set(),
-    "tasks.run_page.plots": set(),
+    "rlcore.report.draw": set(),
     "tasks.runtime.caching": set(),
     "tasks.update": {"rl"},
 }

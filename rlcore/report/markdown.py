@@ -1,12 +1,11 @@
-"""Text and names for the run page: what Markdown shows literally, and keys that Prefect takes."""
+"""Text of whoever wrote it on a page in Markdown, which shows it literally."""
 
 import re
 
 from rlcore.redaction import redact
+from rlcore.report.text import one_line
 
-DIGEST_DIGITS = 12
 SHOWN_CHARACTERS = 1200  # of one prompt or completion
-REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 MARKDOWN_CHARACTERS = str.maketrans(
     {c: f"\\{c}" for c in r"\`*_{}[]()#+-.!|~$:@="} | {"<": "&lt;", ">": "&gt;", "&": "&amp;"}
 )
@@ -19,9 +18,7 @@ def plain(text: str) -> str:
     >>> plain("a_b <c>")
     'a\\\\_b &lt;c&gt;'
     """
-    line = " ".join(redact(text).split())
-    printable = "".join(c if c.isprintable() else REPLACEMENT for c in line)
-    return printable.translate(MARKDOWN_CHARACTERS)
+    return one_line(redact(text)).translate(MARKDOWN_CHARACTERS)
 
 
 def quoted(text: str) -> str:
@@ -46,19 +43,7 @@ def code(text: str) -> str:
     >>> code("/a`b")
     '`` /a`b ``'
     """
-    line = " ".join(redact(text).split())
-    line = "".join(c if c.isprintable() else REPLACEMENT for c in line)
+    line = one_line(redact(text))
     longest = max((len(run) for run in re.findall("`+", line)), default=0)
     fence = "`" * (longest + 1)
     return f"{fence} {line} {fence}" if longest else f"{fence}{line}{fence}"
-
-
-def artifact_key(*words: str) -> str:
-    """Return the key of an artifact: lower-case letters, digits and dashes.
-
-    >>> artifact_key("quickstart_ppo", "metrics", "rl")
-    'quickstart-ppo-metrics-rl'
-    """
-    text = "-".join(words).lower()
-    dashed = "".join(c if c.isascii() and c.isalnum() else "-" for c in text)
-    return "-".join(filter(None, dashed.split("-")))

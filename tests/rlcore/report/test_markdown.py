@@ -4,7 +4,8 @@ import pytest
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from tasks.run_page.markdown import REPLACEMENT, SHOWN_CHARACTERS, artifact_key, plain, quoted
+from rlcore.report.markdown import SHOWN_CHARACTERS, plain, quoted
+from rlcore.report.text import REPLACEMENT
 
 HOSTILE = [
     "```\n</code><script>alert(1)</script>",
@@ -41,10 +42,3 @@ def test_text_is_cut_and_without_control_characters() -> None:
     assert "\x1b" not in quoted("\x1b[31mred")
     assert REPLACEMENT in plain("\x1b[31m")
     assert len(quoted("a" * 5000)) < SHOWN_CHARACTERS + 20
-
-
-def test_a_key_is_what_prefect_takes() -> None:
-    assert (
-        artifact_key("My_Recipe.v2", "metrics", "reward_model")
-        == "my-recipe-v2-metrics-reward-model"
-    )

@@ -5,26 +5,16 @@ from pathlib import Path
 
 import pytest
 
+from rlcore.report.facts import CACHED, GONE, MADE, OPEN, Facts, Iterations, gather
+from rlcore.report.lineage_picture import lineage_png
+from rlcore.report.page import parts
 from rlcore.store.artifacts import Lineage
 from schemas.artifacts import ArtifactRef
-from tasks.run_page.lineage_picture import (
-    CACHED,
-    GONE,
-    MADE,
-    OPEN,
-    Iterations,
-    Picture,
-    iterations_of,
-    lineage_markdown,
-    lineage_png,
-    steps_of,
-)
 from tests.rlcore.report.made import MadeRun
 
 pytestmark = pytest.mark.timeout(60)
 WIDTH = 846  # pixels that both UIs give to a text
 PRODUCER = "0a1b2c3d-0000-4000-8000-00000000000a"
-REPORT = "/reports/quickstart-0123abcd-0/index.html"
 
 
 class Story:
@@ -52,6 +42,17 @@ class Story:
         self.ended("sft", "policy", base_model="base_model", dataset="prepare_data")
         self.ended("rl", "policy", policy="sft", dataset="prepare_data")
 
+    def told(self) -> Facts:
+        return gather(self.made.open())
+
+    def picture(self) -> bytes:
+        facts = self.told()
+        return lineage_png(facts.stages, facts.recorded)
+
+    def page(self) -> str:
+        shown = parts(self.told(), Path("/runs/reports/a"), lambda name, _, __: f"/{name}.png")
+        return next(part.markdown for part in shown if part.key == "lineage")
+
 
 @pytest.fixture
 def story(tmp_path: Path) -> Story:
@@ -61,61 +62,59 @@ def story(tmp_path: Path) -> Story:
 def test_a_stage_reads_what_its_manifest_names(story: Story) -> None:
     story.trained()
     story.made.stage("evaluate", "evaluation", "e" * 64, cached=None, seconds=None)
-    run = story.made.open()
-    steps = {step.record.stage: step for step in steps_of(run)}
-    assert steps["base_model"].state == CACHED
-    assert steps["rl"].state == MADE
-    assert steps["rl"].parents == {"policy": "sft", "dataset": "prepare_data"}
-    assert steps["evaluate"].state == OPEN
-    assert steps["evaluate"].parents["rl"] == "rl", "what it is to read, while it goes on"
-    assert iterations_of(run) == Iterations(30, 28)
+    told = story.told()
+    stages = {stage.name: stage for stage in told.stages}
+    assert stages["base_model"].state == CACHED
+    assert stages["rl"].state == MADE
+    assert stages["rl"].origins == {"policy": "sft", "dataset": "prepare_data"}
+    assert stages["evaluate"].state == OPEN
+    assert stages["evaluate"].origins["rl"] == "rl", "what it is to read, while it goes on"
+    assert told.recorded == Iterations(30, 28)
 
 
 def test_the_table_links_producers_and_the_report(story: Story) -> None:
     story.trained()
-    text = lineage_markdown(story.made.open(), picture="/reports/a/l.png?v=0", report=REPORT)
-    assert "](/reports/a/l.png?v=0)" in text
+    text = story.page()
+    assert "](/lineage.png)" in text
     row = next(line for line in text.splitlines() if line.startswith("| sft |"))
     assert row == (
         "| sft | no | policy `sft-00000000` | base\\_model, dataset \\(prepare\\_data\\)"
         f" | [{PRODUCER[:8]}](../../runs/flow-run/{PRODUCER}) | 3.2 |"
     )
-    assert f"]({REPORT})" in text
+    assert "](/reports/a/index.html)" in text
     assert "30, the policy is that of 28." in text
     assert "`rl-pipeline lineage quickstart-0123abcd`" in text
-    assert "Report" not in lineage_markdown(story.made.open(), picture="/p", report=None)
 
 
 def test_all_iterations_are_one_node_while_they_go_on(story: Story) -> None:
     story.ended("base_model", "model")
     story.made.stage("rl", "policy", story.made.key, cached=None, seconds=None)
-    assert iterations_of(story.made.open()) is None
+    assert story.told().recorded is None
     (story.folder / "records").mkdir()
     (story.folder / "records" / "record").write_text("r")
     for number in range(3):
         key = f"{story.made.key}/{number:06d}"
         lineage = Lineage("r", "c")
         story.made.store.put("iterations", key, directory=story.folder / "records", lineage=lineage)
-    assert iterations_of(story.made.open()) == Iterations(2, None)
-    assert lineage_png(Picture.of(story.made.open())).startswith(b"\x89PNG")
+    assert story.told().recorded == Iterations(2, None)
+    assert story.picture().startswith(b"\x89PNG")
 
 
 def test_an_artifact_that_the_store_no_longer_has_is_named(story: Story) -> None:
     story.trained()
     story.made.store.discard("policy", story.refs["sft"].key)
-    run = story.made.open()
-    assert [step.state for step in steps_of(run)] == [CACHED, CACHED, GONE, MADE]
-    assert "| sft | gone | policy" in lineage_markdown(run, picture="/p", report=None)
-    assert lineage_png(Picture.of(run)).startswith(b"\x89PNG")
+    assert [stage.state for stage in story.told().stages] == [CACHED, CACHED, GONE, MADE]
+    assert "| sft | gone | policy" in story.page()
+    assert story.picture().startswith(b"\x89PNG")
 
 
 def test_the_picture_fits_the_page(story: Story) -> None:
     story.trained()
-    small = _size(lineage_png(Picture.of(story.made.open())))
+    small = _size(story.picture())
     story.ended("reward_model", "reward_model", dataset="prepare_data", policy="sft")
     story.ended("evaluate", "evaluation", rl="rl", base_model="base_model")
     story.ended("export", "export", policy="rl", evaluation="evaluate")
-    large = _size(lineage_png(Picture.of(story.made.open())))
+    large = _size(story.picture())
     assert small[0] < large[0] <= WIDTH
     assert large[1] < 400
 

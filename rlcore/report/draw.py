@@ -1,0 +1,225 @@
+"""Curves as panels of a picture: of a report, of a run's page, of a study.
+
+Every picture is a ``Figure`` of its own: matplotlib's ``pyplot`` keeps a state that a thread beside
+the run may not share. The ground is transparent; the ink has a contrast above 4 on white and on
+the dark ground of GitHub and of both UIs.
+"""
+
+import io
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from rlcore.report.text import number
+
+COLUMNS = 3
+PANEL_INCHES = (2.8, 1.7)  # three side by side fit the 846 pixels of the UI's text
+LEFT, RIGHT, BELOW, ABOVE = 0.55, 0.1, 0.3, 0.3  # inches of a panel
+AXIS_INCHES = 0.45  # of a second axis, at the right of a panel
+DPI = 100
+INK = "#7d8590"
+COLOURS = ("#4c9aff", "#e8833a", "#2da44e", "#bf5af2", "#d29922", "#db61a2", "#14a3a3", INK)
+MOST_POINTS = 160  # of one line; more steps are averaged in equal shares
+TICKS = 4  # of each axis, at most
+# A span of values below these is noise: an axis that it filled would show a flat line as a storm.
+LEAST_SPAN = 1e-4
+LEAST_SHARE = 0.02  # of the greatest magnitude
+SCALELESS = ("/lr",)  # metrics whose values are that small by nature
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """(step, value) pairs by step; a value that was not finite is None. ``colour``: the number of
+    its colour. ``axis``: 0 for the scale at the left, 1 for that at the right."""
+
+    label: str
+    points: Sequence[tuple[int, float | None]]
+    colour: int = 0
+    axis: int = 0
+
+    @property
+    def known(self) -> list[tuple[int, float]]:
+        """The points whose values are finite."""
+        return [(step, v) for step, v in self.points if v is not None and math.isfinite(v)]
+
+    @property
+    def values(self) -> list[float]:
+        """The finite values, by step."""
+        return [value for _, value in self.known]
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """Lines over the same steps. ``metric``: what they show, whose name may bound the scale.
+
+    ``note``: a line of text in the panel. ``y_labels``, ``limits``: of each axis, by its number;
+    without limits the scale is that of ``span``. ``legend``: whether the lines are named in it.
+    """
+
+    title: str
+    lines: Sequence[Line]
+    metric: str = ""
+    note: str = ""
+    y_labels: Mapping[int, str] = field(default_factory=dict)
+    limits: Mapping[int, tuple[float, float]] = field(default_factory=dict)
+    legend: bool = False
+
+    @property
+    def missing(self) -> int:
+        """How many values were not finite."""
+        return sum(len(line.points) - len(line.values) for line in self.lines)
+
+    @property
+    def summary(self) -> str:
+        """First, last, least and greatest value of a single line; of several the last of each."""
+        if len(self.lines) > 1:
+            return "; ".join(f"{line.label}: {number(line.values[-1])}" for line in self.lines)
+        values = self.lines[0].values
+        if len(values) == 1:
+            return number(values[0])
+        ends = f"{number(values[0])} → {number(values[-1])}"
+        return f"{ends}; {number(min(values))} to {number(max(values))}"
+
+
+def picture(
+    panels: Sequence[Panel],
+    *,
+    columns: int = COLUMNS,
+    titles: bool = True,
+    form: Literal["png", "svg"] = "png",
+) -> bytes:
+    """Return ``panels``, each with a finite value in each line, ``columns`` to a row.
+
+    Places are computed here: matplotlib's own layout measures every label, which is three quarters
+    of the time of a picture.
+    """
+    columns = min(columns, len(panels))
+    rows = -(-len(panels) // columns)
+    right = RIGHT + AXIS_INCHES * any(line.axis for panel in panels for line in panel.lines)
+    left = LEFT + 0.15 * any(panel.y_labels for panel in panels)
+    above = ABOVE if titles else 0.1
+    width, height = columns * PANEL_INCHES[0], rows * PANEL_INCHES[1]
+    inner = (PANEL_INCHES[0] - left - right, PANEL_INCHES[1] - BELOW - above)
+    figure = new_figure(width, height)
+    grid = figure.subplots(
+        rows,
+        columns,
+        squeeze=False,
+        gridspec_kw={
+            "left": left / width,
+            "right": 1 - right / width,
+            "bottom": BELOW / height,
+            "top": 1 - above / height,
+            "wspace": (left + right) / inner[0],
+            "hspace": (BELOW + above) / inner[1],
+        },
+    ).flat
+    for panel, axes in zip(panels, grid, strict=False):
+        if titles:  # at a place, so that none is looked for
+            axes.set_title(panel.title, fontsize=8, color=INK, loc="left", y=1.0, parse_math=False)
+        _draw(axes, panel)
+    for axes in grid:  # of the last row, without a panel
+        axes.set_visible(False)
+    return saved(figure, form)
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """Return an empty figure of so many inches."""
+    return Figure((width, height), layout=None, dpi=DPI)
+
+
+def saved(figure: Figure, form: Literal["png", "svg"] = "png") -> bytes:
+    """Return ``figure`` in the format ``form``."""
+    buffer = io.BytesIO()
+    metadata = {"Software": None} if form == "png" else {"Date": None, "Creator": None}
+    figure.savefig(buffer, format=form, transparent=True, metadata=metadata)
+    return buffer.getvalue()
+
+
+def span(low: float, high: float, metric: str = "") -> tuple[float, float]:
+    """Return the ends of an axis for values from ``low`` to ``high``: at least as long as a change
+    that means something, and not below 0 for values that are not."""
+    magnitude = max(abs(low), abs(high))
+    least = LEAST_SHARE * magnitude
+    if not metric.endswith(SCALELESS):
+        least = max(least, LEAST_SPAN)
+    grown = max(high - low, least) if magnitude else 1.0
+    middle, half = (low + high) / 2, grown * 0.54
+    start, end = middle - half, middle + half
+    if low >= 0 > start:
+        start, end = 0.0, max(end - start, high * 1.08)
+    return start, end
+
+
+def thinned(
+    points: Sequence[tuple[int, float]], most: int = MOST_POINTS
+) -> list[tuple[float, float, float, float]]:
+    """Return at most ``most`` (step, mean, least, greatest), each of an equal share of the
+    points."""
+    if len(points) <= most:
+        return [(step, value, value, value) for step, value in points]
+    starts = np.arange(most) * len(points) // most
+    sizes = np.diff(np.append(starts, len(points)))
+    steps, values = (np.array(column, dtype=float) for column in zip(*points, strict=True))
+    columns = (
+        np.add.reduceat(steps, starts) / sizes,
+        np.add.reduceat(values, starts) / sizes,
+        np.minimum.reduceat(values, starts),
+        np.maximum.reduceat(values, starts),
+    )
+    return list(zip(*(column.tolist() for column in columns), strict=True))
+
+
+def _draw(axes: Any, panel: Panel) -> None:
+    several = max(line.axis for line in panel.lines)
+    for index, each in enumerate([axes, axes.twinx()] if several else [axes]):
+        lines = [line for line in panel.lines if line.axis == index]
+        for line in lines:
+            _draw_line(each, line)
+        values = [value for line in lines for value in line.values]
+        least_span = span(min(values), max(values), panel.metric)
+        each.set_ylim(*panel.limits.get(index, least_span))
+        ink = COLOURS[lines[0].colour] if several else INK
+        each.set_ylabel(panel.y_labels.get(index, ""), fontsize=7, color=ink)
+        each.tick_params(labelsize=7, colors=INK, length=2)
+        each.yaxis.set_major_locator(MaxNLocator(TICKS))
+        each.yaxis.set_major_formatter(lambda value, place: f"{value:.4g}")  # no power above it
+        each.xaxis.set_major_locator(MaxNLocator(TICKS, integer=True))
+        each.spines[:].set_color(INK)
+        each.spines[["top", "left" if index else "right"]].set_visible(False)
+    inside = {"transform": axes.transAxes, "ha": "right", "fontsize": 7, "color": INK}
+    axes.text(0.97, 0.06, panel.note, parse_math=False, **inside)
+    if panel.legend:
+        axes.legend(
+            loc="lower right",
+            bbox_to_anchor=(1.0, 0.12),
+            ncols=len(panel.lines),
+            fontsize=6.5,
+            frameon=False,
+            labelcolor=INK,
+            handlelength=1.0,
+            columnspacing=0.8,
+        )
+
+
+def _draw_line(axes: Any, line: Line) -> None:
+    rows = thinned(line.known)
+    steps, means, least, greatest = zip(*rows, strict=True)
+    colour = COLOURS[line.colour % len(COLOURS)]
+    axes.plot(
+        steps,
+        means,
+        color=colour,
+        label=line.label,
+        linewidth=1.3,
+        linestyle="-" if line.colour < len(COLOURS) else "--",
+        marker="o" if len(rows) == 1 else None,
+        markersize=3,
+    )
+    if len(rows) < len(line.points):
+        axes.fill_between(steps, least, greatest, color=colour, alpha=0.18, linewidth=0)

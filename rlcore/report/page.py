@@ -1,0 +1,116 @@
+"""The parts of a report that the run's page shows, as Markdown of ``templates/page.md``.
+
+Text of a model, a data set or a reward is escaped by the template engine: all that a template
+inserts and that is no ``Literal``.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+
+from rlcore.report.curves import RL, STAGES, proxy_panels
+from rlcore.report.draw import number, picture
+from rlcore.report.facts import Facts
+from rlcore.report.lineage_picture import lineage_png
+from rlcore.report.markdown import code, plain, quoted
+from rlcore.report.write import INDEX, TEMPLATES
+from rlcore.results.folders import REPORTS
+
+# Returns the address of the picture that is drawn by calling the last argument; the second one is
+# what it shows: one that shows the same need not be drawn twice.
+Pictures = Callable[[str, Any, Callable[[], bytes]], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One part of a page: the name of its artifact, what it is, and its text."""
+
+    key: str
+    description: str
+    markdown: str
+
+
+class Literal(str):
+    """Text that is already what it should be on the page."""
+
+
+def parts(facts: Facts, folder: Path, pictures: Pictures) -> Iterator[Part]:
+    """Yield what the page shows of ``facts`` now; ``folder``: that of the report, which is linked.
+
+    Begins with where the run is, or why it ended, and what it came to.
+    """
+    address = f"/{REPORTS}/{folder.name}/{INDEX}"
+    told = partial(_part, facts=facts)
+    yield told("run", "Where this run is, or why it ended.", address=address, report=folder / INDEX)
+    if facts.restarts:
+        why = "Workers that died or hung, after which the run went on; times are UTC."
+        yield told("restarts", why)
+    for stage in STAGES:
+        first, every = facts.curves.of(stage)
+        if every:
+            key = f"{stage.replace('_', '-')}-curves"
+            drawn = pictures(key, first, partial(picture, first))
+            why = f"Metrics of the stage {stage}, from its metrics table."
+            given = {"stage": stage, "panels": every, "picture": drawn}
+            yield told("metrics", why, key=f"metrics-{stage}", **given)
+    if facts.proxy is not None:
+        panels = proxy_panels("reward", {"": facts.proxy}, legend=False)
+        drawn = pictures("proxy-vs-true", panels, partial(picture, panels))
+        why = "Mean reward of each iteration and the true accuracy of the same samples."
+        yield told("proxy", why, key="proxy-vs-true", picture=drawn)
+    if any(stage.name == RL for stage in facts.stages):
+        yield told("diagnostics", f"{len(facts.checks)} checks over the metrics of the RL stage.")
+    if facts.sheets:
+        yield told("data", "The dataset of this run: counts, splits, lengths in tokens, rejects.")
+    if facts.pair_accuracy is not None and facts.calibration is not None:
+        why = "The reward model on prompts it was not trained on."
+        yield told("reward_model", why, key="reward-model")
+    if facts.evaluation is not None:
+        yield told("evaluation", "Each checkpoint on held-out prompts.")
+    if facts.completions is not None:
+        why = "Prompts of the test split and what each checkpoint answers."
+        yield told("completions", why)
+    if facts.export:
+        yield told("export", "Where the exported model is.")
+    shown = (facts.stages, facts.recorded and facts.recorded.best)
+    drawn = pictures("lineage", shown, partial(lineage_png, facts.stages, facts.recorded))
+    why = "Stages of this run: their artifacts, what they were made from, and by which flow run."
+    yield told("lineage", why, picture=drawn, address=address)
+
+
+def _part(name: str, description: str, *, facts: Facts, key: str = "", **given: Any) -> Part:
+    """Return the part that the macro ``name`` of the template renders from ``facts``."""
+    text = getattr(_template().module, name)(facts, **given)
+    return Part(key or name, description, str(text).strip())
+
+
+@cache
+def _template() -> Template:
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        # For every expression, so that none is missed.
+        finalize=lambda value: value if isinstance(value, Literal) else plain(str(value)),
+        autoescape=False,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "literal": Literal,
+        "number": lambda value: Literal(number(value)),
+        "fixed": lambda value, digits: Literal(f"{value:,.{digits}f}"),
+        "quoted": lambda text: Literal(quoted(text)),
+        "code": lambda text: Literal(code(text)),
+        "row": _row,
+    }
+    return environment.get_template("page.md")
+
+
+def _row(cells: Sequence[Any]) -> Literal:
+    """Return a row of a table, its text escaped."""
+    shown = (one if isinstance(one, Literal) else plain(str(one)) for one in cells)
+    return Literal(f"| {' | '.join(shown)} |")
