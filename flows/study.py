@@ -272,33 +272,26 @@ def read_outcome(root: Path, directory: Path, *, sampled: bool = False) -> Outco
 def print_tables(outcomes: Sequence[Outcome], *, sampled: bool = False) -> None:
     """Print a row per run, and a row per recipe."""
     from rich.console import Console
-    from rich.table import Table
+
+    from flows.summary_table import figures_table
 
     kind = "accuracy of samples" if sampled else "greedy accuracy"
-    table = Table(title=f"Held-out {kind}", title_justify="left")
-    table.add_column("recipe")
-    for column in ("seed", "before", "RL", "rise", "iterations", "RL seconds"):
-        table.add_column(column, justify="right")
-    for outcome in outcomes:
-        table.add_row(
-            outcome.name,
-            str(outcome.seed),
-            f"{outcome.before:.3f}",
-            f"{outcome.rl:.3f}",
-            f"{outcome.rise:+.3f}",
-            str(outcome.iterations),
-            f"{outcome.seconds:.0f}",
+    runs = [
+        (
+            *(o.name, str(o.seed), f"{o.before:.3f}", f"{o.rl:.3f}", f"{o.rise:+.3f}"),
+            *(str(o.iterations), f"{o.seconds:.0f}"),
         )
-    means = Table(title="Over the seeds", title_justify="left")
-    means.add_column("recipe")
-    for column in ("seeds", "before, mean", "RL, mean", "RL, deviation"):
-        means.add_column(column, justify="right")
-    for row in averages(outcomes):
-        cells = (f"{value:.3f}" for value in (row.before, row.rl, row.deviation))
-        means.add_row(row.recipe, str(row.seeds), *cells)
+        for o in outcomes
+    ]
+    heads = ("recipe", "seed", "before", "RL", "rise", "iterations", "RL seconds")
+    means = [
+        (row.recipe, str(row.seeds), f"{row.before:.3f}", f"{row.rl:.3f}", f"{row.deviation:.3f}")
+        for row in averages(outcomes)
+    ]
+    over_seeds = ("recipe", "seeds", "before, mean", "RL, mean", "RL, deviation")
     console = Console(soft_wrap=True)
-    console.print(table)
-    console.print(means)
+    console.print(figures_table(heads, runs, f"Held-out {kind}"))
+    console.print(figures_table(over_seeds, means, "Over the seeds"))
 
 
 def draw(outcomes: Sequence[Outcome], path: Path, *, sampled: bool = False) -> None:

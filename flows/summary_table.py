@@ -1,12 +1,24 @@
 """The table that a run ends with in a terminal, from its ``summary.json``."""
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from rlcore.report.text import PHASES
+
+
+def figures_table(
+    heads: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None
+) -> Table:
+    """Return a table of names in its first column, and of figures in the others."""
+    columns = [Column(head, justify="right") for head in heads[1:]]
+    table = Table(heads[0], *columns, title=title, title_justify="left")
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def print_summary(summary: dict[str, Any], *, console: Console | None = None) -> None:
@@ -14,38 +26,32 @@ def print_summary(summary: dict[str, Any], *, console: Console | None = None) ->
     console = console or Console(highlight=False, soft_wrap=True)
     if summary.get("verdict"):
         console.print(Text(f"{summary['verdict']}."))
-    accuracy = Table(title=f"{summary['recipe']}: held-out greedy accuracy", title_justify="left")
-    accuracy.add_column("checkpoint")
-    accuracy.add_column("accuracy", justify="right")
-    accuracy.add_column("gain", justify="right")
     episodes = summary.get("episodes") or {}
-    if episodes:
-        accuracy.add_column("turns", justify="right")
-        accuracy.add_column("valid actions", justify="right")
-        accuracy.add_column("tool called", justify="right")
-    before: float | None = None
-    for checkpoint, value in summary["accuracy"].items():
-        if value is None:
-            continue
-        gain = "" if before is None else f"{value - before:+.3f}"
-        accuracy.add_row(checkpoint, f"{value:.3f}", gain, *_episode(episodes.get(checkpoint)))
-        before = value
-    if accuracy.row_count:
-        console.print(accuracy)
-    work = Table()
-    work.add_column("stage or phase")
-    work.add_column("seconds", justify="right")
-    work.add_column("tokens/s", justify="right")
+    heads = ["checkpoint", "accuracy", "gain"]
+    heads += ["turns", "valid actions", "tool called"] if episodes else []
+    known = {name: value for name, value in summary["accuracy"].items() if value is not None}
+    rows = [
+        [
+            checkpoint,
+            f"{value:.3f}",
+            "" if before is None else f"{value - before:+.3f}",
+            *_episode(episodes.get(checkpoint)),
+        ]
+        for (checkpoint, value), before in zip(known.items(), [None, *known.values()], strict=False)
+    ]
+    if rows:
+        title = f"{summary['recipe']}: held-out greedy accuracy"
+        console.print(figures_table(heads, rows, title))
     seconds, rates = summary["seconds"], summary["tokens_per_s"]
-    for name in [*seconds, *(name for name in rates if name not in seconds)]:
-        rate = rates.get(name)
-        spent = seconds.get(name)
-        work.add_row(
+    work = [
+        [
             name,
-            "" if spent is None else f"{spent:.1f}",
-            "" if rate is None else f"{rate:,.0f}",
-        )
-    console.print(work)
+            f"{seconds[name]:.1f}" if name in seconds else "",
+            f"{rates[name]:,.0f}" if name in rates else "",
+        ]
+        for name in dict.fromkeys([*seconds, *rates])
+    ]
+    console.print(figures_table(["stage or phase", "seconds", "tokens/s"], work))
     if phases := summary.get("iteration_seconds"):
         outside, step = phases["outside"], phases["step"]
         parts = ", ".join(

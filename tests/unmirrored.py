@@ -73,7 +73,7 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
         *("rlcore/results/data_dictionary.py", "schemas/table_list.py"),
     ),
     "tests/rlcore/report/test_write.py": tuple(
-        f"rlcore/report/{name}.py" for name in ["curves", "evaluation", "facts", "samples"]
+        f"rlcore/report/{name}.py" for name in ["evaluation", "facts", "samples"]
     ),
     "tests/rlcore/results/test_index.py": ("rlcore/results/kept.py",),
     "tests/schemas/test_data.py": ("schemas/generated.py",),

@@ -68,11 +68,6 @@ def _more_precision(stream: Stream) -> str:
     return "" if dtype == "float32" else ", or use model.dtype: float32"
 
 
-def latest(name: str) -> Callable[[Stream], float | None]:
-    """Measure the metric itself."""
-    return lambda stream: stream.now[name]
-
-
 def share_of_start(name: str) -> Callable[[Stream], float | None]:
     """Measure the mean of the last ``START`` values over the mean of the first."""
 

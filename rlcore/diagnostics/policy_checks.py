@@ -23,7 +23,6 @@ from rlcore.diagnostics.measures import (
     finite_critic_steps,
     finite_steps,
     has_critic,
-    latest,
     mostly_right,
     share_of_start,
     smooth,
@@ -63,14 +62,6 @@ def _not_finite(learner: str) -> Callable[[Stream], float | None]:
         return max(stream.now[f"{learner}/skipped_steps"], float(norm != norm))
 
     return measure
-
-
-def _ratio_move(stream: Stream) -> float | None:
-    return max(abs(stream.now[name] - 1) for name in ("actor/ratio_mean", "actor/ratio_max"))
-
-
-def _never_ends(stream: Stream) -> bool:
-    return stream.now[TRUNCATED] >= NEVER_ENDS
 
 
 def _truncation_remedy(stream: Stream) -> str:
@@ -118,10 +109,6 @@ def _soft_start(recipe: Recipe) -> float:
 def _longest_so_far(stream: Stream) -> float | None:
     lengths = stream.history("response_length/max")
     return max(lengths) if len(lengths) >= WINDOW else None
-
-
-def _drop_from_best(stream: Stream) -> float | None:
-    return max(stream.history(VALIDATION)) - stream.now[VALIDATION]
 
 
 NEVER_ENDS = (
@@ -199,7 +186,9 @@ POLICY_CHECKS = (
     Check(
         name="ratio_never_moves",
         reads=("actor/ratio_mean", "actor/ratio_max"),
-        measure=_ratio_move,
+        measure=lambda stream: max(
+            abs(stream.now[name] - 1) for name in ("actor/ratio_mean", "actor/ratio_max")
+        ),
         threshold=1e-6,
         below=True,
         patience=PERSISTENT,
@@ -221,7 +210,6 @@ POLICY_CHECKS = (
     Check(
         name="sampler_drift",
         reads=("training/rollout_logprobs_gap_max",),
-        measure=latest("training/rollout_logprobs_gap_max"),
         threshold=lambda recipe: recipe.sampler_gap_bound.limit / 2,
         applies=lambda recipe: recipe.sampler_gap_bound.measure == "max",
         says=(
@@ -233,7 +221,6 @@ POLICY_CHECKS = (
     Check(
         name="sampler_drift_on_average",
         reads=("training/rollout_mult_prob_error", "training/rollout_logprobs_gap_max"),
-        measure=latest("training/rollout_mult_prob_error"),
         threshold=lambda recipe: 1 + (recipe.sampler_gap_bound.limit - 1) / 2,
         applies=lambda recipe: recipe.sampler_gap_bound.measure == "mult",
         says=(
@@ -246,17 +233,15 @@ POLICY_CHECKS = (
     Check(
         name="truncation",
         reads=(TRUNCATED,),
-        measure=latest(TRUNCATED),
         threshold=0.3,
         patience=3,
-        quiet=_never_ends,
+        quiet=lambda stream: stream.now[TRUNCATED] >= NEVER_ENDS,
         says="{value:.0%} of the responses are cut off at rl.rollout.max_new_tokens",
         remedy=_truncation_remedy,
     ),
     Check(
         name="empty_answers",
         reads=(EMPTY,),
-        measure=latest(EMPTY),
         threshold=0.9,
         says="{value:.0%} of the responses are empty: a stop token comes first",
         remedy=(
@@ -267,7 +252,6 @@ POLICY_CHECKS = (
     Check(
         name="answers_never_end",
         reads=(TRUNCATED,),
-        measure=latest(TRUNCATED),
         threshold=NEVER_ENDS,
         patience=3,
         says=(
@@ -316,7 +300,6 @@ POLICY_CHECKS = (
     Check(
         name="aborted_responses",
         reads=(ABORTED,),
-        measure=latest(ABORTED),
         threshold=0.05,
         says="{value:.0%} of the responses were aborted by the engine",
         remedy=MORE_CACHE,
@@ -324,7 +307,7 @@ POLICY_CHECKS = (
     Check(
         name="validation_drop",
         reads=(VALIDATION,),
-        measure=_drop_from_best,
+        measure=lambda stream: max(stream.history(VALIDATION)) - stream.now[VALIDATION],
         threshold=lambda recipe: accuracy_noise(recipe.rl.validation.prompts, sigmas=3, least=0.1),
         says="validation accuracy is {now[val/accuracy]:.3f}, {value:.3f} below its best",
         remedy=(

@@ -11,7 +11,6 @@ from rlcore.diagnostics.measures import (
     all_right,
     has_critic,
     has_groups,
-    latest,
     mostly_right,
     smooth,
     steps_per_update,
@@ -33,10 +32,6 @@ def _critic_lr_share(stream: Stream) -> float | None:
 def _critic_warmup(stream: Stream) -> float | None:
     critic = stream.recipe.rl.critic
     return critic.warmup_iterations if critic else None
-
-
-def _kl_coef(stream: Stream) -> float | None:
-    return stream.recipe.rl.algorithm.kl.coef
 
 
 def _filters_after_kl(recipe: Recipe) -> bool:
@@ -75,7 +70,7 @@ RECIPE_CHECKS = (
     ),
     Check(
         name="kl_without_pull",
-        measure=_kl_coef,
+        measure=lambda stream: stream.recipe.rl.algorithm.kl.coef,
         threshold=0.0,
         applies=lambda recipe: (
             recipe.rl.algorithm.kl.where == "loss"
@@ -93,7 +88,7 @@ RECIPE_CHECKS = (
     ),
     Check(
         name="filter_sees_kl",
-        measure=_kl_coef,
+        measure=lambda stream: stream.recipe.rl.algorithm.kl.coef,
         threshold=0.0,
         applies=_filters_after_kl,
         says=(
@@ -103,10 +98,6 @@ RECIPE_CHECKS = (
         remedy="set rl.algorithm.dynamic_sampling.metric to score or accuracy",
     ),
 )
-
-
-def _score_spread(stream: Stream) -> float | None:
-    return stream.now["critic/score/max"] - stream.now["critic/score/min"]
 
 
 def _accuracy_lost_to_score(stream: Stream) -> float:
@@ -167,7 +158,7 @@ REWARD_CHECKS = (
     Check(
         name="reward_dead",
         reads=("critic/score/max", "critic/score/min", SCORE),
-        measure=_score_spread,
+        measure=lambda stream: stream.now["critic/score/max"] - stream.now["critic/score/min"],
         threshold=1e-9,
         below=True,
         patience=PERSISTENT,
@@ -182,7 +173,6 @@ REWARD_CHECKS = (
     Check(
         name="everything_right",
         reads=(ACCURACY,),
-        measure=latest(ACCURACY),
         threshold=1.0,
         patience=PERSISTENT,
         says="every response has been right for {lasted} iterations",
@@ -194,7 +184,6 @@ REWARD_CHECKS = (
     Check(
         name="reward_errors",
         reads=("reward/error_fraction",),
-        measure=latest("reward/error_fraction"),
         threshold=lambda recipe: max(recipe.reward.max_error_fraction / 2, 1e-9),
         says="reward code, judge or engine failed on {value:.1%} of the rows, half of what ends"
         " the run",
@@ -203,7 +192,6 @@ REWARD_CHECKS = (
     Check(
         name="reward_timeouts",
         reads=("reward/timeout_fraction",),
-        measure=latest("reward/timeout_fraction"),
         threshold=lambda recipe: max(recipe.reward.max_timeout_fraction / 2, 1e-9),
         says="the clock ended the scoring of {value:.1%} of the rows, half of what ends the run",
         remedy=(
@@ -214,7 +202,6 @@ REWARD_CHECKS = (
     Check(
         name="judge_failures",
         reads=("reward/judge_failed_fraction",),
-        measure=latest("reward/judge_failed_fraction"),
         threshold=lambda recipe: max(recipe.reward.max_error_fraction, 1e-9),
         patience=3,
         says="a reward function of weight 0 fails on {value:.1%} of the rows; what is reported of"
@@ -224,7 +211,6 @@ REWARD_CHECKS = (
     Check(
         name="no_answers",
         reads=("reward/no_answer_fraction",),
-        measure=latest("reward/no_answer_fraction"),
         threshold=0.5,
         patience=PERSISTENT,
         says="the reward finds no answer in {value:.0%} of the responses",
@@ -249,7 +235,6 @@ REWARD_CHECKS = (
     Check(
         name="constant_groups",
         reads=("critic/zero_std_group_fraction",),
-        measure=latest("critic/zero_std_group_fraction"),
         threshold=0.9,
         patience=PERSISTENT,
         applies=has_groups,
@@ -260,7 +245,6 @@ REWARD_CHECKS = (
     Check(
         name="filtered_ratio",
         reads=("train/filtered_ratio",),
-        measure=latest("train/filtered_ratio"),
         threshold=0.5,
         applies=lambda recipe: recipe.rl.algorithm.dynamic_sampling is not None,
         quiet=mostly_right,
@@ -270,7 +254,6 @@ REWARD_CHECKS = (
     Check(
         name="generation_rounds",
         reads=("train/num_gen_batches",),
-        measure=latest("train/num_gen_batches"),
         threshold=lambda recipe: max(2, _max_rounds(recipe) - 1),
         applies=lambda recipe: _max_rounds(recipe) > 0,
         quiet=mostly_right,

@@ -57,34 +57,24 @@ class Stream:
         return sum(values) / count if len(values) == count else None
 
 
-def _always(recipe: Recipe) -> bool:
-    del recipe
-    return True
-
-
-def _never(stream: Stream) -> bool:
-    del stream
-    return False
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
     """One rule.
 
     ``reads``: metrics an iteration must have for the rule to apply; none = applied once, to the
     recipe, at the start. ``measure`` returns the measured number, or None or NaN when there is none
-    yet. A problem is a number at or above ``threshold`` (at or below it with ``below``), unless
-    ``quiet`` explains it. ``says`` is a format string over ``value``, ``threshold``, ``now`` (the
-    iteration's metrics), ``last`` (each metric's newest value) and ``lasted`` (iterations).
-    ``patience``: iterations in a row until it is reported; ``fatal_after``: until the run ends,
-    None = never. Where message or remedy depend on the cause, or on what the recipe has switched
-    on, they are functions of the stream. ``shows`` adds what the records of the run show at an
-    iteration.
+    yet; without it, that is the first metric of ``reads``. A problem is a number at or above
+    ``threshold`` (at or below it with ``below``), unless ``quiet`` explains it. ``says`` is a
+    format string over ``value``, ``threshold``, ``now`` (the iteration's metrics), ``last`` (each
+    metric's newest value) and ``lasted`` (iterations). ``patience``: iterations in a row until it
+    is reported; ``fatal_after``: until the run ends, None = never. Where message or remedy depend
+    on the cause, or on what the recipe has switched on, they are functions of the stream. ``shows``
+    adds what the records of the run show at an iteration.
     """
 
     name: str
     reads: tuple[str, ...] = ()
-    measure: Callable[[Stream], float | None]
+    measure: Callable[[Stream], float | None] | None = None
     threshold: float | Callable[[Recipe], float]
     below: bool = False
     says: str | Callable[[Stream], str]
@@ -92,8 +82,12 @@ class Check:
     shows: Callable[[Evidence, int], str] | None = None
     patience: int = 1
     fatal_after: int | None = None
-    applies: Callable[[Recipe], bool] = _always
-    quiet: Callable[[Stream], bool] = _never
+    applies: Callable[[Recipe], bool] = lambda recipe: True
+    quiet: Callable[[Stream], bool] = lambda stream: False
+
+    def measured(self, stream: Stream) -> float | None:
+        """Return the measured number; the iteration has the metrics that the rule reads."""
+        return stream.now[self.reads[0]] if self.measure is None else self.measure(stream)
 
     def limit(self, recipe: Recipe) -> float:
         """Return the threshold under ``recipe``."""

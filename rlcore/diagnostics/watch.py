@@ -28,6 +28,7 @@ from rlcore.diagnostics.types import Check, Stream
 from rlcore.rewards.unscored import RewardFailureError, RewardTimeoutError
 from rlcore.rl.groups import DynamicSamplingError
 from rlcore.rl.guards import SamplerDriftError
+from rlcore.store.tables import polars_schema
 from schemas.errors import UserError
 from schemas.recipe import Recipe
 
@@ -98,7 +99,7 @@ class _Watch:
         check = self.check
         if not all(name in stream.now for name in check.reads):
             return None
-        value = check.measure(stream)
+        value = check.measured(stream)
         if value is None or math.isnan(value):
             return None
         bad = value <= self.limit if check.below else value >= self.limit
@@ -271,16 +272,8 @@ def diagnose(
 
 def findings_frame(findings: Sequence[Finding]) -> pl.DataFrame:
     """Return findings as rows of the Diagnostics table."""
-    schema = {
-        "check": pl.String,
-        "severity": pl.String,
-        "began": pl.Int64,
-        "ended": pl.Int64,
-        "value": pl.Float64,
-        "message": pl.String,
-        "remedy": pl.String,
-    }
-    return pl.DataFrame([finding.to_json() for finding in findings], schema=schema, orient="row")
+    rows = [finding.to_json() for finding in findings]
+    return pl.DataFrame(rows, schema=polars_schema("diagnostics"), orient="row")
 
 
 def of_error(error: BaseException, iteration: int, recipe: Recipe) -> Finding | None:

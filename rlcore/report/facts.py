@@ -194,8 +194,6 @@ def gather(
     rates = token_rates(metrics.get("sft"), rl)
     if evaluated is not None and (rate := evaluated.metadata.get("tokens_per_s")):
         rates["evaluate"] = rate
-    dataset = made.get("prepare_data")
-    counts = None if dataset is None else dataset.metadata.get("counts")
     state, reason = _state(run, newest, findings, ending)
     stages = _stages(run, made)
     return Facts(
@@ -218,7 +216,7 @@ def gather(
         recorded=_recorded(run, policy),
         stages=stages,
         restarts=_restarts(run, newest.flow_run_id),
-        sheets=datasheet(counts) if counts else [],  # that of the Python API has none
+        sheets=_sheets(made.get("prepare_data")),
         metrics=metrics,
         findings=findings,
         checks=checks,
@@ -228,14 +226,7 @@ def gather(
         completions=completions,
         seconds=phase_seconds(rl),
         rates=rates,
-        export=next(
-            (
-                f"{run.store.root}/{stage.artifact}"
-                for stage in stages
-                if stage.name == "export" and stage.state in (MADE, CACHED)
-            ),
-            "",
-        ),
+        export=_exported(run, stages),
     )
 
 
@@ -314,6 +305,17 @@ def _manifest(run: Run, record: StageRecord | None) -> Manifest | None:
         return run.store.peek(record.result_kind, record.result_key)
     except ArtifactError:
         return None
+
+
+def _sheets(dataset: Manifest | None) -> list[Sheet]:
+    counts = None if dataset is None else dataset.metadata.get("counts")
+    return datasheet(counts) if counts else []  # that of the Python API has none
+
+
+def _exported(run: Run, stages: Sequence[Stage]) -> str:
+    """Return where the exported model is: a path of the machine that ran the stage, or a URL."""
+    made = [stage for stage in stages if stage.name == "export" and stage.state in (MADE, CACHED)]
+    return f"{run.store.root}/{made[0].artifact}" if made else ""
 
 
 def _restarts(run: Run, flow_run_id: str) -> list[RestartRecord]:

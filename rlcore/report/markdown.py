@@ -3,9 +3,9 @@
 import re
 
 from rlcore.redaction import redact
+from rlcore.report.text import one_line
 
 SHOWN_CHARACTERS = 1200  # of one prompt or completion
-REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 MARKDOWN_CHARACTERS = str.maketrans(
     {c: f"\\{c}" for c in r"\`*_{}[]()#+-.!|~$:@="} | {"<": "&lt;", ">": "&gt;", "&": "&amp;"}
 )
@@ -18,9 +18,7 @@ def plain(text: str) -> str:
     >>> plain("a_b <c>")
     'a\\\\_b &lt;c&gt;'
     """
-    line = " ".join(redact(text).split())
-    printable = "".join(c if c.isprintable() else REPLACEMENT for c in line)
-    return printable.translate(MARKDOWN_CHARACTERS)
+    return one_line(redact(text)).translate(MARKDOWN_CHARACTERS)
 
 
 def quoted(text: str) -> str:
@@ -45,8 +43,7 @@ def code(text: str) -> str:
     >>> code("/a`b")
     '`` /a`b ``'
     """
-    line = " ".join(redact(text).split())
-    line = "".join(c if c.isprintable() else REPLACEMENT for c in line)
+    line = one_line(redact(text))
     longest = max((len(run) for run in re.findall("`+", line)), default=0)
     fence = "`" * (longest + 1)
     return f"{fence} {line} {fence}" if longest else f"{fence}{line}{fence}"

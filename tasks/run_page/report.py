@@ -10,6 +10,7 @@ from prefect.logging import get_run_logger
 
 from rlcore.diagnostics.evidence import Evidence
 from rlcore.diagnostics.watch import Diagnostics, Finding, findings_frame, of_error
+from rlcore.report.text import one_line
 from rlcore.results.metrics import stage_metrics
 from rlcore.rl.state import LoopState
 from rlcore.supervised.loop import Progress
@@ -171,9 +172,7 @@ def _shortened(text: str) -> str:
 
     A policy may write anything: what a terminal would take for a command is shown as a box.
     """
-    line = "".join(
-        c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in " ".join(text.split())
-    )
+    line = one_line(text)
     return f'"{line if len(line) <= SHOWN_CHARS else "..." + line[-SHOWN_CHARS:]}"'
 
 

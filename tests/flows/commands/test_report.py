@@ -66,7 +66,8 @@ def test_several_runs_are_compared_in_one_report(
     paired = page[page.index("against a-00000001") :].partition("</table>")[0]
     assert re.findall(r"<td[^>]*>(.*?)</td>", paired)[:4] == ["accuracy", "0.5", "1", "0.5"]
     assert "95 % low" in paired
-    assert page.count("data:image/svg+xml;base64,") >= 2
+    (curves_of,) = re.findall(r'src="data:image/svg\+xml;base64,[^>]* title="([^"]*)"', page)
+    assert curves_of == "a-00000001: 0.5; a-00000002: 0.5"
 
 
 def test_it_says_where_the_server_serves_it(

@@ -4,7 +4,8 @@ import pytest
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from rlcore.report.markdown import REPLACEMENT, SHOWN_CHARACTERS, plain, quoted
+from rlcore.report.markdown import SHOWN_CHARACTERS, plain, quoted
+from rlcore.report.text import REPLACEMENT
 
 HOSTILE = [
     "```\n</code><script>alert(1)</script>",
