@@ -1,6 +1,7 @@
-r"""The last ``\boxed{}`` of a text: how mathematical solutions mark their answer."""
+r"""How mathematical solutions mark their answer: the last ``\boxed{}`` of a text, or words."""
 
 import re
+from collections import deque
 from typing import NamedTuple
 
 MOST = 8  # boxes that one answer may hold
@@ -18,6 +19,10 @@ _JOINED = re.compile(
 _NAMED = re.compile(r"(?<![A-Za-z\\])(?P<name>[A-Za-z])\s*=\Z")
 _NAMES = re.compile(r"(?P<name>[A-Za-z])\s*=")
 _LONGEST_GAP = 40  # characters
+_TAG = re.compile(r"<(/?)answer>", re.IGNORECASE)
+_THOUGHT = "</think>"
+_MARKER = re.compile(r"(?:####|answer\s*(?:is\b|:)|^A:)\s*:?", re.IGNORECASE | re.MULTILINE)
+_SAID = re.compile(r"\b(?:is|are|gets?|equals?)\b:?", re.IGNORECASE)
 
 
 class Box(NamedTuple):
@@ -73,6 +78,46 @@ def joined_boxes(text: str) -> list[str]:
     contents = [_content(text, box) for box in chain]
     names |= {named["name"] for content in contents if (named := _NAMES.match(content))}
     return contents if len(names - {""}) <= 1 else []
+
+
+def final_answers(response: str) -> list[str]:
+    r"""Return the answer in ``response``: one text, several where boxes make one answer, or none.
+
+    Of a response that ends in ``<answer>...</answer>`` it is within these tags. It is the last
+    ``\boxed{}``, else what follows the last "####", "A:" or "answer is/:", else the last line,
+    behind ``</think>``, from the last "is", "are", "get" or "equals" on. A last box that is not
+    closed, as where the limit of tokens cut it off, leaves no answer.
+    """
+    whole, response = response, _within_tags(response)
+    if is_cut_off(response):
+        return []
+    if (boxed := last_boxed(response)) is not None:
+        return joined_boxes(response) or [boxed] * bool(boxed)
+    marked = _end_of_last(_MARKER, response)
+    tail = response[marked:] if marked else response.rpartition(_THOUGHT)[2] or response
+    lines = [line.strip() for line in tail.splitlines() if line.strip()]
+    if not lines:
+        return []
+    if marked:
+        return lines[:1]
+    if response is not whole and len(lines) > 1:  # of which none can be said to be the answer
+        return ["; ".join(lines)]
+    return [lines[-1][_end_of_last(_SAID, lines[-1]) :].strip() or lines[-1]]
+
+
+def _within_tags(response: str) -> str:
+    """Return the content of the tags that end ``response``, the form of DeepSeek-R1's prompts
+    (arXiv 2501.12948, table 1); all of it where none do."""
+    tags = deque(_TAG.finditer(response), maxlen=2)
+    if [tag[1] for tag in tags] != ["", "/"] or response[tags[1].end() :].strip():
+        return response
+    return response[tags[0].end() : tags[1].start()]
+
+
+def _end_of_last(pattern: re.Pattern[str], text: str) -> int:
+    """Return where the last match ends; 0 without one."""
+    last = deque(pattern.finditer(text), maxlen=1)  # a list of them could take gigabytes
+    return last[0].end() if last else 0
 
 
 def _content(text: str, box: Box) -> str:

@@ -1,16 +1,25 @@
 """GSM8K rule reward: the number after ``####``.
 
 ``strict`` agrees bit for bit with verl (volcengine/verl, verl/utils/reward_score/gsm8k.py, current
-main: last match within the last 300 characters). ``numeric`` compares values: it also accepts
-``#### 72.``, ``#### $72``, ``#### 72.0``, ``####72``, ``\\boxed{72}``, ``1 000``, ``7/2`` for
-3.5, ``x = 72``, ``12 (1 dozen)``, and does not take an expression for the number that it begins
-with (``rlcore.rewards.gsm8k_number``).
+main: last match within the last 300 characters). ``numeric`` compares values, as the reward
+``math`` reads them: it also accepts ``#### 72.``, ``#### $72``, ``#### 72.0``, ``####72``,
+``\\boxed{72}``, ``1 000``, ``7/2`` for 3.5, ``seventy-two``, ``6 dozen``.
+
+An expression is not the number that it begins with. The number may be followed by a unit or by what
+is counted, and by nothing else; a second number is allowed where it is the first one in another
+unit (``12 (1 dozen)``). A name may come before it (``x = 72``), and a sum that is right
+(``48 + 24 = 72``).
 """
 
 import re
-from decimal import Decimal, InvalidOperation
+from decimal import Context, Decimal, InvalidOperation
+from fractions import Fraction
 
-from rlcore.rewards.gsm8k_number import number_of, written
+from rlcore.boxed import is_cut_off, last_boxed
+from rlcore.rewards.math_answer import bare, readings_of, same_value
+from rlcore.rewards.math_number import has_finite_decimals, number_in
+from rlcore.rewards.math_text import in_latex
+from rlcore.rewards.math_units import split_unit
 from rlcore.rewards.types import Reward, RewardRow, Scorer
 from schemas.errors import UserError, did_you_mean
 from schemas.outcomes import Outcome
@@ -19,6 +28,15 @@ STRICT_CHARACTERS = 300
 MODES = ("strict", "numeric")
 
 _STRICT = re.compile(r"#### (\-?[0-9\.\,]+)")
+# Every repetition is bounded or of a single character class, so matching stays linear on hostile
+# text.
+_MARKED = re.compile(r"####\s{0,8}((?:(?!####)[^\n])*)")
+_LONGEST = 500  # characters of a line that is not one row of digits
+_DIGITS = re.compile(r"[-+−]?[0-9]+(?:\.[0-9]*)?\.?")
+_WRAPPED = re.compile(r"\\boxed\{([^{}]*(?:\{[^{}]*\}[^{}]*){0,4})\}|\((-?[^()]*)\)")
+_NEXT_SENTENCE = re.compile(r"[.;!] (?!(?:Or|And|To)\b)(?=[A-Z])")
+_LAST_NUMBER = re.compile(r"[0-9][0-9,]*(?:\.[0-9]+)?(?=[^0-9]*$)")
+_INDIAN = re.compile(r"[0-9]{1,2}(?:,[0-9]{2})+,[0-9]{3}(?![0-9])")  # 1,00,000
 
 
 def scorer(mode: str = "strict", format_score: float = 0.0) -> Scorer:
@@ -29,6 +47,8 @@ def scorer(mode: str = "strict", format_score: float = 0.0) -> Scorer:
     if mode not in MODES:
         near = did_you_mean(str(mode), MODES)
         raise UserError(f"option mode = {mode!r} of reward 'gsm8k' must be strict or numeric{near}")
+    if mode == "numeric":  # seconds of import, which no row should pay for
+        import rlcore.rewards.math_formula  # noqa: F401
 
     def score(row: RewardRow) -> Reward:
         if row.ground_truth is None:
@@ -69,6 +89,62 @@ def extract_strict(response: str) -> str | None:
     """Return the last ``#### <number>`` of the last 300 characters, commas dropped, like verl."""
     matches = _STRICT.findall(response[-STRICT_CHARACTERS:])
     return matches[-1].replace(",", "").replace("$", "") if matches else None
+
+
+def number_of(response: str) -> Fraction | Decimal | None:
+    """Return the number after the last ``####``, else in the last ``\\boxed{}``; None where that is
+    not a single number. A ``####`` without a number is ignored. Numbers without a finite decimal
+    form are returned as Fraction.
+    """
+    box = None if is_cut_off(response) else last_boxed(response)
+    for line in [*reversed(_MARKED.findall(response)), *([] if box is None else [box])]:
+        value = _read(line)
+        if value is not None:
+            return value
+        # A line that names another number, ``check = 8 * 9``, says nothing of the answer.
+        holds_one = any(map(str.isdigit, line[:_LONGEST]))
+        if holds_one and not re.match(r"[A-Za-z ]{2,40}=", line):
+            return None
+    return None
+
+
+def written(value: Fraction | Decimal) -> str:
+    """Return the canonical form of a number: ``72``, not ``72.0`` or ``072``; ``3.5``, but
+    ``7/3``."""
+    text = str(value) if isinstance(value, Fraction) else format(value, "f")
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _read(line: str) -> Fraction | Decimal | None:
+    """Return the number that ``line`` gives; what follows in other sentences may repeat it."""
+    plain = line.strip(" *_`$")
+    if _DIGITS.fullmatch(plain):
+        return Decimal(plain.replace("−", "-").rstrip("."))
+    if len(line) > _LONGEST:
+        return None
+    text = re.sub(r"\s+", " ", in_latex(line)).strip()
+    if any(sign.isdecimal() and not sign.isascii() for sign in text):
+        return None
+    first, *later = _NEXT_SENTENCE.split(text, maxsplit=1)
+    while (wrapped := _WRAPPED.fullmatch(first := bare(first))) is not None:
+        first = wrapped[1] or wrapped[2] or ""
+    readings = readings_of(_INDIAN.sub(lambda number: number[0].replace(",", ""), first))
+    if not readings or not all(same_value(each, readings[-1])[0] for each in readings[:-1]):
+        return None
+    number = number_in(split_unit(re.sub(r"\\?%$", "", readings[-1]), letters=True)[0])
+    if number is None or number.percent:
+        return None
+    again = _LAST_NUMBER.search(later[0]) if later else None
+    if again is not None and Fraction(again[0].replace(",", "")) != abs(number.value):
+        return None
+    return _decimal(number.value)
+
+
+def _decimal(value: Fraction) -> Fraction | Decimal:
+    """Return ``value`` as a Decimal where it is finite: of a line, it has under 2,000 digits."""
+    if not has_finite_decimals(value):
+        return value
+    return Context(prec=2000).divide(Decimal(value.numerator), Decimal(value.denominator))
 
 
 def _truth(ground_truth: str) -> Decimal:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from rlcore.rewards.math_answer import final_answers, scorer
+from rlcore.boxed import final_answers
+from rlcore.rewards.math_answer import scorer
 from rlcore.rewards.types import Reward, RewardRow
 from rlcore.rewards.worker import RewardWorker
 from schemas.errors import UserError

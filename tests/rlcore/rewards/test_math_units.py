@@ -4,11 +4,12 @@ from fractions import Fraction
 
 import pytest
 
+from rlcore.rewards.math_text import in_latex
 from rlcore.rewards.math_units import ratio, split_unit
 
 
 def factor(truth: str, answer: str) -> Fraction | None:
-    return ratio(split_unit(truth)[1], split_unit(answer)[1])
+    return ratio(split_unit(in_latex(truth))[1], split_unit(in_latex(answer))[1])
 
 
 @pytest.mark.parametrize(
@@ -61,7 +62,7 @@ def factor(truth: str, answer: str) -> Fraction | None:
     ],
 )
 def test_what_is_a_unit(text: str, bare: str) -> None:
-    assert split_unit(text)[0] == bare
+    assert split_unit(in_latex(text))[0] == in_latex(bare)
 
 
 def test_one_letter_is_a_unit_where_the_other_side_has_one() -> None:

@@ -5,7 +5,8 @@ from fractions import Fraction
 import pytest
 from math_verify import parse, verify
 
-from rlcore.rewards.math_value import same_value
+from rlcore.rewards.math_formula import same_formula
+from rlcore.rewards.math_text import in_latex
 
 # math-verify takes each of these for equal.
 WRONG = [
@@ -26,7 +27,7 @@ WRONG = [
 def test_what_math_verify_takes_for_equal(truth: str, answer: str) -> None:
     gold, given = (parse(rf"\boxed{{{text}}}", parsing_timeout=0) for text in (truth, answer))
     assert verify(gold, given, timeout_seconds=None), "the library decides it; drop the case"
-    assert not same_value(truth, answer)
+    assert not same_formula(in_latex(truth), in_latex(answer))
 
 
 @pytest.mark.parametrize(
@@ -56,7 +57,7 @@ def test_what_math_verify_takes_for_equal(truth: str, answer: str) -> None:
     ],
 )
 def test_one_value_in_two_writings(truth: str, answer: str) -> None:
-    assert same_value(truth, answer)
+    assert same_formula(in_latex(truth), in_latex(answer))
 
 
 @pytest.mark.parametrize(
@@ -80,7 +81,7 @@ def test_one_value_in_two_writings(truth: str, answer: str) -> None:
     ],
 )
 def test_nearly_right_is_wrong(truth: str, answer: str) -> None:
-    assert not same_value(truth, answer)
+    assert not same_formula(in_latex(truth), in_latex(answer))
 
 
 @pytest.mark.parametrize(
@@ -97,9 +98,9 @@ def test_nearly_right_is_wrong(truth: str, answer: str) -> None:
 )
 def test_a_fraction_somewhere_in_a_text_is_not_its_value(answer: str) -> None:
     """math-verify looks for one where it cannot read the whole."""
-    assert not same_value(r"\frac{1}{2}", answer)
+    assert not same_formula(r"\frac{1}{2}", answer)
 
 
 def test_an_answer_is_converted_to_the_unit_of_the_truth() -> None:
-    assert same_value(r"2\sqrt{3}", r"200\sqrt{3}", Fraction(1, 100))
-    assert not same_value(r"2\sqrt{3}", r"2\sqrt{3}", Fraction(1, 100))
+    assert same_formula(r"2\sqrt{3}", r"200\sqrt{3}", Fraction(1, 100))
+    assert not same_formula(r"2\sqrt{3}", r"2\sqrt{3}", Fraction(1, 100))

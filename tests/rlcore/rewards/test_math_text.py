@@ -3,7 +3,7 @@ r"""Plain text and LaTeX are one answer; what differs in value stays wrong."""
 import pytest
 
 from rlcore.rewards.math_answer import judge
-from rlcore.rewards.math_signs import in_latex
+from rlcore.rewards.math_text import in_latex
 
 SAME = [
     ("√2", r"\sqrt{2}"),
