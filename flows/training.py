@@ -41,8 +41,7 @@ from rlcore.api.configs import (
     TrainingConfig,
     VAPOConfig,
 )
-from rlcore.api.problems import MATH_INSTRUCTION, MATH_REWARD, math_prompts
-from rlcore.api.prompts import Prompt
+from rlcore.api.prompts import MATH_INSTRUCTION, MATH_REWARD, Prompt, math_prompts
 from rlcore.api.scorers import FunctionScorers
 from rlcore.api.session import Job, Trained, train
 from schemas.errors import UserError

@@ -1,4 +1,4 @@
-"""Prompts given as Python values -> the Prompts table."""
+"""Prompts given as Python values -> the Prompts table; mathematical problems as such prompts."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 
 SOURCE = "train_prompts"
 PROMPT_KEYS = ("prompt", "messages")
+# Qwen's and most reasoning models' wording.
+MATH_INSTRUCTION = "Please reason step by step, and put your final answer within \\boxed{}."
+# Weight 2 with an offset of -1: right +1, wrong -1, as in the DAPO paper.
+MATH_REWARD = {"name": "math", "weight": 2.0}
+KEYS = ("problem", "answer")
 
 Prompt = str | Sequence[Mapping[str, str]] | Mapping[str, Any]
 
@@ -55,6 +60,29 @@ def prompts_frame(
             )
         encoded.append((row, ids))
     return prompts_table(encoded)
+
+
+def math_prompts(problems: Sequence[Mapping[str, Any]], instruction: str) -> list[dict[str, Any]]:
+    """Return a prompt with ground truth per row of ``problem`` and ``answer`` (text or number).
+
+    Raises UserError for a row that lacks one of them: an empty answer would fit any response.
+    """
+    if not isinstance(problems, Sequence) or not problems:
+        raise UserError("math_problems is empty; give rows of 'problem' and 'answer'")
+    prompts = []
+    for index, row in enumerate(problems):
+        for key in KEYS:
+            value = row.get(key) if isinstance(row, Mapping) else None
+            if value is None or not str(value).strip():
+                others = row if isinstance(row, Mapping) else {}
+                near = did_you_mean(key, [str(name) for name in others if name not in KEYS])
+                raise UserError(
+                    f"math_problems[{index}] has no {key}{near}; each row needs"
+                    f" {' and '.join(KEYS)}"
+                )
+        text = f"{row['problem']} {instruction}".rstrip()
+        prompts.append({"prompt": text, "ground_truth": str(row["answer"]).strip()})
+    return prompts
 
 
 def _columns(index: int, prompt: Any) -> dict[str, Any]:

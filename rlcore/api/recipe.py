@@ -8,6 +8,7 @@ from typing import Any
 from rlcore.api.configs import TrainingConfig
 from rlcore.recipes import resolve_recipe
 from schemas.errors import UserError
+from schemas.presets import PRESETS
 from schemas.recipe import Recipe
 from schemas.rl import RLSection
 
@@ -107,7 +108,8 @@ def batch_of(config: TrainingConfig, num_prompts: int) -> tuple[int, int]:
     UserError when those do not fit.
     """
     kind = type(config).__name__
-    preset = RLSection(preset=config.preset, iterations=1 + _preset_warmup(config.preset))
+    warmup = PRESETS[config.preset].get("critic", {}).get("warmup_iterations", 0)
+    preset = RLSection(preset=config.preset, iterations=1 + warmup)
     prompts, updates = config.num_prompts_per_batch, config.num_gradient_updates
     if prompts is not None and prompts > num_prompts:
         raise UserError(
@@ -126,12 +128,6 @@ def batch_of(config: TrainingConfig, num_prompts: int) -> tuple[int, int]:
             f" iteration; set it to a divisor of {prompts}"
         )
     return prompts, updates
-
-
-def _preset_warmup(preset: str) -> int:
-    from schemas.presets import PRESETS
-
-    return PRESETS[preset].get("critic", {}).get("warmup_iterations", 0)
 
 
 def _room(task: Task, prompt_tokens: int) -> int | None:

@@ -13,13 +13,12 @@ the other operand tuples a digest assigns a tenth to ``test`` and a tenth to ``v
 
 import hashlib
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from rlcore.seeds import stream_seed
-from schemas.errors import UserError
-from schemas.generated import ArithmeticSource
+from rlcore.data.drawn import Example, Generator
+from schemas.generated import ARITHMETIC, ArithmeticSource
 
 KINDS = {
     "add": "+",
@@ -91,8 +90,6 @@ TEMPLATES = {
 }
 MALFORMED = ("{n}", "####{n}", "### {n}", "#### {n}.")
 OFF_BY = (-10, -2, -1, 1, 2, 10)
-VALIDATION_DEMONSTRATIONS = 256
-_TRIES = 4000  # consecutive unusable draws after which a kind counts as exhausted
 
 
 def calculate(left: int, op: str, right: int) -> int:
@@ -144,57 +141,34 @@ class Problem:
         return {0: "test", 1: "validation"}.get(_bucket(self.key), "train")
 
 
-@dataclass(frozen=True, slots=True)
-class Example:
-    """One question. ``response``: a demonstration, right or not; empty for a prompt."""
-
-    problem: Problem
-    subset: str
-    question: str
-    response: str = ""
-
-
 def kinds_of(steps: tuple[int, int]) -> list[str]:
     """Return the kinds whose number of steps is within ``steps`` (fewest, most)."""
     fewest, most = steps
     return [kind for kind, operations in KINDS.items() if fewest <= len(operations) <= most]
 
 
-def prompts(source: ArithmeticSource, seed: int) -> Iterator[Example]:
+def prompts(source: ArithmeticSource, seed: int) -> Iterator[Example[Problem]]:
     """Yield the prompts of all subsets, a pure function of ``source`` and ``seed``.
 
-    Those of one subset are distinct operand tuples; kinds are drawn evenly, and where a kind is
-    exhausted (mul has 89 tuples) the others make up for it. Raises ``UserError`` when a subset has
-    too few problems.
+    Those of one subset are distinct operand tuples (mul has 89). Raises ``UserError`` as
+    ``Generator.prompts`` does.
     """
-    sizes = {
-        "train": source.train,
-        "validation": source.validation,
-        "test": source.test,
-        "test_steps": source.test_steps,
-    }
+    subsets = ("train", "validation", "test", "test_steps")
+    sizes = {subset: getattr(source, subset) for subset in subsets}
+    return _generator(source).prompts(seed, sizes)
+
+
+def demonstrations(source: ArithmeticSource, seed: int) -> Iterator[Example[Problem]]:
+    """Yield the demonstrations, a pure function of ``source`` and ``seed``; no held-out step occurs
+    in one, not even in a wrong one. Raises ``UserError`` as ``Generator.demonstrations`` does."""
+    return _generator(source).demonstrations(
+        seed, source.demonstrations, lambda problem, rng: demonstrate(problem, source, rng)
+    )
+
+
+def _generator(source: ArithmeticSource) -> Generator[Problem]:
     kinds = kinds_of(source.steps)
-    for subset, size in sizes.items():
-        rng = random.Random(stream_seed(seed, "arithmetic", subset))
-        yield from _distinct(rng, kinds, subset, size, by_tuple=True, setting=subset)
-
-
-def demonstrations(source: ArithmeticSource, seed: int) -> Iterator[Example]:
-    """Yield the demonstrations, a pure function of ``source`` and ``seed``.
-
-    They are distinct questions over ``train`` tuples, then ``VALIDATION_DEMONSTRATIONS`` over
-    ``validation`` tuples; no held-out step occurs in one, not even in a wrong one. Raises
-    ``UserError`` when there are too few questions.
-    """
-    kinds = kinds_of(source.steps)
-    for subset, size in {
-        "train": source.demonstrations,
-        "validation": min(VALIDATION_DEMONSTRATIONS, source.demonstrations),
-    }.items():
-        rng = random.Random(stream_seed(seed, "arithmetic", subset, "demonstrations"))
-        questions = _distinct(rng, kinds, subset, size, by_tuple=False, setting="demonstrations")
-        for e in questions:
-            yield Example(e.problem, subset, e.question, demonstrate(e.problem, source, rng))
+    return Generator(ARITHMETIC, lambda subset: kinds, _draw, lambda problem: problem.key)
 
 
 def solve(problem: Problem) -> str:
@@ -268,50 +242,9 @@ def _units(left: int, op: str, right: int) -> str:
     return f"{calculate(a, op, b):02}"
 
 
-def _distinct(
-    rng: random.Random,
-    kinds: Sequence[str],
-    subset: str,
-    size: int,
-    *,
-    by_tuple: bool,
-    setting: str,
-) -> Iterator[Example]:
-    kinds, seen, made = list(kinds), set[str](), 0
-    while made < size:
-        if not kinds:
-            raise UserError(
-                f"data.sources: the arithmetic source has {setting} = {size}, and only {made}"
-                f" distinct '{subset}' problems exist; lower {setting}"
-            )
-        kind = rng.choice(kinds)
-        example = _next(rng, kind, subset, seen, by_tuple=by_tuple)
-        if example is None:
-            kinds.remove(kind)
-            continue
-        made += 1
-        yield example
-
-
-def _next(
-    rng: random.Random, kind: str, subset: str, seen: set[str], *, by_tuple: bool
-) -> Example | None:
-    for _ in range(_TRIES):
-        problem = _draw(rng, kind)
-        if problem is None or problem.subset != subset:
-            continue
-        question = rng.choice(TEMPLATES[kind]).format(
-            *problem.numbers, name=rng.choice(NAMES), things=rng.choice(THINGS)
-        )
-        identity = problem.key if by_tuple else question
-        if identity not in seen:
-            seen.add(identity)
-            return Example(problem, subset, question)
-    return None
-
-
-def _draw(rng: random.Random, kind: str) -> Problem | None:
-    """Return a problem of ``kind``, or None where its numbers leave 1..99."""
+def _draw(rng: random.Random, kind: str, subset: str) -> tuple[Problem, str] | None:
+    """Return a problem of ``kind`` and its question, or None where its numbers leave 1..99 or it is
+    of another subset."""
     first = rng.randrange(10, LARGEST // 2 + 1 if KINDS[kind][0] == "*" else LARGEST + 1)
     numbers, value = [first], first
     for op in KINDS[kind]:
@@ -320,7 +253,13 @@ def _draw(rng: random.Random, kind: str) -> Problem | None:
         if not 1 <= value <= LARGEST:
             return None
         numbers.append(right)
-    return Problem(kind, tuple(numbers))
+    problem = Problem(kind, tuple(numbers))
+    if problem.subset != subset:
+        return None
+    question = rng.choice(TEMPLATES[kind]).format(
+        *numbers, name=rng.choice(NAMES), things=rng.choice(THINGS)
+    )
+    return problem, question
 
 
 def _bucket(text: str) -> int:

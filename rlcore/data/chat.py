@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from jinja2 import TemplateError
+
 from rlcore.models.stops import closing_or_eos
 from schemas.errors import UserError
 
@@ -201,7 +203,6 @@ def rendered(
     tokenizer: "ChatTokenizer", chats: Sequence[list[Message]], tools: Tools, *, open_turn: bool
 ) -> list[str | Refused]:
     """Return the text of each chat; ``open_turn``: the assistant's turn follows."""
-    from jinja2 import TemplateError
 
     def render(batch: Sequence[list[Message]]) -> list[str]:
         texts = tokenizer.apply_chat_template(

@@ -8,6 +8,9 @@ from collections.abc import Iterator
 from pathlib import PurePath
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from rlcore.bounded import read_json
 from schemas.errors import UserError
 
@@ -78,8 +81,6 @@ def rows_in(file: Any, path: str) -> Iterator[dict[str, Any]]:
 
 def count_in(file: Any, path: str) -> int:
     """Return the number of rows that ``rows_in`` yields; a line of JSONL is counted unparsed."""
-    import pyarrow.parquet as pq
-
     suffix, _ = format_of(path)
     if suffix == PARQUET:
         return pq.ParquetFile(file).metadata.num_rows
@@ -89,9 +90,6 @@ def count_in(file: Any, path: str) -> int:
 
 
 def _parquet(file: Any, path: str) -> Iterator[dict[str, Any]]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     try:
         size, unfolded = file.seek(0, io.SEEK_END), 0
         table = pq.ParquetFile(file)
@@ -109,8 +107,6 @@ def _parquet(file: Any, path: str) -> Iterator[dict[str, Any]]:
 
 def _decoded(batch: Any) -> Any:
     """Return ``batch`` with the values of columns that hold numbers of a dictionary."""
-    import pyarrow as pa
-
     for index, field in enumerate(batch.schema):
         if pa.types.is_dictionary(field.type):
             batch = batch.set_column(index, field.name, batch.column(index).dictionary_decode())
@@ -120,8 +116,6 @@ def _decoded(batch: Any) -> Any:
 def _written(batch: Any) -> Any:
     """Return ``batch`` with values of float32 as the decimals they were written from: .1, not
     .10000000149."""
-    import pyarrow as pa
-
     for index, field in enumerate(batch.schema):
         text, exact = (_floats_as(kind, field.type) for kind in (pa.string(), pa.float64()))
         if text != field.type:
@@ -132,8 +126,6 @@ def _written(batch: Any) -> Any:
 
 def _floats_as(kind: Any, of: Any) -> Any:
     """Return the Arrow type ``of`` with ``kind`` for each float32 within it."""
-    import pyarrow as pa
-
     if of == pa.float32():
         return kind
     if pa.types.is_struct(of):

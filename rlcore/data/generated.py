@@ -2,10 +2,12 @@
 
 import json
 from collections.abc import Iterator
-from itertools import chain, count
+from itertools import chain
+from typing import Any
 
 from rlcore.data import arithmetic, instructions, programs
 from rlcore.data.chat import Message
+from rlcore.data.drawn import Example
 from rlcore.data.rows import Row
 from rlcore.envs.process import EnvironmentProcess
 from rlcore.envs.types import Call
@@ -13,10 +15,7 @@ from rlcore.seeds import stream_seed
 from schemas.environment import EnvironmentSection
 from schemas.errors import UserError
 from schemas.generated import (
-    ARITHMETIC,
     ENVIRONMENT,
-    INSTRUCTIONS,
-    PROGRAMS,
     ArithmeticSource,
     EnvironmentSource,
     GeneratedSource,
@@ -30,37 +29,56 @@ def generated_rows(
 ) -> Iterator[Row]:
     """Yield prompts of all splits, then demonstrations, as normalised rows, as they are needed.
 
-    ``environment`` makes those of the kind of its name. Raises ``UserError`` as
-    ``environment_rows`` and the generators do.
+    ``environment`` makes those of the kind of its name. Subset ``test_steps`` is of split "test".
+    ``ground_truth`` is the answer in decimal, tests in the form of the reward ``code``, or what the
+    reward ``instructions`` reads; ``extra_info`` holds what a task consists of. Raises
+    ``UserError`` as ``environment_rows`` and the generators do.
     """
-    if isinstance(source, EnvironmentSource):
-        assert environment is not None, "a rule of the recipe"
-        return iter(environment_rows(source, environment, seed))
-    if isinstance(source, ProgramsSource):
-        return programs_rows(source, seed)
-    if isinstance(source, InstructionsSource):
-        return map(_instruction, count(), instructions.prompts(source, seed))
-    return arithmetic_rows(source, seed)
+    match source:
+        case EnvironmentSource():
+            assert environment is not None, "a rule of the recipe"
+            yield from environment_rows(source, environment, seed)
+        case ArithmeticSource():
+            sums = chain(arithmetic.prompts(source, seed), arithmetic.demonstrations(source, seed))
+            for index, example in enumerate(sums):
+                info = {"kind": example.task.kind, "numbers": example.task.numbers}
+                yield _row(source, index, example, "math", str(example.task.answer), info)
+        case ProgramsSource():
+            tasks = chain(programs.prompts(source, seed), programs.demonstrations(source, seed))
+            for index, example in enumerate(tasks):
+                info = {"kind": example.task.kind, "steps": example.task.steps}
+                tests = None if example.response else json.dumps(example.task.tests(source.tests))
+                yield _row(source, index, example, "code", tests, info, reward_style="code")
+        case InstructionsSource():
+            for index, example in enumerate(instructions.prompts(source, seed)):
+                truth = json.dumps(instructions.keeps(example.task))
+                yield _row(source, index, example, "instructions", truth, {})
 
 
-def arithmetic_rows(source: ArithmeticSource, seed: int) -> Iterator[Row]:
-    """Yield prompts of all splits, then demonstrations, as normalised rows.
-
-    ``test`` and ``test_steps`` are subsets of split "test". ``ground_truth`` is the answer in
-    decimal; ``extra_info`` holds kind and numbers.
-    """
-    examples = chain(arithmetic.prompts(source, seed), arithmetic.demonstrations(source, seed))
-    return (_arithmetic(index, example) for index, example in enumerate(examples))
-
-
-def programs_rows(source: ProgramsSource, seed: int) -> Iterator[Row]:
-    """Yield prompts of all splits, then demonstrations, as normalised rows.
-
-    ``ground_truth`` of a prompt holds tests in the form of the reward ``code``; ``extra_info`` the
-    steps.
-    """
-    examples = chain(programs.prompts(source, seed), programs.demonstrations(source, seed))
-    return (_program(index, example, source.tests) for index, example in enumerate(examples))
+def _row(
+    source: GeneratedSource,
+    index: int,
+    example: Example,
+    ability: str,
+    ground_truth: str | None,
+    info: dict[str, Any],
+    reward_style: str = "rule",
+) -> Row:
+    solution = [{"role": "assistant", "content": example.response}] if example.response else []
+    return Row(
+        source=source.kind,
+        index=index,
+        split=example.subset.removesuffix("_steps"),
+        subset=example.subset,
+        data_source=source.kind,
+        prompt=[{"role": "user", "content": example.question}],
+        solution=solution,
+        scored=not solution,
+        ability=ability,
+        reward_style=reward_style,
+        ground_truth=ground_truth,
+        extra_info=json.dumps(info),
+    )
 
 
 def environment_rows(
@@ -148,58 +166,3 @@ def _demonstration(index: int, messages: list[Message], name: str) -> Row:
         scored=False,
         ability=ENVIRONMENT,
     )
-
-
-def _arithmetic(index: int, example: arithmetic.Example) -> Row:
-    problem = example.problem
-    return Row(
-        source=ARITHMETIC,
-        index=index,
-        split="test" if example.subset.startswith("test") else example.subset,
-        subset=example.subset,
-        data_source=ARITHMETIC,
-        prompt=[{"role": "user", "content": example.question}],
-        solution=_solution(example.response),
-        scored=not example.response,
-        ability="math",
-        ground_truth=str(problem.answer),
-        extra_info=json.dumps({"kind": problem.kind, "numbers": problem.numbers}),
-    )
-
-
-def _program(index: int, example: programs.Example, tests: int) -> Row:
-    program = example.program
-    return Row(
-        source=PROGRAMS,
-        index=index,
-        split=example.subset,
-        subset=example.subset,
-        data_source=PROGRAMS,
-        prompt=[{"role": "user", "content": example.question}],
-        solution=_solution(example.response),
-        scored=not example.response,
-        ability="code",
-        reward_style="code",
-        ground_truth=None if example.response else json.dumps(program.tests(tests)),
-        extra_info=json.dumps({"kind": program.kind, "steps": program.steps}),
-    )
-
-
-def _instruction(index: int, example: instructions.Instruction) -> Row:
-    return Row(
-        source=INSTRUCTIONS,
-        index=index,
-        split=example.subset,
-        subset=example.subset,
-        data_source=INSTRUCTIONS,
-        prompt=[{"role": "user", "content": example.question}],
-        solution=[],
-        scored=True,
-        ability="instructions",
-        ground_truth=json.dumps(example.keeps),
-        extra_info="{}",
-    )
-
-
-def _solution(response: str) -> list[Message]:
-    return [{"role": "assistant", "content": response}] if response else []

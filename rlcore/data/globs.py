@@ -5,6 +5,8 @@ import glob
 import re
 from pathlib import Path, PurePath
 
+import fsspec
+
 from rlcore.data.formats import SHARDS, format_of
 from rlcore.store.outside import expanded_path
 from schemas.errors import UserError
@@ -83,8 +85,6 @@ def _globbed(path: str) -> list[str]:
 
 
 def _listed(path: str, setting: str) -> list[str]:
-    import fsspec
-
     try:
         fs, pattern = fsspec.url_to_fs(path)
         fs.invalidate_cache()

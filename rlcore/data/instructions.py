@@ -6,9 +6,9 @@ parameters that follows instructions now and then has a foothold in them without
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import combinations
 
+from rlcore.data.drawn import Example
 from rlcore.seeds import stream_seed
 from schemas.data import InstructionsSource
 from schemas.errors import UserError
@@ -18,44 +18,12 @@ WORDS = (
     *("river", "stone", "bridge", "garden", "window", "paper", "winter", "summer", "morning"),
     *("evening", "forest", "mountain", "village", "market", "kitchen", "table", "bread", "apple"),
     *("horse", "bird", "fish", "cloud", "rain", "storm", "light", "shadow", "music", "letter"),
-    *(
-        "friend",
-        "child",
-        "teacher",
-        "doctor",
-        "farmer",
-        "sailor",
-        "train",
-        "boat",
-        "road",
-        "island",
-    ),
-    *("silver", "golden", "quiet", "bright", "heavy", "gentle", "small", "old", "warm", "cold"),
-    *("happy", "green", "blue", "empty", "clean", "tall", "slowly", "together", "again", "always"),
-    *(
-        "coffee",
-        "sugar",
-        "honey",
-        "candle",
-        "clock",
-        "mirror",
-        "basket",
-        "ladder",
-        "hammer",
-        "rope",
-    ),
-    *(
-        "school",
-        "church",
-        "castle",
-        "harbor",
-        "valley",
-        "desert",
-        "field",
-        "beach",
-        "city",
-        "street",
-    ),
+    *("friend", "child", "teacher", "doctor", "farmer", "sailor", "train", "boat", "road"),
+    *("island", "silver", "golden", "quiet", "bright", "heavy", "gentle", "small", "old", "warm"),
+    *("cold", "happy", "green", "blue", "empty", "clean", "tall", "slowly", "together", "again"),
+    *("always", "coffee", "sugar", "honey", "candle", "clock", "mirror", "basket", "ladder"),
+    *("hammer", "rope", "school", "church", "castle", "harbor", "valley", "desert", "field"),
+    *("beach", "city", "street"),
 )
 SHARES = {"test": 4, "validation": 8}  # one word of so many is of that split alone
 LENGTHS = tuple((low, low + 4) for low in range(5, 10))
@@ -64,15 +32,8 @@ PHRASES = (
     'Use the words "{first}" and "{second}" in one sentence of {low} to {high} words.',
     'Write a sentence with "{first}" and "{second}" in it. It has {low} to {high} words.',
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Instruction:
-    """``keeps``: what a response is to keep, in the form of the reward ``instructions``."""
-
-    subset: str
-    question: str
-    keeps: dict[str, object]
+# Two words, and the fewest and most words of a sentence.
+Asked = tuple[tuple[str, str], tuple[int, int]]
 
 
 def words_of(subset: str) -> tuple[str, ...]:
@@ -87,7 +48,7 @@ def words_of(subset: str) -> tuple[str, ...]:
     return tuple(WORDS[i] for i in indices)
 
 
-def prompts(source: InstructionsSource, seed: int) -> Iterator[Instruction]:
+def prompts(source: InstructionsSource, seed: int) -> Iterator[Example[Asked]]:
     """Yield the prompts of all subsets, distinct ones, a pure function of ``source`` and ``seed``.
 
     Raises UserError when a subset has too few.
@@ -106,8 +67,13 @@ def prompts(source: InstructionsSource, seed: int) -> Iterator[Instruction]:
                 f" {len(asked)} prompts that there are; lower it"
             )
         rng = random.Random(stream_seed(seed, "instructions", subset))
-        for (first, second), (low, high), phrase in rng.sample(asked, size):
+        for pair, length, phrase in rng.sample(asked, size):
+            (first, second), (low, high) = pair, length
             question = phrase.format(first=first, second=second, low=low, high=high)
-            yield Instruction(
-                subset, question, {"words": [first, second], "length": [low, high], "sentences": 1}
-            )
+            yield Example((pair, length), subset, question)
+
+
+def keeps(asked: Asked) -> dict[str, object]:
+    """Return what a response is to keep, in the form of the reward ``instructions``."""
+    words, length = asked
+    return {"words": list(words), "length": list(length), "sentences": 1}

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import product
 
+from rlcore.data.drawn import Example, Generator
 from rlcore.seeds import stream_seed
-from schemas.errors import UserError
-from schemas.generated import ProgramsSource
+from schemas.generated import PROGRAMS, ProgramsSource
 
 # Operators in the order of use. A sum before a product needs parentheses. No quotient follows a
 # sum, since it would hide most errors in that sum from the tests.
@@ -47,11 +47,9 @@ RESPONSE = "```python\n{line}\n```"
 # No Python block, one that does not end, no block at all, a program that prints nothing.
 MALFORMED = ("```\n{line}\n```", "```python\n{line}", "{line}", "```python\n{expression}\n```")
 INPUTS = range(1000, 10000)  # large enough for every wrong divisor to change every output
-VALIDATION_DEMONSTRATIONS = 256
 _PROBES = tuple(range(1009, 9973, 747))
 _NUMBER_READ = "int(input())"
 _DRAWS = 16  # of inputs, until they tell a program from wrong ones
-_TRIES = 4000  # consecutive repetitions after which a kind counts as exhausted
 
 
 def calculate(left: int, op: str, right: int) -> int:
@@ -121,44 +119,23 @@ class Program:
         return {0: "test", 1: "validation"}.get(bucket, "train")
 
 
-@dataclass(frozen=True, slots=True)
-class Example:
-    """One description. ``response``: a demonstration, right or not; empty for a prompt."""
-
-    program: Program
-    subset: str
-    question: str
-    response: str = ""
-
-
-def prompts(source: ProgramsSource, seed: int) -> Iterator[Example]:
+def prompts(source: ProgramsSource, seed: int) -> Iterator[Example[Program]]:
     """Yield the prompts of all subsets, a pure function of ``source`` and ``seed``.
 
-    Those of one subset are distinct programs; kinds are drawn evenly, and where a kind is exhausted
-    (``*`` has 19 programs) the others make up for it. Raises ``UserError`` when a subset has too
-    few programs.
+    Those of one subset are distinct programs (``*`` has 19). Raises ``UserError`` as
+    ``Generator.prompts`` does.
     """
     sizes = {"train": source.train, "validation": source.validation, "test": source.test}
-    for subset, size in sizes.items():
-        rng = random.Random(stream_seed(seed, "programs", subset))
-        yield from _distinct(rng, subset, size, by_program=True, setting=subset)
+    return _GENERATOR.prompts(seed, sizes)
 
 
-def demonstrations(source: ProgramsSource, seed: int) -> Iterator[Example]:
-    """Yield the demonstrations, a pure function of ``source`` and ``seed``.
-
-    They are distinct descriptions of ``train`` programs, then ``VALIDATION_DEMONSTRATIONS`` of
-    ``validation`` programs; a wrong one never computes what a held-out program computes. Raises
-    ``UserError`` when there are too few descriptions.
-    """
-    for subset, size in {
-        "train": source.demonstrations,
-        "validation": min(VALIDATION_DEMONSTRATIONS, source.demonstrations),
-    }.items():
-        rng = random.Random(stream_seed(seed, "programs", subset, "demonstrations"))
-        examples = _distinct(rng, subset, size, by_program=False, setting="demonstrations")
-        for e in examples:
-            yield Example(e.program, subset, e.question, demonstrate(e.program, source, rng))
+def demonstrations(source: ProgramsSource, seed: int) -> Iterator[Example[Program]]:
+    """Yield the demonstrations, a pure function of ``source`` and ``seed``; a wrong one never
+    computes what a held-out program computes. Raises ``UserError`` as
+    ``Generator.demonstrations`` does."""
+    return _GENERATOR.demonstrations(
+        seed, source.demonstrations, lambda program, rng: demonstrate(program, source, rng)
+    )
 
 
 def solve(program: Program) -> str:
@@ -252,30 +229,12 @@ def _programs(subset: str) -> dict[str, tuple[Program, ...]]:
     return {kind: tuple(programs) for kind, programs in found.items() if programs}
 
 
-def _distinct(
-    rng: random.Random, subset: str, size: int, *, by_program: bool, setting: str
-) -> Iterator[Example]:
-    programs, seen, made = dict(_programs(subset)), set[Program | str](), 0
-    while made < size:
-        if not programs:
-            raise UserError(
-                f"data.sources: the source of kind programs has {setting} = {size}, and only {made}"
-                f" distinct ones of '{subset}' exist; lower {setting}"
-            )
-        kind = rng.choice(list(programs))
-        for _ in range(_TRIES):
-            program = rng.choice(programs[kind])
-            question = _question(program, rng)
-            identity = program if by_program else question
-            if identity not in seen:
-                seen.add(identity)
-                made += 1
-                yield Example(program, subset, question)
-                break
-        else:
-            del programs[kind]
-
-
-def _question(program: Program, rng: random.Random) -> str:
+def _draw(rng: random.Random, kind: str, subset: str) -> tuple[Program, str]:
+    program = rng.choice(_programs(subset)[kind])
     parts = [rng.choice(PHRASES[op]).format(number) for op, number in program.steps]
-    return ", ".join([rng.choice(OPENINGS), *parts, "print it."])
+    return program, ", ".join([rng.choice(OPENINGS), *parts, "print it."])
+
+
+_GENERATOR = Generator(
+    PROGRAMS, lambda subset: list(_programs(subset)), _draw, lambda program: program
+)

@@ -10,6 +10,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import fsspec
+
 from rlcore.data.formats import (
     PARQUET,
     READ,
@@ -209,8 +211,6 @@ def _check_format(path: str, setting: str) -> None:
 @contextmanager
 def _opened(path: str, setting: str) -> Iterator[Any]:
     """Open a file of any storage; whatever fails while it is read names the file."""
-    import fsspec
-
     try:
         compression = format_of(path)[1]
         found: Any = fsspec.open(path, "rb", compression=compression)

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from jinja2 import TemplateError
+
 from rlcore.data.chat import Message, Tools
 from rlcore.models.stops import OPENING, PLACEHOLDER, closing_or_eos
 from rlcore.models.tokenizer import special_tokens
@@ -105,8 +107,6 @@ class TurnEncoder:
         self._shown.add(role)
 
     def _rendered(self, chat: Sequence[Message], *, open_turn: bool) -> str:
-        from jinja2 import TemplateError
-
         try:
             return str(
                 self.tokenizer.apply_chat_template(

@@ -5,6 +5,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+import polars as pl
+
 from rlcore.from_verl.episodes import lengths, longest
 from rlcore.from_verl.keys import ACTOR, MODEL, ROLLOUT
 from rlcore.from_verl.settings import Run
@@ -132,8 +134,6 @@ def _train_rows(run: Run) -> tuple[int, str]:
         return run.train_rows, "--train-rows"
     train = files(run, "data.train_files")
     if train and all(Path(file).is_file() and file.endswith(".parquet") for file in train):
-        import polars as pl
-
         return pl.scan_parquet(train).select(pl.len()).collect().item(), "counted"
     if not train:
         return GSM8K_ROWS, "GSM8K"

@@ -21,13 +21,10 @@ ESTIMATORS = {
     "reinforce_plus_plus": "reinforce++",
     "reinforce_plus_plus_baseline": "reinforce++-baseline",
 }
-LOSS_MODES = {"vanilla": "vanilla", "gspo": "gspo", "cispo": "cispo"}
-AGGREGATIONS = {
-    name: name
-    for name in (
-        *("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"),
-    )
-}
+LOSS_MODES = ("vanilla", "gspo", "cispo")
+AGGREGATIONS = (
+    *("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"),
+)
 KL_ESTIMATORS = {
     "kl": "k1",
     "k1": "k1",
@@ -177,12 +174,11 @@ def kl(run: Run) -> dict[str, Any]:
         return {f"{path}.where": "loss", f"{path}.estimator": name, f"{path}.coef": weight}
     if not in_reward:
         return {f"{path}.where": "none"}
-    control = {"fixed": "fixed", "adaptive": "adaptive"}
     ours: dict[str, Any] = {
         f"{path}.where": "reward",
         f"{path}.estimator": run.choice("algorithm.kl_penalty", KL_ESTIMATORS, "kl").rstrip("+"),
         f"{path}.coef": run.number(coefficient, 0.001),
-        f"{path}.controller": run.choice("algorithm.kl_ctrl.type", control, "fixed"),
+        f"{path}.controller": run.choice("algorithm.kl_ctrl.type", ("fixed", "adaptive"), "fixed"),
     }
     if ours[f"{path}.controller"] == "adaptive":
         ours[f"{path}.target"] = run.number("algorithm.kl_ctrl.target_kl", 0.1)
@@ -194,9 +190,8 @@ def correction(run: Run) -> dict[str, Any]:
     """Truncated importance weights by their two names; the threshold alone switches nothing on."""
     path, theirs = "rl.algorithm.importance_correction", "algorithm.rollout_correction.rollout_is"
     if run.has(theirs):
-        levels = {"token": "token", "sequence": "sequence"}
         return {
-            f"{path}.level": run.choice(theirs, levels, "token"),
+            f"{path}.level": run.choice(theirs, ("token", "sequence"), "token"),
             f"{path}.cap": run.number(f"{theirs}_threshold", 2.0),
         }
     cap = run.number(f"{ACTOR}.tis_imp_ratio_cap", -1)
@@ -251,7 +246,6 @@ def optimizers(run: Run) -> dict[str, Any]:
     Defaults are verl's: 1e-6 (critic 1e-5), decay .01, constant, no warm-up.
     """
     rates = {f"{ACTOR}.optim": 1e-6, "critic.optim": 1e-5}
-    kinds = {"constant": "constant", "cosine": "cosine"}
     ours: dict[str, Any] = {}
     for theirs, path in OPTIMIZERS.items():
         if theirs.startswith("critic") and estimator(run) != "gae":
@@ -261,7 +255,8 @@ def optimizers(run: Run) -> dict[str, Any]:
         if run.has(f"{theirs}.betas"):
             ours[f"{path}.betas"] = run.numbers(f"{theirs}.betas")
         style = "warmup_style" if run.has(f"{theirs}.warmup_style") else "lr_scheduler_type"
-        ours[f"{path}.schedule.kind"] = run.choice(f"{theirs}.{style}", kinds, "constant")
+        kind = run.choice(f"{theirs}.{style}", ("constant", "cosine"), "constant")
+        ours[f"{path}.schedule.kind"] = kind
         steps = run.count(f"{theirs}.lr_warmup_steps", -1)
         if steps >= 0:
             ticks = steps * iteration_steps(run)

@@ -4,6 +4,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import polars as pl
+
 from rlcore.from_verl.batches import files
 from rlcore.from_verl.keys import ACTOR, MODEL
 from rlcore.from_verl.settings import Run
@@ -87,8 +89,6 @@ def media(run: Run) -> dict[str, Any]:
 
 def _columns(run: Run) -> set[str]:
     """Return the columns of the training files that are here."""
-    import polars as pl
-
     here = [Path(file) for file in files(run, "data.train_files")]
     return {
         column

@@ -3,14 +3,13 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import yaml
 
 from schemas.errors import UserError, did_you_mean
 
 _INTERPOLATION = re.compile(r"\$\{([^${}]+)\}")
-T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -89,15 +88,16 @@ class Run:
             raise UserError(f"{key} = {value!r} is neither True nor False; set it to one of them")
         return value
 
-    def choice(self, key: str, names: Mapping[str, T], default: str) -> T:
-        """Return what ``names`` holds under the value; an unknown name is refused."""
+    def choice(self, key: str, names: Mapping[str, str] | Sequence[str], default: str) -> str:
+        """Return what ``names`` holds under the value, or the value where it is one of them; any
+        other is refused."""
         value = str(self.get(key, default))
         if value not in names:
             raise UserError(
                 f"{key} = {value!r} has no counterpart; {', '.join(names)} have"
                 f"{did_you_mean(value, names)}"
             )
-        return names[value]
+        return names[value] if isinstance(names, Mapping) else value
 
     def read(self, key: str, kind: str | Sequence[str]) -> Any:
         """Return a value that is set as a ``kind`` that ``keys.yaml`` names: "number", "count",
@@ -113,7 +113,7 @@ class Run:
                 return self.flag(key)
             case "text":
                 return str(self.get(key))
-        return self.choice(key, {name: name for name in kind}, "")
+        return self.choice(key, kind, "")
 
     def note(self, text: str) -> None:
         """Note how something was read."""

@@ -10,7 +10,6 @@ from pydantic import ValidationError
 from rlcore.data.arithmetic import (
     KINDS,
     TEMPLATES,
-    Example,
     Problem,
     calculate,
     demonstrate,
@@ -20,13 +19,16 @@ from rlcore.data.arithmetic import (
     prompts,
     solve,
 )
+from rlcore.data.drawn import Example
 from schemas.generated import ArithmeticSource
 
 SOURCE = ArithmeticSource(train=600, validation=100, test=200, test_steps=100, demonstrations=3000)
 STEP = re.compile(r"(\d\d)([-+*])(\d\d):(\d\d),(\d)=(\d\d)")
 
 
-def generate(source: ArithmeticSource, seed: int) -> tuple[list[Example], list[Example]]:
+def generate(
+    source: ArithmeticSource, seed: int
+) -> tuple[list[Example[Problem]], list[Example[Problem]]]:
     """Return prompts and demonstrations."""
     return list(prompts(source, seed)), list(demonstrations(source, seed))
 
@@ -48,9 +50,9 @@ def test_a_solution_writes_units_first_then_tens_then_the_result() -> None:
 def test_three_steps_are_written_and_split_like_two() -> None:
     source = SOURCE.model_copy(update={"steps": (3, 3), "demonstrations": 400})
     prompts, demonstrations = generate(source, seed=3)
-    assert {e.problem.kind for e in prompts} == {k for k, o in KINDS.items() if len(o) == 3}
+    assert {e.task.kind for e in prompts} == {k for k, o in KINDS.items() if len(o) == 3}
     for example in prompts:
-        held = [is_held_out(*step) for step in example.problem.steps]
+        held = [is_held_out(*step) for step in example.task.steps]
         assert any(held) == (example.subset == "test_steps"), example
     assert not [s for e in demonstrations for s in _steps(e.response) if is_held_out(*s)]
     lines = Counter(e.response.count("\n") for e in demonstrations)
@@ -70,7 +72,7 @@ def test_splits_share_no_operand_tuple(generated) -> None:
     prompts, demonstrations = generated
     keys = {subset: set() for subset in ("train", "validation", "test", "test_steps")}
     for example in [*prompts, *demonstrations]:
-        keys[example.subset].add(example.problem.key)
+        keys[example.subset].add(example.task.key)
     names = list(keys)
     for i, one in enumerate(names):
         for other in names[i + 1 :]:
@@ -82,7 +84,7 @@ def test_held_out_steps_occur_in_test_steps_only(generated) -> None:
     """Wrong demonstrations write steps of their own: these must not be held-out ones either."""
     prompts, demonstrations = generated
     for example in prompts:
-        held = [is_held_out(*step) for step in example.problem.steps]
+        held = [is_held_out(*step) for step in example.task.steps]
         assert any(held) == (example.subset == "test_steps"), example
     written = [step for e in demonstrations for step in _steps(e.response)]
     assert len(written) > len(demonstrations)
@@ -98,9 +100,9 @@ def test_about_a_tenth_of_the_steps_is_held_out() -> None:
 def test_every_number_is_in_range(generated) -> None:
     """The format has two digits for each."""
     for example in [*generated[0], *generated[1]]:
-        values = [calculate(*step) for step in example.problem.steps]
+        values = [calculate(*step) for step in example.task.steps]
         assert all(1 <= value <= 99 for value in values), example
-        assert example.problem.answer == values[-1]
+        assert example.task.answer == values[-1]
     for example in generated[1]:
         lines = example.response.split("\n")
         assert all(STEP.fullmatch(line) for line in lines[:-1]), example.response
@@ -138,7 +140,7 @@ def test_same_seed_same_problems_other_seed_others(generated) -> None:
 
 def test_kinds_come_evenly_and_questions_once(generated) -> None:
     prompts, demonstrations = generated
-    counts = Counter(example.problem.kind for example in demonstrations)
+    counts = Counter(example.task.kind for example in demonstrations)
     assert set(counts) == set(kinds_of(SOURCE.steps)) == {k for k, o in KINDS.items() if len(o) < 3}
     assert min(counts.values()) > 0.12 * len(demonstrations)
     questions = [example.question for example in demonstrations]

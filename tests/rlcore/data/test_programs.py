@@ -6,10 +6,10 @@ from collections import Counter
 
 import pytest
 
-from rlcore.data.generated import programs_rows
+from rlcore.data.drawn import Example
+from rlcore.data.generated import generated_rows
 from rlcore.data.programs import (
     KINDS,
-    Example,
     Program,
     calculate,
     demonstrate,
@@ -32,7 +32,9 @@ CLEAN = dict.fromkeys(
 BEFORE, AFTER = "```python\nprint(", ")\n```"
 
 
-def generate(source: ProgramsSource, seed: int) -> tuple[list[Example], list[Example]]:
+def generate(
+    source: ProgramsSource, seed: int
+) -> tuple[list[Example[Program]], list[Example[Program]]]:
     """Return prompts and demonstrations."""
     return list(prompts(source, seed)), list(demonstrations(source, seed))
 
@@ -73,7 +75,7 @@ def test_the_expression_of_any_steps_computes_what_the_steps_do() -> None:
 
 def test_each_split_has_its_rows_with_tests_in_the_form_of_the_reward() -> None:
     source = ProgramsSource(train=20, validation=8, test=9, demonstrations=30, tests=3)
-    rows = list(programs_rows(source, seed=0))
+    rows = list(generated_rows(source, seed=0))
     prompts = Counter((row.split, row.subset) for row in rows if row.scored)
     assert prompts == {("train", "train"): 20, ("validation", "validation"): 8, ("test", "test"): 9}
     demonstrations = Counter(row.split for row in rows if row.solution)
@@ -93,11 +95,11 @@ def test_what_a_held_out_program_computes_is_in_no_demonstration(generated) -> N
     def outputs(response: str) -> tuple[str | None, ...]:
         return tuple(said(response, number) for number in probes)
 
-    held = {outputs(solve(e.program)) for e in prompts if e.subset != "train"}
+    held = {outputs(solve(e.task)) for e in prompts if e.subset != "train"}
     shown = [outputs(e.response) for e in demonstrations if e.subset == "train"]
     assert len(held) > 250
     assert not held & set(shown)
-    assert not held & {outputs(solve(e.program)) for e in prompts if e.subset == "train"}
+    assert not held & {outputs(solve(e.task)) for e in prompts if e.subset == "train"}
     splits = {e.question: e.subset for e in [*prompts, *demonstrations]}
     assert all(splits[e.question] == e.subset for e in [*prompts, *demonstrations])
 
@@ -135,13 +137,13 @@ def test_errors_come_at_their_rates() -> None:
 
 def test_kinds_come_evenly_and_questions_once(generated) -> None:
     prompts, demonstrations = generated
-    counts = Counter(e.program.kind for e in demonstrations)
+    counts = Counter(e.task.kind for e in demonstrations)
     assert set(counts) == set(KINDS)
     assert min(count for kind, count in counts.items() if len(kind) == 2) > 0.06 * 2000
     questions = [e.question for e in demonstrations]
     assert len(set(questions)) == len(questions)
     for split in ("train", "validation", "test"):
-        tasks = [e.program for e in prompts if e.subset == split]
+        tasks = [e.task for e in prompts if e.subset == split]
         assert len(set(tasks)) == len(tasks)
 
 
@@ -154,11 +156,11 @@ def test_tests_fail_a_program_that_computes_something_else(generated) -> None:
     """A wrong program that is paid teaches its error."""
     paid = 0
     for example in generated[1]:
-        tests = example.program.tests(2)
+        tests = example.task.tests(2)
         printed = [said(example.response, int(given)) for given in tests["inputs"]]
         if [f"{text}\n" for text in printed] == tests["outputs"]:
             others = [said(example.response, number) for number in range(1000, 9999, 311)]
-            right = [str(example.program.output(number)) for number in range(1000, 9999, 311)]
+            right = [str(example.task.output(number)) for number in range(1000, 9999, 311)]
             paid += others != right
     assert paid <= 0.001 * len(generated[1]), "with two errors, both of which the inputs hide"
     halves = Program((("%", 44), ("+", 5)))  # n % 22 and n % 88 have many of its outputs
@@ -179,7 +181,7 @@ def test_the_reward_pays_right_demonstrations_and_no_others() -> None:
     score = code.scorer(memory_mib=256)
     source = ProgramsSource(train=1, validation=1, test=1, demonstrations=24)
     paid: dict[bool, list[Reward]] = {True: [], False: []}
-    for row in programs_rows(source, seed=1):
+    for row in generated_rows(source, seed=1):
         for response in [row.solution[0]["content"]] if row.solution else []:
             program = program_of(row)
             truth = json.dumps(program.tests(2))
