@@ -3,8 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
-from rlcore.dry_run.stages import InStore
-from rlcore.dry_run.states import Cause, StageState, State, What
+from rlcore.dry_run.states import Cause, InStore, StageState, State, What
 from rlcore.store.checks import DamagedArtifact
 from rlcore.store.reader import ArtifactReader
 from schemas.artifacts import ArtifactRef, Manifest

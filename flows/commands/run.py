@@ -1,7 +1,6 @@
 """`rl-pipeline run`: a recipe in this process, to its table; or its plan."""
 
 import argparse
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from flows.inline import end, run_inline
@@ -80,7 +79,7 @@ def run(options: argparse.Namespace) -> int:
     overrides = dict(parse_override(text) for text in options.override)
     recipe = load_recipe(options.recipe, overrides, directory=RECIPES)
     check_stages(recipe, options.refresh, options.until)
-    planned = check_start(recipe, call_judges=options.call_judges)
+    start = check_start(recipe, call_judges=options.call_judges)
     if options.dry_run:
         from flows.cached import stages_in_store
         from rlcore.dry_run.plan import render_plan
@@ -92,7 +91,7 @@ def run(options: argparse.Namespace) -> int:
             refresh=options.refresh,
             until=options.until,
         )
-        print(render_plan(replace(planned, in_store=found)))
+        print(render_plan(start, found))
         origins = Origins(options.recipe, overrides, directory=RECIPES)
         print("Values that differ from the defaults", *origins.lines(), sep="\n  ")
         return 0

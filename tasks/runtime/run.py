@@ -80,17 +80,17 @@ def _opened(
     recipe = _resolve(recipe_name, overrides, directory, recipes)
     _tag(overrides)
     check_stages(recipe, refresh, until)
-    planned = check_start(recipe)
+    start = check_start(recipe)
     _record(recipe, directory)
     get_run_logger().info(f"recipe {recipe.name}, seed {recipe.seed}, run folder {directory}")
     for sentence in modified_sentences([*stage_parents(recipe), *environment_names(recipe)]):
         get_run_logger().warning(sentence)
-    for sentence in planned.doubts:
+    for sentence in start.doubts:
         get_run_logger().warning(sentence)
-    if planned.stops is not None and planned.stops.closing is None:
+    if start.stops is not None and start.stops.closing is None:
         get_run_logger().warning(NEVER_CLOSES)
-    if planned.sandbox is not None:
-        get_run_logger().info(f"reward code runs programs at sandbox level {planned.sandbox}")
+    if start.sandbox is not None:
+        get_run_logger().info(f"reward code runs programs at sandbox level {start.sandbox}")
     tracking = Tracker.open(
         recipe,
         directory,
