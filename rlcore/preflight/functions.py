@@ -6,7 +6,6 @@ from typing import Any
 
 from rlcore.algorithms.advantages import find_estimator
 from rlcore.algorithms.policy_loss import find_loss
-from rlcore.engines.own_engine import find_engine
 from rlcore.rewards.environment import environment_of
 from rlcore.rewards.process import look_at_functions
 from rlcore.rewards.registry import build
@@ -97,5 +96,7 @@ def load_policy_loss(name: str, options: Mapping[str, Any], path: str) -> None:
 
 def load_engine(name: str, options: Mapping[str, Any], path: str) -> None:
     """Load the class of a rollout engine here. Raises UserError when it is none."""
+    from rlcore.engines.own_engine import find_engine  # with transformers, which no reward needs
+
     assert not options, "an engine has no options"
     find_engine(name, path)
