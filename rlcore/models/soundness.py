@@ -1,27 +1,39 @@
-"""Whether the files of a model directory are sound: whole, of one model, and trainable."""
+"""Whether the files of a model directory are sound: whole, of one model, and trainable.
+
+Without torch, which takes a process that needs no more of it seconds to import.
+"""
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from safetensors import safe_open
-from transformers import AutoConfig
+import numpy as np
 
-from rlcore.models.tokenizer import ChatTokenizer
 from rlcore.weights.stored import StoredTensor, refuse_pointer, stored_tensors
 from schemas.errors import UserError
 
-_FLOATS = ("F64", "F32", "F16", "BF16")  # the format's names
+if TYPE_CHECKING:
+    from rlcore.models.tokenizer import ChatTokenizer
+
+# By the format's dtype: its bits as an integer, and those of the exponent, which are all set in
+# infinities and NaN alone (IEEE 754).
+_FLOATS = {
+    "F64": (np.uint64, 0x7FF0_0000_0000_0000),
+    "F32": (np.uint32, 0x7F80_0000),
+    "F16": (np.uint16, 0x7C00),
+    "BF16": (np.uint16, 0x7F80),
+}
 _EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "embed_in.weight", "word_embeddings.weight")
 _HEADS = ("lm_head.weight", "embed_out.weight")
 _OF_OTHER_SENSES = {
     f"{mark}_token" for mark in ("image", "boi", "eoi", "audio", "boa", "eoa", "video")
 }
 _MASK = "masked_bias"  # a constant of GPT-NeoX's and GPT-J's code: -1e9, which is -inf in float16
-_PIECE = 2**22  # values that are looked at together
+_PIECE = 2**22  # bytes that are looked at together: they stay in a core's cache
 
 
 def check_companions(files: Iterable[Path]) -> None:
@@ -104,7 +116,7 @@ def _check_tied(
     head = next((head for head in _HEADS if head in tensors), None)
     if head is None or not _is_tied(config, directory):
         return
-    if not torch.equal(_values(name, embedding), _values(head, tensors[head])):
+    if not _equal(embedding, tensors[head]):
         raise UserError(
             f"model.path = '{directory}' has tie_word_embeddings = true and an '{head}' that is not"
             f" '{name}', and loaders differ in which they use; set tie_word_embeddings to false in"
@@ -112,11 +124,20 @@ def _check_tied(
         )
 
 
+def _equal(one: StoredTensor, other: StoredTensor) -> bool:
+    if (one.dtype, one.shape) != (other.dtype, other.shape):
+        return False
+    pairs = zip(_pieces(one), _pieces(other), strict=True)
+    return all(np.array_equal(a, b) for a, b in pairs)
+
+
 def _is_tied(config: Mapping[str, Any], directory: Path) -> bool:
     for part in (config, _text_config(config)):
         if (tied := part.get("tie_word_embeddings")) is not None:
             return bool(tied)
-    try:  # its class has a default of its own
+    from transformers import AutoConfig  # it has each class's own default
+
+    try:
         whole = AutoConfig.from_pretrained(directory, trust_remote_code=False)
         return bool(whole.get_text_config().tie_word_embeddings)
     except (OSError, ValueError, KeyError, AttributeError):  # told where the model is built
@@ -132,28 +153,41 @@ def _text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
 def check_finite(directory: Path) -> None:
     """Raise ``UserError`` naming the first of the weights that holds NaN or an infinity.
 
-    Reads every value. Raises as ``stored_tensors``, too.
+    Reads every value, on all cores. Raises as ``stored_tensors``, too.
     """
-    for name, tensor in stored_tensors(directory).items():
-        if tensor.dtype not in _FLOATS or name.endswith(_MASK):
-            continue
-        pieces = _values(name, tensor).flatten().split(_PIECE)
-        count = sum(len(piece) - int(piece.isfinite().sum()) for piece in pieces)
-        if count:
-            raise UserError(
-                f"weights file {tensor.file}: '{name}' holds NaN or infinity in {count:,} of"
-                f" its {math.prod(tensor.shape):,} values; fetch or save the model again"
-            )
+    tensors = {
+        name: tensor
+        for name, tensor in stored_tensors(directory).items()
+        if tensor.dtype in _FLOATS and not name.endswith(_MASK)
+    }
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        counts = pool.map(_count_not_finite, tensors.values())
+        for (name, tensor), count in zip(tensors.items(), counts, strict=True):
+            if count:
+                raise UserError(
+                    f"weights file {tensor.file}: '{name}' holds NaN or infinity in {count:,} of"
+                    f" its {math.prod(tensor.shape):,} values; fetch or save the model again"
+                )
 
 
-def _values(name: str, tensor: StoredTensor) -> torch.Tensor:
-    """Return the values of ``tensor``, which are read when they are looked at."""
-    with safe_open(tensor.file, framework="pt") as file:
-        return file.get_tensor(name)
+def _count_not_finite(tensor: StoredTensor) -> int:
+    kind, exponent = _FLOATS[tensor.dtype]
+    mask = kind(exponent)
+    return sum(
+        int(np.count_nonzero((piece.view(kind) & mask) == mask)) for piece in _pieces(tensor)
+    )
+
+
+def _pieces(tensor: StoredTensor) -> Iterator[np.ndarray]:
+    """Yield the bytes of ``tensor``, a few MiB each."""
+    with tensor.file.open("rb") as stream:
+        stream.seek(tensor.start)
+        for begin in range(0, tensor.num_bytes, _PIECE):
+            yield np.fromfile(stream, np.uint8, min(_PIECE, tensor.num_bytes - begin))
 
 
 def check_tokenizer_fits(
-    tokenizer: ChatTokenizer, directory: Path, config: Mapping[str, Any], *, name: str
+    tokenizer: "ChatTokenizer", directory: Path, config: Mapping[str, Any], *, name: str
 ) -> None:
     """Raise ``UserError`` where ``tokenizer`` has a token that the embedding of ``directory`` has
     no row for, ``name`` the model's name.
